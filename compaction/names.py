@@ -1,0 +1,82 @@
+"""Every file and directory name of a Kafka log directory, read and written here and nowhere else.
+
+Mirrors ``LogFileUtils``, ``LocalLog.parseTopicPartitionName`` and ``UnifiedLog`` (Kafka 4.3.0).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+LOG = ".log"
+INDEX = ".index"
+TIMEINDEX = ".timeindex"
+TXNINDEX = ".txnindex"
+SNAPSHOT = ".snapshot"
+#: the files of one segment, in the order in which a swap renames them (Kafka: ``LogSegment.changeFileSuffixes``)
+SEGMENT_KINDS = (LOG, INDEX, TIMEINDEX, TXNINDEX)
+
+CLEAN = ".clean"
+#: the suffix of a broker's own unfinished cleaning or splitting
+CLEANED = ".cleaned"
+SWAP = ".swap"
+DELETED = ".deleted"
+
+LOCK = ".lock"
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+META_PROPERTIES = "meta.properties"
+LEADER_EPOCHS = "leader-epoch-checkpoint"
+PARTITION_METADATA = "partition.metadata"
+RECOVERY_POINTS = "recovery-point-offset-checkpoint"
+LOG_STARTS = "log-start-offset-checkpoint"
+HIGH_WATERMARKS = "replication-offset-checkpoint"
+CLEANER_OFFSETS = "cleaner-offset-checkpoint"
+CLUSTER_METADATA_TOPIC = "__cluster_metadata"
+
+_SEGMENT_FILE = re.compile(r"(?P<base>\d{20})(?P<kind>\.log|\.index|\.timeindex|\.txnindex|\.snapshot)(?P<suffix>(?:\.[\w-]+)*)")
+_MOVED_DIR = re.compile(r"\S+-\S+\.[0-9a-f]{32}-(?:delete|future|stray)")
+_PARTITION_DIR = re.compile(r"(?P<topic>[A-Za-z0-9._-]{1,249})-(?P<partition>\d{1,10})")
+
+
+class TopicPartition(NamedTuple):
+    """A topic's partition; ``str`` gives its directory name."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class SegmentFile(NamedTuple):
+    """A parsed segment file name, e.g. ``00000000000000000000.log.swap``."""
+
+    base_offset: int
+    kind: str
+    suffix: str
+
+
+def segment_file(base_offset: int, kind: str, suffix: str = "") -> str:
+    """The name of a segment's file: 20 digits, the kind (``.log``, …) and an optional suffix (``.swap``, …)."""
+    return f"{base_offset:020d}{kind}{suffix}"
+
+
+def parse_segment_file(name: str) -> SegmentFile | None:
+    """The parts of a segment file's name, or ``None`` for any other file."""
+    match = _SEGMENT_FILE.fullmatch(name)
+    if match is None:
+        return None
+    return SegmentFile(int(match["base"]), match["kind"], match["suffix"])
+
+
+def parse_partition_dir(name: str) -> TopicPartition | None:
+    """The topic-partition of a directory name; ``None`` for directories on their way out or in (``…-delete``) and others.
+
+    The partition follows the last ``-``.
+    """
+    if _MOVED_DIR.fullmatch(name):
+        return None
+    match = _PARTITION_DIR.fullmatch(name)
+    if match is None or match["topic"] in (".", ".."):
+        return None
+    return TopicPartition(match["topic"], int(match["partition"]))
