@@ -1,0 +1,105 @@
+"""Big-endian integers and zig-zag varints in byte arrays, for other kernels to inline.
+
+Positions are checked by the callers unless a function says that it checks.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+#: what the varint readers return for the new position when a varint does not end before ``end`` or is too long
+BAD_VARINT = -1
+
+
+@njit(inline="always")
+def be16(data, at):  # type: ignore[no-untyped-def]
+    """int16 at ``data[at:at+2]``."""
+    return np.int16((np.uint16(data[at]) << np.uint16(8)) | np.uint16(data[at + 1]))
+
+
+@njit(inline="always")
+def be32(data, at):  # type: ignore[no-untyped-def]
+    """int32 at ``data[at:at+4]``."""
+    word = np.uint32(0)
+    for i in range(4):
+        word = (word << np.uint32(8)) | np.uint32(data[at + i])
+    return np.int32(word)
+
+
+@njit(inline="always")
+def be64(data, at):  # type: ignore[no-untyped-def]
+    """int64 at ``data[at:at+8]``."""
+    word = np.uint64(0)
+    for i in range(8):
+        word = (word << np.uint64(8)) | np.uint64(data[at + i])
+    return np.int64(word)
+
+
+@njit(inline="always")
+def put_be(data, at, width, value):  # type: ignore[no-untyped-def]
+    """Write the low ``width`` bytes of ``value``, big-endian, at ``data[at:at+width]``."""
+    word = np.uint64(value)
+    for i in range(width):
+        data[at + i] = np.uint8((word >> np.uint64(8 * (width - 1 - i))) & np.uint64(0xFF))
+
+
+@njit(inline="always")
+def varint(data, at, end):  # type: ignore[no-untyped-def]
+    """The zig-zag varint at ``data[at:]`` and the position after it: ``(value int64, next)``.
+
+    At most 5 bytes (``ByteUtils.readVarint``); ``next`` is ``BAD_VARINT`` when it is longer or runs past ``end``.
+    """
+    if at < end and data[at] < 0x80:
+        one = np.int64(data[at])
+        return (one >> 1) ^ -(one & 1), at + 1
+    word = np.uint64(0)
+    for i in range(5):
+        if at + i >= end:
+            return np.int64(0), BAD_VARINT
+        byte = np.uint64(data[at + i])
+        word |= (byte & np.uint64(0x7F)) << np.uint64(7 * i)
+        if byte < np.uint64(0x80):
+            low = np.int64(word & np.uint64(0xFFFFFFFF))
+            return (low >> 1) ^ -(low & 1), at + i + 1
+    return np.int64(0), BAD_VARINT
+
+
+@njit(inline="always")
+def varlong(data, at, end):  # type: ignore[no-untyped-def]
+    """As ``varint`` for 64 bits: at most 10 bytes (``ByteUtils.readVarlong``)."""
+    if at < end and data[at] < 0x80:
+        one = np.int64(data[at])
+        return (one >> 1) ^ -(one & 1), at + 1
+    word = np.uint64(0)
+    for i in range(10):
+        if at + i >= end:
+            return np.int64(0), BAD_VARINT
+        byte = np.uint64(data[at + i])
+        word |= (byte & np.uint64(0x7F)) << np.uint64(7 * i)
+        if byte < np.uint64(0x80):
+            return np.int64(word >> np.uint64(1)) ^ -np.int64(word & np.uint64(1)), at + i + 1
+    return np.int64(0), BAD_VARINT
+
+
+@njit(inline="always")
+def varlong_size(value):  # type: ignore[no-untyped-def]
+    """Bytes that ``value`` takes as a zig-zag varint or varlong."""
+    word = (np.uint64(value) << np.uint64(1)) ^ np.uint64(value >> 63)
+    size = 1
+    while word >= np.uint64(0x80):
+        word >>= np.uint64(7)
+        size += 1
+    return size
+
+
+@njit(inline="always")
+def put_varlong(data, at, value):  # type: ignore[no-untyped-def]
+    """Write ``value`` as a zig-zag varint or varlong at ``data[at:]`` and return the position after it."""
+    word = (np.uint64(value) << np.uint64(1)) ^ np.uint64(value >> 63)
+    while word >= np.uint64(0x80):
+        data[at] = np.uint8((word & np.uint64(0x7F)) | np.uint64(0x80))
+        word >>= np.uint64(7)
+        at += 1
+    data[at] = np.uint8(word)
+    return at + 1

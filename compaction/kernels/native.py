@@ -1,0 +1,81 @@
+"""C functions and CPU instructions that kernels call: XXH3-128, CRC-32C, prefetch.
+
+The functions are those of the ``xxhash`` and ``google-crc32c`` packages; their shared libraries are loaded into the process once
+and LLVM resolves the names when it links a kernel, so that compiled kernels can be cached on disk. A kernel passes addresses
+(``array.ctypes.data + position``); the caller answers for the bounds.
+"""
+
+from __future__ import annotations
+
+import ctypes.util
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import llvmlite.binding
+import xxhash._xxhash
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+
+def _crc32c_library() -> str:
+    """The path of libcrc32c: shipped beside the ``google_crc32c`` wheel, else the system's."""
+    package = Path(google_crc32c.__file__).parent
+    places = (package.parent / "google_crc32c.libs", package / ".dylibs", package / "lib")
+    found = [path for place in places if place.is_dir() for path in sorted(place.iterdir()) if "crc32c" in path.name]
+    library = str(found[0]) if found else ctypes.util.find_library("crc32c")
+    if library is None:
+        raise ImportError("google-crc32c has no native library on this platform; install a wheel of it or libcrc32c")
+    return library
+
+
+llvmlite.binding.load_library_permanently(_crc32c_library())
+llvmlite.binding.load_library_permanently(str(xxhash._xxhash.__file__))
+
+
+@intrinsic
+def xxh3_128(typing_context: Any, address: Any, length: Any) -> Any:
+    """``xxh3_128(address, length) -> (low64, high64)``: ``XXH3_128bits`` of the xxhash package, seed 0."""
+    signature = types.UniTuple(types.uint64, 2)(types.uintp, types.uintp)
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        word = ir.IntType(64)
+        kind = ir.FunctionType(ir.LiteralStructType([word, word]), [word, word])
+        function = cgutils.get_or_insert_function(builder.module, kind, "XXH3_128bits")
+        result = builder.call(function, args)
+        halves = [builder.extract_value(result, 0), builder.extract_value(result, 1)]
+        return context.make_tuple(builder, signature.return_type, halves)
+
+    return signature, codegen
+
+
+@intrinsic
+def crc32c(typing_context: Any, address: Any, length: Any) -> Any:
+    """``crc32c(address, length) -> uint32``: CRC-32C by the CPU's instruction where it has one."""
+    signature = types.uint32(types.uintp, types.uintp)
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        word, half = ir.IntType(64), ir.IntType(32)
+        kind = ir.FunctionType(half, [half, word, word])
+        function = cgutils.get_or_insert_function(builder.module, kind, "crc32c_extend")
+        return builder.call(function, [ir.Constant(half, 0), *args])
+
+    return signature, codegen
+
+
+@intrinsic
+def prefetch(typing_context: Any, address: Any) -> Any:
+    """``prefetch(address)``: ask for the cache line at ``address``, for reading and writing; never faults."""
+    signature = types.void(types.uintp)
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        half = ir.IntType(32)
+        pointer = builder.inttoptr(args[0], ir.IntType(8).as_pointer())
+        kind = ir.FunctionType(ir.VoidType(), [pointer.type, half, half, half])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        builder.call(function, [pointer, ir.Constant(half, 1), ir.Constant(half, 3), ir.Constant(half, 1)])
+        return context.get_dummy_value()
+
+    return signature, codegen
