@@ -1,0 +1,181 @@
+"""The text files of a log directory: offset and leader epoch checkpoints, ``partition.metadata``, ``.kafka_cleanshutdown``.
+
+A checkpoint is a version line (``0``), a count line and one entry a line; an empty file, or one with a version only, holds
+nothing. Mirrors ``CheckpointFile``, ``OffsetCheckpointFile``, ``LeaderEpochCheckpointFile``, ``PartitionMetadataFile`` and
+``CleanShutdownFileHandler`` (Kafka 4.3.0), whose output the ``format_…`` functions give byte for byte (entries in the order
+given). Parsers raise ``CorruptLogError`` with the source and the line.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple, NoReturn, TypeVar
+
+from compaction.errors import CorruptLogError
+from compaction.names import TopicPartition
+
+_VERSION = 0
+#: Java's ``\\s``, line ends left out
+_BLANKS = re.compile(r"[ \t\x0b\f]+")
+_LINE_END = re.compile(r"\r\n|\r|\n")
+_INT = re.compile(r"[+-]?[0-9]+")
+_INT_BITS = 32
+_LONG_BITS = 64
+_UUID_BYTES = 16
+
+Entry = TypeVar("Entry")
+
+
+class EpochEntry(NamedTuple):
+    """A leader epoch and the first offset written in it."""
+
+    epoch: int
+    start_offset: int
+
+
+class PartitionMetadata(NamedTuple):
+    """``partition.metadata``: the topic id is Kafka's 22 characters of URL-safe base64."""
+
+    version: int
+    topic_id: str
+
+
+def topic_id_text(raw: bytes) -> str:
+    """Kafka's text form of a 16-byte id (``Uuid.toString``)."""
+    return base64.urlsafe_b64encode(raw).decode("ascii").rstrip("=")
+
+
+def parse_offset_checkpoint(text: str, source: object) -> dict[TopicPartition, int]:
+    """``topic partition offset`` lines; where a partition comes twice the later line holds, as in Kafka's map."""
+
+    def entry(parts: list[str]) -> tuple[TopicPartition, int] | None:
+        if len(parts) != 3:
+            return None
+        return TopicPartition(parts[0], _integer(parts[1], _INT_BITS)), _integer(parts[2], _LONG_BITS)
+
+    return dict(_parse(text, source, entry))
+
+
+def format_offset_checkpoint(offsets: Mapping[TopicPartition, int]) -> str:
+    """The file's text, entries in the mapping's order."""
+    return _format(f"{tp.topic} {tp.partition} {offset}" for tp, offset in offsets.items())
+
+
+def parse_leader_epochs(text: str, source: object) -> list[EpochEntry]:
+    """``epoch startOffset`` lines, in file order."""
+
+    def entry(parts: list[str]) -> EpochEntry | None:
+        return EpochEntry(_integer(parts[0], _INT_BITS), _integer(parts[1], _LONG_BITS)) if len(parts) == 2 else None
+
+    return _parse(text, source, entry)
+
+
+def format_leader_epochs(entries: Iterable[EpochEntry]) -> str:
+    """The file's text, entries in the order given."""
+    return _format(f"{epoch} {start_offset}" for epoch, start_offset in entries)
+
+
+def parse_partition_metadata(text: str, source: object) -> PartitionMetadata:
+    """``version: N`` and ``topic_id: …``; what follows is ignored; the zero id is an error."""
+    lines = _lines(text)
+    values = []
+    for number, label in ((1, "version"), (2, "topic_id")):
+        parts = re.split(r":[ \t\x0b\f]+", lines[number - 1]) if len(lines) >= number else []
+        if len(parts) != 2 or not parts[1]:
+            _fail(source, number, f"'{label}: …' expected")
+        values.append(parts[1])
+    try:
+        version = _integer(values[0], _INT_BITS)
+    except ValueError as error:
+        _fail(source, 1, str(error))
+    if version < _VERSION:
+        _fail(source, 1, f"version {version} is not known")
+    return PartitionMetadata(version, _topic_id(values[1], source))
+
+
+def format_partition_metadata(topic_id: str) -> str:
+    """The file's text; it has no line end at its end (``PartitionMetadata.encode``)."""
+    return f"version: {_VERSION}\ntopic_id: {topic_id}"
+
+
+def parse_clean_shutdown(text: str) -> int | None:
+    """The broker epoch, or ``None`` for an empty or unreadable file: the file's presence alone counts as clean."""
+    try:
+        epoch = json.loads(text)["brokerEpoch"]
+    except (ValueError, TypeError, KeyError):
+        return None
+    return epoch if isinstance(epoch, int) and not isinstance(epoch, bool) else None
+
+
+def format_clean_shutdown(broker_epoch: int) -> str:
+    """The file's text."""
+    return json.dumps({"version": _VERSION, "brokerEpoch": broker_epoch}, separators=(",", ":"))
+
+
+def _parse(text: str, source: object, entry: Callable[[list[str]], Entry | None]) -> list[Entry]:
+    lines = _lines(text)
+    if not lines:
+        return []
+    version = _header(lines, 1, "version", source)
+    if version != _VERSION:
+        _fail(source, 1, f"version {version} is not known, {_VERSION} expected")
+    if len(lines) == 1:
+        return []
+    count = _header(lines, 2, "count", source)
+    entries = [_entry(line, number, source, entry) for number, line in enumerate(lines[2:], start=3)]
+    if len(entries) != count:
+        _fail(source, 2, f"{count} entries announced, {len(entries)} found")
+    return entries
+
+
+def _header(lines: list[str], number: int, label: str, source: object) -> int:
+    try:
+        return _integer(lines[number - 1], _INT_BITS)
+    except ValueError as error:
+        _fail(source, number, f"{label}: {error}")
+
+
+def _entry(line: str, number: int, source: object, entry: Callable[[list[str]], Entry | None]) -> Entry:
+    try:
+        # Java's split drops empty strings at the end, not at the start
+        value = entry(_BLANKS.split(line.rstrip(" \t\x0b\f")))
+    except ValueError as error:
+        _fail(source, number, str(error))
+    if value is None:
+        _fail(source, number, f"malformed entry {line!r}")
+    return value
+
+
+def _format(entries: Iterable[str]) -> str:
+    lines = list(entries)
+    return "".join(f"{line}\n" for line in [str(_VERSION), str(len(lines)), *lines])
+
+
+def _lines(text: str) -> list[str]:
+    """Lines as ``BufferedReader.readLine`` gives them: any line end, none after the last."""
+    lines = _LINE_END.split(text)
+    return lines if lines[-1] else lines[:-1]
+
+
+def _integer(text: str, bits: int) -> int:
+    if not _INT.fullmatch(text) or not -(1 << bits - 1) <= int(text) < 1 << bits - 1:
+        raise ValueError(f"{text!r} is no {bits}-bit integer")
+    return int(text)
+
+
+def _topic_id(text: str, source: object) -> str:
+    try:
+        raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError):
+        raw = b""
+    if len(raw) != _UUID_BYTES or raw == bytes(_UUID_BYTES):
+        _fail(source, 2, f"{text!r} is no topic id")
+    return topic_id_text(raw)
+
+
+def _fail(source: object, line: int, what: str) -> NoReturn:
+    raise CorruptLogError(f"line {line}: {what}", path=source)

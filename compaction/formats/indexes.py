@@ -1,0 +1,218 @@
+"""The three index files of a segment as numpy arrays, and back.
+
+Mirrors ``OffsetIndex``, ``TimeIndex`` and ``TransactionIndex`` (Kafka 4.3.0). An active segment's offset and time index may be
+preallocated: entries count up to the last one that is not zero, and as long as they increase.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from compaction.formats.fields import Buffer, FieldTable, FormatError
+
+
+class OffsetIndexEntry(NamedTuple):
+    """The last offset of a batch, relative to the segment's base, and the batch's byte position."""
+
+    relative_offset: int
+    position: int
+
+
+class TimeIndexEntry(NamedTuple):
+    """The largest timestamp so far and the last offset of its batch, relative to the segment's base."""
+
+    timestamp: int
+    relative_offset: int
+
+
+class TxnIndexEntry(NamedTuple):
+    """One aborted transaction; offsets are inclusive."""
+
+    version: int
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+OFFSET_ENTRY = FieldTable(
+    OffsetIndexEntry,
+    [
+        ("relative_offset", "i4", "last offset of the batch less the segment's base"),
+        ("position", "i4", "byte position of the batch in the log file"),
+    ],
+)
+TIME_ENTRY = FieldTable(
+    TimeIndexEntry,
+    [
+        ("timestamp", "i8", "largest timestamp up to here, ms"),
+        ("relative_offset", "i4", "last offset of the batch that holds it, less the segment's base"),
+    ],
+)
+TXN_ENTRY = FieldTable(
+    TxnIndexEntry,
+    [
+        ("version", "i2", "0"),
+        ("producer_id", "i8", "the producer"),
+        ("first_offset", "i8", "first offset of the transaction"),
+        ("last_offset", "i8", "offset of its abort marker"),
+        ("last_stable_offset", "i8", "last stable offset when it was aborted"),
+    ],
+)
+TXN_VERSION = 0
+
+#: arrays that readers return and writers take, native byte order, absolute offsets
+OFFSET_ROW = np.dtype([("offset", np.int64), ("position", np.int64)])
+TIME_ROW = np.dtype([("timestamp", np.int64), ("offset", np.int64)])
+TXN_ROW = np.dtype(
+    [("producer_id", np.int64), ("first_offset", np.int64), ("last_offset", np.int64), ("last_stable_offset", np.int64)]
+)
+
+Rows = npt.NDArray[np.void]
+
+
+def valid_offset_entries(data: Buffer) -> int:
+    """Number of leading entries that can be trusted: zeros at the end are cut, then offsets and positions must increase."""
+    entries = _without_zero_tail(OFFSET_ENTRY.array(data), ("relative_offset", "position"))
+    return _rising_prefix(_offset_steps(entries))
+
+
+def valid_time_entries(data: Buffer) -> int:
+    """Number of leading entries that can be trusted: as for offsets; timestamps must increase, offsets must not fall.
+
+    A file of one entry that is all zero is an entry (timestamp 0 in the first batch), not a preallocated tail.
+    """
+    rows = TIME_ENTRY.array(data)
+    if len(data) == TIME_ENTRY.size:
+        return 1
+    return _rising_prefix(_time_steps(_without_zero_tail(rows, ("timestamp", "relative_offset"))))
+
+
+def read_offset_index(data: Buffer, base_offset: int) -> Rows:
+    """The valid entries as ``OFFSET_ROW``, shape (n,), absolute offsets."""
+    rows = OFFSET_ENTRY.array(data)[: valid_offset_entries(data)]
+    out = np.empty(len(rows), OFFSET_ROW)
+    out["offset"] = rows["relative_offset"].astype(np.int64) + base_offset
+    out["position"] = rows["position"]
+    return out
+
+
+def read_time_index(data: Buffer, base_offset: int) -> Rows:
+    """The valid entries as ``TIME_ROW``, shape (n,), absolute offsets."""
+    rows = TIME_ENTRY.array(data)[: valid_time_entries(data)]
+    out = np.empty(len(rows), TIME_ROW)
+    out["timestamp"] = rows["timestamp"]
+    out["offset"] = rows["relative_offset"].astype(np.int64) + base_offset
+    return out
+
+
+def read_txn_index(data: Buffer) -> Rows:
+    """All whole entries as ``TXN_ROW``, shape (n,); a torn entry at the end is left out, as Kafka does.
+
+    :raises FormatError: for an entry of another version than 0
+    """
+    rows = TXN_ENTRY.array(data)
+    for number in np.flatnonzero(rows["version"] != TXN_VERSION)[:1]:
+        version = rows["version"][number]
+        raise FormatError(f"transaction index entry {number} has version {version}", int(number) * TXN_ENTRY.size)
+    out = np.empty(len(rows), TXN_ROW)
+    for name in TXN_ROW.names or ():
+        out[name] = rows[name]
+    return out
+
+
+def write_offset_index(rows: Rows, base_offset: int) -> bytes:
+    """The file's bytes for ``OFFSET_ROW`` rows; ``FormatError`` for an offset out of the segment's int32 range."""
+    out = np.empty(len(rows), OFFSET_ENTRY.dtype)
+    out["relative_offset"] = _relative(rows["offset"], base_offset)
+    out["position"] = _relative(rows["position"], 0)
+    return out.tobytes()
+
+
+def write_time_index(rows: Rows, base_offset: int) -> bytes:
+    """The file's bytes for ``TIME_ROW`` rows; ``FormatError`` for an offset out of the segment's int32 range."""
+    out = np.empty(len(rows), TIME_ENTRY.dtype)
+    out["timestamp"] = rows["timestamp"]
+    out["relative_offset"] = _relative(rows["offset"], base_offset)
+    return out.tobytes()
+
+
+def write_txn_index(rows: Rows) -> bytes:
+    """The file's bytes for ``TXN_ROW`` rows."""
+    out = np.zeros(len(rows), TXN_ENTRY.dtype)
+    for name in TXN_ROW.names or ():
+        out[name] = rows[name]
+    return out.tobytes()
+
+
+def check_offset_index(data: Buffer) -> None:
+    """``FormatError`` with the entry number for an index that a broker, or this package, should rebuild."""
+    _check_size(data, OFFSET_ENTRY.size, "offset")
+    entries = _without_zero_tail(OFFSET_ENTRY.array(data), ("relative_offset", "position"))
+    _check_sound(entries["relative_offset"], _offset_steps(entries), OFFSET_ENTRY.size, "offset")
+
+
+def check_time_index(data: Buffer) -> None:
+    """``FormatError`` with the entry number for an index that a broker, or this package, should rebuild."""
+    _check_size(data, TIME_ENTRY.size, "time")
+    entries = _without_zero_tail(TIME_ENTRY.array(data), ("timestamp", "relative_offset"))
+    _check_sound(entries["relative_offset"], _time_steps(entries), TIME_ENTRY.size, "time")
+
+
+def check_txn_index(data: Buffer, base_offset: int) -> None:
+    """``FormatError`` for another version or a transaction that ended before the segment (``TransactionIndex.sanityCheck``)."""
+    rows = read_txn_index(data)
+    for number in np.flatnonzero(rows["last_offset"] < base_offset)[:1]:
+        last = rows["last_offset"][number]
+        raise FormatError(
+            f"transaction index entry {number} ends at offset {last}, before the segment's base {base_offset}",
+            int(number) * TXN_ENTRY.size,
+        )
+
+
+def _without_zero_tail(rows: Rows, names: tuple[str, str]) -> Rows:
+    used = np.flatnonzero((rows[names[0]] != 0) | (rows[names[1]] != 0))
+    return rows[: int(used[-1]) + 1 if len(used) else 0]
+
+
+def _offset_steps(entries: Rows) -> npt.NDArray[np.bool_]:
+    """Per entry: may it follow its predecessor (the first: is it non-negative)."""
+    offsets, positions = entries["relative_offset"].astype(np.int64), entries["position"].astype(np.int64)
+    fine = (offsets >= 0) & (positions >= 0)
+    fine[1:] &= (np.diff(offsets) > 0) & (np.diff(positions) > 0)
+    return fine
+
+
+def _time_steps(entries: Rows) -> npt.NDArray[np.bool_]:
+    times, offsets = entries["timestamp"].astype(np.int64), entries["relative_offset"].astype(np.int64)
+    fine = offsets >= 0
+    # compared, not subtracted: timestamps use the whole range of int64
+    fine[1:] &= (times[1:] > times[:-1]) & (offsets[1:] >= offsets[:-1])
+    return fine
+
+
+def _rising_prefix(fine: npt.NDArray[np.bool_]) -> int:
+    return len(fine) if fine.all() else int(np.argmin(fine))
+
+
+def _check_size(data: Buffer, entry_bytes: int, kind: str) -> None:
+    if len(data) % entry_bytes:
+        whole_bytes = len(data) // entry_bytes * entry_bytes
+        raise FormatError(f"{kind} index of {len(data)} bytes is no multiple of {entry_bytes}", whole_bytes)
+
+
+def _check_sound(offsets: npt.NDArray[np.int32], fine: npt.NDArray[np.bool_], entry_bytes: int, kind: str) -> None:
+    for number in np.flatnonzero(~fine)[:1]:
+        raise FormatError(
+            f"{kind} index entry {number} (relative offset {offsets[number]}) does not increase", int(number) * entry_bytes
+        )
+
+
+def _relative(values: npt.NDArray[np.int64], base: int) -> npt.NDArray[np.int64]:
+    relative = values - base
+    for number in np.flatnonzero((relative < 0) | (relative > np.iinfo(np.int32).max))[:1]:
+        raise FormatError(f"index entry {number}: {values[number]} is out of the int32 range above {base}")
+    return relative

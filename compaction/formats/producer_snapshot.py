@@ -1,0 +1,85 @@
+"""Producer state snapshots (``<offset>.snapshot``): a version, a CRC-32C over everything after it, and the entries.
+
+Mirrors ``ProducerStateManager.readSnapshot`` / ``writeSnapshot`` and ``ProducerSnapshot.json`` (Kafka 4.3.0), whose only
+version is 1. -1 stands for *none* in ``current_txn_first_offset``; a ``last_offset`` below 0 says that no batch is remembered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from compaction.formats.checksums import crc32c
+from compaction.formats.fields import Buffer, FieldTable, FormatError
+
+VERSION = 1
+
+
+class SnapshotHeader(NamedTuple):
+    """What stands before the entries."""
+
+    version: int
+    crc: int
+    entry_count: int
+
+
+class SnapshotEntry(NamedTuple):
+    """One producer, field names and order as in the file."""
+
+    producer_id: int
+    epoch: int
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+    coordinator_epoch: int
+    current_txn_first_offset: int
+
+
+HEADER = FieldTable(
+    SnapshotHeader,
+    [
+        ("version", "i2", "1"),
+        ("crc", "u4", "CRC-32C of all that follows"),
+        ("entry_count", "i4", "number of entries"),
+    ],
+)
+ENTRY = FieldTable(
+    SnapshotEntry,
+    [
+        ("producer_id", "i8", "the producer's id"),
+        ("epoch", "i2", "its current epoch"),
+        ("last_sequence", "i4", "last sequence number written"),
+        ("last_offset", "i8", "last offset written"),
+        ("offset_delta", "i4", "last less first sequence of the last batch"),
+        ("timestamp", "i8", "max timestamp of the last batch, ms"),
+        ("coordinator_epoch", "i4", "epoch of the last coordinator to end a transaction"),
+        ("current_txn_first_offset", "i8", "first offset of the open transaction, -1 without one"),
+    ],
+)
+
+
+def read_snapshot(data: Buffer) -> list[SnapshotEntry]:
+    """The entries in file order; ``FormatError`` for another version, a count that does not fit or a wrong CRC.
+
+    Bytes after the last entry pass when the CRC covers them, as in Kafka.
+    """
+    header = HEADER.unpack(data)
+    if header.version != VERSION:
+        raise FormatError(f"snapshot version {header.version} is not known, {VERSION} expected", 0)
+    if header.entry_count < 0 or HEADER.size + header.entry_count * ENTRY.size > len(data):
+        raise FormatError(f"{header.entry_count} entries announced, {len(data)} bytes found", HEADER.offset("entry_count"))
+    computed = crc32c(memoryview(data)[HEADER.offset("entry_count") :])
+    if computed != header.crc:
+        raise FormatError(f"snapshot fails its CRC (stored {header.crc:#x}, computed {computed:#x})", HEADER.offset("crc"))
+    return [ENTRY.unpack(data, HEADER.size + index * ENTRY.size) for index in range(header.entry_count)]
+
+
+def write_snapshot(entries: Iterable[SnapshotEntry]) -> bytes:
+    """The file's bytes, entries in the order given."""
+    packed = [ENTRY.pack(entry) for entry in entries]
+    out = bytearray(HEADER.pack(SnapshotHeader(VERSION, 0, len(packed))))
+    for entry in packed:
+        out += entry
+    HEADER.put(out, "crc", crc32c(memoryview(out)[HEADER.offset("entry_count") :]))
+    return bytes(out)
