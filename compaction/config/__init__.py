@@ -1,0 +1,22 @@
+"""Configuration: names, types, defaults and checks of Kafka 4.3.0, read from its sources and resolved by precedence."""
+
+from __future__ import annotations
+
+from compaction.config.resolver import Resolver
+from compaction.config.sources import DEFAULT, Origin, Setting, Source, read_properties, read_sets
+from compaction.config.toml_source import TomlSettings, read_toml
+from compaction.config.values import BrokerConfig, TopicConfig
+
+__all__ = [
+    "DEFAULT",
+    "BrokerConfig",
+    "Origin",
+    "Resolver",
+    "Setting",
+    "Source",
+    "TomlSettings",
+    "TopicConfig",
+    "read_properties",
+    "read_sets",
+    "read_toml",
+]

@@ -1,0 +1,136 @@
+"""How a configuration value is read from text and checked.
+
+The rule is that of Kafka 4.3.0's ``ConfigDef.parseType``: text is trimmed, an INT is a signed 32-bit decimal, a LONG a signed
+64-bit one, a BOOLEAN is ``true`` or ``false`` in any case, a LIST is split at commas and the empty text is the empty list.
+Differences: NaN is refused, since no bound can hold for it; duplicates in a list go, as ``ConfigDef.parseValue`` lets them go.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+import re
+from dataclasses import dataclass
+from typing import Protocol, Union
+
+#: what a configuration entry can hold; ``None`` means that it is not set and another entry decides
+Value = Union[bool, int, float, str, "tuple[str, ...]", None]
+
+LONG_MAX = 2**63 - 1
+INT_MAX = 2**31 - 1
+
+
+class Kind(enum.Enum):
+    """The type of an entry; the value is the wording used in messages."""
+
+    BOOLEAN = "true or false"
+    SHORT = "a 16-bit integer"
+    INT = "a 32-bit integer"
+    LONG = "a 64-bit integer"
+    DOUBLE = "a number"
+    STRING = "text"
+    LIST = "a comma separated list"
+
+
+_BITS = {Kind.SHORT: 16, Kind.INT: 32, Kind.LONG: 64}
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+_DOUBLE = re.compile(r"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|Infinity)[dDfF]?")
+
+
+def parse(text: str, kind: Kind) -> Value:
+    """The value that ``text`` stands for.
+
+    :raises ValueError: the text is not of that kind; the message says what was expected
+    """
+    text = text.strip()
+    if kind is Kind.STRING:
+        return text
+    if kind is Kind.LIST:
+        return tuple(dict.fromkeys(re.split(r"\s*,\s*", text))) if text else ()
+    if kind is Kind.BOOLEAN:
+        if text.lower() not in ("true", "false"):
+            raise ValueError(f"is not {kind.value}")
+        return text.lower() == "true"
+    return _parse_double(text) if kind is Kind.DOUBLE else _parse_integer(text, kind)
+
+
+def _parse_integer(text: str, kind: Kind) -> int:
+    limit = 1 << (_BITS[kind] - 1)
+    if not _INTEGER.fullmatch(text) or not -limit <= int(text) < limit:
+        raise ValueError(f"is not {kind.value}")
+    return int(text)
+
+
+def _parse_double(text: str) -> float:
+    if not _DOUBLE.fullmatch(text):
+        raise ValueError(f"is not {Kind.DOUBLE.value}")
+    digits = text.rstrip("dDfF")
+    return math.copysign(math.inf, -1 if digits.startswith("-") else 1) if digits.endswith("Infinity") else float(digits)
+
+
+class Validator(Protocol):
+    """Says why a value will not do."""
+
+    def complaint(self, value: Value) -> str | None:
+        """``None`` when the value is good, else the rest of a sentence that starts with the value."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """Numbers from ``low`` to ``high``, both inclusive; ``also`` holds values outside of it that are good too."""
+
+    low: float | None = None
+    high: float | None = None
+    also: tuple[int, ...] = ()
+
+    def complaint(self, value: Value) -> str | None:
+        if not isinstance(value, (int, float)) or value in self.also:
+            return None
+        extra = "".join(f" (or {number})" for number in self.also)
+        if self.low is not None and value < self.low:
+            return f"is less than {self.low}{extra}"
+        if self.high is not None and value > self.high:
+            return f"is greater than {self.high}{extra}"
+        return None
+
+
+@dataclass(frozen=True)
+class NonZero:
+    """Any number but 0: a positive limit, or a negative number for *no limit*."""
+
+    def complaint(self, value: Value) -> str | None:
+        return "is neither -1 nor greater than 0" if value == 0 else None
+
+
+@dataclass(frozen=True)
+class Above:
+    """Numbers greater than ``low`` and up to ``high``, inclusive."""
+
+    low: float
+    high: float
+
+    def complaint(self, value: Value) -> str | None:
+        if isinstance(value, (int, float)) and not self.low < value <= self.high:
+            return f"is not greater than {self.low} and at most {self.high}"
+        return None
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of some words, or a list made of them. Case matters, as it does to ``ConfigDef.ValidList``."""
+
+    words: tuple[str, ...]
+
+    def complaint(self, value: Value) -> str | None:
+        given = value if isinstance(value, tuple) else (value,)
+        if all(word in self.words for word in given):
+            return None
+        return f"is not {'made of' if isinstance(value, tuple) else 'one of'} {', '.join(self.words)}"
+
+
+@dataclass(frozen=True)
+class NonBlankItems:
+    """A list of which no item is empty and which is not empty itself."""
+
+    def complaint(self, value: Value) -> str | None:
+        return None if isinstance(value, tuple) and value and all(value) else "is an empty list, or one with an empty item"

@@ -1,0 +1,184 @@
+"""Which value is in effect, where several sources give one.
+
+The rule, strongest first: ``--set``; TOML ``[topics."name"]``; the topic's configuration in the log directory's metadata log;
+for internal topics that it does not know, the configuration that a broker creates them with; TOML ``[broker]``; broker
+properties; Kafka's default.
+
+1. Within one of these, a topic-level name goes before its broker-level synonyms, and those go in Kafka's order
+   (``log.retention.ms`` before ``.minutes`` before ``.hours``; Kafka: ``ServerTopicConfigSynonyms``).
+2. A stronger source wins whatever name it uses: ``--set log.segment.bytes`` goes before a topic's own ``segment.bytes``,
+   since it is the word of whoever starts this run.
+3. Of two files of one kind, and of two ``--set`` of one name, the later one wins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from compaction.config.broker_entries import BROKER_ENTRIES
+from compaction.config.entries import MIB, TOPIC_ENTRIES, Entry
+from compaction.config.kinds import Value
+from compaction.config.sources import DEFAULT, Origin, Setting, Source
+from compaction.config.toml_source import TomlSettings
+from compaction.config.values import BrokerConfig, TopicConfig
+from compaction.errors import ConfigError
+
+_Layer = Mapping[str, Setting]
+
+#: attributes of ``BrokerConfig`` and the entries that they show
+_BROKER_ATTRIBUTES = {
+    "dedupe_buffer_bytes": "log.cleaner.dedupe.buffer.size",
+    "load_factor": "log.cleaner.io.buffer.load.factor",
+    "io_buffer_bytes": "log.cleaner.io.buffer.size",
+    "io_max_bytes_per_second": "log.cleaner.io.max.bytes.per.second",
+    "cleaner_threads": "log.cleaner.threads",
+    "producer_id_expiration_ms": "producer.id.expiration.ms",
+    "transactional_id_expiration_ms": "transactional.id.expiration.ms",
+    "transaction_max_timeout_ms": "transaction.max.timeout.ms",
+    "message_max_bytes": "message.max.bytes",
+}
+
+
+@dataclass(frozen=True)
+class Resolver:
+    """Resolves configuration from what the sources say.
+
+    ``metadata`` holds the configurations found in a log directory's metadata log, by topic.
+    """
+
+    sets: tuple[Setting, ...] = ()
+    tomls: tuple[TomlSettings, ...] = ()
+    properties: tuple[Setting, ...] = ()
+    metadata: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    def with_metadata(self, metadata: Mapping[str, Mapping[str, str]]) -> Resolver:
+        """The same sources, with the topic configurations of another log directory."""
+        return replace(self, metadata=metadata)
+
+    def with_sets(self, sets: Iterable[Setting]) -> Resolver:
+        """The same sources, with further ``--set`` values that go before those there are."""
+        return replace(self, sets=(*self.sets, *sets))
+
+    def topic(self, name: str) -> TopicConfig:
+        """The configuration in effect for a topic.
+
+        :raises ConfigError: a bad value in the metadata log, or bounds that contradict each other
+        """
+        layers = self._topic_layers(name)
+        found = {entry.name: _topic_setting(entry, layers) for entry in TOPIC_ENTRIES.values()}
+        values: dict[str, Any] = {key.replace(".", "_"): setting.value for key, setting in found.items()}
+        policy = values.pop("cleanup_policy")
+        config = TopicConfig(
+            **{**values, "segment_bytes": values["internal_segment_bytes"] or values["segment_bytes"]},
+            cleanup_compact="compact" in policy,
+            cleanup_delete="delete" in policy,
+            sources={key: setting.source for key, setting in found.items()},
+        )
+        _check_lags(name, config)
+        return config
+
+    def broker(self) -> BrokerConfig:
+        """The broker's configuration in effect.
+
+        :raises ConfigError: an offset map smaller than 1 MiB a cleaner thread, which Kafka refuses as well
+        """
+        layers = self._broker_layers()
+        found = {name: _broker_setting(name, layers) for name in BROKER_ENTRIES}
+        values: dict[str, Any] = {attribute: found[name].value for attribute, name in _BROKER_ATTRIBUTES.items()}
+        log_dirs: Any = found["log.dirs"].value or found["log.dir"].value
+        config = BrokerConfig(**values, log_dirs=log_dirs, sources={name: setting.source for name, setting in found.items()})
+        if config.dedupe_buffer_bytes // max(config.cleaner_threads, 1) <= MIB:
+            what = f"log.cleaner.dedupe.buffer.size is {config.dedupe_buffer_bytes} for {config.cleaner_threads} threads"
+            origin = config.source("log.cleaner.dedupe.buffer.size")
+            raise ConfigError(f"{what} ({origin})", hint=f"it must be more than {MIB} bytes a thread (log.cleaner.threads)")
+        return config
+
+    def _broker_layers(self) -> list[_Layer]:
+        from_toml = [setting for toml in self.tomls for setting in toml.broker]
+        return [_by_name(self.sets), _by_name(from_toml), _by_name(self.properties)]
+
+    def _topic_layers(self, name: str) -> list[_Layer]:
+        sets, *below = self._broker_layers()
+        from_toml = [setting for toml in self.tomls for setting in toml.topics.get(name, ())]
+        own = _from_metadata(self.metadata[name], name) if self.metadata.get(name) else self._of_internal(name)
+        return [sets, _by_name(from_toml), _by_name(own), *below]
+
+    def _of_internal(self, topic: str) -> list[Setting]:
+        """What a broker creates an internal topic with (``groupMetadataTopicConfigs`` and its like)."""
+        layers = self._broker_layers()
+        source = Source(Origin.INTERNAL)
+        given: list[Setting] = []
+        for key, value in _INTERNAL_TOPICS.get(topic, {}).items():
+            inherited = BROKER_ENTRIES.get(value) if isinstance(value, str) else None
+            settled = _broker_setting(inherited.name, layers) if inherited is not None else Setting(key, value, source)
+            given.append(Setting(key, settled.value, source if settled.source == DEFAULT else settled.source))
+        return given
+
+
+#: by topic, what a Kafka 4.3.0 broker sets when it creates it: a value, or the broker entry that holds it
+_INTERNAL_TOPICS: dict[str, dict[str, Value]] = {
+    "__consumer_offsets": {
+        "cleanup.policy": ("compact",),
+        "segment.bytes": "offsets.topic.segment.bytes",
+        "compression.type": "producer",
+    },
+    "__transaction_state": {
+        "cleanup.policy": ("compact",),
+        "segment.bytes": "transaction.state.log.segment.bytes",
+        "min.insync.replicas": "transaction.state.log.min.isr",
+        "compression.type": "uncompressed",
+        "unclean.leader.election.enable": False,
+    },
+    "__share_group_state": {
+        "cleanup.policy": ("delete",),
+        "retention.ms": -1,
+        "segment.bytes": "share.coordinator.state.topic.segment.bytes",
+        "min.insync.replicas": "share.coordinator.state.topic.min.isr",
+        "compression.type": "producer",
+    },
+    "__remote_log_metadata": {"cleanup.policy": ("delete",), "retention.ms": -1, "remote.storage.enable": False},
+}
+
+
+def _by_name(settings: Iterable[Setting]) -> _Layer:
+    return {setting.name: setting for setting in settings}
+
+
+def _from_metadata(configs: Mapping[str, str], topic: str) -> list[Setting]:
+    """A topic's own configuration; names that Kafka 4.3.0 does not know are left over from other versions and ignored."""
+    source = Source(Origin.METADATA)
+    where = f"topic {topic}, metadata log: "
+    known = ((name, text) for name, text in configs.items() if name in TOPIC_ENTRIES)
+    return [Setting(name, TOPIC_ENTRIES[name].read(text, path=None, where=where), source) for name, text in known]
+
+
+def _topic_setting(entry: Entry, layers: list[_Layer]) -> Setting:
+    for layer in layers:
+        if entry.name in layer:
+            return layer[entry.name]
+        for synonym in entry.synonyms:
+            setting = layer.get(synonym.name)
+            if setting is not None:
+                return replace(setting, value=_converted(setting.value, synonym.factor, entry.name))
+    return Setting(entry.name, entry.default, DEFAULT)
+
+
+def _converted(value: Value, factor: int, name: str) -> Value:
+    """A broker's value in the unit of the topic's entry; any negative retention time is no limit."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        return value
+    return -1 if name == "retention.ms" and value < 0 else value * factor
+
+
+def _broker_setting(name: str, layers: list[_Layer]) -> Setting:
+    found = next((layer[name] for layer in layers if name in layer), None)
+    return found if found is not None else Setting(name, BROKER_ENTRIES[name].default, DEFAULT)
+
+
+def _check_lags(topic: str, config: TopicConfig) -> None:
+    if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
+        low = f"min.compaction.lag.ms is {config.min_compaction_lag_ms} ({config.source('min.compaction.lag.ms')})"
+        high = f"max.compaction.lag.ms {config.max_compaction_lag_ms} ({config.source('max.compaction.lag.ms')})"
+        raise ConfigError(f"topic {topic}: {low}, which is more than {high}", hint="lower the one or raise the other")

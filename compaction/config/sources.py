@@ -1,0 +1,136 @@
+"""Settings as they are given: on the command line, in TOML, in a broker's ``server.properties``.
+
+Each reader takes text, not files, and gives ``Setting`` values that carry where they come from. The rule for names: one that
+Kafka 4.3.0 does not know is an error on the command line and in TOML; in ``server.properties`` it is ignored, as a broker does,
+since plug-ins put their own names there. A bad value is an error everywhere.
+"""
+
+from __future__ import annotations
+
+import difflib
+import enum
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from compaction.config.broker_entries import BROKER_ENTRIES, broker_entry, is_broker_name
+from compaction.config.entries import TOPIC_ENTRIES, Entry
+from compaction.config.kinds import Value
+from compaction.errors import ConfigError
+
+
+class Origin(enum.Enum):
+    """The kinds of sources, strongest first; the value is the wording used for one."""
+
+    SET = "--set"
+    TOML_TOPIC = "TOML topic table"
+    METADATA = "the topic's configuration in the metadata log"
+    INTERNAL = "Kafka's own configuration of this internal topic"
+    TOML_BROKER = "TOML [broker] table"
+    PROPERTIES = "broker properties"
+    DEFAULT = "Kafka's default"
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a value comes from; ``key`` is the name it was given under, ``path`` and ``line`` where it stands in a file."""
+
+    origin: Origin
+    key: str = ""
+    path: str | None = None
+    line: int | None = None
+
+    def __str__(self) -> str:
+        if self.origin is Origin.SET:
+            return f"--set {self.key}"
+        if self.path is None:
+            return str(self.origin.value)
+        at = "" if self.line is None else f" line {self.line}"
+        return f"{self.path}{at} ({self.key})"
+
+
+DEFAULT = Source(Origin.DEFAULT)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One checked value under the name it was given."""
+
+    name: str
+    value: Value
+    source: Source
+
+
+class Property(Protocol):
+    """An entry of a parsed ``.properties`` file; ``line`` counts from 1."""
+
+    @property
+    def key(self) -> str: ...
+    @property
+    def value(self) -> str: ...
+    @property
+    def line(self) -> int: ...
+
+
+def where(source: Source) -> str:
+    """The start of an error message: the line, or the option."""
+    if source.origin is Origin.SET:
+        return "--set: "
+    return "" if source.line is None else f"line {source.line}: "
+
+
+def read_sets(arguments: Iterable[str]) -> tuple[Setting, ...]:
+    """The settings of ``--set KEY=VALUE`` options, topic-level and broker-level names alike.
+
+    :raises ConfigError: no ``=``, an unknown name, a bad value
+    """
+    settings = []
+    for argument in arguments:
+        name, equals, text = argument.partition("=")
+        name = name.strip()
+        source = Source(Origin.SET, name)
+        if not equals or not name:
+            raise ConfigError(f"--set: {argument!r} is not KEY=VALUE", hint="e.g. --set min.cleanable.dirty.ratio=0.1")
+        settings.append(Setting(name, entry_of(name, source).read(text, path=None, where="--set: "), source))
+    return tuple(settings)
+
+
+def read_properties(entries: Sequence[Property], path: str) -> tuple[Setting, ...]:
+    """The settings of a broker's ``server.properties`` that Kafka 4.3.0 knows.
+
+    A ``${provider:…}`` reference cannot be looked up here: it is an error where the value matters and skipped elsewhere.
+
+    :raises ConfigError: a bad value
+    """
+    settings = []
+    for entry in entries:
+        if not is_broker_name(entry.key):
+            continue
+        source = Source(Origin.PROPERTIES, entry.key, path, entry.line)
+        if "${" in entry.value:
+            if entry.key in BROKER_ENTRIES:
+                what = f"{where(source)}{entry.key} refers to a configuration provider, which cannot be asked here"
+                raise ConfigError(what, path=path, hint=f"give the value itself, or override it with --set {entry.key}=…")
+            continue
+        value = broker_entry(entry.key).read(entry.value, path=path, where=where(source))
+        settings.append(Setting(entry.key, value, source))
+    return tuple(settings)
+
+
+def entry_of(name: str, source: Source) -> Entry:
+    """The entry that a topic-level or broker-level name stands for; a name of both levels is read as the topic's.
+
+    :raises ConfigError: unknown name; the message suggests the nearest known one
+    """
+    if name in TOPIC_ENTRIES:
+        return TOPIC_ENTRIES[name]
+    if is_broker_name(name):
+        return broker_entry(name)
+    raise unknown_name(name, source, (*TOPIC_ENTRIES, *BROKER_ENTRIES))
+
+
+def unknown_name(name: str, source: Source, known: Iterable[str], hint: str | None = None) -> ConfigError:
+    """The error for a name that is not among the known ones."""
+    near = difflib.get_close_matches(name, list(known), n=1)
+    hint = hint or (f"did you mean {near[0]}?" if near else "see the topic and broker configurations of Kafka 4.3.0")
+    return ConfigError(f"{where(source)}unknown configuration name {name!r}", path=source.path, hint=hint)

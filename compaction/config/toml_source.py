@@ -1,0 +1,140 @@
+"""Settings given in TOML: ``[broker]`` holds broker-level names, ``[topics."name"]`` the topic-level names of one topic.
+
+A dotted name may be quoted or not, since nested tables are flattened: ``segment.bytes = 1048576`` and
+``"segment.bytes" = 1048576`` say the same. A topic's name with a dot in it must be quoted. The values are TOML's own or text.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from compaction.config.broker_entries import BROKER_ENTRIES, broker_entry, is_broker_name
+from compaction.config.entries import TOPIC_ENTRIES, Entry
+from compaction.config.sources import Origin, Setting, Source, unknown_name, where
+from compaction.errors import ConfigError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+_Path = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class TomlSettings:
+    """What one TOML file says: the broker's settings, and those of each topic that it names."""
+
+    broker: tuple[Setting, ...] = ()
+    topics: Mapping[str, tuple[Setting, ...]] = field(default_factory=dict)
+
+
+def read_toml(text: str, path: str) -> TomlSettings:
+    """The settings of a TOML document; ``path`` names it in errors.
+
+    :raises ConfigError: not TOML, a table other than ``broker`` and ``topics``, an unknown name, a bad value
+    """
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as refusal:
+        raise ConfigError(
+            f"not valid TOML: {refusal}", path=path, hint="quote names that are also the start of others"
+        ) from None
+    lines = _lines_of(text)
+    broker: tuple[Setting, ...] = ()
+    topics: dict[str, tuple[Setting, ...]] = {}
+    for key, table in document.items():
+        at = lines.get((key,))
+        if key not in ("broker", "topics") or not isinstance(table, dict):
+            source = Source(Origin.TOML_BROKER, key, path, at)
+            raise unknown_name(key, source, (), hint='settings stand in [broker] and [topics."name"]')
+        if key == "broker":
+            broker = tuple(_settings(table, ("broker",), path, lines))
+            continue
+        for topic, settings in table.items():
+            if not isinstance(settings, dict):
+                source = Source(Origin.TOML_TOPIC, topic, path, lines.get(("topics", topic)))
+                raise unknown_name(topic, source, (), hint='[topics] holds one table a topic: [topics."name"]')
+            topics[topic] = tuple(_settings(settings, ("topics", topic), path, lines))
+    return TomlSettings(broker, topics)
+
+
+def _settings(table: Mapping[str, Any], prefix: _Path, path: str, lines: Mapping[_Path, int]) -> Iterator[Setting]:
+    origin = Origin.TOML_BROKER if prefix == ("broker",) else Origin.TOML_TOPIC
+    for keys, value in _leaves(table):
+        name = ".".join(keys)
+        source = Source(origin, name, path, _line_of((*prefix, *keys), lines))
+        yield Setting(name, _entry(name, source, prefix).read(_text_of(value), path=path, where=where(source)), source)
+
+
+def _entry(name: str, source: Source, prefix: _Path) -> Entry:
+    if source.origin is Origin.TOML_TOPIC:
+        if name in TOPIC_ENTRIES:
+            return TOPIC_ENTRIES[name]
+        hint = "broker-level names stand in [broker]" if is_broker_name(name) else None
+        if hint is None and any(name.endswith(f".{known}") for known in TOPIC_ENTRIES):
+            hint = f'quote a topic\'s name that has dots in it: [topics."{prefix[1]}.…"]'
+        raise unknown_name(name, source, TOPIC_ENTRIES, hint)
+    if is_broker_name(name):
+        return broker_entry(name)
+    hint = 'topic-level names stand in [topics."name"]' if name in TOPIC_ENTRIES else None
+    if hint is not None and TOPIC_ENTRIES[name].synonyms:
+        hint += f"; the broker's default for all topics is {TOPIC_ENTRIES[name].synonyms[0].name}"
+    raise unknown_name(name, source, BROKER_ENTRIES, hint)
+
+
+def _leaves(table: Mapping[str, Any], prefix: _Path = ()) -> Iterator[tuple[_Path, Any]]:
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, (*prefix, key))
+        else:
+            yield (*prefix, key), value
+
+
+def _text_of(value: Any) -> str:
+    """A TOML value as a broker's configuration would spell it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list):
+        return ",".join(_text_of(item) for item in value)
+    return str(value)
+
+
+def _lines_of(text: str) -> dict[_Path, int]:
+    """The line of every table and key, from 1; good enough for messages, as the document is known to be sound."""
+    lines: dict[_Path, int] = {}
+    table: _Path = ()
+    for number, line in enumerate(text.splitlines(), start=1):
+        stripped = line.strip()
+        if stripped.startswith("["):
+            table = _keys_in(stripped) or table
+            lines.setdefault(table[:1], number)
+            lines.setdefault(table, number)
+        elif "=" in stripped:
+            parts = stripped.split("=")
+            found = (_keys_in("=".join(parts[:cut]) + "=0") for cut in range(1, len(parts)))
+            keys = next((keys for keys in found if keys), ())
+            lines.setdefault((*table, *keys), number)
+            lines.setdefault((*table, *keys)[:1], number)
+    return lines
+
+
+def _keys_in(fragment: str) -> _Path:
+    """The dotted key that a line of TOML opens, or nothing where the line does not stand for itself."""
+    try:
+        node: Any = tomllib.loads(fragment)
+    except tomllib.TOMLDecodeError:
+        return ()
+    keys: list[str] = []
+    while isinstance(node, dict) and node:
+        key, node = next(iter(node.items()))
+        keys.append(key)
+    return tuple(keys)
+
+
+def _line_of(keys: _Path, lines: Mapping[_Path, int]) -> int | None:
+    """The line of the key, or of the innermost table around it that has one."""
+    return next((lines[keys[:cut]] for cut in range(len(keys), 0, -1) if keys[:cut] in lines), None)
