@@ -40,3 +40,37 @@ NOT_CONTROL = -1
 EMPTY_CONTROL = -2
 ABORT = 0
 COMMIT = 1
+
+#: A map entry is three uint64: the two halves of the key's XXH3-128 (low, high) and a *mark*: ``(offset + 1) << 2 | flags``. A mark is
+#: never 0, so that a slot whose mark is 0 is empty. Marks sort as their offsets do.
+ENTRY_WORDS = 3
+ENTRY_BYTES = 24
+TOMBSTONE = 1
+#: in an entry: not part of the map, only asks whether the map holds a higher offset; in a survivor list: this record goes
+CANDIDATE = 2
+MARK_SHIFT = 2
+#: the highest offset that a mark can hold
+MAX_OFFSET = (1 << 61) - 2
+
+#: Bits of a batch's verdict, given to ``decide``: its records go (aborted data, or a marker whose time has come) …
+DISCARD = 1
+#: … its header stays even when no record does …
+RETAIN_EMPTY = 2
+#: … it is a marker of a transaction of which nothing is left, so that keeping it sets its delete horizon
+MARKER_OF_EMPTY_TXN = 4
+
+#: What ``decide`` says of a batch: it goes; it is copied as it is; only its header stays; its records must be walked
+DROP, COPY, EMPTY, REWRITE = range(4)
+
+#: One row per batch of the output. ``source``: where its bytes are: in the segment's block, finished in the rewrite buffer, or in the
+#: rewrite buffer with records still to be compressed.
+OUT_ROW = np.dtype(
+    [
+        ("start", np.int64),
+        ("last_offset", np.int64),
+        ("max_timestamp", np.int64),
+        ("size", np.int32),
+        ("source", np.int32),
+    ]
+)
+IN_BLOCK, BUILT, TO_COMPRESS = range(3)

@@ -1,0 +1,158 @@
+"""The ``SkimpyOffsetMap``: key hash -> highest offset, 24 bytes a slot, linear probing (Kafka 4.3.0: ``SkimpyOffsetMap``).
+
+A map starts small, doubles while it may, and takes ``slots * load_factor`` keys at most. Slots are a power of two; a key's first slot
+is the low half of its hash. Kafka hashes by MD5, this map by XXH3-128; either way two keys share a hash once in 2^128 pairs.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from compaction.kernels.native import prefetch
+from compaction.kernels.tables import ENTRY_BYTES, ENTRY_WORDS, MARK_SHIFT
+
+_AHEAD = 12
+_FIRST_SLOTS = 1 << 12
+#: below the size limit a table doubles at this load, where probing is still short
+_GROWTH_LOAD = 0.6
+
+
+@njit(cache=True, nogil=True)
+def _put(table, entries):  # type: ignore[no-untyped-def]
+    """Put uint64[n, 3] ``entries`` into uint64[slots, 3] ``table`` (which must have room), highest offset wins; keys added."""
+    mask = np.uint64(len(table) - 1)
+    base = table.ctypes.data
+    added = 0
+    for i in range(min(_AHEAD, len(entries))):
+        prefetch(np.uintp(base + (entries[i, 0] & mask) * np.uint64(24)))
+    for i in range(len(entries)):
+        if i + _AHEAD < len(entries):
+            prefetch(np.uintp(base + (entries[i + _AHEAD, 0] & mask) * np.uint64(24)))
+        low, high, mark = entries[i, 0], entries[i, 1], entries[i, 2]
+        slot = low & mask
+        while True:
+            held = table[slot, 2]
+            if held == 0:
+                table[slot, 0], table[slot, 1], table[slot, 2] = low, high, mark
+                added += 1
+                break
+            if table[slot, 0] == low and table[slot, 1] == high:
+                if mark >> np.uint64(MARK_SHIFT) > held >> np.uint64(MARK_SHIFT):
+                    table[slot, 2] = mark
+                break
+            slot = (slot + np.uint64(1)) & mask
+    return added
+
+
+@njit(cache=True, nogil=True)
+def _rehash(table, bigger):  # type: ignore[no-untyped-def]
+    """Move all entries of ``table`` into the empty, larger ``bigger``."""
+    mask = np.uint64(len(bigger) - 1)
+    for i in range(len(table)):
+        if table[i, 2] != 0:
+            slot = table[i, 0] & mask
+            while bigger[slot, 2] != 0:
+                slot = (slot + np.uint64(1)) & mask
+            bigger[slot] = table[i]
+
+
+@njit(cache=True, nogil=True)
+def _beaten(table, asks):  # type: ignore[no-untyped-def]
+    """bool[n]: whether ``table`` holds a higher offset for the key of each of uint64[n, 3] ``asks``."""
+    mask = np.uint64(len(table) - 1)
+    base = table.ctypes.data
+    result = np.zeros(len(asks), np.bool_)
+    for i in range(len(asks)):
+        if i + _AHEAD < len(asks):
+            prefetch(np.uintp(base + (asks[i + _AHEAD, 0] & mask) * np.uint64(24)))
+        low, high, mark = asks[i, 0], asks[i, 1], asks[i, 2]
+        slot = low & mask
+        while table[slot, 2] != 0:
+            if table[slot, 0] == low and table[slot, 1] == high:
+                result[i] = table[slot, 2] >> np.uint64(MARK_SHIFT) > mark >> np.uint64(MARK_SHIFT)
+                break
+            slot = (slot + np.uint64(1)) & mask
+    return result
+
+
+@njit(cache=True, nogil=True)
+def _partition(entries, shards, starts):  # type: ignore[no-untyped-def]
+    """Rows of uint64[n, 3] ``entries`` whose mark is not 0, ordered by shard; ``starts`` int64[shards + 1] gets their bounds."""
+    starts[:] = 0
+    for i in range(len(entries)):
+        if entries[i, 2] != 0:
+            starts[((entries[i, 1] >> np.uint64(32)) * shards >> np.uint64(32)) + np.uint64(1)] += 1
+    for s in range(len(starts) - 1):
+        starts[s + 1] += starts[s]
+    out = np.empty((starts[-1], 3), np.uint64)
+    fill = starts[:-1].copy()
+    for i in range(len(entries)):
+        if entries[i, 2] != 0:
+            s = (entries[i, 1] >> np.uint64(32)) * shards >> np.uint64(32)
+            out[fill[s]] = entries[i]
+            fill[s] += 1
+    return out
+
+
+def by_shard(entries: NDArray[np.uint64], shards: int) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """``entries`` (uint64[n, 3], empty slots allowed) ordered by shard, and int64[shards + 1] bounds.
+
+    The shard of a key is the top of its hash's high half scaled to ``shards``, so that any two maps of one log agree on it.
+    """
+    starts = np.zeros(shards + 1, np.int64)
+    return _partition(entries, np.uint64(shards), starts), starts
+
+
+class SkimpyOffsetMap:
+    """Key hash -> highest offset in at most ``buffer_bytes`` of memory.
+
+    :param buffer_bytes: bound on the slots' memory (``log.cleaner.dedupe.buffer.size``)
+    :param load_factor: share of the slots that may fill up (``log.cleaner.io.buffer.load.factor``)
+    """
+
+    def __init__(self, buffer_bytes: int, load_factor: float) -> None:
+        slots = max(2, buffer_bytes // ENTRY_BYTES)
+        self._max_slots = 1 << (slots.bit_length() - 1)
+        self._load_factor = load_factor
+        self._table = np.zeros((min(_FIRST_SLOTS, self._max_slots), ENTRY_WORDS), np.uint64)
+        self._used = 0
+
+    def __len__(self) -> int:
+        """Distinct keys held."""
+        return self._used
+
+    @property
+    def slots(self) -> NDArray[np.uint64]:
+        """uint64[slots, 3]: all slots; an empty one has mark 0."""
+        return self._table
+
+    def room(self) -> int:
+        """Keys that surely still fit, after growing as far as allowed."""
+        return max(0, min(int(self._max_slots * self._load_factor), self._max_slots - 1) - self._used)
+
+    def put(self, entries: NDArray[np.uint64]) -> None:
+        """Take uint64[n, 3] ``entries``; for a key seen before the higher offset stays. ``n`` must not exceed ``room()``."""
+        if len(entries) > self.room():
+            raise ValueError(f"{len(entries)} entries do not fit into a map with room for {self.room()}")
+        self._reserve(self._used + len(entries))
+        self._used += _put(self._table, entries)
+
+    def _reserve(self, keys: int) -> None:
+        slots = len(self._table)
+        while slots < self._max_slots and keys > slots * _GROWTH_LOAD:
+            slots *= 2
+        if slots > len(self._table):
+            bigger = np.zeros((slots, ENTRY_WORDS), np.uint64)
+            _rehash(self._table, bigger)
+            self._table = bigger
+
+    def beaten(self, asks: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        """bool[n]: for each of uint64[n, 3] ``asks``, whether a higher offset is held for its key."""
+        return np.asarray(_beaten(self._table, asks))
+
+    def clear(self) -> None:
+        """Forget all keys, keep the memory."""
+        self._table[:] = 0
+        self._used = 0

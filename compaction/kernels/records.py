@@ -1,0 +1,153 @@
+"""Walks the records of v2 batches, checks them, and turns each keyed record into a map entry: key hash and mark.
+
+Mirrors ``DefaultRecord.readFrom`` (what is well-formed) and ``Cleaner.buildOffsetMapForSegment`` (what enters the map),
+Kafka 4.3.0. Nothing is copied but 24 bytes a record.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from compaction.kernels.bytes import varint, varlong
+from compaction.kernels.native import xxh3_128
+from compaction.kernels.tables import CANDIDATE, MARK_SHIFT, TOMBSTONE
+
+OK, BAD_RECORD, RECORDS_MISSING, RECORDS_REMAINING, OFFSET_ORDER = range(5)
+RECORD_ERRORS = {
+    BAD_RECORD: "record is not well-formed",
+    RECORDS_MISSING: "batch ends before its declared number of records",
+    RECORDS_REMAINING: "batch holds more bytes than its declared number of records",
+    OFFSET_ORDER: "record offsets do not ascend within the batch",
+}
+
+#: what ``scan_records`` does with a batch
+MAP, ASK, SKIP = 0, 1, 2
+#: columns of its ``counters``
+MESSAGES, KEYLESS, TOMBSTONES = range(3)
+
+
+@njit(cache=True)
+def skip_headers(data, at, end, count):  # type: ignore[no-untyped-def]
+    """The position after ``count`` record headers at ``data[at:end]``, or -1 when they are not well-formed."""
+    for _ in range(count):
+        size, at = varint(data, at, end)
+        if at < 0 or size < 0 or size > end - at:
+            return -1
+        at += size
+        size, at = varint(data, at, end)
+        if at < 0 or size > end - at:
+            return -1
+        if size > 0:
+            at += size
+    return at
+
+
+@njit(inline="always")
+def read_record(data, at, end):  # type: ignore[no-untyped-def]
+    """The fields of the v2 record at ``data[at:end]``.
+
+    ``(next, timestamp_delta, offset_delta, key_at, key_size, value_size)``: ``next`` is the position after the record or -1 when it
+    is not well-formed; a size below 0 means null.
+    """
+    length, p = varint(data, at, end)
+    if p < 0 or length < 1 or length > end - p:
+        return -1, 0, 0, 0, 0, 0
+    stop = p + length
+    timestamp_delta, p = varlong(data, p + 1, stop)
+    if p < 0:
+        return -1, 0, 0, 0, 0, 0
+    offset_delta, p = varint(data, p, stop)
+    if p < 0:
+        return -1, 0, 0, 0, 0, 0
+    key_size, p = varint(data, p, stop)
+    if p < 0 or key_size > stop - p:
+        return -1, 0, 0, 0, 0, 0
+    key_at = p
+    if key_size > 0:
+        p += key_size
+    value_size, p = varint(data, p, stop)
+    if p < 0 or value_size > stop - p:
+        return -1, 0, 0, 0, 0, 0
+    if value_size > 0:
+        p += value_size
+    headers, p = varint(data, p, stop)
+    if p < 0 or headers < 0:
+        return -1, 0, 0, 0, 0, 0
+    if headers > 0:
+        p = skip_headers(data, p, stop, headers)
+    if p != stop:
+        return -1, 0, 0, 0, 0, 0
+    return stop, timestamp_delta, offset_delta, key_at, key_size, value_size
+
+
+@njit(cache=True, nogil=True)
+def _scan_batch(data, start, end, row, first_dirty, ask, entries, n, asks, m, counters):  # type: ignore[no-untyped-def]
+    """One batch of ``scan_records``: ``(n, m, error)``."""
+    base_address = data.ctypes.data
+    at = start
+    last_delta = np.int64(-1)
+    for _ in range(row.count):
+        if at >= end:
+            return n, m, RECORDS_MISSING
+        at, _, delta, key_at, key_size, value_size = read_record(data, at, end)
+        if at < 0:
+            return n, m, BAD_RECORD
+        if delta <= last_delta or row.base_offset + delta > row.last_offset:
+            return n, m, OFFSET_ORDER
+        last_delta = delta
+        offset = row.base_offset + delta
+        clean = offset < first_dirty
+        mark = np.uint64(offset + 1) << np.uint64(MARK_SHIFT)
+        if value_size < 0:
+            mark |= np.uint64(TOMBSTONE)
+            counters[TOMBSTONES] += 1
+        if key_size < 0:
+            counters[KEYLESS] += 1
+            if clean:
+                asks[m, 0], asks[m, 1], asks[m, 2] = 0, 0, mark | np.uint64(CANDIDATE)
+                m += 1
+            continue
+        low, high = xxh3_128(np.uintp(base_address + key_at), np.uintp(key_size))
+        if clean or ask:
+            asks[m, 0], asks[m, 1], asks[m, 2] = low, high, mark | np.uint64(CANDIDATE)
+            m += 1
+        else:
+            entries[n, 0], entries[n, 1], entries[n, 2] = low, high, mark
+            n += 1
+    counters[MESSAGES] += row.count
+    if at != end:
+        return n, m, RECORDS_REMAINING
+    return n, m, OK
+
+
+@njit(cache=True, nogil=True)
+def scan_records(raw, scratch, rows, spans, actions, first_dirty, first_row, entries, asks, counters):  # type: ignore[no-untyped-def]
+    """Entries of the records of ``rows[first_row:]``, as many batches as fit.
+
+    :param raw: uint8[], the block of the segment; ``scratch`` uint8[], decompressed records
+    :param rows: ``BATCH_ROW[r]``, all of magic 2
+    :param spans: int64[r, 3]: where the records of each batch lie: start, end, and 1 for ``scratch``, 0 for ``raw``
+    :param actions: uint8[r]: ``MAP``: records at or above ``first_dirty`` become ``entries``, those below ``asks``; ``ASK``: all become
+        ``asks``; ``SKIP``: nothing is read
+    :param entries: uint64[c, 3] to fill; ``asks`` uint64[c, 3] likewise, with ``CANDIDATE`` set. An ask of a record without a key
+        has hash 0, 0
+    :param counters: int64[3], added to: ``MESSAGES``, ``KEYLESS``, ``TOMBSTONES``
+    :returns: ``(next row, entries filled, asks filled, error)``; with an error, ``next row`` is the batch at fault. No progress
+        without an error means that ``c`` is below the count of ``rows[first_row]``
+    """
+    n, m = 0, 0
+    capacity = len(entries)
+    for i in range(first_row, len(rows)):
+        if actions[i] == SKIP:
+            continue
+        row = rows[i]
+        if max(n, m) + row.count > capacity:
+            return i, n, m, OK
+        data = scratch if spans[i, 2] else raw
+        n, m, error = _scan_batch(
+            data, spans[i, 0], spans[i, 1], row, first_dirty, actions[i] == ASK, entries, n, asks, m, counters
+        )
+        if error != OK:
+            return i, n, m, error
+    return len(rows), n, m, OK

@@ -1,0 +1,328 @@
+"""Builds the batches of the output: walks the records of a batch, keeps the survivors and writes a new batch.
+
+Mirrors ``MemoryRecords.filterTo``, ``MemoryRecordsBuilder`` and ``DefaultRecord.writeTo`` (Kafka 4.3.0), byte for byte:
+
+- base offset, last offset delta, producer fields, leader epoch, codec and timestamp type stay; old magics become magic 2 with the
+  first kept record's offset as base and the last kept one's as last offset;
+- the base timestamp is the delete horizon if the batch has or gets one, else the first kept record's timestamp, and deltas
+  are relative to it; the timestamp of every record of a LogAppendTime batch is the batch's max timestamp;
+- the max timestamp is the largest kept one (LogAppendTime: as it was);
+- record attributes are 0 and varints are as short as can be.
+
+A run of records that come out as they went in is copied in one piece.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from compaction.kernels.batches import CONTROL_BIT, HEADER_SIZE
+from compaction.kernels.bytes import put_be, put_varlong, varint, varlong, varlong_size
+from compaction.kernels.decide import HORIZON_BIT
+from compaction.kernels.native import crc32c
+from compaction.kernels.records import BAD_RECORD, OK, read_record
+from compaction.kernels.tables import (
+    BUILT,
+    CANDIDATE,
+    COPY,
+    DISCARD,
+    DROP,
+    EMPTY,
+    IN_BLOCK,
+    MARK_SHIFT,
+    MARKER_OF_EMPTY_TXN,
+    RETAIN_EMPTY,
+    TO_COMPRESS,
+    TOMBSTONE,
+)
+
+LOG_APPEND_TIME_BIT = 0x08
+_TYPE_AND_TXN_BITS = 0x38
+BAD_TIMESTAMP = 16
+EMPTY_LEGACY = 17
+REWRITE_ERRORS = {
+    BAD_TIMESTAMP: "record has a negative timestamp",
+    EMPTY_LEGACY: "batch of an old magic lost all its records but must keep its header, which only magic 2 can",
+}
+
+#: what a record may grow by when it is written anew: timestamp delta, offset delta, length
+RECORD_GROWTH = 20
+
+#: columns of ``counters``
+MESSAGES_READ, BYTES_READ, MESSAGES_KEPT, BYTES_KEPT, TOMBSTONES_REMOVED, ABORTED_RECORDS, KEYLESS_DROPPED = range(7)
+
+
+@njit(cache=True)
+def _write_header(out, at, size, row, base_offset, last_offset, attributes, base_ts, max_ts, count):  # type: ignore[no-untyped-def]
+    """The 61 bytes of a v2 header at ``out[at:]``; the CRC is written by ``_seal``."""
+    put_be(out, at, 8, base_offset)
+    put_be(out, at + 8, 4, size - 12)
+    put_be(out, at + 12, 4, row.leader_epoch)
+    out[at + 16] = 2
+    put_be(out, at + 21, 2, attributes)
+    put_be(out, at + 23, 4, last_offset - base_offset)
+    put_be(out, at + 27, 8, base_ts)
+    put_be(out, at + 35, 8, max_ts)
+    put_be(out, at + 43, 8, row.producer_id)
+    put_be(out, at + 51, 2, row.producer_epoch)
+    put_be(out, at + 53, 4, row.base_sequence)
+    put_be(out, at + 57, 4, count)
+
+
+@njit(cache=True)
+def _seal(out, at, size):  # type: ignore[no-untyped-def]
+    """Write the CRC of the batch ``out[at:at+size]``."""
+    put_be(out, at + 17, 4, crc32c(np.uintp(out.ctypes.data + at + 21), np.uintp(size - 21)))
+
+
+@njit(cache=True)
+def _tail_is_canonical(data, at, stop, key_size, value_size):  # type: ignore[no-untyped-def]
+    """Whether the varints from the key's length on are as short as can be."""
+    _, p = varint(data, at, stop)
+    if p - at != varlong_size(key_size):
+        return False
+    p += max(key_size, 0)
+    _, q = varint(data, p, stop)
+    if q - p != varlong_size(value_size):
+        return False
+    p = q + max(value_size, 0)
+    count, q = varint(data, p, stop)
+    if q - p != varlong_size(count):
+        return False
+    p = q
+    for _ in range(2 * count):
+        size, q = varint(data, p, stop)
+        if q - p != varlong_size(size):
+            return False
+        p = q + max(size, 0)
+    return True
+
+
+@njit(cache=True)
+def _put_tail(out, w, data, at, stop):  # type: ignore[no-untyped-def]
+    """Key, value and headers of ``data[at:stop]`` with canonical varints, at ``out[w:]``; the position after them."""
+    fields, done = 2, 0
+    p = at
+    while done < fields:
+        size, p = varint(data, p, stop)
+        w = put_varlong(out, w, size)
+        if size > 0:
+            out[w : w + size] = data[p : p + size]
+            w += size
+            p += size
+        done += 1
+        if done == 2 and fields == 2 and p < stop:
+            headers, p = varint(data, p, stop)
+            w = put_varlong(out, w, headers)
+            fields += 2 * headers
+    return w
+
+
+@njit(cache=True)
+def _put_record(out, w, data, tail_at, stop, timestamp_delta, offset_delta, canonical):  # type: ignore[no-untyped-def]
+    """A record with new deltas and the tail ``data[tail_at:stop]``, at ``out[w:]``; the position after it."""
+    fixed = 1 + varlong_size(timestamp_delta) + varlong_size(offset_delta)
+    if canonical:
+        w = put_varlong(out, w, fixed + stop - tail_at)
+    else:
+        # a canonical tail is no longer than the given one: write it once to learn its size, then again in its place
+        w = put_varlong(out, w, fixed + _put_tail(out, w, data, tail_at, stop) - w)
+    out[w] = 0
+    w = put_varlong(out, w + 1, timestamp_delta)
+    w = put_varlong(out, w, offset_delta)
+    if not canonical:
+        return _put_tail(out, w, data, tail_at, stop)
+    for k in range(tail_at, stop):
+        out[w] = data[k]
+        w += 1
+    return w
+
+
+@njit(cache=True)
+def _stays(offset, keyless, tombstone, marks, at, first_dirty, latest_offset, tombstones_go):  # type: ignore[no-untyped-def]
+    """``(whether the data record at offset stays, whether it is an expired tombstone, next index into marks)``."""
+    bound = np.uint64(offset + 1) << np.uint64(MARK_SHIFT)
+    while at < len(marks) and marks[at] < bound:
+        at += 1
+    listed = at < len(marks) and marks[at] >> np.uint64(MARK_SHIFT) == np.uint64(offset + 1)
+    if offset > latest_offset:
+        return True, False, at
+    if keyless:
+        return False, False, at
+    if offset < first_dirty:
+        latest = not (listed and marks[at] & np.uint64(CANDIDATE) != 0)
+    else:
+        latest = listed
+    if latest and tombstone and tombstones_go:
+        return False, True, at
+    return latest, False, at
+
+
+@njit(cache=True)
+def _survivors(data, start, end, row, verdict, marks, mark_at, limits, kept, counters):  # type: ignore[no-untyped-def]
+    """Fill ``kept`` int64[count, 6] with the surviving records of one batch: start, stop, tail position, timestamp delta, offset delta,
+    and whether its form is canonical. ``(number kept, whether a tombstone is among them, next mark, error)``."""
+    first_dirty, latest_offset, now_ms, retain_legacy = limits
+    control = row.magic == 2 and row.attributes & CONTROL_BIT != 0
+    if row.magic == 2:
+        tombstones_go = row.attributes & HORIZON_BIT != 0 and now_ms >= row.base_timestamp
+    else:
+        tombstones_go = retain_legacy == 0
+    n, tombstone_kept = 0, False
+    p = start
+    for _ in range(row.count):
+        at = p
+        p, timestamp_delta, offset_delta, key_at, key_size, value_size = read_record(data, at, end)
+        if p < 0:
+            return n, tombstone_kept, mark_at, BAD_RECORD
+        stays = control
+        if not control:
+            offset = row.base_offset + offset_delta
+            stays, expired, mark_at = _stays(
+                offset, key_size < 0, value_size < 0, marks, mark_at, first_dirty, latest_offset, tombstones_go
+            )
+            counters[TOMBSTONES_REMOVED] += expired
+            counters[KEYLESS_DROPPED] += key_size < 0 and not stays
+        if stays and verdict & DISCARD == 0:
+            tombstone_kept |= value_size < 0
+            _, body = varint(data, at, end)
+            _, q = varlong(data, body + 1, p)
+            tail = q + varlong_size(offset_delta)
+            kept[n, 0], kept[n, 1], kept[n, 3], kept[n, 4] = at, p, timestamp_delta, offset_delta
+            _, kept[n, 2] = varint(data, q, p)
+            canonical = tail == kept[n, 2] and q - body - 1 == varlong_size(timestamp_delta)
+            canonical &= body - at == varlong_size(p - body) and data[body] == 0
+            kept[n, 5] = canonical and _tail_is_canonical(data, tail, p, key_size, value_size)
+            n += 1
+    return n, tombstone_kept, mark_at, OK
+
+
+@njit(cache=True)
+def _put_records(out, w, data, kept, n, row, base_offset, base_ts, records_ts):  # type: ignore[no-untyped-def]
+    """Write the first ``n`` of ``kept`` at ``out[w:]``; ``records_ts`` is the old base timestamp (LogAppendTime: of every record).
+    ``(position after them, max timestamp, error)``."""
+    append_time = row.attributes & LOG_APPEND_TIME_BIT != 0
+    max_ts = np.int64(-1)
+    offset_shift = row.base_offset - base_offset
+    run_start, run_stop = np.int64(0), np.int64(0)
+    for i in range(n):
+        timestamp = records_ts if append_time else records_ts + kept[i, 3]
+        if timestamp < -1:
+            return w, max_ts, BAD_TIMESTAMP
+        max_ts = max(max_ts, timestamp)
+        if kept[i, 5] and timestamp - base_ts == kept[i, 3] and offset_shift == 0:
+            if run_stop == kept[i, 0] and run_stop > run_start:
+                run_stop = kept[i, 1]
+                continue
+            out[w : w + run_stop - run_start] = data[run_start:run_stop]
+            w += run_stop - run_start
+            run_start, run_stop = kept[i, 0], kept[i, 1]
+            continue
+        out[w : w + run_stop - run_start] = data[run_start:run_stop]
+        w += run_stop - run_start
+        run_start = run_stop = 0
+        delta = timestamp - base_ts
+        w = _put_record(out, w, data, kept[i, 2], kept[i, 1], delta, kept[i, 4] + offset_shift, kept[i, 5] != 0)
+    out[w : w + run_stop - run_start] = data[run_start:run_stop]
+    return w + run_stop - run_start, max_ts, OK
+
+
+@njit(cache=True)
+def _rewrite_batch(out, w, data, row, kept, n, horizon_ms, out_row):  # type: ignore[no-untyped-def]
+    """Write a batch of the ``n`` kept records at ``out[w:]``; ``horizon_ms`` is its new delete horizon, -1 for none. The position after
+    it and an error. A batch to be compressed is left without CRC and with the size of its plain form."""
+    append_time = row.attributes & LOG_APPEND_TIME_BIT != 0
+    records_ts = row.max_timestamp if append_time else row.base_timestamp
+    attributes = row.attributes & (7 | _TYPE_AND_TXN_BITS | HORIZON_BIT)
+    base_ts = row.base_timestamp
+    if row.magic < 2:
+        attributes &= 7 | LOG_APPEND_TIME_BIT
+    if horizon_ms >= 0:
+        attributes |= HORIZON_BIT
+        base_ts = horizon_ms
+    elif attributes & HORIZON_BIT == 0:
+        base_ts = records_ts if append_time else records_ts + kept[0, 3]
+    base_offset, last_offset = row.base_offset, row.last_offset
+    if row.magic < 2:
+        base_offset, last_offset = row.base_offset + kept[0, 4], row.base_offset + kept[n - 1, 4]
+    end, max_ts, error = _put_records(out, w + HEADER_SIZE, data, kept, n, row, base_offset, base_ts, records_ts)
+    if append_time:
+        max_ts = row.max_timestamp
+    _write_header(out, w, end - w, row, base_offset, last_offset, attributes, base_ts, max_ts, n)
+    out_row.start, out_row.size, out_row.last_offset, out_row.max_timestamp = w, end - w, last_offset, max_ts
+    if attributes & 7:
+        out_row.source = TO_COMPRESS
+    else:
+        out_row.source = BUILT
+        _seal(out, w, end - w)
+    return end, error
+
+
+@njit(cache=True)
+def _write_empty(out, w, row, out_row):  # type: ignore[no-untyped-def]
+    """A header without records (``DefaultRecordBatch.writeEmptyHeader``) at ``out[w:]``."""
+    attributes = row.attributes & _TYPE_AND_TXN_BITS
+    _write_header(out, w, HEADER_SIZE, row, row.base_offset, row.last_offset, attributes, -1, row.max_timestamp, 0)
+    _seal(out, w, HEADER_SIZE)
+    out_row.start, out_row.size, out_row.source = w, HEADER_SIZE, BUILT
+    out_row.last_offset, out_row.max_timestamp = row.last_offset, row.max_timestamp
+    return w + HEADER_SIZE
+
+
+@njit(cache=True, nogil=True)
+def rewrite(raw, scratch, rows, spans, actions, verdicts, marks, limits, new_horizon_ms, first_row, out, out_rows, kept, counters):  # type: ignore[no-untyped-def]
+    """Turn ``rows[first_row:]`` into output batches, as far as ``out`` and ``kept`` surely suffice.
+
+    :param raw, scratch, spans: as for ``scan_records``; spans are read for ``REWRITE`` rows only
+    :param actions: uint8[r] from ``decide``; ``verdicts``, ``marks`` as given to it
+    :param limits: int64[4]: first dirty offset, latest offset of the map, now (ms), and 1 if legacy tombstones of this segment stay
+    :param new_horizon_ms: the delete horizon to set where one is due
+    :param out: uint8[], the rewrite buffer; ``out_rows``: ``OUT_ROW[r]``; ``kept``: int64[c, 6], scratch space
+    :param counters: int64[7], added to
+    :returns: ``(next row, output batches, bytes of out used, error)``; with an error, ``next row`` is the batch at fault. No progress
+        without an error means that ``out`` or ``kept`` is too small for that row
+    """
+    w, n_out, mark_at = 0, 0, 0
+    for i in range(first_row, len(rows)):
+        row = rows[i]
+        plain_size = spans[i, 1] - spans[i, 0]
+        if len(out) - w < HEADER_SIZE + plain_size + RECORD_GROWTH * np.int64(row.count) or len(kept) < row.count:
+            return i, n_out, w, OK
+        discarded = verdicts[i] & DISCARD != 0
+        n = 0
+        if actions[i] == COPY:
+            out_rows[n_out].start, out_rows[n_out].size, out_rows[n_out].source = row.position - rows[0].position, row.size, IN_BLOCK
+            out_rows[n_out].last_offset, out_rows[n_out].max_timestamp = row.last_offset, row.max_timestamp
+            n = row.count
+            n_out += 1
+        elif actions[i] == EMPTY:
+            w = _write_empty(out, w, row, out_rows[n_out])
+            n_out += 1
+        elif actions[i] != DROP:
+            data = scratch if spans[i, 2] else raw
+            n, tombstone, mark_at, error = _survivors(
+                data, spans[i, 0], spans[i, 1], row, verdicts[i], marks, mark_at, limits, kept, counters
+            )
+            if error != OK:
+                return i, n_out, w, error
+            horizon = np.int64(-1)
+            if (tombstone or verdicts[i] & MARKER_OF_EMPTY_TXN) and (row.magic < 2 or row.attributes & HORIZON_BIT == 0):
+                horizon = new_horizon_ms
+            if n > 0:
+                w, error = _rewrite_batch(out, w, data, row, kept, n, horizon, out_rows[n_out])
+                n_out += 1
+            elif verdicts[i] & RETAIN_EMPTY:
+                if row.magic < 2:
+                    return i, n_out, w, EMPTY_LEGACY
+                w = _write_empty(out, w, row, out_rows[n_out])
+                n_out += 1
+            if error != OK:
+                return i, n_out, w, error
+        counters[BYTES_READ] += row.size
+        counters[MESSAGES_KEPT] += n
+        if not (discarded and verdicts[i] & RETAIN_EMPTY == 0):
+            counters[MESSAGES_READ] += row.count
+        if discarded and row.attributes & CONTROL_BIT == 0:
+            counters[ABORTED_RECORDS] += row.count
+    return len(rows), n_out, w, OK

@@ -1,0 +1,173 @@
+"""The first pass over some slices: checks every batch, hashes every key, and hands on packed map entries by shard.
+
+Mirrors ``Cleaner.buildOffsetMap`` (Kafka 4.3.0) for the dirty section. Records of the clean section, and those of data that counts as
+aborted, do not enter the map; they are handed on as asks: which of them does the map beat?
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compaction.cleaning.txn_tables import TXN_ROW, summarise
+from compaction.errors import CompactionError, CorruptLogError, UnsupportedLogError
+from compaction.kernels.offset_map import SkimpyOffsetMap, by_shard
+from compaction.kernels.records import ASK, KEYLESS, MAP, MESSAGES, RECORD_ERRORS, SKIP, TOMBSTONES, scan_records
+from compaction.kernels.tables import ENTRY_WORDS, MAX_OFFSET
+from compaction.passes.decoder import Decoded, Decoder
+from compaction.passes.work import ScanLog, ScanSettings, Slice, SliceSummary
+from compaction.storage.blocks import Block, SegmentReader
+
+#: ``(log, shard)``; the shard of a summary is ``SUMMARY``
+Key = tuple[int, int]
+SUMMARY = -1
+_TRANSACTIONAL = 0x10
+_CONTROL = 0x20
+_ENTRIES = 1 << 14
+
+
+def scan_slices(
+    slices: Iterable[Slice], logs: Mapping[int, ScanLog], settings: ScanSettings
+) -> Iterator[tuple[Key, list[bytes | SliceSummary]]]:
+    """Packed entries (``uint64[n, 3]`` as bytes) by shard, and one summary a slice.
+
+    A slice that cannot be read gives a summary with an error; its log's entries are then of no use, which is the caller's to see.
+    """
+    for log, of_log in groupby(slices, key=lambda part: part.log):
+        scan = _LogScan(logs[log], settings)
+        for part in of_log:
+            yield (log, SUMMARY), [scan.slice(part)]
+            for shard, packed in scan.overflow():
+                yield (log, shard), [packed]
+        for shard, packed in scan.rest():
+            yield (log, shard), [packed]
+
+
+class _LogScan:
+    """Entries and asks of one log gathered over the slices of one task."""
+
+    def __init__(self, log: ScanLog, settings: ScanSettings) -> None:
+        self._log = log
+        self._map = SkimpyOffsetMap(settings.map_bytes, settings.load_factor)
+        self._asks: list[NDArray[np.uint64]] = []
+        self._full: list[tuple[int, bytes]] = []
+        self._entries = np.empty((_ENTRIES, ENTRY_WORDS), np.uint64)
+        self._ask_room = np.empty((_ENTRIES, ENTRY_WORDS), np.uint64)
+        self._ask_limit = settings.map_bytes // self._entries.itemsize // ENTRY_WORDS
+        self._asked = 0
+
+    def slice(self, part: Slice) -> SliceSummary:
+        """Scan one slice; what was found besides entries."""
+        counters = np.zeros(3, np.int64)
+        txn_rows = []
+        try:
+            with SegmentReader(part.path, part.start, part.end) as reader:
+                decoder = Decoder(part.path)
+                for block in reader.blocks(check_crc=True):
+                    self._check_offsets(block, part)
+                    txn_rows.append(summarise(block.rows, part.segment_index))
+                    actions = self._actions(block.rows)
+                    for decoded in decoder.decode(block, actions != SKIP):
+                        self._records(block, decoded, actions, counters, part.path)
+        except CompactionError as error:
+            return SliceSummary(part.log, 0, 0, 0, np.empty(0, TXN_ROW), str(error))
+        rows = np.concatenate(txn_rows) if txn_rows else np.empty(0, TXN_ROW)
+        return SliceSummary(part.log, int(counters[MESSAGES]), int(counters[KEYLESS]), int(counters[TOMBSTONES]), rows)
+
+    def _check_offsets(self, block: Block, part: Slice) -> None:
+        rows = block.rows
+        backwards = np.flatnonzero(rows["base_offset"][1:] <= rows["last_offset"][:-1])
+        if len(backwards) or rows["base_offset"][0] < part.first_offset:
+            at = rows[int(backwards[0]) + 1 if len(backwards) else 0]
+            raise CorruptLogError(
+                f"batch offsets go back to {at['base_offset']}", path=part.path, position=int(at["position"]), hint="restore this segment"
+            )
+        if rows["last_offset"][-1] > MAX_OFFSET:
+            raise UnsupportedLogError(f"offsets above {MAX_OFFSET} are not supported", path=part.path)
+
+    def _actions(self, rows: NDArray[np.void]) -> NDArray[np.uint8]:
+        """What ``scan_records`` does with each batch."""
+        actions = np.full(len(rows), MAP, np.uint8)
+        attributes = rows["attributes"]
+        if self._log.aborted is not None and len(self._log.aborted):
+            transactional = (attributes & _TRANSACTIONAL) != 0
+            aborted = self._log.aborted.contains(rows["producer_id"], rows["last_offset"])
+            actions[transactional & aborted] = ASK
+        actions[((attributes & _CONTROL) != 0) | (rows["count"] == 0)] = SKIP
+        return actions
+
+    def _records(
+        self, block: Block, decoded: Decoded, actions: NDArray[np.uint8], counters: NDArray[np.int64], path: str
+    ) -> None:
+        rows = decoded.rows
+        at, actions = 0, actions[decoded.first_row : decoded.first_row + len(rows)]
+        while at < len(rows):
+            next_at, n, m, error = scan_records(
+                block.raw,
+                decoded.scratch,
+                rows,
+                decoded.spans,
+                actions,
+                self._log.first_dirty_offset,
+                at,
+                self._entries,
+                self._ask_room,
+                counters,
+            )
+            if error:
+                position = int(rows[next_at]["position"])
+                raise CorruptLogError(RECORD_ERRORS[error], path=path, position=position, hint="restore this segment")
+            self._take(n, m)
+            if next_at == at:
+                self._grow(int(rows[at]["count"]))
+            at = next_at
+
+    def _grow(self, records: int) -> None:
+        self._entries = np.empty((records, ENTRY_WORDS), np.uint64)
+        self._ask_room = np.empty((records, ENTRY_WORDS), np.uint64)
+
+    def _take(self, n: int, m: int) -> None:
+        """Move ``n`` entries into the map and ``m`` asks to their list; hand on what would not fit."""
+        done = 0
+        while done < n:
+            room = self._map.room()
+            if not room:
+                self._full.extend(self._pack(self._map.slots))
+                self._map.clear()
+                continue
+            self._map.put(self._entries[done : min(n, done + room)])
+            done += min(room, n - done)
+        if m:
+            self._asks.append(self._ask_room[:m].copy())
+            self._asked += m
+            if self._asked >= self._ask_limit:
+                self._hand_on_asks()
+
+    def _hand_on_asks(self) -> None:
+        if self._asks:
+            self._full.extend(self._pack(np.concatenate(self._asks)))
+            self._asks, self._asked = [], 0
+
+    def _pack(self, entries: NDArray[np.uint64]) -> list[tuple[int, bytes]]:
+        ordered, starts = by_shard(entries, self._log.shards)
+        bounds = starts.tolist()
+        return [
+            (shard, ordered[bounds[shard] : bounds[shard + 1]].tobytes())
+            for shard in range(self._log.shards)
+            if bounds[shard] < bounds[shard + 1]
+        ]
+
+    def overflow(self) -> Iterator[tuple[int, bytes]]:
+        """Packed entries that did not fit any more, by shard; forgotten here."""
+        full, self._full = self._full, []
+        return iter(full)
+
+    def rest(self) -> Iterator[tuple[int, bytes]]:
+        """All that is left, by shard."""
+        self._hand_on_asks()
+        yield from self.overflow()
+        if len(self._map):
+            yield from self._pack(self._map.slots)

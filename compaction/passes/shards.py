@@ -1,0 +1,68 @@
+"""Between the passes: one shard's packed entries become one map, and the map says which records stay and to which piece they belong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compaction.kernels.offset_map import SkimpyOffsetMap
+from compaction.kernels.tables import CANDIDATE, ENTRY_BYTES, ENTRY_WORDS, MARK_SHIFT, TOMBSTONE
+
+
+def merge_lists(left: list[bytes], right: list[bytes]) -> list[bytes]:
+    """Join the packed parts of one key: the ``reduceByKey`` of both shuffles. No bytes are copied."""
+    left.extend(right)
+    return left
+
+
+def resolve_shard(packed: Sequence[bytes], first_dirty_offset: int, load_factor: float) -> tuple[NDArray[np.uint64], int]:
+    """Merge one shard; ``(marks uint64[n], keys)``.
+
+    The marks are, in no order: of the dirty section every record that the map keeps; of the clean section every record that goes
+    (``CANDIDATE`` set: a higher offset is mapped, or it has no key) and every tombstone that stays.
+    """
+    entries = np.concatenate([np.frombuffer(part, np.uint64).reshape(-1, ENTRY_WORDS) for part in packed])
+    ask = (entries[:, 2] & np.uint64(CANDIDATE)) != 0
+    asks = entries[ask] if ask.any() else entries[:0]
+    mapped = entries[~ask] if len(asks) else entries
+    shard = SkimpyOffsetMap(_table_bytes(len(mapped), load_factor), load_factor)
+    shard.put(mapped)
+    slots = shard.slots[:, 2]
+    marks = slots[slots != 0]
+    if len(asks):
+        marks = np.concatenate([marks, _answers(shard, asks, first_dirty_offset)])
+    return marks, len(shard)
+
+
+def _table_bytes(entries: int, load_factor: float) -> int:
+    """Memory that surely takes ``entries`` keys: a power of two of slots."""
+    slots = 4
+    while min(int(slots * load_factor), slots - 1) < entries:
+        slots *= 2
+    return slots * ENTRY_BYTES
+
+
+def _answers(shard: SkimpyOffsetMap, asks: NDArray[np.uint64], first_dirty_offset: int) -> NDArray[np.uint64]:
+    """The marks that follow from the asks."""
+    goes = shard.beaten(asks)
+    goes |= (asks[:, 0] == 0) & (asks[:, 1] == 0)
+    marks = asks[:, 2]
+    clean = marks < np.uint64((first_dirty_offset + 1) << MARK_SHIFT)
+    stays = marks & ~np.uint64(CANDIDATE)
+    tombstone = (marks & np.uint64(TOMBSTONE)) != 0
+    return np.concatenate([marks[clean & goes], stays[clean & ~goes & tombstone], stays[~clean & ~goes]])
+
+
+def split_by_piece(marks: NDArray[np.uint64], first_offsets: NDArray[np.int64]) -> Iterator[tuple[int, bytes]]:
+    """Sorted marks packed by piece: ``(piece number, uint64 marks as bytes)`` for pieces that have any.
+
+    :param first_offsets: int64[pieces], ascending; marks below the first one belong to no piece
+    """
+    marks = np.sort(marks)
+    bounds = (first_offsets.astype(np.uint64) + np.uint64(1)) << np.uint64(MARK_SHIFT)
+    edges = [*np.searchsorted(marks, bounds).tolist(), len(marks)]
+    for piece in range(len(first_offsets)):
+        if edges[piece] < edges[piece + 1]:
+            yield piece, marks[edges[piece] : edges[piece + 1]].tobytes()

@@ -1,0 +1,89 @@
+"""Reads a stretch of a segment block by block: whole batches only, one reused buffer, checked boundaries."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from types import TracebackType
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compaction.errors import CorruptLogError, StorageError
+from compaction.kernels.batches import LOG_OVERHEAD, scan_batches
+from compaction.kernels.tables import BATCH_ROW
+
+#: small enough for a core's cache, large enough that the loop over blocks costs nothing
+BLOCK_BYTES = 2 << 20
+_ROWS_PER_BLOCK = 1 << 15
+
+
+class Block(NamedTuple):
+    """A run of whole batches: ``raw`` (uint8[n], valid until the next block) and one ``BATCH_ROW`` a batch."""
+
+    position: int
+    raw: NDArray[np.uint8]
+    rows: NDArray[np.void]
+
+
+class SegmentReader:
+    """Reads the batches in ``[start, end)`` of one segment file; a context manager.
+
+    :raises StorageError: the file cannot be opened or read
+    :raises CorruptLogError: a batch is not what the format says, or runs past ``end``
+    """
+
+    def __init__(self, path: str, start: int, end: int, *, block_bytes: int = BLOCK_BYTES) -> None:
+        self._path, self._start, self._end = path, start, end
+        self._buffer = np.empty(block_bytes, np.uint8)
+        self._rows = np.empty(min(_ROWS_PER_BLOCK, block_bytes // LOG_OVERHEAD + 1), BATCH_ROW)
+        try:
+            self._fd = os.open(path, os.O_RDONLY)
+        except OSError as error:
+            raise StorageError(f"cannot open ({error.strerror})", path=path, hint="check that it exists and may be read") from error
+
+    def __enter__(self) -> SegmentReader:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        os.close(self._fd)
+
+    def _fill(self, position: int) -> NDArray[np.uint8]:
+        """The bytes at ``position``, as many as the buffer takes and the stretch has."""
+        want = min(len(self._buffer), self._end - position)
+        view = memoryview(self._buffer)[:want]
+        got = 0
+        while got < want:
+            try:
+                n = os.preadv(self._fd, [view[got:]], position + got)
+            except OSError as error:
+                raise StorageError(f"cannot read ({error.strerror})", path=self._path, position=position + got) from error
+            if n == 0:
+                raise CorruptLogError(
+                    f"file ends here, {self._end - position - got} bytes earlier than when the run began",
+                    path=self._path,
+                    position=position + got,
+                    hint="the log changed while it was read: run again when nothing writes to it",
+                )
+            got += n
+        return self._buffer[:want]
+
+    def blocks(self, *, check_crc: bool) -> Iterator[Block]:
+        """The stretch, block after block. A batch larger than the buffer makes the buffer grow to it."""
+        position = self._start
+        while position < self._end:
+            data = self._fill(position)
+            scan = scan_batches(data, position, check_crc=check_crc, rows=self._rows)
+            if len(scan.rows):
+                yield Block(position, data[: scan.consumed], scan.rows)
+                position += scan.consumed
+                if scan.error is None:
+                    continue
+            if scan.error is not None:
+                raise CorruptLogError(scan.error, path=self._path, position=scan.error_position, hint="restore this segment")
+            if position + max(scan.need, LOG_OVERHEAD + 5) > self._end:
+                left = self._end - position
+                what = f"batch of {scan.need} bytes runs past the last {left} bytes" if scan.need else f"{left} bytes are no batch"
+                raise CorruptLogError(what, path=self._path, position=position, hint="restore this segment")
+            self._buffer = np.empty(scan.need, np.uint8)
