@@ -1,0 +1,1 @@
+"""The work as Spark jobs: the only package, beside the commands, that imports pyspark."""

@@ -1,0 +1,151 @@
+"""Starts the Spark session of a job: what the user configured stands, what the job needs is added.
+
+Works the same under ``spark-submit`` and as a plain Python program, where a local session on all cores is started.
+
+| setting | value when the user gave none | why |
+| --- | --- | --- |
+| ``spark.shuffle.compress`` | ``false`` | hashes and offsets do not compress |
+| ``spark.python.worker.reuse`` | ``true`` | a fresh worker loads the kernels again |
+| ``spark.sql.execution.arrow.pyspark.enabled`` | ``true`` | rows to and from Python in columns |
+| ``spark.log.level`` | ``ERROR`` | the job speaks for itself; a taken UI port is no news |
+| ``spark.ui.showConsoleProgress`` | ``false`` | the job draws its own progress |
+| ``spark.ui.liveUpdate.period`` | ``0`` | a finished task counts at once, not with the next heartbeat |
+| ``spark.executorEnv.NUMBA_CACHE_DIR`` | see :func:`numba_cache_dir` | kernels are compiled once, not once a worker |
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+from pyspark import SparkConf, SparkContext
+from pyspark.sql import SparkSession
+
+_LOG = logging.getLogger(__name__)
+
+_NUMBA_CACHE_DIR = "NUMBA_CACHE_DIR"
+_EXECUTOR_NUMBA_CACHE_DIR = f"spark.executorEnv.{_NUMBA_CACHE_DIR}"
+#: where executors on other machines cache kernels: relative, hence in the working directory that the cluster gives each of them
+_REMOTE_NUMBA_CACHE_DIR = "numba-cache"
+_CONSOLE_PROGRESS = "spark.ui.showConsoleProgress"
+_LOG_CONFIGURATION = "-Dlog4j2.configurationFile"
+
+DEFAULTS: Mapping[str, str] = MappingProxyType(
+    {
+        "spark.shuffle.compress": "false",
+        "spark.python.worker.reuse": "true",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.log.level": "ERROR",
+        _CONSOLE_PROGRESS: "false",
+        "spark.ui.liveUpdate.period": "0",
+    }
+)
+
+
+def build_session(app_name: str, *, extra: Mapping[str, str] = MappingProxyType({})) -> SparkSession:
+    """The session that a job runs in; a session that is already running in this process is taken as it is.
+
+    :param app_name: the name shown in Spark's UI
+    :param extra: settings of this run; they win over the user's and over :data:`DEFAULTS`
+
+    Sets ``NUMBA_CACHE_DIR`` of this process too where nobody has: import the kernels after this call for it to count.
+    """
+    running = SparkSession.getActiveSession()
+    if running is not None:
+        return running
+    conf = _user_conf()
+    for name, value in extra.items():
+        conf.set(name, value)
+    for name, value in DEFAULTS.items():
+        conf.setIfMissing(name, value)
+    conf.setIfMissing("spark.master", "local[*]")
+    _share_kernel_cache(conf)
+    if _is_local(conf):
+        _use_this_python(conf)
+    return SparkSession.builder.config(conf=conf).appName(app_name).getOrCreate()
+
+
+def numba_cache_dir(home: Path | None = None) -> str:
+    """A directory of this user's where compiled kernels can be kept; made when missing.
+
+    ``$NUMBA_CACHE_DIR`` if set, else ``kafka-log-compaction/numba`` in the user's cache directory, else, where that cannot be
+    written, a fresh temporary directory and a line in the log. Never a shared name under ``/tmp``: numba runs what it finds.
+
+    :param home: home directory to take instead of the user's
+    """
+    chosen = os.environ.get(_NUMBA_CACHE_DIR)
+    if chosen:
+        return chosen
+    cache = _user_cache_dir(home) / "kafka-log-compaction" / "numba"
+    try:
+        cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=cache):
+            return str(cache)
+    except OSError as error:
+        temporary = tempfile.mkdtemp(prefix="kafka-log-compaction-numba-")
+        _LOG.warning(
+            "%s cannot be written (%s): kernels are compiled into %s for this run; set %s to keep them",
+            cache,
+            error.strerror,
+            temporary,
+            _NUMBA_CACHE_DIR,
+        )
+        return temporary
+
+
+def _user_cache_dir(home: Path | None) -> Path:
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    if home is None and Path(base).is_absolute():
+        return Path(base)
+    if sys.platform == "darwin":
+        return (home or Path.home()) / "Library" / "Caches"
+    return (home or Path.home()) / ".cache"
+
+
+def _user_conf() -> SparkConf:
+    """What ``spark-submit``, its properties file or ``spark-defaults.conf`` set; starts the JVM, which alone knows."""
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    if not submitted and SparkContext._gateway is None and "SPARK_CONF_DIR" not in os.environ:
+        _quiet_start()
+    SparkContext._ensure_initialized()
+    conf = SparkConf()
+    if not submitted:
+        # PySpark's own launcher turns it on for interactive shells: nobody's choice
+        conf.set(_CONSOLE_PROGRESS, DEFAULTS[_CONSOLE_PROGRESS])
+    return conf
+
+
+def _quiet_start() -> None:
+    """Has the JVM log errors only from its first line on, unless the user brought a logging configuration."""
+    options = os.environ.get("SPARK_SUBMIT_OPTS", "")
+    if _LOG_CONFIGURATION not in options:
+        properties = Path(__file__).with_name("log4j2.properties")
+        os.environ["SPARK_SUBMIT_OPTS"] = f"{options} {_LOG_CONFIGURATION}={properties.as_uri()}".strip()
+
+
+def _is_local(conf: SparkConf) -> bool:
+    master = conf.get("spark.master", "") or ""
+    return master == "local" or master.startswith("local[")
+
+
+def _share_kernel_cache(conf: SparkConf) -> None:
+    if conf.contains(_EXECUTOR_NUMBA_CACHE_DIR):
+        return
+    own = os.environ.get(_NUMBA_CACHE_DIR)
+    if own is None and not _is_local(conf):
+        conf.set(_EXECUTOR_NUMBA_CACHE_DIR, _REMOTE_NUMBA_CACHE_DIR)
+        return
+    cache = own or numba_cache_dir()
+    conf.set(_EXECUTOR_NUMBA_CACHE_DIR, cache)
+    os.environ[_NUMBA_CACHE_DIR] = cache
+
+
+def _use_this_python(conf: SparkConf) -> None:
+    """Local workers run the interpreter that runs the driver, not whichever ``python3`` comes first on the path."""
+    if not conf.contains("spark.pyspark.python"):
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

@@ -1,0 +1,54 @@
+"""Fixtures that tests of several parts share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """One quiet local session of two cores for the whole test run; its workers import the package from this checkout."""
+    from compaction.spark.session import build_session
+
+    session = build_session(
+        "tests",
+        extra={
+            "spark.master": "local[2]",
+            "spark.default.parallelism": "2",
+            "spark.sql.shuffle.partitions": "2",
+            "spark.ui.enabled": "false",
+            "spark.executorEnv.PYTHONPATH": str(ROOT),
+        },
+    )
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def tmp_log_dir(tmp_path: Path) -> Path:
+    """An empty directory to lay out as a broker's log directory."""
+    log_dir = tmp_path / "log-dir"
+    log_dir.mkdir()
+    return log_dir
+
+
+@pytest.fixture(scope="session")
+def missing() -> Callable[[str], None]:
+    """To be called with what a test needs and this machine lacks: skips the test, but fails it where ``CI`` is ``true``."""
+
+    def skip_or_fail(what: str) -> None:
+        if os.environ.get("CI") == "true":
+            pytest.fail(f"{what} is missing, and a run under CI=true may not skip", pytrace=False)
+        pytest.skip(f"{what} is missing")
+
+    return skip_or_fail

@@ -1,0 +1,249 @@
+"""What a user sees while a run works: plain lines, bars on a terminal, and tasks of a Spark job turned into bytes."""
+
+from __future__ import annotations
+
+import io
+import re
+import threading
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from compaction.spark.progress import LINE_INTERVAL_S, Progress
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MB = 1_000_000
+
+
+class Clock:
+    """Seconds that pass when a test says so."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+        monkeypatch.delenv(name, raising=False)
+    return Terminal()
+
+
+def test_a_short_pass_is_one_line_with_size_time_and_rate(clock: Clock) -> None:
+    stream = io.StringIO()
+    with Progress(stream, clock) as progress:
+        progress.start("offset map", 100 * MB)
+        clock.now_s += 2
+        progress.advance(60 * MB)
+        progress.advance(40 * MB)
+        progress.done("offset map")
+    assert stream.getvalue() == "offset map: 100.0 MB in 2.0 s, 50.0 MB/s\n"
+
+
+def test_a_long_pass_says_how_far_it_is_at_most_once_an_interval(clock: Clock) -> None:
+    stream = io.StringIO()
+    with Progress(stream, clock) as progress:
+        progress.start("copy", 1000 * MB)
+        for _ in range(8):
+            clock.now_s += LINE_INTERVAL_S / 2
+            progress.advance(100 * MB)
+        progress.done("copy")
+    assert stream.getvalue().splitlines() == [
+        "copy: 200.0 MB of 1.0 GB (20%), 20.0 MB/s, 40.0 s left",
+        "copy: 400.0 MB of 1.0 GB (40%), 20.0 MB/s, 30.0 s left",
+        "copy: 600.0 MB of 1.0 GB (60%), 20.0 MB/s, 20.0 s left",
+        "copy: 800.0 MB of 1.0 GB (80%), 20.0 MB/s, 10.0 s left",
+        "copy: 1.0 GB in 40.0 s, 25.0 MB/s",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(0, "0.0 s"), (59.9, "59.9 s"), (59.96, "1 min 0 s"), (70, "1 min 10 s"), (3599.6, "1 h 0 min"), (7500, "2 h 5 min")],
+)
+def test_durations_read_as_people_say_them(clock: Clock, seconds: float, shown: str) -> None:
+    stream = io.StringIO()
+    with Progress(stream, clock) as progress:
+        progress.start("copy", MB)
+        clock.now_s += seconds
+        progress.done("copy")
+    assert stream.getvalue().startswith(f"copy: 1.0 MB in {shown}, ")
+
+
+def test_a_pass_without_a_byte_done_yet_guesses_no_time_left(clock: Clock) -> None:
+    stream = io.StringIO()
+    with Progress(stream, clock) as progress:
+        progress.start("copy", MB)
+        clock.now_s += LINE_INTERVAL_S
+        progress.advance(0)
+    assert stream.getvalue() == "copy: 0 bytes of 1.0 MB (0%), 0 bytes/s\n"
+
+
+def test_an_empty_pass_is_done_at_once(clock: Clock) -> None:
+    stream = io.StringIO()
+    with Progress(stream, clock) as progress:
+        progress.start("copy", 0)
+        clock.now_s += 2 * LINE_INTERVAL_S
+        progress.advance(0)
+        progress.done("copy")
+    assert stream.getvalue() == "copy: 0 bytes in 20.0 s, 0 bytes/s\n"
+
+
+def test_bytes_past_the_total_do_not_count(clock: Clock) -> None:
+    stream = io.StringIO()
+    with Progress(stream, clock) as progress:
+        progress.start("copy", 10 * MB)
+        clock.now_s += LINE_INTERVAL_S
+        progress.advance(9 * MB)
+        clock.now_s += LINE_INTERVAL_S
+        progress.advance(9 * MB)
+        progress.done("copy")
+    assert stream.getvalue().splitlines() == [
+        "copy: 9.0 MB of 10.0 MB (90%), 900.0 kB/s, 1.1 s left",
+        "copy: 10.0 MB in 20.0 s, 500.0 kB/s",
+    ]
+
+
+def test_bytes_between_passes_are_nobodys(clock: Clock) -> None:
+    stream = io.StringIO()
+    with Progress(stream, clock) as progress:
+        progress.advance(MB)
+        progress.start("offset map", MB)
+        progress.done("offset map")
+        progress.advance(MB)
+    assert len(stream.getvalue().splitlines()) == 1
+
+
+def test_closing_a_pass_that_is_not_open_is_an_error(clock: Clock) -> None:
+    with Progress(io.StringIO(), clock) as progress, pytest.raises(KeyError, match="copy"):
+        progress.done("copy")
+
+
+def test_a_terminal_gets_a_bar_with_bytes_and_rate(terminal: Terminal) -> None:
+    with Progress(terminal) as progress:
+        progress.start("offset map", 100 * MB)
+        progress.advance(50 * MB)
+        progress.done("offset map")
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.getvalue())
+    assert "━" in plain
+    assert re.search(r"offset map .*100\.0/100\.0 MB", plain)
+
+
+def test_a_dumb_terminal_gets_lines(terminal: Terminal, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    with Progress(terminal, clock) as progress:
+        progress.start("copy", MB)
+        progress.done("copy")
+    assert terminal.getvalue() == "copy: 1.0 MB in 0.0 s, 1.0 GB/s\n"
+
+
+def test_many_threads_may_advance_one_pass(clock: Clock) -> None:
+    stream = io.StringIO()
+    with Progress(stream, clock) as progress:
+        progress.start("copy", 8000 * MB)
+
+        def advance_often() -> None:
+            for _ in range(500):
+                progress.advance(MB)
+
+        threads = [threading.Thread(target=advance_often) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        clock.now_s += LINE_INTERVAL_S
+        progress.advance(0)
+    assert stream.getvalue().startswith("copy: 4.0 GB of 8.0 GB (50%)")
+
+
+class Recorder(Progress):
+    """Remembers what it was told, besides showing it."""
+
+    def __init__(self) -> None:
+        super().__init__(io.StringIO())
+        self.advanced: list[int] = []
+
+    def advance(self, done_bytes: int) -> None:
+        self.advanced.append(done_bytes)
+        super().advance(done_bytes)
+
+
+def wait_for(gate: Path) -> None:
+    deadline = time.monotonic() + 60
+    while not gate.exists():
+        if time.monotonic() > deadline:
+            raise TimeoutError(gate)
+        time.sleep(0.02)
+
+
+@pytest.mark.spark
+def test_finished_tasks_count_while_later_ones_still_run(spark: SparkSession, tmp_path: Path) -> None:
+    sc = spark.sparkContext
+    gate = tmp_path / "gate"
+    progress = Recorder()
+
+    def last_one_waits(task: int, rows: Iterable[int]) -> Iterable[tuple[int, int]]:
+        if task == 3:
+            wait_for(gate)
+        yield from ((row, 1) for row in rows)
+
+    def open_the_gate_once_three_are_counted() -> None:
+        deadline = time.monotonic() + 30
+        while sum(progress.advanced) < 70 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        seen_before_the_gate.extend(progress.advanced)
+        gate.touch()
+
+    seen_before_the_gate: list[int] = []
+    opener = threading.Thread(target=open_the_gate_once_three_are_counted)
+    progress.start("offset map", 150)
+    opener.start()
+    with progress.watch_job(sc, "counts-while-running", [10, 20, 40, 80]):
+        total = sc.range(4, numSlices=4).mapPartitionsWithIndex(last_one_waits).reduceByKey(lambda a, b: a + b, 2).count()
+    opener.join()
+    assert total == 4
+    assert sum(seen_before_the_gate) == 70
+    assert sum(progress.advanced) == 150
+
+
+@pytest.mark.spark
+def test_a_second_job_in_the_same_group_starts_from_nothing(spark: SparkSession) -> None:
+    sc = spark.sparkContext
+    for _ in range(2):
+        progress = Recorder()
+        with progress.watch_job(sc, "twice", [5, 6]):
+            sc.range(2, numSlices=2).count()
+        assert sum(progress.advanced) == 11
+
+
+@pytest.mark.spark
+def test_a_failed_job_does_not_count_as_done_and_its_error_passes_through(spark: SparkSession) -> None:
+    sc = spark.sparkContext
+    progress = Recorder()
+
+    def fail(_: int) -> int:
+        raise ValueError("no")
+
+    with pytest.raises(Exception, match="ValueError: no"), progress.watch_job(sc, "fails", [5, 6]):
+        sc.range(2, numSlices=2).map(fail).count()
+    assert sum(progress.advanced) == 0
