@@ -1,0 +1,264 @@
+"""One cleaning round, in plain Python and in Kafka's own order (Kafka 4.3.0: ``Cleaner``, ``MemoryRecords.filterTo``)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from compaction.cleaning.model import AbortedTxn, ProducerEntry
+from tests.oracle.records import KafkaRefuses, NaiveBatch, NaiveRecord, encode, encode_empty
+from tests.oracle.segments import NaiveSegment, SegmentWriter
+from tests.oracle.txns import CleanedTransactions, collect_aborted
+
+_INT_MAX = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class NaiveConfig:
+    """The topic's settings that a round uses, under their own names; ``max_keys`` is the offset map's bound."""
+
+    segment_bytes: int = 1 << 30
+    segment_index_bytes: int = 10 << 20
+    index_interval_bytes: int = 4096
+    delete_retention_ms: int = 86_400_000
+    max_keys: int = 1 << 62
+
+
+@dataclass(frozen=True)
+class NaiveRound:
+    """What is cleaned: offsets in [``first_dirty_offset``, ``first_uncleanable_offset``) enter the map."""
+
+    first_dirty_offset: int
+    first_uncleanable_offset: int
+    now_ms: int
+    log_start_offset: int = 0
+    producers: tuple[ProducerEntry, ...] = ()
+
+
+@dataclass
+class NaiveStats:
+    """Kafka's ``CleanerStats``, and the number of keys mapped."""
+
+    map_messages_read: int = 0
+    map_bytes_read: int = 0
+    messages_read: int = 0
+    bytes_read: int = 0
+    messages_written: int = 0
+    bytes_written: int = 0
+    invalid_messages_read: int = 0
+    keys: int = 0
+
+
+@dataclass(frozen=True)
+class NaiveGroup:
+    """The base offsets of the segments that went in, and the segment that came out."""
+
+    sources: tuple[int, ...]
+    cleaned: NaiveSegment
+
+
+@dataclass(frozen=True)
+class NaiveResult:
+    """``end_offset`` is the first offset not cleaned."""
+
+    groups: tuple[NaiveGroup, ...]
+    end_offset: int
+    stats: NaiveStats
+
+
+def clean_log_naively(segments: Sequence[NaiveSegment], config: NaiveConfig, round_: NaiveRound) -> NaiveResult:
+    """Cleans a whole log, given with all of its segments, the active one included.
+
+    :raises KafkaRefuses: where Kafka's cleaner throws
+    """
+    return _Cleaning(tuple(segments), config, round_).run()
+
+
+def group_segments(
+    segments: Sequence[NaiveSegment], config: NaiveConfig, first_uncleanable_offset: int
+) -> list[list[NaiveSegment]]:
+    """``Cleaner.groupSegmentsBySize``."""
+    groups: list[list[NaiveSegment]] = []
+    for at, segment in enumerate(segments):
+        following = segments[at + 1].base_offset if at + 1 < len(segments) else first_uncleanable_offset
+        if groups and _fits(groups[-1], segment, following - 1, config):
+            groups[-1].append(segment)
+        else:
+            groups.append([segment])
+    return groups
+
+
+def _fits(group: list[NaiveSegment], segment: NaiveSegment, last_offset: int, config: NaiveConfig) -> bool:
+    joined = [*group, segment]
+    return (
+        sum(len(member.log) for member in joined) <= config.segment_bytes
+        and sum(len(member.index) for member in joined) <= config.segment_index_bytes
+        and sum(len(member.time_index) for member in joined) <= config.segment_index_bytes
+        and (not segment.log or last_offset - group[0].base_offset <= _INT_MAX)
+    )
+
+
+@dataclass
+class _OffsetMap:
+    """``SkimpyOffsetMap`` with keys in place of their hashes."""
+
+    offsets: dict[bytes, int] = field(default_factory=dict)
+    latest_offset: int = -1
+
+    def put(self, key: bytes, offset: int) -> None:
+        self.offsets[key] = offset
+        self.latest_offset = offset
+
+
+@dataclass
+class _Filtered:
+    """A batch's way through ``filterTo``: the bytes that stay and the offset that the range check sees."""
+
+    raw: bytes
+    largest_offset: int
+    records: int
+
+
+class _Cleaning:
+    def __init__(self, segments: tuple[NaiveSegment, ...], config: NaiveConfig, round_: NaiveRound) -> None:
+        self.segments = segments
+        self.config = config
+        self.round = round_
+        self.map = _OffsetMap()
+        self.stats = NaiveStats()
+        self.txns = CleanedTransactions()
+        self.producers = {entry.producer_id: entry for entry in round_.producers}
+
+    def run(self) -> NaiveResult:
+        below_dirty = self._values(0, self.round.first_dirty_offset)
+        self.legacy_horizon_ms = below_dirty[-1].mtime_ms - self.config.delete_retention_ms if below_dirty else 0
+        self._build_map()
+        end_offset = self.map.latest_offset + 1
+        chosen = self._values(0, end_offset)
+        groups = group_segments(chosen, self.config, self.round.first_uncleanable_offset)
+        done = tuple(self._clean_group(group) for group in groups)
+        self.stats.keys = len(self.map.offsets)
+        return NaiveResult(done, end_offset, self.stats)
+
+    def _values(self, start: int, end: int) -> list[NaiveSegment]:
+        """``LogSegments.values``: from the segment that holds ``start`` to the last one that begins below ``end``."""
+        if start == end:
+            return []
+        floor = max((s.base_offset for s in self.segments if s.base_offset <= start), default=start)
+        return [s for s in self.segments if floor <= s.base_offset < end]
+
+    def _aborted(self, start: int, end: int) -> list[AbortedTxn]:
+        indexes = [(segment.base_offset, segment.aborted_txns) for segment in self.segments]
+        return collect_aborted(indexes, self.round.log_start_offset, start, end)
+
+    def _build_map(self) -> None:
+        start, end = self.round.first_dirty_offset, self.round.first_uncleanable_offset
+        dirty = self._values(start, end)
+        txns = CleanedTransactions()
+        txns.add(self._aborted(start, end))
+        for at, segment in enumerate(dirty):
+            if self._map_segment(segment, txns):
+                return
+            following = dirty[at + 1].base_offset if at + 1 < len(dirty) else end
+            self.map.latest_offset = following - 1
+
+    def _map_segment(self, segment: NaiveSegment, txns: CleanedTransactions) -> bool:
+        """Whether the map was full."""
+        start = self.round.first_dirty_offset
+        first_position = segment.position_of(start)
+        for batch in segment.batches:
+            if batch.position < first_position:
+                continue
+            discarded = txns.on_batch(batch)
+            if batch.control:
+                self.stats.map_messages_read += 1
+            elif discarded:
+                self.stats.map_messages_read += batch.count
+            elif self._map_batch(batch, start):
+                return True
+            if batch.last_offset >= start:
+                self.map.latest_offset = batch.last_offset
+            self.stats.map_bytes_read += len(batch.raw)
+        return False
+
+    def _map_batch(self, batch: NaiveBatch, start: int) -> bool:
+        for record in batch.records():
+            if record.key is not None and record.offset >= start:
+                if len(self.map.offsets) >= self.config.max_keys:
+                    return True
+                self.map.put(record.key, record.offset)
+            self.stats.map_messages_read += 1
+        return False
+
+    def _clean_group(self, group: list[NaiveSegment]) -> NaiveGroup:
+        writer = SegmentWriter(group[0].base_offset, self.config.index_interval_bytes)
+        self.txns.cleaned_index = []
+        for at, segment in enumerate(group):
+            upper = group[at + 1].base_offset if at + 1 < len(group) else segment.next_offset
+            self.txns.add(self._aborted(segment.base_offset, upper))
+            retain_legacy_deletes = segment.mtime_ms > self.legacy_horizon_ms
+            for batch in segment.batches:
+                kept = self._filter(batch, retain_legacy_deletes)
+                self.stats.bytes_read += len(batch.raw)
+                if kept is not None:
+                    writer.append(kept.raw, kept.largest_offset)
+                    self.stats.messages_written += kept.records
+                    self.stats.bytes_written += len(kept.raw)
+        cleaned = writer.close(group[-1].mtime_ms, self.txns.cleaned_index)
+        return NaiveGroup(tuple(segment.base_offset for segment in group), cleaned)
+
+    def _filter(self, batch: NaiveBatch, retain_legacy_deletes: bool) -> _Filtered | None:
+        can_discard = self.txns.on_batch(batch)
+        horizon = batch.delete_horizon_ms
+        discard = can_discard
+        if batch.control:
+            discard = can_discard and horizon is not None and horizon <= self.round.now_ms
+        retain_empty = self._is_last_record(batch) or batch.next_offset == self.round.first_uncleanable_offset
+        if discard and not retain_empty:
+            return None
+        retained, dropped = [], False
+        for record in batch.records():
+            self.stats.messages_read += 1
+            if not discard and (batch.control or self._retains(batch, record, retain_legacy_deletes)):
+                retained.append(record)
+            else:
+                dropped = True
+        if retained:
+            return self._kept(batch, retained, dropped, can_discard and batch.control)
+        if not retain_empty:
+            return None
+        if batch.magic < 2:
+            raise KafkaRefuses("an empty batch of magic 0 or 1 would have to stay")
+        return _Filtered(encode_empty(batch), batch.last_offset, 0)
+
+    def _kept(self, batch: NaiveBatch, retained: list[NaiveRecord], dropped: bool, marker_of_empty_txn: bool) -> _Filtered:
+        tombstones = any(record.value is None for record in retained)
+        new_horizon = (tombstones or marker_of_empty_txn) and batch.delete_horizon_ms is None
+        if batch.magic == 2 and not dropped and not new_horizon:
+            return _Filtered(batch.raw, batch.last_offset, len(retained))
+        horizon = -1 if batch.delete_horizon_ms is None else batch.delete_horizon_ms
+        if new_horizon:
+            horizon = self.round.now_ms + self.config.delete_retention_ms
+        return _Filtered(encode(batch, retained, horizon), max(r.offset for r in retained), len(retained))
+
+    def _is_last_record(self, batch: NaiveBatch) -> bool:
+        entry = self.producers.get(batch.producer_id)
+        if entry is None or not batch.has_producer_id:
+            return False
+        if entry.last_data_offset >= 0:
+            return batch.last_offset == entry.last_data_offset
+        return batch.control and batch.producer_epoch == entry.producer_epoch
+
+    def _retains(self, batch: NaiveBatch, record: NaiveRecord, retain_legacy_deletes: bool) -> bool:
+        if record.offset > self.map.latest_offset:
+            return True
+        if record.key is None:
+            self.stats.invalid_messages_read += 1
+            return False
+        if record.offset < self.map.offsets.get(record.key, -1):
+            return False
+        if record.value is not None:
+            return True
+        if batch.magic < 2:
+            return retain_legacy_deletes
+        return batch.delete_horizon_ms is None or self.round.now_ms < batch.delete_horizon_ms

@@ -1,0 +1,19 @@
+"""The package's codecs under the numbers of the attribute bits; payloads of tests are small, so no limit is asked for."""
+
+from __future__ import annotations
+
+from compaction.formats import codecs
+
+_LIMIT_BYTES = 1 << 28
+
+
+def compress(codec: int, data: bytes, *, magic: int = 2) -> bytes:
+    """As Kafka writes it."""
+    return bytes(codecs.compress(codecs.Codec(codec), data, magic=magic)) if codec else data
+
+
+def decompress(codec: int, data: bytes, *, magic: int = 2) -> bytes:
+    """As Kafka reads it."""
+    if not codec:
+        return data
+    return bytes(codecs.decompress(codecs.Codec(codec), data, limit_bytes=_LIMIT_BYTES, magic=magic))

@@ -1,0 +1,126 @@
+"""Random logs that mix everything a cleaner meets, reproducible from a seed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from compaction.cleaning.model import ProducerEntry
+from tests.oracle.logs import ABORT, COMMIT, LEADER_CHANGE, Batching, LogBuilder, Sent
+from tests.oracle.segments import NaiveSegment
+
+START_MS = 1_700_000_000_000
+
+
+@dataclass(frozen=True)
+class Flavour:
+    """What a random log holds; ``codecs`` and ``magics`` are drawn from with equal chance."""
+
+    batches: int = 60
+    keys: int = 12
+    codecs: tuple[int, ...] = (0,)
+    magics: tuple[int, ...] = (2,)
+    producers: int = 4
+    transactions: bool = True
+    gaps: bool = True
+    index_interval_bytes: int = 200
+
+
+@dataclass(frozen=True)
+class RandomLog:
+    """All segments (the last one is active), the producers' state, the last stable offset and the latest timestamp."""
+
+    segments: list[NaiveSegment]
+    producers: tuple[ProducerEntry, ...]
+    last_stable_offset: int
+    end_ms: int
+
+    def segment_bases(self) -> list[int]:
+        """Where a first dirty or first uncleanable offset may lie: a base at or below the last stable offset."""
+        bases = [segment.base_offset for segment in self.segments]
+        return [base for base in bases if base <= self.last_stable_offset] or bases[:1]
+
+
+def random_log(seed: int, flavour: Flavour) -> RandomLog:
+    """The log of this seed."""
+    return _Writer(random.Random(seed), flavour).write()
+
+
+class _Writer:
+    def __init__(self, rng: random.Random, flavour: Flavour) -> None:
+        self.rng = rng
+        self.flavour = flavour
+        self.log = LogBuilder(flavour.index_interval_bytes)
+        self.now_ms = START_MS
+
+    def write(self) -> RandomLog:
+        for _ in range(self.flavour.batches):
+            self.now_ms += self.rng.choice([0, 1, 50, 1_000])
+            self._step()
+            if self.log.size_bytes > 1_500 and self.rng.random() < 0.4:
+                self._roll()
+        last_stable = min(self.log.open_txns.values(), default=self.log.next_offset)
+        return RandomLog(self.log.build(self.now_ms), self.log.producers(), last_stable, self.now_ms)
+
+    def _roll(self) -> None:
+        self.log.roll(self.now_ms)
+        if self.flavour.gaps and self.rng.random() < 0.3:
+            self.log.skip(self.rng.randrange(5))
+
+    def _step(self) -> None:
+        draw = self.rng.random()
+        if self.flavour.gaps and draw < 0.05:
+            self.log.skip(self.rng.randrange(1, 20))
+        magic = self.rng.choice(self.flavour.magics)
+        if magic < 2:
+            # zstd came after the legacy formats
+            codec = self.rng.choice([codec for codec in self.flavour.codecs if codec != 4] or [0])
+            append_ms = self.now_ms if self.rng.random() < 0.2 else None
+            self.log.legacy(self._records(keyed=True), magic, codec, log_append_ms=append_ms)
+        elif self.flavour.transactions and draw < 0.3:
+            self._control()
+        else:
+            self._data()
+
+    def _control(self) -> None:
+        if self.rng.random() < 0.1:
+            self.log.marker(-1, LEADER_CHANGE, timestamp=self.now_ms)
+            return
+        candidates = list(self.log.open_txns) or [self.rng.randrange(self.flavour.producers)]
+        producer = self.rng.choice(candidates if self.rng.random() < 0.9 else list(range(self.flavour.producers)))
+        how = Batching(epoch=self.log.epoch_of(producer) + (self.rng.random() < 0.15))
+        kind = self.rng.choice([ABORT, COMMIT])
+        self.log.marker(producer, kind, how, timestamp=self.now_ms)
+
+    def _data(self) -> None:
+        producer = self.rng.randrange(-2, self.flavour.producers) if self.flavour.producers else -1
+        producer = max(producer, -1)
+        transactional = (
+            self.flavour.transactions and producer >= 0 and (producer in self.log.open_txns or self.rng.random() < 0.7)
+        )
+        how = Batching(
+            codec=self.rng.choice(self.flavour.codecs),
+            producer=producer,
+            epoch=self.log.epoch_of(producer) if producer >= 0 else 0,
+            transactional=transactional,
+            log_append_ms=self.now_ms if self.rng.random() < 0.15 else None,
+            leader_epoch=self.log.next_offset // 100,
+        )
+        self.log.batch(self._records(keyed=self.rng.random() < 0.95), how)
+
+    def _records(self, *, keyed: bool) -> Sequence[Sent]:
+        return [self._record(keyed=keyed) for _ in range(self.rng.choice([1, 1, 2, 3, 8]))]
+
+    def _record(self, *, keyed: bool) -> Sent:
+        rng = self.rng
+        key = b"" if rng.random() < 0.03 else b"key-%d" % rng.randrange(self.flavour.keys)
+        if not keyed and rng.random() < 0.5:
+            key_or_none: bytes | None = None
+        else:
+            key_or_none = key
+        value = None if rng.random() < 0.15 else rng.randbytes(rng.randrange(60))
+        headers: tuple[tuple[bytes, bytes | None], ...] = ()
+        if rng.random() < 0.2:
+            headers = ((b"h", None), ("é".encode(), rng.randbytes(3)))
+        return Sent(key_or_none, value, self.now_ms - rng.randrange(3_000), headers)

@@ -1,0 +1,269 @@
+"""Batches and records as Kafka's cleaner sees them, and the batches that it writes.
+
+Mirrors ``DefaultRecordBatch``, ``DefaultRecord``, ``AbstractLegacyRecordBatch``, ``LegacyRecord`` and, for writing,
+``MemoryRecordsBuilder`` (Kafka 4.3.0).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import google_crc32c
+
+from tests.oracle import compression
+
+NO_TIMESTAMP = -1
+HEADER = struct.Struct(">qiibIhiqqqhii")
+LOG_OVERHEAD = 12
+_ATTRIBUTES_AT = 21
+
+
+class KafkaRefuses(Exception):
+    """Kafka's cleaner throws here: the round ends and the log is left as it was."""
+
+
+@dataclass(frozen=True)
+class NaiveRecord:
+    """One record; ``timestamp`` is the log append time where the batch has one."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[bytes, bytes | None], ...] = ()
+
+
+@dataclass(frozen=True)
+class NaiveBatch:
+    """One batch of magic 2, or one legacy message or wrapper; ``attributes`` is the low byte."""
+
+    raw: bytes = field(repr=False)
+    position: int
+    magic: int
+    base_offset: int
+    last_offset: int
+    attributes: int
+    base_timestamp: int
+    max_timestamp: int
+    leader_epoch: int = -1
+    producer_id: int = -1
+    producer_epoch: int = -1
+    base_sequence: int = -1
+    count: int = -1
+
+    @property
+    def codec(self) -> int:
+        return self.attributes & 0x07
+
+    @property
+    def log_append_time(self) -> bool:
+        return self.magic > 0 and self.attributes & 0x08 != 0
+
+    @property
+    def transactional(self) -> bool:
+        return self.magic == 2 and self.attributes & 0x10 != 0
+
+    @property
+    def control(self) -> bool:
+        return self.magic == 2 and self.attributes & 0x20 != 0
+
+    @property
+    def delete_horizon_ms(self) -> int | None:
+        return self.base_timestamp if self.magic == 2 and self.attributes & 0x40 else None
+
+    @property
+    def next_offset(self) -> int:
+        return self.last_offset + 1
+
+    @property
+    def has_producer_id(self) -> bool:
+        return self.producer_id > -1
+
+    def records(self) -> list[NaiveRecord]:
+        """All records in order."""
+        return list(_modern_records(self) if self.magic == 2 else _legacy_records(self))
+
+    def control_type(self) -> int | None:
+        """The type of the first control record, None for a control batch without records."""
+        first = next(iter(self.records()), None)
+        if first is None:
+            return None
+        return int(struct.unpack_from(">h", first.key or b"", 2)[0])
+
+
+def decode(log: bytes) -> Iterator[NaiveBatch]:
+    """The batches of a segment; bytes after the last whole batch are not looked at."""
+    position = 0
+    while len(log) - position >= 17:
+        size = LOG_OVERHEAD + int(struct.unpack_from(">i", log, position + 8)[0])
+        if len(log) - position < size:
+            return
+        yield _decode_one(log[position : position + size], position)
+        position += size
+
+
+def encode(original: NaiveBatch, records: Sequence[NaiveRecord], delete_horizon_ms: int = NO_TIMESTAMP) -> bytes:
+    """The batch of magic 2 that keeps these records of ``original`` (``MemoryRecords.buildRetainedRecordsInto``)."""
+    modern = original.magic == 2
+    base_offset = original.base_offset if modern else records[0].offset
+    last_offset = original.last_offset if modern else records[-1].offset
+    has_horizon = delete_horizon_ms >= 0
+    base_timestamp = delete_horizon_ms if has_horizon else records[0].timestamp
+    _check_appends(original, records)
+    body = b"".join(_record_bytes(record, base_offset, base_timestamp) for record in records)
+    max_timestamp = original.max_timestamp if original.log_append_time else max(NO_TIMESTAMP, *(r.timestamp for r in records))
+    flags = original.codec | (0x08 if original.log_append_time else 0) | (0x40 if has_horizon else 0)
+    flags |= (0x10 if original.transactional else 0) | (0x20 if original.control else 0)
+    times = (base_timestamp, max_timestamp)
+    return header(original, flags, base_offset, last_offset, times, len(records), compression.compress(original.codec, body))
+
+
+def encode_empty(original: NaiveBatch) -> bytes:
+    """The header that stays of a batch without records (``DefaultRecordBatch.writeEmptyHeader``)."""
+    flags = original.attributes & 0x38
+    times = (NO_TIMESTAMP, original.max_timestamp)
+    return header(original, flags, original.base_offset, original.last_offset, times, 0, b"")
+
+
+def header(
+    like: NaiveBatch, attributes: int, base_offset: int, last_offset: int, times: tuple[int, int], count: int, body: bytes
+) -> bytes:
+    """A batch of magic 2 with the producer and leader fields of ``like``; ``times`` are base and max timestamp."""
+    fields = (attributes, last_offset - base_offset, *times, like.producer_id, like.producer_epoch, like.base_sequence, count)
+    after_crc = struct.pack(">hiqqqhii", *fields) + body
+    crc = google_crc32c.value(after_crc)
+    return struct.pack(">qiibI", base_offset, 9 + len(after_crc), like.leader_epoch, 2, crc) + after_crc
+
+
+def signed64(value: int) -> int:
+    """What Java's ``long`` makes of it."""
+    return (value + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+def varint(value: int, bits: int = 64) -> bytes:
+    """Zig-zag, shortest form."""
+    left = ((value << 1) ^ (value >> 63)) & ((1 << bits) - 1)
+    out = bytearray()
+    while left > 0x7F:
+        out.append(left & 0x7F | 0x80)
+        left >>= 7
+    return bytes(out) + bytes([left])
+
+
+class _Reader:
+    """Reads a record's fields one after the other."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.at = 0
+
+    def varint(self) -> int:
+        value = shift = 0
+        while True:
+            byte = self.data[self.at]
+            self.at += 1
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return signed64((value >> 1) ^ -(value & 1))
+
+    def sized(self) -> bytes | None:
+        size = self.varint()
+        return None if size < 0 else self.take(size)
+
+    def take(self, size: int) -> bytes:
+        self.at += size
+        return self.data[self.at - size : self.at]
+
+
+def _decode_one(raw: bytes, position: int) -> NaiveBatch:
+    offset, magic = struct.unpack_from(">q", raw)[0], raw[16]
+    if magic < 2:
+        timestamp = struct.unpack_from(">q", raw, 18)[0] if magic else NO_TIMESTAMP
+        return NaiveBatch(raw, position, magic, offset, offset, raw[17], NO_TIMESTAMP, timestamp)
+    _, _, epoch, _, _, attributes, delta, base_time, max_time, pid, pid_epoch, sequence, count = HEADER.unpack_from(raw)
+    low = attributes & 0xFF
+    return NaiveBatch(
+        raw, position, magic, offset, offset + delta, low, base_time, max_time, epoch, pid, pid_epoch, sequence, count
+    )
+
+
+def _modern_records(batch: NaiveBatch) -> Iterator[NaiveRecord]:
+    if not batch.count:
+        return
+    body = _Reader(compression.decompress(batch.codec, batch.raw[HEADER.size :], magic=2))
+    for _ in range(batch.count):
+        body.varint()
+        body.take(1)
+        timestamp = signed64(batch.base_timestamp + body.varint())
+        offset = batch.base_offset + body.varint()
+        key, value = body.sized(), body.sized()
+        headers = tuple((body.sized() or b"", body.sized()) for _ in range(body.varint()))
+        yield NaiveRecord(offset, batch.max_timestamp if batch.log_append_time else timestamp, key, value, headers)
+
+
+def _legacy_records(batch: NaiveBatch) -> Iterator[NaiveRecord]:
+    outer = _legacy_message(batch.raw)
+    if not batch.codec:
+        yield outer
+        return
+    inner = _inner_messages(compression.decompress(batch.codec, outer.value or b"", magic=batch.magic))
+    shift = 0
+    if batch.magic == 1 and batch.last_offset != 0:
+        shift = batch.last_offset - _legacy_message(inner[-1]).offset
+    for raw in inner:
+        message = _legacy_message(raw)
+        timestamp = batch.max_timestamp if raw[16] == 1 and batch.log_append_time else message.timestamp
+        yield NaiveRecord(message.offset + shift, timestamp, message.key, message.value)
+
+
+def _inner_messages(data: bytes) -> list[bytes]:
+    messages, at = [], 0
+    while len(data) - at >= LOG_OVERHEAD:
+        end = at + LOG_OVERHEAD + int(struct.unpack_from(">i", data, at + 8)[0])
+        if end > len(data):
+            break
+        messages.append(data[at:end])
+        at = end
+    return messages
+
+
+def _legacy_message(raw: bytes) -> NaiveRecord:
+    magic, at = raw[16], 18
+    timestamp = NO_TIMESTAMP
+    if magic:
+        timestamp, at = struct.unpack_from(">q", raw, at)[0], at + 8
+    parts: list[bytes | None] = []
+    for _ in ("key", "value"):
+        size, at = struct.unpack_from(">i", raw, at)[0], at + 4
+        parts.append(None if size < 0 else raw[at : at + size])
+        at += max(size, 0)
+    return NaiveRecord(struct.unpack_from(">q", raw)[0], timestamp, parts[0], parts[1])
+
+
+def _record_bytes(record: NaiveRecord, base_offset: int, base_timestamp: int) -> bytes:
+    body = b"\0" + varint(signed64(record.timestamp - base_timestamp)) + varint(record.offset - base_offset, 32)
+    body += _sized(record.key) + _sized(record.value) + varint(len(record.headers), 32)
+    for name, value in record.headers:
+        # Kafka keeps header names as text: bytes that are no UTF-8 come back as U+FFFD
+        body += _sized(name.decode("utf-8", "replace").encode()) + _sized(value)
+    return varint(len(body), 32) + body
+
+
+def _sized(data: bytes | None) -> bytes:
+    return varint(-1, 32) if data is None else varint(len(data), 32) + data
+
+
+def _check_appends(original: NaiveBatch, records: Sequence[NaiveRecord]) -> None:
+    """What ``MemoryRecordsBuilder`` refuses to append or to close."""
+    for before, after in zip(records, records[1:], strict=False):
+        if after.offset <= before.offset:
+            raise KafkaRefuses(f"offset {after.offset} after {before.offset}")
+    if any(record.timestamp < NO_TIMESTAMP for record in records):
+        raise KafkaRefuses("negative timestamp")
+    if original.transactional and not original.has_producer_id:
+        raise KafkaRefuses("transactional without a producer id")
+    if original.has_producer_id and (original.producer_epoch < 0 or (original.base_sequence < 0 and not original.control)):
+        raise KafkaRefuses("producer without an epoch or sequence")
