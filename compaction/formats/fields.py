@@ -14,29 +14,14 @@ from typing import Generic, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from compaction.formats.errors import FormatError
+
 Buffer = bytes | bytearray | memoryview
 
 Row = TypeVar("Row", bound=tuple[object, ...])
 
 #: field code (numpy's) -> struct code
 _STRUCT_CODES = {"i1": "b", "u1": "B", "i2": "h", "u2": "H", "i4": "i", "u4": "I", "i8": "q", "u8": "Q"}
-
-
-class FormatError(ValueError):
-    """Bytes are not what the format says.
-
-    :param what: what is wrong, e.g. ``"unknown magic 9"``
-    :param position: byte position in the buffer that was given, where known; callers add path and base position
-    """
-
-    def __init__(self, what: str, position: int | None = None) -> None:
-        super().__init__(what if position is None else f"{what} (at byte {position} of the buffer)")
-        self.what = what
-        self.position = position
-
-    def __reduce__(self) -> tuple[object, ...]:
-        """Survive pickling between processes with both fields."""
-        return (type(self), (self.what, self.position))
 
 
 class FieldSpec(NamedTuple):

@@ -11,7 +11,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from compaction.formats.fields import Buffer, FieldTable, FormatError
+from compaction.formats.errors import FormatError
+from compaction.formats.fields import Buffer, FieldTable
 
 
 class OffsetIndexEntry(NamedTuple):

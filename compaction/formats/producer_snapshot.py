@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from compaction.formats.checksums import crc32c
-from compaction.formats.fields import Buffer, FieldTable, FormatError
+from compaction.formats.errors import FormatError
+from compaction.formats.fields import Buffer, FieldTable
 
 VERSION = 1
 

@@ -7,7 +7,8 @@ buffer ends inside a number or the number does not end in time.
 
 from __future__ import annotations
 
-from compaction.formats.fields import Buffer, FormatError
+from compaction.formats.errors import FormatError
+from compaction.formats.fields import Buffer
 
 _MAX_BYTES = {32: 5, 64: 10}
 

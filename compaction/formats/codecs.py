@@ -1,0 +1,173 @@
+"""Compression of record batches, as Kafka writes it at its default levels, and everything that Kafka reads.
+
+==========  =============================================================  ==================================================
+codec       written                                                        read besides
+==========  =============================================================  ==================================================
+``GZIP``    one member, level 6, header as the JDK (16 and later) has it   members back to back; what follows is ignored
+``SNAPPY``  xerial framing 1/1, blocks of 32 KiB                           streams back to back; one raw block, no framing
+``LZ4``     one frame, independent 64-KiB blocks, no checksums             block checksums (verified), a content size, larger
+                                                                           blocks; magic 0: any header checksum
+``ZSTD``    one frame, level 3, no checksum, no content size               checksums, a content size; frames back to back
+==========  =============================================================  ==================================================
+
+Mirrors ``org.apache.kafka.common.compress`` (Kafka 4.3.0) and the libraries under it. Anything else raises ``CodecError``;
+output is bounded by the caller, so that a small payload cannot exhaust memory.
+
+cramjam does the work (gzip: the standard library's zlib). To decompress one batch of 16 KiB, cramjam and pyarrow took 4 µs both
+for lz4, 8 and 16 µs for snappy, 22 and 21 µs for zstd; cramjam writes into the caller's buffer and needs no size beforehand.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from enum import IntEnum
+
+import cramjam
+import numpy as np
+
+from compaction.formats import lz4_frame, snappy_xerial
+from compaction.formats.errors import BufferTooSmall, CodecError
+from compaction.formats.fields import Buffer
+
+__all__ = ["BufferTooSmall", "Codec", "CodecError", "compress", "decompress", "decompress_into"]
+
+_GZIP_LEVEL = 6
+_ZSTD_LEVEL = 3
+#: deflate, no flags, no time, no extra flags, system unknown: what the JDK writes
+_GZIP_HEADER = b"\x1f\x8b\x08" + b"\x00" * 6 + b"\xff"
+_GZIP_OVERHEAD_BYTES = 18
+_GZIP_WINDOW = 16 + zlib.MAX_WBITS
+_FIRST_GUESS_BYTES = 64 * 1024
+_GUESS_RATIO = 4
+
+
+class Codec(IntEnum):
+    """The codec bits (0 to 2) of a batch's attributes."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+    @classmethod
+    def of(cls, attributes: int) -> Codec:
+        """The codec of a batch's attributes; ``CodecError`` where the bits name none."""
+        try:
+            return cls(attributes & 0x07)
+        except ValueError:
+            raise CodecError(f"unknown compression codec {attributes & 0x07}") from None
+
+
+def decompress(codec: Codec, data: Buffer, *, limit_bytes: int, magic: int = 2) -> memoryview:
+    """The decompressed bytes, at most ``limit_bytes`` of them.
+
+    :param magic: the batch's; magic 0 lets lz4 frames with a wrong header checksum pass (KAFKA-3160)
+    :raises CodecError: for a payload that cannot be decompressed or gives more than ``limit_bytes``
+    """
+    if codec is Codec.NONE:
+        return memoryview(data)
+    capacity = min(limit_bytes, max(_FIRST_GUESS_BYTES, _GUESS_RATIO * len(data)))
+    while True:
+        out = np.empty(capacity, np.uint8).data
+        try:
+            return out[: decompress_into(codec, data, out, magic=magic)]
+        except BufferTooSmall as error:
+            if capacity >= limit_bytes:
+                raise CodecError(f"{codec.name.lower()} payload of {len(data)} bytes gives more than {limit_bytes}") from None
+            capacity = min(limit_bytes, error.needed_bytes or capacity * _GUESS_RATIO)
+
+
+def decompress_into(codec: Codec, data: Buffer, out: memoryview, *, magic: int = 2) -> int:
+    """Decompress into ``out`` (writable, contiguous bytes) and give the number of bytes written.
+
+    The part of ``out`` behind that number may have been overwritten.
+
+    :raises BufferTooSmall: when ``out`` cannot hold the result
+    :raises CodecError: for a payload that cannot be decompressed
+    """
+    try:
+        return _DECOMPRESSORS[codec](data, out, magic)
+    except cramjam.DecompressionError as error:
+        raise CodecError(f"{codec.name.lower()} payload of {len(data)} bytes cannot be decompressed: {error}") from None
+
+
+def compress(codec: Codec, data: Buffer, *, magic: int = 2) -> bytes:
+    """The payload as Kafka writes it at the codec's default level.
+
+    :param magic: the batch's; lz4 in magic 0 gets the wrong header checksum that old clients expect
+    """
+    if codec is Codec.NONE:
+        return bytes(data)
+    if codec is Codec.GZIP:
+        return _gzip(data)
+    if codec is Codec.SNAPPY:
+        return snappy_xerial.compress(data)
+    if codec is Codec.LZ4:
+        return lz4_frame.compress(data, legacy_checksum=magic == 0)
+    stream = cramjam.zstd.Compressor(_ZSTD_LEVEL)
+    stream.compress(data)
+    return bytes(stream.finish())
+
+
+def _gzip(data: Buffer) -> bytes:
+    deflate = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
+    body = deflate.compress(data) + deflate.flush()
+    trailer = zlib.crc32(data).to_bytes(4, "little") + (len(data) & 0xFFFFFFFF).to_bytes(4, "little")
+    return _GZIP_HEADER + body + trailer
+
+
+def _copy_into(data: Buffer, out: memoryview, _magic: int) -> int:
+    if len(data) > len(out):
+        raise BufferTooSmall(len(data))
+    out[: len(data)] = data
+    return len(data)
+
+
+def _gunzip_into(data: Buffer, out: memoryview, _magic: int) -> int:
+    written = 0
+    rest: Buffer = data
+    while True:
+        member = zlib.decompressobj(_GZIP_WINDOW)
+        try:
+            # one byte more than fits tells a full buffer from one that is too small
+            chunk = member.decompress(rest, len(out) - written + 1)
+        except zlib.error as error:
+            raise CodecError(f"gzip payload of {len(data)} bytes cannot be decompressed: {error}") from None
+        if len(chunk) > len(out) - written:
+            raise BufferTooSmall
+        if not member.eof:
+            raise CodecError(f"gzip payload of {len(data)} bytes ends early")
+        out[written : written + len(chunk)] = chunk
+        written += len(chunk)
+        rest = member.unused_data
+        # the JDK takes what follows for a member only where a header and a trailer could stand
+        if len(rest) <= _GZIP_OVERHEAD_BYTES or not rest.startswith(_GZIP_HEADER[:3]):
+            return written
+
+
+def _unsnappy_into(data: Buffer, out: memoryview, _magic: int) -> int:
+    return snappy_xerial.decompress_into(data, out)
+
+
+def _unlz4_into(data: Buffer, out: memoryview, magic: int) -> int:
+    return lz4_frame.decompress_into(data, out, ignore_header_checksum=magic == 0)
+
+
+def _unzstd_into(data: Buffer, out: memoryview, _magic: int) -> int:
+    try:
+        return int(cramjam.zstd.decompress_into(data, out))
+    except cramjam.DecompressionError as error:
+        if "whole buffer" in str(error):
+            raise BufferTooSmall from None
+        raise
+
+
+_DECOMPRESSORS: dict[Codec, Callable[[Buffer, memoryview, int], int]] = {
+    Codec.NONE: _copy_into,
+    Codec.GZIP: _gunzip_into,
+    Codec.SNAPPY: _unsnappy_into,
+    Codec.LZ4: _unlz4_into,
+    Codec.ZSTD: _unzstd_into,
+}
