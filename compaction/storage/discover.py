@@ -1,0 +1,131 @@
+"""Finds the logs of log directories and picks those that the call asks for.
+
+Mirrors ``LogManager.loadLogs`` and ``LocalLog.parseTopicPartitionName`` (Kafka 4.3.0): a log is a directory named
+``<topic>-<partition>``. Directories on their way in or out (``…-delete``, ``…-future``, ``…-stray``) and the KRaft metadata
+log are no logs here. A broker refuses to start on odd names; a run over a backup passes over them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from compaction.errors import UsageError
+from compaction.names import CLUSTER_METADATA_TOPIC, LOG, TopicPartition, parse_partition_dir, parse_segment_file
+from compaction.storage.filesystem import FileSystem, base_name, join
+
+_MAX_PARTITION = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class LogLocation:
+    """Where one log lies: ``path`` is the partition directory in ``log_dir``."""
+
+    topic_partition: TopicPartition
+    log_dir: str
+    path: str
+
+    def __str__(self) -> str:
+        return self.path
+
+
+@dataclass(frozen=True)
+class Selector:
+    """The logs that a call asks for: topics that a pattern matches whole, and single partitions. Empty: every log."""
+
+    topics: tuple[re.Pattern[str], ...] = ()
+    partitions: frozenset[TopicPartition] = frozenset()
+
+    @classmethod
+    def parse(cls, topics: Sequence[str] = (), partitions: Sequence[str] = ()) -> Selector:
+        """From the options ``--topic`` and ``--partition``.
+
+        :raises UsageError: a pattern that is no regular expression, or a partition that is not ``TOPIC-N``
+        """
+        return cls(tuple(_pattern(topic) for topic in topics), frozenset(_partition(name) for name in partitions))
+
+    def takes(self, topic_partition: TopicPartition) -> bool:
+        """Whether the call asks for this log."""
+        if not self.topics and not self.partitions:
+            return True
+        return topic_partition in self.partitions or any(p.fullmatch(topic_partition.topic) for p in self.topics)
+
+
+def check_log_dirs(fs: FileSystem, log_dirs: Sequence[str]) -> tuple[str, ...]:
+    """The log directories, absolute, links resolved, each once.
+
+    :raises UsageError: one does not exist, is no directory, or is a log rather than a log directory
+    """
+    checked: dict[str, None] = {}
+    for log_dir in log_dirs:
+        found = fs.stat(log_dir)
+        if found is None:
+            raise UsageError("no such log directory", path=log_dir, hint="give one of the broker's log.dirs, or a copy of it")
+        if not found.is_dir:
+            raise UsageError("not a directory", path=log_dir, hint="give one of the broker's log.dirs, or a copy of it")
+        resolved = str(Path(log_dir).resolve())
+        if _is_log(fs, resolved):
+            raise UsageError("this is one partition's directory", path=log_dir, hint="give the log directory that holds it")
+        checked[resolved] = None
+    return tuple(checked)
+
+
+def discover(fs: FileSystem, log_dirs: Iterable[str], selector: Selector) -> tuple[LogLocation, ...]:
+    """The chosen logs, by log directory as given, then topic, then partition.
+
+    A link to a directory counts as that directory, which is taken once however many names it has.
+
+    :param log_dirs: as :func:`check_log_dirs` returns them
+    :raises UsageError: a partition was asked for by name and is nowhere
+    """
+    found: list[LogLocation] = []
+    seen: set[str] = set()
+    for log_dir in log_dirs:
+        for location in _logs_of(fs, log_dir):
+            real = str(Path(location.path).resolve())
+            if selector.takes(location.topic_partition) and real not in seen:
+                seen.add(real)
+                found.append(location)
+    missing = sorted(selector.partitions - {location.topic_partition for location in found})
+    if missing:
+        raise UsageError(f"no such partition: {missing[0]}", hint="check --partition and --log-dir")
+    return tuple(found)
+
+
+def _logs_of(fs: FileSystem, log_dir: str) -> list[LogLocation]:
+    logs = []
+    for name in fs.listdir(log_dir):
+        topic_partition = parse_partition_dir(name)
+        if topic_partition is None or topic_partition.partition > _MAX_PARTITION:
+            continue
+        if topic_partition.topic == CLUSTER_METADATA_TOPIC:
+            continue
+        path = join(log_dir, name)
+        found = fs.stat(path)
+        if found is not None and found.is_dir:
+            logs.append(LogLocation(topic_partition, log_dir, path))
+    # a link sorts after the directory itself, so that the directory's own name wins
+    return sorted(logs, key=lambda log: (Path(log.path).is_symlink(), log.topic_partition, log.path))
+
+
+def _is_log(fs: FileSystem, path: str) -> bool:
+    if parse_partition_dir(base_name(path)) is None:
+        return False
+    parsed = (parse_segment_file(name) for name in fs.listdir(path))
+    return any(file is not None and file.kind == LOG for file in parsed)
+
+
+def _pattern(topic: str) -> re.Pattern[str]:
+    try:
+        return re.compile(topic)
+    except re.error as error:
+        raise UsageError(f"--topic {topic!r} is no regular expression: {error}", hint="escape . and other signs") from None
+
+
+def _partition(name: str) -> TopicPartition:
+    parsed = parse_partition_dir(name)
+    if parsed is None:
+        raise UsageError(f"--partition {name!r} is not TOPIC-N", hint="e.g. --partition orders-0")
+    return parsed

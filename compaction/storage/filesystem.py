@@ -1,0 +1,238 @@
+"""The file operations of a run, behind one protocol, so that a test can stop a run before and after each of them.
+
+Rules: a rename replaces its target at once; bytes are safe after ``fsync``, names (created, renamed, removed) after
+``fsync_dir`` of their directory, and nothing earlier is. Every ``OSError`` becomes a :class:`StorageError` that names the
+path and says what to do.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import shutil
+import stat as stat_bits
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compaction.errors import StorageError
+
+_HINTS = {
+    errno.ENOSPC: "free some space on this disk and run again; nothing was lost",
+    errno.EDQUOT: "raise the quota or free some space and run again; nothing was lost",
+    errno.EACCES: "run as the user that owns the log directory (the broker's)",
+    errno.EPERM: "run as the user that owns the log directory (the broker's)",
+    errno.EROFS: "mount it for writing, or use --output-dir to leave it as it is",
+    errno.ENOENT: "it vanished; make sure that no broker and no other job works on this directory",
+    errno.EIO: "the disk reports an error; check it before anything else",
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+}
+_COPY_BLOCK = 8 * 1024 * 1024
+
+
+class FileStat(NamedTuple):
+    """What is known of a file without opening it. ``mode`` holds permission bits only."""
+
+    size: int
+    mtime_ns: int
+    mode: int
+    uid: int
+    gid: int
+    inode: int
+    is_dir: bool
+    is_file: bool
+
+
+class Extent(NamedTuple):
+    """A stretch of a real file: ``size`` bytes from byte ``start``."""
+
+    path: str
+    start: int
+    size: int
+
+
+class FileSystem(Protocol):
+    """What storage needs of a file system. Paths are strings; a missing file is ``None`` for ``stat``, else an error."""
+
+    def listdir(self, path: str) -> list[str]:
+        """The names in a directory, sorted."""
+
+    def stat(self, path: str) -> FileStat | None:
+        """What ``path`` is, symbolic links followed; ``None`` when there is no such thing."""
+
+    def read_bytes(self, path: str, start: int = 0, length: int | None = None) -> bytes:
+        """Bytes from ``start``, at most ``length`` of them."""
+
+    def view(self, path: str) -> NDArray[np.uint8]:
+        """The whole file as uint8[n] without reading it; changes to the array never reach the file."""
+
+    def real_path(self, path: str) -> Extent:
+        """The real file, and the stretch of it, that holds ``path``'s bytes."""
+
+    def write_file(self, path: str, data: bytes, like: FileStat | None = None) -> None:
+        """Create or replace a file's content, not yet safe; mode and owner as ``like``."""
+
+    def copy(self, source: str, target: str, start: int = 0, length: int | None = None) -> None:
+        """Copy bytes into a new file, not yet safe; mode, owner and mtime as the source's."""
+
+    def rename(self, source: str, target: str) -> None:
+        """Give a file another name at once, in place of any file of that name."""
+
+    def unlink(self, path: str) -> None:
+        """Remove a file; no error when it is gone already."""
+
+    def mkdir(self, path: str) -> None:
+        """Make a directory and the missing ones above it."""
+
+    def rmdir(self, path: str) -> None:
+        """Remove an empty directory."""
+
+    def utime(self, path: str, mtime_ns: int) -> None:
+        """Set the time of last modification."""
+
+    def fsync(self, path: str) -> None:
+        """Make a file's bytes safe."""
+
+    def fsync_dir(self, path: str) -> None:
+        """Make a directory's names safe."""
+
+
+@contextmanager
+def storage_errors(path: str, doing: str) -> Iterator[None]:
+    """Turn an ``OSError`` into a :class:`StorageError` that says what failed, where, and what to do."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        hint = _HINTS.get(error.errno or 0, "solve this and run again; nothing was lost")
+        raise StorageError(f"cannot {doing}: {reason}", path=path, hint=hint) from error
+
+
+class LocalFileSystem:
+    """Files of this machine, or of a mounted shared disk."""
+
+    def listdir(self, path: str) -> list[str]:
+        with storage_errors(path, "list the directory"):
+            return sorted(entry.name for entry in Path(path).iterdir())
+
+    def stat(self, path: str) -> FileStat | None:
+        with storage_errors(path, "look at the file"):
+            try:
+                found = Path(path).stat()
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+        mode = found.st_mode
+        is_dir, is_file = stat_bits.S_ISDIR(mode), stat_bits.S_ISREG(mode)
+        bits = stat_bits.S_IMODE(mode)
+        return FileStat(found.st_size, found.st_mtime_ns, bits, found.st_uid, found.st_gid, found.st_ino, is_dir, is_file)
+
+    def read_bytes(self, path: str, start: int = 0, length: int | None = None) -> bytes:
+        with storage_errors(path, "read"), Path(path).open("rb") as file:
+            if start:
+                file.seek(start)
+            return file.read() if length is None else file.read(length)
+
+    def view(self, path: str) -> NDArray[np.uint8]:
+        with storage_errors(path, "read"), Path(path).open("rb") as file:
+            if os.fstat(file.fileno()).st_size == 0:
+                return np.empty(0, np.uint8)
+            return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY), np.uint8)
+
+    def real_path(self, path: str) -> Extent:
+        found = self.stat(path)
+        return Extent(path, 0, 0 if found is None else found.size)
+
+    def write_file(self, path: str, data: bytes, like: FileStat | None = None) -> None:
+        with storage_errors(path, "write"):
+            Path(path).write_bytes(data)
+            _take_after(Path(path), like)
+
+    def copy(self, source: str, target: str, start: int = 0, length: int | None = None) -> None:
+        like = self.stat(source)
+        with storage_errors(target, f"copy {source} here"), Path(source).open("rb") as reader:
+            with Path(target).open("wb") as writer:
+                if start == 0 and length is None:
+                    shutil.copyfileobj(reader, writer, _COPY_BLOCK)
+                else:
+                    _copy_stretch(reader.fileno(), writer.write, start, length)
+            _take_after(Path(target), like)
+            if like is not None:
+                os.utime(target, ns=(like.mtime_ns, like.mtime_ns))
+
+    def rename(self, source: str, target: str) -> None:
+        with storage_errors(source, f"rename to {Path(target).name}"):
+            Path(source).replace(target)
+
+    def unlink(self, path: str) -> None:
+        with storage_errors(path, "remove"):
+            Path(path).unlink(missing_ok=True)
+
+    def mkdir(self, path: str) -> None:
+        with storage_errors(path, "make the directory"):
+            Path(path).mkdir(parents=True, exist_ok=True)
+
+    def rmdir(self, path: str) -> None:
+        with storage_errors(path, "remove the directory"):
+            Path(path).rmdir()
+
+    def utime(self, path: str, mtime_ns: int) -> None:
+        with storage_errors(path, "set the time of"):
+            os.utime(path, ns=(mtime_ns, mtime_ns))
+
+    def fsync(self, path: str) -> None:
+        _sync(path, os.O_RDONLY)
+
+    def fsync_dir(self, path: str) -> None:
+        _sync(path, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def join(directory: str, *names: str) -> str:
+    """A path under a directory."""
+    return str(Path(directory, *names))
+
+
+def parent(path: str) -> str:
+    """The directory that holds ``path``."""
+    return str(Path(path).parent)
+
+
+def base_name(path: str) -> str:
+    """The last part of a path."""
+    return Path(path).name
+
+
+def _sync(path: str, flags: int) -> None:
+    with storage_errors(path, "flush to disk"):
+        descriptor = os.open(path, flags)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _copy_stretch(source: int, write: Callable[[bytes], object], start: int, length: int | None) -> None:
+    end = os.fstat(source).st_size if length is None else start + length
+    while start < end:
+        block = os.pread(source, min(_COPY_BLOCK, end - start), start)
+        if not block:
+            return
+        write(block)
+        start += len(block)
+
+
+def _take_after(path: Path, like: FileStat | None) -> None:
+    """Mode and owner of the file that this one stands in for; an unprivileged user's owner change is no error."""
+    if like is None:
+        return
+    path.chmod(like.mode)
+    found = path.stat()
+    if (found.st_uid, found.st_gid) != (like.uid, like.gid):
+        try:
+            os.chown(path, like.uid, like.gid)
+        except PermissionError:
+            return

@@ -1,0 +1,159 @@
+"""Holds a log directory's ``.lock`` for a run, as a broker does.
+
+Mirrors ``org.apache.kafka.server.util.FileLock`` and ``LogManager.lockLogDirs`` (Kafka 4.3.0): Java's
+``FileChannel.tryLock`` is a POSIX record lock on the whole file. Such a lock is gone when its process closes *any* descriptor
+of the file, so the directories that this process holds are remembered and their ``.lock`` is not opened again. The file
+is left in place on release: removing it would let a broker that opened it a moment before lock a file that nobody else sees.
+
+A dry run takes no lock and writes nothing: :func:`lock_holder`.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import struct
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple
+
+from compaction.errors import LockedError
+from compaction.names import LOCK
+from compaction.storage.filesystem import storage_errors
+
+#: ``struct flock`` (64-bit): type, whence, start, length, pid on Linux; start, length, pid, type, whence on macOS
+_LINUX = struct.Struct("@hhqqi4x")
+_DARWIN = struct.Struct("@qqihh")
+_ATTEMPTS = 10
+_held: set[str] = set()
+
+
+class LockHolder(NamedTuple):
+    """The process that holds a lock; ``command`` is empty where it is not known."""
+
+    pid: int
+    command: str
+
+    def __str__(self) -> str:
+        return f"process {self.pid}" + (f" ({self.command})" if self.command else "")
+
+
+class LogDirLock:
+    """The lock on one log directory; a context manager. Take it with :meth:`acquire`."""
+
+    def __init__(self, log_dir: str, descriptor: int) -> None:
+        self.log_dir = log_dir
+        self._descriptor = descriptor
+
+    @classmethod
+    def acquire(cls, log_dir: str) -> LogDirLock:
+        """Lock ``log_dir`` until :meth:`release`.
+
+        :raises LockedError: a live broker or another run holds it
+        :raises StorageError: the lock file cannot be made or opened
+        """
+        if str(Path(log_dir).resolve()) in _held:
+            raise _locked(log_dir, LockHolder(os.getpid(), "this run"))
+        for _ in range(_ATTEMPTS):
+            descriptor = _lock(log_dir)
+            if _is_current(log_dir, descriptor):
+                _held.add(str(Path(log_dir).resolve()))
+                return cls(log_dir, descriptor)
+            os.close(descriptor)
+        raise LockedError("the lock file is replaced again and again", path=_lock_path(log_dir), hint=_HINT)
+
+    def release(self) -> None:
+        """Give the lock back; harmless when repeated."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+            _held.discard(str(Path(self.log_dir).resolve()))
+
+    def __enter__(self) -> LogDirLock:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+_HINT = "stop the broker (or the other run) first, or work on a copy"
+
+
+def lock_holder(log_dir: str) -> LockHolder | None:
+    """Who holds the lock of ``log_dir``, if another process does; takes no lock and writes nothing."""
+    if str(Path(log_dir).resolve()) in _held:
+        return None
+    with storage_errors(str(_lock_path(log_dir)), "open the lock file"):
+        try:
+            descriptor = os.open(_lock_path(log_dir), os.O_RDONLY)
+        except FileNotFoundError:
+            return None
+        try:
+            return _holder(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def require_unlocked(log_dir: str) -> None:
+    """:raises LockedError: another process holds the lock of ``log_dir``"""
+    holder = lock_holder(log_dir)
+    if holder is not None:
+        raise _locked(log_dir, holder)
+
+
+def _lock_path(log_dir: str) -> Path:
+    return Path(log_dir, LOCK)
+
+
+def _locked(log_dir: str, holder: LockHolder | None) -> LockedError:
+    who = "another process" if holder is None else str(holder)
+    return LockedError(f"log directory is in use: {who} holds {LOCK}", path=log_dir, hint=_HINT)
+
+
+def _lock(log_dir: str) -> int:
+    path = _lock_path(log_dir)
+    with storage_errors(str(path), "lock the log directory"):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = _holder(descriptor)
+            os.close(descriptor)
+            if error.errno in (errno.EACCES, errno.EAGAIN):
+                raise _locked(log_dir, holder) from None
+            raise
+    return descriptor
+
+
+def _is_current(log_dir: str, descriptor: int) -> bool:
+    """Whether ``.lock`` still names the file that was locked; a broker removes its own when it stops."""
+    try:
+        named = _lock_path(log_dir).stat()
+    except FileNotFoundError:
+        return False
+    return os.path.samestat(named, os.fstat(descriptor))
+
+
+def _holder(descriptor: int) -> LockHolder | None:
+    darwin = sys.platform == "darwin"
+    if darwin:
+        query = _DARWIN.pack(0, 0, 0, fcntl.F_WRLCK, os.SEEK_SET)
+    else:
+        query = _LINUX.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+    answer = fcntl.fcntl(descriptor, fcntl.F_GETLK, query)
+    if darwin:
+        _, _, pid, kind, _ = _DARWIN.unpack(answer)
+    else:
+        kind, _, _, _, pid = _LINUX.unpack(answer)
+    return None if kind == fcntl.F_UNLCK else LockHolder(pid, _command(pid))
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""

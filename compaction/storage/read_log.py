@@ -1,0 +1,148 @@
+"""Reads one log at rest into the values that planning takes, as a broker sees it after loading.
+
+Mirrors ``LogLoader.load``, ``UnifiedLog.rebuildProducerState`` and ``UnifiedLog.updateHighWatermark`` (Kafka 4.3.0):
+
+1. log start = the checkpoint's, never below the first segment's base
+2. log end = the offset after the last whole batch
+3. high watermark = the checkpoint's, within [log start, log end]; log end where there is none (an export)
+4. producers = the newest valid snapshot in (log start, log end] and the batches after it; all batches where there is none
+5. last stable offset = first offset of the oldest transaction open, or ended at or past the high watermark; at most the latter
+
+Differences: no snapshot is removed or written; without any snapshot a broker that was shut down cleanly forgets all
+producers, while here the batches are replayed; a log start past the log end is an error, where a broker deletes every segment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from compaction.cleaning.model import LogView, ProducerEntry, Segment
+from compaction.cleaning.producers import EndTxnMarker, ProducerStates, read_end_txn_marker
+from compaction.errors import CorruptLogError
+from compaction.formats.errors import FormatError
+from compaction.formats.producer_snapshot import read_snapshot
+from compaction.names import LOG, LOG_STARTS, SNAPSHOT, parse_segment_file, segment_file
+from compaction.storage.checkpoint_store import Checkpoints
+from compaction.storage.discover import LogLocation
+from compaction.storage.filesystem import FileSystem, join
+from compaction.storage.scan import Bytes, SegmentScan
+from compaction.storage.segments import inspect_segment, segment_bases
+
+#: Kafka's default of ``producer.id.expiration.ms``
+DAY_MS = 86_400_000
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """``now_ms`` decides which producers are expired: idle for ``producer_id_expiration_ms``."""
+
+    now_ms: int
+    producer_id_expiration_ms: int = DAY_MS
+
+
+def read_log(fs: FileSystem, location: LogLocation, checkpoints: Checkpoints, options: ReadOptions) -> LogView:
+    """The log at ``location``; to be recovered first (``recover_log``).
+
+    :raises CorruptLogError: a checkpoint is garbled, or a segment's end is
+    """
+    checkpoints.require_sound()
+    name = location.topic_partition
+    segments = read_segments(fs, location.path)
+    checkpoint = checkpoints.log_starts.get(name, 0)
+    log_start = max(checkpoint, segments[0].base_offset) if segments else checkpoint
+    log_end = segments[-1].next_offset if segments else log_start
+    if log_start > log_end:
+        raise CorruptLogError(
+            f"log ends at offset {log_end}, before its log start {log_start} in {LOG_STARTS}",
+            path=location.path,
+            hint="restore the missing segments; a broker that loads this log deletes what is left of it",
+        )
+    high_watermark = min(max(checkpoints.high_watermarks.get(name, log_end), log_start), log_end)
+    states = replay_producers(fs, location.path, segments, (log_start, log_end), options)
+    unstable = states.first_unstable_offset(high_watermark)
+    states.expire(options.now_ms, options.producer_id_expiration_ms)
+    return LogView(
+        topic_partition=name,
+        log_dir=location.log_dir,
+        path=location.path,
+        segments=segments,
+        log_start_offset=log_start,
+        high_watermark=high_watermark,
+        last_stable_offset=high_watermark if unstable is None else min(max(unstable, log_start), high_watermark),
+        log_end_offset=log_end,
+        cleaner_checkpoint=checkpoints.cleaner_offsets.get(name),
+        producers=states.entries(),
+    )
+
+
+def read_segments(fs: FileSystem, log_path: str) -> tuple[Segment, ...]:
+    """The segments of a log, ascending; the last one is active."""
+    bases = segment_bases(fs, log_path)
+    return tuple(inspect_segment(fs, log_path, base, active=base == bases[-1]).segment for base in bases)
+
+
+def replay_producers(
+    fs: FileSystem, log_path: str, segments: Sequence[Segment], bounds: tuple[int, int], options: ReadOptions
+) -> ProducerStates:
+    """The producers at ``bounds[1]``, from the newest valid snapshot in ``(bounds[0], bounds[1]]`` and the batches after it."""
+    start, end = bounds
+    states = ProducerStates()
+    snapshot = _newest_snapshot(fs, log_path, start, end)
+    if snapshot is not None:
+        start, entries = snapshot
+        states.load(entries, options.now_ms, options.producer_id_expiration_ms)
+    for segment in segments:
+        if segment.next_offset > start and segment.base_offset < end:
+            replay_segment(fs, log_path, segment, (start, end), states)
+    return states
+
+
+def replay_segment(
+    fs: FileSystem, log_path: str, segment: Segment, bounds: tuple[int, int], states: ProducerStates
+) -> None:
+    """Feed one segment's batches that end within ``[bounds[0], bounds[1])`` to ``states``; headers only."""
+    path = join(log_path, segment_file(segment.base_offset, LOG))
+    data = fs.view(path)[: segment.size_bytes]
+    scan = SegmentScan(data)
+    for rows in scan:
+        inside = (rows["last_offset"] >= bounds[0]) & (rows["base_offset"] < bounds[1])
+        states.append(rows[inside], MarkerReader(data, path).at)
+    if not scan.complete:
+        raise CorruptLogError(scan.error or "segment ends within a batch", path=path, position=scan.position)
+    states.flush()
+
+
+class MarkerReader:
+    """Reads end-of-transaction markers of one segment."""
+
+    def __init__(self, data: Bytes, path: str) -> None:
+        self._data, self._path = data, path
+
+    def at(self, position: int) -> EndTxnMarker:
+        """The marker in the control batch at ``position``.
+
+        :raises CorruptLogError: it cannot be read
+        """
+        size = int.from_bytes(self._data[position + 8 : position + 12].tobytes(), "big") + 12
+        try:
+            return read_end_txn_marker(self._data[position : position + size].tobytes())
+        except FormatError as error:
+            raise CorruptLogError(error.what, path=self._path, position=position) from None
+
+
+def snapshots(fs: FileSystem, log_path: str) -> Iterator[tuple[int, list[ProducerEntry]]]:
+    """The valid producer snapshots of a log, newest first: offset (exclusive end) and entries. Garbled ones are passed over."""
+    for name in reversed(fs.listdir(log_path)):
+        file = parse_segment_file(name)
+        if file is None or file.kind != SNAPSHOT or file.suffix:
+            continue
+        try:
+            entries = read_snapshot(fs.read_bytes(join(log_path, name)))
+        except FormatError:
+            continue
+        yield file.base_offset, [ProducerEntry(*entry) for entry in entries]
+
+
+def _newest_snapshot(fs: FileSystem, log_path: str, start: int, end: int) -> tuple[int, list[ProducerEntry]] | None:
+    return next((snapshot for snapshot in snapshots(fs, log_path) if start < snapshot[0] <= end), None)

@@ -1,0 +1,103 @@
+"""Walks the batches of a segment through a memory map: only the pages that hold headers are touched, unless CRCs are checked.
+
+Also tells a torn tail from damage. A tail is torn when the last batch runs past the end of the file, or when nothing but
+zeros follow the last whole batch (a preallocated or never flushed end), and no sound batch comes after that place. Anything
+else is damage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compaction.kernels.batches import HEADER_SIZE, LOG_OVERHEAD, scan_batches
+from compaction.kernels.tables import BATCH_ROW
+
+Rows = NDArray[np.void]
+Bytes = NDArray[np.uint8]
+
+_ROWS = 1 << 14
+#: how far a torn tail is searched for sound batches
+_RESYNC_BYTES = 64 * 1024 * 1024
+_MAGIC_AT = 16
+_MAX_OFFSET_STEP = 2**31
+
+
+class SegmentScan:
+    """Iterates over the batches of ``data[start:]`` as ``BATCH_ROW`` tables of a bounded size.
+
+    When iteration ends, ``position`` is the end of the last whole batch, ``error`` what is wrong with the batch there, if
+    anything, and ``next_offset`` the offset after the last batch seen (``None`` without one).
+    """
+
+    def __init__(self, data: Bytes, start: int = 0, *, check_crc: bool = False) -> None:
+        self.data = data
+        self.position = start
+        self.error: str | None = None
+        self.next_offset: int | None = None
+        self.last_position = start
+        self._check_crc = check_crc
+
+    def __iter__(self) -> Iterator[Rows]:
+        while True:
+            table = np.empty(_ROWS, BATCH_ROW)
+            found = scan_batches(self.data[self.position :], self.position, check_crc=self._check_crc, rows=table)
+            self.error = found.error
+            if len(found.rows):
+                self.position += found.consumed
+                self.last_position = int(found.rows["position"][-1])
+                self.next_offset = int(found.rows["last_offset"][-1]) + 1
+                yield found.rows
+            if found.error is not None or len(found.rows) < _ROWS:
+                return
+
+    def finish(self) -> SegmentScan:
+        """Walk to the end."""
+        for _ in self:
+            pass
+        return self
+
+    @property
+    def complete(self) -> bool:
+        """Whether the batches fill the file to its last byte."""
+        return self.error is None and self.position == len(self.data)
+
+    def damage(self) -> str | None:
+        """What is wrong with the bytes from ``position`` on, if they are neither nothing nor a torn tail."""
+        if self.complete or not self.data[self.position :].any():
+            return None
+        if self.error is not None and not self._ends_in_zeros():
+            return self.error
+        if self._resumes():
+            return self.error or "batch runs into the batches after it"
+        return None
+
+    def _ends_in_zeros(self) -> bool:
+        """Whether the bad batch is one whose end was never flushed."""
+        tail = self.data[max(self.position + HEADER_SIZE, len(self.data) - 8) :]
+        return len(tail) > 0 and not tail.any()
+
+    def _resumes(self) -> bool:
+        """Whether a sound v2 batch begins somewhere after ``position``."""
+        data = self.data[self.position + 1 : self.position + 1 + _RESYNC_BYTES]
+        if len(data) < HEADER_SIZE:
+            return False
+        at = np.flatnonzero(data[_MAGIC_AT : len(data) - HEADER_SIZE + _MAGIC_AT + 1] == 2)
+        offsets, sizes = _field(data, at, 0, 8), _field(data, at, 8, 4) + LOG_OVERHEAD
+        expected = self.next_offset or 0
+        likely = (offsets >= expected) & (offsets - expected < _MAX_OFFSET_STEP)
+        likely &= (sizes >= HEADER_SIZE) & (sizes <= len(data) - at)
+        for start, size in zip(at[likely].tolist(), sizes[likely].tolist(), strict=True):
+            if len(scan_batches(data[start : start + size], 0, check_crc=True).rows):
+                return True
+        return False
+
+
+def _field(data: Bytes, at: NDArray[np.int64], offset: int, width: int) -> NDArray[np.int64]:
+    """Big-endian unsigned integers of ``width`` bytes at ``at + offset``, as int64 (wrapping)."""
+    value = np.zeros(len(at), np.int64)
+    for byte in range(width):
+        value = (value << 8) | data[at + offset + byte].astype(np.int64)
+    return value

@@ -1,0 +1,197 @@
+"""What the files of one segment say: sizes, indexes, the batches after the last index entry, and what is wrong with them.
+
+Mirrors ``LogSegment`` (Kafka 4.3.0): ``readNextOffset`` (scan from the last index entry), ``largestTimestamp``,
+``getFirstBatchTimestamp``. Where a broker takes an index file's whole length for entries, a preallocated tail does
+not count here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compaction.cleaning.model import AbortedTxn, Segment
+from compaction.errors import CorruptLogError
+from compaction.formats import indexes
+from compaction.formats.errors import FormatError
+from compaction.kernels.batches import scan_batches
+from compaction.kernels.tables import BATCH_ROW
+from compaction.names import INDEX, LOG, TIMEINDEX, TXNINDEX, parse_segment_file, segment_file
+from compaction.storage.filesystem import FileSystem, join
+from compaction.storage.scan import SegmentScan
+
+_HINT = "restore this segment from a replica or a backup"
+NO_TIMESTAMP = -1
+LONG_MAX = 2**63 - 1
+MAX_RELATIVE_OFFSET = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class SegmentState:
+    """One segment as found.
+
+    ``segment`` is what planning sees. ``torn_bytes`` follow the last whole batch of an active segment. ``index_problem`` and
+    ``txn_problem`` say why the offset and time index, or the transaction index, must be rebuilt.
+    """
+
+    segment: Segment
+    torn_bytes: int = 0
+    index_problem: str | None = None
+    txn_problem: str | None = None
+
+    @property
+    def overflows(self) -> bool:
+        """Whether its offsets do not fit its indexes (Kafka: ``LogSegment.hasOverflow``)."""
+        return self.segment.next_offset - 1 - self.segment.base_offset > MAX_RELATIVE_OFFSET
+
+
+def segment_bases(fs: FileSystem, log_path: str) -> list[int]:
+    """Base offsets of the segments in a partition directory, ascending."""
+    parsed = (parse_segment_file(name) for name in fs.listdir(log_path))
+    return sorted(file.base_offset for file in parsed if file is not None and file.kind == LOG and not file.suffix)
+
+
+def inspect_segment(
+    fs: FileSystem, log_path: str, base_offset: int, *, active: bool, index_interval_bytes: int | None = None
+) -> SegmentState:
+    """Read one segment's indexes, first batch and last batches.
+
+    :param active: whether a torn tail is no error
+    :param index_interval_bytes: look for truncated indexes too: no batch may start more than twice this after the last entry
+    :raises CorruptLogError: the end of the segment is not what the format says
+    """
+    path = join(log_path, segment_file(base_offset, LOG))
+    data = fs.view(path)
+    offsets = _Index(fs, log_path, base_offset, INDEX)
+    times = _Index(fs, log_path, base_offset, TIMEINDEX)
+    start = offsets.start_in(data)
+    tail = _Tail(data, 0 if times.problem else start, path, check=active)
+    if not active and tail.scan.position < len(data):
+        raise CorruptLogError(_unfinished(tail.scan, len(data)), path=path, position=tail.scan.position, hint=_HINT)
+    next_offset = base_offset if tail.scan.next_offset is None else tail.scan.next_offset
+    first_timestamp = _first_timestamp(data)
+    problem = offsets.problem or times.problem or offsets.sparse(tail.scan.last_position, index_interval_bytes)
+    problem = problem or times.stale(next_offset, tail.max_timestamp, first_timestamp, active)
+    txns, txn_problem = _aborted_txns(fs, log_path, base_offset)
+    found = fs.stat(path)
+    mtime_ns = 0 if found is None else found.mtime_ns
+    largest = max(times.last_timestamp, tail.max_timestamp) if active or problem else times.last_timestamp
+    segment = Segment(
+        base_offset=base_offset,
+        size_bytes=tail.scan.position,
+        mtime_ns=mtime_ns,
+        index_bytes=len(offsets.rows) * indexes.OFFSET_ENTRY.size,
+        time_index_bytes=len(times.rows) * indexes.TIME_ENTRY.size,
+        largest_timestamp_ms=largest if largest >= 0 else mtime_ns // 1_000_000,
+        first_batch_timestamp_ms=first_timestamp if first_timestamp >= 0 else LONG_MAX,
+        next_offset=next_offset,
+        aborted_txns=txns,
+    )
+    return SegmentState(segment, len(data) - tail.scan.position, problem, txn_problem)
+
+
+class _Index:
+    """The valid entries of an offset or time index and what is wrong with the file."""
+
+    def __init__(self, fs: FileSystem, log_path: str, base_offset: int, kind: str) -> None:
+        offset_kind = kind == INDEX
+        dtype = indexes.OFFSET_ROW if offset_kind else indexes.TIME_ROW
+        self.rows: NDArray[np.void] = np.empty(0, dtype)
+        self.problem: str | None = None
+        path = join(log_path, segment_file(base_offset, kind))
+        if fs.stat(path) is None:
+            self.problem = f"{kind} is missing"
+            return
+        data = _used_part(fs.view(path))
+        try:
+            (indexes.check_offset_index if offset_kind else indexes.check_time_index)(data)
+        except FormatError as error:
+            self.problem = error.what
+            return
+        self.rows = (indexes.read_offset_index if offset_kind else indexes.read_time_index)(data, base_offset)
+
+    @property
+    def last_timestamp(self) -> int:
+        """Of a time index: the last entry's timestamp."""
+        return int(self.rows["timestamp"][-1]) if len(self.rows) else NO_TIMESTAMP
+
+    def start_in(self, data: NDArray[np.uint8]) -> int:
+        """Of an offset index: the last entry's position, 0 (and a problem) where the log holds no such batch."""
+        if not len(self.rows):
+            return 0
+        offset, position = int(self.rows["offset"][-1]), int(self.rows["position"][-1])
+        row = scan_batches(data[position:], position, check_crc=False, rows=np.empty(1, BATCH_ROW)).rows
+        if len(row) and int(row["last_offset"][0]) == offset:
+            return position
+        self.problem = f"{INDEX} is stale: its last entry is no batch of the segment"
+        self.rows = self.rows[:0]
+        return 0
+
+    def sparse(self, last_position: int, interval_bytes: int | None) -> str | None:
+        """Of an offset index: whether entries are missing at its end."""
+        last_entry = int(self.rows["position"][-1]) if len(self.rows) else 0
+        if interval_bytes is None or last_position - last_entry <= 2 * interval_bytes:
+            return None
+        return f"{INDEX} is truncated: {last_position - last_entry} bytes follow its last entry"
+
+    def stale(self, next_offset: int, tail_timestamp: int, first_timestamp: int, active: bool) -> str | None:
+        """Of a time index: whether it belongs to other data, or lacks the entry that closing a segment adds."""
+        if len(self.rows) and int(self.rows["offset"][-1]) >= next_offset:
+            return f"{TIMEINDEX} is stale: its last entry lies past the segment's end"
+        if not active and self.last_timestamp < max(tail_timestamp, first_timestamp):
+            return f"{TIMEINDEX} is truncated: the segment holds larger timestamps"
+        return None
+
+
+class _Tail:
+    """The batches from the last index entry on."""
+
+    def __init__(self, data: NDArray[np.uint8], start: int, path: str, *, check: bool) -> None:
+        self.scan = SegmentScan(data, start, check_crc=check)
+        self.max_timestamp = NO_TIMESTAMP
+        for rows in self.scan:
+            self.max_timestamp = max(self.max_timestamp, int(rows["max_timestamp"].max()))
+        damage = self.scan.damage()
+        if damage is not None:
+            raise CorruptLogError(damage, path=path, position=self.scan.position, hint=_HINT)
+
+
+def _used_part(data: NDArray[np.uint8]) -> bytes:
+    """An index file's bytes without a preallocated tail, whole entries of either size kept (both sizes divide 24)."""
+    step = 24 * 1024
+    if len(data) <= step:
+        return data.tobytes()
+    low, high = 0, -(-len(data) // step)
+    while low < high:
+        middle = (low + high) // 2
+        if data[middle * step : (middle + 1) * step].any():
+            low = middle + 1
+        else:
+            high = middle
+    return data[: low * step].tobytes()
+
+
+def _first_timestamp(data: NDArray[np.uint8]) -> int:
+    row = scan_batches(data, 0, check_crc=False, rows=np.empty(1, BATCH_ROW)).rows
+    return int(row["max_timestamp"][0]) if len(row) else NO_TIMESTAMP
+
+
+def _aborted_txns(fs: FileSystem, log_path: str, base_offset: int) -> tuple[tuple[AbortedTxn, ...], str | None]:
+    path = join(log_path, segment_file(base_offset, TXNINDEX))
+    if fs.stat(path) is None:
+        return (), None
+    data = fs.read_bytes(path)
+    try:
+        indexes.check_txn_index(data, base_offset)
+        rows = indexes.read_txn_index(data)
+    except FormatError as error:
+        return (), error.what
+    problem = f"{TXNINDEX} ends within an entry" if len(data) % indexes.TXN_ENTRY.size else None
+    return tuple(AbortedTxn(*row) for row in rows.tolist()), problem
+
+
+def _unfinished(scan: SegmentScan, size: int) -> str:
+    left = size - scan.position
+    return scan.error or f"{left} bytes after the last whole batch of a closed segment"
