@@ -1,0 +1,97 @@
+"""Which neighbouring segments are joined into one output.
+
+The rule, for segments in ascending order: a group takes the next segment while, with it,
+
+1. the ``.log`` files add up to at most ``segment.bytes``;
+2. the offset indexes, and likewise the time indexes, add up to at most ``segment.index.bytes``;
+3. the last offset less the group's base offset fits an index's 32 bits. A segment's last offset is taken to be just before the
+   next segment's base (for the last one: just before the end of the round), since finding it out would mean reading the
+   segment. An empty segment is not held to this, so that no empty one is left over every 2^31 offsets.
+
+Mirrors ``Cleaner.groupSegmentsBySize`` and ``lastOffsetForFirstSegment`` of Kafka 4.3.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from compaction.cleaning.model import Segment
+
+#: an index entry holds the offset relative to its segment's base in a signed 32-bit integer
+MAX_RELATIVE_OFFSET = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Group:
+    """Segments that become one: its name is their first base offset, its modification time that of the last of them."""
+
+    segments: tuple[Segment, ...]
+
+    @property
+    def base_offset(self) -> int:
+        """The base offset of the output."""
+        return self.segments[0].base_offset
+
+    @property
+    def mtime_ns(self) -> int:
+        """The modification time that the output takes over, nanoseconds."""
+        return self.segments[-1].mtime_ns
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the ``.log`` files that go in."""
+        return sum(segment.size_bytes for segment in self.segments)
+
+    def __str__(self) -> str:
+        """``[0, 1500, 3000] 12345 bytes``: the base offsets that are joined."""
+        bases = ", ".join(str(segment.base_offset) for segment in self.segments)
+        return f"[{bases}] {self.size_bytes} bytes"
+
+
+def group_segments(segments: Sequence[Segment], *, max_bytes: int, max_index_bytes: int, end_offset: int) -> tuple[Group, ...]:
+    """The groups in ascending order; ``end_offset`` (exclusive) is the end of the round."""
+    groups: list[list[Segment]] = []
+    totals = _Totals(0, 0, 0)
+    for position, segment in enumerate(segments):
+        following = segments[position + 1].base_offset if position + 1 < len(segments) else end_offset
+        with_it = totals.plus(segment)
+        fits = with_it.fit(max_bytes, max_index_bytes)
+        if groups and fits and (segment.size_bytes == 0 or _in_range(following - 1, groups[-1][0])):
+            groups[-1].append(segment)
+            totals = with_it
+        else:
+            groups.append([segment])
+            totals = _Totals(0, 0, 0).plus(segment)
+    return tuple(Group(tuple(group)) for group in groups)
+
+
+class _Totals(NamedTuple):
+    """What the segments of a group add up to, bytes."""
+
+    log_bytes: int
+    index_bytes: int
+    time_index_bytes: int
+
+    def plus(self, segment: Segment) -> _Totals:
+        return _Totals(
+            self.log_bytes + segment.size_bytes,
+            self.index_bytes + segment.index_bytes,
+            self.time_index_bytes + segment.time_index_bytes,
+        )
+
+    def fit(self, max_bytes: int, max_index_bytes: int) -> bool:
+        return self.log_bytes <= max_bytes and max(self.index_bytes, self.time_index_bytes) <= max_index_bytes
+
+
+def _in_range(last_offset: int, first: Segment) -> bool:
+    return last_offset - first.base_offset <= MAX_RELATIVE_OFFSET
+
+
+def overflows(segment: Segment) -> bool:
+    """Whether the segment holds offsets that its indexes cannot express: it must be split before it can be cleaned.
+
+    Mirrors ``LogSegment.hasOverflow`` (KAFKA-6264).
+    """
+    return segment.next_offset - 1 - segment.base_offset > MAX_RELATIVE_OFFSET
