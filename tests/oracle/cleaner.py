@@ -74,6 +74,13 @@ def clean_log_naively(segments: Sequence[NaiveSegment], config: NaiveConfig, rou
     return _Cleaning(tuple(segments), config, round_).run()
 
 
+def after_round(segments: Sequence[NaiveSegment], result: NaiveResult) -> list[NaiveSegment]:
+    """The log's segments once the outputs have taken the places of their sources."""
+    sources = {base for group in result.groups for base in group.sources}
+    kept = [segment for segment in segments if segment.base_offset not in sources]
+    return sorted([*kept, *(group.cleaned for group in result.groups)], key=lambda segment: segment.base_offset)
+
+
 def group_segments(
     segments: Sequence[NaiveSegment], config: NaiveConfig, first_uncleanable_offset: int
 ) -> list[list[NaiveSegment]]:

@@ -1,0 +1,63 @@
+"""The oracle's segments in the forms that the package takes: segment values and batch tables."""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compaction.cleaning.model import Segment
+from compaction.kernels.tables import BATCH_ROW, EMPTY_CONTROL, NOT_CONTROL
+from tests.oracle.records import NaiveBatch
+from tests.oracle.segments import NaiveSegment
+
+_LONG_MAX = 2**63 - 1
+
+
+def as_segment(segment: NaiveSegment) -> Segment:
+    """The ``Segment`` value that reading these files gives."""
+    times = list(struct.iter_unpack(">qi", segment.time_index))
+    return Segment(
+        base_offset=segment.base_offset,
+        size_bytes=len(segment.log),
+        mtime_ns=segment.mtime_ms * 1_000_000,
+        index_bytes=len(segment.index),
+        time_index_bytes=len(segment.time_index),
+        largest_timestamp_ms=times[-1][0] if times and times[-1][0] >= 0 else segment.mtime_ms,
+        first_batch_timestamp_ms=segment.batches[0].max_timestamp if segment.batches else _LONG_MAX,
+        next_offset=segment.next_offset,
+        aborted_txns=segment.aborted_txns,
+    )
+
+
+def batch_table(segment: NaiveSegment) -> NDArray[np.void]:
+    """The segment's ``BATCH_ROW`` table."""
+    return np.array([_row(batch) for batch in segment.batches], dtype=BATCH_ROW)
+
+
+def _row(batch: NaiveBatch) -> tuple[int, ...]:
+    values = {
+        "position": batch.position,
+        "base_offset": batch.base_offset,
+        "last_offset": batch.last_offset,
+        "base_timestamp": batch.base_timestamp,
+        "max_timestamp": batch.max_timestamp,
+        "producer_id": batch.producer_id,
+        "size": len(batch.raw),
+        "count": batch.count,
+        "base_sequence": batch.base_sequence,
+        "leader_epoch": batch.leader_epoch,
+        "attributes": batch.attributes,
+        "producer_epoch": batch.producer_epoch,
+        "control_type": _control_type(batch),
+        "magic": batch.magic,
+    }
+    return tuple(values[name] for name in BATCH_ROW.names or ())
+
+
+def _control_type(batch: NaiveBatch) -> int:
+    if not batch.control:
+        return NOT_CONTROL
+    kind = batch.control_type()
+    return EMPTY_CONTROL if kind is None else kind
