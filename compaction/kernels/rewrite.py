@@ -271,13 +271,14 @@ def _write_empty(out, w, row, out_row):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def rewrite(raw, scratch, rows, spans, actions, verdicts, marks, limits, new_horizon_ms, first_row, out, out_rows, kept, counters):  # type: ignore[no-untyped-def]
+def rewrite(raw, scratch, rows, spans, actions, verdicts, marks, limits, new_horizon_ms, first_row, block_position, out, out_rows, kept, counters):  # type: ignore[no-untyped-def]
     """Turn ``rows[first_row:]`` into output batches, as far as ``out`` and ``kept`` surely suffice.
 
     :param raw, scratch, spans: as for ``scan_records``; spans are read for ``REWRITE`` rows only
     :param actions: uint8[r] from ``decide``; ``verdicts``, ``marks`` as given to it
     :param limits: int64[4]: first dirty offset, latest offset of the map, now (ms), and 1 if legacy tombstones of this segment stay
     :param new_horizon_ms: the delete horizon to set where one is due
+    :param block_position: position of ``raw[0]`` in the segment
     :param out: uint8[], the rewrite buffer; ``out_rows``: ``OUT_ROW[r]``; ``kept``: int64[c, 6], scratch space
     :param counters: int64[7], added to
     :returns: ``(next row, output batches, bytes of out used, error)``; with an error, ``next row`` is the batch at fault. No progress
@@ -286,13 +287,14 @@ def rewrite(raw, scratch, rows, spans, actions, verdicts, marks, limits, new_hor
     w, n_out, mark_at = 0, 0, 0
     for i in range(first_row, len(rows)):
         row = rows[i]
-        plain_size = spans[i, 1] - spans[i, 0]
-        if len(out) - w < HEADER_SIZE + plain_size + RECORD_GROWTH * np.int64(row.count) or len(kept) < row.count:
-            return i, n_out, w, OK
+        if actions[i] != COPY and actions[i] != DROP:
+            plain_size = spans[i, 1] - spans[i, 0]
+            if len(out) - w < HEADER_SIZE + plain_size + RECORD_GROWTH * np.int64(row.count) or len(kept) < row.count:
+                return i, n_out, w, OK
         discarded = verdicts[i] & DISCARD != 0
         n = 0
         if actions[i] == COPY:
-            out_rows[n_out].start, out_rows[n_out].size, out_rows[n_out].source = row.position - rows[0].position, row.size, IN_BLOCK
+            out_rows[n_out].start, out_rows[n_out].size, out_rows[n_out].source = row.position - block_position, row.size, IN_BLOCK
             out_rows[n_out].last_offset, out_rows[n_out].max_timestamp = row.last_offset, row.max_timestamp
             n = row.count
             n_out += 1

@@ -52,12 +52,13 @@ MARK_SHIFT = 2
 #: the highest offset that a mark can hold
 MAX_OFFSET = (1 << 61) - 2
 
-#: Bits of a batch's verdict, given to ``decide``: its records go (aborted data, or a marker whose time has come) …
+#: Bits of a batch's verdict (``compaction.cleaning.retention.BatchVerdict``): its records go (aborted data, or a marker whose time has
+#: come) …
 DISCARD = 1
 #: … its header stays even when no record does …
 RETAIN_EMPTY = 2
 #: … it is a marker of a transaction of which nothing is left, so that keeping it sets its delete horizon
-MARKER_OF_EMPTY_TXN = 4
+MARKER_OF_EMPTY_TXN = 16
 
 #: What ``decide`` says of a batch: it goes; it is copied as it is; only its header stays; its records must be walked
 DROP, COPY, EMPTY, REWRITE = range(4)

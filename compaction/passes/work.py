@@ -7,17 +7,14 @@ group; the second pass writes pieces. Offsets say where a survivor belongs: slic
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import Enum
+from dataclasses import astuple, dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.cleaning.model import AbortedTxn, ProducerEntry
+from compaction.cleaning.model import AbortedTxn
+from compaction.cleaning.retention import RoundRules
 from compaction.cleaning.txn_tables import AbortedSpans
-
-Int64s = NDArray[np.int64]
-
 
 @dataclass(frozen=True)
 class Slice:
@@ -76,44 +73,46 @@ class SliceSummary:
     error: str | None = None
 
 
-class Sink(Enum):
-    """Where the second pass writes: nowhere (a dry run, sizes only), or to files."""
-
-    COUNT = "count"
-    FILES = "files"
-
-
 @dataclass(frozen=True, eq=False)
 class RewriteLog:
     """What the second pass needs to know of a log (offsets inclusive, times in ms).
 
-    ``latest_offset`` is the map's last offset, ``upper_bound_offset`` the first uncleanable one. ``discardable`` are the last offsets of
-    the control batches whose transaction has no data left, ascending. ``directory`` is where the output goes.
+    ``latest_offset`` is the map's last offset. ``directory`` is where the output goes.
     """
 
     first_dirty_offset: int
     latest_offset: int
-    upper_bound_offset: int
-    now_ms: int
     delete_retention_ms: int
     legacy_delete_horizon_ms: int
     index_interval_bytes: int
-    aborted: AbortedSpans
-    discardable: Int64s
-    producers: tuple[ProducerEntry, ...]
+    rules: RoundRules
     directory: str
 
 
 @dataclass(frozen=True)
-class Piece:
-    """A run of slices of one output group; ``last_of_group`` and ``first_of_group`` hold both when it is the only one."""
+class GroupOutput:
+    """What an output group becomes: its base offset, time of last modification and transaction index.
+
+    ``like`` is a source file whose mode and owner the output gets.
+    """
 
     log: int
     group: int
+    base_offset: int
+    mtime_ms: int
+    aborted_txns: tuple[AbortedTxn, ...]
+    like: str
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A run of slices of one output group, the ``number``-th; ``whole`` when it is the group's only one."""
+
+    output: GroupOutput
     number: int
     slices: tuple[Slice, ...]
     first_offset: int
-    whole_group: bool
+    whole: bool
 
     @property
     def size_bytes(self) -> int:
@@ -122,9 +121,27 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class GroupOutput:
-    """What a whole output group becomes: its base offset, time of last modification and transaction index."""
+class CleanStats:
+    """What the second pass read and kept, as Kafka's ``CleanerStats`` counts it."""
 
-    base_offset: int
-    mtime_ns: int
-    aborted_txns: tuple[AbortedTxn, ...]
+    messages_read: int = 0
+    bytes_read: int = 0
+    messages_kept: int = 0
+    bytes_kept: int = 0
+    tombstones_removed: int = 0
+    aborted_records: int = 0
+
+    def __add__(self, other: CleanStats) -> CleanStats:
+        return CleanStats(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+
+
+@dataclass(frozen=True)
+class PieceResult:
+    """What became of a piece. ``suffix`` ends the names of the files written (none in a dry run); ``error`` is one line."""
+
+    log: int
+    group: int
+    number: int
+    stats: CleanStats
+    suffix: str | None = None
+    error: str | None = None

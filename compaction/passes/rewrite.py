@@ -1,0 +1,201 @@
+"""The second pass over one piece: keeps, drops or rewrites each batch and hands the output to a writer.
+
+Mirrors ``Cleaner.cleanInto`` and ``MemoryRecords.filterTo`` (Kafka 4.3.0). A batch of which nothing goes is never copied in memory;
+one of which everything goes is never read beyond its header.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compaction.errors import CompactionError, CorruptLogError, UnsupportedLogError
+from compaction.kernels.decide import decide
+from compaction.kernels.records import RECORD_ERRORS
+from compaction.kernels.rewrite import (
+    ABORTED_RECORDS,
+    BYTES_KEPT,
+    BYTES_READ,
+    MESSAGES_KEPT,
+    MESSAGES_READ,
+    RECORD_GROWTH,
+    REWRITE_ERRORS,
+    TOMBSTONES_REMOVED,
+    rewrite,
+)
+from compaction.kernels.tables import BUILT, IN_BLOCK, MARK_SHIFT, OUT_ROW, REWRITE, TO_COMPRESS
+from compaction.passes.compress import seal_compressed
+from compaction.passes.decoder import Decoded, Decoder
+from compaction.passes.work import CleanStats, GroupOutput, Piece, PieceResult, RewriteLog, Slice
+from compaction.storage.blocks import Block, SegmentReader
+from compaction.storage.segment_writer import Chunk, PartWriter, SegmentWriter, new_suffix, part_paths
+
+_OUT_BYTES = 4 << 20
+_KEPT_COLUMNS = 6
+_KEPT_ROWS = 1 << 12
+
+
+class Writer(Protocol):
+    """Takes the output of a piece."""
+
+    def append(self, chunks: Sequence[Chunk], out_rows: NDArray[np.void]) -> None:
+        """Batches, back to back, and one ``OUT_ROW`` each."""
+
+
+class NullWriter:
+    """A dry run's: counts, writes nothing."""
+
+    def append(self, chunks: Sequence[Chunk], out_rows: NDArray[np.void]) -> None:
+        """Nothing."""
+
+
+def rewrite_piece(piece: Piece, log: RewriteLog, packed_marks: Sequence[bytes], *, dry_run: bool) -> PieceResult:
+    """Write one piece (or only count, in a dry run). What goes wrong with it is told in the result.
+
+    :param packed_marks: the piece's marks, from any number of shards, each uint64 as bytes
+    """
+    output = piece.output
+    marks = np.sort(np.concatenate([np.empty(0, np.uint64), *(np.frombuffer(part, np.uint64) for part in packed_marks)]))
+    work = _Rewriter(log, marks)
+    suffix = None if dry_run else new_suffix()
+    try:
+        if suffix is None:
+            work.run(piece.slices, NullWriter())
+        elif piece.whole:
+            interval = log.index_interval_bytes
+            with SegmentWriter(
+                log.directory, output.base_offset, suffix, index_interval_bytes=interval, like=output.like
+            ) as segment:
+                work.run(piece.slices, segment)
+                segment.close(output.mtime_ms, output.aborted_txns)
+        else:
+            part = PartWriter(log.directory, output.base_offset, piece.number, suffix, output.like)
+            work.run(piece.slices, part)
+            part.close()
+    except CompactionError as error:
+        return PieceResult(output.log, output.group, piece.number, CleanStats(), None, str(error))
+    return PieceResult(output.log, output.group, piece.number, work.stats(), suffix)
+
+
+class _Rewriter:
+    """The buffers and counters of one piece."""
+
+    def __init__(self, log: RewriteLog, marks: NDArray[np.uint64]) -> None:
+        self._log = log
+        self._marks = marks
+        self._counters = np.zeros(7, np.int64)
+        self._out = np.empty(_OUT_BYTES, np.uint8)
+        self._kept = np.empty((_KEPT_ROWS, _KEPT_COLUMNS), np.int64)
+
+    def stats(self) -> CleanStats:
+        """What was read and kept so far."""
+        columns = (MESSAGES_READ, BYTES_READ, MESSAGES_KEPT, BYTES_KEPT, TOMBSTONES_REMOVED, ABORTED_RECORDS)
+        return CleanStats(*(int(self._counters[column]) for column in columns))
+
+    def run(self, slices: Sequence[Slice], writer: Writer) -> None:
+        """All slices of the piece, in order."""
+        for part in slices:
+            decoder = Decoder(part.path)
+            limits = self._limits(part)
+            with SegmentReader(part.path, part.start, part.end) as reader:
+                for block in reader.blocks(check_crc=False):
+                    for chunks, out_rows in self._block(block, decoder, limits, part.path):
+                        writer.append(chunks, out_rows)
+
+    def _limits(self, part: Slice) -> NDArray[np.int64]:
+        log = self._log
+        retain_legacy = part.segment_mtime_ms > log.legacy_delete_horizon_ms
+        return np.array([log.first_dirty_offset, log.latest_offset, log.rules.now_ms, retain_legacy], np.int64)
+
+    def _marks_from(self, offset: int) -> NDArray[np.uint64]:
+        return self._marks[np.searchsorted(self._marks, np.uint64((offset + 1) << MARK_SHIFT)) :]
+
+    def _block(
+        self, block: Block, decoder: Decoder, limits: NDArray[np.int64], path: str
+    ) -> Iterator[tuple[list[Chunk], NDArray[np.void]]]:
+        rows = block.rows
+        verdicts = self._log.rules.verdicts(rows)
+        actions = np.empty(len(rows), np.uint8)
+        marks = self._marks_from(int(rows["base_offset"][0]))
+        self._counters[TOMBSTONES_REMOVED] += decide(rows, verdicts, marks, limits, actions)
+        for decoded in decoder.decode(block, actions == REWRITE):
+            yield from self._rows(block, decoded, actions, verdicts, limits, path)
+
+    def _rows(
+        self,
+        block: Block,
+        decoded: Decoded,
+        actions: NDArray[np.uint8],
+        verdicts: NDArray[np.uint8],
+        limits: NDArray[np.int64],
+        path: str,
+    ) -> Iterator[tuple[list[Chunk], NDArray[np.void]]]:
+        rows, first = decoded.rows, decoded.first_row
+        actions, verdicts = actions[first : first + len(rows)], verdicts[first : first + len(rows)]
+        horizon = self._log.rules.now_ms + self._log.delete_retention_ms
+        at = 0
+        while at < len(rows):
+            out_rows = np.empty(len(rows) - at, OUT_ROW)
+            marks = self._marks_from(int(rows["base_offset"][at]))
+            next_at, n, used, error = rewrite(
+                block.raw, decoded.scratch, rows, decoded.spans, actions, verdicts, marks, limits, horizon, at,
+                block.position, self._out, out_rows, self._kept, self._counters,
+            )  # fmt: skip
+            if error:
+                raise _failure(error, path, int(rows[next_at]["position"]))
+            if n:
+                yield self._output(block.raw, out_rows[:n])
+            if next_at == at:
+                self._grow(decoded, at)
+            at = next_at
+
+    def _grow(self, decoded: Decoded, at: int) -> None:
+        """Make the buffers large enough for one row."""
+        count, (start, end) = int(decoded.rows[at]["count"]), decoded.spans[at, :2].tolist()
+        self._out = np.empty(max(len(self._out), 61 + end - start + RECORD_GROWTH * count), np.uint8)
+        self._kept = np.empty((max(len(self._kept), count), _KEPT_COLUMNS), np.int64)
+
+    def _output(self, raw: NDArray[np.uint8], out_rows: NDArray[np.void]) -> tuple[list[Chunk], NDArray[np.void]]:
+        """The bytes of ``out_rows`` as few chunks, in order; compression happens here."""
+        source, start, size = out_rows["source"], out_rows["start"], out_rows["size"]
+        end = start + size
+        starts_run = np.ones(len(out_rows), np.bool_)
+        starts_run[1:] = (source[1:] != source[:-1]) | (start[1:] != end[:-1]) | (source[1:] == TO_COMPRESS)
+        first = np.flatnonzero(starts_run)
+        last = np.append(first[1:], len(out_rows)) - 1
+        buffers = {IN_BLOCK: memoryview(raw), BUILT: memoryview(self._out), TO_COMPRESS: memoryview(self._out)}
+        chunks: list[Chunk] = []
+        runs = zip(first.tolist(), source[first].tolist(), start[first].tolist(), end[last].tolist(), strict=True)
+        for row, kind, run_start, run_end in runs:
+            chunk: Chunk = buffers[kind][run_start:run_end]
+            if kind == TO_COMPRESS:
+                chunk = seal_compressed(chunk)
+                size[row] = len(chunk)
+            chunks.append(chunk)
+        self._counters[BYTES_KEPT] += int(size.sum())
+        return chunks, out_rows
+
+
+def _failure(error: int, path: str, position: int) -> CompactionError:
+    if error in REWRITE_ERRORS:
+        return UnsupportedLogError(REWRITE_ERRORS[error], path=path, position=position, hint="Kafka's cleaner refuses it too")
+    return CorruptLogError(RECORD_ERRORS[error], path=path, position=position, hint="restore this segment")
+
+
+def join_parts(output: GroupOutput, log: RewriteLog, suffixes: Sequence[str]) -> PieceResult:
+    """Join the parts of one group (``suffixes`` by piece number) to a whole segment. The swap's clean-up removes the parts."""
+    suffix = new_suffix()
+    interval = log.index_interval_bytes
+    try:
+        with SegmentWriter(
+            log.directory, output.base_offset, suffix, index_interval_bytes=interval, like=output.like
+        ) as segment:
+            for number, part in enumerate(suffixes):
+                segment.append_part(*part_paths(log.directory, output.base_offset, number, part))
+            segment.close(output.mtime_ms, output.aborted_txns)
+    except CompactionError as error:
+        return PieceResult(output.log, output.group, 0, CleanStats(), None, str(error))
+    return PieceResult(output.log, output.group, 0, CleanStats(), suffix)

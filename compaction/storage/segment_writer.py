@@ -1,0 +1,192 @@
+"""Writes the files of an output segment: batches as they come, then its indexes, all on disk before it is done.
+
+A segment is written under names that end in a suffix no other attempt uses (``.clean.<token>``); only the driver renames. What many
+tasks write of one segment are *parts*: batches (``.part``) and their ``OUT_ROW`` table (``.rows``), which one task joins.
+
+Mirrors ``LogSegment.append``, ``onBecomeInactiveSegment`` and ``flush`` (Kafka 4.3.0).
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compaction.cleaning.model import AbortedTxn
+from compaction.errors import StorageError
+from compaction.formats.indexes import (
+    OFFSET_ROW,
+    TIME_ROW,
+    TXN_ROW,
+    write_offset_index,
+    write_time_index,
+    write_txn_index,
+)
+from compaction.kernels.index import LAST_TIME_ENTRY, MAX_TIMESTAMP, MAX_TIMESTAMP_OFFSET, index_entries, new_state
+from compaction.kernels.tables import OUT_ROW
+from compaction.names import CLEAN, INDEX, LOG, TIMEINDEX, TXNINDEX, segment_file
+
+Chunk = memoryview | bytes
+_IOV_MAX = 512
+_COPY_BYTES = 64 << 20
+_ROWS_AT_ONCE = 1 << 16
+
+
+def new_suffix() -> str:
+    """A suffix that no other attempt uses."""
+    return f"{CLEAN}.{uuid.uuid4().hex}"
+
+
+def part_paths(directory: str, base_offset: int, number: int, suffix: str) -> tuple[Path, Path]:
+    """The batches and the rows of a part."""
+    stem = str(Path(directory) / segment_file(base_offset, LOG, f"{suffix}.{number}"))
+    return Path(stem + ".part"), Path(stem + ".rows")
+
+
+class OutputFile:
+    """A file being written, with the mode and owner of another; errors say which file and what to do."""
+
+    def __init__(self, path: Path, like: str) -> None:
+        self.path = path
+        try:
+            stat = os.stat(like)
+            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            os.fchmod(self._fd, stat.st_mode & 0o7777)
+            if (stat.st_uid, stat.st_gid) != (os.geteuid(), os.getegid()):
+                with suppress(PermissionError):
+                    os.fchown(self._fd, stat.st_uid, stat.st_gid)
+        except OSError as error:
+            raise self._refused(error) from error
+
+    def _refused(self, error: OSError) -> StorageError:
+        return StorageError(
+            f"cannot write ({error.strerror})", path=self.path, hint="the log is as it was; make room or mend permissions and run again"
+        )
+
+    def write(self, chunks: Sequence[Chunk]) -> None:
+        """Append the chunks."""
+        try:
+            for first in range(0, len(chunks), _IOV_MAX):
+                pending = [memoryview(chunk) for chunk in chunks[first : first + _IOV_MAX]]
+                while pending:
+                    written = os.writev(self._fd, pending)
+                    while pending and written >= len(pending[0]):
+                        written -= len(pending.pop(0))
+                    if pending:
+                        pending[0] = pending[0][written:]
+        except OSError as error:
+            raise self._refused(error) from error
+
+    def copy_from(self, path: Path) -> None:
+        """Append all of another file, within the kernel."""
+        try:
+            source = os.open(path, os.O_RDONLY)
+            try:
+                while os.sendfile(self._fd, source, None, _COPY_BYTES):
+                    pass
+            finally:
+                os.close(source)
+        except OSError as error:
+            raise self._refused(error) from error
+
+    def close(self, *, sync: bool, mtime_ms: int | None = None) -> None:
+        """Close; with ``sync`` the bytes are on disk afterwards."""
+        try:
+            if mtime_ms is not None:
+                os.utime(self._fd, ns=(mtime_ms * 1_000_000, mtime_ms * 1_000_000))
+            if sync:
+                os.fsync(self._fd)
+        except OSError as error:
+            raise self._refused(error) from error
+        finally:
+            os.close(self._fd)
+
+
+class PartWriter:
+    """One part of an output segment: its batches and their rows, not synced (they do not outlive the run)."""
+
+    def __init__(self, directory: str, base_offset: int, number: int, suffix: str, like: str) -> None:
+        batches, rows = part_paths(directory, base_offset, number, suffix)
+        self._batches, self._rows = OutputFile(batches, like), OutputFile(rows, like)
+
+    def append(self, chunks: Sequence[Chunk], out_rows: NDArray[np.void]) -> None:
+        """Batches (in ``chunks``, back to back) and one ``OUT_ROW`` each."""
+        self._batches.write(chunks)
+        self._rows.write([out_rows.tobytes()])
+
+    def close(self) -> None:
+        """Done."""
+        self._batches.close(sync=False)
+        self._rows.close(sync=False)
+
+
+class SegmentWriter:
+    """One whole output segment.
+
+    :param like: a source segment's log file, whose mode and owner all files get
+    :raises StorageError: the file system refuses
+    """
+
+    def __init__(self, directory: str, base_offset: int, suffix: str, *, index_interval_bytes: int, like: str) -> None:
+        self._directory, self._base_offset, self._suffix = Path(directory), base_offset, suffix
+        self._interval, self._like = index_interval_bytes, like
+        self._log = OutputFile(self._path(LOG), like)
+        self._state = new_state(base_offset)
+        self._offsets: list[NDArray[np.void]] = []
+        self._times: list[NDArray[np.void]] = []
+
+    def _path(self, kind: str) -> Path:
+        return self._directory / segment_file(self._base_offset, kind, self._suffix)
+
+    def __enter__(self) -> SegmentWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if error is not None:
+            with suppress(StorageError):
+                self._log.close(sync=False)
+
+    def append(self, chunks: Sequence[Chunk], out_rows: NDArray[np.void]) -> None:
+        """Batches (in ``chunks``, back to back) and one ``OUT_ROW`` each."""
+        self._log.write(chunks)
+        self._index(out_rows)
+
+    def append_part(self, batches: Path, rows: Path) -> None:
+        """The batches of a part."""
+        self._log.copy_from(batches)
+        with rows.open("rb") as stream:
+            while data := stream.read(_ROWS_AT_ONCE * OUT_ROW.itemsize):
+                self._index(np.frombuffer(data, OUT_ROW))
+
+    def _index(self, out_rows: NDArray[np.void]) -> None:
+        offsets, times = np.empty(len(out_rows), OFFSET_ROW), np.empty(len(out_rows), TIME_ROW)
+        n, m = index_entries(out_rows, self._interval, self._state, offsets, times)
+        if n:
+            self._offsets.append(offsets[:n].copy())
+        if m:
+            self._times.append(times[:m].copy())
+
+    def close(self, mtime_ms: int, aborted_txns: Sequence[AbortedTxn]) -> None:
+        """Write the indexes and see all files to the disk, with the given time of last modification."""
+        if self._state[MAX_TIMESTAMP] > self._state[LAST_TIME_ENTRY]:
+            last = np.array([(self._state[MAX_TIMESTAMP], self._state[MAX_TIMESTAMP_OFFSET])], TIME_ROW)
+            self._times.append(last)
+        offsets = np.concatenate([np.empty(0, OFFSET_ROW), *self._offsets])
+        times = np.concatenate([np.empty(0, TIME_ROW), *self._times])
+        self._log.close(sync=True, mtime_ms=mtime_ms)
+        self._write(INDEX, write_offset_index(offsets, self._base_offset), mtime_ms)
+        self._write(TIMEINDEX, write_time_index(times, self._base_offset), mtime_ms)
+        if aborted_txns:
+            entries = np.array([(0, *txn) for txn in aborted_txns], TXN_ROW)
+            self._write(TXNINDEX, write_txn_index(entries), mtime_ms)
+
+    def _write(self, kind: str, data: bytes, mtime_ms: int) -> None:
+        file = OutputFile(self._path(kind), self._like)
+        file.write([data])
+        file.close(sync=True, mtime_ms=mtime_ms)
