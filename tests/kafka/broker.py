@@ -1,0 +1,191 @@
+"""A real one-node broker on loopback, in its own process, over a log directory that tests own.
+
+A KRaft broker treats the directory of a partition that its metadata does not know as stray and moves it away. To serve
+directories of one's own making, take a log directory whole, ``__cluster_metadata-0`` and ``meta.properties`` included, and
+change the partitions within it (``host_partition``).
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+
+from tests.kafka.gateway import java_executable
+from tests.kafka.jars import LOGGING_CONFIG, require_kafka_classpath
+
+CLUSTER_ID = "b2ZmbGluZS1jbGVhbmVyLQ"
+_STARTED = b"Kafka Server started"
+_JAVA_OPTIONS = ("-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-XX:-UsePerfData")
+
+#: one of everything, no waiting, and no cleaner: what is in the directory is what was produced
+_DEFAULTS = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "controller.listener.names": "CONTROLLER",
+    "inter.broker.listener.name": "PLAINTEXT",
+    "num.network.threads": "1",
+    "num.io.threads": "2",
+    "num.partitions": "1",
+    "offsets.topic.num.partitions": "1",
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.num.partitions": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "share.coordinator.state.topic.num.partitions": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+    "group.initial.rebalance.delay.ms": "0",
+    # after a kill the controller, which is the broker itself, waits this long before it lets the broker in again
+    "broker.session.timeout.ms": "1500",
+    "broker.heartbeat.interval.ms": "300",
+    "auto.create.topics.enable": "false",
+    "log.cleaner.enable": "false",
+    "log.initial.task.delay.ms": "3600000",
+}
+
+
+class BrokerError(RuntimeError):
+    """The broker did not start or stop; the message holds the end of its log."""
+
+
+class Broker:
+    """A running broker. As a context manager it stops cleanly.
+
+    A directory without ``meta.properties`` is formatted first; any other is taken as it is.
+
+    :param log_dir: the broker's only log directory
+    :param overrides: broker properties on top of the ones of this module
+    :raises BrokerError: it ended, or was not up in time
+    """
+
+    def __init__(self, log_dir: Path, overrides: Mapping[str, str] | None = None, *, timeout_s: float = 90) -> None:
+        self.log_dir = log_dir.resolve()
+        self._timeout_s = timeout_s
+        self._classpath = require_kafka_classpath()
+        self._scratch = tempfile.TemporaryDirectory(prefix="kafka-broker-")
+        self._log_path = Path(self._scratch.name) / "broker.log"
+        port, controller_port = _free_ports(2)
+        self.bootstrap = f"127.0.0.1:{port}"
+        self._config = self._write_config(port, controller_port, overrides or {})
+        self.log_dir.mkdir(parents=True, exist_ok=True)
+        if not (self.log_dir / "meta.properties").exists():
+            self._format()
+        self._process = self._start()
+
+    def _write_config(self, port: int, controller_port: int, overrides: Mapping[str, str]) -> Path:
+        own = {
+            "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
+            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
+            "log.dirs": str(self.log_dir),
+        }
+        lines = [f"{name}={value}" for name, value in {**_DEFAULTS, **own, **overrides}.items()]
+        path = Path(self._scratch.name) / "server.properties"
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        return path
+
+    def _command(self, main: str, *arguments: str) -> list[str]:
+        logging = f"-Dlog4j2.configurationFile={LOGGING_CONFIG}"
+        return [java_executable(), *_JAVA_OPTIONS, logging, "-cp", self._classpath, main, *arguments]
+
+    def _format(self) -> None:
+        command = self._command("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(self._config))
+        done = subprocess.run(command, capture_output=True, text=True, timeout=self._timeout_s, check=False)
+        if done.returncode:
+            raise BrokerError(f"format ended with {done.returncode}: {done.stdout}{done.stderr}")
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        with self._log_path.open("wb") as log:
+            process = subprocess.Popen(
+                self._command("kafka.Kafka", str(self._config)), stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+        deadline = time.monotonic() + self._timeout_s
+        while _STARTED not in self._log_path.read_bytes():
+            if process.poll() is not None:
+                raise BrokerError(f"the broker ended with {process.returncode}:\n{self.log_text()[-3000:]}")
+            if time.monotonic() > deadline:
+                process.kill()
+                process.wait()
+                raise BrokerError(f"the broker was not up in {self._timeout_s} s:\n{self.log_text()[-3000:]}")
+            time.sleep(0.05)
+        return process
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether its process lives."""
+        return self._process.poll() is None
+
+    def log_text(self) -> str:
+        """What it has logged: warnings and errors."""
+        return self._log_path.read_text(encoding="utf-8", errors="replace")
+
+    def stop(self) -> None:
+        """A clean shutdown: logs flushed and closed, checkpoints and ``.kafka_cleanshutdown`` written."""
+        if self.running:
+            self._process.send_signal(signal.SIGTERM)
+            try:
+                self._process.wait(timeout=self._timeout_s)
+            except subprocess.TimeoutExpired:
+                self.kill()
+                raise BrokerError(f"no clean stop in {self._timeout_s} s:\n{self.log_text()[-3000:]}") from None
+
+    def kill(self) -> None:
+        """kill -9."""
+        if self.running:
+            self._process.kill()
+        self._process.wait()
+
+    def close(self) -> None:
+        """Stops and removes its scratch files (the log directory stays)."""
+        try:
+            self.stop()
+        finally:
+            self._scratch.cleanup()
+
+    def __enter__(self) -> Broker:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def host_partition(log_dir: Path, source: Path) -> None:
+    """Puts the files of the partition directory ``source`` in the place of the same partition's in a stopped broker's
+    ``log_dir``; the broker's own ``partition.metadata`` stays, since it names the topic that the broker knows.
+
+    Checkpoint entries are left as they are: offsets past the log's end are brought down by the broker when it starts.
+    """
+    target = log_dir / source.name
+    for file in target.iterdir():
+        if file.name != "partition.metadata":
+            file.unlink()
+    for file in source.iterdir():
+        if file.name != "partition.metadata":
+            shutil.copy2(file, target / file.name)
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that were free just now, all held at once so that they differ."""
+    held: list[socket.socket] = []
+    try:
+        for _ in range(count):
+            one = socket.socket()
+            one.bind(("127.0.0.1", 0))
+            held.append(one)
+        return [int(one.getsockname()[1]) for one in held]
+    finally:
+        for one in held:
+            one.close()

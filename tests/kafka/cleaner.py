@@ -1,0 +1,164 @@
+"""Kafka's own ``Cleaner`` on one partition directory, at a fixed time, with the offsets its manager would choose."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.kafka.gateway import Gateway
+from tests.kafka.log import KafkaLog, Opening, remove_deleted
+
+_LOG = "org.apache.kafka.storage.internals.log."
+#: half of ``log.cleaner.io.buffer.size``: one buffer reads, one writes
+_IO_BUFFER_BYTES = 262_144
+_MAX_MESSAGE_BYTES = 1_048_588
+
+
+@dataclass(frozen=True)
+class CleanStats:
+    """``CleanerStats``: what one round read and wrote."""
+
+    bytes_read: int
+    bytes_written: int
+    map_bytes_read: int
+    map_messages_read: int
+    messages_read: int
+    messages_written: int
+    invalid_messages_read: int
+
+
+@dataclass(frozen=True)
+class Selected:
+    """What ``LogCleanerManager`` and ``LogToClean`` say of a log: the dirty range and its share."""
+
+    first_dirty_offset: int
+    first_uncleanable_offset: int
+    force_update_checkpoint: bool
+    clean_bytes: int
+    cleanable_bytes: int
+    max_compaction_delay_ms: int
+
+    @property
+    def ratio(self) -> float:
+        """Dirty bytes over all; Java's 0/0 is ``nan``."""
+        total = self.clean_bytes + self.cleanable_bytes
+        return self.cleanable_bytes / total if total else float("nan")
+
+
+@dataclass(frozen=True)
+class Cleaned:
+    """The outcome of one round: ``end_offset`` is what the checkpoint would move to."""
+
+    selected: Selected
+    end_offset: int
+    stats: CleanStats
+
+
+def select(log: KafkaLog, checkpoint: int | None) -> Selected:
+    """The range to clean, as the cleaner's manager computes it from its ``checkpoint`` entry."""
+    gateway = log.gateway
+    manager = _LOG + "LogCleanerManager"
+    now_ms = log.clock.now_ms
+    offsets = gateway.call_static(manager, "cleanableOffsets", log.java, gateway.some(checkpoint), now_ms)
+    first_dirty, first_uncleanable = offsets.firstDirtyOffset(), offsets.firstUncleanableDirtyOffset()
+    to_clean = gateway.cls(_LOG + "LogToClean")(log.java, first_dirty, first_uncleanable, False)
+    delay = gateway.call_static(manager, "maxCompactionDelay", log.java, first_dirty, now_ms)
+    return Selected(
+        first_dirty,
+        to_clean.firstUncleanableOffset(),
+        offsets.forceUpdateCheckpoint(),
+        to_clean.cleanBytes(),
+        to_clean.cleanableBytes(),
+        delay,
+    )
+
+
+def clean_open_log(
+    log: KafkaLog, checkpoint: int | None, map_bytes: int = 4 << 20, max_message_bytes: int = _MAX_MESSAGE_BYTES
+) -> Cleaned:
+    """Cleans an open log once, whatever its ratio; nothing is done where nothing is dirty.
+
+    ``map_bytes`` is the size of the ``SkimpyOffsetMap``: a small one ends the round early.
+    """
+    gateway = log.gateway
+    selected = select(log, checkpoint)
+    target = gateway.cls(_LOG + "LogToClean")(log.java, selected.first_dirty_offset, selected.first_uncleanable_offset, False)
+    cleaner = gateway.cls(_LOG + "Cleaner")(
+        0,
+        gateway.cls(_LOG + "SkimpyOffsetMap")(map_bytes),
+        _IO_BUFFER_BYTES,
+        max_message_bytes,
+        0.9,
+        _shared(gateway)[0],
+        log.clock.java,
+        _shared(gateway)[1],
+    )
+    outcome = cleaner.doClean(target, log.clock.now_ms)
+    raw = gateway.fields(outcome.getValue())
+    stats = CleanStats(**{name: raw[_camel(name)] for name in CleanStats.__dataclass_fields__})
+    return Cleaned(selected, int(outcome.getKey()), stats)
+
+
+def clean_partition(
+    gateway: Gateway, path: Path, opening: Opening, checkpoint: int | None = None, map_bytes: int = 4 << 20
+) -> Cleaned:
+    """Cleans the partition directory ``path`` in place and leaves what a broker would, once ``.deleted`` files are gone.
+
+    Loading and closing a log also write: a producer snapshot at the log end, the tail of the active segment's time index. Those
+    are taken back, so that only the cleaner's own work differs from before.
+    """
+    before = _Unrelated(path)
+    log = KafkaLog(gateway, path, opening)
+    try:
+        return clean_open_log(log, checkpoint, map_bytes)
+    finally:
+        log.close()
+        before.restore()
+
+
+class _Unrelated:
+    """The files of a partition that cleaning does not concern: active segment, snapshots that were not there, epochs."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._names = {file.name for file in path.iterdir()}
+        bases = sorted(name[:20] for name in self._names if re.fullmatch(r"\d{20}\.log", name))
+        active = [name for name in self._names if bases and name.startswith(bases[-1]) and not name.endswith(".snapshot")]
+        kept = [*active, *(self._names & {"leader-epoch-checkpoint"})]
+        self._kept = {name: ((path / name).read_bytes(), (path / name).stat().st_mtime_ns) for name in kept}
+        self._active_base = bases[-1] if bases else "no segment"
+
+    def restore(self) -> None:
+        remove_deleted(self._path)
+        for file in list(self._path.iterdir()):
+            concerns_load = file.suffix == ".snapshot" or file.name == "leader-epoch-checkpoint"
+            if file.name not in self._names and (concerns_load or file.name.startswith(self._active_base)):
+                file.unlink()
+        for name, (content, mtime_ns) in self._kept.items():
+            file = self._path / name
+            if not file.exists() or file.read_bytes() != content:
+                file.write_bytes(content)
+            os.utime(file, ns=(mtime_ns, mtime_ns))
+
+
+def _camel(name: str) -> str:
+    head, *rest = name.split("_")
+    return head + "".join(part.capitalize() for part in rest)
+
+
+_by_gateway: dict[int, tuple[Any, Any]] = {}
+
+
+def _shared(gateway: Gateway) -> tuple[Any, Any]:
+    """The throttler that never throttles and the check that never aborts."""
+    if id(gateway) not in _by_gateway:
+        system = gateway.cls("org.apache.kafka.common.utils.Time").SYSTEM
+        throttler = gateway.cls("org.apache.kafka.storage.internals.utils.Throttler")(
+            1.0e300, 300, "cleaner-io", "bytes", system
+        )
+        _, never = gateway.answering("java.util.function.Consumer")
+        _by_gateway[id(gateway)] = (throttler, never)
+    return _by_gateway[id(gateway)]

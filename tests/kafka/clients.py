@@ -1,0 +1,194 @@
+"""Kafka's real producer, consumer and admin client, driven in the gateway's JVM."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from tests.kafka.gateway import Gateway
+from tests.kafka.reader import decoded, headers_of
+
+_CLIENTS = "org.apache.kafka.clients."
+_BYTES = "org.apache.kafka.common.serialization.ByteArray"
+_POLL_MS = 200
+_TIMEOUT_S = 60
+
+
+class Consumed(NamedTuple):
+    """A record as a consumer sees it."""
+
+    partition: int
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+
+
+class Clients:
+    """Clients of one broker."""
+
+    def __init__(self, gateway: Gateway, bootstrap: str) -> None:
+        self.gateway = gateway
+        self.bootstrap = bootstrap
+
+    @contextmanager
+    def admin(self) -> Iterator[Any]:
+        """An admin client (``java``), closed at the end."""
+        admin = self.gateway.cls(_CLIENTS + "admin.Admin").create({"bootstrap.servers": self.bootstrap})
+        try:
+            yield admin
+        finally:
+            admin.close()
+
+    def create_topic(self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
+        """Creates a topic with these topic-level settings and awaits it."""
+        new = self.gateway.cls(_CLIENTS + "admin.NewTopic")(topic, partitions, 1)
+        with self.admin() as admin:
+            admin.createTopics([new.configs(dict(config or {}))]).all().get()
+
+    def set_config(self, topic: str, config: Mapping[str, str]) -> None:
+        """Sets topic-level settings."""
+        kinds = self.gateway.cls("org.apache.kafka.common.config.ConfigResource$Type")
+        resource = self.gateway.cls("org.apache.kafka.common.config.ConfigResource")(kinds.TOPIC, topic)
+        entry, change = (self.gateway.cls(_CLIENTS + "admin." + name) for name in ("ConfigEntry", "AlterConfigOp"))
+        set_to = self.gateway.cls(_CLIENTS + "admin.AlterConfigOp$OpType").SET
+        changes = [change(entry(name, value), set_to) for name, value in config.items()]
+        with self.admin() as admin:
+            admin.incrementalAlterConfigs({resource: changes}).all().get()
+
+    def delete_records(self, topic: str, partition: int, before_offset: int) -> None:
+        """Moves a partition's log start offset up."""
+        where = self._partition(topic, partition)
+        # py4j cannot tell its static factory from the accessor of the same name
+        kind = self.gateway.kind(_CLIENTS + "admin.RecordsToDelete")
+        factory = kind.getMethod(
+            "beforeOffset", self.gateway.array("java.lang.Class", [self.gateway.cls("java.lang.Long").TYPE])
+        )
+        before = factory.invoke(None, self.gateway.array("java.lang.Object", [before_offset]))
+        with self.admin() as admin:
+            admin.deleteRecords({where: before}).all().get()
+
+    @contextmanager
+    def producer(self, **config: str) -> Iterator[Producer]:
+        """A producer; names with underscores for dots, e.g. ``compression_type="zstd"``. Flushed and closed at the end."""
+        producer = Producer(self.gateway, self._config(config, "Serializer", _CLIENTS + "producer.KafkaProducer"))
+        try:
+            yield producer
+        finally:
+            producer.close()
+
+    def read_all(self, topic: str, *, committed_only: bool = False) -> list[Consumed]:
+        """Every record of a topic from its beginning to its end (or last stable offset), by partition and offset."""
+        level = "read_committed" if committed_only else "read_uncommitted"
+        with self.consumer(isolation_level=level, auto_offset_reset="earliest") as consumer:
+            partitions = [self._partition(topic, info.partition()) for info in consumer.partitionsFor(topic)]
+            consumer.assign(partitions)
+            ends = {where.partition(): end for where, end in dict(consumer.endOffsets(partitions)).items()}
+            found: list[Consumed] = []
+            consumer.seekToBeginning(partitions)
+            while any(consumer.position(where) < ends[where.partition()] for where in partitions):
+                found += self.poll(consumer)
+        return sorted(found)
+
+    def end_offsets(self, topic: str) -> dict[int, tuple[int, int]]:
+        """Beginning and end offset of each partition."""
+        with self.consumer() as consumer:
+            partitions = [self._partition(topic, info.partition()) for info in consumer.partitionsFor(topic)]
+            begins, ends = dict(consumer.beginningOffsets(partitions)), dict(consumer.endOffsets(partitions))
+        first = {where.partition(): int(offset) for where, offset in begins.items()}
+        return {where.partition(): (first[where.partition()], int(offset)) for where, offset in ends.items()}
+
+    @contextmanager
+    def consumer(self, **config: str) -> Iterator[Any]:
+        """A consumer (``java``), closed at the end; names as for ``producer``."""
+        base = {"enable_auto_commit": "false", "check_crcs": "true", "fetch_max_wait_ms": "20", **config}
+        consumer = self._config(base, "Deserializer", _CLIENTS + "consumer.KafkaConsumer")
+        try:
+            yield consumer
+        finally:
+            consumer.close()
+
+    def poll(self, consumer: Any) -> list[Consumed]:
+        """One poll."""
+        polled = consumer.poll(self.gateway.cls("java.time.Duration").ofMillis(_POLL_MS))
+        if polled.isEmpty():
+            return []
+        records = self.gateway.cls("org.apache.kafka.common.utils.Utils").toList(polled.iterator())
+        return [_consumed(fields) for fields in self.gateway.fields(records)]
+
+    def commit_as_group(self, group: str, topic: str, rounds: int) -> None:
+        """Joins as a consumer group, reads and commits ``rounds`` times one record further: work for ``__consumer_offsets``."""
+        with self.consumer(group_id=group, auto_offset_reset="earliest", max_poll_records="1") as consumer:
+            consumer.subscribe([topic])
+            done = 0
+            for _ in range(rounds + _TIMEOUT_S * 1000 // _POLL_MS):
+                if done == rounds:
+                    return
+                if self.poll(consumer):
+                    consumer.commitSync()
+                    done += 1
+        raise TimeoutError(f"group {group} committed {done} of {rounds} rounds")
+
+    def _config(self, config: Mapping[str, str], serde: str, kind: str) -> Any:
+        named = {name.replace("_", "."): value for name, value in config.items()}
+        both = {f"{part}.{serde.lower()}": _BYTES + serde for part in ("key", "value")}
+        return self.gateway.cls(kind)({"bootstrap.servers": self.bootstrap, **both, **named})
+
+    def _partition(self, topic: str, partition: int) -> Any:
+        return self.gateway.cls("org.apache.kafka.common.TopicPartition")(topic, partition)
+
+
+class Producer:
+    """A ``KafkaProducer`` (``java``)."""
+
+    def __init__(self, gateway: Gateway, java: Any) -> None:
+        self.java = java
+        self._gateway = gateway
+        self._record = gateway.cls(_CLIENTS + "producer.ProducerRecord")
+        self._header = gateway.cls("org.apache.kafka.common.header.internals.RecordHeader")
+
+    def send(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        *,
+        partition: int | None = 0,
+        timestamp: int | None = None,
+        headers: Sequence[tuple[str, bytes | None]] = (),
+    ) -> Any:
+        """Hands a record over; gives the future of its metadata."""
+        made = [self._header(name, content) for name, content in headers]
+        return self.java.send(self._record(topic, partition, timestamp, key, value, made))
+
+    def flush(self) -> None:
+        """Sends what waits and awaits the answers."""
+        self.java.flush()
+
+    @contextmanager
+    def transaction(self, *, commit: bool = True) -> Iterator[None]:
+        """Begins a transaction and commits or aborts it; the producer needs a ``transactional_id``."""
+        self.java.beginTransaction()
+        yield
+        if commit:
+            self.java.commitTransaction()
+        else:
+            self.java.flush()
+            self.java.abortTransaction()
+
+    def close(self) -> None:
+        """Sends what waits and ends."""
+        self.java.close()
+
+
+def _consumed(fields: Mapping[str, Any]) -> Consumed:
+    return Consumed(
+        fields["partition"],
+        fields["offset"],
+        fields["timestamp"],
+        decoded(fields["key"]),
+        decoded(fields["value"]),
+        headers_of(fields["headers"]["headers"]),
+    )

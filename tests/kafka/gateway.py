@@ -1,0 +1,208 @@
+"""One JVM with Kafka on its class path, spoken to through py4j: the classes of Kafka itself, no compiler needed.
+
+A clock and a scheduler that tests control are made in that JVM from method handles, so that Kafka's calls on them never leave
+it: a call on the proxy looks its answer up in a map by the method's name.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import tempfile
+from functools import cached_property
+from typing import IO, Any
+
+from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
+
+from tests.kafka.jars import LOGGING_CONFIG, require_kafka_classpath, spark_home
+
+#: what py4j needs to look into the collections of the JDK, and Kafka to unmap its indexes at once
+_JAVA_OPTIONS = (
+    "-Xmx1g",
+    "-XX:+UseSerialGC",
+    "-XX:-UsePerfData",
+    f"-Dlog4j2.configurationFile={LOGGING_CONFIG}",
+    "--add-opens=java.base/java.util=ALL-UNNAMED",
+    "--add-opens=java.base/java.util.stream=ALL-UNNAMED",
+    "--add-opens=java.base/java.util.concurrent=ALL-UNNAMED",
+    "--add-opens=java.base/java.lang=ALL-UNNAMED",
+    "--add-opens=java.base/java.lang.invoke=ALL-UNNAMED",
+    "--add-opens=java.base/java.lang.reflect=ALL-UNNAMED",
+    "--add-opens=java.base/java.nio=ALL-UNNAMED",
+    "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
+)
+
+
+def java_executable() -> str:
+    """The JVM to run: that of ``JAVA_HOME``, else the one on the path."""
+    home = os.environ.get("JAVA_HOME")
+    return os.path.join(home, "bin", "java") if home else "java"  # noqa: PTH118
+
+
+class Clock:
+    """A ``org.apache.kafka.common.utils.Time`` that stands still until a test moves it.
+
+    ``java`` is the object to hand to Kafka. ``sleep`` returns at once and moves nothing.
+    """
+
+    def __init__(self, gateway: Gateway, now_ms: int) -> None:
+        self._answers, self.java = gateway.answering("org.apache.kafka.common.utils.Time")
+        self.set(now_ms)
+
+    def set(self, now_ms: int) -> None:
+        """Makes it ``now_ms`` milliseconds since the epoch."""
+        self.now_ms = now_ms
+        self._answers.put("milliseconds", now_ms)
+        self._answers.put("hiResClockMs", now_ms)
+        self._answers.put("nanoseconds", now_ms * 1_000_000)
+
+
+class Gateway:
+    """The JVM. ``jvm`` reaches any class by its name; ``cls`` does too, and remembers it."""
+
+    def __init__(self, *more_jars: str) -> None:
+        self.log: IO[bytes] = tempfile.NamedTemporaryFile(prefix="kafka-gateway-", suffix=".log")  # noqa: SIM115
+        jar = next((spark_home() / "jars").glob("py4j-*.jar"))
+        port, token, self._process = launch_gateway(
+            jarpath=str(jar),
+            classpath=require_kafka_classpath(*more_jars),
+            javaopts=list(_JAVA_OPTIONS),
+            die_on_exit=True,
+            redirect_stderr=self.log,
+            java_path=java_executable(),
+            enable_auth=True,
+            return_proc=True,
+        )
+        parameters = GatewayParameters(port=port, auth_token=token, auto_convert=True, auto_field=True)
+        self.java = JavaGateway(gateway_parameters=parameters)
+        self.jvm: Any = self.java.jvm
+        self._classes: dict[str, Any] = {}
+
+    def close(self) -> None:
+        """Ends the JVM."""
+        self.java.shutdown()
+        self._process.stdin.close()
+        self._process.wait(timeout=30)
+        self.log.close()
+
+    def cls(self, name: str) -> Any:
+        """The class of that full name, for its constructors and static methods."""
+        if name not in self._classes:
+            found: Any = self.jvm
+            for part in name.split("."):
+                found = getattr(found, part)
+            self._classes[name] = found
+        return self._classes[name]
+
+    def kind(self, name: str) -> Any:
+        """The ``java.lang.Class`` of that full name."""
+        return self.cls("java.lang.Class").forName(name)
+
+    def array(self, kind: str, items: list[Any]) -> Any:
+        """A Java array of ``items``; ``kind`` is the full name of their class."""
+        made = self.java.new_array(self.cls(kind), len(items))
+        for position, item in enumerate(items):
+            made[position] = item
+        return made
+
+    def some(self, value: int | None) -> Any:
+        """An ``Optional<Long>``: py4j alone would send a small number as an ``Integer``."""
+        if value is None:
+            return self.cls("java.util.Optional").empty()
+        return self.cls("java.util.stream.LongStream").of(value).boxed().findFirst()
+
+    def read_field(self, target: Any, name: str) -> Any:
+        """The value of a field of any visibility."""
+        field = target.getClass().getDeclaredField(name)
+        field.setAccessible(True)
+        return field.get(target)
+
+    def call_static(self, class_name: str, method: str, *arguments: Any) -> Any:
+        """Calls a static method of any visibility; the method's name must be unique in its class."""
+        kind = self.kind(class_name)
+        found = next(m for m in kind.getDeclaredMethods() if m.getName() == method)
+        found.setAccessible(True)
+        return found.invoke(None, self.array("java.lang.Object", list(arguments)))
+
+    def answering(self, interface: str) -> tuple[Any, Any]:
+        """A map and an implementation of ``interface`` whose every method returns the map's value for its name.
+
+        A missing entry is null. Numbers are returned as ``long``.
+        """
+        answers = self.cls("java.util.HashMap")()
+        kind = self.kind(interface)
+        kinds = self.array("java.lang.Class", [kind])
+        handler = self._handler(answers)
+        return answers, self.cls("java.lang.reflect.Proxy").newProxyInstance(kind.getClassLoader(), kinds, handler)
+
+    def _handler(self, answers: Any) -> Any:
+        """An ``InvocationHandler``: (proxy, method, arguments) -> long-if-number(answers.get(method.getName()))."""
+        handles = self.cls("java.lang.invoke.MethodHandles")
+        lookup = handles.lookup()
+        type_of = self.cls("java.lang.invoke.MethodType").methodType
+        anything, text = self.kind("java.lang.Object"), self.kind("java.lang.String")
+        method, number = self.kind("java.lang.reflect.Method"), self.kind("java.lang.Number")
+        many = self.array("java.lang.Object", []).getClass()
+        get = lookup.findVirtual(self.kind("java.util.Map"), "get", type_of(anything, anything)).bindTo(answers)
+        name = lookup.findVirtual(method, "getName", type_of(text)).asType(type_of(anything, method))
+        answer = handles.filterReturnValue(name, get)
+        answer = handles.filterReturnValue(answer, self._longs(handles, lookup, type_of, anything, number))
+        answer = handles.dropArguments(answer, 0, self.array("java.lang.Class", [anything]))
+        answer = handles.dropArguments(answer, 2, self.array("java.lang.Class", [many]))
+        proxies = self.cls("java.lang.invoke.MethodHandleProxies")
+        return proxies.asInterfaceInstance(self.kind("java.lang.reflect.InvocationHandler"), answer)
+
+    def _longs(self, handles: Any, lookup: Any, type_of: Any, anything: Any, number: Any) -> Any:
+        primitive = self.cls("java.lang.Long").TYPE
+        boolean = self.cls("java.lang.Boolean").TYPE
+        widen = lookup.findVirtual(number, "longValue", type_of(primitive)).asType(type_of(anything, anything))
+        is_number = lookup.findVirtual(self.kind("java.lang.Class"), "isInstance", type_of(boolean, anything)).bindTo(number)
+        return handles.guardWithTest(is_number, widen, handles.identity(anything))
+
+    @cached_property
+    def idle_scheduler(self) -> Any:
+        """A ``Scheduler`` that runs nothing: what Kafka leaves for later stays undone (deletions, flushes)."""
+        future_answers, future = self.answering("java.util.concurrent.ScheduledFuture")
+        future_answers.put("cancel", True)
+        answers, scheduler = self.answering("org.apache.kafka.server.util.Scheduler")
+        answers.put("schedule", future)
+        answers.put("scheduleOnce", future)
+        return scheduler
+
+    def running_scheduler(self) -> Any:
+        """A real ``KafkaScheduler``; its ``shutdown()`` awaits what is due and drops what is not."""
+        scheduler = self.cls("org.apache.kafka.server.util.KafkaScheduler")(1)
+        scheduler.startup()
+        return scheduler
+
+    @cached_property
+    def _mapper(self) -> Any:
+        jackson = "com.fasterxml.jackson."
+        mapper = self.cls(jackson + "databind.ObjectMapper")()
+        mapper.registerModule(self.cls(jackson + "datatype.jdk8.Jdk8Module")())
+        access = self.cls(jackson + "annotation.PropertyAccessor")
+        seen = self.cls(jackson + "annotation.JsonAutoDetect$Visibility")
+        mapper.setVisibility(access.ALL, seen.NONE)
+        mapper.setVisibility(access.FIELD, seen.ANY)
+        empty_is_fine = self.cls(jackson + "databind.SerializationFeature").FAIL_ON_EMPTY_BEANS
+        return mapper.disable(empty_is_fine)
+
+    def fields(self, target: Any) -> Any:
+        """All fields of an object or of a list of them, of any visibility, in one call: bytes come as base64 text."""
+        return json.loads(self._mapper.writeValueAsString(target))
+
+    def clock(self, now_ms: int) -> Clock:
+        """A clock that stands at ``now_ms``."""
+        return Clock(self, now_ms)
+
+
+_shared: list[Gateway] = []
+
+
+def shared_gateway() -> Gateway:
+    """One gateway for the whole process, ended with it."""
+    if not _shared:
+        _shared.append(Gateway())
+        atexit.register(_shared[0].close)
+    return _shared[0]

@@ -1,0 +1,103 @@
+"""The class path of Kafka 4.3.0, resolved by Spark's own ``spark.jars.packages`` so that no other build tool is needed.
+
+Spark brings the registry, the cache and the proxies that the user has configured; this module names coordinates only. The
+answer is kept beside Spark's own cache and is used again as long as every jar of it exists.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+from urllib.parse import unquote, urlparse
+
+import pytest
+
+KAFKA = "org.apache.kafka:kafka_2.13:4.3.0"
+#: Kafka's command line tools, the log dump tool among them
+KAFKA_TOOLS = "org.apache.kafka:kafka-tools:4.3.0"
+
+LOGGING_CONFIG = Path(__file__).with_name("log4j2.properties")
+
+#: run by spark-submit: the JVM it talks to was started with the resolved jars as its ``spark.jars``
+_PRINT_JARS = """
+from pyspark.java_gateway import launch_gateway
+print("jars=" + launch_gateway().jvm.java.lang.System.getProperty("spark.jars"))
+"""
+#: of pyspark's jars: the Scala library, which Spark never resolves, a logger for slf4j 2, and the gateway
+_FROM_SPARK = ("scala-library-*.jar", "slf4j-api-2*.jar", "log4j-slf4j2-impl-*.jar", "py4j-*.jar")
+#: Kafka's own slf4j 1 would find no logger; version 2 takes its place
+_LEFT_OUT = "slf4j-api-1"
+
+
+class JarsUnavailableError(RuntimeError):
+    """Spark could not resolve Kafka's jars (no network and an empty cache, most likely)."""
+
+
+def spark_home() -> Path:
+    """The directory of the installed pyspark, which is a complete Spark."""
+    spec = find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise JarsUnavailableError("pyspark is not installed")
+    return Path(spec.origin).parent
+
+
+@lru_cache(maxsize=4)
+def kafka_classpath(*more: str) -> str:
+    """The class path that runs Kafka, quietly, with the further ``more`` coordinates (e.g. ``KAFKA_TOOLS``).
+
+    :raises JarsUnavailableError: Spark could not resolve it
+    """
+    resolved = [jar for jar in _resolve((KAFKA, *more)) if _LEFT_OUT not in jar.name]
+    home = spark_home() / "jars"
+    own = [match for pattern in _FROM_SPARK for match in sorted(home.glob(pattern))]
+    return os.pathsep.join(str(jar) for jar in (*own, *resolved))
+
+
+def require_kafka_classpath(*more: str) -> str:
+    """As ``kafka_classpath``; where it cannot be had the test is skipped with the reason, or fails when ``CI`` is set."""
+    try:
+        return kafka_classpath(*more)
+    except JarsUnavailableError as error:
+        if os.environ.get("CI", "").lower() in ("", "0", "false"):
+            pytest.skip(f"real Kafka is not available: {error}")
+        raise
+
+
+def _resolve(coordinates: tuple[str, ...]) -> list[Path]:
+    known = _memory(coordinates)
+    if known.exists():
+        jars = [Path(line) for line in known.read_text(encoding="utf-8").splitlines()]
+        if jars and all(jar.exists() for jar in jars):
+            return jars
+    jars = _ask_spark(coordinates)
+    known.parent.mkdir(parents=True, exist_ok=True)
+    known.write_text("\n".join(map(str, jars)), encoding="utf-8")
+    return jars
+
+
+def _memory(coordinates: tuple[str, ...]) -> Path:
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    digest = hashlib.sha256(",".join(coordinates).encode()).hexdigest()[:16]
+    return cache / "kafka-test-jars" / f"{digest}.txt"
+
+
+def _ask_spark(coordinates: tuple[str, ...]) -> list[Path]:
+    home = spark_home()
+    with tempfile.TemporaryDirectory() as scratch:
+        script = Path(scratch) / "print_jars.py"
+        script.write_text(_PRINT_JARS, encoding="utf-8")
+        command = [str(home / "bin" / "spark-submit"), "--master", "local[1]"]
+        command += ["--packages", ",".join(coordinates), str(script)]
+        env = dict(os.environ, SPARK_HOME=str(home), PYSPARK_PYTHON=sys.executable, PYSPARK_DRIVER_PYTHON=sys.executable)
+        done = subprocess.run(command, env=env, cwd=scratch, capture_output=True, text=True, timeout=600, check=False)
+    for line in done.stdout.splitlines():
+        if line.startswith("jars="):
+            return [Path(unquote(urlparse(jar).path)) for jar in line.removeprefix("jars=").split(",")]
+    last = [line for line in done.stderr.splitlines() if line.strip()][-3:]
+    raise JarsUnavailableError(f"spark-submit --packages {','.join(coordinates)} gave no jars: {' / '.join(last)}")

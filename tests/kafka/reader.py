@@ -1,0 +1,77 @@
+"""Reading a segment file through Kafka's own classes, compressed batches and all magics included."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tests.kafka.gateway import Gateway
+
+_RECORD = "org.apache.kafka.common.record.internal."
+
+
+class ReadRecord(NamedTuple):
+    """A record as Kafka decodes it; ``headers`` are (name, value) pairs."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+
+
+def kafka_records(gateway: Gateway, segment: Path) -> list[ReadRecord]:
+    """Every record of a ``.log`` file in order, control records included; a damaged batch raises."""
+    opened = gateway.cls(_RECORD + "FileRecords").open(gateway.cls("java.io.File")(str(segment)), False)
+    try:
+        to_list = gateway.cls("org.apache.kafka.common.utils.Utils").toList
+        for batch in to_list(opened.batchIterator()):
+            batch.ensureValid()
+        found = to_list(opened.records().iterator())
+        kind = gateway.kind(_RECORD + "Record")
+        simple = gateway.kind(_RECORD + "SimpleRecord")
+        offsets = gateway.fields(_mapped(gateway, found, kind, "offset", gateway.cls("java.lang.Long").TYPE))
+        rest = gateway.fields(_constructed(gateway, found, kind, simple))
+    finally:
+        opened.close()
+    return [
+        ReadRecord(offset, one["timestamp"], decoded(one["key"]), decoded(one["value"]), headers_of(one["headers"]))
+        for offset, one in zip(offsets, rest, strict=True)
+    ]
+
+
+def decoded(text: str | None) -> bytes | None:
+    """Bytes of a field that ``Gateway.fields`` gave as text."""
+    return None if text is None else base64.b64decode(text)
+
+
+def headers_of(fields: list[dict[str, Any]]) -> tuple[tuple[str, bytes | None], ...]:
+    """Kafka's record headers, whose name and value are decoded only when asked for."""
+    return tuple((_header_name(one), decoded(one["value"] or one["valueBuffer"])) for one in fields)
+
+
+def _header_name(fields: dict[str, Any]) -> str:
+    if fields["key"] is not None:
+        return str(fields["key"])
+    return (decoded(fields["keyBuffer"]) or b"").decode()
+
+
+def _mapped(gateway: Gateway, items: Any, kind: Any, method: str, returns: Any) -> Any:
+    lookup = gateway.cls("java.lang.invoke.MethodHandles").lookup()
+    signature = gateway.cls("java.lang.invoke.MethodType").methodType(returns)
+    return _streamed(gateway, items, lookup.findVirtual(kind, method, signature))
+
+
+def _constructed(gateway: Gateway, items: Any, kind: Any, result: Any) -> Any:
+    lookup = gateway.cls("java.lang.invoke.MethodHandles").lookup()
+    signature = gateway.cls("java.lang.invoke.MethodType").methodType(gateway.cls("java.lang.Void").TYPE, kind)
+    return _streamed(gateway, items, lookup.findConstructor(result, signature))
+
+
+def _streamed(gateway: Gateway, items: Any, handle: Any) -> Any:
+    anything = gateway.kind("java.lang.Object")
+    signature = gateway.cls("java.lang.invoke.MethodType").methodType(anything, anything)
+    proxies = gateway.cls("java.lang.invoke.MethodHandleProxies")
+    function = proxies.asInterfaceInstance(gateway.kind("java.util.function.Function"), handle.asType(signature))
+    return items.stream().map(function).toList()
