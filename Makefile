@@ -1,0 +1,87 @@
+# Builds nothing but an environment in .venv; `make help` lists what there is.
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.SUFFIXES:
+
+# another Spark or Python that the shell is set up for must not get in
+unexport SPARK_HOME SPARK_CONF_DIR PYTHONPATH PYTHONHOME PYSPARK_PYTHON PYSPARK_DRIVER_PYTHON PYSPARK_SUBMIT_ARGS VIRTUAL_ENV
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PYTHONUTF8 := 1
+
+VENV := .venv
+PY := $(VENV)/bin/python
+STEP := .ci/step
+
+# The stamp counts only in the checkout that it was written in and while the environment's Python still starts.
+INSTALLED_FOR := $(shell $(PY) -c pass 2>/dev/null && cat $(VENV)/.installed 2>/dev/null)
+STAMP := $(VENV)/$(if $(findstring |$(CURDIR)|,|$(INSTALLED_FOR)|),.installed,.not-installed)
+SUITES_STAMP := $(STAMP)-suites
+
+# suites that take long or need more than Python, Java and their registries
+MORE := crash or slow or airflow or browser or cluster or s3
+
+SAMPLE := tests/golden/sample-logs.tar.gz
+SAMPLE_AS_OF_MS := 1767225600000
+RUN_DIR := build/run
+RUN_ARGS = --log-dir $(RUN_DIR)/logs --as-of-ms $(SAMPLE_AS_OF_MS) --include-active --report $(RUN_DIR)/report.json
+QUIET := -Dlog4j2.configurationFile=compaction/spark/log4j2.properties
+
+.PHONY: help install run test test-all suites lint bench clean prerequisites
+
+help: ## show this list
+	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/  make \1#\2/p' $(MAKEFILE_LIST) | awk -F'#' '{ printf "%-16s %s\n", $$1, $$2 }'
+
+prerequisites:
+	@.ci/prerequisites >/dev/null
+
+install: $(STAMP) ## make .venv with the project and its tools; nothing when it is up to date
+
+$(STAMP): pyproject.toml constraints.txt | prerequisites
+	@echo "Installing into $(VENV) (the first time a few minutes: Spark is a download of some 450 MB)"
+	@rm -f $(VENV)/.installed*
+	@"$$(.ci/prerequisites)" -m venv --clear $(VENV)
+	@$(PY) -m pip install --quiet --upgrade -c constraints.txt pip
+	@$(PY) -m pip install --quiet -c constraints.txt -e '.[dev]'
+	@printf '%s' '$(CURDIR)' > $(VENV)/.installed
+	@echo "Installed. To use it in this shell: . $(VENV)/bin/activate"
+
+run: $(STAMP) | prerequisites ## compact a copy of the sample logs, and say how to do it with your own
+	@rm -rf $(RUN_DIR) && mkdir -p $(RUN_DIR)/logs
+	@tar -xzf $(SAMPLE) -C $(RUN_DIR)/logs --strip-components=1
+	@echo '$$ spark-submit jobs/compact.py $(RUN_ARGS)'
+	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" SPARK_CONF_DIR=conf SPARK_SUBMIT_OPTS='$(QUIET)' spark-submit jobs/compact.py $(RUN_ARGS)
+	@echo
+	@echo 'The logs in $(RUN_DIR)/logs are compacted now; the figures are in $(RUN_DIR)/report.json too. With your own, of a stopped broker:'
+	@echo
+	@echo '  . $(VENV)/bin/activate'
+	@echo '  spark-submit jobs/compact.py --log-dir /path/to/log-dir --dry-run    # says what would go, writes nothing'
+	@echo '  spark-submit jobs/compact.py --log-dir /path/to/log-dir'
+
+test: $(STAMP) | prerequisites ## run the tests: quick ones, Spark, and conformance with real Kafka
+	@$(STEP) "tests" $(PY) -m pytest -m "not ($(MORE) or benchmark)"
+
+test-all: test suites ## run the tests and the suites that take long or need more, and install what those need
+
+suites: $(SUITES_STAMP) | prerequisites
+	@$(STEP) --may-be-empty "suites: $(MORE)" $(PY) -m pytest -m "($(MORE)) and not benchmark"
+
+$(SUITES_STAMP): $(STAMP)
+	@$(STEP) "install what the suites need" $(PY) -m pip install --quiet -c constraints.txt -e '.[dev,suites]'
+	@$(STEP) "install a browser" $(PY) -m playwright install chromium-headless-shell
+	@touch $(VENV)/.installed-suites
+
+lint: $(STAMP) ## check style, types and layers
+	@$(STEP) "ruff" $(PY) -m ruff check --quiet .
+	@$(STEP) "mypy" $(PY) -m mypy --no-error-summary
+	@$(STEP) "import-linter" $(VENV)/bin/lint-imports --no-logo
+
+bench: $(STAMP) | prerequisites ## measure time and memory
+	@$(STEP) "benchmarks" $(PY) -m pytest -m benchmark -s
+
+clean: ## remove what runs, tests and tools left behind; .venv stays
+	@rm -rf build dist spark-warehouse metastore_db derby.log artifacts .hypothesis
+	@rm -rf .mypy_cache .pytest_cache .ruff_cache .import_linter_cache *.egg-info
+	@find compaction jobs tests -name __pycache__ -type d -prune -exec rm -rf {} +
