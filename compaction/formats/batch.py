@@ -29,6 +29,7 @@ from compaction.formats.checksums import crc32c
 from compaction.formats.codecs import Codec, compress, decompress
 from compaction.formats.errors import FormatError
 from compaction.formats.fields import Buffer
+from compaction.formats.legacy import HEADER_V0, LegacyBatch, parse_legacy
 from compaction.formats.record import (
     NO_SEQUENCE,
     NO_TIMESTAMP,
@@ -203,7 +204,7 @@ def encode_batch(records: Sequence[Record], spec: BatchSpec | None = None) -> by
     payload = compress(spec.codec, encode_records(records, RecordBase(spec.base_offset, base_timestamp)))
     last_offset = records[-1].offset if spec.last_offset is None else spec.last_offset
     max_timestamp = max(record.timestamp for record in records) if append_time is None else append_time
-    return _seal(_header(spec, last_offset, (base_timestamp, max_timestamp), len(records)), payload)
+    return seal_batch(_header(spec, last_offset, (base_timestamp, max_timestamp), len(records)), payload)
 
 
 def end_txn_marker(spec: BatchSpec, timestamp_ms: int, *, commit: bool, coordinator_epoch: int = 0) -> bytes:
@@ -244,13 +245,31 @@ def parse_batch(buf: Buffer, pos: int = 0) -> RecordBatch:
     return RecordBatch(pos, header, memoryview(buf)[pos : pos + size])
 
 
+def iter_batches(buf: Buffer, pos: int = 0, *, torn_tail: bool = False) -> Iterator[RecordBatch | LegacyBatch]:
+    """The batches of any magic from ``pos`` to the end of the buffer; CRCs and records are not looked at.
+
+    :param torn_tail: end without an error where the buffer does, inside a batch
+    :raises FormatError: with the position, for an unknown magic or a length that cannot be
+    """
+    while pos < len(buf):
+        left = len(buf) - pos
+        if torn_tail and (left < HEADER_V0.size or HEADER_V0.get(buf, "size", pos) > left - LOG_OVERHEAD_BYTES):
+            return
+        magic = HEADER_V0.get(buf, "magic", pos)
+        if not 0 <= magic <= MAGIC:
+            raise FormatError(f"unknown magic {magic}", pos)
+        batch = parse_batch(buf, pos) if magic == MAGIC else parse_legacy(buf, pos)
+        yield batch
+        pos += batch.size
+
+
 def _encode_empty(spec: BatchSpec) -> bytes:
     if spec.last_offset is None:
         raise FormatError("a batch without records needs its last offset")
     append_time = spec.log_append_time_ms
     empty = replace(spec, codec=Codec.NONE, delete_horizon_ms=None)
     max_timestamp = spec.max_timestamp_ms if append_time is None else append_time
-    return _seal(_header(empty, spec.last_offset, (NO_TIMESTAMP, max_timestamp), 0), b"")
+    return seal_batch(_header(empty, spec.last_offset, (NO_TIMESTAMP, max_timestamp), 0), b"")
 
 
 def _header(spec: BatchSpec, last_offset: int, timestamps: tuple[int, int], count: int) -> BatchHeader:
@@ -272,7 +291,8 @@ def _header(spec: BatchSpec, last_offset: int, timestamps: tuple[int, int], coun
     )
 
 
-def _seal(header: BatchHeader, payload: bytes) -> bytes:
+def seal_batch(header: BatchHeader, payload: Buffer) -> bytes:
+    """Header and (compressed) records as a batch, length and CRC filled in."""
     out = bytearray(HEADER.pack(header._replace(length=HEADER.size + len(payload) - LOG_OVERHEAD_BYTES)))
     out += payload
     HEADER.put(out, "crc", crc32c(memoryview(out)[CRC_START:]))

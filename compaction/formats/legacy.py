@@ -1,0 +1,295 @@
+"""Messages of magic 0 and 1 and their compressed wrappers.
+
+An entry is an offset, a size and a message: CRC-32 over all that follows it, magic, attributes, timestamp (magic 1 only),
+key and value (int32 length, -1 for null, and bytes). A wrapper is a message whose value is a compressed run of entries; it
+has the offset of its last inner message. Inner offsets are absolute in a wrapper of magic 0 and relative in one of magic 1,
+where the last one lies at the wrapper's offset (a wrapper offset of 0 makes them absolute: some librdkafka versions wrote
+that). The magic of inner messages may differ from their wrapper's. With log append time the wrapper's timestamp is that of
+every inner message of magic 1.
+
+Mirrors ``LegacyRecord`` and ``AbstractLegacyRecordBatch`` (Kafka 4.3.0), which do not look at the CRCs of inner messages
+and end at a torn one without an error. Wrappers are not nested deeper than once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from compaction.formats.batch_header import LOG_APPEND_TIME, LOG_OVERHEAD_BYTES
+from compaction.formats.checksums import crc32
+from compaction.formats.codecs import Codec, compress, decompress
+from compaction.formats.errors import FormatError
+from compaction.formats.fields import Buffer, FieldTable
+from compaction.formats.record import NO_TIMESTAMP, Record
+
+_INT_BYTES = 4
+_LIMIT_BYTES = 2**31 - 1
+
+Longs = npt.NDArray[np.int64]
+
+
+class EntryHeader(NamedTuple):
+    """What magic 0 and 1 have in common before the key."""
+
+    offset: int
+    size: int
+    crc: int
+    magic: int
+    attributes: int
+
+
+class EntryHeaderV1(NamedTuple):
+    """Magic 1 adds the timestamp."""
+
+    offset: int
+    size: int
+    crc: int
+    magic: int
+    attributes: int
+    timestamp: int
+
+
+_COMMON = [
+    ("offset", "i8", "offset; a wrapper has its last message's"),
+    ("size", "i4", "bytes after this field"),
+    ("crc", "u4", "CRC-32 of everything after this field"),
+    ("magic", "i1", "0 or 1"),
+    ("attributes", "i1", "bits 0-2 codec, bit 3 log append time (magic 1)"),
+]
+HEADER_V0 = FieldTable(EntryHeader, _COMMON)
+HEADER_V1 = FieldTable(EntryHeaderV1, [*_COMMON, ("timestamp", "i8", "ms, -1 for none")])
+#: the CRC covers an entry from here
+CRC_START = HEADER_V0.offset("magic")
+_HEADERS = (HEADER_V0, HEADER_V1)
+
+
+@dataclass(frozen=True)
+class LegacyColumns:
+    """The records of one entry as arrays of shape (n,): starts are positions in ``data``, a length of -1 stands for null."""
+
+    data: memoryview
+    offset: Longs
+    timestamp: Longs
+    key_start: Longs
+    key_length: Longs
+    value_start: Longs
+    value_length: Longs
+
+    def __len__(self) -> int:
+        return len(self.offset)
+
+    def take(self, keep: npt.NDArray[np.bool_]) -> LegacyColumns:
+        """The rows where ``keep`` (shape (n,)) is true."""
+        columns = (self.offset, self.timestamp, self.key_start, self.key_length, self.value_start, self.value_length)
+        return LegacyColumns(self.data, *(column[keep] for column in columns))
+
+    def records(self) -> Iterator[Record]:
+        """One value per row."""
+        spans = (self.key_start, self.key_length, self.value_start, self.value_length)
+        for offset, timestamp, *span in zip(*(a.tolist() for a in (self.offset, self.timestamp, *spans)), strict=True):
+            yield Record(offset, timestamp, self._field(span[0], span[1]), self._field(span[2], span[3]))
+
+    def _field(self, start: int, length: int) -> bytes | None:
+        return None if length < 0 else bytes(self.data[start : start + length])
+
+
+@dataclass(frozen=True)
+class LegacyBatch:
+    """One entry in a buffer, plain or wrapper: ``position`` is its byte position there, ``data`` the whole entry.
+
+    ``timestamp`` is the message's own, -1 for magic 0.
+    """
+
+    position: int
+    header: EntryHeader
+    timestamp: int
+    data: memoryview
+
+    @property
+    def size(self) -> int:
+        """Whole size in bytes."""
+        return len(self.data)
+
+    @property
+    def magic(self) -> int:
+        """0 or 1."""
+        return self.header.magic
+
+    @property
+    def last_offset(self) -> int:
+        """Last offset, inclusive. The first one is known only from the records."""
+        return self.header.offset
+
+    @property
+    def codec(self) -> Codec:
+        """Compression; ``CodecError`` for bits that name none. Other than ``NONE`` makes the entry a wrapper."""
+        return Codec.of(self.header.attributes)
+
+    @property
+    def is_log_append_time(self) -> bool:
+        """Is ``timestamp`` the broker's append time?"""
+        return self.magic > 0 and bool(self.header.attributes & LOG_APPEND_TIME)
+
+    @property
+    def computed_crc(self) -> int:
+        """CRC-32 of the bytes that it covers."""
+        return crc32(self.data[CRC_START:])
+
+    def ensure_valid(self) -> None:
+        """``FormatError`` when the stored CRC is not the computed one."""
+        if self.header.crc != self.computed_crc:
+            stored, computed = self.header.crc, self.computed_crc
+            raise FormatError(f"message fails its CRC (stored {stored:#x}, computed {computed:#x})", self.position)
+
+    def columns(self, limit_bytes: int = _LIMIT_BYTES) -> LegacyColumns:
+        """The records as arrays; at most ``limit_bytes`` are decompressed. Positions in errors are positions in the payload.
+
+        :raises FormatError: for an empty, null, nested or ill-formed wrapper, and fields that run past their message
+        """
+        outer = _columns(self.data, np.zeros(1, np.int64))
+        codec = self.codec
+        if codec is Codec.NONE:
+            return outer
+        if codec is Codec.ZSTD:
+            raise FormatError(f"a wrapper of magic {self.magic} cannot use zstd", self.position)
+        if outer.value_length[0] < 0:
+            raise FormatError("compressed wrapper with a null value", self.position)
+        start = int(outer.value_start[0])
+        payload = self.data[start : start + int(outer.value_length[0])]
+        return self._inner(decompress(codec, payload, limit_bytes=limit_bytes, magic=self.magic))
+
+    def records(self, limit_bytes: int = _LIMIT_BYTES) -> Iterator[Record]:
+        """The records one by one, offsets absolute."""
+        return self.columns(limit_bytes).records()
+
+    def _inner(self, payload: memoryview) -> LegacyColumns:
+        starts = _entry_starts(payload)
+        if not len(starts):
+            raise FormatError("compressed wrapper without messages", self.position)
+        inner = _columns(payload, starts)
+        raw = np.frombuffer(payload, np.uint8)
+        nested = raw[starts + HEADER_V0.offset("attributes")] & 0x07 != 0
+        if nested.any():
+            raise FormatError("compressed message inside a wrapper", int(starts[np.argmax(nested)]))
+        if self.is_log_append_time:
+            inner.timestamp[raw[starts + HEADER_V0.offset("magic")] > 0] = self.timestamp
+        if self.magic > 0 and self.last_offset != 0:
+            if self.last_offset < inner.offset[-1]:
+                raise FormatError(f"wrapper at offset {self.last_offset} below its last relative offset {inner.offset[-1]}")
+            inner.offset[:] += self.last_offset - inner.offset[-1]
+        return inner
+
+
+@dataclass(frozen=True)
+class LegacySpec:
+    """How to write messages: each as its own entry, or with a codec in one wrapper.
+
+    ``inner_magic`` defaults to ``magic``; relative offsets count from ``base_offset``, by default the first record's.
+    """
+
+    magic: int = 1
+    codec: Codec = Codec.NONE
+    log_append_time_ms: int | None = None
+    inner_magic: int | None = None
+    base_offset: int | None = None
+
+
+def parse_legacy(buf: Buffer, pos: int = 0) -> LegacyBatch:
+    """The entry of magic 0 or 1 at ``pos``; its CRC and records are not looked at.
+
+    :raises FormatError: for another magic, a size too small for the fields, or one that runs past the buffer
+    """
+    header = HEADER_V0.unpack(buf, pos)
+    if header.magic not in (0, 1):
+        raise FormatError(f"magic {header.magic}, 0 or 1 expected", pos + HEADER_V0.offset("magic"))
+    size = LOG_OVERHEAD_BYTES + header.size
+    if size < _minimum_bytes(header.magic) or size > len(buf) - pos:
+        raise FormatError(f"message size {header.size} does not fit, {len(buf) - pos} bytes left", pos)
+    timestamp = HEADER_V1.get(buf, "timestamp", pos) if header.magic else NO_TIMESTAMP
+    return LegacyBatch(pos, header, timestamp, memoryview(buf)[pos : pos + size])
+
+
+def encode_legacy(records: Sequence[Record], spec: LegacySpec | None = None) -> bytes:
+    """Entries as ``MemoryRecordsBuilder`` writes them for old magics; headers and sequences of records are not written."""
+    spec = LegacySpec() if spec is None else spec
+    inner_magic = spec.magic if spec.inner_magic is None else spec.inner_magic
+    append_time = spec.log_append_time_ms
+    relative = spec.magic > 0 and spec.codec is not Codec.NONE
+    base = (records[0].offset if spec.base_offset is None else spec.base_offset) if relative else 0
+    stamped = [r if append_time is None else r._replace(timestamp=append_time) for r in records]
+    flags = LOG_APPEND_TIME if append_time is not None else 0
+    entries = b"".join(_encode_entry(r._replace(offset=r.offset - base), inner_magic, flags) for r in stamped)
+    if spec.codec is Codec.NONE:
+        return entries
+    largest = max(record.timestamp for record in stamped)
+    wrapper = Record(records[-1].offset, largest, None, compress(spec.codec, entries, magic=spec.magic))
+    return _encode_entry(wrapper, spec.magic, flags | spec.codec)
+
+
+def _minimum_bytes(magic: int) -> int:
+    return _HEADERS[magic].size + 2 * _INT_BYTES
+
+
+def _encode_entry(record: Record, magic: int, attributes: int) -> bytes:
+    fields = b"".join(
+        (-1 if field is None else len(field)).to_bytes(_INT_BYTES, "big", signed=True) + (field or b"")
+        for field in (record.key, record.value)
+    )
+    size = _HEADERS[magic].size + len(fields) - LOG_OVERHEAD_BYTES
+    if magic > 0:
+        head = HEADER_V1.pack(EntryHeaderV1(record.offset, size, 0, magic, attributes, record.timestamp))
+    else:
+        head = HEADER_V0.pack(EntryHeader(record.offset, size, 0, magic, attributes & ~LOG_APPEND_TIME))
+    out = bytearray(head + fields)
+    HEADER_V0.put(out, "crc", crc32(memoryview(out)[CRC_START:]))
+    return bytes(out)
+
+
+def _entry_starts(payload: memoryview) -> Longs:
+    starts = []
+    pos, end = 0, len(payload)
+    while end - pos >= LOG_OVERHEAD_BYTES:
+        size = HEADER_V0.get(payload, "size", pos)
+        if size < _minimum_bytes(0) - LOG_OVERHEAD_BYTES:
+            raise FormatError(f"message of {size} bytes", pos)
+        if size > end - pos - LOG_OVERHEAD_BYTES:
+            break
+        starts.append(pos)
+        pos += LOG_OVERHEAD_BYTES + size
+    return np.array(starts, np.int64)
+
+
+def _columns(data: memoryview, starts: Longs) -> LegacyColumns:
+    """Rows for the entries at ``starts``, with offsets and timestamps as stored."""
+    raw = np.frombuffer(data, np.uint8)
+    ends = starts + LOG_OVERHEAD_BYTES + _gather(raw, starts + HEADER_V0.offset("size"), 4)
+    magic = raw[starts + HEADER_V0.offset("magic")]
+    _refuse(magic > 1, starts, "message of unknown magic")
+    first = magic > 0
+    header_bytes = np.where(first, HEADER_V1.size, HEADER_V0.size)
+    _refuse(starts + header_bytes + 2 * _INT_BYTES > ends, starts, "message too short for its fields")
+    timestamp = np.full(len(starts), NO_TIMESTAMP, np.int64)
+    timestamp[first] = _gather(raw, starts[first] + HEADER_V1.offset("timestamp"), 8)
+    key_start = starts + header_bytes + _INT_BYTES
+    key_length = np.maximum(_gather(raw, key_start - _INT_BYTES, 4), -1)
+    value_start = key_start + np.maximum(key_length, 0) + _INT_BYTES
+    _refuse(value_start > ends, starts, "message whose key runs past its end")
+    value_length = np.maximum(_gather(raw, value_start - _INT_BYTES, 4), -1)
+    _refuse(value_start + value_length > ends, starts, "message whose value runs past its end")
+    return LegacyColumns(data, _gather(raw, starts, 8), timestamp, key_start, key_length, value_start, value_length)
+
+
+def _gather(raw: npt.NDArray[np.uint8], positions: Longs, width: int) -> Longs:
+    """The big-endian signed integers of ``width`` bytes at ``positions``."""
+    chunks = np.ascontiguousarray(raw[positions[:, None] + np.arange(width)])
+    return chunks.view(f">i{width}")[:, 0].astype(np.int64)
+
+
+def _refuse(bad: npt.NDArray[np.bool_], starts: Longs, what: str) -> None:
+    if bad.any():
+        raise FormatError(what, int(starts[np.argmax(bad)]))

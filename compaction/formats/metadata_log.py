@@ -1,0 +1,170 @@
+"""Topic and broker configuration out of a KRaft metadata log: ``__cluster_metadata-0`` segments and ``.checkpoint`` snapshots.
+
+Records are values of data batches: unsigned varints frame version (1), type and version, then the message, whose strings
+are compact (unsigned varint length + 1, 0 for null) and which ends in tagged fields. Of the types, those that name a topic,
+remove one or set a configuration count; records between a begin and an end of a metadata transaction count when it ends and
+not when it is aborted. Mirrors ``AbstractApiMessageSerde``, ``ConfigurationControlManager.replay`` and ``TopicsImage``
+(Kafka 4.3.0).
+
+The log says nothing of the high watermark: records that were never committed are taken too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from compaction.formats.batch import RecordBatch, iter_batches
+from compaction.formats.checkpoints import topic_id_text
+from compaction.formats.errors import FormatError
+from compaction.formats.fields import Buffer
+from compaction.formats.varint import decode_unsigned
+
+_FRAME_VERSION = 1
+_VERSION = 0
+_UUID_BYTES = 16
+
+# record types
+_TOPIC = 2
+_CONFIG = 4
+_REMOVE_TOPIC = 9
+_BEGIN_TRANSACTION = 23
+_END_TRANSACTION = 24
+_ABORT_TRANSACTION = 25
+_WANTED = frozenset((_TOPIC, _CONFIG, _REMOVE_TOPIC, _BEGIN_TRANSACTION, _END_TRANSACTION, _ABORT_TRANSACTION))
+
+# resource types of configuration records
+_TOPIC_RESOURCE = 2
+_BROKER_RESOURCE = 4
+
+#: the broker name under which defaults of the whole cluster stand
+CLUSTER_DEFAULT = ""
+
+
+class MetadataRecord(NamedTuple):
+    """A framed record: its type, version and message bytes."""
+
+    type: int
+    version: int
+    message: memoryview
+
+
+@dataclass
+class ClusterConfigs:
+    """What the log says so far. Keys of ``brokers`` are node ids as text, ``CLUSTER_DEFAULT`` for all of them."""
+
+    topics: dict[str, dict[str, str]] = field(default_factory=dict)
+    topic_ids: dict[str, str] = field(default_factory=dict)
+    brokers: dict[str, dict[str, str]] = field(default_factory=dict)
+    _open: list[MetadataRecord] | None = None
+
+    def read(self, buf: Buffer, *, first_offset: int = 0) -> None:
+        """Apply the records of a segment or a snapshot, in order; a torn batch at the end is left out.
+
+        :param first_offset: leave out batches that end before (those that an earlier snapshot covers)
+        :raises FormatError: for damaged batches or records, with a position
+        """
+        for batch in iter_batches(buf, torn_tail=True):
+            if not isinstance(batch, RecordBatch):
+                raise FormatError(f"metadata batch of magic {batch.magic}", batch.position)
+            if batch.is_control or batch.last_offset < first_offset:
+                continue
+            batch.ensure_valid()
+            for record in batch.records():
+                self._accept(parse_record(record.value or b""))
+
+    def _accept(self, record: MetadataRecord) -> None:
+        if record.type not in _WANTED:
+            return
+        if record.version != _VERSION:
+            raise FormatError(f"metadata record of type {record.type} has version {record.version}, {_VERSION} expected")
+        if record.type == _BEGIN_TRANSACTION:
+            self._open = []
+        elif record.type in (_END_TRANSACTION, _ABORT_TRANSACTION):
+            finished, self._open = self._open or [], None
+            for held in finished if record.type == _END_TRANSACTION else ():
+                self._apply(held)
+        elif self._open is not None:
+            self._open.append(record)
+        else:
+            self._apply(record)
+
+    def _apply(self, record: MetadataRecord) -> None:
+        appliers: dict[int, Callable[[memoryview], None]] = {
+            _TOPIC: self._topic,
+            _REMOVE_TOPIC: self._remove_topic,
+            _CONFIG: self._config,
+        }
+        appliers[record.type](record.message)
+
+    def _topic(self, message: memoryview) -> None:
+        name, pos = _string(message, 0)
+        self.topic_ids[name or ""] = _uuid(message, pos)
+
+    def _remove_topic(self, message: memoryview) -> None:
+        topic_id = _uuid(message, 0)
+        for name in [name for name, known in self.topic_ids.items() if known == topic_id]:
+            del self.topic_ids[name]
+            self.topics.pop(name, None)
+
+    def _config(self, message: memoryview) -> None:
+        if not len(message):
+            raise FormatError("empty configuration record")
+        resource, pos = _string(message, 1)
+        key, pos = _string(message, pos)
+        value, _ = _string(message, pos)
+        owners = {_TOPIC_RESOURCE: self.topics, _BROKER_RESOURCE: self.brokers}.get(message[0])
+        if owners is None or resource is None or key is None:
+            return
+        configs = owners.setdefault(resource, {})
+        if value is None:
+            configs.pop(key, None)
+        else:
+            configs[key] = value
+        if not configs:
+            del owners[resource]
+
+
+def read_cluster_configs(buffers: Iterable[Buffer]) -> ClusterConfigs:
+    """Configuration after all of ``buffers``: at most one snapshot, then segments in offset order."""
+    configs = ClusterConfigs()
+    for buf in buffers:
+        configs.read(buf)
+    return configs
+
+
+def topic_configs(buffers: Iterable[Buffer]) -> dict[str, dict[str, str]]:
+    """Configuration of the topics only, as ``read_cluster_configs`` gives it."""
+    return read_cluster_configs(buffers).topics
+
+
+def parse_record(value: Buffer) -> MetadataRecord:
+    """The frame of a metadata record; ``FormatError`` for one that is no such."""
+    frame, pos = decode_unsigned(value, 0)
+    if frame != _FRAME_VERSION:
+        raise FormatError(f"metadata record with frame version {frame}, {_FRAME_VERSION} expected")
+    kind, pos = decode_unsigned(value, pos)
+    version, pos = decode_unsigned(value, pos)
+    return MetadataRecord(kind, version, memoryview(value)[pos:])
+
+
+def _string(message: memoryview, pos: int) -> tuple[str | None, int]:
+    start = pos
+    length, pos = decode_unsigned(message, pos)
+    if length == 0:
+        return None, pos
+    raw = bytes(message[pos : pos + length - 1])
+    if len(raw) < length - 1:
+        raise FormatError("metadata record ends inside a string", start)
+    try:
+        return raw.decode("utf-8"), pos + length - 1
+    except UnicodeDecodeError:
+        raise FormatError("metadata record with a string that is not UTF-8", start) from None
+
+
+def _uuid(message: memoryview, pos: int) -> str:
+    raw = bytes(message[pos : pos + _UUID_BYTES])
+    if len(raw) < _UUID_BYTES:
+        raise FormatError("metadata record ends inside an id", pos)
+    return topic_id_text(raw)

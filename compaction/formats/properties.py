@@ -1,0 +1,125 @@
+"""Java ``.properties`` files, with the line of every entry: a broker's ``server.properties`` and ``meta.properties``.
+
+The rules are those of ``java.util.Properties.load``: ``#`` and ``!`` start a comment line, an odd number of backslashes at
+the end of a line joins the next one without its leading blanks, the key ends at the first ``=``, ``:`` or blank that is not
+escaped, blanks around the separator do not count, ``\\t \\n \\r \\f \\uXXXX`` are escapes and before any other character a
+backslash is dropped. A later entry of the same key wins. Java reads the file as Latin-1.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from compaction.errors import ConfigError, CorruptLogError
+
+_LINE_END = re.compile(r"\r\n|\r|\n")
+_BLANKS = " \t\f"
+_SEPARATORS = "=:"
+_COMMENTS = ("#", "!")
+_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_HEX = re.compile(r"[0-9A-Fa-f]{4}")
+_META_VERSIONS = {"0": "broker.id", "1": "node.id"}
+
+
+class Property(NamedTuple):
+    """One entry; ``line`` is the number of the line that it starts on, from 1."""
+
+    key: str
+    value: str
+    line: int
+
+
+class MetaProperties(NamedTuple):
+    """``meta.properties``: what the log directory belongs to; ``None`` for what the file does not say."""
+
+    version: int
+    cluster_id: str | None
+    node_id: int | None
+    directory_id: str | None
+
+
+def parse_properties(text: str, source: object) -> list[Property]:
+    """The entries in file order; ``ConfigError`` with source and line for a broken ``\\uXXXX``."""
+    entries = []
+    for line, logical in _logical_lines(text):
+        end = _key_end(logical)
+        value = logical[end:].lstrip(_BLANKS)
+        if value.startswith(tuple(_SEPARATORS)):
+            value = value[1:].lstrip(_BLANKS)
+        try:
+            entries.append(Property(_unescape(logical[:end]), _unescape(value), line))
+        except ValueError as error:
+            raise ConfigError(f"line {line}: {error}", path=source) from None
+    return entries
+
+
+def parse_meta_properties(text: str, source: object) -> MetaProperties:
+    """Mirrors ``MetaProperties.Builder`` (Kafka 4.3.0); ``CorruptLogError`` for an unknown version or a bad node id."""
+    values = as_dict(parse_properties(text, source))
+    version = values.get("version", "0")
+    if version not in _META_VERSIONS:
+        raise CorruptLogError(f"version {version!r} is not known", path=source)
+    node_id = values.get(_META_VERSIONS[version])
+    if node_id is not None and not re.fullmatch(r"[+-]?[0-9]+", node_id):
+        raise CorruptLogError(f"{_META_VERSIONS[version]}: {node_id!r} is no integer", path=source)
+    return MetaProperties(
+        int(version), values.get("cluster.id"), None if node_id is None else int(node_id), values.get("directory.id")
+    )
+
+
+def as_dict(entries: Iterable[Property]) -> dict[str, str]:
+    """Values by key, the last entry of a key wins."""
+    return {entry.key: entry.value for entry in entries}
+
+
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Number of the first line and the joined text of every entry."""
+    parts, first = "", 0
+    for number, natural in enumerate(_LINE_END.split(text), start=1):
+        line = natural.lstrip(_BLANKS)
+        if not parts:
+            if not line or line.startswith(_COMMENTS):
+                continue
+            first = number
+        backslashes = len(line) - len(line.rstrip("\\"))
+        if backslashes % 2:
+            parts += line[:-1]
+            continue
+        yield first, parts + line
+        parts = ""
+    if parts:
+        yield first, parts
+
+
+def _key_end(line: str) -> int:
+    escaped = False
+    for pos, char in enumerate(line):
+        if not escaped and char in _SEPARATORS + _BLANKS:
+            return pos
+        escaped = char == "\\" and not escaped
+    return len(line)
+
+
+def _unescape(text: str) -> str:
+    if "\\" not in text:
+        return text
+    out = []
+    pos = 0
+    while pos < len(text):
+        char = text[pos]
+        pos += 1
+        if char == "\\":
+            char = text[pos : pos + 1]
+            pos += 1
+            if char == "u":
+                digits = text[pos : pos + 4]
+                if not _HEX.fullmatch(digits):
+                    raise ValueError(f"malformed \\uxxxx in {text!r}")
+                char = chr(int(digits, 16))
+                pos += 4
+            else:
+                char = _ESCAPES.get(char, char)
+        out.append(char)
+    return "".join(out)
