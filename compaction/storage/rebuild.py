@@ -1,0 +1,135 @@
+"""Builds the indexes of a segment from its batches.
+
+Mirrors ``LogSegment.recover`` (Kafka 4.3.0): an offset index entry (last offset, position) for a batch that starts more than
+``index.interval.bytes`` after the last entry's batch; with it a time index entry when the largest timestamp grew; one more time
+index entry at the end. A transaction index entry for every abort marker that ends a transaction which is open by then.
+
+Difference: a batch that fails its CRC in a closed segment is an error; Kafka truncates the log there.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from compaction.cleaning.model import AbortedTxn, Segment
+from compaction.cleaning.producers import CompletedTxn
+from compaction.errors import CorruptLogError
+from compaction.formats import indexes
+from compaction.kernels.tables import ABORT
+from compaction.names import INDEX, LOG, TIMEINDEX, TXNINDEX, segment_file
+from compaction.storage.durable import replace_file
+from compaction.storage.filesystem import FileSystem, join
+from compaction.storage.read_log import MarkerReader, ReadOptions, replay_producers
+from compaction.storage.scan import Rows, SegmentScan
+from compaction.storage.segments import LONG_MAX, NO_TIMESTAMP
+
+#: Kafka's default of ``index.interval.bytes``
+INDEX_INTERVAL_BYTES = 4096
+_HINT = "restore this segment from a replica or a backup"
+
+
+class IndexBuilder:
+    """Gathers the offset and time index entries of one segment; positions are those of the rows given."""
+
+    def __init__(self, base_offset: int, interval_bytes: int = INDEX_INTERVAL_BYTES) -> None:
+        self._base_offset = base_offset
+        self._interval_bytes = interval_bytes
+        self._offsets: list[tuple[int, int]] = []
+        self._times: list[tuple[int, int]] = []
+        self._last_entry = 0
+        self._largest = (NO_TIMESTAMP, base_offset)
+
+    def add(self, rows: Rows) -> None:
+        """Take the next batches, ``BATCH_ROW``, (n,)."""
+        positions, lasts = rows["position"], rows["last_offset"]
+        stamps = np.concatenate(([self._largest[0]], rows["max_timestamp"]))
+        owners = np.concatenate(([self._largest[1]], lasts))
+        largest = np.maximum.accumulate(stamps)
+        grew = np.concatenate(([True], largest[1:] > largest[:-1]))
+        holder = owners[np.maximum.accumulate(np.where(grew, np.arange(len(stamps)), 0))]
+        at = int(np.searchsorted(positions, self._last_entry + self._interval_bytes, side="right"))
+        while at < len(rows):
+            self._last_entry = int(positions[at])
+            self._offsets.append((int(lasts[at]), self._last_entry))
+            self._add_time(int(largest[at + 1]), int(holder[at + 1]))
+            at = int(np.searchsorted(positions, self._last_entry + self._interval_bytes, side="right"))
+        self._largest = (int(largest[-1]), int(holder[-1]))
+
+    def finish(self) -> tuple[bytes, bytes]:
+        """The bytes of the offset and the time index."""
+        self._add_time(*self._largest)
+        offsets = np.array(self._offsets, indexes.OFFSET_ROW)
+        times = np.array(self._times, indexes.TIME_ROW)
+        return (
+            indexes.write_offset_index(offsets, self._base_offset),
+            indexes.write_time_index(times, self._base_offset),
+        )
+
+    def _add_time(self, timestamp: int, offset: int) -> None:
+        if timestamp > (self._times[-1][0] if self._times else NO_TIMESTAMP):
+            self._times.append((timestamp, offset))
+
+
+def rebuild_indexes(
+    fs: FileSystem, log_path: str, base_offset: int, *, active: bool, interval_bytes: int = INDEX_INTERVAL_BYTES
+) -> None:
+    """Write a segment's offset and time index anew; each is replaced whole, with the log's mode, owner and mtime.
+
+    :raises CorruptLogError: a batch is damaged, or a closed segment ends within one
+    """
+    path = join(log_path, segment_file(base_offset, LOG))
+    scan = SegmentScan(fs.view(path), check_crc=True)
+    builder = IndexBuilder(base_offset, interval_bytes)
+    for rows in scan:
+        builder.add(rows)
+    damage = scan.damage() or (None if active or scan.complete else "closed segment ends within a batch")
+    if damage is not None:
+        raise CorruptLogError(damage, path=path, position=scan.position, hint=_HINT)
+    for kind, data in zip((INDEX, TIMEINDEX), builder.finish(), strict=True):
+        write_like_log(fs, log_path, base_offset, kind, data)
+
+
+def rebuild_txn_index(fs: FileSystem, log_path: str, segments: tuple[Segment, ...], base_offset: int) -> int:
+    """Write a segment's transaction index anew, from the newest snapshot before it and the batches since: entries written.
+
+    Without any aborted transaction there is no file, as Kafka has it.
+
+    :raises CorruptLogError: a control batch cannot be read
+    """
+    earlier = tuple(segment for segment in segments if segment.base_offset < base_offset)
+    options = ReadOptions(now_ms=0, producer_id_expiration_ms=LONG_MAX)
+    states = replay_producers(fs, log_path, earlier, (-1, base_offset), options)
+    path = join(log_path, segment_file(base_offset, LOG))
+    data = fs.view(path)
+    marker_at = MarkerReader(data, path).at
+    done: list[CompletedTxn] = []
+    for rows in SegmentScan(data):
+        control = np.flatnonzero((rows["attributes"] & 0x20) != 0)
+        for part in np.split(rows, control + 1):
+            states.append(part, marker_at)
+            done.extend(states.flush())
+    entries = [txn.index_entry() for txn in done if txn.aborted]
+    _write_txn_index(fs, log_path, base_offset, entries)
+    return len(entries)
+
+
+def has_abort_marker(fs: FileSystem, log_path: str, base_offset: int) -> bool:
+    """Whether a segment holds an abort marker; headers only."""
+    scan = SegmentScan(fs.view(join(log_path, segment_file(base_offset, LOG))))
+    return any(bool((rows["control_type"] == ABORT).any()) for rows in scan)
+
+
+def write_like_log(fs: FileSystem, log_path: str, base_offset: int, kind: str, data: bytes) -> None:
+    """Replace one of a segment's files, with the log's mode, owner and mtime."""
+    log = fs.stat(join(log_path, segment_file(base_offset, LOG)))
+    mtime_ns = None if log is None else log.mtime_ns
+    replace_file(fs, join(log_path, segment_file(base_offset, kind)), data, like=log, mtime_ns=mtime_ns)
+
+
+def _write_txn_index(fs: FileSystem, log_path: str, base_offset: int, entries: list[AbortedTxn]) -> None:
+    if entries:
+        data = indexes.write_txn_index(np.array(entries, indexes.TXN_ROW))
+        write_like_log(fs, log_path, base_offset, TXNINDEX, data)
+    else:
+        fs.unlink(join(log_path, segment_file(base_offset, TXNINDEX)))
+        fs.fsync_dir(log_path)

@@ -1,0 +1,237 @@
+"""Brings a log into order before a run: what an earlier run or a broker left half done is finished or undone.
+
+Mirrors ``LogLoader.removeTempFilesAndCollectSwapFiles``, ``load`` and ``loadSegmentFiles`` (Kafka 4.3.0):
+
+1. a swap with a journal is finished, group by group, as far as its sources are those that the journal recorded
+2. without a journal: ``.swap`` files at or above the lowest ``.clean`` or ``.cleaned`` one are undone, as long as what they
+   would replace is still there; other complete ones are finished: segments from their base up to their next offset become
+   ``.deleted`` and ``.swap`` is stripped
+3. ``.clean``, ``.cleaned``, ``.deleted`` and ``.tmp`` files are removed
+4. segments whose offsets overflow are split; missing, stale or broken indexes are built anew
+
+Differences: the torn tail of the active segment stays (a broker cuts it off when it loads the log, and until then it may tell
+something to someone); a damaged closed segment is an error, where a broker truncates it and removes every segment after it.
+A dry run calls this with an ``OverlayFileSystem``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from compaction.cleaning.model import Segment
+from compaction.errors import CorruptLogError
+from compaction.names import (
+    CLEAN,
+    DELETED,
+    LOG,
+    SEGMENT_KINDS,
+    SWAP,
+    TXNINDEX,
+    parse_segment_file,
+    segment_file,
+)
+from compaction.storage.discover import LogLocation
+from compaction.storage.durable import TMP
+from compaction.storage.filesystem import FileSystem, join
+from compaction.storage.journal import JOURNAL, Journal, JournalGroup, read_journal, remove_journal
+from compaction.storage.read_log import snapshots
+from compaction.storage.rebuild import INDEX_INTERVAL_BYTES, has_abort_marker, rebuild_indexes, rebuild_txn_index
+from compaction.storage.scan import SegmentScan
+from compaction.storage.segments import SegmentState, inspect_segment, segment_bases
+from compaction.storage.split import split_segment
+from compaction.storage.swap import discard_unfinished, finish_group, finish_round, is_unfinished, mark_deleted, remove_deleted
+
+
+@dataclass
+class RecoveryReport:
+    """What recovery did, a line each, for the log; empty when everything was in order."""
+
+    actions: list[str] = field(default_factory=list)
+    torn_tail_bytes: int = 0
+
+
+def recover_log(
+    fs: FileSystem, location: LogLocation, *, index_interval_bytes: int = INDEX_INTERVAL_BYTES
+) -> RecoveryReport:
+    """Recover one log; to be called with the lock held and before the log dir's checkpoints are read.
+
+    :raises CorruptLogError: a closed segment is damaged, or a swap can neither be finished nor undone
+    :raises StorageError: the file system refused; the next run goes on from there
+    """
+    report = RecoveryReport()
+    path = location.path
+    journal = read_journal(fs, path)
+    if journal is not None:
+        _resume(fs, location, journal, report)
+    elif fs.stat(join(path, JOURNAL)) is not None:
+        remove_journal(fs, path)
+    _settle_swaps(fs, path, report)
+    _sweep(fs, path, report)
+    _mend_segments(fs, path, index_interval_bytes, report)
+    return report
+
+
+def _resume(fs: FileSystem, location: LogLocation, journal: Journal, report: RecoveryReport) -> None:
+    for group in journal.groups:
+        if not _resumable(fs, location.path, group):
+            report.actions.append("gave up the rest of an earlier swap: its sources have changed since")
+            discard_unfinished(fs, location.path)
+            remove_journal(fs, location.path)
+            return
+        finish_group(fs, location.path, group)
+    finish_round(fs, location, journal)
+    report.actions.append(f"finished an earlier swap of {len(journal.groups)} segments")
+
+
+def _resumable(fs: FileSystem, path: str, group: JournalGroup) -> bool:
+    """Whether the group's output is whole, wherever its files are, and what is left of its sources is as recorded."""
+    base = group.base_offset
+    at_clean = [kind for kind in group.kinds if _is_there(fs, path, base, kind, CLEAN)]
+    untouched = LOG in at_clean
+    if untouched and len(at_clean) < len(group.kinds):
+        return False
+    if not untouched and at_clean and not _is_there(fs, path, base, LOG, SWAP):
+        return False
+    suffix = CLEAN if untouched else SWAP if _is_there(fs, path, base, LOG, SWAP) else ""
+    output = fs.stat(join(path, segment_file(base, LOG, suffix)))
+    if output is None or output.size != group.size_bytes:
+        return False
+    for source in group.sources:
+        if source.base_offset == base and not suffix:
+            continue
+        found = fs.stat(join(path, segment_file(source.base_offset, LOG)))
+        if found is None:
+            if untouched:
+                return False
+        elif (found.size, found.mtime_ns) != (source.size_bytes, source.mtime_ns):
+            return False
+    return True
+
+
+def _settle_swaps(fs: FileSystem, path: str, report: RecoveryReport) -> None:
+    """Finish or undo ``.swap`` files that no journal speaks of."""
+    parsed = [(name, file) for name in fs.listdir(path) if (file := parse_segment_file(name)) is not None]
+    swaps = sorted({file.base_offset for _, file in parsed if file.suffix == SWAP})
+    unfinished = min((file.base_offset for name, file in parsed if is_unfinished(name)), default=None)
+    # descending, as they were made: what is undone last is what decides
+    for base in reversed(swaps):
+        scan = _scan_swap(fs, path, base)
+        if scan is None:
+            continue
+        suspect = not scan.complete or (unfinished is not None and base >= unfinished)
+        if suspect and _sources_remain(fs, path, base, scan.next_offset or base):
+            _undo(fs, path, base)
+            report.actions.append(f"undid an unfinished swap at offset {base}")
+        elif not scan.complete:
+            name = join(path, segment_file(base, LOG, SWAP))
+            raise CorruptLogError(scan.error or "segment ends within a batch", path=name, position=scan.position)
+    for base in swaps:
+        if any(_is_there(fs, path, base, kind, SWAP) for kind in SEGMENT_KINDS):
+            _finish_swap(fs, path, base)
+            report.actions.append(f"finished an earlier swap at offset {base}")
+
+
+def _finish_swap(fs: FileSystem, path: str, base: int) -> None:
+    scan = _scan_swap(fs, path, base)
+    if scan is not None:
+        end = base if scan.next_offset is None else scan.next_offset
+        for other in segment_bases(fs, path):
+            if base < other < end:
+                mark_deleted(fs, path, other)
+        mark_deleted(fs, path, base, SEGMENT_KINDS)
+        fs.fsync_dir(path)
+    elif not _is_there(fs, path, base, LOG, ""):
+        _undo(fs, path, base)
+        return
+    for kind in SEGMENT_KINDS:
+        if _is_there(fs, path, base, kind, SWAP):
+            fs.rename(join(path, segment_file(base, kind, SWAP)), join(path, segment_file(base, kind)))
+            fs.fsync_dir(path)
+
+
+def _undo(fs: FileSystem, path: str, base: int) -> None:
+    """Remove ``.swap`` files, the log last: an index left alone would be taken for the last step of a swap."""
+    for kind in reversed(SEGMENT_KINDS):
+        fs.unlink(join(path, segment_file(base, kind, SWAP)))
+        fs.fsync_dir(path)
+
+
+def _scan_swap(fs: FileSystem, path: str, base: int) -> SegmentScan | None:
+    """The walk over a ``.log.swap``, ``None`` where only indexes are ``.swap``."""
+    if not _is_there(fs, path, base, LOG, SWAP):
+        return None
+    return SegmentScan(fs.view(join(path, segment_file(base, LOG, SWAP)))).finish()
+
+
+def _sources_remain(fs: FileSystem, path: str, base: int, end: int) -> bool:
+    """Whether the segments that a swap of ``[base, end)`` replaces are still there: they go in ascending order."""
+    below = [other for other in segment_bases(fs, path) if other <= base]
+    if not below:
+        return False
+    if below[-1] == base:
+        return True
+    scan = SegmentScan(fs.view(join(path, segment_file(below[-1], LOG)))).finish()
+    return scan.next_offset is not None and scan.next_offset >= end
+
+
+def _sweep(fs: FileSystem, path: str, report: RecoveryReport) -> None:
+    removed = discard_unfinished(fs, path)
+    for name in fs.listdir(path):
+        file = parse_segment_file(name)
+        if name == JOURNAL + TMP or (file is not None and file.suffix == TMP):
+            fs.unlink(join(path, name))
+            removed += 1
+    if removed:
+        report.actions.append(f"removed {removed} unfinished files")
+    if any(name.endswith(DELETED) for name in fs.listdir(path)):
+        report.actions.append(f"removed {remove_deleted(fs, path)} bytes of deleted segments")
+
+
+def _mend_segments(fs: FileSystem, path: str, interval_bytes: int, report: RecoveryReport) -> None:
+    bases = segment_bases(fs, path)
+    states: list[SegmentState] = []
+    for base in bases:
+        active = base == bases[-1]
+        state = inspect_segment(fs, path, base, active=active, index_interval_bytes=interval_bytes)
+        if state.overflows:
+            pieces = split_segment(fs, path, state.segment, interval_bytes)
+            report.actions.append(f"split the overflowing segment {base} into {len(pieces)}")
+            states.extend(inspect_segment(fs, path, piece, active=active) for piece in pieces)
+            continue
+        if state.index_problem is not None:
+            rebuild_indexes(fs, path, base, active=active, interval_bytes=interval_bytes)
+            report.actions.append(f"rebuilt the indexes of segment {base}: {state.index_problem}")
+        report.torn_tail_bytes = state.torn_bytes
+        states.append(state)
+    if report.torn_tail_bytes:
+        report.actions.append(f"passed over {report.torn_tail_bytes} bytes after the last whole batch")
+    _mend_txn_indexes(fs, path, states, report)
+
+
+def _mend_txn_indexes(fs: FileSystem, path: str, states: list[SegmentState], report: RecoveryReport) -> None:
+    segments = tuple(state.segment for state in states)
+    missing = {base for base in (s.base_offset for s in segments) if not _is_there(fs, path, base, TXNINDEX, "")}
+    suspects = _without_clean_record(fs, path, segments) & missing if missing else set()
+    for state in states:
+        base = state.segment.base_offset
+        if state.txn_problem is None and not (base in suspects and has_abort_marker(fs, path, base)):
+            continue
+        entries = rebuild_txn_index(fs, path, segments, base)
+        if entries or state.txn_problem is not None:
+            why = state.txn_problem or f"{TXNINDEX} is missing"
+            report.actions.append(f"rebuilt the transaction index of segment {base}: {why}")
+
+
+def _without_clean_record(fs: FileSystem, path: str, segments: tuple[Segment, ...]) -> set[int]:
+    """Segments that may hold abort markers: all but those at whose end a snapshot knows of no producer with transactions."""
+    quiet = {
+        offset
+        for offset, entries in snapshots(fs, path)
+        if all(entry.coordinator_epoch < 0 and entry.current_txn_first_offset < 0 for entry in entries)
+    }
+    ends = [segment.base_offset for segment in segments[1:]] + [segments[-1].next_offset]
+    return {segment.base_offset for segment, end in zip(segments, ends, strict=True) if end not in quiet}
+
+
+def _is_there(fs: FileSystem, path: str, base_offset: int, kind: str, suffix: str) -> bool:
+    return fs.stat(join(path, segment_file(base_offset, kind, suffix))) is not None
