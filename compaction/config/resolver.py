@@ -1,8 +1,8 @@
 """Which value is in effect, where several sources give one.
 
 The rule, strongest first: ``--set``; TOML ``[topics."name"]``; the topic's configuration in the log directory's metadata log;
-for internal topics that it does not know, the configuration that a broker creates them with; TOML ``[broker]``; broker
-properties; Kafka's default.
+for internal topics that it does not know, the configuration that a broker creates them with; TOML ``[broker]``; the broker's
+dynamic configuration in the metadata log; broker properties; Kafka's default.
 
 1. Within one of these, a topic-level name goes before its broker-level synonyms, and those go in Kafka's order
    (``log.retention.ms`` before ``.minutes`` before ``.hours``; Kafka: ``ServerTopicConfigSynonyms``).
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 from compaction.config.broker_entries import BROKER_ENTRIES
@@ -45,17 +46,21 @@ _BROKER_ATTRIBUTES = {
 class Resolver:
     """Resolves configuration from what the sources say.
 
-    ``metadata`` holds the configurations found in a log directory's metadata log, by topic.
+    ``metadata`` holds the configurations of topics found in a log directory's metadata log, ``metadata_broker`` that of its
+    broker: what it sets for all brokers, overlaid with what it sets for this one.
     """
 
     sets: tuple[Setting, ...] = ()
     tomls: tuple[TomlSettings, ...] = ()
     properties: tuple[Setting, ...] = ()
     metadata: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    metadata_broker: Mapping[str, str] = field(default_factory=dict)
 
-    def with_metadata(self, metadata: Mapping[str, Mapping[str, str]]) -> Resolver:
-        """The same sources, with the topic configurations of another log directory."""
-        return replace(self, metadata=metadata)
+    def with_metadata(
+        self, topics: Mapping[str, Mapping[str, str]], broker: Mapping[str, str] = MappingProxyType({})
+    ) -> Resolver:
+        """The same sources, with what the metadata log of another log directory says."""
+        return replace(self, metadata=topics, metadata_broker=dict(broker))
 
     def with_sets(self, sets: Iterable[Setting]) -> Resolver:
         """The same sources, with further ``--set`` values that go before those there are."""
@@ -97,12 +102,14 @@ class Resolver:
 
     def _broker_layers(self) -> list[_Layer]:
         from_toml = [setting for toml in self.tomls for setting in toml.broker]
-        return [_by_name(self.sets), _by_name(from_toml), _by_name(self.properties)]
+        dynamic = _from_metadata(self.metadata_broker, BROKER_ENTRIES, Source(Origin.METADATA_BROKER))
+        return [_by_name(self.sets), _by_name(from_toml), _by_name(dynamic), _by_name(self.properties)]
 
     def _topic_layers(self, name: str) -> list[_Layer]:
         sets, *below = self._broker_layers()
         from_toml = [setting for toml in self.tomls for setting in toml.topics.get(name, ())]
-        own = _from_metadata(self.metadata[name], name) if self.metadata.get(name) else self._of_internal(name)
+        known = self.metadata.get(name)
+        own = _from_metadata(known, TOPIC_ENTRIES, Source(Origin.METADATA, name)) if known else self._of_internal(name)
         return [sets, _by_name(from_toml), _by_name(own), *below]
 
     def _of_internal(self, topic: str) -> list[Setting]:
@@ -146,12 +153,11 @@ def _by_name(settings: Iterable[Setting]) -> _Layer:
     return {setting.name: setting for setting in settings}
 
 
-def _from_metadata(configs: Mapping[str, str], topic: str) -> list[Setting]:
-    """A topic's own configuration; names that Kafka 4.3.0 does not know are left over from other versions and ignored."""
-    source = Source(Origin.METADATA)
-    where = f"topic {topic}, metadata log: "
-    known = ((name, text) for name, text in configs.items() if name in TOPIC_ENTRIES)
-    return [Setting(name, TOPIC_ENTRIES[name].read(text, path=None, where=where), source) for name, text in known]
+def _from_metadata(configs: Mapping[str, str], entries: Mapping[str, Entry], source: Source) -> list[Setting]:
+    """What a metadata log sets; names that Kafka 4.3.0 does not know are left over from other versions and ignored."""
+    where = f"topic {source.key}, metadata log: " if source.origin is Origin.METADATA else "broker, metadata log: "
+    known = ((name, text) for name, text in configs.items() if name in entries)
+    return [Setting(name, entries[name].read(text, path=None, where=where), source) for name, text in known]
 
 
 def _topic_setting(entry: Entry, layers: list[_Layer]) -> Setting:

@@ -27,6 +27,7 @@ class Origin(enum.Enum):
     METADATA = "the topic's configuration in the metadata log"
     INTERNAL = "Kafka's own configuration of this internal topic"
     TOML_BROKER = "TOML [broker] table"
+    METADATA_BROKER = "the broker's configuration in the metadata log"
     PROPERTIES = "broker properties"
     DEFAULT = "Kafka's default"
 
@@ -98,14 +99,13 @@ def read_sets(arguments: Iterable[str]) -> tuple[Setting, ...]:
 def read_properties(entries: Sequence[Property], path: str) -> tuple[Setting, ...]:
     """The settings of a broker's ``server.properties`` that Kafka 4.3.0 knows.
 
-    A ``${provider:…}`` reference cannot be looked up here: it is an error where the value matters and skipped elsewhere.
+    Of several entries of one name the last counts. A ``${provider:…}`` reference cannot be looked up here: it is an error where
+    the value matters and skipped elsewhere.
 
     :raises ConfigError: a bad value
     """
     settings = []
-    for entry in entries:
-        if not is_broker_name(entry.key):
-            continue
+    for entry in {entry.key: entry for entry in entries if is_broker_name(entry.key)}.values():
         source = Source(Origin.PROPERTIES, entry.key, path, entry.line)
         if "${" in entry.value:
             if entry.key in BROKER_ENTRIES:

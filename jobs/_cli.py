@@ -1,0 +1,276 @@
+"""What the commands share: options, the checks that make a call wrong, errors as one line, and the exit codes.
+
+Exit codes: 0 done, or nothing to do; 1 at least one log failed, the others are done; 2 the call is wrong, nothing was touched.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import re
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from compaction.config import Resolver, TomlSettings, read_properties, read_sets, read_toml
+from compaction.config.sources import Setting
+from compaction.errors import CompactionError, UsageError
+from compaction.formats.properties import parse_properties
+from compaction.names import CLUSTER_METADATA_TOPIC
+from compaction.report import LogStatus, RunReport, print_report
+from compaction.storage.discover import Selector, check_log_dirs, discover
+from compaction.storage.filesystem import LocalFileSystem
+from compaction.storage.textfiles import check_writable, read_text, resolved, write_text
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FAILED = 1
+USAGE = 2
+INTERRUPTED = 130
+
+CONFIGURATION_HELP = """\
+configuration:
+  Topic-level names (cleanup.policy, segment.bytes, min.cleanable.dirty.ratio,
+  delete.retention.ms, ...) and broker-level names (log.segment.bytes,
+  log.cleaner.dedupe.buffer.size, ...) are those of Kafka 4.3.0. The strongest source wins:
+
+    1. --set KEY=VALUE, for every selected topic
+    2. TOML [topics."name"]
+    3. the topic's configuration in the log directory's own KRaft metadata log; for internal
+       topics that it does not know, what a broker creates them with
+    4. TOML [broker]
+    5. the broker's dynamic configuration in that metadata log
+    6. a broker's server.properties
+    7. Kafka's defaults
+
+  An unknown name in --set or TOML, and a bad value anywhere, is an error. Names in
+  server.properties that Kafka does not know are ignored, as a broker does.
+"""
+
+EXIT_HELP = """\
+exit status:
+  0  done, or nothing to do
+  1  at least one log failed and was left as it was; the others are done
+  2  the call is wrong (option, configuration, no such directory, a live broker holds
+     the lock); nothing was touched
+"""
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are raised instead of printed with the usage text."""
+
+    def __init__(self, description: str, epilog: str) -> None:
+        super().__init__(
+            description=description,
+            epilog=epilog,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message, hint=f"see {self.prog} --help")
+
+
+def add_selectors(parser: argparse.ArgumentParser) -> None:
+    """The options that choose logs."""
+    group = parser.add_argument_group("which logs")
+    group.add_argument(
+        "--log-dir",
+        metavar="DIR",
+        nargs="+",
+        action="extend",
+        required=True,
+        help="log directories at rest: a stopped broker's log.dirs, a backup, an export; may be repeated",
+    )
+    group.add_argument(
+        "--topic",
+        metavar="REGEX",
+        nargs="+",
+        action="extend",
+        default=[],
+        help="only topics whose whole name matches one of these regular expressions; may be repeated",
+    )
+    group.add_argument(
+        "--partition", metavar="TOPIC-N", nargs="+", action="extend", default=[],
+        help="only these partitions, in addition to those of --topic; each must exist; may be repeated",
+    )  # fmt: skip
+
+
+def add_configuration(parser: argparse.ArgumentParser) -> None:
+    """The options that give configuration."""
+    group = parser.add_argument_group("configuration")
+    group.add_argument(
+        "--config",
+        metavar="FILE",
+        nargs="+",
+        action="extend",
+        default=[],
+        help="a broker's server.properties, or TOML (name ends in .toml); may be repeated, later files win",
+    )
+    group.add_argument(
+        "--set",
+        metavar="KEY=VALUE",
+        nargs="+",
+        action="extend",
+        default=[],
+        dest="sets",
+        help="a topic-level or broker-level setting that goes before all others; may be repeated",
+    )
+    group.add_argument(
+        "--as-of-ms", metavar="MS", type=_milliseconds, default=None,
+        help="the present for every rule, milliseconds since the epoch, so that a run can be repeated exactly (default: now)",
+    )  # fmt: skip
+
+
+def add_run_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+    """The options that say how to run; returns their group, for a command to add its own."""
+    group = parser.add_argument_group("how to run")
+    group.add_argument("--dry-run", action="store_true", help="find out and report the same figures, write nothing")
+    group.add_argument("--report", metavar="FILE", default=None, help="write a report in JSON (schema_version 1)")
+    group.add_argument("--verbose", action="store_true", help="log each step, and show stack traces with errors")
+    return group
+
+
+def _milliseconds(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,18}", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time in milliseconds since the epoch")
+    return int(text)
+
+
+def as_of_ms(arguments: argparse.Namespace) -> int:
+    """The run's present, milliseconds: the one place where a job asks the clock."""
+    given: int | None = arguments.as_of_ms
+    return time.time_ns() // 1_000_000 if given is None else given
+
+
+def read_resolver(arguments: argparse.Namespace) -> Resolver:
+    """All configuration that the call gives.
+
+    :raises UsageError: a file cannot be read
+    :raises ConfigError: an unknown name or a bad value, with file, line and key
+    """
+    tomls: list[TomlSettings] = []
+    settings: list[Setting] = []
+    for path in arguments.config:
+        if path.lower().endswith(".toml"):
+            tomls.append(read_toml(read_text(path), path))
+        else:
+            # a broker reads its properties as Latin-1, as java.util.Properties does
+            settings += read_properties(parse_properties(read_text(path, "latin-1"), path), path)
+    resolver = Resolver(read_sets(arguments.sets), tuple(tomls), tuple(settings))
+    resolver.broker()
+    return resolver
+
+
+def read_selector(arguments: argparse.Namespace) -> Selector:
+    """The logs that the call asks for.
+
+    :raises UsageError: a bad pattern, a bad partition name, or the metadata log
+    """
+    selector = Selector.parse(arguments.topic, arguments.partition)
+    if any(each.topic == CLUSTER_METADATA_TOPIC for each in selector.partitions):
+        raise UsageError(f"--partition: {CLUSTER_METADATA_TOPIC} is never touched", hint="a broker prunes it by snapshots")
+    return selector
+
+
+def read_log_dirs(arguments: argparse.Namespace, selector: Selector) -> tuple[str, ...]:
+    """The log directories, absolute, each once. Those of an object store (``s3a://…``) are left for the run to check.
+
+    :raises UsageError: one is missing, no directory, a single partition or inside another; a partition that does not exist
+    """
+    remote = tuple(path for path in arguments.log_dir if _is_remote(path))
+    files = LocalFileSystem()
+    local = check_log_dirs(files, [path for path in arguments.log_dir if not _is_remote(path)])
+    for path in local:
+        outer = next((other for other in local if other != path and _is_inside(path, other)), None)
+        if outer is not None:
+            raise UsageError(f"--log-dir: it lies inside {outer}, which is given too", path=path, hint="give one of them")
+    if not remote:
+        discover(files, local, selector)
+    return local + remote
+
+
+def check_output_dir(output_dir: str | None, log_dirs: Sequence[str]) -> str | None:
+    """The place for the cleaned logs, absolute.
+
+    :raises UsageError: it is, holds or lies inside a log directory
+    """
+    if output_dir is None or _is_remote(output_dir):
+        return output_dir
+    place = resolved(output_dir)
+    for log_dir in log_dirs:
+        if _is_inside(place, log_dir) or _is_inside(log_dir, place):
+            raise UsageError(
+                f"--output-dir overlaps the log directory {log_dir}", path=output_dir, hint="choose a place outside of it"
+            )
+    return place
+
+
+def _is_remote(path: str) -> bool:
+    return re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", path) is not None
+
+
+def _is_inside(path: str, other: str) -> bool:
+    """Whether a path is another one or lies below it."""
+    return Path(path).is_relative_to(other)
+
+
+def start_session(name: str) -> SparkSession:
+    """The Spark session of a job; its Python workers find this package where the driver does, installed or not."""
+    from compaction.spark.session import build_session
+
+    spark = build_session(name)
+    environment = spark.sparkContext.environment
+    root = str(Path(__file__).resolve().parent.parent)
+    environment["PYTHONPATH"] = os.pathsep.join(path for path in (root, environment.get("PYTHONPATH")) if path)
+    return spark
+
+
+def finish(report: RunReport, report_file: str | None) -> int:
+    """Shows and writes a report; the exit code of the run."""
+    print_report(report, sys.stdout)
+    for log in report.logs:
+        if log.status is LogStatus.FAILED:
+            print_error(f"{log.name}: {log.reason}")
+    if report_file is not None:
+        write_text(report_file, report.to_json())
+    return report.exit_code
+
+
+def print_error(text: str) -> None:
+    """One line on standard error."""
+    print(f"error: {' '.join(text.split())}", file=sys.stderr)
+
+
+def run_command(parser: Parser, argv: Sequence[str] | None, body: Callable[[argparse.Namespace], int]) -> int:
+    """Parses the options and runs a command's body; whatever goes wrong becomes one line and an exit code."""
+    given = list(sys.argv[1:] if argv is None else argv)
+    verbose = "--verbose" in given
+    logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    try:
+        arguments = parser.parse_args(given)
+        if getattr(arguments, "report", None) is not None:
+            check_writable(arguments.report)
+        return body(arguments)
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 0
+    except KeyboardInterrupt:
+        print_error("interrupted; a later run takes up what this one left")
+        return INTERRUPTED
+    except Exception as error:
+        if verbose:
+            traceback.print_exc()
+        print_error(_text_of(error))
+        return USAGE if isinstance(error, UsageError) else FAILED
+
+
+def _text_of(error: Exception) -> str:
+    if isinstance(error, CompactionError):
+        return error.describe()
+    first_line = next((line for line in str(error).splitlines() if line.strip()), "no message")
+    return f"{type(error).__name__}: {first_line}; run again with --verbose for the stack trace"
