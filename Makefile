@@ -74,9 +74,11 @@ $(SUITES_STAMP): $(STAMP)
 	@touch $(VENV)/.installed-suites
 
 lint: $(STAMP) ## check style, types and layers
-	@$(STEP) "ruff" $(PY) -m ruff check --quiet .
-	@$(STEP) "mypy" $(PY) -m mypy --no-error-summary
-	@$(STEP) "import-linter" $(VENV)/bin/lint-imports --no-logo
+	@status=0; \
+	$(STEP) "ruff" $(PY) -m ruff check --quiet . || status=1; \
+	$(STEP) "mypy" $(PY) -m mypy --no-error-summary || status=1; \
+	$(STEP) "import-linter" $(VENV)/bin/lint-imports --no-logo || status=1; \
+	exit $$status
 
 bench: $(STAMP) | prerequisites ## measure time and memory
 	@$(STEP) "benchmarks" $(PY) -m pytest -m benchmark -s

@@ -23,7 +23,7 @@ COMMANDS = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command that ``argv`` (the process's arguments when ``None``) names; returns its exit code, 2 for a wrong call."""
+    """Runs the command that ``argv`` names (``None``: the process's arguments); returns its exit code, 2 for a wrong call."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments:
         print(_usage(), file=sys.stderr)
