@@ -25,18 +25,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compaction.cleaning.model import AbortedTxn, ProducerEntry
-from compaction.formats.varint import decode_varint, decode_varlong
+from compaction.formats.batch import parse_batch, parse_control_record
+from compaction.formats.batch_header import CONTROL, TRANSACTIONAL
 from compaction.kernels.tables import ABORT, COMMIT
 
 Rows = NDArray[np.void]
 
 NONE = -1
-_TRANSACTIONAL = 0x10
-_LOG_APPEND_TIME = 0x08
-_HEADER_SIZE = 61
-_BASE_TIMESTAMP_AT = 27
-_MAX_TIMESTAMP_AT = 35
-_ATTRIBUTES_AT = 21
 _MAX_SEQUENCE = 2**31 - 1
 #: below this many batches a plain loop is faster than array operations
 _SHORT_RUN = 48
@@ -68,19 +63,9 @@ def read_end_txn_marker(batch: bytes | memoryview) -> EndTxnMarker:
 
     :raises FormatError: the record is not what the format says
     """
-    head = bytes(batch)
-    attributes = int.from_bytes(head[_ATTRIBUTES_AT : _ATTRIBUTES_AT + 2], "big")
-    _, at = decode_varint(head, _HEADER_SIZE)
-    delta, at = decode_varlong(head, at + 1)
-    _, at = decode_varint(head, at)
-    key_length, at = decode_varint(head, at)
-    value_length, at = decode_varint(head, at + key_length)
-    timestamp_at = _MAX_TIMESTAMP_AT if attributes & _LOG_APPEND_TIME else _BASE_TIMESTAMP_AT
-    timestamp = int.from_bytes(head[timestamp_at : timestamp_at + 8], "big", signed=True)
-    if not attributes & _LOG_APPEND_TIME:
-        timestamp += delta
-    epoch = int.from_bytes(head[at + 2 : at + 6], "big", signed=True) if value_length >= 6 else NONE
-    return EndTxnMarker(epoch, timestamp)
+    record = next(parse_batch(batch).records())
+    epoch = parse_control_record(record).coordinator_epoch
+    return EndTxnMarker(NONE if epoch is None else epoch, record.timestamp)
 
 
 @dataclass
@@ -140,7 +125,7 @@ class ProducerStates:
         mine = rows[(rows["producer_id"] >= 0) & (rows["magic"] >= 2)]
         if not len(mine):
             return
-        control = (mine["attributes"] & 0x20) != 0
+        control = (mine["attributes"] & CONTROL) != 0
         start = 0
         for at in [*np.flatnonzero(control).tolist(), len(mine)]:
             self._append_data(mine[start:at])
@@ -217,7 +202,7 @@ class ProducerStates:
         update.take_epoch(int(row["producer_epoch"]))
         update.batch = _Batch(_last_sequence(int(row["base_sequence"]), last - first), last, last - first)
         update.last_timestamp_ms = int(row["max_timestamp"])
-        if row["attributes"] & _TRANSACTIONAL and update.txn_first_offset < 0:
+        if row["attributes"] & TRANSACTIONAL and update.txn_first_offset < 0:
             update.txn_first_offset = first
             self._started.append((first, producer_id))
 
@@ -255,7 +240,7 @@ def _first_and_last(rows: Rows) -> NDArray[np.int64]:
     """Of a run without control batches, the rows that decide: each producer's last batch and first transactional one."""
     ids = rows["producer_id"]
     _, from_end = np.unique(ids[::-1], return_index=True)
-    transactional = np.flatnonzero(rows["attributes"] & _TRANSACTIONAL)
+    transactional = np.flatnonzero(rows["attributes"] & TRANSACTIONAL)
     _, first = np.unique(ids[transactional], return_index=True)
     chosen: NDArray[np.int64] = np.union1d(len(rows) - 1 - from_end, transactional[first])
     return chosen

@@ -15,6 +15,7 @@ from compaction.cleaning.model import AbortedTxn, Segment
 from compaction.cleaning.producers import CompletedTxn
 from compaction.errors import CorruptLogError
 from compaction.formats import indexes
+from compaction.formats.batch_header import CONTROL
 from compaction.kernels.tables import ABORT
 from compaction.names import INDEX, LOG, TIMEINDEX, TXNINDEX, segment_file
 from compaction.storage.durable import replace_file
@@ -104,7 +105,7 @@ def rebuild_txn_index(fs: FileSystem, log_path: str, segments: tuple[Segment, ..
     marker_at = MarkerReader(data, path).at
     done: list[CompletedTxn] = []
     for rows in SegmentScan(data):
-        control = np.flatnonzero((rows["attributes"] & 0x20) != 0)
+        control = np.flatnonzero((rows["attributes"] & CONTROL) != 0)
         for part in np.split(rows, control + 1):
             states.append(part, marker_at)
             done.extend(states.flush())
