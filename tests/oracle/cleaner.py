@@ -170,7 +170,10 @@ class _Cleaning:
             self.map.latest_offset = following - 1
 
     def _map_segment(self, segment: NaiveSegment, txns: CleanedTransactions) -> bool:
-        """Whether the map was full."""
+        """Whether the map was full.
+
+        Bytes are counted when all are read: Kafka counts them per read, which is here a whole segment.
+        """
         start = self.round.first_dirty_offset
         first_position = segment.position_of(start)
         for batch in segment.batches:
@@ -185,7 +188,7 @@ class _Cleaning:
                 return True
             if batch.last_offset >= start:
                 self.map.latest_offset = batch.last_offset
-            self.stats.map_bytes_read += len(batch.raw)
+        self.stats.map_bytes_read += len(segment.log) - first_position
         return False
 
     def _map_batch(self, batch: NaiveBatch, start: int) -> bool:

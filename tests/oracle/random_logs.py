@@ -89,7 +89,7 @@ class _Writer:
             return
         candidates = list(self.log.open_txns) or [self.rng.randrange(self.flavour.producers)]
         producer = self.rng.choice(candidates if self.rng.random() < 0.9 else list(range(self.flavour.producers)))
-        how = Batching(epoch=self.log.epoch_of(producer) + (self.rng.random() < 0.15))
+        how = Batching(epoch=self.log.epoch_of(producer) + (self.rng.random() < 0.3))
         kind = self.rng.choice([ABORT, COMMIT])
         self.log.marker(producer, kind, how, timestamp=self.now_ms)
 
