@@ -178,6 +178,10 @@ class Producer:
             self.java.flush()
             self.java.abortTransaction()
 
+    def vanish(self) -> None:
+        """Ends at once, as a crashed process does: what waits is lost, an open transaction stays open."""
+        self.java.close(self._gateway.cls("java.time.Duration").ZERO)
+
     def close(self) -> None:
         """Sends what waits and ends."""
         self.java.close()

@@ -1,0 +1,17 @@
+"""A broker's log directory, written by a real Kafka 4.3.0 and never cleaned but for one topic; see ``make_sample``."""
+
+from __future__ import annotations
+
+import tarfile
+from pathlib import Path
+
+SAMPLE = Path(__file__).with_name("sample-logs.tar.gz")
+#: the one directory at the top of the archive
+SAMPLE_ROOT = "kafka-logs"
+
+
+def unpack_sample(destination: Path) -> Path:
+    """Unpacks the sample into ``destination``, modification times kept; gives the log directory."""
+    with tarfile.open(SAMPLE) as archive:
+        archive.extractall(destination, filter="data")
+    return destination / SAMPLE_ROOT
