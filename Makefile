@@ -70,7 +70,7 @@ suites: $(SUITES_STAMP) | prerequisites
 
 $(SUITES_STAMP): $(STAMP)
 	@$(STEP) "install what the suites need" $(PY) -m pip install --quiet -c constraints.txt -e '.[dev,suites]'
-	@$(STEP) "install a browser" $(PY) -m playwright install chromium-headless-shell
+	@$(STEP) "find or install a browser" .ci/browser $(PY)
 	@touch $(VENV)/.installed-suites
 
 lint: $(STAMP) ## check style, types and layers

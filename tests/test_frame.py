@@ -1,0 +1,257 @@
+"""What holds the project together: the prerequisites' check, make, the pins, the example configuration, the console command."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import jobs.__main__ as console
+from compaction.config import DEFAULT, Resolver, read_toml
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).resolve().parent.parent
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def run(*command: str | Path, path: Path | None = None, **env: str) -> subprocess.CompletedProcess[str]:
+    """Runs a script of the checkout; with ``path``, nothing but the basic tools and what lies there can be found."""
+    base = {"PATH": os.environ["PATH"] if path is None else str(path), "HOME": os.environ.get("HOME", "/")}
+    return subprocess.run(
+        list(map(str, command)), cwd=ROOT, env={**base, **env}, capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+class TestPrerequisites:
+    """``.ci/prerequisites`` on machines of all kinds: what lies on the path are scripts that answer as the real ones do."""
+
+    @pytest.fixture
+    def machine(self, tmp_path: Path) -> Path:
+        """A directory for the path with the tools that every machine has, and nothing else."""
+        for tool in ("sed", "sh"):
+            found = next(Path(each, tool) for each in os.environ["PATH"].split(os.pathsep) if Path(each, tool).exists())
+            (tmp_path / tool).symlink_to(found)
+        return tmp_path
+
+    @staticmethod
+    def install(machine: Path, name: str, script: str) -> Path:
+        program = machine / name
+        program.parent.mkdir(parents=True, exist_ok=True)
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+        return program
+
+    def java(self, machine: Path, version: str, name: str = "java") -> Path:
+        """A Java that tells its version among its settings, on standard error."""
+        return self.install(machine, name, f"echo '    java.specification.version = {version}' >&2")
+
+    def python(self, machine: Path, name: str) -> Path:
+        return self.install(machine, name, f'exec "{sys.executable}" "$@"')
+
+    @pytest.mark.parametrize("version", ["17", "21", "25"])
+    def test_a_machine_with_both_passes_and_names_its_python(self, machine: Path, version: str) -> None:
+        self.python(machine, "python3")
+        self.java(machine, version)
+        done = run(".ci/prerequisites", path=machine)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert Path(done.stdout.strip()).samefile(sys.executable)
+
+    def test_a_shim_that_starts_nothing_is_passed_over(self, machine: Path) -> None:
+        self.install(machine, "python3.13", "echo 'command not found' >&2; exit 127")
+        self.python(machine, "python3")
+        self.java(machine, "17")
+        assert run(".ci/prerequisites", path=machine).returncode == 0
+
+    def test_each_missing_thing_is_one_line_that_says_what_to_install(self, machine: Path) -> None:
+        done = run(".ci/prerequisites", path=machine)
+        assert done.returncode == 1
+        python, java = done.stderr.splitlines()
+        assert python.startswith("missing: Python 3.10 or newer")
+        assert java.startswith("missing: Java 17 or newer: install one")
+
+    def test_an_old_python_does_not_count(self, machine: Path) -> None:
+        self.install(machine, "python3", "exit 0")
+        self.java(machine, "17")
+        done = run(".ci/prerequisites", path=machine)
+        assert done.returncode == 1
+        assert done.stderr.startswith("missing: Python 3.10 or newer")
+
+    def test_a_python_without_venv_is_named(self, machine: Path) -> None:
+        bare = machine / "bare-python"
+        self.install(machine, "bare-python", f'case "$2" in *executable*) echo {bare} ;; *) exit 1 ;; esac')
+        self.java(machine, "17")
+        done = run(".ci/prerequisites", path=machine, PYTHON=str(bare))
+        assert done.returncode == 1
+        assert f"{bare} lacks the venv module" in done.stderr
+
+    def test_a_wrong_choice_of_python_is_told_as_such(self, machine: Path) -> None:
+        self.python(machine, "python3")
+        self.java(machine, "17")
+        done = run(".ci/prerequisites", path=machine, PYTHON="/nowhere/python")
+        assert done.returncode == 1
+        assert "PYTHON=/nowhere/python" in done.stderr
+
+    @pytest.mark.parametrize("version", ["1.8", "11", "16"])
+    def test_an_old_java_is_told_with_its_version(self, machine: Path, version: str) -> None:
+        self.python(machine, "python3")
+        self.java(machine, version)
+        done = run(".ci/prerequisites", path=machine)
+        assert done.returncode == 1
+        assert f"is Java {version.removeprefix('1.')}, Spark 4 needs 17 or newer" in done.stderr
+
+    def test_java_home_counts_whatever_the_path_has(self, machine: Path) -> None:
+        self.python(machine, "python3")
+        self.java(machine, "17")
+        self.java(machine, "11", "jdk-11/bin/java")
+        done = run(".ci/prerequisites", path=machine, JAVA_HOME=str(machine / "jdk-11"))
+        assert done.returncode == 1
+        assert f"JAVA_HOME={machine / 'jdk-11'} is Java 11" in done.stderr
+
+    def test_a_java_home_without_java_is_told(self, machine: Path) -> None:
+        self.python(machine, "python3")
+        self.java(machine, "17")
+        done = run(".ci/prerequisites", path=machine, JAVA_HOME="/nowhere")
+        assert done.returncode == 1
+        assert "JAVA_HOME=/nowhere holds no working bin/java" in done.stderr
+
+
+class TestStep:
+    @pytest.mark.parametrize("code", [1, 2, 5])
+    def test_a_failure_keeps_its_exit_code_even_when_no_test_was_found(self, code: int) -> None:
+        done = run(".ci/step", "check", "sh", "-c", f"exit {code}")
+        assert done.returncode == code
+        assert f"check: FAILED with exit code {code}" in done.stderr
+
+    def test_a_suite_that_may_be_empty_passes_with_a_line_that_says_so(self) -> None:
+        done = run(".ci/step", "--may-be-empty", "suites", "sh", "-c", "exit 5")
+        assert done.returncode == 0
+        assert "suites: nothing to run" in done.stdout
+
+    def test_a_suite_that_may_be_empty_still_fails(self) -> None:
+        assert run(".ci/step", "--may-be-empty", "suites", "sh", "-c", "exit 1").returncode == 1
+
+    def test_success_is_framed_by_two_lines(self) -> None:
+        done = run(".ci/step", "check", "echo", "two words")
+        assert done.returncode == 0
+        assert re.fullmatch(r"==> check\ntwo words\n==> check: ok \(\d+ s\)\n", done.stdout)
+
+
+class TestMake:
+    def test_without_a_goal_it_lists_the_goals(self) -> None:
+        done = run("make")
+        listed = re.findall(r"^ +make ([a-z-]+) +\S", done.stdout, re.MULTILINE)
+        assert listed == ["help", "install", "run", "test", "test-all", "lint", "bench", "clean"]
+
+    def test_tests_are_run_by_one_goal_or_the_other(self) -> None:
+        more = re.search(r"^MORE := (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        assert more is not None
+        markers = {marker.split(":")[0] for marker in PROJECT["tool"]["pytest"]["ini_options"]["markers"]}
+        assert markers - set(more[1].split(" or ")) == {"spark", "kafka", "benchmark"}
+
+
+class TestPins:
+    PINS = tuple(
+        line for line in (ROOT / "constraints.txt").read_text().splitlines() if line.strip() and not line.startswith("#")
+    )
+
+    @staticmethod
+    def normal(name: str) -> str:
+        return re.sub(r"[-_.]+", "-", name).lower()
+
+    def test_each_is_one_exact_version_for_one_range_of_pythons(self) -> None:
+        for pin in self.PINS:
+            assert re.fullmatch(r"[\w.-]+==[\w.]+(; python_version (<|>=) \"3\.\d+\")?", pin), pin
+
+    def test_everything_that_the_project_asks_for_is_pinned(self) -> None:
+        project = PROJECT["project"]
+        asked = [*project["dependencies"], *(each for extra in project["optional-dependencies"].values() for each in extra)]
+        names = {self.normal(re.split(r"[\[<>=;~! ]", requirement)[0]) for requirement in asked}
+        assert names - {self.normal(pin.split("==")[0]) for pin in self.PINS} == set()
+
+    def test_a_pin_for_newer_pythons_has_its_twin_for_older_ones(self) -> None:
+        ranges: dict[str, list[str]] = {}
+        for pin in self.PINS:
+            version, _, marker = pin.partition("; ")
+            ranges.setdefault(version.split("==")[0], []).append(marker)
+        for name, markers in ranges.items():
+            assert sorted(markers) in ([""], ['python_version < "3.11"', 'python_version >= "3.11"']), name
+
+    def test_no_address_is_named(self) -> None:
+        for name in ("constraints.txt", "pyproject.toml", "Makefile"):
+            assert "://" not in (ROOT / name).read_text(), name
+
+
+class TestExampleConfiguration:
+    TOML = read_toml((ROOT / "conf/compaction.toml").read_text(), "conf/compaction.toml")
+
+    def test_it_says_nothing_about_the_broker_that_is_not_so_already(self) -> None:
+        told = Resolver(tomls=(self.TOML,)).topic("any")
+        untold = Resolver().topic("any")
+        assert self.TOML.broker != ()
+        for name, source in told.sources.items():
+            attribute = name.replace(".", "_")
+            if source != DEFAULT and name != "cleanup.policy":
+                assert getattr(told, attribute) == getattr(untold, attribute), name
+        assert (told.cleanup_compact, told.cleanup_delete) == (untold.cleanup_compact, untold.cleanup_delete)
+        assert Resolver(tomls=(self.TOML,)).broker().load_factor == Resolver().broker().load_factor
+
+    def test_its_topics_mean_what_their_comments_say(self) -> None:
+        resolver = Resolver(tomls=(self.TOML,))
+        addresses, views = resolver.topic("customer.addresses"), resolver.topic("page-views")
+        assert (addresses.cleanup_compact, addresses.cleanup_delete) == (True, False)
+        assert addresses.min_cleanable_dirty_ratio == 0.0
+        assert addresses.min_compaction_lag_ms == 3_600_000
+        assert (views.cleanup_compact, views.cleanup_delete) == (True, True)
+        assert views.retention_ms == 30 * 86_400_000
+
+
+def test_the_spark_settings_agree_with_what_a_session_sets_itself() -> None:
+    from compaction.spark.session import DEFAULTS
+
+    lines = (ROOT / "conf/spark-defaults.conf").read_text().splitlines()
+    settings = dict(line.split(None, 1) for line in lines if line and not line.startswith("#"))
+    assert {name: settings.get(name) for name in DEFAULTS} == dict(DEFAULTS)
+    assert set(settings) - set(DEFAULTS) == {"spark.master", "spark.driver.memory"}
+
+
+class TestConsoleCommand:
+    def test_help_names_every_application_there_is(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert console.main(["--help"]) == 0
+        told = capsys.readouterr().out
+        applications = {path.stem.replace("_", "-") for path in (ROOT / "jobs").glob("[a-z]*.py")}
+        assert set(re.findall(r"^  ([a-z-]+)  ", told, re.MULTILINE)) == applications
+
+    def test_without_a_command_the_call_is_wrong(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert console.main([]) == 2
+        assert "usage: kafka-log-compaction COMMAND" in capsys.readouterr().err
+
+    def test_an_unknown_command_is_told_in_one_line(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert console.main(["clean"]) == 2
+        assert capsys.readouterr().err == (
+            "kafka-log-compaction: no command 'clean'; there are: compact, expire, dry-run, dump-log\n"
+        )
+
+    def test_it_is_what_the_package_installs(self) -> None:
+        module, function = PROJECT["project"]["scripts"]["kafka-log-compaction"].split(":")
+        assert (module, getattr(console, function)) == (console.__name__, console.main)
+
+    @pytest.mark.parametrize("command", [command for command, _, _ in console.COMMANDS])
+    def test_every_command_shows_its_own_help_under_its_own_name(self, command: str) -> None:
+        done = run(sys.executable, "-m", "jobs", command, "--help")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.startswith(f"usage: kafka-log-compaction {command} ")
+
+    def test_a_wrong_call_of_a_command_is_a_wrong_call(self) -> None:
+        done = run(sys.executable, "-m", "jobs", "compact", "--log-dir", "/no/such/directory")
+        assert done.returncode == 2
+        assert len(done.stderr.splitlines()) == 1
+        assert "/no/such/directory" in done.stderr
