@@ -7,7 +7,7 @@ codec       written                                                        read 
 ``SNAPPY``  xerial framing 1/1, blocks of 32 KiB                           streams back to back; one raw block, no framing
 ``LZ4``     one frame, independent 64-KiB blocks, no checksums             block checksums (verified), a content size, larger
                                                                            blocks; magic 0: any header checksum
-``ZSTD``    one frame, level 3, no checksum, no content size               checksums, a content size; frames back to back
+``ZSTD``    one frame, level 3, no checksum, no size, empty last block     checksums, a content size; frames back to back
 ==========  =============================================================  ==================================================
 
 Mirrors ``org.apache.kafka.common.compress`` (Kafka 4.3.0) and the libraries under it. Anything else raises ``CodecError``;
@@ -108,7 +108,9 @@ def compress(codec: Codec, data: Buffer, *, magic: int = 2) -> bytes:
         return lz4_frame.compress(data, legacy_checksum=magic == 0)
     stream = cramjam.zstd.Compressor(_ZSTD_LEVEL)
     stream.compress(data)
-    return bytes(stream.finish())
+    # Kafka's stream is flushed before it is closed, which leaves an empty last block
+    packed = bytes(stream.flush())
+    return packed + bytes(stream.finish())
 
 
 def _gzip(data: Buffer) -> bytes:

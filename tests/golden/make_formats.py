@@ -1,0 +1,25 @@
+"""Write ``formats/*.json`` again: what Kafka 4.3.0's own classes write, and what they read from it.
+
+Run from the repository's root: ``python -m tests.golden.make_formats``. Needs a JDK (not only a JRE) and Kafka's jars, which Spark
+resolves. The output is the same at every run on the same JDK.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from tests.kafka.gateway import java_executable
+from tests.kafka.jars import LOGGING_CONFIG, kafka_classpath
+
+HERE = Path(__file__).with_name("formats")
+
+
+def main() -> None:
+    """Run ``MakeFormats.java`` from source."""
+    options = [f"-Dlog4j2.configurationFile={LOGGING_CONFIG}", "-cp", kafka_classpath()]
+    subprocess.run([java_executable(), *options, str(HERE / "MakeFormats.java"), str(HERE)], check=True)
+
+
+if __name__ == "__main__":
+    main()
