@@ -1,0 +1,264 @@
+"""A file system in memory that can stop before any change, and then be looked at as a kill or a power loss leaves it.
+
+The model is the strictest that POSIX allows: a file's bytes are safe after ``fsync`` of the file, a directory's names after
+``fsync_dir``. After a kill everything is there. After a power loss, of the changes to a directory since its last
+``fsync_dir`` any subset may have reached the disk (a rename is one change), and a file that was not synced has its old bytes,
+or half of the new ones.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compaction.errors import StorageError
+from compaction.storage.filesystem import Extent, FileStat
+
+Names = dict[str, "Inode"]
+Change = Callable[[Names], None]
+
+
+class Stopped(BaseException):
+    """The process ends here; not an ``Exception``, so that nothing handles it."""
+
+
+@dataclass(eq=False)
+class Inode:
+    """A file: its bytes now, and those that are safe."""
+
+    data: bytes
+    safe: bytes
+    mtime_ns: int
+    mode: int = 0o644
+    synced: bool = False
+
+
+@dataclass
+class Directory:
+    """A directory: its names now, those that are safe, and the changes in between."""
+
+    names: Names = field(default_factory=dict)
+    safe: Names = field(default_factory=dict)
+    changes: list[Change] = field(default_factory=list)
+
+
+class FaultyFileSystem:
+    """Files in memory. ``stop_before`` is the number of the change (from 0) that does not happen any more."""
+
+    def __init__(self, stop_before: int | None = None) -> None:
+        self.stop_before = stop_before
+        self.done = 0
+        self.log: list[str] = []
+        self.fail: Callable[[str, str], str | None] = lambda operation, path: None
+        self._directories: dict[str, Directory] = {}
+        self._clock = 1_600_000_000_000_000_000
+
+    # reading
+
+    def listdir(self, path: str) -> list[str]:
+        below = {Path(other).name for other in self._directories if str(Path(other).parent) == str(Path(path))}
+        return sorted({*self._dir(path).names, *below})
+
+    def stat(self, path: str) -> FileStat | None:
+        if str(Path(path)) in self._directories:
+            return FileStat(0, 0, 0o755, 0, 0, 0, is_dir=True, is_file=False)
+        directory = self._directories.get(str(Path(path).parent))
+        inode = None if directory is None else directory.names.get(Path(path).name)
+        if inode is None:
+            return None
+        return FileStat(len(inode.data), inode.mtime_ns, inode.mode, 0, 0, id(inode), is_dir=False, is_file=True)
+
+    def read_bytes(self, path: str, start: int = 0, length: int | None = None) -> bytes:
+        data = self._inode(path).data
+        return data[start:] if length is None else data[start : start + length]
+
+    def view(self, path: str) -> NDArray[np.uint8]:
+        return np.frombuffer(bytearray(self._inode(path).data), np.uint8)
+
+    def real_path(self, path: str) -> Extent:
+        return Extent(path, 0, len(self._inode(path).data))
+
+    # changing
+
+    def write_file(self, path: str, data: bytes, like: FileStat | None = None) -> None:
+        self._step("write", path)
+        directory, name = self._dir(Path(path).parent), Path(path).name
+        inode = directory.names.get(name)
+        if inode is None:
+            inode = Inode(b"", b"", 0)
+            self._change(directory, _link(name, inode))
+        inode.data, inode.synced = data, False
+        inode.mtime_ns = self._tick()
+        if like is not None:
+            inode.mode = like.mode
+
+    def copy(self, source: str, target: str, start: int = 0, length: int | None = None) -> None:
+        found = self._inode(source)
+        self.write_file(target, self.read_bytes(source, start, length), self.stat(source))
+        self._inode(target).mtime_ns = found.mtime_ns
+
+    def rename(self, source: str, target: str) -> None:
+        self._step("rename", source)
+        if str(Path(source)) in self._directories:
+            self._rename_directory(str(Path(source)), str(Path(target)))
+            return
+        inode = self._inode(source)
+        assert Path(source).parent == Path(target).parent
+        self._change(self._dir(Path(source).parent), _move(Path(source).name, Path(target).name, inode))
+
+    def unlink(self, path: str) -> None:
+        self._step("unlink", path)
+        if self.stat(path) is not None:
+            self._change(self._dir(Path(path).parent), _drop(Path(path).name))
+
+    def mkdir(self, path: str) -> None:
+        self._step("mkdir", path)
+        for part in [*reversed(Path(path).parents), Path(path)]:
+            self._directories.setdefault(str(part), Directory())
+
+    def rmdir(self, path: str) -> None:
+        self._step("rmdir", path)
+        assert not self.listdir(path)
+        del self._directories[str(Path(path))]
+
+    def utime(self, path: str, mtime_ns: int) -> None:
+        self._step("utime", path)
+        self._inode(path).mtime_ns = mtime_ns
+
+    def fsync(self, path: str) -> None:
+        self._step("fsync", path)
+        inode = self._inode(path)
+        inode.safe, inode.synced = inode.data, True
+
+    def fsync_dir(self, path: str) -> None:
+        self._step("fsync_dir", path)
+        directory = self._dir(path)
+        directory.safe, directory.changes = dict(directory.names), []
+
+    # after the end
+
+    def after_kill(self) -> FaultyFileSystem:
+        """As a new process finds the files after ``kill -9``."""
+        return self._reborn(lambda directory: directory.names, lambda inode: inode.data)
+
+    def after_power_loss(self, seed: int | None) -> FaultyFileSystem:
+        """As a power loss may leave the files: with ``None`` all that was not safe is gone, else a random choice of it."""
+        chance = random.Random(seed)
+
+        def names(directory: Directory) -> Names:
+            found = dict(directory.safe)
+            for change in directory.changes:
+                if seed is not None and chance.random() < 0.5:
+                    change(found)
+            return found
+
+        def data(inode: Inode) -> bytes:
+            if inode.synced:
+                return inode.data
+            return inode.safe if seed is None or chance.random() < 0.5 else inode.data[: len(inode.data) // 2]
+
+        return self._reborn(names, data)
+
+    def content(self) -> frozenset[tuple[str, str, bytes]]:
+        """All files: directory, name, bytes."""
+        return frozenset(
+            (path, name, inode.data)
+            for path, directory in self._directories.items()
+            for name, inode in directory.names.items()
+        )
+
+    def settle(self) -> FaultyFileSystem:
+        """Make everything safe: the starting point of a test."""
+        for directory in self._directories.values():
+            directory.safe, directory.changes = dict(directory.names), []
+            for inode in directory.names.values():
+                inode.safe, inode.synced = inode.data, True
+        return self
+
+    def _reborn(self, names: Callable[[Directory], Names], data: Callable[[Inode], bytes]) -> FaultyFileSystem:
+        other = FaultyFileSystem()
+        other._clock = self._clock + 10**9
+        for path, directory in self._directories.items():
+            fresh = {}
+            for name, inode in names(directory).items():
+                content = data(inode)
+                fresh[name] = Inode(content, content, inode.mtime_ns, inode.mode, synced=True)
+            other._directories[path] = Directory(fresh, dict(fresh))
+        return other
+
+    def _step(self, operation: str, path: str) -> None:
+        if self.done == self.stop_before:
+            raise Stopped
+        reason = self.fail(operation, path)
+        if reason is not None:
+            raise StorageError(f"cannot {operation}: {reason}", path=path)
+        self.done += 1
+        self.log.append(f"{operation} {Path(path).name}")
+
+    def _change(self, directory: Directory, change: Change) -> None:
+        change(directory.names)
+        directory.changes.append(change)
+
+    def _rename_directory(self, source: str, target: str) -> None:
+        for path in [path for path in self._directories if path == source or path.startswith(source + "/")]:
+            self._directories[target + path[len(source) :]] = self._directories.pop(path)
+
+    def _dir(self, path: str | Path) -> Directory:
+        found = self._directories.get(str(Path(path)))
+        if found is None:
+            raise StorageError("no such directory", path=path)
+        return found
+
+    def _inode(self, path: str) -> Inode:
+        inode = self._dir(Path(path).parent).names.get(Path(path).name)
+        if inode is None:
+            raise StorageError("no such file", path=path)
+        return inode
+
+    def _tick(self) -> int:
+        self._clock += 1_000_000
+        return self._clock
+
+
+def crash_states(make: Callable[[int], FaultyFileSystem], steps: int, seeds: int = 3) -> Iterator[tuple[str, FaultyFileSystem]]:
+    """What is left after a stop before every step of a run: a name, and the files after a kill or a power loss, each once.
+
+    :param make: runs to the given step and returns the files; must be deterministic
+    """
+    seen = set()
+    for step in range(steps + 1):
+        stopped = make(step)
+        states = [(f"kill before step {step}", stopped.after_kill())]
+        for seed in [None, *range(seeds)]:
+            states.append((f"power loss before step {step}, choice {seed}", stopped.after_power_loss(seed)))
+        for name, state in states:
+            if (content := state.content()) not in seen:
+                seen.add(content)
+                yield name, state
+
+
+def _link(name: str, inode: Inode) -> Change:
+    def change(names: Names) -> None:
+        names[name] = inode
+
+    return change
+
+
+def _drop(name: str) -> Change:
+    def change(names: Names) -> None:
+        names.pop(name, None)
+
+    return change
+
+
+def _move(source: str, target: str, inode: Inode) -> Change:
+    def change(names: Names) -> None:
+        names.pop(source, None)
+        names[target] = inode
+
+    return change

@@ -1,0 +1,108 @@
+"""Small logs for the storage tests: segments of one-record batches, their indexes, and what a reader of the log is served."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from compaction.cleaning.model import AbortedTxn
+from compaction.formats import indexes
+from compaction.formats.batch import BatchSpec, encode_batch, end_txn_marker, iter_batches
+from compaction.formats.producer_snapshot import SnapshotEntry, write_snapshot
+from compaction.formats.record import Record
+from compaction.kernels.batches import scan_batches
+from compaction.names import INDEX, LOG, SNAPSHOT, TIMEINDEX, TXNINDEX, TopicPartition, segment_file
+from compaction.storage.discover import LogLocation
+from compaction.storage.filesystem import FileSystem, join
+from compaction.storage.rebuild import IndexBuilder
+from compaction.storage.segments import segment_bases
+
+TOPIC = TopicPartition("orders", 0)
+NOW_MS = 1_700_000_000_000
+
+
+def location(log_dir: str) -> LogLocation:
+    return LogLocation(TOPIC, log_dir, join(log_dir, str(TOPIC)))
+
+
+def data_batch(offset: int, *, timestamp: int | None = None, spec: BatchSpec | None = None) -> bytes:
+    """One batch with one record; its key and value name its offset."""
+    spec = BatchSpec(base_offset=offset) if spec is None else spec
+    stamp = NOW_MS + offset if timestamp is None else timestamp
+    return encode_batch([Record(offset, stamp, b"key-%d" % offset, b"value-%d" % offset)], spec)
+
+
+def txn_batch(offset: int, producer_id: int, *, epoch: int = 0, sequence: int = 0, timestamp: int | None = None) -> bytes:
+    spec = BatchSpec(
+        base_offset=offset, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence, transactional=True
+    )
+    return data_batch(offset, spec=spec, timestamp=timestamp)
+
+
+def idempotent_batch(offset: int, producer_id: int, *, epoch: int = 0, sequence: int = 0) -> bytes:
+    spec = BatchSpec(base_offset=offset, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence)
+    return data_batch(offset, spec=spec)
+
+
+def marker(offset: int, producer_id: int, *, commit: bool, epoch: int = 0, coordinator_epoch: int = 3) -> bytes:
+    spec = BatchSpec(base_offset=offset, producer_id=producer_id, producer_epoch=epoch)
+    return end_txn_marker(spec, NOW_MS + offset, commit=commit, coordinator_epoch=coordinator_epoch)
+
+
+@dataclass(frozen=True)
+class Built:
+    """The files of one segment, by kind."""
+
+    base_offset: int
+    files: dict[str, bytes] = field(default_factory=dict)
+
+    def put(self, fs: FileSystem, path: str, suffix: str = "") -> None:
+        for kind, data in self.files.items():
+            name = join(path, segment_file(self.base_offset, kind, suffix))
+            fs.write_file(name, data)
+            fs.fsync(name)
+
+
+def build(base_offset: int, batches: Iterable[bytes], *, txns: Sequence[AbortedTxn] = (), interval: int = 4096) -> Built:
+    """A closed segment: its log and indexes as a broker leaves them."""
+    log = b"".join(batches)
+    builder = IndexBuilder(base_offset, interval)
+    if log:
+        builder.add(scan_batches(np.frombuffer(bytearray(log), np.uint8), 0, check_crc=True).rows)
+    offsets, times = builder.finish()
+    files = {LOG: log, INDEX: offsets, TIMEINDEX: times}
+    if txns:
+        files[TXNINDEX] = indexes.write_txn_index(np.array(list(txns), indexes.TXN_ROW))
+    return Built(base_offset, files)
+
+
+def data_segment(base_offset: int, offsets: Iterable[int], *, interval: int = 4096) -> Built:
+    return build(base_offset, [data_batch(offset) for offset in offsets], interval=interval)
+
+
+def put_snapshot(fs: FileSystem, path: str, offset: int, entries: Sequence[SnapshotEntry] = ()) -> None:
+    name = join(path, segment_file(offset, SNAPSHOT))
+    fs.write_file(name, write_snapshot(entries))
+    fs.fsync(name)
+
+
+def served(fs: FileSystem, path: str) -> dict[int, bytes | None]:
+    """Offset -> value of every record that a consumer reading from the start gets."""
+    found: dict[int, bytes | None] = {}
+    bases = segment_bases(fs, path)
+    for index, base in enumerate(bases):
+        end = bases[index + 1] if index + 1 < len(bases) else 2**63
+        data = fs.read_bytes(join(path, segment_file(base, LOG)))
+        for batch in iter_batches(data, torn_tail=True):
+            for record in batch.records():
+                if record.offset < end:
+                    found[record.offset] = record.value
+    return found
+
+
+def tree(fs: FileSystem, path: str, *, ignore: Sequence[str] = ()) -> dict[str, bytes]:
+    """File name -> bytes of a directory's files, those that end with one of ``ignore`` left out."""
+    names = [name for name in fs.listdir(path) if not name.endswith(tuple(ignore)) or not ignore]
+    return {name: fs.read_bytes(join(path, name)) for name in names if (found := fs.stat(join(path, name))) and found.is_file}

@@ -1,0 +1,290 @@
+"""The swap: what it leaves, and that no kill, power loss or broker start in the middle of it loses a record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from compaction.cleaning.model import AbortedTxn
+from compaction.errors import StorageError
+from compaction.formats.checkpoints import format_offset_checkpoint
+from compaction.names import CLEANER_OFFSETS, DELETED, TopicPartition
+from compaction.storage.checkpoint_store import read_checkpoints
+from compaction.storage.filesystem import FileSystem, join
+from compaction.storage.journal import JOURNAL
+from compaction.storage.overlay import OverlayFileSystem
+from compaction.storage.recover import recover_log
+from compaction.storage.swap import SwapGroup, remove_deleted, swap_in
+from tests.storage.broker_model import start_broker
+from tests.storage.faults import FaultyFileSystem, Stopped, crash_states
+from tests.storage.logs import TOPIC, Built, build, data_batch, data_segment, location, put_snapshot, served, tree
+
+LOG_DIR = "/logs"
+HERE = location(LOG_DIR)
+END = 400
+OTHER = TopicPartition("payments", 3)
+GROUPS = (SwapGroup(0, (0, 100)), SwapGroup(200, (200, 300)))
+TXN = AbortedTxn(7, 110, 120, 121)
+
+#: what cleaning keeps: group base -> (offsets kept, transaction index entries)
+Kept = dict[int, tuple[list[int], list[AbortedTxn]]]
+PLAIN: Kept = {0: ([5, 150], [TXN]), 200: ([250, 310], [])}
+CASES: dict[str, Kept] = {
+    "both groups keep something": PLAIN,
+    "the first group is emptied": {0: ([], []), 200: ([250], [])},
+    "the last group is emptied": {0: ([5], []), 200: ([], [])},
+    "a group ends before its last source": {0: ([5, 10], []), 200: ([210], [])},
+    "nothing is removed": {0: ([5, 10, 60, 105, 150], [TXN]), 200: ([210, 250, 310, 390], [])},
+}
+
+
+def originals() -> list[Built]:
+    return [
+        data_segment(0, [5, 10, 60]),
+        build(100, [data_batch(105), data_batch(150)], txns=[TXN]),
+        data_segment(200, [210, 250]),
+        data_segment(300, [310, 390]),
+        data_segment(400, [400, 401]),
+    ]
+
+
+def dirty_log() -> FaultyFileSystem:
+    """A log of four closed segments and an active one, with snapshots and checkpoints."""
+    fs = FaultyFileSystem()
+    fs.mkdir(HERE.path)
+    for segment in originals():
+        segment.put(fs, HERE.path)
+    for offset in (100, 200, 300, 400):
+        put_snapshot(fs, HERE.path, offset)
+    fs.write_file(join(LOG_DIR, CLEANER_OFFSETS), format_offset_checkpoint({OTHER: 7, TOPIC: 100}).encode())
+    fs.write_file(join(HERE.path, "partition.metadata"), b"version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ")
+    return fs.settle()
+
+
+def write_cleaned(fs: FileSystem, kept: Kept, suffix: str = ".clean") -> None:
+    """The tasks' part: each group's output, written and fsynced."""
+    for base, (offsets, txns) in kept.items():
+        build(base, [data_batch(offset) for offset in offsets], txns=txns).put(fs, HERE.path, suffix)
+
+
+def run(fs: FileSystem, kept: Kept) -> None:
+    """A whole run over the log, from recovery to the removal of the sources; a log that is clean already is left alone."""
+    recover_log(fs, HERE)
+    if read_checkpoints(fs, LOG_DIR).cleaner_offsets.get(TOPIC) != END:
+        write_cleaned(fs, kept)
+        swap_in(fs, HERE, GROUPS, end_offset=END)
+    remove_deleted(fs, HERE.path)
+
+
+def everything(fs: FileSystem, *, ignore: tuple[str, ...] = ()) -> dict[str, bytes]:
+    return {**tree(fs, HERE.path, ignore=ignore), **tree(fs, LOG_DIR)}
+
+
+def stopped_run(kept: Kept) -> Callable[[int], FaultyFileSystem]:
+    def make(step: int) -> FaultyFileSystem:
+        fs = dirty_log()
+        fs.stop_before, fs.done = step, 0
+        try:
+            run(fs, kept)
+        except Stopped:
+            pass
+        return fs
+
+    return make
+
+
+def steps_of(kept: Kept) -> int:
+    fs = dirty_log()
+    before = fs.done
+    run(fs, kept)
+    return fs.done - before
+
+
+def test_the_groups_take_the_place_of_their_sources() -> None:
+    fs = dirty_log()
+    run(fs, PLAIN)
+    bases = [name for name in fs.listdir(HERE.path) if name.endswith(".log")]
+    assert bases == [f"{base:020d}.log" for base in (0, 200, 400)]
+    assert sorted(served(fs, HERE.path)) == [5, 150, 250, 310, 400, 401]
+
+
+def test_snapshots_of_vanished_segments_go_and_the_others_stay() -> None:
+    fs = dirty_log()
+    run(fs, PLAIN)
+    assert [name for name in fs.listdir(HERE.path) if "snapshot" in name] == [f"{o:020d}.snapshot" for o in (200, 400)]
+
+
+def test_the_cleaner_checkpoint_moves_and_other_entries_stay() -> None:
+    fs = dirty_log()
+    run(fs, PLAIN)
+    assert read_checkpoints(fs, LOG_DIR).cleaner_offsets == {OTHER: 7, TOPIC: END}
+
+
+def test_sources_stay_as_deleted_until_they_are_removed() -> None:
+    fs = dirty_log()
+    write_cleaned(fs, PLAIN)
+    swap_in(fs, HERE, GROUPS, end_offset=END)
+    deleted = [name for name in fs.listdir(HERE.path) if name.endswith(DELETED)]
+    assert len(deleted) == 4 * 3 + 1 + 2
+    sizes = sum(len(fs.read_bytes(join(HERE.path, name))) for name in deleted)
+    assert remove_deleted(fs, HERE.path) == sizes
+    assert not [name for name in fs.listdir(HERE.path) if name.endswith(DELETED)]
+
+
+def test_the_files_are_renamed_log_first_and_group_by_group() -> None:
+    fs = dirty_log()
+    write_cleaned(fs, PLAIN)
+    fs.log.clear()
+    swap_in(fs, HERE, GROUPS, end_offset=None)
+    renames = [line.removeprefix("rename ") for line in fs.log if line.startswith("rename 0") and line.endswith(".clean")]
+    kinds = ["log", "index", "timeindex", "txnindex"]
+    expected = [f"{0:020d}.{kind}.clean" for kind in kinds] + [f"{200:020d}.{kind}.clean" for kind in kinds[:3]]
+    assert renames == expected
+
+
+def test_the_output_of_the_winning_attempt_is_taken_and_the_others_go() -> None:
+    fs = dirty_log()
+    write_cleaned(fs, {0: ([5], []), 200: ([250], [])}, ".clean.attempt-1")
+    write_cleaned(fs, PLAIN, ".clean.attempt-2")
+    groups = [SwapGroup(group.base_offset, group.source_base_offsets, ".clean.attempt-2") for group in GROUPS]
+    swap_in(fs, HERE, groups, end_offset=END)
+    assert sorted(served(fs, HERE.path)) == [5, 150, 250, 310, 400, 401]
+    assert not [name for name in fs.listdir(HERE.path) if ".clean" in name]
+
+
+def test_a_swap_of_nothing_only_moves_the_checkpoint() -> None:
+    fs = dirty_log()
+    before = tree(fs, HERE.path)
+    swap_in(fs, HERE, (), end_offset=END)
+    assert tree(fs, HERE.path) == before
+    assert read_checkpoints(fs, LOG_DIR).cleaner_offsets[TOPIC] == END
+
+
+def test_a_missing_output_changes_nothing() -> None:
+    fs = dirty_log()
+    before = everything(fs)
+    write_cleaned(fs, {0: ([5], [])})
+    with pytest.raises(StorageError, match="vanished"):
+        swap_in(fs, HERE, GROUPS, end_offset=END)
+    assert everything(fs) == before
+
+
+def test_a_full_disk_before_the_commit_point_changes_nothing() -> None:
+    fs = dirty_log()
+    before = everything(fs)
+    write_cleaned(fs, PLAIN)
+    fs.fail = lambda operation, path: "No space left" if operation == "write" and JOURNAL in path else None
+    with pytest.raises(StorageError, match="No space left"):
+        swap_in(fs, HERE, GROUPS, end_offset=END)
+    assert everything(fs) == before
+
+
+def test_a_full_disk_at_the_checkpoint_is_made_good_by_the_next_run() -> None:
+    fs = dirty_log()
+    write_cleaned(fs, PLAIN)
+    fs.fail = lambda operation, path: "No space left" if operation == "write" and CLEANER_OFFSETS in path else None
+    with pytest.raises(StorageError, match="No space left"):
+        swap_in(fs, HERE, GROUPS, end_offset=END)
+    assert sorted(served(fs, HERE.path)) == [5, 150, 250, 310, 400, 401]
+    fs.fail = lambda operation, path: None
+    run(fs, PLAIN)
+    undisturbed = dirty_log()
+    run(undisturbed, PLAIN)
+    assert everything(fs) == everything(undisturbed)
+
+
+@pytest.mark.parametrize("kept", CASES.values(), ids=CASES.keys())
+def test_recovery_after_any_stop_serves_all_of_the_one_or_all_of_the_other(kept: Kept) -> None:
+    undisturbed = dirty_log()
+    run(undisturbed, kept)
+    start, end = everything(dirty_log()), everything(undisturbed)
+    seen = set()
+    for name, fs in crash_states(stopped_run(kept), steps_of(kept)):
+        recover_log(fs, HERE)
+        found = everything(fs)
+        assert found in (start, end), name
+        seen.add(found == end)
+        run(fs, kept)
+        assert everything(fs) == end, name
+    assert seen == {False, True}
+
+
+@pytest.mark.parametrize("kept", CASES.values(), ids=CASES.keys())
+def test_a_broker_that_starts_after_any_stop_serves_every_survivor(kept: Kept) -> None:
+    undisturbed = dirty_log()
+    before = served(undisturbed, HERE.path)
+    run(undisturbed, kept)
+    survivors = served(undisturbed, HERE.path)
+    for name, fs in crash_states(stopped_run(kept), steps_of(kept)):
+        start_broker(fs, HERE.path)
+        found = served(fs, HERE.path)
+        assert survivors.items() <= found.items(), name
+        assert found.items() <= before.items(), name
+        recover_log(fs, HERE)
+        again = served(fs, HERE.path)
+        assert survivors.items() <= again.items(), name
+        assert again.items() <= found.items(), name
+
+
+def test_a_stop_within_the_recovery_does_no_harm_either() -> None:
+    undisturbed = dirty_log()
+    run(undisturbed, PLAIN)
+    start, end = everything(dirty_log()), everything(undisturbed)
+    total = steps_of(PLAIN)
+    for first in range(0, total, 3):
+        for second in range(0, 40, 3):
+            fs = stopped_run(PLAIN)(first).after_power_loss(first)
+            fs.stop_before = second
+            try:
+                recover_log(fs, HERE)
+            except Stopped:
+                pass
+            again = fs.after_power_loss(second)
+            recover_log(again, HERE)
+            assert everything(again) in (start, end), (first, second)
+
+
+def test_a_dry_run_sees_the_log_as_recovered_and_writes_nothing() -> None:
+    for name, fs in crash_states(stopped_run(PLAIN), steps_of(PLAIN), seeds=0):
+        before = everything(fs)
+        done = fs.done
+        overlay = OverlayFileSystem(fs)
+        recover_log(overlay, HERE)
+        assert (everything(fs), fs.done) == (before, done), name
+        planned = everything(overlay)
+        recover_log(fs, HERE)
+        assert planned == everything(fs), name
+
+
+def test_a_journal_is_dropped_when_a_source_has_changed_since() -> None:
+    fs = committed_but_not_begun()
+    data_segment(300, [310, 320, 390]).put(fs, HERE.path)
+    recover_log(fs, HERE)
+    assert sorted(served(fs, HERE.path)) == [5, 150, 210, 250, 310, 320, 390, 400, 401]
+    assert read_checkpoints(fs, LOG_DIR).cleaner_offsets[TOPIC] == 100
+    assert not [name for name in fs.listdir(HERE.path) if "clean" in name or name == JOURNAL]
+
+
+def test_a_checkpoint_that_moved_since_is_left_alone() -> None:
+    fs = committed_but_not_begun()
+    fs.write_file(join(LOG_DIR, CLEANER_OFFSETS), format_offset_checkpoint({TOPIC: 300}).encode())
+    recover_log(fs, HERE)
+    assert sorted(served(fs, HERE.path)) == [5, 150, 250, 310, 400, 401]
+    assert read_checkpoints(fs, LOG_DIR).cleaner_offsets == {TOPIC: 300}
+
+
+def test_a_journal_of_another_version_is_passed_over() -> None:
+    fs = committed_but_not_begun()
+    fs.write_file(join(HERE.path, JOURNAL), b'{"version": 99}')
+    recover_log(fs, HERE)
+    assert everything(fs) == everything(dirty_log())
+
+
+def committed_but_not_begun() -> FaultyFileSystem:
+    """The log right after the commit point of a swap."""
+    for step in range(steps_of(PLAIN)):
+        fs = stopped_run(PLAIN)(step)
+        if any(line == f"rename {JOURNAL}.tmp" for line in fs.log):
+            return fs.after_kill()
+    raise AssertionError("no journal was written")
