@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from compaction.cleaning.model import AbortedTxn, ProducerEntry
 from tests.oracle.records import KafkaRefuses, NaiveBatch, NaiveRecord, encode, encode_empty
@@ -57,13 +58,23 @@ class NaiveGroup:
     cleaned: NaiveSegment
 
 
+class Judged(NamedTuple):
+    """How a batch was judged before its records were looked at."""
+
+    last_offset: int
+    discard_records: bool
+    retain_empty: bool
+    marker_of_empty_txn: bool
+
+
 @dataclass(frozen=True)
 class NaiveResult:
-    """``end_offset`` is the first offset not cleaned."""
+    """``end_offset`` is the first offset not cleaned; ``judged`` has every batch of the groups in order."""
 
     groups: tuple[NaiveGroup, ...]
     end_offset: int
     stats: NaiveStats
+    judged: tuple[Judged, ...]
 
 
 def clean_log_naively(segments: Sequence[NaiveSegment], config: NaiveConfig, round_: NaiveRound) -> NaiveResult:
@@ -133,6 +144,7 @@ class _Cleaning:
         self.round = round_
         self.map = _OffsetMap()
         self.stats = NaiveStats()
+        self.judged: list[Judged] = []
         self.txns = CleanedTransactions()
         self.producers = {entry.producer_id: entry for entry in round_.producers}
 
@@ -145,7 +157,7 @@ class _Cleaning:
         groups = group_segments(chosen, self.config, self.round.first_uncleanable_offset)
         done = tuple(self._clean_group(group) for group in groups)
         self.stats.keys = len(self.map.offsets)
-        return NaiveResult(done, end_offset, self.stats)
+        return NaiveResult(done, end_offset, self.stats, tuple(self.judged))
 
     def _values(self, start: int, end: int) -> list[NaiveSegment]:
         """``LogSegments.values``: from the segment that holds ``start`` to the last one that begins below ``end``."""
@@ -218,28 +230,33 @@ class _Cleaning:
         return NaiveGroup(tuple(segment.base_offset for segment in group), cleaned)
 
     def _filter(self, batch: NaiveBatch, retain_legacy_deletes: bool) -> _Filtered | None:
+        judged = self._judge(batch)
+        self.judged.append(judged)
+        if judged.discard_records and not judged.retain_empty:
+            return None
+        retained, dropped = [], False
+        for record in batch.records():
+            self.stats.messages_read += 1
+            if not judged.discard_records and (batch.control or self._retains(batch, record, retain_legacy_deletes)):
+                retained.append(record)
+            else:
+                dropped = True
+        if retained:
+            return self._kept(batch, retained, dropped, judged.marker_of_empty_txn)
+        if not judged.retain_empty:
+            return None
+        if batch.magic < 2:
+            raise KafkaRefuses("an empty batch of magic 0 or 1 would have to stay")
+        return _Filtered(encode_empty(batch), batch.last_offset, 0)
+
+    def _judge(self, batch: NaiveBatch) -> Judged:
         can_discard = self.txns.on_batch(batch)
         horizon = batch.delete_horizon_ms
         discard = can_discard
         if batch.control:
             discard = can_discard and horizon is not None and horizon <= self.round.now_ms
         retain_empty = self._is_last_record(batch) or batch.next_offset == self.round.first_uncleanable_offset
-        if discard and not retain_empty:
-            return None
-        retained, dropped = [], False
-        for record in batch.records():
-            self.stats.messages_read += 1
-            if not discard and (batch.control or self._retains(batch, record, retain_legacy_deletes)):
-                retained.append(record)
-            else:
-                dropped = True
-        if retained:
-            return self._kept(batch, retained, dropped, can_discard and batch.control)
-        if not retain_empty:
-            return None
-        if batch.magic < 2:
-            raise KafkaRefuses("an empty batch of magic 0 or 1 would have to stay")
-        return _Filtered(encode_empty(batch), batch.last_offset, 0)
+        return Judged(batch.last_offset, discard, retain_empty, can_discard and batch.control)
 
     def _kept(self, batch: NaiveBatch, retained: list[NaiveRecord], dropped: bool, marker_of_empty_txn: bool) -> _Filtered:
         tombstones = any(record.value is None for record in retained)

@@ -79,15 +79,16 @@ class LogBuilder:
     def legacy(self, records: Sequence[Sent], magic: int, codec: int = 0, *, log_append_ms: int | None = None) -> int:
         """Appends messages of magic 0 or 1, in one wrapper where there is a codec; returns the last offset."""
         flags = 0x08 if log_append_ms is not None and magic else 0
+        first = self.next_offset
         for at, sent in enumerate(records):
             if not codec:
-                self._append(legacy_message(self.next_offset + at, magic, sent, flags))
+                self._append(legacy_message(first + at, magic, sent, flags))
         if codec:
-            relative = 0 if magic else self.next_offset
+            relative = 0 if magic else first
             inner = b"".join(legacy_message(relative + at, magic, sent) for at, sent in enumerate(records))
             time = max(r.timestamp for r in records) if log_append_ms is None else log_append_ms
             wrapper = Sent(None, compression.compress(codec, inner, magic=magic), time)
-            self._append(legacy_message(self.next_offset + len(records) - 1, magic, wrapper, flags | codec))
+            self._append(legacy_message(first + len(records) - 1, magic, wrapper, flags | codec))
         return self.next_offset - 1
 
     def skip(self, offsets: int) -> None:

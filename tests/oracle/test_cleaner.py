@@ -1,0 +1,202 @@
+"""The oracle against facts that can be told without it; Kafka itself judges it in ``test_against_kafka``."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from tests.oracle.cleaner import NaiveConfig, NaiveResult, NaiveRound, after_round, clean_log_naively, group_segments
+from tests.oracle.logs import Batching, LogBuilder, Sent
+from tests.oracle.random_logs import Flavour, random_log
+from tests.oracle.records import KafkaRefuses, NaiveRecord
+from tests.oracle.segments import NaiveSegment, SegmentOverflows, write_segment
+
+CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
+RETENTION_MS = 1_000
+
+
+def clean(segments: Sequence[NaiveSegment], now_ms: int = 10_000, *, first_dirty: int = 0) -> NaiveResult:
+    """Everything but the last segment, in one round."""
+    config = NaiveConfig(delete_retention_ms=RETENTION_MS)
+    return clean_log_naively(segments, config, NaiveRound(first_dirty, segments[-1].base_offset, now_ms))
+
+
+def records(segments: Sequence[NaiveSegment]) -> list[NaiveRecord]:
+    return [record for segment in segments for batch in segment.batches for record in batch.records()]
+
+
+@pytest.mark.parametrize("codec", CODECS.values(), ids=list(CODECS))
+@pytest.mark.parametrize("seed", range(5))
+def test_what_survives_is_the_last_value_of_each_key(seed: int, codec: int) -> None:
+    magics = (2,) if codec == 4 else (0, 1, 2)
+    log = random_log(seed, Flavour(transactions=False, codecs=(codec,), magics=magics)).segments
+    dirty = [record for record in records(log[:-1]) if record.key is not None]
+    last = {record.key: record for record in dirty}
+    cleaned = after_round(log, clean(log))[:-1]
+    assert records(cleaned) == sorted(last.values(), key=lambda record: record.offset)
+
+
+def test_a_second_run_changes_nothing_until_time_passes_a_horizon() -> None:
+    log = random_log(3, Flavour(transactions=False)).segments
+    once = after_round(log, clean(log, now_ms=10_000))
+    assert after_round(once, clean(once, now_ms=10_000 + RETENTION_MS - 1)) == once
+    assert after_round(once, clean(once, now_ms=10_000 + RETENTION_MS)) != once
+
+
+def test_a_tombstone_gets_a_horizon_and_keeps_its_timestamps() -> None:
+    log = LogBuilder()
+    log.batch([Sent(b"a", b"1", 500), Sent(b"a", None, 700), Sent(b"b", b"2", 400)])
+    log.roll(1)
+    first = after_round(segments := log.build(1), clean(segments, now_ms=10_000))
+    (batch,) = first[0].batches
+    assert batch.delete_horizon_ms == 11_000
+    assert (batch.base_offset, batch.last_offset, batch.count, batch.max_timestamp) == (0, 2, 2, 700)
+    assert [(r.offset, r.timestamp, r.value) for r in batch.records()] == [(1, 700, None), (2, 400, b"2")]
+    second = after_round(first, clean(first, now_ms=11_000))
+    (batch,) = second[0].batches
+    assert [r.offset for r in batch.records()] == [2]
+    assert batch.delete_horizon_ms == 11_000
+    assert batch.max_timestamp == 400
+
+
+def test_log_append_time_stays_the_time_of_every_record() -> None:
+    log = LogBuilder()
+    log.batch([Sent(b"a", b"1", 1), Sent(b"a", b"2", 2)], Batching(log_append_ms=900))
+    log.roll(1)
+    (batch,) = after_round(segments := log.build(1), clean(segments))[0].batches
+    assert (batch.base_timestamp, batch.max_timestamp, batch.log_append_time) == (900, 900, True)
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize("codec", [0, 1, 2, 3])
+def test_message_sets_become_batches_that_begin_at_their_first_kept_record(magic: int, codec: int) -> None:
+    log = LogBuilder()
+    log.skip(5)
+    log.legacy([Sent(b"a", b"1", 300), Sent(b"b", b"2", 400), Sent(b"c", b"3", 200)], magic, codec)
+    log.legacy([Sent(b"a", b"4", 500)], magic)
+    log.roll(1)
+    batches = after_round(segments := log.build(1), clean(segments))[0].batches
+    spans = [(batch.base_offset, batch.last_offset, batch.codec) for batch in batches]
+    assert spans == ([(6, 7, codec), (8, 8, 0)] if codec else [(6, 6, 0), (7, 7, 0), (8, 8, 0)])
+    times = [record.timestamp for batch in batches for record in batch.records()]
+    assert times == ([400, 200, 500] if magic else [-1, -1, -1])
+    assert {batch.magic for batch in batches} == {2}
+
+
+def test_tombstones_of_message_sets_go_with_old_segments() -> None:
+    log = LogBuilder()
+    log.legacy([Sent(b"a", None)], 1)
+    log.roll(1_000)
+    log.batch([Sent(b"z", b"")])
+    log.roll(1_000 + RETENTION_MS)
+    log.batch([Sent(b"y", b"")])
+    log.roll(9_000)
+    segments = log.build()
+
+    def survives(first_dirty: int) -> bool:
+        return any(r.key == b"a" for r in records(after_round(segments, clean(segments, first_dirty=first_dirty))))
+
+    assert survives(0)
+    assert survives(1)
+    assert not survives(2)
+
+
+def test_records_without_a_key_go_and_are_counted() -> None:
+    log = LogBuilder()
+    log.batch([Sent(None, b"1"), Sent(b"", b"2")])
+    log.roll(1)
+    result = clean(segments := log.build(1))
+    assert [r.key for r in records(after_round(segments, result))] == [b""]
+    assert result.stats.invalid_messages_read == 1
+
+
+def test_the_end_of_the_round_keeps_an_empty_batch() -> None:
+    log = LogBuilder()
+    log.batch([Sent(None, b"1")], Batching(leader_epoch=4))
+    log.roll(1)
+    (batch,) = after_round(segments := log.build(1), clean(segments))[0].batches
+    assert (batch.count, batch.last_offset, batch.leader_epoch, batch.base_timestamp) == (0, 0, 4, -1)
+
+
+def test_a_full_map_ends_the_round_at_the_last_record_it_took() -> None:
+    log = LogBuilder()
+    log.batch([Sent(b"a", b"1"), Sent(b"b", b"1"), Sent(b"c", b"1"), Sent(b"a", b"2")])
+    log.batch([Sent(b"d", b"1")])
+    log.roll(1)
+    result = clean_log_naively(segments := log.build(1), NaiveConfig(max_keys=2), NaiveRound(0, 5, 0))
+    assert result.end_offset == 2
+    assert [r.offset for r in records(after_round(segments, result))] == [0, 1, 2, 3, 4]
+
+
+def test_an_index_entry_comes_before_a_batch_once_more_than_the_interval_was_written() -> None:
+    raws = []
+    log = LogBuilder()
+    for time in (5, 9, 7, 9, 12):
+        log.batch([Sent(b"k", b"v", time)])
+    raws = [batch.raw for batch in log.build()[0].batches]
+    size = len(raws[0])
+    segment = write_segment(0, raws, 2 * size - 1, mtime_ms=1)
+    assert list(struct.iter_unpack(">ii", segment.index)) == [(2, 2 * size), (4, 4 * size)]
+    assert list(struct.iter_unpack(">qi", segment.time_index)) == [(9, 1), (12, 4)]
+    rarer = write_segment(0, raws, 2 * size, mtime_ms=1)
+    assert list(struct.iter_unpack(">ii", rarer.index)) == [(3, 3 * size)]
+    assert list(struct.iter_unpack(">qi", rarer.time_index)) == [(9, 1), (12, 4)]
+
+
+def test_an_offset_out_of_the_segments_range_is_told() -> None:
+    log = LogBuilder()
+    log.batch([Sent(b"k", b"v")])
+    (batch,) = log.build()[0].batches
+    with pytest.raises(SegmentOverflows):
+        write_segment(1, [batch.raw], 4096, 0)
+
+
+def segment(base: int, log_bytes: int, index_bytes: int = 0, time_index_bytes: int = 0) -> NaiveSegment:
+    return NaiveSegment(base, b"x" * log_bytes, b"x" * index_bytes, b"x" * time_index_bytes)
+
+
+@pytest.mark.parametrize(
+    ("segments", "expected"),
+    [
+        pytest.param([segment(0, 50), segment(1, 50), segment(2, 1)], [[0, 1], [2]], id="log bytes"),
+        pytest.param([segment(0, 1, 16), segment(1, 1, 24), segment(2, 1, 8)], [[0, 1], [2]], id="offset index bytes"),
+        pytest.param([segment(0, 1, 0, 36), segment(1, 1), segment(2, 1, 0, 12)], [[0, 1], [2]], id="time index bytes"),
+        pytest.param([segment(0, 1), segment(1, 1), segment(2**31, 1)], [[0, 1], [2**31]], id="offset range"),
+        pytest.param([segment(0, 1), segment(5, 1), segment(2**31 + 1, 1)], [[0], [5, 2**31 + 1]], id="sparse offsets"),
+        pytest.param([segment(0, 1), segment(2**31, 0), segment(2**31 + 9, 1)], [[0, 2**31], [2**31 + 9]], id="empty segment"),
+        pytest.param([segment(0, 500), segment(1, 1)], [[0], [1]], id="a segment over the bound stands alone"),
+    ],
+)
+def test_groups_end_at_the_first_bound_reached(segments: list[NaiveSegment], expected: list[list[int]]) -> None:
+    config = NaiveConfig(segment_bytes=100, segment_index_bytes=40)
+    groups = group_segments(segments, config, segments[-1].base_offset + 1)
+    assert [[member.base_offset for member in group] for group in groups] == expected
+
+
+def test_a_message_set_that_would_stay_empty_is_refused() -> None:
+    log = LogBuilder()
+    log.legacy([Sent(None, b"v")], 1)
+    log.roll(1)
+    with pytest.raises(KafkaRefuses):
+        clean(log.build(1))
+
+
+def test_a_batch_with_a_timestamp_before_the_epoch_cannot_be_rewritten() -> None:
+    log = LogBuilder()
+    log.batch([Sent(b"a", b"1"), Sent(b"b", b"1")])
+    log.roll(1)
+    segments = log.build(1)
+    raw = bytearray(segments[0].log)
+    raw[27:35] = struct.pack(">q", -5)
+    raw[21:23] = struct.pack(">h", 0)
+    segments[0] = replace(segments[0], log=bytes(raw))
+    assert records(segments)[0].timestamp == -5
+    log_again = LogBuilder()
+    log_again.skip(2)
+    log_again.batch([Sent(b"a", b"2")])
+    log_again.roll(1)
+    with pytest.raises(KafkaRefuses, match="negative timestamp"):
+        clean([segments[0], *log_again.build(1)])
