@@ -50,7 +50,7 @@ REWRITE_ERRORS = {
 RECORD_GROWTH = 20
 
 #: columns of ``counters``
-MESSAGES_READ, BYTES_READ, MESSAGES_KEPT, BYTES_KEPT, TOMBSTONES_REMOVED, ABORTED_RECORDS, KEYLESS_DROPPED = range(7)
+MESSAGES_READ, BYTES_READ, MESSAGES_KEPT, BYTES_KEPT, TOMBSTONES_REMOVED, ABORTED_RECORDS, MARKERS_REMOVED = range(7)
 
 
 @njit(cache=True)
@@ -183,7 +183,6 @@ def _survivors(data, start, end, row, verdict, marks, mark_at, limits, kept, cou
                 offset, key_size < 0, value_size < 0, marks, mark_at, first_dirty, latest_offset, tombstones_go
             )
             counters[TOMBSTONES_REMOVED] += expired
-            counters[KEYLESS_DROPPED] += key_size < 0 and not stays
         if stays and verdict & DISCARD == 0:
             tombstone_kept |= value_size < 0
             _, body = varint(data, at, end)
@@ -325,6 +324,6 @@ def rewrite(raw, scratch, rows, spans, actions, verdicts, marks, limits, new_hor
         counters[MESSAGES_KEPT] += n
         if not (discarded and verdicts[i] & RETAIN_EMPTY == 0):
             counters[MESSAGES_READ] += row.count
-        if discarded and row.attributes & CONTROL_BIT == 0:
-            counters[ABORTED_RECORDS] += row.count
+        if discarded:
+            counters[MARKERS_REMOVED if row.attributes & CONTROL_BIT else ABORTED_RECORDS] += row.count
     return len(rows), n_out, w, OK

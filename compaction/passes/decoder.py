@@ -1,9 +1,10 @@
 """Brings the records of a block's batches into reach of the kernels: plain ones where they lie, compressed ones decompressed into a
-reused buffer, a bounded number of bytes at a time."""
+reused buffer, a bounded number of bytes at a time, messages of magic 0 and 1 as v2 records."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -11,9 +12,14 @@ from numpy.typing import NDArray
 
 from compaction.errors import CorruptLogError
 from compaction.formats.codecs import BufferTooSmall, Codec, CodecError, decompress_into
+from compaction.formats.errors import FormatError
+from compaction.formats.transcode import transcode
 from compaction.kernels.batches import HEADER_SIZE
+from compaction.kernels.legacy import GROWTH, plain_messages
+from compaction.kernels.rewrite import LOG_APPEND_TIME_BIT
 from compaction.storage.blocks import Block
 
+MODERN_MAGIC = 2
 CODEC_BITS = 7
 #: decompressed bytes held at a time, unless a single batch needs more
 SCRATCH_BYTES = 4 << 20
@@ -39,14 +45,81 @@ class Decoder:
     def __init__(self, path: str) -> None:
         self._path = path
         self._scratch = np.empty(0, np.uint8)
+        self._legacy_spans = np.empty((0, 3), np.int64)
+
+    def modern(self, block: Block) -> Iterator[Block]:
+        """The block in parts of which each is either all of magic 2 or all of older magics; the rows of the latter are mended to
+        describe v2 batches (``magic`` stays), so that their offsets, counts and timestamps can be relied on.
+
+        A part is valid until the next one. ``decode`` takes it from there.
+        """
+        legacy = block.rows["magic"] < MODERN_MAGIC
+        if not legacy.any():
+            yield block
+            return
+        edges = [0, *(np.flatnonzero(legacy[1:] != legacy[:-1]) + 1).tolist(), len(legacy)]
+        for first, end in pairwise(edges):
+            part = Block(block.position, block.raw, block.rows[first:end])
+            if legacy[first]:
+                yield from self._transcode(part)
+            else:
+                yield part
+
+    def _transcode(self, part: Block) -> Iterator[Block]:
+        rows = part.rows
+        rows["attributes"] &= np.where(rows["magic"] == 0, CODEC_BITS, CODEC_BITS | LOG_APPEND_TIME_BIT).astype(np.int16)
+        packed = (rows["attributes"] & CODEC_BITS) != 0
+        at = 0
+        while at < len(rows):
+            self._ensure(max(SCRATCH_BYTES, int(rows["size"][at]) + GROWTH))
+            if packed[at]:
+                end = self._wrapper(part, at)
+            else:
+                run = int(np.argmax(packed[at:])) if packed[at:].any() else len(rows) - at
+                end = self._plain(part, at, at + run)
+            yield Block(part.position, part.raw, rows[at:end])
+            at = end
+
+    def _plain(self, part: Block, at: int, end: int) -> int:
+        rows = part.rows[at:end]
+        self._legacy_spans = np.zeros((len(rows), 3), np.int64)
+        done, ok = plain_messages(part.raw, part.position, rows, 0, self._scratch, self._legacy_spans)
+        if not ok:
+            raise self._corrupt("message's lengths contradict its size", rows[done])
+        return at + int(done)
+
+    def _wrapper(self, part: Block, at: int) -> int:
+        row = part.rows[at]
+        start = int(row["position"]) - part.position
+        try:
+            made = transcode(memoryview(part.raw), start, limit_bytes=MAX_PLAIN_BYTES)
+        except FormatError as error:
+            raise self._corrupt(str(error), row) from error
+        self._ensure(len(made.records))
+        self._scratch[: len(made.records)] = np.frombuffer(made.records, np.uint8)
+        self._legacy_spans = np.array([[0, len(made.records), 1]], np.int64)
+        row["base_offset"] = made.header.base_offset
+        row["last_offset"] = made.header.base_offset + made.header.last_offset_delta
+        row["base_timestamp"], row["count"] = made.header.base_timestamp, made.header.record_count
+        return at + 1
+
+    def _ensure(self, size: int) -> None:
+        if len(self._scratch) < size:
+            self._scratch = np.empty(size, np.uint8)
+
+    def _corrupt(self, what: str, row: np.void) -> CorruptLogError:
+        return CorruptLogError(what, path=self._path, position=int(row["position"]), hint="restore this segment")
 
     def decode(self, block: Block, wanted: NDArray[np.bool_] | None = None) -> Iterator[Decoded]:
-        """The block's batches in order, in as few parts as the scratch buffer allows.
+        """The batches of a part that ``modern`` gave, in order, in as few pieces as the scratch buffer allows.
 
         :param wanted: bool[r], which batches' records are needed; all when not given
         :raises CorruptLogError: a payload cannot be decompressed
         """
         rows = block.rows
+        if rows["magic"][0] < MODERN_MAGIC:
+            yield Decoded(0, rows, self._legacy_spans[: len(rows)], self._scratch)
+            return
         spans = np.zeros((len(rows), 3), np.int64)
         spans[:, 0] = rows["position"] - block.position + HEADER_SIZE
         spans[:, 1] = spans[:, 0] + rows["size"] - HEADER_SIZE
@@ -60,8 +133,7 @@ class Decoder:
         yield from self._decompress(block, spans, np.flatnonzero(packed).tolist())
 
     def _decompress(self, block: Block, spans: NDArray[np.int64], packed: list[int]) -> Iterator[Decoded]:
-        if not len(self._scratch):
-            self._scratch = np.empty(SCRATCH_BYTES, np.uint8)
+        self._ensure(SCRATCH_BYTES)
         first, used = 0, 0
         for row in packed:
             start, end = int(spans[row, 0]), int(spans[row, 1])
@@ -80,21 +152,14 @@ class Decoder:
         yield Decoded(first, block.rows[first:], spans[first:], self._scratch)
 
     def _one(self, block: Block, row: int, start: int, end: int, used: int) -> int:
-        header = block.rows[row]
         try:
-            codec = Codec.of(int(header["attributes"]))
+            codec = Codec.of(int(block.rows[row]["attributes"]))
             return decompress_into(codec, memoryview(block.raw)[start:end], memoryview(self._scratch)[used:])
         except CodecError as error:
-            position = int(header["position"])
-            raise CorruptLogError(str(error), path=self._path, position=position, hint="restore this segment") from error
+            raise self._corrupt(str(error), block.rows[row]) from error
 
     def _grow(self, needed_bytes: int | None, block: Block, row: int) -> None:
         size = max(needed_bytes or 0, 2 * len(self._scratch))
         if len(self._scratch) >= MAX_PLAIN_BYTES or (needed_bytes or 0) > MAX_PLAIN_BYTES:
-            raise CorruptLogError(
-                f"batch decompresses to more than {MAX_PLAIN_BYTES} bytes",
-                path=self._path,
-                position=int(block.rows[row]["position"]),
-                hint="restore this segment",
-            )
+            raise self._corrupt(f"batch decompresses to more than {MAX_PLAIN_BYTES} bytes", block.rows[row])
         self._scratch = np.empty(min(size, MAX_PLAIN_BYTES), np.uint8)

@@ -19,6 +19,7 @@ from compaction.kernels.rewrite import (
     ABORTED_RECORDS,
     BYTES_KEPT,
     BYTES_READ,
+    MARKERS_REMOVED,
     MESSAGES_KEPT,
     MESSAGES_READ,
     RECORD_GROWTH,
@@ -92,7 +93,7 @@ class _Rewriter:
 
     def stats(self) -> CleanStats:
         """What was read and kept so far."""
-        columns = (MESSAGES_READ, BYTES_READ, MESSAGES_KEPT, BYTES_KEPT, TOMBSTONES_REMOVED, ABORTED_RECORDS)
+        columns = (MESSAGES_READ, BYTES_READ, MESSAGES_KEPT, BYTES_KEPT, TOMBSTONES_REMOVED, ABORTED_RECORDS, MARKERS_REMOVED)
         return CleanStats(*(int(self._counters[column]) for column in columns))
 
     def run(self, slices: Sequence[Slice], writer: Writer) -> None:
@@ -102,8 +103,9 @@ class _Rewriter:
             limits = self._limits(part)
             with SegmentReader(part.path, part.start, part.end) as reader:
                 for block in reader.blocks(check_crc=False):
-                    for chunks, out_rows in self._block(block, decoder, limits, part.path):
-                        writer.append(chunks, out_rows)
+                    for rows in decoder.modern(block):
+                        for chunks, out_rows in self._block(rows, decoder, limits, part.path):
+                            writer.append(chunks, out_rows)
 
     def _limits(self, part: Slice) -> NDArray[np.int64]:
         log = self._log
@@ -185,15 +187,15 @@ def _failure(error: int, path: str, position: int) -> CompactionError:
     return CorruptLogError(RECORD_ERRORS[error], path=path, position=position, hint="restore this segment")
 
 
-def join_parts(output: GroupOutput, log: RewriteLog, suffixes: Sequence[str]) -> PieceResult:
-    """Join the parts of one group (``suffixes`` by piece number) to a whole segment. The swap's clean-up removes the parts."""
+def join_parts(output: GroupOutput, log: RewriteLog, parts: Sequence[tuple[int, str]]) -> PieceResult:
+    """Join the parts of one group (piece number and suffix, in order) to a whole segment. The swap's clean-up removes the parts."""
     suffix = new_suffix()
     interval = log.index_interval_bytes
     try:
         with SegmentWriter(
             log.directory, output.base_offset, suffix, index_interval_bytes=interval, like=output.like
         ) as segment:
-            for number, part in enumerate(suffixes):
+            for number, part in parts:
                 segment.append_part(*part_paths(log.directory, output.base_offset, number, part))
             segment.close(output.mtime_ms, output.aborted_txns)
     except CompactionError as error:

@@ -17,7 +17,7 @@ from compaction.errors import CompactionError, CorruptLogError, UnsupportedLogEr
 from compaction.kernels.offset_map import SkimpyOffsetMap, by_shard
 from compaction.kernels.records import ASK, KEYLESS, MAP, MESSAGES, RECORD_ERRORS, SKIP, TOMBSTONES, scan_records
 from compaction.kernels.tables import ENTRY_WORDS, MAX_OFFSET
-from compaction.passes.decoder import Decoded, Decoder
+from compaction.passes.decoder import MODERN_MAGIC, Decoded, Decoder
 from compaction.passes.work import ScanLog, ScanSettings, Slice, SliceSummary
 from compaction.storage.blocks import Block, SegmentReader
 
@@ -58,35 +58,42 @@ class _LogScan:
         self._ask_room = np.empty((_ENTRIES, ENTRY_WORDS), np.uint64)
         self._ask_limit = settings.map_bytes // self._entries.itemsize // ENTRY_WORDS
         self._asked = 0
+        self._next_offset = 0
 
     def slice(self, part: Slice) -> SliceSummary:
         """Scan one slice; what was found besides entries."""
         counters = np.zeros(3, np.int64)
         txn_rows = []
+        self._next_offset = part.first_offset
         try:
             with SegmentReader(part.path, part.start, part.end) as reader:
                 decoder = Decoder(part.path)
                 for block in reader.blocks(check_crc=True):
-                    self._check_offsets(block, part)
-                    txn_rows.append(summarise(block.rows, part.segment_index))
-                    actions = self._actions(block.rows)
-                    for decoded in decoder.decode(block, actions != SKIP):
-                        self._records(block, decoded, actions, counters, part.path)
+                    for rows in decoder.modern(block):
+                        self._check_offsets(rows, part.path)
+                        txn_rows.append(summarise(rows.rows, part.segment_index))
+                        self._block(rows, decoder, counters, part.path)
         except CompactionError as error:
             return SliceSummary(part.log, 0, 0, 0, np.empty(0, TXN_ROW), str(error))
         rows = np.concatenate(txn_rows) if txn_rows else np.empty(0, TXN_ROW)
         return SliceSummary(part.log, int(counters[MESSAGES]), int(counters[KEYLESS]), int(counters[TOMBSTONES]), rows)
 
-    def _check_offsets(self, block: Block, part: Slice) -> None:
+    def _block(self, block: Block, decoder: Decoder, counters: NDArray[np.int64], path: str) -> None:
+        actions = self._actions(block.rows)
+        for decoded in decoder.decode(block, actions != SKIP):
+            self._records(block, decoded, actions, counters, path)
+
+    def _check_offsets(self, block: Block, path: str) -> None:
         rows = block.rows
-        backwards = np.flatnonzero(rows["base_offset"][1:] <= rows["last_offset"][:-1])
-        if len(backwards) or rows["base_offset"][0] < part.first_offset:
-            at = rows[int(backwards[0]) + 1 if len(backwards) else 0]
-            raise CorruptLogError(
-                f"batch offsets go back to {at['base_offset']}", path=part.path, position=int(at["position"]), hint="restore this segment"
-            )
-        if rows["last_offset"][-1] > MAX_OFFSET:
-            raise UnsupportedLogError(f"offsets above {MAX_OFFSET} are not supported", path=part.path)
+        floors = np.concatenate([[self._next_offset], rows["last_offset"][:-1] + 1])
+        backwards = np.flatnonzero(rows["base_offset"] < floors)
+        if len(backwards):
+            at = rows[int(backwards[0])]
+            what = f"batch begins at offset {at['base_offset']}, expected {floors[backwards[0]]} or more"
+            raise CorruptLogError(what, path=path, position=int(at["position"]), hint="restore this segment")
+        self._next_offset = int(rows["last_offset"][-1]) + 1
+        if self._next_offset > MAX_OFFSET:
+            raise UnsupportedLogError(f"offsets above {MAX_OFFSET} are not supported", path=path)
 
     def _actions(self, rows: NDArray[np.void]) -> NDArray[np.uint8]:
         """What ``scan_records`` does with each batch."""
@@ -96,7 +103,7 @@ class _LogScan:
             transactional = (attributes & _TRANSACTIONAL) != 0
             aborted = self._log.aborted.contains(rows["producer_id"], rows["last_offset"])
             actions[transactional & aborted] = ASK
-        actions[((attributes & _CONTROL) != 0) | (rows["count"] == 0)] = SKIP
+        actions[((attributes & _CONTROL) != 0) & (rows["magic"] >= MODERN_MAGIC)] = SKIP
         return actions
 
     def _records(

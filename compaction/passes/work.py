@@ -106,7 +106,7 @@ class GroupOutput:
 
 @dataclass(frozen=True)
 class Piece:
-    """A run of slices of one output group, the ``number``-th; ``whole`` when it is the group's only one."""
+    """A run of slices of one output group; ``number`` counts within the log, ``whole`` when it is the group's only one."""
 
     output: GroupOutput
     number: int
@@ -130,6 +130,7 @@ class CleanStats:
     bytes_kept: int = 0
     tombstones_removed: int = 0
     aborted_records: int = 0
+    markers_removed: int = 0
 
     def __add__(self, other: CleanStats) -> CleanStats:
         return CleanStats(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))

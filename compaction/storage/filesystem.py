@@ -74,6 +74,9 @@ class FileSystem(Protocol):
     def real_path(self, path: str) -> Extent:
         """The real file, and the stretch of it, that holds ``path``'s bytes."""
 
+    def in_memory(self, path: str) -> bool:
+        """Whether a file has no real file behind it (a dry run's rebuilt index)."""
+
     def write_file(self, path: str, data: bytes, like: FileStat | None = None) -> None:
         """Create or replace a file's content, not yet safe; mode and owner as ``like``."""
 
@@ -146,6 +149,9 @@ class LocalFileSystem:
     def real_path(self, path: str) -> Extent:
         found = self.stat(path)
         return Extent(path, 0, 0 if found is None else found.size)
+
+    def in_memory(self, path: str) -> bool:
+        return False
 
     def write_file(self, path: str, data: bytes, like: FileStat | None = None) -> None:
         with storage_errors(path, "write"):

@@ -70,6 +70,9 @@ class OverlayFileSystem:
             raise StorageError("file exists in memory only", path=path)
         return node.content
 
+    def in_memory(self, path: str) -> bool:
+        return isinstance(self._node(path).content, bytes)
+
     def write_file(self, path: str, data: bytes, like: FileStat | None = None) -> None:
         stat = like or self.stat(path) or FileStat(0, 0, 0o644, 0, 0, 0, is_dir=False, is_file=True)
         self._set(path, _Node(stat._replace(size=len(data)), data))

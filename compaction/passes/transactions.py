@@ -1,0 +1,21 @@
+"""Reads the headers of a slice for its transactions only, where aborted data must be known before the map is built."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from compaction.cleaning.txn_tables import TXN_ROW, summarise
+from compaction.errors import CompactionError
+from compaction.passes.work import Slice, SliceSummary
+from compaction.storage.blocks import SegmentReader
+
+
+def scan_transactions(part: Slice) -> SliceSummary:
+    """The slice's ``TXN_ROW`` summary; checksums are left to the first pass."""
+    rows = [np.empty(0, TXN_ROW)]
+    try:
+        with SegmentReader(part.path, part.start, part.end) as reader:
+            rows += [summarise(block.rows, part.segment_index) for block in reader.blocks(check_crc=False)]
+    except CompactionError as error:
+        return SliceSummary(part.log, 0, 0, 0, rows[0], str(error))
+    return SliceSummary(part.log, 0, 0, 0, np.concatenate(rows))

@@ -1,0 +1,61 @@
+"""Deals work to tasks: how large slices, pieces and shards are, and which task has which. The outcome of a run does not depend on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from compaction.cleaning.plan import LogPlan
+from compaction.kernels.tables import ENTRY_BYTES
+
+T = TypeVar("T")
+
+_MIN_SLICE_BYTES = 16 << 20
+_MAX_SLICE_BYTES = 256 << 20
+_SLICES_PER_CORE = 8
+#: packed entries of a shard: what a reduce task holds, and its map's size
+_SHARD_BYTES = 32 << 20
+#: no record takes less of an uncompressed batch
+_MIN_RECORD_BYTES = 7
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The sizes of one run's work.
+
+    ``slice_bytes``: bytes of log a task reads; ``shard_entries``: map entries a shard is meant for at most.
+    """
+
+    slice_bytes: int
+    shard_entries: int
+
+
+def sizes(total_bytes: int, cores: int, dedupe_buffer_bytes: int, load_factor: float) -> Sizes:
+    """Sizes for a run over ``total_bytes`` of segments on ``cores``; a shard never needs more than the dedupe buffer."""
+    slice_bytes = min(_MAX_SLICE_BYTES, max(_MIN_SLICE_BYTES, total_bytes // max(1, cores * _SLICES_PER_CORE)))
+    entries = min(_SHARD_BYTES, int(dedupe_buffer_bytes * load_factor)) // ENTRY_BYTES
+    return Sizes(slice_bytes, max(1, entries))
+
+
+def record_bound(plan: LogPlan) -> int:
+    """At most how many records the segments of ``plan`` hold: each has an offset of its own."""
+    return sum(min(segment.next_offset - segment.base_offset, segment.size_bytes) for segment in plan.segments)
+
+
+def shards(plan: LogPlan, entries: int) -> int:
+    """How many shards a log's map has."""
+    return max(1, -(-record_bound(plan) // entries))
+
+
+def pack(items: Sequence[T], size_of: Callable[[T], int], target_bytes: int) -> list[list[T]]:
+    """Neighbouring items together until ``target_bytes`` are reached; an item is never split."""
+    packs: list[list[T]] = []
+    filled = target_bytes
+    for item in items:
+        if filled >= target_bytes:
+            packs.append([])
+            filled = 0
+        packs[-1].append(item)
+        filled += size_of(item)
+    return packs

@@ -1,0 +1,159 @@
+"""The two passes as Spark jobs, over all logs of a run at once.
+
+Pass 1 scans slices into packed map entries, ``reduceByKey`` brings each shard of each log together (its map side runs once; a last
+partition carries the summaries, which the first job collects). Pass 2 resolves each shard into survivor marks, brings each
+piece's marks together and rewrites the pieces. No Python object stands for a record anywhere: what is shuffled are packed arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pyspark import RDD, SparkContext
+
+from compaction.passes.rewrite import join_parts, rewrite_piece
+from compaction.passes.scan import SUMMARY, Key, scan_slices
+from compaction.passes.shards import merge_lists, resolve_shard, split_by_piece
+from compaction.passes.transactions import scan_transactions
+from compaction.passes.work import (
+    GroupOutput,
+    Piece,
+    PieceResult,
+    RewriteLog,
+    ScanLog,
+    ScanSettings,
+    Slice,
+    SliceSummary,
+)
+from compaction.spark.partition import pack
+
+#: the piece number under which a shard reports how many keys it held
+KEYS = -1
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """What pass 2 gives: one result a piece, and the number of distinct keys of each log's map."""
+
+    results: tuple[PieceResult, ...]
+    keys: Mapping[int, int]
+
+
+class Passes:
+    """The Spark jobs of one run. ``task_bytes``: about how much of the logs one task reads."""
+
+    def __init__(self, sc: SparkContext, task_bytes: int) -> None:
+        self._sc = sc
+        self._task_bytes = task_bytes
+
+    def deal(self, slices: Sequence[Slice]) -> list[list[Slice]]:
+        """The slices of each task of a pass over ``slices``."""
+        return pack(slices, lambda part: part.size_bytes, self._task_bytes)
+
+    def transactions(self, slices: Sequence[Slice]) -> list[SliceSummary]:
+        """Headers only: the transaction summary of each slice, for logs whose aborted data must be known before pass 1."""
+        self._sc.setJobDescription(f"read batch headers of {len(slices)} slices")
+        tasks = self.deal(slices)
+        return self._sc.parallelize(tasks, len(tasks)).flatMap(lambda task: map(scan_transactions, task)).collect()
+
+    def scan(self, slices: Sequence[Slice], logs: Mapping[int, ScanLog], settings: ScanSettings) -> Scanned:
+        """Pass 1. What it found is collected; the maps stay in the shuffle for ``rewrite``."""
+        tasks = self.deal(slices)
+        shared = self._sc.broadcast((dict(logs), settings))
+        first = dict(zip(logs, accumulate((log.shards for log in logs.values()), initial=0), strict=False))
+        shards = sum(log.shards for log in logs.values())
+        maps = min(shards, max(2 * self._sc.defaultParallelism, len(tasks)))
+
+        def partition(key: Key) -> int:
+            log, shard = key
+            return maps if shard == SUMMARY else (first[log] + shard) % maps
+
+        def scan_task(task: Iterable[list[Slice]]) -> Iterator[tuple[Key, list[bytes | SliceSummary]]]:
+            known, bounds = shared.value
+            for part in task:
+                yield from scan_slices(part, known, bounds)
+
+        self._sc.setJobDescription(f"pass 1: scan {len(slices)} slices into {shards} map shards")
+        entries = self._sc.parallelize(tasks, len(tasks)).mapPartitions(scan_task)
+        merged: RDD[tuple[Key, list[Any]]] = entries.reduceByKey(merge_lists, maps + 1, partition)
+        summaries = self._sc.runJob(merged, _summaries, [maps])
+        return Scanned(tuple(summaries), merged)
+
+    def rewrite(
+        self,
+        scanned: Scanned,
+        logs: Mapping[int, RewriteLog],
+        pieces: Sequence[Piece],
+        load_factor: float,
+        *,
+        dry_run: bool,
+    ) -> Rewritten:
+        """Pass 2 over ``pieces``, in the order of logs and offsets; all of their logs are in ``logs``."""
+        tasks = pack(pieces, lambda piece: piece.size_bytes, self._task_bytes)
+        task_of = {(piece.output.log, piece.number): t for t, task in enumerate(tasks) for piece in task}
+        first_offsets = _first_offsets(pieces)
+        first_dirty = {log: work.first_dirty_offset for log, work in logs.items()}
+        shared = self._sc.broadcast((dict(logs), tasks))
+
+        def resolve(items: Iterable[tuple[Key, list[Any]]]) -> Iterator[tuple[Key, list[Any]]]:
+            for (log, shard), packed in items:
+                if shard != SUMMARY and log in first_offsets:
+                    marks, keys = resolve_shard(packed, first_dirty[log], load_factor)
+                    yield (log, KEYS), [keys]
+                    for piece, part in split_by_piece(marks, first_offsets[log]):
+                        yield (log, piece), [part]
+
+        def rewrite_task(task: int, items: Iterable[tuple[Key, list[Any]]]) -> Iterator[PieceResult | tuple[int, int]]:
+            known, work = shared.value
+            marks = dict(items)
+            for (log, piece), counts in marks.items():
+                if piece == KEYS:
+                    yield log, sum(counts)
+            for piece in work[task]:
+                log = piece.output.log
+                yield rewrite_piece(piece, known[log], marks.get((log, piece.number), []), dry_run=dry_run)
+
+        def partition(key: Key) -> int:
+            log, piece = key
+            return task_of[log, max(piece, 0)]
+
+        self._sc.setJobDescription(f"pass 2: {'measure' if dry_run else 'write'} {len(pieces)} pieces")
+        marks = scanned.merged.mapPartitions(resolve).reduceByKey(merge_lists, len(tasks), partition)
+        found = marks.mapPartitionsWithIndex(rewrite_task).collect()
+        keys: dict[int, int] = {}
+        for item in found:
+            if not isinstance(item, PieceResult):
+                keys[item[0]] = keys.get(item[0], 0) + item[1]
+        return Rewritten(tuple(item for item in found if isinstance(item, PieceResult)), keys)
+
+    def join(self, groups: Sequence[tuple[GroupOutput, RewriteLog, list[tuple[int, str]]]]) -> list[PieceResult]:
+        """Join the parts of groups that several tasks wrote."""
+        if not groups:
+            return []
+        self._sc.setJobDescription(f"join the parts of {len(groups)} segments")
+        return self._sc.parallelize(groups, len(groups)).map(lambda group: join_parts(*group)).collect()
+
+
+@dataclass(frozen=True)
+class Scanned:
+    """What pass 1 gives: a summary a slice, and the shards of the maps, still in the shuffle."""
+
+    summaries: tuple[SliceSummary, ...]
+    merged: RDD[tuple[Key, list[Any]]]
+
+
+def _summaries(items: Iterable[tuple[Key, list[Any]]]) -> list[SliceSummary]:
+    return [summary for _, found in items for summary in found]
+
+
+def _first_offsets(pieces: Sequence[Piece]) -> dict[int, NDArray[np.int64]]:
+    """int64 first offsets of each log's pieces."""
+    bounds: dict[int, list[int]] = {}
+    for piece in pieces:
+        bounds.setdefault(piece.output.log, []).append(piece.first_offset)
+    return {log: np.array(offsets, np.int64) for log, offsets in bounds.items()}

@@ -1,0 +1,218 @@
+"""One round of cleaning over many logs: slices and pieces, both passes, what became of each log. Nothing is swapped here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from pyspark import SparkContext
+
+from compaction.cleaning.plan import LogPlan
+from compaction.cleaning.retention import ActiveProducers, RoundRules
+from compaction.cleaning.transactions import Verdicts, aborted_for_map, resolve_cleaning
+from compaction.cleaning.txn_tables import TXN_ROW, AbortedSpans
+from compaction.config import BrokerConfig
+from compaction.formats.indexes import read_offset_index
+from compaction.names import INDEX, LOG, segment_file
+from compaction.passes.work import (
+    CleanStats,
+    GroupOutput,
+    Piece,
+    PieceResult,
+    RewriteLog,
+    ScanLog,
+    ScanSettings,
+    Slice,
+    SliceSummary,
+)
+from compaction.spark.partition import pack, shards, sizes
+from compaction.spark.pipeline import Passes, Rewritten
+from compaction.storage.filesystem import FileSystem, join
+from compaction.storage.slicing import cut_segment
+from compaction.storage.swap import SwapGroup
+
+#: a task's map is handed on when it has this size, so that a worker's memory stays small
+_TASK_MAP_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class Cleaned:
+    """What a round made of one log. ``groups`` are the outputs to be swapped in (named in a dry run too, without files).
+
+    ``error`` is one line when the log could not be cleaned; it is then as it was.
+    """
+
+    plan: LogPlan
+    stats: CleanStats = CleanStats()
+    keys: int = 0
+    messages: int = 0
+    keyless: int = 0
+    groups: tuple[SwapGroup, ...] = ()
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class RoundOptions:
+    """``directory_of`` says where a log's output goes; ``refuse`` looks at what pass 1 found and may refuse a log, with a reason."""
+
+    now_ms: int
+    dry_run: bool
+    broker: BrokerConfig
+    directory_of: Callable[[LogPlan], str]
+    refuse: Callable[[LogPlan, int, int], str | None]
+
+
+class Round:
+    """Cleans ``plans``: one pass of each kind over all of them."""
+
+    def __init__(self, sc: SparkContext, fs: FileSystem, plans: Sequence[LogPlan], options: RoundOptions) -> None:
+        self._fs, self._options = fs, options
+        self._plans = dict(enumerate(plans))
+        total = sum(segment.size_bytes for plan in plans for segment in plan.segments)
+        broker = options.broker
+        self._sizes = sizes(total, sc.defaultParallelism, broker.dedupe_buffer_bytes, broker.load_factor)
+        self._passes = Passes(sc, self._sizes.slice_bytes)
+        self._failed: dict[int, str] = {}
+
+    def run(self) -> list[Cleaned]:
+        """What became of each log, in the order of the plans."""
+        slices = {log: self._slices(log, plan) for log, plan in self._plans.items()}
+        early = self._early_transactions(slices)
+        scan_logs = {log: self._scan_log(log, plan, early) for log, plan in self._plans.items()}
+        broker = self._options.broker
+        settings = ScanSettings(min(_TASK_MAP_BYTES, broker.dedupe_buffer_bytes), broker.load_factor)
+        scanned = self._passes.scan([part for log in slices.values() for part in log], scan_logs, settings)
+        found = self._found(scanned.summaries)
+        works = {log: self._work(log, plan, found[log]) for log, plan in self._plans.items() if log not in self._failed}
+        pieces = [piece for log, (_, verdicts) in works.items() for piece in self._pieces(log, slices[log], verdicts)]
+        rewrites = {log: work for log, (work, _) in works.items()}
+        if not pieces:
+            return [self._outcome(log, found[log], {}, Rewritten((), {})) for log in self._plans]
+        rewritten = self._passes.rewrite(scanned, rewrites, pieces, broker.load_factor, dry_run=self._options.dry_run)
+        suffixes = self._whole_segments(rewritten.results, pieces, rewrites)
+        return [self._outcome(log, found[log], suffixes, rewritten) for log in self._plans]
+
+    def _slices(self, log: int, plan: LogPlan) -> list[Slice]:
+        path, made = plan.view.path, []
+        index_of = {segment.base_offset: number for number, segment in enumerate(plan.view.segments)}
+        for segment in plan.segments:
+            base = segment.base_offset
+            extent = self._fs.real_path(join(path, segment_file(base, LOG)))
+            for cut in cut_segment(self._fs, path, base, segment.size_bytes, self._sizes.slice_bytes):
+                start, end = extent.start + cut.start, extent.start + cut.end
+                made.append(Slice(log, index_of[base], extent.path, cut.first_offset, start, end, segment.mtime_ms))
+        return made
+
+    def _early_transactions(self, slices: Mapping[int, Sequence[Slice]]) -> dict[int, AbortedSpans]:
+        """The aborted data that stays out of the map, of logs whose transaction indexes name any."""
+        logs = [log for log, plan in self._plans.items() if any(s.aborted_txns for s in plan.view.segments)]
+        if not logs:
+            return {}
+        found = self._found(self._passes.transactions([part for log in logs for part in slices[log]]))
+        return {log: self._aborted(self._plans[log], found[log]) for log in logs if log not in self._failed}
+
+    def _aborted(self, plan: LogPlan, found: SliceSummary) -> AbortedSpans:
+        view, start = plan.view, plan.first_dirty_offset
+        first = max((s for s in view.segments if s.base_offset <= start), key=lambda s: s.base_offset, default=view.segments[0])
+        data = self._fs.read_bytes(join(view.path, segment_file(first.base_offset, INDEX)))
+        entries = read_offset_index(data, first.base_offset)
+        at = int(np.searchsorted(entries["offset"], start, side="right")) - 1
+        position = int(entries["position"][at]) if at >= 0 else 0
+        return aborted_for_map(view.segments, view.log_start_offset, start, plan.end_offset, position, found.txn_rows)
+
+    def _scan_log(self, log: int, plan: LogPlan, early: Mapping[int, AbortedSpans]) -> ScanLog:
+        return ScanLog(plan.first_dirty_offset, shards(plan, self._sizes.shard_entries), early.get(log))
+
+    def _found(self, summaries: Sequence[SliceSummary]) -> dict[int, SliceSummary]:
+        """The summaries of each log added up; the first error of a log marks it as failed."""
+        rows: dict[int, list[np.ndarray]] = {log: [np.empty(0, TXN_ROW)] for log in self._plans}
+        totals = {log: SliceSummary(log, 0, 0, 0, rows[log][0]) for log in self._plans}
+        for part in summaries:
+            if part.error is not None:
+                self._failed.setdefault(part.log, part.error)
+            total = totals[part.log]
+            totals[part.log] = replace(
+                total,
+                messages=total.messages + part.messages,
+                keyless=total.keyless + part.keyless,
+                tombstones=total.tombstones + part.tombstones,
+            )
+            rows[part.log].append(part.txn_rows)
+        for log, total in totals.items():
+            refusal = self._options.refuse(self._plans[log], total.messages, total.keyless)
+            if refusal is not None:
+                self._failed.setdefault(log, refusal)
+        return {log: replace(total, txn_rows=np.concatenate(rows[log])) for log, total in totals.items()}
+
+    def _work(self, log: int, plan: LogPlan, found: SliceSummary) -> tuple[RewriteLog, Verdicts]:
+        view, now_ms = plan.view, self._options.now_ms
+        groups = [group.segments for group in plan.groups]
+        verdicts = resolve_cleaning(view.segments, groups, view.log_start_offset, found.txn_rows)
+        producers = ActiveProducers.of(view.producers)
+        rules = RoundRules(verdicts.spans, verdicts.discardable, producers, plan.end_offset, now_ms)
+        work = RewriteLog(
+            plan.first_dirty_offset,
+            plan.end_offset - 1,
+            plan.config.delete_retention_ms,
+            plan.legacy_delete_horizon_ms,
+            plan.config.index_interval_bytes,
+            rules,
+            self._options.directory_of(plan),
+        )
+        return work, verdicts
+
+    def _pieces(self, log: int, slices: Sequence[Slice], verdicts: Verdicts) -> list[Piece]:
+        """The pieces of one log; a group without a byte is one empty piece."""
+        plan, pieces = self._plans[log], []
+        segment_of = [segment.base_offset for segment in plan.view.segments]
+        by_base: dict[int, list[Slice]] = {}
+        for part in slices:
+            by_base.setdefault(segment_of[part.segment_index], []).append(part)
+        for number, group in enumerate(plan.groups):
+            parts = [part for segment in group.segments for part in by_base[segment.base_offset]]
+            output = GroupOutput(
+                log, number, group.base_offset, group.mtime_ns // 1_000_000, verdicts.txn_index[number], parts[0].path
+            )
+            packs = pack(parts, lambda part: part.size_bytes, self._sizes.slice_bytes)
+            for each in packs:
+                first = each[0].first_offset
+                pieces.append(Piece(output, len(pieces), tuple(each), first, len(packs) == 1))
+        return pieces
+
+    def _whole_segments(
+        self, results: Sequence[PieceResult], pieces: Sequence[Piece], logs: Mapping[int, RewriteLog]
+    ) -> dict[tuple[int, int], str]:
+        """The suffix of each output segment's files, parts joined; failures are noted."""
+        suffix_of: dict[tuple[int, int], str] = {}
+        for result in results:
+            if result.error is not None:
+                self._failed.setdefault(result.log, result.error)
+            suffix_of[result.log, result.number] = result.suffix or ""
+        whole, parts = {}, {}
+        for piece in pieces:
+            output, suffix = piece.output, suffix_of[piece.output.log, piece.number]
+            if output.log in self._failed:
+                continue
+            if piece.whole or self._options.dry_run:
+                whole[output.log, output.group] = suffix
+            else:
+                parts.setdefault((output.log, output.group), (output, logs[output.log], []))[2].append((piece.number, suffix))
+        for result in self._passes.join(list(parts.values())):
+            if result.error is not None:
+                self._failed.setdefault(result.log, result.error)
+            whole[result.log, result.group] = result.suffix or ""
+        return whole
+
+    def _outcome(
+        self, log: int, found: SliceSummary, suffixes: Mapping[tuple[int, int], str], rewritten: Rewritten
+    ) -> Cleaned:
+        plan = self._plans[log]
+        if log in self._failed:
+            return Cleaned(plan, messages=found.messages, keyless=found.keyless, error=self._failed[log])
+        stats = sum((result.stats for result in rewritten.results if result.log == log), CleanStats())
+        groups = tuple(
+            SwapGroup(group.base_offset, tuple(s.base_offset for s in group.segments), suffixes[log, number])
+            for number, group in enumerate(plan.groups)
+        )
+        return Cleaned(plan, stats, rewritten.keys.get(log, 0), found.messages, found.keyless, groups)

@@ -1,0 +1,75 @@
+"""Cuts segments into slices at batch boundaries that the offset index names and the log confirms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from compaction.errors import StorageError
+from compaction.formats.indexes import read_offset_index
+from compaction.kernels.batches import HEADER_SIZE, scan_batches
+from compaction.names import INDEX, LOG, segment_file
+from compaction.storage.filesystem import FileSystem
+
+#: a boundary batch is read whole to confirm it; one larger than this is no boundary
+_MAX_BOUNDARY_BATCH = 16 << 20
+
+
+class Stretch(NamedTuple):
+    """Bytes ``[start, end)`` of a segment's log file; its batches have offsets from ``first_offset`` on."""
+
+    start: int
+    end: int
+    first_offset: int
+
+
+def cut_segment(
+    fs: FileSystem, log_path: str, base_offset: int, size_bytes: int, target_bytes: int
+) -> tuple[Stretch, ...]:
+    """The stretches of one segment, of about ``target_bytes`` each, in order; one where the index gives no boundary.
+
+    An index entry names a batch by its last offset and its position. It is believed only if a batch with that last offset and a
+    right checksum lies there, so that a stale or damaged index costs parallelism, never a record.
+    """
+    cuts = [(0, base_offset)]
+    if size_bytes > target_bytes + target_bytes // 2:
+        cuts += _boundaries(fs, log_path, base_offset, size_bytes, target_bytes)
+    ends = [start for start, _ in cuts[1:]] + [size_bytes]
+    return tuple(Stretch(start, end, first) for (start, first), end in zip(cuts, ends, strict=True))
+
+
+def _boundaries(
+    fs: FileSystem, log_path: str, base_offset: int, size_bytes: int, target_bytes: int
+) -> Iterator[tuple[int, int]]:
+    log = f"{log_path}/{segment_file(base_offset, LOG)}"
+    try:
+        entries = read_offset_index(fs.read_bytes(f"{log_path}/{segment_file(base_offset, INDEX)}"), base_offset)
+    except (StorageError, ValueError):
+        return
+    stretches = max(1, round(size_bytes / target_bytes))
+    taken = 0
+    for k in range(1, stretches):
+        at = int(np.searchsorted(entries["position"], k * size_bytes // stretches))
+        if at >= len(entries) or entries["position"][at] <= taken:
+            continue
+        position = int(entries["position"][at])
+        first = _confirmed(fs, log, position, int(entries["offset"][at]), size_bytes)
+        if first is not None and first > base_offset:
+            taken = position
+            yield position, first
+
+
+def _confirmed(fs: FileSystem, log: str, position: int, last_offset: int, size_bytes: int) -> int | None:
+    """The base offset of the batch at ``position``, if there is a sound one that ends with ``last_offset``."""
+    if position + HEADER_SIZE > size_bytes:
+        return None
+    size = int.from_bytes(fs.read_bytes(log, position + 8, 4), "big", signed=True) + 12
+    if not HEADER_SIZE <= size <= min(_MAX_BOUNDARY_BATCH, size_bytes - position):
+        return None
+    data = np.frombuffer(fs.read_bytes(log, position, size), np.uint8)
+    rows = scan_batches(data, position, check_crc=True).rows
+    if len(rows) != 1 or rows["magic"][0] != 2 or rows["last_offset"][0] != last_offset:
+        return None
+    return int(rows["base_offset"][0])
