@@ -76,8 +76,17 @@ class LogBuilder:
             self._note_marker(how, kind, offset, timestamp)
         return offset
 
-    def legacy(self, records: Sequence[Sent], magic: int, codec: int = 0, *, log_append_ms: int | None = None) -> int:
+    def legacy(
+        self,
+        records: Sequence[Sent],
+        magic: int,
+        codec: int = 0,
+        *,
+        log_append_ms: int | None = None,
+        inner_magic: int | None = None,
+    ) -> int:
         """Appends messages of magic 0 or 1, in one wrapper where there is a codec; returns the last offset."""
+        inner_magic = magic if inner_magic is None else inner_magic
         flags = 0x08 if log_append_ms is not None and magic else 0
         first = self.next_offset
         for at, sent in enumerate(records):
@@ -85,7 +94,7 @@ class LogBuilder:
                 self._append(legacy_message(first + at, magic, sent, flags))
         if codec:
             relative = 0 if magic else first
-            inner = b"".join(legacy_message(relative + at, magic, sent) for at, sent in enumerate(records))
+            inner = b"".join(legacy_message(relative + at, inner_magic, sent) for at, sent in enumerate(records))
             time = max(r.timestamp for r in records) if log_append_ms is None else log_append_ms
             wrapper = Sent(None, compression.compress(codec, inner, magic=magic), time)
             self._append(legacy_message(first + len(records) - 1, magic, wrapper, flags | codec))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import shutil
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from tests.kafka.gateway import Gateway
 from tests.kafka.log import Opening
 from tests.oracle.cleaner import NaiveConfig, NaiveResult, NaiveRound, after_round, clean_log_naively
 from tests.oracle.disk import read_partition, write_partition, write_producers
-from tests.oracle.logs import Batching, LogBuilder, Sent
+from tests.oracle.logs import ABORT, COMMIT, Batching, LogBuilder, Sent
 from tests.oracle.random_logs import Flavour, RandomLog, random_log
 from tests.oracle.records import KafkaRefuses, NaiveBatch
 from tests.oracle.segments import NaiveSegment, write_segment
@@ -172,6 +172,54 @@ def test_a_message_set_that_would_have_to_stay_empty_fails_in_both(gateway: Gate
         kafka_cleans(gateway, tmp_path / "t-0", segments, setting, 5_000, 0)
     with pytest.raises(KafkaRefuses):
         clean_log_naively(segments, setting.config, NaiveRound(0, 1, 5_000))
+
+
+def big_batches(log: LogBuilder) -> None:
+    for size in (200_000, 300_000, 900_000):
+        log.batch([Sent(b"a", b"x" * size), Sent(b"b" * 70_000, b"y"), Sent(b"c%d" % size, b"z" * 50_000)])
+    log.batch([Sent(b"a", None)])
+
+
+def nested_message_sets(log: LogBuilder) -> None:
+    for codec in (1, 2, 3):
+        for magic in (0, 1):
+            sent = [Sent(b"k%d" % at, b"v", 2_000 + at) for at in range(codec, codec + 4)]
+            log.legacy(sent, magic, codec, inner_magic=1 - magic)
+            log.legacy(sent, magic, codec, inner_magic=1 - magic, log_append_ms=3_000)
+
+
+def horizons_set_before(log: LogBuilder) -> None:
+    for horizon in (4_999, 5_000, 5_001):
+        for append in (None, 800):
+            how = Batching(horizon_ms=horizon, log_append_ms=append)
+            log.batch([Sent(b"t%d" % log.next_offset, None, 9_000), Sent(b"a", b"1", 9_001), Sent(b"b", None, 100)], how)
+            log.marker(3, COMMIT, replace(how, epoch=horizon))
+            log.marker(3, ABORT, replace(how, epoch=horizon))
+            log.batch([], Batching(producer=5, transactional=append is None))
+            log.marker(4, COMMIT, empty=True)
+
+
+SITUATIONS = (big_batches, nested_message_sets, horizons_set_before)
+
+
+@pytest.mark.parametrize("first_dirty", [0, 1, 5])
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_a_situation_is_left_as_kafka_leaves_it(
+    gateway: Gateway, tmp_path: Path, situation: Callable[[LogBuilder], None], first_dirty: int
+) -> None:
+    log = LogBuilder(index_interval_bytes=200)
+    situation(log)
+    log.roll(4_000)
+    segments = log.build(4_000)
+    setting = Setting(NaiveConfig(index_interval_bytes=200, delete_retention_ms=1_000), 1 << 20, first_dirty, log.producers())
+    if log.open_txns:
+        setting = replace(setting, producers=tuple(e._replace(current_txn_first_offset=-1) for e in setting.producers))
+    for now_ms in (5_000, 6_000, 7_000):
+        path = tmp_path / f"t-{now_ms}"
+        cleaned = kafka_cleans(gateway, path, segments, setting, now_ms, first_dirty)
+        round_ = NaiveRound(first_dirty, segments[-1].base_offset, now_ms, 0, setting.producers)
+        expected = clean_log_naively(segments, setting.config, round_)
+        segments = compared(segments, expected, cleaned, path, situation.__name__)
 
 
 def test_header_names_that_are_no_utf8_are_replaced_in_both(gateway: Gateway, tmp_path: Path) -> None:
