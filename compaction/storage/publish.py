@@ -1,8 +1,9 @@
 """Writes cleaned logs to another place, which appears complete or not at all.
 
 Everything is gathered in a hidden directory beside the target, fsynced, and renamed into place as the last step. A killed
-run leaves only the hidden directory, which the next one removes. The result is a log directory that a broker can load: segments,
-indexes, snapshots, leader epochs, ``partition.metadata``, ``meta.properties`` and the checkpoints of the logs published.
+run leaves only the hidden directory, which the next one removes. The result is a log directory that a broker can load:
+segments, indexes, snapshots, leader epochs, ``partition.metadata``, ``meta.properties`` and the checkpoints of the logs
+published.
 """
 
 from __future__ import annotations

@@ -83,6 +83,9 @@ class FaultyFileSystem:
     def real_path(self, path: str) -> Extent:
         return Extent(path, 0, len(self._inode(path).data))
 
+    def in_memory(self, path: str) -> bool:
+        return False
+
     # changing
 
     def write_file(self, path: str, data: bytes, like: FileStat | None = None) -> None:
