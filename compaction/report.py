@@ -23,8 +23,8 @@ from typing import TextIO
 
 from rich.console import Console
 from rich.filesize import decimal
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 SCHEMA_VERSION = 1
 
@@ -139,7 +139,7 @@ class RunReport:
 def print_report(report: RunReport, stream: TextIO) -> None:
     """Shows what was there, what is left, what went and why: a table on a terminal, plain lines anywhere else."""
     if stream.isatty():
-        Console(file=stream).print(_table(report), summary(report), sep="\n", markup=False, highlight=False)
+        Console(file=stream).print(_table(report), Text(summary(report)))
     else:
         stream.write("\n".join([*plain_lines(report.logs), summary(report)]) + "\n")
 
@@ -171,12 +171,12 @@ def _table(report: RunReport) -> Table:
         worked = log.status is LogStatus.CLEANED
         why = "\n".join(text for text in (_went(log), log.reason) if text)
         table.add_row(
-            escape(log.name),
-            f"[{styles[log.status]}]{log.status.value}[/]",
+            Text(log.name),
+            Text(log.status.value, style=styles[log.status]),
             f"{log.records_before} -> {log.records_after}" if worked else "",
             f"{_size(log.bytes_before)} -> {_size(log.bytes_after)}" if worked else "",
             f"{log.segments_before} -> {log.segments_after}" if worked else "",
-            escape(why),
+            Text(why),
         )
     return table
 

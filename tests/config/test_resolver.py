@@ -1,0 +1,227 @@
+"""Which of several sources wins, and that each effective value knows it."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+
+from compaction.config import BrokerConfig, Resolver, TopicConfig, read_properties, read_sets, read_toml
+from compaction.config.entries import HOUR_MS, TOPIC_ENTRIES
+from compaction.errors import ConfigError
+from compaction.formats.properties import parse_properties
+
+
+def resolver(
+    *,
+    sets: tuple[str, ...] = (),
+    tomls: tuple[str, ...] = (),
+    properties: str = "",
+    metadata: dict[str, dict[str, str]] | None = None,
+    dynamic: dict[str, str] | None = None,
+) -> Resolver:
+    return Resolver(
+        sets=read_sets(sets),
+        tomls=tuple(read_toml(text, f"{number}.toml") for number, text in enumerate(tomls)),
+        properties=read_properties(parse_properties(properties, "server.properties"), "server.properties"),
+        metadata=metadata or {},
+        metadata_broker=dynamic or {},
+    )
+
+
+def test_without_any_source_everything_is_kafkas_default() -> None:
+    assert Resolver().topic("orders") == TopicConfig()
+    assert Resolver().broker() == BrokerConfig()
+    assert str(TopicConfig().source("segment.bytes")) == "Kafka's default"
+
+
+def test_every_topic_entry_is_an_attribute() -> None:
+    names = {name.replace(".", "_") for name in TOPIC_ENTRIES} - {"cleanup_policy"}
+    assert {each.name for each in fields(TopicConfig)} == names | {"cleanup_compact", "cleanup_delete", "sources"}
+
+
+#: sources of min.cleanable.dirty.ratio from the weakest to the strongest, with the value that each gives
+LADDER: list[tuple[dict[str, object], float, str]] = [
+    ({}, 0.5, "Kafka's default"),
+    (
+        {"properties": "log.cleaner.min.cleanable.ratio=0.1"},
+        0.1,
+        "server.properties line 1 (log.cleaner.min.cleanable.ratio)",
+    ),
+    ({"dynamic": {"log.cleaner.min.cleanable.ratio": "0.15"}}, 0.15, "the broker's configuration in the metadata log"),
+    (
+        {"tomls": ("[broker]\nlog.cleaner.min.cleanable.ratio=0.2",)},
+        0.2,
+        "0.toml line 2 (log.cleaner.min.cleanable.ratio)",
+    ),
+    (
+        {"metadata": {"orders": {"min.cleanable.dirty.ratio": "0.3"}}},
+        0.3,
+        "the topic's configuration in the metadata log",
+    ),
+    (
+        {"tomls": ("[broker]\nlog.cleaner.min.cleanable.ratio=0.2\n[topics.orders]\nmin.cleanable.dirty.ratio=0.4",)},
+        0.4,
+        "0.toml line 4 (min.cleanable.dirty.ratio)",
+    ),
+    ({"sets": ("log.cleaner.min.cleanable.ratio=0.6",)}, 0.6, "--set log.cleaner.min.cleanable.ratio"),
+    (
+        {"sets": ("min.cleanable.dirty.ratio=0.7", "log.cleaner.min.cleanable.ratio=0.6")},
+        0.7,
+        "--set min.cleanable.dirty.ratio",
+    ),
+]
+
+
+@pytest.mark.parametrize("rung", range(len(LADDER)), ids=[source for _, _, source in LADDER])
+def test_the_strongest_source_wins_and_is_known(rung: int) -> None:
+    given: dict[str, object] = {}
+    for each, _, _ in LADDER[: rung + 1]:
+        given |= each
+    config = resolver(**given).topic("orders")  # type: ignore[arg-type]
+    assert config.min_cleanable_dirty_ratio == LADDER[rung][1]
+    assert str(config.source("min.cleanable.dirty.ratio")) == LADDER[rung][2]
+
+
+def test_a_topics_own_settings_leave_other_topics_alone() -> None:
+    found = resolver(tomls=('[topics."a"]\nsegment.bytes=2097152',), metadata={"b": {"segment.bytes": "3145728"}})
+    assert [found.topic(name).segment_bytes for name in ("a", "b", "c")] == [2_097_152, 3_145_728, 1 << 30]
+
+
+@pytest.mark.parametrize(
+    ("properties", "retention_ms", "key"),
+    [
+        ("log.retention.hours=2", 2 * HOUR_MS, "log.retention.hours"),
+        ("log.retention.hours=2\nlog.retention.minutes=30", 30 * 60_000, "log.retention.minutes"),
+        ("log.retention.minutes=30\nlog.retention.ms=5\nlog.retention.hours=2", 5, "log.retention.ms"),
+        ("log.retention.ms=-1", -1, "log.retention.ms"),
+        ("log.retention.minutes=-7", -1, "log.retention.minutes"),
+        ("log.retention.hours=-1", -1, "log.retention.hours"),
+    ],
+)
+def test_retention_goes_by_the_finest_unit_and_any_negative_is_no_limit(properties: str, retention_ms: int, key: str) -> None:
+    config = resolver(properties=properties).topic("orders")
+    assert (config.retention_ms, config.source("retention.ms").key) == (retention_ms, key)
+
+
+def test_roll_times_in_hours_become_milliseconds() -> None:
+    config = resolver(properties="log.roll.hours=3\nlog.roll.jitter.hours=1").topic("orders")
+    assert (config.segment_ms, config.segment_jitter_ms) == (3 * HOUR_MS, HOUR_MS)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "attribute", "value"),
+    [
+        ("log.segment.bytes", "2097152", "segment_bytes", 2_097_152),
+        ("log.index.size.max.bytes", "4096", "segment_index_bytes", 4096),
+        ("log.index.interval.bytes", "1", "index_interval_bytes", 1),
+        ("log.cleaner.delete.retention.ms", "9", "delete_retention_ms", 9),
+        ("log.cleaner.min.compaction.lag.ms", "9", "min_compaction_lag_ms", 9),
+        ("log.cleaner.max.compaction.lag.ms", "9", "max_compaction_lag_ms", 9),
+        ("log.segment.delete.delay.ms", "9", "file_delete_delay_ms", 9),
+        ("log.retention.bytes", "9", "retention_bytes", 9),
+        ("message.max.bytes", "9", "max_message_bytes", 9),
+        ("log.preallocate", "true", "preallocate", True),
+        ("log.message.timestamp.type", "LogAppendTime", "message_timestamp_type", "LogAppendTime"),
+        ("compression.type", "zstd", "compression_type", "zstd"),
+        ("log.cleanup.policy", "compact,delete", "cleanup_policy", "compact,delete"),
+        ("log.cleanup.policy", "", "cleanup_policy", ""),
+    ],
+)
+def test_a_brokers_setting_is_the_default_of_its_topics(name: str, text: str, attribute: str, value: object) -> None:
+    for given in (resolver(properties=f"{name}={text}"), resolver(sets=(f"{name}={text}",))):
+        assert getattr(given.topic("orders"), attribute) == value
+
+
+@pytest.mark.parametrize(
+    ("topic", "policy", "segment_key"),
+    [
+        ("__consumer_offsets", "compact", "offsets.topic.segment.bytes"),
+        ("__transaction_state", "compact", "transaction.state.log.segment.bytes"),
+        ("__share_group_state", "delete", "share.coordinator.state.topic.segment.bytes"),
+    ],
+)
+def test_internal_topics_have_what_a_broker_creates_them_with(topic: str, policy: str, segment_key: str) -> None:
+    server = "log.cleanup.policy=compact,delete\nlog.segment.bytes=2097152\n"
+    config = resolver(properties=server).topic(topic)
+    assert (config.cleanup_policy, config.segment_bytes) == (policy, 100 << 20)
+    assert str(config.source("cleanup.policy")) == "Kafka's own configuration of this internal topic"
+    config = resolver(properties=f"{server}{segment_key}=3145728\n").topic(topic)
+    assert config.segment_bytes == 3_145_728
+    assert str(config.source("segment.bytes")) == f"server.properties line 3 ({segment_key})"
+
+
+def test_the_metadata_log_says_otherwise_of_an_internal_topic() -> None:
+    metadata = {"__consumer_offsets": {"cleanup.policy": "compact,delete"}}
+    config = resolver(metadata=metadata, properties="log.segment.bytes=2097152").topic("__consumer_offsets")
+    assert (config.cleanup_policy, config.segment_bytes) == ("compact,delete", 2_097_152)
+
+
+def test_topics_that_keep_their_data_for_ever_do_so_whatever_the_brokers_retention() -> None:
+    for topic in ("__share_group_state", "__remote_log_metadata"):
+        assert resolver(properties="log.retention.ms=1").topic(topic).retention_ms == -1
+
+
+def test_a_later_file_and_a_later_set_win() -> None:
+    found = resolver(
+        sets=("segment.bytes=2097152", "segment.bytes=3145728"),
+        tomls=("[broker]\nlog.roll.ms=5", "[broker]\nlog.roll.ms=6"),
+    )
+    assert (found.topic("orders").segment_bytes, found.topic("orders").segment_ms) == (3_145_728, 6)
+
+
+def test_the_internal_segment_size_goes_before_the_public_one() -> None:
+    config = resolver(sets=("segment.bytes=2097152", "internal.segment.bytes=100")).topic("orders")
+    assert config.segment_bytes == 100
+
+
+def test_names_of_other_versions_in_the_metadata_log_are_ignored() -> None:
+    metadata = {"orders": {"message.format.version": "2.8", "cleanup.policy": "compact"}}
+    assert resolver(metadata=metadata).topic("orders").cleanup_compact
+
+
+def test_a_bad_value_in_the_metadata_log_concerns_that_topic_alone() -> None:
+    found = resolver(metadata={"orders": {"segment.bytes": "1"}})
+    with pytest.raises(ConfigError, match=r"^topic orders, metadata log: segment\.bytes = '1' is less than 1048576"):
+        found.topic("orders")
+    assert found.topic("other") == TopicConfig()
+
+
+def test_a_min_lag_over_the_max_lag_is_refused_with_both_sources() -> None:
+    found = resolver(sets=("min.compaction.lag.ms=10",), properties="log.cleaner.max.compaction.lag.ms=9")
+    with pytest.raises(ConfigError) as error:
+        found.topic("orders")
+    assert str(error.value) == (
+        "topic orders: min.compaction.lag.ms is 10 (--set min.compaction.lag.ms), which is more than max.compaction.lag.ms 9 "
+        "(server.properties line 1 (log.cleaner.max.compaction.lag.ms)); lower the one or raise the other"
+    )
+
+
+def test_the_brokers_own_settings_are_resolved_alike() -> None:
+    found = resolver(
+        sets=("log.cleaner.io.buffer.load.factor=0.75",),
+        properties="log.dir=/one\nlog.cleaner.dedupe.buffer.size=4194304\nproducer.id.expiration.ms=5",
+    ).broker()
+    assert (found.load_factor, found.dedupe_buffer_bytes, found.producer_id_expiration_ms) == (0.75, 4 << 20, 5)
+    assert found.log_dirs == ("/one",)
+    assert str(found.source("log.cleaner.io.buffer.load.factor")) == "--set log.cleaner.io.buffer.load.factor"
+    assert resolver(properties="log.dir=/one\nlog.dirs=/two,/three").broker().log_dirs == ("/two", "/three")
+
+
+def test_an_offset_map_of_a_mebibyte_a_thread_or_less_is_refused() -> None:
+    given = ("log.cleaner.dedupe.buffer.size=2097152", "log.cleaner.threads=2")
+    with pytest.raises(ConfigError, match=r"it must be more than 1048576 bytes a thread"):
+        resolver(sets=given).broker()
+    assert resolver(sets=given[:1]).broker().dedupe_buffer_bytes == 2 << 20
+
+
+def test_another_log_directory_brings_another_metadata_log() -> None:
+    found = resolver(metadata={"orders": {"segment.ms": "5"}}, sets=("segment.jitter.ms=1",))
+    other = found.with_metadata({"orders": {"segment.ms": "6"}}, {"log.retention.ms": "7"})
+    assert (other.topic("orders").segment_ms, other.topic("orders").segment_jitter_ms) == (6, 1)
+    assert (other.topic("orders").retention_ms, found.topic("orders").retention_ms) == (7, 7 * 24 * HOUR_MS)
+
+
+def test_further_sets_go_before_those_there_are() -> None:
+    found = resolver(sets=("segment.ms=5",)).with_sets(read_sets(["segment.ms=6"]))
+    assert found.topic("orders").segment_ms == 6

@@ -1,0 +1,165 @@
+"""Settings from the command line, from TOML and from a broker's properties; every error names file, line and key."""
+
+from __future__ import annotations
+
+import pytest
+
+from compaction.config import Origin, Setting, Source, read_properties, read_sets, read_toml
+from compaction.errors import ConfigError
+from compaction.formats.properties import parse_properties
+
+SERVER = """\
+# a broker's own file
+process.roles=broker,controller
+node.id=1
+log.dirs = /data/a, /data/b
+log.retention.hours=24
+num.io.threads=8
+listener.name.internal.ssl.keystore.location=/etc/keys
+my.plugin.setting=whatever
+log.cleaner.min.cleanable.ratio=0.25
+"""
+
+
+def properties(text: str) -> dict[str, Setting]:
+    return {each.name: each for each in read_properties(parse_properties(text, "server.properties"), "server.properties")}
+
+
+def test_a_brokers_own_properties_are_taken_as_they_are() -> None:
+    found = properties(SERVER)
+    assert found["log.dirs"].value == ("/data/a", "/data/b")
+    assert found["log.retention.hours"] == Setting(
+        "log.retention.hours", 24, Source(Origin.PROPERTIES, "log.retention.hours", "server.properties", 5)
+    )
+    assert str(found["log.retention.hours"].source) == "server.properties line 5 (log.retention.hours)"
+
+
+def test_names_that_no_broker_knows_are_ignored_in_properties() -> None:
+    assert set(properties(SERVER)) == {
+        "process.roles", "node.id", "log.dirs", "log.retention.hours", "num.io.threads", "log.cleaner.min.cleanable.ratio",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("log.segment.bytes=abc", "line 2: log.segment.bytes = 'abc' is not a 32-bit integer"),
+        ("log.segment.bytes=1024", "line 2: log.segment.bytes = '1024' is less than 1048576"),
+        ("log.cleanup.policy=compat", "line 2: log.cleanup.policy = 'compat' is not made of compact, delete"),
+        ("log.retention.ms=0", "line 2: log.retention.ms = '0' is neither -1 nor greater than 0"),
+        ("log.cleaner.io.buffer.load.factor=0", "is not greater than 0 and at most 1"),
+        ("num.io.threads=many", "line 2: num.io.threads = 'many' is not a 32-bit integer"),
+        ("log.roll.ms=${file:/etc/x:roll}", "line 2: log.roll.ms refers to a configuration provider"),
+    ],
+)
+def test_a_bad_value_in_properties_names_file_line_and_key(line: str, message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        properties(f"# first\n{line}\n")
+    assert str(error.value).startswith("server.properties: ")
+    assert message in str(error.value)
+
+
+def test_a_provider_reference_that_does_not_matter_here_is_passed_over() -> None:
+    assert properties("ssl.key.password=${file:/etc/x:key}\nnum.io.threads=${env:THREADS}") == {}
+
+
+def test_of_two_entries_of_one_name_the_last_counts_and_alone_is_checked() -> None:
+    found = properties("log.segment.bytes=oops\nlog.segment.bytes=2097152")
+    assert (found["log.segment.bytes"].value, found["log.segment.bytes"].source.line) == (2_097_152, 2)
+
+
+def test_set_takes_topic_level_and_broker_level_names() -> None:
+    found = read_sets(["cleanup.policy=compact,delete", "log.cleaner.dedupe.buffer.size=2097153", " retention.ms = -1 "])
+    assert [(each.name, each.value) for each in found] == [
+        ("cleanup.policy", ("compact", "delete")),
+        ("log.cleaner.dedupe.buffer.size", 2_097_153),
+        ("retention.ms", -1),
+    ]
+    assert str(found[0].source) == "--set cleanup.policy"
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("segment.bytes", "--set: 'segment.bytes' is not KEY=VALUE"),
+        ("=5", "--set: '=5' is not KEY=VALUE"),
+        ("segment.byte=5", "--set: unknown configuration name 'segment.byte'; did you mean segment.bytes?"),
+        ("log.segment.byte=5", "unknown configuration name 'log.segment.byte'; did you mean log.segment.bytes?"),
+        ("my.plugin.setting=1", "--set: unknown configuration name 'my.plugin.setting'"),
+        ("segment.bytes=1", "--set: segment.bytes = '1' is less than 1048576"),
+        ("retention.ms=-2", "--set: retention.ms = '-2' is less than -1"),
+        ("min.cleanable.dirty.ratio=1.5", "is greater than 1"),
+        ("cleanup.policy=Compact", "is not made of compact, delete"),
+    ],
+)
+def test_a_wrong_set_is_told_with_its_key(argument: str, message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        read_sets([argument])
+    assert message in str(error.value)
+
+
+TOML = """\
+[broker]
+log.cleaner.min.cleanable.ratio = 0.1
+"log.dirs" = ["/a", "/b"]
+
+[topics."orders.v1"]
+cleanup.policy = ["compact", "delete"]
+"segment.bytes" = 2097152
+preallocate = true
+
+[topics.plain]
+retention.ms = "1000"
+"""
+
+
+def test_toml_holds_the_brokers_settings_and_each_topics() -> None:
+    found = read_toml(TOML, "c.toml")
+    assert [(each.name, each.value, each.source.line) for each in found.broker] == [
+        ("log.cleaner.min.cleanable.ratio", 0.1, 2),
+        ("log.dirs", ("/a", "/b"), 3),
+    ]
+    assert [(each.name, each.value, each.source.line) for each in found.topics["orders.v1"]] == [
+        ("cleanup.policy", ("compact", "delete"), 6),
+        ("segment.bytes", 2_097_152, 7),
+        ("preallocate", True, 8),
+    ]
+    assert [(each.value, str(each.source)) for each in found.topics["plain"]] == [(1000, "c.toml line 11 (retention.ms)")]
+
+
+def test_an_empty_toml_says_nothing() -> None:
+    found = read_toml("# nothing\n", "c.toml")
+    assert (found.broker, found.topics) == ((), {})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[broker]\nlog.segment.bytes = 1", "c.toml: line 2: log.segment.bytes = '1' is less than 1048576"),
+        ("[broker]\nlog.preallocate = 1", "c.toml: line 2: log.preallocate = '1' is not true or false"),
+        ('\n[topics."x"]\n\nsegment.bytes = "big"', "c.toml: line 4: segment.bytes = 'big' is not a 32-bit integer"),
+        (
+            '[topics."x"]\nsegmnt.bytes = 1',
+            "c.toml: line 2: unknown configuration name 'segmnt.bytes'; did you mean segment.bytes?",
+        ),
+        ("[broker]\nsegment.bytes = 1", "the broker's default for all topics is log.segment.bytes"),
+        ('[topics."x"]\nlog.segment.bytes = 1', "broker-level names stand in [broker]"),
+        ("[topics.a.b]\nsegment.bytes = 1", "quote a topic's name that has dots in it"),
+        ("[topics]\nx = 1", "[topics] holds one table a topic"),
+        ("[brokers]\nx = 1", "c.toml: line 1: unknown configuration name 'brokers'; settings stand in [broker] and"),
+        ("log.segment.bytes = 1", "unknown configuration name 'log'; settings stand in [broker] and"),
+        ("[broker]\nmy.plugin = 1", "c.toml: line 2: unknown configuration name 'my.plugin'"),
+        ("[broker\n", "c.toml: not valid TOML"),
+        ('[topics]\nx = { "segment.bytes" = 1 }', "c.toml: line 2: segment.bytes = '1' is less than 1048576"),
+    ],
+)
+def test_a_wrong_toml_is_told_with_file_line_and_key(text: str, message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        read_toml(text, "c.toml")
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_lines_are_found_behind_values_with_equals_signs_and_comments() -> None:
+    found = read_toml('[broker]\n# a = 1\n"log.dir" = "/a=b"  # x = y\nlog.roll.ms = 5', "c.toml")
+    assert [each.source.line for each in found.broker] == [3, 4]

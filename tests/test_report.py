@@ -1,0 +1,136 @@
+"""The report of a run: the JSON document, the text for people, and the exit code."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+
+import pytest
+
+from compaction.report import LogReport, LogStatus, RunReport, RunStatus, print_report
+
+CLEANED = LogReport(
+    topic="orders",
+    partition=3,
+    log_dir="/data",
+    status=LogStatus.CLEANED,
+    reason="1000 of 2000 bytes dirty",
+    first_dirty_offset=10,
+    end_offset=40,
+    bytes_before=2_000_000,
+    bytes_after=500_000,
+    records_before=1000,
+    records_after=300,
+    segments_before=4,
+    segments_after=1,
+    tombstones_removed=20,
+    invalid_records=5,
+    aborted_records=30,
+    markers_removed=2,
+    keys=310,
+    seconds=1.23456,
+)
+SKIPPED = LogReport("sales", 0, "/data", LogStatus.SKIPPED, "policy: cleanup.policy is delete")
+FAILED = LogReport("bad", 1, "/data", LogStatus.FAILED, "/data/bad-1/0.log at byte 61: batch fails its CRC")
+
+
+def run(*logs: LogReport, dry_run: bool = False) -> RunReport:
+    return RunReport("r-1", 1_700_000_000_000, dry_run, logs, seconds=2.5)
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_document_has_every_field_of_the_schema() -> None:
+    document = json.loads(run(CLEANED, SKIPPED).to_json())
+    assert list(document) == ["schema_version", "run_id", "as_of_ms", "dry_run", "status", "totals", "logs"]
+    assert (document["schema_version"], document["run_id"], document["status"]) == (1, "r-1", "done")
+    assert (document["as_of_ms"], document["dry_run"]) == (1_700_000_000_000, False)
+    assert set(document["logs"][0]) >= {
+        "topic", "partition", "log_dir", "status", "reason", "first_dirty_offset", "end_offset", "bytes_before", "bytes_after",
+        "records_before", "records_after", "segments_before", "segments_after", "tombstones_removed", "invalid_records",
+        "aborted_records", "keys", "seconds",
+    }  # fmt: skip
+    assert document["logs"][0]["status"] == "cleaned"
+    assert document["logs"][0]["seconds"] == 1.235
+    assert document["logs"][1]["first_dirty_offset"] is None
+
+
+def test_totals_add_up_the_logs() -> None:
+    totals = json.loads(run(CLEANED, replace(CLEANED, partition=4), SKIPPED, FAILED).to_json())["totals"]
+    assert {name: totals[name] for name in ("logs", "cleaned", "skipped", "failed")} == {
+        "logs": 4, "cleaned": 2, "skipped": 1, "failed": 1,
+    }  # fmt: skip
+    assert (totals["bytes_before"], totals["records_after"], totals["keys"]) == (4_000_000, 600, 620)
+    assert totals["seconds"] == 2.5
+    assert "partition" not in totals
+
+
+@pytest.mark.parametrize(
+    ("logs", "status", "exit_code"),
+    [
+        pytest.param((), RunStatus.NOTHING_TO_DO, 0, id="no log at all"),
+        pytest.param((SKIPPED,), RunStatus.NOTHING_TO_DO, 0, id="only skipped logs"),
+        pytest.param((SKIPPED, CLEANED), RunStatus.DONE, 0, id="something cleaned"),
+        pytest.param((replace(SKIPPED, expired_segments=1),), RunStatus.DONE, 0, id="only expired segments"),
+        pytest.param((CLEANED, FAILED), RunStatus.FAILED, 1, id="one failed, the others done"),
+    ],
+)
+def test_the_exit_code_follows_the_logs(logs: tuple[LogReport, ...], status: RunStatus, exit_code: int) -> None:
+    assert (run(*logs).status, run(*logs).exit_code) == (status, exit_code)
+
+
+def test_what_is_neither_tombstone_nor_aborted_nor_keyless_was_superseded() -> None:
+    assert CLEANED.superseded_records == 700 - 20 - 5 - 30 - 2
+    assert SKIPPED.superseded_records == 0
+
+
+def test_plain_text_says_what_was_there_what_is_left_and_why() -> None:
+    stream = io.StringIO()
+    print_report(run(CLEANED, SKIPPED, FAILED), stream)
+    assert stream.getvalue() == (
+        "orders-3 cleaned [10, 40): 1000 -> 300 records, 2.0 MB -> 500.0 kB, 4 -> 1 segments\n"
+        "    went: 643 superseded, 20 tombstones, 30 aborted, 5 without a key, 2 transaction markers\n"
+        "    1000 of 2000 bytes dirty\n"
+        "sales-0 skipped\n"
+        "    policy: cleanup.policy is delete\n"
+        "bad-1 failed\n"
+        "    /data/bad-1/0.log at byte 61: batch fails its CRC\n"
+        "3 logs: 1 cleaned, 1 skipped, 1 failed; 2.0 MB -> 500.0 kB in 2.5 s\n"
+    )
+
+
+def test_a_dry_run_says_that_nothing_was_written() -> None:
+    stream = io.StringIO()
+    print_report(run(SKIPPED, dry_run=True), stream)
+    assert stream.getvalue().splitlines()[-1].startswith("dry run, nothing written: 1 logs: 0 cleaned")
+
+
+def test_expired_segments_are_told() -> None:
+    stream = io.StringIO()
+    print_report(run(replace(SKIPPED, expired_segments=2, expired_bytes=3000)), stream)
+    assert "    went: 2 expired segments of 3.0 kB\n" in stream.getvalue()
+    assert stream.getvalue().splitlines()[-1].endswith("0 bytes -> 0 bytes, 2 segments expired (3.0 kB) in 2.5 s")
+
+
+def test_a_terminal_gets_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setenv("TERM", "xterm")
+    stream = Terminal()
+    print_report(run(CLEANED, replace(SKIPPED, reason="held by [/x] and [bold]")), stream)
+    shown = stream.getvalue()
+    for text in (
+        "orders-3",
+        "1000 -> 300",
+        "2.0 MB -> 500.0 kB",
+        "643 superseded",
+        "held by [/x] and [bold]",
+        "2 logs: 1 cleaned",
+    ):
+        assert text in shown
+    assert "┃" in shown
