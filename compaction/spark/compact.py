@@ -15,6 +15,7 @@ from compaction.errors import CompactionError, LogError
 from compaction.names import CLEANER_OFFSETS
 from compaction.report import LogReport, LogStatus, RunReport
 from compaction.request import CompactionRequest
+from compaction.spark.pipeline import SparkPasses
 from compaction.spark.round import Cleaned, Round, RoundOptions
 from compaction.storage.checkpoint_store import update_checkpoint
 from compaction.storage.discover import LogLocation
@@ -62,7 +63,8 @@ def _carry_out(
             directory_of=lambda each: each.view.path,
             refuse=_refusal(allow_keyless=request.allow_keyless),
         )
-        cleaned = Round(session_factory().sparkContext, fs, plan.to_clean, options).run()
+        sc = session_factory().sparkContext
+        cleaned = Round(lambda size: SparkPasses(sc, size), sc.defaultParallelism, fs, plan.to_clean, options).run()
     reports = [_finish(fs, location_of[each.plan.view.path], each, request) for each in cleaned]
     for each in plan.logs:
         if each.verdict is Verdict.SKIP:

@@ -8,7 +8,6 @@ piece's marks together and rewrites the pieces. No Python object stands for a re
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
@@ -31,21 +30,11 @@ from compaction.passes.work import (
     SliceSummary,
 )
 from compaction.spark.partition import pack
-
-#: the piece number under which a shard reports how many keys it held
-KEYS = -1
+from compaction.spark.passes import KEYS, Rewritten, Scanned
 
 
-@dataclass(frozen=True)
-class Rewritten:
-    """What pass 2 gives: one result a piece, and the number of distinct keys of each log's map."""
-
-    results: tuple[PieceResult, ...]
-    keys: Mapping[int, int]
-
-
-class Passes:
-    """The Spark jobs of one run. ``task_bytes``: about how much of the logs one task reads."""
+class SparkPasses:
+    """The Spark jobs of one run: see ``compaction.spark.passes.Passes``. ``task_bytes``: about how much of the logs one task reads."""
 
     def __init__(self, sc: SparkContext, task_bytes: int) -> None:
         self._sc = sc
@@ -137,14 +126,6 @@ class Passes:
             return []
         self._sc.setJobDescription(f"join the parts of {len(groups)} segments")
         return self._sc.parallelize(groups, len(groups)).map(lambda group: join_parts(*group)).collect()
-
-
-@dataclass(frozen=True)
-class Scanned:
-    """What pass 1 gives: a summary a slice, and the shards of the maps, still in the shuffle."""
-
-    summaries: tuple[SliceSummary, ...]
-    merged: RDD[tuple[Key, list[Any]]]
 
 
 def _summaries(items: Iterable[tuple[Key, list[Any]]]) -> list[SliceSummary]:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from pyspark import SparkContext
 
 from compaction.cleaning.plan import LogPlan
 from compaction.cleaning.retention import ActiveProducers, RoundRules
@@ -26,8 +25,8 @@ from compaction.passes.work import (
     Slice,
     SliceSummary,
 )
-from compaction.spark.partition import pack, shards, sizes
-from compaction.spark.pipeline import Passes, Rewritten
+from compaction.spark.partition import Sizes, pack, shards, sizes
+from compaction.spark.passes import Passes, Rewritten
 from compaction.storage.filesystem import FileSystem, join
 from compaction.storage.slicing import cut_segment
 from compaction.storage.swap import SwapGroup
@@ -54,25 +53,40 @@ class Cleaned:
 
 @dataclass(frozen=True)
 class RoundOptions:
-    """``directory_of`` says where a log's output goes; ``refuse`` looks at what pass 1 found and may refuse a log, with a reason."""
+    """``directory_of`` says where a log's output goes; ``refuse`` looks at what pass 1 found and may refuse a log, with a reason.
+
+    ``sizes`` are those of the work, chosen by the amount of data where not given; they change no result.
+    """
 
     now_ms: int
     dry_run: bool
     broker: BrokerConfig
     directory_of: Callable[[LogPlan], str]
     refuse: Callable[[LogPlan, int, int], str | None]
+    sizes: Sizes | None = None
 
 
 class Round:
-    """Cleans ``plans``: one pass of each kind over all of them."""
+    """Cleans ``plans``: one pass of each kind over all of them.
 
-    def __init__(self, sc: SparkContext, fs: FileSystem, plans: Sequence[LogPlan], options: RoundOptions) -> None:
+    :param passes: makes the passes for tasks that read about so many bytes
+    :param cores: how many tasks run at once
+    """
+
+    def __init__(
+        self,
+        passes: Callable[[int], Passes],
+        cores: int,
+        fs: FileSystem,
+        plans: Sequence[LogPlan],
+        options: RoundOptions,
+    ) -> None:
         self._fs, self._options = fs, options
         self._plans = dict(enumerate(plans))
         total = sum(segment.size_bytes for plan in plans for segment in plan.segments)
         broker = options.broker
-        self._sizes = sizes(total, sc.defaultParallelism, broker.dedupe_buffer_bytes, broker.load_factor)
-        self._passes = Passes(sc, self._sizes.slice_bytes)
+        self._sizes = options.sizes or sizes(total, cores, broker.dedupe_buffer_bytes, broker.load_factor)
+        self._passes = passes(self._sizes.slice_bytes)
         self._failed: dict[int, str] = {}
 
     def run(self) -> list[Cleaned]:

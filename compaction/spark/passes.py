@@ -1,0 +1,46 @@
+"""What a round asks of whoever runs the passes; ``compaction.spark.pipeline`` runs them as Spark jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from compaction.passes.work import GroupOutput, Piece, PieceResult, RewriteLog, ScanLog, ScanSettings, Slice, SliceSummary
+
+#: the piece number under which a shard reports how many keys it held
+KEYS = -1
+
+
+@dataclass(frozen=True)
+class Scanned:
+    """What pass 1 gives: a summary a slice, and the merged shards of the maps wherever the passes keep them."""
+
+    summaries: tuple[SliceSummary, ...]
+    merged: Any
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """What pass 2 gives: one result a piece, and the number of distinct keys of each log's map."""
+
+    results: tuple[PieceResult, ...]
+    keys: Mapping[int, int]
+
+
+class Passes(Protocol):
+    """The passes over all logs of a run."""
+
+    def transactions(self, slices: Sequence[Slice]) -> list[SliceSummary]:
+        """Headers only: the transaction summary of each slice."""
+
+    def scan(self, slices: Sequence[Slice], logs: Mapping[int, ScanLog], settings: ScanSettings) -> Scanned:
+        """Pass 1 over ``slices``, in the order of logs and offsets."""
+
+    def rewrite(
+        self, scanned: Scanned, logs: Mapping[int, RewriteLog], pieces: Sequence[Piece], load_factor: float, *, dry_run: bool
+    ) -> Rewritten:
+        """Pass 2 over ``pieces``, in the order of logs and offsets."""
+
+    def join(self, groups: Sequence[tuple[GroupOutput, RewriteLog, list[tuple[int, str]]]]) -> list[PieceResult]:
+        """Join the parts of groups that several tasks wrote."""

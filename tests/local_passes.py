@@ -1,0 +1,58 @@
+"""The passes without Spark: the same tasks, one after the other, in this process. Slow where Spark is fast, and plain to see."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from compaction.passes.rewrite import join_parts, rewrite_piece
+from compaction.passes.scan import SUMMARY, scan_slices
+from compaction.passes.shards import resolve_shard, split_by_piece
+from compaction.passes.transactions import scan_transactions
+from compaction.passes.work import GroupOutput, Piece, PieceResult, RewriteLog, ScanLog, ScanSettings, Slice, SliceSummary
+from compaction.spark.partition import pack
+from compaction.spark.passes import Rewritten, Scanned
+
+
+class LocalPasses:
+    """See ``compaction.spark.passes.Passes``."""
+
+    def __init__(self, task_bytes: int) -> None:
+        self._task_bytes = task_bytes
+
+    def transactions(self, slices: Sequence[Slice]) -> list[SliceSummary]:
+        return [scan_transactions(part) for part in slices]
+
+    def scan(self, slices: Sequence[Slice], logs: Mapping[int, ScanLog], settings: ScanSettings) -> Scanned:
+        summaries: list[SliceSummary] = []
+        merged: dict[tuple[int, int], list[Any]] = {}
+        for task in pack(slices, lambda part: part.size_bytes, self._task_bytes):
+            for (log, shard), values in scan_slices(task, logs, settings):
+                if shard == SUMMARY:
+                    summaries += values  # type: ignore[arg-type]
+                else:
+                    merged.setdefault((log, shard), []).extend(values)
+        return Scanned(tuple(summaries), merged)
+
+    def rewrite(
+        self, scanned: Scanned, logs: Mapping[int, RewriteLog], pieces: Sequence[Piece], load_factor: float, *, dry_run: bool
+    ) -> Rewritten:
+        firsts = {log: np.array([p.first_offset for p in pieces if p.output.log == log], np.int64) for log in logs}
+        marks: dict[tuple[int, int], list[bytes]] = {}
+        keys: dict[int, int] = {}
+        for (log, _), packed in scanned.merged.items():
+            if log in logs:
+                found, count = resolve_shard(packed, logs[log].first_dirty_offset, load_factor)
+                keys[log] = keys.get(log, 0) + count
+                for piece, part in split_by_piece(found, firsts[log]):
+                    marks.setdefault((log, piece), []).append(part)
+        results = [
+            rewrite_piece(piece, logs[piece.output.log], marks.get((piece.output.log, piece.number), []), dry_run=dry_run)
+            for piece in pieces
+        ]
+        return Rewritten(tuple(results), keys)
+
+    def join(self, groups: Sequence[tuple[GroupOutput, RewriteLog, list[tuple[int, str]]]]) -> list[PieceResult]:
+        return [join_parts(*group) for group in groups]
