@@ -1,0 +1,95 @@
+"""Expiring segments: what goes, what follows, and that a stop in between loses nothing that should stay."""
+
+from __future__ import annotations
+
+import pytest
+
+from compaction.cleaning.model import ProducerEntry
+from compaction.errors import CorruptLogError
+from compaction.names import DELETED, LEADER_EPOCHS, LOG_STARTS
+from compaction.storage.checkpoint_store import read_checkpoints
+from compaction.storage.expire import expire_segments
+from compaction.storage.filesystem import FileSystem, join
+from compaction.storage.read_log import ReadOptions, read_log, snapshots
+from compaction.storage.recover import recover_log
+from tests.storage.broker_model import start_broker
+from tests.storage.faults import FaultyFileSystem, Stopped, crash_states
+from tests.storage.logs import NOW_MS, TOPIC, data_segment, location, put_snapshot, served
+
+HERE = location("/logs")
+PRODUCER = ProducerEntry(7, 0, 3, 205, 0, NOW_MS, -1, -1)
+
+
+def log_of_three() -> FaultyFileSystem:
+    fs = FaultyFileSystem()
+    fs.mkdir(HERE.path)
+    for segment in (data_segment(0, [5, 10]), data_segment(100, [105]), data_segment(200, [200, 205])):
+        segment.put(fs, HERE.path)
+    for offset in (100, 200):
+        put_snapshot(fs, HERE.path, offset)
+    fs.write_file(join(HERE.path, LEADER_EPOCHS), b"0\n3\n0 0\n1 50\n4 150\n")
+    return fs.settle()
+
+
+def names(fs: FileSystem) -> list[str]:
+    return [name for name in fs.listdir(HERE.path) if not name.endswith(DELETED)]
+
+
+def test_the_oldest_segments_go_with_their_snapshots() -> None:
+    fs = log_of_three()
+    expire_segments(fs, HERE, [0, 100], log_start_offset=200, log_end_offset=206)
+    assert [name for name in names(fs) if name.startswith("0")] == [
+        f"{200:020d}.{kind}" for kind in ("index", "log", "snapshot", "timeindex")
+    ]
+    assert read_checkpoints(fs, "/logs").log_starts == {TOPIC: 200}
+
+
+def test_leader_epochs_begin_at_the_log_start() -> None:
+    fs = log_of_three()
+    expire_segments(fs, HERE, [0], log_start_offset=100, log_end_offset=206)
+    assert fs.read_bytes(join(HERE.path, LEADER_EPOCHS)) == b"0\n2\n1 100\n4 150\n"
+
+
+def test_when_every_segment_goes_an_empty_one_takes_over() -> None:
+    fs = log_of_three()
+    expire_segments(fs, HERE, [0, 100, 200], log_start_offset=206, log_end_offset=206, producers=[PRODUCER])
+    recover_log(fs, HERE)
+    view = read_log(fs, HERE, read_checkpoints(fs, "/logs"), ReadOptions(NOW_MS))
+    assert (view.log_start_offset, view.log_end_offset, len(view.segments)) == (206, 206, 1)
+    assert dict(snapshots(fs, HERE.path)) == {206: [PRODUCER]}
+
+
+def test_a_garbled_checkpoint_keeps_every_segment() -> None:
+    fs = log_of_three()
+    fs.write_file(join("/logs", LOG_STARTS), b"0\n7\n")
+    with pytest.raises(CorruptLogError, match="7 entries announced"):
+        expire_segments(fs, HERE, [0], log_start_offset=100, log_end_offset=206)
+    assert sorted(served(fs, HERE.path)) == [5, 10, 105, 200, 205]
+
+
+@pytest.mark.parametrize("going", [[0, 100], [0, 100, 200]])
+@pytest.mark.parametrize("with_broker", [False, True])
+def test_a_stop_at_any_moment_keeps_the_log_in_order(going: list[int], with_broker: bool) -> None:
+    start = 200 if len(going) == 2 else 206
+
+    def make(step: int) -> FaultyFileSystem:
+        fs = log_of_three()
+        fs.stop_before, fs.done = step, 0
+        try:
+            expire_segments(fs, HERE, going, log_start_offset=start, log_end_offset=206)
+        except Stopped:
+            pass
+        return fs
+
+    kept = {offset for offset in (5, 10, 105, 200, 205) if offset >= start}
+    for name, fs in crash_states(make, make(1000).done):
+        if with_broker:
+            start_broker(fs, HERE.path)
+        recover_log(fs, HERE)
+        view = read_log(fs, HERE, read_checkpoints(fs, "/logs"), ReadOptions(NOW_MS))
+        assert view.log_end_offset == 206, name
+        assert kept <= set(served(fs, HERE.path)), name
+        again = [base for base in going if base in {segment.base_offset for segment in view.segments}]
+        expire_segments(fs, HERE, again, log_start_offset=start, log_end_offset=206)
+        assert set(served(fs, HERE.path)) == kept, name
+        assert read_log(fs, HERE, read_checkpoints(fs, "/logs"), ReadOptions(NOW_MS)).log_end_offset == 206, name
