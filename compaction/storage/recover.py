@@ -195,6 +195,7 @@ def _mend_segments(fs: FileSystem, path: str, interval_bytes: int, report: Recov
         state = inspect_segment(fs, path, base, active=active, index_interval_bytes=interval_bytes)
         if state.overflows:
             pieces = split_segment(fs, path, state.segment, interval_bytes)
+            remove_deleted(fs, path)
             report.actions.append(f"split the overflowing segment {base} into {len(pieces)}")
             states.extend(inspect_segment(fs, path, piece, active=active) for piece in pieces)
             continue
