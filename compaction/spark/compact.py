@@ -6,6 +6,7 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from pyspark.sql import SparkSession
 
@@ -15,6 +16,8 @@ from compaction.errors import CompactionError, LogError
 from compaction.names import CLEANER_OFFSETS
 from compaction.report import LogReport, LogStatus, RunReport
 from compaction.request import CompactionRequest
+from compaction.spark.partition import Sizes
+from compaction.spark.passes import Passes
 from compaction.spark.pipeline import SparkPasses
 from compaction.spark.round import Cleaned, Round, RoundOptions
 from compaction.storage.checkpoint_store import update_checkpoint
@@ -29,42 +32,68 @@ _LOG = logging.getLogger(__name__)
 KEYLESS_SHARE = 0.01
 
 
+class Workers(NamedTuple):
+    """Who does the work: makes the passes for tasks that read about so many bytes, and how many tasks run at once."""
+
+    passes: Callable[[int], Passes]
+    cores: int
+
+
 def compact(session_factory: Callable[[], SparkSession], request: CompactionRequest) -> RunReport:
-    """Carry out ``request``; the session is started only when there is something to clean.
+    """Carry out ``request`` on Spark; the session is started only when there is something to clean.
 
     :raises UsageError: a log directory is locked, or the selectors match nothing
     """
+
+    def start() -> Workers:
+        sc = session_factory().sparkContext
+        return Workers(lambda size: SparkPasses(sc, size), sc.defaultParallelism)
+
+    return carry_out(start, request)
+
+
+def carry_out(start: Callable[[], Workers], request: CompactionRequest, sizes: Sizes | None = None) -> RunReport:
+    """Carry out ``request`` by whatever ``start`` starts; see ``compact`` and, for ``sizes``, ``RoundOptions``."""
     started = time.monotonic()
     in_place = not request.dry_run and request.output_dir is None
     fs: FileSystem = LocalFileSystem() if in_place else OverlayFileSystem(LocalFileSystem())
     with locked(request.log_dirs, write=in_place):
         prepared = prepare(fs, request)
         plan = plan_logs(request.as_of_ms, [found.plan for found in prepared if found.plan is not None])
-        reports = _carry_out(session_factory, fs, request, plan, prepared)
+        cleaned = _clean(start, fs, request, plan, sizes)
+        reports = _finish_all(fs, request, plan, prepared, cleaned)
     failures = [_failure(found.location, str(found.error)) for found in prepared if found.error is not None]
     seconds = time.monotonic() - started
     return RunReport(uuid.uuid4().hex, request.as_of_ms, request.dry_run, tuple([*reports, *failures]), seconds)
 
 
-def _carry_out(
-    session_factory: Callable[[], SparkSession],
+def _clean(
+    start: Callable[[], Workers], fs: FileSystem, request: CompactionRequest, plan: CompactionPlan, sizes: Sizes | None
+) -> list[Cleaned]:
+    """One round over all logs that want it."""
+    if not plan.to_clean:
+        return []
+    options = RoundOptions(
+        now_ms=request.as_of_ms,
+        dry_run=request.dry_run,
+        broker=request.resolver.broker(),
+        directory_of=lambda each: each.view.path,
+        refuse=_refusal(allow_keyless=request.allow_keyless),
+        sizes=sizes,
+    )
+    workers = start()
+    return Round(workers.passes, workers.cores, fs, plan.to_clean, options).run()
+
+
+def _finish_all(
     fs: FileSystem,
     request: CompactionRequest,
     plan: CompactionPlan,
     prepared: Sequence[Prepared],
+    cleaned: Sequence[Cleaned],
 ) -> list[LogReport]:
+    """Swap in what was cleaned, and mend the checkpoints of what was not; the reports of all."""
     location_of = {found.location.path: found.location for found in prepared}
-    cleaned: list[Cleaned] = []
-    if plan.to_clean:
-        options = RoundOptions(
-            now_ms=request.as_of_ms,
-            dry_run=request.dry_run,
-            broker=request.resolver.broker(),
-            directory_of=lambda each: each.view.path,
-            refuse=_refusal(allow_keyless=request.allow_keyless),
-        )
-        sc = session_factory().sparkContext
-        cleaned = Round(lambda size: SparkPasses(sc, size), sc.defaultParallelism, fs, plan.to_clean, options).run()
     reports = [_finish(fs, location_of[each.plan.view.path], each, request) for each in cleaned]
     for each in plan.logs:
         if each.verdict is Verdict.SKIP:
