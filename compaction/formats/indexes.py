@@ -87,7 +87,7 @@ def valid_time_entries(data: Buffer) -> int:
     A file of one entry that is all zero is an entry (timestamp 0 in the first batch), not a preallocated tail.
     """
     rows = TIME_ENTRY.array(data)
-    if len(data) == TIME_ENTRY.size:
+    if len(data) == TIME_ENTRY.size and not any(data):
         return 1
     return _rising_prefix(_time_steps(_without_zero_tail(rows, ("timestamp", "relative_offset"))))
 

@@ -1,0 +1,317 @@
+"""Batches of magic 2 are read as Kafka reads them and written as Kafka writes them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compaction.formats import batch_header as bits
+from compaction.formats.batch import (
+    BatchSpec,
+    ControlRecord,
+    RecordBatch,
+    encode_batch,
+    end_txn_marker,
+    iter_batches,
+    parse_batch,
+    parse_control_record,
+    seal_batch,
+)
+from compaction.formats.codecs import Codec, CodecError
+from compaction.formats.errors import FormatError
+from compaction.formats.record import Header, Record, RecordBase, decode_record, encode_record, increment_sequence
+from tests.formats.golden import FIRST_TWO, comparable, golden, record, unbase64
+
+GOLDEN = [case for case in golden("batches") if case["batches"][0]["magic"] == 2]
+IDS = [case["name"] for case in GOLDEN]
+DATA = [case for case in GOLDEN if not case["batches"][0]["control"] and case["batches"][0]["count"]]
+
+#: with log append time the builder was given other timestamps than can be read back
+REWRITABLE = comparable([c for c in GOLDEN if not c["batches"][0]["append_time"] or not c["batches"][0]["count"]])
+
+KEYS = st.none() | st.binary(max_size=20)
+HEADERS = st.builds(Header, st.text(max_size=5), st.none() | st.binary(max_size=5))
+TIMES = st.integers(-1, 2**53)
+
+
+@st.composite
+def record_lists(draw: st.DrawFn) -> list[Record]:
+    offsets = sorted(draw(st.sets(st.integers(0, 2**31 - 1), min_size=1, max_size=6)))
+    base = draw(st.integers(0, 2**60))
+    headers = st.lists(HEADERS, max_size=3).map(tuple)
+    return [Record(base + offset, draw(TIMES), draw(KEYS), draw(KEYS), draw(headers)) for offset in offsets]
+
+
+def golden_batch(case: dict[str, Any]) -> RecordBatch:
+    (batch,) = iter_batches(unbase64(case["bytes"]))
+    assert isinstance(batch, RecordBatch)
+    return batch
+
+
+@pytest.mark.parametrize("case", GOLDEN, ids=IDS)
+def test_kafkas_batches_are_read_as_kafka_reads_them(case: dict[str, Any]) -> None:
+    batch, expected = golden_batch(case), dict(case["batches"][0])
+    batch.ensure_valid()
+    assert list(batch.records()) == [record(row) for row in expected.pop("records")]
+    assert expected.pop("valid")
+    header = batch.header
+    assert expected == {
+        "magic": batch.magic,
+        "size": batch.size,
+        "base_offset": batch.base_offset,
+        "last_offset": batch.last_offset,
+        "max_timestamp": header.max_timestamp,
+        "codec": batch.codec,
+        "append_time": batch.is_log_append_time,
+        "leader_epoch": header.leader_epoch,
+        "producer_id": header.producer_id,
+        "producer_epoch": header.producer_epoch,
+        "base_sequence": header.base_sequence,
+        "last_sequence": batch.last_sequence,
+        "count": header.record_count,
+        "transactional": batch.is_transactional,
+        "control": batch.is_control,
+        "delete_horizon": batch.delete_horizon_ms,
+    }
+
+
+@pytest.mark.parametrize("case", REWRITABLE, ids=lambda c: c["name"])
+def test_kafkas_batches_are_written_again_byte_for_byte(case: dict[str, Any]) -> None:
+    batch = golden_batch(case)
+    assert encode_batch(list(batch.records()), BatchSpec.of(batch)) == unbase64(case["bytes"])
+
+
+@pytest.mark.parametrize("case", comparable(DATA), ids=lambda c: c["name"])
+def test_a_batch_without_some_records_is_what_kafkas_filter_leaves(case: dict[str, Any]) -> None:
+    batch = golden_batch(case)
+    kept = [row for row in batch.records() if row.offset not in FIRST_TWO]
+    assert encode_batch(kept, BatchSpec.of(batch)) == unbase64(case["first_two_dropped"])
+
+
+@given(record_lists(), st.sampled_from(Codec), st.booleans(), st.booleans(), st.none() | st.integers(0, 2**53))
+def test_round_trip(rows: list[Record], codec: Codec, transactional: bool, control: bool, horizon: int | None) -> None:
+    spec = BatchSpec(
+        base_offset=rows[0].offset,
+        codec=codec,
+        leader_epoch=3,
+        producer_id=7,
+        producer_epoch=1,
+        transactional=transactional,
+        control=control,
+        delete_horizon_ms=horizon,
+    )
+    data = encode_batch(rows, spec)
+    batch = parse_batch(b"xyz" + data, 3)
+    batch.ensure_valid()
+    assert list(batch.records()) == rows
+    assert (batch.position, batch.size, batch.last_offset) == (3, len(data), rows[-1].offset)
+    assert batch.header.max_timestamp == max(row.timestamp for row in rows)
+    again = replace(spec, last_offset=rows[-1].offset, max_timestamp_ms=batch.header.max_timestamp)
+    assert BatchSpec.of(batch) == again
+    assert encode_batch(rows, BatchSpec.of(batch)) == data
+
+
+@given(record_lists(), st.integers(0, 2**53))
+def test_log_append_time_overrides_every_timestamp(rows: list[Record], append_time: int) -> None:
+    batch = parse_batch(encode_batch(rows, BatchSpec(base_offset=rows[0].offset, log_append_time_ms=append_time)))
+    assert [row.timestamp for row in batch.records()] == [append_time] * len(rows)
+    assert batch.header.max_timestamp == append_time
+    assert batch.is_log_append_time
+
+
+def test_a_batch_of_defaults() -> None:
+    batch = parse_batch(encode_batch([Record(0, 5, b"k", b"v")]))
+    assert batch.header._replace(crc=0) == (0, 58, 0, 2, 0, 0, 0, 5, 5, -1, -1, -1, 1)
+    assert (batch.delete_horizon_ms, batch.last_sequence) == (None, -1)
+
+
+def test_a_horizon_takes_the_place_of_the_base_timestamp() -> None:
+    batch = parse_batch(encode_batch([Record(0, 5, b"k", None)], BatchSpec(delete_horizon_ms=99)))
+    assert batch.header.base_timestamp == batch.delete_horizon_ms == 99
+    assert [row.timestamp for row in batch.records()] == [5]
+
+
+def test_a_batch_may_reach_behind_its_last_record() -> None:
+    batch = parse_batch(encode_batch([Record(4, 5, b"k", b"")], BatchSpec(base_offset=2, last_offset=9, base_sequence=10)))
+    assert (batch.base_offset, batch.last_offset, batch.last_sequence) == (2, 9, 17)
+    assert [(row.offset, row.sequence) for row in batch.records()] == [(4, 12)]
+
+
+@pytest.mark.parametrize(("base", "increment", "expected"), [(0, 5, 5), (2**31 - 1, 1, 0), (2**31 - 2, 4, 2)])
+def test_sequences_wrap(base: int, increment: int, expected: int) -> None:
+    assert increment_sequence(base, increment) == expected
+
+
+def test_an_emptied_batch_keeps_its_header_only() -> None:
+    spec = BatchSpec(5, 9, Codec.GZIP, 1, 7, 2, 40, transactional=True, delete_horizon_ms=3, max_timestamp_ms=88)
+    batch = parse_batch(encode_batch([], spec))
+    assert batch.size == 61
+    assert list(batch.records()) == []
+    assert batch.header._replace(crc=0) == (5, 49, 1, 2, 0, bits.TRANSACTIONAL, 4, -1, 88, 7, 2, 40, 0)
+
+
+def test_an_emptied_batch_needs_its_last_offset() -> None:
+    with pytest.raises(FormatError, match="last offset"):
+        encode_batch([], BatchSpec())
+
+
+@pytest.mark.parametrize("offsets", [(3, 3), (4, 3)])
+def test_offsets_must_increase(offsets: tuple[int, int]) -> None:
+    with pytest.raises(FormatError, match="increase"):
+        encode_batch([Record(offset, 0, None, None) for offset in offsets])
+
+
+def test_an_offset_delta_must_fit() -> None:
+    with pytest.raises(FormatError, match="does not fit"):
+        encode_batch([Record(2**31, 0, None, None)])
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_markers(commit: bool) -> None:
+    spec = BatchSpec(base_offset=77, leader_epoch=5, producer_id=4242, producer_epoch=3)
+    data = end_txn_marker(spec, 1_700_000_000_000, commit=commit, coordinator_epoch=11)
+    name = "v2-marker-commit" if commit else "v2-marker-abort"
+    assert data == unbase64(next(case["bytes"] for case in GOLDEN if case["name"] == name))
+    batch = parse_batch(data)
+    assert (batch.is_control, batch.is_transactional) == (True, True)
+    (marker,) = batch.records()
+    assert parse_control_record(marker) == ControlRecord(bits.COMMIT if commit else bits.ABORT, 0, 11)
+
+
+def test_other_control_records_have_no_coordinator() -> None:
+    assert parse_control_record(Record(0, 0, b"\x00\x00\x00\x02", b"")) == ControlRecord(bits.LEADER_CHANGE, 0, None)
+    assert parse_control_record(Record(0, 0, b"\x00\x09\x00\x01\xff", b"\x00\x00\x00\x00\x00\x07more")) == (bits.COMMIT, 9, 7)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [(None, b""), (b"\x00\x00\x00", b""), (b"\x00\x00\x00\x01", b"short"), (b"\xff\xff\x00\x01", bytes(6))]
+)
+def test_broken_control_records(key: bytes | None, value: bytes) -> None:
+    with pytest.raises(FormatError, match="control record at offset 8"):
+        parse_control_record(Record(8, 0, key, value))
+
+
+class TestDamage:
+    """Every kind of damage is an error that knows where."""
+
+    good = encode_batch([Record(0, 5, b"key", b"value", (Header("h", b"v"),)), Record(1, 6, b"key", None)])
+
+    @pytest.mark.parametrize("position", range(bits.CRC_START, len(good), 3))
+    def test_a_flipped_bit_fails_the_crc(self, position: int) -> None:
+        data = bytearray(self.good)
+        data[position] ^= 0x10
+        with pytest.raises(FormatError, match="fails its CRC") as caught:
+            parse_batch(self.good + bytes(data), len(self.good)).ensure_valid()
+        assert caught.value.position == len(self.good)
+
+    def test_the_leader_epoch_is_not_covered(self) -> None:
+        data = bytearray(self.good)
+        bits.HEADER.put(data, "leader_epoch", 99)
+        parse_batch(data).ensure_valid()
+
+    @pytest.mark.parametrize("cut", range(1, len(good)))
+    def test_a_torn_tail_is_an_error_unless_allowed(self, cut: int) -> None:
+        data = self.good + self.good[:cut]
+        assert [b.position for b in iter_batches(data, torn_tail=True)] == [0]
+        with pytest.raises(FormatError) as caught:
+            list(iter_batches(data))
+        assert len(self.good) <= (caught.value.position or 0) < len(data) + bits.HEADER.size
+
+    @pytest.mark.parametrize("length", [-(2**31), -1, 0, 48, 2**31 - 1])
+    @pytest.mark.parametrize("torn_tail", [True, False])
+    def test_an_impossible_length(self, length: int, torn_tail: bool) -> None:
+        data = bytearray(self.good)
+        bits.HEADER.put(data, "length", length)
+        if length > len(data) and torn_tail:
+            assert list(iter_batches(data, torn_tail=True)) == []
+        else:
+            with pytest.raises(FormatError, match=f"length {length} does not fit"):
+                list(iter_batches(data, torn_tail=torn_tail))
+
+    @pytest.mark.parametrize("magic", [-1, 3, 127])
+    def test_an_unknown_magic(self, magic: int) -> None:
+        data = bytearray(self.good)
+        bits.HEADER.put(data, "magic", magic)
+        with pytest.raises(FormatError, match=f"unknown magic {magic}"):
+            list(iter_batches(data))
+        with pytest.raises(FormatError, match=f"magic {magic}, 2 expected"):
+            parse_batch(data)
+
+    def test_an_unknown_codec(self) -> None:
+        data = bytearray(self.good)
+        bits.HEADER.put(data, "attributes", 6)
+        with pytest.raises(CodecError, match="codec 6"):
+            parse_batch(data).records()
+
+    @pytest.mark.parametrize(("count", "message"), [(-1, "-1 records"), (1, "left after 1"), (3, "ends inside a varint")])
+    def test_a_count_that_is_not_the_records(self, count: int, message: str) -> None:
+        data = bytearray(self.good)
+        bits.HEADER.put(data, "record_count", count)
+        with pytest.raises(FormatError, match=message):
+            list(parse_batch(data).records())
+
+    def test_more_decompressed_bytes_than_allowed(self) -> None:
+        data = encode_batch([Record(0, 5, b"key", bytes(100_000))], BatchSpec(codec=Codec.ZSTD))
+        with pytest.raises(CodecError, match="more than 1000"):
+            parse_batch(data).records(limit_bytes=1000)
+
+
+class TestRecords:
+    """Record bodies by hand: length, attributes, timestamp delta, offset delta, key, value, headers."""
+
+    base = RecordBase(100, 1000, 7)
+
+    @pytest.mark.parametrize(
+        ("data", "message"),
+        [
+            ("0e 00 00 00 02 61 02 62", "ends inside a varint"),
+            ("12 00 00 00 02 61 02 62 00 00", "record of 9 bytes whose fields take 8"),
+            ("01", "record of -1 bytes"),
+            ("20 00", "record of 16 bytes, 1 left"),
+            ("0c 00 00 00 01 7e 00", "runs past its record"),
+            ("0c 00 00 00 01 01 01", "with -1 headers"),
+            ("0c 00 00 00 01 01 7e", "with 63 headers"),
+            ("10 00 00 00 01 01 02 01 01", "without a key"),
+            ("0c 00 00 00 80 80 80", "ends inside a varint"),
+            ("08 00 00 00 01 01 00", "with 0 headers"),
+        ],
+    )
+    def test_damage(self, data: str, message: str) -> None:
+        with pytest.raises(FormatError, match=message):
+            decode_record(bytes.fromhex(data), 0, self.base)
+
+    def test_a_record_by_hand(self) -> None:
+        data = bytes.fromhex("20 00 03 04 02 6b 01 04 02 68 01 04 c3 bc 02 78")
+        expected = Record(102, 998, b"k", None, (Header("h", None), Header("\u00fc", b"x")), 9)
+        assert decode_record(bytes([len(data) - 1 << 1]) + data[1:], 0, self.base) == (expected, len(data))
+        assert encode_record(expected, self.base) == bytes([len(data) - 1 << 1]) + data[1:]
+
+    def test_a_header_key_that_is_not_utf8_is_written_back(self) -> None:
+        data = bytes.fromhex("12 00 00 00 01 01 02 02 ff 01")
+        record_, end = decode_record(data, 0, self.base)
+        assert end == len(data)
+        assert encode_record(record_, self.base) == data
+
+
+def test_sealing_fills_in_length_and_crc() -> None:
+    batch = parse_batch(TestDamage.good)
+    assert seal_batch(batch.header._replace(length=0, crc=1), batch.data[bits.HEADER.size :]) == TestDamage.good
+
+
+def test_batches_are_iterated_from_a_position() -> None:
+    assert [b.position for b in iter_batches(TestDamage.good * 3, len(TestDamage.good))] == [
+        len(TestDamage.good),
+        2 * len(TestDamage.good),
+    ]
+    assert list(iter_batches(b"")) == []
+
+
+def test_attribute_bits_are_kafkas() -> None:
+    spec = BatchSpec(codec=Codec.ZSTD, log_append_time_ms=1, transactional=True, control=True, delete_horizon_ms=1)
+    assert spec.attributes == 0x7C
+    assert re.fullmatch(r"0b1111100", bin(spec.attributes))

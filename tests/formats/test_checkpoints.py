@@ -1,0 +1,198 @@
+"""Checkpoint files are a broker's to the letter; what a broker refuses is refused with source and line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import PurePath
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compaction.errors import CorruptLogError
+from compaction.formats import checkpoints
+from compaction.formats.checkpoints import EpochEntry, PartitionMetadata
+from compaction.names import TopicPartition
+from tests.formats.golden import golden
+
+FILES = golden("files")
+SOURCE = PurePath("/data/cleaner-offset-checkpoint")
+TOPIC_ID = "EjRWeJq83vD-3LqYdlQyEA"
+LONG = st.integers(-(2**63), 2**63 - 1)
+TOPICS = st.text("abcdefgXYZ0189._-", min_size=1, max_size=20)
+
+
+def parse_offsets(text: str) -> dict[TopicPartition, int]:
+    return checkpoints.parse_offset_checkpoint(text, SOURCE)
+
+
+class TestKafkasOwnFiles:
+    """Read what Kafka wrote, write it again."""
+
+    def test_offsets(self) -> None:
+        text = FILES["offset_checkpoint"]["text"]
+        offsets = parse_offsets(text)
+        assert offsets == {TopicPartition(topic, partition): at for topic, partition, at in FILES["offset_checkpoint"]["rows"]}
+        assert checkpoints.format_offset_checkpoint(offsets) == text
+
+    def test_a_checkpoint_just_created_is_empty(self) -> None:
+        assert parse_offsets(FILES["offset_checkpoint"]["created"]) == {}
+
+    def test_leader_epochs(self) -> None:
+        text = FILES["leader_epochs"]["text"]
+        entries = checkpoints.parse_leader_epochs(text, SOURCE)
+        assert [list(entry) for entry in entries] == FILES["leader_epochs"]["rows"]
+        assert checkpoints.format_leader_epochs(entries) == text
+
+    def test_partition_metadata(self) -> None:
+        text = FILES["partition_metadata"]["text"]
+        metadata = checkpoints.parse_partition_metadata(text, SOURCE)
+        assert metadata == PartitionMetadata(0, FILES["partition_metadata"]["topic_id"])
+        assert checkpoints.format_partition_metadata(metadata.topic_id) == text
+
+    def test_clean_shutdown(self) -> None:
+        text = FILES["clean_shutdown"]["text"]
+        assert checkpoints.parse_clean_shutdown(text) == FILES["clean_shutdown"]["broker_epoch"]
+        assert checkpoints.format_clean_shutdown(FILES["clean_shutdown"]["broker_epoch"]) == text
+
+
+@given(st.dictionaries(st.builds(TopicPartition, TOPICS, st.integers(0, 2**31 - 1)), LONG))
+def test_offsets_round_trip_in_order(offsets: dict[TopicPartition, int]) -> None:
+    text = checkpoints.format_offset_checkpoint(offsets)
+    assert list(parse_offsets(text).items()) == list(offsets.items())
+    assert text.startswith(f"0\n{len(offsets)}\n")
+
+
+@given(st.lists(st.builds(EpochEntry, st.integers(-(2**31), 2**31 - 1), LONG)))
+def test_leader_epochs_round_trip(entries: list[EpochEntry]) -> None:
+    assert checkpoints.parse_leader_epochs(checkpoints.format_leader_epochs(entries), SOURCE) == entries
+
+
+@given(st.binary(min_size=16, max_size=16).filter(any))
+def test_topic_ids_round_trip(raw: bytes) -> None:
+    text = checkpoints.topic_id_text(raw)
+    assert len(text) == 22
+    metadata = checkpoints.parse_partition_metadata(checkpoints.format_partition_metadata(text), SOURCE)
+    assert metadata == PartitionMetadata(0, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", {}),
+        ("0", {}),
+        ("0\n", {}),
+        ("0\n0\n", {}),
+        ("0\r\n1\r\nt 0 5\r\n", {("t", 0): 5}),
+        ("0\r1\rt 0 5", {("t", 0): 5}),
+        ("0\n1\nt\t0   5 \t\n", {("t", 0): 5}),
+        ("+0\n+1\nt +0 -5", {("t", 0): -5}),
+        ("0\n2\nt 0 5\nt 0 6\n", {("t", 0): 6}),
+        ("0\n1\nt 2147483647 9223372036854775807\n", {("t", 2**31 - 1): 2**63 - 1}),
+    ],
+)
+def test_offsets_that_java_reads(text: str, expected: dict[TopicPartition, int]) -> None:
+    assert parse_offsets(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "what"),
+    [
+        ("\n", 1, "'' is no 32-bit integer"),
+        ("1\n0\n", 1, "version 1 is not known"),
+        ("0 \n0\n", 1, "version: '0 '"),
+        ("zero\n0\n", 1, "version: 'zero'"),
+        ("0\nx\n", 2, "count: 'x'"),
+        ("0\n\n", 2, "count: ''"),
+        ("0\n1\n", 2, "1 entries announced, 0 found"),
+        ("0\n1\nt 0 5\nu 0 5\n", 2, "1 entries announced, 2 found"),
+        ("0\n2\nt 0 5\n\n", 4, "malformed entry ''"),
+        ("0\n1\n t 0 5\n", 3, "malformed entry ' t 0 5'"),
+        ("0\n1\nt 0\n", 3, "malformed entry 't 0'"),
+        ("0\n1\nt 0 5 6\n", 3, "malformed entry"),
+        ("0\n1\nt x 5\n", 3, "'x' is no 32-bit integer"),
+        ("0\n1\nt 2147483648 5\n", 3, "'2147483648' is no 32-bit integer"),
+        ("0\n2\nt 0 5\nt 1 9223372036854775808\n", 4, "is no 64-bit integer"),
+        ("0\n1\nt 0 1_0\n", 3, "'1_0'"),
+        ("0\n1\nt 0 1.0\n", 3, "'1.0'"),
+        ("0\n1\nt 0 \u0661\n", 3, "no 64-bit integer"),
+        ("\x00\x00\x00", 1, "no 32-bit integer"),
+    ],
+)
+def test_garbled_offsets_name_source_and_line(text: str, line: int, what: str) -> None:
+    with pytest.raises(CorruptLogError) as caught:
+        parse_offsets(text)
+    assert caught.value.path == str(SOURCE)
+    assert caught.value.what.startswith(f"line {line}: ")
+    assert what in caught.value.what
+
+
+@pytest.mark.parametrize(("text", "line"), [("0\n1\n0\n", 3), ("0\n1\n0 0 0\n", 3), ("0\n1\n2147483648 0\n", 3), ("2\n", 1)])
+def test_garbled_leader_epochs(text: str, line: int) -> None:
+    with pytest.raises(CorruptLogError, match=f"line {line}: "):
+        checkpoints.parse_leader_epochs(text, SOURCE)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"version: 0\ntopic_id: {TOPIC_ID}",
+        f"version: 0\ntopic_id: {TOPIC_ID}\n",
+        f"version:   0\r\ntopic_id:\t{TOPIC_ID}\nmore: of it\n",
+        f"version: 0\ntopic_id: {TOPIC_ID}==",
+    ],
+)
+def test_partition_metadata_that_java_reads(text: str) -> None:
+    assert checkpoints.parse_partition_metadata(text, SOURCE).topic_id == TOPIC_ID
+
+
+def test_a_later_version_of_partition_metadata_is_read() -> None:
+    assert checkpoints.parse_partition_metadata(f"version: 1\ntopic_id: {TOPIC_ID}", SOURCE).version == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("", 1),
+        ("version: \n", 1),
+        ("version 0\n", 1),
+        (f"version: x\ntopic_id: {TOPIC_ID}", 1),
+        (f"version: -1\ntopic_id: {TOPIC_ID}", 1),
+        ("version: 0", 2),
+        ("version: 0\ntopic_id:x", 2),
+        ("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAA", 2),
+        ("version: 0\ntopic_id: short", 2),
+        ("version: 0\ntopic_id: EjRWeJq83vD+3LqYdlQyEA", 2),
+        (f"version: 0\ntopic_id: {TOPIC_ID}AA", 2),
+    ],
+)
+def test_garbled_partition_metadata(text: str, line: int) -> None:
+    with pytest.raises(CorruptLogError, match=f"line {line}: "):
+        checkpoints.parse_partition_metadata(text, SOURCE)
+
+
+@pytest.mark.parametrize(
+    ("text", "epoch"),
+    [
+        ("", None),
+        ("{", None),
+        ("[]", None),
+        ("{}", None),
+        ('{"brokerEpoch":null}', None),
+        ('{"brokerEpoch":true}', None),
+        ('{"brokerEpoch":7,"version":1,"other":[]}', 7),
+        ('{"brokerEpoch":-1}', -1),
+    ],
+)
+def test_clean_shutdown_files(text: str, epoch: int | None) -> None:
+    assert checkpoints.parse_clean_shutdown(text) == epoch
+
+
+@pytest.mark.parametrize("parse", [checkpoints.parse_offset_checkpoint, checkpoints.parse_leader_epochs])
+@given(text=st.text(st.sampled_from("0123456789 \n\tt-"), max_size=30))
+def test_no_text_leads_to_another_error(parse: Callable[[str, object], Any], text: str) -> None:
+    try:
+        assert parse(text, SOURCE) is not None
+    except CorruptLogError as error:
+        assert error.what.startswith("line ")

@@ -1,0 +1,252 @@
+"""Payloads are written byte for byte as Kafka writes them, all that Kafka reads is read, and nothing else is."""
+
+from __future__ import annotations
+
+import gzip
+import struct
+import zlib
+from typing import Any
+
+import cramjam
+import pytest
+import xxhash
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compaction.formats.codecs import BufferTooSmall, Codec, CodecError, compress, decompress, decompress_into
+from tests.formats.golden import golden, noise, text, unbase64
+
+COMPRESSING = [codec for codec in Codec if codec is not Codec.NONE]
+GOLDEN = golden("codecs")
+LIMIT = 1 << 20
+
+
+def raw_of(case: dict[str, Any]) -> bytes:
+    return text(case["text"]) + noise(case["noise"])
+
+
+def name_of(case: dict[str, Any]) -> str:
+    return f"{Codec(case['codec']).name}-magic{case['magic']}-{case['text']}"
+
+
+@pytest.mark.parametrize("case", GOLDEN, ids=name_of)
+def test_kafkas_payloads_are_read(case: dict[str, Any]) -> None:
+    assert decompress(Codec(case["codec"]), unbase64(case["bytes"]), limit_bytes=LIMIT, magic=case["magic"]) == raw_of(case)
+
+
+@pytest.mark.parametrize("case", GOLDEN, ids=name_of)
+def test_payloads_are_kafkas_byte_for_byte(case: dict[str, Any]) -> None:
+    written = compress(Codec(case["codec"]), raw_of(case), magic=case["magic"])
+    expected = unbase64(case["bytes"])
+    if case["codec"] == Codec.GZIP and "ng" in zlib.ZLIB_RUNTIME_VERSION:
+        # another deflate finds other matches; header and trailer still are the JDK's
+        assert (written[:10], written[-8:]) == (expected[:10], expected[-8:])
+    else:
+        assert written == expected
+
+
+@given(st.sampled_from(Codec), st.integers(0, 2), st.binary(max_size=300), st.integers(1, 400))
+def test_round_trip(codec: Codec, magic: int, piece: bytes, times: int) -> None:
+    data = piece * times
+    packed = compress(codec, data, magic=magic)
+    assert decompress(codec, packed, limit_bytes=len(data), magic=magic) == data if packed else True
+    out = memoryview(bytearray(len(data)))
+    assert decompress_into(codec, memoryview(packed), out, magic=magic) == len(data)
+    assert out == data
+
+
+@pytest.mark.parametrize("codec", Codec)
+@pytest.mark.parametrize("size", [1, 32 * 1024 - 1, 32 * 1024, 64 * 1024, 64 * 1024 + 1, 300_000])
+@pytest.mark.parametrize("make", [text, noise])
+def test_every_block_boundary(codec: Codec, size: int, make: Any) -> None:
+    data = make(size)
+    assert decompress(codec, compress(codec, data), limit_bytes=LIMIT) == data
+
+
+@pytest.mark.parametrize("codec", COMPRESSING)
+def test_a_bomb_stops_at_the_limit(codec: Codec) -> None:
+    bomb = compress(codec, bytes(4 * LIMIT))
+    with pytest.raises(CodecError, match=f"gives more than {LIMIT}"):
+        decompress(codec, bomb, limit_bytes=LIMIT)
+    with pytest.raises(CodecError, match=f"gives more than {4 * LIMIT - 1}"):
+        decompress(codec, bomb, limit_bytes=4 * LIMIT - 1)
+    assert len(decompress(codec, bomb, limit_bytes=4 * LIMIT)) == 4 * LIMIT
+
+
+@pytest.mark.parametrize("codec", Codec)
+@pytest.mark.parametrize("short_by", [1, 100, 69_999])
+def test_a_buffer_that_is_too_small_is_told_from_damage(codec: Codec, short_by: int) -> None:
+    data = text(70_000)
+    with pytest.raises(BufferTooSmall):
+        decompress_into(codec, compress(codec, data), memoryview(bytearray(len(data) - short_by)))
+
+
+@pytest.mark.parametrize("codec", COMPRESSING)
+def test_the_rest_of_the_buffer_may_be_larger(codec: Codec) -> None:
+    out = memoryview(bytearray(200_000))
+    data = text(70_000)
+    assert decompress_into(codec, compress(codec, data), out) == len(data)
+    assert out[: len(data)] == data
+
+
+@pytest.mark.parametrize("codec", COMPRESSING)
+def test_a_payload_cut_anywhere_is_an_error(codec: Codec) -> None:
+    packed = compress(codec, text(40_000))
+    for cut in {1, 2, 5, 11, 20, len(packed) // 2, len(packed) - 5, len(packed) - 1}:
+        with pytest.raises(CodecError):
+            decompress(codec, packed[:cut], limit_bytes=LIMIT)
+
+
+@pytest.mark.parametrize("codec", COMPRESSING)
+@pytest.mark.parametrize("garbage", [b"", b"\x01", b"garbage", b"\xff" * 64, b"\x01" + bytes(63)])
+def test_garbage_is_an_error(codec: Codec, garbage: bytes) -> None:
+    with pytest.raises(CodecError):
+        decompress(codec, garbage, limit_bytes=LIMIT)
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.ZSTD, Codec.SNAPPY])
+def test_streams_back_to_back_are_one(codec: Codec) -> None:
+    data = compress(codec, b"one ") + compress(codec, b"two ") + compress(codec, text(40_000))
+    assert decompress(codec, data, limit_bytes=LIMIT) == b"one two " + text(40_000)
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4])
+@pytest.mark.parametrize("tail", [b"\x00", b"garbage behind the stream"])
+def test_what_follows_is_ignored_where_java_ignores_it(codec: Codec, tail: bytes) -> None:
+    assert bytes(decompress(codec, compress(codec, b"data") + tail, limit_bytes=LIMIT)) == b"data"
+
+
+def test_zstd_does_not_ignore_what_follows() -> None:
+    with pytest.raises(CodecError, match="zstd payload"):
+        decompress(Codec.ZSTD, compress(Codec.ZSTD, b"data") + b"garbage", limit_bytes=LIMIT)
+
+
+def test_gzip_with_a_name_and_another_level_is_read() -> None:
+    assert decompress(Codec.GZIP, gzip.compress(text(500), 1), limit_bytes=LIMIT) == text(500)
+
+
+def test_gzip_checks_its_trailer() -> None:
+    packed = bytearray(compress(Codec.GZIP, b"data"))
+    packed[-6] ^= 1
+    with pytest.raises(CodecError, match="gzip"):
+        decompress(Codec.GZIP, bytes(packed), limit_bytes=LIMIT)
+
+
+def test_zstd_with_a_content_size_and_a_checksum_is_read() -> None:
+    assert decompress(Codec.ZSTD, bytes(cramjam.zstd.compress(text(5000), 9)), limit_bytes=LIMIT) == text(5000)
+
+
+def test_raw_snappy_without_framing_is_read() -> None:
+    assert decompress(Codec.SNAPPY, bytes(cramjam.snappy.compress_raw(text(70_000))), limit_bytes=LIMIT) == text(70_000)
+
+
+def test_up_to_three_bytes_after_the_last_snappy_block_are_ignored() -> None:
+    packed = compress(Codec.SNAPPY, b"data") + b"\x00\x00\x01"
+    assert bytes(decompress(Codec.SNAPPY, packed, limit_bytes=LIMIT)) == b"data"
+
+
+@pytest.mark.parametrize(
+    ("tail", "message"),
+    [
+        (struct.pack(">i", -1), "block of -1 bytes"),
+        (struct.pack(">i", 9) + b"short", "block of 9 bytes, 5 left"),
+        (b"\x82SNAPPY\x01" + struct.pack(">ii", 1, 1), "framing is broken"),
+        (b"\x82SNAPPY\x00" + struct.pack(">ii", 0, 1), "version 0"),
+        (b"\x82SNA", "framing is broken"),
+    ],
+)
+def test_broken_snappy_framing(tail: bytes, message: str) -> None:
+    with pytest.raises(CodecError, match=message):
+        decompress(Codec.SNAPPY, compress(Codec.SNAPPY, b"data") + tail, limit_bytes=LIMIT)
+
+
+@pytest.mark.parametrize("attributes", [5, 6, 7, 0x0D, 0x77])
+def test_unknown_codec_bits_are_an_error(attributes: int) -> None:
+    with pytest.raises(CodecError, match=f"codec {attributes & 7}"):
+        Codec.of(attributes)
+
+
+@pytest.mark.parametrize(("attributes", "codec"), [(0, Codec.NONE), (0x19, Codec.GZIP), (0x7A, Codec.SNAPPY), (4, Codec.ZSTD)])
+def test_codec_bits(attributes: int, codec: Codec) -> None:
+    assert Codec.of(attributes) is codec
+
+
+class TestLz4Frames:
+    """Frames of other writers, built by hand."""
+
+    @staticmethod
+    def frame(flg: int = 0x60, bd: int = 0x40, content_size: bytes = b"", blocks: bytes | None = None) -> bytes:
+        descriptor = bytes([flg, bd]) + content_size
+        head = struct.pack("<I", 0x184D2204) + descriptor + bytes([xxhash.xxh32_intdigest(descriptor) >> 8 & 0xFF])
+        return head + (TestLz4Frames.block(b"data") + bytes(4) if blocks is None else blocks)
+
+    @staticmethod
+    def block(data: bytes, *, stored: bool = False, checksum: bool = False) -> bytes:
+        body = data if stored else bytes(cramjam.lz4.compress_block(data, store_size=False))
+        tail = struct.pack("<I", xxhash.xxh32_intdigest(body)) if checksum else b""
+        return struct.pack("<I", len(body) | (1 << 31 if stored else 0)) + body + tail
+
+    def read(self, frame: bytes, magic: int = 2) -> bytes:
+        return bytes(decompress(Codec.LZ4, frame, limit_bytes=LIMIT, magic=magic))
+
+    def test_the_frame_that_the_others_vary(self) -> None:
+        assert self.read(self.frame()) == b"data"
+
+    def test_content_size(self) -> None:
+        assert self.read(self.frame(flg=0x68, content_size=struct.pack("<Q", 4))) == b"data"
+
+    def test_content_checksum_is_not_looked_at(self) -> None:
+        assert self.read(self.frame(flg=0x64, blocks=self.block(b"data") + bytes(4) + b"none")) == b"data"
+
+    def test_block_checksums(self) -> None:
+        blocks = self.block(b"one ", checksum=True) + self.block(b"two", stored=True, checksum=True) + bytes(4)
+        assert self.read(self.frame(flg=0x70, blocks=blocks)) == b"one two"
+
+    def test_a_block_that_fails_its_checksum(self) -> None:
+        blocks = bytearray(self.block(b"data", checksum=True) + bytes(4))
+        blocks[-5] ^= 1
+        with pytest.raises(CodecError, match="block fails its checksum"):
+            self.read(self.frame(flg=0x70, blocks=bytes(blocks)))
+
+    @pytest.mark.parametrize(("bd", "size"), [(0x50, 256 << 10), (0x60, 1 << 20), (0x70, 1 << 20)])
+    def test_larger_blocks(self, bd: int, size: int) -> None:
+        data = text(size)
+        assert self.read(self.frame(bd=bd, blocks=self.block(data) + bytes(4))) == data
+
+    @pytest.mark.parametrize("magic", [0, 1, 2])
+    def test_header_checksum_counts_except_in_magic_0(self, magic: int) -> None:
+        frame = bytearray(self.frame())
+        frame[6] ^= 0xFF
+        if magic == 0:
+            assert self.read(bytes(frame), magic) == b"data"
+        else:
+            with pytest.raises(CodecError, match="header fails its checksum"):
+                self.read(bytes(frame), magic)
+
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"flg": 0x40}, "flags 0x40"),
+            ({"flg": 0x61}, "flags 0x61"),
+            ({"flg": 0xA0}, "flags 0xa0"),
+            ({"bd": 0x30}, "descriptor 0x30"),
+            ({"bd": 0x41}, "descriptor 0x41"),
+            ({"bd": 0xC0}, "descriptor 0xc0"),
+            ({"blocks": struct.pack("<I", 65537)}, "at most 65536"),
+            ({"blocks": struct.pack("<I", 5) + b"1234"}, "inside a block"),
+            ({"blocks": b""}, "end mark"),
+            ({"flg": 0x68, "blocks": b""}, "inside its header|checksum|end mark"),
+        ],
+    )
+    def test_frames_that_kafka_refuses(self, changes: dict[str, Any], message: str) -> None:
+        with pytest.raises(CodecError, match=message):
+            self.read(self.frame(**changes))
+
+    def test_a_stored_block_that_does_not_fit(self) -> None:
+        frame = self.frame(blocks=self.block(b"x" * 100, stored=True) + bytes(4))
+        with pytest.raises(BufferTooSmall):
+            decompress_into(Codec.LZ4, frame, memoryview(bytearray(99)))
+
+    def test_a_damaged_block_is_not_taken_for_a_small_buffer(self) -> None:
+        with pytest.raises(CodecError, match="lz4 payload"):
+            decompress_into(Codec.LZ4, self.frame(blocks=struct.pack("<I", 3) + b"\xff\xff\xff"), memoryview(bytearray(10)))

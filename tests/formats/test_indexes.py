@@ -1,0 +1,201 @@
+"""Index files are read as a broker reads them, preallocated tails left out, and written as a broker writes them."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compaction.formats import indexes
+from compaction.formats.errors import FormatError
+from tests.formats.golden import golden, unbase64
+
+FILES = golden("files")
+BASE = 5_000_000_000
+INT_MAX = 2**31 - 1
+
+
+def offset_rows(rows: Iterable[tuple[int, int]]) -> npt.NDArray[np.void]:
+    return np.array(list(rows), indexes.OFFSET_ROW)
+
+
+def time_rows(rows: Iterable[tuple[int, int]]) -> npt.NDArray[np.void]:
+    return np.array(list(rows), indexes.TIME_ROW)
+
+
+def offsets(*pairs: tuple[int, int]) -> bytes:
+    return b"".join(struct.pack(">ii", *pair) for pair in pairs)
+
+
+def times(*pairs: tuple[int, int]) -> bytes:
+    return b"".join(struct.pack(">qi", *pair) for pair in pairs)
+
+
+def golden_rows(name: str) -> list[tuple[int, ...]]:
+    return [tuple(row) for row in FILES[name]["rows"]]
+
+
+class TestKafkasOwnFiles:
+    """Both the file of an open segment, preallocated, and that of a closed one."""
+
+    @pytest.mark.parametrize("state", ["preallocated", "closed"])
+    def test_offset_index(self, state: str) -> None:
+        data, base = unbase64(FILES["offset_index"][state]), FILES["offset_index"]["base_offset"]
+        rows = indexes.read_offset_index(data, base)
+        assert rows.tolist() == golden_rows("offset_index")
+        indexes.check_offset_index(data)
+        assert indexes.write_offset_index(rows, base) == unbase64(FILES["offset_index"]["closed"])
+
+    @pytest.mark.parametrize("state", ["preallocated", "closed"])
+    def test_time_index(self, state: str) -> None:
+        data, base = unbase64(FILES["time_index"][state]), FILES["time_index"]["base_offset"]
+        rows = indexes.read_time_index(data, base)
+        assert rows.tolist() == golden_rows("time_index")
+        indexes.check_time_index(data)
+        assert indexes.write_time_index(rows, base) == unbase64(FILES["time_index"]["closed"])
+
+    def test_txn_index(self) -> None:
+        data = unbase64(FILES["txn_index"]["closed"])
+        rows = indexes.read_txn_index(data)
+        assert rows.tolist() == golden_rows("txn_index")
+        indexes.check_txn_index(data, FILES["txn_index"]["base_offset"])
+        assert indexes.write_txn_index(rows) == data
+
+    def test_the_open_files_are_longer(self) -> None:
+        for name in ("offset_index", "time_index"):
+            assert len(unbase64(FILES[name]["preallocated"])) > len(unbase64(FILES[name]["closed"]))
+
+
+@given(st.sets(st.integers(0, INT_MAX)), st.integers(0, 2**62), st.integers(0, 50), st.data())
+def test_offset_index_round_trip(relative: set[int], base: int, zeros: int, data: st.DataObject) -> None:
+    positions = sorted(data.draw(st.sets(st.integers(1, INT_MAX), min_size=len(relative), max_size=len(relative))))
+    rows = offset_rows(zip((base + offset for offset in sorted(relative)), positions, strict=True))
+    written = indexes.write_offset_index(rows, base)
+    assert len(written) == 8 * len(rows)
+    assert np.array_equal(indexes.read_offset_index(written + bytes(8 * zeros), base), rows)
+    assert indexes.valid_offset_entries(written + bytes(8 * zeros)) == len(rows)
+    indexes.check_offset_index(written + bytes(8 * zeros))
+
+
+@given(st.sets(st.integers(1, 2**63 - 1)), st.integers(0, 2**62), st.integers(0, 50), st.data())
+def test_time_index_round_trip(stamps: set[int], base: int, zeros: int, data: st.DataObject) -> None:
+    count = len(stamps)
+    relative = sorted(data.draw(st.lists(st.integers(0, INT_MAX), min_size=count, max_size=count)))
+    rows = time_rows(zip(sorted(stamps), (base + offset for offset in relative), strict=True))
+    written = indexes.write_time_index(rows, base)
+    padded = written + bytes(12 * zeros if zeros != 1 or count else 24)
+    assert np.array_equal(indexes.read_time_index(padded, base), rows)
+    assert indexes.valid_time_entries(padded) == count
+    indexes.check_time_index(padded)
+
+
+@given(st.lists(st.tuples(*[st.integers(-(2**63), 2**63 - 1)] * 4)), st.binary(max_size=33))
+def test_txn_index_round_trip_and_torn_tail(rows: list[tuple[int, int, int, int]], tail: bytes) -> None:
+    written = indexes.write_txn_index(np.array(rows, indexes.TXN_ROW))
+    assert len(written) == 34 * len(rows)
+    assert indexes.read_txn_index(written + tail).tolist() == rows
+
+
+@pytest.mark.parametrize(
+    ("data", "valid"),
+    [
+        (b"", 0),
+        (bytes(8), 0),
+        (bytes(8 * 100), 0),
+        (bytes(7), 0),
+        (offsets((5, 4200)), 1),
+        (offsets((5, 4200)) + b"\x00\x00\x00", 1),
+        (offsets((0, 4200), (9, 8400)) + bytes(800), 2),
+        (offsets((5, 4200), (5, 8400)), 1),
+        (offsets((5, 4200), (9, 4200)), 1),
+        (offsets((5, 4200), (4, 9000), (9, 9900)), 1),
+        (offsets((5, 4200), (0, 0), (9, 9900)), 1),
+        (offsets((-5, 4200)), 0),
+        (offsets((5, -1)), 0),
+        (offsets((1, 1), (INT_MAX, INT_MAX)), 2),
+    ],
+)
+def test_which_offset_entries_are_trusted(data: bytes, valid: int) -> None:
+    assert indexes.valid_offset_entries(data) == valid
+    assert len(indexes.read_offset_index(data, 0)) == valid
+
+
+@pytest.mark.parametrize(
+    ("data", "valid"),
+    [
+        (b"", 0),
+        (times((0, 0)), 1),
+        (bytes(24), 0),
+        (bytes(12 * 100), 0),
+        (times((0, 0), (1, 5)) + bytes(120), 2),
+        (times((7, 5)) + b"\x00" * 11, 1),
+        (times((7, 5), (7, 9)), 1),
+        (times((7, 5), (8, 5)), 2),
+        (times((7, 5), (8, 4)), 1),
+        (times((7, 5), (6, 9)), 1),
+        (times((-(2**63), 0), (2**63 - 1, 0)), 2),
+        (times((7, -1)), 0),
+    ],
+)
+def test_which_time_entries_are_trusted(data: bytes, valid: int) -> None:
+    assert indexes.valid_time_entries(data) == valid
+    assert len(indexes.read_time_index(data, 0)) == valid
+
+
+@pytest.mark.parametrize(
+    ("check", "data", "message", "position"),
+    [
+        (indexes.check_offset_index, offsets((5, 42)) + b"\x00", "offset index of 9 bytes is no multiple of 8", 8),
+        (indexes.check_offset_index, offsets((5, 42), (6, 43), (6, 44)), "offset index entry 2 .relative offset 6", 16),
+        (indexes.check_offset_index, offsets((5, 42), (6, 42)), "offset index entry 1", 8),
+        (indexes.check_offset_index, offsets((-1, 42)), "offset index entry 0", 0),
+        (indexes.check_offset_index, bytes(8) + offsets((5, 42), (0, 0), (6, 43)) + bytes(8), "offset index entry 2", 16),
+        (indexes.check_time_index, times((5, 42)) + b"\x00", "time index of 13 bytes is no multiple of 12", 12),
+        (indexes.check_time_index, times((5, 42), (4, 43)), "time index entry 1", 12),
+        (indexes.check_time_index, times((5, 42), (6, 41)), "time index entry 1 .relative offset 41", 12),
+    ],
+)
+def test_damage_is_told_with_the_entry(check: Callable[[bytes], None], data: bytes, message: str, position: int) -> None:
+    with pytest.raises(FormatError, match=message) as caught:
+        check(data)
+    assert caught.value.position == position
+
+
+@pytest.mark.parametrize("check", [indexes.check_offset_index, indexes.check_time_index])
+@pytest.mark.parametrize("zeros", [0, 24, 2400])
+def test_an_index_of_zeros_is_sound(check: Callable[[bytes], None], zeros: int) -> None:
+    check(bytes(zeros))
+
+
+def test_an_aborted_transaction_before_the_segment() -> None:
+    data = indexes.write_txn_index(np.array([(1, 90, 100, 90), (2, 80, 99, 80)], indexes.TXN_ROW))
+    indexes.check_txn_index(data, 99)
+    with pytest.raises(FormatError, match="entry 1 ends at offset 99, before the segment's base 100") as caught:
+        indexes.check_txn_index(data, 100)
+    assert caught.value.position == 34
+
+
+@pytest.mark.parametrize("version", [1, -1, 256])
+def test_an_unknown_txn_version(version: int) -> None:
+    data = bytearray(68)
+    indexes.TXN_ENTRY.put(data, "version", version, 34)
+    with pytest.raises(FormatError, match=f"entry 1 has version {version}"):
+        indexes.read_txn_index(data)
+
+
+@pytest.mark.parametrize("offset", [BASE - 1, BASE + INT_MAX + 1])
+def test_offsets_out_of_the_segments_range_cannot_be_written(offset: int) -> None:
+    with pytest.raises(FormatError, match=f"entry 1: {offset}"):
+        indexes.write_offset_index(offset_rows([(BASE, 1), (offset, 2)]), BASE)
+    with pytest.raises(FormatError, match=f"entry 1: {offset}"):
+        indexes.write_time_index(time_rows([(1, BASE), (2, offset)]), BASE)
+
+
+def test_memoryviews_are_read_without_a_copy() -> None:
+    data = memoryview(bytearray(offsets((5, 42), (6, 43))))
+    assert indexes.read_offset_index(data[8:], 10).tolist() == [(16, 43)]

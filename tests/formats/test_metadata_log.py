@@ -1,0 +1,130 @@
+"""Configuration comes out of the metadata log as the controller would replay it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from compaction.formats.batch import BatchSpec, encode_batch
+from compaction.formats.errors import FormatError
+from compaction.formats.legacy import encode_legacy
+from compaction.formats.metadata_log import ClusterConfigs, parse_record, read_cluster_configs, topic_configs
+from compaction.formats.record import Record
+from compaction.formats.varint import encode_unsigned
+from tests.formats.golden import golden, unbase64
+
+GOLDEN = golden("metadata")
+SEGMENTS = [unbase64(part) for part in GOLDEN["segment"]]
+
+
+def batch(*values: bytes, base: int = 0) -> bytes:
+    rows = [Record(base + index, 1, None, value) for index, value in enumerate(values)]
+    return encode_batch(rows, BatchSpec(base_offset=base))
+
+
+def framed(kind: int, message: bytes, version: int = 0, frame: int = 1) -> bytes:
+    return encode_unsigned(frame) + encode_unsigned(kind) + encode_unsigned(version) + message + b"\x00"
+
+
+def compact(text: str | None) -> bytes:
+    return b"\x00" if text is None else encode_unsigned(len(text.encode()) + 1) + text.encode()
+
+
+def config(resource: str, key: str, value: str | None, kind: int = 2) -> bytes:
+    return framed(4, bytes([kind]) + compact(resource) + compact(key) + compact(value))
+
+
+def topic(name: str, topic_id: bytes) -> bytes:
+    return framed(2, compact(name) + topic_id)
+
+
+def removal(topic_id: bytes) -> bytes:
+    return framed(9, topic_id)
+
+
+BEGIN, END, ABORT = framed(23, b""), framed(24, b""), framed(25, b"")
+
+
+@pytest.mark.parametrize("buffers", [SEGMENTS, [b"".join(SEGMENTS)]], ids=["apart", "together"])
+def test_kafkas_own_records(buffers: Sequence[bytes]) -> None:
+    configs = read_cluster_configs(buffers)
+    assert configs.topics == GOLDEN["topics"]
+    assert configs.topic_ids == GOLDEN["topic_ids"]
+    assert configs.brokers == GOLDEN["brokers"]
+    assert topic_configs(buffers) == GOLDEN["topics"]
+
+
+def test_batches_that_a_snapshot_covers_are_left_out() -> None:
+    configs = ClusterConfigs()
+    configs.read(batch(config("t", "a", "snapshot")))
+    configs.read(batch(config("t", "a", "old"), base=5) + batch(config("t", "b", "new"), base=9), first_offset=6)
+    assert configs.topics == {"t": {"a": "snapshot", "b": "new"}}
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([config("t", "a", "1"), config("t", "a", "2")], {"t": {"a": "2"}}),
+        ([config("t", "a", "1"), config("t", "a", None)], {}),
+        ([config("t", "a", None)], {}),
+        ([config("t", "a", "1"), config("t", "b", ""), config("t", "a", None)], {"t": {"b": ""}}),
+        ([config("t", "a", "1", 8), config("t", "a", "1", 32)], {}),
+        ([topic("t", b"x" * 16), config("t", "a", "1"), removal(b"x" * 16)], {}),
+        ([topic("t", b"x" * 16), config("t", "a", "1"), removal(b"y" * 16)], {"t": {"a": "1"}}),
+        ([topic("t", b"x" * 16), removal(b"x" * 16), topic("t", b"y" * 16), config("t", "a", "2")], {"t": {"a": "2"}}),
+        ([BEGIN, config("t", "a", "1"), END], {"t": {"a": "1"}}),
+        ([BEGIN, config("t", "a", "1"), ABORT], {}),
+        ([BEGIN, config("t", "a", "1")], {}),
+        ([BEGIN, config("t", "a", "1"), ABORT, config("t", "a", "2")], {"t": {"a": "2"}}),
+        ([END, ABORT], {}),
+        ([framed(3, b"any partition record", version=9)], {}),
+    ],
+)
+def test_replay(values: list[bytes], expected: dict[str, dict[str, str]]) -> None:
+    assert topic_configs([batch(*values)]) == expected
+    assert topic_configs([batch(value, base=index) for index, value in enumerate(values)]) == expected
+
+
+def test_a_torn_tail_is_left_out() -> None:
+    data = batch(config("t", "a", "1")) + batch(config("t", "a", "2"), base=1)
+    for cut in range(len(batch(config("t", "a", "1"))), len(data)):
+        assert topic_configs([data[:cut]]) == {"t": {"a": "1"}}
+
+
+def test_topic_ids_are_text_as_in_partition_metadata() -> None:
+    assert read_cluster_configs([batch(topic("t", bytes(15) + b"\x01"))]).topic_ids == {"t": "AAAAAAAAAAAAAAAAAAAAAQ"}
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (b"", "ends inside a varint"),
+        (framed(4, b"", frame=0), "frame version 0"),
+        (framed(4, b"", frame=2), "frame version 2"),
+        (framed(4, b"\x02", version=1), "type 4 has version 1"),
+        (framed(2, b"", version=2), "type 2 has version 2"),
+        (b"\x01\x04\x00", "empty configuration record"),
+        (b"\x01\x04\x00\x02\x09abc", "ends inside a string"),
+        (b"\x01\x04\x00\x02\x03\xff\xfe", "not UTF-8"),
+        (b"\x01\x02\x00" + compact("t") + bytes(15), "ends inside an id"),
+        (b"\x01\x09\x00" + bytes(15), "ends inside an id"),
+    ],
+)
+def test_damaged_records(value: bytes, message: str) -> None:
+    with pytest.raises(FormatError, match=message):
+        read_cluster_configs([batch(value)])
+
+
+def test_damaged_batches() -> None:
+    data = bytearray(batch(config("t", "a", "1")))
+    data[-1] ^= 1
+    with pytest.raises(FormatError, match="fails its CRC"):
+        read_cluster_configs([data])
+    with pytest.raises(FormatError, match="metadata batch of magic 1"):
+        read_cluster_configs([encode_legacy([Record(0, 1, None, b"")])])
+
+
+def test_a_frame_gives_type_version_and_message() -> None:
+    record = parse_record(framed(300, b"abc", version=2))
+    assert (record.type, record.version, bytes(record.message)) == (300, 2, b"abc\x00")

@@ -1,0 +1,75 @@
+"""Property files are read as Java reads them, and every entry knows its line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compaction.errors import ConfigError, CorruptLogError
+from compaction.formats.properties import MetaProperties, Property, as_dict, parse_meta_properties, parse_properties
+from tests.formats.golden import golden
+
+FILES = golden("files")
+
+
+@pytest.mark.parametrize("case", FILES["properties"], ids=lambda case: case["text"][:20])
+def test_java_reads_the_same(case: dict[str, Any]) -> None:
+    assert as_dict(parse_properties(case["text"], "f")) == case["values"]
+
+
+@pytest.mark.parametrize(
+    ("text", "entries"),
+    [
+        ("", []),
+        ("# only\n! comments\n\n   \n", []),
+        ("a=1", [Property("a", "1", 1)]),
+        ("\n\na=1\r\nb:2\rc 3", [Property("a", "1", 3), Property("b", "2", 4), Property("c", "3", 5)]),
+        ("a=one \\\n  two\\\n three\nb=2", [Property("a", "one twothree", 1), Property("b", "2", 4)]),
+        ("a=x\\\\\nb=y", [Property("a", "x\\", 1), Property("b", "y", 2)]),
+        ("a=x\\\n# not a comment\n", [Property("a", "x# not a comment", 1)]),
+        ("  log.dirs = /a,/b  ", [Property("log.dirs", "/a,/b  ", 1)]),
+        ("a==b", [Property("a", "=b", 1)]),
+        ("a = : b", [Property("a", ": b", 1)]),
+        ("a", [Property("a", "", 1)]),
+        ("a\\ b\\=c = \\u00E9\\n", [Property("a b=c", "\u00e9\n", 1)]),
+        ("a=1\na=2", [Property("a", "1", 1), Property("a", "2", 2)]),
+    ],
+)
+def test_entries_and_lines(text: str, entries: list[Property]) -> None:
+    assert parse_properties(text, "f") == entries
+
+
+@pytest.mark.parametrize(("text", "line"), [("a=\\u12", 1), ("\n# c\na=\\uxyz1", 3), ("b=1\n\\u00g0=1", 2), ("a=b\\\n\\u", 1)])
+def test_a_broken_escape_names_source_and_line(text: str, line: int) -> None:
+    with pytest.raises(ConfigError, match=f"server.properties: line {line}: malformed"):
+        parse_properties(text, "server.properties")
+
+
+def escaped(text: str) -> str:
+    return "".join(f"\\u{ord(char):04x}" for char in text)
+
+
+@given(st.lists(st.tuples(*[st.text(st.characters(max_codepoint=0xFFFF, exclude_categories=["Cs"]), min_size=1)] * 2)))
+def test_whatever_is_escaped_comes_back(pairs: list[tuple[str, str]]) -> None:
+    text = "".join(f"{escaped(key)}={escaped(value)}\n" for key, value in pairs)
+    assert parse_properties(text, "f") == [Property(*pair, line) for line, pair in enumerate(pairs, start=1)]
+
+
+def test_kafkas_meta_properties() -> None:
+    case = FILES["meta_properties"]
+    expected = MetaProperties(1, case["cluster_id"], case["node_id"], case["directory_id"])
+    assert parse_meta_properties(case["text"], "meta.properties") == expected
+
+
+def test_meta_properties_of_version_0_name_a_broker() -> None:
+    assert parse_meta_properties("version=0\nbroker.id=3\nnode.id=4\n", "f") == MetaProperties(0, None, 3, None)
+    assert parse_meta_properties("", "f") == MetaProperties(0, None, None, None)
+
+
+@pytest.mark.parametrize(("text", "what"), [("version=2\n", "version '2'"), ("version=1\nnode.id=x\n", "node.id: 'x'")])
+def test_garbled_meta_properties(text: str, what: str) -> None:
+    with pytest.raises(CorruptLogError, match=what):
+        parse_meta_properties(text, "meta.properties")

@@ -1,0 +1,101 @@
+"""Varints are Kafka's: zig-zag, seven bits a byte, at most 5 or 10 bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compaction.formats import varint
+from compaction.formats.errors import FormatError
+
+#: values and bytes from Kafka's ByteUtilsTest
+VARINTS = [
+    (0, "00"),
+    (-1, "01"),
+    (1, "02"),
+    (63, "7e"),
+    (-64, "7f"),
+    (64, "8001"),
+    (-65, "8101"),
+    (8191, "fe7f"),
+    (-8192, "ff7f"),
+    (8192, "808001"),
+    (-8193, "818001"),
+    (1048575, "feff7f"),
+    (-1048576, "ffff7f"),
+    (1048576, "80808001"),
+    (134217727, "feffff7f"),
+    (-134217728, "ffffff7f"),
+    (134217728, "8080808001"),
+    (2**31 - 1, "feffffff0f"),
+    (-(2**31), "ffffffff0f"),
+]
+VARLONGS = [*VARINTS, (17179869183, "feffffff7f"), (-17179869185, "818080808001"), (2**63 - 1, "fe" + "ff" * 8 + "01")]
+VARLONGS += [(-(2**63), "ff" * 9 + "01")]
+
+
+@pytest.mark.parametrize(("value", "data"), VARINTS)
+def test_known_varints(value: int, data: str) -> None:
+    assert varint.encode_varint(value).hex() == data
+    assert varint.decode_varint(b"\x80" + bytes.fromhex(data) + b"\x80", 1) == (value, 1 + len(data) // 2)
+
+
+@pytest.mark.parametrize(("value", "data"), VARLONGS)
+def test_known_varlongs(value: int, data: str) -> None:
+    assert varint.encode_varlong(value).hex() == data
+    assert varint.decode_varlong(bytes.fromhex(data), 0) == (value, len(data) // 2)
+
+
+@given(st.integers(-(2**31), 2**31 - 1))
+def test_varints_round_trip(value: int) -> None:
+    data = varint.encode_varint(value)
+    assert varint.decode_varint(memoryview(data), 0) == (value, len(data))
+
+
+@given(st.integers(-(2**63), 2**63 - 1))
+def test_varlongs_round_trip(value: int) -> None:
+    data = varint.encode_varlong(value)
+    assert varint.decode_varlong(bytearray(data), 0) == (value, len(data))
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_unsigned_round_trip(value: int) -> None:
+    data = varint.encode_unsigned(value)
+    assert varint.decode_unsigned(data, 0) == (value, len(data))
+
+
+@pytest.mark.parametrize(
+    ("encode", "value"),
+    [
+        (varint.encode_varint, 2**31),
+        (varint.encode_varint, -(2**31) - 1),
+        (varint.encode_varlong, 2**63),
+        (varint.encode_varlong, -(2**63) - 1),
+        (varint.encode_unsigned, -1),
+        (varint.encode_unsigned, 2**32),
+    ],
+)
+def test_a_value_out_of_range_is_an_error(encode: Callable[[int], bytes], value: int) -> None:
+    with pytest.raises(FormatError, match="does not fit"):
+        encode(value)
+
+
+@pytest.mark.parametrize("data", ["", "80", "ffff"])
+def test_the_end_of_the_buffer_inside_a_number_is_an_error(data: str) -> None:
+    with pytest.raises(FormatError, match="ends inside") as caught:
+        varint.decode_varint(b"\x00" + bytes.fromhex(data), 1)
+    assert caught.value.position == 1
+
+
+def test_a_number_that_does_not_end_is_an_error() -> None:
+    with pytest.raises(FormatError, match="within 5 bytes"):
+        varint.decode_varint(b"\xff" * 6, 0)
+    with pytest.raises(FormatError, match="within 10 bytes"):
+        varint.decode_varlong(b"\xff" * 11, 0)
+
+
+def test_high_bits_of_the_last_byte_are_dropped_as_in_java() -> None:
+    assert varint.decode_varint(bytes.fromhex("feffffff7f"), 0) == (2**31 - 1, 5)
