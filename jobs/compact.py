@@ -74,7 +74,7 @@ def parser() -> _cli.Parser:
     )
     group.add_argument(
         "--allow-keyless", action="store_true",
-        help="clean a log even where that drops records without a key, which compaction cannot keep",
+        help="clean a log even where many of its records have no key: compaction drops those, and refuses such a log otherwise",
     )  # fmt: skip
     return options
 

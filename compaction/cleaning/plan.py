@@ -195,7 +195,7 @@ def _skip_cause(dirt: Dirtiness, config: TopicConfig) -> SkipCause:
 def _why_clean(over_ratio: Condition, overdue: Condition, dirt: Dirtiness) -> str:
     amount = _amount(dirt)
     if over_ratio.holds:
-        return f"{amount}: over {shown(over_ratio.bound)} ({over_ratio.setting}, {over_ratio.source})"
+        return f"{amount}: over {shown(over_ratio.bound)} ({over_ratio.origin})"
     return f"{amount}: {overdue.setting} passed {overdue.value} ms ago ({overdue.source})"
 
 
@@ -204,7 +204,7 @@ def _why_not(dirt: Dirtiness, asked: tuple[Condition, Condition, Condition]) -> 
     held = f"held back by {dirt.limits[0]}"
     if not has_dirty.holds:
         return f"nothing to clean from first dirty offset {dirt.first_dirty_offset} on, {held}"
-    bound = f"{shown(over_ratio.bound)} ({over_ratio.setting}, {over_ratio.source})"
+    bound = f"{shown(over_ratio.bound)} ({over_ratio.origin})"
     return f"{_amount(dirt)}, not over {bound}, and {overdue.setting} has not passed; {held}"
 
 

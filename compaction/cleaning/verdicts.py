@@ -40,9 +40,16 @@ class Condition:
     setting: str | None = None
     source: Source | None = None
 
+    @property
+    def origin(self) -> str:
+        """The name of the bound and where it was set, each once; empty where the bound is none."""
+        if self.setting is None or self.setting in str(self.source):
+            return str(self.source or "")
+        return f"{self.setting}, {self.source}"
+
     def __str__(self) -> str:
         """E.g. ``cleanable ratio 0.25 > 0.5 (min.cleanable.dirty.ratio, Kafka's default): no``."""
-        origin = f" ({self.setting}, {self.source})" if self.setting is not None else ""
+        origin = f" ({self.origin})" if self.origin else ""
         return f"{self.name} {shown(self.value)} {self.relation} {shown(self.bound)}{origin}: {'yes' if self.holds else 'no'}"
 
 

@@ -96,8 +96,7 @@ def test_a_skip_for_the_ratio_gives_the_numbers_and_where_the_bound_comes_from()
     assert plan.skip_cause is SkipCause.RATIO
     assert plan.reason == (
         "ratio: 1000 of 2000 bytes dirty, ratio 0.5, not over 0.75 "
-        "(min.cleanable.dirty.ratio, --set min.cleanable.dirty.ratio), "
-        "and max.compaction.lag.ms has not passed; held back by active segment 20"
+        "(--set min.cleanable.dirty.ratio), and max.compaction.lag.ms has not passed; held back by active segment 20"
     )
 
 
@@ -108,10 +107,7 @@ def test_every_condition_is_there_as_data() -> None:
         0.5, ">", 0.5, False, "min.cleanable.dirty.ratio",
     )  # fmt: skip
     assert str(ratio) == "cleanable ratio 0.5 > 0.5 (min.cleanable.dirty.ratio, Kafka's default): no"
-    assert (
-        str(conditions["cleanup policy"])
-        == "cleanup policy compact includes compact (cleanup.policy, --set cleanup.policy): yes"
-    )
+    assert str(conditions["cleanup policy"]) == "cleanup policy compact includes compact (--set cleanup.policy): yes"
     assert [name for name, each in conditions.items() if each.holds] == ["cleanup policy", "bytes", "dirty bytes"]
 
 

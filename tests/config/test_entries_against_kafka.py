@@ -1,0 +1,102 @@
+"""Names, types, defaults and bounds of every configuration entry, held against Kafka's own definitions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from py4j.protocol import Py4JJavaError
+
+from compaction.config.broker_entries import BROKER_ENTRIES, broker_entry, is_broker_name
+from compaction.config.entries import TOPIC_ENTRIES, Entry
+from compaction.errors import ConfigError
+from tests.kafka.gateway import Gateway
+
+pytestmark = pytest.mark.kafka
+
+#: bounds that Kafka does not set on the entry but in code that reads it, or that a file at rest could not be cleaned without
+STRICTER = {
+    "log.cleaner.io.buffer.load.factor", "log.cleaner.io.max.bytes.per.second", "log.retention.ms", "log.retention.minutes",
+    "log.retention.hours", "log.roll.ms", "log.roll.jitter.ms", "internal.segment.bytes",
+}  # fmt: skip
+#: settings that are of no account to a log at rest and are not looked into
+UNCHECKED = {"leader.replication.throttled.replicas", "follower.replication.throttled.replicas"}
+SAMPLES = {
+    "INT": ["-2147483648", "-3", "-2", "-1", "0", "1", "3", "4", "9", "10", "22", "23", "1048575", "1048576", "2147483648"],
+    "SHORT": ["-1", "0", "1", "32768"],
+    "LONG": ["-3", "-2", "-1", "0", "1", "9223372036854775807", "9223372036854775808", "1.5", "1_0", ""],
+    "DOUBLE": ["-0.1", "0", "0.5", "1", "1.1", "1e-3", ".5", "5.", "1d", "x", "Infinity"],
+    "BOOLEAN": ["true", "FALSE", "1", "yes", ""],
+    "LIST": ["", "compact", "delete , compact", "compact,compact", "Compact", "delete,", "other"],
+    "STRING": ["", "CreateTime", "LogAppendTime", "createtime", "gzip", "none", "producer", "zstd", "uncompressed"],
+}  # fmt: skip
+
+
+def definitions(gateway: Gateway) -> tuple[Any, Any]:
+    """The definitions of topics and of brokers."""
+    topics = gateway.cls("org.apache.kafka.storage.internals.log.LogConfig").configDefCopy()
+    return topics, gateway.cls("org.apache.kafka.server.config.AbstractKafkaConfig").CONFIG_DEF
+
+
+def test_the_names_are_those_of_kafka(gateway: Gateway) -> None:
+    topics, brokers = definitions(gateway)
+    assert set(topics.names()) == set(TOPIC_ENTRIES)
+    assert {name for name in brokers.names() if not is_broker_name(name)} == set()
+    assert set(BROKER_ENTRIES) <= set(brokers.names())
+
+
+@pytest.mark.parametrize("name", sorted({**TOPIC_ENTRIES, **BROKER_ENTRIES}))
+def test_an_entry_has_kafkas_type_default_and_bounds(gateway: Gateway, name: str) -> None:
+    topics, brokers = definitions(gateway)
+    for entry, definition in ((TOPIC_ENTRIES.get(name), topics), (BROKER_ENTRIES.get(name), brokers)):
+        if entry is None:
+            continue
+        key = definition.configKeys().get(name)
+        assert entry.kind.name == key.type.toString()
+        assert entry.default == default_of(key)
+        if name in UNCHECKED:
+            continue
+        for text in SAMPLES[entry.kind.name]:
+            if accepts(entry, text):
+                assert kafka_accepts(gateway, key, text), text
+            elif name not in STRICTER:
+                assert not kafka_accepts(gateway, key, text), text
+
+
+def test_broker_names_without_effect_have_kafkas_type(gateway: Gateway) -> None:
+    _, brokers = definitions(gateway)
+    kinds = {name: brokers.configKeys().get(name).type.toString() for name in brokers.names()}
+    as_text = {"CLASS": "STRING", "PASSWORD": "STRING"}
+    assert {name: broker_entry(name).kind.name for name in kinds} == {
+        name: as_text.get(kind, kind) for name, kind in kinds.items()
+    }
+
+
+def test_topics_take_their_defaults_from_the_brokers_names_in_kafkas_order(gateway: Gateway) -> None:
+    synonyms = gateway.cls("org.apache.kafka.server.config.ServerTopicConfigSynonyms").ALL_TOPIC_CONFIG_SYNONYMS
+    found = {name: [each.name() for each in synonyms.get(name)] for name in synonyms.keySet()}
+    assert {name: [each.name for each in entry.synonyms] for name, entry in TOPIC_ENTRIES.items() if entry.synonyms} == found
+
+
+def default_of(key: Any) -> object:
+    """A default as this package has it."""
+    value = key.defaultValue
+    return value if value is None or isinstance(value, (bool, int, float, str)) else tuple(value)
+
+
+def accepts(entry: Entry, text: str) -> bool:
+    try:
+        entry.read(text, path=None, where="")
+    except ConfigError:
+        return False
+    return True
+
+
+def kafka_accepts(gateway: Gateway, key: Any, text: str) -> bool:
+    define = gateway.cls("org.apache.kafka.common.config.ConfigDef")()
+    define.define(key)
+    try:
+        define.parse({key.name: text})
+    except Py4JJavaError:
+        return False
+    return True
