@@ -12,13 +12,13 @@ from numba import njit
 BAD_VARINT = -1
 
 
-@njit(inline="always")
+@njit(cache=True)
 def be16(data, at):  # type: ignore[no-untyped-def]
     """int16 at ``data[at:at+2]``."""
     return np.int16((np.uint16(data[at]) << np.uint16(8)) | np.uint16(data[at + 1]))
 
 
-@njit(inline="always")
+@njit(cache=True)
 def be32(data, at):  # type: ignore[no-untyped-def]
     """int32 at ``data[at:at+4]``."""
     word = np.uint32(0)
@@ -27,7 +27,7 @@ def be32(data, at):  # type: ignore[no-untyped-def]
     return np.int32(word)
 
 
-@njit(inline="always")
+@njit(cache=True)
 def be64(data, at):  # type: ignore[no-untyped-def]
     """int64 at ``data[at:at+8]``."""
     word = np.uint64(0)
@@ -36,7 +36,7 @@ def be64(data, at):  # type: ignore[no-untyped-def]
     return np.int64(word)
 
 
-@njit(inline="always")
+@njit(cache=True)
 def put_be(data, at, width, value):  # type: ignore[no-untyped-def]
     """Write the low ``width`` bytes of ``value``, big-endian, at ``data[at:at+width]``."""
     word = np.uint64(value)
@@ -44,7 +44,7 @@ def put_be(data, at, width, value):  # type: ignore[no-untyped-def]
         data[at + i] = np.uint8((word >> np.uint64(8 * (width - 1 - i))) & np.uint64(0xFF))
 
 
-@njit(inline="always")
+@njit(cache=True)
 def varint(data, at, end):  # type: ignore[no-untyped-def]
     """The zig-zag varint at ``data[at:]`` and the position after it: ``(value int64, next)``.
 
@@ -65,7 +65,7 @@ def varint(data, at, end):  # type: ignore[no-untyped-def]
     return np.int64(0), BAD_VARINT
 
 
-@njit(inline="always")
+@njit(cache=True)
 def varlong(data, at, end):  # type: ignore[no-untyped-def]
     """As ``varint`` for 64 bits: at most 10 bytes (``ByteUtils.readVarlong``)."""
     if at < end and data[at] < 0x80:
@@ -82,7 +82,7 @@ def varlong(data, at, end):  # type: ignore[no-untyped-def]
     return np.int64(0), BAD_VARINT
 
 
-@njit(inline="always")
+@njit(cache=True)
 def varlong_size(value):  # type: ignore[no-untyped-def]
     """Bytes that ``value`` takes as a zig-zag varint or varlong."""
     word = (np.uint64(value) << np.uint64(1)) ^ np.uint64(value >> 63)
@@ -93,7 +93,7 @@ def varlong_size(value):  # type: ignore[no-untyped-def]
     return size
 
 
-@njit(inline="always")
+@njit(cache=True)
 def put_varlong(data, at, value):  # type: ignore[no-untyped-def]
     """Write ``value`` as a zig-zag varint or varlong at ``data[at:]`` and return the position after it."""
     word = (np.uint64(value) << np.uint64(1)) ^ np.uint64(value >> 63)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from numba import njit
 
 from compaction.kernels.bytes import be32, be64, put_varlong, varlong_size
+from compaction.kernels.native import copy_bytes
 
 #: a record never grows by more than this over its message
 GROWTH = 16
@@ -47,12 +48,9 @@ def plain_messages(raw, block_position, rows, first_row, scratch, spans):  # typ
         w = put_varlong(scratch, w, body)
         scratch[w] = scratch[w + 1] = scratch[w + 2] = 0
         w = put_varlong(scratch, w + 3, key_size)
-        for k in range(max(key_size, 0)):
-            scratch[w + k] = raw[key_at + k]
-        w = put_varlong(scratch, w + max(key_size, 0), value_size)
-        for k in range(max(value_size, 0)):
-            scratch[w + k] = raw[value_at + k]
-        w += max(value_size, 0)
+        w = copy_bytes(scratch, w, raw, key_at, key_at + max(key_size, 0))
+        w = put_varlong(scratch, w, value_size)
+        w = copy_bytes(scratch, w, raw, value_at, value_at + max(value_size, 0))
         scratch[w] = 0
         w += 1
         spans[i, 1] = w

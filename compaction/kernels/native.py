@@ -13,9 +13,10 @@ from typing import Any
 
 import google_crc32c
 import llvmlite.binding
+import numpy as np
 import xxhash._xxhash
 from llvmlite import ir
-from numba import types
+from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
@@ -79,3 +80,30 @@ def prefetch(typing_context: Any, address: Any) -> Any:
         return context.get_dummy_value()
 
     return signature, codegen
+
+
+@intrinsic
+def _move(typing_context: Any, target: Any, source: Any, length: Any) -> Any:
+    """``_move(target, source, length)``: ``memmove`` between addresses."""
+    signature = types.void(types.uintp, types.uintp, types.uintp)
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = ir.IntType(8).as_pointer()
+        target, source = (builder.inttoptr(address, pointer) for address in args[:2])
+        cgutils.raw_memmove(builder, target, source, args[2], 1)
+        return context.get_dummy_value()
+
+    return signature, codegen
+
+
+@njit(cache=True)
+def copy_bytes(out, at, data, start, stop):  # type: ignore[no-untyped-def]
+    """Copy ``data[start:stop]`` to ``out[at:]`` and return the position after it; both uint8 arrays.
+
+    :raises IndexError: a range lies outside of its array
+    """
+    size = stop - start
+    if size < 0 or start < 0 or stop > len(data) or at < 0 or at + size > len(out):
+        raise IndexError("bytes to copy lie outside of their array")
+    _move(np.uintp(out.ctypes.data + at), np.uintp(data.ctypes.data + start), np.uintp(size))
+    return at + size

@@ -55,7 +55,7 @@ def _rehash(table, bigger):  # type: ignore[no-untyped-def]
             slot = table[i, 0] & mask
             while bigger[slot, 2] != 0:
                 slot = (slot + np.uint64(1)) & mask
-            bigger[slot] = table[i]
+            bigger[slot, 0], bigger[slot, 1], bigger[slot, 2] = table[i, 0], table[i, 1], table[i, 2]
 
 
 @njit(cache=True, nogil=True)
@@ -80,7 +80,6 @@ def _beaten(table, asks):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def _partition(entries, shards, starts):  # type: ignore[no-untyped-def]
     """Rows of uint64[n, 3] ``entries`` whose mark is not 0, ordered by shard; ``starts`` int64[shards + 1] gets their bounds."""
-    starts[:] = 0
     for i in range(len(entries)):
         if entries[i, 2] != 0:
             starts[((entries[i, 1] >> np.uint64(32)) * shards >> np.uint64(32)) + np.uint64(1)] += 1
@@ -91,8 +90,9 @@ def _partition(entries, shards, starts):  # type: ignore[no-untyped-def]
     for i in range(len(entries)):
         if entries[i, 2] != 0:
             s = (entries[i, 1] >> np.uint64(32)) * shards >> np.uint64(32)
-            out[fill[s]] = entries[i]
-            fill[s] += 1
+            at = fill[s]
+            out[at, 0], out[at, 1], out[at, 2] = entries[i, 0], entries[i, 1], entries[i, 2]
+            fill[s] = at + 1
     return out
 
 

@@ -43,7 +43,7 @@ def skip_headers(data, at, end, count):  # type: ignore[no-untyped-def]
     return at
 
 
-@njit(inline="always")
+@njit(cache=True)
 def read_record(data, at, end):  # type: ignore[no-untyped-def]
     """The fields of the v2 record at ``data[at:end]``.
 

@@ -20,7 +20,7 @@ from numba import njit
 from compaction.kernels.batches import CONTROL_BIT, HEADER_SIZE
 from compaction.kernels.bytes import put_be, put_varlong, varint, varlong, varlong_size
 from compaction.kernels.decide import HORIZON_BIT
-from compaction.kernels.native import crc32c
+from compaction.kernels.native import copy_bytes, crc32c
 from compaction.kernels.records import BAD_RECORD, OK, read_record
 from compaction.kernels.tables import (
     BUILT,
@@ -108,8 +108,7 @@ def _put_tail(out, w, data, at, stop):  # type: ignore[no-untyped-def]
         size, p = varint(data, p, stop)
         w = put_varlong(out, w, size)
         if size > 0:
-            out[w : w + size] = data[p : p + size]
-            w += size
+            w = copy_bytes(out, w, data, p, p + size)
             p += size
         done += 1
         if done == 2 and fields == 2 and p < stop:
@@ -133,10 +132,7 @@ def _put_record(out, w, data, tail_at, stop, timestamp_delta, offset_delta, cano
     w = put_varlong(out, w, offset_delta)
     if not canonical:
         return _put_tail(out, w, data, tail_at, stop)
-    for k in range(tail_at, stop):
-        out[w] = data[k]
-        w += 1
-    return w
+    return copy_bytes(out, w, data, tail_at, stop)
 
 
 @njit(cache=True)
@@ -214,17 +210,14 @@ def _put_records(out, w, data, kept, n, row, base_offset, base_ts, records_ts): 
             if run_stop == kept[i, 0] and run_stop > run_start:
                 run_stop = kept[i, 1]
                 continue
-            out[w : w + run_stop - run_start] = data[run_start:run_stop]
-            w += run_stop - run_start
+            w = copy_bytes(out, w, data, run_start, run_stop)
             run_start, run_stop = kept[i, 0], kept[i, 1]
             continue
-        out[w : w + run_stop - run_start] = data[run_start:run_stop]
-        w += run_stop - run_start
+        w = copy_bytes(out, w, data, run_start, run_stop)
         run_start = run_stop = 0
         delta = timestamp - base_ts
         w = _put_record(out, w, data, kept[i, 2], kept[i, 1], delta, kept[i, 4] + offset_shift, kept[i, 5] != 0)
-    out[w : w + run_stop - run_start] = data[run_start:run_stop]
-    return w + run_stop - run_start, max_ts, OK
+    return copy_bytes(out, w, data, run_start, run_stop), max_ts, OK
 
 
 @njit(cache=True)
