@@ -29,7 +29,8 @@ from compaction.formats.checksums import crc32c
 from compaction.formats.codecs import Codec, compress, decompress
 from compaction.formats.errors import FormatError
 from compaction.formats.fields import Buffer
-from compaction.formats.legacy import HEADER_V0, LegacyBatch, parse_legacy
+from compaction.formats.legacy import LegacyBatch, parse_legacy
+from compaction.formats.legacy_header import HEADER_V0
 from compaction.formats.record import (
     NO_SEQUENCE,
     NO_TIMESTAMP,

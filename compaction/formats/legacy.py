@@ -13,9 +13,9 @@ and end at a torn one without an error. Wrappers are not nested deeper than once
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,47 +24,16 @@ from compaction.formats.batch_header import LOG_APPEND_TIME, LOG_OVERHEAD_BYTES
 from compaction.formats.checksums import crc32
 from compaction.formats.codecs import Codec, compress, decompress
 from compaction.formats.errors import FormatError
-from compaction.formats.fields import Buffer, FieldTable
+from compaction.formats.fields import Buffer
+from compaction.formats.legacy_header import CRC_START, HEADER_V0, HEADER_V1, EntryHeader, EntryHeaderV1
 from compaction.formats.record import NO_TIMESTAMP, Record
 
 _INT_BYTES = 4
+_INT = struct.Struct(">i")
 _LIMIT_BYTES = 2**31 - 1
 
 Longs = npt.NDArray[np.int64]
 
-
-class EntryHeader(NamedTuple):
-    """What magic 0 and 1 have in common before the key."""
-
-    offset: int
-    size: int
-    crc: int
-    magic: int
-    attributes: int
-
-
-class EntryHeaderV1(NamedTuple):
-    """Magic 1 adds the timestamp."""
-
-    offset: int
-    size: int
-    crc: int
-    magic: int
-    attributes: int
-    timestamp: int
-
-
-_COMMON = [
-    ("offset", "i8", "offset; a wrapper has its last message's"),
-    ("size", "i4", "bytes after this field"),
-    ("crc", "u4", "CRC-32 of everything after this field"),
-    ("magic", "i1", "0 or 1"),
-    ("attributes", "i1", "bits 0-2 codec, bit 3 log append time (magic 1)"),
-]
-HEADER_V0 = FieldTable(EntryHeader, _COMMON)
-HEADER_V1 = FieldTable(EntryHeaderV1, [*_COMMON, ("timestamp", "i8", "ms, -1 for none")])
-#: the CRC covers an entry from here
-CRC_START = HEADER_V0.offset("magic")
 _HEADERS = (HEADER_V0, HEADER_V1)
 
 
@@ -151,17 +120,36 @@ class LegacyBatch:
 
         :raises FormatError: for an empty, null, nested or ill-formed wrapper, and fields that run past their message
         """
-        outer = _columns(self.data, np.zeros(1, np.int64))
         codec = self.codec
         if codec is Codec.NONE:
-            return outer
+            row = (self.last_offset, self.timestamp, *self._spans())
+            return LegacyColumns(self.data, *np.array(row, np.int64).reshape(-1, 1))
         if codec is Codec.ZSTD:
             raise FormatError(f"a wrapper of magic {self.magic} cannot use zstd", self.position)
-        if outer.value_length[0] < 0:
+        _, _, start, length = self._spans()
+        if length < 0:
             raise FormatError("compressed wrapper with a null value", self.position)
-        start = int(outer.value_start[0])
-        payload = self.data[start : start + int(outer.value_length[0])]
+        payload = self.data[start : start + length]
         return self._inner(decompress(codec, payload, limit_bytes=limit_bytes, magic=self.magic))
+
+    def own_record(self) -> Record:
+        """The message itself; of a wrapper, with the compressed payload as its value."""
+        key_start, key_length, value_start, value_length = self._spans()
+        key = None if key_length < 0 else bytes(self.data[key_start : key_start + key_length])
+        value = None if value_length < 0 else bytes(self.data[value_start : value_start + value_length])
+        return Record(self.last_offset, self.timestamp, key, value)
+
+    def _spans(self) -> tuple[int, int, int, int]:
+        """Start and length of key and value in ``data``, a length of -1 for null."""
+        key_start = _HEADERS[self.magic].size + _INT_BYTES
+        key_length = max(_INT.unpack_from(self.data, key_start - _INT_BYTES)[0], -1)
+        value_start = key_start + max(key_length, 0) + _INT_BYTES
+        if value_start > self.size:
+            raise FormatError("message whose key runs past its end", self.position)
+        value_length = max(_INT.unpack_from(self.data, value_start - _INT_BYTES)[0], -1)
+        if value_start + value_length > self.size:
+            raise FormatError("message whose value runs past its end", self.position)
+        return key_start, key_length, value_start, value_length
 
     def records(self, limit_bytes: int = _LIMIT_BYTES) -> Iterator[Record]:
         """The records one by one, offsets absolute."""
@@ -253,9 +241,10 @@ def _encode_entry(record: Record, magic: int, attributes: int) -> bytes:
 def _entry_starts(payload: memoryview) -> Longs:
     starts = []
     pos, end = 0, len(payload)
+    size_at, smallest = HEADER_V0.offset("size"), _minimum_bytes(0) - LOG_OVERHEAD_BYTES
     while end - pos >= LOG_OVERHEAD_BYTES:
-        size = HEADER_V0.get(payload, "size", pos)
-        if size < _minimum_bytes(0) - LOG_OVERHEAD_BYTES:
+        (size,) = _INT.unpack_from(payload, pos + size_at)
+        if size < smallest:
             raise FormatError(f"message of {size} bytes", pos)
         if size > end - pos - LOG_OVERHEAD_BYTES:
             break

@@ -26,7 +26,7 @@ from compaction.formats.codecs import Codec, compress
 from compaction.formats.errors import FormatError
 from compaction.formats.fields import Buffer
 from compaction.formats.legacy import LegacyBatch, LegacyColumns, Longs, parse_legacy
-from compaction.formats.record import NO_SEQUENCE, NO_TIMESTAMP
+from compaction.formats.record import NO_SEQUENCE, NO_TIMESTAMP, RecordBase, encode_record
 
 _LIMIT_BYTES = 2**31 - 1
 _VARINT_BYTES = 10
@@ -49,6 +49,8 @@ class Transcoded(NamedTuple):
 def transcode(buf: Buffer, pos: int = 0, *, limit_bytes: int = _LIMIT_BYTES) -> Transcoded:
     """The entry of magic 0 or 1 at ``pos`` with all of its records; errors as for ``LegacyBatch.columns``."""
     batch = parse_legacy(buf, pos)
+    if batch.codec is Codec.NONE:
+        return transcode_plain(batch)
     return transcode_columns(batch, batch.columns(limit_bytes))
 
 
@@ -62,26 +64,42 @@ def transcode_columns(batch: LegacyBatch, kept: LegacyColumns, delete_horizon_ms
         raise FormatError("offsets of messages do not increase within a batch's range", batch.position)
     if np.any(kept.timestamp < NO_TIMESTAMP):
         raise FormatError("negative timestamp", batch.position)
-    base_offset, last_offset = int(kept.offset[0]), int(kept.offset[-1])
-    base_timestamp = int(kept.timestamp[0]) if delete_horizon_ms is None else delete_horizon_ms
+    span = (int(kept.offset[0]), int(kept.offset[-1]))
+    header = _header(batch, span, (int(kept.timestamp[0]), int(kept.timestamp.max())), len(kept), delete_horizon_ms)
+    return Transcoded(header, encode_columns(kept, header.base_offset, header.base_timestamp))
+
+
+def transcode_plain(batch: LegacyBatch, delete_horizon_ms: int | None = None) -> Transcoded:
+    """A message that is no wrapper; the same as ``transcode_columns``, without arrays."""
+    record = batch.own_record()
+    if record.timestamp < NO_TIMESTAMP:
+        raise FormatError("negative timestamp", batch.position)
+    stamps = (record.timestamp, record.timestamp)
+    header = _header(batch, (record.offset, record.offset), stamps, 1, delete_horizon_ms)
+    return Transcoded(header, encode_record(record, RecordBase(header.base_offset, header.base_timestamp)))
+
+
+def _header(
+    batch: LegacyBatch, offsets: tuple[int, int], timestamps: tuple[int, int], count: int, delete_horizon_ms: int | None
+) -> BatchHeader:
+    """``offsets`` are the first and the last, ``timestamps`` the first and the largest of the kept records."""
     flags = LOG_APPEND_TIME if batch.is_log_append_time else 0
     flags |= 0 if delete_horizon_ms is None else DELETE_HORIZON
-    header = BatchHeader(
-        base_offset=base_offset,
+    return BatchHeader(
+        base_offset=offsets[0],
         length=0,
         leader_epoch=NO_LEADER_EPOCH,
         magic=MAGIC,
         crc=0,
         attributes=batch.codec | flags,
-        last_offset_delta=last_offset - base_offset,
-        base_timestamp=base_timestamp,
-        max_timestamp=batch.timestamp if batch.is_log_append_time else int(kept.timestamp.max()),
+        last_offset_delta=offsets[1] - offsets[0],
+        base_timestamp=timestamps[0] if delete_horizon_ms is None else delete_horizon_ms,
+        max_timestamp=batch.timestamp if batch.is_log_append_time else timestamps[1],
         producer_id=NO_PRODUCER_ID,
         producer_epoch=NO_PRODUCER_EPOCH,
         base_sequence=NO_SEQUENCE,
-        record_count=len(kept),
+        record_count=count,
     )
-    return Transcoded(header, encode_columns(kept, base_offset, base_timestamp))
 
 
 def encode_columns(columns: LegacyColumns, base_offset: int, base_timestamp: int) -> bytes:
@@ -95,7 +113,7 @@ def encode_columns(columns: LegacyColumns, base_offset: int, base_timestamp: int
     length = _varints(body_bytes)
     total = length[1] + body_bytes
     out = np.zeros(int(total.sum()), np.uint8)
-    source = np.frombuffer(columns.data, np.uint8)
+    source = columns.data.cast("B")
     pos = np.cumsum(total) - total
     pos = _put_varints(out, pos, length) + 1
     for varints in (*head, key_size):
@@ -123,9 +141,10 @@ def _put_varints(out: Bytes, pos: Longs, varints: tuple[Bytes, Longs]) -> Longs:
     return pos + sizes
 
 
-def _put_spans(out: Bytes, pos: Longs, source: Bytes, spans: tuple[Longs, Longs]) -> Longs:
+def _put_spans(out: Bytes, pos: Longs, source: memoryview, spans: tuple[Longs, Longs]) -> Longs:
     starts, lengths = spans
-    before = np.cumsum(lengths) - lengths
-    steps = np.arange(int(lengths.sum()))
-    out[np.repeat(pos - before, lengths) + steps] = source[np.repeat(starts - before, lengths) + steps]
+    target = out.data
+    # a slice at a time: an index per byte costs more from a few bytes on
+    for to, start, length in zip(pos.tolist(), starts.tolist(), lengths.tolist(), strict=True):
+        target[to : to + length] = source[start : start + length]
     return pos + lengths

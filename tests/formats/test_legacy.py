@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from compaction.formats.batch import BatchSpec, encode_batch, iter_batches
 from compaction.formats.codecs import Codec, CodecError, compress
 from compaction.formats.errors import FormatError
-from compaction.formats.legacy import CRC_START, HEADER_V0, HEADER_V1, LegacyBatch, LegacySpec, encode_legacy, parse_legacy
+from compaction.formats.legacy import LegacyBatch, LegacySpec, encode_legacy, parse_legacy
+from compaction.formats.legacy_header import CRC_START, HEADER_V0, HEADER_V1
 from compaction.formats.record import Record
 from tests.formats.golden import comparable, golden, record, unbase64
 

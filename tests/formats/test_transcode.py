@@ -14,7 +14,7 @@ from compaction.formats.codecs import Codec
 from compaction.formats.errors import FormatError
 from compaction.formats.legacy import LegacyBatch, LegacySpec, encode_legacy, parse_legacy
 from compaction.formats.record import Record, RecordBase, encode_records
-from compaction.formats.transcode import encode_columns, transcode, transcode_columns
+from compaction.formats.transcode import encode_columns, transcode, transcode_columns, transcode_plain
 from tests.formats.golden import FILTER_HORIZON_MS, FIRST_TWO, comparable, golden, unbase64
 
 GOLDEN = [case for case in golden("batches") if case["batches"][0]["magic"] < 2]
@@ -71,6 +71,14 @@ def test_lengths_of_every_varint_size() -> None:
     rows = [Record(1 << shift, 1 << 2 * shift, bytes(1 << shift - 8), b"v") for shift in range(8, 26)]
     columns = parse_legacy(encode_legacy(rows, LegacySpec(1, Codec.LZ4))).columns()
     assert encode_columns(columns, 0, 0) == encode_records(rows, RecordBase(0, 0))
+
+
+@given(messages(), st.sampled_from([0, 1]), st.none() | st.integers(0, 2**62), st.none() | st.integers(0, 2**62))
+def test_plain_messages_need_no_arrays(rows: list[Record], magic: int, stamp: int | None, horizon: int | None) -> None:
+    for batch in iter_batches(encode_legacy(rows, LegacySpec(magic, log_append_time_ms=stamp))):
+        assert isinstance(batch, LegacyBatch)
+        assert [batch.own_record()] == list(batch.records())
+        assert transcode_plain(batch, horizon) == transcode_columns(batch, batch.columns(), horizon)
 
 
 def test_a_plain_message_becomes_a_batch_of_one() -> None:
