@@ -107,7 +107,8 @@ def compress(codec: Codec, data: Buffer, *, magic: int = 2) -> bytes:
     if codec is Codec.LZ4:
         return lz4_frame.compress(data, legacy_checksum=magic == 0)
     stream = cramjam.zstd.Compressor(_ZSTD_LEVEL)
-    stream.compress(data)
+    # it takes nothing but bytes
+    stream.compress(bytes(data))
     # Kafka's stream is flushed before it is closed, which leaves an empty last block
     packed = bytes(stream.flush())
     return packed + bytes(stream.finish())

@@ -105,7 +105,13 @@ class OutputFile:
         except OSError as error:
             raise self._refused(error) from error
         finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Let go of the file, which may be closed already."""
+        if self._fd >= 0:
             os.close(self._fd)
+            self._fd = -1
 
 
 class PartWriter:
@@ -148,9 +154,7 @@ class SegmentWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if error is not None:
-            with suppress(StorageError):
-                self._log.close(sync=False)
+        self._log.abandon()
 
     def append(self, chunks: Sequence[Chunk], out_rows: NDArray[np.void]) -> None:
         """Batches (in ``chunks``, back to back) and one ``OUT_ROW`` each."""
@@ -183,7 +187,7 @@ class SegmentWriter:
         self._write(INDEX, write_offset_index(offsets, self._base_offset), mtime_ms)
         self._write(TIMEINDEX, write_time_index(times, self._base_offset), mtime_ms)
         if aborted_txns:
-            entries = np.array([(0, *txn) for txn in aborted_txns], TXN_ROW)
+            entries = np.array([tuple(txn) for txn in aborted_txns], TXN_ROW)
             self._write(TXNINDEX, write_txn_index(entries), mtime_ms)
 
     def _write(self, kind: str, data: bytes, mtime_ms: int) -> None:

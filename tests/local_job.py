@@ -1,0 +1,63 @@
+"""The job without Spark: everything that ``jobs/compact.py`` does, in this process, over the logs of one log directory."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from compaction.config import Origin, Resolver, Setting, Source, TomlSettings
+from compaction.config.entries import TOPIC_ENTRIES
+from compaction.names import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS
+from compaction.report import LogReport
+from compaction.request import CompactionRequest
+from compaction.spark.compact import Workers, carry_out
+from compaction.spark.partition import Sizes
+from tests.local_passes import LocalPasses
+
+TopicConfigs = Mapping[str, Mapping[str, str]]
+#: a partition's directory name is ``<topic>-0`` in all of these tests
+_CHECKPOINTS = {"log_starts": LOG_STARTS, "high_watermarks": HIGH_WATERMARKS, "cleaner_offsets": CLEANER_OFFSETS}
+
+
+def resolver_of(topics: TopicConfigs) -> Resolver:
+    """Topic-level settings by topic, as a TOML file would give them."""
+    return Resolver(tomls=(TomlSettings(topics={topic: tuple(map(_setting, c, c.values())) for topic, c in topics.items()}),))
+
+
+def _setting(name: str, text: str) -> Setting:
+    return Setting(name, TOPIC_ENTRIES[name].read(text, path=None, where=""), Source(Origin.TOML_TOPIC, name))
+
+
+def request_for(log_dir: Path, now_ms: int, topics: TopicConfigs, *, dry_run: bool = False) -> CompactionRequest:
+    """A request over exactly these topics, keyless records or not."""
+    return CompactionRequest(
+        log_dirs=(str(log_dir),),
+        as_of_ms=now_ms,
+        topics=tuple(re.compile(re.escape(topic)) for topic in topics),
+        resolver=resolver_of(topics),
+        dry_run=dry_run,
+        allow_keyless=True,
+    )
+
+
+def clean_locally(
+    log_dir: Path, now_ms: int, topics: TopicConfigs, sizes: Sizes | None = None, *, dry_run: bool = False
+) -> dict[str, LogReport]:
+    """Runs the job; its reports by topic. ``.deleted`` files stay, as they do for ``file.delete.delay.ms``."""
+    request = request_for(log_dir, now_ms, topics, dry_run=dry_run)
+    report = carry_out(lambda: Workers(LocalPasses, 2), request, sizes)
+    return {log.topic: log for log in report.logs}
+
+
+def write_offsets(log_dir: Path, **files: Mapping[str, int | None]) -> None:
+    """Writes checkpoint files (``log_starts``, ``high_watermarks``, ``cleaner_offsets``) with an offset a topic."""
+    for name, offsets in files.items():
+        lines = [f"{topic} 0 {offset}" for topic, offset in offsets.items() if offset is not None]
+        (log_dir / _CHECKPOINTS[name]).write_text("\n".join(["0", str(len(lines)), *lines, ""]), encoding="utf-8")
+
+
+def read_offsets(log_dir: Path, name: str) -> dict[str, int]:
+    """A checkpoint file's offsets by topic."""
+    rows = (log_dir / _CHECKPOINTS[name]).read_text(encoding="utf-8").splitlines()[2:]
+    return {topic: int(offset) for topic, _, offset in (row.split() for row in rows)}
