@@ -1,0 +1,110 @@
+"""Checkpoint files: what is read, what a change leaves alone, and that a stop never garbles one."""
+
+from __future__ import annotations
+
+import pytest
+
+from compaction.errors import CorruptLogError
+from compaction.names import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, TopicPartition
+from compaction.storage.checkpoint_store import read_checkpoints, update_checkpoint
+from tests.storage.faults import FaultyFileSystem, Stopped, crash_states
+
+A, B = TopicPartition("a", 0), TopicPartition("b.c", 12)
+PATH = f"/logs/{CLEANER_OFFSETS}"
+GARBLED = [b"1\n0\n", b"x\n", b"0\n2\na 0 5\n", b"0\n1\na 0\n", b"0\n1\na 0 x\n", b"\xff\xfe", b"0\n-1\n"]
+
+
+def log_dir(**files: bytes) -> FaultyFileSystem:
+    fs = FaultyFileSystem()
+    fs.mkdir("/logs")
+    for name, data in files.items():
+        fs.write_file(f"/logs/{name.replace('_', '-')}", data)
+    return fs.settle()
+
+
+def test_each_file_has_its_own_offsets() -> None:
+    fs = log_dir(
+        log_start_offset_checkpoint=b"0\n1\na 0 1\n",
+        replication_offset_checkpoint=b"0\n1\na 0 2\n",
+        cleaner_offset_checkpoint=b"0\n2\na 0 3\nb.c 12 4\n",
+    )
+    found = read_checkpoints(fs, "/logs")
+    assert (found.log_starts, found.high_watermarks, found.cleaner_offsets) == ({A: 1}, {A: 2}, {A: 3, B: 4})
+    found.require_sound()
+
+
+@pytest.mark.parametrize("data", [None, b"", b"0\n", b"0\n0\n"])
+def test_missing_and_empty_files_hold_nothing(data: bytes | None) -> None:
+    fs = log_dir() if data is None else log_dir(cleaner_offset_checkpoint=data)
+    found = read_checkpoints(fs, "/logs")
+    found.require_sound()
+    assert found.cleaner_offsets == {}
+
+
+@pytest.mark.parametrize("data", GARBLED)
+@pytest.mark.parametrize("name", [CLEANER_OFFSETS, LOG_STARTS, HIGH_WATERMARKS])
+def test_a_garbled_file_is_reported_with_its_name_and_left_alone(name: str, data: bytes) -> None:
+    fs = log_dir(**{name: data})
+    with pytest.raises(CorruptLogError) as caught:
+        read_checkpoints(fs, "/logs").require_sound()
+    assert caught.value.path == f"/logs/{name}"
+    with pytest.raises(CorruptLogError):
+        update_checkpoint(fs, "/logs", name, {A: 7})
+    assert fs.read_bytes(f"/logs/{name}") == data
+
+
+def test_recovery_points_are_not_needed_and_may_be_garbled() -> None:
+    read_checkpoints(log_dir(**{RECOVERY_POINTS: b"noise"}), "/logs").require_sound()
+
+
+CHANGES = [
+    ({A: 7}, b"0\n2\na 0 7\nb.c 12 4\n"),
+    ({TopicPartition("new", 1): 9}, b"0\n3\na 0 3\nb.c 12 4\nnew 1 9\n"),
+    ({A: None}, b"0\n1\nb.c 12 4\n"),
+    ({A: None, B: None}, b"0\n0\n"),
+    ({TopicPartition("other", 0): None}, b"0\n2\na 0 3\nb.c 12 4\n"),
+]
+
+
+@pytest.mark.parametrize(("changes", "expected"), CHANGES)
+def test_a_change_leaves_other_entries_alone(changes: dict[TopicPartition, int | None], expected: bytes) -> None:
+    fs = log_dir(cleaner_offset_checkpoint=b"0\n2\na 0 3\nb.c 12 4\n")
+    update_checkpoint(fs, "/logs", CLEANER_OFFSETS, changes)
+    assert fs.read_bytes(PATH) == expected
+    assert fs.listdir("/logs") == [CLEANER_OFFSETS]
+
+
+def test_nothing_is_written_when_nothing_changes() -> None:
+    fs = log_dir(cleaner_offset_checkpoint=b"0\n1\na 0 3\n")
+    done = fs.done
+    update_checkpoint(fs, "/logs", CLEANER_OFFSETS, {A: 3})
+    assert fs.done == done
+
+
+def test_a_new_file_takes_mode_and_owner_of_the_one_named() -> None:
+    fs = log_dir(meta=b"")
+    like = fs.stat("/logs/meta")
+    assert like is not None
+    fs.write_file("/logs/meta", b"", like._replace(mode=0o600))
+    update_checkpoint(fs, "/logs", CLEANER_OFFSETS, {A: 1}, like="/logs/meta")
+    found = fs.stat(PATH)
+    assert found is not None and found.mode == 0o600
+
+
+@pytest.mark.parametrize("before", [None, b"0\n1\na 0 3\n"])
+def test_a_stop_at_any_moment_leaves_the_old_or_the_new_file(before: bytes | None) -> None:
+    def make(step: int) -> FaultyFileSystem:
+        fs = log_dir() if before is None else log_dir(cleaner_offset_checkpoint=before)
+        fs.stop_before, fs.done = step, 0
+        try:
+            update_checkpoint(fs, "/logs", CLEANER_OFFSETS, {A: 8})
+        except Stopped:
+            pass
+        return fs
+
+    seen = set()
+    for name, fs in crash_states(make, make(1000).done):
+        found = fs.read_bytes(PATH) if fs.stat(PATH) is not None else None
+        assert found in (before, b"0\n1\na 0 8\n"), name
+        seen.add(found)
+    assert len(seen) == 2
