@@ -1,0 +1,85 @@
+"""What is measured: logs of different shapes, all in one log directory each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from tests.benchmark.generate import Profile, write_log
+
+MB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Case:
+    """One measurement. ``logs`` partitions of ``profile`` each; ``dirty_share`` of the log is dirty, the rest clean.
+
+    ``kafka_threads``: how many of Kafka's cleaners run at once; ``target``: the ratio to reach.
+    """
+
+    name: str
+    title: str
+    profile: Profile
+    logs: int = 1
+    dirty_share: float = 1.0
+    kafka_threads: int = 1
+    target: float = 4.0
+    kafka_map_bytes: int = 128 * MB
+    topic: tuple[tuple[str, str], ...] = ()
+
+
+_BASE = Profile(total_bytes=3900 * MB, keys=4_000_000)
+
+
+def cases(scale: float) -> dict[str, Case]:
+    """All cases, their sizes multiplied by ``scale``."""
+
+    def sized(profile: Profile) -> Profile:
+        return replace(profile, total_bytes=int(profile.total_bytes * scale), keys=max(1, int(profile.keys * scale)))
+
+    listed = [
+        Case("a", "3.9 GB, 32 M records, 4 M keys, uncompressed", sized(_BASE), target=8),
+        Case("b", "the same, lz4", sized(replace(_BASE, codec=3))),
+        Case("c", "the same, zstd", sized(replace(_BASE, codec=4))),
+        Case("d", "values of 10 KB", sized(replace(_BASE, value_bytes=10_240, keys=100_000, batch_bytes=65_536))),
+        Case("e", "10 % dirty on a clean log", sized(replace(_BASE, unique=True)), dirty_share=0.1),
+        Case("f", "50 partitions of 80 MB, Kafka on two threads", replace(sized(_BASE), total_bytes=int(80 * MB * scale), keys=max(1, int(82_000 * scale))), logs=50, kafka_threads=2),
+        Case("g", "40 M distinct keys", sized(replace(_BASE, total_bytes=1920 * MB, value_bytes=20, unique=True)), target=8),
+        Case("i", "one segment of 1 GiB", sized(replace(_BASE, total_bytes=1000 * MB, keys=1_000_000))),
+        Case("j", "2,000 small partitions", Profile(total_bytes=int(100_000), keys=200), logs=int(2000 * scale), kafka_threads=2, target=1),
+    ]  # fmt: skip
+    grown = [
+        Case(f"{gb:g}GB", f"{gb:g} GB, a quarter of a million keys a GB", replace(_BASE, total_bytes=int(gb * 1000 * MB), keys=int(gb * 1_000_000)), target=8)
+        for gb in (0.5, 1, 2, 4, 8)
+    ]  # fmt: skip
+    return {case.name: case for case in [*listed, *grown]}
+
+
+def prepared(case: Case, root: Path, say: Callable[[str], None]) -> Path:
+    """The case's pristine log directory below ``root``, made when it is not there as described."""
+    place = root / case.name
+    wanted = json.dumps({**asdict(case.profile), "logs": case.logs})
+    stamp = place.with_suffix(".json")
+    if stamp.exists() and stamp.read_text() == wanted:
+        return place
+    say(f"{case.name}: making {case.logs} x {case.profile.total_bytes / MB:.0f} MB in {place}")
+    if place.exists():
+        raise SystemExit(f"{place} holds another log; remove it")
+    place.mkdir(parents=True)
+    ends = {}
+    for partition in range(case.logs):
+        ends[f"bench-{partition}"] = write_log(place / f"bench-{partition}", replace(case.profile, seed=partition + 1))
+    if case.dirty_share < 1:
+        lines = [f"bench {partition} {_first_dirty(place / f'bench-{partition}', case)}" for partition in range(case.logs)]
+        (place / "cleaner-offset-checkpoint").write_text("\n".join(["0", str(len(lines)), *lines]) + "\n")
+    stamp.write_text(wanted)
+    return place
+
+
+def _first_dirty(log: Path, case: Case) -> int:
+    """The base offset of the first segment of the dirty share."""
+    bases = sorted(int(file.stem) for file in log.glob("*.log"))
+    wanted = int(bases[-1] * (1 - case.dirty_share))
+    return max(base for base in bases[:-1] if base <= wanted)
