@@ -41,6 +41,9 @@ TXN_ROW = np.dtype(
     ]
 )
 
+#: One row per transactional data batch that holds records without a key: they are invalid only if the batch is not aborted.
+KEYLESS_ROW = np.dtype([("producer_id", np.int64), ("last_offset", np.int64), ("keyless", np.int64)])
+
 _TRANSACTIONAL = 0x10
 _CONTROL = 0x20
 
@@ -104,6 +107,16 @@ def summarise(rows: Rows, segment_index: int) -> Rows:
     summary["producer_id"] = picked["producer_id"]
     summary["kind"] = _kinds(picked, control[chosen])
     return summary
+
+
+def keyless_rows(rows: Rows, keyless: NDArray[np.int32]) -> Rows:
+    """The ``KEYLESS_ROW`` table of a ``BATCH_ROW`` table whose batches hold so many records without a key, (n,) int32."""
+    data = (rows["magic"] >= 2) & ((rows["attributes"] & (_TRANSACTIONAL | _CONTROL)) == _TRANSACTIONAL)
+    chosen = data & (keyless > 0)
+    found = np.empty(np.count_nonzero(chosen), KEYLESS_ROW)
+    found["producer_id"], found["last_offset"] = rows["producer_id"][chosen], rows["last_offset"][chosen]
+    found["keyless"] = keyless[chosen]
+    return found
 
 
 def rank(

@@ -122,7 +122,7 @@ def _scan_batch(data, start, end, row, first_dirty, ask, entries, n, asks, m, co
 
 
 @njit(cache=True, nogil=True)
-def scan_records(raw, scratch, rows, spans, actions, first_dirty, first_row, entries, asks, counters):  # type: ignore[no-untyped-def]
+def scan_records(raw, scratch, rows, spans, actions, first_dirty, first_row, entries, asks, keyless, counters):  # type: ignore[no-untyped-def]
     """Entries of the records of ``rows[first_row:]``, as many batches as fit.
 
     :param raw: uint8[], the block of the segment; ``scratch`` uint8[], decompressed records
@@ -132,6 +132,7 @@ def scan_records(raw, scratch, rows, spans, actions, first_dirty, first_row, ent
         ``asks``; ``SKIP``: nothing is read
     :param entries: uint64[c, 3] to fill; ``asks`` uint64[c, 3] likewise, with ``CANDIDATE`` set. An ask of a record without a key
         has hash 0, 0
+    :param keyless: int32[r] to fill: records without a key in each batch that is read
     :param counters: int64[3], added to: ``MESSAGES``, ``KEYLESS``, ``TOMBSTONES``
     :returns: ``(next row, entries filled, asks filled, error)``; with an error, ``next row`` is the batch at fault. No progress
         without an error means that ``c`` is below the count of ``rows[first_row]``
@@ -145,9 +146,11 @@ def scan_records(raw, scratch, rows, spans, actions, first_dirty, first_row, ent
         if max(n, m) + row.count > capacity:
             return i, n, m, OK
         data = scratch if spans[i, 2] else raw
+        keyless_before = counters[KEYLESS]
         n, m, error = _scan_batch(
             data, spans[i, 0], spans[i, 1], row, first_dirty, actions[i] == ASK, entries, n, asks, m, counters
         )
+        keyless[i] = counters[KEYLESS] - keyless_before
         if error != OK:
             return i, n, m, error
     return len(rows), n, m, OK

@@ -12,7 +12,7 @@ from itertools import groupby
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.cleaning.txn_tables import TXN_ROW, summarise
+from compaction.cleaning.txn_tables import KEYLESS_ROW, TXN_ROW, keyless_rows, summarise
 from compaction.errors import CompactionError, CorruptLogError, UnsupportedLogError
 from compaction.kernels.offset_map import SkimpyOffsetMap, by_shard
 from compaction.kernels.records import ASK, KEYLESS, MAP, MESSAGES, RECORD_ERRORS, SKIP, TOMBSTONES, scan_records
@@ -63,7 +63,7 @@ class _LogScan:
     def slice(self, part: Slice) -> SliceSummary:
         """Scan one slice; what was found besides entries."""
         counters = np.zeros(3, np.int64)
-        txn_rows = []
+        txn_rows, keyless = [np.empty(0, TXN_ROW)], [np.empty(0, KEYLESS_ROW)]
         self._next_offset = part.first_offset
         try:
             with SegmentReader(part.path, part.start, part.end) as reader:
@@ -72,16 +72,19 @@ class _LogScan:
                     for rows in decoder.modern(block):
                         self._check_offsets(rows, part.path)
                         txn_rows.append(summarise(rows.rows, part.segment_index))
-                        self._block(rows, decoder, counters, part.path)
+                        keyless += self._block(rows, decoder, counters, part.path)
         except CompactionError as error:
-            return SliceSummary(part.log, 0, 0, 0, np.empty(0, TXN_ROW), str(error))
-        rows = np.concatenate(txn_rows) if txn_rows else np.empty(0, TXN_ROW)
-        return SliceSummary(part.log, int(counters[MESSAGES]), int(counters[KEYLESS]), int(counters[TOMBSTONES]), rows)
+            return SliceSummary(part.log, 0, 0, 0, txn_rows[0], error=str(error))
+        counts = (int(counters[column]) for column in (MESSAGES, KEYLESS, TOMBSTONES))
+        return SliceSummary(part.log, *counts, np.concatenate(txn_rows), np.concatenate(keyless))
 
-    def _block(self, block: Block, decoder: Decoder, counters: NDArray[np.int64], path: str) -> None:
+    def _block(self, block: Block, decoder: Decoder, counters: NDArray[np.int64], path: str) -> Iterator[NDArray[np.void]]:
         actions = self._actions(block.rows)
+        keyless, before = np.zeros(len(block.rows), np.int32), counters[KEYLESS]
         for decoded in decoder.decode(block, actions != SKIP):
-            self._records(block, decoded, actions, counters, path)
+            self._records(block, decoded, actions, (keyless, counters), path)
+        if counters[KEYLESS] > before:
+            yield keyless_rows(block.rows, keyless)
 
     def _check_offsets(self, block: Block, path: str) -> None:
         rows = block.rows
@@ -107,10 +110,15 @@ class _LogScan:
         return actions
 
     def _records(
-        self, block: Block, decoded: Decoded, actions: NDArray[np.uint8], counters: NDArray[np.int64], path: str
+        self,
+        block: Block,
+        decoded: Decoded,
+        actions: NDArray[np.uint8],
+        counts: tuple[NDArray[np.int32], NDArray[np.int64]],
+        path: str,
     ) -> None:
-        rows = decoded.rows
-        at, actions = 0, actions[decoded.first_row : decoded.first_row + len(rows)]
+        rows, first = decoded.rows, decoded.first_row
+        at, actions, keyless = 0, actions[first : first + len(rows)], counts[0][first : first + len(rows)]
         while at < len(rows):
             next_at, n, m, error = scan_records(
                 block.raw,
@@ -122,7 +130,8 @@ class _LogScan:
                 at,
                 self._entries,
                 self._ask_room,
-                counters,
+                keyless,
+                counts[1],
             )
             if error:
                 position = int(rows[next_at]["position"])

@@ -17,5 +17,5 @@ def scan_transactions(part: Slice) -> SliceSummary:
         with SegmentReader(part.path, part.start, part.end) as reader:
             rows += [summarise(block.rows, part.segment_index) for block in reader.blocks(check_crc=False)]
     except CompactionError as error:
-        return SliceSummary(part.log, 0, 0, 0, rows[0], str(error))
+        return SliceSummary(part.log, 0, 0, 0, rows[0], error=str(error))
     return SliceSummary(part.log, 0, 0, 0, np.concatenate(rows))

@@ -7,14 +7,15 @@ group; the second pass writes pieces. Offsets say where a survivor belongs: slic
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from compaction.cleaning.model import AbortedTxn
 from compaction.cleaning.retention import RoundRules
-from compaction.cleaning.txn_tables import AbortedSpans
+from compaction.cleaning.txn_tables import KEYLESS_ROW, AbortedSpans
+
 
 @dataclass(frozen=True)
 class Slice:
@@ -62,7 +63,7 @@ class ScanSettings:
 class SliceSummary:
     """What the first pass found in a slice, besides the map.
 
-    ``txn_rows`` are ``TXN_ROW``; ``first_position`` is where reading began. ``error`` is one line when the slice cannot be used.
+    ``txn_rows`` are ``TXN_ROW``, ``keyless_rows`` ``KEYLESS_ROW``. ``error`` is one line when the slice cannot be used.
     """
 
     log: int
@@ -70,6 +71,7 @@ class SliceSummary:
     keyless: int
     tombstones: int
     txn_rows: NDArray[np.void]
+    keyless_rows: NDArray[np.void] = field(default_factory=lambda: np.empty(0, KEYLESS_ROW))
     error: str | None = None
 
 

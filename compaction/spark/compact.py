@@ -152,7 +152,7 @@ def _finish(fs: FileSystem, location: LogLocation, each: Cleaned, request: Compa
         segments_before=len(plan.segments),
         segments_after=len(plan.groups),
         tombstones_removed=stats.tombstones_removed,
-        invalid_records=each.keyless,
+        invalid_records=each.invalid,
         aborted_records=stats.aborted_records,
         markers_removed=stats.markers_removed,
         keys=each.keys,

@@ -10,7 +10,7 @@ import numpy as np
 from compaction.cleaning.plan import LogPlan
 from compaction.cleaning.retention import ActiveProducers, RoundRules
 from compaction.cleaning.transactions import Verdicts, aborted_for_map, resolve_cleaning
-from compaction.cleaning.txn_tables import TXN_ROW, AbortedSpans
+from compaction.cleaning.txn_tables import KEYLESS_ROW, TXN_ROW, AbortedSpans
 from compaction.config import BrokerConfig
 from compaction.formats.indexes import read_offset_index
 from compaction.names import INDEX, LOG, segment_file
@@ -37,7 +37,7 @@ _TASK_MAP_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class Cleaned:
-    """What a round made of one log. ``groups`` are the outputs to be swapped in (named in a dry run too, without files).
+    """What a round made of one log. ``invalid`` counts the records that went for want of a key, ``groups`` are the outputs to be swapped in (named in a dry run too, without files).
 
     ``error`` is one line when the log could not be cleaned; it is then as it was.
     """
@@ -46,7 +46,7 @@ class Cleaned:
     stats: CleanStats = CleanStats()
     keys: int = 0
     messages: int = 0
-    keyless: int = 0
+    invalid: int = 0
     groups: tuple[SwapGroup, ...] = ()
     error: str | None = None
 
@@ -88,6 +88,7 @@ class Round:
         self._sizes = options.sizes or sizes(total, cores, broker.dedupe_buffer_bytes, broker.load_factor)
         self._passes = passes(self._sizes.slice_bytes)
         self._failed: dict[int, str] = {}
+        self._aborted_keyless: dict[int, int] = {}
 
     def run(self) -> list[Cleaned]:
         """What became of each log, in the order of the plans."""
@@ -141,6 +142,7 @@ class Round:
     def _found(self, summaries: Sequence[SliceSummary]) -> dict[int, SliceSummary]:
         """The summaries of each log added up; the first error of a log marks it as failed."""
         rows: dict[int, list[np.ndarray]] = {log: [np.empty(0, TXN_ROW)] for log in self._plans}
+        keyless: dict[int, list[np.ndarray]] = {log: [np.empty(0, KEYLESS_ROW)] for log in self._plans}
         totals = {log: SliceSummary(log, 0, 0, 0, rows[log][0]) for log in self._plans}
         for part in summaries:
             if part.error is not None:
@@ -153,16 +155,22 @@ class Round:
                 tombstones=total.tombstones + part.tombstones,
             )
             rows[part.log].append(part.txn_rows)
+            keyless[part.log].append(part.keyless_rows)
         for log, total in totals.items():
             refusal = self._options.refuse(self._plans[log], total.messages, total.keyless)
             if refusal is not None:
                 self._failed.setdefault(log, refusal)
-        return {log: replace(total, txn_rows=np.concatenate(rows[log])) for log, total in totals.items()}
+        return {
+            log: replace(total, txn_rows=np.concatenate(rows[log]), keyless_rows=np.concatenate(keyless[log]))
+            for log, total in totals.items()
+        }
 
     def _work(self, log: int, plan: LogPlan, found: SliceSummary) -> tuple[RewriteLog, Verdicts]:
         view, now_ms = plan.view, self._options.now_ms
         groups = [group.segments for group in plan.groups]
         verdicts = resolve_cleaning(view.segments, groups, view.log_start_offset, found.txn_rows)
+        aborted = verdicts.spans.contains(found.keyless_rows["producer_id"], found.keyless_rows["last_offset"])
+        self._aborted_keyless[log] = int(found.keyless_rows["keyless"][aborted].sum())
         producers = ActiveProducers.of(view.producers)
         rules = RoundRules(verdicts.spans, verdicts.discardable, producers, plan.end_offset, now_ms)
         work = RewriteLog(
@@ -223,10 +231,11 @@ class Round:
     ) -> Cleaned:
         plan = self._plans[log]
         if log in self._failed:
-            return Cleaned(plan, messages=found.messages, keyless=found.keyless, error=self._failed[log])
+            return Cleaned(plan, messages=found.messages, error=self._failed[log])
         stats = sum((result.stats for result in rewritten.results if result.log == log), CleanStats())
         groups = tuple(
             SwapGroup(group.base_offset, tuple(s.base_offset for s in group.segments), suffixes[log, number])
             for number, group in enumerate(plan.groups)
         )
-        return Cleaned(plan, stats, rewritten.keys.get(log, 0), found.messages, found.keyless, groups)
+        invalid = found.keyless - self._aborted_keyless.get(log, 0)
+        return Cleaned(plan, stats, rewritten.keys.get(log, 0), found.messages, invalid, groups)
