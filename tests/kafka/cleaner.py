@@ -119,8 +119,28 @@ def clean_partition(
         before.restore()
 
 
+def clean_partition_if_due(
+    gateway: Gateway, path: Path, opening: Opening, checkpoint: int | None = None, map_bytes: int = 4 << 20
+) -> Cleaned | Selected:
+    """As ``clean_partition``, but only where the broker's cleaner would choose the log: else what it is judged by."""
+    before = _Unrelated(path)
+    log = KafkaLog(gateway, path, opening)
+    try:
+        selected = select(log, checkpoint)
+        wanted = selected.max_compaction_delay_ms > 0 and selected.cleanable_bytes > 0
+        if selected.ratio > log.config.minCleanableRatio or wanted:
+            return clean_open_log(log, checkpoint, map_bytes)
+        return selected
+    finally:
+        log.close()
+        before.restore()
+
+
 class _Unrelated:
-    """The files of a partition that cleaning does not concern: active segment, snapshots that were not there, epochs."""
+    """The files of a partition that cleaning does not concern: active segment, snapshots that were not there, epochs.
+
+    Index files that the active segment lacked stay: loading writes them anew, and so should anyone.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -129,13 +149,11 @@ class _Unrelated:
         active = [name for name in self._names if bases and name.startswith(bases[-1]) and not name.endswith(".snapshot")]
         kept = [*active, *(self._names & {"leader-epoch-checkpoint"})]
         self._kept = {name: ((path / name).read_bytes(), (path / name).stat().st_mtime_ns) for name in kept}
-        self._active_base = bases[-1] if bases else "no segment"
 
     def restore(self) -> None:
         remove_deleted(self._path)
         for file in list(self._path.iterdir()):
-            concerns_load = file.suffix == ".snapshot" or file.name == "leader-epoch-checkpoint"
-            if file.name not in self._names and (concerns_load or file.name.startswith(self._active_base)):
+            if file.name not in self._names and (file.suffix == ".snapshot" or file.name == "leader-epoch-checkpoint"):
                 file.unlink()
         for name, (content, mtime_ns) in self._kept.items():
             file = self._path / name

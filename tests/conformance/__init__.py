@@ -1,0 +1,1 @@
+"""Our job against Kafka itself: the same directory cleaned by both, then compared file by file and through a broker."""

@@ -1,0 +1,164 @@
+"""The bench: many small logs side by side, each a scenario, cleaned round by round by us in one run and by Kafka one by one.
+
+All scenarios of a bench share the rounds' times. A round first appends the scenario's next segments to both copies, through
+Kafka itself, then cleans both.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tests.conformance.compare import differences
+from tests.conformance.ours import clean_ours, topics_file
+from tests.kafka.cleaner import Cleaned, clean_partition_if_due
+from tests.kafka.gateway import Gateway
+from tests.kafka.log import KafkaLog, Opening
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: the producer's time of offset 0 in every scenario
+T = 1_700_000_000_000
+HOUR, DAY = 3_600_000, 86_400_000
+#: when the rounds take place
+ROUNDS = (T + 30 * DAY, T + 31 * DAY - 1, T + 31 * DAY)
+#: the modification time of every segment file that a scenario does not say otherwise of
+MTIME = T + 29 * DAY
+
+Segments = Sequence[Sequence[bytes]]
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One log and what happens to it.
+
+    ``rounds`` holds for each round the segments appended before it, none for no change; the last of them is the active one
+    until more are appended.
+    ``config`` adds topic-level settings to compaction of everything dirty. ``mtimes`` says the modification times of segments
+    by base offset. ``high_watermark`` and ``checkpoint`` are entries of the directory's files before the first round.
+    ``damage`` may change the partition directory before the first round; ``damages_kafkas`` says whether Kafka's too.
+    """
+
+    rounds: Sequence[Segments]
+    config: Mapping[str, str] = field(default_factory=dict)
+    mtimes: Mapping[int, int] = field(default_factory=dict)
+    checkpoint: int | None = None
+    high_watermark: int | None = None
+    log_start_offset: int = 0
+    damage: Callable[[Path], None] | None = None
+    damages_kafkas: bool = True
+
+    @property
+    def topic_config(self) -> dict[str, str]:
+        """All topic-level settings."""
+        return {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", **self.config}
+
+
+@dataclass(frozen=True)
+class Round:
+    """The outcome of one round of one scenario: our report's entry, Kafka's outcome and how the directories differ."""
+
+    ours: Mapping[str, Any]
+    kafkas: Cleaned | None
+    differences: Sequence[str]
+
+    def problems(self) -> list[str]:
+        """Every difference: files, end offset, figures."""
+        if self.ours["status"] == "failed":
+            return [f"we failed: {self.ours['reason']}"]
+        if self.kafkas is None:
+            cleaned = [] if self.ours["status"] == "skipped" else [f"we cleaned, Kafka would not: {self.ours['reason']}"]
+            return [*cleaned, *self.differences]
+        if self.ours["status"] == "skipped":
+            return [f"we skipped: {self.ours['reason']}", *self.differences]
+        stats, selected = self.kafkas.stats, self.kafkas.selected
+        theirs = {
+            "first_dirty_offset": selected.first_dirty_offset,
+            "end_offset": self.kafkas.end_offset,
+            "records_before": stats.messages_read,
+            "records_after": stats.messages_written,
+            "bytes_before": stats.bytes_read,
+            "invalid_records": stats.invalid_messages_read,
+        }
+        figures = [f"{name} {self.ours[name]}, Kafka's {value}" for name, value in theirs.items() if self.ours[name] != value]
+        return [*figures, *self.differences]
+
+
+class Bench:
+    """Scenarios by name (a topic name), laid out twice under ``root``: ``ours`` and ``kafkas`` are log directories."""
+
+    def __init__(self, gateway: Gateway, root: Path, scenarios: Mapping[str, Scenario]) -> None:
+        self._gateway = gateway
+        self._scenarios = scenarios
+        self.ours, self.kafkas = root / "ours", root / "kafkas"
+        self._checkpoints = {name: scenario.checkpoint for name, scenario in scenarios.items()}
+        self._ends: dict[str, int] = {}
+        self._config = topics_file(root / "topics.toml", {name: one.topic_config for name, one in scenarios.items()})
+        self.ours.mkdir()
+        self.kafkas.mkdir()
+
+    def run(self, spark: SparkSession) -> dict[tuple[str, int], Round]:
+        """Every round of every scenario, by name and number of the round."""
+        found: dict[tuple[str, int], Round] = {}
+        for number, now_ms in enumerate(ROUNDS):
+            names = [name for name, scenario in self._scenarios.items() if number < len(scenario.rounds)]
+            for name in names:
+                self._append(name, number)
+            if number == 0:
+                self._write_checkpoints()
+            reports = clean_ours(spark, self.ours, now_ms, "--config", str(self._config))
+            for name in names:
+                kafkas = self._clean_with_kafka(name, now_ms)
+                interval = int(self._scenarios[name].config.get("index.interval.bytes", "4096"))
+                differ = differences(self._gateway, self.ours / f"{name}-0", self.kafkas / f"{name}-0", interval)
+                found[name, number] = Round(reports[f"{name}-0"], kafkas, differ)
+        return found
+
+    def _append(self, name: str, number: int) -> None:
+        scenario = self._scenarios[name]
+        if number and not scenario.rounds[number]:
+            return
+        first = self.kafkas / f"{name}-0"
+        for path in (first,) if number == 0 else (first, self.ours / first.name):
+            with KafkaLog(self._gateway, path, Opening(ROUNDS[number], scenario.topic_config)) as log:
+                if number:
+                    log.roll()
+                log.write(scenario.rounds[number])
+                self._ends[name] = log.end_offset
+            for file in path.glob("*.log"):
+                mtime_ms = scenario.mtimes.get(int(file.stem), MTIME)
+                os.utime(file, ns=(mtime_ms * 10**6,) * 2)
+        if number == 0:
+            shutil.copytree(first, self.ours / first.name)
+            if scenario.damage is not None:
+                scenario.damage(self.ours / first.name)
+                if scenario.damages_kafkas:
+                    scenario.damage(first)
+
+    def _clean_with_kafka(self, name: str, now_ms: int) -> Cleaned | None:
+        path = self.kafkas / f"{name}-0"
+        one = self._scenarios[name]
+        opening = Opening(now_ms, one.topic_config, one.log_start_offset, one.high_watermark)
+        outcome = clean_partition_if_due(self._gateway, path, opening, self._checkpoints[name])
+        if not isinstance(outcome, Cleaned):
+            return None
+        self._checkpoints[name] = outcome.end_offset
+        return outcome
+
+    def _write_checkpoints(self) -> None:
+        marks = {name: one.high_watermark for name, one in self._scenarios.items()}
+        starts = {name: one.log_start_offset or None for name, one in self._scenarios.items()}
+        known = {name: self._ends[name] if mark is None else mark for name, mark in marks.items()}
+        self._write("replication-offset-checkpoint", {name: mark for name, mark in known.items() if marks[name] is not None})
+        self._write("log-start-offset-checkpoint", starts)
+        self._write("cleaner-offset-checkpoint", self._checkpoints)
+        (self.ours / ".kafka_cleanshutdown").write_text('{"version":0,"brokerEpoch":-1}', encoding="utf-8")
+
+    def _write(self, file: str, offsets: Mapping[str, int | None]) -> None:
+        lines = [f"{name} 0 {offset}" for name, offset in offsets.items() if offset is not None]
+        (self.ours / file).write_text("\n".join(["0", str(len(lines)), *lines, ""]), encoding="utf-8")

@@ -1,0 +1,76 @@
+"""What differs between two partition directories that should be the same log.
+
+Files are compared byte by byte. Where a batch was rewritten and compressed, the compressors of the two sides may differ: then
+headers and decoded records (read by Kafka) must be the same, and the indexes those that Kafka's rule gives for our bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.conformance.segment_bytes import RawBatch, batches_of, expected_indexes, segments_of
+from tests.kafka.gateway import Gateway
+from tests.kafka.reader import kafka_records
+
+_KINDS = (".log", ".index", ".timeindex", ".txnindex", ".snapshot")
+_INDEX_INTERVAL_BYTES = 4096
+
+
+def differences(gateway: Gateway, ours: Path, kafkas: Path, index_interval_bytes: int = _INDEX_INTERVAL_BYTES) -> list[str]:
+    """Every difference in one line each; empty where the two directories are the same log.
+
+    Files marked ``.deleted`` are no part of a log.
+    """
+    found = [*_names(ours, kafkas)]
+    for base, theirs in segments_of(kafkas).items():
+        mine = ours / theirs.name
+        if mine.exists():
+            found += [
+                f"{ours.name} segment {base}: {text}" for text in _segment(gateway, base, mine, theirs, index_interval_bytes)
+            ]
+    return found
+
+
+def _names(ours: Path, kafkas: Path) -> Iterator[str]:
+    mine, theirs = ({path.name for path in side.iterdir() if path.suffix in _KINDS} for side in (ours, kafkas))
+    for name in sorted(mine - theirs):
+        yield f"{ours.name}: only we have {name}"
+    for name in sorted(theirs - mine):
+        yield f"{ours.name}: only Kafka has {name}"
+
+
+def _segment(gateway: Gateway, base: int, mine: Path, theirs: Path, interval: int) -> Iterator[str]:
+    if mine.stat().st_mtime_ns // 10**6 != theirs.stat().st_mtime_ns // 10**6:
+        yield f"mtime {mine.stat().st_mtime_ns // 10**6}, Kafka's {theirs.stat().st_mtime_ns // 10**6}"
+    yield from _same_file(mine, theirs, ".txnindex")
+    ours, kafkas = batches_of(mine.read_bytes()), batches_of(theirs.read_bytes())
+    if mine.read_bytes() == theirs.read_bytes():
+        yield from _same_file(mine, theirs, ".index")
+        yield from _same_file(mine, theirs, ".timeindex")
+        return
+    yield from _batches(ours, kafkas)
+    if kafka_records(gateway, mine) != kafka_records(gateway, theirs):
+        yield "records differ"
+    index, times = expected_indexes(base, ours, interval)
+    for suffix, expected in ((".index", index), (".timeindex", times)):
+        if mine.with_suffix(suffix).read_bytes() != expected:
+            yield f"{suffix} is not the one of these batches"
+
+
+def _same_file(mine: Path, theirs: Path, suffix: str) -> Iterator[str]:
+    ours, kafkas = (path.with_suffix(suffix) for path in (mine, theirs))
+    if ours.exists() and kafkas.exists() and ours.read_bytes() != kafkas.read_bytes():
+        yield f"{suffix} {ours.read_bytes().hex()}, Kafka's {kafkas.read_bytes().hex()}"
+
+
+def _batches(ours: list[RawBatch], kafkas: list[RawBatch]) -> Iterator[str]:
+    if len(ours) != len(kafkas):
+        yield f"{len(ours)} batches, Kafka's {len(kafkas)}"
+    for mine, theirs in zip(ours, kafkas, strict=False):
+        if mine.header != theirs.header:
+            yield f"batch at {mine.position}: header {mine.header}, Kafka's {theirs.header}"
+            return
+        if mine.codec == 0 and mine.content != theirs.content:
+            yield f"uncompressed batch at {mine.position} (offset {mine.last_offset}) differs"
+            return

@@ -1,0 +1,44 @@
+"""Our side: the job as a user calls it, in this process and on a shared Spark session."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jobs import compact
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def clean_ours(spark: SparkSession, log_dir: Path, as_of_ms: int, *options: str) -> dict[str, dict[str, Any]]:
+    """Runs ``jobs/compact.py`` over a log directory in place; gives the report's entries by log name.
+
+    Logs whose records have no key are cleaned as Kafka does it, without asking.
+    """
+    return run_job(compact, spark, log_dir, as_of_ms, "--allow-keyless", *options)
+
+
+def run_job(job: Any, spark: SparkSession, log_dir: Path, as_of_ms: int, *options: str) -> dict[str, dict[str, Any]]:
+    """Runs a job's ``main`` and reads its report; an exit code that does not fit the report raises."""
+    report = log_dir.parent / f"{log_dir.name}-report.json"
+    report.unlink(missing_ok=True)
+    argv = ["--verbose", "--log-dir", str(log_dir), "--as-of-ms", str(as_of_ms), "--report", str(report), *options]
+    code = job.main(argv, run=lambda _, request: job.compact(lambda: spark, request))
+    if not report.exists():
+        raise AssertionError(f"the job ended with {code} and wrote no report: see its error on standard error")
+    document = json.loads(report.read_text(encoding="utf-8"))
+    if code != (1 if document["status"] == "failed" else 0):
+        raise AssertionError(f"exit code {code}, status {document['status']}")
+    return {f"{log['topic']}-{log['partition']}": log for log in document["logs"]}
+
+
+def topics_file(path: Path, topics: Mapping[str, Mapping[str, str]]) -> Path:
+    """A configuration file for ``--config`` with these topic-level settings."""
+    lines = []
+    for topic, config in topics.items():
+        lines += [f'[topics."{topic}"]', *(f'"{name}" = "{value}"' for name, value in config.items()), ""]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return path

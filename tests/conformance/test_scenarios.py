@@ -1,0 +1,71 @@
+"""Our job leaves of every scenario, after every round, what Kafka's own cleaner leaves: files, times, offsets and figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.conformance.bench import Bench, Round
+from tests.conformance.cleaning_scenarios import cleaning_scenarios
+from tests.conformance.planning_scenarios import planning_scenarios
+from tests.conformance.transaction_scenarios import transaction_scenarios
+from tests.kafka.gateway import Gateway
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+GROUPS = {
+    "cleaning": cleaning_scenarios(),
+    "transactions": transaction_scenarios(),
+    "planning": planning_scenarios(),
+}
+CASES = [
+    pytest.param(group, name, number, id=f"{name}-{number + 1}")
+    for group, scenarios in GROUPS.items()
+    for name, scenario in scenarios.items()
+    for number in range(len(scenario.rounds))
+]
+Outcomes = Mapping[tuple[str, int], Round]
+
+
+@pytest.fixture(scope="module")
+def outcomes(spark: SparkSession, gateway: Gateway, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Outcomes]:
+    """The outcomes of a group: all of its scenarios, cleaned by both sides in one go when first asked for.
+
+    What ends a run of the whole group fails each of its tests, and is not tried again.
+    """
+    done: dict[str, Outcomes | Exception] = {}
+
+    def run(group: str) -> Outcomes:
+        if group not in done:
+            try:
+                done[group] = Bench(gateway, tmp_path_factory.mktemp(group), GROUPS[group]).run(spark)
+            except Exception as error:
+                done[group] = error
+        found = done[group]
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    return run
+
+
+@pytest.mark.parametrize(("group", "name", "number"), CASES)
+def test_the_log_is_the_one_that_kafka_leaves(outcomes: Callable[[str], Outcomes], group: str, name: str, number: int) -> None:
+    assert outcomes(group)[name, number].problems() == []
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_kafka_removes_records_in_most_scenarios(outcomes: Callable[[str], Outcomes], group: str) -> None:
+    kafkas = [outcomes(group)[name, 0].kafkas for name in GROUPS[group]]
+    assert sum(one is not None and one.stats.messages_written < one.stats.messages_read for one in kafkas) > len(kafkas) / 2
+
+
+def test_kafka_leaves_some_logs_alone(outcomes: Callable[[str], Outcomes]) -> None:
+    planned = {**outcomes("cleaning"), **outcomes("planning")}
+    alone = {name for (name, number), one in planned.items() if number == 0 and one.kafkas is None}
+    assert alone >= {"nothing-dirty", "ratio-under-the-bound", "ratio-at-the-bound", "too-young-all", "a-single-segment"}
