@@ -14,7 +14,7 @@ producers, while here the batches are replayed; a log start past the log end is 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from compaction.cleaning.model import LogView, ProducerEntry, Segment
@@ -41,9 +41,17 @@ class ReadOptions:
     producer_id_expiration_ms: int = DAY_MS
 
 
-def read_log(fs: FileSystem, location: LogLocation, checkpoints: Checkpoints, options: ReadOptions) -> LogView:
+def read_log(
+    fs: FileSystem,
+    location: LogLocation,
+    checkpoints: Checkpoints,
+    options: ReadOptions,
+    *,
+    without_producers: Collection[int] = (),
+) -> LogView:
     """The log at ``location``; to be recovered first (``recover_log``).
 
+    :param without_producers: base offsets of segments that need no replay (``RecoveryReport.without_producers``)
     :raises CorruptLogError: a checkpoint is garbled, or a segment's end is
     """
     checkpoints.require_sound()
@@ -59,7 +67,8 @@ def read_log(fs: FileSystem, location: LogLocation, checkpoints: Checkpoints, op
             hint="restore the missing segments; a broker that loads this log deletes what is left of it",
         )
     high_watermark = min(max(checkpoints.high_watermarks.get(name, log_end), log_start), log_end)
-    states = replay_producers(fs, location.path, segments, (log_start, log_end), options)
+    replayed = [segment for segment in segments if segment.base_offset not in without_producers]
+    states = replay_producers(fs, location.path, replayed, (log_start, log_end), options)
     unstable = states.first_unstable_offset(high_watermark)
     states.expire(options.now_ms, options.producer_id_expiration_ms)
     return LogView(

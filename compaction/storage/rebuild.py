@@ -114,10 +114,13 @@ def rebuild_txn_index(fs: FileSystem, log_path: str, segments: tuple[Segment, ..
     return len(entries)
 
 
-def has_abort_marker(fs: FileSystem, log_path: str, base_offset: int) -> bool:
-    """Whether a segment holds an abort marker; headers only."""
-    scan = SegmentScan(fs.view(join(log_path, segment_file(base_offset, LOG))))
-    return any(bool((rows["control_type"] == ABORT).any()) for rows in scan)
+def look_for_producers(fs: FileSystem, log_path: str, base_offset: int) -> tuple[bool, bool]:
+    """Whether a segment holds batches of producers, and whether it holds abort markers; headers only."""
+    producers = aborts = False
+    for rows in SegmentScan(fs.view(join(log_path, segment_file(base_offset, LOG)))):
+        producers = producers or bool((rows["producer_id"] >= 0).any())
+        aborts = aborts or bool((rows["control_type"] == ABORT).any())
+    return producers, aborts
 
 
 def write_like_log(fs: FileSystem, log_path: str, base_offset: int, kind: str, data: bytes) -> None:

@@ -16,6 +16,7 @@ A dry run calls this with an ``OverlayFileSystem``.
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from compaction.cleaning.model import Segment
@@ -35,19 +36,26 @@ from compaction.storage.durable import TMP
 from compaction.storage.filesystem import FileSystem, join
 from compaction.storage.journal import JOURNAL, Journal, JournalGroup, read_journal, remove_journal
 from compaction.storage.read_log import snapshots
-from compaction.storage.rebuild import INDEX_INTERVAL_BYTES, has_abort_marker, rebuild_indexes, rebuild_txn_index
+from compaction.storage.rebuild import INDEX_INTERVAL_BYTES, look_for_producers, rebuild_indexes, rebuild_txn_index
 from compaction.storage.scan import SegmentScan
 from compaction.storage.segments import SegmentState, inspect_segment, segment_bases
 from compaction.storage.split import split_segment
 from compaction.storage.swap import discard_unfinished, finish_group, finish_round, is_unfinished, mark_deleted, remove_deleted
 
+#: the kernel that walks headers lets other threads run
+_SCAN_THREADS = 4
+
 
 @dataclass
 class RecoveryReport:
-    """What recovery did, a line each, for the log; empty when everything was in order."""
+    """What recovery did, a line each; none when everything was in order.
+
+    ``without_producers`` are base offsets of segments seen to hold no batch of any producer: ``read_log`` need not look again.
+    """
 
     actions: list[str] = field(default_factory=list)
     torn_tail_bytes: int = 0
+    without_producers: frozenset[int] = frozenset()
 
 
 def recover_log(
@@ -212,10 +220,13 @@ def _mend_segments(fs: FileSystem, path: str, interval_bytes: int, report: Recov
 def _mend_txn_indexes(fs: FileSystem, path: str, states: list[SegmentState], report: RecoveryReport) -> None:
     segments = tuple(state.segment for state in states)
     missing = {base for base in (s.base_offset for s in segments) if not _is_there(fs, path, base, TXNINDEX, "")}
-    suspects = _without_clean_record(fs, path, segments) & missing if missing else set()
+    suspects = sorted(_without_clean_record(fs, path, segments) & missing) if missing else []
+    with ThreadPoolExecutor(_SCAN_THREADS) as pool:
+        looks = dict(zip(suspects, pool.map(lambda base: look_for_producers(fs, path, base), suspects), strict=True))
+    report.without_producers = frozenset(base for base, (producers, _) in looks.items() if not producers)
     for state in states:
         base = state.segment.base_offset
-        if state.txn_problem is None and not (base in suspects and has_abort_marker(fs, path, base)):
+        if state.txn_problem is None and not looks.get(base, (False, False))[1]:
             continue
         entries = rebuild_txn_index(fs, path, segments, base)
         if entries or state.txn_problem is not None:

@@ -9,11 +9,12 @@ import pytest
 from compaction.cleaning.model import AbortedTxn
 from compaction.errors import StorageError
 from compaction.formats.checkpoints import format_offset_checkpoint
-from compaction.names import CLEANER_OFFSETS, DELETED, TopicPartition
+from compaction.names import CLEANER_OFFSETS, DELETED, TopicPartition, segment_file
 from compaction.storage.checkpoint_store import read_checkpoints
 from compaction.storage.filesystem import FileSystem, join
 from compaction.storage.journal import JOURNAL
 from compaction.storage.overlay import OverlayFileSystem
+from compaction.storage.read_log import read_segments
 from compaction.storage.recover import recover_log
 from compaction.storage.swap import SwapGroup, remove_deleted, swap_in
 from tests.storage.broker_model import start_broker
@@ -161,6 +162,23 @@ def test_a_swap_of_nothing_only_moves_the_checkpoint() -> None:
     assert read_checkpoints(fs, LOG_DIR).cleaner_offsets[TOPIC] == END
 
 
+def test_nothing_but_the_log_is_left_behind() -> None:
+    fs = dirty_log()
+    run(fs, PLAIN)
+    segments = [f"{base:020d}.{kind}" for base in (0, 200, 400) for kind in ("index", "log", "timeindex")]
+    others = [f"{0:020d}.txnindex", f"{200:020d}.snapshot", f"{400:020d}.snapshot", "partition.metadata"]
+    assert fs.listdir(HERE.path) == sorted(segments + others)
+
+
+def test_outputs_that_tasks_did_not_make_safe_are_made_safe() -> None:
+    fs = dirty_log()
+    for base, (offsets, txns) in PLAIN.items():
+        for kind, data in build(base, [data_batch(offset) for offset in offsets], txns=txns).files.items():
+            fs.write_file(join(HERE.path, segment_file(base, kind, ".clean")), data)
+    swap_in(fs, HERE, GROUPS, end_offset=END)
+    assert sorted(served(fs.after_power_loss(None), HERE.path)) == [5, 150, 250, 310, 400, 401]
+
+
 def test_a_missing_output_changes_nothing() -> None:
     fs = dirty_log()
     before = everything(fs)
@@ -221,6 +239,7 @@ def test_a_broker_that_starts_after_any_stop_serves_every_survivor(kept: Kept) -
         found = served(fs, HERE.path)
         assert survivors.items() <= found.items(), name
         assert found.items() <= before.items(), name
+        assert_no_overlap(fs, name)
         recover_log(fs, HERE)
         again = served(fs, HERE.path)
         assert survivors.items() <= again.items(), name
@@ -279,6 +298,12 @@ def test_a_journal_of_another_version_is_passed_over() -> None:
     fs.write_file(join(HERE.path, JOURNAL), b'{"version": 99}')
     recover_log(fs, HERE)
     assert everything(fs) == everything(dirty_log())
+
+
+def assert_no_overlap(fs: FileSystem, name: str) -> None:
+    segments = read_segments(fs, HERE.path)
+    for segment, later in zip(segments, segments[1:], strict=False):
+        assert segment.next_offset <= later.base_offset, name
 
 
 def committed_but_not_begun() -> FaultyFileSystem:
