@@ -26,6 +26,8 @@ _LEGACY_MIN = 14
 CONTROL_BIT = 0x20
 #: a control type that cannot be read; such a batch is corrupt
 _BAD_CONTROL = -3
+#: stands for the types below 0, which Kafka does not know either
+_UNKNOWN_CONTROL = 0x7FFF
 
 _OK, _BAD_LENGTH, _BAD_MAGIC, _BAD_CRC, _BAD_OFFSETS, _BAD_COUNT, _BAD_CONTROL_RECORD = range(7)
 _ERRORS = {
@@ -107,7 +109,10 @@ def _control_type(data, at, end, count):  # type: ignore[no-untyped-def]
     key_length, p = varint(data, p, end)
     if p < 0 or key_length < 4 or p + key_length > end:
         return _BAD_CONTROL
-    return np.int16(be16(data, p + 2))
+    if be16(data, p) < 0:
+        return _BAD_CONTROL
+    kind = be16(data, p + 2)
+    return kind if kind >= 0 else _UNKNOWN_CONTROL
 
 
 @njit(cache=True)

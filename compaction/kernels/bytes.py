@@ -103,3 +103,33 @@ def put_varlong(data, at, value):  # type: ignore[no-untyped-def]
         at += 1
     data[at] = np.uint8(word)
     return at + 1
+
+
+@njit(cache=True)
+def is_utf8(data, at, end):  # type: ignore[no-untyped-def]
+    """Whether ``data[at:end]`` is well-formed UTF-8: shortest forms only, no surrogates, nothing above U+10FFFF."""
+    while at < end:
+        first = data[at]
+        at += 1
+        if first < 0x80:
+            continue
+        if first < 0xC2 or first > 0xF4:
+            return False
+        more = 1 + (first >= 0xE0) + (first >= 0xF0)
+        if at + more > end:
+            return False
+        low, high = 0x80, 0xBF
+        if first == 0xE0:
+            low = 0xA0
+        elif first == 0xED:
+            high = 0x9F
+        elif first == 0xF0:
+            low = 0x90
+        elif first == 0xF4:
+            high = 0x8F
+        for k in range(more):
+            if data[at + k] < low or data[at + k] > high:
+                return False
+            low, high = 0x80, 0xBF
+        at += more
+    return True

@@ -18,7 +18,7 @@ import numpy as np
 from numba import njit
 
 from compaction.kernels.batches import CONTROL_BIT, HEADER_SIZE
-from compaction.kernels.bytes import put_be, put_varlong, varint, varlong, varlong_size
+from compaction.kernels.bytes import is_utf8, put_be, put_varlong, varint, varlong, varlong_size
 from compaction.kernels.decide import HORIZON_BIT
 from compaction.kernels.native import copy_bytes, crc32c
 from compaction.kernels.records import BAD_RECORD, OK, read_record
@@ -38,12 +38,18 @@ from compaction.kernels.tables import (
 )
 
 LOG_APPEND_TIME_BIT = 0x08
+TRANSACTIONAL_BIT = 0x10
 _TYPE_AND_TXN_BITS = 0x38
 BAD_TIMESTAMP = 16
 EMPTY_LEGACY = 17
+BAD_PRODUCER = 18
+#: the batch has a header whose name is no UTF-8: Kafka writes such names otherwise than it reads them (``mend_names``)
+BAD_NAMES = 19
+LOOSE, CANONICAL = 0, 1
 REWRITE_ERRORS = {
     BAD_TIMESTAMP: "record has a negative timestamp",
     EMPTY_LEGACY: "batch of an old magic lost all its records but must keep its header, which only magic 2 can",
+    BAD_PRODUCER: "batch is transactional without a producer id, or has a producer id without an epoch or sequence",
 }
 
 #: what a record may grow by when it is written anew: timestamp delta, offset delta, length
@@ -77,26 +83,25 @@ def _seal(out, at, size):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _tail_is_canonical(data, at, stop, key_size, value_size):  # type: ignore[no-untyped-def]
-    """Whether the varints from the key's length on are as short as can be."""
+def _tail_form(data, at, stop, key_size, value_size):  # type: ignore[no-untyped-def]
+    """``CANONICAL`` when the varints from the key's length on are as Kafka writes them, ``LOOSE`` when not, ``BAD_NAMES`` when a
+    header's name is no UTF-8."""
     _, p = varint(data, at, stop)
-    if p - at != varlong_size(key_size):
-        return False
+    canonical = p - at == varlong_size(key_size) and key_size >= -1
     p += max(key_size, 0)
     _, q = varint(data, p, stop)
-    if q - p != varlong_size(value_size):
-        return False
+    canonical &= q - p == varlong_size(value_size) and value_size >= -1
     p = q + max(value_size, 0)
     count, q = varint(data, p, stop)
-    if q - p != varlong_size(count):
-        return False
+    canonical &= q - p == varlong_size(count)
     p = q
-    for _ in range(2 * count):
+    for k in range(2 * count):
         size, q = varint(data, p, stop)
-        if q - p != varlong_size(size):
-            return False
+        canonical &= q - p == varlong_size(size) and size >= -1
         p = q + max(size, 0)
-    return True
+        if k & 1 == 0 and not is_utf8(data, q, p):
+            return BAD_NAMES
+    return CANONICAL if canonical else LOOSE
 
 
 @njit(cache=True)
@@ -106,7 +111,7 @@ def _put_tail(out, w, data, at, stop):  # type: ignore[no-untyped-def]
     p = at
     while done < fields:
         size, p = varint(data, p, stop)
-        w = put_varlong(out, w, size)
+        w = put_varlong(out, w, max(size, -1))
         if size > 0:
             w = copy_bytes(out, w, data, p, p + size)
             p += size
@@ -188,7 +193,10 @@ def _survivors(data, start, end, row, verdict, marks, mark_at, limits, kept, cou
             _, kept[n, 2] = varint(data, q, p)
             canonical = tail == kept[n, 2] and q - body - 1 == varlong_size(timestamp_delta)
             canonical &= body - at == varlong_size(p - body) and data[body] == 0
-            kept[n, 5] = canonical and _tail_is_canonical(data, tail, p, key_size, value_size)
+            form = _tail_form(data, kept[n, 2], p, key_size, value_size)
+            if form == BAD_NAMES:
+                return n, tombstone_kept, mark_at, BAD_NAMES
+            kept[n, 5] = canonical and form == CANONICAL
             n += 1
     return n, tombstone_kept, mark_at, OK
 
@@ -230,6 +238,8 @@ def _rewrite_batch(out, w, data, row, kept, n, horizon_ms, out_row):  # type: ig
     base_ts = row.base_timestamp
     if row.magic < 2:
         attributes &= 7 | LOG_APPEND_TIME_BIT
+    elif attributes & HORIZON_BIT and base_ts < 0:
+        attributes &= ~HORIZON_BIT
     if horizon_ms >= 0:
         attributes |= HORIZON_BIT
         base_ts = horizon_ms
@@ -248,7 +258,19 @@ def _rewrite_batch(out, w, data, row, kept, n, horizon_ms, out_row):  # type: ig
     else:
         out_row.source = BUILT
         _seal(out, w, end - w)
+    if error == OK and _lacks_producer(row):
+        error = BAD_PRODUCER
     return end, error
+
+
+@njit(cache=True)
+def _lacks_producer(row):  # type: ignore[no-untyped-def]
+    """Whether ``MemoryRecordsBuilder.validateProducerState`` refuses the batch."""
+    if row.magic < 2:
+        return False
+    if row.producer_id == -1:
+        return row.attributes & TRANSACTIONAL_BIT != 0
+    return row.producer_epoch == -1 or (row.base_sequence < 0 and row.attributes & CONTROL_BIT == 0)
 
 
 @njit(cache=True)
@@ -274,7 +296,8 @@ def rewrite(raw, scratch, rows, spans, actions, verdicts, marks, limits, new_hor
     :param out: uint8[], the rewrite buffer; ``out_rows``: ``OUT_ROW[r]``; ``kept``: int64[c, 6], scratch space
     :param counters: int64[7], added to
     :returns: ``(next row, output batches, bytes of out used, error)``; with an error, ``next row`` is the batch at fault. No progress
-        without an error means that ``out`` or ``kept`` is too small for that row
+        without an error means that ``out`` or ``kept`` is too small for that row. After ``BAD_NAMES`` the work can go on with that
+        batch once its names are mended
     """
     w, n_out, mark_at = 0, 0, 0
     for i in range(first_row, len(rows)):
@@ -295,10 +318,12 @@ def rewrite(raw, scratch, rows, spans, actions, verdicts, marks, limits, new_hor
             n_out += 1
         elif actions[i] != DROP:
             data = scratch if spans[i, 2] else raw
+            expired_before = counters[TOMBSTONES_REMOVED]
             n, tombstone, mark_at, error = _survivors(
                 data, spans[i, 0], spans[i, 1], row, verdicts[i], marks, mark_at, limits, kept, counters
             )
             if error != OK:
+                counters[TOMBSTONES_REMOVED] = expired_before
                 return i, n_out, w, error
             horizon = np.int64(-1)
             if (tombstone or verdicts[i] & MARKER_OF_EMPTY_TXN) and (row.magic < 2 or row.attributes & HORIZON_BIT == 0):

@@ -17,6 +17,7 @@ from compaction.kernels.decide import decide
 from compaction.kernels.records import RECORD_ERRORS
 from compaction.kernels.rewrite import (
     ABORTED_RECORDS,
+    BAD_NAMES,
     BYTES_KEPT,
     BYTES_READ,
     MARKERS_REMOVED,
@@ -30,6 +31,7 @@ from compaction.kernels.rewrite import (
 from compaction.kernels.tables import BUILT, IN_BLOCK, MARK_SHIFT, OUT_ROW, REWRITE, TO_COMPRESS
 from compaction.passes.compress import seal_compressed
 from compaction.passes.decoder import Decoded, Decoder
+from compaction.passes.names import mend_names
 from compaction.passes.work import CleanStats, GroupOutput, Piece, PieceResult, RewriteLog, Slice
 from compaction.storage.blocks import Block, SegmentReader
 from compaction.storage.segment_writer import Chunk, PartWriter, SegmentWriter, new_suffix, part_paths
@@ -130,13 +132,13 @@ class _Rewriter:
         self,
         block: Block,
         decoded: Decoded,
-        actions: NDArray[np.uint8],
-        verdicts: NDArray[np.uint8],
+        all_actions: NDArray[np.uint8],
+        all_verdicts: NDArray[np.uint8],
         limits: NDArray[np.int64],
         path: str,
     ) -> Iterator[tuple[list[Chunk], NDArray[np.void]]]:
         rows, first = decoded.rows, decoded.first_row
-        actions, verdicts = actions[first : first + len(rows)], verdicts[first : first + len(rows)]
+        actions, verdicts = all_actions[first : first + len(rows)], all_verdicts[first : first + len(rows)]
         horizon = self._log.rules.now_ms + self._log.delete_retention_ms
         at = 0
         while at < len(rows):
@@ -146,11 +148,14 @@ class _Rewriter:
                 block.raw, decoded.scratch, rows, decoded.spans, actions, verdicts, marks, limits, horizon, at,
                 block.position, self._out, out_rows, self._kept, self._counters,
             )  # fmt: skip
-            if error:
+            if error and error != BAD_NAMES:
                 raise _failure(error, path, int(rows[next_at]["position"]))
             if n:
                 yield self._output(block.raw, out_rows[:n])
-            if next_at == at:
+            if error:
+                yield from self._rows(block, _mended(block, decoded, next_at), all_actions, all_verdicts, limits, path)
+                next_at += 1
+            elif next_at == at:
                 self._grow(decoded, at)
             at = next_at
 
@@ -179,6 +184,15 @@ class _Rewriter:
             chunks.append(chunk)
         self._counters[BYTES_KEPT] += int(size.sum())
         return chunks, out_rows
+
+
+def _mended(block: Block, decoded: Decoded, at: int) -> Decoded:
+    """One row of ``decoded`` by itself, its header names as Kafka would write them."""
+    start, end, in_scratch = decoded.spans[at].tolist()
+    rows = decoded.rows[at : at + 1]
+    records = memoryview(decoded.scratch if in_scratch else block.raw)[start:end]
+    mended = np.frombuffer(bytearray(mend_names(records, int(rows["count"][0]))), np.uint8)
+    return Decoded(decoded.first_row + at, rows, np.array([[0, len(mended), 1]], np.int64), mended)
 
 
 def _failure(error: int, path: str, position: int) -> CompactionError:
