@@ -43,7 +43,8 @@ TOPICS: Mapping[str, tuple[int, Mapping[str, str]]] = {
     # its last transaction never ended
     "payments-open": (1, {"cleanup.policy": "compact", **SOON}),
     "clickstream": (2, {"cleanup.policy": "delete", "segment.ms": str(HOUR_MS), "retention.ms": str(48 * HOUR_MS)}),
-    "sessions": (1, {**COMPACT, "cleanup.policy": "compact,delete", "retention.ms": str(10 * HOUR_MS)}),
+    # loses its oldest segments by size, whatever the day
+    "sessions": (1, {**COMPACT, "cleanup.policy": "compact,delete", "retention.ms": "-1", "retention.bytes": "20000"}),
     # too young to be cleaned for ten years
     "ledger": (1, {**COMPACT, "min.compaction.lag.ms": str(87_600 * HOUR_MS)}),
     "never-written": (1, COMPACT),

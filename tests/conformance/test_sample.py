@@ -1,0 +1,168 @@
+"""The sample of a real broker's directory, cleaned by us as a user would, is what Kafka's cleaner makes of it, and serves."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.conformance.compare import differences
+from tests.conformance.ours import clean_ours
+from tests.conformance.segment_bytes import batches_of, expected_indexes, segments_of
+from tests.golden import unpack_sample
+from tests.golden.make_sample import CLEANED, COMPACT, TOPICS
+from tests.kafka.broker import Broker
+from tests.kafka.cleaner import Cleaned, clean_partition_if_due
+from tests.kafka.clients import Clients, Consumed
+from tests.kafka.gateway import Gateway
+from tests.kafka.log import Opening, expire_partition
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+HOUR_MS = 3_600_000
+INTERNAL = {"cleanup.policy": "compact", "segment.bytes": "104857600"}
+#: topic-level settings as the broker has them
+CONFIGS: Mapping[str, Mapping[str, str]] = {
+    **{topic: config for topic, (_, config) in TOPICS.items()},
+    CLEANED: COMPACT,
+    "__consumer_offsets": INTERNAL,
+    "__transaction_state": INTERNAL,
+}
+
+
+@dataclass(frozen=True)
+class Both:
+    """The sample cleaned twice: log directories, our report by log and Kafka's outcomes."""
+
+    ours: Path
+    kafkas: Path
+    report: Mapping[str, Mapping[str, Any]]
+    outcomes: Mapping[str, Cleaned | None]
+
+
+@pytest.fixture(scope="module")
+def both(spark: SparkSession, gateway: Gateway, tmp_path_factory: pytest.TempPathFactory) -> Both:
+    """One round an hour after the sample was made, its idempotent producers still active."""
+    root = tmp_path_factory.mktemp("both")
+    kafkas = unpack_sample(root)
+    ours = root / "ours"
+    shutil.copytree(kafkas, ours)
+    as_of_ms = int((kafkas / "meta.properties").stat().st_mtime) * 1000 + HOUR_MS
+    outcomes = {log: clean_as_broker(gateway, kafkas, log, as_of_ms) for log in logs_of(kafkas)}
+    return Both(ours, kafkas, clean_ours(spark, ours, as_of_ms), outcomes)
+
+
+def logs_of(log_dir: Path) -> list[str]:
+    """The logs that cleaning may concern."""
+    return sorted(path.name for path in log_dir.iterdir() if path.is_dir() and path.name != "__cluster_metadata-0")
+
+
+def clean_as_broker(gateway: Gateway, log_dir: Path, log: str, as_of_ms: int) -> Cleaned | None:
+    """Deletion, where the policy has it beside compaction, then cleaning, from the directory's own checkpoints."""
+    config = CONFIGS[log.rsplit("-", 1)[0]]
+    policy = config["cleanup.policy"]
+    marks, starts, cleaned = (
+        checkpoint(log_dir / f"{name}-offset-checkpoint") for name in ("replication", "log-start", "cleaner")
+    )
+    opening = Opening(as_of_ms, config, starts.get(log, 0), marks.get(log, 0), clean_shutdown=True)
+    if policy == "compact,delete":
+        expire_partition(gateway, log_dir / log, opening)
+    if "compact" not in policy:
+        return None
+    outcome = clean_partition_if_due(gateway, log_dir / log, opening, cleaned.get(log))
+    return outcome if isinstance(outcome, Cleaned) else None
+
+
+def checkpoint(path: Path) -> dict[str, int]:
+    """The entries of an offset checkpoint by log name."""
+    entries = (line.split() for line in path.read_text(encoding="utf-8").splitlines()[2:])
+    return {f"{topic}-{partition}": int(offset) for topic, partition, offset in entries}
+
+
+def test_every_log_is_the_one_that_kafka_leaves(both: Both, gateway: Gateway) -> None:
+    found = [text for log in logs_of(both.kafkas) for text in differences(gateway, both.ours / log, both.kafkas / log)]
+    assert found == []
+
+
+def test_the_report_has_kafkas_figures(both: Both) -> None:
+    for log, outcome in both.outcomes.items():
+        ours = both.report[log]
+        if outcome is None:
+            assert ours["status"] == "skipped", ours["reason"]
+        else:
+            counted = (ours["end_offset"], ours["records_before"], ours["records_after"], ours["bytes_before"])
+            stats = outcome.stats
+            assert counted == (outcome.end_offset, stats.messages_read, stats.messages_written, stats.bytes_read), log
+
+
+def test_the_checkpoint_moves_to_kafkas_end_offsets(both: Both) -> None:
+    kafkas = {log: outcome.end_offset for log, outcome in both.outcomes.items() if outcome is not None}
+    assert checkpoint(both.ours / "cleaner-offset-checkpoint") == {f"{CLEANED}-0": 2000, **kafkas}
+
+
+def test_every_reason_to_skip_is_there(both: Both) -> None:
+    skipped = {log for log, outcome in both.outcomes.items() if outcome is None}
+    assert skipped == {
+        *(
+            "clickstream-0",
+            "clickstream-1",
+            "inventory-0",
+            "ledger-0",
+            "never-written-0",
+            "sessions-0",
+            "__transaction_state-0",
+        ),
+    }
+    assert len({both.report[log]["reason"] for log in skipped}) >= 4
+
+
+def test_the_rule_for_indexes_is_kafkas(both: Both) -> None:
+    """The comparison of compressed segments rests on it."""
+    for log in ("orders-0", "customers-0", "payments-0", "__consumer_offsets-0"):
+        base, segment = next(iter(segments_of(both.kafkas / log).items()))
+        indexes = tuple(segment.with_suffix(suffix).read_bytes() for suffix in (".index", ".timeindex"))
+        assert expected_indexes(base, batches_of(segment.read_bytes()), 4096) == indexes
+
+
+def test_consumers_read_the_same_from_both(both: Both, gateway: Gateway) -> None:
+    ours, kafkas = read_everything(gateway, both.ours), read_everything(gateway, both.kafkas)
+    assert ours.offsets == kafkas.offsets
+    assert ours.committed == kafkas.committed
+    assert ours.all == kafkas.all
+    assert 450 <= len(ours.all["orders"]) < 1500
+
+
+@dataclass(frozen=True)
+class Served:
+    """What a broker serves, by topic: first and end offset of each partition, all records, the committed ones."""
+
+    offsets: Mapping[str, Mapping[int, tuple[int, int]]]
+    all: Mapping[str, list[Consumed]]
+    committed: Mapping[str, list[Consumed]]
+
+
+def read_everything(gateway: Gateway, log_dir: Path) -> Served:
+    """Starts a broker on the directory and reads every topic.
+
+    The broker soon ends the transaction that is open in the sample, so the end of its topic, and what of it is committed,
+    depend on the moment.
+    """
+    topics = [*TOPICS, CLEANED, "__consumer_offsets"]
+    settled = [topic for topic in topics if topic != "payments-open"]
+    with Broker(log_dir) as broker:
+        clients = Clients(gateway, broker.bootstrap)
+        served = Served(
+            {topic: clients.end_offsets(topic) for topic in settled},
+            {topic: clients.read_all(topic) for topic in topics},
+            {topic: clients.read_all(topic, committed_only=True) for topic in settled},
+        )
+        assert " ERROR " not in broker.log_text()
+        assert "corrupt" not in broker.log_text().lower()
+    return served
