@@ -6,7 +6,8 @@ Mirrors ``LogLoader.load``, ``UnifiedLog.rebuildProducerState`` and ``UnifiedLog
 2. log end = the offset after the last whole batch
 3. high watermark = the checkpoint's, within [log start, log end]; log end where there is none (an export)
 4. producers = the newest valid snapshot in (log start, log end] and the batches after it; all batches where there is none
-5. last stable offset = first offset of the oldest transaction open, or ended at or past the high watermark; at most the latter
+5. last stable offset = first offset of the oldest transaction open, or ended at or past the high watermark; at most the
+   latter. Where that lies below the log start, the base offset of the first batch that ends at or past the log start
 
 Differences: no snapshot is removed or written; without any snapshot a broker that was shut down cleanly forgets all
 producers, while here the batches are replayed; a log start past the log end is an error, where a broker deletes every segment.
@@ -70,6 +71,8 @@ def read_log(
     replayed = [segment for segment in segments if segment.base_offset not in without_producers]
     states = replay_producers(fs, location.path, replayed, (log_start, log_end), options)
     unstable = states.first_unstable_offset(high_watermark)
+    if unstable is not None and unstable < log_start:
+        unstable = _batch_at(fs, location.path, segments, log_start)
     states.expire(options.now_ms, options.producer_id_expiration_ms)
     return LogView(
         topic_partition=name,
@@ -78,7 +81,7 @@ def read_log(
         segments=segments,
         log_start_offset=log_start,
         high_watermark=high_watermark,
-        last_stable_offset=high_watermark if unstable is None else min(max(unstable, log_start), high_watermark),
+        last_stable_offset=high_watermark if unstable is None else min(unstable, high_watermark),
         log_end_offset=log_end,
         cleaner_checkpoint=checkpoints.cleaner_offsets.get(name),
         producers=states.entries(),
@@ -151,6 +154,17 @@ def snapshots(fs: FileSystem, log_path: str) -> Iterator[tuple[int, list[Produce
         except FormatError:
             continue
         yield file.base_offset, [ProducerEntry(*entry) for entry in entries]
+
+
+def _batch_at(fs: FileSystem, log_path: str, segments: Sequence[Segment], offset: int) -> int:
+    """Base offset of the first batch that ends at or past ``offset`` (Kafka: ``LocalLog.convertToOffsetMetadataOrThrow``)."""
+    for segment in segments:
+        if segment.next_offset <= offset:
+            continue
+        for rows in SegmentScan(fs.view(join(log_path, segment_file(segment.base_offset, LOG)))[: segment.size_bytes]):
+            for base in rows["base_offset"][rows["last_offset"] >= offset][:1].tolist():
+                return int(base)
+    return offset
 
 
 def _newest_snapshot(fs: FileSystem, log_path: str, start: int, end: int) -> tuple[int, list[ProducerEntry]] | None:
