@@ -1,6 +1,6 @@
 """The ``SkimpyOffsetMap``: key hash -> highest offset, 24 bytes a slot, linear probing (Kafka 4.3.0: ``SkimpyOffsetMap``).
 
-A map starts small, doubles while it may, and takes ``slots * load_factor`` keys at most. Slots are a power of two; a key's first slot
+A map takes ``slots * load_factor`` keys at most. Slots are a power of two; a key's first slot
 is the low half of its hash. Kafka hashes by MD5, this map by XXH3-128; either way two keys share a hash once in 2^128 pairs.
 """
 
@@ -14,9 +14,9 @@ from compaction.kernels.native import prefetch
 from compaction.kernels.tables import ENTRY_BYTES, ENTRY_WORDS, MARK_SHIFT
 
 _AHEAD = 12
-_FIRST_SLOTS = 1 << 12
-#: below the size limit a table doubles at this load, where probing is still short
-_GROWTH_LOAD = 0.6
+_FEWEST_SLOTS = 4
+#: a table is made large enough, if it may, that all expected keys load it no more than this: probing stays short
+_GOOD_LOAD = 0.6
 
 
 @njit(cache=True, nogil=True)
@@ -44,18 +44,6 @@ def _put(table, entries):  # type: ignore[no-untyped-def]
                 break
             slot = (slot + np.uint64(1)) & mask
     return added
-
-
-@njit(cache=True, nogil=True)
-def _rehash(table, bigger):  # type: ignore[no-untyped-def]
-    """Move all entries of ``table`` into the empty, larger ``bigger``."""
-    mask = np.uint64(len(bigger) - 1)
-    for i in range(len(table)):
-        if table[i, 2] != 0:
-            slot = table[i, 0] & mask
-            while bigger[slot, 2] != 0:
-                slot = (slot + np.uint64(1)) & mask
-            bigger[slot, 0], bigger[slot, 1], bigger[slot, 2] = table[i, 0], table[i, 1], table[i, 2]
 
 
 @njit(cache=True, nogil=True)
@@ -105,18 +93,40 @@ def by_shard(entries: NDArray[np.uint64], shards: int) -> tuple[NDArray[np.uint6
     return _partition(entries, np.uint64(shards), starts), starts
 
 
+class _Arena:
+    """The memory of this process's maps, kept from one map to the next: fresh pages are what costs most about a large table."""
+
+    def __init__(self) -> None:
+        self._memory = np.empty((0, ENTRY_WORDS), np.uint64)
+
+    def table(self, slots: int) -> NDArray[np.uint64]:
+        """An empty table; the one given before must not be used any more."""
+        if slots > len(self._memory):
+            self._memory = np.zeros((slots, ENTRY_WORDS), np.uint64)
+            return self._memory
+        table = self._memory[:slots]
+        table[:, 2] = 0
+        return table
+
+
+_ARENA = _Arena()
+
+
 class SkimpyOffsetMap:
-    """Key hash -> highest offset in at most ``buffer_bytes`` of memory.
+    """Key hash -> highest offset in at most ``buffer_bytes`` of memory. Only the map made last in a process may be used.
 
     :param buffer_bytes: bound on the slots' memory (``log.cleaner.dedupe.buffer.size``)
     :param load_factor: share of the slots that may fill up (``log.cleaner.io.buffer.load.factor``)
+    :param expected_keys: at most so many keys will come; fewer slots than ``buffer_bytes`` would give are enough for them
     """
 
-    def __init__(self, buffer_bytes: int, load_factor: float) -> None:
-        slots = max(2, buffer_bytes // ENTRY_BYTES)
-        self._max_slots = 1 << (slots.bit_length() - 1)
-        self._load_factor = load_factor
-        self._table = np.zeros((min(_FIRST_SLOTS, self._max_slots), ENTRY_WORDS), np.uint64)
+    def __init__(self, buffer_bytes: int, load_factor: float, expected_keys: int) -> None:
+        most = max(2, buffer_bytes // ENTRY_BYTES)
+        slots = 1 << (most.bit_length() - 1)
+        while slots > _FEWEST_SLOTS and (slots >> 1) * min(_GOOD_LOAD, load_factor) >= expected_keys:
+            slots >>= 1
+        self._table = _ARENA.table(slots)
+        self._capacity = min(int(slots * load_factor), slots - 1)
         self._used = 0
 
     def __len__(self) -> int:
@@ -129,24 +139,14 @@ class SkimpyOffsetMap:
         return self._table
 
     def room(self) -> int:
-        """Keys that surely still fit, after growing as far as allowed."""
-        return max(0, min(int(self._max_slots * self._load_factor), self._max_slots - 1) - self._used)
+        """Keys that surely still fit."""
+        return self._capacity - self._used
 
     def put(self, entries: NDArray[np.uint64]) -> None:
         """Take uint64[n, 3] ``entries``; for a key seen before the higher offset stays. ``n`` must not exceed ``room()``."""
         if len(entries) > self.room():
             raise ValueError(f"{len(entries)} entries do not fit into a map with room for {self.room()}")
-        self._reserve(self._used + len(entries))
         self._used += _put(self._table, entries)
-
-    def _reserve(self, keys: int) -> None:
-        slots = len(self._table)
-        while slots < self._max_slots and keys > slots * _GROWTH_LOAD:
-            slots *= 2
-        if slots > len(self._table):
-            bigger = np.zeros((slots, ENTRY_WORDS), np.uint64)
-            _rehash(self._table, bigger)
-            self._table = bigger
 
     def beaten(self, asks: NDArray[np.uint64]) -> NDArray[np.bool_]:
         """bool[n]: for each of uint64[n, 3] ``asks``, whether a higher offset is held for its key."""
@@ -154,5 +154,5 @@ class SkimpyOffsetMap:
 
     def clear(self) -> None:
         """Forget all keys, keep the memory."""
-        self._table[:] = 0
+        self._table[:, 2] = 0
         self._used = 0

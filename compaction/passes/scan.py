@@ -37,8 +37,9 @@ def scan_slices(
     A slice that cannot be read gives a summary with an error; its log's entries are then of no use, which is the caller's to see.
     """
     for log, of_log in groupby(slices, key=lambda part: part.log):
-        scan = _LogScan(logs[log], settings)
-        for part in of_log:
+        parts = list(of_log)
+        scan = _LogScan(logs[log], settings, _record_bound(parts, logs[log].first_dirty_offset))
+        for part in parts:
             yield (log, SUMMARY), [scan.slice(part)]
             for shard, packed in scan.overflow():
                 yield (log, shard), [packed]
@@ -46,12 +47,17 @@ def scan_slices(
             yield (log, shard), [packed]
 
 
+def _record_bound(parts: Iterable[Slice], first_dirty_offset: int) -> int:
+    """At most how many records of the dirty section the slices hold."""
+    return sum(max(0, part.end_offset - max(part.first_offset, first_dirty_offset)) for part in parts)
+
+
 class _LogScan:
     """Entries and asks of one log gathered over the slices of one task."""
 
-    def __init__(self, log: ScanLog, settings: ScanSettings) -> None:
+    def __init__(self, log: ScanLog, settings: ScanSettings, record_bound: int) -> None:
         self._log = log
-        self._map = SkimpyOffsetMap(settings.map_bytes, settings.load_factor)
+        self._map = SkimpyOffsetMap(settings.map_bytes, settings.load_factor, record_bound)
         self._asks: list[NDArray[np.uint64]] = []
         self._full: list[tuple[int, bytes]] = []
         self._entries = np.empty((_ENTRIES, ENTRY_WORDS), np.uint64)

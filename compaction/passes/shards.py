@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 from compaction.kernels.offset_map import SkimpyOffsetMap
 from compaction.kernels.tables import CANDIDATE, ENTRY_BYTES, ENTRY_WORDS, MARK_SHIFT, TOMBSTONE
 
+#: shards are probed once and small: a load that keeps probing short
+_LOAD = 0.7
+
 
 def merge_lists(left: list[bytes], right: list[bytes]) -> list[bytes]:
     """Join the packed parts of one key: the ``reduceByKey`` of both shuffles. No bytes are copied."""
@@ -22,24 +25,25 @@ def resolve_shard(packed: Sequence[bytes], first_dirty_offset: int, load_factor:
 
     The marks are, in no order: of the dirty section every record that the map keeps; of the clean section every record that goes
     (``CANDIDATE`` set: a higher offset is mapped, or it has no key) and every tombstone that stays.
+
+    :param packed: parts of uint64[n, 3], each either all map entries or all asks
     """
-    entries = np.concatenate([np.frombuffer(part, np.uint64).reshape(-1, ENTRY_WORDS) for part in packed])
-    ask = (entries[:, 2] & np.uint64(CANDIDATE)) != 0
-    asks = entries[ask] if ask.any() else entries[:0]
-    mapped = entries[~ask] if len(asks) else entries
-    shard = SkimpyOffsetMap(_table_bytes(len(mapped), load_factor), load_factor)
-    shard.put(mapped)
+    parts = [np.frombuffer(part, np.uint64).reshape(-1, ENTRY_WORDS) for part in packed]
+    asks = [part for part in parts if part[0, 2] & np.uint64(CANDIDATE)]
+    entries = [part for part in parts if not part[0, 2] & np.uint64(CANDIDATE)]
+    expected = sum(map(len, entries))
+    shard = SkimpyOffsetMap(_table_bytes(expected, load_factor), load_factor, expected)
+    for part in entries:
+        shard.put(part)
     slots = shard.slots[:, 2]
-    marks = slots[slots != 0]
-    if len(asks):
-        marks = np.concatenate([marks, _answers(shard, asks, first_dirty_offset)])
-    return marks, len(shard)
+    marks = [slots[slots != 0], *(_answers(shard, part, first_dirty_offset) for part in asks)]
+    return np.concatenate(marks), len(shard)
 
 
 def _table_bytes(entries: int, load_factor: float) -> int:
-    """Memory that surely takes ``entries`` keys: a power of two of slots."""
+    """Memory that surely takes ``entries`` keys, with few collisions: a power of two of slots."""
     slots = 4
-    while min(int(slots * load_factor), slots - 1) < entries:
+    while min(int(slots * min(load_factor, _LOAD)), slots - 1) < entries:
         slots *= 2
     return slots * ENTRY_BYTES
 

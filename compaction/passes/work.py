@@ -19,7 +19,8 @@ from compaction.cleaning.txn_tables import KEYLESS_ROW, AbortedSpans
 
 @dataclass(frozen=True)
 class Slice:
-    """The batches in bytes ``[start, end)`` of the segment at ``path``, of the run's log number ``log``.
+    """The batches in bytes ``[start, end)`` of the segment at ``path``, of the run's log number ``log``; their offsets lie in
+    ``[first_offset, end_offset)``.
 
     ``segment_index`` counts within the log; ``segment_mtime_ms`` decides over tombstones of magic 0 and 1.
     """
@@ -28,6 +29,7 @@ class Slice:
     segment_index: int
     path: str
     first_offset: int
+    end_offset: int
     start: int
     end: int
     segment_mtime_ms: int

@@ -12,8 +12,8 @@ from compaction.kernels.tables import ENTRY_BYTES
 T = TypeVar("T")
 
 _MIN_SLICE_BYTES = 16 << 20
-_MAX_SLICE_BYTES = 256 << 20
-_SLICES_PER_CORE = 8
+_MAX_SLICE_BYTES = 512 << 20
+_SLICES_PER_CORE = 4
 #: packed entries of a shard: what a reduce task holds, and its map's size
 _SHARD_BYTES = 32 << 20
 #: no record takes less of an uncompressed batch

@@ -32,7 +32,7 @@ from compaction.storage.slicing import cut_segment
 from compaction.storage.swap import SwapGroup
 
 #: a task's map is handed on when it has this size, so that a worker's memory stays small
-_TASK_MAP_BYTES = 64 << 20
+_TASK_MAP_BYTES = 96 << 20
 
 
 @dataclass(frozen=True)
@@ -114,9 +114,9 @@ class Round:
         for segment in plan.segments:
             base = segment.base_offset
             extent = self._fs.real_path(join(path, segment_file(base, LOG)))
-            for cut in cut_segment(self._fs, path, base, segment.size_bytes, self._sizes.slice_bytes):
-                start, end = extent.start + cut.start, extent.start + cut.end
-                made.append(Slice(log, index_of[base], extent.path, cut.first_offset, start, end, segment.mtime_ms))
+            for cut in cut_segment(self._fs, path, segment, self._sizes.slice_bytes):
+                offsets, stretch = cut[2:], (extent.start + cut.start, extent.start + cut.end)
+                made.append(Slice(log, index_of[base], extent.path, *offsets, *stretch, segment.mtime_ms))
         return made
 
     def _early_transactions(self, slices: Mapping[int, Sequence[Slice]]) -> dict[int, AbortedSpans]:

@@ -5,6 +5,7 @@ Works the same under ``spark-submit`` and as a plain Python program, where a loc
 | setting | value when the user gave none | why |
 | --- | --- | --- |
 | ``spark.shuffle.compress`` | ``false`` | hashes and offsets do not compress |
+| ``spark.shuffle.file.buffer``, ``spark.buffer.size`` | 1 MiB | few and large values are shuffled |
 | ``spark.python.worker.reuse`` | ``true`` | a fresh worker loads the kernels again |
 | ``spark.sql.execution.arrow.pyspark.enabled`` | ``true`` | rows to and from Python in columns |
 | ``spark.log.level`` | ``ERROR`` | the job speaks for itself; a taken UI port is no news |
@@ -38,6 +39,8 @@ _LOG_CONFIGURATION = "-Dlog4j2.configurationFile"
 DEFAULTS: Mapping[str, str] = MappingProxyType(
     {
         "spark.shuffle.compress": "false",
+        "spark.shuffle.file.buffer": "1m",
+        "spark.buffer.size": "1048576",
         "spark.python.worker.reuse": "true",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.log.level": "ERROR",

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
+from compaction.cleaning.model import Segment
 from compaction.errors import StorageError
 from compaction.formats.indexes import read_offset_index
 from compaction.kernels.batches import HEADER_SIZE, scan_batches
@@ -18,26 +20,28 @@ _MAX_BOUNDARY_BATCH = 16 << 20
 
 
 class Stretch(NamedTuple):
-    """Bytes ``[start, end)`` of a segment's log file; its batches have offsets from ``first_offset`` on."""
+    """Bytes ``[start, end)`` of a segment's log file; its batches have offsets in ``[first_offset, end_offset)``."""
 
     start: int
     end: int
     first_offset: int
+    end_offset: int
 
 
 def cut_segment(
-    fs: FileSystem, log_path: str, base_offset: int, size_bytes: int, target_bytes: int
+    fs: FileSystem, log_path: str, segment: Segment, target_bytes: int
 ) -> tuple[Stretch, ...]:
     """The stretches of one segment, of about ``target_bytes`` each, in order; one where the index gives no boundary.
 
     An index entry names a batch by its last offset and its position. It is believed only if a batch with that last offset and a
     right checksum lies there, so that a stale or damaged index costs parallelism, never a record.
     """
+    base_offset, size_bytes = segment.base_offset, segment.size_bytes
     cuts = [(0, base_offset)]
     if size_bytes > target_bytes + target_bytes // 2:
         cuts += _boundaries(fs, log_path, base_offset, size_bytes, target_bytes)
-    ends = [start for start, _ in cuts[1:]] + [size_bytes]
-    return tuple(Stretch(start, end, first) for (start, first), end in zip(cuts, ends, strict=True))
+    cuts.append((size_bytes, segment.next_offset))
+    return tuple(Stretch(start, end, first, last) for (start, first), (end, last) in pairwise(cuts))
 
 
 def _boundaries(
