@@ -205,7 +205,8 @@ def _survivors(data, start, end, row, verdict, marks, mark_at, limits, kept, cou
 def _put_records(out, w, data, kept, n, row, base_offset, base_ts, records_ts):  # type: ignore[no-untyped-def]
     """Write the first ``n`` of ``kept`` at ``out[w:]``; ``records_ts`` is the old base timestamp (LogAppendTime: of every record).
     ``(position after them, max timestamp, error)``."""
-    append_time = row.attributes & LOG_APPEND_TIME_BIT != 0
+    # messages of magic 1 were given their append time when they were decoded; those of magic 0 within them have none
+    append_time = row.magic == 2 and row.attributes & LOG_APPEND_TIME_BIT != 0
     max_ts = np.int64(-1)
     offset_shift = row.base_offset - base_offset
     run_start, run_stop = np.int64(0), np.int64(0)
@@ -233,7 +234,7 @@ def _rewrite_batch(out, w, data, row, kept, n, horizon_ms, out_row):  # type: ig
     """Write a batch of the ``n`` kept records at ``out[w:]``; ``horizon_ms`` is its new delete horizon, -1 for none. The position after
     it and an error. A batch to be compressed is left without CRC and with the size of its plain form."""
     append_time = row.attributes & LOG_APPEND_TIME_BIT != 0
-    records_ts = row.max_timestamp if append_time else row.base_timestamp
+    records_ts = row.max_timestamp if append_time and row.magic == 2 else row.base_timestamp
     attributes = row.attributes & (7 | _TYPE_AND_TXN_BITS | HORIZON_BIT)
     base_ts = row.base_timestamp
     if row.magic < 2:
@@ -244,7 +245,7 @@ def _rewrite_batch(out, w, data, row, kept, n, horizon_ms, out_row):  # type: ig
         attributes |= HORIZON_BIT
         base_ts = horizon_ms
     elif attributes & HORIZON_BIT == 0:
-        base_ts = records_ts if append_time else records_ts + kept[0, 3]
+        base_ts = records_ts if append_time and row.magic == 2 else records_ts + kept[0, 3]
     base_offset, last_offset = row.base_offset, row.last_offset
     if row.magic < 2:
         base_offset, last_offset = row.base_offset + kept[0, 4], row.base_offset + kept[n - 1, 4]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from compaction.cleaning.model import AbortedTxn, ProducerEntry
@@ -43,10 +43,11 @@ PLAIN = Batching()
 
 @dataclass
 class LogBuilder:
-    """Appends batches at growing offsets; ``roll`` closes a segment."""
+    """Appends batches at growing offsets; ``roll`` closes a segment. ``mangle`` may change a data batch's form, not its content."""
 
     index_interval_bytes: int = 4096
     next_offset: int = 0
+    mangle: Callable[[bytes], bytes] | None = None
     closed: list[NaiveSegment] = field(default_factory=list)
     _open: SegmentWriter | None = None
     _aborted: list[AbortedTxn] = field(default_factory=list)
@@ -60,7 +61,8 @@ class LogBuilder:
         last = self.next_offset + max(len(records), 1) - 1
         like = self._like(how, sequence, last, control=False)
         placed = [NaiveRecord(self.next_offset + at, r.timestamp, r.key, r.value, r.headers) for at, r in enumerate(records)]
-        written = self._append(encode(like, placed, how.horizon_ms) if placed else encode_empty(like))
+        raw = encode(like, placed, how.horizon_ms) if placed else encode_empty(like)
+        written = self._append(raw if self.mangle is None else self.mangle(raw))
         if how.producer >= 0:
             self._note_data(how, written)
         return last
@@ -68,7 +70,7 @@ class LogBuilder:
     def marker(self, producer: int, kind: int, how: Batching = PLAIN, *, timestamp: int = 1_000, empty: bool = False) -> int:
         """Appends a control batch of one record (or of none), returns its offset."""
         offset = self.next_offset
-        how = replace(how, producer=producer, transactional=kind != LEADER_CHANGE)
+        how = replace(how, producer=producer, transactional=kind in (ABORT, COMMIT))
         like = self._like(how, -1, offset, control=True)
         record = NaiveRecord(offset, timestamp, struct.pack(">hh", 0, kind), struct.pack(">hi", 0, 0))
         self._append(encode_empty(like) if empty else encode(like, [record], how.horizon_ms))

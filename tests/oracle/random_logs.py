@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from compaction.cleaning.model import ProducerEntry
 from tests.oracle.logs import ABORT, COMMIT, LEADER_CHANGE, Batching, LogBuilder, Sent
+from tests.oracle.oddities import BAD_NAMES, GOOD_NAMES, loosen
 from tests.oracle.segments import NaiveSegment
 
 START_MS = 1_700_000_000_000
@@ -15,7 +16,8 @@ START_MS = 1_700_000_000_000
 
 @dataclass(frozen=True)
 class Flavour:
-    """What a random log holds; ``codecs`` and ``magics`` are drawn from with equal chance."""
+    """What a random log holds; ``codecs`` and ``magics`` are drawn from with equal chance, ``odd`` is the share of batches that no
+    producer of today would write."""
 
     batches: int = 60
     keys: int = 12
@@ -25,21 +27,38 @@ class Flavour:
     transactions: bool = True
     gaps: bool = True
     index_interval_bytes: int = 200
+    odd: float = 0.0
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The log as it stood when it had so many segments, the last of them active."""
+
+    segments: int
+    producers: tuple[ProducerEntry, ...]
+    last_stable_offset: int
+    end_ms: int
 
 
 @dataclass(frozen=True)
 class RandomLog:
-    """All segments (the last one is active), the producers' state, the last stable offset and the latest timestamp."""
+    """All segments (the last one is active), the producers' state, the last stable offset and the latest timestamp; and how it
+    grew, segment by segment."""
 
     segments: list[NaiveSegment]
     producers: tuple[ProducerEntry, ...]
     last_stable_offset: int
     end_ms: int
+    stages: tuple[Stage, ...] = ()
 
     def segment_bases(self) -> list[int]:
         """Where a first dirty or first uncleanable offset may lie: a base at or below the last stable offset."""
         bases = [segment.base_offset for segment in self.segments]
         return [base for base in bases if base <= self.last_stable_offset] or bases[:1]
+
+    def at(self, stage: Stage) -> RandomLog:
+        """The log as it stood then."""
+        return RandomLog(self.segments[: stage.segments], stage.producers, stage.last_stable_offset, stage.end_ms)
 
 
 def random_log(seed: int, flavour: Flavour) -> RandomLog:
@@ -53,6 +72,7 @@ class _Writer:
         self.flavour = flavour
         self.log = LogBuilder(flavour.index_interval_bytes)
         self.now_ms = START_MS
+        self.stages: list[Stage] = []
 
     def write(self) -> RandomLog:
         for _ in range(self.flavour.batches):
@@ -60,10 +80,16 @@ class _Writer:
             self._step()
             if self.log.size_bytes > 1_500 and self.rng.random() < 0.4:
                 self._roll()
+        stage = self._stage()
+        segments = self.log.build(self.now_ms)
+        return RandomLog(segments, stage.producers, stage.last_stable_offset, stage.end_ms, (*self.stages, stage))
+
+    def _stage(self) -> Stage:
         last_stable = min(self.log.open_txns.values(), default=self.log.next_offset)
-        return RandomLog(self.log.build(self.now_ms), self.log.producers(), last_stable, self.now_ms)
+        return Stage(len(self.log.closed) + 1, self.log.producers(), last_stable, self.now_ms)
 
     def _roll(self) -> None:
+        self.stages.append(self._stage())
         self.log.roll(self.now_ms)
         if self.flavour.gaps and self.rng.random() < 0.3:
             self.log.skip(self.rng.randrange(5))
@@ -72,12 +98,17 @@ class _Writer:
         draw = self.rng.random()
         if self.flavour.gaps and draw < 0.05:
             self.log.skip(self.rng.randrange(1, 20))
+        self.odd = self.rng.random() < self.flavour.odd
+        self.log.mangle = (lambda raw: loosen(raw, self.rng)) if self.odd and self.rng.random() < 0.5 else None
         magic = self.rng.choice(self.flavour.magics)
-        if magic < 2:
+        if self.odd and self.rng.random() < 0.3:
+            self._odd_batch()
+        elif magic < 2:
             # zstd came after the legacy formats
             codec = self.rng.choice([codec for codec in self.flavour.codecs if codec != 4] or [0])
             append_ms = self.now_ms if self.rng.random() < 0.2 else None
-            self.log.legacy(self._records(keyed=True), magic, codec, log_append_ms=append_ms)
+            inner = 1 - magic if self.odd else magic
+            self.log.legacy(self._records(keyed=True), magic, codec, log_append_ms=append_ms, inner_magic=inner)
         elif self.flavour.transactions and draw < 0.3:
             self._control()
         else:
@@ -92,6 +123,23 @@ class _Writer:
         how = Batching(epoch=self.log.epoch_of(producer) + (self.rng.random() < 0.3))
         kind = self.rng.choice([ABORT, COMMIT])
         self.log.marker(producer, kind, how, timestamp=self.now_ms)
+
+    def _odd_batch(self) -> None:
+        rng = self.rng
+        producer = rng.randrange(max(self.flavour.producers, 1))
+        epoch = self.log.epoch_of(producer)
+        horizon = Batching(epoch=epoch, horizon_ms=self.now_ms + rng.randrange(-2_000, 10_000))
+        kind = rng.randrange(5)
+        if kind == 0:
+            self.log.marker(-1, rng.choice((6, 7, 300, -1, -3)), timestamp=self.now_ms)
+        elif kind == 1 and self.flavour.transactions:
+            self.log.marker(producer, rng.choice((ABORT, COMMIT)), Batching(epoch=epoch), empty=True)
+        elif kind == 2 and self.flavour.transactions:
+            self.log.marker(producer, rng.choice((ABORT, COMMIT)), horizon, timestamp=self.now_ms)
+        elif kind == 3 and self.flavour.producers:
+            self.log.batch([], Batching(producer=producer, epoch=epoch, transactional=producer in self.log.open_txns))
+        else:
+            self.log.batch(self._records(keyed=True), replace(horizon, codec=rng.choice(self.flavour.codecs)))
 
     def _data(self) -> None:
         producer = self.rng.randrange(-2, self.flavour.producers) if self.flavour.producers else -1
@@ -122,5 +170,6 @@ class _Writer:
         value = None if rng.random() < 0.15 else rng.randbytes(rng.randrange(60))
         headers: tuple[tuple[bytes, bytes | None], ...] = ()
         if rng.random() < 0.2:
-            headers = ((b"h", None), ("é".encode(), rng.randbytes(3)))
+            names = (*BAD_NAMES, *GOOD_NAMES) if self.odd else ("é".encode(),)
+            headers = ((b"h", None), (rng.choice(names), rng.randbytes(3)))
         return Sent(key_or_none, value, self.now_ms - rng.randrange(3_000), headers)

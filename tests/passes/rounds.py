@@ -30,11 +30,16 @@ class Case:
     name: str
     segments: Sequence[NaiveSegment]
     producers: tuple[ProducerEntry, ...]
+    last_stable_offset: int
     config: NaiveConfig
     checkpoint: int
-    now_ms: int
     ended: bool = False
     extra: Mapping[str, str] = field(default_factory=dict)
+
+    def end_offset(self) -> int:
+        """The base of the segment that holds the first offset that may not be cleaned."""
+        bound = max(self.checkpoint, min(self.last_stable_offset, self.segments[-1].base_offset))
+        return max(segment.base_offset for segment in self.segments if segment.base_offset <= bound)
 
     @property
     def topic_config(self) -> dict[str, str]:
@@ -74,13 +79,10 @@ def _judge(log_dir: Path, case: Case, now_ms: int, report: LogReport, checkpoint
     path = log_dir / f"{case.name}-0"
     for left in path.glob("*.deleted"):
         left.unlink()
-    first, end = report.first_dirty_offset, report.end_offset
     if report.status is LogStatus.SKIPPED:
         yield from _untouched(path, case)
         return
-    if first is None or end is None:
-        first, end = case.checkpoint, case.segments[-1].base_offset
-    round_ = NaiveRound(first, end, now_ms, case.segments[0].base_offset, case.producers)
+    round_ = NaiveRound(case.checkpoint, case.end_offset(), now_ms, case.segments[0].base_offset, case.producers)
     try:
         expected = clean_log_naively(case.segments, case.config, round_)
     except KafkaRefuses as refusal:
@@ -111,6 +113,7 @@ def _compare(path: Path, case: Case, expected: NaiveResult, report: LogReport) -
     for mine, theirs in zip(ours, naive, strict=True):
         yield from _compare_segment(mine, theirs)
     figures = {
+        "first_dirty_offset": case.checkpoint,
         "end_offset": expected.end_offset,
         "records_before": expected.stats.messages_read,
         "records_after": expected.stats.messages_written,

@@ -1,0 +1,78 @@
+"""What no producer of today writes but Kafka reads: records in other than the shortest form, header names that are no text."""
+
+from __future__ import annotations
+
+import random
+import struct
+
+import google_crc32c
+
+from tests.oracle import compression
+from tests.oracle.records import HEADER, varint
+
+#: names that are no UTF-8: alone, cut off, overlong, surrogates; and one that is
+BAD_NAMES = (b"\xff", b"a\xc3", b"\xe2\x82", b"\xf0\x9f\x98", b"\xc3\x28", b"\xed\xa0\x80", b"\x80\x81", b"\xc0\xaf", b"\xf4\x90\x80\x80")
+GOOD_NAMES = (b"", "é".encode(), "😀".encode(), b"\xef\xbf\xbd")
+
+_CRC_FROM = 21
+
+
+def loosen(raw: bytes, rng: random.Random) -> bytes:
+    """The same batch of magic 2 with padded varints and with attributes in its records."""
+    fields = HEADER.unpack_from(raw)
+    codec, count = fields[5] & 7, fields[12]
+    if not count:
+        return raw
+    body = _Loosener(compression.decompress(codec, raw[HEADER.size :]), rng).records(count)
+    counted = raw[_CRC_FROM : HEADER.size] + compression.compress(codec, body)
+    crc = struct.pack(">I", google_crc32c.value(counted))
+    return raw[:8] + struct.pack(">i", 9 + len(counted)) + raw[12:17] + crc + counted
+
+
+def padded(value: int, size: int) -> bytes:
+    """A zig-zag varint of at least ``size`` bytes."""
+    shortest = varint(value)
+    more = size - len(shortest)
+    if more <= 0:
+        return shortest
+    return shortest[:-1] + bytes([shortest[-1] | 0x80]) + b"\x80" * (more - 1) + b"\0"
+
+
+class _Loosener:
+    def __init__(self, data: bytes, rng: random.Random) -> None:
+        self.data = data
+        self.rng = rng
+        self.at = 0
+
+    def records(self, count: int) -> bytes:
+        return b"".join(self._record() for _ in range(count))
+
+    def _record(self) -> bytes:
+        self._take()
+        self.at += 1
+        body = bytes([self.rng.choice((0, 0, 0x55, 0xFF))])
+        body += self._varint(10) + self._varint(5) + self._sized() + self._sized()
+        headers = self._take()
+        body += self._padded(headers, 5) + b"".join(self._sized() for _ in range(2 * headers))
+        return self._padded(len(body), 5) + body
+
+    def _take(self) -> int:
+        value = shift = 0
+        while True:
+            byte = self.data[self.at]
+            self.at += 1
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return (value >> 1) ^ -(value & 1)
+
+    def _varint(self, longest: int) -> bytes:
+        return self._padded(self._take(), longest)
+
+    def _sized(self) -> bytes:
+        size = self._take()
+        start, self.at = self.at, self.at + max(size, 0)
+        return self._padded(size if size >= 0 else self.rng.choice((-1, -1, -7)), 5) + self.data[start : self.at]
+
+    def _padded(self, value: int, longest: int) -> bytes:
+        return padded(value, self.rng.choice((0, 0, 2, 3, longest)))
