@@ -30,7 +30,7 @@ SCHEMA_VERSION = 1
 
 
 class LogStatus(str, enum.Enum):
-    """What became of one log; of a dry run, what would have."""
+    """What became of one log; of a dry run, what would have. The delete policy alone cleans a log that loses segments."""
 
     CLEANED = "cleaned"
     SKIPPED = "skipped"
@@ -51,7 +51,8 @@ class LogReport:
 
     ``reason`` says why it was cleaned, skipped or failed; a failure's has file and position. Offsets are ``None`` where it did
     not come to them; ``end_offset`` is exclusive. ``keys`` counts the distinct keys of the dirty section. ``expired_*`` is what
-    the delete policy took before.
+    the delete policy took before. Where nothing but the delete policy was asked for, the offsets are those that went, bytes and
+    segments those of the whole log, and records are not counted.
     """
 
     topic: str
@@ -187,7 +188,7 @@ def _table(report: RunReport) -> Table:
         table.add_row(
             Text(log.name),
             Text(log.status.value, style=styles[log.status]),
-            f"{log.records_before} -> {log.records_after}" if worked else "",
+            f"{log.records_before} -> {log.records_after}" if worked and log.records_before else "",
             f"{_size(log.bytes_before)} -> {_size(log.bytes_after)}" if worked else "",
             f"{log.segments_before} -> {log.segments_after}" if worked else "",
             Text(why),
@@ -198,10 +199,10 @@ def _table(report: RunReport) -> Table:
 def _left(log: LogReport) -> str:
     if log.status is not LogStatus.CLEANED:
         return ""
-    records = f"{log.records_before} -> {log.records_after} records"
+    records = f"{log.records_before} -> {log.records_after} records, " if log.records_before else ""
     sizes = f"{_size(log.bytes_before)} -> {_size(log.bytes_after)}"
     segments = f"{log.segments_before} -> {log.segments_after} segments"
-    return f"[{log.first_dirty_offset}, {log.end_offset}): {records}, {sizes}, {segments}"
+    return f"[{log.first_dirty_offset}, {log.end_offset}): {records}{sizes}, {segments}"
 
 
 def _went(log: LogReport) -> str:

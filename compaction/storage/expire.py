@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from compaction.cleaning.expiry import ExpiryPlan
 from compaction.cleaning.model import ProducerEntry
 from compaction.errors import CorruptLogError
 from compaction.formats.checkpoints import EpochEntry, format_leader_epochs, parse_leader_epochs
@@ -23,6 +24,19 @@ from compaction.storage.durable import replace_file
 from compaction.storage.filesystem import FileSystem, join
 from compaction.storage.segments import segment_bases
 from compaction.storage.swap import mark_deleted
+
+
+def carry_out_expiry(fs: FileSystem, location: LogLocation, plan: ExpiryPlan) -> None:
+    """Do to a log what ``plan`` says; nothing where it removes nothing. Errors as for :func:`expire_segments`."""
+    if plan.removals:
+        expire_segments(
+            fs,
+            location,
+            [removal.segment.base_offset for removal in plan.removals],
+            log_start_offset=plan.new_log_start_offset,
+            log_end_offset=plan.view.log_end_offset,
+            producers=plan.view.producers,
+        )
 
 
 def expire_segments(

@@ -32,6 +32,11 @@ class OverlayFileSystem:
         #: path -> the file now; ``None``: removed
         self._changed: dict[str, _Node | None] = {}
 
+    @property
+    def changed(self) -> bool:
+        """Whether anything was written, renamed or removed."""
+        return bool(self._changed)
+
     def listdir(self, path: str) -> list[str]:
         names = set(self._base.listdir(path)) if self._base.stat(path) is not None else set()
         for changed, node in self._changed.items():

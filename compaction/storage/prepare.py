@@ -1,37 +1,44 @@
 """From log directories to plans: lock, recover, read, plan. What is wrong with one log stays with that log.
 
-A dry run, and a run into another place, see everything through an overlay that keeps every change in memory: the same steps run, and the
-log directories stay untouched.
+A dry run, and a run into another place, see everything through an overlay that keeps every change in memory: the same steps are
+taken, and the log directories stay untouched.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from typing import Generic, NamedTuple, TypeVar
 
-from compaction.cleaning.plan import LogPlan, plan_log
-from compaction.config import Resolver, TopicConfig
+from compaction.cleaning.model import LogView
+from compaction.config import TopicConfig
 from compaction.errors import CompactionError, LogError
 from compaction.request import CompactionRequest
 from compaction.storage.checkpoint_store import Checkpoints, read_checkpoints
 from compaction.storage.discover import LogLocation, Selector, discover
 from compaction.storage.filesystem import FileSystem
 from compaction.storage.lock import LogDirLock, require_unlocked
-from compaction.storage.metadata import read_metadata
+from compaction.storage.overlay import OverlayFileSystem
 from compaction.storage.read_log import ReadOptions, read_log
-from compaction.storage.recover import recover_log
-from compaction.storage.split import split_segment
+from compaction.storage.recover import RecoveryReport, recover_log
+from compaction.storage.segments import segment_bases
+from compaction.storage.settings import Settings, read_settings
+
+Plan = TypeVar("Plan")
+
+#: from here on it pays to have logs read by many processes: one reads about a thousand segments a second
+MANY_SEGMENTS = 8_000
 
 
 @dataclass(frozen=True)
-class Prepared:
-    """One log, ready to be worked on: its plan, or what is wrong with it. ``notes`` say what recovery did."""
+class Prepared(Generic[Plan]):
+    """One log, ready to be worked on: its plan, or what is wrong with it."""
 
     location: LogLocation
-    plan: LogPlan | None = None
+    plan: Plan | None = None
+    settings: Settings = field(default_factory=Settings)
     error: CompactionError | None = None
-    notes: tuple[str, ...] = field(default=())
 
 
 @contextmanager
@@ -49,53 +56,100 @@ def locked(log_dirs: Sequence[str], *, write: bool) -> Iterator[None]:
         yield
 
 
-def prepare(fs: FileSystem, request: CompactionRequest) -> tuple[Prepared, ...]:
-    """Recover, read and plan all logs that the request asks for, in the order of directories, topics and partitions."""
-    locations = discover(fs, request.log_dirs, Selector(request.topics, request.partitions))
-    resolvers = {
-        log_dir: request.resolver.with_metadata(*read_metadata(fs, log_dir))
-        for log_dir in {location.log_dir for location in locations}
-    }
-    recovered = [_recover(fs, location, resolvers[location.log_dir]) for location in locations]
-    checkpoints = {log_dir: read_checkpoints(fs, log_dir) for log_dir in resolvers}
-    return tuple(
-        found if found.error else _plan(fs, found, checkpoints[found.location.log_dir], config, request)
-        for found, config in recovered
-    )
+class LogTask(NamedTuple):
+    """One log to be looked at: read-only, by any process that sees the files."""
+
+    location: LogLocation
+    settings: Settings
+    checkpoints: Checkpoints
+    now_ms: int
 
 
-def _recover(fs: FileSystem, location: LogLocation, resolver: Resolver) -> tuple[Prepared, TopicConfig]:
-    config = resolver.topic(location.topic_partition.topic)
-    try:
-        report = recover_log(fs, location, index_interval_bytes=config.index_interval_bytes)
-    except LogError as error:
-        return Prepared(location, error=error), config
-    return Prepared(location, notes=tuple(report.actions)), config
+#: looks at many logs at once, in order; see :func:`look`
+LookAhead = Callable[[Sequence[LogTask]], "list[LogView | CompactionError | None]"]
 
 
-def _plan(
-    fs: FileSystem, found: Prepared, checkpoints: Checkpoints, config: TopicConfig, request: CompactionRequest
-) -> Prepared:
-    location = found.location
-    options = ReadOptions(request.as_of_ms, request.resolver.broker().producer_id_expiration_ms)
-    try:
-        plan = _plan_once(fs, location, checkpoints, config, request, options)
-        if plan.overflowed:
-            for segment in plan.overflowed:
-                split_segment(fs, location.path, segment, config.index_interval_bytes)
-            plan = _plan_once(fs, location, checkpoints, config, request, options)
-    except LogError as error:
-        return Prepared(location, error=error, notes=found.notes)
-    return Prepared(location, plan=plan, notes=found.notes)
+def look(base: FileSystem, log: LogTask) -> LogView | CompactionError | None:
+    """One log as it is, what is wrong with it, or ``None`` where something has to be recovered first. Writes nothing."""
+    overlay = OverlayFileSystem(base)
+    recovered = _recover(overlay, log.location, log.settings)
+    if overlay.changed:
+        return None
+    return recovered.error or _read(overlay, recovered, log.checkpoints, log.now_ms)
 
 
-def _plan_once(
+def prepare(
     fs: FileSystem,
-    location: LogLocation,
-    checkpoints: Checkpoints,
-    config: TopicConfig,
     request: CompactionRequest,
-    options: ReadOptions,
-) -> LogPlan:
-    view = read_log(fs, location, checkpoints, options)
-    return plan_log(view, config, now_ms=request.as_of_ms, include_active=request.include_active)
+    plan_for: Callable[[LogView, TopicConfig], Plan],
+    look_ahead: LookAhead | None = None,
+) -> tuple[Prepared[Plan], ...]:
+    """Recover, read and plan all logs that the request asks for, in the order of directories, topics and partitions.
+
+    :param look_ahead: used where there are very many segments
+    :raises ConfigError: the call's own settings contradict each other; nothing was touched
+    """
+    locations = discover(fs, request.log_dirs, Selector(request.topics, request.partitions))
+    settings = dict(zip(locations, read_settings(fs, locations, request.resolver), strict=True))
+    seen = _look_ahead(fs, settings, request.as_of_ms, look_ahead)
+    recovered = [_recover(fs, log, settings[log]) for log in locations if seen.get(log) is None]
+    checkpoints = _checkpoints(fs, locations)
+    for log in recovered:
+        seen[log.location] = log.error or _read(fs, log, checkpoints[log.location.log_dir], request.as_of_ms)
+
+    def plan(location: LogLocation) -> Prepared[Plan]:
+        configured, view = settings[location], seen[location]
+        if isinstance(configured, CompactionError):
+            return Prepared(location, error=configured)
+        if not isinstance(view, LogView):
+            return Prepared(location, settings=configured, error=view)
+        return Prepared(location, plan_for(view, configured.topic), configured)
+
+    return tuple(plan(location) for location in locations)
+
+
+def _look_ahead(
+    fs: FileSystem,
+    logs: Mapping[LogLocation, Settings | CompactionError],
+    now_ms: int,
+    look_ahead: LookAhead | None,
+) -> dict[LogLocation, LogView | CompactionError | None]:
+    """What others found of logs that are many; nothing where they are few."""
+    if look_ahead is None or sum(len(segment_bases(fs, log.path)) for log in logs) < MANY_SEGMENTS:
+        return {}
+    checkpoints = _checkpoints(fs, logs)
+    tasks = [
+        LogTask(log, configured, checkpoints[log.log_dir], now_ms)
+        for log, configured in logs.items()
+        if isinstance(configured, Settings)
+    ]
+    return dict(zip([task.location for task in tasks], look_ahead(tasks), strict=True))
+
+
+def _checkpoints(fs: FileSystem, locations: Iterable[LogLocation]) -> dict[str, Checkpoints]:
+    return {log_dir: read_checkpoints(fs, log_dir) for log_dir in {location.log_dir for location in locations}}
+
+
+class _Recovered(NamedTuple):
+    location: LogLocation
+    settings: Settings = Settings()
+    report: RecoveryReport = RecoveryReport()
+    error: CompactionError | None = None
+
+
+def _recover(fs: FileSystem, location: LogLocation, settings: Settings | CompactionError) -> _Recovered:
+    if isinstance(settings, CompactionError):
+        return _Recovered(location, error=settings)
+    try:
+        report = recover_log(fs, location, index_interval_bytes=settings.topic.index_interval_bytes)
+    except LogError as error:
+        return _Recovered(location, settings, error=error)
+    return _Recovered(location, settings, report)
+
+
+def _read(fs: FileSystem, log: _Recovered, checkpoints: Checkpoints, now_ms: int) -> LogView | CompactionError:
+    options = ReadOptions(now_ms, log.settings.broker.producer_id_expiration_ms)
+    try:
+        return read_log(fs, log.location, checkpoints, options, without_producers=log.report.without_producers)
+    except LogError as error:
+        return error

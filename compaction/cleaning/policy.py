@@ -1,0 +1,33 @@
+"""What ``cleanup.policy`` does to one log in one run: deletion first, then compaction of what is left.
+
+The rule: a log whose policy holds both ``compact`` and ``delete`` loses its expired segments, and what is compacted is planned
+on the log as it is afterwards. A log that is only compacted keeps segments below its log start; ``plan_expiry`` takes those.
+
+Difference to Kafka 4.3.0: a broker's cleaner thread compacts first and deletes then (``LogCleaner.cleanFilthiestLog``), over
+and over; in a single run deletion goes first, so that nothing is rewritten only to be deleted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from compaction.cleaning.expiry import ExpiryPlan, plan_expiry
+from compaction.cleaning.model import LogView
+from compaction.cleaning.plan import LogPlan, plan_log
+from compaction.config import TopicConfig
+
+
+@dataclass(frozen=True)
+class PolicyPlan:
+    """``expiry`` is ``None`` where the policy is not both; ``compaction`` is planned on ``expiry.after`` where there is one."""
+
+    compaction: LogPlan
+    expiry: ExpiryPlan | None = None
+
+
+def plan_policy(view: LogView, config: TopicConfig, *, now_ms: int, include_active: bool = False) -> PolicyPlan:
+    """What a compaction run does to one log; parameters as for ``plan_log``."""
+    if not (config.cleanup_compact and config.cleanup_delete):
+        return PolicyPlan(plan_log(view, config, now_ms=now_ms, include_active=include_active))
+    expiry = plan_expiry(view, config, now_ms=now_ms)
+    return PolicyPlan(plan_log(expiry.after, config, now_ms=now_ms, include_active=include_active), expiry)

@@ -1,0 +1,79 @@
+"""The delete policy as a job: prepare, move files, report. One log's failure never stops another.
+
+Only the driver moves files, and it only renames them; Spark takes part where very many segments have to be read.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from pyspark.sql import SparkSession
+
+from compaction.cleaning.expiry import ExpiryPlan, plan_expiry
+from compaction.errors import LogError
+from compaction.report import LogReport, LogStatus, RunReport
+from compaction.request import CompactionRequest
+from compaction.spark.look_ahead import look_ahead_with
+from compaction.storage.expire import carry_out_expiry
+from compaction.storage.filesystem import FileSystem, LocalFileSystem
+from compaction.storage.overlay import OverlayFileSystem
+from compaction.storage.prepare import LookAhead, Prepared, locked, prepare
+from compaction.storage.swap import remove_deleted
+
+
+def expire(session_factory: Callable[[], SparkSession], request: CompactionRequest) -> RunReport:
+    """Apply the delete policy to the logs of ``request``; a Spark session is started only for very many segments.
+
+    :raises UsageError: a log directory is locked, or the selectors match nothing
+    """
+    return expire_logs(request, look_ahead_with(session_factory))
+
+
+def expire_logs(request: CompactionRequest, look_ahead: LookAhead | None = None) -> RunReport:
+    """See ``expire``; ``look_ahead`` reads logs where they are many."""
+    started = time.monotonic()
+    fs: FileSystem = OverlayFileSystem(LocalFileSystem()) if request.dry_run else LocalFileSystem()
+    with locked(request.log_dirs, write=not request.dry_run):
+        prepared = prepare(fs, request, partial(plan_expiry, now_ms=request.as_of_ms), look_ahead)
+        reports = tuple(_finish(fs, log) for log in prepared)
+    return RunReport(uuid.uuid4().hex, request.as_of_ms, request.dry_run, reports, time.monotonic() - started)
+
+
+def _finish(fs: FileSystem, log: Prepared[ExpiryPlan]) -> LogReport:
+    """Delete what has expired of one log; its report. A dry run does the same to an overlay, in memory."""
+    name, log_dir = log.location.topic_partition, log.location.log_dir
+    started = time.monotonic()
+    failed = LogReport(name.topic, name.partition, log_dir, LogStatus.FAILED, str(log.error))
+    if log.plan is None:
+        return failed
+    try:
+        carry_out_expiry(fs, log.location, log.plan)
+        if log.plan.config.file_delete_delay_ms == 0:
+            remove_deleted(fs, log.location.path)
+    except LogError as error:
+        return replace(failed, reason=str(error))
+    return replace(expiry_report(log.plan), seconds=time.monotonic() - started)
+
+
+def expiry_report(plan: ExpiryPlan) -> LogReport:
+    """The report of one log; the bytes and segments before and after are those of the whole log, records are not counted."""
+    name = plan.view.topic_partition
+    report = LogReport(name.topic, name.partition, plan.view.log_dir, LogStatus.SKIPPED, plan.reason)
+    if not plan.removals:
+        return report
+    return replace(
+        report,
+        status=LogStatus.CLEANED,
+        first_dirty_offset=plan.view.log_start_offset,
+        end_offset=plan.new_log_start_offset,
+        bytes_before=plan.view.size_bytes,
+        bytes_after=plan.after.size_bytes,
+        segments_before=len(plan.view.segments),
+        segments_after=len(plan.after.segments),
+        expired_segments=len(plan.removals),
+        expired_bytes=plan.removed_bytes,
+    )

@@ -1,0 +1,26 @@
+"""Reads very many logs at once, as a Spark job: indexes, first and last batches, producers. Nothing is written by the tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from pyspark.sql import SparkSession
+
+from compaction.cleaning.model import LogView
+from compaction.errors import CompactionError
+from compaction.storage.filesystem import LocalFileSystem
+from compaction.storage.prepare import LogTask, LookAhead, look
+
+_TASKS_PER_CORE = 4
+
+
+def look_ahead_with(session_factory: Callable[[], SparkSession]) -> LookAhead:
+    """A ``LookAhead`` that starts the session when it is called."""
+
+    def look_ahead(tasks: Sequence[LogTask]) -> list[LogView | CompactionError | None]:
+        sc = session_factory().sparkContext
+        sc.setJobDescription(f"read {len(tasks)} logs")
+        parts = min(len(tasks), _TASKS_PER_CORE * sc.defaultParallelism)
+        return sc.parallelize(tasks, parts).map(lambda task: look(LocalFileSystem(), task)).collect()
+
+    return look_ahead
