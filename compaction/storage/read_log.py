@@ -48,16 +48,18 @@ def read_log(
     checkpoints: Checkpoints,
     options: ReadOptions,
     *,
+    segments: tuple[Segment, ...] | None = None,
     without_producers: Collection[int] = (),
 ) -> LogView:
     """The log at ``location``; to be recovered first (``recover_log``).
 
+    :param segments: as recovery found them (``RecoveryReport.segments``); read again when not given
     :param without_producers: base offsets of segments that need no replay (``RecoveryReport.without_producers``)
     :raises CorruptLogError: a checkpoint is garbled, or a segment's end is
     """
     checkpoints.require_sound()
     name = location.topic_partition
-    segments = read_segments(fs, location.path)
+    segments = read_segments(fs, location.path) if segments is None else segments
     checkpoint = checkpoints.log_starts.get(name, 0)
     log_start = max(checkpoint, segments[0].base_offset) if segments else checkpoint
     log_end = segments[-1].next_offset if segments else log_start

@@ -90,8 +90,8 @@ def rebuild_indexes(
         write_like_log(fs, log_path, base_offset, kind, data)
 
 
-def rebuild_txn_index(fs: FileSystem, log_path: str, segments: tuple[Segment, ...], base_offset: int) -> int:
-    """Write a segment's transaction index anew, from the newest snapshot before it and the batches since: entries written.
+def rebuild_txn_index(fs: FileSystem, log_path: str, segments: tuple[Segment, ...], base_offset: int) -> tuple[AbortedTxn, ...]:
+    """Write a segment's transaction index anew, from the newest snapshot before it and the batches since: its entries.
 
     Without any aborted transaction there is no file, as Kafka has it.
 
@@ -109,9 +109,9 @@ def rebuild_txn_index(fs: FileSystem, log_path: str, segments: tuple[Segment, ..
         for part in np.split(rows, control + 1):
             states.append(part, marker_at)
             done.extend(states.flush())
-    entries = [txn.index_entry() for txn in done if txn.aborted]
+    entries = tuple(txn.index_entry() for txn in done if txn.aborted)
     _write_txn_index(fs, log_path, base_offset, entries)
-    return len(entries)
+    return entries
 
 
 def look_for_producers(fs: FileSystem, log_path: str, base_offset: int) -> tuple[bool, bool]:
@@ -130,9 +130,9 @@ def write_like_log(fs: FileSystem, log_path: str, base_offset: int, kind: str, d
     replace_file(fs, join(log_path, segment_file(base_offset, kind)), data, like=log, mtime_ns=mtime_ns)
 
 
-def _write_txn_index(fs: FileSystem, log_path: str, base_offset: int, entries: list[AbortedTxn]) -> None:
+def _write_txn_index(fs: FileSystem, log_path: str, base_offset: int, entries: tuple[AbortedTxn, ...]) -> None:
     if entries:
-        data = indexes.write_txn_index(np.array(entries, indexes.TXN_ROW))
+        data = indexes.write_txn_index(np.array(list(entries), indexes.TXN_ROW))
         write_like_log(fs, log_path, base_offset, TXNINDEX, data)
     else:
         fs.unlink(join(log_path, segment_file(base_offset, TXNINDEX)))

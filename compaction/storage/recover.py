@@ -17,7 +17,7 @@ A dry run calls this with an ``OverlayFileSystem``.
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from compaction.cleaning.model import Segment
 from compaction.errors import CorruptLogError
@@ -44,17 +44,20 @@ from compaction.storage.swap import discard_unfinished, finish_group, finish_rou
 
 #: the kernel that walks headers lets other threads run
 _SCAN_THREADS = 4
+_WORTH_THREADS_BYTES = 256 * 1024 * 1024
 
 
 @dataclass
 class RecoveryReport:
     """What recovery did, a line each; none when everything was in order.
 
-    ``without_producers`` are base offsets of segments seen to hold no batch of any producer: ``read_log`` need not look again.
+    ``segments`` are the log's, ascending, and ``without_producers`` the base offsets of those seen to hold no batch of any
+    producer: ``read_log`` takes both, so as not to look again.
     """
 
     actions: list[str] = field(default_factory=list)
     torn_tail_bytes: int = 0
+    segments: tuple[Segment, ...] = ()
     without_producers: frozenset[int] = frozenset()
 
 
@@ -201,17 +204,19 @@ def _mend_segments(fs: FileSystem, path: str, interval_bytes: int, report: Recov
     for base in bases:
         active = base == bases[-1]
         state = inspect_segment(fs, path, base, active=active, index_interval_bytes=interval_bytes)
+        changed = [base]
         if state.overflows:
-            pieces = split_segment(fs, path, state.segment, interval_bytes)
+            changed = list(split_segment(fs, path, state.segment, interval_bytes))
             remove_deleted(fs, path)
-            report.actions.append(f"split the overflowing segment {base} into {len(pieces)}")
-            states.extend(inspect_segment(fs, path, piece, active=active) for piece in pieces)
-            continue
-        if state.index_problem is not None:
+            report.actions.append(f"split the overflowing segment {base} into {len(changed)}")
+        elif state.index_problem is not None:
             rebuild_indexes(fs, path, base, active=active, interval_bytes=interval_bytes)
             report.actions.append(f"rebuilt the indexes of segment {base}: {state.index_problem}")
-        report.torn_tail_bytes = state.torn_bytes
-        states.append(state)
+        else:
+            states.append(state)
+            continue
+        states.extend(inspect_segment(fs, path, each, active=active and each == changed[-1]) for each in changed)
+    report.torn_tail_bytes = states[-1].torn_bytes if states else 0
     if report.torn_tail_bytes:
         report.actions.append(f"passed over {report.torn_tail_bytes} bytes after the last whole batch")
     _mend_txn_indexes(fs, path, states, report)
@@ -221,17 +226,26 @@ def _mend_txn_indexes(fs: FileSystem, path: str, states: list[SegmentState], rep
     segments = tuple(state.segment for state in states)
     missing = {base for base in (s.base_offset for s in segments) if not _is_there(fs, path, base, TXNINDEX, "")}
     suspects = sorted(_without_clean_record(fs, path, segments) & missing) if missing else []
-    with ThreadPoolExecutor(_SCAN_THREADS) as pool:
-        looks = dict(zip(suspects, pool.map(lambda base: look_for_producers(fs, path, base), suspects), strict=True))
+    looks = dict(zip(suspects, _look_at_all(fs, path, suspects, sum(s.size_bytes for s in segments)), strict=True))
     report.without_producers = frozenset(base for base, (producers, _) in looks.items() if not producers)
-    for state in states:
+    mended = list(segments)
+    for at, state in enumerate(states):
         base = state.segment.base_offset
         if state.txn_problem is None and not looks.get(base, (False, False))[1]:
             continue
         entries = rebuild_txn_index(fs, path, segments, base)
+        mended[at] = replace(state.segment, aborted_txns=entries)
         if entries or state.txn_problem is not None:
             why = state.txn_problem or f"{TXNINDEX} is missing"
             report.actions.append(f"rebuilt the transaction index of segment {base}: {why}")
+    report.segments = tuple(mended)
+
+
+def _look_at_all(fs: FileSystem, path: str, bases: list[int], size_bytes: int) -> list[tuple[bool, bool]]:
+    if size_bytes < _WORTH_THREADS_BYTES:
+        return [look_for_producers(fs, path, base) for base in bases]
+    with ThreadPoolExecutor(_SCAN_THREADS) as pool:
+        return list(pool.map(lambda base: look_for_producers(fs, path, base), bases))
 
 
 def _without_clean_record(fs: FileSystem, path: str, segments: tuple[Segment, ...]) -> set[int]:

@@ -7,7 +7,9 @@ not count here.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +18,7 @@ from compaction.cleaning.model import AbortedTxn, Segment
 from compaction.errors import CorruptLogError
 from compaction.formats import indexes
 from compaction.formats.errors import FormatError
+from compaction.formats.fields import FieldTable
 from compaction.kernels.batches import scan_batches
 from compaction.kernels.tables import BATCH_ROW
 from compaction.names import INDEX, LOG, TIMEINDEX, TXNINDEX, parse_segment_file, segment_file
@@ -26,6 +29,13 @@ _HINT = "restore this segment from a replica or a backup"
 NO_TIMESTAMP = -1
 LONG_MAX = 2**63 - 1
 MAX_RELATIVE_OFFSET = 2**31 - 1
+#: index files up to this size are read whole
+_SMALL_BYTES = 64 * 1024
+#: per kind of index: an entry's fields, the count of its valid entries, and what says why it is not sound
+_RULES: dict[str, tuple[FieldTable[Any], Callable[[bytes], int], Callable[[bytes], None]]] = {
+    INDEX: (indexes.OFFSET_ENTRY, indexes.valid_offset_entries, indexes.check_offset_index),
+    TIMEINDEX: (indexes.TIME_ENTRY, indexes.valid_time_entries, indexes.check_time_index),
+}
 
 
 @dataclass(frozen=True)
@@ -82,8 +92,8 @@ def inspect_segment(
         base_offset=base_offset,
         size_bytes=tail.scan.position,
         mtime_ns=mtime_ns,
-        index_bytes=len(offsets.rows) * indexes.OFFSET_ENTRY.size,
-        time_index_bytes=len(times.rows) * indexes.TIME_ENTRY.size,
+        index_bytes=offsets.count * indexes.OFFSET_ENTRY.size,
+        time_index_bytes=times.count * indexes.TIME_ENTRY.size,
         largest_timestamp_ms=largest if largest >= 0 else mtime_ns // 1_000_000,
         first_batch_timestamp_ms=first_timestamp if first_timestamp >= 0 else LONG_MAX,
         next_offset=next_offset,
@@ -93,52 +103,54 @@ def inspect_segment(
 
 
 class _Index:
-    """The valid entries of an offset or time index and what is wrong with the file."""
+    """What is used of an offset or time index file: the number of valid entries, the last one, and what is wrong."""
 
     def __init__(self, fs: FileSystem, log_path: str, base_offset: int, kind: str) -> None:
-        offset_kind = kind == INDEX
-        dtype = indexes.OFFSET_ROW if offset_kind else indexes.TIME_ROW
-        self.rows: NDArray[np.void] = np.empty(0, dtype)
+        self._base_offset = base_offset
+        self.count = 0
         self.problem: str | None = None
+        self.last: tuple[int, ...] = ()
         path = join(log_path, segment_file(base_offset, kind))
-        if fs.stat(path) is None:
+        found = fs.stat(path)
+        if found is None:
             self.problem = f"{kind} is missing"
             return
-        data = _used_part(fs.view(path))
-        try:
-            (indexes.check_offset_index if offset_kind else indexes.check_time_index)(data)
-        except FormatError as error:
-            self.problem = error.what
-            return
-        self.rows = (indexes.read_offset_index if offset_kind else indexes.read_time_index)(data, base_offset)
+        table, valid, check = _RULES[kind]
+        data = fs.read_bytes(path) if found.size <= _SMALL_BYTES else _used_part(fs.view(path))
+        self.count = valid(data) if data else 0
+        if len(data) % table.size or any(data[self.count * table.size :]):
+            self.problem = _complaint(check, data, kind)
+            self.count = 0
+        elif self.count:
+            self.last = tuple(table.unpack(data, (self.count - 1) * table.size))
 
     @property
     def last_timestamp(self) -> int:
         """Of a time index: the last entry's timestamp."""
-        return int(self.rows["timestamp"][-1]) if len(self.rows) else NO_TIMESTAMP
+        return self.last[0] if self.last else NO_TIMESTAMP
 
     def start_in(self, data: NDArray[np.uint8]) -> int:
         """Of an offset index: the last entry's position, 0 (and a problem) where the log holds no such batch."""
-        if not len(self.rows):
+        if not self.last:
             return 0
-        offset, position = int(self.rows["offset"][-1]), int(self.rows["position"][-1])
+        relative, position = self.last
         row = scan_batches(data[position:], position, check_crc=False, rows=np.empty(1, BATCH_ROW)).rows
-        if len(row) and int(row["last_offset"][0]) == offset:
+        if len(row) and int(row["last_offset"][0]) == self._base_offset + relative:
             return position
         self.problem = f"{INDEX} is stale: its last entry is no batch of the segment"
-        self.rows = self.rows[:0]
+        self.count, self.last = 0, ()
         return 0
 
     def sparse(self, last_position: int, interval_bytes: int | None) -> str | None:
         """Of an offset index: whether entries are missing at its end."""
-        last_entry = int(self.rows["position"][-1]) if len(self.rows) else 0
+        last_entry = self.last[1] if self.last else 0
         if interval_bytes is None or last_position - last_entry <= 2 * interval_bytes:
             return None
         return f"{INDEX} is truncated: {last_position - last_entry} bytes follow its last entry"
 
     def stale(self, next_offset: int, tail_timestamp: int, first_timestamp: int, active: bool) -> str | None:
         """Of a time index: whether it belongs to other data, or lacks the entry that closing a segment adds."""
-        if len(self.rows) and int(self.rows["offset"][-1]) >= next_offset:
+        if self.last and self._base_offset + self.last[1] >= next_offset:
             return f"{TIMEINDEX} is stale: its last entry lies past the segment's end"
         if not active and self.last_timestamp < max(tail_timestamp, first_timestamp):
             return f"{TIMEINDEX} is truncated: the segment holds larger timestamps"
@@ -161,8 +173,6 @@ class _Tail:
 def _used_part(data: NDArray[np.uint8]) -> bytes:
     """An index file's bytes without a preallocated tail, whole entries of either size kept (both sizes divide 24)."""
     step = 24 * 1024
-    if len(data) <= step:
-        return data.tobytes()
     low, high = 0, -(-len(data) // step)
     while low < high:
         middle = (low + high) // 2
@@ -171,6 +181,14 @@ def _used_part(data: NDArray[np.uint8]) -> bytes:
         else:
             high = middle
     return data[: low * step].tobytes()
+
+
+def _complaint(check: Callable[[bytes], None], data: bytes, kind: str) -> str:
+    try:
+        check(data)
+    except FormatError as error:
+        return error.what
+    return f"{kind} is broken"
 
 
 def _first_timestamp(data: NDArray[np.uint8]) -> int:

@@ -10,8 +10,10 @@ from compaction.cleaning.model import AbortedTxn
 from compaction.errors import CorruptLogError
 from compaction.formats.producer_snapshot import SnapshotEntry
 from compaction.names import INDEX, LOG, TIMEINDEX, TXNINDEX, segment_file
+from compaction.storage.checkpoint_store import Checkpoints
 from compaction.storage.filesystem import FileSystem, join
 from compaction.storage.overlay import OverlayFileSystem
+from compaction.storage.read_log import ReadOptions, read_log, read_segments
 from compaction.storage.recover import recover_log
 from tests.storage.faults import FaultyFileSystem
 from tests.storage.logs import (
@@ -314,6 +316,25 @@ def test_the_rebuild_starts_from_the_newest_snapshot_before_the_segment() -> Non
 def test_an_abort_marker_whose_data_is_gone_needs_no_index() -> None:
     fs = log_with(build(0, [marker(12, 7, commit=False)]), data_segment(20, [20]))
     assert recover_log(fs, HERE).actions == []
+
+
+def test_what_recovery_found_spares_reading_it_again() -> None:
+    fs = log_with(data_segment(0, [1]), build(10, [idempotent_batch(10, 7)]), *transactions()[2:])
+    put_snapshot(fs, PATH, 10)
+    fs.unlink(name(0, INDEX))
+    report = recover_log(fs, HERE)
+    # a snapshot vouches for segment 0, so that nobody looked; segment 10 does hold a producer's batch
+    assert report.without_producers == {20}
+    assert report.segments == read_segments(fs, PATH)
+    checkpoints, options = Checkpoints("/logs"), ReadOptions(NOW_MS)
+    told = read_log(fs, HERE, checkpoints, options, segments=report.segments, without_producers=report.without_producers)
+    assert told == read_log(fs, HERE, checkpoints, options)
+
+
+def test_rebuilt_transaction_indexes_are_among_what_recovery_found() -> None:
+    fs = log_with(*transactions())
+    fs.unlink(name(10, TXNINDEX))
+    assert recover_log(fs, HERE).segments == read_segments(fs, PATH)
 
 
 def test_an_empty_log_is_in_order() -> None:
