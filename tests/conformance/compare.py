@@ -33,11 +33,22 @@ def differences(gateway: Gateway, ours: Path, kafkas: Path, index_interval_bytes
 
 
 def _names(ours: Path, kafkas: Path) -> Iterator[str]:
-    mine, theirs = ({path.name for path in side.iterdir() if path.suffix in _KINDS} for side in (ours, kafkas))
+    mine, theirs = (_files_of(side) for side in (ours, kafkas))
     for name in sorted(mine - theirs):
         yield f"{ours.name}: only we have {name}"
     for name in sorted(theirs - mine):
         yield f"{ours.name}: only Kafka has {name}"
+
+
+def _files_of(partition: Path) -> set[str]:
+    """The names of its files, without the producer snapshots that a broker drops when it loads the log: those at or below
+    the log's first offset, and those of no segment but the newest."""
+    names = {path.name for path in partition.iterdir() if path.suffix in _KINDS}
+    snapshots = sorted(name for name in names if name.endswith(".snapshot"))
+    first = min(segments_of(partition), default=0)
+    dropped = {name for name in snapshots if int(name[:20]) <= first}
+    dropped |= {name for name in snapshots[:-1] if f"{name[:20]}.log" not in names}
+    return names - dropped
 
 
 def _segment(gateway: Gateway, base: int, mine: Path, theirs: Path, interval: int) -> Iterator[str]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jobs import compact
+from jobs import compact, expire
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -18,15 +18,32 @@ def clean_ours(spark: SparkSession, log_dir: Path, as_of_ms: int, *options: str)
 
     Logs whose records have no key are cleaned as Kafka does it, without asking.
     """
-    return run_job(compact, spark, log_dir, as_of_ms, "--allow-keyless", *options)
 
 
-def run_job(job: Any, spark: SparkSession, log_dir: Path, as_of_ms: int, *options: str) -> dict[str, dict[str, Any]]:
+    def run(argv: list[str]) -> int:
+        return compact.main(argv, run=lambda _, request: compact.compact(lambda: spark, request))
+
+    return run_job(run, log_dir, as_of_ms, "--allow-keyless", *options)
+
+
+def expire_ours(log_dir: Path, as_of_ms: int, *options: str) -> dict[str, dict[str, Any]]:
+    """Runs ``jobs/expire.py`` over a log directory; no session may be started for so little."""
+
+    def no_session() -> Any:
+        raise AssertionError("a Spark session was started")
+
+    def run(argv: list[str]) -> int:
+        return expire.main(argv, run=lambda _, request: expire.expire(no_session, request))
+
+    return run_job(run, log_dir, as_of_ms, *options)
+
+
+def run_job(main: Callable[[list[str]], int], log_dir: Path, as_of_ms: int, *options: str) -> dict[str, dict[str, Any]]:
     """Runs a job's ``main`` and reads its report; an exit code that does not fit the report raises."""
     report = log_dir.parent / f"{log_dir.name}-report.json"
     report.unlink(missing_ok=True)
     argv = ["--verbose", "--log-dir", str(log_dir), "--as-of-ms", str(as_of_ms), "--report", str(report), *options]
-    code = job.main(argv, run=lambda _, request: job.compact(lambda: spark, request))
+    code = main(argv)
     if not report.exists():
         raise AssertionError(f"the job ended with {code} and wrote no report: see its error on standard error")
     document = json.loads(report.read_text(encoding="utf-8"))

@@ -1,0 +1,174 @@
+"""The fuzzer's bench: many stories side by side; in every round all of them are cleaned by us in one run and by Kafka one by one.
+
+Kafka writes the logs. Before a round our directory becomes a copy of Kafka's; after it both must be the same log.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from py4j.protocol import Py4JJavaError
+
+from compaction.report import LogReport, LogStatus
+from tests.conformance.compare import differences
+from tests.conformance.stories import ROUND_TIMES, NewSegment, Story, Turn
+from tests.kafka.cleaner import Cleaned, Selected, clean_partition_if_due
+from tests.kafka.gateway import Gateway
+from tests.kafka.log import KafkaLog, Opening
+from tests.local_job import TopicConfigs, read_offsets, write_offsets
+
+#: cleans a log directory as of a time with these topic configurations; reports by topic
+OurJob = Callable[[Path, int, TopicConfigs], Mapping[str, LogReport]]
+#: segments are written under bounds that never roll them
+_WRITING = {"internal.segment.bytes": str(1 << 30), "segment.index.bytes": str(10 << 20), "cleanup.policy": "delete"}
+_MAP_BYTES = 1 << 19
+
+
+@dataclass
+class Progress:
+    """Where one story stands: the end of its last cleaned round, whether it is over, and what has been seen."""
+
+    story: Story
+    end_offset: int | None = None
+    over: bool = False
+    cleaned: int = 0
+    refused: int = 0
+    problems: list[str] = field(default_factory=list)
+
+
+class FuzzBench:
+    """Stories laid out twice under ``root``: ``ours`` and ``kafkas`` are log directories."""
+
+    def __init__(self, gateway: Gateway, root: Path, stories: Sequence[Story], job: OurJob) -> None:
+        self._gateway, self._job = gateway, job
+        self._ours, self._kafkas = root / "ours", root / "kafkas"
+        self._progress = {story.name: Progress(story) for story in stories}
+        self._ours.mkdir()
+        self._kafkas.mkdir()
+
+    def run(self) -> dict[str, Progress]:
+        """All rounds; a story with a problem ends there."""
+        for at in range(len(ROUND_TIMES)):
+            turns = {
+                name: turn
+                for name, each in self._progress.items()
+                for turn in each.story.turns
+                if turn.at == at and not each.over
+            }
+            if turns:
+                self._round(ROUND_TIMES[at], turns)
+        return self._progress
+
+    def _round(self, now_ms: int, turns: Mapping[str, Turn]) -> None:
+        shutil.rmtree(self._ours)
+        self._ours.mkdir()
+        for name, turn in turns.items():
+            if turn.segments:
+                self._append(self._progress[name].story, turn)
+            shutil.copytree(self._kafkas / f"{name}-0", self._ours / f"{name}-0")
+        checkpoints = {name: self._checkpoint(name, turn) for name, turn in turns.items()}
+        write_offsets(
+            self._ours,
+            cleaner_offsets=checkpoints,
+            log_starts={name: turn.log_start_offset or None for name, turn in turns.items()},
+            high_watermarks={name: turn.high_watermark for name, turn in turns.items()},
+        )
+        (self._ours / ".kafka_cleanshutdown").write_text('{"version":0,"brokerEpoch":-1}', encoding="utf-8")
+        reports = self._job(self._ours, now_ms, {name: self._progress[name].story.topic_config for name in turns})
+        ends = read_offsets(self._ours, "cleaner_offsets")
+        for name, turn in turns.items():
+            for problem in self._judge(name, turn, checkpoints[name], reports[name], ends.get(name)):
+                self._progress[name].problems.append(f"round {turn.at}: {problem}")
+                self._progress[name].over = True
+
+    def _checkpoint(self, name: str, turn: Turn) -> int | None:
+        return self._progress[name].end_offset if isinstance(turn.checkpoint, str) else turn.checkpoint
+
+    def _append(self, story: Story, turn: Turn) -> None:
+        path = self._kafkas / f"{story.name}-0"
+        new = path.exists()
+        with KafkaLog(self._gateway, path, Opening(turn.now_ms, {**story.topic_config, **_WRITING})) as log:
+            for segment in turn.segments:
+                if new:
+                    log.roll()
+                new = True
+                self._write(log, segment, as_leader=story.as_leader)
+        # a segment that stays empty has the base of the one after it, so that there may be fewer files than segments
+        newest = sorted(path.glob("*.log"))[-len(turn.segments) :]
+        for file, segment in zip(newest, turn.segments[-len(newest) :], strict=True):
+            os.utime(file, ns=(segment.mtime_ms * 10**6,) * 2)
+
+    def _write(self, log: KafkaLog, segment: NewSegment, *, as_leader: bool) -> None:
+        if not as_leader:
+            if segment.batches:
+                log.append(b"".join(segment.batches))
+            return
+        for batch in segment.batches:
+            control = batch[22] & 0x20
+            try:
+                log.append_as_leader(batch, origin="COORDINATOR" if control else "CLIENT")
+            except Py4JJavaError:
+                # not every batch that a follower takes would have passed a leader
+                continue
+
+    def _judge(self, name: str, turn: Turn, checkpoint: int | None, report: LogReport, our_end: int | None) -> Iterator[str]:
+        progress, theirs = self._progress[name], self._kafkas / f"{name}-0"
+        story = progress.story
+        before = _contents(theirs)
+        opening = Opening(turn.now_ms, story.topic_config, turn.log_start_offset, turn.high_watermark)
+        try:
+            outcome = clean_partition_if_due(self._gateway, theirs, opening, checkpoint, _MAP_BYTES)
+        except Py4JJavaError as refusal:
+            progress.over, progress.refused = True, 1
+            if report.status is not LogStatus.FAILED:
+                yield f"Kafka refuses ({_message(refusal)}), the job: {report.status.value}, {report.reason}"
+            if _contents(self._ours / f"{name}-0") != before:
+                yield "Kafka refuses, and the job changed the log"
+            return
+        yield from differences(self._gateway, self._ours / f"{name}-0", theirs, int(story.config["index.interval.bytes"]))
+        if isinstance(outcome, Cleaned):
+            progress.cleaned += 1
+            progress.end_offset = outcome.end_offset
+            yield from _figures(outcome, report)
+            if our_end != outcome.end_offset:
+                yield f"cleaner checkpoint {our_end}, Kafka's {outcome.end_offset}"
+            return
+        if report.status is not LogStatus.SKIPPED:
+            yield f"Kafka would not clean it, the job: {report.status.value}, {report.reason}"
+        yield from _skipped(outcome, checkpoint, our_end)
+
+
+def _skipped(outcome: Selected, checkpoint: int | None, our_end: int | None) -> Iterator[str]:
+    expected = outcome.first_dirty_offset if outcome.force_update_checkpoint else checkpoint
+    if our_end != expected:
+        yield f"cleaner checkpoint {our_end} of a log that is not cleaned, expected {expected}"
+
+
+def _figures(outcome: Cleaned, report: LogReport) -> Iterator[str]:
+    if report.status is not LogStatus.CLEANED:
+        yield f"Kafka cleaned it, the job: {report.status.value}, {report.reason}"
+        return
+    stats = outcome.stats
+    theirs = {
+        "first_dirty_offset": outcome.selected.first_dirty_offset,
+        "end_offset": outcome.end_offset,
+        "records_before": stats.messages_read,
+        "records_after": stats.messages_written,
+        "bytes_before": stats.bytes_read,
+        "invalid_records": stats.invalid_messages_read,
+    }
+    for name, value in theirs.items():
+        if getattr(report, name) != value:
+            yield f"{name} {getattr(report, name)}, Kafka's {value}"
+
+
+def _contents(partition: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in partition.iterdir() if file.suffix in (".log", ".index", ".timeindex")}
+
+
+def _message(error: Py4JJavaError) -> str:
+    return str(error.java_exception.toString())

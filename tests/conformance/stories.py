@@ -1,0 +1,165 @@
+"""Stories of logs for the fuzzer: what is appended before each round, and what the cleaner is told. All of it from a seed.
+
+The times of the rounds are the same for all stories, so that one run of ours cleans many of them; a story takes part in some.
+A story can be written to a file and read again, batches as hexadecimal text.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from tests.oracle.random_logs import Flavour, RandomLog, random_log
+
+START_MS = 1_700_000_000_000
+_LATEST_START_MS = START_MS + 100_000
+_DAY_MS = 86_400_000
+#: when the rounds take place: every log has been written by the first one
+ROUND_TIMES = tuple(START_MS + 400_000 + later for later in (0, 500, 1_000, 60_000, _DAY_MS, _DAY_MS + 999, 12 * _DAY_MS))
+
+
+@dataclass(frozen=True)
+class NewSegment:
+    """A segment's batches as they are appended, and the modification time of its file from then on."""
+
+    mtime_ms: int
+    batches: tuple[bytes, ...]
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One round: its place in ``ROUND_TIMES``, the segments appended before (the last is then active), and what the broker knows.
+
+    ``checkpoint`` is the cleaner's; the text ``end`` stands for the end of the last cleaned round.
+    """
+
+    at: int
+    segments: tuple[NewSegment, ...] = ()
+    checkpoint: int | str | None = "end"
+    log_start_offset: int = 0
+    high_watermark: int | None = None
+
+    @property
+    def now_ms(self) -> int:
+        """When it takes place."""
+        return ROUND_TIMES[self.at]
+
+
+@dataclass(frozen=True)
+class Story:
+    """One log. ``as_leader``: Kafka appends as a leader does, which gives the batches their final form."""
+
+    name: str
+    config: Mapping[str, str] = field(default_factory=dict)
+    turns: tuple[Turn, ...] = ()
+    as_leader: bool = False
+
+    @property
+    def topic_config(self) -> dict[str, str]:
+        """All topic-level settings."""
+        return {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", **self.config}
+
+    def write(self, path: Path) -> None:
+        """As a file."""
+        path.write_text(json.dumps(asdict(self), indent=1, default=bytes.hex) + "\n", encoding="utf-8")
+
+
+def read_story(path: Path) -> Story:
+    """A story from a file."""
+    story = json.loads(path.read_text(encoding="utf-8"))
+    return Story(story["name"], story["config"], tuple(_turn(turn) for turn in story["turns"]), story["as_leader"])
+
+
+def _turn(fields: dict[str, Any]) -> Turn:
+    segments = (NewSegment(one["mtime_ms"], tuple(map(bytes.fromhex, one["batches"]))) for one in fields["segments"])
+    return Turn(**{**fields, "segments": tuple(segments)})
+
+
+def random_story(seed: int) -> Story:
+    """The story of this seed."""
+    return _Teller(seed).tell()
+
+
+class _Teller:
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.rng = random.Random(f"story {seed}")
+        self.as_leader = self.rng.random() < 0.2
+
+    def tell(self) -> Story:
+        rng = self.rng
+        log = self._log()
+        stages = [stage for stage in log.stages if stage.segments >= 2] or [log.stages[-1]]
+        grown = sorted(rng.sample(range(len(stages)), min(len(stages), rng.choice((1, 1, 2, 3)))))
+        grown[-1] = len(stages) - 1 if rng.random() < 0.7 else grown[-1]
+        steps = [stages[at].segments for at in sorted(set(grown))]
+        times = sorted(rng.sample(range(len(ROUND_TIMES)), min(len(ROUND_TIMES), len(steps) + rng.choice((1, 2, 3)))))
+        turns, done, start = [], 0, 0
+        for number, at in enumerate(times):
+            upto = steps[number] if number < len(steps) else done
+            new = tuple(NewSegment(s.mtime_ms, tuple(b.raw for b in s.batches)) for s in log.segments[done:upto])
+            done = max(done, upto)
+            known = log.segments[:done]
+            start = self._log_start(start, known[-1].next_offset)
+            high = rng.randrange(start, known[-1].next_offset + 1) if rng.random() < 0.1 else None
+            turns.append(Turn(at, new, self._checkpoint(number, known[-1].next_offset), start, high))
+        return Story(f"seed{self.seed}", self._config(), tuple(turns), self.as_leader)
+
+    def _log(self) -> RandomLog:
+        rng = self.rng
+        flavour = Flavour(
+            batches=rng.choice((8, 20, 40, 40, 90)),
+            keys=rng.choice((1, 2, 5, 12, 12, 40)),
+            codecs=rng.choice(((0,), (0,), (0,), (1,), (2,), (3,), (4,), (0, 1, 2, 3, 4))),
+            magics=rng.choice(((2,), (2,), (2,), (2,), (1, 2), (0, 1, 2), (0, 1))),
+            producers=rng.choice((0, 1, 4, 4, 12)),
+            transactions=rng.random() < 0.75,
+            gaps=rng.random() < 0.7,
+            index_interval_bytes=int(self._interval()),
+            odd=rng.choice((0.0, 0.0, 0.1, 0.5)),
+        )
+        if not flavour.producers or flavour.magics == (0, 1):
+            flavour = replace(flavour, transactions=False)
+        if self.as_leader:
+            flavour = replace(flavour, odd=0.0, gaps=False, magics=(2,))
+        return random_log(self.seed, flavour, START_MS + rng.randrange(_LATEST_START_MS - START_MS))
+
+    def _interval(self) -> str:
+        return random.Random(f"interval {self.seed}").choice(("200", "200", "1", "4096"))
+
+    def _checkpoint(self, number: int, end_offset: int) -> int | str | None:
+        rng = self.rng
+        draw = rng.random()
+        if number:
+            return "end" if draw < 0.7 else rng.choice((None, rng.randrange(end_offset + 1)))
+        if draw < 0.5:
+            return None
+        return rng.randrange(end_offset + 3) if draw < 0.9 else 0
+
+    def _log_start(self, before: int, end_offset: int) -> int:
+        if self.rng.random() < 0.93:
+            return before
+        return self.rng.randrange(before, end_offset + 1)
+
+    def _config(self) -> dict[str, str]:
+        rng = self.rng
+        config = {
+            "internal.segment.bytes": rng.choice(("3000", "6000", "1048576")),
+            "segment.index.bytes": rng.choice(("10485760", "10485760", "48", "120")),
+            "index.interval.bytes": self._interval(),
+            "delete.retention.ms": rng.choice(("0", "499", "500", "59500", "86400000", "1000000000")),
+        }
+        if rng.random() < 0.15:
+            config["min.cleanable.dirty.ratio"] = rng.choice(("0.2", "0.5", "0.8"))
+        if rng.random() < 0.15:
+            config["min.compaction.lag.ms"] = str(rng.choice((1, 310_000, 350_000, 390_000, _DAY_MS)))
+        elif rng.random() < 0.15:
+            config["max.compaction.lag.ms"] = str(rng.choice((1, 310_000, 350_000, 390_000, _DAY_MS)))
+        if self.as_leader:
+            config["compression.type"] = rng.choice(("producer", "gzip", "snappy", "lz4", "zstd", "uncompressed"))
+            config["message.timestamp.type"] = rng.choice(("CreateTime", "CreateTime", "LogAppendTime"))
+        return config
