@@ -12,15 +12,15 @@ from compaction.passes.scan import SUMMARY, scan_slices
 from compaction.passes.shards import resolve_shard, split_by_piece
 from compaction.passes.transactions import scan_transactions
 from compaction.passes.work import GroupOutput, Piece, PieceResult, RewriteLog, ScanLog, ScanSettings, Slice, SliceSummary
-from compaction.spark.partition import pack
+from compaction.spark.partition import Sizes, pack
 from compaction.spark.passes import Rewritten, Scanned
 
 
 class LocalPasses:
     """See ``compaction.spark.passes.Passes``."""
 
-    def __init__(self, task_bytes: int) -> None:
-        self._task_bytes = task_bytes
+    def __init__(self, sizes: Sizes) -> None:
+        self._sizes = sizes
 
     def transactions(self, slices: Sequence[Slice]) -> list[SliceSummary]:
         return [scan_transactions(part) for part in slices]
@@ -28,7 +28,7 @@ class LocalPasses:
     def scan(self, slices: Sequence[Slice], logs: Mapping[int, ScanLog], settings: ScanSettings) -> Scanned:
         summaries: list[SliceSummary] = []
         merged: dict[tuple[int, int], list[Any]] = {}
-        for task in pack(slices, lambda part: part.size_bytes, self._task_bytes):
+        for task in pack(slices, lambda part: part.size_bytes, self._sizes.scan_bytes):
             for (log, shard), values in scan_slices(task, logs, settings):
                 if shard == SUMMARY:
                     summaries += values  # type: ignore[arg-type]

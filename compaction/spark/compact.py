@@ -41,9 +41,9 @@ KEYLESS_SHARE = 0.01
 
 
 class Workers(NamedTuple):
-    """Who does the work: makes the passes for tasks that read about so many bytes, and how many tasks run at once."""
+    """Who does the work: makes the passes for work of given sizes, and how many tasks run at once."""
 
-    passes: Callable[[int], Passes]
+    passes: Callable[[Sizes], Passes]
     cores: int
 
 
@@ -55,7 +55,7 @@ def compact(session_factory: Callable[[], SparkSession], request: CompactionRequ
 
     def start() -> Workers:
         sc = session_factory().sparkContext
-        return Workers(lambda size: SparkPasses(sc, size), sc.defaultParallelism)
+        return Workers(lambda sizes: SparkPasses(sc, sizes), sc.defaultParallelism)
 
     return carry_out(start, request, look_ahead=look_ahead_with(session_factory))
 

@@ -12,8 +12,11 @@ from compaction.kernels.tables import ENTRY_BYTES
 T = TypeVar("T")
 
 _MIN_SLICE_BYTES = 16 << 20
-_MAX_SLICE_BYTES = 512 << 20
-_SLICES_PER_CORE = 4
+_MAX_SLICE_BYTES = 128 << 20
+_SLICES_PER_CORE = 8
+#: a scan task takes neighbouring slices together: the more it reads, the fewer keys it hands on twice
+_SCAN_TASKS_PER_CORE = 2
+_MAX_SCAN_BYTES = 1 << 30
 #: packed entries of a shard: what a reduce task holds, and its map's size
 _SHARD_BYTES = 32 << 20
 #: no record takes less of an uncompressed batch
@@ -24,18 +27,21 @@ _MIN_RECORD_BYTES = 7
 class Sizes:
     """The sizes of one run's work.
 
-    ``slice_bytes``: bytes of log a task reads; ``shard_entries``: map entries a shard is meant for at most.
+    ``slice_bytes``: bytes of a slice, and of what a task of pass 2 reads; ``scan_bytes``: what a task of pass 1 reads;
+    ``shard_entries``: map entries a shard is meant for at most.
     """
 
     slice_bytes: int
+    scan_bytes: int
     shard_entries: int
 
 
 def sizes(total_bytes: int, cores: int, dedupe_buffer_bytes: int, load_factor: float) -> Sizes:
     """Sizes for a run over ``total_bytes`` of segments on ``cores``; a shard never needs more than the dedupe buffer."""
-    slice_bytes = min(_MAX_SLICE_BYTES, max(_MIN_SLICE_BYTES, total_bytes // max(1, cores * _SLICES_PER_CORE)))
+    slice_bytes = min(_MAX_SLICE_BYTES, max(_MIN_SLICE_BYTES, total_bytes // (cores * _SLICES_PER_CORE)))
+    scan_bytes = min(_MAX_SCAN_BYTES, max(_MIN_SLICE_BYTES, -(-total_bytes // (cores * _SCAN_TASKS_PER_CORE))))
     entries = min(_SHARD_BYTES, int(dedupe_buffer_bytes * load_factor)) // ENTRY_BYTES
-    return Sizes(slice_bytes, max(1, entries))
+    return Sizes(slice_bytes, scan_bytes, max(1, entries))
 
 
 def record_bound(plan: LogPlan) -> int:

@@ -29,20 +29,20 @@ from compaction.passes.work import (
     Slice,
     SliceSummary,
 )
-from compaction.spark.partition import pack
+from compaction.spark.partition import Sizes, pack
 from compaction.spark.passes import KEYS, Rewritten, Scanned
 
 
 class SparkPasses:
-    """The Spark jobs of one run: see ``compaction.spark.passes.Passes``. ``task_bytes``: about how much of the logs one task reads."""
+    """The Spark jobs of one run: see ``compaction.spark.passes.Passes``. ``sizes`` say how much of the logs one task reads."""
 
-    def __init__(self, sc: SparkContext, task_bytes: int) -> None:
+    def __init__(self, sc: SparkContext, sizes: Sizes) -> None:
         self._sc = sc
-        self._task_bytes = task_bytes
+        self._sizes = sizes
 
     def deal(self, slices: Sequence[Slice]) -> list[list[Slice]]:
         """The slices of each task of a pass over ``slices``."""
-        return pack(slices, lambda part: part.size_bytes, self._task_bytes)
+        return pack(slices, lambda part: part.size_bytes, self._sizes.scan_bytes)
 
     def transactions(self, slices: Sequence[Slice]) -> list[SliceSummary]:
         """Headers only: the transaction summary of each slice, for logs whose aborted data must be known before pass 1."""
@@ -83,7 +83,8 @@ class SparkPasses:
         dry_run: bool,
     ) -> Rewritten:
         """Pass 2 over ``pieces``, in the order of logs and offsets; all of their logs are in ``logs``."""
-        tasks = pack(pieces, lambda piece: piece.size_bytes, self._task_bytes)
+        # what is newest keeps most and takes longest: it goes first
+        tasks = pack(pieces[::-1], lambda piece: piece.size_bytes, self._sizes.slice_bytes)
         task_of = {(piece.output.log, piece.number): t for t, task in enumerate(tasks) for piece in task}
         first_offsets = _first_offsets(pieces)
         first_dirty = {log: work.first_dirty_offset for log, work in logs.items()}

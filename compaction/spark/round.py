@@ -69,13 +69,13 @@ class RoundOptions:
 class Round:
     """Cleans ``plans``: one pass of each kind over all of them.
 
-    :param passes: makes the passes for tasks that read about so many bytes
+    :param passes: makes the passes for work of these sizes
     :param cores: how many tasks run at once
     """
 
     def __init__(
         self,
-        passes: Callable[[int], Passes],
+        passes: Callable[[Sizes], Passes],
         cores: int,
         fs: FileSystem,
         plans: Sequence[LogPlan],
@@ -86,7 +86,7 @@ class Round:
         total = sum(segment.size_bytes for plan in plans for segment in plan.segments)
         broker = options.broker
         self._sizes = options.sizes or sizes(total, cores, broker.dedupe_buffer_bytes, broker.load_factor)
-        self._passes = passes(self._sizes.slice_bytes)
+        self._passes = passes(self._sizes)
         self._failed: dict[int, str] = {}
         self._aborted_keyless: dict[int, int] = {}
 
