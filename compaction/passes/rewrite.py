@@ -35,6 +35,7 @@ from compaction.passes.names import mend_names
 from compaction.passes.work import CleanStats, GroupOutput, Piece, PieceResult, RewriteLog, Slice
 from compaction.storage.blocks import Block, SegmentReader
 from compaction.storage.segment_writer import Chunk, PartWriter, SegmentWriter, new_suffix, part_paths
+from compaction.storage.throttle import Throttle
 
 _OUT_BYTES = 4 << 20
 _KEPT_COLUMNS = 6
@@ -92,6 +93,7 @@ class _Rewriter:
         self._counters = np.zeros(7, np.int64)
         self._out = np.empty(_OUT_BYTES, np.uint8)
         self._kept = np.empty((_KEPT_ROWS, _KEPT_COLUMNS), np.int64)
+        self._throttle = Throttle(log.bytes_per_second)
 
     def stats(self) -> CleanStats:
         """What was read and kept so far."""
@@ -105,9 +107,11 @@ class _Rewriter:
             limits = self._limits(part)
             with SegmentReader(part.path, part.start, part.end) as reader:
                 for block in reader.blocks(check_crc=False):
+                    self._throttle.count(len(block.raw))
                     for rows in decoder.modern(block):
                         for chunks, out_rows in self._block(rows, decoder, limits, part.path):
                             writer.append(chunks, out_rows)
+                            self._throttle.count(int(out_rows["size"].sum()))
 
     def _limits(self, part: Slice) -> NDArray[np.int64]:
         log = self._log

@@ -20,6 +20,7 @@ from compaction.kernels.tables import ENTRY_WORDS, MAX_OFFSET
 from compaction.passes.decoder import MODERN_MAGIC, Decoded, Decoder
 from compaction.passes.work import ScanLog, ScanSettings, Slice, SliceSummary
 from compaction.storage.blocks import Block, SegmentReader
+from compaction.storage.throttle import Throttle
 
 #: ``(log, shard)``; the shard of a summary is ``SUMMARY``
 Key = tuple[int, int]
@@ -65,6 +66,7 @@ class _LogScan:
         self._ask_limit = settings.map_bytes // self._entries.itemsize // ENTRY_WORDS
         self._asked = 0
         self._next_offset = 0
+        self._throttle = Throttle(settings.bytes_per_second)
 
     def slice(self, part: Slice) -> SliceSummary:
         """Scan one slice; what was found besides entries."""
@@ -75,6 +77,7 @@ class _LogScan:
             with SegmentReader(part.path, part.start, part.end) as reader:
                 decoder = Decoder(part.path)
                 for block in reader.blocks(check_crc=True):
+                    self._throttle.count(len(block.raw))
                     for rows in decoder.modern(block):
                         self._check_offsets(rows, part.path)
                         txn_rows.append(summarise(rows.rows, part.segment_index))

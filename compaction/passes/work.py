@@ -7,6 +7,7 @@ group; the second pass writes pieces. Offsets say where a survivor belongs: slic
 
 from __future__ import annotations
 
+import math
 from dataclasses import astuple, dataclass, field
 
 import numpy as np
@@ -55,10 +56,11 @@ class ScanLog:
 
 @dataclass(frozen=True)
 class ScanSettings:
-    """Bounds of the first pass: memory of a task's map before it is handed on, and its load factor."""
+    """Bounds of the first pass: memory of a task's map before it is handed on, its load factor, and a task's rate of reading."""
 
     map_bytes: int
     load_factor: float
+    bytes_per_second: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,8 @@ class SliceSummary:
 class RewriteLog:
     """What the second pass needs to know of a log (offsets inclusive, times in ms).
 
-    ``latest_offset`` is the map's last offset. ``directory`` is where the output goes.
+    ``latest_offset`` is the map's last offset. ``directory`` is where the output goes, ``bytes_per_second`` a task's rate of reading
+    and writing.
     """
 
     first_dirty_offset: int
@@ -91,6 +94,7 @@ class RewriteLog:
     index_interval_bytes: int
     rules: RoundRules
     directory: str
+    bytes_per_second: float = math.inf
 
 
 @dataclass(frozen=True)

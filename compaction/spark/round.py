@@ -87,6 +87,7 @@ class Round:
         broker = options.broker
         self._sizes = options.sizes or sizes(total, cores, broker.dedupe_buffer_bytes, broker.load_factor)
         self._passes = passes(self._sizes)
+        self._task_rate = broker.io_max_bytes_per_second / cores
         self._failed: dict[int, str] = {}
         self._aborted_keyless: dict[int, int] = {}
 
@@ -96,7 +97,7 @@ class Round:
         early = self._early_transactions(slices)
         scan_logs = {log: self._scan_log(log, plan, early) for log, plan in self._plans.items()}
         broker = self._options.broker
-        settings = ScanSettings(min(_TASK_MAP_BYTES, broker.dedupe_buffer_bytes), broker.load_factor)
+        settings = ScanSettings(min(_TASK_MAP_BYTES, broker.dedupe_buffer_bytes), broker.load_factor, self._task_rate)
         scanned = self._passes.scan([part for log in slices.values() for part in log], scan_logs, settings)
         found = self._found(scanned.summaries)
         works = {log: self._work(log, plan, found[log]) for log, plan in self._plans.items() if log not in self._failed}
@@ -181,6 +182,7 @@ class Round:
             plan.config.index_interval_bytes,
             rules,
             self._options.directory_of(plan),
+            self._task_rate,
         )
         return work, verdicts
 
