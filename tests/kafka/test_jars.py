@@ -1,0 +1,34 @@
+"""Kafka's class path comes from Spark, and where it cannot be had that is said."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.kafka.jars import JarsUnavailableError, kafka_classpath, require_kafka_classpath
+
+pytestmark = pytest.mark.kafka
+
+NO_COORDINATE = "not-a-coordinate"
+
+
+def test_the_class_path_has_kafka_scala_the_gateway_and_one_logging_facade() -> None:
+    names = [os.path.basename(jar) for jar in require_kafka_classpath().split(os.pathsep)]  # noqa: PTH119
+    for part in ("kafka_2.13-4.3.0", "kafka-storage-4.3.0", "scala-library-", "py4j-", "slf4j-api-2"):
+        assert sum(part in name for name in names) == 1, part
+    assert not [name for name in names if "slf4j-api-1" in name]
+
+
+def test_what_spark_cannot_resolve_is_an_error() -> None:
+    with pytest.raises(JarsUnavailableError, match=NO_COORDINATE):
+        kafka_classpath(NO_COORDINATE)
+
+
+@pytest.mark.parametrize(("ci", "outcome"), [("true", JarsUnavailableError), ("", pytest.skip.Exception)])
+def test_a_test_without_its_jars_is_skipped_but_fails_in_ci(
+    monkeypatch: pytest.MonkeyPatch, ci: str, outcome: type[BaseException]
+) -> None:
+    monkeypatch.setenv("CI", ci)
+    with pytest.raises(outcome):
+        require_kafka_classpath(NO_COORDINATE)
