@@ -1,0 +1,195 @@
+"""The columns of the ``kafka_log`` data source: what they are called, their types, and how they are made from decoded records.
+
+The first eight are those of Spark's own Kafka source, types and nulls included: ``headers`` is null for a record without any,
+and ``timestampType`` is 0 for CreateTime, 1 for LogAppendTime, -1 where the message format has no time. The others describe the
+batch that holds the record.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from compaction.errors import UsageError
+from compaction.kernels.batches import CONTROL_BIT
+from compaction.kernels.columns import HEADERS, KEYS, VALUES, Bytes
+from compaction.kernels.rewrite import LOG_APPEND_TIME_BIT
+from compaction.names import TopicPartition
+from compaction.passes.columns import TRANSACTIONAL_BIT, Records
+from compaction.passes.decoder import CODEC_BITS
+
+_HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+_RECORD_COLUMNS: tuple[tuple[str, DataType], ...] = (
+    ("key", BinaryType()),
+    ("value", BinaryType()),
+    ("topic", StringType()),
+    ("partition", IntegerType()),
+    ("offset", LongType()),
+    ("timestamp", TimestampType()),
+    ("timestampType", IntegerType()),
+    ("headers", ArrayType(_HEADER)),
+)
+_BATCH_COLUMNS: tuple[tuple[str, DataType], ...] = (
+    ("producerId", LongType()),
+    ("producerEpoch", IntegerType()),
+    ("leaderEpoch", IntegerType()),
+    ("baseOffset", LongType()),
+    ("segment", LongType()),
+    ("position", LongType()),
+    ("magic", IntegerType()),
+    ("codec", StringType()),
+    ("control", BooleanType()),
+    ("transactional", BooleanType()),
+)
+_TYPES: Mapping[str, DataType] = dict(_RECORD_COLUMNS + _BATCH_COLUMNS)
+_CODECS = pa.array(["none", "gzip", "snappy", "lz4", "zstd", "5", "6", "7"])
+_VARIABLE = {"key": KEYS, "value": VALUES, "headers": HEADERS}
+_MAX_TIMESTAMP_MS = (2**63 - 1) // 1000
+
+
+def source_schema(columns: str | None, *, batch_columns: bool) -> StructType:
+    """The schema of a reading.
+
+    :param columns: names, separated by commas; all record columns when not given
+    :param batch_columns: whether the columns that describe batches follow
+    :raises UsageError: there is no such column
+    """
+    if columns is None:
+        names = [name for name, _ in _RECORD_COLUMNS + (_BATCH_COLUMNS if batch_columns else ())]
+    else:
+        names = [name.strip() for name in columns.split(",")]
+    return StructType([StructField(name, _type_of(name)) for name in names])
+
+
+def check_schema(schema: StructType) -> None:
+    """That a schema which the reader was given consists of the source's columns.
+
+    :raises UsageError: an unknown column, or another type
+    """
+    for field in schema.fields:
+        expected = _type_of(field.name)
+        if field.dataType.simpleString() != expected.simpleString():
+            raise UsageError(
+                f"column {field.name} of kafka_log is {expected.simpleString()}, not {field.dataType.simpleString()}"
+            )
+
+
+def _type_of(name: str) -> DataType:
+    if name not in _TYPES:
+        raise UsageError(f"kafka_log has no column {name!r}", hint="it has: " + ", ".join(_TYPES))
+    return _TYPES[name]
+
+
+def variable_columns(schema: StructType) -> int:
+    """Which columns of variable size must be read: ``KEYS | VALUES | HEADERS``."""
+    return sum(bit for name, bit in _VARIABLE.items() if name in schema.fieldNames())
+
+
+class ArrowColumns:
+    """Makes Arrow batches of one partition's records."""
+
+    def __init__(self, schema: StructType, topic_partition: TopicPartition) -> None:
+        self._schema = arrow_schema(schema)
+        self._topic = topic_partition.topic.encode()
+        self._partition = topic_partition.partition
+        self._segment = 0
+        self._makers: dict[str, Callable[[Records, int, pa.DataType], pa.Array]] = {
+            "key": lambda found, n, kind: _bytes(found.columns.keys, n, kind),
+            "value": lambda found, n, kind: _bytes(found.columns.values, n, kind),
+            "headers": _headers,
+            "topic": self._topics,
+            "partition": lambda _, n, kind: pa.array(np.full(n, self._partition, np.int32)),
+            "segment": lambda _, n, kind: pa.array(np.full(n, self._segment, np.int64)),
+            "offset": lambda found, n, kind: pa.array(found.columns.offset),
+            "timestamp": _timestamps,
+            "timestampType": lambda found, n, kind: pa.array(np.repeat(_timestamp_types(found.rows), found.counts)),
+            "codec": _codecs,
+            "control": lambda found, n, kind: _flag(found, CONTROL_BIT),
+            "transactional": lambda found, n, kind: _flag(found, TRANSACTIONAL_BIT),
+            "producerId": lambda found, n, kind: _batch_field(found, "producer_id", np.int64),
+            "producerEpoch": lambda found, n, kind: _batch_field(found, "producer_epoch", np.int32),
+            "leaderEpoch": lambda found, n, kind: _batch_field(found, "leader_epoch", np.int32),
+            "baseOffset": lambda found, n, kind: _batch_field(found, "base_offset", np.int64),
+            "position": lambda found, n, kind: _batch_field(found, "position", np.int64),
+            "magic": lambda found, n, kind: _batch_field(found, "magic", np.int32),
+        }
+
+    def batch(self, found: Records, segment: int) -> pa.RecordBatch:
+        """One Arrow batch; nothing is copied that the kernels have laid out."""
+        n = len(found.columns.offset)
+        self._segment = segment
+        arrays = [self._makers[field.name](found, n, field.type) for field in self._schema]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _topics(self, _: Records, n: int, kind: pa.DataType) -> pa.Array:
+        size = len(self._topic)
+        offsets = np.arange(n + 1, dtype=np.int32) * np.int32(size)
+        data = np.tile(np.frombuffer(self._topic, np.uint8), n)
+        return pa.Array.from_buffers(kind, n, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """As Spark wants it: timestamps are microseconds in UTC."""
+    from pyspark.sql.pandas import types
+
+    # 4.2 and newer ask for the time zone, older releases assume it
+    known: dict[str, Any] = {"timezone": "UTC"}
+    parameters = inspect.signature(types.to_arrow_schema).parameters
+    return types.to_arrow_schema(schema, **{name: value for name, value in known.items() if name in parameters})
+
+
+def _bytes(column: Bytes, n: int, kind: pa.DataType) -> pa.Array:
+    return pa.Array.from_buffers(kind, n, [pa.py_buffer(each) for each in (column.valid, column.offsets, column.data)])
+
+
+def _headers(found: Records, n: int, kind: pa.DataType) -> pa.Array:
+    columns = found.columns
+    struct, starts = kind.value_type, columns.header_starts
+    rows = int(starts[-1])
+    kinds = struct.field(0).type, struct.field(1).type
+    fields = [_bytes(columns.header_keys, rows, kinds[0]), _bytes(columns.header_values, rows, kinds[1])]
+    children = pa.Array.from_buffers(struct, rows, [None], children=fields)
+    valid = np.packbits(starts[1:] > starts[:-1], bitorder="little")
+    return pa.Array.from_buffers(kind, n, [pa.py_buffer(valid), pa.py_buffer(starts)], children=[children])
+
+
+def _timestamps(found: Records, n: int, kind: pa.DataType) -> pa.Array:
+    """Microseconds; times past what they can hold stand at the limit."""
+    micros = np.clip(found.columns.timestamp_ms, -_MAX_TIMESTAMP_MS, _MAX_TIMESTAMP_MS) * 1000
+    return pa.Array.from_buffers(kind, n, [None, pa.py_buffer(micros)])
+
+
+def _timestamp_types(rows: NDArray[np.void]) -> NDArray[np.int32]:
+    append_time = ((rows["attributes"] & LOG_APPEND_TIME_BIT) != 0).astype(np.int32)
+    return np.where(rows["magic"] == 0, np.int32(-1), append_time)
+
+
+def _codecs(found: Records, n: int, kind: pa.DataType) -> pa.Array:
+    codes = (found.rows["attributes"] & CODEC_BITS).astype(np.int32)
+    return _CODECS.take(pa.array(np.repeat(codes, found.counts)))
+
+
+def _flag(found: Records, bit: int) -> pa.Array:
+    rows = found.rows
+    return pa.array(np.repeat(((rows["attributes"] & bit) != 0) & (rows["magic"] >= 2), found.counts))
+
+
+def _batch_field(found: Records, name: str, dtype: type[np.generic]) -> pa.Array:
+    return pa.array(np.repeat(found.rows[name].astype(dtype), found.counts))

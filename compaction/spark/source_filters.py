@@ -1,0 +1,119 @@
+"""What of a query's filters the ``kafka_log`` data source takes over: topic and partition choose logs, offset and time choose
+segments, batches and records.
+
+A filter is known by its class's name, since PySpark 4.0 has no such classes. A filter that is taken over is applied exactly;
+one that only narrows the reading is left to Spark as well.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from compaction.names import TopicPartition
+from compaction.passes.columns import MAX_LONG, MIN_LONG, Bounds
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_NEVER_NULL = ("topic", "partition", "offset", "timestamp", "timestampType")
+_COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
+    "EqualTo": operator.eq,
+    "EqualNullSafe": operator.eq,
+    "GreaterThan": operator.gt,
+    "GreaterThanOrEqual": operator.ge,
+    "LessThan": operator.lt,
+    "LessThanOrEqual": operator.le,
+    "In": lambda found, values: found in values,
+    "StringStartsWith": str.startswith,
+    "StringEndsWith": str.endswith,
+    "StringContains": operator.contains,
+}
+
+
+@dataclass(frozen=True)
+class LogFilter:
+    """A condition on ``topic`` or ``partition``: the name of a filter class, its value, and whether it is negated."""
+
+    column: str
+    kind: str
+    value: Any
+    negated: bool
+
+    def takes(self, name: TopicPartition) -> bool:
+        """Whether records of this partition pass."""
+        found = name.topic if self.column == "topic" else name.partition
+        return _COMPARE[self.kind](found, self.value) is not self.negated
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """The filters taken over: all must hold."""
+
+    logs: tuple[LogFilter, ...] = ()
+    bounds: Bounds = Bounds(first_offset=MIN_LONG)
+
+    def takes(self, name: TopicPartition) -> bool:
+        """Whether a partition can have records that pass."""
+        return all(each.takes(name) for each in self.logs)
+
+
+def push(filters: Iterable[Any]) -> tuple[Pushed, list[Any]]:
+    """What is taken over, and the filters that Spark still has to apply."""
+    pushed, rest = Pushed(), []
+    for each in filters:
+        taken, exact = _take(each)
+        if taken is not None:
+            pushed = Pushed(pushed.logs + taken.logs, pushed.bounds.within(taken.bounds))
+        if not exact:
+            rest.append(each)
+    return pushed, rest
+
+
+def _take(each: Any) -> tuple[Pushed | None, bool]:
+    """What one filter gives, and whether that is all of it."""
+    negated = type(each).__name__ == "Not"
+    inner = each.child if negated else each
+    kind, path = type(inner).__name__, inner.attribute
+    if len(path) != 1:
+        return None, False
+    column = path[0]
+    if kind == "IsNotNull" and not negated and column in _NEVER_NULL:
+        return None, True
+    value = getattr(inner, "value", None)
+    if value is None or kind not in _COMPARE or (kind == "In" and any(one is None for one in value)):
+        return None, False
+    if column in ("topic", "partition"):
+        return Pushed(logs=(LogFilter(column, kind, value, negated),)), True
+    if negated or column not in ("offset", "timestamp"):
+        return None, False
+    return _narrow(column, kind, value)
+
+
+def _narrow(column: str, kind: str, value: Any) -> tuple[Pushed | None, bool]:
+    values = value if kind == "In" else (value,)
+    given = [_micros(one) if column == "timestamp" else one for one in values]
+    units = [one for one in given if isinstance(one, int)]
+    if not units or len(units) < len(given):
+        return None, False
+    step = 1000 if column == "timestamp" else 1
+    first, last = MIN_LONG, MAX_LONG
+    if kind in ("EqualTo", "EqualNullSafe", "In", "GreaterThanOrEqual"):
+        first = -(-min(units) // step)
+    elif kind == "GreaterThan":
+        first = units[0] // step + 1
+    if kind in ("EqualTo", "EqualNullSafe", "In", "LessThanOrEqual"):
+        last = max(units) // step
+    elif kind == "LessThan":
+        last = -(-units[0] // step) - 1
+    if column == "timestamp":
+        return Pushed(bounds=Bounds(MIN_LONG, MAX_LONG, first, last)), kind != "In"
+    return Pushed(bounds=Bounds(first, last)), kind != "In"
+
+
+def _micros(value: Any) -> int | None:
+    """Microseconds since the epoch of a time with a time zone."""
+    if not isinstance(value, datetime) or value.tzinfo is None:
+        return None
+    return (value - _EPOCH) // timedelta(microseconds=1)

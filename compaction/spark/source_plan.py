@@ -1,0 +1,237 @@
+"""What a reading of log directories comes to: which logs, which bytes of which segments, which records.
+
+Every log is seen as a dry run sees it: recovered in memory, from its log start to its high watermark, or to its last stable
+offset for ``read_committed``, as a consumer would be served by the partition's leader.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from compaction.cleaning.model import AbortedTxn, LogView, Segment
+from compaction.cleaning.txn_tables import AbortedSpans
+from compaction.errors import UsageError
+from compaction.names import LOG, TopicPartition, parse_partition_dir, segment_file
+from compaction.passes.columns import MAX_LONG, MIN_LONG, Bounds, Reading
+from compaction.spark.partition import pack
+from compaction.spark.source_filters import Pushed
+from compaction.storage.checkpoint_store import read_checkpoints
+from compaction.storage.discover import LogLocation, Selector, check_log_dirs, discover
+from compaction.storage.filesystem import FileSystem, LocalFileSystem, base_name, join, parent
+from compaction.storage.lock import require_unlocked
+from compaction.storage.overlay import OverlayFileSystem
+from compaction.storage.read_log import ReadOptions, read_log
+from compaction.storage.recover import recover_log
+from compaction.storage.seek import first_offset_since, positions_of
+from compaction.storage.segments import segment_bases
+from compaction.storage.slicing import cut_segment
+from compaction.storage.textfiles import resolved
+
+READ_COMMITTED = "read_committed"
+READ_UNCOMMITTED = "read_uncommitted"
+SLICE_BYTES = 64 << 20
+
+#: option (as given; Spark ignores case) -> what it means
+OPTIONS: Mapping[str, str] = {
+    "path": "a log directory, or the directory of one partition",
+    "paths": "several of them, as load([...]) gives them",
+    "topic": "regular expressions of whole topic names, separated by spaces",
+    "partition": "partitions as TOPIC-N, separated by spaces",
+    "isolation.level": "read_uncommitted (the default) or read_committed",
+    "startingoffset": "the first offset",
+    "endingoffset": "the offset before which to stop",
+    "startingtimestamp": "milliseconds since the epoch: nothing older",
+    "endingtimestamp": "milliseconds since the epoch: only what is older",
+    "columns": "the columns to read, separated by commas",
+    "batchcolumns": "true: the columns that describe batches, too",
+    "includecontrol": "true: control records, too",
+    "includeunreplicated": "true: past the high watermark, up to the log's end",
+    "check.crcs": "false: batches are not held against their checksums",
+    "slicebytes": "about how many bytes one task reads",
+}
+
+
+@dataclass(frozen=True)
+class ReadRequest:
+    """The options of a reading, checked."""
+
+    paths: tuple[str, ...]
+    selector: Selector
+    committed: bool
+    bounds: Bounds
+    control: bool
+    unreplicated: bool
+    check_crcs: bool
+    slice_bytes: int
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> ReadRequest:
+        """From the options of ``spark.read``.
+
+        :raises UsageError: an unknown option, a bad value, or no directory
+        """
+        given = {name.lower(): value for name, value in options.items()}
+        for name in given:
+            if name not in OPTIONS:
+                raise UsageError(f"kafka_log has no option {name!r}", hint="it has: " + ", ".join(OPTIONS))
+        paths = json.loads(given["paths"]) if "paths" in given else [given["path"]] if "path" in given else []
+        if not paths:
+            raise UsageError("no log directory is given", hint="load(DIR)")
+        level = given.get("isolation.level", READ_UNCOMMITTED)
+        if level not in (READ_UNCOMMITTED, READ_COMMITTED):
+            raise UsageError(f"isolation.level {level!r} is neither {READ_UNCOMMITTED} nor {READ_COMMITTED}")
+        bounds = Bounds(
+            _number(given, "startingoffset", MIN_LONG),
+            _number(given, "endingoffset", MAX_LONG + 1) - 1,
+            _number(given, "startingtimestamp", MIN_LONG),
+            _number(given, "endingtimestamp", MAX_LONG + 1) - 1,
+        )
+        return cls(
+            tuple(path.removeprefix("file://") for path in paths),
+            Selector.parse(given.get("topic", "").split(), given.get("partition", "").split()),
+            level == READ_COMMITTED,
+            bounds,
+            flag(given, "includecontrol"),
+            flag(given, "includeunreplicated"),
+            flag(given, "check.crcs", default=True),
+            max(1, _number(given, "slicebytes", SLICE_BYTES)),
+        )
+
+
+def flag(options: Mapping[str, str], name: str, *, default: bool = False) -> bool:
+    """A yes or no; ``name`` in lower case.
+
+    :raises UsageError: the value is neither
+    """
+    value = next((value for key, value in options.items() if key.lower() == name), str(default)).lower()
+    if value not in ("true", "false"):
+        raise UsageError(f"option {name} is {value!r}, expected true or false")
+    return value == "true"
+
+
+def _number(options: Mapping[str, str], name: str, default: int) -> int:
+    value = options.get(name)
+    try:
+        return default if value is None else int(value)
+    except ValueError:
+        raise UsageError(f"option {name} is {value!r}, expected a whole number") from None
+
+
+@dataclass(frozen=True)
+class SegmentSlice:
+    """The batches in bytes ``[start, end)`` of the file at ``path``, of the segment with base offset ``segment``."""
+
+    path: str
+    start: int
+    end: int
+    segment: int
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one task reads of one log."""
+
+    topic_partition: TopicPartition
+    slices: tuple[SegmentSlice, ...]
+    reading: Reading
+
+
+def plan_reading(request: ReadRequest, pushed: Pushed, wanted: int) -> list[Share]:
+    """The shares of all tasks, by log and offset; neighbouring small slices of a log are one share.
+
+    :raises UsageError: a directory is missing or a live broker holds it, or the selectors match nothing
+    :raises LogError: a chosen log cannot be read
+    """
+    fs = OverlayFileSystem(LocalFileSystem())
+    bounds = request.bounds.within(pushed.bounds)
+    shares: list[Share] = []
+    for location in _locations(fs, request):
+        if bounds.empty or not pushed.takes(location.topic_partition):
+            continue
+        view = _view(fs, location)
+        reading = _reading(view, request, bounds, wanted)
+        for part in pack(list(_slices(fs, view, reading.bounds, request.slice_bytes)), _size, request.slice_bytes):
+            shares.append(Share(view.topic_partition, tuple(part), reading))
+    return shares
+
+
+def _size(part: SegmentSlice) -> int:
+    return part.end - part.start
+
+
+def _locations(fs: FileSystem, request: ReadRequest) -> Iterable[LogLocation]:
+    single = [path for path in request.paths if _is_partition(fs, path)]
+    for path in map(resolved, single):
+        name = parse_partition_dir(base_name(path))
+        require_unlocked(parent(path))
+        if name is not None and request.selector.takes(name):
+            yield LogLocation(name, parent(path), path)
+    log_dirs = check_log_dirs(fs, [path for path in request.paths if path not in single])
+    for log_dir in log_dirs:
+        require_unlocked(log_dir)
+    if log_dirs or not single:
+        yield from discover(fs, log_dirs, request.selector)
+
+
+def _is_partition(fs: FileSystem, path: str) -> bool:
+    found = fs.stat(path)
+    if found is None or not found.is_dir or parse_partition_dir(base_name(resolved(path))) is None:
+        return False
+    return bool(segment_bases(fs, path))
+
+
+def _view(fs: FileSystem, location: LogLocation) -> LogView:
+    recover_log(fs, location)
+    # producers expire by the clock and do not matter here; transactions do not
+    return read_log(fs, location, read_checkpoints(fs, location.log_dir), ReadOptions(now_ms=0))
+
+
+def _reading(view: LogView, request: ReadRequest, bounds: Bounds, wanted: int) -> Reading:
+    end = view.log_end_offset if request.unreplicated else view.high_watermark
+    aborted = None
+    if request.committed:
+        end = min(end, view.last_stable_offset)
+        aborted = aborted_spans([txn for segment in view.segments for txn in segment.aborted_txns])
+    visible = Bounds(view.log_start_offset, end - 1)
+    return Reading(bounds.within(visible), wanted, aborted, request.control, request.check_crcs)
+
+
+def aborted_spans(txns: Iterable[AbortedTxn]) -> AbortedSpans:
+    """The data of aborted transactions as the transaction indexes tell; entries that overlap become one span."""
+    spans: list[list[int]] = []
+    for producer, first, last, _ in sorted(txns):
+        if spans and spans[-1][0] == producer and first <= spans[-1][2]:
+            spans[-1][2] = max(spans[-1][2], last)
+        else:
+            spans.append([producer, first, last])
+    columns = np.array(spans, np.int64).reshape(-1, 3).T
+    return AbortedSpans(columns[0], columns[1], columns[2])
+
+
+def _slices(fs: FileSystem, view: LogView, bounds: Bounds, slice_bytes: int) -> Iterator[SegmentSlice]:
+    for segment in view.segments:
+        narrowed = _in_segment(fs, view.path, segment, bounds)
+        if narrowed is None:
+            continue
+        start, end = positions_of(fs, view.path, segment, narrowed.first_offset, narrowed.last_offset)
+        extent = fs.real_path(join(view.path, segment_file(segment.base_offset, LOG)))
+        for cut in cut_segment(fs, view.path, segment, slice_bytes):
+            first, last = max(start, cut.start), min(end, cut.end)
+            if first < last:
+                yield SegmentSlice(extent.path, extent.start + first, extent.start + last, segment.base_offset)
+
+
+def _in_segment(fs: FileSystem, log_path: str, segment: Segment, bounds: Bounds) -> Bounds | None:
+    """The bounds of one segment's records, if it can have any."""
+    if bounds.empty or segment.next_offset <= bounds.first_offset or segment.base_offset > bounds.last_offset:
+        return None
+    if bounds.first_timestamp_ms <= MIN_LONG:
+        return bounds
+    if segment.largest_timestamp_ms < bounds.first_timestamp_ms:
+        return None
+    since = first_offset_since(fs, log_path, segment, bounds.first_timestamp_ms)
+    return replace(bounds, first_offset=max(bounds.first_offset, since))

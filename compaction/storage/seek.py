@@ -1,0 +1,57 @@
+"""Narrows the reading of a segment by its indexes: where records of certain offsets or times can begin and end.
+
+Mirrors ``LogSegment.translateOffset`` and ``TimeIndex.lookup`` (Kafka 4.3.0). An index entry is believed only if the batch that
+it names lies where it says; what an index cannot tell is read.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compaction.cleaning.model import Segment
+from compaction.errors import StorageError
+from compaction.formats.indexes import read_offset_index, read_time_index
+from compaction.kernels.batches import scan_batches
+from compaction.kernels.tables import BATCH_ROW
+from compaction.names import INDEX, LOG, TIMEINDEX, segment_file
+from compaction.storage.filesystem import FileSystem, join
+
+
+def first_offset_since(fs: FileSystem, log_path: str, segment: Segment, timestamp_ms: int) -> int:
+    """The offset below which every record of the segment is older than ``timestamp_ms``."""
+    try:
+        data = fs.read_bytes(join(log_path, segment_file(segment.base_offset, TIMEINDEX)))
+        entries = read_time_index(data, segment.base_offset)
+    except (StorageError, ValueError):
+        return segment.base_offset
+    older = int(np.searchsorted(entries["timestamp"], timestamp_ms))
+    return segment.base_offset if older == 0 else int(entries["offset"][older - 1]) + 1
+
+
+def positions_of(fs: FileSystem, log_path: str, segment: Segment, first_offset: int, last_offset: int) -> tuple[int, int]:
+    """The bytes ``[start, end)`` of the segment that hold every record with an offset in ``[first_offset, last_offset]``."""
+    whole = 0, segment.size_bytes
+    if first_offset <= segment.base_offset and last_offset >= segment.next_offset - 1:
+        return whole
+    try:
+        data = fs.read_bytes(join(log_path, segment_file(segment.base_offset, INDEX)))
+        entries = read_offset_index(data, segment.base_offset)
+    except (StorageError, ValueError):
+        return whole
+    # an entry has its batch's last offset: the last one below is where to begin, the second one past is where to end
+    before = int(np.searchsorted(entries["offset"], first_offset, side="right")) - 1
+    after = int(np.searchsorted(entries["offset"], last_offset, side="left")) + 1
+    start = _batch_at(fs, log_path, segment, entries, before) if before >= 0 else 0
+    end = _batch_at(fs, log_path, segment, entries, after) if after < len(entries) else segment.size_bytes
+    if start is None or end is None:
+        return whole
+    return start, end
+
+
+def _batch_at(fs: FileSystem, log_path: str, segment: Segment, entries: NDArray[np.void], at: int) -> int | None:
+    """The position that an index entry gives, if a batch with its offset lies there."""
+    position = int(entries["position"][at])
+    data = fs.view(join(log_path, segment_file(segment.base_offset, LOG)))[position : segment.size_bytes]
+    row = scan_batches(data, position, check_crc=False, rows=np.empty(1, BATCH_ROW)).rows
+    return position if len(row) and int(row["last_offset"][0]) == int(entries["offset"][at]) else None

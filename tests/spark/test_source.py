@@ -1,0 +1,155 @@
+"""``spark.read.format("kafka_log")`` in a Spark session: the frames that real consumers are served, with filters taken over."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from chispa import assert_df_equality
+from chispa.schema_comparer import assert_schema_equality
+from pyspark.sql import datasource
+
+from compaction.spark.source import register
+from tests.golden import unpack_sample
+from tests.kafka.broker import Broker
+from tests.kafka.clients import Clients, Consumed
+from tests.kafka.gateway import Gateway
+from tests.spark.plain_consumer import EPOCH, Served, serve, served
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+#: the columns of Spark's own Kafka source with ``includeHeaders``
+SCHEMA = """
+    key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int,
+    headers array<struct<key: string, value: binary>>
+"""
+TOPICS = ("orders", "customers", "prices", "payments", "payments-open", "sessions", "inventory", "__consumer_offsets")
+
+
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sample's log directory."""
+    return unpack_sample(tmp_path_factory.mktemp("sample"))
+
+
+@pytest.fixture
+def source(spark: SparkSession) -> SparkSession:
+    """The session, which knows the format."""
+    register(spark)
+    return spark
+
+
+def frame(spark: SparkSession, records: Iterable[Served]) -> DataFrame:
+    """Records as a frame of the source's schema."""
+    rows = [
+        (
+            each.key, each.value, each.topic, each.partition, each.offset,
+            EPOCH + timedelta(milliseconds=each.timestamp_ms), each.timestamp_type, list(each.headers) or None,
+        )
+        for each in records
+    ]  # fmt: skip
+    return spark.createDataFrame(rows, SCHEMA)
+
+
+def same(found: DataFrame, expected: DataFrame) -> None:
+    order = ["topic", "partition", "offset"]
+    assert_df_equality(found.orderBy(order), expected.orderBy(order))
+
+
+def test_the_schema_is_that_of_sparks_kafka_source(source: SparkSession, sample: Path) -> None:
+    found = source.read.format("kafka_log").load(str(sample))
+    assert_schema_equality(found.schema, source.createDataFrame([], SCHEMA).schema)
+
+
+def test_every_topic_is_a_frame_of_its_records(source: SparkSession, sample: Path) -> None:
+    for topic in ("orders", "prices", "payments-open"):
+        expected = [record for log in sorted(sample.glob(f"{topic}-[0-9]")) for record in serve(log)]
+        found = source.read.format("kafka_log").option("topic", topic).load(str(sample))
+        same(found, frame(source, expected))
+
+
+@pytest.mark.kafka
+def test_frames_hold_what_a_real_consumer_reads(
+    source: SparkSession, gateway: Gateway, tmp_path: Path
+) -> None:
+    log_dir = unpack_sample(tmp_path)
+    with Broker(log_dir) as broker:
+        clients = Clients(gateway, broker.bootstrap)
+        consumed = {
+            (topic, level): clients.read_all(topic, committed_only=level == "read_committed")
+            for topic in TOPICS
+            for level in ("read_uncommitted", "read_committed")
+        }
+    for (topic, level), records in consumed.items():
+        found = source.read.format("kafka_log").options(**{"topic": topic, "isolation.level": level}).load(str(log_dir))
+        same(found.drop("timestampType"), frame(source, as_served(topic, records)).drop("timestampType"))
+    assert len(consumed["payments", "read_committed"]) < len(consumed["payments", "read_uncommitted"])
+    assert len(consumed["payments-open", "read_committed"]) < len(consumed["payments-open", "read_uncommitted"])
+
+
+def as_served(topic: str, records: Iterable[Consumed]) -> list[Served]:
+    return [Served(topic, r.partition, r.offset, r.timestamp, 0, r.key, r.value, r.headers) for r in records]
+
+
+FILTERS = (
+    "topic = 'orders' and partition = 1 and offset between 100 and 300",
+    "topic in ('prices', 'ledger') and timestamp >= '2025-10-09 10:00:00'",
+    "topic like 'pay%' and offset > 10 and key is not null",
+    "timestamp < '2025-10-09 09:30:00' or offset = 3",
+    "offset in (1, 5, 9) and partition <> 0",
+    "topic = 'orders' and timestamp > '2025-10-09 10:00:17.591' and timestamp <= '2025-10-09 10:01:40.938'",
+    "not topic = 'orders' and size(headers) > 0",
+)
+
+
+@pytest.mark.parametrize("condition", FILTERS)
+def test_a_filter_gives_the_same_rows_taken_over_or_not(source: SparkSession, sample: Path, condition: str) -> None:
+    frame_of = source.read.format("kafka_log").load
+    expected = frame(source, [served(row.asDict(recursive=True)) for row in frame_of(str(sample)).collect()]).where(condition)
+    assert expected.count() > 0
+    same(frame_of(str(sample)).where(condition), expected)
+
+
+def test_what_is_taken_over_is_not_asked_of_spark_again(source: SparkSession, sample: Path) -> None:
+    if not hasattr(datasource, "EqualTo"):
+        pytest.skip("PySpark 4.0 tells a data source nothing about filters")
+    found = source.read.format("kafka_log").load(str(sample)).where("topic = 'orders' and offset > 5")
+    assert not re.search(r"\bFilter\b", plan_of(found))
+    assert re.search(r"\bFilter\b", plan_of(found.where("key is not null")))
+
+
+def plan_of(found: DataFrame) -> str:
+    executed: Any = found._jdf.queryExecution()
+    return str(executed.executedPlan())
+
+
+def test_a_chosen_schema_reads_only_its_columns(source: SparkSession, sample: Path) -> None:
+    found = source.read.format("kafka_log").schema("offset bigint, headers array<struct<key: string, value: binary>>")
+    rows = found.load(str(sample / "orders-0")).orderBy("offset")
+    expected = frame(source, serve(sample / "orders-0")).select("offset", "headers").orderBy("offset")
+    assert_df_equality(rows, expected)
+
+
+def test_several_places_are_one_frame(source: SparkSession, sample: Path) -> None:
+    found = source.read.format("kafka_log").load([str(sample / "orders-0"), str(sample / "ledger-0")])
+    same(found, frame(source, [*serve(sample / "orders-0"), *serve(sample / "ledger-0")]))
+
+
+def test_sql_reads_it_too(source: SparkSession, sample: Path) -> None:
+    source.sql(f"create or replace temporary view orders using kafka_log options (path '{sample}', topic 'orders')")
+    latest = source.sql("select count(distinct key) as keys, max(offset) as last from orders where partition = 0").first()
+    records = list(serve(sample / "orders-0"))
+    assert latest is not None
+    assert (latest["keys"], latest["last"]) == (len({record.key for record in records}), records[-1].offset)
+
+
+def test_an_error_of_the_source_reaches_the_user(source: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(Exception, match="no such log directory"):
+        source.read.format("kafka_log").load(str(tmp_path / "nothing")).count()
