@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -15,11 +14,10 @@ from pyspark.sql import SparkSession
 from compaction.cleaning.expiry import ExpiryPlan
 from compaction.cleaning.model import LogView
 from compaction.cleaning.plan import CompactionPlan, LogPlan, plan_logs
-from compaction.cleaning.policy import PolicyPlan, plan_policy
+from compaction.cleaning.policy import plan_policy
 from compaction.cleaning.verdicts import Verdict
 from compaction.config import BrokerConfig
 from compaction.errors import CompactionError, LogError
-from compaction.names import CLEANER_OFFSETS
 from compaction.report import LogReport, LogStatus, RunReport
 from compaction.request import CompactionRequest
 from compaction.spark.look_ahead import look_ahead_with
@@ -27,15 +25,10 @@ from compaction.spark.partition import Sizes
 from compaction.spark.passes import Passes
 from compaction.spark.pipeline import SparkPasses
 from compaction.spark.round import Cleaned, Round, RoundOptions
-from compaction.storage.checkpoint_store import update_checkpoint
+from compaction.storage.destination import Destination, Planned, destination
 from compaction.storage.discover import LogLocation
-from compaction.storage.expire import carry_out_expiry
-from compaction.storage.filesystem import FileSystem, LocalFileSystem
-from compaction.storage.overlay import OverlayFileSystem
 from compaction.storage.prepare import LookAhead, locked, prepare
-from compaction.storage.swap import discard_unfinished, remove_deleted, swap_in
 
-_LOG = logging.getLogger(__name__)
 #: a log of whose records a larger share has no key is refused: compaction would drop them
 KEYLESS_SHARE = 0.01
 
@@ -72,25 +65,22 @@ def carry_out(
     """
     started = time.monotonic()
     in_place = not request.dry_run and request.output_dir is None
-    fs: FileSystem = LocalFileSystem() if in_place else OverlayFileSystem(LocalFileSystem())
-    with locked(request.log_dirs, write=in_place):
+    with (
+        locked(request.log_dirs, write=in_place),
+        destination(request.log_dirs, request.output_dir, dry_run=request.dry_run) as place,
+    ):
         plan_for = partial(plan_policy, now_ms=request.as_of_ms, include_active=request.include_active)
-        prepared = prepare(fs, request, plan_for, look_ahead)
+        prepared = prepare(place.fs, request, plan_for, look_ahead)
         planned = {found.location.path: Planned(found.location, found.plan) for found in prepared if found.plan is not None}
         plan = plan_logs(request.as_of_ms, [each.plan.compaction for each in planned.values()])
         broker = smallest_broker(found.settings.broker for found in prepared if found.plan is not None)
-        cleaned = _clean(start, fs, request, plan, RoundSettings(broker, sizes))
-        reports = _finish_all(fs, request, plan, planned, cleaned)
+        cleaned = _clean(start, place, request, plan, planned, RoundSettings(broker, sizes))
+        reports = [_cleaned(place, planned[each.plan.view.path], each) for each in cleaned]
+        skipped = (planned[each.view.path] for each in plan.logs if each.verdict is Verdict.SKIP)
+        reports += [_skipped(place, log) for log in skipped]
     failures = [_failure(found.location, str(found.error)) for found in prepared if found.error is not None]
     seconds = time.monotonic() - started
     return RunReport(uuid.uuid4().hex, request.as_of_ms, request.dry_run, (*reports, *failures), seconds)
-
-
-class Planned(NamedTuple):
-    """One log and what its policy does to it."""
-
-    location: LogLocation
-    plan: PolicyPlan
 
 
 class RoundSettings(NamedTuple):
@@ -106,7 +96,12 @@ def smallest_broker(brokers: Iterable[BrokerConfig]) -> BrokerConfig:
 
 
 def _clean(
-    start: Callable[[], Workers], fs: FileSystem, request: CompactionRequest, plan: CompactionPlan, settings: RoundSettings
+    start: Callable[[], Workers],
+    place: Destination,
+    request: CompactionRequest,
+    plan: CompactionPlan,
+    planned: Mapping[str, Planned],
+    settings: RoundSettings,
 ) -> list[Cleaned]:
     """One round over all logs that want it."""
     if not plan.to_clean:
@@ -115,25 +110,12 @@ def _clean(
         now_ms=request.as_of_ms,
         dry_run=request.dry_run,
         broker=settings.broker,
-        directory_of=lambda each: each.view.path,
+        directory_of=lambda each: place.directory(planned[each.view.path].location),
         refuse=keyless_refusal(allow_keyless=request.allow_keyless),
         sizes=settings.sizes,
     )
     workers = start()
-    return Round(workers.passes, workers.cores, fs, plan.to_clean, options).run()
-
-
-def _finish_all(
-    fs: FileSystem,
-    request: CompactionRequest,
-    plan: CompactionPlan,
-    planned: Mapping[str, Planned],
-    cleaned: Sequence[Cleaned],
-) -> list[LogReport]:
-    """Delete what has expired, swap in what was cleaned, mend the checkpoints of what was not; the reports of all."""
-    reports = [_finish(fs, planned[each.plan.view.path], each, request) for each in cleaned]
-    skipped = [planned[each.view.path] for each in plan.logs if each.verdict is Verdict.SKIP]
-    return [*reports, *(_skip(fs, each, request) for each in skipped)]
+    return Round(workers.passes, workers.cores, place.fs, plan.to_clean, options).run()
 
 
 def keyless_refusal(*, allow_keyless: bool) -> Callable[[LogPlan, int, int], str | None]:
@@ -151,21 +133,17 @@ def keyless_refusal(*, allow_keyless: bool) -> Callable[[LogPlan, int, int], str
     return refuse
 
 
-def _finish(fs: FileSystem, log: Planned, each: Cleaned, request: CompactionRequest) -> LogReport:
-    """Delete what has expired of a cleaned log, then swap its outputs in; its report. A log that failed stays as it was."""
+def _cleaned(place: Destination, log: Planned, each: Cleaned) -> LogReport:
+    """Hand a cleaned log to its destination; its report. A log that failed stays as it was."""
     started = time.monotonic()
-    plan, error = each.plan, each.error
-    if not request.dry_run:
-        try:
-            if error is None:
-                _expire(fs, log)
-                swap_in(fs, log.location, each.groups, end_offset=plan.end_offset)
-                if plan.config.file_delete_delay_ms == 0:
-                    remove_deleted(fs, log.location.path)
-            else:
-                discard_unfinished(fs, log.location.path)
-        except LogError as failed:
-            error = str(failed)
+    error = each.error
+    try:
+        if error is None:
+            place.cleaned(log, each.groups)
+        else:
+            place.failed(log)
+    except LogError as failed:
+        error = str(failed)
     if error is not None:
         return _failure(log.location, error)
     return replace(cleaned_report(each, log.plan.expiry), seconds=time.monotonic() - started)
@@ -207,23 +185,13 @@ def expired_report(view: LogView, reason: str, expiry: ExpiryPlan | None) -> Log
     )
 
 
-def _skip(fs: FileSystem, log: Planned, request: CompactionRequest) -> LogReport:
-    """Delete what has expired of a log that is not compacted, and mend its checkpoint; its report."""
-    plan = log.plan.compaction
-    if not request.dry_run:
-        try:
-            _expire(fs, log)
-            if plan.checkpoint_reset:
-                view = plan.view
-                update_checkpoint(fs, view.log_dir, CLEANER_OFFSETS, {view.topic_partition: plan.first_dirty_offset})
-        except LogError as failed:
-            return _failure(log.location, failed)
-    return expired_report(plan.view, plan.reason, log.plan.expiry)
-
-
-def _expire(fs: FileSystem, log: Planned) -> None:
-    if log.plan.expiry is not None:
-        carry_out_expiry(fs, log.location, log.plan.expiry)
+def _skipped(place: Destination, log: Planned) -> LogReport:
+    """Hand a log that is not compacted to its destination; its report."""
+    try:
+        place.skipped(log)
+    except LogError as failed:
+        return _failure(log.location, failed)
+    return expired_report(log.plan.compaction.view, log.plan.compaction.reason, log.plan.expiry)
 
 
 def _failure(location: LogLocation, error: str | CompactionError) -> LogReport:

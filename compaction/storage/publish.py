@@ -15,6 +15,7 @@ from compaction.errors import UsageError
 from compaction.formats.checkpoints import format_offset_checkpoint
 from compaction.names import (
     CLEANER_OFFSETS,
+    CLUSTER_METADATA_TOPIC,
     HIGH_WATERMARKS,
     LOCK,
     LOG_STARTS,
@@ -32,6 +33,7 @@ from compaction.storage.filesystem import FileSystem, base_name, join, parent
 from compaction.storage.lock import LogDirLock
 from compaction.storage.swap import SwapGroup, is_unfinished
 
+METADATA_LOG = f"{CLUSTER_METADATA_TOPIC}-0"
 _CHECKPOINTS = (RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS, CLEANER_OFFSETS)
 
 
@@ -93,6 +95,12 @@ class Publication:
         self._fs.fsync_dir(target)
         self._added[location.log_dir][location.topic_partition] = end_offset
 
+    def leave_out(self, location: LogLocation) -> None:
+        """Forget a log, and what tasks wrote of it."""
+        target = join(self._roots[location.log_dir], base_name(location.path))
+        if self._fs.stat(target) is not None:
+            remove_tree(self._fs, target)
+
     def commit(self, source: FileSystem) -> None:
         """Add what belongs to the log directories and put everything in place.
 
@@ -104,6 +112,7 @@ class Publication:
             for name in source.listdir(log_dir):
                 if name != LOCK and name not in _CHECKPOINTS and not name.endswith(TMP):
                     self._copy(source, join(log_dir, name), join(root, name))
+            self._copy_metadata(source, join(log_dir, METADATA_LOG), join(root, METADATA_LOG))
             self._write_checkpoints(source, log_dir, root)
             self._fs.fsync_dir(root)
         self._fs.unlink(join(self._staging, LOCK))
@@ -136,6 +145,15 @@ class Publication:
             extent = source.real_path(path)
             self._fs.copy(extent.path, target, extent.start, extent.size)
         self._fs.fsync(target)
+
+    def _copy_metadata(self, source: FileSystem, path: str, target: str) -> None:
+        """The metadata log as it is: without it a broker takes every log for a stray."""
+        found = source.stat(path)
+        if found is not None and found.is_dir:
+            self._fs.mkdir(target)
+            for name in source.listdir(path):
+                self._copy(source, join(path, name), join(target, name))
+            self._fs.fsync_dir(target)
 
     def _write_checkpoints(self, source: FileSystem, log_dir: str, root: str) -> None:
         added = self._added[log_dir]

@@ -1,0 +1,149 @@
+"""Where the result of a run goes: in place of the sources, to another place, or nowhere.
+
+A run hands each log to its destination when all is known about it. ``InPlace`` swaps it in at once. ``Elsewhere`` gathers everything and lets
+it appear as a whole when the run ends, logs that were not cleaned included, those that failed left out. ``Nowhere`` is a dry run's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+from compaction.cleaning.policy import PolicyPlan
+from compaction.names import CLEANER_OFFSETS
+from compaction.storage.checkpoint_store import update_checkpoint
+from compaction.storage.discover import LogLocation
+from compaction.storage.expire import carry_out_expiry
+from compaction.storage.filesystem import FileSystem, LocalFileSystem
+from compaction.storage.overlay import OverlayFileSystem
+from compaction.storage.publish import Publication
+from compaction.storage.swap import SwapGroup, discard_unfinished, remove_deleted, swap_in
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One log and what its policy does to it."""
+
+    location: LogLocation
+    plan: PolicyPlan
+
+
+class Destination(Protocol):
+    """Takes the logs of a run, one by one.
+
+    ``fs`` is how the run sees its sources.
+    """
+
+    fs: FileSystem
+
+    def directory(self, location: LogLocation) -> str:
+        """Where tasks write the outputs of a log."""
+
+    def cleaned(self, log: Planned, groups: Sequence[SwapGroup]) -> None:
+        """A log whose outputs are written."""
+
+    def skipped(self, log: Planned) -> None:
+        """A log that is not compacted; the delete policy may still take some of it."""
+
+    def failed(self, log: Planned) -> None:
+        """A log that could not be cleaned: it stays as it was."""
+
+
+class Nowhere:
+    """A dry run: nothing is written anywhere."""
+
+    def __init__(self) -> None:
+        self.fs: FileSystem = OverlayFileSystem(LocalFileSystem())
+
+    def directory(self, location: LogLocation) -> str:
+        return location.path
+
+    def cleaned(self, log: Planned, groups: Sequence[SwapGroup]) -> None:
+        pass
+
+    def skipped(self, log: Planned) -> None:
+        pass
+
+    def failed(self, log: Planned) -> None:
+        pass
+
+
+class InPlace:
+    """Outputs replace their sources; checkpoints follow."""
+
+    def __init__(self) -> None:
+        self.fs: FileSystem = LocalFileSystem()
+
+    def directory(self, location: LogLocation) -> str:
+        return location.path
+
+    def cleaned(self, log: Planned, groups: Sequence[SwapGroup]) -> None:
+        _expire(self.fs, log)
+        plan = log.plan.compaction
+        swap_in(self.fs, log.location, groups, end_offset=plan.end_offset)
+        if plan.config.file_delete_delay_ms == 0:
+            remove_deleted(self.fs, log.location.path)
+
+    def skipped(self, log: Planned) -> None:
+        _expire(self.fs, log)
+        _mend_checkpoint(self.fs, log)
+
+    def failed(self, log: Planned) -> None:
+        discard_unfinished(self.fs, log.location.path)
+
+
+class Elsewhere:
+    """Everything goes to another place, which appears when ``Publication.commit`` is called."""
+
+    def __init__(self, publication: Publication) -> None:
+        self.fs: FileSystem = OverlayFileSystem(LocalFileSystem())
+        self._publication = publication
+
+    def directory(self, location: LogLocation) -> str:
+        return self._publication.log_path(location)
+
+    def cleaned(self, log: Planned, groups: Sequence[SwapGroup]) -> None:
+        _expire(self.fs, log)
+        self._publication.add_log(self.fs, log.location, groups, end_offset=log.plan.compaction.end_offset)
+
+    def skipped(self, log: Planned) -> None:
+        _expire(self.fs, log)
+        _mend_checkpoint(self.fs, log)
+        self._publication.add_log(self.fs, log.location, (), end_offset=None)
+
+    def failed(self, log: Planned) -> None:
+        self._publication.leave_out(log.location)
+
+
+def _expire(fs: FileSystem, log: Planned) -> None:
+    if log.plan.expiry is not None:
+        carry_out_expiry(fs, log.location, log.plan.expiry)
+
+
+def _mend_checkpoint(fs: FileSystem, log: Planned) -> None:
+    plan = log.plan.compaction
+    if plan.checkpoint_reset:
+        update_checkpoint(fs, plan.view.log_dir, CLEANER_OFFSETS, {plan.view.topic_partition: plan.first_dirty_offset})
+
+
+@contextmanager
+def destination(log_dirs: Sequence[str], output_dir: str | None, *, dry_run: bool) -> Iterator[Destination]:
+    """The destination of a run; another place appears when the block ends without an error, and leaves no trace otherwise.
+
+    :raises UsageError: ``output_dir`` cannot be written to, or is not empty
+    """
+    if dry_run:
+        yield Nowhere()
+    elif output_dir is None:
+        yield InPlace()
+    else:
+        publication = Publication.start(LocalFileSystem(), output_dir, log_dirs)
+        try:
+            place = Elsewhere(publication)
+            yield place
+            publication.commit(place.fs)
+        except BaseException:
+            publication.abort()
+            raise
