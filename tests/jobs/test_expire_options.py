@@ -1,0 +1,99 @@
+"""The command line of the delete policy, from a broker's own properties to the exit code."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobs import expire
+from tests.golden import unpack_sample
+
+#: four and a half hours after the newest record of clickstream
+NOW_MS = 1_760_000_000_000 + 14 * 3_600_000
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    return unpack_sample(tmp_path)
+
+
+def run(logs: Path, *argv: str) -> tuple[int, dict[str, Any]]:
+    report = logs.parent / "report.json"
+    given = ["--log-dir", str(logs), "--as-of-ms", str(NOW_MS), "--report", str(report), "--topic", "clickstream", *argv]
+    code = expire.main(given)
+    return code, json.loads(report.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(
+    ("properties", "bound_ms"),
+    [
+        ("log.retention.hours=6", 6 * HOUR_MS),
+        ("log.retention.hours=6\nlog.retention.minutes=480", 8 * HOUR_MS),
+        ("log.retention.ms=36000000\nlog.retention.hours=6\nlog.retention.minutes=480", 10 * HOUR_MS),
+        ("log.retention.hours=-1", -1),
+        ("log.retention.ms=-1\nlog.retention.hours=6", -1),
+    ],
+)
+def test_retention_comes_from_the_most_exact_broker_setting(logs: Path, properties: str, bound_ms: int) -> None:
+    # without the metadata log the topics have no retention of their own
+    shutil.rmtree(logs / "__cluster_metadata-0")
+    config = logs.parent / "server.properties"
+    config.write_text(properties, encoding="utf-8")
+    code, report = run(logs, "--config", str(config), "--dry-run")
+    assert code == 0
+    assert report["totals"]["expired_segments"] == expired(logs, bound_ms)
+    if bound_ms < 0:
+        first = properties.partition("=")[0]
+        assert f"retention.ms is no limit ({config} line 1 ({first}))" in report["logs"][0]["reason"]
+
+
+def expired(logs: Path, bound_ms: int) -> int:
+    """How many segments go by such a ``retention.ms``."""
+    count = run(logs, "--dry-run", "--set", f"retention.ms={bound_ms}")[1]["totals"]["expired_segments"]
+    assert isinstance(count, int)
+    return count
+
+
+def test_what_goes_follows_the_bound(logs: Path) -> None:
+    gone = [expired(logs, hours * HOUR_MS) for hours in (4, 6, 8, 10, 20)]
+    assert gone == sorted(gone, reverse=True)
+    assert gone[0] > gone[2] > gone[4] == 0
+
+
+def test_a_run_reports_and_leaves_the_log_start(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, report = run(logs, "--set", f"retention.ms={8 * HOUR_MS}")
+    assert (code, report["status"], report["dry_run"]) == (0, "done", False)
+    assert "segments expired" in capsys.readouterr().out
+    starts = (logs / "log-start-offset-checkpoint").read_text(encoding="utf-8")
+    for log in report["logs"]:
+        assert f"clickstream {log['partition']} {log['end_offset']}\n" in starts
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--output-dir", "x"], "unrecognized arguments: --output-dir x"),
+        (["--set", "retention.ms=-2"], "--set: retention.ms = '-2' is less than -1"),
+        (["--partition", "clickstream-9"], "no such partition: clickstream-9"),
+    ],
+)
+def test_a_wrong_call_is_told_in_one_line(
+    logs: Path, argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert expire.main(["--log-dir", str(logs), *argv]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("error: ")
+    assert told.count("\n") == 1
+    assert message in told
+
+
+def test_help_has_every_option(capsys: pytest.CaptureFixture[str]) -> None:
+    assert expire.main(["--help"]) == 0
+    text = capsys.readouterr().out
+    for option in ("--log-dir", "--topic", "--partition", "--config", "--set", "--as-of-ms", "--dry-run", "--report"):
+        assert option in text
