@@ -33,7 +33,9 @@ HIGH_WATERMARKS = "replication-offset-checkpoint"
 CLEANER_OFFSETS = "cleaner-offset-checkpoint"
 CLUSTER_METADATA_TOPIC = "__cluster_metadata"
 
-_SEGMENT_FILE = re.compile(r"(?P<base>\d{20})(?P<kind>\.log|\.index|\.timeindex|\.txnindex|\.snapshot)(?P<suffix>(?:\.[\w-]+)*)")
+_SEGMENT_FILE = re.compile(
+    r"(?P<base>\d{20})(?P<kind>\.log|\.index|\.timeindex|\.txnindex|\.snapshot)(?P<suffix>(?:\.[\w-]+)*)"
+)
 _MOVED_DIR = re.compile(r"\S+-\S+\.[0-9a-f]{32}-(?:delete|future|stray)")
 _PARTITION_DIR = re.compile(r"(?P<topic>[A-Za-z0-9._-]{1,249})-(?P<partition>\d{1,10})")
 

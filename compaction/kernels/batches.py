@@ -43,7 +43,8 @@ _ERRORS = {
 class BatchScan(NamedTuple):
     """What ``scan_batches`` found.
 
-    ``rows`` are the whole batches (``BATCH_ROW``), ``consumed`` the bytes that they take, ``error`` what is wrong with the batch at
+    ``rows`` are the whole batches (``BATCH_ROW``), ``consumed`` the bytes that they take, ``error`` what is wrong with the
+    batch at
     ``error_position`` (a position in the segment), if anything, ``need`` the size of the batch at ``consumed`` when its length
     field could be read and it does not end within the buffer (0 otherwise).
     """
@@ -169,7 +170,7 @@ def _read_legacy(data, at, size, magic, check_crc, row):  # type: ignore[no-unty
 @njit(cache=True, nogil=True)
 def _scan(data, base_position, check_crc, rows):  # type: ignore[no-untyped-def]
     """Fill ``rows`` from the start of ``data``: ``(rows filled, bytes consumed, error code, need)``."""
-    at, n, limit = 0, 0, len(data)
+    at, n, limit = np.int64(0), 0, len(data)
     while n < len(rows) and limit - at >= LOG_OVERHEAD + 5:
         size = np.int64(be32(data, at + 8)) + LOG_OVERHEAD
         if size < LOG_OVERHEAD + _LEGACY_MIN:

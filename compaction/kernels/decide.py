@@ -1,6 +1,7 @@
 """Decides batch by batch what becomes of it, from headers, verdicts and survivor marks alone: no record is read.
 
-Mirrors ``MemoryRecords.filterTo`` and ``Cleaner.shouldRetainRecord`` (Kafka 4.3.0). For a batch of magic 2 that lies wholly in the
+Mirrors ``MemoryRecords.filterTo`` and ``Cleaner.shouldRetainRecord`` (Kafka 4.3.0). For a batch of magic 2 that lies wholly
+in the
 dirty or wholly in the clean section, the marks between its offsets tell how many of its records stay and whether a tombstone
 is among them; other batches are left to the walk (``REWRITE``).
 """
@@ -65,13 +66,15 @@ def _kept(row, marks, low, high, dirty, expired):  # type: ignore[no-untyped-def
 
 @njit(cache=True, nogil=True)
 def decide(rows, verdicts, marks, limits, actions):  # type: ignore[no-untyped-def]
-    """Fill ``actions`` (uint8[r]) with ``DROP``, ``COPY``, ``EMPTY`` or ``REWRITE`` for ``rows`` (``BATCH_ROW[r]``); the number of
+    """Fill ``actions`` (uint8[r]) with ``DROP``, ``COPY``, ``EMPTY`` or ``REWRITE`` for ``rows`` (``BATCH_ROW[r]``); the
+    number of
     expired tombstones in batches that lose all records (``rewrite`` counts those of the others).
 
     :param verdicts: uint8[r], bits ``DISCARD``, ``RETAIN_EMPTY``, ``MARKER_OF_EMPTY_TXN``
     :param marks: uint64[m], ascending: of the dirty section (offset >= ``first_dirty``) the records that the map keeps; of the
         clean section those that go (``CANDIDATE``) and the tombstones that stay
-    :param limits: int64[4]: first dirty offset, latest offset of the map (records past it stay), now (ms), and one for ``rewrite``
+    :param limits: int64[4]: first dirty offset, latest offset of the map (records past it stay), now (ms), and one for
+        ``rewrite``
     """
     first_dirty, latest_offset, now_ms = limits[0], limits[1], limits[2]
     at, expired_total = 0, 0

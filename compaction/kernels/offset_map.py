@@ -67,7 +67,8 @@ def _beaten(table, asks):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _partition(entries, shards, starts):  # type: ignore[no-untyped-def]
-    """Rows of uint64[n, 3] ``entries`` whose mark is not 0, ordered by shard; ``starts`` int64[shards + 1] gets their bounds."""
+    """Rows of uint64[n, 3] ``entries`` whose mark is not 0, ordered by shard; ``starts`` int64[shards + 1] gets their
+    bounds."""
     for i in range(len(entries)):
         if entries[i, 2] != 0:
             starts[((entries[i, 1] >> np.uint64(32)) * shards >> np.uint64(32)) + np.uint64(1)] += 1

@@ -47,7 +47,8 @@ def skip_headers(data, at, end, count):  # type: ignore[no-untyped-def]
 def read_record(data, at, end):  # type: ignore[no-untyped-def]
     """The fields of the v2 record at ``data[at:end]``.
 
-    ``(next, timestamp_delta, offset_delta, key_at, key_size, value_size)``: ``next`` is the position after the record or -1 when it
+    ``(next, timestamp_delta, offset_delta, key_at, key_size, value_size)``: ``next`` is the position after the record or -1
+    when it
     is not well-formed; a size below 0 means null.
     """
     length, p = varint(data, at, end)
@@ -128,9 +129,11 @@ def scan_records(raw, scratch, rows, spans, actions, first_dirty, first_row, ent
     :param raw: uint8[], the block of the segment; ``scratch`` uint8[], decompressed records
     :param rows: ``BATCH_ROW[r]``, all of magic 2
     :param spans: int64[r, 3]: where the records of each batch lie: start, end, and 1 for ``scratch``, 0 for ``raw``
-    :param actions: uint8[r]: ``MAP``: records at or above ``first_dirty`` become ``entries``, those below ``asks``; ``ASK``: all become
+    :param actions: uint8[r]: ``MAP``: records at or above ``first_dirty`` become ``entries``, those below ``asks``; ``ASK``:
+        all become
         ``asks``; ``SKIP``: nothing is read
-    :param entries: uint64[c, 3] to fill; ``asks`` uint64[c, 3] likewise, with ``CANDIDATE`` set. An ask of a record without a key
+    :param entries: uint64[c, 3] to fill; ``asks`` uint64[c, 3] likewise, with ``CANDIDATE`` set. An ask of a record without a
+        key
         has hash 0, 0
     :param keyless: int32[r] to fill: records without a key in each batch that is read
     :param counters: int64[3], added to: ``MESSAGES``, ``KEYLESS``, ``TOMBSTONES``

@@ -2,7 +2,8 @@
 
 Mirrors ``MemoryRecords.filterTo``, ``MemoryRecordsBuilder`` and ``DefaultRecord.writeTo`` (Kafka 4.3.0), byte for byte:
 
-- base offset, last offset delta, producer fields, leader epoch, codec and timestamp type stay; old magics become magic 2 with the
+- base offset, last offset delta, producer fields, leader epoch, codec and timestamp type stay; old magics become magic 2 with
+the
   first kept record's offset as base and the last kept one's as last offset;
 - the base timestamp is the delete horizon if the batch has or gets one, else the first kept record's timestamp, and deltas
   are relative to it; the timestamp of every record of a LogAppendTime batch is the batch's max timestamp;
@@ -34,7 +35,6 @@ from compaction.kernels.tables import (
     MARKER_OF_EMPTY_TXN,
     RETAIN_EMPTY,
     TO_COMPRESS,
-    TOMBSTONE,
 )
 
 LOG_APPEND_TIME_BIT = 0x08
@@ -84,7 +84,8 @@ def _seal(out, at, size):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def _tail_form(data, at, stop, key_size, value_size):  # type: ignore[no-untyped-def]
-    """``CANONICAL`` when the varints from the key's length on are as Kafka writes them, ``LOOSE`` when not, ``BAD_NAMES`` when a
+    """``CANONICAL`` when the varints from the key's length on are as Kafka writes them, ``LOOSE`` when not, ``BAD_NAMES``
+    when a
     header's name is no UTF-8."""
     _, p = varint(data, at, stop)
     canonical = p - at == varlong_size(key_size) and key_size >= -1
@@ -162,7 +163,8 @@ def _stays(offset, keyless, tombstone, marks, at, first_dirty, latest_offset, to
 
 @njit(cache=True)
 def _survivors(data, start, end, row, verdict, marks, mark_at, limits, kept, counters):  # type: ignore[no-untyped-def]
-    """Fill ``kept`` int64[count, 6] with the surviving records of one batch: start, stop, tail position, timestamp delta, offset delta,
+    """Fill ``kept`` int64[count, 6] with the surviving records of one batch: start, stop, tail position, timestamp delta,
+    offset delta,
     and whether its form is canonical. ``(number kept, whether a tombstone is among them, next mark, error)``."""
     first_dirty, latest_offset, now_ms, retain_legacy = limits
     control = row.magic == 2 and row.attributes & CONTROL_BIT != 0
@@ -203,7 +205,8 @@ def _survivors(data, start, end, row, verdict, marks, mark_at, limits, kept, cou
 
 @njit(cache=True)
 def _put_records(out, w, data, kept, n, row, base_offset, base_ts, records_ts):  # type: ignore[no-untyped-def]
-    """Write the first ``n`` of ``kept`` at ``out[w:]``; ``records_ts`` is the old base timestamp (LogAppendTime: of every record).
+    """Write the first ``n`` of ``kept`` at ``out[w:]``; ``records_ts`` is the old base timestamp (LogAppendTime: of every
+    record).
     ``(position after them, max timestamp, error)``."""
     # messages of magic 1 were given their append time when they were decoded; those of magic 0 within them have none
     append_time = row.magic == 2 and row.attributes & LOG_APPEND_TIME_BIT != 0
@@ -223,7 +226,7 @@ def _put_records(out, w, data, kept, n, row, base_offset, base_ts, records_ts): 
             run_start, run_stop = kept[i, 0], kept[i, 1]
             continue
         w = copy_bytes(out, w, data, run_start, run_stop)
-        run_start = run_stop = 0
+        run_start = run_stop = np.int64(0)
         delta = timestamp - base_ts
         w = _put_record(out, w, data, kept[i, 2], kept[i, 1], delta, kept[i, 4] + offset_shift, kept[i, 5] != 0)
     return copy_bytes(out, w, data, run_start, run_stop), max_ts, OK
@@ -231,7 +234,8 @@ def _put_records(out, w, data, kept, n, row, base_offset, base_ts, records_ts): 
 
 @njit(cache=True)
 def _rewrite_batch(out, w, data, row, kept, n, horizon_ms, out_row):  # type: ignore[no-untyped-def]
-    """Write a batch of the ``n`` kept records at ``out[w:]``; ``horizon_ms`` is its new delete horizon, -1 for none. The position after
+    """Write a batch of the ``n`` kept records at ``out[w:]``; ``horizon_ms`` is its new delete horizon, -1 for none. The
+    position after
     it and an error. A batch to be compressed is left without CRC and with the size of its plain form."""
     append_time = row.attributes & LOG_APPEND_TIME_BIT != 0
     records_ts = row.max_timestamp if append_time and row.magic == 2 else row.base_timestamp
@@ -286,18 +290,24 @@ def _write_empty(out, w, row, out_row):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def rewrite(raw, scratch, rows, spans, actions, verdicts, marks, limits, new_horizon_ms, first_row, block_position, out, out_rows, kept, counters):  # type: ignore[no-untyped-def]
+def rewrite(  # type: ignore[no-untyped-def]
+    raw, scratch, rows, spans, actions, verdicts, marks, limits, new_horizon_ms, first_row, block_position,
+    out, out_rows, kept, counters,
+):  # fmt: skip
     """Turn ``rows[first_row:]`` into output batches, as far as ``out`` and ``kept`` surely suffice.
 
     :param raw, scratch, spans: as for ``scan_records``; spans are read for ``REWRITE`` rows only
     :param actions: uint8[r] from ``decide``; ``verdicts``, ``marks`` as given to it
-    :param limits: int64[4]: first dirty offset, latest offset of the map, now (ms), and 1 if legacy tombstones of this segment stay
+    :param limits: int64[4]: first dirty offset, latest offset of the map, now (ms), and 1 if legacy tombstones of this
+        segment stay
     :param new_horizon_ms: the delete horizon to set where one is due
     :param block_position: position of ``raw[0]`` in the segment
     :param out: uint8[], the rewrite buffer; ``out_rows``: ``OUT_ROW[r]``; ``kept``: int64[c, 6], scratch space
     :param counters: int64[7], added to
-    :returns: ``(next row, output batches, bytes of out used, error)``; with an error, ``next row`` is the batch at fault. No progress
-        without an error means that ``out`` or ``kept`` is too small for that row. After ``BAD_NAMES`` the work can go on with that
+    :returns: ``(next row, output batches, bytes of out used, error)``; with an error, ``next row`` is the batch at fault. No
+        progress
+        without an error means that ``out`` or ``kept`` is too small for that row. After ``BAD_NAMES`` the work can go on with
+        that
         batch once its names are mended
     """
     w, n_out, mark_at = 0, 0, 0
@@ -310,8 +320,9 @@ def rewrite(raw, scratch, rows, spans, actions, verdicts, marks, limits, new_hor
         discarded = verdicts[i] & DISCARD != 0
         n = 0
         if actions[i] == COPY:
-            out_rows[n_out].start, out_rows[n_out].size, out_rows[n_out].source = row.position - block_position, row.size, IN_BLOCK
-            out_rows[n_out].last_offset, out_rows[n_out].max_timestamp = row.last_offset, row.max_timestamp
+            out_row = out_rows[n_out]
+            out_row.start, out_row.size, out_row.source = row.position - block_position, row.size, IN_BLOCK
+            out_row.last_offset, out_row.max_timestamp = row.last_offset, row.max_timestamp
             n = row.count
             n_out += 1
         elif actions[i] == EMPTY:

@@ -41,7 +41,8 @@ EMPTY_CONTROL = -2
 ABORT = 0
 COMMIT = 1
 
-#: A map entry is three uint64: the two halves of the key's XXH3-128 (low, high) and a *mark*: ``(offset + 1) << 2 | flags``. A mark is
+#: A map entry is three uint64: the two halves of the key's XXH3-128 (low, high) and a *mark*: ``(offset + 1) << 2 | flags``.
+#: A mark is
 #: never 0, so that a slot whose mark is 0 is empty. Marks sort as their offsets do.
 ENTRY_WORDS = 3
 ENTRY_BYTES = 24
@@ -52,7 +53,8 @@ MARK_SHIFT = 2
 #: the highest offset that a mark can hold
 MAX_OFFSET = (1 << 61) - 2
 
-#: Bits of a batch's verdict (``compaction.cleaning.retention.BatchVerdict``): its records go (aborted data, or a marker whose time has
+#: Bits of a batch's verdict (``compaction.cleaning.retention.BatchVerdict``): its records go (aborted data, or a marker whose
+#: time has
 #: come) …
 DISCARD = 1
 #: … its header stays even when no record does …
@@ -63,7 +65,8 @@ MARKER_OF_EMPTY_TXN = 16
 #: What ``decide`` says of a batch: it goes; it is copied as it is; only its header stays; its records must be walked
 DROP, COPY, EMPTY, REWRITE = range(4)
 
-#: One row per batch of the output. ``source``: where its bytes are: in the segment's block, finished in the rewrite buffer, or in the
+#: One row per batch of the output. ``source``: where its bytes are: in the segment's block, finished in the rewrite buffer,
+#: or in the
 #: rewrite buffer with records still to be compressed.
 OUT_ROW = np.dtype(
     [

@@ -1,6 +1,7 @@
 """The second pass over one piece: keeps, drops or rewrites each batch and hands the output to a writer.
 
-Mirrors ``Cleaner.cleanInto`` and ``MemoryRecords.filterTo`` (Kafka 4.3.0). A batch of which nothing goes is never copied in memory;
+Mirrors ``Cleaner.cleanInto`` and ``MemoryRecords.filterTo`` (Kafka 4.3.0). A batch of which nothing goes is never copied in
+memory;
 one of which everything goes is never read beyond its header.
 """
 
@@ -181,11 +182,13 @@ class _Rewriter:
         chunks: list[Chunk] = []
         runs = zip(first.tolist(), source[first].tolist(), start[first].tolist(), end[last].tolist(), strict=True)
         for row, kind, run_start, run_end in runs:
-            chunk: Chunk = buffers[kind][run_start:run_end]
+            plain = buffers[kind][run_start:run_end]
             if kind == TO_COMPRESS:
-                chunk = seal_compressed(chunk)
-                size[row] = len(chunk)
-            chunks.append(chunk)
+                batch = seal_compressed(plain)
+                size[row] = len(batch)
+                chunks.append(batch)
+            else:
+                chunks.append(plain)
         self._counters[BYTES_KEPT] += int(size.sum())
         return chunks, out_rows
 
@@ -206,7 +209,8 @@ def _failure(error: int, path: str, position: int) -> CompactionError:
 
 
 def join_parts(output: GroupOutput, log: RewriteLog, parts: Sequence[tuple[int, str]]) -> PieceResult:
-    """Join the parts of one group (piece number and suffix, in order) to a whole segment. The swap's clean-up removes the parts."""
+    """Join the parts of one group (piece number and suffix, in order) to a whole segment. The swap's clean-up removes the
+    parts."""
     suffix = new_suffix()
     interval = log.index_interval_bytes
     try:

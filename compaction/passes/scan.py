@@ -1,6 +1,7 @@
 """The first pass over some slices: checks every batch, hashes every key, and hands on packed map entries by shard.
 
-Mirrors ``Cleaner.buildOffsetMap`` (Kafka 4.3.0) for the dirty section. Records of the clean section, and those of data that counts as
+Mirrors ``Cleaner.buildOffsetMap`` (Kafka 4.3.0) for the dirty section. Records of the clean section, and those of data that
+counts as
 aborted, do not enter the map; they are handed on as asks: which of them does the map beat?
 """
 
@@ -35,7 +36,8 @@ def scan_slices(
 ) -> Iterator[tuple[Key, list[bytes | SliceSummary]]]:
     """Packed entries (``uint64[n, 3]`` as bytes) by shard, and one summary a slice.
 
-    A slice that cannot be read gives a summary with an error; its log's entries are then of no use, which is the caller's to see.
+    A slice that cannot be read gives a summary with an error; its log's entries are then of no use, which is the caller's to
+    see.
     """
     for log, of_log in groupby(slices, key=lambda part: part.log):
         parts = list(of_log)
@@ -84,8 +86,10 @@ class _LogScan:
                         keyless += self._block(rows, decoder, counters, part.path)
         except CompactionError as error:
             return SliceSummary(part.log, 0, 0, 0, txn_rows[0], error=str(error))
-        counts = (int(counters[column]) for column in (MESSAGES, KEYLESS, TOMBSTONES))
-        return SliceSummary(part.log, *counts, np.concatenate(txn_rows), np.concatenate(keyless))
+        messages, without_key, tombstones = counters[[MESSAGES, KEYLESS, TOMBSTONES]].tolist()
+        return SliceSummary(
+            part.log, messages, without_key, tombstones, np.concatenate(txn_rows), np.concatenate(keyless)
+        )
 
     def _block(self, block: Block, decoder: Decoder, counters: NDArray[np.int64], path: str) -> Iterator[NDArray[np.void]]:
         actions = self._actions(block.rows)

@@ -1,8 +1,10 @@
-"""Between the passes: one shard's packed entries become one map, and the map says which records stay and to which piece they belong."""
+"""Between the passes: one shard's packed entries become one map, and the map says which records stay and to which piece they
+belong."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,11 +12,13 @@ from numpy.typing import NDArray
 from compaction.kernels.offset_map import SkimpyOffsetMap
 from compaction.kernels.tables import CANDIDATE, ENTRY_BYTES, ENTRY_WORDS, MARK_SHIFT, TOMBSTONE
 
+T = TypeVar("T")
+
 #: shards are probed once and small: a load that keeps probing short
 _LOAD = 0.7
 
 
-def merge_lists(left: list[bytes], right: list[bytes]) -> list[bytes]:
+def merge_lists(left: list[T], right: list[T]) -> list[T]:
     """Join the packed parts of one key: the ``reduceByKey`` of both shuffles. No bytes are copied."""
     left.extend(right)
     return left
@@ -23,7 +27,8 @@ def merge_lists(left: list[bytes], right: list[bytes]) -> list[bytes]:
 def resolve_shard(packed: Sequence[bytes], first_dirty_offset: int, load_factor: float) -> tuple[NDArray[np.uint64], int]:
     """Merge one shard; ``(marks uint64[n], keys)``.
 
-    The marks are, in no order: of the dirty section every record that the map keeps; of the clean section every record that goes
+    The marks are, in no order: of the dirty section every record that the map keeps; of the clean section every record that
+    goes
     (``CANDIDATE`` set: a higher offset is mapped, or it has no key) and every tombstone that stays.
 
     :param packed: parts of uint64[n, 3], each either all map entries or all asks

@@ -1,6 +1,7 @@
 """What tasks are told: slices of segments, pieces of output groups, and what holds for a whole log.
 
-A *slice* is a batch-aligned stretch of one segment; both passes read slices. A *piece* is a run of neighbouring slices of one output
+A *slice* is a batch-aligned stretch of one segment; both passes read slices. A *piece* is a run of neighbouring slices of one
+output
 group; the second pass writes pieces. Offsets say where a survivor belongs: slice and piece ``i`` hold the offsets from their
 ``first_offset`` up to the next one's.
 """
@@ -56,7 +57,8 @@ class ScanLog:
 
 @dataclass(frozen=True)
 class ScanSettings:
-    """Bounds of the first pass: memory of a task's map before it is handed on, its load factor, and a task's rate of reading."""
+    """Bounds of the first pass: memory of a task's map before it is handed on, its load factor, and a task's rate of
+    reading."""
 
     map_bytes: int
     load_factor: float
@@ -83,7 +85,8 @@ class SliceSummary:
 class RewriteLog:
     """What the second pass needs to know of a log (offsets inclusive, times in ms).
 
-    ``latest_offset`` is the map's last offset. ``directory`` is where the output goes, ``bytes_per_second`` a task's rate of reading
+    ``latest_offset`` is the map's last offset. ``directory`` is where the output goes, ``bytes_per_second`` a task's rate of
+    reading
     and writing.
     """
 

@@ -1,4 +1,5 @@
-"""Deals work to tasks: how large slices, pieces and shards are, and which task has which. The outcome of a run does not depend on it."""
+"""Deals work to tasks: how large slices, pieces and shards are, and which task has which. The outcome of a run does not
+depend on it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
 """The two passes as Spark jobs, over all logs of a run at once.
 
-Pass 1 scans slices into packed map entries, ``reduceByKey`` brings each shard of each log together (its map side runs once; a last
+Pass 1 scans slices into packed map entries, ``reduceByKey`` brings each shard of each log together (its map side runs once; a
+last
 partition carries the summaries, which the first job collects). Pass 2 resolves each shard into survivor marks, brings each
-piece's marks together and rewrites the pieces. No Python object stands for a record anywhere: what is shuffled are packed arrays.
+piece's marks together and rewrites the pieces. No Python object stands for a record anywhere: what is shuffled are packed
+arrays.
 """
 
 from __future__ import annotations
@@ -104,9 +106,9 @@ class SparkPasses:
             for (log, piece), counts in marks.items():
                 if piece == KEYS:
                     yield log, sum(counts)
-            for piece in work[task]:
-                log = piece.output.log
-                yield rewrite_piece(piece, known[log], marks.get((log, piece.number), []), dry_run=dry_run)
+            for each in work[task]:
+                log = each.output.log
+                yield rewrite_piece(each, known[log], marks.get((log, each.number), []), dry_run=dry_run)
 
         def partition(key: Key) -> int:
             log, piece = key

@@ -37,7 +37,8 @@ _TASK_MAP_BYTES = 96 << 20
 
 @dataclass(frozen=True)
 class Cleaned:
-    """What a round made of one log. ``invalid`` counts the records that went for want of a key, ``groups`` are the outputs to be swapped in (named in a dry run too, without files).
+    """What a round made of one log. ``invalid`` counts the records that went for want of a key, ``groups`` are the outputs to
+    be swapped in (named in a dry run too, without files).
 
     ``error`` is one line when the log could not be cleaned; it is then as it was.
     """
@@ -53,7 +54,8 @@ class Cleaned:
 
 @dataclass(frozen=True)
 class RoundOptions:
-    """``directory_of`` says where a log's output goes; ``refuse`` looks at what pass 1 found and may refuse a log, with a reason.
+    """``directory_of`` says where a log's output goes; ``refuse`` looks at what pass 1 found and may refuse a log, with a
+    reason.
 
     ``sizes`` are those of the work, chosen by the amount of data where not given; they change no result.
     """
@@ -188,7 +190,8 @@ class Round:
 
     def _pieces(self, log: int, slices: Sequence[Slice], verdicts: Verdicts) -> list[Piece]:
         """The pieces of one log; a group without a byte is one empty piece."""
-        plan, pieces = self._plans[log], []
+        plan = self._plans[log]
+        pieces: list[Piece] = []
         segment_of = [segment.base_offset for segment in plan.view.segments]
         by_base: dict[int, list[Slice]] = {}
         for part in slices:
@@ -213,7 +216,8 @@ class Round:
             if result.error is not None:
                 self._failed.setdefault(result.log, result.error)
             suffix_of[result.log, result.number] = result.suffix or ""
-        whole, parts = {}, {}
+        whole: dict[tuple[int, int], str] = {}
+        parts: dict[tuple[int, int], tuple[GroupOutput, RewriteLog, list[tuple[int, str]]]] = {}
         for piece in pieces:
             output, suffix = piece.output, suffix_of[piece.output.log, piece.number]
             if output.log in self._failed:

@@ -41,7 +41,8 @@ class SegmentReader:
         try:
             self._fd = os.open(path, os.O_RDONLY)
         except OSError as error:
-            raise StorageError(f"cannot open ({error.strerror})", path=path, hint="check that it exists and may be read") from error
+            hint = "check that it exists and may be read"
+            raise StorageError(f"cannot open ({error.strerror})", path=path, hint=hint) from error
 
     def __enter__(self) -> SegmentReader:
         return self
@@ -81,9 +82,11 @@ class SegmentReader:
                 if scan.error is None:
                     continue
             if scan.error is not None:
-                raise CorruptLogError(scan.error, path=self._path, position=scan.error_position, hint="restore this segment")
+                position = scan.error_position
+                raise CorruptLogError(scan.error, path=self._path, position=position, hint="restore this segment")
             if position + max(scan.need, LOG_OVERHEAD + 5) > self._end:
                 left = self._end - position
-                what = f"batch of {scan.need} bytes runs past the last {left} bytes" if scan.need else f"{left} bytes are no batch"
+                cut = f"batch of {scan.need} bytes runs past the last {left} bytes"
+                what = cut if scan.need else f"{left} bytes are no batch"
                 raise CorruptLogError(what, path=self._path, position=position, hint="restore this segment")
             self._buffer = np.empty(scan.need, np.uint8)

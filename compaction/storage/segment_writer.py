@@ -1,6 +1,7 @@
 """Writes the files of an output segment: batches as they come, then its indexes, all on disk before it is done.
 
-A segment is written under names that end in a suffix no other attempt uses (``.clean.<token>``); only the driver renames. What many
+A segment is written under names that end in a suffix no other attempt uses (``.clean.<token>``); only the driver renames.
+What many
 tasks write of one segment are *parts*: batches (``.part``) and their ``OUT_ROW`` table (``.rows``), which one task joins.
 
 Mirrors ``LogSegment.append``, ``onBecomeInactiveSegment`` and ``flush`` (Kafka 4.3.0).
@@ -55,7 +56,7 @@ class OutputFile:
     def __init__(self, path: Path, like: str) -> None:
         self.path = path
         try:
-            stat = os.stat(like)
+            stat = Path(like).stat()
             self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             os.fchmod(self._fd, stat.st_mode & 0o7777)
             if (stat.st_uid, stat.st_gid) != (os.geteuid(), os.getegid()):
@@ -66,7 +67,9 @@ class OutputFile:
 
     def _refused(self, error: OSError) -> StorageError:
         return StorageError(
-            f"cannot write ({error.strerror})", path=self.path, hint="the log is as it was; make room or mend permissions and run again"
+            f"cannot write ({error.strerror})",
+            path=self.path,
+            hint="the log is as it was; make room or mend permissions and run again",
         )
 
     def write(self, chunks: Sequence[Chunk]) -> None:

@@ -1,6 +1,7 @@
 """Keeps reading and writing together under a rate, as ``log.cleaner.io.max.bytes.per.second`` asks.
 
-Mirrors ``Throttler`` (Kafka 4.3.0): what a period moved beyond its share is slept off. Tasks that run at once share the rate evenly.
+Mirrors ``Throttler`` (Kafka 4.3.0): what a period moved beyond its share is slept off. Tasks that run at once share the rate
+evenly.
 """
 
 from __future__ import annotations

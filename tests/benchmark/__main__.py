@@ -1,7 +1,10 @@
-"""``python -m tests.benchmark``: our job against Kafka's own ``Cleaner``, in turns, on the same data; a table of medians and ratios.
+"""``python -m tests.benchmark``: our job against Kafka's own ``Cleaner``, in turns, on the same data; a table of medians and
+ratios.
 
-Both clean a copy that shares the segments' bytes with the pristine log (hard links: neither changes a segment in place), in the page
-cache, in a process that is warm. Kafka's time is that of ``Cleaner.doClean`` on an opened log; ours that of the whole job on a running
+Both clean a copy that shares the segments' bytes with the pristine log (hard links: neither changes a segment in place), in
+the page
+cache, in a process that is warm. Kafka's time is that of ``Cleaner.doClean`` on an opened log; ours that of the whole job on
+a running
 session: discovery, recovery, planning, both passes, swap.
 """
 
@@ -53,7 +56,7 @@ def copied(pristine: Path, place: Path) -> Path:
     shutil.rmtree(place, ignore_errors=True)
 
     def link(source: str, target: str) -> str:
-        if source.endswith(".log") and os.path.getsize(source):
+        if source.endswith(".log") and Path(source).stat().st_size:
             os.link(source, target)
         else:
             shutil.copy2(source, target)
@@ -171,7 +174,8 @@ def measure(case: Case, pristine: Path, work: Path, runs: int, spark: Any, gatew
 
 def table(results: list[Measured]) -> str:
     """Markdown."""
-    head = "| case | what | GB | Kafka, s | ours, s | ratio | target | GB/s | worker, MiB |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n"
+    names = ("case", "what", "GB", "Kafka, s", "ours, s", "ratio", "target", "GB/s", "worker, MiB")
+    head = f"| {' | '.join(names)} |\n|{' --- |' * len(names)}\n"
     rows = []
     for each in results:
         kafka, ours = statistics.median(each.kafka_s), statistics.median(each.ours_s)
@@ -205,7 +209,8 @@ def main(argv: list[str] | None = None) -> int:
     for name in chosen:
         pristine = prepared(known[name], root, say)
         result = measure(known[name], pristine, root / "work", arguments.runs, spark, gateway)
-        say(f"{name}: Kafka {result.kafka_s}, ours {result.ours_s}, ratio {result.ratio:.1f}, worker {result.worker_mib:.0f} MiB")
+        times = f"Kafka {result.kafka_s}, ours {result.ours_s}"
+        say(f"{name}: {times}, ratio {result.ratio:.1f}, worker {result.worker_mib:.0f} MiB")
         results.append(result)
         if not arguments.keep:
             shutil.rmtree(pristine)
@@ -213,7 +218,10 @@ def main(argv: list[str] | None = None) -> int:
     print(table(results))
     if arguments.out:
         arguments.out.with_suffix(".md").write_text(table(results))
-        rows = [{"case": r.case.name, "bytes": r.total_bytes, "kafka_s": r.kafka_s, "ours_s": r.ours_s, "worker_mib": r.worker_mib} for r in results]
+        rows = [
+            {"case": r.case.name, "bytes": r.total_bytes, "kafka_s": r.kafka_s, "ours_s": r.ours_s, "worker_mib": r.worker_mib}
+            for r in results
+        ]
         arguments.out.with_suffix(".json").write_text(json.dumps(rows, indent=2) + "\n")
     spark.stop()
     if gateway is not None:

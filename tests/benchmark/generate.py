@@ -1,6 +1,7 @@
 """Writes large, real logs fast: v2 batches, offset and time indexes, as a broker would have left them.
 
-Keys are ``key-%012d`` drawn evenly from a set; values are random bytes. Batches hold as many records as fit into ``batch_bytes``.
+Keys are ``key-%012d`` drawn evenly from a set; values are random bytes. Batches hold as many records as fit into
+``batch_bytes``.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ def _put_record(out, w, delta, key, noise, noise_at, value_bytes):  # type: igno
 
 @njit(cache=True)
 def fill(out, offset, timestamp, keys, noise, value_bytes, batch_bytes, rows):  # type: ignore[no-untyped-def]
-    """Batches for ``keys`` (int64[n]) into ``out``: ``(bytes, batches)``; ``rows`` int64[b, 3] gets position, last offset, size."""
+    """Batches for ``keys`` (int64[n]) into ``out``: ``(bytes, batches)``; ``rows`` int64[b, 3] gets position, last offset,
+    size."""
     w, done, batches = 0, 0, 0
     per_batch = max(1, batch_bytes // (value_bytes + _KEY_BYTES + 12))
     while done < len(keys):
