@@ -94,8 +94,8 @@ def by_shard(entries: NDArray[np.uint64], shards: int) -> tuple[NDArray[np.uint6
     return _partition(entries, np.uint64(shards), starts), starts
 
 
-class _Arena:
-    """The memory of this process's maps, kept from one map to the next: fresh pages are what costs most about a large table."""
+class Arena:
+    """The memory of maps, kept from one map to the next: fresh pages are what costs most about a large table."""
 
     def __init__(self) -> None:
         self._memory = np.empty((0, ENTRY_WORDS), np.uint64)
@@ -110,23 +110,26 @@ class _Arena:
         return table
 
 
-_ARENA = _Arena()
+_ARENA = Arena()
 
 
 class SkimpyOffsetMap:
-    """Key hash -> highest offset in at most ``buffer_bytes`` of memory. Only the map made last in a process may be used.
+    """Key hash -> highest offset in at most ``buffer_bytes`` of memory. Only the map made last of an arena may be used.
 
     :param buffer_bytes: bound on the slots' memory (``log.cleaner.dedupe.buffer.size``)
     :param load_factor: share of the slots that may fill up (``log.cleaner.io.buffer.load.factor``)
     :param expected_keys: at most so many keys will come; fewer slots than ``buffer_bytes`` would give are enough for them
+    :param arena: where the slots are, for those who need several maps at once; the process's own where not given
     """
 
-    def __init__(self, buffer_bytes: int, load_factor: float, expected_keys: int) -> None:
+    def __init__(
+        self, buffer_bytes: int, load_factor: float, expected_keys: int, arena: Arena | None = None
+    ) -> None:
         most = max(2, buffer_bytes // ENTRY_BYTES)
         slots = 1 << (most.bit_length() - 1)
         while slots > _FEWEST_SLOTS and (slots >> 1) * min(_GOOD_LOAD, load_factor) >= expected_keys:
             slots >>= 1
-        self._table = _ARENA.table(slots)
+        self._table = (arena or _ARENA).table(slots)
         self._capacity = min(int(slots * load_factor), slots - 1)
         self._used = 0
 
