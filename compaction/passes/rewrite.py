@@ -64,7 +64,7 @@ def rewrite_piece(piece: Piece, log: RewriteLog, packed_marks: Sequence[bytes], 
     """
     output = piece.output
     marks = np.sort(np.concatenate([np.empty(0, np.uint64), *(np.frombuffer(part, np.uint64) for part in packed_marks)]))
-    work = _Rewriter(log, marks)
+    work = Rewriter(log, marks)
     suffix = None if dry_run else new_suffix()
     try:
         if suffix is None:
@@ -85,7 +85,7 @@ def rewrite_piece(piece: Piece, log: RewriteLog, packed_marks: Sequence[bytes], 
     return PieceResult(output.log, output.group, piece.number, work.stats(), suffix)
 
 
-class _Rewriter:
+class Rewriter:
     """The buffers and counters of one piece."""
 
     def __init__(self, log: RewriteLog, marks: NDArray[np.uint64]) -> None:
@@ -105,7 +105,7 @@ class _Rewriter:
         """All slices of the piece, in order."""
         for part in slices:
             decoder = Decoder(part.path)
-            limits = self._limits(part)
+            limits = self.limits(part)
             with SegmentReader(part.path, part.start, part.end) as reader:
                 for block in reader.blocks(check_crc=False):
                     self._throttle.count(len(block.raw))
@@ -114,26 +114,33 @@ class _Rewriter:
                             writer.append(chunks, out_rows)
                             self._throttle.count(int(out_rows["size"].sum()))
 
-    def _limits(self, part: Slice) -> NDArray[np.int64]:
+    def limits(self, part: Slice) -> NDArray[np.int64]:
+        """The ``limits`` of ``decide`` and ``rewrite`` for a slice."""
         log = self._log
         retain_legacy = part.segment_mtime_ms > log.legacy_delete_horizon_ms
         return np.array([log.first_dirty_offset, log.latest_offset, log.rules.now_ms, retain_legacy], np.int64)
 
-    def _marks_from(self, offset: int) -> NDArray[np.uint64]:
+    def marks_from(self, offset: int) -> NDArray[np.uint64]:
+        """The marks at ``offset`` and above."""
         return self._marks[np.searchsorted(self._marks, np.uint64((offset + 1) << MARK_SHIFT)) :]
 
     def _block(
         self, block: Block, decoder: Decoder, limits: NDArray[np.int64], path: str
     ) -> Iterator[tuple[list[Chunk], NDArray[np.void]]]:
+        actions, verdicts = self.decide(block, limits)
+        for decoded in decoder.decode(block, actions == REWRITE):
+            yield from self.rows(block, decoded, actions, verdicts, limits, path)
+
+    def decide(self, block: Block, limits: NDArray[np.int64]) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+        """What becomes of each batch of a part that ``Decoder.modern`` gave: actions and verdicts, uint8."""
         rows = block.rows
         verdicts = self._log.rules.verdicts(rows)
         actions = np.empty(len(rows), np.uint8)
-        marks = self._marks_from(int(rows["base_offset"][0]))
+        marks = self.marks_from(int(rows["base_offset"][0]))
         self._counters[TOMBSTONES_REMOVED] += decide(rows, verdicts, marks, limits, actions)
-        for decoded in decoder.decode(block, actions == REWRITE):
-            yield from self._rows(block, decoded, actions, verdicts, limits, path)
+        return actions, verdicts
 
-    def _rows(
+    def rows(
         self,
         block: Block,
         decoded: Decoded,
@@ -142,13 +149,17 @@ class _Rewriter:
         limits: NDArray[np.int64],
         path: str,
     ) -> Iterator[tuple[list[Chunk], NDArray[np.void]]]:
+        """The output of decoded batches: chunks of bytes and an ``OUT_ROW`` a batch; each pair is valid until the next.
+
+        :param all_actions: of all batches of ``block``, as ``decide`` gave them; ``all_verdicts`` likewise
+        """
         rows, first = decoded.rows, decoded.first_row
         actions, verdicts = all_actions[first : first + len(rows)], all_verdicts[first : first + len(rows)]
         horizon = self._log.rules.now_ms + self._log.delete_retention_ms
         at = 0
         while at < len(rows):
             out_rows = np.empty(len(rows) - at, OUT_ROW)
-            marks = self._marks_from(int(rows["base_offset"][at]))
+            marks = self.marks_from(int(rows["base_offset"][at]))
             next_at, n, used, error = rewrite(
                 block.raw, decoded.scratch, rows, decoded.spans, actions, verdicts, marks, limits, horizon, at,
                 block.position, self._out, out_rows, self._kept, self._counters,
@@ -158,7 +169,7 @@ class _Rewriter:
             if n:
                 yield self._output(block.raw, out_rows[:n])
             if error:
-                yield from self._rows(block, _mended(block, decoded, next_at), all_actions, all_verdicts, limits, path)
+                yield from self.rows(block, _mended(block, decoded, next_at), all_actions, all_verdicts, limits, path)
                 next_at += 1
             elif next_at == at:
                 self._grow(decoded, at)

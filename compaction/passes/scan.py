@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from compaction.cleaning.txn_tables import KEYLESS_ROW, TXN_ROW, keyless_rows, summarise
 from compaction.errors import CompactionError, CorruptLogError, UnsupportedLogError
-from compaction.kernels.offset_map import SkimpyOffsetMap, by_shard
+from compaction.kernels.offset_map import Arena, SkimpyOffsetMap, by_shard
 from compaction.kernels.records import ASK, KEYLESS, MAP, MESSAGES, RECORD_ERRORS, SKIP, TOMBSTONES, scan_records
 from compaction.kernels.tables import ENTRY_WORDS, MAX_OFFSET
 from compaction.passes.decoder import MODERN_MAGIC, Decoded, Decoder
@@ -41,7 +41,7 @@ def scan_slices(
     """
     for log, of_log in groupby(slices, key=lambda part: part.log):
         parts = list(of_log)
-        scan = _LogScan(logs[log], settings, _record_bound(parts, logs[log].first_dirty_offset))
+        scan = LogScan(logs[log], settings, record_bound(parts, logs[log].first_dirty_offset))
         for part in parts:
             yield (log, SUMMARY), [scan.slice(part)]
             for shard, packed in scan.overflow():
@@ -50,38 +50,57 @@ def scan_slices(
             yield (log, shard), [packed]
 
 
-def _record_bound(parts: Iterable[Slice], first_dirty_offset: int) -> int:
+def record_bound(parts: Iterable[Slice], first_dirty_offset: int) -> int:
     """At most how many records of the dirty section the slices hold."""
     return sum(max(0, part.end_offset - max(part.first_offset, first_dirty_offset)) for part in parts)
 
 
-class _LogScan:
+def check_offsets(block: Block, floor: int, path: str) -> int:
+    """The offset after the last batch of ``block``, whose first must begin at ``floor`` or above.
+
+    :raises CorruptLogError: offsets run backwards
+    """
+    rows = block.rows
+    floors = np.concatenate([[floor], rows["last_offset"][:-1] + 1])
+    backwards = np.flatnonzero(rows["base_offset"] < floors)
+    if len(backwards):
+        at = rows[int(backwards[0])]
+        what = f"batch begins at offset {at['base_offset']}, expected {floors[backwards[0]]} or more"
+        raise CorruptLogError(what, path=path, position=int(at["position"]), hint="restore this segment")
+    next_offset = int(rows["last_offset"][-1]) + 1
+    if next_offset > MAX_OFFSET:
+        raise UnsupportedLogError(f"offsets above {MAX_OFFSET} are not supported", path=path)
+    return next_offset
+
+
+class LogScan:
     """Entries and asks of one log gathered over the slices of one task."""
 
-    def __init__(self, log: ScanLog, settings: ScanSettings, record_bound: int) -> None:
+    def __init__(
+        self, log: ScanLog, settings: ScanSettings, record_bound: int, arena: Arena | None = None
+    ) -> None:
         self._log = log
-        self._map = SkimpyOffsetMap(settings.map_bytes, settings.load_factor, record_bound)
+        self._map = SkimpyOffsetMap(settings.map_bytes, settings.load_factor, record_bound, arena)
         self._asks: list[NDArray[np.uint64]] = []
         self._full: list[tuple[int, bytes]] = []
         self._entries = np.empty((_ENTRIES, ENTRY_WORDS), np.uint64)
         self._ask_room = np.empty((_ENTRIES, ENTRY_WORDS), np.uint64)
         self._ask_limit = settings.map_bytes // self._entries.itemsize // ENTRY_WORDS
         self._asked = 0
-        self._next_offset = 0
         self._throttle = Throttle(settings.bytes_per_second)
 
     def slice(self, part: Slice) -> SliceSummary:
         """Scan one slice; what was found besides entries."""
         counters = np.zeros(3, np.int64)
         txn_rows, keyless = [np.empty(0, TXN_ROW)], [np.empty(0, KEYLESS_ROW)]
-        self._next_offset = part.first_offset
+        next_offset = part.first_offset
         try:
             with SegmentReader(part.path, part.start, part.end) as reader:
                 decoder = Decoder(part.path)
                 for block in reader.blocks(check_crc=True):
                     self._throttle.count(len(block.raw))
                     for rows in decoder.modern(block):
-                        self._check_offsets(rows, part.path)
+                        next_offset = check_offsets(rows, next_offset, part.path)
                         txn_rows.append(summarise(rows.rows, part.segment_index))
                         keyless += self._block(rows, decoder, counters, part.path)
         except CompactionError as error:
@@ -92,26 +111,14 @@ class _LogScan:
         )
 
     def _block(self, block: Block, decoder: Decoder, counters: NDArray[np.int64], path: str) -> Iterator[NDArray[np.void]]:
-        actions = self._actions(block.rows)
+        actions = self.actions(block.rows)
         keyless, before = np.zeros(len(block.rows), np.int32), counters[KEYLESS]
         for decoded in decoder.decode(block, actions != SKIP):
-            self._records(block, decoded, actions, (keyless, counters), path)
+            self.records(block, decoded, actions, (keyless, counters), path)
         if counters[KEYLESS] > before:
             yield keyless_rows(block.rows, keyless)
 
-    def _check_offsets(self, block: Block, path: str) -> None:
-        rows = block.rows
-        floors = np.concatenate([[self._next_offset], rows["last_offset"][:-1] + 1])
-        backwards = np.flatnonzero(rows["base_offset"] < floors)
-        if len(backwards):
-            at = rows[int(backwards[0])]
-            what = f"batch begins at offset {at['base_offset']}, expected {floors[backwards[0]]} or more"
-            raise CorruptLogError(what, path=path, position=int(at["position"]), hint="restore this segment")
-        self._next_offset = int(rows["last_offset"][-1]) + 1
-        if self._next_offset > MAX_OFFSET:
-            raise UnsupportedLogError(f"offsets above {MAX_OFFSET} are not supported", path=path)
-
-    def _actions(self, rows: NDArray[np.void]) -> NDArray[np.uint8]:
+    def actions(self, rows: NDArray[np.void]) -> NDArray[np.uint8]:
         """What ``scan_records`` does with each batch."""
         actions = np.full(len(rows), MAP, np.uint8)
         attributes = rows["attributes"]
@@ -122,7 +129,7 @@ class _LogScan:
         actions[((attributes & _CONTROL) != 0) & (rows["magic"] >= MODERN_MAGIC)] = SKIP
         return actions
 
-    def _records(
+    def records(
         self,
         block: Block,
         decoded: Decoded,
@@ -130,6 +137,11 @@ class _LogScan:
         counts: tuple[NDArray[np.int32], NDArray[np.int64]],
         path: str,
     ) -> None:
+        """Take the records of decoded batches in.
+
+        :param actions: uint8 of all batches of ``block``, as ``actions`` gave them
+        :param counts: added to: int32, records without a key by batch of ``block``; the ``counters`` of ``scan_records``
+        """
         rows, first = decoded.rows, decoded.first_row
         at, actions, keyless = 0, actions[first : first + len(rows)], counts[0][first : first + len(rows)]
         while at < len(rows):
