@@ -142,7 +142,7 @@ def _put_record(out, w, data, tail_at, stop, timestamp_delta, offset_delta, cano
 
 
 @njit(cache=True)
-def _stays(offset, keyless, tombstone, marks, at, first_dirty, latest_offset, tombstones_go):  # type: ignore[no-untyped-def]
+def stays(offset, keyless, tombstone, marks, at, first_dirty, latest_offset, tombstones_go):  # type: ignore[no-untyped-def]
     """``(whether the data record at offset stays, whether it is an expired tombstone, next index into marks)``."""
     bound = np.uint64(offset + 1) << np.uint64(MARK_SHIFT)
     while at < len(marks) and marks[at] < bound:
@@ -179,14 +179,14 @@ def _survivors(data, start, end, row, verdict, marks, mark_at, limits, kept, cou
         p, timestamp_delta, offset_delta, key_at, key_size, value_size = read_record(data, at, end)
         if p < 0:
             return n, tombstone_kept, mark_at, BAD_RECORD
-        stays = control
+        remains = control
         if not control:
             offset = row.base_offset + offset_delta
-            stays, expired, mark_at = _stays(
+            remains, expired, mark_at = stays(
                 offset, key_size < 0, value_size < 0, marks, mark_at, first_dirty, latest_offset, tombstones_go
             )
             counters[TOMBSTONES_REMOVED] += expired
-        if stays and verdict & DISCARD == 0:
+        if remains and verdict & DISCARD == 0:
             tombstone_kept |= value_size < 0
             _, body = varint(data, at, end)
             _, q = varlong(data, body + 1, p)
