@@ -68,3 +68,21 @@ class UnsupportedLogError(LogError):
 
 class StorageError(LogError):
     """The file system refused: no space, no permission, read-only, vanished."""
+
+
+class UnforeseenError(LogError):
+    """Work on one log met something that this package has no name for; it is that log's failure and nobody else's."""
+
+
+def of_log(error: Exception, path: object, position: int | None = None) -> LogError:
+    """What went wrong with one log, as an error of that log.
+
+    :param path, position: where the work was, for errors that do not say so themselves
+    """
+    if isinstance(error, LogError):
+        return error
+    if isinstance(error, MemoryError):
+        hint = "give the processes more memory; nothing was changed"
+        return UnsupportedLogError("does not fit into memory", path=path, position=position, hint=hint)
+    what = error.describe() if isinstance(error, CompactionError) else f"{type(error).__name__}: {error}"
+    return UnforeseenError(f"unforeseen failure ({what})", path=path, position=position, hint="nothing was changed")

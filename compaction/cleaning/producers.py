@@ -27,12 +27,15 @@ from numpy.typing import NDArray
 from compaction.cleaning.model import AbortedTxn, ProducerEntry
 from compaction.formats.batch import parse_batch, parse_control_record
 from compaction.formats.batch_header import CONTROL, TRANSACTIONAL
+from compaction.formats.errors import FormatError
 from compaction.kernels.tables import ABORT, COMMIT
 
 Rows = NDArray[np.void]
 
 NONE = -1
 _MAX_SEQUENCE = 2**31 - 1
+#: far more than a marker takes
+_MARKER_BYTES = 1 << 20
 #: below this many batches a plain loop is faster than array operations
 _SHORT_RUN = 48
 
@@ -63,7 +66,9 @@ def read_end_txn_marker(batch: bytes | memoryview) -> EndTxnMarker:
 
     :raises FormatError: the record is not what the format says
     """
-    record = next(parse_batch(batch).records())
+    record = next(parse_batch(batch).records(_MARKER_BYTES), None)
+    if record is None:
+        raise FormatError("control batch without a record")
     epoch = parse_control_record(record).coordinator_epoch
     return EndTxnMarker(NONE if epoch is None else epoch, record.timestamp)
 

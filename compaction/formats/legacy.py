@@ -31,6 +31,8 @@ from compaction.formats.record import NO_TIMESTAMP, Record
 _INT_BYTES = 4
 _INT = struct.Struct(">i")
 _LIMIT_BYTES = 2**31 - 1
+#: a wrapper of more messages is refused: no broker accepts its like, and memory must stay bounded
+_MAX_MESSAGES = 1 << 20
 
 Longs = npt.NDArray[np.int64]
 
@@ -239,7 +241,7 @@ def _encode_entry(record: Record, magic: int, attributes: int) -> bytes:
 
 
 def _entry_starts(payload: memoryview) -> Longs:
-    starts = []
+    starts: list[int] = []
     pos, end = 0, len(payload)
     size_at, smallest = HEADER_V0.offset("size"), _minimum_bytes(0) - LOG_OVERHEAD_BYTES
     while end - pos >= LOG_OVERHEAD_BYTES:
@@ -248,6 +250,8 @@ def _entry_starts(payload: memoryview) -> Longs:
             raise FormatError(f"message of {size} bytes", pos)
         if size > end - pos - LOG_OVERHEAD_BYTES:
             break
+        if len(starts) == _MAX_MESSAGES:
+            raise FormatError(f"wrapper of more than {_MAX_MESSAGES} messages", pos)
         starts.append(pos)
         pos += LOG_OVERHEAD_BYTES + size
     return np.array(starts, np.int64)

@@ -24,6 +24,8 @@ from compaction.formats.varint import decode_unsigned
 _FRAME_VERSION = 1
 _VERSION = 0
 _UUID_BYTES = 16
+#: far more than a controller writes at once (8 MiB)
+_LIMIT_BYTES = 64 << 20
 
 # record types
 _TOPIC = 2
@@ -71,7 +73,7 @@ class ClusterConfigs:
             if batch.is_control or batch.last_offset < first_offset:
                 continue
             batch.ensure_valid()
-            for record in batch.records():
+            for record in batch.records(_LIMIT_BYTES):
                 self._accept(parse_record(record.value or b""))
 
     def _accept(self, record: MetadataRecord) -> None:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.errors import CorruptLogError
+from compaction.errors import CorruptLogError, UnsupportedLogError
 from compaction.formats.codecs import BufferTooSmall, Codec, CodecError, decompress_into
 from compaction.formats.errors import FormatError
 from compaction.formats.transcode import transcode
@@ -26,6 +26,10 @@ CODEC_BITS = 7
 SCRATCH_BYTES = 4 << 20
 #: a batch that decompresses to more than this is refused: no broker accepts its like, and memory must stay bounded
 MAX_PLAIN_BYTES = 256 << 20
+#: likewise a batch of more records: what a task holds of each is up to 48 bytes
+MAX_RECORDS = 4 << 20
+#: no record takes less
+_MIN_RECORD_BYTES = 7
 
 
 class Decoded(NamedTuple):
@@ -38,6 +42,22 @@ class Decoded(NamedTuple):
     rows: NDArray[np.void]
     spans: NDArray[np.int64]
     scratch: NDArray[np.uint8]
+
+
+def check_count(decoded: Decoded, at: int, path: str) -> None:
+    """To be called before memory is taken for the records of a batch.
+
+    :raises CorruptLogError: it cannot hold as many records as it declares
+    :raises UnsupportedLogError: they are more than ``MAX_RECORDS``
+    """
+    row, (start, end) = decoded.rows[at], decoded.spans[at, :2].tolist()
+    count, position = int(row["count"]), int(row["position"])
+    if count * _MIN_RECORD_BYTES > end - start:
+        what = f"batch declares {count} records in {end - start} bytes"
+        raise CorruptLogError(what, path=path, position=position, hint="restore this segment")
+    if count > MAX_RECORDS:
+        what = f"batch of {count} records, more than {MAX_RECORDS} are not supported"
+        raise UnsupportedLogError(what, path=path, position=position)
 
 
 class Decoder:

@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.errors import CompactionError, CorruptLogError, UnsupportedLogError
+from compaction.errors import CompactionError, CorruptLogError, UnsupportedLogError, of_log
 from compaction.kernels.decide import decide
 from compaction.kernels.records import RECORD_ERRORS
 from compaction.kernels.rewrite import (
@@ -31,7 +31,7 @@ from compaction.kernels.rewrite import (
 )
 from compaction.kernels.tables import BUILT, IN_BLOCK, MARK_SHIFT, OUT_ROW, REWRITE, TO_COMPRESS
 from compaction.passes.compress import seal_compressed
-from compaction.passes.decoder import Decoded, Decoder
+from compaction.passes.decoder import Decoded, Decoder, check_count
 from compaction.passes.names import mend_names
 from compaction.passes.work import CleanStats, GroupOutput, Piece, PieceResult, RewriteLog, Slice
 from compaction.storage.blocks import Block, SegmentReader
@@ -77,11 +77,12 @@ def rewrite_piece(piece: Piece, log: RewriteLog, packed_marks: Sequence[bytes], 
                 work.run(piece.slices, segment)
                 segment.close(output.mtime_ms, output.aborted_txns)
         else:
-            part = PartWriter(log.directory, output.base_offset, piece.number, suffix, output.like)
-            work.run(piece.slices, part)
-            part.close()
-    except CompactionError as error:
-        return PieceResult(output.log, output.group, piece.number, CleanStats(), None, str(error))
+            with PartWriter(log.directory, output.base_offset, piece.number, suffix, output.like) as part:
+                work.run(piece.slices, part)
+                part.close()
+    except Exception as error:
+        failure = of_log(error, *work.at)
+        return PieceResult(output.log, output.group, piece.number, CleanStats(), None, str(failure))
     return PieceResult(output.log, output.group, piece.number, work.stats(), suffix)
 
 
@@ -91,6 +92,8 @@ class Rewriter:
     def __init__(self, log: RewriteLog, marks: NDArray[np.uint64]) -> None:
         self._log = log
         self._marks = marks
+        #: the file and the byte position that the work has come to
+        self.at: tuple[str, int | None] = (log.directory, None)
         self._counters = np.zeros(7, np.int64)
         self._out = np.empty(_OUT_BYTES, np.uint8)
         self._kept = np.empty((_KEPT_ROWS, _KEPT_COLUMNS), np.int64)
@@ -108,6 +111,7 @@ class Rewriter:
             limits = self.limits(part)
             with SegmentReader(part.path, part.start, part.end) as reader:
                 for block in reader.blocks(check_crc=False):
+                    self.at = (part.path, block.position)
                     self._throttle.count(len(block.raw))
                     for rows in decoder.modern(block):
                         for chunks, out_rows in self._block(rows, decoder, limits, part.path):
@@ -172,6 +176,7 @@ class Rewriter:
                 yield from self.rows(block, _mended(block, decoded, next_at), all_actions, all_verdicts, limits, path)
                 next_at += 1
             elif next_at == at:
+                check_count(decoded, at, path)
                 self._grow(decoded, at)
             at = next_at
 
@@ -231,6 +236,7 @@ def join_parts(output: GroupOutput, log: RewriteLog, parts: Sequence[tuple[int, 
             for number, part in parts:
                 segment.append_part(*part_paths(log.directory, output.base_offset, number, part))
             segment.close(output.mtime_ms, output.aborted_txns)
-    except CompactionError as error:
-        return PieceResult(output.log, output.group, 0, CleanStats(), None, str(error))
+    except Exception as error:
+        failure = of_log(error, output.like)
+        return PieceResult(output.log, output.group, 0, CleanStats(), None, str(failure))
     return PieceResult(output.log, output.group, 0, CleanStats(), suffix)

@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compaction.cleaning.txn_tables import KEYLESS_ROW, TXN_ROW, keyless_rows, summarise
-from compaction.errors import CompactionError, CorruptLogError, UnsupportedLogError
+from compaction.errors import CorruptLogError, UnsupportedLogError, of_log
 from compaction.kernels.offset_map import Arena, SkimpyOffsetMap, by_shard
 from compaction.kernels.records import ASK, KEYLESS, MAP, MESSAGES, RECORD_ERRORS, SKIP, TOMBSTONES, scan_records
 from compaction.kernels.tables import ENTRY_WORDS, MAX_OFFSET
-from compaction.passes.decoder import MODERN_MAGIC, Decoded, Decoder
+from compaction.passes.decoder import MODERN_MAGIC, Decoded, Decoder, check_count
 from compaction.passes.work import ScanLog, ScanSettings, Slice, SliceSummary
 from compaction.storage.blocks import Block, SegmentReader
 from compaction.storage.throttle import Throttle
@@ -39,8 +39,8 @@ def scan_slices(
     A slice that cannot be read gives a summary with an error; its log's entries are then of no use, which is the caller's to
     see.
     """
-    for log, of_log in groupby(slices, key=lambda part: part.log):
-        parts = list(of_log)
+    for log, neighbours in groupby(slices, key=lambda part: part.log):
+        parts = list(neighbours)
         scan = LogScan(logs[log], settings, record_bound(parts, logs[log].first_dirty_offset))
         for part in parts:
             yield (log, SUMMARY), [scan.slice(part)]
@@ -55,22 +55,27 @@ def record_bound(parts: Iterable[Slice], first_dirty_offset: int) -> int:
     return sum(max(0, part.end_offset - max(part.first_offset, first_dirty_offset)) for part in parts)
 
 
-def check_offsets(block: Block, floor: int, path: str) -> int:
-    """The offset after the last batch of ``block``, whose first must begin at ``floor`` or above.
+def check_offsets(block: Block, floor: int, path: str, end_offset: int = MAX_OFFSET) -> int:
+    """The offset after the last batch of ``block``, whose batches must lie in ``[floor, end_offset)``.
 
-    :raises CorruptLogError: offsets run backwards
+    :raises CorruptLogError: offsets run backwards, or reach into what comes next
+    :raises UnsupportedLogError: offsets are not below ``MAX_OFFSET``
     """
     rows = block.rows
+    highest = rows[int(np.argmax(rows["last_offset"]))]
+    if highest["last_offset"] >= MAX_OFFSET:
+        what = f"offsets from {MAX_OFFSET} on are not supported"
+        raise UnsupportedLogError(what, path=path, position=int(highest["position"]))
     floors = np.concatenate([[floor], rows["last_offset"][:-1] + 1])
     backwards = np.flatnonzero(rows["base_offset"] < floors)
     if len(backwards):
         at = rows[int(backwards[0])]
         what = f"batch begins at offset {at['base_offset']}, expected {floors[backwards[0]]} or more"
         raise CorruptLogError(what, path=path, position=int(at["position"]), hint="restore this segment")
-    next_offset = int(rows["last_offset"][-1]) + 1
-    if next_offset > MAX_OFFSET:
-        raise UnsupportedLogError(f"offsets above {MAX_OFFSET} are not supported", path=path)
-    return next_offset
+    if highest["last_offset"] >= end_offset:
+        what = f"batch ends at offset {highest['last_offset']}, expected one below {end_offset}"
+        raise CorruptLogError(what, path=path, position=int(highest["position"]), hint="restore this segment")
+    return int(rows["last_offset"][-1]) + 1
 
 
 class LogScan:
@@ -87,24 +92,27 @@ class LogScan:
         self._ask_room = np.empty((_ENTRIES, ENTRY_WORDS), np.uint64)
         self._ask_limit = settings.map_bytes // self._entries.itemsize // ENTRY_WORDS
         self._asked = 0
+        self._position = 0
         self._throttle = Throttle(settings.bytes_per_second)
 
     def slice(self, part: Slice) -> SliceSummary:
         """Scan one slice; what was found besides entries."""
         counters = np.zeros(3, np.int64)
         txn_rows, keyless = [np.empty(0, TXN_ROW)], [np.empty(0, KEYLESS_ROW)]
-        next_offset = part.first_offset
+        next_offset, self._position = part.first_offset, part.start
         try:
             with SegmentReader(part.path, part.start, part.end) as reader:
                 decoder = Decoder(part.path)
                 for block in reader.blocks(check_crc=True):
+                    self._position = block.position
                     self._throttle.count(len(block.raw))
                     for rows in decoder.modern(block):
-                        next_offset = check_offsets(rows, next_offset, part.path)
+                        next_offset = check_offsets(rows, next_offset, part.path, part.end_offset)
                         txn_rows.append(summarise(rows.rows, part.segment_index))
                         keyless += self._block(rows, decoder, counters, part.path)
-        except CompactionError as error:
-            return SliceSummary(part.log, 0, 0, 0, txn_rows[0], error=str(error))
+        except Exception as error:
+            failure = of_log(error, part.path, self._position)
+            return SliceSummary(part.log, 0, 0, 0, txn_rows[0], error=str(failure))
         messages, without_key, tombstones = counters[[MESSAGES, KEYLESS, TOMBSTONES]].tolist()
         return SliceSummary(
             part.log, messages, without_key, tombstones, np.concatenate(txn_rows), np.concatenate(keyless)
@@ -163,6 +171,7 @@ class LogScan:
                 raise CorruptLogError(RECORD_ERRORS[error], path=path, position=position, hint="restore this segment")
             self._take(n, m)
             if next_at == at:
+                check_count(decoded, at, path)
                 self._grow(int(rows[at]["count"]))
             at = next_at
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from compaction.cleaning.txn_tables import TXN_ROW, summarise
-from compaction.errors import CompactionError
+from compaction.errors import of_log
 from compaction.passes.work import Slice, SliceSummary
 from compaction.storage.blocks import SegmentReader
 
@@ -16,6 +16,6 @@ def scan_transactions(part: Slice) -> SliceSummary:
     try:
         with SegmentReader(part.path, part.start, part.end) as reader:
             rows += [summarise(block.rows, part.segment_index) for block in reader.blocks(check_crc=False)]
-    except CompactionError as error:
-        return SliceSummary(part.log, 0, 0, 0, rows[0], error=str(error))
+    except Exception as error:
+        return SliceSummary(part.log, 0, 0, 0, rows[0], error=str(of_log(error, part.path, part.start)))
     return SliceSummary(part.log, 0, 0, 0, np.concatenate(rows))

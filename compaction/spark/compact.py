@@ -17,7 +17,7 @@ from compaction.cleaning.plan import CompactionPlan, LogPlan, plan_logs
 from compaction.cleaning.policy import plan_policy
 from compaction.cleaning.verdicts import Verdict
 from compaction.config import BrokerConfig
-from compaction.errors import CompactionError, LogError
+from compaction.errors import CompactionError, of_log
 from compaction.report import LogReport, LogStatus, RunReport
 from compaction.request import CompactionRequest
 from compaction.spark.look_ahead import look_ahead_with
@@ -142,8 +142,8 @@ def _cleaned(place: Destination, log: Planned, each: Cleaned) -> LogReport:
             place.cleaned(log, each.groups)
         else:
             place.failed(log)
-    except LogError as failed:
-        error = str(failed)
+    except Exception as failed:
+        error = str(of_log(failed, log.location.path))
     if error is not None:
         return _failure(log.location, error)
     return replace(cleaned_report(each, log.plan.expiry), seconds=time.monotonic() - started)
@@ -189,8 +189,8 @@ def _skipped(place: Destination, log: Planned) -> LogReport:
     """Hand a log that is not compacted to its destination; its report."""
     try:
         place.skipped(log)
-    except LogError as failed:
-        return _failure(log.location, failed)
+    except Exception as failed:
+        return _failure(log.location, of_log(failed, log.location.path))
     return expired_report(log.plan.compaction.view, log.plan.compaction.reason, log.plan.expiry)
 
 

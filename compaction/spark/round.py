@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from compaction.cleaning.retention import ActiveProducers, RoundRules
 from compaction.cleaning.transactions import Verdicts, aborted_for_map, resolve_cleaning
 from compaction.cleaning.txn_tables import KEYLESS_ROW, TXN_ROW, AbortedSpans
 from compaction.config import BrokerConfig
+from compaction.errors import of_log
 from compaction.formats.indexes import read_offset_index
 from compaction.names import INDEX, LOG, segment_file
 from compaction.passes.work import (
@@ -30,6 +32,8 @@ from compaction.spark.passes import Passes, Rewritten
 from compaction.storage.filesystem import FileSystem, join
 from compaction.storage.slicing import cut_segment
 from compaction.storage.swap import SwapGroup
+
+T = TypeVar("T")
 
 #: a task's map is handed on when it has this size, so that a worker's memory stays small
 _TASK_MAP_BYTES = 96 << 20
@@ -95,14 +99,16 @@ class Round:
 
     def run(self) -> list[Cleaned]:
         """What became of each log, in the order of the plans."""
-        slices = {log: self._slices(log, plan) for log, plan in self._plans.items()}
+        slices = self._of_each(self._slices)
         early = self._early_transactions(slices)
-        scan_logs = {log: self._scan_log(log, plan, early) for log, plan in self._plans.items()}
+        scan_logs = self._of_each(lambda log, plan: self._scan_log(log, plan, early))
+        if not scan_logs:
+            return [Cleaned(plan, error=self._failed[log]) for log, plan in self._plans.items()]
         broker = self._options.broker
         settings = ScanSettings(min(_TASK_MAP_BYTES, broker.dedupe_buffer_bytes), broker.load_factor, self._task_rate)
-        scanned = self._passes.scan([part for log in slices.values() for part in log], scan_logs, settings)
+        scanned = self._passes.scan([part for log in scan_logs for part in slices[log]], scan_logs, settings)
         found = self._found(scanned.summaries)
-        works = {log: self._work(log, plan, found[log]) for log, plan in self._plans.items() if log not in self._failed}
+        works = self._of_each(lambda log, plan: self._work(log, plan, found[log]))
         pieces = [piece for log, (_, verdicts) in works.items() for piece in self._pieces(log, slices[log], verdicts)]
         rewrites = {log: work for log, (work, _) in works.items()}
         if not pieces:
@@ -110,6 +116,17 @@ class Round:
         rewritten = self._passes.rewrite(scanned, rewrites, pieces, broker.load_factor, dry_run=self._options.dry_run)
         suffixes = self._whole_segments(rewritten.results, pieces, rewrites)
         return [self._outcome(log, found[log], suffixes, rewritten) for log in self._plans]
+
+    def _of_each(self, work: Callable[[int, LogPlan], T]) -> dict[int, T]:
+        """What ``work`` gives for each log that has not failed; a log for which it raises has failed."""
+        done: dict[int, T] = {}
+        for log, plan in self._plans.items():
+            if log not in self._failed:
+                try:
+                    done[log] = work(log, plan)
+                except Exception as error:
+                    self._failed[log] = str(of_log(error, plan.view.path))
+        return done
 
     def _slices(self, log: int, plan: LogPlan) -> list[Slice]:
         path, made = plan.view.path, []
@@ -124,11 +141,12 @@ class Round:
 
     def _early_transactions(self, slices: Mapping[int, Sequence[Slice]]) -> dict[int, AbortedSpans]:
         """The aborted data that stays out of the map, of logs whose transaction indexes name any."""
-        logs = [log for log, plan in self._plans.items() if any(s.aborted_txns for s in plan.view.segments)]
+        logs = [log for log in slices if any(s.aborted_txns for s in self._plans[log].view.segments)]
         if not logs:
             return {}
         found = self._found(self._passes.transactions([part for log in logs for part in slices[log]]))
-        return {log: self._aborted(self._plans[log], found[log]) for log in logs if log not in self._failed}
+        spans = self._of_each(lambda log, plan: self._aborted(plan, found[log]) if log in logs else None)
+        return {log: span for log, span in spans.items() if span is not None}
 
     def _aborted(self, plan: LogPlan, found: SliceSummary) -> AbortedSpans:
         view, start = plan.view, plan.first_dirty_offset

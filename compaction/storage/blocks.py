@@ -10,13 +10,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.errors import CorruptLogError, StorageError
+from compaction.errors import CorruptLogError, StorageError, UnsupportedLogError
 from compaction.kernels.batches import LOG_OVERHEAD, scan_batches
 from compaction.kernels.tables import BATCH_ROW
 
 #: small enough for a core's cache, large enough that the loop over blocks costs nothing
 BLOCK_BYTES = 2 << 20
 _ROWS_PER_BLOCK = 1 << 15
+#: a larger batch is refused: no broker accepts its like, and memory must stay bounded
+MAX_BATCH_BYTES = 256 << 20
 
 
 class Block(NamedTuple):
@@ -32,6 +34,7 @@ class SegmentReader:
 
     :raises StorageError: the file cannot be opened or read
     :raises CorruptLogError: a batch is not what the format says, or runs past ``end``
+    :raises UnsupportedLogError: a batch is larger than ``MAX_BATCH_BYTES``
     """
 
     def __init__(self, path: str, start: int, end: int, *, block_bytes: int = BLOCK_BYTES) -> None:
@@ -89,4 +92,7 @@ class SegmentReader:
                 cut = f"batch of {scan.need} bytes runs past the last {left} bytes"
                 what = cut if scan.need else f"{left} bytes are no batch"
                 raise CorruptLogError(what, path=self._path, position=position, hint="restore this segment")
+            if scan.need > MAX_BATCH_BYTES:
+                what = f"batch of {scan.need} bytes, more than {MAX_BATCH_BYTES} are not supported"
+                raise UnsupportedLogError(what, path=self._path, position=position)
             self._buffer = np.empty(scan.need, np.uint8)

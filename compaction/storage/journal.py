@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
+from compaction.names import SEGMENT_KINDS
 from compaction.storage.durable import replace_file
 from compaction.storage.filesystem import FileSystem, join
 
@@ -66,16 +67,24 @@ def read_journal(fs: FileSystem, log_path: str) -> Journal | None:
             return None
         groups = tuple(
             JournalGroup(
-                int(group["base_offset"]),
-                int(group["size_bytes"]),
-                tuple(str(kind) for kind in group["kinds"]),
-                tuple(Source(**source) for source in group["sources"]),
+                _whole(group["base_offset"]),
+                _whole(group["size_bytes"]),
+                tuple(SEGMENT_KINDS[SEGMENT_KINDS.index(kind)] for kind in group["kinds"]),
+                tuple(Source(**{name: _whole(number) for name, number in source.items()}) for source in group["sources"]),
             )
             for group in value["groups"]
         )
-        return Journal(groups, value["previous_checkpoint"], value["end_offset"])
-    except (ValueError, TypeError, KeyError):
+        ends = (None if value[name] is None else _whole(value[name]) for name in ("previous_checkpoint", "end_offset"))
+        return Journal(groups, *ends)
+    except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError):
         return None
+
+
+def _whole(value: object) -> int:
+    """A number as this package writes it; file names are made of some."""
+    if type(value) is not int or not 0 <= value < 2**63:
+        raise ValueError(f"{value!r} is no offset, size or time")
+    return value
 
 
 def remove_journal(fs: FileSystem, log_path: str) -> None:

@@ -13,7 +13,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from compaction.cleaning.model import LogView
 from compaction.config import TopicConfig
-from compaction.errors import CompactionError, LogError
+from compaction.errors import CompactionError, of_log
 from compaction.request import CompactionRequest
 from compaction.storage.checkpoint_store import Checkpoints, read_checkpoints
 from compaction.storage.discover import LogLocation, Selector, discover
@@ -103,7 +103,10 @@ def prepare(
             return Prepared(location, error=configured)
         if not isinstance(view, LogView):
             return Prepared(location, settings=configured, error=view)
-        return Prepared(location, plan_for(view, configured.topic), configured)
+        try:
+            return Prepared(location, plan_for(view, configured.topic), configured)
+        except Exception as error:
+            return Prepared(location, settings=configured, error=of_log(error, location.path))
 
     return tuple(plan(location) for location in locations)
 
@@ -138,12 +141,17 @@ class _Recovered(NamedTuple):
 
 
 def _recover(fs: FileSystem, location: LogLocation, settings: Settings | CompactionError) -> _Recovered:
+    """Recover a log that can be recovered: a first try in memory finds damage before anything is changed."""
     if isinstance(settings, CompactionError):
         return _Recovered(location, error=settings)
+    interval_bytes = settings.topic.index_interval_bytes
     try:
-        report = recover_log(fs, location, index_interval_bytes=settings.topic.index_interval_bytes)
-    except LogError as error:
-        return _Recovered(location, settings, error=error)
+        in_memory = fs if isinstance(fs, OverlayFileSystem) else OverlayFileSystem(fs)
+        report = recover_log(in_memory, location, index_interval_bytes=interval_bytes)
+        if in_memory is not fs and in_memory.changed:
+            report = recover_log(fs, location, index_interval_bytes=interval_bytes)
+    except Exception as error:
+        return _Recovered(location, settings, error=of_log(error, location.path))
     return _Recovered(location, settings, report)
 
 
@@ -151,5 +159,5 @@ def _read(fs: FileSystem, log: _Recovered, checkpoints: Checkpoints, now_ms: int
     options = ReadOptions(now_ms, log.settings.broker.producer_id_expiration_ms)
     try:
         return read_log(fs, log.location, checkpoints, options, without_producers=log.report.without_producers)
-    except LogError as error:
-        return error
+    except Exception as error:
+        return of_log(error, log.location.path)

@@ -140,7 +140,7 @@ class MarkerReader:
         """
         size = int.from_bytes(self._data[position + 8 : position + 12].tobytes(), "big") + 12
         try:
-            return read_end_txn_marker(self._data[position : position + size].tobytes())
+            return read_end_txn_marker(memoryview(self._data[position : position + size]))
         except FormatError as error:
             raise CorruptLogError(error.what, path=self._path, position=position) from None
 

@@ -45,6 +45,7 @@ from compaction.storage.swap import discard_unfinished, finish_group, finish_rou
 #: the kernel that walks headers lets other threads run
 _SCAN_THREADS = 4
 _WORTH_THREADS_BYTES = 256 * 1024 * 1024
+_HINT = "restore this segment from a replica or a backup"
 
 
 @dataclass
@@ -216,10 +217,19 @@ def _mend_segments(fs: FileSystem, path: str, interval_bytes: int, report: Recov
             states.append(state)
             continue
         states.extend(inspect_segment(fs, path, each, active=active and each == changed[-1]) for each in changed)
+    _check_order(path, [state.segment for state in states])
     report.torn_tail_bytes = states[-1].torn_bytes if states else 0
     if report.torn_tail_bytes:
         report.actions.append(f"passed over {report.torn_tail_bytes} bytes after the last whole batch")
     _mend_txn_indexes(fs, path, states, report)
+
+
+def _check_order(path: str, segments: list[Segment]) -> None:
+    """No segment may reach into the next one: no checksum covers base offsets, and a wrong one would move data."""
+    for segment, later in zip(segments, segments[1:], strict=False):
+        if segment.next_offset > later.base_offset:
+            what = f"segment ends at offset {segment.next_offset - 1}, past the next segment's base {later.base_offset}"
+            raise CorruptLogError(what, path=join(path, segment_file(segment.base_offset, LOG)), hint=_HINT)
 
 
 def _mend_txn_indexes(fs: FileSystem, path: str, states: list[SegmentState], report: RecoveryReport) -> None:

@@ -21,6 +21,9 @@ Bytes = NDArray[np.uint8]
 _ROWS = 1 << 14
 #: how far a torn tail is searched for sound batches
 _RESYNC_BYTES = 64 * 1024 * 1024
+#: how much of it at a time, and how many bytes are held against their checksums on the way
+_WINDOW_BYTES = 1024 * 1024
+_CHECKED_BYTES = 1024 * 1024 * 1024
 _MAGIC_AT = 16
 _MAX_OFFSET_STEP = 2**31
 
@@ -80,19 +83,28 @@ class SegmentScan:
         return len(tail) > 0 and not tail.any()
 
     def _resumes(self) -> bool:
-        """Whether a sound v2 batch begins somewhere after ``position``."""
+        """Whether a sound v2 batch begins somewhere after ``position``, as far as a bounded search can tell: more likely places
+        than it can check are damage too."""
         data = self.data[self.position + 1 : self.position + 1 + _RESYNC_BYTES]
-        if len(data) < HEADER_SIZE:
-            return False
-        at = np.flatnonzero(data[_MAGIC_AT : len(data) - HEADER_SIZE + _MAGIC_AT + 1] == 2)
+        checked = 0
+        for window in range(0, len(data) - HEADER_SIZE + 1, _WINDOW_BYTES):
+            for start, size in self._likely_batches(data, window):
+                if len(scan_batches(data[start : start + size], 0, check_crc=True).rows):
+                    return True
+                checked += size
+                if checked > _CHECKED_BYTES:
+                    return True
+        return False
+
+    def _likely_batches(self, data: Bytes, window: int) -> list[tuple[int, int]]:
+        """Start and size of what look like v2 headers that begin in ``data[window : window + _WINDOW_BYTES]``."""
+        end = min(window + _WINDOW_BYTES, len(data) - HEADER_SIZE + 1)
+        at = window + np.flatnonzero(data[window + _MAGIC_AT : end + _MAGIC_AT] == 2)
         offsets, sizes = _field(data, at, 0, 8), _field(data, at, 8, 4) + LOG_OVERHEAD
         expected = self.next_offset or 0
         likely = (offsets >= expected) & (offsets - expected < _MAX_OFFSET_STEP)
         likely &= (sizes >= HEADER_SIZE) & (sizes <= len(data) - at)
-        for start, size in zip(at[likely].tolist(), sizes[likely].tolist(), strict=True):
-            if len(scan_batches(data[start : start + size], 0, check_crc=True).rows):
-                return True
-        return False
+        return list(zip(at[likely].tolist(), sizes[likely].tolist(), strict=True))
 
 
 def _field(data: Bytes, at: NDArray[np.int64], offset: int, width: int) -> NDArray[np.int64]:

@@ -122,7 +122,19 @@ class PartWriter:
 
     def __init__(self, directory: str, base_offset: int, number: int, suffix: str, like: str) -> None:
         batches, rows = part_paths(directory, base_offset, number, suffix)
-        self._batches, self._rows = OutputFile(batches, like), OutputFile(rows, like)
+        self._batches = OutputFile(batches, like)
+        try:
+            self._rows = OutputFile(rows, like)
+        except StorageError:
+            self._batches.abandon()
+            raise
+
+    def __enter__(self) -> PartWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._batches.abandon()
+        self._rows.abandon()
 
     def append(self, chunks: Sequence[Chunk], out_rows: NDArray[np.void]) -> None:
         """Batches (in ``chunks``, back to back) and one ``OUT_ROW`` each."""
