@@ -1,10 +1,11 @@
-"""The job without Spark: everything that ``jobs/compact.py`` does, in this process, over the logs of one log directory."""
+"""The job over the logs of one log directory, without Spark or on it: all that ``jobs/compact.py`` does, in this process."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from compaction.config import Origin, Resolver, Setting, Source, TomlSettings
 from compaction.config.entries import TOPIC_ENTRIES
@@ -14,6 +15,9 @@ from compaction.request import CompactionRequest
 from compaction.spark.compact import Workers, carry_out
 from compaction.spark.partition import Sizes
 from tests.local_passes import LocalPasses
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 TopicConfigs = Mapping[str, Mapping[str, str]]
 #: a partition's directory name is ``<topic>-0`` in all of these tests
@@ -61,3 +65,19 @@ def read_offsets(log_dir: Path, name: str) -> dict[str, int]:
     """A checkpoint file's offsets by topic."""
     rows = (log_dir / _CHECKPOINTS[name]).read_text(encoding="utf-8").splitlines()[2:]
     return {topic: int(offset) for topic, _, offset in (row.split() for row in rows)}
+
+
+def clean_on_spark(sizes: Sizes | None = None, spark: SparkSession | None = None) -> Callable[..., dict[str, LogReport]]:
+    """The same on Spark: a function that takes what ``clean_locally`` takes. A session is started where none is given."""
+    from compaction.spark.pipeline import SparkPasses
+    from compaction.spark.session import build_session
+
+    session = spark or build_session("tests", extra={"spark.master": "local[2]", "spark.ui.enabled": "false"})
+    sc = session.sparkContext
+
+    def clean(log_dir: Path, now_ms: int, topics: TopicConfigs) -> dict[str, LogReport]:
+        workers = Workers(lambda sizes: SparkPasses(sc, sizes), 2)
+        report = carry_out(lambda: workers, request_for(log_dir, now_ms, topics), sizes)
+        return {log.topic: log for log in report.logs}
+
+    return clean

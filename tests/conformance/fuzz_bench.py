@@ -1,4 +1,4 @@
-"""The fuzzer's bench: many stories side by side; in every round all of them are cleaned by us in one run and by Kafka one by one.
+"""The fuzzer's bench: many stories side by side. A round cleans all of them, by us in one run and by Kafka one by one.
 
 Kafka writes the logs. Before a round our directory becomes a copy of Kafka's; after it both must be the same log.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from py4j.protocol import Py4JJavaError
@@ -18,22 +18,27 @@ from tests.conformance.compare import differences
 from tests.conformance.stories import ROUND_TIMES, NewSegment, Story, Turn
 from tests.kafka.cleaner import Cleaned, Selected, clean_partition_if_due
 from tests.kafka.gateway import Gateway
-from tests.kafka.log import KafkaLog, Opening
+from tests.kafka.log import LONG_MAX, KafkaLog, Opening
 from tests.local_job import TopicConfigs, read_offsets, write_offsets
+from tests.oracle.records import decode
 
 #: cleans a log directory as of a time with these topic configurations; reports by topic
 OurJob = Callable[[Path, int, TopicConfigs], Mapping[str, LogReport]]
 #: segments are written under bounds that never roll them
 _WRITING = {"internal.segment.bytes": str(1 << 30), "segment.index.bytes": str(10 << 20), "cleanup.policy": "delete"}
 _MAP_BYTES = 1 << 19
+#: batches of a later leader epoch than the one given with an append are left out
+_ANY_LEADER_EPOCH = 1 << 30
 
 
 @dataclass
 class Progress:
-    """Where one story stands: the end of its last cleaned round, whether it is over, and what has been seen."""
+    """Where one story stands: the end of its last cleaned round, what a broker that was killed must recover from, whether it is
+    over, and what has been seen."""
 
     story: Story
     end_offset: int | None = None
+    recovery_point: int = 0
     over: bool = False
     cleaned: int = 0
     refused: int = 0
@@ -69,6 +74,7 @@ class FuzzBench:
         for name, turn in turns.items():
             if turn.segments:
                 self._append(self._progress[name].story, turn)
+            _lose(self._kafkas / f"{name}-0", turn.lost)
             shutil.copytree(self._kafkas / f"{name}-0", self._ours / f"{name}-0")
         checkpoints = {name: self._checkpoint(name, turn) for name, turn in turns.items()}
         write_offsets(
@@ -77,7 +83,6 @@ class FuzzBench:
             log_starts={name: turn.log_start_offset or None for name, turn in turns.items()},
             high_watermarks={name: turn.high_watermark for name, turn in turns.items()},
         )
-        (self._ours / ".kafka_cleanshutdown").write_text('{"version":0,"brokerEpoch":-1}', encoding="utf-8")
         reports = self._job(self._ours, now_ms, {name: self._progress[name].story.topic_config for name in turns})
         ends = read_offsets(self._ours, "cleaner_offsets")
         for name, turn in turns.items():
@@ -91,21 +96,31 @@ class FuzzBench:
     def _append(self, story: Story, turn: Turn) -> None:
         path = self._kafkas / f"{story.name}-0"
         new = path.exists()
-        with KafkaLog(self._gateway, path, Opening(turn.now_ms, {**story.topic_config, **_WRITING})) as log:
-            for segment in turn.segments:
-                if new:
-                    log.roll()
-                new = True
-                self._write(log, segment, as_leader=story.as_leader)
+        log = KafkaLog(self._gateway, path, Opening(turn.now_ms, {**story.topic_config, **_WRITING}))
+        self._progress[story.name].recovery_point = log.end_offset
+        for segment in turn.segments:
+            if new:
+                log.roll()
+            new = True
+            self._write(log, segment, story)
+        if turn.was_killed:
+            log.abandon()
+        else:
+            log.close()
         # a segment that stays empty has the base of the one after it, so that there may be fewer files than segments
         newest = sorted(path.glob("*.log"))[-len(turn.segments) :]
         for file, segment in zip(newest, turn.segments[-len(newest) :], strict=True):
             os.utime(file, ns=(segment.mtime_ms * 10**6,) * 2)
 
-    def _write(self, log: KafkaLog, segment: NewSegment, *, as_leader: bool) -> None:
-        if not as_leader:
+    def _write(self, log: KafkaLog, segment: NewSegment, story: Story) -> None:
+        if not story.as_leader:
             if segment.batches:
-                log.append(b"".join(segment.batches))
+                # one append of many gives other last stable offsets than recovery finds
+                batches = segment.batches if story.recovers else (b"".join(segment.batches),)
+                log.append(*batches, leader_epoch=_ANY_LEADER_EPOCH)
+                (last,) = decode(segment.batches[-1])
+                if log.end_offset != last.next_offset:
+                    raise AssertionError(f"the log ends at {log.end_offset}, not at {last.next_offset}")
             return
         for batch in segment.batches:
             control = batch[22] & 0x20
@@ -120,6 +135,8 @@ class FuzzBench:
         story = progress.story
         before = _contents(theirs)
         opening = Opening(turn.now_ms, story.topic_config, turn.log_start_offset, turn.high_watermark)
+        if turn.was_killed:
+            opening = replace(opening, clean_shutdown=False, recovery_point=progress.recovery_point)
         try:
             outcome = clean_partition_if_due(self._gateway, theirs, opening, checkpoint, _MAP_BYTES)
         except Py4JJavaError as refusal:
@@ -129,6 +146,13 @@ class FuzzBench:
             if _contents(self._ours / f"{name}-0") != before:
                 yield "Kafka refuses, and the job changed the log"
             return
+        _forget_snapshots(self._ours / f"{name}-0", turn.log_start_offset)
+        if turn.lost:
+            # Kafka replays producers when it rebuilds an index, and drops their snapshots
+            _forget_snapshots(self._ours / f"{name}-0")
+            _forget_snapshots(theirs)
+        if turn.was_killed:
+            _forget_active_indexes(self._ours / f"{name}-0", theirs)
         yield from differences(self._gateway, self._ours / f"{name}-0", theirs, int(story.config["index.interval.bytes"]))
         if isinstance(outcome, Cleaned):
             progress.cleaned += 1
@@ -164,6 +188,28 @@ def _figures(outcome: Cleaned, report: LogReport) -> Iterator[str]:
     for name, value in theirs.items():
         if getattr(report, name) != value:
             yield f"{name} {getattr(report, name)}, Kafka's {value}"
+
+
+def _lose(partition: Path, lost: Sequence[str]) -> None:
+    closed = sorted(partition.glob("*.log"))[:-1]
+    for name in lost if closed else ():
+        place, kind = name.split(".")
+        closed[int(place) % len(closed)].with_suffix(f".{kind}").unlink(missing_ok=True)
+
+
+def _forget_active_indexes(*partitions: Path) -> None:
+    """After a kill they are preallocated; how much of that the next start takes back is no matter of cleaning."""
+    for partition in partitions:
+        active = max(partition.glob("*.log"))
+        for kind in (".index", ".timeindex"):
+            active.with_suffix(kind).unlink(missing_ok=True)
+
+
+def _forget_snapshots(partition: Path, log_start_offset: int = LONG_MAX) -> None:
+    """What Kafka does when it loads a log: it drops snapshots up to the log start."""
+    for file in partition.glob("*.snapshot"):
+        if int(file.stem) <= log_start_offset:
+            file.unlink()
 
 
 def _contents(partition: Path) -> dict[str, bytes]:

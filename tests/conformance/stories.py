@@ -32,9 +32,11 @@ class NewSegment:
 
 @dataclass(frozen=True)
 class Turn:
-    """One round: its place in ``ROUND_TIMES``, the segments appended before (the last is then active), and what the broker knows.
+    """One round: its place in ``ROUND_TIMES``, the segments appended before it, and what the broker knows.
 
-    ``checkpoint`` is the cleaner's; the text ``end`` stands for the end of the last cleaned round.
+    The last segment is the active one. ``checkpoint`` is the cleaner's; the text ``end`` stands for the end of the last cleaned
+    round. ``killed``: the broker that appended did not shut down. ``lost`` names index files that go missing, by the place of
+    their segment in the log: ``2.index``.
     """
 
     at: int
@@ -42,6 +44,13 @@ class Turn:
     checkpoint: int | str | None = "end"
     log_start_offset: int = 0
     high_watermark: int | None = None
+    killed: bool = False
+    lost: tuple[str, ...] = ()
+
+    @property
+    def was_killed(self) -> bool:
+        """Whether a broker wrote anything and was killed."""
+        return self.killed and bool(self.segments)
 
     @property
     def now_ms(self) -> int:
@@ -63,6 +72,11 @@ class Story:
         """All topic-level settings."""
         return {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", **self.config}
 
+    @property
+    def recovers(self) -> bool:
+        """Whether Kafka ever has to build indexes anew when it starts."""
+        return any(turn.killed or turn.lost for turn in self.turns)
+
     def write(self, path: Path) -> None:
         """As a file."""
         path.write_text(json.dumps(asdict(self), indent=1, default=bytes.hex) + "\n", encoding="utf-8")
@@ -76,12 +90,17 @@ def read_story(path: Path) -> Story:
 
 def _turn(fields: dict[str, Any]) -> Turn:
     segments = (NewSegment(one["mtime_ms"], tuple(map(bytes.fromhex, one["batches"]))) for one in fields["segments"])
-    return Turn(**{**fields, "segments": tuple(segments)})
+    return Turn(**{**fields, "segments": tuple(segments), "lost": tuple(fields["lost"])})
 
 
 def random_story(seed: int) -> Story:
     """The story of this seed."""
     return _Teller(seed).tell()
+
+
+def _without_offsets(turn: Turn) -> Turn:
+    checkpoint = turn.checkpoint if turn.checkpoint in (None, "end") else 0
+    return replace(turn, log_start_offset=0, high_watermark=None, checkpoint=checkpoint)
 
 
 class _Teller:
@@ -94,20 +113,34 @@ class _Teller:
         rng = self.rng
         log = self._log()
         stages = [stage for stage in log.stages if stage.segments >= 2] or [log.stages[-1]]
-        grown = sorted(rng.sample(range(len(stages)), min(len(stages), rng.choice((1, 1, 2, 3)))))
+        grown = sorted(rng.sample(range(len(stages)), min(len(stages), rng.choice((1, 2, 2, 3)))))
         grown[-1] = len(stages) - 1 if rng.random() < 0.7 else grown[-1]
         steps = [stages[at].segments for at in sorted(set(grown))]
-        times = sorted(rng.sample(range(len(ROUND_TIMES)), min(len(ROUND_TIMES), len(steps) + rng.choice((1, 2, 3)))))
-        turns, done, start = [], 0, 0
+        times = sorted(rng.sample(range(len(ROUND_TIMES)), min(len(ROUND_TIMES), len(steps) + rng.choice((0, 1, 1, 2)))))
+        turns: list[Turn] = []
+        done = start = 0
         for number, at in enumerate(times):
             upto = steps[number] if number < len(steps) else done
+            grows = upto > done
             new = tuple(NewSegment(s.mtime_ms, tuple(b.raw for b in s.batches)) for s in log.segments[done:upto])
             done = max(done, upto)
             known = log.segments[:done]
             start = self._log_start(start, known[-1].next_offset)
             high = rng.randrange(start, known[-1].next_offset + 1) if rng.random() < 0.1 else None
-            turns.append(Turn(at, new, self._checkpoint(number, known[-1].next_offset), start, high))
-        return Story(f"seed{self.seed}", self._config(), tuple(turns), self.as_leader)
+            checkpoint = self._checkpoint(number, known[-1].next_offset, grows=grows)
+            killed, lost = grows and rng.random() < 0.1, self._lost()
+            if start:
+                # Kafka replays from there when it rebuilds an index, and then takes aborted data before it for committed
+                lost = ()
+            turns.append(Turn(at, new, checkpoint, start, high, killed, lost))
+        if self.as_leader:
+            # a leader gives other offsets than the batches have here
+            turns = [_without_offsets(turn) for turn in turns]
+        config = self._config(log)
+        if any(turn.killed for turn in turns):
+            # Kafka refuses preallocated indexes over the bound
+            config["segment.index.bytes"] = "10485760"
+        return Story(f"seed{self.seed}", config, tuple(turns), self.as_leader)
 
     def _log(self) -> RandomLog:
         rng = self.rng
@@ -131,11 +164,19 @@ class _Teller:
     def _interval(self) -> str:
         return random.Random(f"interval {self.seed}").choice(("200", "200", "1", "4096"))
 
-    def _checkpoint(self, number: int, end_offset: int) -> int | str | None:
+    def _lost(self) -> tuple[str, ...]:
+        rng = self.rng
+        if rng.random() < 0.95:
+            return ()
+        # Kafka does not miss a time index alone
+        place = rng.randrange(6)
+        return rng.choice(((f"{place}.index",), (f"{place}.index", f"{place}.timeindex")))
+
+    def _checkpoint(self, number: int, end_offset: int, *, grows: bool) -> int | str | None:
         rng = self.rng
         draw = rng.random()
         if number:
-            return "end" if draw < 0.7 else rng.choice((None, rng.randrange(end_offset + 1)))
+            return "end" if draw < (0.8 if grows else 0.1) else rng.choice((None, rng.randrange(end_offset + 1)))
         if draw < 0.5:
             return None
         return rng.randrange(end_offset + 3) if draw < 0.9 else 0
@@ -145,11 +186,13 @@ class _Teller:
             return before
         return self.rng.randrange(before, end_offset + 1)
 
-    def _config(self) -> dict[str, str]:
+    def _config(self, log: RandomLog) -> dict[str, str]:
         rng = self.rng
+        # no index of the log may be over the bound, or Kafka cannot even open it
+        longest = 24 + 2 * max(max(len(each.index), len(each.time_index)) for each in log.segments)
         config = {
             "internal.segment.bytes": rng.choice(("3000", "6000", "1048576")),
-            "segment.index.bytes": rng.choice(("10485760", "10485760", "48", "120")),
+            "segment.index.bytes": rng.choice(("10485760", str(longest))),
             "index.interval.bytes": self._interval(),
             "delete.retention.ms": rng.choice(("0", "499", "500", "59500", "86400000", "1000000000")),
         }

@@ -60,6 +60,8 @@ class Cleaned:
 def select(log: KafkaLog, checkpoint: int | None) -> Selected:
     """The range to clean, as the cleaner's manager computes it from its ``checkpoint`` entry."""
     gateway = log.gateway
+    # what a broker does every ten minutes; producers replayed from batches have not been through it
+    log.java.removeExpiredProducers(log.clock.now_ms)
     manager = _LOG + "LogCleanerManager"
     now_ms = log.clock.now_ms
     offsets = gateway.call_static(manager, "cleanableOffsets", log.java, gateway.some(checkpoint), now_ms)

@@ -54,7 +54,7 @@ def headers_of(fields: list[dict[str, Any]]) -> tuple[tuple[str, bytes | None], 
 def _header_name(fields: dict[str, Any]) -> str:
     if fields["key"] is not None:
         return str(fields["key"])
-    return (decoded(fields["keyBuffer"]) or b"").decode()
+    return (decoded(fields["keyBuffer"]) or b"").decode("utf-8", "replace")
 
 
 def _mapped(gateway: Gateway, items: Any, kind: Any, method: str, returns: Any) -> Any:

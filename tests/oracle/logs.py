@@ -43,7 +43,10 @@ PLAIN = Batching()
 
 @dataclass
 class LogBuilder:
-    """Appends batches at growing offsets; ``roll`` closes a segment. ``mangle`` may change a data batch's form, not its content."""
+    """Appends batches at growing offsets; ``roll`` closes a segment.
+
+    ``mangle`` may change a data batch's form, not its content.
+    """
 
     index_interval_bytes: int = 4096
     next_offset: int = 0

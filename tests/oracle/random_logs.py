@@ -16,8 +16,11 @@ START_MS = 1_700_000_000_000
 
 @dataclass(frozen=True)
 class Flavour:
-    """What a random log holds; ``codecs`` and ``magics`` are drawn from with equal chance, ``odd`` is the share of batches that no
-    producer of today would write."""
+    """What a random log holds.
+
+    ``codecs`` and ``magics`` are drawn from with equal chance; ``odd`` is the share of batches that no producer of today would
+    write.
+    """
 
     batches: int = 60
     keys: int = 12
@@ -61,17 +64,17 @@ class RandomLog:
         return RandomLog(self.segments[: stage.segments], stage.producers, stage.last_stable_offset, stage.end_ms)
 
 
-def random_log(seed: int, flavour: Flavour) -> RandomLog:
-    """The log of this seed."""
-    return _Writer(random.Random(seed), flavour).write()
+def random_log(seed: int, flavour: Flavour, start_ms: int = START_MS) -> RandomLog:
+    """The log of this seed, its first record written shortly after ``start_ms``."""
+    return _Writer(random.Random(seed), flavour, start_ms).write()
 
 
 class _Writer:
-    def __init__(self, rng: random.Random, flavour: Flavour) -> None:
+    def __init__(self, rng: random.Random, flavour: Flavour, start_ms: int) -> None:
         self.rng = rng
         self.flavour = flavour
         self.log = LogBuilder(flavour.index_interval_bytes)
-        self.now_ms = START_MS
+        self.now_ms = start_ms
         self.stages: list[Stage] = []
 
     def write(self) -> RandomLog:

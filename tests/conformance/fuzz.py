@@ -1,0 +1,137 @@
+"""The fuzzer: random logs through Kafka's own ``UnifiedLog`` and ``Cleaner``, and through the job; both must leave the same.
+
+``python -m tests.conformance.fuzz --seeds 0:2000`` runs the stories of these seeds; one that fails is made small and written to
+``tests/conformance/cases``, where the tests find it. With ``--spark`` the job runs on Spark, else in this process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from compaction.report import LogReport
+from compaction.spark.partition import Sizes
+from tests.conformance.fuzz_bench import FuzzBench, OurJob, Progress
+from tests.conformance.shrink import shrink
+from tests.conformance.stories import Story, random_story
+from tests.kafka.gateway import Gateway, shared_gateway
+from tests.local_job import TopicConfigs, clean_locally, clean_on_spark
+
+CASES = Path(__file__).resolve().parent / "cases"
+
+
+@dataclass(frozen=True)
+class Tally:
+    """What a run of the fuzzer came to."""
+
+    stories: int = 0
+    rounds: int = 0
+    cleaned: int = 0
+    refused: int = 0
+    failed: tuple[Progress, ...] = ()
+
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(
+            self.stories + other.stories,
+            self.rounds + other.rounds,
+            self.cleaned + other.cleaned,
+            self.refused + other.refused,
+            self.failed + other.failed,
+        )
+
+    def __str__(self) -> str:
+        return (
+            f"{self.stories} logs, {self.rounds} rounds, {self.cleaned} of them cleaned, {self.refused} logs refused by both,"
+            f" {len(self.failed)} logs differ"
+        )
+
+
+def random_sizes(seed: int) -> Sizes:
+    """Sizes of the work, from ridiculously small to whole logs at once."""
+    rng = random.Random(f"sizes {seed}")
+    some = (500, 2_000, 1 << 20)
+    return Sizes(rng.choice(some), rng.choice(some), rng.choice((2, 30, 1 << 20)))
+
+
+def local_job(sizes: Sizes | None = None) -> OurJob:
+    """The job in this process."""
+
+    def job(log_dir: Path, now_ms: int, topics: TopicConfigs) -> Mapping[str, LogReport]:
+        return clean_locally(log_dir, now_ms, topics, sizes)
+
+    return job
+
+
+def run_stories(gateway: Gateway, root: Path, stories: Sequence[Story], job: OurJob) -> Tally:
+    """All stories, side by side."""
+    outcome = FuzzBench(gateway, root, stories, job).run()
+    return Tally(
+        len(stories),
+        sum(len(story.turns) for story in stories),
+        sum(each.cleaned for each in outcome.values()),
+        sum(each.refused for each in outcome.values()),
+        tuple(each for each in outcome.values() if each.problems),
+    )
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """A directory for a while, in memory where there is such a place: the job syncs every file to the disk."""
+    memory = Path("/dev/shm")  # noqa: S108 - a directory of its own is made there
+    root = Path(tempfile.mkdtemp(prefix="fuzz-", dir=memory if memory.is_dir() else None))
+    try:
+        yield root
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def make_small(gateway: Gateway, story: Story, sizes: Sizes | None) -> Story:
+    """The smallest story found that fails too."""
+
+    def fails(smaller: Story) -> bool:
+        with scratch() as root:
+            try:
+                return bool(run_stories(gateway, root, [smaller], local_job(sizes)).failed)
+            except Exception:  # noqa: BLE001 - what Kafka or the bench cannot even build is no smaller case
+                return False
+
+    return shrink(story, fails)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command; 1 where a log differed."""
+    options = argparse.ArgumentParser(prog="python -m tests.conformance.fuzz", description=__doc__.splitlines()[0])
+    options.add_argument("--seeds", required=True, metavar="A:B", help="from A up to but without B")
+    options.add_argument("--chunk", type=int, default=100, help="logs that the job cleans in one run")
+    options.add_argument("--spark", action="store_true", help="run the job on Spark")
+    options.add_argument("--no-shrink", action="store_true", help="only tell what differs")
+    arguments = options.parse_args(argv)
+    first, end = (int(part) for part in arguments.seeds.split(":"))
+    gateway, tally = shared_gateway(), Tally()
+    for start in range(first, end, arguments.chunk):
+        began, sizes = time.monotonic(), random_sizes(start)
+        stories = [random_story(seed) for seed in range(start, min(end, start + arguments.chunk))]
+        job = clean_on_spark(sizes) if arguments.spark else local_job(sizes)
+        with scratch() as root:
+            found = run_stories(gateway, root, stories, job)
+        tally += found
+        print(f"seeds {start}:{start + len(stories)}, {sizes}: {found} ({time.monotonic() - began:.0f} s)", flush=True)
+        for each in found.failed:
+            print(f"{each.story.name}:", *each.problems[:5], sep="\n  ", flush=True)
+            if not arguments.no_shrink:
+                CASES.mkdir(exist_ok=True)
+                make_small(gateway, each.story, sizes).write(CASES / f"{each.story.name}.json")
+    print(f"seeds {arguments.seeds}: {tally}")
+    return 1 if tally.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
