@@ -5,7 +5,6 @@ What a round drops of a batch is asked of the kernel that rewrites it, so that t
 
 from __future__ import annotations
 
-import numpy as np
 from numba import njit
 
 from compaction.kernels.batches import CONTROL_BIT
@@ -21,7 +20,7 @@ COLUMNS = 4
 
 @njit(cache=True)
 def age_bucket(timestamp, now_ms, bounds):  # type: ignore[no-untyped-def]
-    """0 for a time after now, ``i + 1`` for an age from ``bounds[i]`` (int64[b], ms, ascending from 0) up to the next bound, and
+    """0 for a time after now, ``i + 1`` for an age from ``bounds[i]`` (int64[b], ms, ascending from 0) up to the next bound,
     ``b + 1`` for a record without a time."""
     if timestamp < 0:
         return len(bounds) + 1

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from compaction.cleaning.model import LogView, Segment
 from compaction.cleaning.plan import LogPlan
 from compaction.cleaning.retention import ActiveProducers, RoundRules
 from compaction.cleaning.transactions import Verdicts, aborted_for_map, resolve_cleaning
@@ -72,6 +73,19 @@ class RoundOptions:
     sizes: Sizes | None = None
 
 
+def slices_of(fs: FileSystem, log: int, view: LogView, segments: Sequence[Segment], slice_bytes: int) -> list[Slice]:
+    """The slices of some of a log's segments, in the order of offsets, for the run's log number ``log``."""
+    path, made = view.path, []
+    index_of = {segment.base_offset: number for number, segment in enumerate(view.segments)}
+    for segment in segments:
+        base = segment.base_offset
+        extent = fs.real_path(join(path, segment_file(base, LOG)))
+        for cut in cut_segment(fs, path, segment, slice_bytes):
+            offsets, stretch = cut[2:], (extent.start + cut.start, extent.start + cut.end)
+            made.append(Slice(log, index_of[base], extent.path, *offsets, *stretch, segment.mtime_ms))
+    return made
+
+
 class Round:
     """Cleans ``plans``: one pass of each kind over all of them.
 
@@ -129,15 +143,7 @@ class Round:
         return done
 
     def _slices(self, log: int, plan: LogPlan) -> list[Slice]:
-        path, made = plan.view.path, []
-        index_of = {segment.base_offset: number for number, segment in enumerate(plan.view.segments)}
-        for segment in plan.segments:
-            base = segment.base_offset
-            extent = self._fs.real_path(join(path, segment_file(base, LOG)))
-            for cut in cut_segment(self._fs, path, segment, self._sizes.slice_bytes):
-                offsets, stretch = cut[2:], (extent.start + cut.start, extent.start + cut.end)
-                made.append(Slice(log, index_of[base], extent.path, *offsets, *stretch, segment.mtime_ms))
-        return made
+        return slices_of(self._fs, log, plan.view, plan.segments, self._sizes.slice_bytes)
 
     def _early_transactions(self, slices: Mapping[int, Sequence[Slice]]) -> dict[int, AbortedSpans]:
         """The aborted data that stays out of the map, of logs whose transaction indexes name any."""

@@ -1,0 +1,126 @@
+"""The shared passes as Spark jobs: as ``compaction.spark.pipeline``, with variants where that has logs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+from pyspark import RDD, SparkContext
+
+from compaction.passes.measure import Measured, Repetition, count_rounds, measure_shared, resolve_counts
+from compaction.passes.scan import SUMMARY, Key
+from compaction.passes.shards import merge_lists, resolve_shard, split_by_piece
+from compaction.passes.shared import SharedSlice, SharedSummary, Source, counts_of, scan_shared
+from compaction.passes.transactions import scan_transactions
+from compaction.passes.work import ScanLog, ScanSettings, Slice, SliceSummary
+from compaction.spark.partition import Sizes, pack
+from compaction.spark.passes import KEYS
+from compaction.spark.shared_passes import Measuring
+
+
+class SparkEngine:
+    """Implements ``compaction.spark.shared_passes.Engine``; ``sizes`` say how much of the logs one task reads."""
+
+    def __init__(self, sc: SparkContext, sizes: Sizes) -> None:
+        self._sc = sc
+        self._sizes = sizes
+
+    def transactions(self, slices: Sequence[Slice]) -> list[SliceSummary]:
+        """See ``Engine``."""
+        self._sc.setJobDescription(f"read batch headers of {len(slices)} slices")
+        tasks = pack(slices, lambda part: part.size_bytes, self._sizes.scan_bytes)
+        return self._sc.parallelize(tasks, len(tasks)).flatMap(lambda task: map(scan_transactions, task)).collect()
+
+    def scan(
+        self,
+        slices: Sequence[SharedSlice],
+        variants: Mapping[int, ScanLog],
+        sources: Mapping[int, Source],
+        settings: ScanSettings,
+    ) -> tuple[list[SharedSummary], Any]:
+        """See ``Engine``; the maps and counts stay in the shuffle."""
+        tasks = pack(slices, lambda each: each.part.size_bytes, self._sizes.scan_bytes)
+        shared = self._sc.broadcast((dict(variants), dict(sources), settings))
+        shards_of = {number: scan.shards for number, scan in variants.items()}
+        shards_of.update({counts_of(number): source.shards for number, source in sources.items()})
+        first = dict(zip(shards_of, accumulate(shards_of.values(), initial=0), strict=False))
+        maps = min(sum(shards_of.values()), max(2 * self._sc.defaultParallelism, len(tasks)))
+
+        def partition(key: Key) -> int:
+            return maps if key[1] == SUMMARY else (first[key[0]] + key[1]) % maps
+
+        def scan_task(task: Iterable[list[SharedSlice]]) -> Iterator[tuple[Key, list[Any]]]:
+            for part in task:
+                yield from scan_shared(part, *shared.value)
+
+        self._sc.setJobDescription(f"pass 1: scan {len(slices)} slices for {len(variants)} maps")
+        entries = self._sc.parallelize(tasks, len(tasks)).mapPartitions(scan_task)
+        merged: RDD[tuple[Key, list[Any]]] = entries.reduceByKey(merge_lists, maps + 1, partition)
+        return self._sc.runJob(merged, _summaries, [maps]), merged
+
+    def repetitions(self, merged: Any) -> Mapping[int, Repetition]:
+        """See ``Engine``."""
+        self._sc.setJobDescription("count how often keys occur")
+        found: dict[int, Repetition] = {}
+        for number, repetition in merged.mapPartitions(_repetitions).collect():
+            found[number] = found[number] + repetition if number in found else repetition
+        return {source: found[counts_of(source)] for source in map(counts_of, found)}
+
+    def measure(self, merged: Any, work: Measuring) -> tuple[list[Measured], Mapping[int, int]]:
+        """See ``Engine``."""
+        tasks = pack(work.slices, lambda each: each.part.size_bytes, self._sizes.slice_bytes)
+        task_of = {each.number: task for task, slices in enumerate(tasks) for each in slices}
+        part_of = {each.number: each.part for each in work.slices}
+        places = {
+            number: (variant.scan.first_dirty_offset, np.array([part_of[n].first_offset for n in variant.slices], np.int64))
+            for number, variant in work.variants.items()
+            if work.cases.get(number)
+        }
+        slices_of = {number: work.variants[number].slices for number in places}
+        shared = self._sc.broadcast((tasks, dict(work.cases), dict(work.sources)))
+        load_factor = work.load_factor
+
+        def resolve(items: Iterable[tuple[Key, list[Any]]]) -> Iterator[tuple[Key, list[Any]]]:
+            for (number, shard), packed in items:
+                if shard != SUMMARY and number in places:
+                    marks, keys = resolve_shard(packed, places[number][0], load_factor)
+                    yield (number, KEYS), [keys]
+                    for at, part in split_by_piece(marks, places[number][1]):
+                        yield (number, slices_of[number][at]), [part]
+
+        def partition(key: Key) -> int:
+            return 0 if key[1] == KEYS else task_of[key[1]]
+
+        def measure_task(task: int, items: Iterable[tuple[Key, list[Any]]]) -> Iterator[Measured | tuple[int, int]]:
+            known, cases, sources = shared.value
+            marks = dict(items)
+            yield from ((number, sum(counts)) for (number, at), counts in marks.items() if at == KEYS)
+            yield from measure_shared(known[task], cases, marks, sources)
+
+        self._sc.setJobDescription(f"pass 2: measure {len(work.slices)} slices")
+        marks = merged.mapPartitions(resolve).reduceByKey(merge_lists, len(tasks), partition)
+        found = marks.mapPartitionsWithIndex(measure_task).collect()
+        return [each for each in found if isinstance(each, Measured)], dict(
+            each for each in found if not isinstance(each, Measured)
+        )
+
+    def rounds(
+        self, works: Sequence[tuple[Sequence[Slice], ScanLog]], settings: ScanSettings, most_keys: int
+    ) -> list[int]:
+        """See ``Engine``; a task a log."""
+        if not works:
+            return []
+        self._sc.setJobDescription(f"count a broker's rounds over {len(works)} logs")
+        return self._sc.parallelize(works, len(works)).map(lambda work: count_rounds(*work, settings, most_keys)).collect()
+
+
+def _summaries(items: Iterable[tuple[Key, list[Any]]]) -> list[SharedSummary]:
+    return [summary for _, found in items for summary in found]
+
+
+def _repetitions(items: Iterable[tuple[Key, list[Any]]]) -> Iterator[tuple[int, Repetition]]:
+    for (number, shard), packed in items:
+        if shard != SUMMARY and number < 0:
+            yield number, resolve_counts(packed)
