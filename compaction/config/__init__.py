@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from compaction.config.policy import Policy
 from compaction.config.resolver import Resolver
 from compaction.config.sources import DEFAULT, Origin, Setting, Source, read_properties, read_sets
 from compaction.config.toml_source import TomlSettings, read_toml
@@ -11,6 +12,7 @@ __all__ = [
     "DEFAULT",
     "BrokerConfig",
     "Origin",
+    "Policy",
     "Resolver",
     "Setting",
     "Source",

@@ -1,8 +1,9 @@
 """Which value is in effect, where several sources give one.
 
-The rule, strongest first: ``--set``; TOML ``[topics."name"]``; the topic's configuration in the log directory's metadata log;
-for internal topics that it does not know, the configuration that a broker creates them with; TOML ``[broker]``; the broker's
-dynamic configuration in the metadata log; broker properties; Kafka's default.
+The rule, strongest first: a policy that is compared (``--policy``); ``--set``; TOML ``[topics."name"]``; the topic's
+configuration in the log directory's metadata log; for internal topics that it does not know, the configuration that a broker
+creates them with; TOML ``[broker]``; the broker's dynamic configuration in the metadata log; broker properties; Kafka's
+default.
 
 1. Within one of these, a topic-level name goes before its broker-level synonyms, and those go in Kafka's order
    (``log.retention.ms`` before ``.minutes`` before ``.hours``; Kafka: ``ServerTopicConfigSynonyms``).
@@ -55,6 +56,7 @@ class Resolver:
     properties: tuple[Setting, ...] = ()
     metadata: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     metadata_broker: Mapping[str, str] = field(default_factory=dict)
+    policy: tuple[Setting, ...] = ()
 
     def with_metadata(
         self, topics: Mapping[str, Mapping[str, str]], broker: Mapping[str, str] = MappingProxyType({})
@@ -62,9 +64,9 @@ class Resolver:
         """The same sources, with what the metadata log of another log directory says."""
         return replace(self, metadata=topics, metadata_broker=dict(broker))
 
-    def with_sets(self, sets: Iterable[Setting]) -> Resolver:
-        """The same sources, with further ``--set`` values that go before those there are."""
-        return replace(self, sets=(*self.sets, *sets))
+    def with_policy(self, settings: Iterable[Setting]) -> Resolver:
+        """The same sources, with a policy's settings, which go before all others."""
+        return replace(self, policy=tuple(settings))
 
     def topic(self, name: str) -> TopicConfig:
         """The configuration in effect for a topic.
@@ -103,14 +105,15 @@ class Resolver:
     def _broker_layers(self) -> list[_Layer]:
         from_toml = [setting for toml in self.tomls for setting in toml.broker]
         dynamic = _from_metadata(self.metadata_broker, BROKER_ENTRIES, Source(Origin.METADATA_BROKER))
-        return [_by_name(self.sets), _by_name(from_toml), _by_name(dynamic), _by_name(self.properties)]
+        given = [self.policy, self.sets, from_toml, dynamic, self.properties]
+        return [_by_name(settings) for settings in given]
 
     def _topic_layers(self, name: str) -> list[_Layer]:
-        sets, *below = self._broker_layers()
+        policy, sets, *below = self._broker_layers()
         from_toml = [setting for toml in self.tomls for setting in toml.topics.get(name, ())]
         known = self.metadata.get(name)
         own = _from_metadata(known, TOPIC_ENTRIES, Source(Origin.METADATA, name)) if known else self._of_internal(name)
-        return [sets, _by_name(from_toml), _by_name(own), *below]
+        return [policy, sets, _by_name(from_toml), _by_name(own), *below]
 
     def _of_internal(self, topic: str) -> list[Setting]:
         """What a broker creates an internal topic with (``groupMetadataTopicConfigs`` and its like)."""

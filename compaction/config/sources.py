@@ -22,6 +22,7 @@ from compaction.errors import ConfigError
 class Origin(enum.Enum):
     """The kinds of sources, strongest first; the value is the wording used for one."""
 
+    POLICY = "--policy"
     SET = "--set"
     TOML_TOPIC = "TOML topic table"
     METADATA = "the topic's configuration in the metadata log"
@@ -42,8 +43,8 @@ class Source:
     line: int | None = None
 
     def __str__(self) -> str:
-        if self.origin is Origin.SET:
-            return f"--set {self.key}"
+        if self.origin in (Origin.POLICY, Origin.SET):
+            return f"{self.origin.value} {self.key}"
         if self.path is None:
             return str(self.origin.value)
         at = "" if self.line is None else f" line {self.line}"
@@ -75,8 +76,8 @@ class Property(Protocol):
 
 def where(source: Source) -> str:
     """The start of an error message: the line, or the option."""
-    if source.origin is Origin.SET:
-        return "--set: "
+    if source.origin in (Origin.POLICY, Origin.SET):
+        return f"{source.origin.value}: "
     return "" if source.line is None else f"line {source.line}: "
 
 

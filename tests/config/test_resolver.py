@@ -220,8 +220,3 @@ def test_another_log_directory_brings_another_metadata_log() -> None:
     other = found.with_metadata({"orders": {"segment.ms": "6"}}, {"log.retention.ms": "7"})
     assert (other.topic("orders").segment_ms, other.topic("orders").segment_jitter_ms) == (6, 1)
     assert (other.topic("orders").retention_ms, found.topic("orders").retention_ms) == (7, 7 * 24 * HOUR_MS)
-
-
-def test_further_sets_go_before_those_there_are() -> None:
-    found = resolver(sets=("segment.ms=5",)).with_sets(read_sets(["segment.ms=6"]))
-    assert found.topic("orders").segment_ms == 6

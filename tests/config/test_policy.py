@@ -1,0 +1,53 @@
+"""Policies to compare are read from options."""
+
+from __future__ import annotations
+
+import pytest
+
+from compaction.config import Policy, Resolver, read_sets
+from compaction.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("cleanup.policy=compact", {"cleanup.policy": ("compact",)}),
+        ("cleanup.policy=compact+delete,retention.ms=5", {"cleanup.policy": ("compact", "delete"), "retention.ms": 5}),
+        (" cleanup.policy = delete , retention.bytes = -1 ", {"cleanup.policy": ("delete",), "retention.bytes": -1}),
+        ("cleanup.policy=", {"cleanup.policy": ()}),
+        ("log.retention.hours=3", {"log.retention.hours": 3}),
+        ("configured", {}),
+    ],
+)
+def test_settings(text: str, expected: dict[str, object]) -> None:
+    policy = Policy.read(text)
+    assert policy.name == text.strip()
+    assert {setting.name: setting.value for setting in policy.settings} == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("compact", "--policy: 'compact' is not KEY=VALUE"),
+        ("", "--policy: '' is not KEY=VALUE"),
+        ("cleanup.policy=compact,delete", "--policy: 'delete' is not KEY=VALUE"),
+        ("cleanup.policy=compact,cleanup.policy=delete", "gives cleanup.policy twice"),
+        ("retention.mss=5", "did you mean retention.ms"),
+        ("retention.ms=-2", "--policy: retention.ms = '-2' is less than -1"),
+        ("cleanup.policy=shrink", "--policy: cleanup.policy = 'shrink' is not made of compact, delete"),
+    ],
+)
+def test_a_wrong_policy_is_told(text: str, message: str) -> None:
+    with pytest.raises(ConfigError) as told:
+        Policy.read(text)
+    assert message in str(told.value)
+
+
+def test_a_policy_goes_before_everything_else_and_is_named_as_the_source() -> None:
+    policy = Policy.read("log.retention.hours=2,log.cleaner.threads=3")
+    resolver = Resolver(read_sets(["retention.ms=7", "segment.ms=9"])).with_policy(policy.settings)
+    config = resolver.topic("t")
+    assert (config.retention_ms, config.segment_ms) == (7_200_000, 9)
+    assert str(config.source("retention.ms")) == "--policy log.retention.hours"
+    assert str(config.source("segment.ms")) == "--set segment.ms"
+    assert resolver.broker().cleaner_threads == 3
