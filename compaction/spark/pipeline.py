@@ -33,6 +33,7 @@ from compaction.passes.work import (
 )
 from compaction.spark.partition import Sizes, pack
 from compaction.spark.passes import KEYS, Rewritten, Scanned
+from compaction.spark.worker import settle
 
 
 class SparkPasses:
@@ -65,6 +66,7 @@ class SparkPasses:
             return maps if shard == SUMMARY else (first[log] + shard) % maps
 
         def scan_task(task: Iterable[list[Slice]]) -> Iterator[tuple[Key, list[bytes | SliceSummary]]]:
+            settle()
             known, bounds = shared.value
             for part in task:
                 yield from scan_slices(part, known, bounds)
@@ -101,6 +103,7 @@ class SparkPasses:
                         yield (log, piece), [part]
 
         def rewrite_task(task: int, items: Iterable[tuple[Key, list[Any]]]) -> Iterator[PieceResult | tuple[int, int]]:
+            settle()
             known, work = shared.value
             marks = dict(items)
             for (log, piece), counts in marks.items():

@@ -7,19 +7,24 @@ Works the same under ``spark-submit`` and as a plain Python program, where a loc
 | ``spark.shuffle.compress`` | ``false`` | hashes and offsets do not compress |
 | ``spark.shuffle.file.buffer``, ``spark.buffer.size`` | 1 MiB | few and large values are shuffled |
 | ``spark.python.worker.reuse`` | ``true`` | a fresh worker loads the kernels again |
+| ``spark.python.daemon.module`` | local: ``compaction.spark.daemon`` | workers start with the kernels loaded |
 | ``spark.sql.execution.arrow.pyspark.enabled`` | ``true`` | rows to and from Python in columns |
 | ``spark.log.level`` | ``ERROR`` | the job speaks for itself; a taken UI port is no news |
 | ``spark.ui.showConsoleProgress`` | ``false`` | the job draws its own progress |
 | ``spark.ui.liveUpdate.period`` | ``0`` | a finished task counts at once, not with the next heartbeat |
-| ``spark.executorEnv.NUMBA_CACHE_DIR`` | see :func:`numba_cache_dir` | kernels are compiled once, not once a worker |
+| ``spark.executorEnv.NUMBA_CACHE_DIR`` | local: see :func:`numba_cache_dir` | kernels are compiled once, not once a worker |
+| ``spark.executorEnv.XDG_CACHE_HOME`` | cluster: ``cache`` | the same where home directories cannot be written |
 """
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
+import shutil
 import sys
 import tempfile
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -31,8 +36,11 @@ _LOG = logging.getLogger(__name__)
 
 _NUMBA_CACHE_DIR = "NUMBA_CACHE_DIR"
 _EXECUTOR_NUMBA_CACHE_DIR = f"spark.executorEnv.{_NUMBA_CACHE_DIR}"
-#: where executors on other machines cache kernels: relative, hence in the working directory that the cluster gives each of them
-_REMOTE_NUMBA_CACHE_DIR = "numba-cache"
+_EXECUTOR_CACHE_HOME = "spark.executorEnv.XDG_CACHE_HOME"
+#: where executors on other machines cache kernels that lie where nothing can be written, in a zip of --py-files above all:
+#: relative, hence in the working directory that the cluster gives each of them
+_REMOTE_CACHE_HOME = "cache"
+_ROOT = Path(__file__).resolve().parents[2]
 _CONSOLE_PROGRESS = "spark.ui.showConsoleProgress"
 _LOG_CONFIGURATION = "-Dlog4j2.configurationFile"
 
@@ -70,7 +78,35 @@ def build_session(app_name: str, *, extra: Mapping[str, str] = MappingProxyType(
     _share_kernel_cache(conf)
     if _is_local(conf):
         _use_this_python(conf)
+        _preload_workers(conf)
     return SparkSession.builder.config(conf=conf).appName(app_name).getOrCreate()
+
+
+def ship_package(session: SparkSession) -> None:
+    """Let Python workers import the very package that the driver runs, whether or not it is installed where they are.
+
+    On this machine they get its directory, on a cluster a copy of its modules. Libraries are not shipped: see ``conf/cluster``.
+    """
+    sc = session.sparkContext
+    if _is_local(sc.getConf()):
+        known = sc.environment.get("PYTHONPATH")
+        sc.environment["PYTHONPATH"] = os.pathsep.join(path for path in (str(_ROOT), known) if path)
+        return
+    # executors fetch it from the driver whenever they start, so it stays until the driver ends
+    scratch = tempfile.mkdtemp(prefix="kafka-log-compaction-")
+    atexit.register(shutil.rmtree, scratch, ignore_errors=True)
+    package = str(Path(scratch) / "kafka-log-compaction.zip")
+    write_package(package)
+    sc.addPyFile(package)
+
+
+def write_package(path: str) -> None:
+    """Write the modules of this package and its commands as a zip for ``--py-files``."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as package:
+        for part in ("compaction", "jobs"):
+            for file in sorted((_ROOT / part).rglob("*")):
+                if file.is_file() and "__pycache__" not in file.parts:
+                    package.write(file, str(file.relative_to(_ROOT)))
 
 
 def numba_cache_dir(home: Path | None = None) -> str:
@@ -141,11 +177,19 @@ def _share_kernel_cache(conf: SparkConf) -> None:
         return
     own = os.environ.get(_NUMBA_CACHE_DIR)
     if own is None and not _is_local(conf):
-        conf.set(_EXECUTOR_NUMBA_CACHE_DIR, _REMOTE_NUMBA_CACHE_DIR)
+        conf.setIfMissing(_EXECUTOR_CACHE_HOME, _REMOTE_CACHE_HOME)
         return
     cache = own or numba_cache_dir()
     conf.set(_EXECUTOR_NUMBA_CACHE_DIR, cache)
     os.environ[_NUMBA_CACHE_DIR] = cache
+
+
+def _preload_workers(conf: SparkConf) -> None:
+    """Local workers are forked with the kernels loaded."""
+    if not conf.contains("spark.executorEnv.PYTHONPATH"):
+        known = os.environ.get("PYTHONPATH")
+        conf.set("spark.executorEnv.PYTHONPATH", os.pathsep.join(path for path in (str(_ROOT), known) if path))
+        conf.setIfMissing("spark.python.daemon.module", "compaction.spark.daemon")
 
 
 def _use_this_python(conf: SparkConf) -> None:
