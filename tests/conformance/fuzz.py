@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import argparse
 import random
-import shutil
 import sys
-import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +21,7 @@ from tests.conformance.shrink import shrink
 from tests.conformance.stories import Story, random_story
 from tests.kafka.gateway import Gateway, shared_gateway
 from tests.local_job import TopicConfigs, clean_locally, clean_on_spark
+from tests.memory import scratch
 
 CASES = Path(__file__).resolve().parent / "cases"
 
@@ -80,17 +78,6 @@ def run_stories(gateway: Gateway, root: Path, stories: Sequence[Story], job: Our
         sum(each.refused for each in outcome.values()),
         tuple(each for each in outcome.values() if each.problems),
     )
-
-
-@contextmanager
-def scratch() -> Iterator[Path]:
-    """A directory for a while, in memory where there is such a place: the job syncs every file to the disk."""
-    memory = Path("/dev/shm")  # noqa: S108 - a directory of its own is made there
-    root = Path(tempfile.mkdtemp(prefix="fuzz-", dir=memory if memory.is_dir() else None))
-    try:
-        yield root
-    finally:
-        shutil.rmtree(root, ignore_errors=True)
 
 
 def make_small(gateway: Gateway, story: Story, sizes: Sizes | None) -> Story:

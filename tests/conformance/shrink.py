@@ -19,7 +19,7 @@ def shrink(story: Story, fails: Fails) -> Story:
     progress = True
     while progress:
         progress = False
-        for smaller in _smaller(story):
+        for smaller in filter(_stands, _smaller(story)):
             tried += 1
             if tried > _LIMIT:
                 return story
@@ -27,6 +27,17 @@ def shrink(story: Story, fails: Fails) -> Story:
                 story, progress = smaller, True
                 break
     return story
+
+
+def _stands(story: Story) -> bool:
+    """Whether the log start is within the log throughout: else Kafka deletes the log."""
+    end_offset = 0
+    for turn in story.turns:
+        ends = [decode_one(segment.batches[-1]).next_offset for segment in turn.segments if segment.batches]
+        end_offset = max([end_offset, *ends])
+        if turn.log_start_offset > end_offset:
+            return False
+    return True
 
 
 def _smaller(story: Story) -> Iterator[Story]:
@@ -70,7 +81,7 @@ def _fewer(batches: tuple[bytes, ...]) -> Iterator[tuple[bytes, ...]]:
 
 def _lighter(raw: bytes) -> Iterator[bytes]:
     """The batch without one of its records, or without its codec."""
-    (batch,) = decode(raw)
+    batch = decode_one(raw)
     if batch.magic < 2 or batch.control or batch.count < 1:
         return
     records = batch.records()
@@ -80,6 +91,12 @@ def _lighter(raw: bytes) -> Iterator[bytes]:
     plain = encode(_plain(batch), [_short(record) for record in records], horizon)
     if len(plain) < len(raw) or batch.codec:
         yield plain
+
+
+def decode_one(raw: bytes) -> NaiveBatch:
+    """A batch by itself."""
+    (batch,) = decode(raw)
+    return batch
 
 
 def _plain(batch: NaiveBatch) -> NaiveBatch:

@@ -128,10 +128,9 @@ class _Teller:
             start = self._log_start(start, known[-1].next_offset)
             high = rng.randrange(start, known[-1].next_offset + 1) if rng.random() < 0.1 else None
             checkpoint = self._checkpoint(number, known[-1].next_offset, grows=grows)
-            killed, lost = grows and rng.random() < 0.1, self._lost()
-            if start:
-                # Kafka replays from there when it rebuilds an index, and then takes aborted data before it for committed
-                lost = ()
+            # Kafka replays from the log start when it recovers, and then takes aborted data before it for committed; and when
+            # it rebuilds an index it drops producer snapshots, and then forgets producers and their transactions
+            killed, lost = grows and rng.random() < 0.1 and not start, () if log.producers else self._lost()
             turns.append(Turn(at, new, checkpoint, start, high, killed, lost))
         if self.as_leader:
             # a leader gives other offsets than the batches have here
@@ -188,8 +187,8 @@ class _Teller:
 
     def _config(self, log: RandomLog) -> dict[str, str]:
         rng = self.rng
-        # no index of the log may be over the bound, or Kafka cannot even open it
-        longest = 24 + 2 * max(max(len(each.index), len(each.time_index)) for each in log.segments)
+        # no index of the log may be over the bound, or Kafka cannot even open it; one that it writes may be longer than its sources
+        longest = 96 + 3 * max(max(len(each.index), len(each.time_index)) for each in log.segments)
         config = {
             "internal.segment.bytes": rng.choice(("3000", "6000", "1048576")),
             "segment.index.bytes": rng.choice(("10485760", str(longest))),

@@ -1,0 +1,43 @@
+"""The job without Spark leaves of random logs, round after round, the bytes that the plain cleaner leaves.
+
+The plain cleaner is held to Kafka's own in ``tests/oracle``, the job itself in ``tests/conformance``.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from compaction.spark.partition import Sizes
+from tests.local_job import read_offsets
+from tests.memory import scratch
+from tests.passes.random_cases import FLAVOURS, NOW_MS, random_case, random_cases
+from tests.passes.rounds import move_on, run_round
+
+WHOLE = Sizes(1 << 30, 1 << 30, 1 << 30)
+TINY = Sizes(500, 1_500, 7)
+
+
+@pytest.mark.parametrize(("sizes", "seeds"), [(WHOLE, range(6)), (TINY, range(6, 10)), (None, range(10, 12))])
+def test_four_rounds_leave_what_the_plain_cleaner_leaves(sizes: Sizes | None, seeds: range) -> None:
+    cases = random_cases(seeds)
+    rng, now_ms = random.Random(seeds.start), NOW_MS
+    with scratch() as root:
+        for number in range(4):
+            found = list(run_round(root / "logs", cases, now_ms, sizes))
+            assert not found, f"round {number}: {found[:5]}"
+            move_on(rng, cases, read_offsets(root / "logs", "cleaner_offsets"))
+            now_ms += (0, 1_000, 10**9)[number % 3]
+    assert sum(not case.ended for case in cases) > len(cases) / 2
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_a_log_alone_is_left_as_it_is_among_many(flavour: str) -> None:
+    with scratch() as root:
+        alone = [random_case(flavour, 0)]
+        assert not list(run_round(root / "alone", alone, NOW_MS))
+        together = random_cases(range(2))
+        assert not list(run_round(root / "together", together, NOW_MS))
+        among = next(case for case in together if case.name == alone[0].name)
+        assert among.segments == alone[0].segments
