@@ -187,7 +187,7 @@ class _Teller:
 
     def _config(self, log: RandomLog) -> dict[str, str]:
         rng = self.rng
-        # no index of the log may be over the bound, or Kafka cannot even open it; one that it writes may be longer than its sources
+        # an index over the bound cannot even be opened by Kafka; one that it writes may be longer than those of its sources
         longest = 96 + 3 * max(max(len(each.index), len(each.time_index)) for each in log.segments)
         config = {
             "internal.segment.bytes": rng.choice(("3000", "6000", "1048576")),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -165,7 +166,11 @@ class _Writer:
 
     def _record(self, *, keyed: bool) -> Sent:
         rng = self.rng
-        key = b"" if rng.random() < 0.03 else b"key-%d" % rng.randrange(self.flavour.keys)
+        rare = rng.random()
+        key = b"key-%d" % rng.randrange(self.flavour.keys)
+        if rare < 0.05:
+            # empty, or like the keys of the markers that end transactions
+            key = b"" if rare < 0.03 else struct.pack(">hh", 0, rng.choice((ABORT, COMMIT)))
         if not keyed and rng.random() < 0.5:
             key_or_none: bytes | None = None
         else:
