@@ -1,0 +1,175 @@
+"""Shows and checks the checkpoints of a log directory and of its partitions.
+
+Kafka has no tool for them; the rules are those by which a broker reads them (Kafka 4.3.0: ``LogManager``, ``UnifiedLog``,
+``LeaderEpochFileCache``, ``LogCleanerManager``, ``MetaProperties``, ``PartitionMetadataFile``, ``CleanShutdownFileHandler``). A
+file that cannot be parsed raises; one that can, but contradicts itself or the logs beside it, is shown whole and each
+contradiction noted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from compaction.dump.files import OFFSET_CHECKPOINTS, Target, is_partition
+from compaction.dump.findings import Findings
+from compaction.errors import CorruptLogError
+from compaction.formats.checkpoints import (
+    EpochEntry,
+    parse_clean_shutdown,
+    parse_leader_epochs,
+    parse_offset_checkpoint,
+    parse_partition_metadata,
+)
+from compaction.formats.properties import parse_meta_properties
+from compaction.names import (
+    CLEAN_SHUTDOWN,
+    LEADER_EPOCHS,
+    META_PROPERTIES,
+    PARTITION_METADATA,
+    TopicPartition,
+    parse_partition_dir,
+)
+from compaction.storage.filesystem import FileSystem, base_name, join, parent
+from compaction.storage.segments import inspect_segment, segment_bases
+
+_REPAIR = "remove or repair it; a broker writes it anew"
+_FIRST_ENTRY_LINE = 3
+
+
+class Bounds(NamedTuple):
+    """Where a log begins and ends (exclusive) by its segments."""
+
+    first_offset: int
+    end_offset: int
+
+
+class CheckpointDump:
+    """Dumps checkpoints one after the other; remembers the bounds of logs and the ids of topics."""
+
+    def __init__(self, fs: FileSystem, findings: Findings) -> None:
+        self._fs, self._findings = fs, findings
+        self._bounds: dict[str, Bounds | None] = {}
+        self._topic_ids: dict[tuple[str, str], tuple[str, str]] = {}
+
+    def dump(self, target: Target) -> Iterator[str]:
+        """Lines for one file.
+
+        :raises CorruptLogError: the file is not what the format says
+        """
+        dumpers: dict[str, Callable[[Target, str], Iterator[str]]] = {
+            LEADER_EPOCHS: self._epochs,
+            PARTITION_METADATA: self._partition,
+            META_PROPERTIES: self._meta,
+            CLEAN_SHUTDOWN: self._clean_shutdown,
+            **dict.fromkeys(OFFSET_CHECKPOINTS, self._offsets),
+        }
+        yield from dumpers[target.name](target, self._text(target))
+
+    def _text(self, target: Target) -> str:
+        data = self._fs.read_bytes(target.path)
+        try:
+            # Java reads properties as Latin-1
+            return data.decode("latin-1" if target.name == META_PROPERTIES else "utf-8")
+        except UnicodeDecodeError as error:
+            raise CorruptLogError("is no text", path=target.path, position=error.start, hint=_REPAIR) from None
+
+    def _offsets(self, target: Target, text: str) -> Iterator[str]:
+        parse_offset_checkpoint(text, target.path)
+        entries = _offset_entries(text)
+        yield f"version: 0 entries: {len(entries)}"
+        counts = Counter(name for name, _ in entries)
+        for line, (name, offset) in enumerate(entries, _FIRST_ENTRY_LINE):
+            path = join(parent(target.path), str(name))
+            known = is_partition(self._fs, path)
+            bounds = self._bounds_of(path) if known else None
+            where = _shown_bounds(bounds) if known else " (no such log here)"
+            yield f"topic: {name.topic} partition: {name.partition} offset: {offset}{where}"
+            if counts[name] > 1:
+                self._note(target, f"line {line}: {name} stands there {counts[name]} times, the last one counts")
+                counts[name] = 1
+            self._note(target, *_offset_problems(line, (name, offset), bounds))
+
+    def _epochs(self, target: Target, text: str) -> Iterator[str]:
+        entries = parse_leader_epochs(text, target.path)
+        directory = parent(target.path)
+        bounds = self._bounds_of(directory) if parse_partition_dir(base_name(directory)) else None
+        yield f"version: 0 entries: {len(entries)}{_shown_bounds(bounds)}"
+        before: EpochEntry | None = None
+        for line, entry in enumerate(entries, _FIRST_ENTRY_LINE):
+            yield f"epoch: {entry.epoch} startOffset: {entry.start_offset}"
+            self._note(target, *_epoch_problems(line, entry, before, bounds))
+            before = entry
+
+    def _partition(self, target: Target, text: str) -> Iterator[str]:
+        found = parse_partition_metadata(text, target.path)
+        yield f"version: {found.version} topicId: {found.topic_id}"
+        directory = parent(target.path)
+        name = parse_partition_dir(base_name(directory))
+        if name is not None:
+            first, other = self._topic_ids.setdefault((parent(directory), name.topic), (found.topic_id, directory))
+            if first != found.topic_id:
+                self._note(target, f"line 2: topic id {found.topic_id} is not {first}, which {other} has")
+
+    def _meta(self, target: Target, text: str) -> Iterator[str]:
+        found = parse_meta_properties(text, target.path)
+        shown = {
+            "version": found.version, "clusterId": found.cluster_id, "nodeId": found.node_id, "directoryId": found.directory_id,
+        }  # fmt: skip
+        yield " ".join(f"{name}: {value}" for name, value in shown.items() if value is not None)
+        if found.version:
+            missing = [name for name, value in (("cluster.id", found.cluster_id), ("node.id", found.node_id)) if value is None]
+            self._note(target, *(f"{name} is missing, and a broker does not start without it" for name in missing))
+
+    def _clean_shutdown(self, target: Target, text: str) -> Iterator[str]:
+        epoch = parse_clean_shutdown(text)
+        yield "clean shutdown" if epoch is None else f"clean shutdown brokerEpoch: {epoch}"
+
+    def _bounds_of(self, path: str) -> Bounds | None:
+        """The bounds of the log in a directory; ``None`` where it has no segments or they cannot be read."""
+        if path not in self._bounds:
+            self._bounds[path] = None
+            bases = segment_bases(self._fs, path)
+            try:
+                if bases:
+                    last = inspect_segment(self._fs, path, bases[-1], active=True).segment
+                    self._bounds[path] = Bounds(bases[0], last.next_offset)
+            except CorruptLogError as error:
+                self._findings.errors.append(error)
+        return self._bounds[path]
+
+    def _note(self, target: Target, *problems: str) -> None:
+        self._findings.errors += [CorruptLogError(problem, path=target.path) for problem in problems]
+
+
+def _offset_entries(text: str) -> list[tuple[TopicPartition, int]]:
+    """The entries of a well-formed checkpoint in file order, repeated ones included."""
+    lines = re.split(r"\r\n|\r|\n", text)[_FIRST_ENTRY_LINE - 1 :]
+    parts = [line.split() for line in lines if line.split()]
+    return [(TopicPartition(topic, int(partition)), int(offset)) for topic, partition, offset in parts]
+
+
+def _shown_bounds(bounds: Bounds | None) -> str:
+    return "" if bounds is None else f" firstOffset: {bounds.first_offset} logEndOffset: {bounds.end_offset}"
+
+
+def _offset_problems(line: int, entry: tuple[TopicPartition, int], bounds: Bounds | None) -> Iterator[str]:
+    name, offset = entry
+    if offset < 0:
+        yield f"line {line}: {name} has the negative offset {offset}"
+    elif bounds is not None and offset > bounds.end_offset:
+        yield f"line {line}: {name} has offset {offset}, past its log end offset {bounds.end_offset}"
+
+
+def _epoch_problems(line: int, entry: EpochEntry, before: EpochEntry | None, bounds: Bounds | None) -> Iterator[str]:
+    if entry.epoch < 0 or entry.start_offset < 0:
+        yield f"line {line}: epoch {entry.epoch} at offset {entry.start_offset} is negative"
+    if before is not None and entry.epoch <= before.epoch:
+        yield f"line {line}: epoch {entry.epoch} does not come after epoch {before.epoch}"
+    if before is not None and entry.start_offset <= before.start_offset:
+        yield f"line {line}: epoch {entry.epoch} starts at offset {entry.start_offset}, not after {before.start_offset}"
+    if bounds is not None and entry.start_offset > bounds.end_offset:
+        end = bounds.end_offset
+        yield f"line {line}: epoch {entry.epoch} starts at offset {entry.start_offset}, past the log end offset {end}"

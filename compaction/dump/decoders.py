@@ -1,0 +1,189 @@
+"""Gives keys and values of Kafka's own topics, and control records, the text that Kafka's dump tool prints for them.
+
+Mirrors ``DumpLogSegments.OffsetsMessageParser``, ``TransactionLogMessageParser``, ``ShareGroupStateMessageParser``,
+``ClusterMetadataLogMessageParser``, ``DecoderMessageParser`` and ``printControlRecord`` (Kafka 4.3.0). A record that cannot be
+decoded is named and skipped, as there; only the reason in that text is this package's own.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from functools import lru_cache
+
+from compaction.formats import message_tables
+from compaction.formats.errors import FormatError
+from compaction.formats.messages import Json, Message, Values, java_text, json_text, read_table
+from compaction.formats.varint import decode_unsigned
+
+#: takes a record's key, value and offset; gives the texts after ``key:`` and ``payload:``, ``None`` for nothing
+Decoder = Callable[[bytes | None, bytes | None, int], tuple[str | None, str | None]]
+
+_DELETED = "<DELETE>"
+_SHORT_BYTES = 2
+_FRAME_VERSION = 1
+_GROUP_METADATA = 2
+_CONSUMER_PROTOCOL = "consumer"
+
+_table = lru_cache(maxsize=None)(read_table)
+
+
+class _UnknownTypeError(Exception):
+    """A record of a type that is not in the table."""
+
+
+def control_text(key: bytes, value: bytes | None) -> str:
+    """The end of the line of a control record that is no end-of-transaction marker.
+
+    Read as version 0, as Kafka does, whatever version the record says that it has.
+
+    :raises FormatError: it is not what its type says
+    """
+    kind = int.from_bytes(key[_SHORT_BYTES : 2 * _SHORT_BYTES], "big", signed=True)
+    message = next((each for each in _table(message_tables.CONTROL_RECORDS).values() if each.type == kind), None)
+    if message is None:
+        return f" controlType: UNKNOWN({kind})"
+    if value is None:
+        raise FormatError("control record without a value")
+    values, _ = message.read(value, 0)
+    version = values["version"]
+    label = f"{message.name}:" if message.name == "LeaderChange" else message.name
+    return f" {label} {json_text(message.to_json(values, version if isinstance(version, int) else 0))}"
+
+
+def decode_offsets(key: bytes | None, value: bytes | None, offset: int) -> tuple[str | None, str | None]:
+    """Records of ``__consumer_offsets``."""
+    return _coordinator_record(message_tables.GROUP_RECORDS, key, value, offset)
+
+
+def decode_transactions(key: bytes | None, value: bytes | None, offset: int) -> tuple[str | None, str | None]:
+    """Records of ``__transaction_state``."""
+    return _coordinator_record(message_tables.TRANSACTION_RECORDS, key, value, offset)
+
+
+def decode_share_state(key: bytes | None, value: bytes | None, offset: int) -> tuple[str | None, str | None]:
+    """Records of ``__share_group_state``."""
+    return _coordinator_record(message_tables.SHARE_RECORDS, key, value, offset)
+
+
+def decode_metadata(_key: bytes | None, value: bytes | None, offset: int) -> tuple[str | None, str | None]:
+    """Records of ``__cluster_metadata``; they have no keys."""
+    try:
+        return None, json_text(_metadata_form(value or b""))
+    except FormatError as error:
+        return None, f"Error at {offset}, skipping. {error.what}"
+
+
+def _metadata_form(value: bytes) -> Json:
+    """A metadata record: its frame (three unsigned varints: frame version, type, version) and its message."""
+    pos, frame = 0, []
+    for name in ("frame version", "type", "version"):
+        try:
+            number, pos = decode_unsigned(value, pos)
+        except FormatError:
+            raise FormatError(f"Error while reading {name}") from None
+        if name == "frame version" and number != _FRAME_VERSION:
+            raise FormatError(
+                f"Could not deserialize metadata record due to unknown frame version {number}"
+                f"(only frame version {_FRAME_VERSION} is supported)"
+            )
+        frame.append(number)
+    _, kind, version = frame
+    message = next((each for each in _table(message_tables.METADATA_RECORDS).values() if each.type == kind), None)
+    if message is None:
+        raise FormatError(f"Unknown metadata id {kind}")
+    values, end = message.read(value[pos:], version)
+    if pos + end < len(value):
+        raise FormatError(f"Found {len(value) - pos - end} byte(s) of garbage after {kind}")
+    return {"type": message.name, "version": version, "data": message.to_json(values, version)}
+
+
+def text_decoder(name: str) -> Callable[[bytes], str]:
+    """One of Kafka's own decoder classes by its full or its short name, ``KeyError`` for any other."""
+    package, _, short = name.rpartition(".")
+    if package not in ("", "org.apache.kafka.tools.api"):
+        raise KeyError(name)
+    return {"StringDecoder": java_text, "IntegerDecoder": _number(">i"), "LongDecoder": _number(">q")}[short]
+
+
+def decode_with(key_decoder: Callable[[bytes], str], value_decoder: Callable[[bytes], str]) -> Decoder:
+    """Keys and values by a decoder each."""
+
+    def decode(key: bytes | None, value: bytes | None, _offset: int) -> tuple[str | None, str | None]:
+        return None if key is None else key_decoder(key), None if value is None else value_decoder(value)
+
+    return decode
+
+
+def _number(code: str) -> Callable[[bytes], str]:
+    layout = struct.Struct(code)
+
+    def decode(raw: bytes) -> str:
+        try:
+            return str(layout.unpack_from(raw)[0])
+        except struct.error:
+            raise FormatError(f"{layout.size} bytes expected for a number, {len(raw)} found") from None
+
+    return decode
+
+
+def _coordinator_record(table: str, key: bytes | None, value: bytes | None, offset: int) -> tuple[str | None, str | None]:
+    if key is None:
+        raise FormatError("the decoder needs a key, and there is none")
+    try:
+        kind = _version(key, "key")
+        key_message = _message(table, kind, "key")
+        keys, _ = key_message.read(key[_SHORT_BYTES:], 0)
+        shown = json_text({"type": str(kind), "data": key_message.to_json(keys, 0)})
+        return shown, _DELETED if value is None else _coordinator_value(table, kind, value)
+    except _UnknownTypeError:
+        return f"Unknown record type {kind} at offset {offset}, skipping.", None
+    except FormatError as error:
+        return f"Error at offset {offset}, skipping. {error.what}", None
+
+
+def _coordinator_value(table: str, kind: int, value: bytes) -> str:
+    message = _message(table, kind, "value")
+    version = _version(value, "value")
+    if not message.versions.has(version):
+        raise FormatError(f"Found an unknown record version {version} for {kind} type")
+    values, _ = message.read(value[_SHORT_BYTES:], version)
+    form = message.to_json(values, version)
+    if table is message_tables.GROUP_RECORDS and kind == _GROUP_METADATA and values["protocolType"] == _CONSUMER_PROTOCOL:
+        _show_members(form["members"], values["members"])
+    return json_text({"version": str(version), "data": form})
+
+
+def _show_members(forms: Json, members: Json | bytes) -> None:
+    """Put what consumers keep in a member's subscription and assignment in place of the bytes, where it can be read."""
+    protocol = {message.name: message for message in _table(message_tables.CONSUMER_PROTOCOL).values()}
+    if not isinstance(forms, list) or not isinstance(members, list):
+        return
+    for form, member in zip(forms, members, strict=True):
+        for name, message in protocol.items():
+            if isinstance(form, dict) and isinstance(member, dict):
+                form[name] = _consumer_field(message, member[name]) or form[name]
+
+
+def _consumer_field(message: Message, raw: object) -> Json:
+    try:
+        if not isinstance(raw, bytes):
+            return None
+        version = _version(raw, message.name)
+        values: Values = message.read(raw[_SHORT_BYTES:], version)[0]
+        return message.to_json(values, version)
+    except FormatError:
+        return None
+
+
+def _message(table: str, kind: int, name: str) -> Message:
+    message = _table(table).get((kind, name))
+    if message is None:
+        raise _UnknownTypeError
+    return message
+
+
+def _version(data: bytes, name: str) -> int:
+    if len(data) < _SHORT_BYTES:
+        raise FormatError(f"Could not read version from {name}'s buffer.")
+    return int.from_bytes(data[:_SHORT_BYTES], "big", signed=True)

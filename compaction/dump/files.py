@@ -1,0 +1,138 @@
+"""What the files of a call are: by name, as Kafka's dump tool tells them apart, and the checkpoints that it does not know."""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+from typing import NamedTuple
+
+from compaction.names import (
+    CLEAN_SHUTDOWN,
+    CLEANER_OFFSETS,
+    HIGH_WATERMARKS,
+    INDEX,
+    LEADER_EPOCHS,
+    LOG,
+    LOG_STARTS,
+    META_PROPERTIES,
+    PARTITION_METADATA,
+    RECOVERY_POINTS,
+    SNAPSHOT,
+    TIMEINDEX,
+    TXNINDEX,
+    parse_partition_dir,
+    parse_segment_file,
+)
+from compaction.storage.filesystem import FileSystem, base_name, join, parent
+
+METADATA_SNAPSHOT = ".checkpoint"
+BOOTSTRAP_SNAPSHOT = "bootstrap.checkpoint"
+#: the checkpoints of a log directory, in the order in which they are shown
+LOG_DIR_FILES = (META_PROPERTIES, CLEAN_SHUTDOWN, RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS, CLEANER_OFFSETS)
+OFFSET_CHECKPOINTS = (RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS, CLEANER_OFFSETS)
+#: those of a partition
+PARTITION_FILES = (LEADER_EPOCHS, PARTITION_METADATA)
+_BY_NAME = frozenset((*LOG_DIR_FILES, *PARTITION_FILES))
+_OFFSET = re.compile(r"[0-9]{1,20}")
+_LONG_MAX = 2**63 - 1
+_SNAPSHOT_NAME = re.compile(r"(?P<offset>[0-9]{20})-(?P<epoch>[0-9]{10})\.checkpoint")
+_KIND_ORDER = (LOG, INDEX, TIMEINDEX, TXNINDEX, SNAPSHOT)
+
+
+class Kind(Enum):
+    """What a file is; the value names it for people."""
+
+    LOG = "log"
+    METADATA_SNAPSHOT = "metadata snapshot"
+    INDEX = "index"
+    TIMEINDEX = "time index"
+    TXNINDEX = "transaction index"
+    SNAPSHOT = "producer snapshot"
+    CHECKPOINT = "checkpoint"
+    UNKNOWN = "unknown file"
+
+
+_SUFFIXES = {
+    LOG: Kind.LOG,
+    METADATA_SNAPSHOT: Kind.METADATA_SNAPSHOT,
+    INDEX: Kind.INDEX,
+    TIMEINDEX: Kind.TIMEINDEX,
+    TXNINDEX: Kind.TXNINDEX,
+    SNAPSHOT: Kind.SNAPSHOT,
+}
+
+
+class Target(NamedTuple):
+    """A file to dump: ``shown`` as Java prints the path that was given, ``absolute`` as it makes it absolute."""
+
+    path: str
+    shown: str
+    absolute: str
+
+    @classmethod
+    def of(cls, path: str, working_dir: str) -> Target:
+        """From a path as given."""
+        shown = re.sub("/+", "/", path)
+        shown = shown.rstrip("/") or "/"
+        return cls(path, shown, shown if shown.startswith("/") else f"{working_dir.rstrip('/')}/{shown}")
+
+    @property
+    def name(self) -> str:
+        """The last part of the path."""
+        return self.shown.rpartition("/")[2]
+
+    @property
+    def stem(self) -> str:
+        """The name up to its first dot: the base offset of a segment's file."""
+        return self.name.partition(".")[0]
+
+    @property
+    def base_offset(self) -> int | None:
+        """The base offset in the name, if there is one."""
+        offset = int(self.stem) if _OFFSET.fullmatch(self.stem) else _LONG_MAX + 1
+        return offset if offset <= _LONG_MAX else None
+
+    @property
+    def kind(self) -> Kind:
+        """By the name's last suffix."""
+        if self.name in _BY_NAME:
+            return Kind.CHECKPOINT
+        return _SUFFIXES.get("." + self.name.rpartition(".")[2], Kind.UNKNOWN) if "." in self.name else Kind.UNKNOWN
+
+    @property
+    def snapshot_id(self) -> tuple[int, int] | None:
+        """End offset and epoch in the name of a metadata snapshot."""
+        match = _SNAPSHOT_NAME.fullmatch(self.name)
+        return None if match is None else (int(match["offset"]), int(match["epoch"]))
+
+    def sibling(self, kind: str) -> str:
+        """The path of the same segment's file of another kind."""
+        return join(parent(self.path), self.stem + kind)
+
+
+def partition_files(fs: FileSystem, directory: str) -> list[str]:
+    """The segments' files of a partition directory, a segment at a time, then its own checkpoints."""
+    names = fs.listdir(directory)
+    parsed = {name: parse_segment_file(name) for name in names}
+    own = [(file.base_offset, _KIND_ORDER.index(file.kind), name) for name, file in parsed.items() if file and not file.suffix]
+    return [join(directory, name) for name in (*(name for *_, name in sorted(own)), *PARTITION_FILES) if name in parsed]
+
+
+def log_dir_files(fs: FileSystem, directory: str) -> list[str]:
+    """The checkpoints of a log directory, then those of its partitions."""
+    names = set(fs.listdir(directory))
+    files = [join(directory, name) for name in LOG_DIR_FILES if name in names]
+    for name in sorted(names):
+        path = join(directory, name)
+        if is_partition(fs, path):
+            held = set(fs.listdir(path))
+            files += [join(path, each) for each in PARTITION_FILES if each in held]
+    return files
+
+
+def is_partition(fs: FileSystem, path: str) -> bool:
+    """Whether it is a directory whose name is a partition's."""
+    if parse_partition_dir(base_name(path)) is None:
+        return False
+    found = fs.stat(path)
+    return found is not None and found.is_dir

@@ -1,0 +1,105 @@
+"""Finds offsets and times in a segment by binary search in its indexes, as a broker does.
+
+Mirrors ``LogSegment.translateOffset`` and ``findOffsetByTimestamp``, ``FileRecords.searchForTimestamp`` (Kafka 4.3.0): the
+offset index gives a batch at or before the one that is wanted, the time index an offset at or before it, and the log is walked
+from there. An index that is missing, or does not point at its batch, is not believed: the log is walked from its start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compaction.dump.batches import BatchReader
+from compaction.dump.files import Target
+from compaction.errors import CorruptLogError
+from compaction.formats.batch import RecordBatch, parse_batch
+from compaction.formats.errors import FormatError
+from compaction.formats.indexes import read_offset_index, read_time_index
+from compaction.formats.legacy import LegacyBatch, parse_legacy
+from compaction.names import INDEX, TIMEINDEX
+from compaction.storage.filesystem import FileSystem
+from compaction.storage.scan import SegmentScan
+
+_V2 = 2
+
+
+class Found(NamedTuple):
+    """The first record at or after a time: where the search in the log began, the batch's position, the record's offset and
+    time."""
+
+    start: int
+    position: int
+    offset: int
+    timestamp: int
+
+
+def start_position(fs: FileSystem, target: Target, offset: int) -> int:
+    """The position from which the log is to be walked for ``offset``: that of the last index entry at or below it, else 0."""
+    base = target.base_offset or 0
+    rows = _index(fs, target, INDEX, base)
+    slot = int(np.searchsorted(rows["offset"], offset, "right")) - 1 if len(rows) else -1
+    if slot < 0:
+        return 0
+    entry_offset, position = int(rows["offset"][slot]), int(rows["position"][slot])
+    reader = BatchReader(fs, target.path)
+    batch = reader.batch_at(position, reader.size) if position <= reader.size else None
+    return position if batch is not None and batch.last_offset == entry_offset else 0
+
+
+def find_timestamp(fs: FileSystem, target: Target, timestamp: int) -> Found | None:
+    """The first record whose timestamp is ``timestamp`` or later; ``None`` where all are earlier.
+
+    :raises CorruptLogError: a batch on the way cannot be read
+    """
+    rows = _index(fs, target, TIMEINDEX, target.base_offset or 0)
+    slot = int(np.searchsorted(rows["timestamp"], timestamp, "right")) - 1 if len(rows) else -1
+    start = start_position(fs, target, int(rows["offset"][slot])) if slot >= 0 else 0
+    data = fs.view(target.path)
+    scan = SegmentScan(data, start)
+    for batches in scan:
+        for number in np.flatnonzero(batches["max_timestamp"] >= timestamp).tolist():
+            position, size = int(batches["position"][number]), int(batches["size"][number])
+            found = _first_record(target, data[position : position + size].tobytes(), position, timestamp)
+            if found is not None:
+                return Found(start, position, *found)
+    damage = scan.damage()
+    if damage is not None:
+        raise CorruptLogError(damage, path=target.path, position=scan.position, hint="restore this segment")
+    return None
+
+
+def may_hold(fs: FileSystem, target: Target, timestamp: int) -> bool:
+    """Whether a closed segment may have a record of that time or later, by its time index's last entry."""
+    rows = _index(fs, target, TIMEINDEX, target.base_offset or 0)
+    return not len(rows) or int(rows["timestamp"][-1]) >= timestamp
+
+
+def segments_with(logs: Sequence[Target], first_offset: int, last_offset: int | None) -> list[Target]:
+    """Of a log's segments, ascending, those that may hold offsets between the two (inclusive, ``None`` for no end)."""
+    bases = np.array([log.base_offset or 0 for log in logs], np.int64)
+    first = max(int(np.searchsorted(bases, first_offset, "right")) - 1, 0)
+    end = len(logs) if last_offset is None else int(np.searchsorted(bases, last_offset, "right"))
+    return list(logs[first : max(end, first)])
+
+
+def _first_record(target: Target, raw: bytes, position: int, timestamp: int) -> tuple[int, int] | None:
+    """Offset and time of a batch's first record at or after a time."""
+    try:
+        batch: RecordBatch | LegacyBatch = parse_batch(raw) if raw[16] == _V2 else parse_legacy(raw)
+        for record in batch.records():
+            if record.timestamp >= timestamp:
+                return record.offset, record.timestamp
+    except FormatError as error:
+        raise CorruptLogError(error.what, path=target.path, position=position, hint="restore this segment") from None
+    return None
+
+
+def _index(fs: FileSystem, target: Target, kind: str, base: int) -> NDArray[np.void]:
+    """The believable entries of an index, none where it is missing."""
+    path = target.sibling(kind)
+    data = b"" if fs.stat(path) is None else fs.read_bytes(path)
+    return read_offset_index(data, base) if kind == INDEX else read_time_index(data, base)

@@ -1,0 +1,294 @@
+"""Reads Kafka's own messages (records of its internal topics) by table, and writes them as the JSON that its tools print.
+
+Mirrors the code that Kafka 4.3.0 generates from its message definitions: numbers are big-endian; strings, bytes and arrays have
+their length in front (16 bits for strings, 32 for the others), or in flexible versions an unsigned varint of length + 1 (0:
+null); a structure that may be null has a byte in front (-1: null); flexible structures end in tagged fields. In JSON, fields
+stand in the order of their definition, a tagged field with its default value is left out, bytes are base64, ids Kafka's text
+form.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import struct
+from typing import NamedTuple
+
+from compaction.formats.checkpoints import topic_id_text
+from compaction.formats.errors import FormatError
+from compaction.formats.varint import decode_unsigned
+
+Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+Values = dict[str, "Json | bytes"]
+
+_INFINITE = 1 << 15
+_NUMBERS = {
+    name: struct.Struct(">" + code)
+    for name, code in {
+        "bool": "?", "int8": "b", "int16": "h", "uint16": "H", "int32": "i", "int64": "q", "float64": "d",
+    }.items()
+}  # fmt: skip
+_UUID_BYTES = 16
+_TOKEN = re.compile(r"[\[\]{},?]|[^\s\[\]{},?]+")
+_SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
+_ESCAPES = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
+_ESCAPED = re.compile(r'["\\\x00-\x1f]')
+_PLAIN_DOUBLE = (1e-3, 1e7)
+
+
+class Versions(NamedTuple):
+    """A range of versions, both ends included."""
+
+    first: int
+    last: int
+
+    def has(self, version: int) -> bool:
+        """Whether a version lies in it."""
+        return self.first <= version <= self.last
+
+    @classmethod
+    def parse(cls, text: str) -> Versions:
+        """From ``3``, ``1-2`` or ``1+``."""
+        first, dash, last = text.rstrip("+").partition("-")
+        return cls(int(first), _INFINITE if text.endswith("+") else int(last if dash else first))
+
+
+_ALWAYS = Versions(-_INFINITE, _INFINITE)
+
+
+class Field(NamedTuple):
+    """A field: ``kind`` is a number's type, ``string``, ``bytes``, ``uuid``, ``[`` (an array of ``parts[0]``) or ``{`` (of
+    ``parts``)."""
+
+    name: str
+    kind: str
+    parts: tuple[Field, ...] = ()
+    nullable: bool = False
+    versions: Versions = _ALWAYS
+    tag: int | None = None
+    tagged: Versions = _ALWAYS
+    default: str | None = None
+
+    def is_tagged(self, version: int) -> bool:
+        """Whether it is among the tagged fields of a version."""
+        return self.tag is not None and self.tagged.has(version)
+
+    def default_value(self) -> Json | bytes:
+        """The value that it has where it is not sent."""
+        if self.default == "null":
+            return None
+        if self.kind in _NUMBERS:
+            return self.default == "true" if self.kind == "bool" else int(self.default or 0)
+        if self.kind == "uuid":
+            return topic_id_text(bytes(_UUID_BYTES))
+        empty: dict[str, Json | bytes] = {"string": "", "bytes": b"", "[": [], "{": {}}
+        return empty[self.kind]
+
+
+class Message(NamedTuple):
+    """One message of a table."""
+
+    type: int
+    name: str
+    versions: Versions
+    flexible: Versions
+    fields: tuple[Field, ...]
+
+    def read(self, data: bytes, version: int) -> tuple[Values, int]:
+        """The values at the start of ``data`` and the position after them.
+
+        :raises FormatError: the bytes are not such a message
+        """
+        reader = _Reader(data, version, self.flexible.has(version))
+        return reader.structure(self.fields), reader.pos
+
+    def to_json(self, values: Values, version: int) -> dict[str, Json]:
+        """The JSON form of values that ``read`` gave."""
+        return _json_structure(self.fields, values, version)
+
+
+def read_table(text: str) -> dict[tuple[int, str], Message]:
+    """The messages of a table in ``compaction.formats.message_tables``, by type and name."""
+    messages = {}
+    for paragraph in re.split(r"\n(?=\S)", text.strip()):
+        head, _, fields = paragraph.partition(":")
+        kind, name, versions, flexible = head.split()
+        parser = _FieldParser(_TOKEN.findall(fields))
+        messages[int(kind), name] = Message(
+            int(kind),
+            name,
+            Versions.parse(versions),
+            Versions(_INFINITE, _INFINITE) if flexible == "-" else Versions(int(flexible), _INFINITE),
+            parser.fields(""),
+        )
+    return messages
+
+
+class _FieldParser:
+    """Reads the field syntax of a table, token by token."""
+
+    def __init__(self, tokens: list[str]) -> None:
+        self._tokens = tokens
+
+    def _take(self, *wanted: str) -> bool:
+        if self._tokens and self._tokens[0] in wanted:
+            del self._tokens[0]
+            return True
+        return False
+
+    def fields(self, end: str) -> tuple[Field, ...]:
+        """Fields up to ``end``, a bracket or the end of the text."""
+        found: list[Field] = []
+        while self._tokens and self._tokens[0] != end:
+            found.append(self._field(self._tokens.pop(0)))
+            self._take(",")
+        return tuple(found)
+
+    def _field(self, name: str) -> Field:
+        field = self._type(name)._replace(nullable=self._take("?"))
+        while self._tokens and self._tokens[0] not in (",", "]", "}"):
+            note = self._tokens.pop(0)
+            if note.startswith("="):
+                field = field._replace(default=note[1:])
+            elif note.startswith("#"):
+                tag, _, versions = note[1:].partition("@")
+                field = field._replace(tag=int(tag), tagged=Versions.parse(versions) if versions else _ALWAYS)
+            else:
+                field = field._replace(versions=Versions.parse(note))
+        return field
+
+    def _type(self, name: str) -> Field:
+        kind = self._tokens.pop(0)
+        parts: tuple[Field, ...] = ()
+        if kind == "[":
+            parts = (self._type(name),)
+            self._take("]")
+        elif kind == "{":
+            parts = self.fields("}")
+            self._take("}")
+        return Field(name, kind, parts)
+
+
+class _Reader:
+    """Takes values off a buffer in one version of a message."""
+
+    def __init__(self, data: bytes, version: int, flexible: bool) -> None:
+        self._data, self._version, self._flexible = data, version, flexible
+        self.pos = 0
+
+    def structure(self, fields: tuple[Field, ...]) -> Values:
+        """A structure's values by name; fields of other versions have none."""
+        wanted = [field for field in fields if field.versions.has(self._version)]
+        values = {field.name: self._value(field) for field in wanted if not field.is_tagged(self._version)}
+        if self._flexible:
+            by_tag = {field.tag: field for field in wanted if field.is_tagged(self._version)}
+            for _ in range(self._unsigned()):
+                tag, size = self._unsigned(), self._unsigned()
+                end = self.pos + size
+                if tag in by_tag:
+                    values[by_tag[tag].name] = self._value(by_tag[tag])
+                self.pos = end
+        return values
+
+    def _value(self, field: Field) -> Json | bytes:
+        number = _NUMBERS.get(field.kind)
+        if number is not None:
+            value: bool | int | float = number.unpack(self._take(number.size))[0]
+            return value
+        if field.kind == "uuid":
+            return topic_id_text(self._take(_UUID_BYTES))
+        if field.kind == "{":
+            if field.nullable and self._take(1)[0] > 0x7F:
+                return None
+            return self.structure(field.parts)  # type: ignore[return-value]
+        length = self._length(2 if field.kind == "string" else 4)
+        if length < 0:
+            if not field.nullable:
+                raise FormatError(f"{field.name} is null", self.pos)
+            return None
+        if field.kind == "[":
+            if length > len(self._data) - self.pos:
+                raise FormatError(f"{field.name} has {length} elements, {len(self._data) - self.pos} bytes left", self.pos)
+            return [self._value(field.parts[0]) for _ in range(length)]  # type: ignore[misc]
+        raw = self._take(length)
+        return raw if field.kind == "bytes" else java_text(raw)
+
+    def _length(self, width: int) -> int:
+        if self._flexible:
+            return self._unsigned() - 1
+        return int.from_bytes(self._take(width), "big", signed=True)
+
+    def _unsigned(self) -> int:
+        value, self.pos = decode_unsigned(self._data, self.pos)
+        return value
+
+    def _take(self, size: int) -> bytes:
+        if size > len(self._data) - self.pos:
+            raise FormatError(f"message ends within a field of {size} bytes", self.pos)
+        self.pos += size
+        return self._data[self.pos - size : self.pos]
+
+
+def _json_structure(fields: tuple[Field, ...], values: Values, version: int) -> dict[str, Json]:
+    out: dict[str, Json] = {}
+    for field in fields:
+        if not field.versions.has(version):
+            continue
+        default = field.default_value()
+        value = values.get(field.name, default)
+        if not (field.is_tagged(version) and value == default):
+            out[field.name] = _json_value(field, value, version)
+    return out
+
+
+def _json_value(field: Field, value: Json | bytes, version: int) -> Json:
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode("ascii")
+    if isinstance(value, list):
+        return [_json_value(field.parts[0], element, version) for element in value]
+    if isinstance(value, dict):
+        return _json_structure(field.parts, value, version)  # type: ignore[arg-type]
+    return value
+
+
+def json_text(value: Json) -> str:
+    """Compact JSON as Jackson's ``JsonNode.toString`` writes it."""
+    if isinstance(value, str):
+        return f'"{_ESCAPED.sub(_escape, value)}"'
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{json_text(name)}:{json_text(each)}" for name, each in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(json_text, value)) + "]"
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return _double_text(value) if isinstance(value, float) else str(value)
+
+
+def _escape(match: re.Match[str]) -> str:
+    sign = match[0]
+    return _ESCAPES.get(sign, f"\\u{ord(sign):04X}")
+
+
+def _double_text(value: float) -> str:
+    """As ``Double.toString`` has it: plain between 10⁻³ and 10⁷, else with an exponent."""
+    if value != value or value in (float("inf"), float("-inf")):
+        return '"NaN"' if value != value else '"Infinity"' if value > 0 else '"-Infinity"'
+    if value == 0 or _PLAIN_DOUBLE[0] <= abs(value) < _PLAIN_DOUBLE[1]:
+        return repr(value)
+    mantissa, _, exponent = f"{value!r}".partition("e")
+    if not exponent:
+        sign, digits = ("-", mantissa[1:]) if mantissa.startswith("-") else ("", mantissa)
+        whole, _, fraction = digits.partition(".")
+        exponent = str(len(whole) - 1)
+        mantissa = f"{sign}{whole[0]}.{(whole[1:] + fraction).rstrip('0') or '0'}"
+    return f"{mantissa if '.' in mantissa else mantissa + '.0'}E{int(exponent)}"
+
+
+def java_text(raw: bytes) -> str:
+    """``new String(raw, UTF_8)``: bad bytes become U+FFFD, an encoded surrogate one of them and not three."""
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return _SURROGATE.sub(b"\xff", raw).decode("utf-8", "replace")
