@@ -27,16 +27,22 @@ from dataclasses import dataclass
 from compaction.cleaning.model import LogView, Segment
 from compaction.config import TopicConfig
 
+#: names of limits
+ACTIVE, HIGH_WATERMARK, LAST_STABLE, MIN_LAG = (
+    "active segment", "high watermark", "last stable offset", "min.compaction.lag.ms",
+)  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Limit:
-    """Something past which nothing is cleaned: what it is, and the first offset that it forbids."""
+    """Something past which nothing is cleaned: what it is, and the first offset that it forbids; ``detail`` says more of it."""
 
     name: str
     offset: int
+    detail: str = ""
 
     def __str__(self) -> str:
-        return f"{self.name} {self.offset}"
+        return f"{self.detail or self.name} {self.offset}"
 
 
 @dataclass(frozen=True)
@@ -119,16 +125,28 @@ def _closed_from(closed: Sequence[Segment], active_base: int, offset: int) -> tu
 
 
 def _limits(view: LogView, config: TopicConfig, dirty: Sequence[Segment], active_base: int, now_ms: int) -> tuple[Limit, ...]:
-    limits = [Limit("active segment", active_base)]
+    limits = [Limit(ACTIVE, active_base)]
     if view.last_stable_offset < view.high_watermark:
-        limits.append(Limit("last stable offset (an open transaction)", view.last_stable_offset))
-    limits.append(Limit("high watermark", view.high_watermark))
+        limits.append(Limit(LAST_STABLE, view.last_stable_offset, _transaction(view)))
+    limits.append(Limit(HIGH_WATERMARK, view.high_watermark))
     if config.min_compaction_lag_ms > 0:
         newest_cleanable_ms = now_ms - config.min_compaction_lag_ms
         young = next((each for each in dirty if each.largest_timestamp_ms > newest_cleanable_ms), None)
         if young is not None:
-            limits.append(Limit("min.compaction.lag.ms", young.base_offset))
+            limits.append(Limit(MIN_LAG, young.base_offset))
     return tuple(sorted(limits, key=lambda limit: limit.offset))
+
+
+def _transaction(view: LogView) -> str:
+    """The transaction that the last stable offset stands before; it may have begun below the log start."""
+    begins = [
+        (each.current_txn_first_offset, each.producer_id)
+        for each in view.producers
+        if 0 <= each.current_txn_first_offset <= view.last_stable_offset
+    ]
+    if not begins:
+        return "a transaction that ends at or past the high watermark, begun at offset"
+    return f"open transaction of producer {min(begins)[1]} since offset"
 
 
 def _overdue_ms(dirty: Sequence[Segment], config: TopicConfig, now_ms: int) -> int:

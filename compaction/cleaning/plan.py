@@ -18,9 +18,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from compaction.cleaning.dirtiness import Dirtiness, Limit, dirtiness, segments_between
+from compaction.cleaning.dirtiness import MIN_LAG, Dirtiness, Limit, dirtiness, segments_between
 from compaction.cleaning.grouping import Group, group_segments, overflows
 from compaction.cleaning.model import LogView, Segment
+from compaction.cleaning.remedies import ratio_remedy
 from compaction.cleaning.verdicts import Condition, SkipCause, Verdict, shown
 from compaction.config import TopicConfig
 from compaction.names import CLUSTER_METADATA_TOPIC
@@ -188,7 +189,7 @@ def _conditions(dirt: Dirtiness, config: TopicConfig) -> tuple[Condition, Condit
 
 def _skip_cause(dirt: Dirtiness, config: TopicConfig) -> SkipCause:
     """Lag where only ``min.compaction.lag.ms`` stands between the log and its dirty segments, else the ratio."""
-    held_by_lag = config.min_compaction_lag_ms > 0 and dirt.limits[0].name == "min.compaction.lag.ms"
+    held_by_lag = config.min_compaction_lag_ms > 0 and dirt.limits[0].name == MIN_LAG
     return SkipCause.LAG if held_by_lag and dirt.dirty_bytes == 0 else SkipCause.RATIO
 
 
@@ -205,7 +206,8 @@ def _why_not(dirt: Dirtiness, asked: tuple[Condition, Condition, Condition]) -> 
     if not has_dirty.holds:
         return f"nothing to clean from first dirty offset {dirt.first_dirty_offset} on, {held}"
     bound = f"{shown(over_ratio.bound)} ({over_ratio.origin})"
-    return f"{_amount(dirt)}, not over {bound}, and {overdue.setting} has not passed; {held}"
+    remedy = ratio_remedy(dirt.clean_bytes, dirt.dirty_bytes, float(over_ratio.bound))
+    return f"{_amount(dirt)}, not over {bound}, and {overdue.setting} has not passed; {held}; {remedy}"
 
 
 def _amount(dirt: Dirtiness) -> str:

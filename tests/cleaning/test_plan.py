@@ -96,7 +96,8 @@ def test_a_skip_for_the_ratio_gives_the_numbers_and_where_the_bound_comes_from()
     assert plan.skip_cause is SkipCause.RATIO
     assert plan.reason == (
         "ratio: 1000 of 2000 bytes dirty, ratio 0.5, not over 0.75 "
-        "(--set min.cleanable.dirty.ratio), and max.compaction.lag.ms has not passed; held back by active segment 20"
+        "(--set min.cleanable.dirty.ratio), and max.compaction.lag.ms has not passed; held back by active segment 20; "
+        "becomes cleanable after 2.0 kB more, or with min.cleanable.dirty.ratio=0.4"
     )
 
 

@@ -1,0 +1,63 @@
+"""What would change a verdict: how many bytes more, which value instead, how much later. Texts are short and exact."""
+
+from __future__ import annotations
+
+import math
+
+_UNITS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000), ("ms", 1))
+
+
+def duration(milliseconds: int) -> str:
+    """Two units at most: ``3 d 4 h``, ``90 s`` as ``1 min 30 s``, ``0 ms``."""
+    left = abs(milliseconds)
+    parts: list[str] = []
+    for name, size in _UNITS:
+        count, left = divmod(left, size)
+        if count or parts:
+            parts.append(f"{count} {name}" if count else "")
+        if len(parts) == 2:
+            break
+    return " ".join(part for part in parts if part) or "0 ms"
+
+
+def amount(count: int) -> str:
+    """Bytes as people say them, exact below a kB: ``412.0 MB``."""
+    size = float(count)
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{count} bytes" if unit == "bytes" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"
+
+
+def bytes_missing(clean_bytes: int, dirty_bytes: int, ratio: float) -> int | None:
+    """The fewest further dirty bytes with which dirty / (clean + dirty) is over ``ratio``; ``None`` where none suffice."""
+    if ratio >= 1:
+        return None
+    # dirty + more > ratio * (clean + dirty + more)
+    bound = ratio * clean_bytes / (1 - ratio) - dirty_bytes
+    more = max(0, math.floor(bound))
+    while not (dirty_bytes + more) / max(clean_bytes + dirty_bytes + more, 1) > ratio:
+        more += 1
+    return more
+
+
+def ratio_below(ratio: float) -> float:
+    """A round bound that ``ratio`` is over: the largest with as few digits as can be; 0 where it is tiny."""
+    for digits in range(1, 6):
+        scale = 10.0**digits
+        bound = (math.ceil(ratio * scale) - 1) / scale
+        while bound >= ratio:
+            bound -= 1 / scale
+        if bound > 0:
+            return round(bound, digits)
+    return 0.0
+
+
+def ratio_remedy(clean_bytes: int, dirty_bytes: int, bound: float) -> str:
+    """What would lift a log over ``min.cleanable.dirty.ratio``."""
+    if dirty_bytes == 0:
+        return "becomes cleanable once a closed segment is dirty"
+    more = bytes_missing(clean_bytes, dirty_bytes, bound)
+    lower = f"with min.cleanable.dirty.ratio={ratio_below(dirty_bytes / (clean_bytes + dirty_bytes)):g}"
+    return f"becomes cleanable {lower}" if more is None else f"becomes cleanable after {amount(more)} more, or {lower}"
