@@ -66,8 +66,8 @@ TXN_ENTRY = FieldTable(
 TXN_VERSION = 0
 
 #: arrays that readers return and writers take, native byte order, absolute offsets
-OFFSET_ROW = np.dtype([("offset", np.int64), ("position", np.int64)])
-TIME_ROW = np.dtype([("timestamp", np.int64), ("offset", np.int64)])
+OFFSET_ROW = np.dtype((np.record, [("offset", np.int64), ("position", np.int64)]))
+TIME_ROW = np.dtype((np.record, [("timestamp", np.int64), ("offset", np.int64)]))
 TXN_ROW = np.dtype(
     [("producer_id", np.int64), ("first_offset", np.int64), ("last_offset", np.int64), ("last_stable_offset", np.int64)]
 )

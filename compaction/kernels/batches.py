@@ -187,7 +187,7 @@ def _scan(data, base_position, check_crc, rows):  # type: ignore[no-untyped-def]
             error = _read_legacy(data, at, size, magic, check_crc, row)
         if error != _OK:
             return n, at, error, 0
-        row.position, row.size, row.magic = base_position + at, size, magic
+        row.position, row["size"], row.magic = base_position + at, size, magic
         n += 1
         at += size
     return n, at, _OK, 0

@@ -39,7 +39,7 @@ def be64(data, at):  # type: ignore[no-untyped-def]
 @njit(cache=True)
 def put_be(data, at, width, value):  # type: ignore[no-untyped-def]
     """Write the low ``width`` bytes of ``value``, big-endian, at ``data[at:at+width]``."""
-    word = np.uint64(value)
+    word = np.uint64(np.int64(value))
     for i in range(width):
         data[at + i] = np.uint8((word >> np.uint64(8 * (width - 1 - i))) & np.uint64(0xFF))
 
@@ -85,6 +85,7 @@ def varlong(data, at, end):  # type: ignore[no-untyped-def]
 @njit(cache=True)
 def varlong_size(value):  # type: ignore[no-untyped-def]
     """Bytes that ``value`` takes as a zig-zag varint or varlong."""
+    value = np.int64(value)
     word = (np.uint64(value) << np.uint64(1)) ^ np.uint64(value >> 63)
     size = 1
     while word >= np.uint64(0x80):
@@ -96,6 +97,7 @@ def varlong_size(value):  # type: ignore[no-untyped-def]
 @njit(cache=True)
 def put_varlong(data, at, value):  # type: ignore[no-untyped-def]
     """Write ``value`` as a zig-zag varint or varlong at ``data[at:]`` and return the position after it."""
+    value = np.int64(value)
     word = (np.uint64(value) << np.uint64(1)) ^ np.uint64(value >> 63)
     while word >= np.uint64(0x80):
         data[at] = np.uint8((word & np.uint64(0x7F)) | np.uint64(0x80))

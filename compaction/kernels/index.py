@@ -39,6 +39,6 @@ def index_entries(out_rows, interval_bytes, state, offsets, times):  # type: ign
                 state[LAST_TIME_ENTRY] = state[MAX_TIMESTAMP]
                 m += 1
             state[SINCE_ENTRY] = 0
-        state[POSITION] += row.size
-        state[SINCE_ENTRY] += row.size
+        state[POSITION] += row["size"]
+        state[SINCE_ENTRY] += row["size"]
     return n, m

@@ -27,10 +27,10 @@ def plain_messages(raw, block_position, rows, first_row, scratch, spans):  # typ
     w = 0
     for i in range(first_row, len(rows)):
         row = rows[i]
-        if w + row.size + GROWTH > len(scratch):
+        if w + row["size"] + GROWTH > len(scratch):
             return i, True
         at = row.position - block_position
-        end = at + row.size
+        end = at + row["size"]
         timestamp = be64(raw, at + 18) if row.magic == 1 else -1
         p = at + (26 if row.magic == 1 else 18)
         if p + 4 > end:

@@ -1,13 +1,13 @@
 """C functions and CPU instructions that kernels call: XXH3-128, CRC-32C, prefetch.
 
 The functions are those of the ``xxhash`` and ``google-crc32c`` packages; their shared libraries are loaded into the process
-once
-and LLVM resolves the names when it links a kernel, so that compiled kernels can be cached on disk. A kernel passes addresses
+once, and LLVM resolves the names when it links a kernel, so that compiled kernels can be cached on disk. A kernel passes addresses
 (``array.ctypes.data + position``); the caller answers for the bounds.
 """
 
 from __future__ import annotations
 
+import ctypes
 import ctypes.util
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,10 @@ from typing import Any
 import google_crc32c
 import llvmlite.binding
 import numpy as np
+import xxhash
 import xxhash._xxhash
 from llvmlite import ir
-from numba import njit, types
+from numba import config, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
@@ -108,3 +109,22 @@ def copy_bytes(out, at, data, start, stop):  # type: ignore[no-untyped-def]
         raise IndexError("bytes to copy lie outside of their array")
     _move(np.uintp(out.ctypes.data + at), np.uintp(data.ctypes.data + start), np.uintp(size))
     return at + size
+
+
+if config.DISABLE_JIT:
+    # what stands for the intrinsics where kernels run as plain Python: the same functions, called through ctypes
+
+    def xxh3_128(address: Any, length: Any) -> tuple[np.uint64, np.uint64]:  # noqa: F811
+        """``XXH3_128bits`` of the bytes at ``address``: low half, high half."""
+        digest = xxhash.xxh3_128_intdigest(ctypes.string_at(int(address), int(length)))
+        return np.uint64(digest & (2**64 - 1)), np.uint64(digest >> 64)
+
+    def crc32c(address: Any, length: Any) -> np.uint32:  # noqa: F811
+        """CRC-32C of the bytes at ``address``."""
+        return np.uint32(google_crc32c.value(ctypes.string_at(int(address), int(length))))
+
+    def prefetch(address: Any) -> None:  # noqa: F811
+        """Nothing."""
+
+    def _move(target: Any, source: Any, length: Any) -> None:  # noqa: F811
+        ctypes.memmove(int(target), int(source), int(length))

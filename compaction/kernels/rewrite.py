@@ -257,7 +257,7 @@ def _rewrite_batch(out, w, data, row, kept, n, horizon_ms, out_row):  # type: ig
     if append_time:
         max_ts = row.max_timestamp
     _write_header(out, w, end - w, row, base_offset, last_offset, attributes, base_ts, max_ts, n)
-    out_row.start, out_row.size, out_row.last_offset, out_row.max_timestamp = w, end - w, last_offset, max_ts
+    out_row.start, out_row["size"], out_row.last_offset, out_row.max_timestamp = w, end - w, last_offset, max_ts
     if attributes & 7:
         out_row.source = TO_COMPRESS
     else:
@@ -284,7 +284,7 @@ def _write_empty(out, w, row, out_row):  # type: ignore[no-untyped-def]
     attributes = row.attributes & _TYPE_AND_TXN_BITS
     _write_header(out, w, HEADER_SIZE, row, row.base_offset, row.last_offset, attributes, -1, row.max_timestamp, 0)
     _seal(out, w, HEADER_SIZE)
-    out_row.start, out_row.size, out_row.source = w, HEADER_SIZE, BUILT
+    out_row.start, out_row["size"], out_row.source = w, HEADER_SIZE, BUILT
     out_row.last_offset, out_row.max_timestamp = row.last_offset, row.max_timestamp
     return w + HEADER_SIZE
 
@@ -321,7 +321,7 @@ def rewrite(  # type: ignore[no-untyped-def]
         n = 0
         if actions[i] == COPY:
             out_row = out_rows[n_out]
-            out_row.start, out_row.size, out_row.source = row.position - block_position, row.size, IN_BLOCK
+            out_row.start, out_row["size"], out_row.source = row.position - block_position, row["size"], IN_BLOCK
             out_row.last_offset, out_row.max_timestamp = row.last_offset, row.max_timestamp
             n = row.count
             n_out += 1
@@ -350,7 +350,7 @@ def rewrite(  # type: ignore[no-untyped-def]
                 n_out += 1
             if error != OK:
                 return i, n_out, w, error
-        counters[BYTES_READ] += row.size
+        counters[BYTES_READ] += row["size"]
         counters[MESSAGES_KEPT] += n
         if not (discarded and verdicts[i] & RETAIN_EMPTY == 0):
             counters[MESSAGES_READ] += row.count

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+# rows are ``np.record``: kernels find fields as attributes without the compiler too, all but ``size``, which arrays have
+
 #: One row per record batch (or legacy message / wrapper) found in a segment. Native byte order.
 #:
 #: ``position``       byte position of the batch in its segment
@@ -18,22 +20,25 @@ import numpy as np
 #: ``control_type``   ``NOT_CONTROL``, ``EMPTY_CONTROL`` (a control batch without records), else the type of its first record's
 #:                    key: 0 abort, 1 commit, others as they are
 BATCH_ROW = np.dtype(
-    [
-        ("position", np.int64),
-        ("base_offset", np.int64),
-        ("last_offset", np.int64),
-        ("base_timestamp", np.int64),
-        ("max_timestamp", np.int64),
-        ("producer_id", np.int64),
-        ("size", np.int32),
-        ("count", np.int32),
-        ("base_sequence", np.int32),
-        ("leader_epoch", np.int32),
-        ("attributes", np.int16),
-        ("producer_epoch", np.int16),
-        ("control_type", np.int16),
-        ("magic", np.int8),
-    ]
+    (
+        np.record,
+        [
+            ("position", np.int64),
+            ("base_offset", np.int64),
+            ("last_offset", np.int64),
+            ("base_timestamp", np.int64),
+            ("max_timestamp", np.int64),
+            ("producer_id", np.int64),
+            ("size", np.int32),
+            ("count", np.int32),
+            ("base_sequence", np.int32),
+            ("leader_epoch", np.int32),
+            ("attributes", np.int16),
+            ("producer_epoch", np.int16),
+            ("control_type", np.int16),
+            ("magic", np.int8),
+        ],
+    )
 )
 
 NOT_CONTROL = -1
@@ -69,12 +74,15 @@ DROP, COPY, EMPTY, REWRITE = range(4)
 #: or in the
 #: rewrite buffer with records still to be compressed.
 OUT_ROW = np.dtype(
-    [
-        ("start", np.int64),
-        ("last_offset", np.int64),
-        ("max_timestamp", np.int64),
-        ("size", np.int32),
-        ("source", np.int32),
-    ]
+    (
+        np.record,
+        [
+            ("start", np.int64),
+            ("last_offset", np.int64),
+            ("max_timestamp", np.int64),
+            ("size", np.int32),
+            ("source", np.int32),
+        ],
+    )
 )
 IN_BLOCK, BUILT, TO_COMPRESS = range(3)
