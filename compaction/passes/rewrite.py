@@ -33,6 +33,7 @@ from compaction.kernels.tables import BUILT, IN_BLOCK, MARK_SHIFT, OUT_ROW, REWR
 from compaction.passes.compress import seal_compressed
 from compaction.passes.decoder import Decoded, Decoder, check_count
 from compaction.passes.names import mend_names
+from compaction.passes.scan import check_offsets
 from compaction.passes.work import CleanStats, GroupOutput, Piece, PieceResult, RewriteLog, Slice
 from compaction.storage.blocks import Block, SegmentReader
 from compaction.storage.segment_writer import Chunk, PartWriter, SegmentWriter, new_suffix, part_paths
@@ -107,13 +108,13 @@ class Rewriter:
     def run(self, slices: Sequence[Slice], writer: Writer) -> None:
         """All slices of the piece, in order."""
         for part in slices:
-            decoder = Decoder(part.path)
-            limits = self.limits(part)
+            decoder, limits, floor = Decoder(part.path), self.limits(part), part.first_offset
             with SegmentReader(part.path, part.start, part.end) as reader:
                 for block in reader.blocks(check_crc=False):
                     self.at = (part.path, block.position)
                     self._throttle.count(len(block.raw))
                     for rows in decoder.modern(block):
+                        floor = check_offsets(rows, floor, part.path, part.end_offset)
                         for chunks, out_rows in self._block(rows, decoder, limits, part.path):
                             writer.append(chunks, out_rows)
                             self._throttle.count(int(out_rows["size"].sum()))

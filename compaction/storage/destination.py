@@ -21,6 +21,7 @@ from compaction.storage.expire import carry_out_expiry
 from compaction.storage.filesystem import FileSystem, LocalFileSystem
 from compaction.storage.overlay import OverlayFileSystem
 from compaction.storage.publish import Publication
+from compaction.storage.recover import mend_log
 from compaction.storage.swap import SwapGroup, discard_unfinished, remove_deleted, swap_in
 
 
@@ -35,10 +36,12 @@ class Planned:
 class Destination(Protocol):
     """Takes the logs of a run, one by one.
 
-    ``fs`` is how the run sees its sources.
+    ``fs`` is how the run sees its sources: recovered, where need be in memory. ``real`` is where what an earlier run left behind
+    may be cleared away before anything else; ``None`` where nothing may be written.
     """
 
     fs: FileSystem
+    real: FileSystem | None
 
     def directory(self, location: LogLocation) -> str:
         """Where tasks write the outputs of a log."""
@@ -58,6 +61,7 @@ class Nowhere:
 
     def __init__(self) -> None:
         self.fs: FileSystem = OverlayFileSystem(LocalFileSystem())
+        self.real: FileSystem | None = None
 
     def directory(self, location: LogLocation) -> str:
         return location.path
@@ -73,27 +77,39 @@ class Nowhere:
 
 
 class InPlace:
-    """Outputs replace their sources; checkpoints follow."""
+    """Outputs replace their sources; checkpoints follow.
+
+    Indexes are rebuilt and segments split in memory at first, and on disk only when the log turned out to be sound.
+    """
 
     def __init__(self) -> None:
-        self.fs: FileSystem = LocalFileSystem()
+        self.real: FileSystem | None = LocalFileSystem()
+        self._disk, self._overlay = LocalFileSystem(), OverlayFileSystem(LocalFileSystem())
+        self.fs: FileSystem = self._overlay
 
     def directory(self, location: LogLocation) -> str:
         return location.path
 
     def cleaned(self, log: Planned, groups: Sequence[SwapGroup]) -> None:
-        _expire(self.fs, log)
         plan = log.plan.compaction
-        swap_in(self.fs, log.location, groups, end_offset=plan.end_offset)
+        self._mend(log)
+        _expire(self._disk, log)
+        swap_in(self._disk, log.location, groups, end_offset=plan.end_offset)
         if plan.config.file_delete_delay_ms == 0:
-            remove_deleted(self.fs, log.location.path)
+            remove_deleted(self._disk, log.location.path)
 
     def skipped(self, log: Planned) -> None:
-        _expire(self.fs, log)
-        _mend_checkpoint(self.fs, log)
+        self._mend(log)
+        _expire(self._disk, log)
+        _mend_checkpoint(self._disk, log)
 
     def failed(self, log: Planned) -> None:
-        discard_unfinished(self.fs, log.location.path)
+        discard_unfinished(self._disk, log.location.path)
+
+    def _mend(self, log: Planned) -> None:
+        """Do on disk what recovery did in memory."""
+        if self._overlay.changed_in(log.location.path):
+            mend_log(self._disk, log.location.path, index_interval_bytes=log.plan.compaction.config.index_interval_bytes)
 
 
 class Elsewhere:
@@ -101,6 +117,7 @@ class Elsewhere:
 
     def __init__(self, publication: Publication) -> None:
         self.fs: FileSystem = OverlayFileSystem(LocalFileSystem())
+        self.real: FileSystem | None = None
         self._publication = publication
 
     def directory(self, location: LogLocation) -> str:

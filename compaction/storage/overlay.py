@@ -31,11 +31,16 @@ class OverlayFileSystem:
         self._base = base
         #: path -> the file now; ``None``: removed
         self._changed: dict[str, _Node | None] = {}
+        self._touched: set[str] = set()
 
     @property
     def changed(self) -> bool:
         """Whether anything was written, renamed or removed."""
         return bool(self._changed)
+
+    def changed_in(self, directory: str) -> bool:
+        """Whether anything was written, renamed or removed directly in ``directory``."""
+        return str(Path(directory)) in self._touched
 
     def listdir(self, path: str) -> list[str]:
         names = set(self._base.listdir(path)) if self._base.stat(path) is not None else set()
@@ -129,3 +134,4 @@ class OverlayFileSystem:
 
     def _set(self, path: str, node: _Node | None) -> None:
         self._changed[str(Path(path))] = node
+        self._touched.add(parent(path))

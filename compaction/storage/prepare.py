@@ -21,7 +21,7 @@ from compaction.storage.filesystem import FileSystem
 from compaction.storage.lock import LogDirLock, require_unlocked
 from compaction.storage.overlay import OverlayFileSystem
 from compaction.storage.read_log import ReadOptions, read_log
-from compaction.storage.recover import RecoveryReport, recover_log
+from compaction.storage.recover import RecoveryReport, recover_log, settle_log
 from compaction.storage.segments import segment_bases
 from compaction.storage.settings import Settings, read_settings
 
@@ -83,16 +83,18 @@ def prepare(
     request: CompactionRequest,
     plan_for: Callable[[LogView, TopicConfig], Plan],
     look_ahead: LookAhead | None = None,
+    real: FileSystem | None = None,
 ) -> tuple[Prepared[Plan], ...]:
     """Recover, read and plan all logs that the request asks for, in the order of directories, topics and partitions.
 
     :param look_ahead: used where there are very many segments
+    :param real: where what earlier runs left is cleared away, if that is not ``fs`` itself
     :raises ConfigError: the call's own settings contradict each other; nothing was touched
     """
     locations = discover(fs, request.log_dirs, Selector(request.topics, request.partitions))
     settings = dict(zip(locations, read_settings(fs, locations, request.resolver), strict=True))
     seen = _look_ahead(fs, settings, request.as_of_ms, look_ahead)
-    recovered = [_recover(fs, log, settings[log]) for log in locations if seen.get(log) is None]
+    recovered = [_recover(fs, log, settings[log], real) for log in locations if seen.get(log) is None]
     checkpoints = _checkpoints(fs, locations)
     for log in recovered:
         seen[log.location] = log.error or _read(fs, log, checkpoints[log.location.log_dir], request.as_of_ms)
@@ -140,15 +142,19 @@ class _Recovered(NamedTuple):
     error: CompactionError | None = None
 
 
-def _recover(fs: FileSystem, location: LogLocation, settings: Settings | CompactionError) -> _Recovered:
+def _recover(
+    fs: FileSystem, location: LogLocation, settings: Settings | CompactionError, real: FileSystem | None = None
+) -> _Recovered:
     """Recover a log that can be recovered: a first try in memory finds damage before anything is changed."""
     if isinstance(settings, CompactionError):
         return _Recovered(location, error=settings)
     interval_bytes = settings.topic.index_interval_bytes
     try:
-        in_memory = fs if isinstance(fs, OverlayFileSystem) else OverlayFileSystem(fs)
-        report = recover_log(in_memory, location, index_interval_bytes=interval_bytes)
-        if in_memory is not fs and in_memory.changed:
+        trial = OverlayFileSystem(fs)
+        report = recover_log(trial, location, index_interval_bytes=interval_bytes)
+        if trial.changed:
+            if real is not None:
+                settle_log(real, location)
             report = recover_log(fs, location, index_interval_bytes=interval_bytes)
     except Exception as error:
         return _Recovered(location, settings, error=of_log(error, location.path))

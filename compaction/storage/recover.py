@@ -70,7 +70,34 @@ def recover_log(
     :raises CorruptLogError: a closed segment is damaged, or a swap can neither be finished nor undone
     :raises StorageError: the file system refused; the next run goes on from there
     """
+    actions = settle_log(fs, location)
+    report = mend_log(fs, location.path, index_interval_bytes=index_interval_bytes)
+    report.actions[:0] = actions
+    return report
+
+
+def settle_log(fs: FileSystem, location: LogLocation) -> list[str]:
+    """The part of ``recover_log`` that deals with what an earlier run or a broker left behind; segments stay as they are.
+
+    :raises CorruptLogError: a swap can neither be finished nor undone
+    """
     report = RecoveryReport()
+    _settle(fs, location, report)
+    return report.actions
+
+
+def mend_log(fs: FileSystem, log_path: str, *, index_interval_bytes: int = INDEX_INTERVAL_BYTES) -> RecoveryReport:
+    """The other part of ``recover_log``: overflowing segments are split, indexes built anew where need be. Files that a run has
+    written for its own swap stay.
+
+    :raises CorruptLogError: a closed segment is damaged
+    """
+    report = RecoveryReport()
+    _mend_segments(fs, log_path, index_interval_bytes, report)
+    return report
+
+
+def _settle(fs: FileSystem, location: LogLocation, report: RecoveryReport) -> None:
     path = location.path
     journal = read_journal(fs, path)
     if journal is not None:
@@ -79,8 +106,6 @@ def recover_log(
         remove_journal(fs, path)
     _settle_swaps(fs, path, report)
     _sweep(fs, path, report)
-    _mend_segments(fs, path, index_interval_bytes, report)
-    return report
 
 
 def _resume(fs: FileSystem, location: LogLocation, journal: Journal, report: RecoveryReport) -> None:
@@ -217,19 +242,21 @@ def _mend_segments(fs: FileSystem, path: str, interval_bytes: int, report: Recov
             states.append(state)
             continue
         states.extend(inspect_segment(fs, path, each, active=active and each == changed[-1]) for each in changed)
-    _check_order(path, [state.segment for state in states])
+    _check_order(path, states)
     report.torn_tail_bytes = states[-1].torn_bytes if states else 0
     if report.torn_tail_bytes:
         report.actions.append(f"passed over {report.torn_tail_bytes} bytes after the last whole batch")
     _mend_txn_indexes(fs, path, states, report)
 
 
-def _check_order(path: str, segments: list[Segment]) -> None:
+def _check_order(path: str, states: list[SegmentState]) -> None:
     """No segment may reach into the next one: no checksum covers base offsets, and a wrong one would move data."""
-    for segment, later in zip(segments, segments[1:], strict=False):
-        if segment.next_offset > later.base_offset:
-            what = f"segment ends at offset {segment.next_offset - 1}, past the next segment's base {later.base_offset}"
-            raise CorruptLogError(what, path=join(path, segment_file(segment.base_offset, LOG)), hint=_HINT)
+    for state, later in zip(states, states[1:], strict=False):
+        segment, end = state.segment, later.segment.base_offset
+        if segment.next_offset > end:
+            what = f"last batch ends at offset {segment.next_offset - 1}, past the next segment's base {end}"
+            name = join(path, segment_file(segment.base_offset, LOG))
+            raise CorruptLogError(what, path=name, position=state.last_position, hint=_HINT)
 
 
 def _mend_txn_indexes(fs: FileSystem, path: str, states: list[SegmentState], report: RecoveryReport) -> None:

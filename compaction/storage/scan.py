@@ -31,30 +31,42 @@ _MAX_OFFSET_STEP = 2**31
 class SegmentScan:
     """Iterates over the batches of ``data[start:]`` as ``BATCH_ROW`` tables of a bounded size.
 
-    When iteration ends, ``position`` is the end of the last whole batch, ``error`` what is wrong with the batch there, if
-    anything, and ``next_offset`` the offset after the last batch seen (``None`` without one).
+    When iteration ends, ``start`` is where it began, ``position`` is the end of the last whole batch, ``error`` what is wrong
+    with the batch there, if anything, and ``next_offset`` the offset after the last batch seen (``None`` without one).
     """
 
     def __init__(self, data: Bytes, start: int = 0, *, check_crc: bool = False) -> None:
         self.data = data
-        self.position = start
+        self.start = self.position = start
         self.error: str | None = None
         self.next_offset: int | None = None
         self.last_position = start
         self._check_crc = check_crc
+        self._goes_back = False
 
     def __iter__(self) -> Iterator[Rows]:
         while True:
             table = np.empty(_ROWS, BATCH_ROW)
             found = scan_batches(self.data[self.position :], self.position, check_crc=self._check_crc, rows=table)
             self.error = found.error
-            if len(found.rows):
-                self.position += found.consumed
-                self.last_position = int(found.rows["position"][-1])
-                self.next_offset = int(found.rows["last_offset"][-1]) + 1
-                yield found.rows
-            if found.error is not None or len(found.rows) < _ROWS:
+            rows = self._in_order(found.rows)
+            if len(rows):
+                self.last_position = int(rows["position"][-1])
+                self.position = self.last_position + int(rows["size"][-1])
+                self.next_offset = int(rows["last_offset"][-1]) + 1
+                yield rows
+            if self.error is not None or len(rows) < _ROWS:
                 return
+
+    def _in_order(self, rows: Rows) -> Rows:
+        """The batches up to the first one whose offsets go back, which is an error: no checksum covers a base offset."""
+        floors = np.append(self.next_offset or 0, rows["last_offset"][:-1] + 1)
+        backwards = np.flatnonzero((rows["base_offset"] < floors) | (floors < 0)) if len(rows) else ()
+        if not len(backwards):
+            return rows
+        first, self._goes_back = int(backwards[0]), True
+        self.error = f"batch begins at offset {rows['base_offset'][first]}, expected {floors[first]} or more"
+        return rows[:first]
 
     def finish(self) -> SegmentScan:
         """Walk to the end."""
@@ -71,7 +83,7 @@ class SegmentScan:
         """What is wrong with the bytes from ``position`` on, if they are neither nothing nor a torn tail."""
         if self.complete or not self.data[self.position :].any():
             return None
-        if self.error is not None and not self._ends_in_zeros():
+        if self.error is not None and (self._goes_back or not self._ends_in_zeros()):
             return self.error
         if self._resumes():
             return self.error or "batch runs into the batches after it"

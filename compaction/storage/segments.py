@@ -42,12 +42,13 @@ _RULES: dict[str, tuple[FieldTable[Any], Callable[[bytes], int], Callable[[bytes
 class SegmentState:
     """One segment as found.
 
-    ``segment`` is what planning sees. ``torn_bytes`` follow the last whole batch of an active segment. ``index_problem`` and
-    ``txn_problem`` say why the offset and time index, or the transaction index, must be rebuilt.
+    ``segment`` is what planning sees. ``torn_bytes`` follow the last whole batch of an active segment, which begins at byte
+    ``last_position``. ``index_problem`` and ``txn_problem`` say why the offset and time index, or the transaction index, must be rebuilt.
     """
 
     segment: Segment
     torn_bytes: int = 0
+    last_position: int = 0
     index_problem: str | None = None
     txn_problem: str | None = None
 
@@ -80,6 +81,9 @@ def inspect_segment(
     tail = _Tail(data, 0 if times.problem else start, path, check=active)
     if not active and tail.scan.position < len(data):
         raise CorruptLogError(_unfinished(tail.scan, len(data)), path=path, position=tail.scan.position, hint=_HINT)
+    if tail.first_offset is not None and tail.first_offset < base_offset:
+        what = f"batch begins at offset {tail.first_offset}, expected {base_offset} or more"
+        raise CorruptLogError(what, path=path, position=tail.scan.start, hint=_HINT)
     next_offset = base_offset if tail.scan.next_offset is None else tail.scan.next_offset
     first_timestamp = _first_timestamp(data)
     problem = offsets.problem or times.problem or offsets.sparse(tail.scan.last_position, index_interval_bytes)
@@ -99,7 +103,7 @@ def inspect_segment(
         next_offset=next_offset,
         aborted_txns=txns,
     )
-    return SegmentState(segment, len(data) - tail.scan.position, problem, txn_problem)
+    return SegmentState(segment, len(data) - tail.scan.position, tail.scan.last_position, problem, txn_problem)
 
 
 class _Index:
@@ -163,7 +167,10 @@ class _Tail:
     def __init__(self, data: NDArray[np.uint8], start: int, path: str, *, check: bool) -> None:
         self.scan = SegmentScan(data, start, check_crc=check)
         self.max_timestamp = NO_TIMESTAMP
+        self.first_offset: int | None = None
         for rows in self.scan:
+            if self.first_offset is None:
+                self.first_offset = int(rows["base_offset"][0])
             self.max_timestamp = max(self.max_timestamp, int(rows["max_timestamp"].max()))
         damage = self.scan.damage()
         if damage is not None:
