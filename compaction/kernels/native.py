@@ -1,8 +1,8 @@
 """C functions and CPU instructions that kernels call: XXH3-128, CRC-32C, prefetch.
 
 The functions are those of the ``xxhash`` and ``google-crc32c`` packages; their shared libraries are loaded into the process
-once, and LLVM resolves the names when it links a kernel, so that compiled kernels can be cached on disk. A kernel passes addresses
-(``array.ctypes.data + position``); the caller answers for the bounds.
+once, and LLVM resolves the names when it links a kernel, so that compiled kernels can be cached on disk. A kernel passes
+addresses (``array.ctypes.data + position``); the caller answers for the bounds. Without the compiler plain Python stands in.
 """
 
 from __future__ import annotations
