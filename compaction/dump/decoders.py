@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from compaction.formats import message_tables
 from compaction.formats.errors import FormatError
-from compaction.formats.messages import Json, Message, Values, java_text, json_text, read_table
+from compaction.formats.messages import Json, Message, MessageError, Values, java_text, json_text, read_table
 from compaction.formats.varint import decode_unsigned
 
 #: takes a record's key, value and offset; gives the texts after ``key:`` and ``payload:``, ``None`` for nothing
@@ -22,6 +22,7 @@ Decoder = Callable[[bytes | None, bytes | None, int], tuple[str | None, str | No
 _DELETED = "<DELETE>"
 _SHORT_BYTES = 2
 _FRAME_VERSION = 1
+_SHORT_MAX = 2**15 - 1
 _GROUP_METADATA = 2
 _CONSUMER_PROTOCOL = "consumer"
 
@@ -83,19 +84,33 @@ def _metadata_form(value: bytes) -> Json:
         except FormatError:
             raise FormatError(f"Error while reading {name}") from None
         if name == "frame version" and number != _FRAME_VERSION:
-            raise FormatError(
-                f"Could not deserialize metadata record due to unknown frame version {number}"
-                f"(only frame version {_FRAME_VERSION} is supported)"
-            )
+            raise FormatError(_unknown_frame(number))
         frame.append(number)
     _, kind, version = frame
     message = next((each for each in _table(message_tables.METADATA_RECORDS).values() if each.type == kind), None)
     if message is None:
-        raise FormatError(f"Unknown metadata id {kind}")
-    values, end = message.read(value[pos:], version)
+        raise FormatError(f"org.apache.kafka.common.errors.UnsupportedVersionException: Unknown metadata id {kind}")
+    try:
+        values, end = message.read(value[pos:], version)
+    except MessageError:
+        raise FormatError(f"Failed to deserialize record with type {kind}") from None
     if pos + end < len(value):
         raise FormatError(f"Found {len(value) - pos - end} byte(s) of garbage after {kind}")
     return {"type": message.name, "version": version, "data": message.to_json(values, version)}
+
+
+def _unknown_frame(number: int) -> str:
+    if number > _SHORT_MAX:
+        return "Value for frame version was too large."
+    if number == 0:
+        return (
+            "Could not deserialize metadata record with frame version 0. Note that upgrades from the preview release of KRaft in"
+            " 2.8 to newer versions are not supported."
+        )
+    return (
+        f"Could not deserialize metadata record due to unknown frame version {number}"
+        f"(only frame version {_FRAME_VERSION} is supported)"
+    )
 
 
 def text_decoder(name: str) -> Callable[[bytes], str]:
@@ -133,7 +148,7 @@ def _coordinator_record(table: str, key: bytes | None, value: bytes | None, offs
     try:
         kind = _version(key, "key")
         key_message = _message(table, kind, "key")
-        keys, _ = key_message.read(key[_SHORT_BYTES:], 0)
+        keys = _read(key_message, key, 0, kind)
         shown = json_text({"type": str(kind), "data": key_message.to_json(keys, 0)})
         return shown, _DELETED if value is None else _coordinator_value(table, kind, value)
     except _UnknownTypeError:
@@ -147,11 +162,20 @@ def _coordinator_value(table: str, kind: int, value: bytes) -> str:
     version = _version(value, "value")
     if not message.versions.has(version):
         raise FormatError(f"Found an unknown record version {version} for {kind} type")
-    values, _ = message.read(value[_SHORT_BYTES:], version)
+    values = _read(message, value, version, version)
     form = message.to_json(values, version)
     if table is message_tables.GROUP_RECORDS and kind == _GROUP_METADATA and values["protocolType"] == _CONSUMER_PROTOCOL:
         _show_members(form["members"], values["members"])
     return json_text({"version": str(version), "data": form})
+
+
+def _read(message: Message, data: bytes, version: int, said: int) -> Values:
+    """The message after a version number; ``said`` is the version that Kafka names when it cannot be read."""
+    try:
+        return message.read(data[_SHORT_BYTES:], version)[0]
+    except MessageError as error:
+        what = f"Could not read record with version {said} from {message.name}'s buffer due to: {error.java}."
+        raise FormatError(what) from None
 
 
 def _show_members(forms: Json, members: Json | bytes) -> None:

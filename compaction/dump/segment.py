@@ -87,7 +87,7 @@ class SegmentDump:
         self._options = view.options()
         self._state = np.zeros(at.STATE_SIZE, np.int64)
         self._state[at.POSITION], self._state[at.STEP] = view.start, -1
-        self._state[at.PREVIOUS] = -1 if view.first_offset is None and view.start == 0 else at.NO_PREVIOUS
+        self._state[at.PREVIOUS], self._state[at.FOLLOWS] = -1, view.first_offset is None
         self._out = np.empty(_TEXT_BYTES, np.uint8)
         self._gaps = np.empty((_GAPS, 2), np.int64)
         self._block = _frozen(b"")

@@ -29,11 +29,20 @@ _NUMBERS = {
     }.items()
 }  # fmt: skip
 _UUID_BYTES = 16
+_LONGEST_STRING = 0x7FFF
 _TOKEN = re.compile(r"[\[\]{},?]|[^\s\[\]{},?]+")
 _SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
 _ESCAPED = re.compile(r'["\\\x00-\x1f]')
 _PLAIN_DOUBLE = (1e-3, 1e7)
+
+
+class MessageError(FormatError):
+    """Bytes are not the message that they should be. ``java`` is the message of the exception that Java throws there."""
+
+    def __init__(self, what: str, position: int | None = None, java: str | None = None) -> None:
+        super().__init__(what, position)
+        self.java = what if java is None else java
 
 
 class Versions(NamedTuple):
@@ -97,7 +106,7 @@ class Message(NamedTuple):
     def read(self, data: bytes, version: int) -> tuple[Values, int]:
         """The values at the start of ``data`` and the position after them.
 
-        :raises FormatError: the bytes are not such a message
+        :raises MessageError: the bytes are not such a message
         """
         reader = _Reader(data, version, self.flexible.has(version))
         return reader.structure(self.fields), reader.pos
@@ -184,10 +193,10 @@ class _Reader:
             by_tag = {field.tag: field for field in wanted if field.is_tagged(self._version)}
             for _ in range(self._unsigned()):
                 tag, size = self._unsigned(), self._unsigned()
-                end = self.pos + size
                 if tag in by_tag:
                     values[by_tag[tag].name] = self._value(by_tag[tag])
-                self.pos = end
+                else:
+                    self._array(size)
         return values
 
     def _value(self, field: Field) -> Json | bytes:
@@ -204,13 +213,17 @@ class _Reader:
         length = self._length(2 if field.kind == "string" else 4)
         if length < 0:
             if not field.nullable:
-                raise FormatError(f"{field.name} is null", self.pos)
+                raise MessageError(f"non-nullable field {field.name} was serialized as null", self.pos)
             return None
         if field.kind == "[":
-            if length > len(self._data) - self.pos:
-                raise FormatError(f"{field.name} has {length} elements, {len(self._data) - self.pos} bytes left", self.pos)
+            left = len(self._data) - self.pos
+            if length > left:
+                what = f"Tried to allocate a collection of size {length}, but there are only {left} bytes remaining."
+                raise MessageError(what, self.pos)
             return [self._value(field.parts[0]) for _ in range(length)]  # type: ignore[misc]
-        raw = self._take(length)
+        if field.kind == "string" and length > _LONGEST_STRING:
+            raise MessageError(f"string field {field.name} had invalid length {length}", self.pos)
+        raw = self._array(length)
         return raw if field.kind == "bytes" else java_text(raw)
 
     def _length(self, width: int) -> int:
@@ -219,12 +232,22 @@ class _Reader:
         return int.from_bytes(self._take(width), "big", signed=True)
 
     def _unsigned(self) -> int:
-        value, self.pos = decode_unsigned(self._data, self.pos)
-        return value
+        """An unsigned varint, which Java holds in an ``int``."""
+        try:
+            value, self.pos = decode_unsigned(self._data, self.pos)
+        except FormatError as error:
+            raise MessageError(error.what, self.pos, "null") from None
+        return value - (1 << 32) if value >> 31 else value
+
+    def _array(self, size: int) -> bytes:
+        left = len(self._data) - self.pos
+        if size > left:
+            raise MessageError(f"Error reading byte array of {size} byte(s): only {left} byte(s) available", self.pos)
+        return self._take(size)
 
     def _take(self, size: int) -> bytes:
         if size > len(self._data) - self.pos:
-            raise FormatError(f"message ends within a field of {size} bytes", self.pos)
+            raise MessageError(f"message ends within a field of {size} bytes", self.pos, "null")
         self.pos += size
         return self._data[self.pos - size : self.pos]
 

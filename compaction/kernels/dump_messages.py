@@ -96,7 +96,9 @@ def dump_message(data, at, end, timestamp, state, options, out, gaps):  # type: 
     if not options[FIRST_OFFSET] <= state[RECORD_OFFSET] <= options[LAST_OFFSET]:
         state[STEP] += 1
         return DONE
-    if not _read_message(data, at, end, state):
+    if options[SKIP_METADATA] and options[PRINT] == NOTHING:
+        state[KEY_BYTES] = state[VALUE_BYTES] = -1
+    elif not _read_message(data, at, end, state):
         return BAD_RECORD
     if not has_room(out, w, gaps, state, _message_room(state, options, end)):
         return FULL
@@ -140,9 +142,7 @@ def dump_messages(data, end, base_offset, state, options, out, gaps):  # type: i
         timestamp = np.int64(-1)
         if magic == 1 and append_time:
             timestamp = state[BATCH_TIMESTAMP]
-        elif magic:
-            if at + 26 > stop:
-                return BAD_RECORD
+        elif magic and at + _KEY_V1 <= stop:
             timestamp = be64(data, at + 18)
         status = dump_message(data, at, stop, timestamp, state, options, out, gaps)
         if status != FULL:

@@ -28,6 +28,7 @@ from compaction.kernels.dump_state import (
     CONTROL_TEXT,
     CRC_AT,
     DONE,
+    FOLLOWS,
     FIRST_OFFSET,
     FULL,
     GAPS,
@@ -36,7 +37,6 @@ from compaction.kernels.dump_state import (
     LAST_OFFSET,
     LINE_ROOM,
     MAGIC_AT,
-    NO_PREVIOUS,
     PREVIOUS,
     PRINT,
     RECORD,
@@ -91,10 +91,10 @@ def follow(state, gaps):  # type: ignore[no-untyped-def]
     """Note the offset of a record, and a gap before it."""
     offset = state[RECORD_OFFSET]
     previous = state[PREVIOUS]
-    if previous != NO_PREVIOUS and offset != previous + 1:
+    if state[FOLLOWS] and offset != previous + 1:
         gaps[state[GAPS], 0], gaps[state[GAPS], 1] = previous, offset
         state[GAPS] += 1
-    state[PREVIOUS] = offset
+    state[FOLLOWS], state[PREVIOUS] = 1, offset
 
 
 @njit(cache=True)

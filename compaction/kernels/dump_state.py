@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 #: why a kernel stopped: no whole batch follows; ``state[NEED]`` bytes at ``state[POSITION]`` are
 #: needed; ``out`` or ``gaps`` is full; the records of this batch have to be decompressed; the text of a control record or of a
 #: record's contents is due, then a line end; the rest says what is wrong
@@ -24,19 +22,17 @@ DUMP_ERRORS = {
 }
 
 # the batch at ``POSITION``: how many of its records are done (-1: its own line is not), where the next one lies in the array of
-# its records, and what its header says
+# its records, and what its header says; ``FOLLOWS`` is 1 where ``PREVIOUS`` is the offset of the record before
 (
-    POSITION, STEP, RECORD, NEED, WRITTEN, GAPS, PREVIOUS, INVALID, FIRST_INVALID,
+    POSITION, STEP, RECORD, NEED, WRITTEN, GAPS, FOLLOWS, PREVIOUS, INVALID, FIRST_INVALID,
     BATCH_SIZE, BATCH_MAGIC, BATCH_OFFSET, BATCH_LAST, BATCH_ATTRIBUTES, BATCH_TIMESTAMP, BATCH_MAX_TIMESTAMP, BATCH_SEQUENCE,
     BATCH_COUNT, KEY_AT, KEY_BYTES, VALUE_AT, VALUE_BYTES, RECORD_OFFSET, STATE_SIZE,
-) = range(24)  # fmt: skip
+) = range(25)  # fmt: skip
 
 #: columns of ``options``, int64[OPTIONS_SIZE]: iterate over records; print no contents, text, or leave them to the caller;
 #: leave out metadata; the first and the last offset wanted
 DEEP, PRINT, SKIP_METADATA, FIRST_OFFSET, LAST_OFFSET, OPTIONS_SIZE = range(6)
 NOTHING, TEXT, BY_CALLER = range(3)
-#: in ``state[PREVIOUS]``: the first record follows nothing
-NO_PREVIOUS = np.iinfo(np.int64).min
 
 #: places in a batch's header, bits of its attributes
 MAGIC_AT = 16

@@ -1,0 +1,319 @@
+"""The dump command against Kafka's own dump tool, on the same files, character for character."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from compaction.dump.files import Target
+from compaction.dump.lookup import find_timestamp, start_position
+from compaction.formats.messages import java_text
+from compaction.kernels.text import TEXT_GROWTH, put_text
+from compaction.storage.filesystem import LocalFileSystem
+from tests.conformance.dump_files import T0, TEXTS, damaged_segments, records, sound_segments, write_segments
+from tests.conformance.dump_tool import Dumped, KafkaDump, our_dump
+from tests.golden import unpack_sample
+from tests.kafka.encode import Batch
+from tests.kafka.gateway import Gateway
+from tests.kafka.jars import KAFKA_TOOLS
+from tests.kafka.log import KafkaLog, Opening
+
+pytestmark = pytest.mark.kafka
+
+DAMAGED = dict(damaged_segments())
+KINDS = (".log", ".index", ".timeindex", ".txnindex", ".snapshot")
+DEPTHS: tuple[tuple[str, ...], ...] = (
+    (),
+    ("--deep-iteration",),
+    ("--print-data-log",),
+    ("--print-data-log", "--skip-record-metadata"),
+    ("--deep-iteration", "--skip-record-metadata"),
+    ("--print-data-log", "--max-bytes", "700"),
+    ("--value-decoder-class", "--max-bytes", "2147483647"),
+)
+
+
+@pytest.fixture(scope="module")
+def tools() -> Iterator[Gateway]:
+    """A JVM with Kafka's tools."""
+    started = Gateway(KAFKA_TOOLS)
+    yield started
+    started.close()
+
+
+@pytest.fixture(scope="module")
+def kafka(tools: Gateway) -> KafkaDump:
+    return KafkaDump(tools)
+
+
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return unpack_sample(tmp_path_factory.mktemp("sample"))
+
+
+def agree(kafka: KafkaDump, files: Sequence[Path], *options: str) -> Dumped:
+    """Both print the same for ``files``; gives what the command under test printed."""
+    theirs, ours = kafka.run(files, *options), our_dump(files, *options)
+    assert theirs.finished
+    assert ours.out == theirs.out
+    assert ours.err == theirs.err
+    return ours
+
+
+def agree_up_to_the_damage(kafka: KafkaDump, files: Sequence[Path], *options: str) -> Dumped:
+    """Both print the same until Kafka's tool dies, and one error line says why; or there is nothing to die of."""
+    theirs, ours = kafka.run(files, *options), our_dump(files, *options)
+    if theirs.finished:
+        assert (ours.out, ours.err) == (theirs.out, theirs.err)
+    else:
+        assert ours.out.removesuffix(b"\n") == theirs.out.removesuffix(b"\n")
+        assert len(ours.problems) >= 1
+        assert "\n" not in ours.problems[0]
+    return ours._replace(finished=theirs.finished)
+
+
+class TestSample:
+    @pytest.mark.parametrize("options", [*DEPTHS, ("--index-sanity-check",), ("--verify-index-only",)], ids=" ".join)
+    def test_every_file_of_a_brokers_directory(self, kafka: KafkaDump, sample: Path, options: tuple[str, ...]) -> None:
+        files = sorted(path for path in sample.glob("*/*") if path.suffix in KINDS)
+        assert len(files) > 200
+        assert agree(kafka, files, *options).problems == ()
+
+    @pytest.mark.parametrize(
+        ("option", "pattern"),
+        [
+            ("--offsets-decoder", "__consumer_offsets-0/*.log"),
+            ("--transaction-log-decoder", "__transaction_state-0/*.log"),
+            ("--cluster-metadata-decoder", "__cluster_metadata-0/*.log"),
+            ("--cluster-metadata-decoder", "bootstrap.checkpoint"),
+            ("--cluster-metadata-decoder", "orders-0/*.log"),
+            ("--offsets-decoder", "orders-0/*.log"),
+            ("--share-group-state-decoder", "__consumer_offsets-0/*.log"),
+        ],
+    )
+    def test_topics_of_kafkas_own(self, kafka: KafkaDump, sample: Path, option: str, pattern: str) -> None:
+        files = sorted(sample.glob(pattern))
+        if pattern == "orders-0/*.log" and option == "--offsets-decoder":
+            # the reason why a record cannot be decoded is each tool's own
+            theirs, ours = kafka.run(files, option), our_dump(files, option)
+            assert ours.out.count(b"\n") == theirs.out.count(b"\n")
+            return
+        agree(kafka, files, option)
+
+    def test_names_that_are_no_logs_files(self, kafka: KafkaDump, sample: Path) -> None:
+        files = [sample / "orders-0" / "00000000000000000000.log.deleted", sample / "notes"]
+        for path in files:
+            path.write_text("something")
+        assert "Ignoring unknown file" in agree(kafka, files).err
+
+    def test_paths_are_shown_as_java_shows_them(
+        self, kafka: KafkaDump, tools: Gateway, sample: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        odd = Path("a") / "00000000000000000163.log"
+        shown = f"{sample}//orders-0/./{odd.name}"
+        theirs, ours = kafka.run([shown], "--deep-iteration"), our_dump([shown], "--deep-iteration")  # type: ignore[list-item]
+        assert (ours.out, ours.err) == (theirs.out, theirs.err)
+        assert f"Dumping {sample}/orders-0/./{odd.name}\n" in ours.out.decode()
+
+
+class TestMadeSegments:
+    @pytest.mark.parametrize("options", DEPTHS, ids=" ".join)
+    def test_all_magics_codecs_control_records_and_odd_values(
+        self, kafka: KafkaDump, tmp_path: Path, options: tuple[str, ...]
+    ) -> None:
+        files = write_segments(tmp_path, sound_segments())
+        ours = agree(kafka, files, *options)
+        assert any("2 batches fail their CRC" in problem for problem in ours.problems)
+
+    @pytest.mark.parametrize("decoder", ["Integer", "Long"])
+    def test_decoders_of_numbers(self, kafka: KafkaDump, tmp_path: Path, decoder: str) -> None:
+        numbers = tuple(r._replace(key=bytes(range(i, i + 8)), value=b"\xff" * (8 + i)) for i, r in enumerate(records(5)))
+        files = write_segments(tmp_path, iter([(0, Batch(numbers, "lz4").encode())]))
+        name = f"org.apache.kafka.tools.api.{decoder}Decoder"
+        agree(kafka, files, "--key-decoder-class", name, "--value-decoder-class", name)
+
+    @pytest.mark.parametrize("what", DAMAGED)
+    def test_damage_ends_both_at_the_same_character(self, kafka: KafkaDump, tmp_path: Path, what: str) -> None:
+        files = write_segments(tmp_path, iter([(0, DAMAGED[what])]))
+        died = [not agree_up_to_the_damage(kafka, files, *options).finished for options in DEPTHS[:5]]
+        assert any(died), what
+
+    @pytest.mark.parametrize("seed", range(6))
+    def test_bytes_changed_at_random(self, kafka: KafkaDump, tmp_path: Path, seed: int) -> None:
+        chance = random.Random(seed)
+        segments = [content for _, content in sound_segments() if 0 < len(content) < 3000]
+        died = 0
+        for number in range(25):
+            changed = bytearray(chance.choice(segments))
+            for _ in range(chance.randint(1, 3)):
+                changed[chance.randrange(len(changed))] = chance.randrange(256)
+            files = write_segments(tmp_path, iter([(number, bytes(changed))]))
+            died += not agree_up_to_the_damage(kafka, files, *chance.choice(DEPTHS)).finished
+        assert died
+
+    def test_text_is_what_java_makes_of_bytes(self, tools: Gateway) -> None:
+        chance = random.Random(1)
+        leads = [0x41, 0x7F, 0x80, 0xBF, 0xC1, 0xC2, 0xDF, 0xE0, 0xE1, 0xED, 0xEF, 0xF0, 0xF1, 0xF4, 0xF5, 0x9F, 0xA0, 0x8F, 0x90]
+        cases = [bytes(chance.choices(leads, k=chance.randint(1, 9))) for _ in range(4000)] + [t for t in TEXTS if t]
+        joined = b"".join(case + b"|" for case in cases)
+        expected = tools.cls("java.lang.String")(joined, "UTF-8").encode()
+        raw = np.frombuffer(joined, np.uint8)
+        out = np.zeros(TEXT_GROWTH * len(raw), np.uint8)
+        assert out[: put_text(out, 0, raw, 0, len(raw))].tobytes() == expected
+        assert java_text(joined).encode() == expected
+
+
+def small_log(tools: Gateway, directory: Path, batches: int = 90) -> Path:
+    path = directory / "wide-0"
+    path.mkdir()
+    made = []
+    for i in range(batches):
+        held = tuple(r._replace(value=bytes(700), timestamp=T0 + 40 * i + 7 * (n % 3)) for n, r in enumerate(records(4, 4 * i)))
+        stamp = T0 + 40 * i + 30 if i % 7 == 0 else None
+        made.append(Batch(held, ("none", "lz4", "none", "gzip")[i % 4], log_append_time=stamp))
+    with KafkaLog(tools, path, Opening(now_ms=T0 + 10**6)) as log:
+        for batch in made:
+            log.append(batch.encode())
+    return path
+
+
+Harm = Callable[[bytes], bytes]
+
+
+def entry(size: int, number: int, content: bytes, at: int = 0) -> Harm:
+    """Puts other bytes into an index entry."""
+
+    def harm(data: bytes) -> bytes:
+        start = number * size + at
+        return data[:start] + content + data[start + len(content) :]
+
+    return harm
+
+
+INDEX_HARMS: dict[str, tuple[str, Harm]] = {
+    "untouched": (".index", lambda data: data),
+    "preallocated": (".index", lambda data: data + bytes(10_000)),
+    "preallocated time index": (".timeindex", lambda data: data + bytes(12_000)),
+    "torn": (".index", lambda data: data[:-3]),
+    "torn time index": (".timeindex", lambda data: data[:-5]),
+    "empty": (".index", lambda data: b""),
+    "empty time index": (".timeindex", lambda data: b""),
+    "all zeros": (".index", lambda data: bytes(len(data))),
+    "a wrong offset": (".index", entry(8, 3, struct.pack(">i", 1))),
+    "a wrong last offset": (".index", lambda data: data[:-8] + struct.pack(">i", -9) + data[-4:]),
+    "a wrong position": (".index", lambda data: data[:12] + data[4:8] + data[16:]),
+    "a position within a batch": (".index", entry(8, 2, struct.pack(">i", 5001), 4)),
+    "a position past the end": (".index", entry(8, 2, struct.pack(">i", 2**30), 4)),
+    "a negative position": (".index", entry(8, 2, struct.pack(">i", -1), 4)),
+    "a wrong time": (".timeindex", entry(12, 2, struct.pack(">q", T0 + 1))),
+    "times that fall": (".timeindex", lambda data: data[12:24] + data[:12] + data[24:]),
+    "a last time below the first": (".timeindex", lambda data: data[:-12] + struct.pack(">q", 5) + data[-4:]),
+    "an offset within a batch": (".timeindex", entry(12, 2, struct.pack(">i", 6), 8)),
+    "an offset past the end": (".timeindex", entry(12, 1, struct.pack(">i", 10**6), 8)),
+    "entries that do not ascend": (".index", lambda data: b"".join(data[i : i + 8] for i in range(len(data) - 8, -8, -8))),
+}
+
+
+@pytest.fixture(scope="module")
+def log(tools: Gateway, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A partition of one segment with indexes of many entries, written by Kafka."""
+    return small_log(tools, tmp_path_factory.mktemp("indexes"))
+
+
+@pytest.fixture(scope="module")
+def opened(tools: Gateway, log: Path) -> Iterator[Any]:
+    """Its segment as Kafka reads it."""
+    file = tools.cls("java.io.File")(str(next(log.glob("*.log"))))
+    found = tools.cls("org.apache.kafka.common.record.internal.FileRecords").open(file, False)
+    yield found
+    found.closeHandlers()
+
+
+class TestIndexes:
+    @pytest.mark.parametrize("harm", INDEX_HARMS)
+    def test_sound_and_harmed_indexes(self, kafka: KafkaDump, log: Path, tmp_path: Path, harm: str) -> None:
+        path = shutil.copytree(log, tmp_path / log.name)
+        suffix, change = INDEX_HARMS[harm]
+        harmed = next(path.glob(f"*{suffix}"))
+        harmed.write_bytes(change(harmed.read_bytes()))
+        for options in ((), ("--verify-index-only",), ("--index-sanity-check",), ("--max-message-size", "1000")):
+            for kind in (".index", ".timeindex"):
+                agree_up_to_the_damage(kafka, [next(path.glob(f"*{kind}"))], *options)
+
+    def test_findings_of_many_files_come_in_javas_order(self, kafka: KafkaDump, log: Path, tmp_path: Path) -> None:
+        files = []
+        for number in range(40):
+            path = shutil.copytree(log, tmp_path / f"wide-{number}")
+            index, times = next(path.glob("*.index")), next(path.glob("*.timeindex"))
+            index.write_bytes(INDEX_HARMS["a wrong offset"][1](index.read_bytes()))
+            times.write_bytes(INDEX_HARMS["an offset past the end"][1](times.read_bytes()))
+            files += [index, times, next(path.glob("*.log"))]
+        ours = agree(kafka, files, "--deep-iteration")
+        assert len(ours.problems) == 80
+
+    def test_missing_siblings_are_told_and_not_made(self, kafka: KafkaDump, log: Path, tmp_path: Path) -> None:
+        for missing, asked in ((".log", ".index"), (".log", ".timeindex"), (".index", ".timeindex")):
+            path = shutil.copytree(log, tmp_path / f"{missing}{asked}" / log.name)
+            next(path.glob(f"*{missing}")).unlink()
+            before = sorted(path.iterdir())
+            ours = our_dump([next(path.glob(f"*{asked}"))])
+            assert "missing" in ours.problems[0]
+            assert sorted(path.iterdir()) == before
+            assert not kafka.run([next(path.glob(f"*{asked}"))]).finished
+
+    @pytest.mark.parametrize(
+        "content",
+        [
+            b"",
+            struct.pack(">hqqqq", 0, 1, 2, 3, 4) * 3,
+            struct.pack(">hqqqq", 0, 1, 2, 3, 4) + b"torn",
+            struct.pack(">hqqqq", 255, 1, 2, 3, 4),
+            struct.pack(">hqqqq", 256, 1, 2, 3, 4),
+            struct.pack(">hqqqq", -1, -1, 2, 3, 4),
+        ],
+    )
+    def test_transaction_indexes(self, kafka: KafkaDump, tmp_path: Path, content: bytes) -> None:
+        path = tmp_path / "00000000000000000007.txnindex"
+        path.write_bytes(content)
+        agree_up_to_the_damage(kafka, [path])
+
+    def test_producer_snapshots(self, kafka: KafkaDump, sample: Path, tmp_path: Path) -> None:
+        sound = next(path for path in sorted(sample.glob("payments-open-0/*.snapshot")) if path.stat().st_size > 20)
+        content = sound.read_bytes()
+        for number, changed in enumerate((content, content[:-1], content[:4], b"\x00\x07" + content[2:], content[:-1] + b"\x09")):
+            path = tmp_path / f"{number:020d}.snapshot"
+            path.write_bytes(changed)
+            theirs, ours = kafka.run([path]), our_dump([path])
+            assert ours.out == theirs.out
+            # Kafka's tool tells a bad one on standard error and ends well
+            assert bool(ours.problems) == bool(theirs.err)
+
+
+class TestLookups:
+    def test_times_are_found_where_kafka_finds_them(self, opened: Any, log: Path) -> None:
+        target = Target.of(str(next(log.glob("*.log"))), "/")
+        for time in range(T0 - 3, T0 + 4200, 41):
+            ours = find_timestamp(LocalFileSystem(), target, time)
+            theirs = opened.searchForTimestamp(time, 0, 0)
+            assert (None if ours is None else (ours.offset, ours.timestamp)) == (
+                None if theirs is None else (theirs.offset, theirs.timestamp)
+            )
+
+    def test_offsets_are_found_from_where_kafka_looks(self, tools: Gateway, opened: Any, log: Path) -> None:
+        target = Target.of(str(next(log.glob("*.log"))), "/")
+        file = tools.cls("java.io.File")(target.sibling(".index"))
+        index = tools.cls("org.apache.kafka.storage.internals.log.OffsetIndex")(file, 0, -1, False)
+        starts = set()
+        for offset in range(0, 361, 3):
+            start = start_position(LocalFileSystem(), target, offset)
+            assert start == index.lookup(offset).position()
+            starts.add(start)
+        index.closeHandler()
+        assert len(starts) > 10
