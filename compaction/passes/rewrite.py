@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compaction.errors import CompactionError, CorruptLogError, UnsupportedLogError, of_log
+from compaction.formats.errors import FormatError
 from compaction.kernels.decide import decide
 from compaction.kernels.records import RECORD_ERRORS
 from compaction.kernels.rewrite import (
@@ -174,7 +175,8 @@ class Rewriter:
             if n:
                 yield self._output(block.raw, out_rows[:n])
             if error:
-                yield from self.rows(block, _mended(block, decoded, next_at), all_actions, all_verdicts, limits, path)
+                mended = _mended(block, decoded, next_at, path)
+                yield from self.rows(block, mended, all_actions, all_verdicts, limits, path)
                 next_at += 1
             elif next_at == at:
                 check_count(decoded, at, path)
@@ -210,12 +212,16 @@ class Rewriter:
         return chunks, out_rows
 
 
-def _mended(block: Block, decoded: Decoded, at: int) -> Decoded:
+def _mended(block: Block, decoded: Decoded, at: int, path: str) -> Decoded:
     """One row of ``decoded`` by itself, its header names as Kafka would write them."""
     start, end, in_scratch = decoded.spans[at].tolist()
     rows = decoded.rows[at : at + 1]
     records = memoryview(decoded.scratch if in_scratch else block.raw)[start:end]
-    mended = np.frombuffer(bytearray(mend_names(records, int(rows["count"][0]))), np.uint8)
+    try:
+        names = mend_names(records, int(rows["count"][0]))
+    except FormatError as error:
+        raise CorruptLogError(error.what, path=path, position=int(rows["position"][0]), hint="restore this segment") from None
+    mended = np.frombuffer(bytearray(names), np.uint8)
     return Decoded(decoded.first_row + at, rows, np.array([[0, len(mended), 1]], np.int64), mended)
 
 

@@ -70,7 +70,7 @@ def carry_out(
         destination(request.log_dirs, request.output_dir, dry_run=request.dry_run) as place,
     ):
         plan_for = partial(plan_policy, now_ms=request.as_of_ms, include_active=request.include_active)
-        prepared = prepare(place.fs, request, plan_for, look_ahead, place.real)
+        prepared = prepare(place.fs, request, plan_for, look_ahead)
         planned = {found.location.path: Planned(found.location, found.plan) for found in prepared if found.plan is not None}
         plan = plan_logs(request.as_of_ms, [each.plan.compaction for each in planned.values()])
         broker = smallest_broker(found.settings.broker for found in prepared if found.plan is not None)

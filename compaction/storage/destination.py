@@ -19,7 +19,7 @@ from compaction.storage.checkpoint_store import update_checkpoint
 from compaction.storage.discover import LogLocation
 from compaction.storage.expire import carry_out_expiry
 from compaction.storage.filesystem import FileSystem, LocalFileSystem
-from compaction.storage.overlay import OverlayFileSystem
+from compaction.storage.overlay import DeferredFileSystem, OverlayFileSystem
 from compaction.storage.publish import Publication
 from compaction.storage.recover import mend_log
 from compaction.storage.swap import SwapGroup, discard_unfinished, remove_deleted, swap_in
@@ -36,12 +36,10 @@ class Planned:
 class Destination(Protocol):
     """Takes the logs of a run, one by one.
 
-    ``fs`` is how the run sees its sources: recovered, where need be in memory. ``real`` is where what an earlier run left behind
-    may be cleared away before anything else; ``None`` where nothing may be written.
+    ``fs`` is how the run sees its sources: recovered, where need be in memory.
     """
 
     fs: FileSystem
-    real: FileSystem | None
 
     def directory(self, location: LogLocation) -> str:
         """Where tasks write the outputs of a log."""
@@ -61,7 +59,6 @@ class Nowhere:
 
     def __init__(self) -> None:
         self.fs: FileSystem = OverlayFileSystem(LocalFileSystem())
-        self.real: FileSystem | None = None
 
     def directory(self, location: LogLocation) -> str:
         return location.path
@@ -83,9 +80,9 @@ class InPlace:
     """
 
     def __init__(self) -> None:
-        self.real: FileSystem | None = LocalFileSystem()
-        self._disk, self._overlay = LocalFileSystem(), OverlayFileSystem(LocalFileSystem())
-        self.fs: FileSystem = self._overlay
+        self._disk = LocalFileSystem()
+        self._deferred = DeferredFileSystem(self._disk)
+        self.fs: FileSystem = self._deferred
 
     def directory(self, location: LogLocation) -> str:
         return location.path
@@ -108,7 +105,7 @@ class InPlace:
 
     def _mend(self, log: Planned) -> None:
         """Do on disk what recovery did in memory."""
-        if self._overlay.changed_in(log.location.path):
+        if self._deferred.changed_in(log.location.path):
             mend_log(self._disk, log.location.path, index_interval_bytes=log.plan.compaction.config.index_interval_bytes)
 
 
@@ -117,7 +114,6 @@ class Elsewhere:
 
     def __init__(self, publication: Publication) -> None:
         self.fs: FileSystem = OverlayFileSystem(LocalFileSystem())
-        self.real: FileSystem | None = None
         self._publication = publication
 
     def directory(self, location: LogLocation) -> str:

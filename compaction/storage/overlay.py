@@ -135,3 +135,12 @@ class OverlayFileSystem:
     def _set(self, path: str, node: _Node | None) -> None:
         self._changed[str(Path(path))] = node
         self._touched.add(parent(path))
+
+
+class DeferredFileSystem(OverlayFileSystem):
+    """An overlay over ``disk``, which is going to be changed when all is known: leftovers of earlier runs are cleared there at
+    once, everything else stays in memory until then."""
+
+    def __init__(self, disk: FileSystem) -> None:
+        super().__init__(disk)
+        self.disk = disk

@@ -19,7 +19,7 @@ from compaction.storage.checkpoint_store import Checkpoints, read_checkpoints
 from compaction.storage.discover import LogLocation, Selector, discover
 from compaction.storage.filesystem import FileSystem
 from compaction.storage.lock import LogDirLock, require_unlocked
-from compaction.storage.overlay import OverlayFileSystem
+from compaction.storage.overlay import DeferredFileSystem, OverlayFileSystem
 from compaction.storage.read_log import ReadOptions, read_log
 from compaction.storage.recover import RecoveryReport, recover_log, settle_log
 from compaction.storage.segments import segment_bases
@@ -78,39 +78,50 @@ def look(base: FileSystem, log: LogTask) -> LogView | CompactionError | None:
     return recovered.error or _read(overlay, recovered, log.checkpoints, log.now_ms)
 
 
-def prepare(
-    fs: FileSystem,
-    request: CompactionRequest,
-    plan_for: Callable[[LogView, TopicConfig], Plan],
-    look_ahead: LookAhead | None = None,
-    real: FileSystem | None = None,
-) -> tuple[Prepared[Plan], ...]:
-    """Recover, read and plan all logs that the request asks for, in the order of directories, topics and partitions.
+class ReadLog(NamedTuple):
+    """One log as it was read: its settings and view, or what is wrong with it."""
+
+    location: LogLocation
+    settings: Settings | CompactionError
+    view: LogView | CompactionError
+
+
+def read_logs(fs: FileSystem, request: CompactionRequest, look_ahead: LookAhead | None = None) -> tuple[ReadLog, ...]:
+    """Recover and read all logs that the request asks for, in the order of directories, topics and partitions.
 
     :param look_ahead: used where there are very many segments
-    :param real: where what earlier runs left is cleared away, if that is not ``fs`` itself
     :raises ConfigError: the call's own settings contradict each other; nothing was touched
     """
     locations = discover(fs, request.log_dirs, Selector(request.topics, request.partitions))
     settings = dict(zip(locations, read_settings(fs, locations, request.resolver), strict=True))
     seen = _look_ahead(fs, settings, request.as_of_ms, look_ahead)
-    recovered = [_recover(fs, log, settings[log], real) for log in locations if seen.get(log) is None]
+    recovered = [_recover(fs, log, settings[log]) for log in locations if seen.get(log) is None]
     checkpoints = _checkpoints(fs, locations)
+    views = {location: view for location, view in seen.items() if view is not None}
     for log in recovered:
-        seen[log.location] = log.error or _read(fs, log, checkpoints[log.location.log_dir], request.as_of_ms)
+        views[log.location] = log.error or _read(fs, log, checkpoints[log.location.log_dir], request.as_of_ms)
+    return tuple(ReadLog(location, settings[location], views[location]) for location in locations)
 
-    def plan(location: LogLocation) -> Prepared[Plan]:
-        configured, view = settings[location], seen[location]
-        if isinstance(configured, CompactionError):
-            return Prepared(location, error=configured)
-        if not isinstance(view, LogView):
-            return Prepared(location, settings=configured, error=view)
+
+def prepare(
+    fs: FileSystem,
+    request: CompactionRequest,
+    plan_for: Callable[[LogView, TopicConfig], Plan],
+    look_ahead: LookAhead | None = None,
+) -> tuple[Prepared[Plan], ...]:
+    """Recover, read and plan all logs that the request asks for; see ``read_logs``."""
+
+    def plan(log: ReadLog) -> Prepared[Plan]:
+        if isinstance(log.settings, CompactionError):
+            return Prepared(log.location, error=log.settings)
+        if not isinstance(log.view, LogView):
+            return Prepared(log.location, settings=log.settings, error=log.view)
         try:
-            return Prepared(location, plan_for(view, configured.topic), configured)
+            return Prepared(log.location, plan_for(log.view, log.settings.topic), log.settings)
         except Exception as error:
-            return Prepared(location, settings=configured, error=of_log(error, location.path))
+            return Prepared(log.location, settings=log.settings, error=of_log(error, log.location.path))
 
-    return tuple(plan(location) for location in locations)
+    return tuple(map(plan, read_logs(fs, request, look_ahead)))
 
 
 def _look_ahead(
@@ -142,9 +153,7 @@ class _Recovered(NamedTuple):
     error: CompactionError | None = None
 
 
-def _recover(
-    fs: FileSystem, location: LogLocation, settings: Settings | CompactionError, real: FileSystem | None = None
-) -> _Recovered:
+def _recover(fs: FileSystem, location: LogLocation, settings: Settings | CompactionError) -> _Recovered:
     """Recover a log that can be recovered: a first try in memory finds damage before anything is changed."""
     if isinstance(settings, CompactionError):
         return _Recovered(location, error=settings)
@@ -153,8 +162,8 @@ def _recover(
         trial = OverlayFileSystem(fs)
         report = recover_log(trial, location, index_interval_bytes=interval_bytes)
         if trial.changed:
-            if real is not None:
-                settle_log(real, location)
+            if isinstance(fs, DeferredFileSystem):
+                settle_log(fs.disk, location)
             report = recover_log(fs, location, index_interval_bytes=interval_bytes)
     except Exception as error:
         return _Recovered(location, settings, error=of_log(error, location.path))

@@ -61,7 +61,7 @@ class SegmentScan:
     def _in_order(self, rows: Rows) -> Rows:
         """The batches up to the first one whose offsets go back, which is an error: no checksum covers a base offset."""
         floors = np.append(self.next_offset or 0, rows["last_offset"][:-1] + 1)
-        backwards = np.flatnonzero((rows["base_offset"] < floors) | (floors < 0)) if len(rows) else ()
+        backwards = np.flatnonzero((rows["base_offset"] < floors[: len(rows)]) | (floors[: len(rows)] < 0))
         if not len(backwards):
             return rows
         first, self._goes_back = int(backwards[0]), True

@@ -43,7 +43,8 @@ class SegmentState:
     """One segment as found.
 
     ``segment`` is what planning sees. ``torn_bytes`` follow the last whole batch of an active segment, which begins at byte
-    ``last_position``. ``index_problem`` and ``txn_problem`` say why the offset and time index, or the transaction index, must be rebuilt.
+    ``last_position``. ``index_problem`` and ``txn_problem`` say why the offset and time index, or the transaction index, must
+    be rebuilt.
     """
 
     segment: Segment

@@ -1,0 +1,199 @@
+"""The fuzzer: damaged bytes into every reader, with numba's bounds checking on.
+
+``python -m tests.damage.fuzz --inputs 20000 --seed 1`` spreads that many inputs over the targets; what fails is made small by
+hypothesis and shown. Bounds checking costs a compilation of its own, kept in ``--cache``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hypothesis import strategies
+
+#: the share of each target, in percent
+SHARES = {"walk": 20, "passes": 30, "columns": 10, "payload": 10, "small files": 10, "job": 20}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs the fuzzer; 1 when anything was found."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--inputs", type=int, default=20_000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", choices=sorted(SHARES), default=None)
+    parser.add_argument("--cache", type=Path, default=Path.home() / ".cache" / "kafka-log-compaction" / "numba-bounds")
+    options = parser.parse_args(argv)
+    if os.environ.get("NUMBA_BOUNDSCHECK") != "1":
+        options.cache.mkdir(parents=True, exist_ok=True)
+        environment = {**os.environ, "NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(options.cache)}
+        command = [sys.executable, "-m", "tests.damage.fuzz", *(sys.argv[1:] if argv is None else argv)]
+        return subprocess.run(command, env=environment, check=False).returncode
+    require_bounds_checks()
+    total = 0
+    for target, share in SHARES.items():
+        if options.only in (None, target):
+            inputs = options.inputs if options.only else options.inputs * share // 100
+            began = time.monotonic()
+            done, outcomes = run(target, inputs, options.seed)
+            total += done
+            told = ", ".join(f"{count} {what}" for what, count in sorted(outcomes.items()))
+            print(f"{target}: {done} inputs, seed {options.seed}, {time.monotonic() - began:.0f} s; {told}", flush=True)
+    print(f"{total} damaged inputs, nothing found")
+    return 0
+
+
+def require_bounds_checks() -> None:
+    """Makes sure that a kernel that leaves its array is told so."""
+    import numba
+    import numpy as np
+
+    @numba.njit
+    def beyond(array):  # type: ignore[no-untyped-def]
+        return array[len(array)]
+
+    try:
+        beyond(np.zeros(1))
+    except IndexError:
+        return
+    raise SystemExit("bounds checking is off")
+
+
+def run(target: str, inputs: int, seed: int) -> tuple[int, Counter[str]]:
+    """Feed one target; how many inputs, and what became of them. What is found is raised."""
+    import hypothesis
+
+    outcomes: Counter[str] = Counter()
+    strategy, feed = TARGETS[target]()
+    settings = hypothesis.settings(
+        max_examples=inputs,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(hypothesis.HealthCheck),
+        phases=(hypothesis.Phase.generate, hypothesis.Phase.shrink),
+    )
+
+    def one(drawn: Any) -> None:
+        outcomes[feed(drawn) or "fed"] += 1
+
+    hypothesis.seed(seed)(settings(hypothesis.given(strategy)(one)))()
+    return sum(outcomes.values()), outcomes
+
+
+Target = tuple["strategies.SearchStrategy[Any]", Callable[[Any], "str | None"]]
+
+
+def _segments() -> strategies.SearchStrategy[bytes]:
+    """A damaged segment of some kind."""
+    from hypothesis import strategies as st
+
+    from tests.damage.harm import harmed
+    from tests.damage.sound_logs import KINDS
+
+    sound = {kind: b"".join(make(0)) for kind, make in KINDS.items()}
+    return st.sampled_from(sorted(sound)).flatmap(lambda kind: harmed(sound[kind]))
+
+
+def _walk() -> Target:
+    from tests.damage import targets
+
+    return _segments(), targets.walk
+
+
+def _in_scratch(feed: Callable[[bytes, Path], None]) -> Callable[[bytes], None]:
+    from tests.damage.targets import scratch
+
+    def fed(data: bytes) -> None:
+        with scratch() as directory:
+            feed(data, directory)
+
+    return fed
+
+
+def _passes() -> Target:
+    from tests.damage import targets
+
+    return _segments(), _in_scratch(targets.passes)
+
+
+def _columns() -> Target:
+    from tests.damage import targets
+
+    return _segments(), _in_scratch(targets.columns)
+
+
+def _payload() -> Target:
+    from hypothesis import strategies as st
+
+    from compaction.formats.codecs import Codec, compress
+    from tests.damage.harm import harmed_bytes
+    from tests.damage.targets import payload
+
+    plain = b"".join(b"some text %d " % (i % 50) for i in range(6000))
+    packed = [(codec, compress(codec, plain[:size])) for codec in Codec if codec for size in (0, 40, 3000, len(plain))]
+    drawn = st.sampled_from(packed).flatmap(lambda pair: harmed_bytes(pair[1]).map(lambda data: (pair[0], data)))
+    return drawn, lambda pair: payload(*pair)
+
+
+def _small_files() -> Target:
+    from hypothesis import strategies as st
+
+    from tests.damage.harm import harmed_bytes
+    from tests.damage.small_files import SOUND
+    from tests.damage.targets import journal, scratch, small_file
+
+    def fed(pair: tuple[str, bytes]) -> None:
+        if pair[0] != "journal":
+            return small_file(*pair)
+        with scratch() as directory:
+            return journal(pair[1], directory)
+
+    sound = sorted(SOUND)
+    return st.sampled_from(sound).flatmap(lambda name: harmed_bytes(SOUND[name]).map(lambda data: (name, data))), fed
+
+
+def _job() -> Target:
+    from hypothesis import strategies as st
+
+    from tests.damage.harm import harmed, harmed_bytes
+    from tests.damage.sound_logs import KINDS, sound_log
+    from tests.damage.targets import JobTarget
+
+    logs = {kind: sound_log(kind).files for kind in KINDS}
+    names = {kind: sorted(files) for kind, files in logs.items()}
+    # half of the damage goes to the logs themselves
+    which = st.sampled_from(sorted(logs)).flatmap(
+        lambda kind: st.tuples(
+            st.just(kind),
+            st.one_of(st.sampled_from([n for n in names[kind] if n.endswith(".log")]), st.sampled_from(names[kind])),
+        )
+    )
+
+    def damage(chosen: tuple[str, str]) -> strategies.SearchStrategy[dict[str, bytes]]:
+        files, name = logs[chosen[0]], chosen[1]
+        way = harmed if name.endswith(".log") else harmed_bytes
+        return way(files[name]).map(lambda data: {**files, name: data})
+
+    job = JobTarget()
+    return which.flatmap(damage), lambda files: job(files).value
+
+
+TARGETS: dict[str, Callable[[], Target]] = {
+    "walk": _walk,
+    "passes": _passes,
+    "columns": _columns,
+    "payload": _payload,
+    "small files": _small_files,
+    "job": _job,
+}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,221 @@
+"""What damaged bytes are fed to: decoders, kernels, passes, the whole job. Each target returns or raises what it is meant to.
+
+Errors that a reader is meant to raise are passed over; anything else is a finding, and so is an error that had no name for
+what it met (``UnforeseenError``): with bounds checking on, that is also how a kernel says that it left its arrays.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from compaction.cleaning.retention import ActiveProducers, RoundRules
+from compaction.cleaning.txn_tables import AbortedSpans
+from compaction.errors import CompactionError, UnforeseenError
+from compaction.formats import checkpoints, indexes, producer_snapshot
+from compaction.formats.batch import RecordBatch, iter_batches, parse_control_record
+from compaction.formats.codecs import Codec, decompress
+from compaction.formats.errors import FormatError
+from compaction.formats.metadata_log import parse_record, read_cluster_configs
+from compaction.formats.properties import parse_meta_properties, parse_properties
+from compaction.formats.transcode import transcode
+from compaction.kernels.batches import scan_batches
+from compaction.kernels.columns import HEADERS, KEYS, VALUES
+from compaction.kernels.tables import MARK_SHIFT
+from compaction.passes.columns import Reading, read_columns
+from compaction.passes.rewrite import rewrite_piece
+from compaction.passes.scan import SUMMARY, scan_slices
+from compaction.passes.shards import resolve_shard
+from compaction.passes.transactions import scan_transactions
+from compaction.passes.work import GroupOutput, Piece, RewriteLog, ScanLog, ScanSettings, Slice, SliceSummary
+from compaction.report import LogReport, LogStatus
+from compaction.storage.filesystem import LocalFileSystem
+from compaction.storage.journal import JOURNAL, read_journal
+from compaction.storage.read_log import MarkerReader
+from compaction.storage.scan import SegmentScan
+from tests.damage.sound_logs import NOW_MS, Files, look_at, sound_log, write_log
+from tests.local_job import clean_locally
+
+LIMIT_BYTES = 1 << 20
+MAX_OFFSET = (1 << 61) - 2
+_POSITION = re.compile(r"\.log at byte \d+: ")
+_NO_SPANS = AbortedSpans(*(np.empty(0, np.int64) for _ in range(3)))
+
+
+@contextmanager
+def meant_errors() -> Iterator[None]:
+    """Pass over the errors that readers are meant to raise."""
+    try:
+        yield
+    except UnforeseenError as error:
+        raise AssertionError(str(error)) from error
+    except (FormatError, CompactionError):
+        return
+
+
+def _named(error: str | None) -> None:
+    assert error is None or "unforeseen" not in error, error
+
+
+def walk(data: bytes) -> None:
+    """Headers, markers, and the record decoders at Python level."""
+    array = np.frombuffer(bytearray(data), np.uint8)
+    for check_crc in (True, False):
+        scan_batches(array, 0, check_crc=check_crc)
+        scan = SegmentScan(array, check_crc=check_crc)
+        for rows in scan:
+            for row in rows[rows["control_type"] >= 0]:
+                with meant_errors():
+                    MarkerReader(array, "x.log").at(int(row["position"]))
+        scan.damage()
+    with meant_errors():
+        for batch in iter_batches(data, torn_tail=True):
+            with meant_errors():
+                batch.ensure_valid()
+            with meant_errors():
+                for record in batch.records(LIMIT_BYTES):
+                    if isinstance(batch, RecordBatch) and batch.is_control:
+                        parse_control_record(record)
+            if not isinstance(batch, RecordBatch):
+                with meant_errors():
+                    transcode(data, batch.position, limit_bytes=LIMIT_BYTES).seal()
+    with meant_errors():
+        read_cluster_configs([data])
+
+
+def passes(data: bytes, directory: Path, first_dirty: int = 7) -> None:
+    """Both passes over a segment; the second one whether or not the first one found it sound, with the first one's marks, with
+    none, and with marks of every offset."""
+    path = directory / "00000000000000000000.log"
+    path.write_bytes(data)
+    part = Slice(0, 0, str(path), 0, MAX_OFFSET, 0, len(data), 1)
+    _named(scan_transactions(part).error)
+    shards: dict[int, list[bytes]] = {}
+    for (_, shard), values in scan_slices([part], {0: ScanLog(first_dirty, 3)}, ScanSettings(1 << 16, 0.9)):
+        for value in values:
+            if isinstance(value, SliceSummary):
+                _named(value.error)
+            else:
+                shards.setdefault(shard, []).append(value)
+    shards.pop(SUMMARY, None)
+    found = [resolve_shard(packed, first_dirty, 0.9)[0].tobytes() for packed in shards.values()]
+    every = ((np.arange(1, 80, dtype=np.uint64) << np.uint64(MARK_SHIFT)) | np.uint64(1)).tobytes()
+    for marks in (found, [], [every]):
+        _rewrite(part, marks, directory, first_dirty)
+
+
+def _rewrite(part: Slice, marks: list[bytes], directory: Path, first_dirty: int) -> None:
+    rules = RoundRules(_NO_SPANS, np.empty(0, np.int64), ActiveProducers.of(()), 40, NOW_MS)
+    log = RewriteLog(first_dirty, 60, 1000, 0, 100, rules, str(directory), math.inf)
+    piece = Piece(GroupOutput(0, 0, 0, 1, (), part.path), 0, (part,), 0, whole=True)
+    _named(rewrite_piece(piece, log, marks, dry_run=False).error)
+    for name in directory.glob("*.clean*"):
+        name.unlink()
+
+
+def columns(data: bytes, directory: Path) -> None:
+    """The data source's reader."""
+    path = directory / "00000000000000000000.log"
+    path.write_bytes(data)
+    for check in (True, False):
+        with meant_errors():
+            for _ in read_columns(str(path), 0, len(data), _reading(check)):
+                pass
+
+
+def _reading(check: bool) -> Reading:
+    from compaction.passes.columns import Bounds
+
+    return Reading(Bounds(), KEYS | VALUES | HEADERS, control=True, check_crcs=check)
+
+
+def payload(codec: Codec, data: bytes) -> None:
+    """A decompressor."""
+    with meant_errors():
+        decompress(codec, data, limit_bytes=LIMIT_BYTES)
+
+
+def _text(parse: Callable[[str, str], object]) -> Callable[[bytes], object]:
+    return lambda data: parse(data.decode("utf-8", "replace"), "file")
+
+
+SMALL_READERS: dict[str, Callable[[bytes], object]] = {
+    "offset checkpoint": _text(checkpoints.parse_offset_checkpoint),
+    "leader epochs": _text(checkpoints.parse_leader_epochs),
+    "partition metadata": _text(checkpoints.parse_partition_metadata),
+    "clean shutdown": _text(lambda text, _: checkpoints.parse_clean_shutdown(text)),
+    "properties": _text(parse_properties),
+    "meta properties": _text(parse_meta_properties),
+    "snapshot": producer_snapshot.read_snapshot,
+    "offset index": lambda data: indexes.read_offset_index(data, 5),
+    "offset index check": indexes.check_offset_index,
+    "time index": lambda data: indexes.read_time_index(data, 5),
+    "time index check": indexes.check_time_index,
+    "txn index": lambda data: indexes.check_txn_index(data, 5),
+    "metadata record": parse_record,
+}
+
+
+def small_file(reader: str, data: bytes) -> None:
+    """A file besides the segments' logs."""
+    with meant_errors():
+        SMALL_READERS[reader](data)
+
+
+def journal(data: bytes, directory: Path) -> None:
+    """The swap's journal: whatever it says, it names no file but those of segments."""
+    (directory / JOURNAL).write_bytes(data)
+    read_journal(LocalFileSystem(), str(directory))
+
+
+class JobTarget:
+    """The whole job, in this process, over a damaged log and a sound one."""
+
+    CONFIG = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", "index.interval.bytes": "100"}
+
+    def __init__(self) -> None:
+        self._sound = sound_log("none").files
+        self._outcome = self._cleaned_alone()
+
+    def __call__(self, files: Files) -> LogStatus:
+        """Clean a log of these files beside the sound one; what became of it."""
+        with scratch() as log_dir:
+            write_log(log_dir / "damaged-0", files)
+            write_log(log_dir / "sound-0", self._sound)
+            before = look_at(log_dir / "damaged-0")
+            reports = clean_locally(log_dir, NOW_MS, dict.fromkeys(("damaged", "sound"), self.CONFIG))
+            assert reports["sound"].status is LogStatus.CLEANED, reports["sound"]
+            assert look_at(log_dir / "sound-0") == self._outcome
+            self._judge(reports["damaged"], before, look_at(log_dir / "damaged-0"))
+            return reports["damaged"].status
+
+    def _judge(self, report: LogReport, before: object, after: object) -> None:
+        if report.status is LogStatus.FAILED:
+            _named(report.reason)
+            assert after == before, f"a failed log was touched: {report.reason}"
+            assert _POSITION.search(report.reason) or ".log" not in report.reason, report.reason
+            assert "\n" not in report.reason
+
+    def _cleaned_alone(self) -> dict[str, tuple[bytes, int, int]]:
+        with scratch() as log_dir:
+            write_log(log_dir / "sound-0", self._sound)
+            clean_locally(log_dir, NOW_MS, {"sound": self.CONFIG})
+            return look_at(log_dir / "sound-0")
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """A directory in memory where there is one: fsync costs nothing there."""
+    shared = Path("/dev/shm")
+    directory = Path(tempfile.mkdtemp(prefix="damage-", dir=shared if shared.is_dir() else None))
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory)
