@@ -85,6 +85,32 @@ def _partition(entries, shards, starts):  # type: ignore[no-untyped-def]
     return out
 
 
+@njit(cache=True, nogil=True)
+def by_bound(marks, bounds, edges):  # type: ignore[no-untyped-def]
+    """``marks`` (uint64[n]) ordered by part: part 0 holds those below ``bounds[0]`` (uint64[b], ascending), part ``k`` those
+    from
+    ``bounds[k - 1]`` on; int64[b + 2] ``edges`` (zeros) gets where each part starts, and ``n``."""
+    part_of = np.empty(len(marks), np.int32)
+    for i in range(len(marks)):
+        low, high = 0, len(bounds)
+        while low < high:
+            middle = (low + high) >> 1
+            if bounds[middle] <= marks[i]:
+                low = middle + 1
+            else:
+                high = middle
+        part_of[i] = low
+        edges[low + 1] += 1
+    for k in range(len(bounds) + 1):
+        edges[k + 1] += edges[k]
+    fill = edges[:-1].copy()
+    ordered = np.empty(len(marks), np.uint64)
+    for i in range(len(marks)):
+        ordered[fill[part_of[i]]] = marks[i]
+        fill[part_of[i]] += 1
+    return ordered
+
+
 def by_shard(entries: NDArray[np.uint64], shards: int) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
     """``entries`` (uint64[n, 3], empty slots allowed) ordered by shard, and int64[shards + 1] bounds.
 

@@ -142,11 +142,18 @@ def _put_record(out, w, data, tail_at, stop, timestamp_delta, offset_delta, cano
 
 
 @njit(cache=True)
-def stays(offset, keyless, tombstone, marks, at, first_dirty, latest_offset, tombstones_go):  # type: ignore[no-untyped-def]
-    """``(whether the data record at offset stays, whether it is an expired tombstone, next index into marks)``."""
+def skip_marks(marks, at, offset):  # type: ignore[no-untyped-def]
+    """The first index ``>= at`` whose mark is of ``offset`` or above; marks ascend and so do the offsets asked for."""
     bound = np.uint64(offset + 1) << np.uint64(MARK_SHIFT)
     while at < len(marks) and marks[at] < bound:
         at += 1
+    return at
+
+
+@njit(cache=True)
+def stays(offset, keyless, tombstone, marks, at, first_dirty, latest_offset, tombstones_go):  # type: ignore[no-untyped-def]
+    """``(whether the data record at offset stays, whether it is an expired tombstone, next index into marks)``."""
+    at = skip_marks(marks, at, offset)
     listed = at < len(marks) and marks[at] >> np.uint64(MARK_SHIFT) == np.uint64(offset + 1)
     if offset > latest_offset:
         return True, False, at
@@ -162,23 +169,50 @@ def stays(offset, keyless, tombstone, marks, at, first_dirty, latest_offset, tom
 
 
 @njit(cache=True)
+def _peek(data, at, end):  # type: ignore[no-untyped-def]
+    """``(next, offset delta)`` of the record at ``data[at:end]``, its key and value unseen; ``next`` is -1 where it is cut
+    off."""
+    length, p = varint(data, at, end)
+    if p < 0 or length < 1 or length > end - p:
+        return -1, np.int64(0)
+    stop = p + length
+    p += 1
+    while p < stop and data[p] >= 0x80:
+        p += 1
+    delta, p = varint(data, p + 1, stop)
+    if p < 0:
+        return -1, delta
+    return stop, delta
+
+
+@njit(cache=True)
 def _survivors(data, start, end, row, verdict, marks, mark_at, limits, kept, counters):  # type: ignore[no-untyped-def]
     """Fill ``kept`` int64[count, 6] with the surviving records of one batch: start, stop, tail position, timestamp delta,
-    offset delta,
-    and whether its form is canonical. ``(number kept, whether a tombstone is among them, next mark, error)``."""
+    offset delta, and whether its form is canonical.
+
+    ``(number kept, whether a tombstone is among them, whether a header's name is no UTF-8, next mark, error)``."""
     first_dirty, latest_offset, now_ms, retain_legacy = limits
     control = row.magic == 2 and row.attributes & CONTROL_BIT != 0
     if row.magic == 2:
         tombstones_go = row.attributes & HORIZON_BIT != 0 and now_ms >= row.base_timestamp
     else:
         tombstones_go = retain_legacy == 0
-    n, tombstone_kept = 0, False
+    n, tombstone_kept, bad_names = 0, False, False
     p = start
     for _ in range(row.count):
         at = p
+        if not control:
+            p, offset_delta = _peek(data, at, end)
+            if p < 0:
+                return n, tombstone_kept, bad_names, mark_at, BAD_RECORD
+            offset = row.base_offset + offset_delta
+            if first_dirty <= offset <= latest_offset:
+                mark_at = skip_marks(marks, mark_at, offset)
+                if mark_at == len(marks) or marks[mark_at] >> np.uint64(MARK_SHIFT) != np.uint64(offset + 1):
+                    continue
         p, timestamp_delta, offset_delta, key_at, key_size, value_size = read_record(data, at, end)
         if p < 0:
-            return n, tombstone_kept, mark_at, BAD_RECORD
+            return n, tombstone_kept, bad_names, mark_at, BAD_RECORD
         remains = control
         if not control:
             offset = row.base_offset + offset_delta
@@ -196,11 +230,10 @@ def _survivors(data, start, end, row, verdict, marks, mark_at, limits, kept, cou
             canonical = tail == kept[n, 2] and q - body - 1 == varlong_size(timestamp_delta)
             canonical &= body - at == varlong_size(p - body) and data[body] == 0
             form = _tail_form(data, kept[n, 2], p, key_size, value_size)
-            if form == BAD_NAMES:
-                return n, tombstone_kept, mark_at, BAD_NAMES
+            bad_names |= form == BAD_NAMES
             kept[n, 5] = canonical and form == CANONICAL
             n += 1
-    return n, tombstone_kept, mark_at, OK
+    return n, tombstone_kept, bad_names, mark_at, OK
 
 
 @njit(cache=True)
@@ -279,6 +312,13 @@ def _lacks_producer(row):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
+def _copy(row, block_position, out_row):  # type: ignore[no-untyped-def]
+    """The batch as it lies in its block."""
+    out_row.start, out_row["size"], out_row.source = row.position - block_position, row["size"], IN_BLOCK
+    out_row.last_offset, out_row.max_timestamp = row.last_offset, row.max_timestamp
+
+
+@njit(cache=True)
 def _write_empty(out, w, row, out_row):  # type: ignore[no-untyped-def]
     """A header without records (``DefaultRecordBatch.writeEmptyHeader``) at ``out[w:]``."""
     attributes = row.attributes & _TYPE_AND_TXN_BITS
@@ -320,9 +360,7 @@ def rewrite(  # type: ignore[no-untyped-def]
         discarded = verdicts[i] & DISCARD != 0
         n = 0
         if actions[i] == COPY:
-            out_row = out_rows[n_out]
-            out_row.start, out_row["size"], out_row.source = row.position - block_position, row["size"], IN_BLOCK
-            out_row.last_offset, out_row.max_timestamp = row.last_offset, row.max_timestamp
+            _copy(row, block_position, out_rows[n_out])
             n = row.count
             n_out += 1
         elif actions[i] == EMPTY:
@@ -331,16 +369,22 @@ def rewrite(  # type: ignore[no-untyped-def]
         elif actions[i] != DROP:
             data = scratch if spans[i, 2] else raw
             expired_before = counters[TOMBSTONES_REMOVED]
-            n, tombstone, mark_at, error = _survivors(
+            n, tombstone, bad_names, mark_at, error = _survivors(
                 data, spans[i, 0], spans[i, 1], row, verdicts[i], marks, mark_at, limits, kept, counters
             )
-            if error != OK:
-                counters[TOMBSTONES_REMOVED] = expired_before
-                return i, n_out, w, error
             horizon = np.int64(-1)
             if (tombstone or verdicts[i] & MARKER_OF_EMPTY_TXN) and (row.magic < 2 or row.attributes & HORIZON_BIT == 0):
                 horizon = new_horizon_ms
-            if n > 0:
+            untouched = row.magic == 2 and n == row.count and horizon < 0
+            if error == OK and bad_names and not untouched:
+                error = BAD_NAMES
+            if error != OK:
+                counters[TOMBSTONES_REMOVED] = expired_before
+                return i, n_out, w, error
+            if n > 0 and untouched:
+                _copy(row, block_position, out_rows[n_out])
+                n_out += 1
+            elif n > 0:
                 w, error = _rewrite_batch(out, w, data, row, kept, n, horizon, out_rows[n_out])
                 n_out += 1
             elif verdicts[i] & RETAIN_EMPTY:

@@ -19,7 +19,7 @@ from compaction.kernels.offset_map import Arena, SkimpyOffsetMap, by_shard
 from compaction.kernels.records import ASK, KEYLESS, MAP, MESSAGES, RECORD_ERRORS, SKIP, TOMBSTONES, scan_records
 from compaction.kernels.tables import ENTRY_WORDS, MAX_OFFSET
 from compaction.passes.decoder import MODERN_MAGIC, Decoded, Decoder, check_count
-from compaction.passes.work import ScanLog, ScanSettings, Slice, SliceSummary
+from compaction.passes.work import Packed, ScanLog, ScanSettings, Slice, SliceSummary
 from compaction.storage.blocks import Block, SegmentReader
 from compaction.storage.throttle import Throttle
 
@@ -33,8 +33,8 @@ _ENTRIES = 1 << 14
 
 def scan_slices(
     slices: Iterable[Slice], logs: Mapping[int, ScanLog], settings: ScanSettings
-) -> Iterator[tuple[Key, list[bytes | SliceSummary]]]:
-    """Packed entries (``uint64[n, 3]`` as bytes) by shard, and one summary a slice.
+) -> Iterator[tuple[Key, list[Packed | SliceSummary]]]:
+    """Packed entries (``uint64[n, 3]``) by shard, and one summary a slice.
 
     A slice that cannot be read gives a summary with an error; its log's entries are then of no use, which is the caller's to
     see.
@@ -87,7 +87,7 @@ class LogScan:
         self._log = log
         self._map = SkimpyOffsetMap(settings.map_bytes, settings.load_factor, record_bound, arena)
         self._asks: list[NDArray[np.uint64]] = []
-        self._full: list[tuple[int, bytes]] = []
+        self._full: list[tuple[int, Packed]] = []
         self._entries = np.empty((_ENTRIES, ENTRY_WORDS), np.uint64)
         self._ask_room = np.empty((_ENTRIES, ENTRY_WORDS), np.uint64)
         self._ask_limit = settings.map_bytes // self._entries.itemsize // ENTRY_WORDS
@@ -201,21 +201,21 @@ class LogScan:
             self._full.extend(self._pack(np.concatenate(self._asks)))
             self._asks, self._asked = [], 0
 
-    def _pack(self, entries: NDArray[np.uint64]) -> list[tuple[int, bytes]]:
+    def _pack(self, entries: NDArray[np.uint64]) -> list[tuple[int, Packed]]:
         ordered, starts = by_shard(entries, self._log.shards)
         bounds = starts.tolist()
         return [
-            (shard, ordered[bounds[shard] : bounds[shard + 1]].tobytes())
+            (shard, ordered[bounds[shard] : bounds[shard + 1]])
             for shard in range(self._log.shards)
             if bounds[shard] < bounds[shard + 1]
         ]
 
-    def overflow(self) -> Iterator[tuple[int, bytes]]:
+    def overflow(self) -> Iterator[tuple[int, Packed]]:
         """Packed entries that did not fit any more, by shard; forgotten here."""
         full, self._full = self._full, []
         return iter(full)
 
-    def rest(self) -> Iterator[tuple[int, bytes]]:
+    def rest(self) -> Iterator[tuple[int, Packed]]:
         """All that is left, by shard."""
         self._hand_on_asks()
         yield from self.overflow()

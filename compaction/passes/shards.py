@@ -4,13 +4,15 @@ belong."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.kernels.offset_map import SkimpyOffsetMap
+from compaction.kernels.offset_map import SkimpyOffsetMap, by_bound
 from compaction.kernels.tables import CANDIDATE, ENTRY_BYTES, ENTRY_WORDS, MARK_SHIFT, TOMBSTONE
+from compaction.passes.work import Packed
 
 T = TypeVar("T")
 
@@ -24,7 +26,7 @@ def merge_lists(left: list[T], right: list[T]) -> list[T]:
     return left
 
 
-def resolve_shard(packed: Sequence[bytes], first_dirty_offset: int, load_factor: float) -> tuple[NDArray[np.uint64], int]:
+def resolve_shard(packed: Sequence[Packed], first_dirty_offset: int, load_factor: float) -> tuple[NDArray[np.uint64], int]:
     """Merge one shard; ``(marks uint64[n], keys)``.
 
     The marks are, in no order: of the dirty section every record that the map keeps; of the clean section every record that
@@ -64,14 +66,19 @@ def _answers(shard: SkimpyOffsetMap, asks: NDArray[np.uint64], first_dirty_offse
     return np.concatenate([marks[clean & goes], stays[clean & ~goes & tombstone], stays[~clean & ~goes]])
 
 
-def split_by_piece(marks: NDArray[np.uint64], first_offsets: NDArray[np.int64]) -> Iterator[tuple[int, bytes]]:
-    """Sorted marks packed by piece: ``(piece number, uint64 marks as bytes)`` for pieces that have any.
+def split_by_piece(marks: Packed, first_offsets: NDArray[np.int64]) -> Iterator[tuple[int, Packed]]:
+    """The marks of each piece that has any, in no order: ``(piece number, uint64[n])``.
 
     :param first_offsets: int64[pieces], ascending; marks below the first one belong to no piece
     """
-    marks = np.sort(marks)
+    if len(first_offsets) == 1:
+        within = marks[marks >= np.uint64((int(first_offsets[0]) + 1) << MARK_SHIFT)]
+        if len(within):
+            yield 0, within
+        return
     bounds = (first_offsets.astype(np.uint64) + np.uint64(1)) << np.uint64(MARK_SHIFT)
-    edges = [*np.searchsorted(marks, bounds).tolist(), len(marks)]
-    for piece in range(len(first_offsets)):
-        if edges[piece] < edges[piece + 1]:
-            yield piece, marks[edges[piece] : edges[piece + 1]].tobytes()
+    edges = np.zeros(len(bounds) + 2, np.int64)
+    ordered = by_bound(marks, bounds, edges)
+    for piece, (start, end) in enumerate(pairwise(edges[1:].tolist())):
+        if start < end:
+            yield piece, ordered[start:end]

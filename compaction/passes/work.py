@@ -18,6 +18,9 @@ from compaction.cleaning.model import AbortedTxn
 from compaction.cleaning.retention import RoundRules
 from compaction.cleaning.txn_tables import KEYLESS_ROW, AbortedSpans
 
+#: what is shuffled: an array of plain words
+Packed = NDArray[np.uint64]
+
 
 @dataclass(frozen=True)
 class Slice:
