@@ -64,7 +64,7 @@ class LogBuilder:
         last = self.next_offset + max(len(records), 1) - 1
         like = self._like(how, sequence, last, control=False)
         placed = [NaiveRecord(self.next_offset + at, r.timestamp, r.key, r.value, r.headers) for at, r in enumerate(records)]
-        raw = encode(like, placed, how.horizon_ms) if placed else encode_empty(like)
+        raw = encode(like, placed, how.horizon_ms, names_as_text=False) if placed else encode_empty(like)
         written = self._append(raw if self.mangle is None else self.mangle(raw))
         if how.producer >= 0:
             self._note_data(how, written)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import google_crc32c
 
@@ -104,8 +104,19 @@ def decode(log: bytes) -> Iterator[NaiveBatch]:
         position += size
 
 
-def encode(original: NaiveBatch, records: Sequence[NaiveRecord], delete_horizon_ms: int = NO_TIMESTAMP) -> bytes:
-    """The batch of magic 2 that keeps these records of ``original`` (``MemoryRecords.buildRetainedRecordsInto``)."""
+def encode(
+    original: NaiveBatch,
+    records: Sequence[NaiveRecord],
+    delete_horizon_ms: int = NO_TIMESTAMP,
+    *,
+    names_as_text: bool = True,
+) -> bytes:
+    """The batch of magic 2 that keeps these records of ``original`` (``MemoryRecords.buildRetainedRecordsInto``).
+
+    Kafka keeps header names as text: bytes that are no UTF-8 come back as U+FFFD.
+    """
+    if names_as_text:
+        records = [replace(record, headers=tuple((_text(name), value) for name, value in record.headers)) for record in records]
     modern = original.magic == 2
     base_offset = original.base_offset if modern else records[0].offset
     last_offset = original.last_offset if modern else records[-1].offset
@@ -247,9 +258,12 @@ def _record_bytes(record: NaiveRecord, base_offset: int, base_timestamp: int) ->
     body = b"\0" + varint(signed64(record.timestamp - base_timestamp)) + varint(record.offset - base_offset, 32)
     body += _sized(record.key) + _sized(record.value) + varint(len(record.headers), 32)
     for name, value in record.headers:
-        # Kafka keeps header names as text: bytes that are no UTF-8 come back as U+FFFD
-        body += _sized(name.decode("utf-8", "replace").encode()) + _sized(value)
+        body += _sized(name) + _sized(value)
     return varint(len(body), 32) + body
+
+
+def _text(name: bytes) -> bytes:
+    return name.decode("utf-8", "replace").encode()
 
 
 def _sized(data: bytes | None) -> bytes:
