@@ -155,7 +155,7 @@ class TestMake:
         more = re.search(r"^MORE := (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
         assert more is not None
         markers = {marker.split(":")[0] for marker in PROJECT["tool"]["pytest"]["ini_options"]["markers"]}
-        assert markers - set(more[1].split(" or ")) == {"spark", "kafka", "benchmark"}
+        assert markers - set(more[1].split(" or ")) == {"spark", "kafka"}
 
 
 class TestPins:

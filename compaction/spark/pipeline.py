@@ -23,6 +23,7 @@ from compaction.passes.shards import merge_lists, resolve_shard, split_by_piece
 from compaction.passes.transactions import scan_transactions
 from compaction.passes.work import (
     GroupOutput,
+    Packed,
     Piece,
     PieceResult,
     RewriteLog,
@@ -65,7 +66,7 @@ class SparkPasses:
             log, shard = key
             return maps if shard == SUMMARY else (first[log] + shard) % maps
 
-        def scan_task(task: Iterable[list[Slice]]) -> Iterator[tuple[Key, list[bytes | SliceSummary]]]:
+        def scan_task(task: Iterable[list[Slice]]) -> Iterator[tuple[Key, list[Packed | SliceSummary]]]:
             settle()
             known, bounds = shared.value
             for part in task:

@@ -12,7 +12,8 @@ class _Worker:
 
 
 def settle() -> None:
-    """Keep all that is loaded by now out of later collections; to be called at the start of a task. Only the first call counts."""
+    """Keep all that is loaded by now out of later collections; to be called at the start of a task. Only the first call
+    counts."""
     if not _Worker.settled:
         _Worker.settled = True
         gc.freeze()

@@ -16,6 +16,7 @@ import os
 import platform
 import shutil
 import statistics
+import subprocess
 import sys
 import threading
 import time
@@ -32,7 +33,7 @@ from tests.kafka.cleaner import clean_open_log
 from tests.kafka.gateway import Gateway
 from tests.kafka.log import KafkaLog, Opening
 
-_NOW_MS = 1_800_000_000_000
+NOW_MS = 1_800_000_000_000
 _SETTINGS = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.0"}
 
 
@@ -82,7 +83,7 @@ def kafka_seconds(gateway: Gateway, log_dir: Path, case: Case) -> float:
     map_bytes = case.kafka_map_bytes // case.kafka_threads
 
     def clean(path: Path) -> float:
-        log = KafkaLog(gateway, path, Opening(_NOW_MS, dict(_SETTINGS), clean_shutdown=True))
+        log = KafkaLog(gateway, path, Opening(NOW_MS, dict(_SETTINGS), clean_shutdown=True))
         begun, done = time.perf_counter(), start.get(path.name, 0)
         while True:
             cleaned = clean_open_log(log, done, map_bytes)
@@ -135,7 +136,7 @@ def ours_seconds(spark: Any, log_dir: Path) -> float:
     """The time of the whole job on a running session."""
     from jobs import compact
 
-    argv = ["--log-dir", str(log_dir), "--as-of-ms", str(_NOW_MS)]
+    argv = ["--log-dir", str(log_dir), "--as-of-ms", str(NOW_MS)]
     argv += [word for name, value in _SETTINGS.items() for word in ("--set", f"{name}={value}")]
     reports: list[Any] = []
 
@@ -154,6 +155,29 @@ def ours_seconds(spark: Any, log_dir: Path) -> float:
     if code or reports[0].totals["cleaned"] == 0:
         raise SystemExit(f"our job failed: {reports[0].to_json()}")
     return seconds
+
+
+def process_seconds(*command: str) -> float:
+    """The time of a whole process."""
+    begun = time.perf_counter()
+    subprocess.run([sys.executable, *command], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # noqa: S603
+    return time.perf_counter() - begun
+
+
+def measure_processes(case: Case, pristine: Path, work: Path, runs: int, *, with_kafka: bool) -> Measured:
+    """Alternate runs of both as processes of their own."""
+    total = sum(file.stat().st_size for file in pristine.rglob("*.log"))
+    warm(pristine)
+    settings = [word for name, value in _SETTINGS.items() for word in ("--set", f"{name}={value}")]
+    kafka, ours = [], []
+    with Peak() as peak:
+        for _ in range(runs):
+            if with_kafka:
+                kafka.append(process_seconds("-m", "tests.benchmark.kafka_process", str(copied(pristine, work)), case.name))
+            place = str(copied(pristine, work))
+            ours.append(process_seconds("jobs/compact.py", "--log-dir", place, "--as-of-ms", str(NOW_MS), *settings))
+    shutil.rmtree(work)
+    return Measured(case, total, kafka or [float("nan")], ours, peak.mib)
 
 
 def measure(case: Case, pristine: Path, work: Path, runs: int, spark: Any, gateway: Gateway | None) -> Measured:
@@ -208,7 +232,11 @@ def main(argv: list[str] | None = None) -> int:
     say: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True)  # noqa: E731
     for name in chosen:
         pristine = prepared(known[name], root, say)
-        result = measure(known[name], pristine, root / "work", arguments.runs, spark, gateway)
+        work = root / "work"
+        if known[name].whole_process:
+            result = measure_processes(known[name], pristine, work, arguments.runs, with_kafka=gateway is not None)
+        else:
+            result = measure(known[name], pristine, work, arguments.runs, spark, gateway)
         times = f"Kafka {result.kafka_s}, ours {result.ours_s}"
         say(f"{name}: {times}, ratio {result.ratio:.1f}, worker {result.worker_mib:.0f} MiB")
         results.append(result)

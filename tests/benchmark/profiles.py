@@ -16,7 +16,8 @@ MB = 1 << 20
 class Case:
     """One measurement. ``logs`` partitions of ``profile`` each; ``dirty_share`` of the log is dirty, the rest clean.
 
-    ``kafka_threads``: how many of Kafka's cleaners run at once; ``target``: the ratio to reach.
+    ``kafka_threads``: how many of Kafka's cleaners run at once; ``target``: the ratio to reach; ``whole_process``: both are
+    timed from the start of their processes to the end.
     """
 
     name: str
@@ -27,7 +28,7 @@ class Case:
     kafka_threads: int = 1
     target: float = 4.0
     kafka_map_bytes: int = 128 * MB
-    topic: tuple[tuple[str, str], ...] = ()
+    whole_process: bool = False
 
 
 _BASE = Profile(total_bytes=3900 * MB, keys=4_000_000)
@@ -48,6 +49,9 @@ def cases(scale: float) -> dict[str, Case]:
         Case("f", "50 partitions of 80 MB, Kafka on two threads", replace(sized(_BASE), total_bytes=int(80 * MB * scale),
         keys=max(1, int(82_000 * scale))), logs=50, kafka_threads=2),
         Case("g", "40 M distinct keys", sized(replace(_BASE, total_bytes=1920 * MB, value_bytes=20, unique=True)), target=8),
+        Case("h", "a, whole processes", sized(_BASE), target=3.5, whole_process=True),
+        Case("h8", "8 GB, whole processes", sized(replace(_BASE, total_bytes=8000 * MB, keys=8_000_000)), target=5,
+        whole_process=True),
         Case("i", "one segment of 1 GiB", sized(replace(_BASE, total_bytes=1000 * MB, keys=1_000_000))),
         Case("j", "2,000 small partitions", Profile(total_bytes=100_000, keys=200), logs=int(2000 * scale),
         kafka_threads=2, target=1),
