@@ -1,14 +1,19 @@
 """Header names that are no UTF-8: Kafka keeps names as text, so a batch it writes anew has U+FFFD in place of malformed bytes.
 
-Mirrors ``DefaultRecord.readHeaders`` and ``writeTo`` (Kafka 4.3.0): one U+FFFD for each maximal malformed run, as both Java's
-decoder and Python's do. Batches that are copied as they are keep their bytes.
+Mirrors ``DefaultRecord.readHeaders`` and ``writeTo`` (Kafka 4.3.0). As Java's decoder does, each maximal malformed run becomes one
+U+FFFD, as in Python, but a surrogate, whole or without its last byte, is one such run. Batches that are copied as they are keep
+their bytes.
 """
 
 from __future__ import annotations
 
+import re
+
 from compaction.formats.record import Header, Record, RecordBase, decode_records, encode_records
 
 _BASE = RecordBase(offset=0, timestamp=0)
+_SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
+_REPLACEMENT = "\N{REPLACEMENT CHARACTER}".encode()
 
 
 def mend_names(records: memoryview, count: int) -> bytes:
@@ -22,4 +27,4 @@ def _mended(record: Record) -> Record:
 
 
 def _readable(name: str) -> str:
-    return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    return _SURROGATE.sub(_REPLACEMENT, name.encode("utf-8", "surrogateescape")).decode("utf-8", "replace")

@@ -6,6 +6,7 @@ Mirrors ``DefaultRecordBatch``, ``DefaultRecord``, ``AbstractLegacyRecordBatch``
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -263,7 +264,9 @@ def _record_bytes(record: NaiveRecord, base_offset: int, base_timestamp: int) ->
 
 
 def _text(name: bytes) -> bytes:
-    return name.decode("utf-8", "replace").encode()
+    """As Java decodes it: a surrogate, whole or cut off, is replaced at once, where Python replaces each of its bytes."""
+    whole = re.sub(rb"\xed[\xa0-\xbf][\x80-\xbf]?", b"\xef\xbf\xbd", name)
+    return whole.decode("utf-8", "replace").encode()
 
 
 def _sized(data: bytes | None) -> bytes:
