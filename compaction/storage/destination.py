@@ -106,7 +106,13 @@ class InPlace:
     def _mend(self, log: Planned) -> None:
         """Do on disk what recovery did in memory."""
         if self._deferred.changed_in(log.location.path):
-            mend_log(self._disk, log.location.path, index_interval_bytes=log.plan.compaction.config.index_interval_bytes)
+            plan = log.plan.compaction
+            mend_log(
+                self._disk,
+                log.location.path,
+                index_interval_bytes=plan.config.index_interval_bytes,
+                log_start=lambda: plan.view.log_start_offset,
+            )
 
 
 class Elsewhere:

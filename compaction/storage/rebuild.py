@@ -90,10 +90,13 @@ def rebuild_indexes(
         write_like_log(fs, log_path, base_offset, kind, data)
 
 
-def rebuild_txn_index(fs: FileSystem, log_path: str, segments: tuple[Segment, ...], base_offset: int) -> tuple[AbortedTxn, ...]:
+def rebuild_txn_index(
+    fs: FileSystem, log_path: str, segments: tuple[Segment, ...], base_offset: int, *, log_start_offset: int = 0
+) -> tuple[AbortedTxn, ...]:
     """Write a segment's transaction index anew, from the newest snapshot before it and the batches since: its entries.
 
-    Without any aborted transaction there is no file, as Kafka has it.
+    Transactions that ended before the log start are left out, as cleaning leaves them out. Without any aborted transaction
+    there is no file, as Kafka has it.
 
     :raises CorruptLogError: a control batch cannot be read
     """
@@ -110,6 +113,7 @@ def rebuild_txn_index(fs: FileSystem, log_path: str, segments: tuple[Segment, ..
             states.append(part, marker_at)
             done.extend(states.flush())
     entries = tuple(txn.index_entry() for txn in done if txn.aborted)
+    entries = tuple(entry for entry in entries if entry.last_offset >= log_start_offset)
     _write_txn_index(fs, log_path, base_offset, entries)
     return entries
 

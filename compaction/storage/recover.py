@@ -16,8 +16,10 @@ A dry run calls this with an ``OverlayFileSystem``.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from compaction.cleaning.model import Segment
 from compaction.errors import CorruptLogError
@@ -25,12 +27,14 @@ from compaction.names import (
     CLEAN,
     DELETED,
     LOG,
+    LOG_STARTS,
     SEGMENT_KINDS,
     SWAP,
     TXNINDEX,
     parse_segment_file,
     segment_file,
 )
+from compaction.storage.checkpoint_store import read_offsets
 from compaction.storage.discover import LogLocation
 from compaction.storage.durable import TMP
 from compaction.storage.filesystem import FileSystem, join
@@ -71,7 +75,8 @@ def recover_log(
     :raises StorageError: the file system refused; the next run goes on from there
     """
     actions = settle_log(fs, location)
-    report = mend_log(fs, location.path, index_interval_bytes=index_interval_bytes)
+    log_start = partial(_log_start, fs, location)
+    report = mend_log(fs, location.path, index_interval_bytes=index_interval_bytes, log_start=log_start)
     report.actions[:0] = actions
     return report
 
@@ -86,14 +91,21 @@ def settle_log(fs: FileSystem, location: LogLocation) -> list[str]:
     return report.actions
 
 
-def mend_log(fs: FileSystem, log_path: str, *, index_interval_bytes: int = INDEX_INTERVAL_BYTES) -> RecoveryReport:
+def mend_log(
+    fs: FileSystem,
+    log_path: str,
+    *,
+    index_interval_bytes: int = INDEX_INTERVAL_BYTES,
+    log_start: Callable[[], int] = lambda: 0,
+) -> RecoveryReport:
     """The other part of ``recover_log``: overflowing segments are split, indexes built anew where need be. Files that a run has
     written for its own swap stay.
 
+    :param log_start: tells the log start offset: of transactions that ended before it, cleaning leaves no trace
     :raises CorruptLogError: a closed segment is damaged
     """
     report = RecoveryReport()
-    _mend_segments(fs, log_path, index_interval_bytes, report)
+    _mend_segments(fs, log_path, index_interval_bytes, log_start, report)
     return report
 
 
@@ -224,7 +236,17 @@ def _sweep(fs: FileSystem, path: str, report: RecoveryReport) -> None:
         report.actions.append(f"removed {remove_deleted(fs, path)} bytes of deleted segments")
 
 
-def _mend_segments(fs: FileSystem, path: str, interval_bytes: int, report: RecoveryReport) -> None:
+def _log_start(fs: FileSystem, location: LogLocation) -> int:
+    """The log start in the checkpoint; a garbled one is for whoever reads the log to tell."""
+    try:
+        return read_offsets(fs, location.log_dir, LOG_STARTS).get(location.topic_partition, 0)
+    except CorruptLogError:
+        return 0
+
+
+def _mend_segments(
+    fs: FileSystem, path: str, interval_bytes: int, log_start: Callable[[], int], report: RecoveryReport
+) -> None:
     bases = segment_bases(fs, path)
     states: list[SegmentState] = []
     for base in bases:
@@ -246,7 +268,7 @@ def _mend_segments(fs: FileSystem, path: str, interval_bytes: int, report: Recov
     report.torn_tail_bytes = states[-1].torn_bytes if states else 0
     if report.torn_tail_bytes:
         report.actions.append(f"passed over {report.torn_tail_bytes} bytes after the last whole batch")
-    _mend_txn_indexes(fs, path, states, report)
+    _mend_txn_indexes(fs, path, states, log_start, report)
 
 
 def _check_order(path: str, states: list[SegmentState]) -> None:
@@ -259,7 +281,9 @@ def _check_order(path: str, states: list[SegmentState]) -> None:
             raise CorruptLogError(what, path=name, position=state.last_position, hint=_HINT)
 
 
-def _mend_txn_indexes(fs: FileSystem, path: str, states: list[SegmentState], report: RecoveryReport) -> None:
+def _mend_txn_indexes(
+    fs: FileSystem, path: str, states: list[SegmentState], log_start: Callable[[], int], report: RecoveryReport
+) -> None:
     segments = tuple(state.segment for state in states)
     missing = {base for base in (s.base_offset for s in segments) if not _is_there(fs, path, base, TXNINDEX, "")}
     suspects = sorted(_without_clean_record(fs, path, segments) & missing) if missing else []
@@ -270,7 +294,7 @@ def _mend_txn_indexes(fs: FileSystem, path: str, states: list[SegmentState], rep
         base = state.segment.base_offset
         if state.txn_problem is None and not looks.get(base, (False, False))[1]:
             continue
-        entries = rebuild_txn_index(fs, path, segments, base)
+        entries = rebuild_txn_index(fs, path, segments, base, log_start_offset=log_start())
         mended[at] = replace(state.segment, aborted_txns=entries)
         if entries or state.txn_problem is not None:
             why = state.txn_problem or f"{TXNINDEX} is missing"

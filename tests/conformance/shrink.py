@@ -30,13 +30,14 @@ def shrink(story: Story, fails: Fails) -> Story:
 
 
 def _stands(story: Story) -> bool:
-    """Whether the log start is within the log throughout: else Kafka deletes the log."""
-    end_offset = 0
+    """Whether the log start never falls, and is within the log throughout: else Kafka deletes the log."""
+    end_offset = log_start = 0
     for turn in story.turns:
         ends = [decode_one(segment.batches[-1]).next_offset for segment in turn.segments if segment.batches]
         end_offset = max([end_offset, *ends])
-        if turn.log_start_offset > end_offset:
+        if not log_start <= turn.log_start_offset <= end_offset:
             return False
+        log_start = turn.log_start_offset
     return True
 
 
