@@ -38,6 +38,7 @@ _ZSTD_LEVEL = 3
 _GZIP_HEADER = b"\x1f\x8b\x08" + b"\x00" * 6 + b"\xff"
 _GZIP_OVERHEAD_BYTES = 18
 _GZIP_WINDOW = 16 + zlib.MAX_WBITS
+_GZIP_STEP_BYTES = 4096
 _FIRST_GUESS_BYTES = 64 * 1024
 _GUESS_RATIO = 4
 
@@ -129,24 +130,27 @@ def _copy_into(data: Buffer, out: memoryview, _magic: int) -> int:
 
 
 def _gunzip_into(data: Buffer, out: memoryview, _magic: int) -> int:
-    written = 0
-    rest: Buffer = data
+    view, pos, written = memoryview(data), 0, 0
     while True:
+        # after a member zlib copies what it was given too much: all at once for the first one, which mostly is the only one
+        step = _GZIP_STEP_BYTES if pos else len(view)
         member = zlib.decompressobj(_GZIP_WINDOW)
-        try:
-            # one byte more than fits tells a full buffer from one that is too small
-            chunk = member.decompress(rest, len(out) - written + 1)
-        except zlib.error as error:
-            raise CodecError(f"gzip payload of {len(data)} bytes cannot be decompressed: {error}") from None
-        if len(chunk) > len(out) - written:
-            raise BufferTooSmall
-        if not member.eof:
-            raise CodecError(f"gzip payload of {len(data)} bytes ends early")
-        out[written : written + len(chunk)] = chunk
-        written += len(chunk)
-        rest = member.unused_data
+        while not member.eof:
+            if pos == len(view):
+                raise CodecError(f"gzip payload of {len(view)} bytes ends early")
+            try:
+                # one byte more than fits tells a full buffer from one that is too small
+                chunk = member.decompress(view[pos : pos + step], len(out) - written + 1)
+            except zlib.error as error:
+                raise CodecError(f"gzip payload of {len(view)} bytes cannot be decompressed: {error}") from None
+            if len(chunk) > len(out) - written:
+                raise BufferTooSmall
+            out[written : written + len(chunk)] = chunk
+            written += len(chunk)
+            pos = min(pos + step, len(view)) - len(member.unused_data)
+            step *= 2
         # the JDK takes what follows for a member only where a header and a trailer could stand
-        if len(rest) <= _GZIP_OVERHEAD_BYTES or not rest.startswith(_GZIP_HEADER[:3]):
+        if len(view) - pos <= _GZIP_OVERHEAD_BYTES or view[pos : pos + 3] != _GZIP_HEADER[:3]:
             return written
 
 

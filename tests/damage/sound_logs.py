@@ -70,6 +70,16 @@ def _transactions(base: int) -> list[bytes]:
     ]
 
 
+def _short(codec: str) -> Callable[[int], list[bytes]]:
+    """Two small batches, for tests that go through every byte."""
+    return lambda base: [Batch(_records(base + i, 2), codec).encode() for i in (0, 2)]
+
+
+SHORT_KINDS: dict[str, Callable[[int], list[bytes]]] = {
+    "short": _short("none"),
+    "short-zstd": _short("zstd"),
+    "short-v1": lambda base: [Legacy(_records(base, 2), 1).encode()],
+}
 KINDS: dict[str, Callable[[int], list[bytes]]] = {
     **{codec: _batches(codec) for codec in ("none", "gzip", "snappy", "lz4", "zstd")},
     **{f"v{magic}-{codec}": _legacy(magic, codec) for magic in (0, 1) for codec in ("none", "gzip", "snappy", "lz4")},
@@ -92,12 +102,12 @@ class SoundLog:
 
 
 def sound_log(kind: str, segments: int = 3) -> SoundLog:
-    """A log of the given kind (see ``KINDS``) with indexes, snapshots and leader epochs."""
+    """A log of the given kind (see ``KINDS`` and ``SHORT_KINDS``) with indexes, snapshots and leader epochs."""
     files: Files = {LEADER_EPOCHS: b"0\n1\n0 0\n"}
     bases = tuple(number * SEGMENT_OFFSETS for number in range(segments))
     for base in bases:
         aborted = [AbortedTxn(2, base + 3, base + 9, base + 10)] if kind == "transactions" else []
-        built = build(base, KINDS[kind](base), txns=aborted, interval=INTERVAL_BYTES)
+        built = build(base, {**KINDS, **SHORT_KINDS}[kind](base), txns=aborted, interval=INTERVAL_BYTES)
         for suffix in (LOG, INDEX, TIMEINDEX, TXNINDEX):
             if suffix in built.files:
                 files[segment_file(base, suffix)] = built.files[suffix]

@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -97,7 +98,7 @@ def passes(data: bytes, directory: Path, first_dirty: int = 7) -> None:
     path.write_bytes(data)
     part = Slice(0, 0, str(path), 0, MAX_OFFSET, 0, len(data), 1)
     _named(scan_transactions(part).error)
-    shards: dict[int, list[bytes]] = {}
+    shards: dict[int, list[Any]] = {}
     for (_, shard), values in scan_slices([part], {0: ScanLog(first_dirty, 3)}, ScanSettings(1 << 16, 0.9)):
         for value in values:
             if isinstance(value, SliceSummary):

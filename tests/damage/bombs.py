@@ -1,0 +1,110 @@
+"""Logs that are small on disk and large in memory, or slow to read: each written to a directory and cleaned, with the peak of
+memory and the time it took. ``python -m tests.damage.bombs NAME`` prints them as JSON; ``test_bombs`` holds them to bounds."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import resource
+import struct
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pyarrow
+
+from compaction.names import LOG, segment_file
+from compaction.passes.decoder import MAX_PLAIN_BYTES
+from tests.damage.harm import reseal
+from tests.damage.sound_logs import NOW_MS, SEGMENT_OFFSETS, sound_log, write_log
+from tests.kafka.encode import Batch, Legacy, Record, compress
+from tests.local_job import clean_locally
+
+CONFIG = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
+_PLAIN_BYTES = MAX_PLAIN_BYTES + (8 << 20)
+#: where the segment after the bomb begins
+_LATER = 2**31
+
+
+def _modern(codec: str, payload: bytes, count: int = 1) -> bytes:
+    """A v2 batch with this (compressed) payload and this many records declared."""
+    head = bytearray(Batch([Record(0, NOW_MS, b"k", b"v")], codec).encode()[:61])
+    head[8:12] = struct.pack(">i", 49 + len(payload))
+    head[23:27] = struct.pack(">i", count - 1)
+    head[57:61] = struct.pack(">i", count)
+    return reseal(bytes(head) + payload)
+
+
+def _zeros(codec: str) -> bytes:
+    plain = bytes(_PLAIN_BYTES)
+    return bytes(pyarrow.Codec(codec).compress(plain, asbytes=True)) if codec in ("gzip", "zstd") else compress(codec, plain)
+
+
+def _zeros_batch(codec: str) -> bytes:
+    return _modern(codec, _zeros(codec))
+
+
+def _old_wrapper(messages: int) -> bytes:
+    """A wrapper of magic 1 around very many of the smallest messages."""
+    one = Legacy([Record(0, 0, None, None)], 1).encode()
+    payload = gzip.compress(one * messages, 1)
+    wrapper = bytearray(Legacy([Record(messages, NOW_MS, None, payload)], 1).encode())
+    wrapper[17] = 1
+    return reseal(bytes(wrapper))
+
+
+def _control(codec: str) -> bytes:
+    batch = bytearray(_zeros_batch(codec))
+    batch[22] |= 0x30
+    return reseal(bytes(batch))
+
+
+def _empty_members() -> bytes:
+    return _modern("gzip", gzip.compress(b"") * 300_000)
+
+
+def _likely_headers() -> bytes:
+    """A batch that runs past the end, then what looks like a header at every few bytes, each saying that it is huge."""
+    fake = struct.pack(">qiibI", 65, 32 << 20, 0, 2, 0)
+    return _modern("none", b"")[:8] + struct.pack(">i", 2**31 - 20) + _modern("none", b"")[12:] + fake * (3 << 20)
+
+
+BOMBS: dict[str, Callable[[], bytes]] = {
+    **{f"zeros in {codec}": partial(_zeros_batch, codec) for codec in ("gzip", "snappy", "lz4", "zstd")},
+    "records that are not there": lambda: _modern("gzip", gzip.compress(b"\x0c\0\0\0\1\1\0"), 2**31 - 1),
+    "records that are not there, plain": lambda: _modern("none", b"\x0c\0\0\0\1\1\0", 2**31 - 1),
+    "six million records": lambda: _modern("zstd", compress("zstd", b"\x0c\0\0\0\1\1\0" * 6_000_000), 6_000_000),
+    "three million old messages": lambda: _old_wrapper(3_000_000),
+    "a compressed control batch": lambda: _control("gzip"),
+    "empty gzip members": _empty_members,
+    "likely headers": _likely_headers,
+}
+
+
+def main(name: str) -> None:
+    """Cleans a log with this bomb in its first, closed segment, and one with it in its active segment."""
+    log, bomb = sound_log("none"), BOMBS[name]()
+    with tempfile.TemporaryDirectory() as scratch:
+        log_dir = Path(scratch)
+        write_log(log_dir / "warm-0", log.files)
+        clean_locally(log_dir, NOW_MS, {"warm": CONFIG})
+        base_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        later = Batch([Record(_LATER, NOW_MS, b"k", b"v")]).encode()
+        write_log(log_dir / "closed-0", {segment_file(0, LOG): bomb, segment_file(_LATER, LOG): later})
+        end = struct.pack(">q", log.bases[-1] + SEGMENT_OFFSETS)
+        write_log(log_dir / "active-0", {**log.files, log.log(2): log.files[log.log(2)] + end + bomb[8:]})
+        began = time.monotonic()
+        reports = clean_locally(log_dir, NOW_MS, dict.fromkeys(("closed", "active"), CONFIG))
+        found = {
+            "seconds": time.monotonic() - began,
+            "mib": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - base_kib) // 1024,
+            **{topic: [report.status.value, report.reason] for topic, report in reports.items()},
+        }
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,47 @@
+"""Small files that would fill the memory, or take for ever: refused with file and position, within bounds."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.damage.bombs import BOMBS
+
+ROOT = Path(__file__).resolve().parents[2]
+#: what the README states as the most that a batch can make a task take, whatever is in it
+MAX_MIB = 1024
+MAX_SECONDS = 60
+
+REASONS = {
+    "records that are not there": "at byte 0: batch declares 2147483647 records in 7 bytes",
+    "records that are not there, plain": "at byte 0: batch has an impossible record count",
+    "six million records": "at byte 0: batch of 6000000 records, more than 4194304 are not supported",
+    "three million old messages": "at byte 0: wrapper of more than 1048576 messages",
+    "a compressed control batch": "at byte 0: control batch has no readable control record",
+    "empty gzip members": "at byte 0: batch ends before its declared number of records",
+    "likely headers": "at byte 0: batch runs into the batches after it",
+}
+
+
+@pytest.mark.parametrize("name", sorted(BOMBS))
+def test_a_bomb_fails_its_log_within_bounds(name: str) -> None:
+    found = _cleaned(name)
+    status, reason = found["closed"]
+    assert status == "failed"
+    assert REASONS.get(name, "at byte 0: batch decompresses to more than 268435456 bytes") in reason
+    assert found["active"][0] in ("failed", "cleaned")
+    assert found["mib"] < MAX_MIB
+    assert found["seconds"] < MAX_SECONDS
+
+
+def _cleaned(name: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", "tests.damage.bombs", name]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found

@@ -1,0 +1,27 @@
+"""A slice of the fuzzer's work, with bounds checking on; ``tests.damage.fuzz`` does more of it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+INPUTS = 1_500
+
+
+def test_damaged_bytes_are_told_or_read_and_nothing_else_happens() -> None:
+    """No reader, kernel or pass leaves its arrays, raises what it is not meant to, or touches a log that it cannot read."""
+    command = [sys.executable, "-m", "tests.damage.fuzz", "--inputs", str(INPUTS), "--seed", "7"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.stdout.endswith(f"{INPUTS} damaged inputs, nothing found\n"), done.stdout
+
+
+@pytest.mark.slow
+def test_twenty_thousand_damaged_inputs() -> None:
+    command = [sys.executable, "-m", "tests.damage.fuzz", "--inputs", "20000", "--seed", "2"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=3600, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]

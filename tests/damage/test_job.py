@@ -1,0 +1,115 @@
+"""What a user of the command sees of one damaged log among sound ones."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from compaction.names import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS
+from compaction.request import CompactionRequest
+from compaction.spark.compact import Workers, carry_out
+from jobs import compact
+from jobs.compact import SessionFactory
+from tests.damage.sound_logs import NOW_MS, look_at, sound_log, write_log
+from tests.local_passes import LocalPasses
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from compaction.report import RunReport
+    from compaction.storage.blocks import Block
+
+TOPICS = ("aside", "damaged", "zeta")
+OPTIONS = ("--set", "cleanup.policy=compact", "--set", "min.cleanable.dirty.ratio=0", "--as-of-ms", str(NOW_MS))
+Run = Callable[[SessionFactory, CompactionRequest], "RunReport"]
+
+
+def _locally(_: SessionFactory, request: CompactionRequest) -> RunReport:
+    return carry_out(lambda: Workers(LocalPasses, 2), request)
+
+
+def _flip(data: bytes, at: int) -> bytes:
+    return data[:at] + bytes([data[at] ^ 0x10]) + data[at + 1 :]
+
+
+@pytest.fixture
+def log_dir(tmp_path: Path) -> Path:
+    for topic in TOPICS:
+        write_log(tmp_path / "data" / f"{topic}-0", sound_log("zstd").files)
+    return tmp_path / "data"
+
+
+def _damage(log_dir: Path, name: str, change: Callable[[bytes], bytes]) -> Path:
+    path = log_dir / "damaged-0" / name
+    path.write_bytes(change(path.read_bytes()))
+    return path
+
+
+def _run(log_dir: Path, run: Run, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """The lines on standard error of a run that leaves the damaged log alone and cleans the others."""
+    before = {topic: look_at(log_dir / f"{topic}-0") for topic in TOPICS}
+    assert compact.main(["--log-dir", str(log_dir), *OPTIONS], run) == 1
+    after = {topic: look_at(log_dir / f"{topic}-0") for topic in TOPICS}
+    assert after["damaged"] == before["damaged"]
+    assert after["aside"] == after["zeta"] != before["aside"]
+    checkpoint = (log_dir / CLEANER_OFFSETS).read_text().splitlines()
+    assert checkpoint[2:] == ["aside 0 40", "zeta 0 40"]
+    return capsys.readouterr().err.splitlines()
+
+
+def test_one_line_says_which_log_which_file_and_where(log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = sound_log("zstd").log(1)
+    path = _damage(log_dir, log, lambda data: _flip(data, len(data) - 5))
+    lines = _run(log_dir, _locally, capsys)
+    assert len(lines) == 1
+    assert re.fullmatch(rf"error: damaged-0: {path} at byte \d+: batch fails its CRC; restore this segment.*", lines[0])
+
+
+@pytest.mark.spark
+def test_so_it_is_on_spark(log_dir: Path, capsys: pytest.CaptureFixture[str], spark: SparkSession) -> None:
+    def on_spark(_: SessionFactory, request: CompactionRequest) -> RunReport:
+        from compaction.spark import compact as cleaner
+
+        return cleaner.compact(lambda: spark, request)
+
+    path = _damage(log_dir, sound_log("zstd").log(0), lambda data: _flip(data, 200))
+    lines = [line for line in _run(log_dir, on_spark, capsys) if line.startswith("error")]
+    assert len(lines) == 1
+    assert re.search(rf"{path} at byte \d+: batch fails its CRC", lines[0])
+
+
+@pytest.mark.parametrize("name", [LOG_STARTS, HIGH_WATERMARKS, CLEANER_OFFSETS])
+def test_a_garbled_checkpoint_fails_the_logs_of_its_directory(
+    log_dir: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (log_dir / name).write_text("0\n3\ndamaged 0 seven\n")
+    before = {topic: look_at(log_dir / f"{topic}-0") for topic in TOPICS}
+    assert compact.main(["--log-dir", str(log_dir), *OPTIONS], _locally) == 1
+    assert {topic: look_at(log_dir / f"{topic}-0") for topic in TOPICS} == before
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 3
+    assert all(str(log_dir / name) in line and "line" in line for line in lines)
+
+
+def test_what_nobody_foresaw_is_one_logs_failure(
+    log_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A defect of the program that shows with one log does not end the run of the others."""
+    from compaction.passes import scan
+
+    sound = scan.check_offsets
+
+    def defect(block: Block, floor: int, path: str, end_offset: int) -> int:
+        if "damaged" in path:
+            raise IndexError("index 7 is out of bounds")
+        return sound(block, floor, path, end_offset)
+
+    monkeypatch.setattr(scan, "check_offsets", defect)
+    lines = _run(log_dir, _locally, capsys)
+    path = log_dir / "damaged-0" / sound_log("zstd").log(0)
+    what = "unforeseen failure (IndexError: index 7 is out of bounds); nothing was changed"
+    assert lines == [f"error: damaged-0: {path} at byte 0: {what}"]
