@@ -13,7 +13,8 @@ from functools import lru_cache
 
 from compaction.formats import message_tables
 from compaction.formats.errors import FormatError
-from compaction.formats.messages import Json, Message, MessageError, Values, java_text, json_text, read_table
+from compaction.formats.java_text import Json, java_text, json_text
+from compaction.formats.messages import Message, MessageError, Values, read_table
 from compaction.formats.varint import decode_unsigned
 
 #: takes a record's key, value and offset; gives the texts after ``key:`` and ``payload:``, ``None`` for nothing
@@ -22,7 +23,8 @@ Decoder = Callable[[bytes | None, bytes | None, int], tuple[str | None, str | No
 _DELETED = "<DELETE>"
 _SHORT_BYTES = 2
 _FRAME_VERSION = 1
-_SHORT_MAX = 2**15 - 1
+_SHORT_MAX, _INT_MAX = 2**15 - 1, 2**31 - 1
+_SHORT_BITS, _SHORT_SIGN = 0xFFFF, 0x8000
 _GROUP_METADATA = 2
 _CONSUMER_PROTOCOL = "consumer"
 
@@ -83,6 +85,10 @@ def _metadata_form(value: bytes) -> Json:
             number, pos = decode_unsigned(value, pos)
         except FormatError:
             raise FormatError(f"Error while reading {name}") from None
+        if _SHORT_MAX < number <= _INT_MAX:
+            raise FormatError(f"Value for {name} was too large.")
+        # Java casts the int, negative or not, to a short
+        number = (number & _SHORT_BITS) - ((number & _SHORT_SIGN) << 1)
         if name == "frame version" and number != _FRAME_VERSION:
             raise FormatError(_unknown_frame(number))
         frame.append(number)
@@ -100,12 +106,10 @@ def _metadata_form(value: bytes) -> Json:
 
 
 def _unknown_frame(number: int) -> str:
-    if number > _SHORT_MAX:
-        return "Value for frame version was too large."
     if number == 0:
         return (
-            "Could not deserialize metadata record with frame version 0. Note that upgrades from the preview release of KRaft in"
-            " 2.8 to newer versions are not supported."
+            "Could not deserialize metadata record with frame version 0. Note that upgrades from the preview release of KRaft"
+            " in 2.8 to newer versions are not supported."
         )
     return (
         f"Could not deserialize metadata record due to unknown frame version {number}"

@@ -46,7 +46,10 @@ def start_position(fs: FileSystem, target: Target, offset: int) -> int:
         return 0
     entry_offset, position = int(rows["offset"][slot]), int(rows["position"][slot])
     reader = BatchReader(fs, target.path)
-    batch = reader.batch_at(position, reader.size) if position <= reader.size else None
+    try:
+        batch = reader.batch_at(position, reader.size)
+    except CorruptLogError:
+        return 0
     return position if batch is not None and batch.last_offset == entry_offset else 0
 
 

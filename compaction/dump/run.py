@@ -134,7 +134,7 @@ class Dump:
             raise UsageError("the name of a metadata snapshot is OFFSET-EPOCH.checkpoint", path=target.path, hint=_RENAME)
         if self._request.looks_up and target.kind is not Kind.LOG:
             raise UsageError(
-                f"--offsets and --timestamp look into logs, and this is a {target.kind.value}",
+                f"--offsets and --timestamp look into logs, and this is no log but: {target.kind.value}",
                 path=target.path, hint="give a .log file or a partition's directory",
             )  # fmt: skip
 

@@ -29,10 +29,10 @@ CONSUMER_PROTOCOL = """
 #: records of ``__transaction_state``
 TRANSACTION_RECORDS = """
 0 key 0 -: transactionalId string
-0 value 0-1 1: producerId int64, previousProducerId int64 #0@1+ =-1, nextProducerId int64 #1@1+ =-1, producerEpoch int16,
-    nextProducerEpoch int16 #3@1+ =-1, transactionTimeoutMs int32, transactionStatus int8, transactionPartitions [{topic
+0 value 0-1 1: producerId int64, previousProducerId int64 1+ #0 =-1, nextProducerId int64 1+ #1 =-1, producerEpoch int16,
+    nextProducerEpoch int16 1+ #3 =-1, transactionTimeoutMs int32, transactionStatus int8, transactionPartitions [{topic
     string, partitionIds [int32]}]?, transactionLastUpdateTimestampMs int64, transactionStartTimestampMs int64,
-    clientTransactionVersion int16 #2@1+
+    clientTransactionVersion int16 1+ #2
 """
 
 #: records of ``__consumer_offsets``
@@ -54,15 +54,15 @@ GROUP_RECORDS = """
 5 key 0 -: groupId string, memberId string
 5 value 0 0: instanceId string?, rackId string?, clientId string, clientHost string, subscribedTopicNames [string],
     subscribedTopicRegex string?, rebalanceTimeoutMs int32 =-1, serverAssignor string?, classicMemberMetadata
-    {sessionTimeoutMs int32, supportedProtocols [{name string, metadata bytes}]}? #0 =null
+    {sessionTimeoutMs int32, supportedProtocols [{name string, metadata bytes}]}? #0
 6 key 0 -: groupId string
 6 value 0 0: assignmentEpoch int32, assignmentTimestamp int64 #0
 7 key 0 -: groupId string, memberId string
 7 value 0 0: topicPartitions [{topicId uuid, partitions [int32]}]
 8 key 0 -: groupId string, memberId string
 8 value 0 0: memberEpoch int32, previousMemberEpoch int32, state int8, assignedPartitions [{topicId uuid, partitions
-    [int32], assignmentEpochs [int32]? #0 =null}], partitionsPendingRevocation [{topicId uuid, partitions [int32],
-    assignmentEpochs [int32]? #0 =null}]
+    [int32], assignmentEpochs [int32]? #0}], partitionsPendingRevocation [{topicId uuid, partitions [int32],
+    assignmentEpochs [int32]? #0}]
 10 key 0 -: groupId string, memberId string
 10 value 0 0: rackId string?, clientId string, clientHost string, subscribedTopicNames [string]
 11 key 0 -: groupId string
@@ -81,7 +81,7 @@ GROUP_RECORDS = """
 16 value 0 0: topics [string], version int64, timestamp int64
 17 key 0 -: groupId string
 17 value 0 0: epoch int32, metadataHash int64, validatedTopologyEpoch int32 #0 =-1, lastAssignmentConfigs [{key string,
-    value string}]? #1 =null
+    value string}]? #1
 19 key 0 -: groupId string, memberId string
 19 value 0 0: instanceId string?, rackId string?, clientId string, clientHost string, rebalanceTimeoutMs int32 =-1,
     topologyEpoch int32, processId string, userEndpoint {host string, port uint16}? =null, clientTags [{key string, value
@@ -93,11 +93,11 @@ GROUP_RECORDS = """
     [int32]}], warmupTasks [{subtopologyId string, partitions [int32]}]
 22 key 0 -: groupId string, memberId string
 22 value 0 0: memberEpoch int32, previousMemberEpoch int32, state int8, activeTasks [{subtopologyId string, partitions
-    [int32], assignmentEpochs [int32]? #0 =null}], standbyTasks [{subtopologyId string, partitions [int32], assignmentEpochs
-    [int32]? #0 =null}], warmupTasks [{subtopologyId string, partitions [int32], assignmentEpochs [int32]? #0 =null}],
-    activeTasksPendingRevocation [{subtopologyId string, partitions [int32], assignmentEpochs [int32]? #0 =null}],
-    standbyTasksPendingRevocation [{subtopologyId string, partitions [int32], assignmentEpochs [int32]? #0 =null}],
-    warmupTasksPendingRevocation [{subtopologyId string, partitions [int32], assignmentEpochs [int32]? #0 =null}]
+    [int32], assignmentEpochs [int32]? #0}], standbyTasks [{subtopologyId string, partitions [int32], assignmentEpochs
+    [int32]? #0}], warmupTasks [{subtopologyId string, partitions [int32], assignmentEpochs [int32]? #0}],
+    activeTasksPendingRevocation [{subtopologyId string, partitions [int32], assignmentEpochs [int32]? #0}],
+    standbyTasksPendingRevocation [{subtopologyId string, partitions [int32], assignmentEpochs [int32]? #0}],
+    warmupTasksPendingRevocation [{subtopologyId string, partitions [int32], assignmentEpochs [int32]? #0}]
 23 key 0 -: groupId string
 23 value 0 0: epoch int32, subtopologies [{subtopologyId string, sourceTopics [string], sourceTopicRegex [string],
     stateChangelogTopics [{name string, partitions int32, replicationFactor int16, topicConfigs [{key string, value

@@ -2,9 +2,9 @@
 
 Mirrors the code that Kafka 4.3.0 generates from its message definitions: numbers are big-endian; strings, bytes and arrays have
 their length in front (16 bits for strings, 32 for the others), or in flexible versions an unsigned varint of length + 1 (0:
-null); a structure that may be null has a byte in front (-1: null); flexible structures end in tagged fields. In JSON, fields
-stand in the order of their definition, a tagged field with its default value is left out, bytes are base64, ids Kafka's text
-form.
+null); a structure that may be null has a byte in front (-1: null), a tagged one a varint (0: null); flexible structures end in
+tagged fields. In JSON, fields stand in the order of their definition, a tagged field with its default value is left out, bytes
+are base64, ids Kafka's text form.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ from __future__ import annotations
 import base64
 import re
 import struct
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from compaction.formats.checkpoints import topic_id_text
 from compaction.formats.errors import FormatError
+from compaction.formats.java_text import Json, java_text
 from compaction.formats.varint import decode_unsigned
 
-Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
-Values = dict[str, "Json | bytes"]
+Values = dict[str, Any]
+Value = Json | bytes
 
 _INFINITE = 1 << 15
 _NUMBERS = {
@@ -31,10 +32,6 @@ _NUMBERS = {
 _UUID_BYTES = 16
 _LONGEST_STRING = 0x7FFF
 _TOKEN = re.compile(r"[\[\]{},?]|[^\s\[\]{},?]+")
-_SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
-_ESCAPES = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
-_ESCAPED = re.compile(r'["\\\x00-\x1f]')
-_PLAIN_DOUBLE = (1e-3, 1e7)
 
 
 class MessageError(FormatError):
@@ -82,7 +79,7 @@ class Field(NamedTuple):
         """Whether it is among the tagged fields of a version."""
         return self.tag is not None and self.tagged.has(version)
 
-    def default_value(self) -> Json | bytes:
+    def default_value(self) -> Value:
         """The value that it has where it is not sent."""
         if self.default == "null":
             return None
@@ -90,7 +87,9 @@ class Field(NamedTuple):
             return self.default == "true" if self.kind == "bool" else int(self.default or 0)
         if self.kind == "uuid":
             return topic_id_text(bytes(_UUID_BYTES))
-        empty: dict[str, Json | bytes] = {"string": "", "bytes": b"", "[": [], "{": {}}
+        if self.kind == "{":
+            return {part.name: part.default_value() for part in self.parts}
+        empty: dict[str, Value] = {"string": "", "bytes": b"", "[": []}
         return empty[self.kind]
 
 
@@ -199,7 +198,7 @@ class _Reader:
                     self._array(size)
         return values
 
-    def _value(self, field: Field) -> Json | bytes:
+    def _value(self, field: Field) -> Value:
         number = _NUMBERS.get(field.kind)
         if number is not None:
             value: bool | int | float = number.unpack(self._take(number.size))[0]
@@ -207,9 +206,10 @@ class _Reader:
         if field.kind == "uuid":
             return topic_id_text(self._take(_UUID_BYTES))
         if field.kind == "{":
-            if field.nullable and self._take(1)[0] > 0x7F:
+            # a tagged one has an unsigned varint in its place
+            if field.nullable and (self._unsigned() <= 0 if field.is_tagged(self._version) else self._take(1)[0] > 0x7F):
                 return None
-            return self.structure(field.parts)  # type: ignore[return-value]
+            return self.structure(field.parts)
         length = self._length(2 if field.kind == "string" else 4)
         if length < 0:
             if not field.nullable:
@@ -220,7 +220,7 @@ class _Reader:
             if length > left:
                 what = f"Tried to allocate a collection of size {length}, but there are only {left} bytes remaining."
                 raise MessageError(what, self.pos)
-            return [self._value(field.parts[0]) for _ in range(length)]  # type: ignore[misc]
+            return [self._value(field.parts[0]) for _ in range(length)]
         if field.kind == "string" and length > _LONGEST_STRING:
             raise MessageError(f"string field {field.name} had invalid length {length}", self.pos)
         raw = self._array(length)
@@ -264,54 +264,11 @@ def _json_structure(fields: tuple[Field, ...], values: Values, version: int) -> 
     return out
 
 
-def _json_value(field: Field, value: Json | bytes, version: int) -> Json:
+def _json_value(field: Field, value: Value, version: int) -> Json:
     if isinstance(value, bytes):
         return base64.b64encode(value).decode("ascii")
     if isinstance(value, list):
         return [_json_value(field.parts[0], element, version) for element in value]
     if isinstance(value, dict):
-        return _json_structure(field.parts, value, version)  # type: ignore[arg-type]
+        return _json_structure(field.parts, value, version)
     return value
-
-
-def json_text(value: Json) -> str:
-    """Compact JSON as Jackson's ``JsonNode.toString`` writes it."""
-    if isinstance(value, str):
-        return f'"{_ESCAPED.sub(_escape, value)}"'
-    if isinstance(value, dict):
-        return "{" + ",".join(f"{json_text(name)}:{json_text(each)}" for name, each in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ",".join(map(json_text, value)) + "]"
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return _double_text(value) if isinstance(value, float) else str(value)
-
-
-def _escape(match: re.Match[str]) -> str:
-    sign = match[0]
-    return _ESCAPES.get(sign, f"\\u{ord(sign):04X}")
-
-
-def _double_text(value: float) -> str:
-    """As ``Double.toString`` has it: plain between 10⁻³ and 10⁷, else with an exponent."""
-    if value != value or value in (float("inf"), float("-inf")):
-        return '"NaN"' if value != value else '"Infinity"' if value > 0 else '"-Infinity"'
-    if value == 0 or _PLAIN_DOUBLE[0] <= abs(value) < _PLAIN_DOUBLE[1]:
-        return repr(value)
-    mantissa, _, exponent = f"{value!r}".partition("e")
-    if not exponent:
-        sign, digits = ("-", mantissa[1:]) if mantissa.startswith("-") else ("", mantissa)
-        whole, _, fraction = digits.partition(".")
-        exponent = str(len(whole) - 1)
-        mantissa = f"{sign}{whole[0]}.{(whole[1:] + fraction).rstrip('0') or '0'}"
-    return f"{mantissa if '.' in mantissa else mantissa + '.0'}E{int(exponent)}"
-
-
-def java_text(raw: bytes) -> str:
-    """``new String(raw, UTF_8)``: bad bytes become U+FFFD, an encoded surrogate one of them and not three."""
-    try:
-        return raw.decode("utf-8")
-    except UnicodeDecodeError:
-        return _SURROGATE.sub(b"\xff", raw).decode("utf-8", "replace")

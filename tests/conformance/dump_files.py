@@ -188,5 +188,3 @@ def write_segments(directory: Path, segments: Iterator[tuple[int, bytes]]) -> li
         paths.append(directory / f"{base:020d}.log")
         paths[-1].write_bytes(content)
     return paths
-
-

@@ -14,7 +14,7 @@ import pytest
 
 from compaction.dump.files import Target
 from compaction.dump.lookup import find_timestamp, start_position
-from compaction.formats.messages import java_text
+from compaction.formats.java_text import java_text
 from compaction.kernels.text import TEXT_GROWTH, put_text
 from compaction.storage.filesystem import LocalFileSystem
 from tests.conformance.dump_files import T0, TEXTS, damaged_segments, records, sound_segments, write_segments
@@ -160,8 +160,8 @@ class TestMadeSegments:
 
     def test_text_is_what_java_makes_of_bytes(self, tools: Gateway) -> None:
         chance = random.Random(1)
-        leads = [0x41, 0x7F, 0x80, 0xBF, 0xC1, 0xC2, 0xDF, 0xE0, 0xE1, 0xED, 0xEF, 0xF0, 0xF1, 0xF4, 0xF5, 0x9F, 0xA0, 0x8F, 0x90]
-        cases = [bytes(chance.choices(leads, k=chance.randint(1, 9))) for _ in range(4000)] + [t for t in TEXTS if t]
+        edges = b"\x41\x7f\x80\x8f\x90\x9f\xa0\xbf\xc1\xc2\xdf\xe0\xe1\xed\xef\xf0\xf1\xf4\xf5"
+        cases = [bytes(chance.choices(edges, k=chance.randint(1, 9))) for _ in range(4000)] + [t for t in TEXTS if t]
         joined = b"".join(case + b"|" for case in cases)
         expected = tools.cls("java.lang.String")(joined, "UTF-8").encode()
         raw = np.frombuffer(joined, np.uint8)
@@ -287,7 +287,8 @@ class TestIndexes:
     def test_producer_snapshots(self, kafka: KafkaDump, sample: Path, tmp_path: Path) -> None:
         sound = next(path for path in sorted(sample.glob("payments-open-0/*.snapshot")) if path.stat().st_size > 20)
         content = sound.read_bytes()
-        for number, changed in enumerate((content, content[:-1], content[:4], b"\x00\x07" + content[2:], content[:-1] + b"\x09")):
+        harmed = (content[:-1], content[:4], b"\x00\x07" + content[2:], content[:-1] + b"\x09")
+        for number, changed in enumerate((content, *harmed)):
             path = tmp_path / f"{number:020d}.snapshot"
             path.write_bytes(changed)
             theirs, ours = kafka.run([path]), our_dump([path])
