@@ -18,10 +18,11 @@ STEP := .ci/step
 # The stamp counts only in the checkout that it was written in and while the environment's Python still starts.
 INSTALLED_FOR := $(shell $(PY) -c pass 2>/dev/null && cat $(VENV)/.installed 2>/dev/null)
 STAMP := $(VENV)/$(if $(findstring |$(CURDIR)|,|$(INSTALLED_FOR)|),.installed,.not-installed)
+AIRFLOW := build/airflow
 SUITES_STAMP := $(STAMP)-suites
 
 # suites that take long or need more than Python, Java and their registries
-MORE := crash or slow or airflow or browser or cluster or s3
+MORE := crash or slow or notebook or airflow or browser or cluster or s3
 
 SAMPLE := tests/golden/sample-logs.tar.gz
 SAMPLE_AS_OF_MS := 1798761600000
@@ -65,13 +66,21 @@ test: $(STAMP) | prerequisites ## run the tests: quick ones, Spark, and conforma
 
 test-all: test suites ## run the tests and the suites that take long or need more, and install what those need
 
-suites: $(SUITES_STAMP) | prerequisites
+suites: $(SUITES_STAMP) $(AIRFLOW)/.installed | prerequisites
 	@$(STEP) --may-be-empty "suites: $(MORE)" $(PY) -m pytest -m "$(MORE)"
 
 $(SUITES_STAMP): $(STAMP)
 	@$(STEP) "install what the suites need" $(PY) -m pip install --quiet -c constraints.txt -e '.[dev,suites]'
 	@$(STEP) "find or install a browser" .ci/browser $(PY)
 	@touch $(VENV)/.installed-suites
+
+# Airflow has an environment of its own: its Spark provider brings pyspark-client, whose files replace those of pyspark
+$(AIRFLOW)/.installed: pyproject.toml constraints.txt | $(STAMP)
+	@$(STEP) "make an environment for Airflow" sh -c '\
+	  $(PY) -m venv --clear $(AIRFLOW) && \
+	  $(AIRFLOW)/bin/python -m pip install --quiet --upgrade -c constraints.txt pip && \
+	  $(AIRFLOW)/bin/python -m pip install --quiet -c constraints.txt --group airflow'
+	@touch $@
 
 lint: $(STAMP) ## check style, types and layers
 	@status=0; \

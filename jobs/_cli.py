@@ -6,8 +6,7 @@ Exit codes: 0 done, or nothing to do; 1 at least one log failed, the others are 
 from __future__ import annotations
 
 import argparse
-import logging
-import os
+import atexit
 import re
 import sys
 import time
@@ -20,15 +19,18 @@ from compaction.config import Resolver, TomlSettings, read_properties, read_sets
 from compaction.config.sources import Setting
 from compaction.errors import CompactionError, UsageError
 from compaction.formats.properties import parse_properties
+from compaction.metrics import open_metrics
 from compaction.names import CLUSTER_METADATA_TOPIC
 from compaction.report import LogStatus, RunReport, print_report
 from compaction.storage.discover import Selector, check_log_dirs, discover
 from compaction.storage.filesystem import LocalFileSystem
 from compaction.storage.textfiles import check_writable, read_text, resolved, write_text
+from jobs import _logging
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_JSON_OPTION = f"--log-format={_logging.JSON}"
 FAILED = 1
 USAGE = 2
 INTERRUPTED = 130
@@ -132,6 +134,14 @@ def add_run_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     group = parser.add_argument_group("how to run")
     group.add_argument("--dry-run", action="store_true", help="find out and report the same figures, write nothing")
     group.add_argument("--report", metavar="FILE", default=None, help="write a report in JSON (schema_version 1)")
+    group.add_argument(
+        "--metrics", metavar="FILE", default=None,
+        help="write the figures as OpenMetrics text, for a collector that reads files",
+    )  # fmt: skip
+    group.add_argument(
+        "--log-format", choices=(_logging.TEXT, _logging.JSON), default=_logging.TEXT,
+        help="how errors, progress and steps are told on standard error (default: text)",
+    )  # fmt: skip
     group.add_argument("--verbose", action="store_true", help="log each step, and show stack traces with errors")
     return group
 
@@ -222,28 +232,33 @@ def _is_inside(path: str, other: str) -> bool:
 
 def start_session(name: str) -> SparkSession:
     """The Spark session of a job; its Python workers find this package where the driver does, installed or not."""
-    from compaction.spark.session import build_session
+    from compaction.spark.session import build_session, ship_package
 
     spark = build_session(name)
-    environment = spark.sparkContext.environment
-    root = str(Path(__file__).resolve().parent.parent)
-    environment["PYTHONPATH"] = os.pathsep.join(path for path in (root, environment.get("PYTHONPATH")) if path)
+    ship_package(spark)
+    # executors are let go of before the driver vanishes
+    atexit.register(spark.stop)
     return spark
 
 
-def finish(report: RunReport, report_file: str | None) -> int:
-    """Shows and writes a report; the exit code of the run."""
+def finish(report: RunReport, report_file: str | None, metrics_file: str | None = None) -> int:
+    """Shows and writes a report, and its metrics; the exit code of the run."""
     print_report(report, sys.stdout)
     for log in report.logs:
         if log.status is LogStatus.FAILED:
             print_error(f"{log.name}: {log.reason}")
     if report_file is not None:
         write_text(report_file, report.to_json())
+    if metrics_file is not None:
+        write_text(metrics_file, open_metrics(report))
     return report.exit_code
 
 
 def print_error(text: str) -> None:
     """One line on standard error."""
+    if _logging.is_json():
+        _logging.JOB.error(" ".join(text.split()))
+        return
     print(f"error: {' '.join(text.split())}", file=sys.stderr)
 
 
@@ -251,11 +266,13 @@ def run_command(parser: Parser, argv: Sequence[str] | None, body: Callable[[argp
     """Parses the options and runs a command's body; whatever goes wrong becomes one line and an exit code."""
     given = list(sys.argv[1:] if argv is None else argv)
     verbose = "--verbose" in given
-    logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    _logging.set_up(_log_format(given), verbose=verbose)
     try:
         arguments = parser.parse_args(given)
-        if getattr(arguments, "report", None) is not None:
-            check_writable(arguments.report)
+        for name in ("report", "metrics"):
+            file = getattr(arguments, name, None)
+            if file is not None:
+                check_writable(file)
         return body(arguments)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 0
@@ -267,6 +284,13 @@ def run_command(parser: Parser, argv: Sequence[str] | None, body: Callable[[argp
             traceback.print_exc()
         print_error(_text_of(error))
         return USAGE if isinstance(error, UsageError) else FAILED
+
+
+def _log_format(given: Sequence[str]) -> str:
+    """The format asked for, known before the options are checked: a wrong call is told in it, too."""
+    pairs = zip(given, [*given[1:], ""], strict=True)
+    json = _JSON_OPTION in given or ("--log-format", _logging.JSON) in pairs
+    return _logging.JSON if json else _logging.TEXT
 
 
 def _text_of(error: Exception) -> str:

@@ -16,7 +16,7 @@ if not __package__:
 
 from compaction.report import RunReport  # noqa: E402 - the checkout must be on the path first
 from compaction.request import CompactionRequest  # noqa: E402
-from jobs import _cli  # noqa: E402
+from jobs import _cli, _logging  # noqa: E402
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -103,8 +103,10 @@ def read_request(arguments: argparse.Namespace) -> CompactionRequest:
 def compact(session_factory: SessionFactory, request: CompactionRequest) -> RunReport:
     """Runs the cleaner; Spark is imported no sooner than that, so that a wrong call is told at once."""
     from compaction.spark import compact as cleaner
+    from compaction.spark.progress import Progress
 
-    return cleaner.compact(session_factory, request)
+    with Progress(_logging.progress_stream()) as progress:
+        return cleaner.compact(session_factory, request, progress)
 
 
 def main(argv: Sequence[str] | None = None, run: Callable[[SessionFactory, CompactionRequest], RunReport] = compact) -> int:
@@ -116,7 +118,7 @@ def main(argv: Sequence[str] | None = None, run: Callable[[SessionFactory, Compa
 
     def body(arguments: argparse.Namespace) -> int:
         request = read_request(arguments)
-        return _cli.finish(run(lambda: _cli.start_session("compact"), request), arguments.report)
+        return _cli.finish(run(lambda: _cli.start_session("compact"), request), arguments.report, arguments.metrics)
 
     return _cli.run_command(parser(), argv, body)
 

@@ -94,7 +94,7 @@ def main(argv: Sequence[str] | None = None, run: Callable[[SessionFactory, Compa
 
     def body(arguments: argparse.Namespace) -> int:
         request = read_request(arguments)
-        return _cli.finish(run(lambda: _cli.start_session("expire"), request), arguments.report)
+        return _cli.finish(run(lambda: _cli.start_session("expire"), request), arguments.report, arguments.metrics)
 
     return _cli.run_command(parser(), argv, body)
 

@@ -173,7 +173,8 @@ class TestPins:
 
     def test_everything_that_the_project_asks_for_is_pinned(self) -> None:
         project = PROJECT["project"]
-        asked = [*project["dependencies"], *(each for extra in project["optional-dependencies"].values() for each in extra)]
+        groups = [*project["optional-dependencies"].values(), *PROJECT["dependency-groups"].values()]
+        asked = [*project["dependencies"], *(each for group in groups for each in group)]
         names = {self.normal(re.split(r"[\[<>=;~! ]", requirement)[0]) for requirement in asked}
         assert names - {self.normal(pin.split("==")[0]) for pin in self.PINS} == set()
 

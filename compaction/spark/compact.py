@@ -24,6 +24,7 @@ from compaction.spark.look_ahead import look_ahead_with
 from compaction.spark.partition import Sizes
 from compaction.spark.passes import Passes
 from compaction.spark.pipeline import SparkPasses
+from compaction.spark.progress import Progress
 from compaction.spark.round import Cleaned, Round, RoundOptions
 from compaction.storage.destination import Destination, Planned, destination
 from compaction.storage.discover import LogLocation
@@ -40,15 +41,19 @@ class Workers(NamedTuple):
     cores: int
 
 
-def compact(session_factory: Callable[[], SparkSession], request: CompactionRequest) -> RunReport:
+def compact(
+    session_factory: Callable[[], SparkSession], request: CompactionRequest, progress: Progress | None = None
+) -> RunReport:
     """Carry out ``request`` on Spark; the session is started only when there is something to clean.
+
+    :param progress: where the passes show how far they are
 
     :raises UsageError: a log directory is locked, or the selectors match nothing
     """
 
     def start() -> Workers:
         sc = session_factory().sparkContext
-        return Workers(lambda sizes: SparkPasses(sc, sizes), sc.defaultParallelism)
+        return Workers(lambda sizes: SparkPasses(sc, sizes, progress), sc.defaultParallelism)
 
     return carry_out(start, request, look_ahead=look_ahead_with(session_factory))
 

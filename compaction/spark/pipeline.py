@@ -10,6 +10,7 @@ arrays.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import accumulate
 from typing import Any
 
@@ -34,15 +35,20 @@ from compaction.passes.work import (
 )
 from compaction.spark.partition import Sizes, pack
 from compaction.spark.passes import KEYS, Rewritten, Scanned
+from compaction.spark.progress import Progress
 from compaction.spark.worker import settle
 
 
 class SparkPasses:
-    """The Spark jobs of one run: see ``compaction.spark.passes.Passes``. ``sizes`` say how much of the logs one task reads."""
+    """The Spark jobs of one run: see ``compaction.spark.passes.Passes``. ``sizes`` say how much of the logs one task reads.
 
-    def __init__(self, sc: SparkContext, sizes: Sizes) -> None:
+    ``progress`` is told the bytes that the tasks of each pass have read.
+    """
+
+    def __init__(self, sc: SparkContext, sizes: Sizes, progress: Progress | None = None) -> None:
         self._sc = sc
         self._sizes = sizes
+        self._progress = progress
 
     def deal(self, slices: Sequence[Slice]) -> list[list[Slice]]:
         """The slices of each task of a pass over ``slices``."""
@@ -50,9 +56,9 @@ class SparkPasses:
 
     def transactions(self, slices: Sequence[Slice]) -> list[SliceSummary]:
         """Headers only: the transaction summary of each slice, for logs whose aborted data must be known before pass 1."""
-        self._sc.setJobDescription(f"read batch headers of {len(slices)} slices")
         tasks = self.deal(slices)
-        return self._sc.parallelize(tasks, len(tasks)).flatMap(lambda task: map(scan_transactions, task)).collect()
+        with self._job("transactions", f"read batch headers of {len(slices)} slices", tasks):
+            return self._sc.parallelize(tasks, len(tasks)).flatMap(lambda task: map(scan_transactions, task)).collect()
 
     def scan(self, slices: Sequence[Slice], logs: Mapping[int, ScanLog], settings: ScanSettings) -> Scanned:
         """Pass 1. What it found is collected; the maps stay in the shuffle for ``rewrite``."""
@@ -72,10 +78,10 @@ class SparkPasses:
             for part in task:
                 yield from scan_slices(part, known, bounds)
 
-        self._sc.setJobDescription(f"pass 1: scan {len(slices)} slices into {shards} map shards")
         entries = self._sc.parallelize(tasks, len(tasks)).mapPartitions(scan_task)
         merged: RDD[tuple[Key, list[Any]]] = entries.reduceByKey(merge_lists, maps + 1, partition)
-        summaries = self._sc.runJob(merged, _summaries, [maps])
+        with self._job("pass 1", f"pass 1: scan {len(slices)} slices into {shards} map shards", tasks):
+            summaries = self._sc.runJob(merged, _summaries, [maps])
         return Scanned(tuple(summaries), merged)
 
     def rewrite(
@@ -118,14 +124,28 @@ class SparkPasses:
             log, piece = key
             return task_of[log, max(piece, 0)]
 
-        self._sc.setJobDescription(f"pass 2: {'measure' if dry_run else 'write'} {len(pieces)} pieces")
         marks = scanned.merged.mapPartitions(resolve).reduceByKey(merge_lists, len(tasks), partition)
-        found = marks.mapPartitionsWithIndex(rewrite_task).collect()
+        with self._job("pass 2", f"pass 2: {'measure' if dry_run else 'write'} {len(pieces)} pieces", tasks):
+            found = marks.mapPartitionsWithIndex(rewrite_task).collect()
         keys: dict[int, int] = {}
         for item in found:
             if not isinstance(item, PieceResult):
                 keys[item[0]] = keys.get(item[0], 0) + item[1]
         return Rewritten(tuple(item for item in found if isinstance(item, PieceResult)), keys)
+
+    @contextmanager
+    def _job(self, name: str, description: str, tasks: Sequence[Sequence[Slice] | Sequence[Piece]]) -> Iterator[None]:
+        """What runs in the block is called ``description`` in Spark's UI, and shown as the pass ``name``."""
+        if self._progress is None:
+            self._sc.setJobDescription(description)
+            yield
+            return
+        task_bytes = [sum(each.size_bytes for each in task) for task in tasks]
+        self._progress.start(name, sum(task_bytes))
+        with self._progress.watch_job(self._sc, name, task_bytes):
+            self._sc.setJobDescription(description)
+            yield
+        self._progress.done(name)
 
     def join(self, groups: Sequence[tuple[GroupOutput, RewriteLog, list[tuple[int, str]]]]) -> list[PieceResult]:
         """Join the parts of groups that several tasks wrote."""

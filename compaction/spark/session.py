@@ -92,10 +92,14 @@ def ship_package(session: SparkSession) -> None:
         known = sc.environment.get("PYTHONPATH")
         sc.environment["PYTHONPATH"] = os.pathsep.join(path for path in (str(_ROOT), known) if path)
         return
+    if _ROOT.is_file():
+        # the driver runs the zip that --py-files gave to everyone
+        return
     # executors fetch it from the driver whenever they start, so it stays until the driver ends
     scratch = tempfile.mkdtemp(prefix="kafka-log-compaction-")
     atexit.register(shutil.rmtree, scratch, ignore_errors=True)
-    package = str(Path(scratch) / "kafka-log-compaction.zip")
+    # a name of its own: files named by --py-files are there already, and what is added last goes before them
+    package = str(Path(scratch) / "kafka-log-compaction-driver.zip")
     write_package(package)
     sc.addPyFile(package)
 

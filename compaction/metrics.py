@@ -1,0 +1,102 @@
+"""A run's figures as OpenMetrics text, for a collector that reads files (Prometheus: the textfile collector of node_exporter).
+
+Everything is a gauge: a file speaks of the last run alone. Labels are ``topic``, ``partition`` and ``log_dir``; no key or
+value of a record ever gets in.
+
+| metric | meaning |
+| --- | --- |
+| ``kafka_log_compaction_run_info`` | 1, with ``run_id``, ``status`` and ``dry_run`` |
+| ``kafka_log_compaction_run_seconds`` | how long the run took |
+| ``kafka_log_compaction_as_of_timestamp_seconds`` | the run's present |
+| ``kafka_log_compaction_logs`` | logs by ``status`` |
+| ``kafka_log_compaction_log_failed`` | a log: 1 when it failed |
+| ``kafka_log_compaction_log_bytes``, ``…_records``, ``…_segments`` | a cleaned log, ``state`` ``before`` and ``after`` |
+| ``kafka_log_compaction_log_removed_records`` | a cleaned log, by ``reason`` |
+| ``kafka_log_compaction_log_expired_bytes``, ``…_expired_segments`` | what the delete policy took of a cleaned log |
+| ``kafka_log_compaction_log_keys`` | distinct keys of a cleaned log's dirty section |
+| ``kafka_log_compaction_log_end_offset`` | up to where a log is cleaned, exclusive |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from compaction.report import LogReport, LogStatus, RunReport
+
+_PREFIX = "kafka_log_compaction_"
+
+
+class _Metric(NamedTuple):
+    """A family of samples; ``unit`` is the last part of its name, or empty."""
+
+    name: str
+    help: str
+    unit: str
+    samples: Iterable[tuple[Mapping[str, str], int | float]]
+
+
+def open_metrics(report: RunReport) -> str:
+    """The document, ending in its end mark."""
+    lines = [f"# TYPE {_PREFIX}run info", f"# HELP {_PREFIX}run The last run."]
+    run = {"run_id": report.run_id, "status": report.status.value, "dry_run": str(report.dry_run).lower()}
+    lines.append(_sample("run_info", run, 1))
+    for metric in (*_of_run(report), *_of_logs(report)):
+        lines.append(f"# TYPE {_PREFIX}{metric.name} gauge")
+        if metric.unit:
+            lines.append(f"# UNIT {_PREFIX}{metric.name} {metric.unit}")
+        lines.append(f"# HELP {_PREFIX}{metric.name} {metric.help}")
+        lines += [_sample(metric.name, labels, value) for labels, value in metric.samples]
+    return "\n".join([*lines, "# EOF"]) + "\n"
+
+
+def _of_run(report: RunReport) -> Iterator[_Metric]:
+    yield _Metric("run_seconds", "Time the run took.", "seconds", [({}, round(report.seconds, 3))])
+    yield _Metric("as_of_timestamp_seconds", "The run's present.", "seconds", [({}, report.as_of_ms / 1000)])
+    counts = [({"status": status.value}, sum(log.status is status for log in report.logs)) for status in LogStatus]
+    yield _Metric("logs", "Logs by what became of them.", "", counts)
+
+
+def _of_logs(report: RunReport) -> Iterator[_Metric]:
+    cleaned = [log for log in report.logs if log.status is LogStatus.CLEANED]
+    failed = [(_labels(log), int(log.status is LogStatus.FAILED)) for log in report.logs]
+    yield _Metric("log_failed", "Whether a log failed.", "", failed)
+    for what, unit in (("bytes", "bytes"), ("records", ""), ("segments", "")):
+        states = [
+            (_labels(log) | {"state": state}, int(getattr(log, f"{what}_{state}")))
+            for log in cleaned
+            for state in ("before", "after")
+        ]
+        yield _Metric(f"log_{what}", f"A cleaned log's {what}, of the cleaned range.", unit, states)
+    removed = [(_labels(log) | {"reason": reason}, count) for log in cleaned for reason, count in _removed(log).items()]
+    yield _Metric("log_removed_records", "Records that went, by reason.", "", removed)
+    expired = [(_labels(log), log.expired_bytes) for log in cleaned]
+    yield _Metric("log_expired_bytes", "Bytes of segments that the delete policy took.", "bytes", expired)
+    segments = [(_labels(log), log.expired_segments) for log in cleaned]
+    yield _Metric("log_expired_segments", "Segments that the delete policy took.", "", segments)
+    yield _Metric("log_keys", "Distinct keys of the dirty section.", "", [(_labels(log), log.keys) for log in cleaned])
+    ends = [(_labels(log), log.end_offset) for log in cleaned if log.end_offset is not None]
+    yield _Metric("log_end_offset", "Offset up to which a log is cleaned, exclusive.", "", ends)
+
+
+def _removed(log: LogReport) -> dict[str, int]:
+    return {
+        "superseded": log.superseded_records,
+        "tombstone": log.tombstones_removed,
+        "keyless": log.invalid_records,
+        "aborted": log.aborted_records,
+        "marker": log.markers_removed,
+    }
+
+
+def _labels(log: LogReport) -> dict[str, str]:
+    return {"topic": log.topic, "partition": str(log.partition), "log_dir": log.log_dir}
+
+
+def _sample(name: str, labels: Mapping[str, str], value: int | float) -> str:
+    inner = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels.items())
+    return f"{_PREFIX}{name}{'{' + inner + '}' if inner else ''} {value}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')

@@ -1,0 +1,71 @@
+"""A run's metrics, read back by Prometheus's own parser of OpenMetrics."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+from compaction.metrics import open_metrics
+from compaction.report import LogReport, LogStatus, RunReport
+
+CLEANED = LogReport(
+    "orders", 3, "/var/lib/kafka", LogStatus.CLEANED, "ratio", 10, 500,
+    bytes_before=9000, bytes_after=1000, records_before=490, records_after=90, segments_before=4, segments_after=1,
+    tombstones_removed=7, invalid_records=2, aborted_records=5, markers_removed=1, keys=97,
+    expired_segments=2, expired_bytes=300,
+)  # fmt: skip
+FAILED = LogReport("prices", 0, "/var/lib/kafka", LogStatus.FAILED, "prices-0/0.log at byte 5: batch fails its CRC")
+SKIPPED = LogReport("ledger", 0, "/var/lib/kafka", LogStatus.SKIPPED, "lag")
+RUN = RunReport("abc", 1_760_000_000_500, True, (CLEANED, FAILED, SKIPPED), 12.3456)
+WHERE = {"topic": "orders", "partition": "3", "log_dir": "/var/lib/kafka"}
+
+
+def samples(report: RunReport) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    """Every sample by name and labels; the parser refuses what is not OpenMetrics, and so does this what is there twice."""
+    found = [sample for family in text_string_to_metric_families(open_metrics(report)) for sample in family.samples]
+    by_name = {(each.name.removeprefix("kafka_log_compaction_"), frozenset(each.labels.items())): each.value for each in found}
+    assert len(by_name) == len(found)
+    return by_name
+
+
+def labels(**more: str) -> frozenset[tuple[str, str]]:
+    return frozenset({**WHERE, **more}.items())
+
+
+def test_the_run_is_told() -> None:
+    found = samples(RUN)
+    assert found["run_info", frozenset({("run_id", "abc"), ("status", "failed"), ("dry_run", "true")})] == 1
+    assert found["run_seconds", frozenset()] == 12.346
+    assert found["as_of_timestamp_seconds", frozenset()] == 1_760_000_000.5
+    assert {dict(key)["status"]: value for (name, key), value in found.items() if name == "logs"} == {
+        "cleaned": 1, "failed": 1, "skipped": 1,
+    }  # fmt: skip
+
+
+def test_a_cleaned_logs_figures_are_those_of_the_report() -> None:
+    found = samples(RUN)
+    assert found["log_bytes", labels(state="before")] == 9000
+    assert found["log_bytes", labels(state="after")] == 1000
+    assert found["log_records", labels(state="after")] == 90
+    assert found["log_segments", labels(state="before")] == 4
+    removed = {dict(key)["reason"]: value for (name, key), value in found.items() if name == "log_removed_records"}
+    assert removed == {"superseded": 385, "tombstone": 7, "keyless": 2, "aborted": 5, "marker": 1}
+    assert sum(removed.values()) == CLEANED.records_before - CLEANED.records_after
+    assert (found["log_expired_bytes", labels()], found["log_expired_segments", labels()]) == (300, 2)
+    assert (found["log_keys", labels()], found["log_end_offset", labels()]) == (97, 500)
+
+
+def test_a_failed_log_is_seen_and_others_are_seen_not_to_have_failed() -> None:
+    failed = {dict(key)["topic"]: value for (name, key), value in samples(RUN).items() if name == "log_failed"}
+    assert failed == {"orders": 0, "prices": 1, "ledger": 0}
+
+
+def test_odd_directory_names_are_escaped() -> None:
+    odd = 'a "b"\\c\nd'
+    found = samples(replace(RUN, logs=(replace(CLEANED, log_dir=odd),)))
+    assert found["log_keys", labels(log_dir=odd)] == 97
+
+
+def test_a_run_without_logs_is_a_document_too() -> None:
+    assert samples(replace(RUN, logs=()))["logs", frozenset({("status", "cleaned")})] == 0
