@@ -1,0 +1,118 @@
+"""The DAG in a real Airflow, in an environment of its own: parsed and run against the sample by the project's spark-submit."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compaction.kernels.batches import HEADER_SIZE
+from tests.golden import unpack_sample
+
+pytestmark = pytest.mark.airflow
+
+ROOT = Path(__file__).resolve().parents[2]
+SLOT = "2025-12-31T02:10:00+00:00"
+
+
+@pytest.fixture(scope="module")
+def airflow(tmp_path_factory: pytest.TempPathFactory, missing: Callable[[str], None]) -> dict[str, str]:
+    """The environment variables of an Airflow with a database of its own, the pool and the connection that the DAG asks for."""
+    home = Path(os.environ.get("AIRFLOW_ENVIRONMENT", ROOT / "build/airflow"))
+    if not (home / "bin/airflow").exists():
+        missing(f"an environment with Airflow in {home} (`make suites` makes it)")
+    scratch = tmp_path_factory.mktemp("airflow")
+    folder = scratch / "dags"
+    shutil.copytree(ROOT / "conf/airflow", folder, ignore=shutil.ignore_patterns("__pycache__"))
+    environment = {
+        # the operator's spark-submit is the project's, Airflow's own Python has only pyspark-client
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "HOME": str(scratch),
+        "AIRFLOW_HOME": str(scratch),
+        "AIRFLOW__CORE__DAGS_FOLDER": str(folder),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[2]"}),
+        "XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache")),
+        "PYTHON_AIRFLOW": str(home / "bin/python"),
+        **{name: os.environ[name] for name in ("JAVA_HOME", "LANG") if name in os.environ},
+    }
+    for command in (["db", "migrate"], ["pools", "set", "kafka_log_dirs", "1", "one run a directory"]):
+        called = [str(home / "bin/airflow"), *command]
+        done = subprocess.run(called, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[-3000:]
+    return environment
+
+
+def run_dag(airflow: dict[str, str], place: Path, log_dir: Path) -> tuple[dict[str, Any], str]:
+    """Runs the DAG for one slot; what became of it, and all it said."""
+    told = place / "told.json"
+    settings = {
+        "application": str(ROOT / "jobs/compact.py"),
+        "log_dir": str(log_dir),
+        "min_ratio": 0,
+        "report_dir": str(place / "reports"),
+    }
+    script = str(Path(__file__).with_name("run_dag.py"))
+    done = subprocess.run(
+        [airflow["PYTHON_AIRFLOW"], script, airflow["AIRFLOW__CORE__DAGS_FOLDER"], SLOT, json.dumps(settings), str(told)],
+        env=airflow, cwd=place, capture_output=True, text=True, check=False, timeout=600,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    found: dict[str, Any] = json.loads(told.read_text())
+    return found, done.stdout + done.stderr
+
+
+def test_a_slot_is_compacted_as_of_its_end_and_its_report_read(airflow: dict[str, str], tmp_path: Path) -> None:
+    log_dir = unpack_sample(tmp_path)
+    found, said = run_dag(airflow, tmp_path, log_dir)
+    assert (found["dags"], found["max_active_runs"], found["catchup"]) == (["kafka_log_compaction"], 1, False)
+    assert found["pools"]["compact"] == "kafka_log_dirs"
+    assert found["retries"]["compact"] == 2
+    assert found["downstream"] == {"compact": ["check_report"], "check_report": []}
+    assert found["tasks"] == {"compact": "success", "check_report": "success"}, said
+    assert found["run"] == "success"
+    end_ms = int(datetime.fromisoformat(found["end"]).timestamp()) * 1000
+    (report,) = (tmp_path / "reports").iterdir()
+    assert report.name == f"compact-{end_ms}.json"
+    document = json.loads(report.read_text())
+    assert document["as_of_ms"] == end_ms
+    assert document["totals"]["cleaned"] > 3
+    assert not list(log_dir.glob("*/*.clean*"))
+
+
+def test_a_slot_that_runs_again_finds_nothing_left_to_do(airflow: dict[str, str], tmp_path: Path) -> None:
+    log_dir = unpack_sample(tmp_path)
+    run_dag(airflow, tmp_path, log_dir)
+    before = {path: path.read_bytes() for path in log_dir.rglob("*.log")}
+    found, said = run_dag(airflow, tmp_path, log_dir)
+    assert found["run"] == "success", said
+    assert {path: path.read_bytes() for path in log_dir.rglob("*.log")} == before
+
+
+def test_a_log_that_failed_fails_the_run_and_is_named(airflow: dict[str, str], tmp_path: Path) -> None:
+    log_dir = unpack_sample(tmp_path)
+    segment = sorted((log_dir / "orders-1").glob("*.log"))[2]
+    data = bytearray(segment.read_bytes())
+    data[HEADER_SIZE + 5] ^= 0xFF
+    segment.write_bytes(data)
+    found, said = run_dag(airflow, tmp_path, log_dir)
+    assert found["run"] == "failed"
+    assert found["tasks"]["check_report"] == "failed"
+    assert "1 logs failed: orders-1: " in said
+    (report,) = (tmp_path / "reports").iterdir()
+    totals = json.loads(report.read_text())["totals"]
+    assert (totals["failed"], totals["cleaned"] > 3) == (1, True)
+
+
+def test_a_job_that_could_not_run_fails_the_run(airflow: dict[str, str], tmp_path: Path) -> None:
+    found, said = run_dag(airflow, tmp_path, tmp_path / "no-such-directory")
+    assert found["run"] == "failed"
+    assert "the job wrote no report" in said

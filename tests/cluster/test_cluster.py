@@ -1,0 +1,154 @@
+"""Jobs on clusters of separate processes whose executors have nothing installed: the same bytes as on one machine.
+
+The settings are the ones that ``conf/spark-defaults.conf`` gives for clusters.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.conftest import ROOT, Standalone, bare_environment
+from tests.golden import unpack_sample
+
+pytestmark = pytest.mark.cluster
+
+AS_OF_MS = 1_767_225_600_000
+#: tells where a worker finds this package and a library
+PROBE = """
+import sys
+from jobs._cli import start_session
+session = start_session("probe")
+def where(_):
+    import compaction, numba, os, sys
+    from compaction.kernels import batches
+    return [(compaction.__file__, numba.__file__, sys.executable, os.environ.get("PYTHONPATH", ""))]
+sc = session.sparkContext
+for each in sc.parallelize(range(4), 4).flatMap(where).collect():
+    print("|".join(each))
+"""
+
+
+def settings_for_clusters(packed: Path) -> dict[str, str]:
+    """The commented lines of the settings file, with the files that were packed for this test."""
+    text = (ROOT / "conf/spark-defaults.conf").read_text()
+    settings = dict(re.findall(r"^# (spark\.[\w.]+)\s+(\S+)$", text, re.MULTILINE))
+    assert {"spark.master", "spark.archives", "spark.pyspark.python", "spark.submit.pyFiles"} <= set(settings)
+    own = {"spark.executor.memory": "1g", "spark.executor.cores": "1", "spark.pyspark.driver.python": sys.executable}
+    return {name: value.replace("build/cluster", str(packed)) for name, value in settings.items()} | own
+
+
+def submit(home: Path, script: Path, settings: dict[str, str], *options: str) -> subprocess.CompletedProcess[str]:
+    """Runs an application by spark-submit with these settings only, the project on the driver's path."""
+    properties = home / "spark.conf"
+    properties.write_text("".join(f"{name} {value}\n" for name, value in settings.items()))
+    environment = bare_environment(home) | {"PYTHONPATH": str(ROOT)}
+    command = [f"{environment['SPARK_HOME']}/bin/spark-submit", "--properties-file", str(properties), str(script), *options]
+    return subprocess.run(command, cwd=home, env=environment, capture_output=True, text=True, check=False, timeout=600)
+
+
+def content(log_dir: Path) -> dict[str, tuple[bytes, int]]:
+    """Every file's bytes, and the modification time of segments."""
+    files = (path for path in sorted(log_dir.rglob("*")) if path.is_file())
+    return {
+        str(path.relative_to(log_dir)): (path.read_bytes(), path.stat().st_mtime_ns if path.suffix == ".log" else 0)
+        for path in files
+        if path.name != ".lock"
+    }
+
+
+@pytest.fixture(scope="module")
+def on_one_machine(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[bytes, int]]:
+    """The sample, compacted in local mode."""
+    home = tmp_path_factory.mktemp("local")
+    log_dir = unpack_sample(home)
+    before = content(log_dir)
+    local = {"spark.master": "local[2]", "spark.pyspark.python": sys.executable}
+    done = submit(home, ROOT / "jobs/compact.py", local, *options_for(log_dir))
+    assert done.returncode == 0, done.stderr
+    after = content(log_dir)
+    assert log_bytes(after) < log_bytes(before) / 2
+    return after
+
+
+def log_bytes(found: dict[str, tuple[bytes, int]]) -> int:
+    return sum(len(data) for name, (data, _) in found.items() if name.endswith(".log") and name.startswith("orders"))
+
+
+def options_for(log_dir: Path) -> tuple[str, ...]:
+    ratio = ("--set", "min.cleanable.dirty.ratio=0", "--include-active")
+    return ("--log-dir", str(log_dir), "--as-of-ms", str(AS_OF_MS), *ratio, "--report", str(log_dir.parent / "report.json"))
+
+
+def check_compaction(home: Path, settings: dict[str, str], expected: dict[str, tuple[bytes, int]]) -> None:
+    log_dir = unpack_sample(home)
+    done = submit(home, ROOT / "jobs/compact.py", settings, *options_for(log_dir))
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    assert json.loads((home / "report.json").read_text())["totals"]["cleaned"] > 5
+    assert content(log_dir) == expected
+
+
+def test_workers_run_what_was_shipped_and_nothing_else(
+    packed: Path, standalone: Callable[[int], Standalone], tmp_path: Path
+) -> None:
+    settings = settings_for_clusters(packed) | {"spark.master": standalone(2).url}
+    probe = tmp_path / "probe.py"
+    probe.write_text(PROBE)
+    done = submit(tmp_path, probe, settings)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    found = [line.split("|") for line in done.stdout.splitlines() if "|" in line]
+    assert len(found) == 4
+    for package, library, python, path in found:
+        assert re.search(r"^(\./|.*/cluster/work-\d+/.*/)kafka-log-compaction(-driver)?\.zip/compaction/__init__\.py$", package)
+        assert re.search(r"/cluster/work-\d+/.*/environment/lib/.*/numba/__init__\.py$", library)
+        assert python.endswith("/environment/bin/python")
+        assert str(ROOT) not in path.split(os.pathsep)
+
+
+def test_a_standalone_cluster_of_two_workers_leaves_the_same_bytes(
+    packed: Path, standalone: Callable[[int], Standalone], tmp_path: Path, on_one_machine: dict[str, tuple[bytes, int]]
+) -> None:
+    check_compaction(tmp_path, settings_for_clusters(packed) | {"spark.master": standalone(2).url}, on_one_machine)
+
+
+def test_a_local_cluster_without_py_files_leaves_the_same_bytes(
+    packed: Path, tmp_path: Path, on_one_machine: dict[str, tuple[bytes, int]]
+) -> None:
+    settings = settings_for_clusters(packed) | {"spark.master": "local-cluster[2,1,1024]"}
+    del settings["spark.submit.pyFiles"]
+    check_compaction(tmp_path, settings, on_one_machine)
+
+
+def test_workers_may_come_and_go(
+    packed: Path, standalone: Callable[[int], Standalone], tmp_path: Path, on_one_machine: dict[str, tuple[bytes, int]]
+) -> None:
+    cluster = standalone(1)
+    first_work = tmp_path / "cluster/work-1"
+    events: list[str] = []
+
+    def replace_the_worker_once_it_works() -> None:
+        deadline = time.monotonic() + 300
+        while not list(first_work.glob("app-*/*/stderr")) and time.monotonic() < deadline:
+            time.sleep(0.2)
+        first = cluster._processes[1]
+        cluster.add_worker()
+        events.append("second worker")
+        first.kill()
+        events.append("first worker gone")
+
+    replacing = threading.Thread(target=replace_the_worker_once_it_works)
+    replacing.start()
+    try:
+        check_compaction(tmp_path, settings_for_clusters(packed) | {"spark.master": cluster.url}, on_one_machine)
+    finally:
+        replacing.join()
+    assert events == ["second worker", "first worker gone"]
