@@ -7,8 +7,8 @@ Put this file into the DAGs folder, and give Airflow
 - on its workers' ``PATH`` the ``spark-submit`` of the environment that this project is installed in. Airflow itself belongs in
   another environment: its Spark provider brings ``pyspark-client``, whose files replace those of ``pyspark``.
 
-Every slot may be run again, by a retry or by hand: the present of a run is the end of its data interval and not the clock, so the
-same input gives the same bytes, and a run first finishes or undoes what a stopped one left.
+Every slot may be run again, by a retry or by hand: the present of a run is the end of its data interval and not the clock, so
+the same input gives the same bytes, and a run first finishes or undoes what a stopped one left.
 """
 
 from __future__ import annotations
