@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from compaction.config import Resolver
+from compaction.config import Policy, Resolver
 from compaction.names import TopicPartition
 
 
@@ -29,3 +29,11 @@ class CompactionRequest:
     output_dir: str | None = None
     include_active: bool = False
     allow_keyless: bool = False
+
+
+@dataclass(frozen=True)
+class ComparisonRequest:
+    """One comparison of policies over the logs of ``base``, each on top of its configuration; nothing is written."""
+
+    base: CompactionRequest
+    policies: tuple[Policy, ...]

@@ -13,6 +13,10 @@ from compaction.cleaning.remedies import amount, duration, ratio_remedy
 from compaction.cleaning.verdicts import Condition
 from compaction.config.kinds import LONG_MAX
 
+#: so many segments that go are told one by one
+MOST_SEGMENTS = 10
+_FUTURE = "its newest record lies in the future"
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -34,7 +38,7 @@ def explain_compaction(plan: LogPlan, now_ms: int) -> tuple[Answer, ...]:
 
 def explain_expiry(plan: ExpiryPlan, now_ms: int) -> tuple[Answer, ...]:
     """Why segments go, and why the oldest one that stays does not."""
-    gone = tuple(Answer(str(removal), True) for removal in plan.removals)
+    gone = _gone(plan)
     if not plan.config.cleanup_delete:
         policy = f"cleanup policy {plan.config.cleanup_policy or 'none'} includes delete"
         return (*gone, Answer(f"{policy} ({plan.config.source('cleanup.policy')})", False, "set cleanup.policy=delete"))
@@ -42,6 +46,17 @@ def explain_expiry(plan: ExpiryPlan, now_ms: int) -> tuple[Answer, ...]:
     if len(plan.after.segments) == 1 and oldest.size_bytes == 0:
         return (*gone, Answer(f"segment {oldest.base_offset} is empty and active, it stays", None))
     return (*gone, _size(plan, oldest), _time(plan, oldest, now_ms), *_held(plan, oldest))
+
+
+def _gone(plan: ExpiryPlan) -> tuple[Answer, ...]:
+    """The segments that go; of many, the oldest and a line that sums up the others."""
+    shown = tuple(Answer(str(removal), True) for removal in plan.removals[:MOST_SEGMENTS])
+    others = plan.removals[MOST_SEGMENTS:]
+    if not others:
+        return shown
+    size = amount(sum(removal.segment.size_bytes for removal in others))
+    causes = sorted({removal.cause.value for removal in others})
+    return (*shown, Answer(f"{len(others)} more segments ({size}) go by {' and '.join(causes)}", True))
 
 
 def _condition(plan: LogPlan, asked: Condition, now_ms: int) -> Answer:
@@ -108,13 +123,14 @@ def _size(plan: ExpiryPlan, oldest: Segment) -> Answer:
 def _time(plan: ExpiryPlan, oldest: Segment, now_ms: int) -> Answer:
     bound, source = plan.config.retention_ms, plan.config.source("retention.ms")
     age_ms = now_ms - oldest.largest_timestamp_ms
-    lower = f"with retention.ms={age_ms - 1}" if age_ms > 0 else "its newest record lies in the future"
+    lower = f"with retention.ms={age_ms - 1}"
     if bound < 0:
-        return Answer(f"age has a limit (retention.ms is {bound}, {source})", False, lower)
+        return Answer(f"age has a limit (retention.ms is {bound}, {source})", False, lower if age_ms > 0 else _FUTURE)
     text = f"age of segment {oldest.base_offset} {age_ms} ms > {bound} (retention.ms, {source})"
     if age_ms > bound:
         return Answer(text, True)
-    return Answer(text, False, f"goes in {duration(bound - age_ms + 1)}, or {lower}")
+    wait = f"goes in {duration(bound - age_ms + 1)}"
+    return Answer(text, False, f"{wait}, or {lower}" if age_ms > 0 else f"{wait}: {_FUTURE}")
 
 
 def _held(plan: ExpiryPlan, oldest: Segment) -> Iterator[Answer]:

@@ -19,7 +19,7 @@ from compaction.config import TopicConfig
 
 @dataclass(frozen=True)
 class PolicyPlan:
-    """``expiry`` is ``None`` where the policy is not both; ``compaction`` is planned on ``expiry.after`` where there is one."""
+    """``expiry`` is ``None`` where nothing is deleted; ``compaction`` is planned on ``expiry.after`` where there is one."""
 
     compaction: LogPlan
     expiry: ExpiryPlan | None = None
@@ -29,5 +29,13 @@ def plan_policy(view: LogView, config: TopicConfig, *, now_ms: int, include_acti
     """What a compaction run does to one log; parameters as for ``plan_log``."""
     if not (config.cleanup_compact and config.cleanup_delete):
         return PolicyPlan(plan_log(view, config, now_ms=now_ms, include_active=include_active))
+    expiry = plan_expiry(view, config, now_ms=now_ms)
+    return PolicyPlan(plan_log(expiry.after, config, now_ms=now_ms, include_active=include_active), expiry)
+
+
+def plan_wholly(view: LogView, config: TopicConfig, *, now_ms: int, include_active: bool = False) -> PolicyPlan:
+    """What a log's policy comes to: a compaction run where it is to be compacted, else the delete policy alone."""
+    if config.cleanup_compact:
+        return plan_policy(view, config, now_ms=now_ms, include_active=include_active)
     expiry = plan_expiry(view, config, now_ms=now_ms)
     return PolicyPlan(plan_log(expiry.after, config, now_ms=now_ms, include_active=include_active), expiry)

@@ -146,22 +146,25 @@ class SharedPasses:
         """Nothing: no parts were written."""
         return []
 
-    def broker_rounds(self, most_keys: Mapping[int, int], keys: Mapping[int, int]) -> dict[int, int]:
-        """How often a broker would have to go over each plan's log, given how many keys its map takes and how many there are.
+    def broker_rounds(self, wanted: Iterable[tuple[int, int]], keys: Mapping[int, int]) -> dict[tuple[int, int], int]:
+        """How often a broker's cleaner would have to go over a plan's log with a map that takes so many keys.
 
-        Only logs whose keys do not surely fit are read again.
+        Only logs whose keys do not surely fit are read again, each map size once.
+
+        :param wanted: pairs of a plan and the keys its broker's map takes
+        :param keys: how many keys each plan's map has
         """
-        rounds = dict.fromkeys(most_keys, 1)
+        rounds = dict.fromkeys(wanted, 1)
         by_number = {each.number: each.part for each in self._parts.values()}
-        for most in sorted(set(most_keys.values())):
-            wanted = [
+        for most in sorted({most for log, most in rounds if keys.get(log, 0) >= most}):
+            variants = [
                 variant
                 for variant in self._variants.values()
-                if any(most_keys.get(log) == most and keys.get(log, 0) >= most for log in variant.logs)
+                if any((log, most) in rounds and keys.get(log, 0) >= most for log in variant.logs)
             ]
-            works = [([by_number[number] for number in variant.slices], variant.scan) for variant in wanted]
-            for variant, count in zip(wanted, self._engine.rounds(works, self._settings, most), strict=True):
-                rounds.update({log: count for log in variant.logs if most_keys.get(log) == most})
+            works = [([by_number[number] for number in variant.slices], variant.scan) for variant in variants]
+            for variant, count in zip(variants, self._engine.rounds(works, self._settings, most), strict=True):
+                rounds.update({(log, most): count for log in variant.logs if (log, most) in rounds})
         return rounds
 
     def _group(self, slices: Sequence[Slice], logs: Mapping[int, ScanLog]) -> dict[int, Variant]:

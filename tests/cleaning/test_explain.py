@@ -165,3 +165,16 @@ def test_a_high_watermark_that_holds_back_deletion_is_told() -> None:
 def test_an_empty_log_is_told() -> None:
     (only,) = expiry(log(segment(0, 0), end=0), "retention.ms=1")
     assert only.text == "segment 0 is empty and active, it stays"
+
+
+def test_of_very_many_segments_the_rest_is_summed_up() -> None:
+    view = log(*(segment(at, timestamp_ms=NOW_MS - DAY_MS) for at in range(25)), segment(25, 0), end=25)
+    told = expiry(view, "retention.ms=1")
+    assert len(told) == 12
+    assert told[10].text == "15 more segments (1.5 kB) go by time"
+
+
+def test_a_record_of_the_future_is_told() -> None:
+    view = log(segment(0, timestamp_ms=NOW_MS + DAY_MS), segment(10), end=20)
+    assert expiry(view, f"retention.ms={DAY_MS}")[-1].remedy == "goes in 2 d: its newest record lies in the future"
+    assert expiry(view, "retention.ms=-1")[-1].remedy == "its newest record lies in the future"

@@ -1,0 +1,107 @@
+"""A comparison as text: a table on a terminal, plain lines anywhere else; and explanations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TextIO
+
+from rich.console import Console
+from rich.filesize import decimal
+from rich.table import Table
+from rich.text import Text
+
+from compaction.comparison.figures import ComparedLog, Comparison, Holdings, Outcome, OutcomeStatus
+
+_STYLES = {
+    OutcomeStatus.CLEANED: "green",
+    OutcomeStatus.SKIPPED: "dim",
+    OutcomeStatus.REFUSED: "yellow",
+    OutcomeStatus.FAILED: "bold red",
+}
+
+
+def print_comparison(comparison: Comparison, stream: TextIO) -> None:
+    """Shows each log under each policy, and the sums."""
+    if stream.isatty():
+        console = Console(file=stream)
+        console.print(_table(comparison))
+        for line in _summary(comparison):
+            console.print(Text(line))
+    else:
+        stream.write("\n".join([*_plain(comparison.logs), *_summary(comparison)]) + "\n")
+
+
+def print_explanations(logs: Iterable[ComparedLog], stream: TextIO) -> None:
+    """Shows every condition of every policy for each log."""
+    for log in logs:
+        stream.write(f"{log.name} in {log.log_dir}\n")
+        if log.error is not None:
+            stream.write(f"  failed: {log.error}\n")
+        for outcome in log.outcomes:
+            stream.write(f"  {outcome.policy}: {outcome.status.value}: {outcome.reason}\n")
+            stream.write("".join(f"    {line}\n" for text in outcome.why for line in text.split("\n")))
+
+
+def freed(before: Holdings, after: Holdings) -> str:
+    """How much smaller the files would be, as a share."""
+    if not before.bytes:
+        return "nothing"
+    return f"{100 * (before.bytes - after.bytes) / before.bytes:.1f} %"
+
+
+def _plain(logs: Iterable[ComparedLog]) -> list[str]:
+    lines = []
+    for log in logs:
+        lines.append(f"{log.name}: {_holdings(log.before)}, {log.keys.distinct} keys" if log.error is None else log.name)
+        if log.error is not None:
+            lines.append(f"    failed: {log.error}")
+        for outcome in log.outcomes:
+            lines.append(f"  {outcome.policy}: {outcome.status.value}{_left(log, outcome)}")
+            lines.append(f"    {outcome.reason}")
+    return lines
+
+
+def _left(log: ComparedLog, outcome: Outcome) -> str:
+    if outcome.status is OutcomeStatus.FAILED:
+        return ""
+    rounds = f", {outcome.broker_rounds} rounds of a broker" if outcome.broker_rounds > 1 else ""
+    return f", {_holdings(outcome.after)} left, {freed(log.before, outcome.after)} freed{rounds}"
+
+
+def _holdings(held: Holdings) -> str:
+    return f"{decimal(held.bytes)} in {held.segments} segments, {held.records} records, {held.tombstones} tombstones"
+
+
+def _summary(comparison: Comparison) -> list[str]:
+    lines = []
+    for totals in comparison.totals():
+        counts = ", ".join(f"{count} {status}" for status, count in totals.statuses.items() if count)
+        sizes = f"{decimal(totals.before.bytes)} -> {decimal(totals.after.bytes)}"
+        lines.append(f"{totals.policy}: {sizes}, {freed(totals.before, totals.after)} freed ({counts or 'no logs'})")
+    failed = sum(log.error is not None for log in comparison.logs)
+    tail = f", {failed} failed" if failed else ""
+    return [*lines, f"{len(comparison.logs)} logs{tail}, nothing written, in {comparison.seconds:.1f} s"]
+
+
+def _table(comparison: Comparison) -> Table:
+    table = Table("log", "policy", "status", "bytes", "records", "tombstones", "segments", "freed", "why")
+    for log in comparison.logs:
+        if log.error is not None:
+            table.add_row(Text(log.name), "", Text("failed", style="bold red"), "", "", "", "", "", Text(log.error))
+        else:
+            table.add_row(Text(log.name), "", "", *_cells(log.before), "", f"{log.keys.distinct} keys")
+        for outcome in log.outcomes:
+            table.add_row(*_row(log, outcome))
+        table.add_section()
+    return table
+
+
+def _row(log: ComparedLog, outcome: Outcome) -> tuple[Text | str, ...]:
+    after, status = outcome.after, Text(outcome.status.value, style=_STYLES[outcome.status])
+    if outcome.status is OutcomeStatus.FAILED:
+        return ("", Text(outcome.policy), status, "", "", "", "", "", Text(outcome.reason))
+    return ("", Text(outcome.policy), status, *_cells(after), freed(log.before, after), Text(outcome.reason))
+
+
+def _cells(held: Holdings) -> tuple[str, str, str, str]:
+    return decimal(held.bytes), str(held.records), str(held.tombstones), str(held.segments)

@@ -1,0 +1,239 @@
+"""Compares policies: every log is read once, whatever the number of policies, and nothing is written.
+
+Each policy is planned as the run that would carry it out. The plans that differ go through one ``Round``, whose passes share
+the reading (``compaction.spark.shared_passes``); the figures of a policy are therefore those of its run.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from pyspark.sql import SparkSession
+
+from compaction.cleaning.plan import LogPlan
+from compaction.cleaning.policy import plan_wholly
+from compaction.comparison.figures import ComparedLog, Comparison
+from compaction.config import Resolver
+from compaction.errors import CompactionError, of_log
+from compaction.passes.shared import AGE_BOUNDS_MS, Source, Tally
+from compaction.passes.work import ScanSettings, Slice
+from compaction.request import ComparisonRequest
+from compaction.spark.compact import keyless_refusal, smallest_broker
+from compaction.spark.look_ahead import look_ahead_with
+from compaction.spark.outcomes import Case, LogCases, Survey, Work, compared, explained
+from compaction.spark.partition import Sizes, sizes
+from compaction.spark.round import Cleaned, Round, RoundOptions, slices_of
+from compaction.spark.shared_engine import SparkEngine
+from compaction.spark.shared_passes import Described, Engine, SharedPasses
+from compaction.storage.discover import LogLocation
+from compaction.storage.filesystem import FileSystem, LocalFileSystem
+from compaction.storage.overlay import OverlayFileSystem
+from compaction.storage.prepare import LookAhead, ReadLog, locked, read_logs
+from compaction.storage.settings import Settings, read_settings
+
+_MAP_BYTES = 96 << 20
+
+
+class Engines(NamedTuple):
+    """Who does the work: makes the engine for work of given sizes, and how many tasks run at once."""
+
+    engine: Callable[[Sizes], Engine]
+    cores: int
+
+
+def compare(session_factory: Callable[[], SparkSession], request: ComparisonRequest) -> Comparison:
+    """Compare the policies of ``request`` on Spark.
+
+    :raises UsageError: a log directory is locked, or the selectors match nothing
+    :raises ConfigError: a policy contradicts itself or the rest of the configuration
+    """
+
+    def start() -> Engines:
+        sc = session_factory().sparkContext
+        return Engines(lambda sizes: SparkEngine(sc, sizes), sc.defaultParallelism)
+
+    return compare_with(start, request, look_ahead=look_ahead_with(session_factory))
+
+
+def compare_with(
+    start: Callable[[], Engines],
+    request: ComparisonRequest,
+    chosen: Sizes | None = None,
+    look_ahead: LookAhead | None = None,
+) -> Comparison:
+    """See ``compare``; ``chosen`` sizes of the work are those for the amount of data where not given, and change no result."""
+    started = time.monotonic()
+    with locked(request.base.log_dirs, write=False):
+        logs = _cases(request, _readings(request, look_ahead))
+        survey = _survey(start, request, logs, chosen)
+    found = tuple(compared(log, survey) for log in logs)
+    names = tuple(policy.name for policy in request.policies)
+    seconds = time.monotonic() - started
+    return Comparison(uuid.uuid4().hex, request.base.as_of_ms, names, found, AGE_BOUNDS_MS, seconds)
+
+
+def explain(request: ComparisonRequest, look_ahead: LookAhead | None = None) -> tuple[ComparedLog, ...]:
+    """What each policy would do to each log, and why; only indexes and headers are read, and there are no figures."""
+    with locked(request.base.log_dirs, write=False):
+        logs = _cases(request, _readings(request, look_ahead))
+    return tuple(map(explained, logs))
+
+
+class Reading(NamedTuple):
+    """All logs as a policy finds them."""
+
+    fs: OverlayFileSystem
+    logs: tuple[ReadLog, ...]
+
+
+def _readings(request: ComparisonRequest, look_ahead: LookAhead | None) -> list[Reading]:
+    """One for each policy; those that read alike share it, and a file system where recovery has nothing to do."""
+    made: list[Reading] = []
+    readings = []
+    for policy in request.policies:
+        base = replace(request.base, resolver=request.base.resolver.with_policy(policy.settings))
+        reading = next((again for each in made if (again := _again(each, base.resolver)) is not None), None)
+        if reading is None:
+            fs = OverlayFileSystem(LocalFileSystem())
+            reading = Reading(fs, read_logs(fs, base, look_ahead))
+            made.append(reading)
+        readings.append(reading)
+    first = readings[0].fs
+    return [each if each.fs.changed or first.changed else each._replace(fs=first) for each in readings]
+
+
+def _again(reading: Reading, resolver: Resolver) -> Reading | None:
+    """The same reading with another policy's settings, unless these change what is read."""
+    settings = read_settings(reading.fs, [log.location for log in reading.logs], resolver)
+    logs = tuple(log._replace(settings=new) for log, new in zip(reading.logs, settings, strict=True))
+    alike = all(_read_by(old.settings) == _read_by(new.settings) for old, new in zip(reading.logs, logs, strict=True))
+    return Reading(reading.fs, logs) if alike else None
+
+
+def _read_by(settings: Settings | CompactionError) -> tuple[int, int] | None:
+    """The settings that recovering and reading a log look at."""
+    if isinstance(settings, CompactionError):
+        return None
+    return settings.topic.index_interval_bytes, settings.broker.producer_id_expiration_ms
+
+
+def _cases(request: ComparisonRequest, readings: Sequence[Reading]) -> list[LogCases]:
+    """Every log under every policy."""
+    logs: dict[LogLocation, LogCases] = {}
+    for policy, reading in zip(request.policies, readings, strict=True):
+        for log in reading.logs:
+            known = logs.get(log.location, LogCases(log.location))
+            made = _case(request, policy.name, reading.fs, log)
+            if isinstance(made, str):
+                logs[log.location] = replace(known, error=known.error or made)
+            else:
+                logs[log.location] = replace(known, cases=(*known.cases, made))
+    return list(logs.values())
+
+
+def _case(request: ComparisonRequest, policy: str, fs: OverlayFileSystem, log: ReadLog) -> Case | str:
+    """A log under a policy, or what is wrong with it."""
+    if isinstance(log.settings, CompactionError):
+        return str(log.settings)
+    if isinstance(log.view, CompactionError):
+        return str(log.view)
+    now_ms, config = request.base.as_of_ms, log.settings.topic
+    try:
+        plan = plan_wholly(log.view, config, now_ms=now_ms, include_active=request.base.include_active)
+    except Exception as error:
+        return str(of_log(error, log.location.path))
+    return Case(policy, now_ms, log.settings, fs, log.view, plan)
+
+
+def _survey(
+    start: Callable[[], Engines], request: ComparisonRequest, logs: Sequence[LogCases], chosen: Sizes | None
+) -> Survey:
+    """Read the logs, once for each file system that policies see them through: nearly always there is one."""
+    survey, engines = Survey(), None
+    sound = [log for log in logs if log.error is None]
+    for fs in {id(case.fs): case.fs for log in sound for case in log.cases}.values():
+        engines = engines or start()
+        _OneReading(engines, request, fs, sound, chosen).run(survey)
+    return survey
+
+
+class _OneReading:
+    """The logs as one file system shows them, read once."""
+
+    def __init__(
+        self,
+        engines: Engines,
+        request: ComparisonRequest,
+        fs: FileSystem,
+        logs: Sequence[LogCases],
+        chosen: Sizes | None,
+    ) -> None:
+        self._engines, self._base, self._fs = engines, request.base, fs
+        cases = [[case for case in log.cases if case.fs is fs] for log in logs]
+        self._cases = [case for of_log in cases for case in of_log]
+        self._views = {of_log[0].view.path: of_log[0].view for of_log in cases if of_log}
+        self._broker = smallest_broker(case.settings.broker for case in self._cases)
+        total = sum(view.size_bytes for view in self._views.values())
+        self._sizes = chosen or sizes(total, engines.cores, self._broker.dedupe_buffer_bytes, self._broker.load_factor)
+        self._refusals: dict[int, str | None] = {}
+
+    def run(self, survey: Survey) -> None:
+        """Add what is found to ``survey``."""
+        sources = self._sources(survey)
+        passes = SharedPasses(self._engines.engine(self._sizes), sources)
+        readable = {path for number, path in enumerate(self._views) if number in sources}
+        wanted = [case for case in self._cases if case.cleans and case.view.path in readable]
+        plans = {case.key: case.plan.compaction for case in wanted}
+        cleaned = self._round(passes, list(plans.values()))
+        if not passes.described and sources:
+            rate = self._broker.io_max_bytes_per_second / self._engines.cores
+            map_bytes = min(_MAP_BYTES, self._broker.dedupe_buffer_bytes)
+            passes.scan([], {}, ScanSettings(map_bytes, self._broker.load_factor, rate))
+        for number, path in enumerate(self._views):
+            if number in passes.described:
+                survey.described[path] = passes.described[number]
+        numbers = {key: number for number, key in enumerate(plans)}
+        keys = {number: each.keys for number, each in enumerate(cleaned) if each.error is None}
+        pairs = {(numbers[case.key], case.most_keys) for case in wanted}
+        rounds = passes.broker_rounds([pair for pair in pairs if pair[0] in keys], keys)
+        for key, number in numbers.items():
+            own = {most: count for (log, most), count in rounds.items() if log == number}
+            gone = passes.gone.get(number, Tally.empty())
+            survey.works[key] = Work(cleaned[number], gone, self._refusals.get(id(plans[key])), own)
+
+    def _round(self, passes: SharedPasses, plans: Sequence[LogPlan]) -> list[Cleaned]:
+        if not plans:
+            return []
+        options = RoundOptions(
+            now_ms=self._base.as_of_ms,
+            dry_run=True,
+            broker=self._broker,
+            directory_of=lambda plan: plan.view.path,
+            refuse=self._refuse,
+            sizes=self._sizes,
+        )
+        return Round(lambda _: passes, self._engines.cores, self._fs, plans, options).run()
+
+    def _refuse(self, plan: LogPlan, messages: int, keyless: int) -> None:
+        """Refuses nothing, so that there are figures, and notes what a run would."""
+        refuse = keyless_refusal(allow_keyless=self._base.allow_keyless)
+        self._refusals[id(plan)] = refuse(plan, messages, keyless)
+
+    def _sources(self, survey: Survey) -> dict[int, tuple[Source, Sequence[Slice]]]:
+        """What is to be read; a log whose slices cannot be made out is noted in ``survey``."""
+        sources: dict[int, tuple[Source, Sequence[Slice]]] = {}
+        for number, (path, view) in enumerate(self._views.items()):
+            try:
+                slices = slices_of(self._fs, number, view, view.segments, self._sizes.slice_bytes)
+            except Exception as error:
+                survey.described[path] = Described({}, None, str(of_log(error, path)))
+                continue
+            records = sum(min(each.next_offset - each.base_offset, each.size_bytes) for each in view.segments)
+            shards = max(1, -(-records // self._sizes.shard_entries))
+            first = view.segments[0].base_offset if view.segments else view.log_start_offset
+            sources[number] = Source(first, view.log_end_offset, shards, self._base.as_of_ms), slices
+        return sources

@@ -1,0 +1,189 @@
+"""Compares policies on the logs of Kafka log directories at rest, side by side, and says why a log is or is not cleaned.
+
+Run it with ``spark-submit jobs/dry_run.py --help``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if not __package__:
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from compaction.comparison.document import explanations_to_json, to_json  # noqa: E402 - the checkout must be on the path first
+from compaction.comparison.figures import ComparedLog, Comparison  # noqa: E402
+from compaction.comparison.page import to_html  # noqa: E402
+from compaction.comparison.terminal import print_comparison, print_explanations  # noqa: E402
+from compaction.config import Policy  # noqa: E402
+from compaction.config.policy import CONFIGURED  # noqa: E402
+from compaction.errors import UsageError  # noqa: E402
+from compaction.request import CompactionRequest, ComparisonRequest  # noqa: E402
+from compaction.storage.discover import Selector  # noqa: E402
+from compaction.storage.textfiles import check_writable, write_text  # noqa: E402
+from jobs import _cli  # noqa: E402
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: starts a Spark session when it comes to that
+SessionFactory = Callable[[], "SparkSession"]
+
+_DESCRIPTION = """\
+Say what policies would leave of logs at rest, without writing to them: bytes, records, segments
+and tombstones before and after, how often keys repeat, how old the data is that would go, where
+in the log the survivors lie, and in how many rounds a broker would get there. All policies share
+one reading of the data. The figures are exact: a run with the same settings gives the same.
+
+With --explain, say instead why logs are or are not cleaned: every condition with its value, its
+bound, where that was configured, and what would change the verdict. Nothing is read for that but
+indexes and headers.
+"""
+
+_EPILOG = f"""\
+{_cli.CONFIGURATION_HELP}
+policies:
+  --policy "KEY=VALUE,KEY=VALUE", on top of everything else that is configured. The values of a
+  list are joined by +. The policy {CONFIGURED!r} changes nothing; it is the one that is compared
+  when none is given.
+
+{_cli.EXIT_HELP}
+examples:
+  What would compaction, or three days of retention, or both, free on these topics?
+    spark-submit jobs/dry_run.py --log-dir /backup/kafka --topic 'orders.*' \\
+        --policy cleanup.policy=compact \\
+        --policy cleanup.policy=delete,retention.ms=259200000 \\
+        --policy cleanup.policy=compact+delete,retention.ms=259200000 \\
+        --html orders.html --report orders.json
+
+  Why is this log not compacted?
+    spark-submit jobs/dry_run.py --log-dir /var/lib/kafka --config server.properties \\
+        --explain __consumer_offsets-7
+"""
+
+
+def parser() -> _cli.Parser:
+    """The command's options."""
+    options = _cli.Parser(_DESCRIPTION, _EPILOG)
+    _cli.add_selectors(options)
+    _cli.add_configuration(options)
+    group = options.add_argument_group("what to compare")
+    group.add_argument(
+        "--policy", metavar="K=V,K=V", nargs="+", action="extend", default=[], dest="policies",
+        help=f"settings to compare, or {CONFIGURED}; may be repeated (default: {CONFIGURED})",
+    )  # fmt: skip
+    group.add_argument(
+        "--explain", metavar="TOPIC-N", nargs="+", action="extend", default=[],
+        help="only say why these partitions are or are not cleaned, under each policy; may be repeated",
+    )  # fmt: skip
+    group.add_argument(
+        "--include-active", action="store_true",
+        help="the directories are exports that no broker will append to: the last segment of each log counts too",
+    )  # fmt: skip
+    group.add_argument(
+        "--allow-keyless", action="store_true",
+        help="the runs would be given this option: logs of whose records many have no key are cleaned too",
+    )  # fmt: skip
+    group = options.add_argument_group("what to write")
+    group.add_argument("--report", metavar="FILE", default=None, help="write all figures in JSON (schema_version 1)")
+    group.add_argument("--html", metavar="FILE", default=None, help="write a page to look at, with nothing outside of it")
+    group.add_argument("--verbose", action="store_true", help="log each step, and show stack traces with errors")
+    return options
+
+
+def read_request(arguments: argparse.Namespace) -> ComparisonRequest:
+    """The checked request.
+
+    :raises UsageError: the call is wrong
+    """
+    resolver = _cli.read_resolver(arguments)
+    selector = _selector(arguments)
+    policies = tuple(Policy.read(text) for text in arguments.policies or [CONFIGURED])
+    names = [policy.name for policy in policies]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise UsageError(f"--policy {twice!r} is given twice", hint="name each policy once")
+    for policy in policies:
+        resolver.with_policy(policy.settings).broker()
+    base = CompactionRequest(
+        log_dirs=_cli.read_log_dirs(arguments, selector),
+        as_of_ms=_cli.as_of_ms(arguments),
+        topics=selector.topics,
+        partitions=selector.partitions,
+        resolver=resolver,
+        dry_run=True,
+        include_active=arguments.include_active,
+        allow_keyless=arguments.allow_keyless,
+    )
+    return ComparisonRequest(base, policies)
+
+
+def _selector(arguments: argparse.Namespace) -> Selector:
+    """The logs to compare, or those to explain."""
+    if not arguments.explain:
+        return _cli.read_selector(arguments)
+    if arguments.topic or arguments.partition or arguments.html:
+        raise UsageError("--explain takes neither --topic, --partition nor --html", hint="name the partitions to explain")
+    return _cli.read_selector(argparse.Namespace(topic=[], partition=arguments.explain))
+
+
+def compare(session_factory: SessionFactory, request: ComparisonRequest) -> Comparison:
+    """Runs the comparison; Spark is imported no sooner than that, so that a wrong call is told at once."""
+    from compaction.spark import dry_run
+
+    return dry_run.compare(session_factory, request)
+
+
+def explain(request: ComparisonRequest) -> tuple[ComparedLog, ...]:
+    """Finds out why, without Spark."""
+    from compaction.spark import dry_run
+
+    return dry_run.explain(request)
+
+
+def main(
+    argv: Sequence[str] | None = None, run: Callable[[SessionFactory, ComparisonRequest], Comparison] = compare
+) -> int:
+    """Runs the command; returns its exit code.
+
+    :param argv: the options, those of the process when ``None``
+    :param run: carries out a request
+    """
+
+    def body(arguments: argparse.Namespace) -> int:
+        if arguments.html is not None:
+            check_writable(arguments.html)
+        request = read_request(arguments)
+        if arguments.explain:
+            return _explain(request, arguments.report)
+        return _finish(run(lambda: _cli.start_session("dry-run"), request), arguments)
+
+    return _cli.run_command(parser(), argv, body)
+
+
+def _explain(request: ComparisonRequest, report_file: str | None) -> int:
+    logs = explain(request)
+    print_explanations(logs, sys.stdout)
+    if report_file is not None:
+        write_text(report_file, explanations_to_json(logs, request.base.as_of_ms))
+    return _cli.FAILED if any(log.error is not None for log in logs) else 0
+
+
+def _finish(comparison: Comparison, arguments: argparse.Namespace) -> int:
+    """Shows and writes a comparison; the exit code of the run."""
+    print_comparison(comparison, sys.stdout)
+    for log in comparison.logs:
+        if log.error is not None:
+            _cli.print_error(f"{log.name}: {log.error}")
+    if arguments.report is not None:
+        write_text(arguments.report, to_json(comparison))
+    if arguments.html is not None:
+        write_text(arguments.html, to_html(comparison))
+    return comparison.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,71 @@
+"""The shared passes without Spark: the same tasks, one after the other, in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from compaction.passes.measure import Measured, Repetition, count_rounds, measure_shared, resolve_counts
+from compaction.passes.scan import SUMMARY
+from compaction.passes.shards import resolve_shard, split_by_piece
+from compaction.passes.shared import SharedSlice, SharedSummary, Source, counts_of, scan_shared
+from compaction.passes.transactions import scan_transactions
+from compaction.passes.work import ScanLog, ScanSettings, Slice, SliceSummary
+from compaction.spark.partition import Sizes, pack
+from compaction.spark.shared_passes import Measuring
+
+
+class LocalEngine:
+    """See ``compaction.spark.shared_passes.Engine``. ``reads`` counts the slices that pass 1 was given."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        self._sizes = sizes
+
+    def transactions(self, slices: Sequence[Slice]) -> list[SliceSummary]:
+        return [scan_transactions(part) for part in slices]
+
+    def scan(
+        self,
+        slices: Sequence[SharedSlice],
+        variants: Mapping[int, ScanLog],
+        sources: Mapping[int, Source],
+        settings: ScanSettings,
+    ) -> tuple[list[SharedSummary], Any]:
+        summaries: list[SharedSummary] = []
+        merged: dict[tuple[int, int], list[Any]] = {}
+        for task in pack(slices, lambda each: each.part.size_bytes, self._sizes.scan_bytes):
+            for key, values in scan_shared(task, variants, sources, settings):
+                if key[1] == SUMMARY:
+                    summaries += values  # type: ignore[arg-type]
+                else:
+                    merged.setdefault(key, []).extend(values)
+        return summaries, merged
+
+    def repetitions(self, merged: Any) -> Mapping[int, Repetition]:
+        found: dict[int, Repetition] = {}
+        for (number, _), packed in merged.items():
+            if number < 0:
+                source, repetition = counts_of(number), resolve_counts(packed)
+                found[source] = found[source] + repetition if source in found else repetition
+        return found
+
+    def measure(self, merged: Any, work: Measuring) -> tuple[list[Measured], Mapping[int, int]]:
+        part_of = {each.number: each.part for each in work.slices}
+        marks: dict[tuple[int, int], list[bytes]] = {}
+        keys: dict[int, int] = {}
+        for (number, _), packed in merged.items():
+            if number >= 0 and work.cases.get(number):
+                variant = work.variants[number]
+                firsts = np.array([part_of[each].first_offset for each in variant.slices], np.int64)
+                found, count = resolve_shard(packed, variant.scan.first_dirty_offset, work.load_factor)
+                keys[number] = keys.get(number, 0) + count
+                for at, part in split_by_piece(found, firsts):
+                    marks.setdefault((number, variant.slices[at]), []).append(part)
+        return list(measure_shared(work.slices, work.cases, marks, work.sources)), keys
+
+    def rounds(
+        self, works: Sequence[tuple[Sequence[Slice], ScanLog]], settings: ScanSettings, most_keys: int
+    ) -> list[int]:
+        return [count_rounds(*work, settings, most_keys) for work in works]
