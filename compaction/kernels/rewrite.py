@@ -34,6 +34,7 @@ from compaction.kernels.tables import (
     MARK_SHIFT,
     MARKER_OF_EMPTY_TXN,
     RETAIN_EMPTY,
+    REWRITE,
     TO_COMPRESS,
 )
 
@@ -353,7 +354,9 @@ def rewrite(  # type: ignore[no-untyped-def]
     w, n_out, mark_at = 0, 0, 0
     for i in range(first_row, len(rows)):
         row = rows[i]
-        if actions[i] != COPY and actions[i] != DROP:
+        if actions[i] == EMPTY and len(out) - w < HEADER_SIZE:
+            return i, n_out, w, OK
+        if actions[i] == REWRITE:
             plain_size = spans[i, 1] - spans[i, 0]
             if len(out) - w < HEADER_SIZE + plain_size + RECORD_GROWTH * np.int64(row.count) or len(kept) < row.count:
                 return i, n_out, w, OK

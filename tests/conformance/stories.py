@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -135,7 +135,7 @@ class _Teller:
         if self.as_leader:
             # a leader gives other offsets than the batches have here
             turns = [_without_offsets(turn) for turn in turns]
-        config = self._config(log)
+        config = self._config(log, turns)
         if any(turn.killed for turn in turns):
             # Kafka refuses preallocated indexes over the bound
             config["segment.index.bytes"] = "10485760"
@@ -159,6 +159,12 @@ class _Teller:
         if self.as_leader:
             flavour = replace(flavour, odd=0.0, gaps=False, magics=(2,))
         return random_log(self.seed, flavour, START_MS + rng.randrange(_LATEST_START_MS - START_MS))
+
+    def _some_age(self, log: RandomLog, turns: Sequence[Turn]) -> int:
+        """About the time between what a segment says and a round."""
+        times = [batch.max_timestamp for segment in log.segments for batch in segment.batches[:1]]
+        times += [max(batch.max_timestamp for batch in segment.batches) for segment in log.segments if segment.batches]
+        return self.rng.choice(turns).now_ms - self.rng.choice(times) + self.rng.choice((-1, 0, 0, 1))
 
     def _interval(self) -> str:
         return random.Random(f"interval {self.seed}").choice(("200", "200", "1", "4096"))
@@ -185,7 +191,7 @@ class _Teller:
             return before
         return self.rng.randrange(before, end_offset + 1)
 
-    def _config(self, log: RandomLog) -> dict[str, str]:
+    def _config(self, log: RandomLog, turns: Sequence[Turn]) -> dict[str, str]:
         rng = self.rng
         # an index over the bound cannot even be opened by Kafka; one that it writes may be longer than those of its sources
         longest = 96 + 3 * max(max(len(each.index), len(each.time_index)) for each in log.segments)
@@ -197,10 +203,9 @@ class _Teller:
         }
         if rng.random() < 0.15:
             config["min.cleanable.dirty.ratio"] = rng.choice(("0.2", "0.5", "0.8"))
-        if rng.random() < 0.15:
-            config["min.compaction.lag.ms"] = str(rng.choice((1, 310_000, 350_000, 390_000, _DAY_MS)))
-        elif rng.random() < 0.15:
-            config["max.compaction.lag.ms"] = str(rng.choice((1, 310_000, 350_000, 390_000, _DAY_MS)))
+        lag = rng.choice((1, _DAY_MS, self._some_age(log, turns)))
+        if lag > 0 and rng.random() < 0.3:
+            config[rng.choice(("min.compaction.lag.ms", "max.compaction.lag.ms"))] = str(lag)
         if self.as_leader:
             config["compression.type"] = rng.choice(("producer", "gzip", "snappy", "lz4", "zstd", "uncompressed"))
             config["message.timestamp.type"] = rng.choice(("CreateTime", "CreateTime", "LogAppendTime"))

@@ -1,0 +1,53 @@
+"""Random logs, cleaned by the job on Spark and by Kafka, are the same logs afterwards; so are all that once were not.
+
+The seed is new in every run and printed; ``FUZZ_SEED`` repeats one. ``python -m tests.conformance.fuzz`` runs any number.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.conformance.fuzz import CASES, local_job, random_sizes, run_stories
+from tests.conformance.stories import random_story, read_story
+from tests.kafka.gateway import Gateway
+from tests.local_job import clean_on_spark
+from tests.memory import scratch
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.kafka
+
+STORIES = 160
+KNOWN = sorted(CASES.glob("*.json"))
+
+
+@pytest.mark.spark
+def test_random_logs_are_left_as_kafka_leaves_them(
+    spark: SparkSession, gateway: Gateway, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = int(os.environ.get("FUZZ_SEED", secrets.randbelow(10**9)))
+    with scratch() as root:
+        stories = [random_story(seed) for seed in range(first, first + STORIES)]
+        tally = run_stories(gateway, root, stories, clean_on_spark(random_sizes(first), spark))
+    with capsys.disabled():
+        print(f"\nFUZZ_SEED={first}: {tally}")
+    assert not tally.failed, [(each.story.name, each.problems[:3]) for each in tally.failed]
+    assert tally.cleaned > STORIES
+
+
+@pytest.mark.parametrize("case", KNOWN, ids=[case.stem for case in KNOWN])
+def test_a_case_that_was_found_is_left_as_kafka_leaves_it(gateway: Gateway, case: Path) -> None:
+    with scratch() as root:
+        tally = run_stories(gateway, root, [read_story(case)], local_job())
+    assert not tally.failed, tally.failed[0].problems
+    assert tally.cleaned + tally.refused > 0
+
+
+def test_there_are_cases() -> None:
+    assert len(KNOWN) >= 10
