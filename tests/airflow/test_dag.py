@@ -16,6 +16,7 @@ import pytest
 
 from compaction.kernels.batches import HEADER_SIZE
 from tests.golden import unpack_sample
+from tests.kafka.jars import spark_home
 
 pytestmark = pytest.mark.airflow
 
@@ -34,7 +35,7 @@ def airflow(tmp_path_factory: pytest.TempPathFactory, missing: Callable[[str], N
     shutil.copytree(ROOT / "conf/airflow", folder, ignore=shutil.ignore_patterns("__pycache__"))
     environment = {
         # the operator's spark-submit is the project's, Airflow's own Python has only pyspark-client
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), str(spark_home() / "bin"), os.environ["PATH"]]),
         "HOME": str(scratch),
         "AIRFLOW_HOME": str(scratch),
         "AIRFLOW__CORE__DAGS_FOLDER": str(folder),
