@@ -138,12 +138,17 @@ def add_run_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
         "--metrics", metavar="FILE", default=None,
         help="write the figures as OpenMetrics text, for a collector that reads files",
     )  # fmt: skip
+    add_telling(group)
+    return group
+
+
+def add_telling(group: argparse._ArgumentGroup) -> None:
+    """The options that say what is told on standard error."""
     group.add_argument(
         "--log-format", choices=(_logging.TEXT, _logging.JSON), default=_logging.TEXT,
         help="how errors, progress and steps are told on standard error (default: text)",
     )  # fmt: skip
     group.add_argument("--verbose", action="store_true", help="log each step, and show stack traces with errors")
-    return group
 
 
 def _milliseconds(text: str) -> int:
@@ -269,7 +274,7 @@ def run_command(parser: Parser, argv: Sequence[str] | None, body: Callable[[argp
     _logging.set_up(_log_format(given), verbose=verbose)
     try:
         arguments = parser.parse_args(given)
-        for name in ("report", "metrics"):
+        for name in ("report", "metrics", "html"):
             file = getattr(arguments, name, None)
             if file is not None:
                 check_writable(file)

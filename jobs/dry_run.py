@@ -23,8 +23,8 @@ from compaction.config.policy import CONFIGURED  # noqa: E402
 from compaction.errors import UsageError  # noqa: E402
 from compaction.request import CompactionRequest, ComparisonRequest  # noqa: E402
 from compaction.storage.discover import Selector  # noqa: E402
-from compaction.storage.textfiles import check_writable, write_text  # noqa: E402
-from jobs import _cli  # noqa: E402
+from compaction.storage.textfiles import write_text  # noqa: E402
+from jobs import _cli, _logging  # noqa: E402
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -90,7 +90,7 @@ def parser() -> _cli.Parser:
     group = options.add_argument_group("what to write")
     group.add_argument("--report", metavar="FILE", default=None, help="write all figures in JSON (schema_version 1)")
     group.add_argument("--html", metavar="FILE", default=None, help="write a page to look at, with nothing outside of it")
-    group.add_argument("--verbose", action="store_true", help="log each step, and show stack traces with errors")
+    _cli.add_telling(group)
     return options
 
 
@@ -133,8 +133,10 @@ def _selector(arguments: argparse.Namespace) -> Selector:
 def compare(session_factory: SessionFactory, request: ComparisonRequest) -> Comparison:
     """Runs the comparison; Spark is imported no sooner than that, so that a wrong call is told at once."""
     from compaction.spark import dry_run
+    from compaction.spark.progress import Progress
 
-    return dry_run.compare(session_factory, request)
+    with Progress(_logging.progress_stream()) as progress:
+        return dry_run.compare(session_factory, request, progress)
 
 
 def explain(request: ComparisonRequest) -> tuple[ComparedLog, ...]:
@@ -154,8 +156,6 @@ def main(
     """
 
     def body(arguments: argparse.Namespace) -> int:
-        if arguments.html is not None:
-            check_writable(arguments.html)
         request = read_request(arguments)
         if arguments.explain:
             return _explain(request, arguments.report)

@@ -12,7 +12,7 @@ from compaction.passes.scan import SUMMARY
 from compaction.passes.shards import resolve_shard, split_by_piece
 from compaction.passes.shared import SharedSlice, SharedSummary, Source, counts_of, scan_shared
 from compaction.passes.transactions import scan_transactions
-from compaction.passes.work import ScanLog, ScanSettings, Slice, SliceSummary
+from compaction.passes.work import Packed, ScanLog, ScanSettings, Slice, SliceSummary
 from compaction.spark.partition import Sizes, pack
 from compaction.spark.shared_passes import Measuring
 
@@ -53,7 +53,7 @@ class LocalEngine:
 
     def measure(self, merged: Any, work: Measuring) -> tuple[list[Measured], Mapping[int, int]]:
         part_of = {each.number: each.part for each in work.slices}
-        marks: dict[tuple[int, int], list[bytes]] = {}
+        marks: dict[tuple[int, int], list[Packed]] = {}
         keys: dict[int, int] = {}
         for (number, _), packed in merged.items():
             if number >= 0 and work.cases.get(number):

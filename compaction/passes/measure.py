@@ -20,7 +20,7 @@ from compaction.passes.decoder import Decoded, Decoder
 from compaction.passes.rewrite import Rewriter
 from compaction.passes.scan import LogScan
 from compaction.passes.shared import AGE_BOUNDS_MS, SharedSlice, Source, Tally
-from compaction.passes.work import CleanStats, RewriteLog, ScanLog, ScanSettings, Slice
+from compaction.passes.work import CleanStats, Packed, RewriteLog, ScanLog, ScanSettings, Slice
 from compaction.storage.blocks import Block, SegmentReader
 from compaction.storage.throttle import Throttle
 
@@ -53,13 +53,13 @@ class _Case:
 def measure_shared(
     slices: Iterable[SharedSlice],
     cases: Mapping[int, Sequence[tuple[int, RewriteLog]]],
-    marks: Mapping[tuple[int, int], Sequence[bytes]],
+    marks: Mapping[tuple[int, int], Sequence[Packed]],
     sources: Mapping[int, Source],
 ) -> Iterator[Measured]:
     """What each case makes of each slice.
 
     :param cases: by variant, its cases by number
-    :param marks: by variant and slice number, survivor marks from any number of shards, each uint64 as bytes
+    :param marks: by variant and slice number, survivor marks from any number of shards, uint64[n] in no order
     """
     for each in slices:
         wanted = [
@@ -76,8 +76,8 @@ def measure_shared(
             yield Measured(case.number, each.number, case.rewriter.stats(), case.gone, error)
 
 
-def _sorted(packed: Sequence[bytes]) -> NDArray[np.uint64]:
-    return np.sort(np.concatenate([np.empty(0, np.uint64), *(np.frombuffer(part, np.uint64) for part in packed)]))
+def _sorted(packed: Sequence[Packed]) -> NDArray[np.uint64]:
+    return np.sort(np.concatenate([np.empty(0, np.uint64), *packed]))
 
 
 def _read(part: Slice, cases: Sequence[_Case], source: Source, throttle: Throttle) -> None:
@@ -143,9 +143,9 @@ class Repetition:
         return Repetition(self.keys + other.keys, self.records + other.records, max(self.most, other.most))
 
 
-def resolve_counts(packed: Sequence[bytes]) -> Repetition:
+def resolve_counts(packed: Sequence[Packed]) -> Repetition:
     """One shard's key counts put together."""
-    parts = [np.frombuffer(part, np.uint64).reshape(-1, ENTRY_WORDS) for part in packed]
+    parts = [part.reshape(-1, ENTRY_WORDS) for part in packed]
     expected = sum(map(len, parts))
     total = KeyCounts(expected * ENTRY_WORDS * 16, expected)
     for part in parts:

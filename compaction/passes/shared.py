@@ -22,7 +22,7 @@ from compaction.kernels.tables import DROP
 from compaction.kernels.tally import COLUMNS, tally
 from compaction.passes.decoder import Decoded, Decoder
 from compaction.passes.scan import SUMMARY, Key, LogScan, check_offsets, record_bound
-from compaction.passes.work import ScanLog, ScanSettings, Slice, SliceSummary
+from compaction.passes.work import Packed, ScanLog, ScanSettings, Slice, SliceSummary
 from compaction.storage.blocks import Block, SegmentReader
 from compaction.storage.throttle import Throttle
 
@@ -100,7 +100,7 @@ def counts_of(source: int) -> int:
 
 def scan_shared(
     slices: Iterable[SharedSlice], variants: Mapping[int, ScanLog], sources: Mapping[int, Source], settings: ScanSettings
-) -> Iterator[tuple[Key, list[bytes | SharedSummary]]]:
+) -> Iterator[tuple[Key, list[Packed | SharedSummary]]]:
     """Packed map entries by variant and shard, packed key counts by source and shard, and one summary a slice.
 
     A slice that cannot be read gives a summary with an error.
@@ -131,7 +131,7 @@ class KeyScan(LogScan):
             self._counts.add(self._entries[done : min(n, done + room)], once=True)
             done += min(room, n - done)
 
-    def rest(self) -> Iterator[tuple[int, bytes]]:
+    def rest(self) -> Iterator[tuple[int, Packed]]:
         """All that is left, by shard."""
         yield from self.overflow()
         if len(self._counts):
@@ -156,7 +156,7 @@ class _SourceScan:
             self._scans[variant] = LogScan(log, share, record_bound(parts, log.first_dirty_offset), Arena())
         self._throttle = Throttle(settings.bytes_per_second)
 
-    def packed(self, source: int, *, rest: bool) -> Iterator[tuple[Key, list[bytes | SharedSummary]]]:
+    def packed(self, source: int, *, rest: bool) -> Iterator[tuple[Key, list[Packed | SharedSummary]]]:
         """What did not fit any more, or all that is left."""
         for number, scan in [(counts_of(source), self._keys), *self._scans.items()]:
             for shard, data in scan.rest() if rest else scan.overflow():

@@ -26,6 +26,7 @@ from compaction.spark.compact import keyless_refusal, smallest_broker
 from compaction.spark.look_ahead import look_ahead_with
 from compaction.spark.outcomes import Case, LogCases, Survey, Work, compared, explained
 from compaction.spark.partition import Sizes, sizes
+from compaction.spark.progress import Progress
 from compaction.spark.round import Cleaned, Round, RoundOptions, slices_of
 from compaction.spark.shared_engine import SparkEngine
 from compaction.spark.shared_passes import Described, Engine, SharedPasses
@@ -45,16 +46,19 @@ class Engines(NamedTuple):
     cores: int
 
 
-def compare(session_factory: Callable[[], SparkSession], request: ComparisonRequest) -> Comparison:
+def compare(
+    session_factory: Callable[[], SparkSession], request: ComparisonRequest, progress: Progress | None = None
+) -> Comparison:
     """Compare the policies of ``request`` on Spark.
 
+    :param progress: where the passes show how far they are
     :raises UsageError: a log directory is locked, or the selectors match nothing
     :raises ConfigError: a policy contradicts itself or the rest of the configuration
     """
 
     def start() -> Engines:
         sc = session_factory().sparkContext
-        return Engines(lambda sizes: SparkEngine(sc, sizes), sc.defaultParallelism)
+        return Engines(lambda sizes: SparkEngine(sc, sizes, progress), sc.defaultParallelism)
 
     return compare_with(start, request, look_ahead=look_ahead_with(session_factory))
 

@@ -39,6 +39,27 @@ from compaction.spark.progress import Progress
 from compaction.spark.worker import settle
 
 
+@contextmanager
+def shown(
+    sc: SparkContext,
+    progress: Progress | None,
+    name: str,
+    description: str,
+    tasks: Sequence[Sequence[Slice] | Sequence[Piece]],
+) -> Iterator[None]:
+    """What runs in the block is called ``description`` in Spark's UI, and shown as the pass ``name``."""
+    if progress is None:
+        sc.setJobDescription(description)
+        yield
+        return
+    task_bytes = [sum(each.size_bytes for each in task) for task in tasks]
+    progress.start(name, sum(task_bytes))
+    with progress.watch_job(sc, name, task_bytes):
+        sc.setJobDescription(description)
+        yield
+    progress.done(name)
+
+
 class SparkPasses:
     """The Spark jobs of one run: see ``compaction.spark.passes.Passes``. ``sizes`` say how much of the logs one task reads.
 
@@ -57,7 +78,7 @@ class SparkPasses:
     def transactions(self, slices: Sequence[Slice]) -> list[SliceSummary]:
         """Headers only: the transaction summary of each slice, for logs whose aborted data must be known before pass 1."""
         tasks = self.deal(slices)
-        with self._job("transactions", f"read batch headers of {len(slices)} slices", tasks):
+        with shown(self._sc, self._progress, "transactions", f"read batch headers of {len(slices)} slices", tasks):
             return self._sc.parallelize(tasks, len(tasks)).flatMap(lambda task: map(scan_transactions, task)).collect()
 
     def scan(self, slices: Sequence[Slice], logs: Mapping[int, ScanLog], settings: ScanSettings) -> Scanned:
@@ -80,7 +101,7 @@ class SparkPasses:
 
         entries = self._sc.parallelize(tasks, len(tasks)).mapPartitions(scan_task)
         merged: RDD[tuple[Key, list[Any]]] = entries.reduceByKey(merge_lists, maps + 1, partition)
-        with self._job("pass 1", f"pass 1: scan {len(slices)} slices into {shards} map shards", tasks):
+        with shown(self._sc, self._progress, "pass 1", f"pass 1: scan {len(slices)} slices into {shards} map shards", tasks):
             summaries = self._sc.runJob(merged, _summaries, [maps])
         return Scanned(tuple(summaries), merged)
 
@@ -125,27 +146,14 @@ class SparkPasses:
             return task_of[log, max(piece, 0)]
 
         marks = scanned.merged.mapPartitions(resolve).reduceByKey(merge_lists, len(tasks), partition)
-        with self._job("pass 2", f"pass 2: {'measure' if dry_run else 'write'} {len(pieces)} pieces", tasks):
+        description = f"pass 2: {'measure' if dry_run else 'write'} {len(pieces)} pieces"
+        with shown(self._sc, self._progress, "pass 2", description, tasks):
             found = marks.mapPartitionsWithIndex(rewrite_task).collect()
         keys: dict[int, int] = {}
         for item in found:
             if not isinstance(item, PieceResult):
                 keys[item[0]] = keys.get(item[0], 0) + item[1]
         return Rewritten(tuple(item for item in found if isinstance(item, PieceResult)), keys)
-
-    @contextmanager
-    def _job(self, name: str, description: str, tasks: Sequence[Sequence[Slice] | Sequence[Piece]]) -> Iterator[None]:
-        """What runs in the block is called ``description`` in Spark's UI, and shown as the pass ``name``."""
-        if self._progress is None:
-            self._sc.setJobDescription(description)
-            yield
-            return
-        task_bytes = [sum(each.size_bytes for each in task) for task in tasks]
-        self._progress.start(name, sum(task_bytes))
-        with self._progress.watch_job(self._sc, name, task_bytes):
-            self._sc.setJobDescription(description)
-            yield
-        self._progress.done(name)
 
     def join(self, groups: Sequence[tuple[GroupOutput, RewriteLog, list[tuple[int, str]]]]) -> list[PieceResult]:
         """Join the parts of groups that several tasks wrote."""

@@ -17,21 +17,28 @@ from compaction.passes.transactions import scan_transactions
 from compaction.passes.work import ScanLog, ScanSettings, Slice, SliceSummary
 from compaction.spark.partition import Sizes, pack
 from compaction.spark.passes import KEYS
+from compaction.spark.pipeline import shown
+from compaction.spark.progress import Progress
 from compaction.spark.shared_passes import Measuring
+from compaction.spark.worker import settle
 
 
 class SparkEngine:
-    """Implements ``compaction.spark.shared_passes.Engine``; ``sizes`` say how much of the logs one task reads."""
+    """Implements ``compaction.spark.shared_passes.Engine``; ``sizes`` say how much of the logs one task reads.
 
-    def __init__(self, sc: SparkContext, sizes: Sizes) -> None:
+    ``progress`` is told the bytes that the tasks of each pass have read.
+    """
+
+    def __init__(self, sc: SparkContext, sizes: Sizes, progress: Progress | None = None) -> None:
         self._sc = sc
         self._sizes = sizes
+        self._progress = progress
 
     def transactions(self, slices: Sequence[Slice]) -> list[SliceSummary]:
         """See ``Engine``."""
-        self._sc.setJobDescription(f"read batch headers of {len(slices)} slices")
         tasks = pack(slices, lambda part: part.size_bytes, self._sizes.scan_bytes)
-        return self._sc.parallelize(tasks, len(tasks)).flatMap(lambda task: map(scan_transactions, task)).collect()
+        with shown(self._sc, self._progress, "transactions", f"read batch headers of {len(slices)} slices", tasks):
+            return self._sc.parallelize(tasks, len(tasks)).flatMap(lambda task: map(scan_transactions, task)).collect()
 
     def scan(
         self,
@@ -52,13 +59,16 @@ class SparkEngine:
             return maps if key[1] == SUMMARY else (first[key[0]] + key[1]) % maps
 
         def scan_task(task: Iterable[list[SharedSlice]]) -> Iterator[tuple[Key, list[Any]]]:
+            settle()
             for part in task:
                 yield from scan_shared(part, *shared.value)
 
-        self._sc.setJobDescription(f"pass 1: scan {len(slices)} slices for {len(variants)} maps")
         entries = self._sc.parallelize(tasks, len(tasks)).mapPartitions(scan_task)
         merged: RDD[tuple[Key, list[Any]]] = entries.reduceByKey(merge_lists, maps + 1, partition)
-        return self._sc.runJob(merged, _summaries, [maps]), merged
+        with shown(
+            self._sc, self._progress, "pass 1", f"pass 1: scan {len(slices)} slices for {len(variants)} maps", _parts(tasks)
+        ):
+            return self._sc.runJob(merged, _summaries, [maps]), merged
 
     def repetitions(self, merged: Any) -> Mapping[int, Repetition]:
         """See ``Engine``."""
@@ -94,14 +104,15 @@ class SparkEngine:
             return 0 if key[1] == KEYS else task_of[key[1]]
 
         def measure_task(task: int, items: Iterable[tuple[Key, list[Any]]]) -> Iterator[Measured | tuple[int, int]]:
+            settle()
             known, cases, sources = shared.value
             marks = dict(items)
             yield from ((number, sum(counts)) for (number, at), counts in marks.items() if at == KEYS)
             yield from measure_shared(known[task], cases, marks, sources)
 
-        self._sc.setJobDescription(f"pass 2: measure {len(work.slices)} slices")
         marks = merged.mapPartitions(resolve).reduceByKey(merge_lists, len(tasks), partition)
-        found = marks.mapPartitionsWithIndex(measure_task).collect()
+        with shown(self._sc, self._progress, "pass 2", f"pass 2: measure {len(work.slices)} slices", _parts(tasks)):
+            found = marks.mapPartitionsWithIndex(measure_task).collect()
         return [each for each in found if isinstance(each, Measured)], dict(
             each for each in found if not isinstance(each, Measured)
         )
@@ -114,6 +125,10 @@ class SparkEngine:
             return []
         self._sc.setJobDescription(f"count a broker's rounds over {len(works)} logs")
         return self._sc.parallelize(works, len(works)).map(lambda work: count_rounds(*work, settings, most_keys)).collect()
+
+
+def _parts(tasks: Sequence[Sequence[SharedSlice]]) -> list[list[Slice]]:
+    return [[each.part for each in task] for task in tasks]
 
 
 def _summaries(items: Iterable[tuple[Key, list[Any]]]) -> list[SharedSummary]:
