@@ -7,7 +7,7 @@ from there. An index that is missing, or does not point at its batch, is not bel
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -20,11 +20,12 @@ from compaction.formats.batch import RecordBatch, parse_batch
 from compaction.formats.errors import FormatError
 from compaction.formats.indexes import read_offset_index, read_time_index
 from compaction.formats.legacy import LegacyBatch, parse_legacy
+from compaction.kernels.batches import scan_batches
 from compaction.names import INDEX, TIMEINDEX
 from compaction.storage.filesystem import FileSystem
-from compaction.storage.scan import SegmentScan
 
 _V2 = 2
+BLOCK_BYTES = 4 << 20
 
 
 class Found(NamedTuple):
@@ -61,18 +62,29 @@ def find_timestamp(fs: FileSystem, target: Target, timestamp: int) -> Found | No
     rows = _index(fs, target, TIMEINDEX, target.base_offset or 0)
     slot = int(np.searchsorted(rows["timestamp"], timestamp, "right")) - 1 if len(rows) else -1
     start = start_position(fs, target, int(rows["offset"][slot])) if slot >= 0 else 0
-    data = fs.view(target.path)
-    scan = SegmentScan(data, start)
-    for batches in scan:
-        for number in np.flatnonzero(batches["max_timestamp"] >= timestamp).tolist():
-            position, size = int(batches["position"][number]), int(batches["size"][number])
-            found = _first_record(target, data[position : position + size].tobytes(), position, timestamp)
-            if found is not None:
-                return Found(start, position, *found)
-    damage = scan.damage()
-    if damage is not None:
-        raise CorruptLogError(damage, path=target.path, position=scan.position, hint="restore this segment")
+    for raw, position in _batches_from(fs, target.path, start, timestamp):
+        found = _first_record(target, raw, position, timestamp)
+        if found is not None:
+            return Found(start, position, *found)
     return None
+
+
+def _batches_from(fs: FileSystem, path: str, position: int, timestamp: int) -> Iterator[tuple[bytes, int]]:
+    """Bytes and positions of the batches from ``position`` on whose largest timestamp is ``timestamp`` or later."""
+    found, need = fs.stat(path), 0
+    size = 0 if found is None else found.size
+    while position < size:
+        # writable, as the kernel's other callers have it, so that it is not compiled anew
+        data = bytearray(fs.read_bytes(path, position, max(BLOCK_BYTES, need)))
+        scan = scan_batches(np.frombuffer(data, np.uint8), position, check_crc=False)
+        for row in scan.rows[scan.rows["max_timestamp"] >= timestamp]:
+            start = int(row["position"]) - position
+            yield bytes(data[start : start + int(row["size"])]), int(row["position"])
+        if scan.error is not None:
+            raise CorruptLogError(scan.error, path=path, position=scan.error_position, hint="restore this segment")
+        if not scan.consumed and (scan.need == 0 or position + scan.need > size):
+            return
+        position, need = position + scan.consumed, scan.need
 
 
 def may_hold(fs: FileSystem, target: Target, timestamp: int) -> bool:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from compaction.dump import lookup
 from compaction.dump.files import Target
 from compaction.dump.lookup import find_timestamp, may_hold, segments_with, start_position
 from compaction.errors import CorruptLogError
@@ -102,3 +103,15 @@ class TestTimes:
 def test_segments_are_chosen_by_their_base_offsets(tmp_path: Path, first: int, last: int | None, expected: list[int]) -> None:
     logs = [target(made) for made in write_partition(tmp_path / "orders-0")]
     assert segments_with(logs, first, last) == [logs[number] for number in expected]
+
+
+@pytest.mark.parametrize("block", [64, 200, 1000])
+def test_small_blocks_find_the_same(made: Made, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    made.path.with_suffix(".timeindex").unlink()
+    made.path.write_bytes(made.path.read_bytes()[:-3])
+    times = [record.timestamp for record in made.records] + [made.records[-1].timestamp + 1]
+    before = [find_timestamp(FILES, target(made), time) for time in times]
+    monkeypatch.setattr(lookup, "BLOCK_BYTES", block)
+    assert [find_timestamp(FILES, target(made), time) for time in times] == before
+    assert before[-1] is None
+    assert before[0] is not None
