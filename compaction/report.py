@@ -68,6 +68,7 @@ class LogReport:
     records_after: int = 0
     segments_before: int = 0
     segments_after: int = 0
+    superseded_records: int = 0
     tombstones_removed: int = 0
     invalid_records: int = 0
     aborted_records: int = 0
@@ -82,12 +83,6 @@ class LogReport:
         """``topic-partition``."""
         return f"{self.topic}-{self.partition}"
 
-    @property
-    def superseded_records(self) -> int:
-        """Records that went since a later one has their key."""
-        others = self.tombstones_removed + self.invalid_records + self.aborted_records + self.markers_removed
-        return max(self.records_before - self.records_after - others, 0)
-
 
 #: the fields of a log that add up to those of a run
 COUNTS = (
@@ -97,6 +92,7 @@ COUNTS = (
     "records_after",
     "segments_before",
     "segments_after",
+    "superseded_records",
     "tombstones_removed",
     "invalid_records",
     "aborted_records",

@@ -12,7 +12,7 @@ from compaction.report import LogReport, LogStatus, RunReport
 CLEANED = LogReport(
     "orders", 3, "/var/lib/kafka", LogStatus.CLEANED, "ratio", 10, 500,
     bytes_before=9000, bytes_after=1000, records_before=490, records_after=90, segments_before=4, segments_after=1,
-    tombstones_removed=7, invalid_records=2, aborted_records=5, markers_removed=1, keys=97,
+    superseded_records=385, tombstones_removed=7, invalid_records=2, aborted_records=5, markers_removed=1, keys=97,
     expired_segments=2, expired_bytes=300,
 )  # fmt: skip
 FAILED = LogReport("prices", 0, "/var/lib/kafka", LogStatus.FAILED, "prices-0/0.log at byte 5: batch fails its CRC")

@@ -57,7 +57,10 @@ REWRITE_ERRORS = {
 RECORD_GROWTH = 20
 
 #: columns of ``counters``
-MESSAGES_READ, BYTES_READ, MESSAGES_KEPT, BYTES_KEPT, TOMBSTONES_REMOVED, ABORTED_RECORDS, MARKERS_REMOVED = range(7)
+(
+    MESSAGES_READ, BYTES_READ, MESSAGES_KEPT, BYTES_KEPT, TOMBSTONES_REMOVED, ABORTED_RECORDS, MARKERS_REMOVED, READ_DISCARDED,
+) = range(8)  # fmt: skip
+COUNTERS = 8
 
 
 @njit(cache=True)
@@ -344,7 +347,7 @@ def rewrite(  # type: ignore[no-untyped-def]
     :param new_horizon_ms: the delete horizon to set where one is due
     :param block_position: position of ``raw[0]`` in the segment
     :param out: uint8[], the rewrite buffer; ``out_rows``: ``OUT_ROW[r]``; ``kept``: int64[c, 6], scratch space
-    :param counters: int64[7], added to
+    :param counters: int64[8], added to
     :returns: ``(next row, output batches, bytes of out used, error)``; with an error, ``next row`` is the batch at fault. No
         progress
         without an error means that ``out`` or ``kept`` is too small for that row. After ``BAD_NAMES`` the work can go on with
@@ -403,4 +406,6 @@ def rewrite(  # type: ignore[no-untyped-def]
             counters[MESSAGES_READ] += row.count
         if discarded:
             counters[MARKERS_REMOVED if row.attributes & CONTROL_BIT else ABORTED_RECORDS] += row.count
+            if verdicts[i] & RETAIN_EMPTY:
+                counters[READ_DISCARDED] += row.count
     return len(rows), n_out, w, OK

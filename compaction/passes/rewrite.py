@@ -18,13 +18,9 @@ from compaction.formats.errors import FormatError
 from compaction.kernels.decide import decide
 from compaction.kernels.records import RECORD_ERRORS
 from compaction.kernels.rewrite import (
-    ABORTED_RECORDS,
     BAD_NAMES,
     BYTES_KEPT,
-    BYTES_READ,
-    MARKERS_REMOVED,
-    MESSAGES_KEPT,
-    MESSAGES_READ,
+    COUNTERS,
     RECORD_GROWTH,
     REWRITE_ERRORS,
     TOMBSTONES_REMOVED,
@@ -96,15 +92,14 @@ class Rewriter:
         self._marks = marks
         #: the file and the byte position that the work has come to
         self.at: tuple[str, int | None] = (log.directory, None)
-        self._counters = np.zeros(7, np.int64)
+        self._counters = np.zeros(COUNTERS, np.int64)
         self._out = np.empty(_OUT_BYTES, np.uint8)
         self._kept = np.empty((_KEPT_ROWS, _KEPT_COLUMNS), np.int64)
         self._throttle = Throttle(log.bytes_per_second)
 
     def stats(self) -> CleanStats:
         """What was read and kept so far."""
-        columns = (MESSAGES_READ, BYTES_READ, MESSAGES_KEPT, BYTES_KEPT, TOMBSTONES_REMOVED, ABORTED_RECORDS, MARKERS_REMOVED)
-        return CleanStats(*(int(self._counters[column]) for column in columns))
+        return CleanStats(*self._counters.tolist())
 
     def run(self, slices: Sequence[Slice], writer: Writer) -> None:
         """All slices of the piece, in order."""

@@ -136,7 +136,11 @@ class Piece:
 
 @dataclass(frozen=True)
 class CleanStats:
-    """What the second pass read and kept, as Kafka's ``CleanerStats`` counts it."""
+    """What the second pass read and kept, as Kafka's ``CleanerStats`` counts it.
+
+    A batch that goes unseen (aborted data, a marker) is not read; ``read_discarded`` counts the records of those that were, for
+    their header to stay.
+    """
 
     messages_read: int = 0
     bytes_read: int = 0
@@ -145,6 +149,12 @@ class CleanStats:
     tombstones_removed: int = 0
     aborted_records: int = 0
     markers_removed: int = 0
+    read_discarded: int = 0
+
+    def superseded(self, keyless: int) -> int:
+        """Records that were read and went since a later one has their key; ``keyless``: those that went without a key."""
+        others = self.tombstones_removed + self.read_discarded + keyless
+        return max(0, self.messages_read - self.messages_kept - others)
 
     def __add__(self, other: CleanStats) -> CleanStats:
         return CleanStats(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))

@@ -168,6 +168,7 @@ def cleaned_report(each: Cleaned, expiry: ExpiryPlan | None) -> LogReport:
         records_after=stats.messages_kept,
         segments_before=len(plan.segments),
         segments_after=len(plan.groups),
+        superseded_records=stats.superseded(each.invalid),
         tombstones_removed=stats.tombstones_removed,
         invalid_records=each.invalid,
         aborted_records=stats.aborted_records,

@@ -18,6 +18,7 @@ from compaction.kernels.rewrite import (
     BAD_PRODUCER,
     BAD_TIMESTAMP,
     BYTES_READ,
+    COUNTERS,
     MARKERS_REMOVED,
     MESSAGES_KEPT,
     MESSAGES_READ,
@@ -57,7 +58,7 @@ class Output:
     def __init__(self) -> None:
         self.batches: list[bytes] = []
         self.rows: list[tuple[int, int]] = []
-        self.counters = np.zeros(7, np.int64)
+        self.counters = np.zeros(COUNTERS, np.int64)
 
     def take(self, blocks: Blocks, out: NDArray[np.uint8], out_rows: NDArray[np.void]) -> None:
         for row in out_rows:
@@ -176,7 +177,7 @@ def call(blocks: Blocks, situation: Situation, out_bytes: int = 10_000, kept_row
         rewrite(
             blocks.raw, blocks.scratch, blocks.rows, blocks.spans, np.full(rows, REWRITE, np.uint8),
             np.zeros(rows, np.uint8), situation.marks, situation.limits, NEW_HORIZON_MS, 0, 0, out,
-            np.empty(rows, OUT_ROW), kept, np.zeros(7, np.int64),
+            np.empty(rows, OUT_ROW), kept, np.zeros(COUNTERS, np.int64),
         )
     )  # fmt: skip
 
@@ -209,7 +210,7 @@ def test_a_horizon_below_zero_is_none() -> None:
     actions, verdicts = np.array([REWRITE], np.uint8), np.zeros(1, np.uint8)
     rewrite(
         blocks.raw, blocks.scratch, blocks.rows, blocks.spans, actions, verdicts, situation.marks, situation.limits,
-        NEW_HORIZON_MS, 0, 0, out, out_rows, kept, np.zeros(7, np.int64),
+        NEW_HORIZON_MS, 0, 0, out, out_rows, kept, np.zeros(COUNTERS, np.int64),
     )  # fmt: skip
     assert out[22] & 0x40 == 0
 
