@@ -53,7 +53,8 @@ findings:
   end, as Kafka's tool does. Then comes one line, with file and byte position (of a checkpoint: the
   line), for everything that is wrong: batches that fail their CRC, indexes that disagree with their
   log, checkpoints that contradict their logs. Bytes after the last whole batch are told on standard
-  output; they are no error, since the end of an active segment may be torn.
+  output; they are an error only where sound batches follow among them, since the end of an active
+  segment may be torn.
 
 exit status:
   0  everything was printed, and nothing is wrong with it

@@ -18,6 +18,7 @@ from compaction.dump.indexes import IndexView, dump_offset_index, dump_snapshot,
 from compaction.dump.segment import SegmentDump, SegmentView
 from compaction.errors import CorruptLogError, LogError, UsageError
 from compaction.storage.filesystem import FileSystem
+from compaction.storage.scan import SegmentScan
 from compaction.storage.spool import PairSpool
 
 _NAMED_BY_OFFSET = (Kind.LOG, Kind.INDEX, Kind.TIMEINDEX, Kind.TXNINDEX)
@@ -178,6 +179,7 @@ class Dump:
             self._note_invalid(target, dump)
         if view.whole and dump.position < dump.size:
             self._text(f"Found {dump.size - dump.position} invalid bytes at the end of {target.name}\n")
+            self._note_damage(target, dump.position)
 
     def _view(self, target: Target) -> SegmentView | None:
         """What to show of a log; tells what a look-up found, ``None`` where that is nothing."""
@@ -203,6 +205,13 @@ class Dump:
         if dump.invalid:
             what = "1 batch fails its CRC" if dump.invalid == 1 else f"{dump.invalid} batches fail their CRC, this is the first"
             error = CorruptLogError(what, path=target.path, position=dump.first_invalid, hint="restore this segment")
+            self._findings.errors.append(error)
+
+    def _note_damage(self, target: Target, position: int) -> None:
+        """A torn tail is none; a batch that claims to run past the end, with sound ones after its start, is."""
+        damage = SegmentScan(self._fs.view(target.path), position).finish().damage()
+        if damage is not None:
+            error = CorruptLogError(damage, path=target.path, position=position, hint="restore this segment")
             self._findings.errors.append(error)
 
     def _lines(self, lines: Iterable[str]) -> None:

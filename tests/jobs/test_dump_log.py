@@ -185,6 +185,17 @@ class TestLogs:
         )
         assert (ended.code, ended.err) == (0, "")
 
+    def test_batches_behind_one_that_claims_to_run_past_the_end_make_it_damage(self, dump: Call, made: Made) -> None:
+        content = bytearray(made.path.read_bytes())
+        content[made.positions[5] + 8] = 0x10
+        made.path.write_bytes(bytes(content))
+        ended = dump("--files", made.path)
+        assert ended.lines[-1] == f"Found {len(content) - made.positions[5]} invalid bytes at the end of {made.path.name}"
+        assert ended.errors == [
+            f"error: {made.path} at byte {made.positions[5]}: batch runs into the batches after it; restore this segment"
+        ]
+        assert ended.code == 1
+
     def test_a_batch_that_fails_its_crc_is_shown_and_an_error(self, dump: Call, made: Made) -> None:
         content = bytearray(made.path.read_bytes())
         for number in (4, 7):
