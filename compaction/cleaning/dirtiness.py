@@ -42,7 +42,7 @@ class Limit:
     detail: str = ""
 
     def __str__(self) -> str:
-        return f"{self.detail or self.name} {self.offset}"
+        return f"{self.detail} since offset {self.offset}" if self.detail else f"{self.name} {self.offset}"
 
 
 @dataclass(frozen=True)
@@ -145,8 +145,8 @@ def _transaction(view: LogView) -> str:
         if 0 <= each.current_txn_first_offset <= view.last_stable_offset
     ]
     if not begins:
-        return "a transaction that ends at or past the high watermark, begun at offset"
-    return f"open transaction of producer {min(begins)[1]} since offset"
+        return "transaction that ends at or past the high watermark"
+    return f"open transaction of producer {min(begins)[1]}"
 
 
 def _overdue_ms(dirty: Sequence[Segment], config: TopicConfig, now_ms: int) -> int:

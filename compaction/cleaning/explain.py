@@ -90,7 +90,8 @@ def _limits(plan: LogPlan, now_ms: int) -> Iterator[Answer]:
     for limit in plan.limits:
         if limit.name == HIGH_WATERMARK and limit.offset >= plan.view.log_end_offset:
             continue
-        yield Answer(f"nothing is cleaned past {limit}", None, _limit_remedy(plan, limit, now_ms))
+        text = f"nothing is cleaned from offset {limit.offset} on: {limit.detail or limit.name}"
+        yield Answer(text, None, _limit_remedy(plan, limit, now_ms))
 
 
 def _limit_remedy(plan: LogPlan, limit: Limit, now_ms: int) -> str:

@@ -71,7 +71,7 @@ def test_a_lag_that_is_not_set_tells_the_age() -> None:
 
 def test_what_is_too_young_tells_when_it_will_not_be() -> None:
     view = log(segment(0, 1000), segment(10, 10, timestamp_ms=NOW_MS), end=20)
-    young = one(answers(view, f"min.compaction.lag.ms={5 * DAY_MS}"), "past min.compaction.lag.ms 0")
+    young = one(answers(view, f"min.compaction.lag.ms={5 * DAY_MS}"), "from offset 0 on: min.compaction.lag.ms")
     assert young.remedy == (
         f"min.compaction.lag.ms is {5 * DAY_MS} (--set min.compaction.lag.ms): in 4 d, or with min.compaction.lag.ms={DAY_MS}"
     )
@@ -84,7 +84,7 @@ def test_an_open_transaction_is_told_with_its_producer() -> None:
     later = ProducerEntry(7, 0, 3, 15, 0, NOW_MS, -1, 15)
     found = answers(mostly_clean(producers=(later, waiting), last_stable_offset=12))
     held = one(found, "producer")
-    assert held.text == "nothing is cleaned past open transaction of producer 4001 since offset 12"
+    assert held.text == "nothing is cleaned from offset 12 on: open transaction of producer 4001"
     assert held.holds is None
     assert "commits or aborts" in held.remedy
 
@@ -98,8 +98,8 @@ def test_the_reason_of_a_plan_names_the_producer_too() -> None:
 
 def test_a_transaction_that_ends_past_the_high_watermark_is_told_apart() -> None:
     found = answers(mostly_clean(last_stable_offset=12, high_watermark=15))
-    assert one(found, "begun at offset 12").holds is None
-    assert "the last 15 offsets" in one(found, "high watermark 15").remedy
+    assert one(found, "from offset 12 on: transaction that ends").holds is None
+    assert "the last 15 offsets" in one(found, "offset 15 on: high watermark").remedy
 
 
 def test_a_high_watermark_at_the_end_holds_back_nothing() -> None:
@@ -107,7 +107,7 @@ def test_a_high_watermark_at_the_end_holds_back_nothing() -> None:
 
 
 def test_the_active_segment_tells_what_stays() -> None:
-    active = one(answers(mostly_clean()), "active segment 20")
+    active = one(answers(mostly_clean()), "offset 20 on: active segment")
     assert active.remedy.startswith("its 10 bytes stay until a broker rolls it")
 
 
