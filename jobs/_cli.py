@@ -12,6 +12,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -293,7 +294,7 @@ def run_command(parser: Parser, argv: Sequence[str] | None, body: Callable[[argp
 
 def _log_format(given: Sequence[str]) -> str:
     """The format asked for, known before the options are checked: a wrong call is told in it, too."""
-    pairs = zip(given, [*given[1:], ""], strict=True)
+    pairs = pairwise(given)
     json = _JSON_OPTION in given or ("--log-format", _logging.JSON) in pairs
     return _logging.JSON if json else _logging.TEXT
 
