@@ -12,7 +12,7 @@ from compaction.passes.rewrite import join_parts, rewrite_piece
 from compaction.passes.scan import SUMMARY, scan_slices
 from compaction.passes.shards import resolve_shard, split_by_piece
 from compaction.passes.transactions import scan_transactions
-from compaction.passes.work import GroupOutput, Piece, PieceResult, RewriteLog, ScanLog, ScanSettings, Slice, SliceSummary
+from compaction.passes.work import GroupOutput, Packed, Piece, PieceResult, RewriteLog, ScanLog, ScanSettings, Slice, SliceSummary
 from compaction.spark.partition import Sizes, pack
 from compaction.spark.passes import Rewritten, Scanned
 
@@ -41,7 +41,7 @@ class LocalPasses:
         self, scanned: Scanned, logs: Mapping[int, RewriteLog], pieces: Sequence[Piece], load_factor: float, *, dry_run: bool
     ) -> Rewritten:
         firsts = {log: np.array([p.first_offset for p in pieces if p.output.log == log], np.int64) for log in logs}
-        marks: dict[tuple[int, int], list[bytes]] = {}
+        marks: dict[tuple[int, int], list[Packed]] = {}
         keys: dict[int, int] = {}
         for (log, _), packed in scanned.merged.items():
             if log in logs:

@@ -1,10 +1,102 @@
-"""A comparison as a page."""
+"""A comparison as one page that opens from disk: no address outside of it, nothing that is loaded, for people who look.
+
+The page is the files in ``assets`` put together with the figures as JSON. Its script draws the charts of all logs or of one,
+and
+sorts and filters the table of logs. Where there are very many logs, the page leaves out the conditions of each; the report in
+JSON has them.
+"""
 
 from __future__ import annotations
 
-from compaction.comparison.figures import Comparison
+import html
+import json
+from importlib.resources import files
+from typing import Any
+
+from compaction.comparison.figures import ComparedLog, Comparison, Holdings, Outcome
+
+#: with more logs than this the page leaves out the conditions
+MOST_EXPLAINED = 300
+
+_HOUR_MS, _DAY_MS = 3_600_000, 86_400_000
 
 
 def to_html(comparison: Comparison) -> str:
     """The page."""
-    return f"<!doctype html><title>{len(comparison.logs)}</title>\n"
+    count = len(comparison.logs)
+    parts = {
+        "TITLE": html.escape(f"{len(comparison.policies)} policies, {count} logs"),
+        "STYLE": _asset("page.css"),
+        "DATA": _embedded(model(comparison)),
+        "SCRIPT": "\n".join(_asset(name) for name in ("format.js", "charts.js", "page.js")),
+    }
+    page = _asset("page.html")
+    for name, text in parts.items():
+        page = page.replace(f"<!--{name}-->", text, 1)
+    return page
+
+
+def model(comparison: Comparison) -> dict[str, Any]:
+    """What the script is given, names short since there is one of each for every log and policy."""
+    explained = len(comparison.logs) <= MOST_EXPLAINED
+    return {
+        "asOf": comparison.as_of_ms,
+        "policies": list(comparison.policies),
+        "ages": age_labels(comparison.age_bounds_ms),
+        "logs": [_log(log, explained) for log in comparison.logs],
+    }
+
+
+def age_labels(bounds_ms: tuple[int, ...]) -> list[str]:
+    """What each count by age is called."""
+    named = [_age(bound) for bound in bounds_ms]
+    between = [f"{low} to {high}" for low, high in zip(named, named[1:], strict=False)]
+    return ["in the future", f"up to {named[1]}", *between[1:], f"{named[-1]} and older", "no time"]
+
+
+def _age(bound_ms: int) -> str:
+    for name, size in (("y", 365 * _DAY_MS), ("d", _DAY_MS), ("h", _HOUR_MS)):
+        if bound_ms and bound_ms % size == 0:
+            return f"{bound_ms // size} {name}"
+    return f"{bound_ms} ms"
+
+
+def _log(log: ComparedLog, explained: bool) -> dict[str, Any]:
+    return {
+        "name": log.name,
+        "dir": log.log_dir,
+        "error": log.error,
+        "before": _held(log.before),
+        "ages": log.spread.by_age,
+        "places": log.spread.by_place,
+        "keys": [log.keys.distinct, log.keys.most_repeated],
+        "repeats": [[each.at_least, each.at_most, each.keys, each.records] for each in log.keys.repetition],
+        "outcomes": [_outcome(outcome, explained) for outcome in log.outcomes],
+    }
+
+
+def _outcome(outcome: Outcome, explained: bool) -> dict[str, Any]:
+    return {
+        "status": outcome.status.value,
+        "reason": outcome.reason,
+        "why": list(outcome.why) if explained else [],
+        "after": _held(outcome.after),
+        "expired": _held(outcome.expired),
+        "ages": outcome.gone.by_age,
+        "places": outcome.gone.by_place,
+        "rounds": outcome.broker_rounds,
+    }
+
+
+def _held(held: Holdings) -> list[int]:
+    return [held.bytes, held.segments, held.records, held.record_bytes, held.tombstones, held.keyless_records]
+
+
+def _embedded(values: dict[str, Any]) -> str:
+    """JSON that nothing in it can end the script element of."""
+    text = json.dumps(values, separators=(",", ":"), ensure_ascii=False)
+    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+def _asset(name: str) -> str:
+    return files("compaction.comparison").joinpath("assets", name).read_text("utf-8")

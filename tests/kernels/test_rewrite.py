@@ -70,8 +70,8 @@ class Output:
 
 def sealed(plain: bytes) -> bytes:
     """A batch whose records are still to be compressed."""
-    counted = plain[21:HEADER_SIZE] + compression.compress(plain[22] & 7, plain[HEADER_SIZE:])
-    crc = google_crc32c.value(counted).to_bytes(4, "big")
+    counted: bytes = plain[21:HEADER_SIZE] + compression.compress(plain[22] & 7, plain[HEADER_SIZE:])
+    crc = int(google_crc32c.value(counted)).to_bytes(4, "big")
     return plain[:8] + (9 + len(counted)).to_bytes(4, "big") + plain[12:17] + crc + counted
 
 
@@ -173,7 +173,7 @@ def one_batch(records: list[Sent], how: Batching | None = None, **fields: int) -
 def call(blocks: Blocks, situation: Situation, out_bytes: int = 10_000, kept_rows: int = 100) -> tuple[int, int, int, int]:
     out, kept = np.empty(out_bytes, np.uint8), np.empty((kept_rows, 6), np.int64)
     rows = len(blocks.rows)
-    return tuple(  # type: ignore[return-value]
+    return tuple(
         rewrite(
             blocks.raw, blocks.scratch, blocks.rows, blocks.spans, np.full(rows, REWRITE, np.uint8),
             np.zeros(rows, np.uint8), situation.marks, situation.limits, NEW_HORIZON_MS, 0, 0, out,

@@ -67,7 +67,9 @@ def cramped(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(rewrite, "_OUT_BYTES", 70)
     monkeypatch.setattr(rewrite, "_KEPT_ROWS", 1)
     monkeypatch.setattr(decoder, "SCRATCH_BYTES", 64)
-    monkeypatch.setitem(SegmentReader.__init__.__kwdefaults__, "block_bytes", 200)
+    defaults = SegmentReader.__init__.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "block_bytes", 200)
     yield
 
 
