@@ -12,7 +12,17 @@ from compaction.passes.rewrite import join_parts, rewrite_piece
 from compaction.passes.scan import SUMMARY, scan_slices
 from compaction.passes.shards import resolve_shard, split_by_piece
 from compaction.passes.transactions import scan_transactions
-from compaction.passes.work import GroupOutput, Packed, Piece, PieceResult, RewriteLog, ScanLog, ScanSettings, Slice, SliceSummary
+from compaction.passes.work import (
+    GroupOutput,
+    Packed,
+    Piece,
+    PieceResult,
+    RewriteLog,
+    ScanLog,
+    ScanSettings,
+    Slice,
+    SliceSummary,
+)
 from compaction.spark.partition import Sizes, pack
 from compaction.spark.passes import Rewritten, Scanned
 

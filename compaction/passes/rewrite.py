@@ -31,7 +31,7 @@ from compaction.passes.compress import seal_compressed
 from compaction.passes.decoder import Decoded, Decoder, check_count
 from compaction.passes.names import mend_names
 from compaction.passes.scan import check_offsets
-from compaction.passes.work import CleanStats, GroupOutput, Piece, PieceResult, RewriteLog, Slice
+from compaction.passes.work import CleanStats, GroupOutput, Packed, Piece, PieceResult, RewriteLog, Slice
 from compaction.storage.blocks import Block, SegmentReader
 from compaction.storage.segment_writer import Chunk, PartWriter, SegmentWriter, new_suffix, part_paths
 from compaction.storage.throttle import Throttle
@@ -55,10 +55,10 @@ class NullWriter:
         """Nothing."""
 
 
-def rewrite_piece(piece: Piece, log: RewriteLog, packed_marks: Sequence[bytes], *, dry_run: bool) -> PieceResult:
+def rewrite_piece(piece: Piece, log: RewriteLog, packed_marks: Sequence[Packed], *, dry_run: bool) -> PieceResult:
     """Write one piece (or only count, in a dry run). What goes wrong with it is told in the result.
 
-    :param packed_marks: the piece's marks, from any number of shards, each uint64 as bytes
+    :param packed_marks: the piece's marks, from any number of shards, each uint64
     """
     output = piece.output
     marks = np.sort(np.concatenate([np.empty(0, np.uint64), *(np.frombuffer(part, np.uint64) for part in packed_marks)]))
