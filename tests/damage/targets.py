@@ -35,7 +35,7 @@ from compaction.passes.rewrite import rewrite_piece
 from compaction.passes.scan import SUMMARY, scan_slices
 from compaction.passes.shards import resolve_shard
 from compaction.passes.transactions import scan_transactions
-from compaction.passes.work import GroupOutput, Piece, RewriteLog, ScanLog, ScanSettings, Slice, SliceSummary
+from compaction.passes.work import GroupOutput, Packed, Piece, RewriteLog, ScanLog, ScanSettings, Slice, SliceSummary
 from compaction.report import LogReport, LogStatus
 from compaction.storage.filesystem import LocalFileSystem
 from compaction.storage.journal import JOURNAL, read_journal
@@ -106,13 +106,13 @@ def passes(data: bytes, directory: Path, first_dirty: int = 7) -> None:
             else:
                 shards.setdefault(shard, []).append(value)
     shards.pop(SUMMARY, None)
-    found = [resolve_shard(packed, first_dirty, 0.9)[0].tobytes() for packed in shards.values()]
-    every = ((np.arange(1, 80, dtype=np.uint64) << np.uint64(MARK_SHIFT)) | np.uint64(1)).tobytes()
+    found = [resolve_shard(packed, first_dirty, 0.9)[0] for packed in shards.values()]
+    every = (np.arange(1, 80, dtype=np.uint64) << np.uint64(MARK_SHIFT)) | np.uint64(1)
     for marks in (found, [], [every]):
         _rewrite(part, marks, directory, first_dirty)
 
 
-def _rewrite(part: Slice, marks: list[bytes], directory: Path, first_dirty: int) -> None:
+def _rewrite(part: Slice, marks: list[Packed], directory: Path, first_dirty: int) -> None:
     rules = RoundRules(_NO_SPANS, np.empty(0, np.int64), ActiveProducers.of(()), 40, NOW_MS)
     log = RewriteLog(first_dirty, 60, 1000, 0, 100, rules, str(directory), math.inf)
     piece = Piece(GroupOutput(0, 0, 0, 1, (), part.path), 0, (part,), 0, whole=True)
