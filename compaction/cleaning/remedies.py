@@ -34,12 +34,20 @@ def bytes_missing(clean_bytes: int, dirty_bytes: int, ratio: float) -> int | Non
     """The fewest further dirty bytes with which dirty / (clean + dirty) is over ``ratio``; ``None`` where none suffice."""
     if ratio >= 1:
         return None
-    # dirty + more > ratio * (clean + dirty + more)
-    bound = ratio * clean_bytes / (1 - ratio) - dirty_bytes
-    more = max(0, math.floor(bound))
-    while not (dirty_bytes + more) / max(clean_bytes + dirty_bytes + more, 1) > ratio:
-        more += 1
-    return more
+
+    def suffices(more: int) -> bool:
+        return (dirty_bytes + more) / max(clean_bytes + dirty_bytes + more, 1) > ratio
+
+    if suffices(0):
+        return 0
+    # the quotient never falls as more is added: bisect between what is too few and what suffices
+    too_few, enough = 0, 1
+    while not suffices(enough):
+        too_few, enough = enough, 2 * enough
+    while enough - too_few > 1:
+        middle = (too_few + enough) // 2
+        too_few, enough = (too_few, middle) if suffices(middle) else (middle, enough)
+    return enough
 
 
 def ratio_below(ratio: float) -> float:

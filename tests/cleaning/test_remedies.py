@@ -46,6 +46,10 @@ def test_the_missing_bytes_are_the_fewest_that_suffice(clean: int, dirty: int, r
         assert not (dirty + more - 1) / max(clean + dirty + more - 1, 1) > ratio
 
 
+def test_a_bound_next_to_one_is_answered_at_once() -> None:
+    assert bytes_missing(1_000_000, 5, 1 - 2**-53) is not None
+
+
 @given(st.floats(0.0001, 1))
 def test_the_lower_bound_is_below_the_ratio_and_short(ratio: float) -> None:
     bound = ratio_below(ratio)
