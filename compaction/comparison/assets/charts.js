@@ -1,0 +1,76 @@
+/* Charts as SVG text, drawn for a width in pixels, so that letters keep their size. */
+
+const ROW = 46, BAR = 16;
+
+function rect(x, y, width, height, kind, title) {
+  const label = title ? `<title>${escaped(title)}</title>` : "";
+  return `<rect x="${x.toFixed(2)}" y="${y.toFixed(2)}" width="${Math.max(width, 0).toFixed(2)}" height="${height.toFixed(2)}"` +
+    ` class="${kind}">${label}</rect>`;
+}
+
+function label(x, y, text, anchor = "start", kind = "") {
+  return `<text x="${x.toFixed(1)}" y="${y.toFixed(1)}" text-anchor="${anchor}" class="${kind}">${escaped(text)}</text>`;
+}
+
+function svg(width, height, body, title) {
+  return `<svg viewBox="0 0 ${width} ${height}" width="${width}" height="${height}" role="img"` +
+    ` aria-label="${escaped(title)}">${body}</svg>`;
+}
+
+function fitted(text, width) {
+  const most = Math.max(6, Math.floor(width / 6.6));
+  return text.length <= most ? text : `${text.slice(0, most - 1)}\u2026`;
+}
+
+/* One row each: a name, what it says at the right, and parts [value, kind, title] of a bar; ``whole`` is the full width. */
+function bars(width, rows, whole, title) {
+  let body = "";
+  rows.forEach((row, index) => {
+    const y = index * ROW;
+    body += label(0, y + 13, fitted(row.name, width - 8 * row.text.length), "start") + label(width, y + 13, row.text, "end", "faint");
+    let x = 0;
+    for (const [value, kind, what] of row.parts) {
+      const size = whole ? width * value / whole : 0;
+      body += rect(x, y + 20, value > 0 ? Math.max(size, 1) : 0, BAR, kind, what);
+      x += size;
+    }
+    body += `<line class="axis" x1="0" x2="${width}" y1="${y + 20 + BAR + .5}" y2="${y + 20 + BAR + .5}"/>`;
+  });
+  return svg(width, Math.max(rows.length * ROW, 1), body, title);
+}
+
+/* Columns: behind them ghosts, both on one scale; ``names`` stand below. */
+function columns(width, height, values, ghosts, names, kind, title) {
+  const foot = names.length ? 34 : 0, head = 16, most = Math.max(1, ...values, ...ghosts);
+  const step = width / values.length, gap = step > 12 ? Math.min(step * .2, 10) : step > 4 ? 1 : 0;
+  const floor = head + height;
+  let body = "";
+  values.forEach((value, index) => {
+    const x = index * step + gap / 2, wide = step - gap;
+    const name = names[index] || `part ${index + 1} of ${values.length}`;
+    const told = ghosts.length ? `${name}: ${count(value)} of ${count(ghosts[index])}` : `${name}: ${count(value)}`;
+    const tall = (amount) => amount > 0 ? Math.max(height * amount / most, 1.5) : 0;
+    if (ghosts.length) body += rect(x, floor - tall(ghosts[index]), wide, tall(ghosts[index]), "ghost", told);
+    body += rect(x, floor - tall(value), wide, tall(value), kind, told);
+    const shown = ghosts.length ? Math.max(value, ghosts[index]) : value;
+    if (names.length && value > 0 && step >= 26) {
+      const both = ghosts.length && step >= 90 ? `${short(value)} of ${short(ghosts[index])}` : short(value);
+      body += label(x + wide / 2, floor - tall(shown) - 4, both, "middle", "faint");
+    }
+  });
+  body += `<line class="axis" x1="0" x2="${width}" y1="${floor + .5}" y2="${floor + .5}"/>`;
+  names.forEach((name, index) => { body += below(index * step + step / 2, floor + 14, name, step); });
+  return svg(width, floor + foot, body, title);
+}
+
+/* A name below a column, on two lines where it is too wide for one. */
+function below(x, y, name, step) {
+  const most = Math.max(2, Math.floor(step / 6.4));
+  const words = name.split(/(?<=[ \u2013])/);
+  if (name.length <= most || words.length === 1) return label(x, y, name, "middle", "faint");
+  const lines = (at) => [words.slice(0, at).join("").trim(), words.slice(at).join("").trim()];
+  const longest = (at) => Math.max(...lines(at).map((line) => line.length));
+  let cut = 1;
+  for (let at = 2; at < words.length; at += 1) if (longest(at) < longest(cut)) cut = at;
+  return lines(cut).map((line, number) => label(x, y + 14 * number, line, "middle", "faint")).join("");
+}

@@ -1,0 +1,248 @@
+/* Puts the figures on the page: of all logs together, or of one. */
+
+const DATA = JSON.parse(document.getElementById("data").textContent);
+const byId = (id) => document.getElementById(id);
+const state = { log: -1, sort: "before", down: true, filter: "" };
+
+/* What is shown: sums over all logs that have figures, or one log. */
+function chosen() {
+  const sound = DATA.logs.filter((log) => !log.error);
+  const logs = state.log < 0 ? sound : [DATA.logs[state.log]].filter((log) => !log.error);
+  const sum = (pick) => logs.reduce((total, log) => added(total, pick(log)), []);
+  const repeats = new Map();
+  for (const log of logs) {
+    for (const [low, high, keys, records] of log.repeats) {
+      const known = repeats.get(high) || [low, high, 0, 0];
+      repeats.set(high, [low, high, known[2] + keys, known[3] + records]);
+    }
+  }
+  return {
+    logs, before: orZero(sum((log) => log.before)), ages: sum((log) => log.ages), places: sum((log) => log.places),
+    keys: logs.reduce((total, log) => total + log.keys[0], 0), most: Math.max(0, ...logs.map((log) => log.keys[1])),
+    repeats: [...repeats.values()].sort((left, right) => left[1] - right[1]),
+    policies: DATA.policies.map((name, number) => policy(name, logs.map((log) => [log, log.outcomes[number]]))),
+  };
+}
+
+function orZero(held) { return held.length ? held : [0, 0, 0, 0, 0, 0]; }
+
+/* A policy's sums over logs; one that failed under it counts as it is. */
+function policy(name, pairs) {
+  const sum = (pick) => pairs.reduce((total, pair) => added(total, pick(...pair)), []);
+  const failed = (outcome) => outcome.status === "failed";
+  const states = {};
+  for (const [, outcome] of pairs) states[outcome.status] = (states[outcome.status] || 0) + 1;
+  return {
+    name, states, after: orZero(sum((log, outcome) => failed(outcome) ? log.before : outcome.after)),
+    expired: orZero(sum((log, outcome) => outcome.expired)), ages: sum((log, outcome) => outcome.ages),
+    places: sum((log, outcome) => outcome.places), rounds: pairs.reduce((most, [, outcome]) => Math.max(most, outcome.rounds), 0),
+  };
+}
+
+function draw() {
+  const shown = chosen();
+  about(shown);
+  cards(shown);
+  split("bytes", shown, BYTES, bytes);
+  split("records", shown, RECORDS, count);
+  tombstones(shown);
+  keys(shown);
+  ages(shown);
+  places(shown);
+  rounds(shown);
+  why();
+  table();
+}
+
+function about(shown) {
+  const dirs = [...new Set(DATA.logs.map((log) => log.dir))];
+  const failed = DATA.logs.filter((log) => log.error).length;
+  const when = new Date(DATA.asOf).toISOString().replace("T", " ").slice(0, 16);
+  byId("about").textContent = `${count(DATA.logs.length)} logs in ${dirs.length === 1 ? dirs[0] : `${dirs.length} directories`}, ` +
+    `as of ${when} UTC.` + (failed ? ` ${count(failed)} could not be read.` : "") + " Nothing was written to them.";
+}
+
+function cards(shown) {
+  const before = shown.before;
+  byId("cards").innerHTML = shown.policies.map((each, number) => {
+    const freed = before[BYTES] - each.after[BYTES];
+    const rows = [
+      ["on disk", `${bytes(before[BYTES])} \u2192 ${bytes(each.after[BYTES])}`],
+      ["records", `${short(before[RECORDS])} \u2192 ${short(each.after[RECORDS])}`],
+      ["segments", `${short(before[SEGMENTS])} \u2192 ${short(each.after[SEGMENTS])}`],
+      ["tombstones", `${short(before[TOMBSTONES])} \u2192 ${short(each.after[TOMBSTONES])}`],
+      ["without a key", `${short(before[KEYLESS])} \u2192 ${short(each.after[KEYLESS])}`],
+      ["logs", Object.entries(each.states).map(([name, many]) => `${count(many)} ${name}`).join(", ") || "none"],
+    ];
+    return `<div class="card">${headed(each.name, number)}<p class="big">${share(freed, before[BYTES])} <small>freed</small></p>` +
+      `<dl>${rows.map(([name, text]) => `<dt>${name}</dt><dd>${escaped(text)}</dd>`).join("")}</dl></div>`;
+  }).join("");
+}
+
+/* What is left, compacted away and expired, a bar a policy. */
+function split(id, shown, column, told) {
+  byId(`key-${id}`).innerHTML = [["left", "left"], ["compacted", "compacted away"], ["expired", "expired"]]
+    .map(([kind, text]) => `<span class="swatch ${kind}"></span>${text}`).join("");
+  const whole = shown.before[column];
+  const rows = shown.policies.map((each, number) => {
+    const left = each.after[column], expired = each.expired[column], compacted = Math.max(whole - left - expired, 0);
+    return {
+      name: `${letter(number)}  ${each.name}`, text: `${told(left)} left`,
+      parts: [
+        [left, "left", `left: ${told(left)}`], [compacted, "compacted", `compacted away: ${told(compacted)}`],
+        [expired, "expired", `expired: ${told(expired)}`],
+      ],
+    };
+  });
+  into(id, (width) => bars(width, rows, Math.max(whole, ...shown.policies.map((each) => each.after[column])), `${id} left by each policy`));
+}
+
+function tombstones(shown) {
+  const before = shown.before[TOMBSTONES];
+  const rows = [{ name: "before", text: count(before), parts: [[before, "ghost", count(before)]] }].concat(
+    shown.policies.map((each, number) => ({
+      name: `${letter(number)}  ${each.name}`, text: count(each.after[TOMBSTONES]), parts: [[each.after[TOMBSTONES], "left", count(each.after[TOMBSTONES])]],
+    })));
+  into("tombstones", (width) => bars(width, rows, before, "tombstones before and after"));
+}
+
+function keys(shown) {
+  const rows = shown.repeats;
+  const once = rows.length && rows[0][1] === 1 ? rows[0][2] : 0;
+  byId("keys-sub").textContent = shown.keys
+    ? `${count(shown.keys)} distinct keys; ${share(once, shown.keys)} occur once, the most frequent one ${count(shown.most)} times.`
+    : "There are no keys.";
+  const names = rows.map(([low, high]) => low === high ? `${low}\u00d7` : `${short(low)}\u2013${short(high)}\u00d7`);
+  into("keys", (width) => rows.length ? columns(width, 150, rows.map((row) => row[2]), [], names, "left", "keys by how often they occur") : "");
+}
+
+function ages(shown) {
+  const used = DATA.ages.map((_, index) => index).filter((index) => (shown.ages[index] || 0) > 0);
+  multiples("ages", shown, (each, width) => columns(
+    width, 110, used.map((index) => each.ages[index] || 0), used.map((index) => shown.ages[index]),
+    used.map((index) => DATA.ages[index]), "compacted", `records that ${each.name} removes, by age`));
+}
+
+function places(shown) {
+  multiples("places", shown, (each, width) => columns(
+    width, 90, shown.places.map((value, index) => value - (each.places[index] || 0)), shown.places, [], "left",
+    `records that ${each.name} leaves, by place in the log`));
+}
+
+function multiples(id, shown, chart) {
+  const box = byId(id);
+  box.innerHTML = shown.policies.map((each, number) =>
+    `<div>${headed(each.name, number)}<div class="chart" id="${id}-${number}"></div></div>`).join("");
+  shown.policies.forEach((each, number) => into(`${id}-${number}`, (width) => chart(each, width)));
+}
+
+function rounds(shown) {
+  const most = Math.max(0, ...shown.policies.map((each) => each.rounds));
+  if (most <= 1) {
+    byId("rounds").innerHTML = `<p>${most ? "One round does it, under every policy that compacts." : "Nothing is compacted."}</p>`;
+    return;
+  }
+  const rows = shown.policies.map((each, number) => ({
+    name: `${letter(number)}  ${each.name}`, text: each.rounds ? `${count(each.rounds)}${state.log < 0 && each.rounds > 1 ? " at most" : ""}` : "not compacted",
+    parts: [[each.rounds, "left", count(each.rounds)]],
+  }));
+  into("rounds", (width) => bars(width, rows, most, "rounds of a broker's cleaner"));
+}
+
+function why() {
+  const log = DATA.logs[state.log];
+  byId("why-section").hidden = !log;
+  if (!log) return;
+  const line = (text) => {
+    const [head, ...rest] = text.split("\n");
+    const [mark, said] = [head.slice(0, 5).trim(), head.slice(6)];
+    const more = rest.map((each) => `<span>${escaped(each.trim())}</span>`).join("");
+    return `<li class="${escaped(mark)}"><b>${escaped(mark)}</b>${escaped(said)}${more}</li>`;
+  };
+  const answer = (outcome, number) => `<article><h3><b class="letter">${letter(number)}</b> ${named(DATA.policies[number])} <span class="state ${outcome.status}">` +
+    `${outcome.status}</span></h3><p>${escaped(outcome.reason)}</p><ul>${outcome.why.map(line).join("")}</ul></article>`;
+  byId("why").innerHTML = log.error ? `<p class="note">${escaped(log.error)}</p>` : log.outcomes.map(answer).join("");
+}
+
+/* Columns of the table: what they are called, what they sort by, what they show. */
+function tableColumns() {
+  const own = [
+    { id: "name", title: "Log", value: (log) => log.name, text: (log) => log.name },
+    { id: "before", title: "On disk", value: (log) => log.before[BYTES], text: (log) => bytes(log.before[BYTES]) },
+    { id: "records", title: "Records", value: (log) => log.before[RECORDS], text: (log) => count(log.before[RECORDS]) },
+    { id: "keys", title: "Keys", value: (log) => log.keys[0], text: (log) => count(log.keys[0]) },
+    { id: "tombstones", title: "Tombstones", value: (log) => log.before[TOMBSTONES], text: (log) => count(log.before[TOMBSTONES]) },
+  ];
+  return own.concat(DATA.policies.map((name, number) => ({
+    id: `policy-${number}`, title: name, letter: letter(number),
+    value: (log) => log.error || log.outcomes[number].status === "failed" ? -1 : log.before[BYTES] - log.outcomes[number].after[BYTES],
+    text: (log) => freed(log, number),
+  })));
+}
+
+function freed(log, number) {
+  const outcome = log.outcomes[number];
+  if (log.error || !outcome) return `<span class="state failed">failed</span>`;
+  if (outcome.status === "failed") return `<span class="state failed">failed</span>`;
+  return `${share(log.before[BYTES] - outcome.after[BYTES], log.before[BYTES])}` +
+    `<span class="state ${outcome.status}">${outcome.status}</span>`;
+}
+
+function table() {
+  const all = tableColumns(), by = all.find((column) => column.id === state.sort);
+  const direction = (column) => column.id !== state.sort ? "none" : state.down ? "descending" : "ascending";
+  byId("table").tHead.innerHTML = `<tr>${all.map((column) =>
+    `<th scope="col" class="${column.letter ? "policy" : ""}" aria-sort="${direction(column)}"><button type="button" data-sort="${column.id}">` +
+    `${column.letter ? `<b class="letter">${column.letter}</b> ` : ""}${named(column.title)}</button></th>`
+  ).join("")}</tr>`;
+  const rows = DATA.logs.map((log, number) => ({ log, number, key: by.value(log) }))
+    .filter((row) => row.log.name.toLowerCase().includes(state.filter));
+  rows.sort((left, right) => {
+    const order = typeof left.key === "string" ? left.key.localeCompare(right.key, "en", { numeric: true }) : left.key - right.key;
+    return (state.down ? -order : order) || left.number - right.number;
+  });
+  byId("table").tBodies[0].innerHTML = rows.map(({ log, number }) => `<tr class="${number === state.log ? "chosen" : ""}">` +
+    all.map((column) => column.id === "name"
+      ? `<td><button type="button" data-log="${number}">${escaped(log.name)}</button></td>`
+      : `<td>${column.text(log)}</td>`).join("") + "</tr>").join("");
+}
+
+/* Draws a chart for the width that its place has. */
+function into(id, chart) {
+  const box = byId(id);
+  box.innerHTML = chart(Math.max(200, Math.floor(box.clientWidth || 600)));
+}
+
+function choose(number) {
+  state.log = number;
+  byId("log").value = String(number);
+  draw();
+}
+
+function start() {
+  byId("log").innerHTML = `<option value="-1">all logs together</option>` +
+    DATA.logs.map((log, number) => `<option value="${number}">${escaped(log.name)}</option>`).join("");
+  byId("log").addEventListener("change", (event) => choose(Number(event.target.value)));
+  byId("filter").addEventListener("input", (event) => { state.filter = event.target.value.toLowerCase(); table(); });
+  byId("table").addEventListener("click", (event) => {
+    const button = event.target.closest("button");
+    if (!button) return;
+    if (button.dataset.log !== undefined) {
+      const number = Number(button.dataset.log);
+      choose(number === state.log ? -1 : number);
+      document.querySelector("header").scrollIntoView();
+      return;
+    }
+    state.down = state.sort === button.dataset.sort ? !state.down : button.dataset.sort !== "name";
+    state.sort = button.dataset.sort;
+    table();
+    document.querySelector(`[data-sort="${state.sort}"]`).focus();
+  });
+  let width = window.innerWidth;
+  window.addEventListener("resize", () => {
+    if (window.innerWidth !== width) { width = window.innerWidth; draw(); }
+  });
+  draw();
+}
+
+start();

@@ -1,0 +1,253 @@
+"""The page, opened from disk in a real browser: what it shows, how it reacts, and that it needs nothing but itself."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from compaction.comparison.figures import Comparison, OutcomeStatus
+from compaction.comparison.page import MOST_EXPLAINED, to_html
+from tests.comparison.browser import DARK, Browser, find_browser
+from tests.comparison.made import POLICIES, comparison, failed, log
+
+CHARTS = ("bytes", "records", "tombstones", "keys", "ages-0", "ages-1", "places-0", "places-1", "rounds")
+
+
+@pytest.fixture(scope="module")
+def browser(missing: Callable[[str], None], tmp_path_factory: pytest.TempPathFactory) -> Browser:
+    path = find_browser()
+    if path is None:
+        missing("a Chromium on the path (chromium, google-chrome)")
+    return Browser(str(path), tmp_path_factory.mktemp("pages"))
+
+
+def several() -> Comparison:
+    return comparison(
+        log("orders-2", 100, left=(50, 80)),
+        log("orders-10", 400, left=(90, 100), expired=0),
+        log("payments-0", 200, left=(10, 60), status=OutcomeStatus.REFUSED),
+        failed("broken-0", "segment is damaged"),
+    )
+
+
+PAGE = to_html(several())
+
+
+def test_there_is_no_address_in_it() -> None:
+    assert re.findall(r"(?:https?:)?//[\w.]+|\bsrc=|\bhref=|url\(|@import|\bimport\(|fetch\(", PAGE) == []
+    assert "default-src 'none'" in PAGE
+
+
+def test_no_part_is_left_to_fill_in() -> None:
+    assert "<!--" not in PAGE
+
+
+PICTURE = "new Image().src = 'http://example.invalid/x.png'; return null"
+
+
+@pytest.mark.browser
+def test_it_asks_for_nothing_and_complains_of_nothing(browser: Browser) -> None:
+    shown = browser.show(PAGE)
+    assert (shown.addresses, shown.console) == ((), ())
+
+
+@pytest.mark.browser
+def test_it_could_not_even_ask(browser: Browser) -> None:
+    without_policy = re.sub(r"<meta http-equiv[^>]*>", "", PAGE)
+    assert browser.show(without_policy, PICTURE).addresses == ("http://example.invalid/x.png",)
+    shown = browser.show(PAGE, PICTURE)
+    assert shown.addresses == ()
+    assert "Content Security Policy" in shown.console[0]
+
+
+@pytest.mark.browser
+def test_the_cards_show_the_totals(browser: Browser) -> None:
+    cards = browser.show(PAGE, "[...document.querySelectorAll('.card')].map(card => card.innerText)").told
+    compacted, deleted = several().totals()
+    for card, totals, name in zip(cards, (compacted, deleted), POLICIES, strict=True):
+        freed = 100 * (totals.before.bytes - totals.after.bytes) / totals.before.bytes
+        assert name in card.replace("\n", "")
+        assert f"{freed:.1f} %" in card
+        assert f"{totals.before.bytes // 1000} kB → {totals.after.bytes // 1000} kB" in card
+        assert f"{totals.before.records:,} → {totals.after.records:,}" in card
+    assert "2 cleaned, 1 refused" in cards[0]
+
+
+@pytest.mark.browser
+def test_every_chart_is_drawn_within_its_place(browser: Browser) -> None:
+    script = f"""return {list(CHARTS)!r}.map(id => {{
+        const svg = document.querySelector(`#${{id}} svg`), box = document.getElementById(id).getBoundingClientRect();
+        const drawn = [...svg.querySelectorAll('rect')].filter(rect => rect.width.baseVal.value > 0);
+        const inside = drawn.every(rect => {{
+            const at = rect.getBoundingClientRect();
+            return at.left >= box.left - 1 && at.right <= box.right + 1 && at.top >= box.top - 1 && at.bottom <= box.bottom + 1;
+        }});
+        return [drawn.length, inside, svg.getAttribute('aria-label').length > 5];
+    }});"""
+    for chart, (rects, inside, labelled) in zip(CHARTS, browser.show(PAGE, script).told, strict=True):
+        assert rects > 0, chart
+        assert inside, chart
+        assert labelled, chart
+
+
+@pytest.mark.browser
+def test_bars_are_as_long_as_their_figures(browser: Browser) -> None:
+    script = """return ['left', 'compacted', 'expired'].map(kind =>
+        [...document.querySelectorAll(`#bytes rect.${kind}`)].map(rect => rect.width.baseVal.value))"""
+    left, compacted, expired = browser.show(PAGE, script).told
+    for number, totals in enumerate(several().totals()):
+        whole = left[number] + compacted[number] + expired[number]
+        assert left[number] / whole == pytest.approx(totals.after.bytes / totals.before.bytes, abs=0.01)
+        assert expired[number] / whole == pytest.approx(totals.expired.bytes / totals.before.bytes, abs=0.01)
+
+
+@pytest.mark.browser
+def test_columns_are_as_high_as_their_figures(browser: Browser) -> None:
+    script = "[...document.querySelectorAll('#ages-1 rect.compacted')].map(rect => rect.height.baseVal.value)"
+    heights = browser.show(PAGE, script).told
+    by_age = [count for count in several().totals()[1].gone.by_age if count]
+    assert [height / sum(heights) for height in heights] == pytest.approx([count / sum(by_age) for count in by_age], abs=0.01)
+
+
+NAMES = "[...document.querySelectorAll('tbody td:first-child')].map(cell => cell.innerText.trim())"
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(
+    ("clicks", "order"),
+    [
+        ([], ["orders-10", "payments-0", "orders-2", "broken-0"]),
+        (["name"], ["broken-0", "orders-2", "orders-10", "payments-0"]),
+        (["name", "name"], ["payments-0", "orders-10", "orders-2", "broken-0"]),
+        (["before"], ["broken-0", "orders-2", "payments-0", "orders-10"]),
+        (["policy-0"], ["payments-0", "orders-2", "orders-10", "broken-0"]),
+        (["policy-0", "policy-0"], ["broken-0", "orders-10", "orders-2", "payments-0"]),
+    ],
+)
+def test_the_table_is_sorted_by_the_column_that_is_chosen(browser: Browser, clicks: list[str], order: list[str]) -> None:
+    steps = "".join(f"document.querySelector('[data-sort={name}]').click();" for name in clicks)
+    sort = "[...document.querySelectorAll('th')].filter(cell => cell.ariaSort !== 'none').map(cell => cell.ariaSort)"
+    names, sorts = browser.show(PAGE, f"{steps} return [{NAMES}, {sort}]").told
+    assert names == order
+    assert len(sorts) == 1
+
+
+@pytest.mark.browser
+def test_the_table_is_filtered_by_name(browser: Browser) -> None:
+    script = f"""const box = document.getElementById('filter'); box.value = 'ORD';
+        box.dispatchEvent(new Event('input')); return {NAMES}"""
+    assert browser.show(PAGE, script).told == ["orders-10", "orders-2"]
+
+
+@pytest.mark.browser
+def test_a_log_that_is_chosen_is_shown_with_its_reasons(browser: Browser) -> None:
+    script = """document.querySelector('[data-log="2"]').click();
+        const before = document.querySelector('.card').innerText;
+        const why = document.getElementById('why').innerText, visible = !document.getElementById('why-section').hidden;
+        document.querySelector('[data-log="2"]').click();
+        const hidden = document.getElementById('why-section').hidden;
+        return [before, why, visible, hidden, document.querySelector('.card').innerText]"""
+    card, why, visible, hidden_again, all_again = browser.show(PAGE, script).told
+    assert "200 kB → 20.0 kB" in card
+    assert "90.0 %" in card
+    assert visible
+    assert "becomes cleanable after 3 kB more" in why
+    assert "refused" in why
+    assert hidden_again
+    assert "700 kB" in all_again
+
+
+@pytest.mark.browser
+def test_a_log_without_figures_says_why(browser: Browser) -> None:
+    script = """document.querySelector('[data-log="3"]').click(); return document.getElementById('why').innerText"""
+    shown = browser.show(PAGE, script)
+    assert shown.told == "segment is damaged"
+    assert shown.console == ()
+
+
+@pytest.mark.browser
+def test_light_and_dark_are_both_readable(browser: Browser, tmp_path: Path) -> None:
+    script = """const numbers = text => text.match(/\\d+/g).map(Number), clear = 'rgba(0, 0, 0, 0)';
+        return ['body', '.card', '.sub', '.state'].map(name => {
+            let at = document.querySelector(name), ground = clear;
+            const ink = getComputedStyle(at).color;
+            for (; at && ground === clear; at = at.parentElement) ground = getComputedStyle(at).backgroundColor;
+            return [numbers(ink), numbers(ground)];
+        })"""
+    grounds = []
+    for flags in ((), (DARK,)):
+        pairs = browser.show(PAGE, script, *flags).told
+        assert all(contrast(ink[:3], ground[:3]) >= 4.5 for ink, ground in pairs)
+        grounds.append(luminance(pairs[0][1][:3]))
+    assert grounds[0] > 0.8
+    assert grounds[1] < 0.1
+    assert browser.picture(PAGE, tmp_path / "light.png") != browser.picture(PAGE, tmp_path / "dark.png", DARK)
+
+
+def luminance(colour: list[int]) -> float:
+    parts = [value / 255 / 12.92 if value / 255 <= 0.04045 else ((value / 255 + 0.055) / 1.055) ** 2.4 for value in colour]
+    return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
+
+
+def contrast(one: list[int], other: list[int]) -> float:
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.browser
+def test_a_phone_needs_no_sideways_scrolling_but_in_the_table(browser: Browser) -> None:
+    script = """const root = document.documentElement;
+        const all = name => [...document.querySelectorAll(name)], right = each => each.getBoundingClientRect().right;
+        const wide = all('body *').filter(each => !each.closest('.scroll, .hidden') && right(each) > root.clientWidth + 1)
+            .map(each => each.outerHTML.slice(0, 80));
+        const letters = all('svg text').map(each => parseFloat(getComputedStyle(each).fontSize));
+        const scale = all('svg').map(each => each.getBoundingClientRect().width / each.viewBox.baseVal.width);
+        return [root.clientWidth, root.scrollWidth, wide, Math.min(...letters), Math.min(...scale), Math.max(...scale)]"""
+    width, scrolled, wide, smallest, least, most = browser.show_on_phone(PAGE, script).told
+    assert (width, scrolled, wide) == (360, 360, [])
+    assert smallest >= 12
+    assert 0.95 < least <= most < 1.05
+
+
+@pytest.mark.browser
+def test_text_of_logs_and_errors_stays_text(browser: Browser) -> None:
+    nasty = '</script><img src=x onerror="document.title=1"><b id="evil">&amp;\u2028'
+    page = to_html(comparison(log("a-0", 5, log_dir=nasty, reason=nasty), failed("b-0", nasty)))
+    script = """document.querySelector('[data-log="0"]').click();
+        return [document.getElementById('evil'), document.images.length, document.title,
+            document.getElementById('why').textContent]"""
+    shown = browser.show(page, script)
+    evil, images, title, why = shown.told
+    assert (evil, images, title) == (None, 0, "2 policies, 2 logs")
+    assert nasty in why
+    assert shown.console == ()
+
+
+def test_without_scripts_the_page_says_where_the_figures_are() -> None:
+    assert re.search(r"<noscript>.*the same figures are in the report.*</noscript>", PAGE, re.IGNORECASE | re.DOTALL)
+
+
+@pytest.mark.browser
+def test_a_comparison_of_nothing_is_shown(browser: Browser) -> None:
+    shown = browser.show(to_html(comparison()), "document.querySelectorAll('.card').length")
+    assert (shown.told, shown.console) == (2, ())
+
+
+@pytest.mark.browser
+def test_thousands_of_logs_are_shown_quickly(browser: Browser) -> None:
+    page = to_html(comparison(*(log(f"topic-{number}", number + 1) for number in range(2000))))
+    assert len(page) < 5_000_000
+    script = """const began = performance.now(); draw(); const took = performance.now() - began;
+        return [document.querySelectorAll('tbody tr').length, took]"""
+    rows, took_ms = browser.show(page, script).told
+    assert rows == 2000
+    assert took_ms < 5000
+
+
+def test_very_many_logs_come_without_their_conditions() -> None:
+    few, many = (to_html(comparison(*(log(f"t-{n}", 1) for n in range(count)))) for count in (2, MOST_EXPLAINED + 1))
+    assert "becomes cleanable after" in few
+    assert "becomes cleanable after" not in many
