@@ -14,10 +14,11 @@ from compaction.errors import CorruptLogError
 from compaction.formats.errors import FormatError
 from compaction.formats.metadata_log import CLUSTER_DEFAULT, read_cluster_configs
 from compaction.formats.properties import parse_meta_properties
-from compaction.kernels.batches import scan_batches
 from compaction.names import CLUSTER_METADATA_TOPIC, LOG, META_PROPERTIES, parse_segment_file
 from compaction.storage.filesystem import FileSystem, join
+from compaction.storage.scan import SegmentScan
 
+_HINT = "restore it, or work on a copy without it and give the configuration by --set or --config"
 _SNAPSHOT = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
 
 Configs = dict[str, dict[str, str]]
@@ -34,7 +35,7 @@ def read_metadata(fs: FileSystem, log_dir: str) -> tuple[Configs, dict[str, str]
     try:
         found = read_cluster_configs(_buffers(fs, path))
     except FormatError as error:
-        raise CorruptLogError(str(error), path=path, hint="give the topic configuration by --set or --config") from error
+        raise CorruptLogError(str(error), path=path, hint=_HINT) from error
     node = _node_id(fs, log_dir)
     return found.topics, {**found.brokers.get(CLUSTER_DEFAULT, {}), **(found.brokers.get(node, {}) if node else {})}
 
@@ -46,8 +47,12 @@ def _buffers(fs: FileSystem, path: str) -> Iterator[bytes]:
     logs = [name for name, parts in parsed if parts is not None and parts.kind == LOG and not parts.suffix]
     for name in [*snapshots[-1:], *sorted(logs)]:
         data = fs.view(join(path, name))
-        # a torn tail after an unclean stop is no news
-        yield data[: scan_batches(data, 0, check_crc=True).consumed].tobytes()
+        scan = SegmentScan(data, check_crc=True).finish()
+        # a torn tail after an unclean stop is no news; what lies behind any other damage would be missed
+        damage = scan.damage()
+        if damage is not None:
+            raise CorruptLogError(damage, path=join(path, name), position=scan.position, hint=_HINT)
+        yield data[: scan.position].tobytes()
 
 
 def _node_id(fs: FileSystem, log_dir: str) -> str | None:

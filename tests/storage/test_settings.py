@@ -1,0 +1,140 @@
+"""The configuration that a real broker stored in the sample's metadata log is seen, each value with its source."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from compaction.config import Origin, Resolver, Setting, Source, TomlSettings, TopicConfig, read_properties, read_sets
+from compaction.config.entries import TOPIC_ENTRIES
+from compaction.errors import CorruptLogError
+from compaction.formats.properties import parse_properties
+from compaction.storage.discover import Selector, discover
+from compaction.storage.filesystem import LocalFileSystem
+from compaction.storage.settings import Settings, read_settings
+from tests.golden import unpack_sample
+from tests.golden.make_sample import CLEANED, LATER, TOPICS
+
+#: topics whose segments were made to roll at once while they were written
+HURRIED = ("prices", "payments", "payments-open")
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return unpack_sample(tmp_path_factory.mktemp("sample"))
+
+
+def configs(logs: Path, resolver: Resolver | None = None) -> dict[str, TopicConfig]:
+    """The settings in effect, by topic."""
+    fs = LocalFileSystem()
+    locations = discover(fs, [str(logs)], Selector())
+    found = read_settings(fs, locations, resolver or Resolver())
+    return {
+        location.topic_partition.topic: settings.topic
+        for location, settings in zip(locations, found, strict=True)
+        if isinstance(settings, Settings)
+    }
+
+
+def effective(config: TopicConfig, name: str) -> object:
+    value = config.cleanup_policy if name == "cleanup.policy" else getattr(config, name.replace(".", "_"))
+    return str(value)
+
+
+def test_every_topic_has_what_it_was_created_with(logs: Path) -> None:
+    found = configs(logs)
+    assert set(TOPICS) | {CLEANED, "__consumer_offsets", "__transaction_state"} == set(found)
+    for topic, (_, given) in TOPICS.items():
+        stored = {**given, **(LATER if topic in HURRIED else {})}
+        for name, value in stored.items():
+            assert effective(found[topic], name) == value, (topic, name)
+            assert found[topic].source(name).origin is Origin.METADATA, (topic, name)
+        others = {name: found[topic].source(name).origin for name in TOPIC_ENTRIES if name not in stored}
+        # the controller itself stores this one for all brokers
+        assert others.pop("min.insync.replicas") is Origin.METADATA_BROKER
+        assert set(others.values()) == {Origin.DEFAULT}, topic
+
+
+def test_a_setting_that_was_changed_has_its_last_value(logs: Path) -> None:
+    cleaned = configs(logs)[CLEANED]
+    assert (cleaned.min_cleanable_dirty_ratio, str(cleaned.source("min.cleanable.dirty.ratio"))) == (
+        0.5,
+        "the topic's configuration in the metadata log",
+    )
+
+
+def test_internal_topics_have_what_the_broker_created_them_with(logs: Path) -> None:
+    offsets = configs(logs)["__consumer_offsets"]
+    assert (offsets.cleanup_policy, offsets.compression_type) == ("compact", "producer")
+    assert offsets.source("cleanup.policy").origin is Origin.METADATA
+
+
+def toml(topic: str | None, name: str, text: str) -> Resolver:
+    origin = Origin.TOML_TOPIC if topic else Origin.TOML_BROKER
+    setting = (Setting(name, int(text), Source(origin, name, "x.toml", 3)),)
+    return Resolver(tomls=(TomlSettings(topics={topic: setting}) if topic else TomlSettings(broker=setting),))
+
+
+def properties(text: str) -> Resolver:
+    return Resolver(properties=read_properties(parse_properties(text, "server.properties"), "server.properties"))
+
+
+@pytest.mark.parametrize(
+    ("resolver", "value", "source"),
+    [
+        (Resolver(read_sets(["segment.ms=7"])), 7, "--set segment.ms"),
+        (Resolver(read_sets(["log.roll.hours=2"])), 7_200_000, "--set log.roll.hours"),
+        (toml("orders", "segment.ms", "8"), 8, "x.toml line 3 (segment.ms)"),
+        (toml(None, "log.roll.ms", "9"), 3_600_000, "the topic's configuration in the metadata log"),
+        (properties("log.roll.ms=9"), 3_600_000, "the topic's configuration in the metadata log"),
+    ],
+)
+def test_what_the_broker_stored_for_a_topic_has_its_place_among_the_sources(
+    logs: Path, resolver: Resolver, value: int, source: str
+) -> None:
+    orders = configs(logs, resolver)["orders"]
+    assert (orders.segment_ms, str(orders.source("segment.ms"))) == (value, source)
+
+
+def test_what_it_did_not_store_comes_from_the_brokers_properties(logs: Path) -> None:
+    orders = configs(logs, properties("num.partitions=7\nlog.cleaner.min.cleanable.ratio=0.25\n"))["orders"]
+    assert (orders.min_cleanable_dirty_ratio, str(orders.source("min.cleanable.dirty.ratio"))) == (
+        0.25,
+        "server.properties line 2 (log.cleaner.min.cleanable.ratio)",
+    )
+
+
+def test_without_a_metadata_log_only_the_call_says_what_holds(logs: Path, tmp_path: Path) -> None:
+    bare = tmp_path / "bare"
+    (bare / "orders-0").mkdir(parents=True)
+    (bare / "__consumer_offsets-0").mkdir()
+    found = configs(bare)
+    assert (found["orders"].cleanup_policy, found["orders"].source("cleanup.policy").origin) == ("delete", Origin.DEFAULT)
+    assert found["__consumer_offsets"].cleanup_policy == "compact"
+    assert found["__consumer_offsets"].source("cleanup.policy").origin is Origin.INTERNAL
+
+
+def damaged(logs: Path, at: float) -> list[Settings | CorruptLogError | object]:
+    """The settings of all logs, a byte of the metadata log changed at such a share of its length."""
+    log = min((logs / "__cluster_metadata-0").glob("*.log"))
+    data = bytearray(log.read_bytes())
+    data[int(len(data) * at)] ^= 0xFF
+    log.write_bytes(data)
+    fs = LocalFileSystem()
+    return list(read_settings(fs, discover(fs, [str(logs)], Selector()), Resolver()))
+
+
+@pytest.mark.parametrize("at", [0.1, 0.5, 0.9])
+def test_a_damaged_metadata_log_is_told_for_every_log_of_its_directory(tmp_path: Path, at: float) -> None:
+    found = damaged(unpack_sample(tmp_path), at)
+    assert len(found) > 10
+    assert {type(each) for each in found} == {CorruptLogError}
+    assert "__cluster_metadata-0" in str(found[0])
+
+
+def test_a_metadata_log_whose_last_batch_was_cut_off_is_read_up_to_there(tmp_path: Path) -> None:
+    logs = unpack_sample(tmp_path)
+    log = min((logs / "__cluster_metadata-0").glob("*.log"))
+    log.write_bytes(log.read_bytes()[:-5])
+    assert configs(logs)["orders"].segment_ms == 3_600_000
