@@ -195,29 +195,38 @@ def read_selector(arguments: argparse.Namespace) -> Selector:
 
 
 def read_log_dirs(arguments: argparse.Namespace, selector: Selector) -> tuple[str, ...]:
-    """The log directories, absolute, each once. Those of an object store (``s3a://…``) are left for the run to check.
+    """The log directories, absolute, each once.
 
-    :raises UsageError: one is missing, no directory, a single partition or inside another; a partition that does not exist
+    :raises UsageError: one is missing, no directory, a single partition or inside another, or in an object store; a partition
+        that does not exist
     """
-    remote = tuple(path for path in arguments.log_dir if _is_remote(path))
+    for path in arguments.log_dir:
+        refuse_remote("--log-dir", path)
     files = LocalFileSystem()
-    local = check_log_dirs(files, [path for path in arguments.log_dir if not _is_remote(path)])
+    local = check_log_dirs(files, arguments.log_dir)
     for path in local:
         outer = next((other for other in local if other != path and _is_inside(path, other)), None)
         if outer is not None:
             raise UsageError(f"--log-dir: it lies inside {outer}, which is given too", path=path, hint="give one of them")
-    if not remote:
-        discover(files, local, selector)
-    return local + remote
+    discover(files, local, selector)
+    return local
+
+
+def refuse_remote(option: str, path: str) -> None:
+    """:raises UsageError: the place is an address, not a path: renames must be atomic and files be read in parts"""
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", path) is not None:
+        what = f"{option} takes directories of mounted file systems"
+        raise UsageError(what, path=path, hint="mount it, or copy it to a disk")
 
 
 def check_output_dir(output_dir: str | None, log_dirs: Sequence[str]) -> str | None:
     """The place for the cleaned logs, absolute.
 
-    :raises UsageError: it is, holds or lies inside a log directory
+    :raises UsageError: it is, holds or lies inside a log directory, or is in an object store
     """
-    if output_dir is None or _is_remote(output_dir):
-        return output_dir
+    if output_dir is None:
+        return None
+    refuse_remote("--output-dir", output_dir)
     place = resolved(output_dir)
     for log_dir in log_dirs:
         if _is_inside(place, log_dir) or _is_inside(log_dir, place):
@@ -225,10 +234,6 @@ def check_output_dir(output_dir: str | None, log_dirs: Sequence[str]) -> str | N
                 f"--output-dir overlaps the log directory {log_dir}", path=output_dir, hint="choose a place outside of it"
             )
     return place
-
-
-def _is_remote(path: str) -> bool:
-    return re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", path) is not None
 
 
 def _is_inside(path: str, other: str) -> bool:

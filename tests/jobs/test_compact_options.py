@@ -106,9 +106,10 @@ def test_relative_paths_become_absolute(log_dir: Path, tmp_path: Path, monkeypat
     assert (request.log_dirs, request.output_dir) == ((str(log_dir),), str(tmp_path / "out"))
 
 
-def test_places_in_an_object_store_are_handed_on_as_they_are() -> None:
-    request = requested("--log-dir", "s3a://bucket/data", "--output-dir", "s3a://bucket/out", "--partition", "x-0")
-    assert (request.log_dirs, request.output_dir) == (("s3a://bucket/data",), "s3a://bucket/out")
+def test_an_object_store_is_refused_with_what_to_do(log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = "takes directories of mounted file systems; mount it, or copy it to a disk"
+    assert f"--log-dir {told}" in refused(capsys, "--log-dir", "s3a://bucket/data")
+    assert f"--output-dir {told}" in refused(capsys, "--log-dir", log_dir, "--output-dir", "s3a://bucket/out")
 
 
 def test_a_pattern_that_no_topic_matches_is_no_error(log_dir: Path) -> None:
