@@ -59,7 +59,7 @@ def put_long(out, w, value):  # type: ignore[no-untyped-def]
     if value < 0:
         out[w] = 45
         w += 1
-        left = np.uint64(0) - left
+        left = np.uint64(-(value + 1)) + np.uint64(1)
     digits = 1
     bound = np.uint64(10)
     while digits < 19 and left >= bound:
