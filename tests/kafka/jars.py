@@ -6,11 +6,13 @@ answer is kept beside Spark's own cache and is used again as long as every jar o
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import subprocess
 import sys
 import tempfile
+import time
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -33,6 +35,10 @@ print("jars=" + launch_gateway().jvm.java.lang.System.getProperty("spark.jars"))
 _FROM_SPARK = ("scala-library-*.jar", "slf4j-api-2*.jar", "log4j-slf4j2-impl-*.jar", "py4j-*.jar")
 #: Kafka's own slf4j 1 would find no logger; version 2 takes its place
 _LEFT_OUT = "slf4j-api-1"
+
+
+#: a registry that does not answer once may answer the next time
+_TRIES = 3
 
 
 class JarsUnavailableError(RuntimeError):
@@ -71,14 +77,26 @@ def require_kafka_classpath(*more: str) -> str:
 
 def _resolve(coordinates: tuple[str, ...]) -> list[Path]:
     known = _memory(coordinates)
-    if known.exists():
-        jars = [Path(line) for line in known.read_text(encoding="utf-8").splitlines()]
-        if jars and all(jar.exists() for jar in jars):
-            return jars
-    jars = _ask_spark(coordinates)
     known.parent.mkdir(parents=True, exist_ok=True)
-    known.write_text("\n".join(map(str, jars)), encoding="utf-8")
-    return jars
+    with known.with_suffix(".lock").open("w") as lock:
+        # two that fill Spark's cache at once get in each other's way
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if known.exists():
+            jars = [Path(line) for line in known.read_text(encoding="utf-8").splitlines()]
+            if jars and all(jar.exists() for jar in jars):
+                return jars
+        jars = _ask_spark_again(coordinates)
+        known.write_text("\n".join(map(str, jars)), encoding="utf-8")
+        return jars
+
+
+def _ask_spark_again(coordinates: tuple[str, ...]) -> list[Path]:
+    for _ in range(_TRIES - 1):
+        try:
+            return _ask_spark(coordinates)
+        except (JarsUnavailableError, subprocess.TimeoutExpired):
+            time.sleep(5)
+    return _ask_spark(coordinates)
 
 
 def _memory(coordinates: tuple[str, ...]) -> Path:
