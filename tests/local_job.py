@@ -33,7 +33,9 @@ def _setting(name: str, text: str) -> Setting:
     return Setting(name, TOPIC_ENTRIES[name].read(text, path=None, where=""), Source(Origin.TOML_TOPIC, name))
 
 
-def request_for(log_dir: Path, now_ms: int, topics: TopicConfigs, *, dry_run: bool = False) -> CompactionRequest:
+def request_for(
+    log_dir: Path, now_ms: int, topics: TopicConfigs, *, dry_run: bool = False, include_active: bool = False
+) -> CompactionRequest:
     """A request over exactly these topics, keyless records or not."""
     return CompactionRequest(
         log_dirs=(str(log_dir),),
@@ -41,15 +43,22 @@ def request_for(log_dir: Path, now_ms: int, topics: TopicConfigs, *, dry_run: bo
         topics=tuple(re.compile(re.escape(topic)) for topic in topics),
         resolver=resolver_of(topics),
         dry_run=dry_run,
+        include_active=include_active,
         allow_keyless=True,
     )
 
 
 def clean_locally(
-    log_dir: Path, now_ms: int, topics: TopicConfigs, sizes: Sizes | None = None, *, dry_run: bool = False
+    log_dir: Path,
+    now_ms: int,
+    topics: TopicConfigs,
+    sizes: Sizes | None = None,
+    *,
+    dry_run: bool = False,
+    include_active: bool = False,
 ) -> dict[str, LogReport]:
     """Runs the job; its reports by topic. ``.deleted`` files stay, as they do for ``file.delete.delay.ms``."""
-    request = request_for(log_dir, now_ms, topics, dry_run=dry_run)
+    request = request_for(log_dir, now_ms, topics, dry_run=dry_run, include_active=include_active)
     report = carry_out(lambda: Workers(LocalPasses, 2), request, sizes)
     return {log.topic: log for log in report.logs}
 

@@ -59,18 +59,18 @@ def random_sizes(seed: int) -> Sizes:
     return Sizes(rng.choice(some), rng.choice(some), rng.choice((2, 30, 1 << 20)))
 
 
-def local_job(sizes: Sizes | None = None) -> OurJob:
+def local_job(sizes: Sizes | None = None, *, include_active: bool = False) -> OurJob:
     """The job in this process."""
 
     def job(log_dir: Path, now_ms: int, topics: TopicConfigs) -> Mapping[str, LogReport]:
-        return clean_locally(log_dir, now_ms, topics, sizes)
+        return clean_locally(log_dir, now_ms, topics, sizes, include_active=include_active)
 
     return job
 
 
-def run_stories(gateway: Gateway, root: Path, stories: Sequence[Story], job: OurJob) -> Tally:
-    """All stories, side by side."""
-    outcome = FuzzBench(gateway, root, stories, job).run()
+def run_stories(gateway: Gateway, root: Path, stories: Sequence[Story], job: OurJob, *, include_active: bool = False) -> Tally:
+    """All stories, side by side; ``include_active`` says that the job cleans last segments too."""
+    outcome = FuzzBench(gateway, root, stories, job, include_active=include_active).run()
     return Tally(
         len(stories),
         sum(len(story.turns) for story in stories),
@@ -80,13 +80,14 @@ def run_stories(gateway: Gateway, root: Path, stories: Sequence[Story], job: Our
     )
 
 
-def make_small(gateway: Gateway, story: Story, sizes: Sizes | None) -> Story:
+def make_small(gateway: Gateway, story: Story, sizes: Sizes | None, *, include_active: bool = False) -> Story:
     """The smallest story found that fails too."""
 
     def fails(smaller: Story) -> bool:
         with scratch() as root:
             try:
-                return bool(run_stories(gateway, root, [smaller], local_job(sizes)).failed)
+                job = local_job(sizes, include_active=include_active)
+                return bool(run_stories(gateway, root, [smaller], job, include_active=include_active).failed)
             except Exception:  # noqa: BLE001 - what Kafka or the bench cannot even build is no smaller case
                 return False
 
@@ -99,23 +100,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     options.add_argument("--seeds", required=True, metavar="A:B", help="from A up to but without B")
     options.add_argument("--chunk", type=int, default=100, help="logs that the job cleans in one run")
     options.add_argument("--spark", action="store_true", help="run the job on Spark")
+    options.add_argument("--include-active", action="store_true", help="clean last segments too; Kafka rolls them before")
     options.add_argument("--no-shrink", action="store_true", help="only tell what differs")
     arguments = options.parse_args(argv)
+    active = bool(arguments.include_active)
     first, end = (int(part) for part in arguments.seeds.split(":"))
     gateway, tally = shared_gateway(), Tally()
     for start in range(first, end, arguments.chunk):
         began, sizes = time.monotonic(), random_sizes(start)
         stories = [random_story(seed) for seed in range(start, min(end, start + arguments.chunk))]
-        job = clean_on_spark(sizes) if arguments.spark else local_job(sizes)
+        job = clean_on_spark(sizes) if arguments.spark else local_job(sizes, include_active=active)
         with scratch() as root:
-            found = run_stories(gateway, root, stories, job)
+            found = run_stories(gateway, root, stories, job, include_active=active)
         tally += found
         print(f"seeds {start}:{start + len(stories)}, {sizes}: {found} ({time.monotonic() - began:.0f} s)", flush=True)
         for each in found.failed:
             print(f"{each.story.name}:", *each.problems[:5], sep="\n  ", flush=True)
             if not arguments.no_shrink:
                 CASES.mkdir(exist_ok=True)
-                make_small(gateway, each.story, sizes).write(CASES / f"{each.story.name}.json")
+                make_small(gateway, each.story, sizes, include_active=active).write(CASES / f"{each.story.name}.json")
     print(f"seeds {arguments.seeds}: {tally}")
     return 1 if tally.failed else 0
 

@@ -48,8 +48,10 @@ class Progress:
 class FuzzBench:
     """Stories laid out twice under ``root``: ``ours`` and ``kafkas`` are log directories."""
 
-    def __init__(self, gateway: Gateway, root: Path, stories: Sequence[Story], job: OurJob) -> None:
-        self._gateway, self._job = gateway, job
+    def __init__(
+        self, gateway: Gateway, root: Path, stories: Sequence[Story], job: OurJob, *, include_active: bool = False
+    ) -> None:
+        self._gateway, self._job, self._include_active = gateway, job, include_active
         self._ours, self._kafkas = root / "ours", root / "kafkas"
         self._progress = {story.name: Progress(story) for story in stories}
         self._ours.mkdir()
@@ -103,7 +105,7 @@ class FuzzBench:
                 log.roll()
             new = True
             self._write(log, segment, story)
-        if turn.was_killed:
+        if self._was_killed(turn):
             log.abandon()
         else:
             log.close()
@@ -111,6 +113,22 @@ class FuzzBench:
         newest = sorted(path.glob("*.log"))[-len(turn.segments) :]
         for file, segment in zip(newest, turn.segments[-len(newest) :], strict=True):
             os.utime(file, ns=(segment.mtime_ms * 10**6,) * 2)
+
+    def _was_killed(self, turn: Turn) -> bool:
+        # where segments are rolled first, Kafka starts twice, and recovers the first time only
+        return turn.was_killed and not self._include_active
+
+    def _roll(self, path: Path, opening: Opening) -> int | None:
+        """Closes the last segment as rolling does, its file's time unchanged: the base of the empty one after it."""
+        last = max(path.glob("*.log"))
+        if not last.stat().st_size:
+            return None
+        mtime_ns = last.stat().st_mtime_ns
+        with KafkaLog(self._gateway, path, opening) as log:
+            log.roll()
+            end_offset = log.end_offset
+        os.utime(last, ns=(mtime_ns, mtime_ns))
+        return end_offset
 
     def _write(self, log: KafkaLog, segment: NewSegment, story: Story) -> None:
         if not story.as_leader:
@@ -135,8 +153,9 @@ class FuzzBench:
         story = progress.story
         before = _contents(theirs)
         opening = Opening(turn.now_ms, story.topic_config, turn.log_start_offset, turn.high_watermark)
-        if turn.was_killed:
+        if self._was_killed(turn):
             opening = replace(opening, clean_shutdown=False, recovery_point=progress.recovery_point)
+        rolled = self._roll(theirs, opening) if self._include_active else None
         try:
             outcome = clean_partition_if_due(self._gateway, theirs, opening, checkpoint, _MAP_BYTES)
         except Py4JJavaError as refusal:
@@ -146,12 +165,16 @@ class FuzzBench:
             if _contents(self._ours / f"{name}-0") != before:
                 yield "Kafka refuses, and the job changed the log"
             return
-        _forget_snapshots(self._ours / f"{name}-0", turn.log_start_offset)
-        if turn.lost:
-            # Kafka replays producers when it rebuilds an index, and drops their snapshots
+        if rolled is not None:
+            _remove_segment(theirs, rolled)
+            shutil.copy2(theirs / f"{rolled:020d}.snapshot", self._ours / f"{name}-0")
+        for side in (self._ours / f"{name}-0", theirs):
+            _forget_snapshots(side, turn.log_start_offset)
+        if any(each.lost for each in story.turns):
+            # Kafka replays producers when it rebuilds an index: it drops snapshots and makes others
             _forget_snapshots(self._ours / f"{name}-0")
             _forget_snapshots(theirs)
-        if turn.was_killed:
+        if self._was_killed(turn):
             _forget_active_indexes(self._ours / f"{name}-0", theirs)
         yield from differences(self._gateway, self._ours / f"{name}-0", theirs, int(story.config["index.interval.bytes"]))
         if isinstance(outcome, Cleaned):
@@ -188,6 +211,11 @@ def _figures(outcome: Cleaned, report: LogReport) -> Iterator[str]:
     for name, value in theirs.items():
         if getattr(report, name) != value:
             yield f"{name} {getattr(report, name)}, Kafka's {value}"
+
+
+def _remove_segment(partition: Path, base_offset: int) -> None:
+    for kind in (".log", ".index", ".timeindex"):
+        (partition / f"{base_offset:020d}{kind}").unlink(missing_ok=True)
 
 
 def _lose(partition: Path, lost: Sequence[str]) -> None:

@@ -19,7 +19,6 @@ def clean_ours(spark: SparkSession, log_dir: Path, as_of_ms: int, *options: str)
     Logs whose records have no key are cleaned as Kafka does it, without asking.
     """
 
-
     def run(argv: list[str]) -> int:
         return compact.main(argv, run=lambda _, request: compact.compact(lambda: spark, request))
 

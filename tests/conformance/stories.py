@@ -153,11 +153,12 @@ class _Teller:
             gaps=rng.random() < 0.7,
             index_interval_bytes=int(self._interval()),
             odd=rng.choice((0.0, 0.0, 0.1, 0.5)),
+            spoiled=0.0 if rng.random() < 0.95 else 0.1,
         )
         if not flavour.producers or flavour.magics == (0, 1):
             flavour = replace(flavour, transactions=False)
         if self.as_leader:
-            flavour = replace(flavour, odd=0.0, gaps=False, magics=(2,))
+            flavour = replace(flavour, odd=0.0, spoiled=0.0, gaps=False, magics=(2,))
         return random_log(self.seed, flavour, START_MS + rng.randrange(_LATEST_START_MS - START_MS))
 
     def _some_age(self, log: RandomLog, turns: Sequence[Turn]) -> int:

@@ -31,6 +31,17 @@ def loosen(raw: bytes, rng: random.Random) -> bytes:
     return raw[:8] + struct.pack(">i", 9 + len(counted)) + raw[12:17] + crc + counted
 
 
+def spoil(raw: bytes, rng: random.Random) -> bytes:
+    """The batch with a header that Kafka reads but would not write: times before the epoch, a transaction of nobody."""
+    fields = list(HEADER.unpack_from(raw))
+    if fields[9] >= 0 or rng.random() < 0.5:
+        fields[7] = -5
+    else:
+        fields[5] |= 0x10
+    counted = HEADER.pack(*fields)[_CRC_FROM:] + raw[HEADER.size :]
+    return raw[:17] + struct.pack(">I", google_crc32c.value(counted)) + counted
+
+
 def padded(value: int, size: int) -> bytes:
     """A zig-zag varint of at least ``size`` bytes."""
     shortest = varint(value)

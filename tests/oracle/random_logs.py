@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from compaction.cleaning.model import ProducerEntry
 from tests.oracle.logs import ABORT, COMMIT, LEADER_CHANGE, Batching, LogBuilder, Sent
-from tests.oracle.oddities import BAD_NAMES, GOOD_NAMES, loosen
+from tests.oracle.oddities import BAD_NAMES, GOOD_NAMES, loosen, spoil
 from tests.oracle.segments import NaiveSegment
 
 START_MS = 1_700_000_000_000
@@ -20,7 +20,7 @@ class Flavour:
     """What a random log holds.
 
     ``codecs`` and ``magics`` are drawn from with equal chance; ``odd`` is the share of batches that no producer of today would
-    write.
+    write, ``spoiled`` that of batches that Kafka's cleaner cannot write anew.
     """
 
     batches: int = 60
@@ -32,6 +32,7 @@ class Flavour:
     gaps: bool = True
     index_interval_bytes: int = 200
     odd: float = 0.0
+    spoiled: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,8 @@ class _Writer:
             self.log.skip(self.rng.randrange(1, 20))
         self.odd = self.rng.random() < self.flavour.odd
         self.log.mangle = (lambda raw: loosen(raw, self.rng)) if self.odd and self.rng.random() < 0.5 else None
+        if self.flavour.spoiled and self.rng.random() < self.flavour.spoiled:
+            self.log.mangle = lambda raw: spoil(raw, self.rng)
         magic = self.rng.choice(self.flavour.magics)
         if self.odd and self.rng.random() < 0.3:
             self._odd_batch()
