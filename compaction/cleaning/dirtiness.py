@@ -73,7 +73,7 @@ def dirtiness(view: LogView, config: TopicConfig, *, now_ms: int, include_active
     :param now_ms: the present, milliseconds
     :param include_active: the log is an export: its last segment may be cleaned too
     """
-    first_dirty, reset = _first_dirty(view)
+    first_dirty, reset = first_dirty_offset(view)
     closed, active_base = _closed(view, include_active)
     dirty = _closed_from(closed, active_base, first_dirty)
     limits = _limits(view, config, dirty, active_base, now_ms)
@@ -90,6 +90,16 @@ def dirtiness(view: LogView, config: TopicConfig, *, now_ms: int, include_active
     )
 
 
+def first_dirty_offset(view: LogView) -> tuple[int, bool]:
+    """The first dirty offset, and whether a checkpoint had to be set aside for it."""
+    checkpoint = view.cleaner_checkpoint
+    if checkpoint is None:
+        return view.log_start_offset, False
+    if view.log_start_offset <= checkpoint <= view.log_end_offset:
+        return checkpoint, False
+    return view.log_start_offset, True
+
+
 def segments_between(segments: Sequence[Segment], start: int, end: int) -> tuple[Segment, ...]:
     """The segments that hold offsets in ``[start, end)``: from the one that holds ``start``, up to bases below ``end``.
 
@@ -99,16 +109,6 @@ def segments_between(segments: Sequence[Segment], start: int, end: int) -> tuple
         return ()
     floor = max((segment.base_offset for segment in segments if segment.base_offset <= start), default=start)
     return tuple(segment for segment in segments if floor <= segment.base_offset < end)
-
-
-def _first_dirty(view: LogView) -> tuple[int, bool]:
-    """The first dirty offset, and whether a checkpoint had to be set aside for it."""
-    checkpoint = view.cleaner_checkpoint
-    if checkpoint is None:
-        return view.log_start_offset, False
-    if view.log_start_offset <= checkpoint <= view.log_end_offset:
-        return checkpoint, False
-    return view.log_start_offset, True
 
 
 def _closed(view: LogView, include_active: bool) -> tuple[tuple[Segment, ...], int]:

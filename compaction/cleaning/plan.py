@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from compaction.cleaning.dirtiness import MIN_LAG, Dirtiness, Limit, dirtiness, segments_between
+from compaction.cleaning.dirtiness import MIN_LAG, Dirtiness, Limit, dirtiness, first_dirty_offset, segments_between
 from compaction.cleaning.grouping import Group, group_segments, overflows
 from compaction.cleaning.model import LogView, Segment
 from compaction.cleaning.remedies import ratio_remedy
@@ -118,7 +118,7 @@ def plan_log(view: LogView, config: TopicConfig, *, now_ms: int, include_active:
     standing = _standing(view, config)
     refusal = _refusal(view, config)
     if refusal is not None:
-        return LogPlan(view, config, Verdict.SKIP, f"{refusal[0].value}: {refusal[1]}", refusal[0], conditions=standing)
+        return _refused(view, config, refusal, standing)
     dirt = dirtiness(view, config, now_ms=now_ms, include_active=include_active)
     asked = _conditions(dirt, config)
     has_dirty, over_ratio, overdue = asked
@@ -147,6 +147,22 @@ def plan_log(view: LogView, config: TopicConfig, *, now_ms: int, include_active:
         overflowed=tuple(segment for segment in taking_part if overflows(segment)),
         conditions=standing + asked,
         limits=dirt.limits,
+    )
+
+
+def _refused(view: LogView, config: TopicConfig, refusal: tuple[SkipCause, str], standing: tuple[Condition, ...]) -> LogPlan:
+    """The plan of a log that is not looked at any further; a checkpoint outside of an empty one starts over all the same."""
+    cause, why = refusal
+    first_dirty, reset = first_dirty_offset(view) if cause is SkipCause.EMPTY else (0, False)
+    return LogPlan(
+        view,
+        config,
+        Verdict.SKIP,
+        f"{cause.value}: {why}" + (_reset_note(view) if reset else ""),
+        cause,
+        first_dirty_offset=first_dirty,
+        checkpoint_reset=reset,
+        conditions=standing,
     )
 
 

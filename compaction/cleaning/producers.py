@@ -159,9 +159,7 @@ class ProducerStates:
     def expire(self, now_ms: int, expiration_ms: int) -> None:
         """Forget the producers that are expired at ``now_ms``."""
         self._known = {
-            producer_id: state
-            for producer_id, state in self._known.items()
-            if not _is_expired(state, now_ms, expiration_ms)
+            producer_id: state for producer_id, state in self._known.items() if not _is_expired(state, now_ms, expiration_ms)
         }
 
     def entries(self) -> tuple[ProducerEntry, ...]:

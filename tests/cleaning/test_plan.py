@@ -79,6 +79,12 @@ def test_an_empty_log_is_skipped(view: LogView) -> None:
     assert (plan.verdict, plan.skip_cause, plan.reason) == (Verdict.SKIP, SkipCause.EMPTY, "empty: the log has no bytes")
 
 
+def test_the_checkpoint_of_an_empty_log_starts_over_where_it_lies_outside() -> None:
+    plan = planned(log(segment(8, 0), end=8, cleaner_checkpoint=3))
+    assert (plan.skip_cause, plan.first_dirty_offset, plan.checkpoint_reset) == (SkipCause.EMPTY, 8, True)
+    assert plan.reason.endswith("the cleaner checkpoint 3 lies outside of the log [8, 8] and starts over")
+
+
 def test_the_cluster_metadata_log_is_refused_whatever_its_policy() -> None:
     view = half_dirty(topic_partition=TopicPartition("__cluster_metadata", 0))
     plan = planned(view, "min.cleanable.dirty.ratio=0")

@@ -51,8 +51,15 @@ def replayed(*segments: Sequence[np.void], loaded: Sequence[ProducerEntry] = ())
 
 
 def entry(
-    producer_id: int, last: int, *, epoch: int = 0, sequence: int = 0, delta: int = 0, stamp: int | None = None,
-    coordinator: int = -1, txn: int = -1,
+    producer_id: int,
+    last: int,
+    *,
+    epoch: int = 0,
+    sequence: int = 0,
+    delta: int = 0,
+    stamp: int | None = None,
+    coordinator: int = -1,
+    txn: int = -1,
 ) -> ProducerEntry:
     at = NOW_MS + last if stamp is None else stamp
     return ProducerEntry(producer_id, epoch, sequence, last, delta, at, coordinator, txn)
