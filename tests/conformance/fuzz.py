@@ -34,6 +34,7 @@ class Tally:
     rounds: int = 0
     cleaned: int = 0
     refused: int = 0
+    expired: int = 0
     failed: tuple[Progress, ...] = ()
 
     def __add__(self, other: Tally) -> Tally:
@@ -42,13 +43,14 @@ class Tally:
             self.rounds + other.rounds,
             self.cleaned + other.cleaned,
             self.refused + other.refused,
+            self.expired + other.expired,
             self.failed + other.failed,
         )
 
     def __str__(self) -> str:
         return (
             f"{self.stories} logs, {self.rounds} rounds, {self.cleaned} of them cleaned, {self.refused} logs refused by both,"
-            f" {len(self.failed)} logs differ"
+            f" {self.expired} segments expired, {len(self.failed)} logs differ"
         )
 
 
@@ -76,6 +78,7 @@ def run_stories(gateway: Gateway, root: Path, stories: Sequence[Story], job: Our
         sum(len(story.turns) for story in stories),
         sum(each.cleaned for each in outcome.values()),
         sum(each.refused for each in outcome.values()),
+        sum(each.expired for each in outcome.values()),
         tuple(each for each in outcome.values() if each.problems),
     )
 

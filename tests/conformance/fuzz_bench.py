@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from py4j.protocol import Py4JJavaError
 
@@ -18,7 +19,7 @@ from tests.conformance.compare import differences
 from tests.conformance.stories import ROUND_TIMES, NewSegment, Story, Turn
 from tests.kafka.cleaner import Cleaned, Selected, clean_partition_if_due
 from tests.kafka.gateway import Gateway
-from tests.kafka.log import LONG_MAX, KafkaLog, Opening
+from tests.kafka.log import LONG_MAX, KafkaLog, Opening, expire_partition
 from tests.local_job import TopicConfigs, read_offsets, write_offsets
 from tests.oracle.records import decode
 
@@ -33,16 +34,32 @@ _ANY_LEADER_EPOCH = 1 << 30
 
 @dataclass
 class Progress:
-    """Where one story stands: the end of its last cleaned round, what a broker that was killed must recover from, whether it is
-    over, and what has been seen."""
+    """Where one story stands: the end of its last cleaned round, the log start that deletion has moved, what a broker that was
+    killed must recover from, whether it is over, and what has been seen."""
 
     story: Story
     end_offset: int | None = None
+    log_start: int = 0
     recovery_point: int = 0
     over: bool = False
     cleaned: int = 0
     refused: int = 0
+    expired: int = 0
     problems: list[str] = field(default_factory=list)
+
+    def opening(self, turn: Turn) -> Opening:
+        """How Kafka opens the log in this round."""
+        start = max(turn.log_start_offset, self.log_start)
+        high = None if turn.high_watermark is None else max(turn.high_watermark, start)
+        return Opening(turn.now_ms, self.story.topic_config, start, high)
+
+
+class _Ours(NamedTuple):
+    """What the job did to a log: its report, and its entries in the checkpoint files."""
+
+    report: LogReport
+    end: int | None
+    log_start: int
 
 
 class FuzzBench:
@@ -79,16 +96,18 @@ class FuzzBench:
             _lose(self._kafkas / f"{name}-0", turn.lost)
             shutil.copytree(self._kafkas / f"{name}-0", self._ours / f"{name}-0")
         checkpoints = {name: self._checkpoint(name, turn) for name, turn in turns.items()}
+        openings = {name: self._progress[name].opening(turn) for name, turn in turns.items()}
         write_offsets(
             self._ours,
             cleaner_offsets=checkpoints,
-            log_starts={name: turn.log_start_offset or None for name, turn in turns.items()},
-            high_watermarks={name: turn.high_watermark for name, turn in turns.items()},
+            log_starts={name: opening.log_start_offset or None for name, opening in openings.items()},
+            high_watermarks={name: opening.high_watermark for name, opening in openings.items()},
         )
         reports = self._job(self._ours, now_ms, {name: self._progress[name].story.topic_config for name in turns})
-        ends = read_offsets(self._ours, "cleaner_offsets")
+        ends, starts = (read_offsets(self._ours, file) for file in ("cleaner_offsets", "log_starts"))
         for name, turn in turns.items():
-            for problem in self._judge(name, turn, checkpoints[name], reports[name], ends.get(name)):
+            ours = _Ours(reports[name], ends.get(name), starts.get(name, 0))
+            for problem in self._judge(name, turn, checkpoints[name], ours):
                 self._progress[name].problems.append(f"round {turn.at}: {problem}")
                 self._progress[name].over = True
 
@@ -148,11 +167,26 @@ class FuzzBench:
                 # not every batch that a follower takes would have passed a leader
                 continue
 
-    def _judge(self, name: str, turn: Turn, checkpoint: int | None, report: LogReport, our_end: int | None) -> Iterator[str]:
+    def _expire(self, name: str, opening: Opening, ours: _Ours) -> Iterator[str]:
+        """Kafka's deletion, which comes first; the log start moves."""
+        progress = self._progress[name]
+        expired = expire_partition(self._gateway, self._kafkas / f"{name}-0", opening)
+        progress.log_start = expired.log_start_offset
+        _same_age_where_empty(self._kafkas / f"{name}-0", self._ours / f"{name}-0")
+        progress.expired += expired.segments_deleted
+        if ours.report.expired_segments != expired.segments_deleted:
+            yield f"{ours.report.expired_segments} segments expired, Kafka's {expired.segments_deleted}"
+        if ours.log_start != expired.log_start_offset:
+            yield f"log start {ours.log_start}, Kafka's {expired.log_start_offset}"
+
+    def _judge(self, name: str, turn: Turn, checkpoint: int | None, ours: _Ours) -> Iterator[str]:
         progress, theirs = self._progress[name], self._kafkas / f"{name}-0"
-        story = progress.story
+        story, report = progress.story, ours.report
         before = _contents(theirs)
-        opening = Opening(turn.now_ms, story.topic_config, turn.log_start_offset, turn.high_watermark)
+        opening = progress.opening(turn)
+        if story.deletes:
+            yield from self._expire(name, opening, ours)
+            opening = replace(opening, log_start_offset=progress.log_start)
         if self._was_killed(turn):
             opening = replace(opening, clean_shutdown=False, recovery_point=progress.recovery_point)
         rolled = self._roll(theirs, opening) if self._include_active else None
@@ -169,7 +203,7 @@ class FuzzBench:
             _remove_segment(theirs, rolled)
             shutil.copy2(theirs / f"{rolled:020d}.snapshot", self._ours / f"{name}-0")
         for side in (self._ours / f"{name}-0", theirs):
-            _forget_snapshots(side, turn.log_start_offset)
+            _forget_snapshots(side, opening.log_start_offset)
         if any(each.lost for each in story.turns):
             # Kafka replays producers when it rebuilds an index: it drops snapshots and makes others
             _forget_snapshots(self._ours / f"{name}-0")
@@ -181,12 +215,12 @@ class FuzzBench:
             progress.cleaned += 1
             progress.end_offset = outcome.end_offset
             yield from _figures(outcome, report)
-            if our_end != outcome.end_offset:
-                yield f"cleaner checkpoint {our_end}, Kafka's {outcome.end_offset}"
+            if ours.end != outcome.end_offset:
+                yield f"cleaner checkpoint {ours.end}, Kafka's {outcome.end_offset}"
             return
         if report.status is not LogStatus.SKIPPED:
             yield f"Kafka would not clean it, the job: {report.status.value}, {report.reason}"
-        yield from _skipped(outcome, checkpoint, our_end)
+        yield from _skipped(outcome, checkpoint, ours.end)
 
 
 def _skipped(outcome: Selected, checkpoint: int | None, our_end: int | None) -> Iterator[str]:
@@ -211,6 +245,14 @@ def _figures(outcome: Cleaned, report: LogReport) -> Iterator[str]:
     for name, value in theirs.items():
         if getattr(report, name) != value:
             yield f"{name} {getattr(report, name)}, Kafka's {value}"
+
+
+def _same_age_where_empty(partition: Path, other: Path) -> None:
+    """Where all has expired each side has just made an empty segment."""
+    last = max(partition.glob("*.log"))
+    if not last.stat().st_size and (other / last.name).exists():
+        mtime_ns = last.stat().st_mtime_ns
+        os.utime(other / last.name, ns=(mtime_ns, mtime_ns))
 
 
 def _remove_segment(partition: Path, base_offset: int) -> None:

@@ -73,6 +73,11 @@ class Story:
         return {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", **self.config}
 
     @property
+    def deletes(self) -> bool:
+        """Whether its policy deletes beside compacting."""
+        return "delete" in self.topic_config["cleanup.policy"]
+
+    @property
     def recovers(self) -> bool:
         """Whether Kafka ever has to build indexes anew when it starts."""
         return any(turn.killed or turn.lost for turn in self.turns)
@@ -108,6 +113,7 @@ class _Teller:
         self.seed = seed
         self.rng = random.Random(f"story {seed}")
         self.as_leader = self.rng.random() < 0.2
+        self.deletes = random.Random(f"policy {seed}").random() < 0.15
 
     def tell(self) -> Story:
         rng = self.rng
@@ -131,6 +137,9 @@ class _Teller:
             # Kafka replays from the log start when it recovers, and then takes aborted data before it for committed; and when
             # it rebuilds an index it drops producer snapshots, and then forgets producers and their transactions
             killed, lost = grows and rng.random() < 0.1 and not start, () if log.producers else self._lost()
+            if self.deletes:
+                # the log starts where the last round left it, and is judged twice: once for each half of the policy
+                killed, lost = False, ()
             turns.append(Turn(at, new, checkpoint, start, high, killed, lost))
         if self.as_leader:
             # a leader gives other offsets than the batches have here
@@ -159,6 +168,9 @@ class _Teller:
             flavour = replace(flavour, transactions=False)
         if self.as_leader:
             flavour = replace(flavour, odd=0.0, spoiled=0.0, gaps=False, magics=(2,))
+        if self.deletes:
+            # what cannot be cleaned stays whole here, and loses its expired segments in Kafka
+            flavour = replace(flavour, spoiled=0.0)
         return random_log(self.seed, flavour, START_MS + rng.randrange(_LATEST_START_MS - START_MS))
 
     def _some_age(self, log: RandomLog, turns: Sequence[Turn]) -> int:
@@ -210,4 +222,16 @@ class _Teller:
         if self.as_leader:
             config["compression.type"] = rng.choice(("producer", "gzip", "snappy", "lz4", "zstd", "uncompressed"))
             config["message.timestamp.type"] = rng.choice(("CreateTime", "CreateTime", "LogAppendTime"))
+        if self.deletes:
+            config.update(self._retention(log, turns))
         return config
+
+    def _retention(self, log: RandomLog, turns: Sequence[Turn]) -> dict[str, str]:
+        """``compact,delete`` with bounds that some segments pass."""
+        rng = self.rng
+        longest = max(self._some_age(log, turns), 1)
+        sizes = [len(segment.log) for segment in log.segments]
+        kept = sum(sizes[rng.randrange(len(sizes)) :]) + rng.choice((-1, 0, 1))
+        by_time, by_size = {"retention.ms": str(longest)}, {"retention.bytes": str(kept)}
+        bounds = rng.choice((by_time, by_time, by_size, {**by_time, **by_size}))
+        return {"cleanup.policy": "compact,delete", "retention.ms": "-1", **bounds}
