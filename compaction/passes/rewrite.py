@@ -81,7 +81,7 @@ def rewrite_piece(piece: Piece, log: RewriteLog, packed_marks: Sequence[Packed],
     except Exception as error:
         failure = of_log(error, *work.at)
         return PieceResult(output.log, output.group, piece.number, CleanStats(), None, str(failure))
-    return PieceResult(output.log, output.group, piece.number, work.stats(), suffix)
+    return PieceResult(output.log, output.group, piece.number, work.stats(), suffix, batches=work.batches)
 
 
 class Rewriter:
@@ -92,6 +92,8 @@ class Rewriter:
         self._marks = marks
         #: the file and the byte position that the work has come to
         self.at: tuple[str, int | None] = (log.directory, None)
+        #: batches in the output so far
+        self.batches = 0
         self._counters = np.zeros(COUNTERS, np.int64)
         self._out = np.empty(_OUT_BYTES, np.uint8)
         self._kept = np.empty((_KEPT_ROWS, _KEPT_COLUMNS), np.int64)
@@ -113,6 +115,7 @@ class Rewriter:
                         floor = check_offsets(rows, floor, part.path, part.end_offset)
                         for chunks, out_rows in self._block(rows, decoder, limits, part.path):
                             writer.append(chunks, out_rows)
+                            self.batches += len(out_rows)
                             self._throttle.count(int(out_rows["size"].sum()))
 
     def limits(self, part: Slice) -> NDArray[np.int64]:

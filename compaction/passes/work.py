@@ -162,7 +162,10 @@ class CleanStats:
 
 @dataclass(frozen=True)
 class PieceResult:
-    """What became of a piece. ``suffix`` ends the names of the files written (none in a dry run); ``error`` is one line."""
+    """What became of a piece. ``suffix`` ends the names of the files written (none in a dry run); ``error`` is one line.
+
+    ``batches`` counts those in the output, empty ones included.
+    """
 
     log: int
     group: int
@@ -170,3 +173,4 @@ class PieceResult:
     stats: CleanStats
     suffix: str | None = None
     error: str | None = None
+    batches: int = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -28,7 +28,10 @@ from compaction.spark.progress import Progress
 from compaction.spark.round import Cleaned, Round, RoundOptions
 from compaction.storage.destination import Destination, Planned, destination
 from compaction.storage.discover import LogLocation
+from compaction.storage.filesystem import LocalFileSystem
 from compaction.storage.prepare import LookAhead, locked, prepare
+from compaction.storage.space import Room
+from compaction.storage.watch import moved
 
 #: a log of whose records a larger share has no key is refused: compaction would drop them
 KEYLESS_SHARE = 0.01
@@ -71,7 +74,7 @@ def carry_out(
     started = time.monotonic()
     in_place = not request.dry_run and request.output_dir is None
     with (
-        locked(request.log_dirs, write=in_place),
+        locked(request.log_dirs, write=in_place, look=request.dry_run) as in_use,
         destination(request.log_dirs, request.output_dir, dry_run=request.dry_run) as place,
     ):
         plan_for = partial(plan_policy, now_ms=request.as_of_ms, include_active=request.include_active)
@@ -83,9 +86,24 @@ def carry_out(
         reports = [_cleaned(place, planned[each.plan.view.path], each) for each in cleaned]
         skipped = (planned[each.view.path] for each in plan.logs if each.verdict is Verdict.SKIP)
         reports += [_skipped(place, log) for log in skipped]
+        reports = _of_this_moment(reports, in_use, planned.values()) if in_use else reports
     failures = [_failure(found.location, str(found.error)) for found in prepared if found.error is not None]
     seconds = time.monotonic() - started
     return RunReport(uuid.uuid4().hex, request.as_of_ms, request.dry_run, (*reports, *failures), seconds)
+
+
+def _of_this_moment(reports: Iterable[LogReport], in_use: Collection[str], logs: Iterable[Planned]) -> list[LogReport]:
+    """The reports, with a note on each log of the directories ``in_use``: somebody else may be changing it."""
+    views = {(*view.topic_partition, view.log_dir): view for view in (log.plan.compaction.view for log in logs)}
+
+    def noted(report: LogReport) -> LogReport:
+        if report.log_dir not in in_use:
+            return report
+        view = views[report.topic, report.partition, report.log_dir]
+        note = "the log moved while it was read" if moved(LocalFileSystem(), view) else "in use, as of this moment"
+        return replace(report, reason=f"{report.reason} ({note})")
+
+    return [noted(report) for report in reports]
 
 
 class RoundSettings(NamedTuple):
@@ -118,9 +136,21 @@ def _clean(
         directory_of=lambda each: place.directory(planned[each.view.path].location),
         refuse=keyless_refusal(allow_keyless=request.allow_keyless),
         sizes=settings.sizes,
+        room=_room(request, plan),
     )
     workers = start()
     return Round(workers.passes, workers.cores, place.fs, plan.to_clean, options).run()
+
+
+def _room(request: CompactionRequest, plan: CompactionPlan) -> Room | None:
+    """The space that outputs may take. Another place takes copies of all that is not cleaned, too."""
+    if request.dry_run:
+        return None
+    if request.output_dir is None:
+        return Room()
+    everything = sum(segment.size_bytes for log in plan.logs for segment in log.view.segments)
+    cleaned = sum(segment.size_bytes for log in plan.to_clean for segment in log.segments)
+    return Room(everything - cleaned)
 
 
 def keyless_refusal(*, allow_keyless: bool) -> Callable[[LogPlan, int, int], str | None]:

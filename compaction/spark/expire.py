@@ -37,7 +37,7 @@ def expire_logs(request: CompactionRequest, look_ahead: LookAhead | None = None)
     """See ``expire``; ``look_ahead`` reads logs where they are many."""
     started = time.monotonic()
     fs: FileSystem = OverlayFileSystem(LocalFileSystem()) if request.dry_run else LocalFileSystem()
-    with locked(request.log_dirs, write=not request.dry_run):
+    with locked(request.log_dirs, write=not request.dry_run, look=request.dry_run):
         prepared = prepare(fs, request, partial(plan_expiry, now_ms=request.as_of_ms), look_ahead)
         reports = tuple(_finish(fs, log) for log in prepared)
     return RunReport(uuid.uuid4().hex, request.as_of_ms, request.dry_run, reports, time.monotonic() - started)

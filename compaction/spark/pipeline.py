@@ -9,6 +9,7 @@ arrays.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import accumulate
@@ -58,6 +59,10 @@ def shown(
         sc.setJobDescription(description)
         yield
     progress.done(name)
+
+
+#: how long attempts that lost may take to notice
+_LOSERS_S = 10.0
 
 
 class SparkPasses:
@@ -149,6 +154,7 @@ class SparkPasses:
         description = f"pass 2: {'measure' if dry_run else 'write'} {len(pieces)} pieces"
         with shown(self._sc, self._progress, "pass 2", description, tasks):
             found = marks.mapPartitionsWithIndex(rewrite_task).collect()
+        _await_losers(self._sc)
         keys: dict[int, int] = {}
         for item in found:
             if not isinstance(item, PieceResult):
@@ -160,7 +166,22 @@ class SparkPasses:
         if not groups:
             return []
         self._sc.setJobDescription(f"join the parts of {len(groups)} segments")
-        return self._sc.parallelize(groups, len(groups)).map(lambda group: join_parts(*group)).collect()
+        joined = self._sc.parallelize(groups, len(groups)).map(lambda group: join_parts(*group)).collect()
+        _await_losers(self._sc)
+        return joined
+
+
+def _await_losers(sc: SparkContext) -> None:
+    """Wait, but not for ever, until no task runs: attempts that lost write files that the swap is going to remove.
+
+    Only where Spark starts tasks twice; what one may still leave behind then is removed by the next run.
+    """
+    if sc.getConf().get("spark.speculation", "false") != "true":
+        return
+    tracker = sc._jsc.sc().statusTracker()
+    deadline = time.monotonic() + _LOSERS_S
+    while time.monotonic() < deadline and any(each.numRunningTasks() for each in tracker.getExecutorInfos()):
+        time.sleep(_LOSERS_S / 100)
 
 
 def _summaries(items: Iterable[tuple[Key, list[Any]]]) -> list[SliceSummary]:

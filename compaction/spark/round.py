@@ -14,7 +14,7 @@ from compaction.cleaning.retention import ActiveProducers, RoundRules
 from compaction.cleaning.transactions import Verdicts, aborted_for_map, resolve_cleaning
 from compaction.cleaning.txn_tables import KEYLESS_ROW, TXN_ROW, AbortedSpans
 from compaction.config import BrokerConfig
-from compaction.errors import of_log
+from compaction.errors import StorageError, of_log
 from compaction.formats.indexes import read_offset_index
 from compaction.names import INDEX, LOG, segment_file
 from compaction.passes.work import (
@@ -29,9 +29,11 @@ from compaction.passes.work import (
     SliceSummary,
 )
 from compaction.spark.partition import Sizes, pack, shards, sizes
-from compaction.spark.passes import Passes, Rewritten
+from compaction.spark.passes import Passes, Rewritten, Scanned
+from compaction.spark.room import without_room
 from compaction.storage.filesystem import FileSystem, join
 from compaction.storage.slicing import cut_segment
+from compaction.storage.space import Room
 from compaction.storage.swap import SwapGroup
 
 T = TypeVar("T")
@@ -62,7 +64,8 @@ class RoundOptions:
     """``directory_of`` says where a log's output goes; ``refuse`` looks at what pass 1 found and may refuse a log, with a
     reason.
 
-    ``sizes`` are those of the work, chosen by the amount of data where not given; they change no result.
+    ``sizes`` are those of the work, chosen by the amount of data where not given; they change no result. ``room`` gives out the
+    space for outputs; without it they are written unasked.
     """
 
     now_ms: int
@@ -71,6 +74,7 @@ class RoundOptions:
     directory_of: Callable[[LogPlan], str]
     refuse: Callable[[LogPlan, int, int], str | None]
     sizes: Sizes | None = None
+    room: Room | None = None
 
 
 def slices_of(fs: FileSystem, log: int, view: LogView, segments: Sequence[Segment], slice_bytes: int) -> list[Slice]:
@@ -125,11 +129,32 @@ class Round:
         works = self._of_each(lambda log, plan: self._work(log, plan, found[log]))
         pieces = [piece for log, (_, verdicts) in works.items() for piece in self._pieces(log, slices[log], verdicts)]
         rewrites = {log: work for log, (work, _) in works.items()}
+        self._refuse_without_room(scanned, rewrites, pieces)
+        rewrites = {log: work for log, work in rewrites.items() if log not in self._failed}
+        pieces = [piece for piece in pieces if piece.output.log in rewrites]
         if not pieces:
             return [self._outcome(log, found[log], {}, Rewritten((), {})) for log in self._plans]
         rewritten = self._passes.rewrite(scanned, rewrites, pieces, broker.load_factor, dry_run=self._options.dry_run)
         suffixes = self._whole_segments(rewritten.results, pieces, rewrites)
         return [self._outcome(log, found[log], suffixes, rewritten) for log in self._plans]
+
+    def _refuse_without_room(self, scanned: Scanned, logs: Mapping[int, RewriteLog], pieces: Sequence[Piece]) -> None:
+        if self._options.room is None or not pieces:
+            return
+
+        def measure() -> Sequence[PieceResult]:
+            load_factor = self._options.broker.load_factor
+            return self._passes.rewrite(scanned, logs, pieces, load_factor, dry_run=True).results
+
+        try:
+            refused = without_room(self._options.room, logs, pieces, measure)
+        except StorageError:
+            # a file system that does not tell its free space says so by itself when there is none
+            return
+        for log, (needed, free) in refused.items():
+            what = f"its cleaned segments take {needed} bytes, {free} bytes are free"
+            hint = "free some space and run again, or use --output-dir; nothing was written"
+            self._failed[log] = str(StorageError(what, path=logs[log].directory, hint=hint))
 
     def _of_each(self, work: Callable[[int, LogPlan], T]) -> dict[int, T]:
         """What ``work`` gives for each log that has not failed; a log for which it raises has failed."""

@@ -23,6 +23,7 @@ from compaction.storage.overlay import DeferredFileSystem, OverlayFileSystem
 from compaction.storage.publish import Publication
 from compaction.storage.recover import mend_log
 from compaction.storage.swap import SwapGroup, discard_unfinished, remove_deleted, swap_in
+from compaction.storage.watch import require_unmoved
 
 
 @dataclass(frozen=True)
@@ -89,22 +90,25 @@ class InPlace:
 
     def cleaned(self, log: Planned, groups: Sequence[SwapGroup]) -> None:
         plan = log.plan.compaction
-        self._mend(log)
-        _expire(self._disk, log)
+        try:
+            self._prepare(log)
+            require_unmoved(self._disk, log.location.path, plan.segments)
+        except Exception:
+            discard_unfinished(self._disk, log.location.path)
+            raise
         swap_in(self._disk, log.location, groups, end_offset=plan.end_offset)
         if plan.config.file_delete_delay_ms == 0:
             remove_deleted(self._disk, log.location.path)
 
     def skipped(self, log: Planned) -> None:
-        self._mend(log)
-        _expire(self._disk, log)
+        self._prepare(log)
         _mend_checkpoint(self._disk, log)
 
     def failed(self, log: Planned) -> None:
         discard_unfinished(self._disk, log.location.path)
 
-    def _mend(self, log: Planned) -> None:
-        """Do on disk what recovery did in memory."""
+    def _prepare(self, log: Planned) -> None:
+        """Do on disk what recovery did in memory, then delete what has expired."""
         if self._deferred.changed_in(log.location.path):
             plan = log.plan.compaction
             mend_log(
@@ -113,6 +117,9 @@ class InPlace:
                 index_interval_bytes=plan.config.index_interval_bytes,
                 log_start=lambda: plan.view.log_start_offset,
             )
+        if log.plan.expiry is not None and log.plan.expiry.removals:
+            require_unmoved(self._disk, log.location.path, log.plan.expiry.view.segments)
+            _expire(self._disk, log)
 
 
 class Elsewhere:

@@ -89,8 +89,8 @@ class FileSystem(Protocol):
     def unlink(self, path: str) -> None:
         """Remove a file; no error when it is gone already."""
 
-    def mkdir(self, path: str) -> None:
-        """Make a directory and the missing ones above it."""
+    def mkdir(self, path: str, like: FileStat | None = None) -> None:
+        """Make a directory and the missing ones above it; a new one takes mode and owner of ``like``."""
 
     def rmdir(self, path: str) -> None:
         """Remove an empty directory."""
@@ -178,9 +178,11 @@ class LocalFileSystem:
         with storage_errors(path, "remove"):
             Path(path).unlink(missing_ok=True)
 
-    def mkdir(self, path: str) -> None:
+    def mkdir(self, path: str, like: FileStat | None = None) -> None:
         with storage_errors(path, "make the directory"):
-            Path(path).mkdir(parents=True, exist_ok=True)
+            if not Path(path).is_dir():
+                Path(path).mkdir(parents=True, exist_ok=True)
+                _take_after(Path(path), like)
 
     def rmdir(self, path: str) -> None:
         with storage_errors(path, "remove the directory"):

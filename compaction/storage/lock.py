@@ -15,6 +15,7 @@ import fcntl
 import os
 import struct
 import sys
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
@@ -117,7 +118,7 @@ def _locked(log_dir: str, holder: LockHolder | None) -> LockedError:
 def _lock(log_dir: str) -> int:
     path = _lock_path(log_dir)
     with storage_errors(str(path), "lock the log directory"):
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = _open(path)
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -126,6 +127,19 @@ def _lock(log_dir: str) -> int:
             if error.errno in (errno.EACCES, errno.EAGAIN):
                 raise _locked(log_dir, holder) from None
             raise
+    return descriptor
+
+
+def _open(path: Path) -> int:
+    """The lock file, made where there is none: the directory's owner, hence the broker, must be able to open it later."""
+    try:
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    owner = path.parent.stat()
+    if (owner.st_uid, owner.st_gid) != (os.geteuid(), os.getegid()):
+        with suppress(PermissionError):
+            os.fchown(descriptor, owner.st_uid, owner.st_gid)
     return descriptor
 
 

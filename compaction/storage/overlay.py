@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compaction.errors import StorageError
-from compaction.storage.filesystem import Extent, FileStat, FileSystem, base_name, parent
+from compaction.storage.filesystem import Extent, FileStat, FileSystem, base_name, join, parent
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,8 @@ class OverlayFileSystem:
         self._base = base
         #: path -> the file now; ``None``: removed
         self._changed: dict[str, _Node | None] = {}
+        #: directory -> names of it that are keys of ``_changed``: a run changes files in thousands of directories
+        self._names: dict[str, set[str]] = {}
         self._touched: set[str] = set()
 
     @property
@@ -44,9 +46,9 @@ class OverlayFileSystem:
 
     def listdir(self, path: str) -> list[str]:
         names = set(self._base.listdir(path)) if self._base.stat(path) is not None else set()
-        for changed, node in self._changed.items():
-            if parent(changed) == str(Path(path)):
-                (names.discard if node is None else names.add)(base_name(changed))
+        directory = str(Path(path))
+        for name in self._names.get(directory, ()):
+            (names.discard if self._changed[join(directory, name)] is None else names.add)(name)
         return sorted(names)
 
     def stat(self, path: str) -> FileStat | None:
@@ -104,7 +106,7 @@ class OverlayFileSystem:
     def unlink(self, path: str) -> None:
         self._set(path, None)
 
-    def mkdir(self, path: str) -> None:
+    def mkdir(self, path: str, like: FileStat | None = None) -> None:
         stat = FileStat(0, 0, 0o755, 0, 0, 0, is_dir=True, is_file=False)
         if self.stat(path) is None:
             self._set(path, _Node(stat, b""))
@@ -133,7 +135,9 @@ class OverlayFileSystem:
         return _Node(stat, Extent(key, 0, stat.size))
 
     def _set(self, path: str, node: _Node | None) -> None:
-        self._changed[str(Path(path))] = node
+        key = str(Path(path))
+        self._changed[key] = node
+        self._names.setdefault(parent(key), set()).add(base_name(key))
         self._touched.add(parent(path))
 
 

@@ -6,6 +6,7 @@ taken, and the log directories stay untouched.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -13,12 +14,12 @@ from typing import Generic, NamedTuple, TypeVar
 
 from compaction.cleaning.model import LogView
 from compaction.config import TopicConfig
-from compaction.errors import CompactionError, of_log
+from compaction.errors import CompactionError, StorageError, UsageError, of_log
 from compaction.request import CompactionRequest
 from compaction.storage.checkpoint_store import Checkpoints, read_checkpoints
 from compaction.storage.discover import LogLocation, Selector, discover
 from compaction.storage.filesystem import FileSystem
-from compaction.storage.lock import LogDirLock, require_unlocked
+from compaction.storage.lock import LogDirLock, lock_holder, require_unlocked
 from compaction.storage.overlay import DeferredFileSystem, OverlayFileSystem
 from compaction.storage.read_log import ReadOptions, read_log
 from compaction.storage.recover import RecoveryReport, recover_log, settle_log
@@ -27,6 +28,7 @@ from compaction.storage.settings import Settings, read_settings
 
 Plan = TypeVar("Plan")
 
+_LOG = logging.getLogger(__name__)
 #: from here on it pays to have logs read by many processes: one reads about a thousand segments a second
 MANY_SEGMENTS = 8_000
 
@@ -42,18 +44,32 @@ class Prepared(Generic[Plan]):
 
 
 @contextmanager
-def locked(log_dirs: Sequence[str], *, write: bool) -> Iterator[None]:
+def locked(log_dirs: Sequence[str], *, write: bool, look: bool = False) -> Iterator[frozenset[str]]:
     """Hold the lock of every log directory; when not writing, only make sure that nobody does.
 
+    :param look: nothing depends on the logs standing still: a warning is enough where somebody holds a lock
+    :returns: the log directories that somebody else holds
     :raises LockedError: a live broker or another run holds one
+    :raises UsageError: a lock cannot be taken
     """
+    in_use = []
     with ExitStack() as stack:
         for log_dir in log_dirs:
             if write:
-                stack.enter_context(LogDirLock.acquire(log_dir))
-            else:
+                stack.enter_context(_acquired(log_dir))
+            elif not look:
                 require_unlocked(log_dir)
-        yield
+            elif (holder := lock_holder(log_dir)) is not None:
+                _LOG.warning("%s: %s is at work here: what is reported is of this moment", log_dir, holder)
+                in_use.append(log_dir)
+        yield frozenset(in_use)
+
+
+def _acquired(log_dir: str) -> LogDirLock:
+    try:
+        return LogDirLock.acquire(log_dir)
+    except StorageError as error:
+        raise UsageError(error.what, path=error.path, hint=error.hint) from error
 
 
 class LogTask(NamedTuple):

@@ -29,9 +29,9 @@ from compaction.names import (
 from compaction.storage.checkpoint_store import read_offsets
 from compaction.storage.discover import LogLocation
 from compaction.storage.durable import TMP
-from compaction.storage.filesystem import FileSystem, base_name, join, parent
+from compaction.storage.filesystem import FileStat, FileSystem, base_name, join, parent
 from compaction.storage.lock import LogDirLock
-from compaction.storage.swap import SwapGroup, is_unfinished
+from compaction.storage.swap import SwapGroup, any_log, is_unfinished
 
 METADATA_LOG = f"{CLUSTER_METADATA_TOPIC}-0"
 _CHECKPOINTS = (RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS, CLEANER_OFFSETS)
@@ -48,6 +48,8 @@ class Publication:
         self._lock = lock
         #: per log directory: the logs published and where cleaning has come to in each
         self._added: dict[str, dict[TopicPartition, int | None]] = {log_dir: {} for log_dir in roots}
+        #: per log directory: a file whose mode and owner new files take
+        self._like: dict[str, FileStat | None] = {}
 
     @classmethod
     def start(cls, fs: FileSystem, output_dir: str, log_dirs: Sequence[str]) -> Publication:
@@ -59,7 +61,7 @@ class Publication:
         output_dir = str(Path(output_dir).absolute())
         check_target(fs, output_dir, log_dirs)
         staging = staging_dir(output_dir)
-        fs.mkdir(staging)
+        fs.mkdir(staging, _writable(fs.stat(log_dirs[0]) if len(log_dirs) == 1 else None))
         lock = LogDirLock.acquire(staging)
         for name in fs.listdir(staging):
             if name != LOCK:
@@ -68,9 +70,13 @@ class Publication:
 
     def log_path(self, location: LogLocation) -> str:
         """The directory (made) where the tasks write the cleaned segments of a log."""
-        path = join(self._roots[location.log_dir], base_name(location.path))
-        self._fs.mkdir(path)
+        path = join(self._root(location.log_dir), base_name(location.path))
+        self._fs.mkdir(path, _writable(self._fs.stat(location.path)))
         return path
+
+    def _root(self, log_dir: str) -> str:
+        self._fs.mkdir(self._roots[log_dir], _writable(self._fs.stat(log_dir)))
+        return self._roots[log_dir]
 
     def add_log(
         self, source: FileSystem, location: LogLocation, groups: Sequence[SwapGroup], *, end_offset: int | None
@@ -94,6 +100,8 @@ class Publication:
                 self._copy(source, join(location.path, name), join(target, name))
         self._fs.fsync_dir(target)
         self._added[location.log_dir][location.topic_partition] = end_offset
+        if location.log_dir not in self._like and (log := any_log(source, location.path)) is not None:
+            self._like[location.log_dir] = source.stat(log)
 
     def leave_out(self, location: LogLocation) -> None:
         """Forget a log, and what tasks wrote of it."""
@@ -107,8 +115,8 @@ class Publication:
         :raises StorageError: the file system refused; nothing has appeared
         :raises CorruptLogError: a checkpoint of the source is garbled; nothing has appeared
         """
-        for log_dir, root in self._roots.items():
-            self._fs.mkdir(root)
+        for log_dir in self._roots:
+            root = self._root(log_dir)
             for name in source.listdir(log_dir):
                 if name != LOCK and name not in _CHECKPOINTS and not name.endswith(TMP):
                     self._copy(source, join(log_dir, name), join(root, name))
@@ -150,7 +158,7 @@ class Publication:
         """The metadata log as it is: without it a broker takes every log for a stray."""
         found = source.stat(path)
         if found is not None and found.is_dir:
-            self._fs.mkdir(target)
+            self._fs.mkdir(target, _writable(found))
             for name in source.listdir(path):
                 self._copy(source, join(path, name), join(target, name))
             self._fs.fsync_dir(target)
@@ -161,14 +169,20 @@ class Publication:
             offsets = {tp: offset for tp, offset in read_offsets(source, log_dir, name).items() if tp in added}
             if name == CLEANER_OFFSETS:
                 offsets.update({tp: end for tp, end in added.items() if end is not None})
-            like = source.stat(join(log_dir, name))
-            if offsets or like is not None:
-                self._fs.write_file(join(root, name), format_offset_checkpoint(offsets).encode(), like)
+            found = source.stat(join(log_dir, name))
+            if offsets or found is not None:
+                data = format_offset_checkpoint(offsets).encode()
+                self._fs.write_file(join(root, name), data, found or self._like.get(log_dir))
                 self._fs.fsync(join(root, name))
 
     def _release(self) -> None:
         if self._lock is not None:
             self._lock.release()
+
+
+def _writable(like: FileStat | None) -> FileStat | None:
+    """Mode and owner of a directory, such that its owner can make files in one like it."""
+    return None if like is None else like._replace(mode=like.mode | 0o700)
 
 
 def staging_dir(output_dir: str) -> str:

@@ -55,6 +55,7 @@ class OutputFile:
 
     def __init__(self, path: Path, like: str) -> None:
         self.path = path
+        self._fd = -1
         try:
             stat = Path(like).stat()
             self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -63,6 +64,8 @@ class OutputFile:
                 with suppress(PermissionError):
                     os.fchown(self._fd, stat.st_uid, stat.st_gid)
         except OSError as error:
+            if self._fd >= 0:
+                self.remove()
             raise self._refused(error) from error
 
     def _refused(self, error: OSError) -> StorageError:
@@ -116,6 +119,12 @@ class OutputFile:
             os.close(self._fd)
             self._fd = -1
 
+    def remove(self) -> None:
+        """Let go of the file and take it away, so that what failed leaves no less room to others."""
+        self.abandon()
+        with suppress(OSError):
+            self.path.unlink(missing_ok=True)
+
 
 class PartWriter:
     """One part of an output segment: its batches and their rows, not synced (they do not outlive the run)."""
@@ -126,15 +135,18 @@ class PartWriter:
         try:
             self._rows = OutputFile(rows, like)
         except StorageError:
-            self._batches.abandon()
+            self._batches.remove()
             raise
 
     def __enter__(self) -> PartWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._batches.abandon()
-        self._rows.abandon()
+        for file in (self._batches, self._rows):
+            if error is None:
+                file.abandon()
+            else:
+                file.remove()
 
     def append(self, chunks: Sequence[Chunk], out_rows: NDArray[np.void]) -> None:
         """Batches (in ``chunks``, back to back) and one ``OUT_ROW`` each."""
@@ -158,6 +170,7 @@ class SegmentWriter:
         self._directory, self._base_offset, self._suffix = Path(directory), base_offset, suffix
         self._interval, self._like = index_interval_bytes, like
         self._log = OutputFile(self._path(LOG), like)
+        self._files = [self._log]
         self._state = new_state(base_offset)
         self._offsets: list[NDArray[np.void]] = []
         self._times: list[NDArray[np.void]] = []
@@ -169,7 +182,11 @@ class SegmentWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._log.abandon()
+        for file in self._files:
+            if error is None:
+                file.abandon()
+            else:
+                file.remove()
 
     def append(self, chunks: Sequence[Chunk], out_rows: NDArray[np.void]) -> None:
         """Batches (in ``chunks``, back to back) and one ``OUT_ROW`` each."""
@@ -207,5 +224,6 @@ class SegmentWriter:
 
     def _write(self, kind: str, data: bytes, mtime_ms: int) -> None:
         file = OutputFile(self._path(kind), self._like)
+        self._files.append(file)
         file.write([data])
         file.close(sync=True, mtime_ms=mtime_ms)

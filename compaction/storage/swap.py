@@ -124,7 +124,7 @@ def finish_round(fs: FileSystem, location: LogLocation, journal: Journal) -> Non
         current = read_offsets(fs, location.log_dir, CLEANER_OFFSETS).get(location.topic_partition)
         if current == journal.previous_checkpoint:
             name = {location.topic_partition: journal.end_offset}
-            update_checkpoint(fs, location.log_dir, CLEANER_OFFSETS, name, like=_any_log(fs, location.path))
+            update_checkpoint(fs, location.log_dir, CLEANER_OFFSETS, name, like=any_log(fs, location.path))
     discard_unfinished(fs, location.path)
     if journal.groups:
         remove_journal(fs, location.path)
@@ -207,7 +207,8 @@ def _rename_if_there(fs: FileSystem, path: str, source: str, target: str) -> Non
         fs.rename(join(path, source), join(path, target))
 
 
-def _any_log(fs: FileSystem, path: str) -> str | None:
+def any_log(fs: FileSystem, path: str) -> str | None:
+    """A segment's log file of a partition directory, if there is one."""
     return next((join(path, name) for name in fs.listdir(path) if name.endswith(LOG)), None)
 
 

@@ -119,7 +119,7 @@ class FaultyFileSystem:
         if self.stat(path) is not None:
             self._change(self._dir(Path(path).parent), _drop(Path(path).name))
 
-    def mkdir(self, path: str) -> None:
+    def mkdir(self, path: str, like: FileStat | None = None) -> None:
         self._step("mkdir", path)
         for part in [*reversed(Path(path).parents), Path(path)]:
             self._directories.setdefault(str(part), Directory())

@@ -1,0 +1,118 @@
+"""The job in this process, over logs in odd surroundings: small disks, other users, files that go while it works."""
+
+from __future__ import annotations
+
+import io
+import os
+import random
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from compaction.report import RunReport
+from compaction.request import CompactionRequest
+from compaction.spark.compact import Workers, carry_out
+from compaction.spark.partition import Sizes
+from jobs import compact
+from jobs.compact import SessionFactory
+from tests.damage.sound_logs import NOW_MS
+from tests.kafka.encode import Batch, Record
+from tests.local_passes import LocalPasses
+
+OPTIONS = ("--set", "cleanup.policy=compact", "min.cleanable.dirty.ratio=0", "--as-of-ms", str(NOW_MS))
+NOBODY = 65_534
+
+
+class Ended(NamedTuple):
+    """How the command ended and what it told."""
+
+    code: int
+    out: str
+    err: str
+
+
+class Disturbed(LocalPasses):
+    """Passes between which something happens: ``before_scan``, ``before_rewrite`` and ``after_rewrite`` are called."""
+
+    events: dict[str, Callable[[], None]] = {}
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__(sizes)
+
+    def scan(self, *args: Any, **options: Any) -> Any:
+        self.events.get("before_scan", lambda: None)()
+        return super().scan(*args, **options)
+
+    def rewrite(self, *args: Any, **options: Any) -> Any:
+        self.events.get("before_rewrite", lambda: None)()
+        done = super().rewrite(*args, **options)
+        self.events.get("after_rewrite", lambda: None)()
+        return done
+
+
+def run(log_dir: Path, *options: object, events: dict[str, Callable[[], None]] | None = None) -> Ended:
+    """``jobs/compact.py`` without Spark."""
+
+    class Passes(Disturbed):
+        pass
+
+    Passes.events = events or {}
+
+    def carried_out(_: SessionFactory, request: CompactionRequest) -> RunReport:
+        return carry_out(lambda: Workers(Passes, 2), request)
+
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        code = compact.main(["--log-dir", str(log_dir), *OPTIONS, *map(str, options)], carried_out)
+    return Ended(code, out.getvalue(), err.getvalue())
+
+
+def run_as_nobody(log_dir: Path, *options: object) -> Ended:
+    """The same in a process of another user, who is not root."""
+    read, write = os.pipe()
+    with warnings.catch_warnings():
+        # the child only runs plain Python
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        try:
+            os.setgroups([])
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+            ended = run(log_dir, *options)
+            os.write(write, f"{ended.code}\0{ended.out}\0{ended.err}".encode())
+        finally:
+            os._exit(0)
+    os.close(write)
+    with os.fdopen(read, "rb") as told:
+        code, out, err = told.read().decode().split("\0")
+    os.waitpid(child, 0)
+    return Ended(int(code), out, err)
+
+
+@contextmanager
+def small_disk(place: Path, mebibytes: int) -> Iterator[Path]:
+    """A file system of its own of this size; for root."""
+    place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={mebibytes}m,mode=755", "tmpfs", str(place)], check=True)
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", str(place)], check=True)
+
+
+def big_batches(base: int, mebibytes: int, *, keys: int) -> list[bytes]:
+    """Batches of values that do not compress, under so many keys, 256 KiB each."""
+    rng = random.Random(base)
+    return [
+        Batch([Record(base + i, NOW_MS - 10**6, b"key-%d" % (i % keys), rng.randbytes(256 * 1024))]).encode()
+        for i in range(4 * mebibytes)
+    ]
+
+
+if sys.platform != "linux":
+    raise ImportError("mounts and users are Linux's here")

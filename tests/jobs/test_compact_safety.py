@@ -1,0 +1,173 @@
+"""What a run never does to its user: empty a log for want of keys, show keys or values, leave files that others cannot read."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from compaction.names import CLEANER_OFFSETS, LOCK
+from tests.crash.surroundings import run
+from tests.damage.sound_logs import NOW_MS, look_at, sound_log, write_log
+from tests.kafka.encode import Batch, Record
+from tests.storage.logs import build
+
+#: no part of a message, name or path
+SECRETS = ("Zugangswort", "geheimer-Wert", "Kopfzeilenname", "Kopfzeilenwert")
+
+
+def keyed_and_not(log_dir: Path, keyless: int, total: int) -> Path:
+    """A log with so many records without a key among so many."""
+    records = [Record(i, NOW_MS, None if i < keyless else b"key", b"value") for i in range(total)]
+    files = {}
+    for base, batches in ((0, [Batch(records).encode()]), (total, [])):
+        files.update({f"{base:020d}{kind}": data for kind, data in build(base, batches).files.items()})
+    write_log(log_dir / "mixed-0", files)
+    return log_dir / "mixed-0"
+
+
+@pytest.mark.parametrize(("keyless", "refused"), [(0, False), (1, False), (2, True), (100, True)])
+def test_more_than_one_percent_without_a_key_is_refused(tmp_path: Path, keyless: int, refused: bool) -> None:
+    path = keyed_and_not(tmp_path, keyless, 100)
+    before = look_at(path)
+    ended = run(tmp_path)
+    assert ended.code == (1 if refused else 0)
+    if refused:
+        what = f"{keyless} of 100 records ({keyless:.1f} %) have no key and would be lost"
+        hint = "if that is meant, run again with --allow-keyless"
+        assert ended.err == f"error: mixed-0: {path}: {what}; {hint}\n"
+        assert look_at(path) == before
+
+
+def test_who_means_it_says_so(tmp_path: Path) -> None:
+    path = keyed_and_not(tmp_path, 99, 100)
+    ended = run(tmp_path, "--allow-keyless")
+    assert (ended.code, ended.err) == (0, "")
+    assert "99 without a key" in ended.out
+    assert len((path / f"{0:020d}.log").read_bytes()) < 100
+
+
+def test_a_dry_run_refuses_as_the_real_run_does(tmp_path: Path) -> None:
+    keyed_and_not(tmp_path, 50, 100)
+    assert run(tmp_path, "--dry-run")[::2] == run(tmp_path)[::2]
+
+
+@pytest.mark.parametrize("selector", ["--partition", "--topic"])
+def test_the_metadata_log_is_never_touched(tmp_path: Path, selector: str) -> None:
+    write_log(tmp_path / "__cluster_metadata-0", sound_log("none").files)
+    write_log(tmp_path / "orders-0", sound_log("none").files)
+    before = look_at(tmp_path / "__cluster_metadata-0")
+    ended = run(tmp_path, selector, "__cluster_metadata-0" if selector == "--partition" else "__cluster_metadata")
+    assert ended.code == (2 if selector == "--partition" else 0)
+    assert ("is never touched" in ended.err) is (selector == "--partition")
+    assert look_at(tmp_path / "__cluster_metadata-0") == before
+
+
+def _secret_log(change: Callable[[bytes], bytes] = bytes) -> dict[str, bytes]:
+    key, value, name, content = (text.encode() for text in SECRETS)
+    batches = [Batch([Record(i, NOW_MS, key, value, ((name, content),))]).encode() for i in range(20)]
+    files = {f"{0:020d}.log": change(b"".join(batches))}
+    return {**files, **{f"{20:020d}{kind}": data for kind, data in build(20, []).files.items()}}
+
+
+def test_keys_values_and_headers_are_never_shown(tmp_path: Path) -> None:
+    flips = {
+        "sound": lambda data: data,
+        "header": lambda data: data[:30] + b"\xff" + data[31:],
+        "record": lambda data: data[:70] + b"\xff" + data[71:],
+        "cut": lambda data: data[:-7],
+        "garbage": lambda data: data[:300] + SECRETS[1].encode() * 9 + data[300:],
+    }
+    for topic, flip in flips.items():
+        write_log(tmp_path / "data" / f"{topic}-0", _secret_log(flip))
+    (tmp_path / "data" / CLEANER_OFFSETS).write_text("0\n0\n")
+    for options in (("--dry-run",), (), ("--verbose",)):
+        ended = run(tmp_path / "data", "--report", tmp_path / "report.json", *options)
+        report = (tmp_path / "report.json").read_text()
+        assert json.loads(report)["totals"]["failed"] == 4
+        for secret in SECRETS:
+            for shown in (ended.out, ended.err, report):
+                assert secret not in shown
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077, 0o000])
+def test_outputs_have_the_mode_of_their_sources_whatever_the_umask(tmp_path: Path, mask: int) -> None:
+    data = tmp_path / "data"
+    write_log(data / "orders-0", sound_log("transactions").files)
+    for path in (data / "orders-0").iterdir():
+        path.chmod(0o640)
+    before = os.umask(mask)
+    try:
+        assert run(data).code == 0
+        assert run(data, "--output-dir", tmp_path / "out").code == 0
+    finally:
+        os.umask(before)
+    for path in (*(data / "orders-0").iterdir(), data / CLEANER_OFFSETS, *(tmp_path / "out" / "orders-0").iterdir()):
+        assert path.stat().st_mode & 0o777 == 0o640, path
+    assert (tmp_path / "out" / "orders-0").stat().st_mode == (data / "orders-0").stat().st_mode
+
+
+def test_outputs_and_what_is_new_belong_to_the_owner_of_the_sources(tmp_path: Path, missing: Callable[[str], None]) -> None:
+    if os.geteuid() != 0:
+        missing("root, which may give files away,")
+    data = tmp_path / "data"
+    write_log(data / "orders-0", sound_log("transactions").files)
+    (data / "orders-0" / f"{0:020d}.index").unlink()
+    for path in (data, data / "orders-0", *(data / "orders-0").iterdir()):
+        os.chown(path, 1234, 5678)
+    assert run(data, "--output-dir", tmp_path / "out").code == 0
+    assert run(data).code == 0
+    assert (data / LOCK).exists()
+    for path in (data, tmp_path / "out"):
+        found = {(each.stat().st_uid, each.stat().st_gid) for each in (path, *path.rglob("*"))}
+        assert found == {(1234, 5678)}, path
+
+
+def test_unfinished_outputs_are_as_private_as_their_sources(tmp_path: Path) -> None:
+    write_log(tmp_path / "data" / "orders-0", sound_log("none").files)
+    for path in (tmp_path / "data" / "orders-0").iterdir():
+        path.chmod(0o600)
+    modes: set[int] = set()
+
+    def look() -> None:
+        unfinished = list((tmp_path / "data" / "orders-0").glob("*.clean.*"))
+        assert unfinished
+        modes.update(path.stat().st_mode & 0o777 for path in unfinished)
+
+    assert run(tmp_path / "data", events={"after_rewrite": look}).code == 0
+    assert modes == {0o600}
+
+
+def test_a_journal_that_names_other_paths_is_no_journal(tmp_path: Path) -> None:
+    """Whatever a directory that somebody else made says, files outside of it stay as they are."""
+    write_log(tmp_path / "data" / "orders-0", sound_log("none").files)
+    victim = tmp_path / "data" / "victim"
+    victim.write_text("precious")
+    group = {"base_offset": 0, "size_bytes": 8, "kinds": ["/../../victim"], "sources": []}
+    journal = {"version": 1, "groups": [group], "previous_checkpoint": None, "end_offset": 1}
+    (tmp_path / "data" / "orders-0" / ".compaction-swap").write_text(json.dumps(journal))
+    assert run(tmp_path / "data").code == 0
+    assert victim.read_text() == "precious"
+    assert not (tmp_path / "data" / "orders-0" / ".compaction-swap").exists()
+
+
+@pytest.mark.parametrize("place", ["inside", "parent", "same", "link"])
+def test_another_place_must_lie_outside_of_the_logs(tmp_path: Path, place: str) -> None:
+    write_log(tmp_path / "data" / "orders-0", sound_log("none").files)
+    (tmp_path / "link").symlink_to(tmp_path / "data")
+    target = {
+        "inside": tmp_path / "data" / "out",
+        "parent": tmp_path,
+        "same": tmp_path / "data",
+        "link": tmp_path / "link" / "orders-0" / "..",
+    }[place]
+    before = look_at(tmp_path / "data" / "orders-0")
+    ended = run(tmp_path / "data", "--output-dir", target)
+    assert ended.code == 2
+    assert re.match(r"error: .*--output-dir", ended.err)
+    assert look_at(tmp_path / "data" / "orders-0") == before
+
