@@ -1,0 +1,274 @@
+"""Full disks, missing permissions, files that vanish, links and odd names: nothing is lost, and the error is clear."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from compaction.names import CLEANER_OFFSETS, LOCK, LOG, segment_file
+from compaction.storage import space
+from tests.crash.surroundings import NOBODY, big_batches, run, run_as_nobody, small_disk
+from tests.damage.sound_logs import look_at, sound_log, write_log
+from tests.storage.logs import build
+
+pytestmark = pytest.mark.crash
+
+ACTIVE = 1_000_000
+
+
+@pytest.fixture
+def root(missing: Callable[[str], None]) -> None:
+    if os.geteuid() != 0:
+        missing("root, which may mount and become somebody else,")
+
+
+@pytest.fixture
+def disk(root: None, tmp_path: Path) -> Iterator[Path]:
+    """A disk of 24 MiB with a log whose 8 MiB stay and one of whose 8 MiB almost nothing stays."""
+    with small_disk(tmp_path / "disk", 24) as place:
+        for topic, keys in (("stays", 10**6), ("shrinks", 1)):
+            files = {segment_file(0, LOG): b"".join(big_batches(0, 8, keys=keys))}
+            files.update({segment_file(ACTIVE, kind): data for kind, data in build(ACTIVE, []).files.items()})
+            write_log(place / f"{topic}-0", files)
+        yield place
+
+
+@pytest.fixture
+def log_dir(tmp_path: Path) -> Path:
+    for topic in ("aside", "subject"):
+        write_log(tmp_path / "data" / f"{topic}-0", sound_log("none").files)
+    return tmp_path / "data"
+
+
+def logs_of(log_dir: Path) -> dict[str, object]:
+    return {path.name: look_at(path) for path in sorted(log_dir.iterdir()) if path.is_dir()}
+
+
+def cleaned(log_dir: Path, topic: str) -> bool:
+    """Whether a log was cleaned, by its checkpoint."""
+    path = log_dir / CLEANER_OFFSETS
+    return path.exists() and any(line.startswith(f"{topic} 0 ") for line in path.read_text().splitlines())
+
+
+def test_what_does_not_fit_is_refused_with_figures_before_anything_is_written(disk: Path) -> None:
+    before = look_at(disk / "stays-0")
+    ended = run(disk)
+    assert ended.code == 1
+    line = re.fullmatch(
+        rf"error: stays-0: {disk}/stays-0: its cleaned segments take (\d+) bytes, (\d+) bytes are free; free some space and run"
+        r" again, or use --output-dir; nothing was written\n",
+        ended.err,
+    )
+    assert line is not None, ended.err
+    needed, free = map(int, line.groups())
+    assert 8 << 20 < needed < 9 << 20
+    assert free < 8 << 20
+    assert look_at(disk / "stays-0") == before
+    assert cleaned(disk, "shrinks")
+
+
+def test_a_disk_that_fills_up_while_outputs_are_written_leaves_the_log_as_it_was(
+    disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(space.Room, "fits", lambda *_: True)
+    (disk / "other files").write_bytes(bytes(4 << 20))
+    before = look_at(disk / "stays-0")
+    ended = run(disk)
+    assert ended.code == 1
+    told = r"error: stays-0: \S+\.log\.clean\.\w+: cannot write \(No space left on device\); the log is as it was"
+    assert re.search(told, ended.err)
+    assert look_at(disk / "stays-0") == before
+    assert cleaned(disk, "shrinks")
+    (disk / "other files").unlink()
+    monkeypatch.undo()
+    assert run(disk, "--topic", "shrinks").code == 0
+    shutil.rmtree(disk / "shrinks-0")
+    (disk / CLEANER_OFFSETS).unlink()
+    assert run(disk).code == 0
+    assert cleaned(disk, "stays")
+
+
+def test_another_place_that_is_too_small_is_refused_and_does_not_appear(disk: Path, tmp_path: Path) -> None:
+    before = logs_of(disk)
+    with small_disk(tmp_path / "small", 9) as small:
+        ended = run(disk, "--output-dir", small / "out", "--topic", "stays")
+        assert ended.code == 1
+        assert "bytes are free" in ended.err
+        assert not list((small / "out").glob("stays-0/*"))
+    assert logs_of(disk) == before
+
+
+@pytest.mark.usefixtures("root")
+def test_a_log_that_may_not_be_written_fails_and_the_others_are_cleaned(log_dir: Path) -> None:
+    os.chown(log_dir, NOBODY, NOBODY)
+    for path in (log_dir / "aside-0", *(log_dir / "aside-0").iterdir()):
+        os.chown(path, NOBODY, NOBODY)
+    _open_up(log_dir)
+    before = look_at(log_dir / "subject-0")
+    ended = run_as_nobody(log_dir)
+    assert ended.code == 1
+    told = r"error: subject-0: \S+subject-0/0{20}\.log\.clean\.\w+: cannot write \(Permission denied\); .*\n"
+    assert re.fullmatch(told, ended.err)
+    assert look_at(log_dir / "subject-0") == before
+    assert cleaned(log_dir, "aside")
+
+
+@pytest.mark.usefixtures("root")
+def test_a_log_that_may_not_be_read_fails_and_the_others_are_cleaned(log_dir: Path) -> None:
+    for path in (log_dir, *log_dir.rglob("*")):
+        os.chown(path, NOBODY, NOBODY)
+    _open_up(log_dir)
+    secret = log_dir / "subject-0" / sound_log("none").log(0)
+    os.chown(secret, 0, 0)
+    secret.chmod(0o600)
+    before = look_at(log_dir / "subject-0")
+    ended = run_as_nobody(log_dir)
+    assert ended.code == 1
+    told = rf"error: subject-0: {secret}: cannot read: Permission denied; run as the user that owns .*\n"
+    assert re.fullmatch(told, ended.err)
+    assert look_at(log_dir / "subject-0") == before
+    assert cleaned(log_dir, "aside")
+
+
+@pytest.mark.usefixtures("root")
+def test_a_directory_that_may_not_be_locked_makes_the_call_wrong(log_dir: Path) -> None:
+    _open_up(log_dir)
+    before = logs_of(log_dir)
+    ended = run_as_nobody(log_dir)
+    assert ended.code == 2
+    assert ended.err.startswith(f"error: {log_dir / LOCK}: cannot lock the log directory: Permission denied; run as")
+    assert logs_of(log_dir) == before
+
+
+@pytest.mark.usefixtures("root")
+def test_a_read_only_mount_makes_the_call_wrong(tmp_path: Path) -> None:
+    import subprocess
+
+    with small_disk(tmp_path / "disk", 4) as place:
+        write_log(place / "subject-0", sound_log("none").files)
+        (place / LOCK).touch()
+        subprocess.run(["mount", "-o", "remount,ro", str(place)], check=True)
+        before = logs_of(place)
+        ended = run(place)
+        assert ended.code == 2
+        assert "Read-only file system; mount it for writing, or use --output-dir" in ended.err
+        assert run(place, "--dry-run").code == 0
+        assert run(place, "--output-dir", tmp_path / "out").code == 0
+        assert logs_of(place) == before
+        assert cleaned(tmp_path / "out", "subject")
+
+
+def _open_up(log_dir: Path) -> None:
+    """Lets other users come to the directory."""
+    for parent in log_dir.parents:
+        if parent.stat().st_mode & 0o001 == 0:
+            parent.chmod(parent.stat().st_mode | 0o011)
+
+
+VANISHING = {
+    "before it is scanned": ("before_scan", r"cannot open \(No such file or directory\)"),
+    "between the passes": ("before_rewrite", r"cannot (open|write) \(No such file or directory\)"),
+    "before the swap": ("after_rewrite", r"segment has changed since it was read"),
+}
+
+
+@pytest.mark.parametrize(("event", "told"), VANISHING.values(), ids=VANISHING)
+def test_a_segment_that_vanishes_fails_its_log(log_dir: Path, event: str, told: str) -> None:
+    gone = log_dir / "subject-0" / sound_log("none").log(0)
+    before = look_at(log_dir / "subject-0")
+    ended = run(log_dir, events={event: gone.unlink})
+    assert ended.code == 1
+    assert re.search(told, ended.err), ended.err
+    assert ended.err.count("\n") == 1
+    del before[gone.name]
+    assert look_at(log_dir / "subject-0") == before
+    assert cleaned(log_dir, "aside")
+
+
+def test_a_directory_put_in_the_place_of_another_is_not_touched(log_dir: Path, tmp_path: Path) -> None:
+    before = look_at(log_dir / "subject-0")
+    other = {**sound_log("none").files, sound_log("none").log(2): b""}
+
+    def swap() -> None:
+        (log_dir / "subject-0").rename(tmp_path / "moved away")
+        write_log(log_dir / "subject-0", other)
+        for path in (log_dir / "subject-0").iterdir():
+            os.utime(path, ns=(1, 1))
+
+    ended = run(log_dir, events={"after_rewrite": swap})
+    assert ended.code == 1
+    assert "segment has changed since it was read" in ended.err
+    assert {name: found[0] for name, found in look_at(log_dir / "subject-0").items()} == other
+    moved = look_at(tmp_path / "moved away")
+    assert {name: found for name, found in moved.items() if ".clean." not in name} == before
+    assert cleaned(log_dir, "aside")
+
+
+def test_a_segment_written_to_meanwhile_is_not_replaced(log_dir: Path) -> None:
+    path = log_dir / "subject-0" / sound_log("none").log(1)
+
+    def write() -> None:
+        path.write_bytes(path.read_bytes())
+
+    ended = run(log_dir, events={"after_rewrite": write})
+    assert ended.code == 1
+    assert "segment has changed since it was read" in ended.err
+    assert path.read_bytes() == sound_log("none").files[path.name]
+
+
+def test_links_to_directories_and_files_are_followed_and_stay(log_dir: Path, tmp_path: Path) -> None:
+    run(log_dir)
+    expected = {name: found[0] for name, found in look_at(log_dir / "aside-0").items()}
+    write_log(tmp_path / "elsewhere" / "linked-0", sound_log("none").files)
+    linked = tmp_path / "links"
+    linked.mkdir()
+    (linked / "linked-0").symlink_to(tmp_path / "elsewhere" / "linked-0")
+    active = tmp_path / "elsewhere" / "linked-0" / sound_log("none").log(2)
+    active.rename(tmp_path / "active segment")
+    active.symlink_to(tmp_path / "active segment")
+    (tmp_path / "link to links").symlink_to(linked)
+    assert run(tmp_path / "link to links").code == 0
+    assert (linked / "linked-0").is_symlink()
+    assert active.is_symlink()
+    assert {name: found[0] for name, found in look_at(tmp_path / "elsewhere" / "linked-0").items()} == expected
+
+
+def test_a_link_and_its_directory_are_one_log(log_dir: Path) -> None:
+    (log_dir / "again-0").symlink_to(log_dir / "subject-0")
+    ended = run(log_dir)
+    assert ended.code == 0
+    assert "again-0" not in ended.out
+
+
+ODD_NAMES = ("no number", "x-99999999999", "sp ace-0", "größe-0", "line\nbreak-0", "-0", ".-0", "..-0", "a-0.deleted", "b-0-")
+
+
+def test_odd_names_are_passed_over_or_taken_as_kafka_takes_them(log_dir: Path) -> None:
+    for name in ODD_NAMES:
+        write_log(log_dir / name, sound_log("none").files)
+    for name in ("a.b_c-1-0", "-x-0", f"{'t' * 200}-7"):
+        write_log(log_dir / name, sound_log("none").files)
+    (log_dir / "file-0").touch()
+    for name in ("123.log", "x.log", "00000000000000000007.log.part", "lost+found", ".hidden"):
+        (log_dir / "subject-0" / name).touch()
+    before = logs_of(log_dir)
+    assert run(log_dir).code == 0
+    after = logs_of(log_dir)
+    assert {name for name in after if after[name] == before[name]} == set(ODD_NAMES)
+    for name in ("123.log", "x.log", "00000000000000000007.log.part", "lost+found", ".hidden"):
+        assert (log_dir / "subject-0" / name).exists()
+
+
+def test_a_directory_in_the_place_of_a_segment_fails_its_log(log_dir: Path) -> None:
+    path = log_dir / "subject-0" / sound_log("none").log(1)
+    path.unlink()
+    path.mkdir()
+    ended = run(log_dir)
+    assert ended.code == 1
+    assert ended.err.startswith(f"error: subject-0: {path}: cannot read: Is a directory; ")
+    assert cleaned(log_dir, "aside")
