@@ -2,8 +2,9 @@
 
 The framing is a 16-byte header (magic, version 1, compatible version 1) and then, block after block, a big-endian length and
 raw snappy. Mirrors ``SnappyInputStream`` and ``SnappyOutputStream`` (snappy-java 1.1.10.7, which Kafka 4.3.0 uses): a payload
-that does not start with the header is one raw block; the header may come again where a block is due; up to three bytes after
-the last block are ignored.
+that does not start with the header is one raw block; the versions in the first header are not looked at; the header may come
+again where a block is due, of version 1 or newer; up to three bytes after the last block are ignored. A later header with a
+broken magic is an error here; what Kafka makes of it depends on the sizes of its reads.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ _VERSION = 1
 _HEADER = _MAGIC + struct.pack(">ii", _VERSION, _VERSION)
 _LENGTH = struct.Struct(">i")
 _BLOCK_BYTES = 32 * 1024
+_MAX_BLOCK_BYTES = 512 << 20
 
 
 def decompress_into(data: Buffer, out: memoryview) -> int:
@@ -29,15 +31,17 @@ def decompress_into(data: Buffer, out: memoryview) -> int:
         raise CodecError("snappy payload is empty", 0)
     if len(view) < len(_HEADER) or view[: len(_MAGIC)] != _MAGIC:
         return _inflate(view, out)
-    pos, written = _skip_header(view, 0), 0
+    pos, written = len(_HEADER), 0
     while len(view) - pos >= _LENGTH.size:
         if view[pos : pos + _LENGTH.size] == _MAGIC[: _LENGTH.size]:
-            pos = _skip_header(view, pos)
+            pos = _skip_repeated_header(view, pos)
             continue
         (size,) = _LENGTH.unpack_from(view, pos)
         pos += _LENGTH.size
         if not 0 <= size <= len(view) - pos:
             raise CodecError(f"snappy block of {size} bytes, {len(view) - pos} left", pos)
+        if size > _MAX_BLOCK_BYTES:
+            raise CodecError(f"snappy block of {size} bytes, at most {_MAX_BLOCK_BYTES} are read", pos)
         written += _inflate(view[pos : pos + size], out[written:])
         pos += size
     return written
@@ -54,7 +58,7 @@ def compress(data: Buffer) -> bytes:
     return bytes(out)
 
 
-def _skip_header(view: memoryview, pos: int) -> int:
+def _skip_repeated_header(view: memoryview, pos: int) -> int:
     header = view[pos : pos + len(_HEADER)]
     if len(header) < len(_HEADER) or header[: len(_MAGIC)] != _MAGIC:
         raise CodecError("snappy framing is broken", pos)

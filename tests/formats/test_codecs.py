@@ -145,6 +145,25 @@ def test_up_to_three_bytes_after_the_last_snappy_block_are_ignored() -> None:
     assert bytes(decompress(Codec.SNAPPY, packed, limit_bytes=LIMIT)) == b"data"
 
 
+@pytest.mark.parametrize("versions", [(0, 1), (-1, 7), (2, 2), (1, -(2**31))])
+def test_the_versions_in_the_first_snappy_header_do_not_matter(versions: tuple[int, int]) -> None:
+    packed = compress(Codec.SNAPPY, b"data")
+    other = packed[:8] + struct.pack(">ii", *versions) + packed[16:]
+    assert bytes(decompress(Codec.SNAPPY, other, limit_bytes=LIMIT)) == b"data"
+
+
+def test_a_later_snappy_header_may_be_of_a_newer_version() -> None:
+    packed = compress(Codec.SNAPPY, b"data")
+    again = packed[:8] + struct.pack(">ii", 2, 0) + packed[16:]
+    assert bytes(decompress(Codec.SNAPPY, packed + again, limit_bytes=LIMIT)) == b"datadata"
+
+
+def test_snappy_blocks_have_a_largest_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("compaction.formats.snappy_xerial._MAX_BLOCK_BYTES", 5)
+    with pytest.raises(CodecError, match="block of 6 bytes, at most 5"):
+        decompress(Codec.SNAPPY, compress(Codec.SNAPPY, b"data"), limit_bytes=LIMIT)
+
+
 @pytest.mark.parametrize(
     ("tail", "message"),
     [
