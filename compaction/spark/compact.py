@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -21,6 +21,7 @@ from compaction.errors import CompactionError, of_log
 from compaction.report import LogReport, LogStatus, RunReport
 from compaction.request import CompactionRequest
 from compaction.spark.look_ahead import look_ahead_with
+from compaction.spark.moment import of_this_moment
 from compaction.spark.partition import Sizes
 from compaction.spark.passes import Passes
 from compaction.spark.pipeline import SparkPasses
@@ -28,10 +29,9 @@ from compaction.spark.progress import Progress
 from compaction.spark.round import Cleaned, Round, RoundOptions
 from compaction.storage.destination import Destination, Planned, destination
 from compaction.storage.discover import LogLocation
-from compaction.storage.filesystem import LocalFileSystem
+from compaction.storage.places import is_remote
 from compaction.storage.prepare import LookAhead, locked, prepare
 from compaction.storage.space import Room
-from compaction.storage.watch import moved
 
 #: a log of whose records a larger share has no key is refused: compaction would drop them
 KEYLESS_SHARE = 0.01
@@ -86,24 +86,10 @@ def carry_out(
         reports = [_cleaned(place, planned[each.plan.view.path], each) for each in cleaned]
         skipped = (planned[each.view.path] for each in plan.logs if each.verdict is Verdict.SKIP)
         reports += [_skipped(place, log) for log in skipped]
-        reports = _of_this_moment(reports, in_use, planned.values()) if in_use else reports
+        reports = of_this_moment(reports, in_use, (log.view for log in plan.logs))
     failures = [_failure(found.location, str(found.error)) for found in prepared if found.error is not None]
     seconds = time.monotonic() - started
     return RunReport(uuid.uuid4().hex, request.as_of_ms, request.dry_run, (*reports, *failures), seconds)
-
-
-def _of_this_moment(reports: Iterable[LogReport], in_use: Collection[str], logs: Iterable[Planned]) -> list[LogReport]:
-    """The reports, with a note on each log of the directories ``in_use``: somebody else may be changing it."""
-    views = {(*view.topic_partition, view.log_dir): view for view in (log.plan.compaction.view for log in logs)}
-
-    def noted(report: LogReport) -> LogReport:
-        if report.log_dir not in in_use:
-            return report
-        view = views[report.topic, report.partition, report.log_dir]
-        note = "the log moved while it was read" if moved(LocalFileSystem(), view) else "in use, as of this moment"
-        return replace(report, reason=f"{report.reason} ({note})")
-
-    return [noted(report) for report in reports]
 
 
 class RoundSettings(NamedTuple):
@@ -148,6 +134,8 @@ def _room(request: CompactionRequest, plan: CompactionPlan) -> Room | None:
         return None
     if request.output_dir is None:
         return Room()
+    if is_remote(request.output_dir):
+        return None
     everything = sum(segment.size_bytes for log in plan.logs for segment in log.view.segments)
     cleaned = sum(segment.size_bytes for log in plan.to_clean for segment in log.segments)
     return Room(everything - cleaned)

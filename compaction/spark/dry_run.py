@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from pyspark.sql import SparkSession
 
+from compaction.cleaning.model import LogView
 from compaction.cleaning.plan import LogPlan
 from compaction.cleaning.policy import plan_wholly
 from compaction.comparison.figures import ComparedLog, Comparison
@@ -24,6 +25,7 @@ from compaction.passes.work import ScanSettings, Slice
 from compaction.request import ComparisonRequest
 from compaction.spark.compact import keyless_refusal, smallest_broker
 from compaction.spark.look_ahead import look_ahead_with
+from compaction.spark.moment import warn_of_moved
 from compaction.spark.outcomes import Case, LogCases, Survey, Work, compared, explained
 from compaction.spark.partition import Sizes, sizes
 from compaction.spark.progress import Progress
@@ -31,7 +33,8 @@ from compaction.spark.round import Cleaned, Round, RoundOptions, slices_of
 from compaction.spark.shared_engine import SparkEngine
 from compaction.spark.shared_passes import Described, Engine, SharedPasses
 from compaction.storage.discover import LogLocation
-from compaction.storage.filesystem import FileSystem, LocalFileSystem
+from compaction.storage.files import file_system
+from compaction.storage.filesystem import FileSystem
 from compaction.storage.overlay import OverlayFileSystem
 from compaction.storage.prepare import LookAhead, ReadLog, locked, read_logs
 from compaction.storage.settings import Settings, read_settings
@@ -52,7 +55,7 @@ def compare(
     """Compare the policies of ``request`` on Spark.
 
     :param progress: where the passes show how far they are
-    :raises UsageError: a log directory is locked, or the selectors match nothing
+    :raises UsageError: the selectors match nothing
     :raises ConfigError: a policy contradicts itself or the rest of the configuration
     """
 
@@ -71,9 +74,10 @@ def compare_with(
 ) -> Comparison:
     """See ``compare``; ``chosen`` sizes of the work are those for the amount of data where not given, and change no result."""
     started = time.monotonic()
-    with locked(request.base.log_dirs, write=False):
+    with locked(request.base.log_dirs, write=False, look=True) as in_use:
         logs = _cases(request, _readings(request, look_ahead))
         survey = _survey(start, request, logs, chosen)
+        warn_of_moved(in_use, _views(logs))
     found = tuple(compared(log, survey) for log in logs)
     names = tuple(policy.name for policy in request.policies)
     seconds = time.monotonic() - started
@@ -82,9 +86,14 @@ def compare_with(
 
 def explain(request: ComparisonRequest, look_ahead: LookAhead | None = None) -> tuple[ComparedLog, ...]:
     """What each policy would do to each log, and why; only indexes and headers are read, and there are no figures."""
-    with locked(request.base.log_dirs, write=False):
+    with locked(request.base.log_dirs, write=False, look=True) as in_use:
         logs = _cases(request, _readings(request, look_ahead))
+        warn_of_moved(in_use, _views(logs))
     return tuple(map(explained, logs))
+
+
+def _views(logs: Iterable[LogCases]) -> Iterator[LogView]:
+    return (case.view for log in logs for case in log.cases)
 
 
 class Reading(NamedTuple):
@@ -102,7 +111,7 @@ def _readings(request: ComparisonRequest, look_ahead: LookAhead | None) -> list[
         base = replace(request.base, resolver=request.base.resolver.with_policy(policy.settings))
         reading = next((again for each in made if (again := _again(each, base.resolver)) is not None), None)
         if reading is None:
-            fs = OverlayFileSystem(LocalFileSystem())
+            fs = OverlayFileSystem(file_system(base.log_dirs))
             reading = Reading(fs, read_logs(fs, base, look_ahead))
             made.append(reading)
         readings.append(reading)

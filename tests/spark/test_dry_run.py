@@ -18,7 +18,6 @@ import pytest
 
 from compaction.comparison.figures import ComparedLog, Comparison, Holdings, Outcome, OutcomeStatus
 from compaction.config import Policy, Resolver, read_sets
-from compaction.errors import LockedError
 from compaction.passes.shared import AGE_BOUNDS_MS, POSITIONS, SharedSlice
 from compaction.passes.work import ScanLog
 from compaction.report import LogReport
@@ -324,15 +323,18 @@ def test_it_works_where_nothing_may_be_written(sample: Path) -> None:
 HOLD = "import sys; from compaction.storage.lock import LogDirLock; LogDirLock.acquire(sys.argv[1]); print(flush=True); input()"
 
 
-def test_a_directory_in_use_is_refused(sample: Path) -> None:
+def test_a_directory_in_use_is_read_with_a_warning(sample: Path, caplog: pytest.LogCaptureFixture) -> None:
+    expected = compared_locally(sample, "configured").logs
     command = [sys.executable, "-c", HOLD, str(sample)]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None
         holder.stdout.readline()
-        for look in (lambda: compared_locally(sample, "configured"), lambda: explain(request(sample, "configured"))):
-            with pytest.raises(LockedError, match="is in use"):
-                look()
+        assert compared_locally(sample, "configured").logs == expected
+        explain(request(sample, "configured"))
         holder.communicate(b"\n")
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 2
+    assert all(re.match(rf"{sample}: process {holder.pid} .* is at work here", line) for line in told)
 
 
 def test_a_damaged_log_fails_and_the_others_do_not(sample: Path) -> None:

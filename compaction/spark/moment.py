@@ -1,0 +1,37 @@
+"""Dry runs over directories that a broker is at work in: they read, and say which logs did not stand still."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+
+from compaction.cleaning.model import LogView
+from compaction.report import LogReport
+from compaction.storage.filesystem import LocalFileSystem
+from compaction.storage.watch import moved
+
+_LOG = logging.getLogger(__name__)
+_MOVED = "the log moved while it was read"
+_IN_USE = "in use, as of this moment"
+
+
+def of_this_moment(reports: Iterable[LogReport], in_use: Collection[str], views: Iterable[LogView]) -> list[LogReport]:
+    """The reports, with a note on each log in a directory of ``in_use``."""
+    by_name = {(*view.topic_partition, view.log_dir): view for view in views if view.log_dir in in_use}
+
+    def noted(report: LogReport) -> LogReport:
+        view = by_name.get((report.topic, report.partition, report.log_dir))
+        if view is None:
+            return report
+        note = _MOVED if moved(LocalFileSystem(), view) else _IN_USE
+        return replace(report, reason=f"{report.reason} ({note})")
+
+    return [noted(report) for report in reports] if in_use else list(reports)
+
+
+def warn_of_moved(in_use: Collection[str], views: Iterable[LogView]) -> None:
+    """A warning for each log in a directory of ``in_use`` that has changed since it was looked at."""
+    for path, view in {view.path: view for view in views if view.log_dir in in_use}.items():
+        if moved(LocalFileSystem(), view):
+            _LOG.warning("%s: %s", path, _MOVED)

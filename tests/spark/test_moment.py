@@ -1,0 +1,60 @@
+"""Dry runs say which logs did not stand still while they looked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from compaction.cleaning.model import LogView
+from compaction.report import LogReport, LogStatus
+from compaction.spark.moment import of_this_moment, warn_of_moved
+from compaction.storage.filesystem import LocalFileSystem
+from compaction.storage.overlay import OverlayFileSystem
+from compaction.storage.prepare import read_logs
+from tests.damage.sound_logs import NOW_MS, sound_log, write_log
+from tests.local_job import request_for
+
+SOUND = sound_log("none")
+
+
+def append(log: Path) -> None:
+    with (log / SOUND.log(2)).open("ab") as file:
+        file.write(b"more")
+
+
+def roll(log: Path) -> None:
+    (log / f"{60:020d}.log").touch()
+
+
+def expire(log: Path) -> None:
+    (log / SOUND.log(0)).unlink()
+
+
+def clean(log: Path) -> None:
+    os.utime(log / SOUND.log(1), ns=(1, 1))
+
+
+def remove(log: Path) -> None:
+    log.rename(log.parent / "gone")
+
+
+@pytest.mark.parametrize("change", [append, roll, expire, clean, remove])
+def test_a_log_that_moved_is_told_from_one_in_use(
+    change: Callable[[Path], None], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for topic in ("still", "moving"):
+        write_log(tmp_path / f"{topic}-0", SOUND.files)
+    found = read_logs(OverlayFileSystem(LocalFileSystem()), request_for(tmp_path, NOW_MS, {"still": {}, "moving": {}}))
+    views = [log.view for log in found if isinstance(log.view, LogView)]
+    assert len(views) == 2
+    change(tmp_path / "moving-0")
+    reports = [LogReport(topic, 0, str(tmp_path), LogStatus.CLEANED, "dirty") for topic in ("moving", "still")]
+    told = of_this_moment(reports, {str(tmp_path)}, views)
+    notes = ["the log moved while it was read", "in use, as of this moment"]
+    assert [report.reason for report in told] == [f"dirty ({note})" for note in notes]
+    warn_of_moved({str(tmp_path)}, views)
+    assert [record.getMessage() for record in caplog.records] == [f"{tmp_path}/moving-0: the log moved while it was read"]
+    assert of_this_moment(reports, set(), views) == reports
