@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.conformance.broker_dir import checkpoint, clean_as_broker, logs_of
 from tests.conformance.compare import differences
 from tests.conformance.ours import clean_ours
 from tests.conformance.segment_bytes import batches_of, expected_indexes, segments_of
 from tests.golden import unpack_sample
 from tests.golden.make_sample import CLEANED, COMPACT, TOPICS
 from tests.kafka.broker import Broker
-from tests.kafka.cleaner import Cleaned, clean_partition_if_due
+from tests.kafka.cleaner import Cleaned
 from tests.kafka.clients import Clients, Consumed
 from tests.kafka.gateway import Gateway
-from tests.kafka.log import Opening, expire_partition
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -55,35 +55,8 @@ def both(spark: SparkSession, gateway: Gateway, tmp_path_factory: pytest.TempPat
     ours = root / "ours"
     shutil.copytree(kafkas, ours)
     as_of_ms = int((kafkas / "meta.properties").stat().st_mtime) * 1000 + HOUR_MS
-    outcomes = {log: clean_as_broker(gateway, kafkas, log, as_of_ms) for log in logs_of(kafkas)}
+    outcomes = {log: clean_as_broker(gateway, kafkas, log, CONFIGS[log.rsplit("-", 1)[0]], as_of_ms) for log in logs_of(kafkas)}
     return Both(ours, kafkas, clean_ours(spark, ours, as_of_ms), outcomes)
-
-
-def logs_of(log_dir: Path) -> list[str]:
-    """The logs that cleaning may concern."""
-    return sorted(path.name for path in log_dir.iterdir() if path.is_dir() and path.name != "__cluster_metadata-0")
-
-
-def clean_as_broker(gateway: Gateway, log_dir: Path, log: str, as_of_ms: int) -> Cleaned | None:
-    """Deletion, where the policy has it beside compaction, then cleaning, from the directory's own checkpoints."""
-    config = CONFIGS[log.rsplit("-", 1)[0]]
-    policy = config["cleanup.policy"]
-    marks, starts, cleaned = (
-        checkpoint(log_dir / f"{name}-offset-checkpoint") for name in ("replication", "log-start", "cleaner")
-    )
-    opening = Opening(as_of_ms, config, starts.get(log, 0), marks.get(log, 0), clean_shutdown=True)
-    if policy == "compact,delete":
-        expire_partition(gateway, log_dir / log, opening)
-    if "compact" not in policy:
-        return None
-    outcome = clean_partition_if_due(gateway, log_dir / log, opening, cleaned.get(log))
-    return outcome if isinstance(outcome, Cleaned) else None
-
-
-def checkpoint(path: Path) -> dict[str, int]:
-    """The entries of an offset checkpoint by log name."""
-    entries = (line.split() for line in path.read_text(encoding="utf-8").splitlines()[2:])
-    return {f"{topic}-{partition}": int(offset) for topic, partition, offset in entries}
 
 
 def test_every_log_is_the_one_that_kafka_leaves(both: Both, gateway: Gateway) -> None:
