@@ -11,21 +11,23 @@ import re
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from compaction.config import Resolver, TomlSettings, read_properties, read_sets, read_toml
 from compaction.config.sources import Setting
-from compaction.errors import CompactionError, UsageError
+from compaction.errors import CompactionError, StorageError, UsageError
 from compaction.formats.properties import parse_properties
 from compaction.metrics import open_metrics
 from compaction.names import CLUSTER_METADATA_TOPIC
 from compaction.report import LogStatus, RunReport, print_report
 from compaction.storage.discover import Selector, check_log_dirs, discover
-from compaction.storage.filesystem import LocalFileSystem
-from compaction.storage.textfiles import check_writable, read_text, resolved, write_text
+from compaction.storage.files import file_system
+from compaction.storage.places import environment, is_inside, place, resolved
+from compaction.storage.remote import require_finished
+from compaction.storage.textfiles import check_writable, read_text, write_text
 from jobs import _logging
 
 if TYPE_CHECKING:
@@ -195,50 +197,47 @@ def read_selector(arguments: argparse.Namespace) -> Selector:
 
 
 def read_log_dirs(arguments: argparse.Namespace, selector: Selector) -> tuple[str, ...]:
-    """The log directories, absolute, each once.
+    """The log directories, absolute or addresses without their options, each once.
 
-    :raises UsageError: one is missing, no directory, a single partition or inside another, or in an object store; a partition
-        that does not exist
+    :raises UsageError: one is missing, no directory, a single partition, inside another or unfinished, or cannot be reached; a
+        partition that does not exist
     """
-    for path in arguments.log_dir:
-        refuse_remote("--log-dir", path)
-    files = LocalFileSystem()
-    local = check_log_dirs(files, arguments.log_dir)
-    for path in local:
-        outer = next((other for other in local if other != path and _is_inside(path, other)), None)
-        if outer is not None:
-            raise UsageError(f"--log-dir: it lies inside {outer}, which is given too", path=path, hint="give one of them")
-    discover(files, local, selector)
-    return local
+    given = [place(path, "--log-dir") for path in arguments.log_dir]
+    files = file_system(given)
+    with call_errors():
+        log_dirs = check_log_dirs(files, given)
+        for path in log_dirs:
+            outer = next((other for other in log_dirs if other != path and is_inside(path, other)), None)
+            if outer is not None:
+                raise UsageError(f"--log-dir: it lies inside {outer}, which is given too", path=path, hint="give one of them")
+            require_finished(path)
+        discover(files, log_dirs, selector)
+    return log_dirs
 
 
-def refuse_remote(option: str, path: str) -> None:
-    """:raises UsageError: the place is an address, not a path: renames must be atomic and files be read in parts"""
-    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", path) is not None:
-        what = f"{option} takes directories of mounted file systems"
-        raise UsageError(what, path=path, hint="mount it, or copy it to a disk")
+@contextmanager
+def call_errors() -> Iterator[None]:
+    """What a file system refuses before a run begins is wrong with the call."""
+    try:
+        yield
+    except StorageError as error:
+        raise UsageError(error.what, path=error.path, hint=error.hint) from error
 
 
 def check_output_dir(output_dir: str | None, log_dirs: Sequence[str]) -> str | None:
-    """The place for the cleaned logs, absolute.
+    """The place for the cleaned logs, absolute or an address without its options.
 
-    :raises UsageError: it is, holds or lies inside a log directory, or is in an object store
+    :raises UsageError: it is, holds or lies inside a log directory
     """
     if output_dir is None:
         return None
-    refuse_remote("--output-dir", output_dir)
-    place = resolved(output_dir)
+    target = resolved(place(output_dir, "--output-dir"))
     for log_dir in log_dirs:
-        if _is_inside(place, log_dir) or _is_inside(log_dir, place):
+        if is_inside(target, log_dir) or is_inside(log_dir, target):
             raise UsageError(
                 f"--output-dir overlaps the log directory {log_dir}", path=output_dir, hint="choose a place outside of it"
             )
-    return place
-
-
-def _is_inside(path: str, other: str) -> bool:
-    """Whether a path is another one or lies below it."""
-    return Path(path).is_relative_to(other)
+    return target
 
 
 def start_session(name: str) -> SparkSession:
@@ -247,6 +246,7 @@ def start_session(name: str) -> SparkSession:
 
     spark = build_session(name)
     ship_package(spark)
+    spark.sparkContext.environment.update(environment())
     # executors are let go of before the driver vanishes
     atexit.register(spark.stop)
     return spark

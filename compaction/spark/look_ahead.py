@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 from compaction.cleaning.model import LogView
 from compaction.errors import CompactionError
-from compaction.storage.filesystem import LocalFileSystem
+from compaction.storage.files import file_system
 from compaction.storage.prepare import LogTask, LookAhead, look
 
 _TASKS_PER_CORE = 4
@@ -21,6 +21,6 @@ def look_ahead_with(session_factory: Callable[[], SparkSession]) -> LookAhead:
         sc = session_factory().sparkContext
         sc.setJobDescription(f"read {len(tasks)} logs")
         parts = min(len(tasks), _TASKS_PER_CORE * sc.defaultParallelism)
-        return sc.parallelize(tasks, parts).map(lambda task: look(LocalFileSystem(), task)).collect()
+        return sc.parallelize(tasks, parts).map(lambda task: look(file_system([task.location.path]), task)).collect()
 
     return look_ahead

@@ -289,7 +289,12 @@ class Round:
             return Cleaned(plan, messages=found.messages, error=self._failed[log])
         stats = sum((result.stats for result in rewritten.results if result.log == log), CleanStats())
         groups = tuple(
-            SwapGroup(group.base_offset, tuple(s.base_offset for s in group.segments), suffixes[log, number])
+            SwapGroup(
+                group.base_offset,
+                tuple(s.base_offset for s in group.segments),
+                suffixes[log, number],
+                group.mtime_ns // 1_000_000,
+            )
             for number, group in enumerate(plan.groups)
         )
         invalid = found.keyless - self._aborted_keyless.get(log, 0)

@@ -13,6 +13,7 @@ uses: give them by the option ``columns`` or by ``spark.read.schema(…)``, and 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -25,6 +26,7 @@ from compaction.passes.columns import read_columns
 from compaction.spark.source_columns import ArrowColumns, check_schema, source_schema, variable_columns
 from compaction.spark.source_filters import Pushed, push
 from compaction.spark.source_plan import ReadRequest, Share, flag, plan_reading
+from compaction.storage.places import environment
 
 FORMAT = "kafka_log"
 _PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
@@ -52,6 +54,7 @@ class KafkaLogReader(DataSourceReader):
     def __init__(self, options: dict[str, str], schema: StructType) -> None:
         check_schema(schema)
         self._request = ReadRequest.parse(options)
+        self._places = environment()
         self._schema = schema
         self._pushed = Pushed()
 
@@ -66,6 +69,7 @@ class KafkaLogReader(DataSourceReader):
         if share is None:
             # what Spark asks for where there is no partition at all
             return
+        os.environ.update(self._places)
         columns = ArrowColumns(self._schema, share.topic_partition)
         for part in share.slices:
             for found in read_columns(part.path, part.start, part.end, share.reading):

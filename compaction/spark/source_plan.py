@@ -21,15 +21,17 @@ from compaction.spark.partition import pack
 from compaction.spark.source_filters import Pushed
 from compaction.storage.checkpoint_store import read_checkpoints
 from compaction.storage.discover import LogLocation, Selector, check_log_dirs, discover
-from compaction.storage.filesystem import FileSystem, LocalFileSystem, base_name, join, parent
+from compaction.storage.files import file_system
+from compaction.storage.filesystem import FileSystem, base_name, join, parent
 from compaction.storage.lock import require_unlocked
 from compaction.storage.overlay import OverlayFileSystem
+from compaction.storage.places import is_remote, place, resolved
 from compaction.storage.read_log import ReadOptions, read_log
 from compaction.storage.recover import recover_log
+from compaction.storage.remote import require_finished
 from compaction.storage.seek import first_offset_since, positions_of
 from compaction.storage.segments import segment_bases
 from compaction.storage.slicing import cut_segment
-from compaction.storage.textfiles import resolved
 
 READ_COMMITTED = "read_committed"
 READ_UNCOMMITTED = "read_uncommitted"
@@ -91,7 +93,7 @@ class ReadRequest:
             _number(given, "endingtimestamp", MAX_LONG + 1) - 1,
         )
         return cls(
-            tuple(path.removeprefix("file://") for path in paths),
+            tuple(place(path, "path") for path in paths),
             Selector.parse(given.get("topic", "").split(), given.get("partition", "").split()),
             level == READ_COMMITTED,
             bounds,
@@ -146,7 +148,7 @@ def plan_reading(request: ReadRequest, pushed: Pushed, wanted: int) -> list[Shar
     :raises UsageError: a directory is missing or a live broker holds it, or the selectors match nothing
     :raises LogError: a chosen log cannot be read
     """
-    fs = OverlayFileSystem(LocalFileSystem())
+    fs = OverlayFileSystem(file_system(request.paths))
     bounds = request.bounds.within(pushed.bounds)
     shares: list[Share] = []
     for location in _locations(fs, request):
@@ -167,14 +169,22 @@ def _locations(fs: FileSystem, request: ReadRequest) -> Iterable[LogLocation]:
     single = [path for path in request.paths if _is_partition(fs, path)]
     for path in map(resolved, single):
         name = parse_partition_dir(base_name(path))
-        require_unlocked(parent(path))
+        _require_at_rest(parent(path))
         if name is not None and request.selector.takes(name):
             yield LogLocation(name, parent(path), path)
     log_dirs = check_log_dirs(fs, [path for path in request.paths if path not in single])
     for log_dir in log_dirs:
-        require_unlocked(log_dir)
+        _require_at_rest(log_dir)
     if log_dirs or not single:
         yield from discover(fs, log_dirs, request.selector)
+
+
+def _require_at_rest(log_dir: str) -> None:
+    """:raises UsageError: a live broker holds the directory, or an output there is unfinished"""
+    if is_remote(log_dir):
+        require_finished(log_dir)
+    else:
+        require_unlocked(log_dir)
 
 
 def _is_partition(fs: FileSystem, path: str) -> bool:

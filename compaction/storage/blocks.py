@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from types import TracebackType
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from compaction.errors import CorruptLogError, StorageError, UnsupportedLogError
 from compaction.kernels.batches import LOG_OVERHEAD, scan_batches
 from compaction.kernels.tables import BATCH_ROW
+from compaction.storage.places import is_remote
 
 #: small enough for a core's cache, large enough that the loop over blocks costs nothing
 BLOCK_BYTES = 2 << 20
@@ -29,6 +31,28 @@ class Block(NamedTuple):
     rows: NDArray[np.void]
 
 
+#: fills a buffer from a position of a file: bytes read, 0 at its end. Third: before it nothing is asked for again
+Read = Callable[[memoryview, int, int], int]
+
+
+def _local(path: str) -> tuple[Read, Callable[[], None]]:
+    """Reads a file of this machine, and lets go of it."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError as error:
+        hint = "check that it exists and may be read"
+        raise StorageError(f"cannot open ({error.strerror})", path=path, hint=hint) from error
+    return lambda view, position, _: os.preadv(descriptor, [view], position), partial(os.close, descriptor)
+
+
+def _remote(path: str, start: int, end: int) -> tuple[Read, Callable[[], None]]:
+    """Reads a stretch of a remote file, and lets go of it."""
+    from compaction.storage.remote import RangeReader
+
+    reader = RangeReader(path, start, end)
+    return reader.read_into, reader.close
+
+
 class SegmentReader:
     """Reads the batches in ``[start, end)`` of one segment file; a context manager.
 
@@ -41,17 +65,13 @@ class SegmentReader:
         self._path, self._start, self._end = path, start, end
         self._buffer = np.empty(block_bytes, np.uint8)
         self._rows = np.empty(min(_ROWS_PER_BLOCK, block_bytes // LOG_OVERHEAD + 1), BATCH_ROW)
-        try:
-            self._fd = os.open(path, os.O_RDONLY)
-        except OSError as error:
-            hint = "check that it exists and may be read"
-            raise StorageError(f"cannot open ({error.strerror})", path=path, hint=hint) from error
+        self._read, self._close = _remote(path, start, end) if is_remote(path) else _local(path)
 
     def __enter__(self) -> SegmentReader:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        os.close(self._fd)
+        self._close()
 
     def _fill(self, position: int) -> NDArray[np.uint8]:
         """The bytes at ``position``, as many as the buffer takes and the stretch has."""
@@ -60,7 +80,7 @@ class SegmentReader:
         got = 0
         while got < want:
             try:
-                n = os.preadv(self._fd, [view[got:]], position + got)
+                n = self._read(view[got:], position + got, position)
             except OSError as error:
                 raise StorageError(f"cannot read ({error.strerror})", path=self._path, position=position + got) from error
             if n == 0:

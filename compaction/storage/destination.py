@@ -18,8 +18,11 @@ from compaction.names import CLEANER_OFFSETS
 from compaction.storage.checkpoint_store import update_checkpoint
 from compaction.storage.discover import LogLocation
 from compaction.storage.expire import carry_out_expiry
+from compaction.storage.files import file_system
 from compaction.storage.filesystem import FileSystem, LocalFileSystem
+from compaction.storage.object_publish import ObjectPublication
 from compaction.storage.overlay import DeferredFileSystem, OverlayFileSystem
+from compaction.storage.places import is_remote, require_in_place
 from compaction.storage.publish import Publication
 from compaction.storage.recover import mend_log
 from compaction.storage.swap import SwapGroup, discard_unfinished, remove_deleted, swap_in
@@ -58,8 +61,8 @@ class Destination(Protocol):
 class Nowhere:
     """A dry run: nothing is written anywhere."""
 
-    def __init__(self) -> None:
-        self.fs: FileSystem = OverlayFileSystem(LocalFileSystem())
+    def __init__(self, sources: FileSystem) -> None:
+        self.fs: FileSystem = OverlayFileSystem(sources)
 
     def directory(self, location: LogLocation) -> str:
         return location.path
@@ -125,8 +128,8 @@ class InPlace:
 class Elsewhere:
     """Everything goes to another place, which appears when ``Publication.commit`` is called."""
 
-    def __init__(self, publication: Publication) -> None:
-        self.fs: FileSystem = OverlayFileSystem(LocalFileSystem())
+    def __init__(self, publication: Publication, sources: FileSystem) -> None:
+        self.fs: FileSystem = OverlayFileSystem(sources)
         self._publication = publication
 
     def directory(self, location: LogLocation) -> str:
@@ -160,18 +163,27 @@ def _mend_checkpoint(fs: FileSystem, log: Planned) -> None:
 def destination(log_dirs: Sequence[str], output_dir: str | None, *, dry_run: bool) -> Iterator[Destination]:
     """The destination of a run; another place appears when the block ends without an error, and leaves no trace otherwise.
 
-    :raises UsageError: ``output_dir`` cannot be written to, or is not empty
+    :raises UsageError: ``output_dir`` cannot be written to, or is not empty; it is missing, and a log directory is in a place
+        that cannot be worked on in place
     """
+    sources = file_system(log_dirs)
     if dry_run:
-        yield Nowhere()
+        yield Nowhere(sources)
     elif output_dir is None:
+        require_in_place(log_dirs, "compacted")
         yield InPlace()
     else:
-        publication = Publication.start(LocalFileSystem(), output_dir, log_dirs)
+        publication = _publication(sources, output_dir, log_dirs)
         try:
-            place = Elsewhere(publication)
+            place = Elsewhere(publication, sources)
             yield place
             publication.commit(place.fs)
         except BaseException:
             publication.abort()
             raise
+
+
+def _publication(sources: FileSystem, output_dir: str, log_dirs: Sequence[str]) -> Publication:
+    if is_remote(output_dir):
+        return ObjectPublication.begin(output_dir, log_dirs)
+    return Publication.start(sources, output_dir, log_dirs)

@@ -15,6 +15,7 @@ from pathlib import Path
 from compaction.errors import UsageError
 from compaction.names import CLUSTER_METADATA_TOPIC, LOG, TopicPartition, parse_partition_dir, parse_segment_file
 from compaction.storage.filesystem import FileSystem, base_name, join
+from compaction.storage.places import is_remote, resolved
 
 _MAX_PARTITION = 2**31 - 1
 
@@ -65,10 +66,10 @@ def check_log_dirs(fs: FileSystem, log_dirs: Sequence[str]) -> tuple[str, ...]:
             raise UsageError("no such log directory", path=log_dir, hint="give one of the broker's log.dirs, or a copy of it")
         if not found.is_dir:
             raise UsageError("not a directory", path=log_dir, hint="give one of the broker's log.dirs, or a copy of it")
-        resolved = str(Path(log_dir).resolve())
-        if _is_log(fs, resolved):
+        place = resolved(log_dir)
+        if _is_log(fs, place):
             raise UsageError("this is one partition's directory", path=log_dir, hint="give the log directory that holds it")
-        checked[resolved] = None
+        checked[place] = None
     return tuple(checked)
 
 
@@ -84,7 +85,7 @@ def discover(fs: FileSystem, log_dirs: Iterable[str], selector: Selector) -> tup
     seen: set[str] = set()
     for log_dir in log_dirs:
         for location in _logs_of(fs, log_dir):
-            real = str(Path(location.path).resolve())
+            real = resolved(location.path)
             if selector.takes(location.topic_partition) and real not in seen:
                 seen.add(real)
                 found.append(location)
@@ -107,7 +108,11 @@ def _logs_of(fs: FileSystem, log_dir: str) -> list[LogLocation]:
         if found is not None and found.is_dir:
             logs.append(LogLocation(topic_partition, log_dir, path))
     # a link sorts after the directory itself, so that the directory's own name wins
-    return sorted(logs, key=lambda log: (Path(log.path).is_symlink(), log.topic_partition, log.path))
+    return sorted(logs, key=lambda log: (_is_link(log.path), log.topic_partition, log.path))
+
+
+def _is_link(path: str) -> bool:
+    return not is_remote(path) and Path(path).is_symlink()
 
 
 def _is_log(fs: FileSystem, path: str) -> bool:

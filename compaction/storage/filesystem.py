@@ -21,6 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compaction.errors import StorageError
+from compaction.storage.places import is_remote, split
+from compaction.storage.ranges import View
 
 _HINTS = {
     errno.ENOSPC: "free some space on this disk and run again; nothing was lost",
@@ -68,8 +70,9 @@ class FileSystem(Protocol):
     def read_bytes(self, path: str, start: int = 0, length: int | None = None) -> bytes:
         """Bytes from ``start``, at most ``length`` of them."""
 
-    def view(self, path: str) -> NDArray[np.uint8]:
-        """The whole file as uint8[n] without reading it; changes to the array never reach the file."""
+    def view(self, path: str) -> View:
+        """The whole file as uint8[n] without reading it; changes to the array never reach the file. The bytes of a remote file
+        are fetched as they are looked at."""
 
     def real_path(self, path: str) -> Extent:
         """The real file, and the stretch of it, that holds ``path``'s bytes."""
@@ -156,7 +159,7 @@ class LocalFileSystem:
     def write_file(self, path: str, data: bytes, like: FileStat | None = None) -> None:
         with storage_errors(path, "write"):
             Path(path).write_bytes(data)
-            _take_after(Path(path), like)
+            take_after(Path(path), like)
 
     def copy(self, source: str, target: str, start: int = 0, length: int | None = None) -> None:
         like = self.stat(source)
@@ -166,7 +169,7 @@ class LocalFileSystem:
                     shutil.copyfileobj(reader, writer, _COPY_BLOCK)
                 else:
                     _copy_stretch(reader.fileno(), writer.write, start, length)
-            _take_after(Path(target), like)
+            take_after(Path(target), like)
             if like is not None:
                 os.utime(target, ns=(like.mtime_ns, like.mtime_ns))
 
@@ -182,7 +185,7 @@ class LocalFileSystem:
         with storage_errors(path, "make the directory"):
             if not Path(path).is_dir():
                 Path(path).mkdir(parents=True, exist_ok=True)
-                _take_after(Path(path), like)
+                take_after(Path(path), like)
 
     def rmdir(self, path: str) -> None:
         with storage_errors(path, "remove the directory"):
@@ -206,12 +209,19 @@ def join(directory: str, *names: str) -> str:
 
 def parent(path: str) -> str:
     """The directory that holds ``path``."""
+    if is_remote(path):
+        return path.rpartition("/")[0] if split(path)[1] else path
     return str(Path(path).parent)
 
 
 def base_name(path: str) -> str:
     """The last part of a path."""
-    return Path(path).name
+    return path.rpartition("/")[2] if is_remote(path) else Path(path).name
+
+
+def normal(path: str) -> str:
+    """One spelling of a path, links not followed."""
+    return path.rstrip("/") if is_remote(path) else str(Path(path))
 
 
 def _sync(path: str, flags: int) -> None:
@@ -233,7 +243,7 @@ def _copy_stretch(source: int, write: Callable[[bytes], object], start: int, len
         start += len(block)
 
 
-def _take_after(path: Path, like: FileStat | None) -> None:
+def take_after(path: Path, like: FileStat | None) -> None:
     """Mode and owner of the file that this one stands in for; an unprivileged user's owner change is no error."""
     if like is None:
         return

@@ -7,13 +7,12 @@ are kept. ``real_path`` leads tasks to the bytes of a file under its new name.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from compaction.errors import StorageError
-from compaction.storage.filesystem import Extent, FileStat, FileSystem, base_name, join, parent
+from compaction.storage.filesystem import Extent, FileStat, FileSystem, base_name, join, normal, parent
+from compaction.storage.ranges import View
 
 
 @dataclass(frozen=True)
@@ -42,17 +41,17 @@ class OverlayFileSystem:
 
     def changed_in(self, directory: str) -> bool:
         """Whether anything was written, renamed or removed directly in ``directory``."""
-        return str(Path(directory)) in self._touched
+        return normal(directory) in self._touched
 
     def listdir(self, path: str) -> list[str]:
         names = set(self._base.listdir(path)) if self._base.stat(path) is not None else set()
-        directory = str(Path(path))
+        directory = normal(path)
         for name in self._names.get(directory, ()):
             (names.discard if self._changed[join(directory, name)] is None else names.add)(name)
         return sorted(names)
 
     def stat(self, path: str) -> FileStat | None:
-        key = str(Path(path))
+        key = normal(path)
         if key not in self._changed:
             return self._base.stat(path)
         node = self._changed[key]
@@ -65,7 +64,7 @@ class OverlayFileSystem:
             return node.content[start:end]
         return self._base.read_bytes(node.content.path, node.content.start + start, max(0, end - start))
 
-    def view(self, path: str) -> NDArray[np.uint8]:
+    def view(self, path: str) -> View:
         node = self._node(path)
         if isinstance(node.content, bytes):
             return np.frombuffer(bytearray(node.content), np.uint8)
@@ -125,7 +124,7 @@ class OverlayFileSystem:
         """Nothing to make safe."""
 
     def _node(self, path: str) -> _Node:
-        key = str(Path(path))
+        key = normal(path)
         node = self._changed.get(key)
         if node is not None:
             return node
@@ -135,7 +134,7 @@ class OverlayFileSystem:
         return _Node(stat, Extent(key, 0, stat.size))
 
     def _set(self, path: str, node: _Node | None) -> None:
-        key = str(Path(path))
+        key = normal(path)
         self._changed[key] = node
         self._names.setdefault(parent(key), set()).add(base_name(key))
         self._touched.add(parent(path))

@@ -21,6 +21,7 @@ from compaction.storage.discover import LogLocation, Selector, discover
 from compaction.storage.filesystem import FileSystem
 from compaction.storage.lock import LogDirLock, lock_holder, require_unlocked
 from compaction.storage.overlay import DeferredFileSystem, OverlayFileSystem
+from compaction.storage.places import any_remote, is_remote
 from compaction.storage.read_log import ReadOptions, read_log
 from compaction.storage.recover import RecoveryReport, recover_log, settle_log
 from compaction.storage.segments import segment_bases
@@ -31,6 +32,8 @@ Plan = TypeVar("Plan")
 _LOG = logging.getLogger(__name__)
 #: from here on it pays to have logs read by many processes: one reads about a thousand segments a second
 MANY_SEGMENTS = 8_000
+#: the same where reading a segment takes several requests
+MANY_REMOTE_SEGMENTS = 200
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,8 @@ def locked(log_dirs: Sequence[str], *, write: bool, look: bool = False) -> Itera
     """
     in_use = []
     with ExitStack() as stack:
-        for log_dir in log_dirs:
+        # in remote places there is no lock that a broker could hold
+        for log_dir in (each for each in log_dirs if not is_remote(each)):
             if write:
                 stack.enter_context(_acquired(log_dir))
             elif not look:
@@ -147,7 +151,8 @@ def _look_ahead(
     look_ahead: LookAhead | None,
 ) -> dict[LogLocation, LogView | CompactionError | None]:
     """What others found of logs that are many; nothing where they are few."""
-    if look_ahead is None or sum(len(segment_bases(fs, log.path)) for log in logs) < MANY_SEGMENTS:
+    many = MANY_REMOTE_SEGMENTS if any_remote(log.path for log in logs) else MANY_SEGMENTS
+    if look_ahead is None or sum(len(segment_bases(fs, log.path)) for log in logs) < many:
         return {}
     checkpoints = _checkpoints(fs, logs)
     tasks = [

@@ -31,6 +31,8 @@ from compaction.storage.discover import LogLocation
 from compaction.storage.durable import TMP
 from compaction.storage.filesystem import FileStat, FileSystem, base_name, join, parent
 from compaction.storage.lock import LogDirLock
+from compaction.storage.manifest import MANIFEST, MARKER
+from compaction.storage.places import is_inside, resolved
 from compaction.storage.swap import SwapGroup, any_log, is_unfinished
 
 METADATA_LOG = f"{CLUSTER_METADATA_TOPIC}-0"
@@ -95,9 +97,8 @@ class Publication:
                 self._fs.unlink(join(target, name))
         replaced = {base for group in groups for base in group.source_base_offsets}
         vanished = replaced - {group.base_offset for group in groups}
-        for name in source.listdir(location.path):
-            if not _is_left_out(name, replaced, vanished):
-                self._copy(source, join(location.path, name), join(target, name))
+        names = [name for name in source.listdir(location.path) if not _is_left_out(name, replaced, vanished)]
+        self._copy_all(source, [(join(location.path, name), join(target, name)) for name in names])
         self._fs.fsync_dir(target)
         self._added[location.log_dir][location.topic_partition] = end_offset
         if location.log_dir not in self._like and (log := any_log(source, location.path)) is not None:
@@ -118,11 +119,15 @@ class Publication:
         for log_dir in self._roots:
             root = self._root(log_dir)
             for name in source.listdir(log_dir):
-                if name != LOCK and name not in _CHECKPOINTS and not name.endswith(TMP):
+                if name not in (LOCK, MANIFEST, MARKER, *_CHECKPOINTS) and not name.endswith(TMP):
                     self._copy(source, join(log_dir, name), join(root, name))
             self._copy_metadata(source, join(log_dir, METADATA_LOG), join(root, METADATA_LOG))
             self._write_checkpoints(source, log_dir, root)
             self._fs.fsync_dir(root)
+        self._appear()
+
+    def _appear(self) -> None:
+        """Put what is complete in place."""
         self._fs.unlink(join(self._staging, LOCK))
         self._fs.fsync_dir(self._staging)
         self._fs.rename(self._staging, self._output_dir)
@@ -142,6 +147,11 @@ class Publication:
                 self._fs.fsync(name)
                 self._fs.rename(name, join(target, segment_file(group.base_offset, kind)))
 
+    def _copy_all(self, source: FileSystem, pairs: Sequence[tuple[str, str]]) -> None:
+        """Copy files to the second path of each pair; what is no file is passed over."""
+        for path, target in pairs:
+            self._copy(source, path, target)
+
     def _copy(self, source: FileSystem, path: str, target: str) -> None:
         found = source.stat(path)
         if found is None or not found.is_file:
@@ -159,8 +169,7 @@ class Publication:
         found = source.stat(path)
         if found is not None and found.is_dir:
             self._fs.mkdir(target, _writable(found))
-            for name in source.listdir(path):
-                self._copy(source, join(path, name), join(target, name))
+            self._copy_all(source, [(join(path, name), join(target, name)) for name in source.listdir(path)])
             self._fs.fsync_dir(target)
 
     def _write_checkpoints(self, source: FileSystem, log_dir: str, root: str) -> None:
@@ -209,9 +218,8 @@ def check_target(fs: FileSystem, output_dir: str, log_dirs: Sequence[str]) -> No
     found = fs.stat(output_dir)
     if found is not None and (not found.is_dir or fs.listdir(output_dir)):
         raise UsageError("--output-dir exists and is not empty", path=output_dir, hint="name a new directory")
-    target = Path(output_dir).resolve()
     for log_dir in log_dirs:
-        if target.is_relative_to(Path(log_dir).resolve()):
+        if is_inside(resolved(output_dir), resolved(log_dir)):
             raise UsageError(f"--output-dir lies in the log directory {log_dir}", path=output_dir, hint="name another place")
     layout(output_dir, log_dirs)
 

@@ -27,7 +27,8 @@ from compaction.names import LOG, LOG_STARTS, SNAPSHOT, parse_segment_file, segm
 from compaction.storage.checkpoint_store import Checkpoints
 from compaction.storage.discover import LogLocation
 from compaction.storage.filesystem import FileSystem, join
-from compaction.storage.scan import Bytes, SegmentScan
+from compaction.storage.ranges import View, fetched
+from compaction.storage.scan import SegmentScan
 from compaction.storage.segments import inspect_segment, segment_bases
 
 #: Kafka's default of ``producer.id.expiration.ms``
@@ -130,7 +131,7 @@ def replay_segment(
 class MarkerReader:
     """Reads end-of-transaction markers of one segment."""
 
-    def __init__(self, data: Bytes, path: str) -> None:
+    def __init__(self, data: View, path: str) -> None:
         self._data, self._path = data, path
 
     def at(self, position: int) -> EndTxnMarker:
@@ -140,7 +141,7 @@ class MarkerReader:
         """
         size = int.from_bytes(self._data[position + 8 : position + 12].tobytes(), "big") + 12
         try:
-            return read_end_txn_marker(memoryview(self._data[position : position + size]))
+            return read_end_txn_marker(memoryview(fetched(self._data[position : position + size])))
         except FormatError as error:
             raise CorruptLogError(error.what, path=self._path, position=position) from None
 

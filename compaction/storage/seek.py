@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 from compaction.cleaning.model import Segment
 from compaction.errors import StorageError
 from compaction.formats.indexes import read_offset_index, read_time_index
-from compaction.kernels.batches import scan_batches
-from compaction.kernels.tables import BATCH_ROW
 from compaction.names import INDEX, LOG, TIMEINDEX, segment_file
 from compaction.storage.filesystem import FileSystem, join
+from compaction.storage.scan import first_batch
 
 
 def first_offset_since(fs: FileSystem, log_path: str, segment: Segment, timestamp_ms: int) -> int:
@@ -53,5 +52,5 @@ def _batch_at(fs: FileSystem, log_path: str, segment: Segment, entries: NDArray[
     """The position that an index entry gives, if a batch with its offset lies there."""
     position = int(entries["position"][at])
     data = fs.view(join(log_path, segment_file(segment.base_offset, LOG)))[position : segment.size_bytes]
-    row = scan_batches(data, position, check_crc=False, rows=np.empty(1, BATCH_ROW)).rows
+    row = first_batch(data, position)
     return position if len(row) and int(row["last_offset"][0]) == int(entries["offset"][at]) else None

@@ -1,5 +1,7 @@
 """Writes the files of an output segment: batches as they come, then its indexes, all on disk before it is done.
 
+In an object store a file appears when it is closed, and not before; mode, owner and times are those of the store.
+
 A segment is written under names that end in a suffix no other attempt uses (``.clean.<token>``); only the driver renames.
 What many
 tasks write of one segment are *parts*: batches (``.part``) and their ``OUT_ROW`` table (``.rows``), which one task joins.
@@ -15,6 +17,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
+from typing import IO, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,11 +35,15 @@ from compaction.formats.indexes import (
 from compaction.kernels.index import LAST_TIME_ENTRY, MAX_TIMESTAMP, MAX_TIMESTAMP_OFFSET, index_entries, new_state
 from compaction.kernels.tables import OUT_ROW
 from compaction.names import CLEAN, INDEX, LOG, TIMEINDEX, TXNINDEX, segment_file
+from compaction.storage.filesystem import join
+from compaction.storage.places import is_remote
 
 Chunk = memoryview | bytes
 _IOV_MAX = 512
 _COPY_BYTES = 64 << 20
 _ROWS_AT_ONCE = 1 << 16
+#: of files whose sources have none
+_DEFAULT_MODE = 0o644
 
 
 def new_suffix() -> str:
@@ -44,21 +51,55 @@ def new_suffix() -> str:
     return f"{CLEAN}.{uuid.uuid4().hex}"
 
 
-def part_paths(directory: str, base_offset: int, number: int, suffix: str) -> tuple[Path, Path]:
+def part_paths(directory: str, base_offset: int, number: int, suffix: str) -> tuple[str, str]:
     """The batches and the rows of a part."""
-    stem = str(Path(directory) / segment_file(base_offset, LOG, f"{suffix}.{number}"))
-    return Path(stem + ".part"), Path(stem + ".rows")
+    stem = join(directory, segment_file(base_offset, LOG, f"{suffix}.{number}"))
+    return stem + ".part", stem + ".rows"
+
+
+class Output(Protocol):
+    """A file being written; errors say which file and what to do."""
+
+    def write(self, chunks: Sequence[Chunk]) -> None:
+        """Append the chunks."""
+
+    def copy_from(self, path: str) -> None:
+        """Append all of another file of the same place."""
+
+    def close(self, *, sync: bool, mtime_ms: int | None = None) -> None:
+        """Close; with ``sync`` the bytes are safe afterwards."""
+
+    def abandon(self) -> None:
+        """Let go of the file, which may be closed already."""
+
+    def remove(self) -> None:
+        """Let go of the file and take it away."""
+
+
+def open_output(path: str, like: str) -> Output:
+    """A new file, with mode and owner of ``like`` where both are files of this machine.
+
+    :raises StorageError: the file system refuses
+    """
+    if not is_remote(path):
+        return OutputFile(path, like)
+    from compaction.storage.remote import ObjectOutput
+
+    return ObjectOutput(path)
 
 
 class OutputFile:
-    """A file being written, with the mode and owner of another; errors say which file and what to do."""
+    """A file of this machine, with the mode and owner of another; see ``Output``."""
 
-    def __init__(self, path: Path, like: str) -> None:
+    def __init__(self, path: str, like: str) -> None:
         self.path = path
         self._fd = -1
         try:
-            stat = Path(like).stat()
             self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            if is_remote(like):
+                os.fchmod(self._fd, _DEFAULT_MODE)
+                return
+            stat = Path(like).stat()
             os.fchmod(self._fd, stat.st_mode & 0o7777)
             if (stat.st_uid, stat.st_gid) != (os.geteuid(), os.getegid()):
                 with suppress(PermissionError):
@@ -89,7 +130,7 @@ class OutputFile:
         except OSError as error:
             raise self._refused(error) from error
 
-    def copy_from(self, path: Path) -> None:
+    def copy_from(self, path: str) -> None:
         """Append all of another file, within the kernel."""
         try:
             source = os.open(path, os.O_RDONLY)
@@ -123,7 +164,7 @@ class OutputFile:
         """Let go of the file and take it away, so that what failed leaves no less room to others."""
         self.abandon()
         with suppress(OSError):
-            self.path.unlink(missing_ok=True)
+            Path(self.path).unlink(missing_ok=True)
 
 
 class PartWriter:
@@ -131,9 +172,9 @@ class PartWriter:
 
     def __init__(self, directory: str, base_offset: int, number: int, suffix: str, like: str) -> None:
         batches, rows = part_paths(directory, base_offset, number, suffix)
-        self._batches = OutputFile(batches, like)
+        self._batches = open_output(batches, like)
         try:
-            self._rows = OutputFile(rows, like)
+            self._rows = open_output(rows, like)
         except StorageError:
             self._batches.remove()
             raise
@@ -167,16 +208,16 @@ class SegmentWriter:
     """
 
     def __init__(self, directory: str, base_offset: int, suffix: str, *, index_interval_bytes: int, like: str) -> None:
-        self._directory, self._base_offset, self._suffix = Path(directory), base_offset, suffix
+        self._directory, self._base_offset, self._suffix = directory, base_offset, suffix
         self._interval, self._like = index_interval_bytes, like
-        self._log = OutputFile(self._path(LOG), like)
+        self._log = open_output(self._path(LOG), like)
         self._files = [self._log]
         self._state = new_state(base_offset)
         self._offsets: list[NDArray[np.void]] = []
         self._times: list[NDArray[np.void]] = []
 
-    def _path(self, kind: str) -> Path:
-        return self._directory / segment_file(self._base_offset, kind, self._suffix)
+    def _path(self, kind: str) -> str:
+        return join(self._directory, segment_file(self._base_offset, kind, self._suffix))
 
     def __enter__(self) -> SegmentWriter:
         return self
@@ -193,10 +234,10 @@ class SegmentWriter:
         self._log.write(chunks)
         self._index(out_rows)
 
-    def append_part(self, batches: Path, rows: Path) -> None:
+    def append_part(self, batches: str, rows: str) -> None:
         """The batches of a part."""
         self._log.copy_from(batches)
-        with rows.open("rb") as stream:
+        with _open(rows) as stream:
             while data := stream.read(_ROWS_AT_ONCE * OUT_ROW.itemsize):
                 self._index(np.frombuffer(data, OUT_ROW))
 
@@ -223,7 +264,16 @@ class SegmentWriter:
             self._write(TXNINDEX, write_txn_index(entries), mtime_ms)
 
     def _write(self, kind: str, data: bytes, mtime_ms: int) -> None:
-        file = OutputFile(self._path(kind), self._like)
+        file = open_output(self._path(kind), self._like)
         self._files.append(file)
         file.write([data])
         file.close(sync=True, mtime_ms=mtime_ms)
+
+
+def _open(path: str) -> IO[bytes] | Any:
+    """A file to be read from its start."""
+    if not is_remote(path):
+        return Path(path).open("rb")
+    from compaction.storage.remote import open_input
+
+    return open_input(path)

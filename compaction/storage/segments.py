@@ -11,19 +11,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from compaction.cleaning.model import AbortedTxn, Segment
 from compaction.errors import CorruptLogError
 from compaction.formats import indexes
 from compaction.formats.errors import FormatError
 from compaction.formats.fields import FieldTable
-from compaction.kernels.batches import scan_batches
-from compaction.kernels.tables import BATCH_ROW
 from compaction.names import INDEX, LOG, TIMEINDEX, TXNINDEX, parse_segment_file, segment_file
 from compaction.storage.filesystem import FileSystem, join
-from compaction.storage.scan import SegmentScan
+from compaction.storage.ranges import View
+from compaction.storage.scan import SegmentScan, first_batch
 
 _HINT = "restore this segment from a replica or a backup"
 NO_TIMESTAMP = -1
@@ -134,12 +130,12 @@ class _Index:
         """Of a time index: the last entry's timestamp."""
         return self.last[0] if self.last else NO_TIMESTAMP
 
-    def start_in(self, data: NDArray[np.uint8]) -> int:
+    def start_in(self, data: View) -> int:
         """Of an offset index: the last entry's position, 0 (and a problem) where the log holds no such batch."""
         if not self.last:
             return 0
         relative, position = self.last
-        row = scan_batches(data[position:], position, check_crc=False, rows=np.empty(1, BATCH_ROW)).rows
+        row = first_batch(data[position:], position)
         if len(row) and int(row["last_offset"][0]) == self._base_offset + relative:
             return position
         self.problem = f"{INDEX} is stale: its last entry is no batch of the segment"
@@ -165,7 +161,7 @@ class _Index:
 class _Tail:
     """The batches from the last index entry on."""
 
-    def __init__(self, data: NDArray[np.uint8], start: int, path: str, *, check: bool) -> None:
+    def __init__(self, data: View, start: int, path: str, *, check: bool) -> None:
         self.scan = SegmentScan(data, start, check_crc=check)
         self.max_timestamp = NO_TIMESTAMP
         self.first_offset: int | None = None
@@ -202,8 +198,8 @@ def _complaint(check: Callable[[bytes], None], data: bytes, kind: str) -> str:
     return f"{kind} is broken"
 
 
-def _first_timestamp(data: NDArray[np.uint8]) -> int:
-    row = scan_batches(data, 0, check_crc=False, rows=np.empty(1, BATCH_ROW)).rows
+def _first_timestamp(data: View) -> int:
+    row = first_batch(data, 0)
     return int(row["max_timestamp"][0]) if len(row) else NO_TIMESTAMP
 
 

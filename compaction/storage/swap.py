@@ -54,12 +54,13 @@ class SwapGroup:
     """One output segment and the segments that it replaces, the first of which has its base offset.
 
     ``suffix`` is what its files end with now: ``<base>.log<suffix>``, ``.index``, ``.timeindex`` and, where there is one,
-    ``.txnindex``.
+    ``.txnindex``. ``mtime_ms`` is their time of last modification, for places that do not keep it.
     """
 
     base_offset: int
     source_base_offsets: tuple[int, ...]
     suffix: str = CLEAN
+    mtime_ms: int = 0
 
 
 def swap_in(fs: FileSystem, location: LogLocation, groups: Sequence[SwapGroup], *, end_offset: int | None) -> None:

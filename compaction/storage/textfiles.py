@@ -50,8 +50,3 @@ def write_text(path: str, text: str) -> None:
             beside.unlink(missing_ok=True)
     except OSError as error:
         raise StorageError(f"cannot be written: {error.strerror}", path=path) from None
-
-
-def resolved(path: str) -> str:
-    """The absolute path with links followed, also of what does not exist yet."""
-    return str(Path(path).resolve())

@@ -15,6 +15,7 @@ from compaction.errors import CorruptLogError, LockedError
 from compaction.names import TopicPartition
 from compaction.report import LogReport, LogStatus, RunReport
 from compaction.request import CompactionRequest
+from compaction.storage.places import OPTIONS_VARIABLE
 from jobs import compact
 from jobs.compact import SessionFactory
 
@@ -106,10 +107,16 @@ def test_relative_paths_become_absolute(log_dir: Path, tmp_path: Path, monkeypat
     assert (request.log_dirs, request.output_dir) == ((str(log_dir),), str(tmp_path / "out"))
 
 
-def test_an_object_store_is_refused_with_what_to_do(log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    told = "takes directories of mounted file systems; mount it, or copy it to a disk"
-    assert f"--log-dir {told}" in refused(capsys, "--log-dir", "s3a://bucket/data")
-    assert f"--output-dir {told}" in refused(capsys, "--log-dir", log_dir, "--output-dir", "s3a://bucket/out")
+def test_an_output_may_be_an_address(log_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(OPTIONS_VARIABLE, "{}")
+    assert requested("--log-dir", f"file://{log_dir}").log_dirs == (str(log_dir),)
+    assert requested("--log-dir", log_dir, "--output-dir", "s3a://b/out/?region=x").output_dir == "s3://b/out"
+
+
+def test_credentials_in_an_address_are_refused_and_not_repeated(log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = refused(capsys, "--log-dir", log_dir, "--output-dir", "s3://AKIAX:hidden@bucket/out")
+    assert "must not hold credentials" in told
+    assert "hidden" not in told
 
 
 def test_a_pattern_that_no_topic_matches_is_no_error(log_dir: Path) -> None:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from compaction.errors import StorageError
@@ -80,7 +81,9 @@ class TestEveryFileSystem:
 
     def test_changes_to_a_view_do_not_reach_the_file(self, make: Make, place: str) -> None:
         fs = make()
-        fs.view(f"{place}/old")[0] = 0
+        view = fs.view(f"{place}/old")
+        assert isinstance(view, np.ndarray)
+        view[0] = 0
         assert fs.read_bytes(f"{place}/old") == b"0123456789"
 
     def test_a_directory_can_be_made_and_removed(self, make: Make, place: str) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from compaction.errors import StorageError, UsageError
-from compaction.storage.textfiles import check_writable, read_text, resolved, write_text
+from compaction.storage.textfiles import check_writable, read_text, write_text
 
 
 def test_a_file_is_read_in_its_encoding(tmp_path: Path) -> None:
@@ -53,8 +53,3 @@ def test_a_place_that_cannot_take_a_file_is_a_usage_error(tmp_path: Path) -> Non
     for name in ("no/such/dir.json", "."):
         with pytest.raises(UsageError):
             check_writable(str(tmp_path / name))
-
-
-def test_links_are_followed_also_in_front_of_what_does_not_exist(tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to(tmp_path / "real")
-    assert resolved(str(tmp_path / "link" / "new")) == str(tmp_path / "real" / "new")
