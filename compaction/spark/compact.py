@@ -29,6 +29,7 @@ from compaction.spark.progress import Progress
 from compaction.spark.round import Cleaned, Round, RoundOptions
 from compaction.storage.destination import Destination, Planned, destination
 from compaction.storage.discover import LogLocation
+from compaction.storage.places import is_remote
 from compaction.storage.prepare import LookAhead, locked, prepare
 from compaction.storage.space import Room
 
@@ -133,6 +134,8 @@ def _room(request: CompactionRequest, plan: CompactionPlan) -> Room | None:
         return None
     if request.output_dir is None:
         return Room()
+    if is_remote(request.output_dir):
+        return None
     everything = sum(segment.size_bytes for log in plan.logs for segment in log.view.segments)
     cleaned = sum(segment.size_bytes for log in plan.to_clean for segment in log.segments)
     return Room(everything - cleaned)

@@ -33,7 +33,8 @@ from compaction.spark.round import Cleaned, Round, RoundOptions, slices_of
 from compaction.spark.shared_engine import SparkEngine
 from compaction.spark.shared_passes import Described, Engine, SharedPasses
 from compaction.storage.discover import LogLocation
-from compaction.storage.filesystem import FileSystem, LocalFileSystem
+from compaction.storage.files import file_system
+from compaction.storage.filesystem import FileSystem
 from compaction.storage.overlay import OverlayFileSystem
 from compaction.storage.prepare import LookAhead, ReadLog, locked, read_logs
 from compaction.storage.settings import Settings, read_settings
@@ -110,7 +111,7 @@ def _readings(request: ComparisonRequest, look_ahead: LookAhead | None) -> list[
         base = replace(request.base, resolver=request.base.resolver.with_policy(policy.settings))
         reading = next((again for each in made if (again := _again(each, base.resolver)) is not None), None)
         if reading is None:
-            fs = OverlayFileSystem(LocalFileSystem())
+            fs = OverlayFileSystem(file_system(base.log_dirs))
             reading = Reading(fs, read_logs(fs, base, look_ahead))
             made.append(reading)
         readings.append(reading)

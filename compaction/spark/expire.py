@@ -20,8 +20,10 @@ from compaction.request import CompactionRequest
 from compaction.spark.look_ahead import look_ahead_with
 from compaction.spark.moment import of_this_moment
 from compaction.storage.expire import carry_out_expiry
+from compaction.storage.files import file_system
 from compaction.storage.filesystem import FileSystem, LocalFileSystem
 from compaction.storage.overlay import OverlayFileSystem
+from compaction.storage.places import require_in_place
 from compaction.storage.prepare import LookAhead, Prepared, locked, prepare
 from compaction.storage.swap import remove_deleted
 
@@ -37,7 +39,9 @@ def expire(session_factory: Callable[[], SparkSession], request: CompactionReque
 def expire_logs(request: CompactionRequest, look_ahead: LookAhead | None = None) -> RunReport:
     """See ``expire``; ``look_ahead`` reads logs where they are many."""
     started = time.monotonic()
-    fs: FileSystem = OverlayFileSystem(LocalFileSystem()) if request.dry_run else LocalFileSystem()
+    if not request.dry_run:
+        require_in_place(request.log_dirs, "expired")
+    fs: FileSystem = OverlayFileSystem(file_system(request.log_dirs)) if request.dry_run else LocalFileSystem()
     with locked(request.log_dirs, write=not request.dry_run, look=request.dry_run) as in_use:
         prepared = prepare(fs, request, partial(plan_expiry, now_ms=request.as_of_ms), look_ahead)
         views = (log.plan.view for log in prepared if log.plan is not None)
