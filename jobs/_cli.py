@@ -191,8 +191,10 @@ def read_selector(arguments: argparse.Namespace) -> Selector:
     :raises UsageError: a bad pattern, a bad partition name, or the metadata log
     """
     selector = Selector.parse(arguments.topic, arguments.partition)
-    if any(each.topic == CLUSTER_METADATA_TOPIC for each in selector.partitions):
-        raise UsageError(f"--partition: {CLUSTER_METADATA_TOPIC} is never touched", hint="a broker prunes it by snapshots")
+    named = {"--partition": [each.topic for each in selector.partitions], "--topic": arguments.topic}
+    for option, topics in named.items():
+        if CLUSTER_METADATA_TOPIC in topics:
+            raise UsageError(f"{option}: {CLUSTER_METADATA_TOPIC} is never touched", hint="a broker prunes it by snapshots")
     return selector
 
 

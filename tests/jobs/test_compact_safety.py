@@ -56,14 +56,22 @@ def test_a_dry_run_refuses_as_the_real_run_does(tmp_path: Path) -> None:
     assert run(tmp_path, "--dry-run")[::2] == run(tmp_path)[::2]
 
 
-@pytest.mark.parametrize("selector", ["--partition", "--topic"])
-def test_the_metadata_log_is_never_touched(tmp_path: Path, selector: str) -> None:
+METADATA_SELECTORS = {
+    ("--partition", "__cluster_metadata-0"): 2,
+    ("--topic", "__cluster_metadata"): 2,
+    ("--topic", "__cluster.*"): 0,
+    ("--topic", ".*"): 0,
+}
+
+
+@pytest.mark.parametrize(("selector", "code"), METADATA_SELECTORS.items())
+def test_the_metadata_log_is_never_touched(tmp_path: Path, selector: tuple[str, str], code: int) -> None:
     write_log(tmp_path / "__cluster_metadata-0", sound_log("none").files)
     write_log(tmp_path / "orders-0", sound_log("none").files)
     before = look_at(tmp_path / "__cluster_metadata-0")
-    ended = run(tmp_path, selector, "__cluster_metadata-0" if selector == "--partition" else "__cluster_metadata")
-    assert ended.code == (2 if selector == "--partition" else 0)
-    assert ("is never touched" in ended.err) is (selector == "--partition")
+    ended = run(tmp_path, *selector)
+    assert ended.code == code
+    assert ("__cluster_metadata is never touched" in ended.err) is (code == 2)
     assert look_at(tmp_path / "__cluster_metadata-0") == before
 
 
