@@ -2,26 +2,41 @@
 
 from __future__ import annotations
 
+import os
+import random
 import shutil
-from collections.abc import Iterator, Sequence
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from compaction.passes import decoder, rewrite, scan
+from compaction.passes.work import Piece, RewriteLog, ScanLog, ScanSettings, Slice, SliceSummary
 from compaction.report import LogStatus
+from compaction.spark import partition
 from compaction.spark import round as round_module
+from compaction.spark.compact import Workers, carry_out
 from compaction.spark.partition import Sizes
+from compaction.spark.passes import Rewritten, Scanned
 from compaction.storage.blocks import SegmentReader
-from tests.local_job import clean_locally, write_offsets
+from tests.conformance.ours import topics_file
+from tests.conftest import ROOT
+from tests.kafka.jars import spark_home
+from tests.local_job import clean_locally, request_for, write_offsets
+from tests.local_passes import LocalPasses
 from tests.memory import scratch
 from tests.oracle.disk import read_partition, write_partition, write_producers
 from tests.oracle.records import NaiveRecord
 from tests.oracle.segments import NaiveSegment
 from tests.passes.random_cases import FLAVOURS, NOW_MS, random_case
 from tests.passes.rounds import Case
+
+T = TypeVar("T")
 
 QUICK = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 #: flavour and seed of a case
@@ -57,6 +72,68 @@ def cleaned(case: Case, sizes: Sizes, now_ms: int = NOW_MS) -> dict[str, tuple[b
 def test_slices_tasks_and_shards_of_any_size_give_the_same_bytes(chosen: tuple[str, int], sizes: Sizes) -> None:
     case = random_case(*chosen)
     assert cleaned(case, sizes) == cleaned(case, WHOLE)
+
+
+class AnyOrder(LocalPasses):
+    """The passes as a cluster may run them: tasks end, and what they hand on arrives, in any order."""
+
+    def __init__(self, sizes: Sizes, seed: int) -> None:
+        super().__init__(sizes)
+        self._rng = random.Random(seed)
+
+    def _shuffled(self, items: Iterable[T]) -> list[T]:
+        return sorted(items, key=lambda _: self._rng.random())
+
+    def transactions(self, slices: Sequence[Slice]) -> list[SliceSummary]:
+        return self._shuffled(super().transactions(slices))
+
+    def scan(self, slices: Sequence[Slice], logs: Mapping[int, ScanLog], settings: ScanSettings) -> Scanned:
+        scanned = super().scan(slices, logs, settings)
+        merged = {key: self._shuffled(scanned.merged[key]) for key in self._shuffled(scanned.merged)}
+        return Scanned(tuple(self._shuffled(scanned.summaries)), merged)
+
+    def rewrite(
+        self, scanned: Scanned, logs: Mapping[int, RewriteLog], pieces: Sequence[Piece], load_factor: float, *, dry_run: bool
+    ) -> Rewritten:
+        done = super().rewrite(scanned, logs, pieces, load_factor, dry_run=dry_run)
+        return Rewritten(tuple(self._shuffled(done.results)), done.keys)
+
+
+@QUICK
+@given(CASES, st.integers(1, 200), st.integers(0, 1 << 30))
+def test_any_number_of_cores_and_any_order_of_tasks_gives_the_same_bytes(
+    chosen: tuple[str, int], cores: int, seed: int
+) -> None:
+    """Sizes follow from the number of cores; slices may be small enough here for a small log to be cut."""
+    case = random_case(*chosen)
+    with pytest.MonkeyPatch.context() as patch, scratch() as root:
+        patch.setattr(partition, "_MIN_SLICE_BYTES", 300)
+        lay_out(root, case)
+        request = request_for(root, NOW_MS, {case.name: case.topic_config})
+        carry_out(lambda: Workers(lambda sizes: AnyOrder(sizes, seed), cores), request)
+        assert files(root, case) == cleaned(case, WHOLE)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("master", ["local[1]", "local[3]"])
+def test_any_number_of_sparks_cores_gives_the_same_bytes(tmp_path: Path, master: str) -> None:
+    cases = [random_case(flavour, 3) for flavour in sorted(FLAVOURS)[::3]]
+    expected = {case.name: cleaned(case, WHOLE) for case in cases}
+    for case in cases:
+        lay_out(tmp_path, case)
+    write_offsets(tmp_path, cleaner_offsets={case.name: case.checkpoint for case in cases})
+    topics = topics_file(tmp_path.with_suffix(".toml"), {case.name: case.topic_config for case in cases})
+    command = [str(spark_home() / "bin/spark-submit"), "--master", master, str(ROOT / "jobs/compact.py"), "--allow-keyless"]
+    command += ["--log-dir", str(tmp_path), "--as-of-ms", str(NOW_MS), "--config", str(topics)]
+    env = dict(os.environ, PYSPARK_PYTHON=sys.executable, PYSPARK_DRIVER_PYTHON=sys.executable)
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode in (0, 1), done.stderr
+    for case in cases:
+        found = files(tmp_path, case)
+        # the checkpoint of all logs is one file
+        assert found.pop("cleaner-offset-checkpoint")
+        expected[case.name].pop("cleaner-offset-checkpoint")
+        assert found == expected[case.name], done.stdout
 
 
 @pytest.fixture
