@@ -60,7 +60,6 @@ METADATA_SELECTORS = {
     ("--partition", "__cluster_metadata-0"): 2,
     ("--topic", "__cluster_metadata"): 2,
     ("--topic", "__cluster.*"): 0,
-    ("--topic", ".*"): 0,
 }
 
 
