@@ -10,7 +10,9 @@ Mirrors ``LogLoader.load``, ``UnifiedLog.rebuildProducerState`` and ``UnifiedLog
    latter. Where that lies below the log start, the base offset of the first batch that ends at or past the log start
 
 Differences: no snapshot is removed or written; without any snapshot a broker that was shut down cleanly forgets all
-producers, while here the batches are replayed; a log start past the log end is an error, where a broker deletes every segment.
+producers, while here the batches are replayed; a broker that recovers segments after a crash forgets which of their
+transactions ended at or past the high watermark, while here those hold back the last stable offset as ever; a log start past
+the log end is an error, where a broker deletes every segment.
 """
 
 from __future__ import annotations

@@ -140,6 +140,9 @@ class _Teller:
             if self.deletes:
                 # the log starts where the last round left it, and is judged twice: once for each half of the policy
                 killed, lost = False, ()
+            if killed or any(turn.killed for turn in turns):
+                # of what it recovers, Kafka forgets which transactions ended past the high watermark
+                high = None
             turns.append(Turn(at, new, checkpoint, start, high, killed, lost))
         if self.as_leader:
             # a leader gives other offsets than the batches have here
