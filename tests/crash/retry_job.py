@@ -1,0 +1,82 @@
+"""The job on a Spark of its own, with a fault: ``python -m tests.crash.retry_job LOG_DIR MASTER FAULT``.
+
+Prints how many attempts of tasks failed or were started twice, as JSON; the exit code is the job's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from compaction.spark import pipeline
+from compaction.spark.compact import Workers, carry_out
+from compaction.spark.partition import Sizes
+from compaction.spark.session import build_session
+from tests.crash.faulty_tasks import FAULTS, MARKS
+from tests.damage.sound_logs import NOW_MS
+from tests.local_job import request_for
+
+ROOT = Path(__file__).resolve().parents[2]
+#: so small that each log has several slices, shards, pieces and parts
+SIZES = Sizes(slice_bytes=1_000, scan_bytes=2_000, shard_entries=20)
+CONFIG = {
+    "cleanup.policy": "compact",
+    "min.cleanable.dirty.ratio": "0",
+    "index.interval.bytes": "100",
+    "internal.segment.bytes": "4000",
+}
+
+
+class LostShuffle(pipeline.SparkPasses):
+    """Between the passes, the files of the first one's shuffle are lost."""
+
+    def rewrite(self, *args: Any, **options: Any) -> Any:
+        lost = [path for path in Path(os.environ["SPARK_LOCAL_DIRS"]).rglob("shuffle_*") if path.is_file()]
+        assert lost
+        for path in lost:
+            path.unlink()
+        return super().rewrite(*args, **options)
+
+
+def main(log_dir: Path, master: str, fault: str) -> int:
+    """Cleans all logs of ``log_dir``."""
+    topics = {path.name.rsplit("-", 1)[0]: CONFIG for path in log_dir.iterdir() if path.is_dir()}
+    session = build_session(
+        "retries",
+        extra={
+            "spark.master": master,
+            "spark.ui.enabled": "false",
+            "spark.executorEnv.PYTHONPATH": str(ROOT),
+            f"spark.executorEnv.{MARKS}": os.environ[MARKS],
+            "spark.speculation": "true",
+            "spark.speculation.interval": "50ms",
+            "spark.speculation.quantile": "0.3",
+            "spark.speculation.multiplier": "1.2",
+            "spark.speculation.efficiency.enabled": "false",
+            "spark.executor.memory": "512m",
+        },
+    )
+    passes = pipeline.SparkPasses
+    if fault == "shuffle":
+        passes = LostShuffle
+    else:
+        pipeline.rewrite_piece = FAULTS[fault]  # type: ignore[assignment, attr-defined]
+    workers = Workers(lambda sizes: passes(session.sparkContext, sizes), 2)
+    report = carry_out(lambda: workers, request_for(log_dir, NOW_MS, topics), SIZES)
+    print(json.dumps({"failed": [log.reason for log in report.logs if log.status.value == "failed"]}))
+    session.stop()
+    return report.exit_code
+
+
+if __name__ == "__main__":
+    os.environ["SPARK_LOCAL_DIRS"] = tempfile.mkdtemp(prefix="retries-")
+    try:
+        code = main(Path(sys.argv[1]), sys.argv[2], sys.argv[3])
+    finally:
+        shutil.rmtree(os.environ["SPARK_LOCAL_DIRS"], ignore_errors=True)
+    sys.exit(code)
