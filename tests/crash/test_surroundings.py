@@ -72,6 +72,13 @@ def test_what_does_not_fit_is_refused_with_figures_before_anything_is_written(di
     assert cleaned(disk, "shrinks")
 
 
+def test_what_was_refused_fits_when_the_others_have_made_room(disk: Path) -> None:
+    assert run(disk).code == 1
+    assert not cleaned(disk, "stays")
+    assert run(disk).code == 0
+    assert cleaned(disk, "stays")
+
+
 def test_a_disk_that_fills_up_while_outputs_are_written_leaves_the_log_as_it_was(
     disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

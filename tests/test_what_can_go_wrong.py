@@ -1,0 +1,135 @@
+"""The rows of the README's section "What can go wrong" quote messages that there are, and stand on tests that there are."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+#: how a row begins -> the tests of what it says, by file
+TESTS: dict[str, dict[str, tuple[str, ...]]] = {
+    "`log directory is in use": {
+        "crash/test_beside_a_broker.py": (
+            "test_a_broker_does_not_start_while_the_job_runs",
+            "test_a_second_job_is_told_who_is_at_work",
+            "test_the_job_keeps_away_from_a_running_broker",
+            "test_a_dry_run_looks_on_and_says_that_a_broker_is_at_work",
+        ),
+        "spark/test_moment.py": ("test_a_log_that_moved_is_told_from_one_in_use",),
+        "storage/test_lock.py": ("test_the_error_names_directory_holder_and_what_to_do",),
+    },
+    "`cannot lock the log directory": {
+        "crash/test_surroundings.py": (
+            "test_a_directory_that_may_not_be_locked_makes_the_call_wrong",
+            "test_a_read_only_mount_makes_the_call_wrong",
+            "test_a_log_that_may_not_be_read_fails_and_the_others_are_cleaned",
+            "test_a_log_that_may_not_be_written_fails_and_the_others_are_cleaned",
+        ),
+    },
+    "`its cleaned segments take": {
+        "crash/test_surroundings.py": (
+            "test_what_does_not_fit_is_refused_with_figures_before_anything_is_written",
+            "test_what_was_refused_fits_when_the_others_have_made_room",
+        ),
+        "spark/test_room.py": ("test_a_part_needs_room_twice",),
+    },
+    "`No space left on device`": {
+        "crash/test_surroundings.py": ("test_a_disk_that_fills_up_while_outputs_are_written_leaves_the_log_as_it_was",),
+    },
+    "the run was killed": {
+        "crash/test_kill.py": ("test_a_killed_run_is_made_good_by_the_next_one",),
+        "crash/test_beside_a_broker.py": ("test_a_broker_started_after_a_stop_serves_every_survivor",),
+        "storage/test_swap.py": (
+            "test_recovery_after_any_stop_serves_all_of_the_one_or_all_of_the_other",
+            "test_a_broker_that_starts_after_any_stop_serves_every_survivor",
+            "test_a_stop_within_the_recovery_does_no_harm_either",
+        ),
+    },
+    "executors are lost": {
+        "crash/test_retries.py": ("test_what_fails_is_done_again", "test_a_piece_written_twice_at_once_is_taken_once"),
+    },
+    "`batch fails its CRC`": {
+        "damage/test_job.py": ("test_one_line_says_which_log_which_file_and_where", "test_so_it_is_on_spark"),
+        "damage/test_segments.py": (
+            "test_a_closed_segment_cut_off_anywhere_within_a_batch_fails_its_log",
+            "test_a_flipped_bit_under_a_checksum_fails_the_log",
+            "test_an_active_segment_cut_off_anywhere_is_a_torn_tail",
+            "test_indexes_and_snapshots_are_no_damage",
+        ),
+        "storage/test_recover.py": ("test_broken_indexes_are_rebuilt_as_a_broker_would_have_written_them",),
+    },
+    "`…-checkpoint`": {
+        "damage/test_job.py": ("test_a_garbled_checkpoint_fails_the_logs_of_its_directory",),
+    },
+    "`segment has changed": {
+        "crash/test_surroundings.py": (
+            "test_a_segment_that_vanishes_fails_its_log",
+            "test_a_directory_put_in_the_place_of_another_is_not_touched",
+            "test_a_segment_written_to_meanwhile_is_not_replaced",
+        ),
+    },
+    "`… of … records": {
+        "jobs/test_compact_safety.py": (
+            "test_more_than_one_percent_without_a_key_is_refused",
+            "test_who_means_it_says_so",
+            "test_a_dry_run_refuses_as_the_real_run_does",
+        ),
+    },
+    "`__cluster_metadata is": {"jobs/test_compact_safety.py": ("test_the_metadata_log_is_never_touched",)},
+    "a log is `skipped`": {
+        "cleaning/test_plan.py": (
+            "test_a_log_that_is_not_to_be_compacted_is_skipped",
+            "test_a_skip_for_the_ratio_gives_the_numbers_and_where_the_bound_comes_from",
+            "test_a_log_held_back_by_min_compaction_lag_says_so",
+            "test_an_empty_log_is_skipped",
+        ),
+    },
+    "the newest data": {"cleaning/test_plan.py": ("test_the_active_segment_of_an_export_takes_part",)},
+    "`missing: …` from `make`": {"test_frame.py": ("test_each_missing_thing_is_one_line_that_says_what_to_install",)},
+    "New files have the mode": {
+        "jobs/test_compact_safety.py": (
+            "test_outputs_have_the_mode_of_their_sources_whatever_the_umask",
+            "test_outputs_and_what_is_new_belong_to_the_owner_of_the_sources",
+            "test_unfinished_outputs_are_as_private_as_their_sources",
+            "test_keys_values_and_headers_are_never_shown",
+        ),
+    },
+}
+SECTION = (ROOT / "README.md").read_text(encoding="utf-8").partition("## What can go wrong\n")[2].partition("\n## ")[0]
+ROWS = [line.removeprefix("| ") for line in SECTION.splitlines() if line.startswith("| ")][2:]
+SOURCES = "\n".join(path.read_text(encoding="utf-8") for part in ("compaction", "jobs") for path in (ROOT / part).rglob("*.py"))
+SOURCES = SOURCES.replace("{LOCK}", ".lock").replace("{CLUSTER_METADATA_TOPIC}", "__cluster_metadata")
+#: the operating system's words
+SYSTEM = {os.strerror(number) for number in errno.errorcode}
+
+
+def test_the_section_fits_on_a_page() -> None:
+    assert len(SECTION.splitlines()) <= 30
+    assert len(SECTION.split()) <= 650
+
+
+@pytest.mark.parametrize("start", TESTS)
+def test_each_row_stands_on_tests(start: str) -> None:
+    assert [row for row in (*ROWS, *SECTION.splitlines()) if row.startswith(start)]
+    for file, names in TESTS[start].items():
+        text = (ROOT / "tests" / file).read_text(encoding="utf-8")
+        for name in names:
+            assert f"def {name}(" in text, name
+
+
+def test_no_row_stands_on_nothing() -> None:
+    assert [row for row in ROWS if not row.startswith(tuple(TESTS))] == []
+
+
+def test_the_messages_are_those_of_the_program() -> None:
+    quoted = re.findall(r"`([^`]+)`", "\n".join(row.partition(" | ")[0] for row in ROWS))
+    parts = [part.strip(" :%()") for message in quoted for part in re.split("…|process", message)]
+    sentences = [part for part in parts if " " in part and part not in SYSTEM]
+    assert len(sentences) >= 8
+    for sentence in sentences:
+        # "cannot" stands before what was being done
+        assert sentence.removeprefix("cannot ") in SOURCES, sentence
