@@ -1,0 +1,253 @@
+"""Kills the job at random moments and runs it again: the final state must be that of an undisturbed run, byte for byte.
+
+``python -m tests.crash.kill --seed 1 --kills 200`` compacts several logs by ``jobs/compact.py`` in processes of its own. A
+*victim* is killed with SIGKILL: the driver, a Python worker, the JVM that runs the tasks, or all of them at once; at a random
+time of the whole run, or when it has begun to write or to swap. Up to five kills hit the same directory before the run that
+must make everything good.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from compaction.names import CLEANER_OFFSETS, LOCK
+from compaction.storage.journal import JOURNAL
+from tests.damage.sound_logs import NOW_MS, look_at, sound_log, write_log
+
+ROOT = Path(__file__).resolve().parents[2]
+KINDS = ("none", "zstd", "lz4", "mixed", "transactions", "v1-gzip")
+SEGMENTS = 24
+SETTINGS = (
+    "cleanup.policy=compact",
+    "min.cleanable.dirty.ratio=0",
+    "internal.segment.bytes=4000",
+    "index.interval.bytes=100",
+    "file.delete.delay.ms=0",
+)
+LOCAL, CLUSTER = "local[2,4]", "local-cluster[2,1,1024]"
+#: while the driver swaps, it does so without workers
+VICTIMS = {
+    "any": ("driver", "worker", "jvm", "all"),
+    "writing": ("driver", "worker", "jvm", "all"),
+    "swapping": ("driver", "driver", "jvm", "all"),
+}
+MOMENTS = ("any", "writing", "swapping", "swapping")
+_TIMEOUT_S = 300
+
+Contents = dict[str, dict[str, tuple[bytes, int, int]]]
+
+
+@dataclass
+class Tally:
+    """What was killed, when, and how the killed runs ended."""
+
+    kills: Counter[str] = field(default_factory=Counter)
+    exits: Counter[int] = field(default_factory=Counter)
+    reruns: int = 0
+
+    def to_json(self, seed: int) -> str:
+        """One line for the record."""
+        found = {"seed": seed, "kills": sum(self.kills.values()), "reruns": self.reruns, "by": dict(self.kills)}
+        return json.dumps({**found, "exits": {str(code): count for code, count in self.exits.items()}})
+
+
+def write_logs(log_dir: Path) -> None:
+    """Six logs of many small segments, so that there are many groups to write and to swap."""
+    for number, kind in enumerate(KINDS):
+        write_log(log_dir / f"topic{number}-{number}", sound_log(kind, SEGMENTS).files)
+
+
+def contents(log_dir: Path) -> Contents:
+    """Everything in a log directory but the lock, entries of the checkpoint in any order."""
+    found = {path.name: look_at(path) for path in sorted(log_dir.iterdir()) if path.is_dir()}
+    names = sorted(path.name for path in log_dir.iterdir() if path.is_file() and path.name != LOCK)
+    entries = sorted((log_dir / CLEANER_OFFSETS).read_bytes().splitlines()) if CLEANER_OFFSETS in names else []
+    return {**found, "files": dict.fromkeys(names, (b"", 0, 0)), "checkpoint": {"": (b"\n".join(entries), 0, 0)}}
+
+
+def start(log_dir: Path, master: str, scratch: Path) -> subprocess.Popen[bytes]:
+    """The job, as a user starts it."""
+    submit = f"--master {master} --conf spark.ui.enabled=false --conf spark.executor.memory=512m pyspark-shell"
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_SUBMIT_ARGS": submit,
+        "SPARK_LOCAL_DIRS": str(scratch),
+        "SPARK_CONF_DIR": str(scratch),
+    }
+    command = [sys.executable, str(ROOT / "jobs/compact.py"), "--log-dir", str(log_dir), "--as-of-ms", str(NOW_MS)]
+    with (scratch / "out").open("ab") as out:
+        return subprocess.Popen([*command, "--set", *SETTINGS], env=environment, stdout=out, stderr=out, cwd=scratch)
+
+
+def finish(process: subprocess.Popen[bytes], scratch: Path) -> float:
+    """Waits for a run that must succeed; seconds."""
+    began = time.monotonic()
+    code = process.wait(_TIMEOUT_S)
+    if code:
+        raise AssertionError(f"exit code {code}: {(scratch / 'out').read_text(errors='replace')[-3000:]}")
+    return time.monotonic() - began
+
+
+def family(process: subprocess.Popen[bytes]) -> dict[str, list[psutil.Process]]:
+    """The processes of a run by role; those that end meanwhile are left out."""
+    found: dict[str, list[psutil.Process]] = {"driver": [], "worker": [], "jvm": [], "other": []}
+    with suppress(psutil.NoSuchProcess):
+        driver = psutil.Process(process.pid)
+        found["driver"].append(driver)
+        for each in driver.children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                found[_role(each)].append(each)
+    executors = [each for each in found["jvm"] if _is_executor(each)]
+    found["jvm"] = executors or found["jvm"]
+    return found
+
+
+def _role(process: psutil.Process) -> str:
+    if process.name() == "java":
+        return "jvm"
+    command = " ".join(process.cmdline())
+    return "worker" if "daemon" in command and "python" in command else "other"
+
+
+def _is_executor(process: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return any("CoarseGrainedExecutorBackend" in word for word in process.cmdline())
+    return False
+
+
+def wait_for(log_dir: Path, moment: str, process: subprocess.Popen[bytes]) -> None:
+    """Returns when a run has begun to write, or to swap, or has ended."""
+    signs = {"writing": (".clean",), "swapping": (JOURNAL, ".swap", ".deleted")}.get(moment, ())
+    while signs and process.poll() is None:
+        for path in log_dir.iterdir():
+            if path.is_dir() and any(sign in each.name for each in path.iterdir() for sign in signs):
+                return
+        time.sleep(0.002)
+
+
+class Killer:
+    """Rounds of kills with random choices from a seed.
+
+    :param run_seconds: what an undisturbed run takes
+    """
+
+    def __init__(self, seed: int, template: Path, expected: Contents, run_seconds: float) -> None:
+        self._rng = random.Random(seed)
+        self._template, self._expected, self._run_seconds = template, expected, run_seconds
+        self._code = 0
+        self.tally = Tally()
+
+    def chain(self, kills: int, scratch: Path, master: str) -> None:
+        """At most so many kills on one copy of the logs, fewer where a run succeeded nevertheless, then the run that makes
+        everything good."""
+        log_dir = scratch / "logs"
+        shutil.copytree(self._template, log_dir)
+        told: list[str] = []
+        while len(told) < kills and (not told or self._code):
+            told.append(self._kill(log_dir, scratch, master))
+        finish(start(log_dir, LOCAL, scratch), scratch)
+        self.tally.reruns += 1
+        if contents(log_dir) != self._expected:
+            raise AssertionError(f"after {told}: {_difference(contents(log_dir), self._expected)}")
+
+    def _kill(self, log_dir: Path, scratch: Path, master: str) -> str:
+        moment = self._rng.choice(MOMENTS)
+        victim = self._rng.choice(VICTIMS[moment])
+        within = self._run_seconds if moment == "any" else self._rng.choice((0.02, 0.2, 1.0))
+        delay, wait = self._rng.uniform(0, within), self._rng.random() < 0.5
+        process = start(log_dir, master, scratch)
+        wait_for(log_dir, moment, process)
+        time.sleep(delay)
+        members = family(process)
+        chosen = self._choose(victim, members) if process.poll() is None else []
+        for each in chosen:
+            with suppress(psutil.NoSuchProcess):
+                each.kill()
+        told = f"{victim} {moment}" if chosen else "none: the run had ended"
+        self._code = process.wait(_TIMEOUT_S)
+        self.tally.exits[self._code] += 1
+        if chosen:
+            self.tally.kills[told] += 1
+        everyone = [each for role in members.values() for each in role]
+        # half of the time the next run finds the orphans of this one still at work
+        _, alive = psutil.wait_procs(everyone, timeout=60 if wait else 0)
+        if wait:
+            for each in alive:
+                each.kill()
+        return f"{told} +{delay:.3f} s"
+
+    def _choose(self, victim: str, members: dict[str, list[psutil.Process]]) -> list[psutil.Process]:
+        if victim == "all":
+            return [each for role in members.values() for each in role]
+        candidates = members[victim] or members["driver"]
+        return [self._rng.choice(candidates)] if candidates else []
+
+
+def _difference(found: Contents, expected: Contents) -> str:
+    for directory in sorted({*found, *expected}):
+        ours, theirs = found.get(directory, {}), expected.get(directory, {})
+        for name in sorted({*ours, *theirs}):
+            if ours.get(name) != theirs.get(name):
+                return f"{directory}/{name}: {str(ours.get(name))[:300]}, expected {str(theirs.get(name))[:300]}"
+    return "nothing"
+
+
+def run(seed: int, kills: int, chain: int = 5, cluster_every: int = 0, seconds: float = math.inf) -> Tally:
+    """At least so many kills, in chains; what was done. Raises at the first difference.
+
+    :param cluster_every: each so manieth chain runs on executors of their own
+    :param seconds: no chain is begun later than that, even if there were fewer kills
+    """
+    deadline = time.monotonic() + seconds
+    with tempfile.TemporaryDirectory(prefix="kills-") as directory:
+        place = Path(directory)
+        write_logs(place / "template")
+        first = place / "undisturbed"
+        first.mkdir()
+        shutil.copytree(place / "template", first / "logs")
+        undisturbed = finish(start(first / "logs", LOCAL, first), first)
+        killer = Killer(seed, place / "template", contents(first / "logs"), undisturbed)
+        number = 0
+        while sum(killer.tally.kills.values()) < kills and time.monotonic() < deadline:
+            number += 1
+            scratch = place / f"chain-{number}"
+            scratch.mkdir()
+            master = CLUSTER if cluster_every and number % cluster_every == 0 else LOCAL
+            killer.chain(min(chain, kills - sum(killer.tally.kills.values())), scratch, master)
+            print(killer.tally.to_json(seed), flush=True)
+            shutil.rmtree(scratch, ignore_errors=True)
+        return killer.tally
+
+
+def main() -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--chain", type=int, default=5)
+    parser.add_argument("--cluster-every", type=int, default=4)
+    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no further chain after so long")
+    options = parser.parse_args()
+    run(options.seed, options.kills, options.chain, options.cluster_every, options.seconds)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,192 @@
+"""A real broker on the directories: after a stop of the job, while the job runs, and at work while a dry run looks on."""
+
+from __future__ import annotations
+
+import gc
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from compaction.names import LOCK
+from compaction.storage.lock import LogDirLock
+from tests.crash.stops import run_until
+from tests.crash.surroundings import run
+from tests.golden import unpack_sample
+from tests.kafka.broker import Broker, BrokerError
+from tests.kafka.clients import Clients
+from tests.kafka.gateway import Gateway
+
+pytestmark = [pytest.mark.kafka, pytest.mark.crash]
+
+TOPICS = ("orders", "payments")
+OPTIONS = ("--topic", *TOPICS, "--as-of-ms", "1760100000000", "--set", "file.delete.delay.ms=0")
+
+#: (partition, offset) -> the rest of a record
+Served = dict[str, dict[tuple[int, int], object]]
+
+
+def served(gateway: Gateway, log_dir: Path) -> tuple[Served, object]:
+    """What consumers of a broker on the directory read, aborted data left out, and the ends of the logs."""
+    found: Served = {}
+    ends = {}
+    with Broker(log_dir) as broker:
+        clients = Clients(gateway, broker.bootstrap)
+        for topic in TOPICS:
+            records = clients.read_all(topic, committed_only=True)
+            found[topic] = {(each.partition, each.offset): each for each in records}
+            ends[topic] = {partition: end for partition, (_, end) in clients.end_offsets(topic).items()}
+    return found, ends
+
+
+def batches(log_dir: Path) -> dict[str, bytes]:
+    """All batches of each log, whatever segments they lie in."""
+    logs = [path for topic in TOPICS for path in log_dir.glob(f"{topic}-*")]
+    return {log.name: b"".join(path.read_bytes() for path in sorted(log.glob("*.log"))) for log in logs}
+
+
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return unpack_sample(tmp_path_factory.mktemp("sample"))
+
+
+@pytest.fixture
+def log_dir(sample: Path, tmp_path: Path) -> Path:
+    shutil.copytree(sample, tmp_path / "kafka-logs")
+    return tmp_path / "kafka-logs"
+
+
+Sign = Callable[[str], bool]
+#: the changes before which the job is stopped: the first one of each kind, and some later ones
+STOPS: dict[str, tuple[Sign, int]] = {
+    "before the commit point": (lambda step: step.startswith("rename to .compaction-swap:"), 0),
+    "after the commit point": (lambda step: step.startswith("rename to") and ".log.swap:" in step, 0),
+    "with the log renamed only": (lambda step: step.startswith("rename to") and ".index.swap:" in step, 0),
+    "among the sources": (lambda step: step.startswith("rename to") and ".log.deleted:" in step, 1),
+    "before the suffix goes": (lambda step: step.startswith("rename to") and step.endswith(".log.swap"), 0),
+    "with the log in place only": (lambda step: step.startswith("rename to") and step.endswith(".index.swap"), 0),
+    "in the second group": (lambda step: step.startswith("rename to") and ".timeindex.swap:" in step, 1),
+    "before the checkpoint": (lambda step: step.startswith("rename to cleaner-offset-checkpoint:"), 0),
+    "before the journal goes": (lambda step: step == "unlink .compaction-swap", 0),
+}
+
+
+class Undisturbed(NamedTuple):
+    """The changes of a run, what was served before it and after it, the ends of the logs, and what the logs hold after it."""
+
+    steps: list[str]
+    originals: Served
+    survivors: Served
+    ends: object
+    batches: dict[str, bytes]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(sample: Path, gateway: Gateway, tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
+    place = tmp_path_factory.mktemp("undisturbed")
+    shutil.copytree(sample, place / "before")
+    shutil.copytree(sample, place / "after")
+    ended, steps = run_until(place / "after", None, *OPTIONS)
+    assert ended is not None and ended.code == 0, ended
+    after = batches(place / "after")
+    originals, ends = served(gateway, place / "before")
+    survivors, ends_after = served(gateway, place / "after")
+    assert ends == ends_after
+    for topic in TOPICS:
+        assert survivors[topic].items() < originals[topic].items()
+    return Undisturbed(steps, originals, survivors, ends, after)
+
+
+@pytest.mark.parametrize(("sign", "later"), STOPS.values(), ids=STOPS)
+def test_a_broker_started_after_a_stop_serves_every_survivor(
+    sign: Sign, later: int, undisturbed: Undisturbed, log_dir: Path, gateway: Gateway
+) -> None:
+    at = [number for number, step in enumerate(undisturbed.steps) if sign(step)][later]
+    ended, done = run_until(log_dir, at, *OPTIONS)
+    assert ended is None and len(done) == at
+    found, found_ends = served(gateway, log_dir)
+    assert found_ends == undisturbed.ends
+    for topic in TOPICS:
+        assert undisturbed.survivors[topic].items() <= found[topic].items() <= undisturbed.originals[topic].items()
+    assert run(log_dir, *OPTIONS).code == 0
+    assert batches(log_dir) == undisturbed.batches
+
+
+# a broker that does not start leaves its scratch directory to be collected
+@pytest.mark.filterwarnings("ignore:Implicitly cleaning up:ResourceWarning")
+def test_a_broker_does_not_start_while_the_job_runs(log_dir: Path) -> None:
+    told = []
+
+    def start() -> None:
+        try:
+            Broker(log_dir)
+        except BrokerError as error:
+            told.append(str(error))
+
+    assert run(log_dir, *OPTIONS, events={"before_rewrite": start}).code == 0
+    assert len(told) == 1
+    assert "lock" in told[0].lower()
+    gc.collect()
+
+
+def test_a_second_job_is_told_who_is_at_work(log_dir: Path) -> None:
+    with LogDirLock.acquire(str(log_dir)):
+        ended = run(log_dir, *OPTIONS)
+    assert ended.code == 2
+    who = f"process {os.getpid()} (this run) holds .lock"
+    assert ended.err.startswith(f"error: {log_dir}: log directory is in use: {who}; stop the broker")
+    assert ended.err.count("\n") == 1
+
+
+def test_the_job_keeps_away_from_a_running_broker(log_dir: Path) -> None:
+    with Broker(log_dir) as broker:
+        before = _files(log_dir)
+        for options in ((), ("--output-dir", log_dir.parent / "out")):
+            ended = run(log_dir, *OPTIONS, *options)
+            assert ended.code == 2
+            who = f"process {broker.pid} (java) holds .lock"
+            assert f"error: {log_dir}: log directory is in use: {who}; stop the broker" in ended.err
+        assert _files(log_dir) == before
+        assert broker.running
+
+
+def test_a_dry_run_looks_on_and_says_that_a_broker_is_at_work(
+    log_dir: Path, gateway: Gateway, caplog: pytest.LogCaptureFixture
+) -> None:
+    at_rest = run(log_dir, *OPTIONS, "--dry-run")
+    with Broker(log_dir) as broker:
+        clients = Clients(gateway, broker.bootstrap)
+        before = _files(log_dir)
+        ended = run(log_dir, *OPTIONS, "--dry-run")
+        assert _files(log_dir) == before
+        assert ended.code == 0
+        assert f"{log_dir}: process {broker.pid} (java) is at work here" in caplog.text
+        assert ended.out.count("(in use, as of this moment)") == 5
+        for line, at_rest_line in zip(_figures(ended.out), _figures(at_rest.out), strict=True):
+            assert line == at_rest_line
+
+        def produce() -> None:
+            with clients.producer() as producer:
+                producer.send("orders", b"late", b"value", partition=0)
+                producer.flush()
+
+        moved = run(log_dir, *OPTIONS, "--dry-run", events={"before_rewrite": produce})
+        assert moved.code == 0
+        assert moved.out.count("(the log moved while it was read)") == 1
+        assert broker.running
+        assert len(clients.read_all("orders")) > 0
+    with LogDirLock.acquire(str(log_dir)):
+        assert (log_dir / LOCK).exists()
+
+
+def _figures(out: str) -> list[str]:
+    return [line for line in out.splitlines() if " -> " in line and "logs:" not in line]
+
+
+def _files(log_dir: Path) -> dict[str, tuple[int, int]]:
+    """Size and modification time of all segment files of the cleaned topics; a broker writes the others anew at times."""
+    paths = [path for topic in TOPICS for path in log_dir.glob(f"{topic}-*/{'[0-9]' * 20}.*")]
+    return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in paths}
