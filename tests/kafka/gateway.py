@@ -78,6 +78,8 @@ class Gateway:
         self.java = JavaGateway(gateway_parameters=parameters)
         self.jvm: Any = self.java.jvm
         self._classes: dict[str, Any] = {}
+        self._kinds: dict[str, Any] = {}
+        self._statics: dict[tuple[str, str], Any] = {}
 
     def close(self) -> None:
         """Ends the JVM."""
@@ -97,7 +99,9 @@ class Gateway:
 
     def kind(self, name: str) -> Any:
         """The ``java.lang.Class`` of that full name."""
-        return self.cls("java.lang.Class").forName(name)
+        if name not in self._kinds:
+            self._kinds[name] = self.cls("java.lang.Class").forName(name)
+        return self._kinds[name]
 
     def array(self, kind: str, items: list[Any]) -> Any:
         """A Java array of ``items``; ``kind`` is the full name of their class."""
@@ -120,10 +124,11 @@ class Gateway:
 
     def call_static(self, class_name: str, method: str, *arguments: Any) -> Any:
         """Calls a static method of any visibility; the method's name must be unique in its class."""
-        kind = self.kind(class_name)
-        found = next(m for m in kind.getDeclaredMethods() if m.getName() == method)
-        found.setAccessible(True)
-        return found.invoke(None, self.array("java.lang.Object", list(arguments)))
+        if (class_name, method) not in self._statics:
+            found = next(m for m in self.kind(class_name).getDeclaredMethods() if m.getName() == method)
+            found.setAccessible(True)
+            self._statics[class_name, method] = found
+        return self._statics[class_name, method].invoke(None, self.array("java.lang.Object", list(arguments)))
 
     def answering(self, interface: str) -> tuple[Any, Any]:
         """A map and an implementation of ``interface`` whose every method returns the map's value for its name.
@@ -138,20 +143,24 @@ class Gateway:
 
     def _handler(self, answers: Any) -> Any:
         """An ``InvocationHandler``: (proxy, method, arguments) -> long-if-number(answers.get(method.getName()))."""
+        proxies = self.cls("java.lang.invoke.MethodHandleProxies")
+        return proxies.asInterfaceInstance(self.kind("java.lang.reflect.InvocationHandler"), self._answer.bindTo(answers))
+
+    @cached_property
+    def _answer(self) -> Any:
+        """A method handle (answers, proxy, method, arguments) -> long-if-number(answers.get(method.getName()))."""
         handles = self.cls("java.lang.invoke.MethodHandles")
         lookup = handles.lookup()
         type_of = self.cls("java.lang.invoke.MethodType").methodType
         anything, text = self.kind("java.lang.Object"), self.kind("java.lang.String")
         method, number = self.kind("java.lang.reflect.Method"), self.kind("java.lang.Number")
         many = self.array("java.lang.Object", []).getClass()
-        get = lookup.findVirtual(self.kind("java.util.Map"), "get", type_of(anything, anything)).bindTo(answers)
+        get = lookup.findVirtual(self.kind("java.util.Map"), "get", type_of(anything, anything))
         name = lookup.findVirtual(method, "getName", type_of(text)).asType(type_of(anything, method))
-        answer = handles.filterReturnValue(name, get)
+        answer = handles.filterArguments(get, 1, self.array("java.lang.invoke.MethodHandle", [name]))
         answer = handles.filterReturnValue(answer, self._longs(handles, lookup, type_of, anything, number))
-        answer = handles.dropArguments(answer, 0, self.array("java.lang.Class", [anything]))
-        answer = handles.dropArguments(answer, 2, self.array("java.lang.Class", [many]))
-        proxies = self.cls("java.lang.invoke.MethodHandleProxies")
-        return proxies.asInterfaceInstance(self.kind("java.lang.reflect.InvocationHandler"), answer)
+        answer = handles.dropArguments(answer, 1, self.array("java.lang.Class", [anything]))
+        return handles.dropArguments(answer, 3, self.array("java.lang.Class", [many]))
 
     def _longs(self, handles: Any, lookup: Any, type_of: Any, anything: Any, number: Any) -> Any:
         primitive = self.cls("java.lang.Long").TYPE
