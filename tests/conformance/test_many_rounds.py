@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from compaction.spark.partition import Sizes
 from tests.kafka.cleaner import clean_partition
 from tests.kafka.gateway import Gateway
 from tests.kafka.log import Opening
@@ -54,16 +55,17 @@ def rounds_of_kafka(gateway: Gateway, path: Path, end_offset: int, slots: int) -
 
 
 def both(gateway: Gateway, root: Path, seed: int, flavour: Flavour) -> tuple[list[NaiveSegment], list[NaiveSegment], int]:
-    """Our closed segments, Kafka's, and how many rounds it took."""
+    """Our closed segments, Kafka's, and how many rounds it took; our maps have as little memory as Kafka's, but are many."""
     log = random_log(seed, flavour)
     paths = [root / side / "t-0" for side in ("ours", "kafkas")]
     for path in paths:
         write_partition(path, log.segments)
         write_producers(path, log.segments[-1].next_offset, (e._replace(last_timestamp_ms=NOW_MS) for e in log.producers))
     write_offsets(root / "ours", cleaner_offsets={"t": 0})
-    (report,) = clean_locally(root / "ours", NOW_MS, {"t": CONFIG}).values()
+    slots = random.Random(seed).choice((4, 6, 9))
+    (report,) = clean_locally(root / "ours", NOW_MS, {"t": CONFIG}, Sizes(1 << 20, 1 << 20, slots)).values()
     assert report.end_offset is not None
-    rounds = rounds_of_kafka(gateway, paths[1], report.end_offset, random.Random(seed).choice((4, 6, 9)))
+    rounds = rounds_of_kafka(gateway, paths[1], report.end_offset, slots)
     ours, kafkas = (read_partition(path) for path in paths)
     shutil.rmtree(root)
     return ours, kafkas, rounds
