@@ -11,15 +11,22 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from compaction.config.sources import read_sets
+from compaction.spark.compact import Workers, carry_out
 from compaction.spark.partition import Sizes
+from tests.conformance.scenario_tools import Writer
+from tests.conformance.segment_bytes import RawBatch, batches_of
 from tests.kafka.cleaner import clean_partition
 from tests.kafka.gateway import Gateway
-from tests.kafka.log import Opening
-from tests.local_job import clean_locally, write_offsets
+from tests.kafka.log import KafkaLog, Opening
+from tests.kafka.reader import ReadRecord, kafka_records
+from tests.local_job import clean_locally, request_for, write_offsets
+from tests.local_passes import LocalPasses
 from tests.memory import scratch
 from tests.oracle.disk import read_partition, write_partition, write_producers
 from tests.oracle.random_logs import Flavour, random_log
@@ -30,6 +37,10 @@ from tests.passes.random_cases import NOW_MS
 pytestmark = pytest.mark.kafka
 
 _ENTRY_BYTES = 24
+#: a broker wants more than 1 MiB a cleaner thread
+_LEAST_BUFFER_BYTES = (1 << 20) + 1
+#: more than three times what such a map takes
+_KEYS = 130_000
 CONFIG = {
     "cleanup.policy": "compact",
     "min.cleanable.dirty.ratio": "0",
@@ -44,11 +55,11 @@ FLAVOURS = {
 }
 
 
-def rounds_of_kafka(gateway: Gateway, path: Path, end_offset: int, slots: int) -> int:
+def rounds_of_kafka(gateway: Gateway, path: Path, end_offset: int, map_bytes: int) -> int:
     """Cleans until nothing dirty is left; the number of rounds."""
     opening, checkpoint, rounds = Opening(NOW_MS, CONFIG, clean_shutdown=True), 0, 0
     while checkpoint < end_offset:
-        reached = clean_partition(gateway, path, opening, checkpoint, slots * _ENTRY_BYTES).end_offset
+        reached = clean_partition(gateway, path, opening, checkpoint, map_bytes).end_offset
         assert reached > checkpoint
         checkpoint, rounds = reached, rounds + 1
     return rounds
@@ -65,7 +76,7 @@ def both(gateway: Gateway, root: Path, seed: int, flavour: Flavour) -> tuple[lis
     slots = random.Random(seed).choice((4, 6, 9))
     (report,) = clean_locally(root / "ours", NOW_MS, {"t": CONFIG}, Sizes(1 << 20, 1 << 20, slots)).values()
     assert report.end_offset is not None
-    rounds = rounds_of_kafka(gateway, paths[1], report.end_offset, slots)
+    rounds = rounds_of_kafka(gateway, paths[1], report.end_offset, slots * _ENTRY_BYTES)
     ours, kafkas = (read_partition(path) for path in paths)
     shutil.rmtree(root)
     return ours, kafkas, rounds
@@ -102,3 +113,32 @@ def test_with_transactions_kafka_keeps_no_less(gateway: Gateway, seed: int) -> N
         {record for batch in batches(side) if not batch.control for record in batch.records()} for side in (ours, kafkas)
     )
     assert mine <= theirs
+
+
+def test_the_least_buffer_that_a_broker_takes_needs_many_rounds_there_and_one_here(gateway: Gateway) -> None:
+    rng, writer, each = random.Random(1), Writer(), 1_000
+    order = [*range(_KEYS), *(rng.randrange(_KEYS) for _ in range(_KEYS // 4))]
+    made = [writer.batch([b"key-%d" % key for key in order[at : at + each]]) for at in range(0, len(order), each)]
+    with scratch() as root:
+        with KafkaLog(gateway, root / "kafkas" / "t-0", Opening(NOW_MS)) as log:
+            log.write([*(made[at : at + 10] for at in range(0, len(made), 10)), []])
+        shutil.copytree(root / "kafkas", root / "ours")
+        write_offsets(root / "ours", cleaner_offsets={"t": 0})
+        request = request_for(root / "ours", NOW_MS, {"t": {**CONFIG, "internal.segment.bytes": str(1 << 20)}})
+        sets = read_sets([f"log.cleaner.dedupe.buffer.size={_LEAST_BUFFER_BYTES}"])
+        request = replace(request, resolver=replace(request.resolver, sets=sets))
+        (report,) = carry_out(lambda: Workers(LocalPasses, 2), request).logs
+        rounds = rounds_of_kafka(gateway, root / "kafkas" / "t-0", len(order), _LEAST_BUFFER_BYTES)
+        ours, kafkas = (kafka_content(gateway, root / side / "t-0") for side in ("ours", "kafkas"))
+    assert (report.end_offset, report.keys, report.records_after) == (len(order), _KEYS, _KEYS)
+    assert rounds > 3
+    assert ours == kafkas
+
+
+def kafka_content(gateway: Gateway, path: Path) -> tuple[list[RawBatch], list[ReadRecord]]:
+    """All batches' headers, their place in a file aside, and all records as Kafka reads them."""
+    files = sorted(path.glob("*.log"))
+    found = [batch for file in files for batch in batches_of(file.read_bytes())]
+    return [batch._replace(position=0) for batch in found], [
+        record for file in files for record in kafka_records(gateway, file)
+    ]
