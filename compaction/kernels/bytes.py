@@ -83,6 +83,26 @@ def varlong(data, at, end):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
+def short_varint(word):  # type: ignore[no-untyped-def]
+    """The zig-zag varint at the start of ``word`` (uint64, its first byte lowest): ``(value int64, bytes taken)``.
+
+    0 bytes taken: it has more than three, or more than it needs.
+    """
+    value = word & np.uint64(0x7F)
+    size = 1
+    if word & np.uint64(0x80):
+        second = word >> np.uint64(8) & np.uint64(0x7F)
+        value |= second << np.uint64(7)
+        size = 2 if second else 0
+        if word & np.uint64(0x8000):
+            third = word >> np.uint64(16) & np.uint64(0x7F)
+            value |= third << np.uint64(14)
+            size = 3 if third and word & np.uint64(0x800000) == 0 else 0
+    signed = np.int64(value)
+    return (signed >> 1) ^ -(signed & 1), size
+
+
+@njit(cache=True)
 def varlong_size(value):  # type: ignore[no-untyped-def]
     """Bytes that ``value`` takes as a zig-zag varint or varlong."""
     value = np.int64(value)

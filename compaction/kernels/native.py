@@ -1,4 +1,4 @@
-"""C functions and CPU instructions that kernels call: XXH3-128, CRC-32C, prefetch.
+"""C functions and CPU instructions that kernels call: XXH3-128, CRC-32C, prefetch, loads of bytes and words.
 
 The functions are those of the ``xxhash`` and ``google-crc32c`` packages; their shared libraries are loaded into the process
 once, and LLVM resolves the names when it links a kernel, so that compiled kernels can be cached on disk. A kernel passes
@@ -84,6 +84,25 @@ def prefetch(typing_context: Any, address: Any) -> Any:
     return signature, codegen
 
 
+def _load(bits: int) -> Any:
+    kind = types.uint8 if bits == 8 else types.uint64
+
+    @intrinsic
+    def load(typing_context: Any, address: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            return builder.load(builder.inttoptr(args[0], ir.IntType(bits).as_pointer()), align=1)
+
+        return kind(types.uintp), codegen
+
+    return load
+
+
+#: ``load8(address) -> uint8``
+load8 = _load(8)
+#: ``load64(address) -> uint64``: eight bytes, the first one lowest; the address need not be aligned
+load64 = _load(64)
+
+
 @intrinsic
 def _move(typing_context: Any, target: Any, source: Any, length: Any) -> Any:
     """``_move(target, source, length)``: ``memmove`` between addresses."""
@@ -125,6 +144,14 @@ if config.DISABLE_JIT:
 
     def prefetch(address: Any) -> None:  # noqa: F811
         """Nothing."""
+
+    def load8(address: Any) -> np.uint8:
+        """The byte at ``address``."""
+        return np.uint8(ctypes.c_uint8.from_address(int(address)).value)
+
+    def load64(address: Any) -> np.uint64:
+        """The eight bytes at ``address``, the first one lowest."""
+        return np.uint64(int.from_bytes(ctypes.string_at(int(address), 8), "little"))
 
     def _move(target: Any, source: Any, length: Any) -> None:  # noqa: F811
         ctypes.memmove(int(target), int(source), int(length))

@@ -1,7 +1,7 @@
 """The ``SkimpyOffsetMap``: key hash -> highest offset, 24 bytes a slot, linear probing (Kafka 4.3.0: ``SkimpyOffsetMap``).
 
-A map takes ``slots * load_factor`` keys at most. Slots are a power of two; a key's first slot
-is the low half of its hash. Kafka hashes by MD5, this map by XXH3-128; either way two keys share a hash once in 2^128 pairs.
+A map takes ``slots * load_factor`` keys at most; the low half of a key's hash, scaled to the slots, says where probing begins.
+Kafka hashes by MD5, this map by XXH3-128; either way two keys share a hash once in 2^128 pairs.
 """
 
 from __future__ import annotations
@@ -15,23 +15,38 @@ from compaction.kernels.tables import ENTRY_BYTES, ENTRY_WORDS, MARK_SHIFT
 
 _AHEAD = 12
 _FEWEST_SLOTS = 4
+_MOST_SLOTS = (1 << 32) - 1
 #: a table is made large enough, if it may, that all expected keys load it no more than this: probing stays short
 _GOOD_LOAD = 0.6
+
+
+@njit(cache=True)
+def _first_slot(low, slots):  # type: ignore[no-untyped-def]
+    """Where probing for a key begins; ``slots`` is below 2^32."""
+    return (low >> np.uint64(32)) * slots >> np.uint64(32)
+
+
+@njit(cache=True)
+def _fetch(base, low, slots):  # type: ignore[no-untyped-def]
+    """Ask for the key's first slot, which may lie in two cache lines."""
+    first = np.uintp(base + _first_slot(low, slots) * np.uint64(ENTRY_BYTES))
+    prefetch(first)
+    prefetch(np.uintp(first + np.uint64(ENTRY_BYTES - 1)))
 
 
 @njit(cache=True, nogil=True)
 def _put(table, entries):  # type: ignore[no-untyped-def]
     """Put uint64[n, 3] ``entries`` into uint64[slots, 3] ``table`` (which must have room), highest offset wins; keys added."""
-    mask = np.uint64(len(table) - 1)
-    base = table.ctypes.data
+    slots = np.uint64(len(table))
+    base = np.uint64(table.ctypes.data)
     added = 0
     for i in range(min(_AHEAD, len(entries))):
-        prefetch(np.uintp(base + (entries[i, 0] & mask) * np.uint64(24)))
+        _fetch(base, entries[i, 0], slots)
     for i in range(len(entries)):
         if i + _AHEAD < len(entries):
-            prefetch(np.uintp(base + (entries[i + _AHEAD, 0] & mask) * np.uint64(24)))
+            _fetch(base, entries[i + _AHEAD, 0], slots)
         low, high, mark = entries[i, 0], entries[i, 1], entries[i, 2]
-        slot = low & mask
+        slot = _first_slot(low, slots)
         while True:
             held = table[slot, 2]
             if held == 0:
@@ -42,26 +57,26 @@ def _put(table, entries):  # type: ignore[no-untyped-def]
                 if mark >> np.uint64(MARK_SHIFT) > held >> np.uint64(MARK_SHIFT):
                     table[slot, 2] = mark
                 break
-            slot = (slot + np.uint64(1)) & mask
+            slot = slot + np.uint64(1) if slot + np.uint64(1) < slots else np.uint64(0)
     return added
 
 
 @njit(cache=True, nogil=True)
 def _beaten(table, asks):  # type: ignore[no-untyped-def]
     """bool[n]: whether ``table`` holds a higher offset for the key of each of uint64[n, 3] ``asks``."""
-    mask = np.uint64(len(table) - 1)
-    base = table.ctypes.data
+    slots = np.uint64(len(table))
+    base = np.uint64(table.ctypes.data)
     result = np.zeros(len(asks), np.bool_)
     for i in range(len(asks)):
         if i + _AHEAD < len(asks):
-            prefetch(np.uintp(base + (asks[i + _AHEAD, 0] & mask) * np.uint64(24)))
+            _fetch(base, asks[i + _AHEAD, 0], slots)
         low, high, mark = asks[i, 0], asks[i, 1], asks[i, 2]
-        slot = low & mask
+        slot = _first_slot(low, slots)
         while table[slot, 2] != 0:
             if table[slot, 0] == low and table[slot, 1] == high:
                 result[i] = table[slot, 2] >> np.uint64(MARK_SHIFT) > mark >> np.uint64(MARK_SHIFT)
                 break
-            slot = (slot + np.uint64(1)) & mask
+            slot = slot + np.uint64(1) if slot + np.uint64(1) < slots else np.uint64(0)
     return result
 
 
@@ -151,10 +166,8 @@ class SkimpyOffsetMap:
     def __init__(
         self, buffer_bytes: int, load_factor: float, expected_keys: int, arena: Arena | None = None
     ) -> None:
-        most = max(2, buffer_bytes // ENTRY_BYTES)
-        slots = 1 << (most.bit_length() - 1)
-        while slots > _FEWEST_SLOTS and (slots >> 1) * min(_GOOD_LOAD, load_factor) >= expected_keys:
-            slots >>= 1
+        most = min(max(2, buffer_bytes // ENTRY_BYTES), _MOST_SLOTS)
+        slots = min(most, max(_FEWEST_SLOTS, int(expected_keys / min(_GOOD_LOAD, load_factor)) + 2))
         self._table = (arena or _ARENA).table(slots)
         self._capacity = min(int(slots * load_factor), slots - 1)
         self._used = 0

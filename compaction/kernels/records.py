@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from compaction.kernels.bytes import varint, varlong
-from compaction.kernels.native import xxh3_128
+from compaction.kernels.bytes import short_varint, varint, varlong
+from compaction.kernels.native import load8, load64, xxh3_128
 from compaction.kernels.tables import CANDIDATE, MARK_SHIFT, TOMBSTONE
 
 OK, BAD_RECORD, RECORDS_MISSING, RECORDS_REMAINING, OFFSET_ORDER = range(5)
@@ -25,6 +25,10 @@ RECORD_ERRORS = {
 MAP, ASK, SKIP = 0, 1, 2
 #: columns of its ``counters``
 MESSAGES, KEYLESS, TOMBSTONES = range(3)
+#: a record without key and value
+_SHORTEST = 6
+#: bytes that are surely enough to read a record's length, deltas and key length, three bytes each, eight at a time
+_FRONT = 18
 
 
 @njit(cache=True)
@@ -82,16 +86,67 @@ def read_record(data, at, end):  # type: ignore[no-untyped-def]
     return stop, timestamp_delta, offset_delta, key_at, key_size, value_size
 
 
+@njit(cache=True)
+def quick_bounds(address, at, end):  # type: ignore[no-untyped-def]
+    """As ``quick_record``, of the record's front only: ``(next, offset_delta)``; the rest may be anything."""
+    if end - at < _FRONT:
+        return 0, 0
+    length, taken = short_varint(load64(np.uintp(address + at)))
+    body = at + taken
+    if taken == 0 or length < _SHORTEST or length > end - body:
+        return 0, 0
+    _, skipped = short_varint(load64(np.uintp(address + body + 1)))
+    offset_delta, delta_size = short_varint(load64(np.uintp(address + body + 1 + skipped)))
+    if skipped == 0 or delta_size == 0:
+        return 0, 0
+    return body + length, offset_delta
+
+
+@njit(cache=True)
+def quick_record(address, at, end):  # type: ignore[no-untyped-def]
+    """The fields of the v2 record at ``data[at:end]`` if it is of the usual form, where ``address`` is that of ``data[0]``:
+    no headers, no attributes, canonical varints of at most three bytes.
+
+    ``(next, timestamp_delta, offset_delta, tail, key_at, key_size, value_size)``: ``next`` is the position after the record,
+    or 0 when ``read_record`` must look at it, sound or not; ``tail`` is the position of the key's length. No byte outside of
+    ``data[at:end]`` is read.
+    """
+    if end - at < _FRONT:
+        return 0, 0, 0, 0, 0, 0, 0
+    length, taken = short_varint(load64(np.uintp(address + at)))
+    body = at + taken
+    stop = body + length
+    timestamp_delta, timestamp_size = short_varint(load64(np.uintp(address + body + 1)))
+    p = body + 1 + timestamp_size
+    offset_delta, offset_size = short_varint(load64(np.uintp(address + p)))
+    tail = p + offset_size
+    key_size, size = short_varint(load64(np.uintp(address + tail)))
+    key_at = tail + size
+    if taken == 0 or timestamp_size == 0 or offset_size == 0 or size == 0 or key_size < -1:
+        return 0, 0, 0, 0, 0, 0, 0
+    p = key_at + max(key_size, 0)
+    if length < _SHORTEST or stop > end or p + 8 > end:
+        return 0, 0, 0, 0, 0, 0, 0
+    value_size, size = short_varint(load64(np.uintp(address + p)))
+    p += size + max(value_size, 0)
+    if size == 0 or value_size < -1 or p != stop - 1 or load8(np.uintp(address + p)) or load8(np.uintp(address + body)):
+        return 0, 0, 0, 0, 0, 0, 0
+    return stop, timestamp_delta, offset_delta, tail, key_at, key_size, value_size
+
+
 @njit(cache=True, nogil=True)
 def _scan_batch(data, start, end, row, first_dirty, ask, entries, n, asks, m, counters):  # type: ignore[no-untyped-def]
     """One batch of ``scan_records``: ``(n, m, error)``."""
-    base_address = data.ctypes.data
+    address = data.ctypes.data
     at = start
     last_delta = np.int64(-1)
     for _ in range(row.count):
         if at >= end:
             return n, m, RECORDS_MISSING
-        at, _, delta, key_at, key_size, value_size = read_record(data, at, end)
+        stop, _, delta, _, key_at, key_size, value_size = quick_record(address, at, end)
+        if stop == 0:
+            stop, _, delta, key_at, key_size, value_size = read_record(data, at, end)
+        at = stop
         if at < 0:
             return n, m, BAD_RECORD
         if delta <= last_delta or row.base_offset + delta > row.last_offset:
@@ -109,7 +164,7 @@ def _scan_batch(data, start, end, row, first_dirty, ask, entries, n, asks, m, co
                 asks[m, 0], asks[m, 1], asks[m, 2] = 0, 0, mark | np.uint64(CANDIDATE)
                 m += 1
             continue
-        low, high = xxh3_128(np.uintp(base_address + key_at), np.uintp(key_size))
+        low, high = xxh3_128(np.uintp(address + key_at), np.uintp(key_size))
         if clean or ask:
             asks[m, 0], asks[m, 1], asks[m, 2] = low, high, mark | np.uint64(CANDIDATE)
             m += 1

@@ -22,7 +22,7 @@ from compaction.kernels.batches import CONTROL_BIT, HEADER_SIZE
 from compaction.kernels.bytes import is_utf8, put_be, put_varlong, varint, varlong, varlong_size
 from compaction.kernels.decide import HORIZON_BIT
 from compaction.kernels.native import copy_bytes, crc32c
-from compaction.kernels.records import BAD_RECORD, OK, read_record
+from compaction.kernels.records import BAD_RECORD, OK, quick_bounds, quick_record, read_record
 from compaction.kernels.tables import (
     BUILT,
     CANDIDATE,
@@ -107,6 +107,18 @@ def _tail_form(data, at, stop, key_size, value_size):  # type: ignore[no-untyped
         if k & 1 == 0 and not is_utf8(data, q, p):
             return BAD_NAMES
     return CANONICAL if canonical else LOOSE
+
+
+@njit(cache=True)
+def _form(data, at, stop, timestamp_delta, offset_delta, key_size, value_size):  # type: ignore[no-untyped-def]
+    """Where the key's length lies in the record ``data[at:stop]``, and the form of the whole record."""
+    _, body = varint(data, at, stop)
+    _, q = varlong(data, body + 1, stop)
+    _, tail = varint(data, q, stop)
+    canonical = tail == q + varlong_size(offset_delta) and q - body - 1 == varlong_size(timestamp_delta)
+    canonical &= body - at == varlong_size(stop - body) and data[body] == 0
+    form = _tail_form(data, tail, stop, key_size, value_size)
+    return tail, LOOSE if form == CANONICAL and not canonical else form
 
 
 @njit(cache=True)
@@ -202,11 +214,14 @@ def _survivors(data, start, end, row, verdict, marks, mark_at, limits, kept, cou
     else:
         tombstones_go = retain_legacy == 0
     n, tombstone_kept, bad_names = 0, False, False
+    address = data.ctypes.data
     p = start
     for _ in range(row.count):
         at = p
         if not control:
-            p, offset_delta = _peek(data, at, end)
+            p, offset_delta = quick_bounds(address, at, end)
+            if p == 0:
+                p, offset_delta = _peek(data, at, end)
             if p < 0:
                 return n, tombstone_kept, bad_names, mark_at, BAD_RECORD
             offset = row.base_offset + offset_delta
@@ -214,7 +229,10 @@ def _survivors(data, start, end, row, verdict, marks, mark_at, limits, kept, cou
                 mark_at = skip_marks(marks, mark_at, offset)
                 if mark_at == len(marks) or marks[mark_at] >> np.uint64(MARK_SHIFT) != np.uint64(offset + 1):
                     continue
-        p, timestamp_delta, offset_delta, key_at, key_size, value_size = read_record(data, at, end)
+        p, timestamp_delta, offset_delta, tail, _, key_size, value_size = quick_record(address, at, end)
+        quick = p > 0
+        if not quick:
+            p, timestamp_delta, offset_delta, _, key_size, value_size = read_record(data, at, end)
         if p < 0:
             return n, tombstone_kept, bad_names, mark_at, BAD_RECORD
         remains = control
@@ -226,16 +244,12 @@ def _survivors(data, start, end, row, verdict, marks, mark_at, limits, kept, cou
             counters[TOMBSTONES_REMOVED] += expired
         if remains and verdict & DISCARD == 0:
             tombstone_kept |= value_size < 0
-            _, body = varint(data, at, end)
-            _, q = varlong(data, body + 1, p)
-            tail = q + varlong_size(offset_delta)
-            kept[n, 0], kept[n, 1], kept[n, 3], kept[n, 4] = at, p, timestamp_delta, offset_delta
-            _, kept[n, 2] = varint(data, q, p)
-            canonical = tail == kept[n, 2] and q - body - 1 == varlong_size(timestamp_delta)
-            canonical &= body - at == varlong_size(p - body) and data[body] == 0
-            form = _tail_form(data, kept[n, 2], p, key_size, value_size)
-            bad_names |= form == BAD_NAMES
-            kept[n, 5] = canonical and form == CANONICAL
+            form = CANONICAL
+            if not quick:
+                tail, form = _form(data, at, p, timestamp_delta, offset_delta, key_size, value_size)
+                bad_names |= form == BAD_NAMES
+            kept[n, 0], kept[n, 1], kept[n, 2], kept[n, 3], kept[n, 4] = at, p, tail, timestamp_delta, offset_delta
+            kept[n, 5] = form == CANONICAL
             n += 1
     return n, tombstone_kept, bad_names, mark_at, OK
 

@@ -86,6 +86,8 @@ class LogScan:
     ) -> None:
         self._log = log
         self._map = SkimpyOffsetMap(settings.map_bytes, settings.load_factor, record_bound, arena)
+        # a map with little room left would take its last keys in ever smaller portions
+        self._map_reserve = max(1, self._map.room() // 8)
         self._asks: list[NDArray[np.uint64]] = []
         self._full: list[tuple[int, Packed]] = []
         self._entries = np.empty((_ENTRIES, ENTRY_WORDS), np.uint64)
@@ -184,7 +186,7 @@ class LogScan:
         done = 0
         while done < n:
             room = self._map.room()
-            if not room:
+            if room < min(n - done, self._map_reserve):
                 self._full.extend(self._pack(self._map.slots))
                 self._map.clear()
                 continue

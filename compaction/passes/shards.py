@@ -48,11 +48,8 @@ def resolve_shard(packed: Sequence[Packed], first_dirty_offset: int, load_factor
 
 
 def _table_bytes(entries: int, load_factor: float) -> int:
-    """Memory that surely takes ``entries`` keys, with few collisions: a power of two of slots."""
-    slots = 4
-    while min(int(slots * min(load_factor, _LOAD)), slots - 1) < entries:
-        slots *= 2
-    return slots * ENTRY_BYTES
+    """Memory that surely takes ``entries`` keys, with few collisions."""
+    return (int(entries / min(load_factor, _LOAD)) + 4) * ENTRY_BYTES
 
 
 def _answers(shard: SkimpyOffsetMap, asks: NDArray[np.uint64], first_dirty_offset: int) -> NDArray[np.uint64]:

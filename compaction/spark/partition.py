@@ -16,8 +16,8 @@ _MIN_SLICE_BYTES = 16 << 20
 _MAX_SLICE_BYTES = 128 << 20
 _SLICES_PER_CORE = 8
 #: a scan task takes neighbouring slices together: the more it reads, the fewer keys it hands on twice
-_SCAN_TASKS_PER_CORE = 2
-_MAX_SCAN_BYTES = 1 << 30
+_SCAN_TASKS_PER_CORE = 1
+_MAX_SCAN_BYTES = 2 << 30
 #: packed entries of a shard: what a reduce task holds, and its map's size
 _SHARD_BYTES = 32 << 20
 #: no record takes less of an uncompressed batch

@@ -39,7 +39,7 @@ from compaction.storage.swap import SwapGroup
 T = TypeVar("T")
 
 #: a task's map is handed on when it has this size, so that a worker's memory stays small
-_TASK_MAP_BYTES = 96 << 20
+_TASK_MAP_BYTES = 128 << 20
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ Works the same under ``spark-submit`` and as a plain Python program, where a loc
 | ``spark.shuffle.compress`` | ``false`` | hashes and offsets do not compress |
 | ``spark.shuffle.file.buffer``, ``spark.buffer.size`` | 1 MiB | few and large values are shuffled |
 | ``spark.python.worker.reuse`` | ``true`` | a fresh worker loads the kernels again |
+| ``spark.python.worker.memory`` | 1 GiB | a worker that holds more, its map included, spills what it is about to send |
 | ``spark.python.daemon.module`` | local: ``compaction.spark.daemon`` | workers start with the kernels loaded |
 | ``spark.sql.execution.arrow.pyspark.enabled`` | ``true`` | rows to and from Python in columns |
 | ``spark.log.level`` | ``ERROR`` | the job speaks for itself; a taken UI port is no news |
@@ -50,6 +51,7 @@ DEFAULTS: Mapping[str, str] = MappingProxyType(
         "spark.shuffle.file.buffer": "1m",
         "spark.buffer.size": "1048576",
         "spark.python.worker.reuse": "true",
+        "spark.python.worker.memory": "1g",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.log.level": "ERROR",
         _CONSOLE_PROGRESS: "false",
