@@ -191,7 +191,7 @@ class _OneReading:
         self._views = {of_log[0].view.path: of_log[0].view for of_log in cases if of_log}
         self._broker = smallest_broker(case.settings.broker for case in self._cases)
         total = sum(view.size_bytes for view in self._views.values())
-        self._sizes = chosen or sizes(total, engines.cores, self._broker.dedupe_buffer_bytes, self._broker.load_factor)
+        self._sizes = chosen or sizes([total], engines.cores, self._broker.dedupe_buffer_bytes, self._broker.load_factor)
         self._refusals: dict[int, str | None] = {}
 
     def run(self, survey: Survey) -> None:

@@ -3,10 +3,12 @@ depend on it."""
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from compaction.cleaning.model import Segment
 from compaction.cleaning.plan import LogPlan
 from compaction.kernels.tables import ENTRY_BYTES
 
@@ -18,6 +20,10 @@ _SLICES_PER_CORE = 8
 #: a scan task takes neighbouring slices together: the more it reads, the fewer keys it hands on twice
 _SCAN_TASKS_PER_CORE = 1
 _MAX_SCAN_BYTES = 2 << 30
+#: whole groups are written without joining parts, where that keeps the cores busy for this share of the time at least
+_BUSY = 0.8
+#: marks of a piece that a worker's memory surely takes
+_WHOLE_RECORDS = 12 << 20
 #: packed entries of a shard: what a reduce task holds, and its map's size
 _SHARD_BYTES = 32 << 20
 #: no record takes less of an uncompressed batch
@@ -29,30 +35,42 @@ class Sizes:
     """The sizes of one run's work.
 
     ``slice_bytes``: bytes of a slice, and of what a task of pass 2 reads; ``scan_bytes``: what a task of pass 1 reads;
-    ``shard_entries``: map entries a shard is meant for at most.
+    ``shard_entries``: map entries a shard is meant for at most; ``whole_records``: a group of at most so many records is not
+    cut into pieces.
     """
 
     slice_bytes: int
     scan_bytes: int
     shard_entries: int
+    whole_records: int = 0
 
 
-def sizes(total_bytes: int, cores: int, dedupe_buffer_bytes: int, load_factor: float) -> Sizes:
-    """Sizes for a run over ``total_bytes`` of segments on ``cores``; a shard never needs more than the dedupe buffer."""
+def sizes(group_bytes: Sequence[int], cores: int, dedupe_buffer_bytes: int, load_factor: float) -> Sizes:
+    """Sizes for a run over groups of so many bytes each on ``cores``; a shard never needs more than the dedupe buffer."""
+    total_bytes = sum(group_bytes)
     slice_bytes = min(_MAX_SLICE_BYTES, max(_MIN_SLICE_BYTES, total_bytes // (cores * _SLICES_PER_CORE)))
     scan_bytes = min(_MAX_SCAN_BYTES, max(_MIN_SLICE_BYTES, -(-total_bytes // (cores * _SCAN_TASKS_PER_CORE))))
     entries = min(_SHARD_BYTES, int(dedupe_buffer_bytes * load_factor)) // ENTRY_BYTES
-    return Sizes(slice_bytes, scan_bytes, max(1, entries))
+    whole_records = _WHOLE_RECORDS if busy(group_bytes, cores) >= _BUSY else 0
+    return Sizes(slice_bytes, scan_bytes, max(1, entries), whole_records)
 
 
-def record_bound(plan: LogPlan) -> int:
-    """At most how many records the segments of ``plan`` hold: each has an offset of its own."""
-    return sum(min(segment.next_offset - segment.base_offset, segment.size_bytes) for segment in plan.segments)
+def busy(task_bytes: Sequence[int], cores: int) -> float:
+    """The share of the time of ``cores`` that tasks of these sizes use, the largest first, until the last one ends."""
+    ends = [0] * cores
+    for size in sorted(task_bytes, reverse=True):
+        heapq.heapreplace(ends, ends[0] + size)
+    return sum(task_bytes) / (cores * max(ends)) if max(ends) else 1.0
+
+
+def record_bound(segments: Sequence[Segment]) -> int:
+    """At most how many records the segments hold: each has an offset of its own."""
+    return sum(min(segment.next_offset - segment.base_offset, segment.size_bytes) for segment in segments)
 
 
 def shards(plan: LogPlan, entries: int) -> int:
     """How many shards a log's map has."""
-    return max(1, -(-record_bound(plan) // entries))
+    return max(1, -(-record_bound(plan.segments) // entries))
 
 
 def pack(items: Sequence[T], size_of: Callable[[T], int], target_bytes: int) -> list[list[T]]:

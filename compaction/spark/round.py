@@ -28,7 +28,7 @@ from compaction.passes.work import (
     Slice,
     SliceSummary,
 )
-from compaction.spark.partition import Sizes, pack, shards, sizes
+from compaction.spark.partition import Sizes, pack, record_bound, shards, sizes
 from compaction.spark.passes import Passes, Rewritten, Scanned
 from compaction.spark.room import without_room
 from compaction.storage.filesystem import FileSystem, join
@@ -107,9 +107,9 @@ class Round:
     ) -> None:
         self._fs, self._options = fs, options
         self._plans = dict(enumerate(plans))
-        total = sum(segment.size_bytes for plan in plans for segment in plan.segments)
+        group_bytes = [group.size_bytes for plan in plans for group in plan.groups]
         broker = options.broker
-        self._sizes = options.sizes or sizes(total, cores, broker.dedupe_buffer_bytes, broker.load_factor)
+        self._sizes = options.sizes or sizes(group_bytes, cores, broker.dedupe_buffer_bytes, broker.load_factor)
         self._passes = passes(self._sizes)
         self._task_rate = broker.io_max_bytes_per_second / cores
         self._failed: dict[int, str] = {}
@@ -250,7 +250,8 @@ class Round:
             output = GroupOutput(
                 log, number, group.base_offset, group.mtime_ns // 1_000_000, verdicts.txn_index[number], parts[0].path
             )
-            packs = pack(parts, lambda part: part.size_bytes, self._sizes.slice_bytes)
+            whole = record_bound(group.segments) <= self._sizes.whole_records
+            packs = [parts] if whole else pack(parts, lambda part: part.size_bytes, self._sizes.slice_bytes)
             for each in packs:
                 first = each[0].first_offset
                 pieces.append(Piece(output, len(pieces), tuple(each), first, len(packs) == 1))
