@@ -11,9 +11,10 @@ Mirrors ``LogSegment.append``, ``onBecomeInactiveSegment`` and ``flush`` (Kafka 
 
 from __future__ import annotations
 
+import ctypes
 import os
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -41,9 +42,27 @@ from compaction.storage.places import is_remote
 Chunk = memoryview | bytes
 _IOV_MAX = 512
 _COPY_BYTES = 64 << 20
+_WRITE_BEHIND_BYTES = 16 << 20
+_SYNC_FILE_RANGE_WRITE = 2
 _ROWS_AT_ONCE = 1 << 16
 #: of files whose sources have none
 _DEFAULT_MODE = 0o644
+
+
+def _start_writing(fd: int) -> None:
+    """Have the system begin to write the dirty pages of a file, without waiting; nothing where it has no such call."""
+    if _sync_file_range is not None:
+        _sync_file_range(fd, 0, 0, _SYNC_FILE_RANGE_WRITE)
+
+
+def _system_call() -> Callable[[int, int, int, int], int] | None:
+    call = getattr(ctypes.CDLL(None), "sync_file_range", None)
+    if call is not None:
+        call.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
+    return call
+
+
+_sync_file_range = _system_call()
 
 
 def new_suffix() -> str:
@@ -76,13 +95,14 @@ class Output(Protocol):
         """Let go of the file and take it away."""
 
 
-def open_output(path: str, like: str) -> Output:
+def open_output(path: str, like: str, *, write_behind: bool = False) -> Output:
     """A new file, with mode and owner of ``like`` where both are files of this machine.
 
+    :param write_behind: the disk is to begin while there is more to come, as the file will be synced in the end
     :raises StorageError: the file system refuses
     """
     if not is_remote(path):
-        return OutputFile(path, like)
+        return OutputFile(path, like, write_behind=write_behind)
     from compaction.storage.remote import ObjectOutput
 
     return ObjectOutput(path)
@@ -91,9 +111,10 @@ def open_output(path: str, like: str) -> Output:
 class OutputFile:
     """A file of this machine, with the mode and owner of another; see ``Output``."""
 
-    def __init__(self, path: str, like: str) -> None:
+    def __init__(self, path: str, like: str, *, write_behind: bool = False) -> None:
         self.path = path
         self._fd = -1
+        self._behind = 0 if write_behind else None
         try:
             self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             if is_remote(like):
@@ -123,6 +144,7 @@ class OutputFile:
                 pending = [memoryview(chunk) for chunk in chunks[first : first + _IOV_MAX]]
                 while pending:
                     written = os.writev(self._fd, pending)
+                    self._write_behind(written)
                     while pending and written >= len(pending[0]):
                         written -= len(pending.pop(0))
                     if pending:
@@ -135,12 +157,20 @@ class OutputFile:
         try:
             source = os.open(path, os.O_RDONLY)
             try:
-                while os.sendfile(self._fd, source, None, _COPY_BYTES):
-                    pass
+                while copied := os.sendfile(self._fd, source, None, _COPY_BYTES):
+                    self._write_behind(copied)
             finally:
                 os.close(source)
         except OSError as error:
             raise self._refused(error) from error
+
+    def _write_behind(self, size: int) -> None:
+        """Start writing to the disk what has gathered, once it is worth it; ``close`` waits for it."""
+        if self._behind is not None:
+            self._behind += size
+            if self._behind >= _WRITE_BEHIND_BYTES:
+                _start_writing(self._fd)
+                self._behind = 0
 
     def close(self, *, sync: bool, mtime_ms: int | None = None) -> None:
         """Close; with ``sync`` the bytes are on disk afterwards."""
@@ -210,7 +240,7 @@ class SegmentWriter:
     def __init__(self, directory: str, base_offset: int, suffix: str, *, index_interval_bytes: int, like: str) -> None:
         self._directory, self._base_offset, self._suffix = directory, base_offset, suffix
         self._interval, self._like = index_interval_bytes, like
-        self._log = open_output(self._path(LOG), like)
+        self._log = open_output(self._path(LOG), like, write_behind=True)
         self._files = [self._log]
         self._state = new_state(base_offset)
         self._offsets: list[NDArray[np.void]] = []
