@@ -122,7 +122,7 @@ class _Teller:
         grown = sorted(rng.sample(range(len(stages)), min(len(stages), rng.choice((1, 2, 2, 3)))))
         grown[-1] = len(stages) - 1 if rng.random() < 0.7 else grown[-1]
         steps = [stages[at].segments for at in sorted(set(grown))]
-        times = sorted(rng.sample(range(len(ROUND_TIMES)), min(len(ROUND_TIMES), len(steps) + rng.choice((0, 1, 1, 2)))))
+        times = sorted(rng.sample(range(len(ROUND_TIMES)), min(len(ROUND_TIMES), len(steps) + rng.choice((0, 1, 2, 3)))))
         turns: list[Turn] = []
         done = start = 0
         for number, at in enumerate(times):
@@ -133,7 +133,9 @@ class _Teller:
             known = log.segments[:done]
             start = self._log_start(start, known[-1].next_offset)
             high = rng.randrange(start, known[-1].next_offset + 1) if rng.random() < 0.1 else None
-            checkpoint = self._checkpoint(number, known[-1].next_offset, grows=grows)
+            # mostly below the active segment, where it matters
+            bound = known[-1].next_offset if rng.random() < 0.2 else known[-1].base_offset
+            checkpoint = self._checkpoint(number, bound, grows=grows)
             # Kafka replays from the log start when it recovers, and then takes aborted data before it for committed; and when
             # it rebuilds an index it drops producer snapshots, and then forgets producers and their transactions
             killed, lost = grows and rng.random() < 0.1 and not start, () if log.producers else self._lost()
@@ -156,7 +158,7 @@ class _Teller:
     def _log(self) -> RandomLog:
         rng = self.rng
         flavour = Flavour(
-            batches=rng.choice((8, 20, 40, 40, 90)),
+            batches=rng.choice((12, 25, 40, 40, 90)),
             keys=rng.choice((1, 2, 5, 12, 12, 40)),
             codecs=rng.choice(((0,), (0,), (0,), (1,), (2,), (3,), (4,), (0, 1, 2, 3, 4))),
             magics=rng.choice(((2,), (2,), (2,), (2,), (1, 2), (0, 1, 2), (0, 1))),
@@ -166,6 +168,7 @@ class _Teller:
             index_interval_bytes=int(self._interval()),
             odd=rng.choice((0.0, 0.0, 0.1, 0.5)),
             spoiled=0.0 if rng.random() < 0.95 else 0.1,
+            settled=rng.choice((0.0, 0.4, 0.9)),
         )
         if not flavour.producers or flavour.magics == (0, 1):
             flavour = replace(flavour, transactions=False)
@@ -182,6 +185,11 @@ class _Teller:
         times += [max(batch.max_timestamp for batch in segment.batches) for segment in log.segments if segment.batches]
         return self.rng.choice(turns).now_ms - self.rng.choice(times) + self.rng.choice((-1, 0, 0, 1))
 
+    def _some_wait(self, turns: Sequence[Turn]) -> str:
+        """About the time between two rounds."""
+        early, late = sorted((self.rng.choice(turns).now_ms, self.rng.choice(turns).now_ms))
+        return str(max(late - early + self.rng.choice((-1, 0, 0, 1)), 0))
+
     def _interval(self) -> str:
         return random.Random(f"interval {self.seed}").choice(("200", "200", "1", "4096"))
 
@@ -193,14 +201,14 @@ class _Teller:
         place = rng.randrange(6)
         return rng.choice(((f"{place}.index",), (f"{place}.index", f"{place}.timeindex")))
 
-    def _checkpoint(self, number: int, end_offset: int, *, grows: bool) -> int | str | None:
+    def _checkpoint(self, number: int, bound: int, *, grows: bool) -> int | str | None:
         rng = self.rng
         draw = rng.random()
         if number:
-            return "end" if draw < (0.8 if grows else 0.1) else rng.choice((None, rng.randrange(end_offset + 1)))
-        if draw < 0.5:
+            return "end" if draw < (0.7 if grows else 0.05) else rng.choice((None, rng.randrange(bound + 1)))
+        if draw < 0.6:
             return None
-        return rng.randrange(end_offset + 3) if draw < 0.9 else 0
+        return rng.randrange(bound + 3) if draw < 0.9 else 0
 
     def _log_start(self, before: int, end_offset: int) -> int:
         if self.rng.random() < 0.93:
@@ -215,12 +223,13 @@ class _Teller:
             "internal.segment.bytes": rng.choice(("3000", "6000", "1048576")),
             "segment.index.bytes": rng.choice(("10485760", str(longest))),
             "index.interval.bytes": self._interval(),
-            "delete.retention.ms": rng.choice(("0", "499", "500", "59500", "86400000", "1000000000")),
+            "delete.retention.ms": rng.choice(("0", "1000000000", *([self._some_wait(turns)] * 3))),
         }
         if rng.random() < 0.15:
             config["min.cleanable.dirty.ratio"] = rng.choice(("0.2", "0.5", "0.8"))
-        lag = rng.choice((1, _DAY_MS, self._some_age(log, turns)))
-        if lag > 0 and rng.random() < 0.3:
+        age = self._some_age(log, turns)
+        lag = rng.choice((1, _DAY_MS, age, age))
+        if lag > 0 and rng.random() < 0.4:
             config[rng.choice(("min.compaction.lag.ms", "max.compaction.lag.ms"))] = str(lag)
         if self.as_leader:
             config["compression.type"] = rng.choice(("producer", "gzip", "snappy", "lz4", "zstd", "uncompressed"))

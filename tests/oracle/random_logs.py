@@ -20,7 +20,8 @@ class Flavour:
     """What a random log holds.
 
     ``codecs`` and ``magics`` are drawn from with equal chance; ``odd`` is the share of batches that no producer of today would
-    write, ``spoiled`` that of batches that Kafka's cleaner cannot write anew.
+    write, ``spoiled`` that of batches that Kafka's cleaner cannot write anew. Of the segments, a share of ``settled`` ends with
+    the markers of all open transactions.
     """
 
     batches: int = 60
@@ -33,6 +34,7 @@ class Flavour:
     index_interval_bytes: int = 200
     odd: float = 0.0
     spoiled: float = 0.0
+    settled: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,9 @@ class _Writer:
         return Stage(len(self.log.closed) + 1, self.log.producers(), last_stable, self.now_ms)
 
     def _roll(self) -> None:
+        if self.flavour.settled and self.rng.random() < self.flavour.settled:
+            for producer in list(self.log.open_txns):
+                self._end(producer)
         self.stages.append(self._stage())
         self.log.roll(self.now_ms)
         if self.flavour.gaps and self.rng.random() < 0.3:
@@ -127,6 +132,9 @@ class _Writer:
             return
         candidates = list(self.log.open_txns) or [self.rng.randrange(self.flavour.producers)]
         producer = self.rng.choice(candidates if self.rng.random() < 0.9 else list(range(self.flavour.producers)))
+        self._end(producer)
+
+    def _end(self, producer: int) -> None:
         how = Batching(epoch=self.log.epoch_of(producer) + (self.rng.random() < 0.3))
         kind = self.rng.choice([ABORT, COMMIT])
         self.log.marker(producer, kind, how, timestamp=self.now_ms)
