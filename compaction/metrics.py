@@ -27,7 +27,7 @@ from compaction.report import LogReport, LogStatus, RunReport
 _PREFIX = "kafka_log_compaction_"
 
 
-class _Metric(NamedTuple):
+class Metric(NamedTuple):
     """A family of samples; ``unit`` is the last part of its name, or empty."""
 
     name: str
@@ -38,10 +38,15 @@ class _Metric(NamedTuple):
 
 def open_metrics(report: RunReport) -> str:
     """The document, ending in its end mark."""
-    lines = [f"# TYPE {_PREFIX}run info", f"# HELP {_PREFIX}run The last run."]
     run = {"run_id": report.run_id, "status": report.status.value, "dry_run": str(report.dry_run).lower()}
+    return document(run, (*_of_run(report), *_of_logs(report)))
+
+
+def document(run: Mapping[str, str], metrics: Iterable[Metric]) -> str:
+    """Metrics as text; ``run`` are the labels of ``run_info``."""
+    lines = [f"# TYPE {_PREFIX}run info", f"# HELP {_PREFIX}run The last run."]
     lines.append(_sample("run_info", run, 1))
-    for metric in (*_of_run(report), *_of_logs(report)):
+    for metric in metrics:
         lines.append(f"# TYPE {_PREFIX}{metric.name} gauge")
         if metric.unit:
             lines.append(f"# UNIT {_PREFIX}{metric.name} {metric.unit}")
@@ -50,33 +55,33 @@ def open_metrics(report: RunReport) -> str:
     return "\n".join([*lines, "# EOF"]) + "\n"
 
 
-def _of_run(report: RunReport) -> Iterator[_Metric]:
-    yield _Metric("run_seconds", "Time the run took.", "seconds", [({}, round(report.seconds, 3))])
-    yield _Metric("as_of_timestamp_seconds", "The run's present.", "seconds", [({}, report.as_of_ms / 1000)])
+def _of_run(report: RunReport) -> Iterator[Metric]:
+    yield Metric("run_seconds", "Time the run took.", "seconds", [({}, round(report.seconds, 3))])
+    yield Metric("as_of_timestamp_seconds", "The run's present.", "seconds", [({}, report.as_of_ms / 1000)])
     counts = [({"status": status.value}, sum(log.status is status for log in report.logs)) for status in LogStatus]
-    yield _Metric("logs", "Logs by what became of them.", "", counts)
+    yield Metric("logs", "Logs by what became of them.", "", counts)
 
 
-def _of_logs(report: RunReport) -> Iterator[_Metric]:
+def _of_logs(report: RunReport) -> Iterator[Metric]:
     cleaned = [log for log in report.logs if log.status is LogStatus.CLEANED]
     failed = [(_labels(log), int(log.status is LogStatus.FAILED)) for log in report.logs]
-    yield _Metric("log_failed", "Whether a log failed.", "", failed)
+    yield Metric("log_failed", "Whether a log failed.", "", failed)
     for what, unit in (("bytes", "bytes"), ("records", ""), ("segments", "")):
         states = [
             (_labels(log) | {"state": state}, int(getattr(log, f"{what}_{state}")))
             for log in cleaned
             for state in ("before", "after")
         ]
-        yield _Metric(f"log_{what}", f"A cleaned log's {what}, of the cleaned range.", unit, states)
+        yield Metric(f"log_{what}", f"A cleaned log's {what}, of the cleaned range.", unit, states)
     removed = [(_labels(log) | {"reason": reason}, count) for log in cleaned for reason, count in _removed(log).items()]
-    yield _Metric("log_removed_records", "Records that went, by reason.", "", removed)
+    yield Metric("log_removed_records", "Records that went, by reason.", "", removed)
     expired = [(_labels(log), log.expired_bytes) for log in cleaned]
-    yield _Metric("log_expired_bytes", "Bytes of segments that the delete policy took.", "bytes", expired)
+    yield Metric("log_expired_bytes", "Bytes of segments that the delete policy took.", "bytes", expired)
     segments = [(_labels(log), log.expired_segments) for log in cleaned]
-    yield _Metric("log_expired_segments", "Segments that the delete policy took.", "", segments)
-    yield _Metric("log_keys", "Distinct keys of the dirty section.", "", [(_labels(log), log.keys) for log in cleaned])
+    yield Metric("log_expired_segments", "Segments that the delete policy took.", "", segments)
+    yield Metric("log_keys", "Distinct keys of the dirty section.", "", [(_labels(log), log.keys) for log in cleaned])
     ends = [(_labels(log), log.end_offset) for log in cleaned if log.end_offset is not None]
-    yield _Metric("log_end_offset", "Offset up to which a log is cleaned, exclusive.", "", ends)
+    yield Metric("log_end_offset", "Offset up to which a log is cleaned, exclusive.", "", ends)
 
 
 def _removed(log: LogReport) -> dict[str, int]:

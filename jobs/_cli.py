@@ -137,12 +137,17 @@ def add_run_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     group = parser.add_argument_group("how to run")
     group.add_argument("--dry-run", action="store_true", help="find out and report the same figures, write nothing")
     group.add_argument("--report", metavar="FILE", default=None, help="write a report in JSON (schema_version 1)")
+    add_metrics(group)
+    add_telling(group)
+    return group
+
+
+def add_metrics(group: argparse._ArgumentGroup) -> None:
+    """The option that writes metrics."""
     group.add_argument(
         "--metrics", metavar="FILE", default=None,
         help="write the figures as OpenMetrics text, for a collector that reads files",
     )  # fmt: skip
-    add_telling(group)
-    return group
 
 
 def add_telling(group: argparse._ArgumentGroup) -> None:
@@ -265,6 +270,14 @@ def finish(report: RunReport, report_file: str | None, metrics_file: str | None 
     if metrics_file is not None:
         write_text(metrics_file, open_metrics(report))
     return report.exit_code
+
+
+def print_line(text: str) -> None:
+    """A line on standard error that is no error of the job."""
+    if _logging.is_json():
+        _logging.JOB.warning(text)
+    else:
+        print(text, file=sys.stderr)
 
 
 def print_error(text: str) -> None:

@@ -16,6 +16,7 @@ if not __package__:
 
 from compaction.comparison.document import explanations_to_json, to_json  # noqa: E402 - the checkout must be on the path first
 from compaction.comparison.figures import ComparedLog, Comparison  # noqa: E402
+from compaction.comparison.metrics import comparison_metrics  # noqa: E402
 from compaction.comparison.page import to_html  # noqa: E402
 from compaction.comparison.terminal import print_comparison, print_explanations  # noqa: E402
 from compaction.config import Policy  # noqa: E402
@@ -89,6 +90,7 @@ def parser() -> _cli.Parser:
     )  # fmt: skip
     group = options.add_argument_group("what to write")
     group.add_argument("--report", metavar="FILE", default=None, help="write all figures in JSON (schema_version 1)")
+    _cli.add_metrics(group)
     group.add_argument("--html", metavar="FILE", default=None, help="write a page to look at, with nothing outside of it")
     _cli.add_telling(group)
     return options
@@ -125,8 +127,9 @@ def _selector(arguments: argparse.Namespace) -> Selector:
     """The logs to compare, or those to explain."""
     if not arguments.explain:
         return _cli.read_selector(arguments)
-    if arguments.topic or arguments.partition or arguments.html:
-        raise UsageError("--explain takes neither --topic, --partition nor --html", hint="name the partitions to explain")
+    if arguments.topic or arguments.partition or arguments.html or arguments.metrics:
+        what = "--explain takes neither --topic, --partition, --html nor --metrics"
+        raise UsageError(what, hint="name the partitions to explain")
     return _cli.read_selector(argparse.Namespace(topic=[], partition=arguments.explain))
 
 
@@ -180,6 +183,8 @@ def _finish(comparison: Comparison, arguments: argparse.Namespace) -> int:
             _cli.print_error(f"{log.name}: {log.error}")
     if arguments.report is not None:
         write_text(arguments.report, to_json(comparison))
+    if arguments.metrics is not None:
+        write_text(arguments.metrics, comparison_metrics(comparison))
     if arguments.html is not None:
         write_text(arguments.html, to_html(comparison))
     return comparison.exit_code

@@ -17,6 +17,7 @@ if not __package__:
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from compaction.errors import UsageError  # noqa: E402 - the checkout must be on the path first
+from compaction.storage.places import place  # noqa: E402
 from jobs import _cli  # noqa: E402
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def parser() -> _cli.Parser:
     _add_records(options)
     _add_decoders(options)
     _add_indexes(options)
-    options.add_argument("--verbose", action="store_true", help="show stack traces with errors")
+    _cli.add_telling(options.add_argument_group("what is told"))
     return options
 
 
@@ -212,7 +213,7 @@ def read_request(arguments: argparse.Namespace) -> DumpRequest:
     classes = (arguments.key_decoder_class, arguments.value_decoder_class)
     contents = bool(arguments.print_data_log or chosen or classes != (None, None))
     return DumpRequest(
-        files=tuple(path for given in arguments.files for path in given.split(",") if path),
+        files=tuple(place(path, "--files") for given in arguments.files for path in given.split(",") if path),
         segment=SegmentView(
             deep=arguments.deep_iteration or contents,
             contents=contents,
@@ -257,13 +258,13 @@ def _class_decoder(key_class: str | None, value_class: str | None) -> Decoder | 
 def dump(request: DumpRequest) -> int:
     """Carries out a request on standard output and standard error; the exit code."""
     from compaction.dump.run import Dump
-    from compaction.storage.filesystem import LocalFileSystem
+    from compaction.storage.files import file_system
 
     out = sys.stdout.buffer
 
     def tell(line: str) -> None:
         out.flush()
-        print(line, file=sys.stderr)
+        _cli.print_line(line)
 
     def fail(text: str) -> None:
         out.flush()
@@ -271,7 +272,7 @@ def dump(request: DumpRequest) -> int:
 
     sys.stdout.flush()
     try:
-        sound = Dump(LocalFileSystem(), request, out, tell, fail).run(str(Path.cwd()))
+        sound = Dump(file_system(request.files), request, out, tell, fail).run(str(Path.cwd()))
         out.flush()
     except BrokenPipeError:
         # the reader wants no more; what is left in the buffer has nowhere to go when the process ends

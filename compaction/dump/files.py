@@ -24,6 +24,7 @@ from compaction.names import (
     parse_segment_file,
 )
 from compaction.storage.filesystem import FileSystem, base_name, join, parent
+from compaction.storage.places import is_remote
 
 METADATA_SNAPSHOT = ".checkpoint"
 BOOTSTRAP_SNAPSHOT = "bootstrap.checkpoint"
@@ -71,7 +72,9 @@ class Target(NamedTuple):
 
     @classmethod
     def of(cls, path: str, working_dir: str) -> Target:
-        """From a path as given."""
+        """From a path as given; an address stays what it is."""
+        if is_remote(path):
+            return cls(path, path.rstrip("/"), path.rstrip("/"))
         shown = re.sub("/+", "/", path)
         shown = shown.rstrip("/") or "/"
         return cls(path, shown, shown if shown.startswith("/") else f"{working_dir.rstrip('/')}/{shown}")

@@ -11,10 +11,13 @@ from __future__ import annotations
 import errno
 import os
 import re
+import time
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
+from types import TracebackType
 from typing import Any, NamedTuple
 
 from compaction.errors import StorageError, UsageError
@@ -26,6 +29,8 @@ from compaction.storage.ranges import RangedBytes, View
 
 #: how often a request is tried; the waits in between double, up to 20 s in all
 _ATTEMPTS = 8
+_WAITS_S = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4)
+_BROKEN_BUFFER = "Failed to flush response stream"
 _REQUEST_TIMEOUT_S = 30.0
 _CONNECT_TIMEOUT_S = 10.0
 #: what a task has under way ahead of what it works on
@@ -138,6 +143,19 @@ def remote_errors(path: str, doing: str) -> Iterator[None]:
         raise refused(error, path, doing) from error
 
 
+def _repeated(read: Callable[[], bytes]) -> bytes:
+    """Reads, again where the client gives up too early: an answer that refuses a request for fewer bytes than its own text has
+    breaks the client's buffer, and is told as a failure that is not worth another try."""
+    for wait_s in _WAITS_S:
+        try:
+            return read()
+        except OSError as error:
+            if _BROKEN_BUFFER not in str(error):
+                raise
+        time.sleep(wait_s)
+    return read()
+
+
 def _stat_of(info: Any) -> FileStat:
     """A listed object; everybody may read it, and copies belong to whoever makes them."""
     from pyarrow import fs
@@ -177,10 +195,8 @@ def look_up(paths: Sequence[str]) -> list[FileStat | None]:
 
 def read_whole(path: str) -> bytes:
     """All bytes of an object."""
-    store, key = located(path)
-    with remote_errors(path, "read"), store.open_input_stream(key) as stream:
-        data: bytes = stream.read()
-        return data
+    with open_input(path) as stream:
+        return stream.read(None)
 
 
 def _look_up_if_allowed(paths: Sequence[str]) -> list[FileStat | None]:
@@ -232,8 +248,7 @@ class RemoteFileSystem:
         file = self._open(path)
         with remote_errors(path, "read"):
             end: int = file.size() if length is None else min(file.size(), start + length)
-            data = file.read_at(max(0, end - start), start) if end > start else b""
-            return data
+            return _repeated(partial(file.read_at, end - start, start)) if end > start else b""
 
     def view(self, path: str) -> View:
         """The whole file; what is looked at is fetched."""
@@ -241,8 +256,7 @@ class RemoteFileSystem:
 
         def read_at(start: int, length: int) -> bytes:
             with remote_errors(path, "read"):
-                data: bytes = file.read_at(length, start)
-                return data
+                return _repeated(partial(file.read_at, length, start))
 
         return RangedBytes(read_at, file.size())
 
@@ -404,7 +418,7 @@ class RangeReader:
         start = self._start + (self._first + len(self._ranges)) * self._range_bytes
         length = min(self._range_bytes, self._end - start)
         if length > 0:
-            self._ranges.append(self._pool.submit(self._file.read_at, length, start))
+            self._ranges.append(self._pool.submit(_repeated, partial(self._file.read_at, length, start)))
         return length > 0
 
     def close(self) -> None:
@@ -436,8 +450,7 @@ class ObjectOutput:
         """Append all of another object."""
         with open_input(path) as source:
             while True:
-                with remote_errors(path, "read"):
-                    data = source.read(COPY_BYTES)
+                data = source.read(COPY_BYTES)
                 if not data:
                     return
                 self.write([data])
@@ -458,14 +471,33 @@ class ObjectOutput:
             delete_object(self.path)
 
 
-def open_input(path: str) -> Any:
-    """A stream over an object's bytes.
+class ObjectInput:
+    """A stream over an object's bytes; a context manager.
 
     :raises StorageError: the store refuses
     """
-    store, key = located(path)
-    with remote_errors(path, "read"):
-        return store.open_input_stream(key)
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        store, key = located(path)
+        with remote_errors(path, "read"):
+            self._stream = store.open_input_stream(key)
+
+    def __enter__(self) -> ObjectInput:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._stream.close()
+
+    def read(self, size: int | None) -> bytes:
+        """The next ``size`` bytes, all that are left for ``None``; fewer only at the end."""
+        with remote_errors(self._path, "read"):
+            return _repeated(partial(self._stream.read, size))
+
+
+def open_input(path: str) -> ObjectInput:
+    """A stream over an object's bytes."""
+    return ObjectInput(path)
 
 
 def delete_object(path: str) -> None:

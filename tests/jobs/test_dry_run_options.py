@@ -71,6 +71,7 @@ def test_policies_are_handed_on_in_their_order(logs: Path) -> None:
         (["--explain", "orders-77"], "no such partition: orders-77"),
         (["--explain", "orders-0", "--topic", "orders"], "--explain takes neither --topic"),
         (["--explain", "orders-0", "--html", "x.html"], "--explain takes neither --topic"),
+        (["--explain", "orders-0", "--metrics", "x.txt"], "--explain takes neither --topic"),
         (["--dry-run"], "unrecognized arguments: --dry-run"),
         (["--html", "/no/such/place/x.html"], "its directory does not exist"),
     ],

@@ -94,3 +94,31 @@ def test_spark_submit_on_a_terminal_draws_a_bar(tmp_path: Path) -> None:
     text = shown.decode(errors="replace")
     assert "━" in text
     assert "pass 2" in text
+
+
+def test_dump_log_tells_errors_and_findings_as_json_too(tmp_path: Path) -> None:
+    log_dir = unpack_sample(tmp_path)
+    log = next((log_dir / "orders-0").glob("*.log"))
+    data = bytearray(log.read_bytes())
+    data[30] ^= 1
+    log.write_bytes(data)
+    (log_dir / "orders-0" / "notes.txt").touch()
+    done = run("--files", log, log_dir / "orders-0" / "notes.txt", "--log-format", "json", job="dump-log")
+    assert done.returncode == 1
+    told = [json.loads(line) for line in done.stderr.splitlines()]
+    assert [each["level"] for each in told] == ["WARNING", "ERROR"]
+    assert told[0]["message"].startswith("Ignoring unknown file")
+    assert "fails its CRC" in told[1]["message"]
+    assert done.stdout.startswith("Dumping ")
+
+
+@pytest.mark.spark
+def test_a_comparison_writes_metrics(tmp_path: Path) -> None:
+    log_dir = unpack_sample(tmp_path)
+    metrics = tmp_path / "metrics.txt"
+    policies = ("--policy", "configured", "cleanup.policy=compact")
+    done = run("--log-dir", log_dir, "--topic", "orders", "--metrics", metrics, *policies, job="dry-run")
+    assert done.returncode == 0, done.stderr
+    samples = [sample for family in text_string_to_metric_families(metrics.read_text()) for sample in family.samples]
+    found = {sample.labels["policy"] for sample in samples if sample.name.endswith("policy_log_records")}
+    assert found == {"configured", "cleanup.policy=compact"}

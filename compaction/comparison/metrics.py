@@ -1,0 +1,54 @@
+"""A comparison's figures as OpenMetrics text; see ``compaction.metrics`` for the rules and labels.
+
+| metric | meaning |
+| --- | --- |
+| ``kafka_log_compaction_run_info`` | 1, with ``run_id``, ``status`` and ``dry_run`` |
+| ``kafka_log_compaction_run_seconds``, ``…_as_of_timestamp_seconds`` | how long it took, and its present |
+| ``kafka_log_compaction_log_failed`` | a log: 1 when it could not be read |
+| ``kafka_log_compaction_policy_log_bytes``, ``…_records``, ``…_segments``, ``…_tombstones`` | a whole log under a ``policy``,
+  ``state`` ``before``, ``after`` and ``expired`` |
+| ``kafka_log_compaction_policy_log_broker_rounds`` | how often a broker would go over a log |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from compaction.comparison.figures import ComparedLog, Comparison, Holdings, Outcome
+from compaction.metrics import Metric, document
+
+_WHAT = (("bytes", "bytes"), ("records", ""), ("segments", ""), ("tombstones", ""))
+
+
+def comparison_metrics(comparison: Comparison) -> str:
+    """The document, ending in its end mark."""
+    run = {"run_id": comparison.run_id, "status": comparison.status.value, "dry_run": "true"}
+    return document(run, (*_of_run(comparison), *_of_policies(comparison)))
+
+
+def _of_run(comparison: Comparison) -> Iterator[Metric]:
+    yield Metric("run_seconds", "Time the run took.", "seconds", [({}, round(comparison.seconds, 3))])
+    yield Metric("as_of_timestamp_seconds", "The run's present.", "seconds", [({}, comparison.as_of_ms / 1000)])
+    failed = [(_labels(log), int(log.error is not None)) for log in comparison.logs]
+    yield Metric("log_failed", "Whether a log failed.", "", failed)
+
+
+def _of_policies(comparison: Comparison) -> Iterator[Metric]:
+    pairs = [(log, outcome) for log in comparison.logs if log.error is None for outcome in log.outcomes]
+    for name, unit in _WHAT:
+        samples = [
+            (_labels(log) | {"policy": outcome.policy, "state": state}, int(getattr(holdings, name)))
+            for log, outcome in pairs
+            for state, holdings in _states(log, outcome).items()
+        ]
+        yield Metric(f"policy_log_{name}", f"A whole log's {name} under a policy.", unit, samples)
+    rounds = [(_labels(log) | {"policy": outcome.policy}, outcome.broker_rounds) for log, outcome in pairs]
+    yield Metric("policy_log_broker_rounds", "Rounds of a broker's cleaner under a policy.", "", rounds)
+
+
+def _states(log: ComparedLog, outcome: Outcome) -> dict[str, Holdings]:
+    return {"before": log.before, "after": outcome.after, "expired": outcome.expired}
+
+
+def _labels(log: ComparedLog) -> dict[str, str]:
+    return {"topic": log.topic, "partition": str(log.partition), "log_dir": log.log_dir}

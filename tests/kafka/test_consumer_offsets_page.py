@@ -1,0 +1,135 @@
+"""``docs/consumer-offsets.md`` followed to the letter, with a real broker and groups that commit again and again."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+from tests.kafka.broker import Broker
+from tests.kafka.clients import Clients
+from tests.kafka.gateway import Gateway
+from tests.kafka.jars import KAFKA_TOOLS, LOGGING_CONFIG, require_kafka_classpath
+
+pytestmark = pytest.mark.kafka
+
+PAGE = ROOT / "docs" / "consumer-offsets.md"
+TOPIC, OFFSETS = "orders", "__consumer_offsets"
+GROUPS = ("billing", "reports", "shipping")
+COMMITS = 400
+#: what stands for Kafka's scripts
+_JAVA = f"java -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dlog4j2.configurationFile={LOGGING_CONFIG} -cp"
+_GROUPS_TOOL = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
+
+
+def commands() -> list[str]:
+    """The lines of the page's shell blocks."""
+    blocks = re.findall(r"^```sh\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    return [line for block in blocks for line in block.splitlines()]
+
+
+def commit_often(clients: Clients) -> dict[str, int]:
+    """Each group commits offsets up to its own last one: every commit supersedes the one before."""
+    last = {group: COMMITS - 7 * number for number, group in enumerate(GROUPS)}
+    metadata = clients.gateway.cls("org.apache.kafka.clients.consumer.OffsetAndMetadata")
+    where = clients.gateway.cls("org.apache.kafka.common.TopicPartition")(TOPIC, 0)
+    for group, end in last.items():
+        with clients.consumer(group_id=group) as consumer:
+            consumer.assign([where])
+            for offset in range(1, end + 1):
+                consumer.commitSync({where: metadata(offset)})
+    return last
+
+
+class Session:
+    """A shell that the page's commands are typed into, one after the other."""
+
+    def __init__(self, broker: Broker, place: Path) -> None:
+        self.broker, self._place, self._bin = broker, place, place / "bin"
+        self._bin.mkdir()
+        classpath = require_kafka_classpath(KAFKA_TOOLS)
+        self._script("kafka-consumer-groups.sh", f'exec {_JAVA} {shlex.quote(classpath)} {_GROUPS_TOOL} "$@"')
+        self._script("kafka-log-compaction", f'exec {shlex.quote(sys.executable)} -m jobs "$@"')
+        self.outputs: list[str] = []
+
+    def _script(self, name: str, body: str) -> None:
+        path = self._bin / name
+        path.write_text(f"#!/bin/sh\n{body}\n")
+        path.chmod(0o755)
+
+    def type(self, command: str) -> None:
+        """One command; it has to succeed."""
+        if command.startswith("kafka-server-stop.sh"):
+            self.broker.stop()
+        elif command.startswith("kafka-server-start.sh"):
+            self.broker = Broker(self.broker.log_dir)
+        elif not command.startswith("export "):
+            given = {
+                "LOGS": str(self.broker.log_dir),
+                "BROKER": self.broker.bootstrap,
+                "COPY": str(self._place / "copy"),
+                "PATH": f"{self._bin}{os.pathsep}{os.environ['PATH']}",
+                "PYTHONPATH": str(ROOT),
+            }
+            done = subprocess.run(
+                ["sh", "-c", command],
+                cwd=self._place,
+                env={**os.environ, **given},
+                capture_output=True,
+                text=True,
+                timeout=300,
+                check=False,
+            )
+            assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+            self.outputs.append(done.stdout)
+
+
+def log_bytes(log_dir: Path) -> int:
+    return sum(file.stat().st_size for file in (log_dir / f"{OFFSETS}-0").glob("*.log"))
+
+
+def test_the_page_keeps_every_group_where_it_was(gateway: Gateway, tmp_path: Path) -> None:
+    broker = Broker(tmp_path / "logs")
+    session = Session(broker, tmp_path)
+    try:
+        clients = Clients(gateway, broker.bootstrap)
+        clients.create_topic(TOPIC)
+        with clients.producer() as producer:
+            for number in range(COMMITS + 50):
+                producer.send(TOPIC, b"k%d" % number, b"v%d" % number, timestamp=number)
+        clients.commit_as_group(GROUPS[0], TOPIC, 1)
+        clients.set_config(OFFSETS, {"segment.ms": "200"})
+        last = commit_often(clients)
+        time.sleep(0.3)
+        clients.commit_as_group("late", TOPIC, 1)
+        before: int | None = None
+        for command in commands():
+            if before is None and "--output-dir" in command:
+                before = log_bytes(broker.log_dir)
+            session.type(command)
+        found = (tmp_path / "groups-after.txt").read_text()
+        for group, offset in last.items():
+            assert re.search(rf"^{group}\s+{TOPIC}\s+0\s+{offset}\s", found, re.MULTILINE), found
+        assert before is not None
+        assert log_bytes(broker.log_dir) < before / 5
+        assert session.broker.log_text().count(" ERROR ") == 0
+        copied = (tmp_path / "offsets-in-the-copy.txt").read_text()
+        assert all(f'"group":"{group}"' in copied for group in GROUPS)
+        # a group goes on with the record after its last commit
+        clients = Clients(gateway, session.broker.bootstrap)
+        with clients.consumer(group_id="billing", auto_offset_reset="none", max_poll_records="1") as consumer:
+            consumer.subscribe([TOPIC])
+            polls = (clients.poll(consumer) for _ in range(100))
+            records = next(polled for polled in polls if polled)
+        assert records[0].offset == last["billing"]
+    finally:
+        session.broker.close()
+        if session.broker is not broker:
+            broker.close()

@@ -1,0 +1,24 @@
+"""The compaction job without Spark, in this process or as ``python -m tests.object_store.local_run``."""
+
+from __future__ import annotations
+
+import sys
+
+from compaction.report import RunReport
+from compaction.spark.compact import Workers, carry_out
+from compaction.spark.partition import Sizes
+from jobs import compact as job
+from tests.local_passes import LocalPasses
+
+NOW_MS = 1798761600000
+
+
+def run(*options: object, sizes: Sizes | None = None) -> RunReport:
+    """The job with these options, as of a fixed time, active segments included."""
+    given = [*map(str, options), "--as-of-ms", str(NOW_MS), "--include-active"]
+    request = job.read_request(job.parser().parse_args(given))
+    return carry_out(lambda: Workers(LocalPasses, 2), request, sizes)
+
+
+if __name__ == "__main__":
+    run(*sys.argv[1:])

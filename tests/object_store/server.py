@@ -1,0 +1,131 @@
+"""moto's S3 server in this process, behind a gate that tests close: requests are recorded, refused, cut off or watched."""
+
+from __future__ import annotations
+
+import io
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qs
+
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import WSGIRequestHandler, make_server
+
+REGION = "eu-west-1"
+ACCESS_KEY, SECRET_KEY = "AKIAOBJECTSTORETEST", "not-to-be-seen-anywhere"
+
+Environ = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request as it came in; ``number`` counts from 1."""
+
+    number: int
+    method: str
+    key: str
+    query: dict[str, list[str]]
+
+    @property
+    def is_part(self) -> bool:
+        """Whether it uploads a part of an object."""
+        return self.method == "PUT" and "partNumber" in self.query
+
+
+class Refusal(Exception):
+    """Answers a request with an error."""
+
+    def __init__(self, status: str, code: str) -> None:
+        super().__init__(code)
+        self.status = status
+        self.body = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>{code}</Message></Error>".encode()
+
+
+class CutOff(Exception):
+    """Closes the connection: half way through the answer, or before anything is answered."""
+
+
+SLOW_DOWN = Refusal("503 Slow Down", "SlowDown")
+DENIED = Refusal("403 Forbidden", "AccessDenied")
+
+#: looks at a request before the server does; may raise ``Refusal`` or ``CutOff``
+Gate = Callable[[Request], None]
+
+
+class Store:
+    """The server. ``requests`` are those since the last ``forget``."""
+
+    def __init__(self) -> None:
+        logging.getLogger("werkzeug").setLevel(logging.ERROR)
+        self._app = DomainDispatcherApplication(create_backend_app)
+        self._gate: Gate = lambda request: None
+        self._lock = threading.Lock()
+        self.requests: list[Request] = []
+        self._server = make_server("127.0.0.1", 0, self._answer, threaded=True, request_handler=_Quiet)
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        self.endpoint = f"127.0.0.1:{self._server.port}"
+
+    @property
+    def options(self) -> str:
+        """What an address ends in to lead here."""
+        return f"?endpoint_override={self.endpoint}&scheme=http&region={REGION}"
+
+    def stop(self) -> None:
+        """Ends it."""
+        self._server.shutdown()
+
+    def forget(self) -> None:
+        """Begin a new list of requests."""
+        self.requests = []
+
+    @contextmanager
+    def gate(self, gate: Gate) -> Iterator[None]:
+        """All requests pass ``gate`` meanwhile."""
+        self._gate, before = gate, self._gate
+        self.forget()
+        try:
+            yield
+        finally:
+            self._gate = before
+
+    def _answer(self, environ: Environ, start: Callable[..., Any]) -> Iterable[bytes]:
+        with self._lock:
+            query = parse_qs(environ.get("QUERY_STRING", ""), keep_blank_values=True)
+            key = environ["PATH_INFO"].lstrip("/")
+            request = Request(len(self.requests) + 1, environ["REQUEST_METHOD"], key, query)
+            self.requests.append(request)
+        try:
+            self._gate(request)
+        except Refusal as refusal:
+            # what is left of the request must not be taken for the next one
+            environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+            start(refusal.status, [("Content-Type", "application/xml"), ("Content-Length", str(len(refusal.body)))])
+            return [b"" if request.method == "HEAD" else refusal.body]
+        except CutOff:
+            return self._cut_off(environ, start)
+        answered: Iterable[bytes] = self._app(environ, start)
+        return answered
+
+    def _cut_off(self, environ: Environ, start: Callable[..., Any]) -> Iterable[bytes]:
+        if environ["REQUEST_METHOD"] == "GET":
+            body = b"".join(self._app(environ, start))
+            return [body[: len(body) // 2]]
+        environ["wsgi.input"] = io.BytesIO()
+        raise ConnectionError("cut off by the test")
+
+
+class _Quiet(WSGIRequestHandler):  # type: ignore[misc]
+    """One connection a request; what a client makes of it is the test's to see."""
+
+    def log(self, type: str, message: str, *args: Any) -> None:  # noqa: A002 - the base class's name
+        """Nothing."""
+
+    def handle_one_request(self) -> None:
+        """A request that was cut off is no news."""
+        try:
+            super().handle_one_request()
+        except ConnectionError:
+            self.close_connection = True
