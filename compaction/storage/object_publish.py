@@ -208,6 +208,22 @@ class ObjectPublication(Publication):
         self._output.mkdir(self._roots[log_dir])
         return self._roots[log_dir]
 
+    def add_log(
+        self, source: FileSystem, location: LogLocation, groups: Sequence[SwapGroup], *, end_offset: int | None
+    ) -> None:
+        """See ``Publication``."""
+        self._require_own()
+        super().add_log(source, location, groups, end_offset=end_offset)
+
+    def commit(self, source: FileSystem) -> None:
+        """Add what belongs to the log directories and write the manifest.
+
+        :raises StorageError: the store refused, or another run writes here
+        :raises CorruptLogError: a checkpoint of the source is garbled
+        """
+        self._require_own()
+        super().commit(source)
+
     def _adopt(self, target: str, group: SwapGroup) -> None:
         super()._adopt(target, group)
         for kind in SEGMENT_KINDS:
@@ -225,7 +241,17 @@ class ObjectPublication(Publication):
         if found is not None and found.is_file:
             self._output.utime(target, found.mtime_ns)
 
+    def _is_own(self) -> bool:
+        path = join(self._place, MARKER)
+        return look_up([path])[0] is not None and run_of(read_whole(path)) == self._run
+
+    def _require_own(self) -> None:
+        """:raises StorageError: another run has begun to write here"""
+        if not self._is_own():
+            raise StorageError("another run writes to this place", path=self._place, hint="let one run at a time write there")
+
     def _appear(self) -> None:
+        self._require_own()
         wanted = {path[len(self._place) + 1 :]: path for path in self._output.written}
         wanted.pop(MARKER)
         found = list_directory(self._place, recursive=True)
@@ -242,16 +268,14 @@ class ObjectPublication(Publication):
             for name, path in wanted.items()
         )
         manifest = Manifest(tuple(entries))
-        if run_of(read_whole(join(self._place, MARKER))) != self._run:
-            hint = "let one run at a time write there"
-            raise StorageError("another run writes to this place", path=self._place, hint=hint)
+        self._require_own()
         self._output.write_file(join(self._place, MANIFEST), manifest.to_json())
         delete_object(join(self._place, MARKER))
 
     def abort(self) -> None:
         """Give up: what this run has written goes, the marker last."""
         try:
-            if run_of(read_whole(join(self._place, MARKER))) == self._run:
+            if self._is_own():
                 self._remove(name for name in self._output.listdir(self._place) if name != MARKER)
                 delete_object(join(self._place, MARKER))
         except StorageError as error:

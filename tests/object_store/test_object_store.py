@@ -227,14 +227,14 @@ def test_a_prefix_of_many_objects_is_read_whole(bucket: Bucket, store: Store, tm
 
     log = tmp_path / "in" / "orders-0"
     log.mkdir(parents=True)
-    for base in range(0, 2600, 10):
+    for base in range(0, 2050, 10):
         data_segment(base, [base]).put(LocalFileSystem(), str(log))
         put_snapshot(LocalFileSystem(), str(log), base)
     bucket.put_tree(tmp_path / "in", "in")
     store.forget()
     report = run("--log-dir", bucket.address("in"), "--dry-run", *COMPACT)
     assert any("continuation-token" in request.query for request in store.requests)
-    assert [(log.segments_before, log.records_before) for log in report.logs] == [(260, 260)]
+    assert [(log.segments_before, log.records_before) for log in report.logs] == [(205, 205)]
 
 
 def started(*options: object) -> subprocess.Popen[bytes]:
@@ -292,7 +292,7 @@ def test_of_two_runs_into_one_place_the_later_one_wins(
             later.append(RunReport("", 0, False, ()))
             later.append(run("--log-dir", sample, "--output-dir", bucket.address("out")))
 
-    with store.gate(begin_another), pytest.raises(StorageError, match=r"exists|another run|vanished|cannot"):
+    with store.gate(begin_another), pytest.raises(StorageError, match="another run writes to this place"):
         run("--log-dir", sample, "--output-dir", bucket.address("out"))
     found = bucket.tree("out")
     del found[MANIFEST]
