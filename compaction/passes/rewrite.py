@@ -61,7 +61,8 @@ def rewrite_piece(piece: Piece, log: RewriteLog, packed_marks: Sequence[Packed],
     :param packed_marks: the piece's marks, from any number of shards, each uint64
     """
     output = piece.output
-    marks = np.sort(np.concatenate([np.empty(0, np.uint64), *(np.frombuffer(part, np.uint64) for part in packed_marks)]))
+    marks = np.concatenate([np.empty(0, np.uint64), *(np.frombuffer(part, np.uint64) for part in packed_marks)])
+    marks.sort()
     work = Rewriter(log, marks)
     suffix = None if dry_run else new_suffix()
     try:

@@ -17,7 +17,7 @@ from compaction.cleaning.txn_tables import KEYLESS_ROW, TXN_ROW, keyless_rows, s
 from compaction.errors import CorruptLogError, UnsupportedLogError, of_log
 from compaction.kernels.offset_map import Arena, SkimpyOffsetMap, by_shard
 from compaction.kernels.records import ASK, KEYLESS, MAP, MESSAGES, RECORD_ERRORS, SKIP, TOMBSTONES, scan_records
-from compaction.kernels.tables import ENTRY_WORDS, MAX_OFFSET
+from compaction.kernels.tables import ENTRY_BYTES, ENTRY_WORDS, MAX_OFFSET
 from compaction.passes.decoder import MODERN_MAGIC, Decoded, Decoder, check_count
 from compaction.passes.work import Packed, ScanLog, ScanSettings, Slice, SliceSummary
 from compaction.storage.blocks import Block, SegmentReader
@@ -29,6 +29,8 @@ SUMMARY = -1
 _TRANSACTIONAL = 0x10
 _CONTROL = 0x20
 _ENTRIES = 1 << 14
+#: asks are handed on when they have gathered to this size
+_ASK_BYTES = 32 << 20
 
 
 def scan_slices(
@@ -92,7 +94,7 @@ class LogScan:
         self._full: list[tuple[int, Packed]] = []
         self._entries = np.empty((_ENTRIES, ENTRY_WORDS), np.uint64)
         self._ask_room = np.empty((_ENTRIES, ENTRY_WORDS), np.uint64)
-        self._ask_limit = settings.map_bytes // self._entries.itemsize // ENTRY_WORDS
+        self._ask_limit = min(settings.map_bytes, _ASK_BYTES) // ENTRY_BYTES
         self._asked = 0
         self._position = 0
         self._throttle = Throttle(settings.bytes_per_second)

@@ -1,10 +1,8 @@
 """The two passes as Spark jobs, over all logs of a run at once.
 
-Pass 1 scans slices into packed map entries, ``reduceByKey`` brings each shard of each log together (its map side runs once; a
-last
-partition carries the summaries, which the first job collects). Pass 2 resolves each shard into survivor marks, brings each
-piece's marks together and rewrites the pieces. No Python object stands for a record anywhere: what is shuffled are packed
-arrays.
+Pass 1 scans slices into packed map entries; ``reduceByKey`` brings each shard of each log together, and a last partition carries
+the summaries, which the first job collects. Pass 2 resolves each shard into survivor marks, brings each piece's marks together and
+rewrites the pieces. No Python object stands for a record anywhere: what is shuffled are packed arrays.
 """
 
 from __future__ import annotations
@@ -61,6 +59,8 @@ def shown(
     progress.done(name)
 
 
+#: what a task of pass 2's first half holds at once
+_SHARDS_PER_TASK = 6
 #: how long attempts that lost may take to notice
 _LOSERS_S = 10.0
 
@@ -92,7 +92,7 @@ class SparkPasses:
         shared = self._sc.broadcast((dict(logs), settings))
         first = dict(zip(logs, accumulate((log.shards for log in logs.values()), initial=0), strict=False))
         shards = sum(log.shards for log in logs.values())
-        maps = min(shards, max(2 * self._sc.defaultParallelism, len(tasks)))
+        maps = min(shards, max(2 * self._sc.defaultParallelism, -(-shards // _SHARDS_PER_TASK)))
 
         def partition(key: Key) -> int:
             log, shard = key
@@ -105,7 +105,9 @@ class SparkPasses:
                 yield from scan_slices(part, known, bounds)
 
         entries = self._sc.parallelize(tasks, len(tasks)).mapPartitions(scan_task)
-        merged: RDD[tuple[Key, list[Any]]] = entries.reduceByKey(merge_lists, maps + 1, partition)
+        # partitioned first, the parts are sent on as they come; else a scan would hold all of its own to reduce them beforehand
+        parts = entries.partitionBy(maps + 1, partition)
+        merged: RDD[tuple[Key, list[Any]]] = parts.reduceByKey(merge_lists, maps + 1, partition)
         with shown(self._sc, self._progress, "pass 1", f"pass 1: scan {len(slices)} slices into {shards} map shards", tasks):
             summaries = self._sc.runJob(merged, _summaries, [maps])
         return Scanned(tuple(summaries), merged)
