@@ -1,8 +1,8 @@
 """The two passes as Spark jobs, over all logs of a run at once.
 
-Pass 1 scans slices into packed map entries; ``reduceByKey`` brings each shard of each log together, and a last partition carries
-the summaries, which the first job collects. Pass 2 resolves each shard into survivor marks, brings each piece's marks together and
-rewrites the pieces. No Python object stands for a record anywhere: what is shuffled are packed arrays.
+Pass 1 scans slices into packed map entries; ``reduceByKey`` brings each shard of each log together, and a last partition
+carries the summaries, which the first job collects. Pass 2 resolves each shard into survivor marks, brings each piece's marks
+together and rewrites the pieces. No Python object stands for a record anywhere: what is shuffled are packed arrays.
 """
 
 from __future__ import annotations
