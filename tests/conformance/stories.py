@@ -177,7 +177,13 @@ class _Teller:
         if self.deletes:
             # what cannot be cleaned stays whole here, and loses its expired segments in Kafka
             flavour = replace(flavour, spoiled=0.0)
-        return random_log(self.seed, flavour, START_MS + rng.randrange(_LATEST_START_MS - START_MS))
+        start_ms = START_MS + rng.randrange(_LATEST_START_MS - START_MS)
+        log = random_log(self.seed, flavour, start_ms)
+        if log.producers and rng.random() < 0.3:
+            # one of them expires at the very moment of a later round
+            start_ms += ROUND_TIMES[0] - rng.choice(log.producers).last_timestamp_ms
+            log = random_log(self.seed, flavour, start_ms)
+        return log
 
     def _some_age(self, log: RandomLog, turns: Sequence[Turn]) -> int:
         """About the time between what a segment says and a round."""
@@ -217,11 +223,9 @@ class _Teller:
 
     def _config(self, log: RandomLog, turns: Sequence[Turn]) -> dict[str, str]:
         rng = self.rng
-        # an index over the bound cannot even be opened by Kafka; one that it writes may be longer than those of its sources
-        longest = 96 + 3 * max(max(len(each.index), len(each.time_index)) for each in log.segments)
         config = {
-            "internal.segment.bytes": rng.choice(("3000", "6000", "1048576")),
-            "segment.index.bytes": rng.choice(("10485760", str(longest))),
+            "internal.segment.bytes": rng.choice(("3000", "6000", "1048576", self._sum_of([len(s.log) for s in log.segments]))),
+            "segment.index.bytes": rng.choice(("10485760", self._index_bound(log))),
             "index.interval.bytes": self._interval(),
             "delete.retention.ms": rng.choice(("0", "1000000000", *([self._some_wait(turns)] * 3))),
         }
@@ -230,13 +234,27 @@ class _Teller:
         age = self._some_age(log, turns)
         lag = rng.choice((1, _DAY_MS, age, age))
         if lag > 0 and rng.random() < 0.4:
-            config[rng.choice(("min.compaction.lag.ms", "max.compaction.lag.ms"))] = str(lag)
+            bound = rng.choice(("min.compaction.lag.ms", "max.compaction.lag.ms"))
+            config[bound] = str(lag)
+            if bound == "max.compaction.lag.ms":
+                config["min.cleanable.dirty.ratio"] = rng.choice(("0", "0.9", "1"))
         if self.as_leader:
             config["compression.type"] = rng.choice(("producer", "gzip", "snappy", "lz4", "zstd", "uncompressed"))
             config["message.timestamp.type"] = rng.choice(("CreateTime", "CreateTime", "LogAppendTime"))
         if self.deletes:
             config.update(self._retention(log, turns))
         return config
+
+    def _sum_of(self, sizes: Sequence[int]) -> str:
+        """About what some neighbours add up to."""
+        first = self.rng.randrange(len(sizes))
+        return str(max(sum(sizes[first : first + self.rng.choice((2, 3, 4))]) + self.rng.choice((-1, 0, 0, 1)), 100))
+
+    def _index_bound(self, log: RandomLog) -> str:
+        # an index over the bound cannot even be opened by Kafka; one that it writes may be longer than those of its sources
+        sizes = [len(each.time_index) for each in log.segments]
+        longest = max([*sizes, *(len(each.index) for each in log.segments)])
+        return self.rng.choice((str(96 + 3 * longest), str(max(int(self._sum_of(sizes)), 24 + 2 * longest))))
 
     def _retention(self, log: RandomLog, turns: Sequence[Turn]) -> dict[str, str]:
         """``compact,delete`` with bounds that some segments pass."""
