@@ -51,37 +51,41 @@ def _stop_half_way(piece: Piece, log: RewriteLog, marks: Sequence[object], *, dr
         segment_writer.OutputFile.write = written  # type: ignore[method-assign]
 
 
-def fails_half_way(piece: Piece, log: RewriteLog, marks: Sequence[object], *, dry_run: bool) -> PieceResult:
-    """The first three pieces fail once each, half written."""
-    if first_time("half", 3):
-        return _stop_half_way(piece, log, marks, dry_run=dry_run)
+def _stop_when_done(piece: Piece, log: RewriteLog, marks: Sequence[object], *, dry_run: bool) -> PieceResult:
+    """Write the piece whole, then end the task."""
+    real.rewrite_piece(piece, log, marks, dry_run=dry_run)  # type: ignore[arg-type]
+    raise Interrupted("all of it is written")
+
+
+def _kill_worker(piece: Piece, log: RewriteLog, marks: Sequence[object], *, dry_run: bool) -> PieceResult:
+    """Write the piece whole, then kill the Python worker."""
+    result = real.rewrite_piece(piece, log, marks, dry_run=dry_run)  # type: ignore[arg-type]
+    os.kill(os.getpid(), signal.SIGKILL)
+    return result
+
+
+def _kill_executor(piece: Piece, log: RewriteLog, marks: Sequence[object], *, dry_run: bool) -> PieceResult:
+    """Write the piece whole, then kill the executor's JVM."""
+    result = real.rewrite_piece(piece, log, marks, dry_run=dry_run)  # type: ignore[arg-type]
+    next(parent for parent in psutil.Process().parents() if parent.name() == "java").kill()
+    time.sleep(60)
+    return result
+
+
+def fails_in_many_ways(piece: Piece, log: RewriteLog, marks: Sequence[object], *, dry_run: bool) -> PieceResult:
+    """Eight pieces fail once each: three half written, three written, two with their worker."""
+    if first_time(f"piece-{piece.output.log}-{piece.number}"):
+        for name, times, fail in (("half", 3, _stop_half_way), ("done", 3, _stop_when_done), ("worker", 2, _kill_worker)):
+            if first_time(name, times):
+                return fail(piece, log, marks, dry_run=dry_run)
     return real.rewrite_piece(piece, log, marks, dry_run=dry_run)  # type: ignore[arg-type]
 
 
-def fails_when_done(piece: Piece, log: RewriteLog, marks: Sequence[object], *, dry_run: bool) -> PieceResult:
-    """Three pieces are written whole before their task fails."""
-    result = real.rewrite_piece(piece, log, marks, dry_run=dry_run)  # type: ignore[arg-type]
-    if first_time("done", 3):
-        raise Interrupted("all of it is written")
-    return result
-
-
-def kills_worker(piece: Piece, log: RewriteLog, marks: Sequence[object], *, dry_run: bool) -> PieceResult:
-    """The Python worker is killed, twice."""
-    result = real.rewrite_piece(piece, log, marks, dry_run=dry_run)  # type: ignore[arg-type]
-    if first_time("worker", 2):
-        os.kill(os.getpid(), signal.SIGKILL)
-    return result
-
-
 def kills_executor(piece: Piece, log: RewriteLog, marks: Sequence[object], *, dry_run: bool) -> PieceResult:
-    """The executor's JVM is killed, once, with the output of the piece written."""
-    result = real.rewrite_piece(piece, log, marks, dry_run=dry_run)  # type: ignore[arg-type]
+    """The executor's JVM is killed, once, with the output of a piece written."""
     if first_time("executor"):
-        jvm = next(parent for parent in psutil.Process().parents() if parent.name() == "java")
-        jvm.kill()
-        time.sleep(60)
-    return result
+        return _kill_executor(piece, log, marks, dry_run=dry_run)
+    return real.rewrite_piece(piece, log, marks, dry_run=dry_run)  # type: ignore[arg-type]
 
 
 def runs_twice(piece: Piece, log: RewriteLog, marks: Sequence[object], *, dry_run: bool) -> PieceResult:
@@ -98,10 +102,4 @@ def runs_twice(piece: Piece, log: RewriteLog, marks: Sequence[object], *, dry_ru
     return real.rewrite_piece(piece, log, marks, dry_run=dry_run)  # type: ignore[arg-type]
 
 
-FAULTS = {
-    "half": fails_half_way,
-    "done": fails_when_done,
-    "worker": kills_worker,
-    "executor": kills_executor,
-    "twice": runs_twice,
-}
+FAULTS = {"tasks": fails_in_many_ways, "executor": kills_executor, "twice": runs_twice}

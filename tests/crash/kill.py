@@ -1,9 +1,9 @@
 """Kills the job at random moments and runs it again: the final state must be that of an undisturbed run, byte for byte.
 
-``python -m tests.crash.kill --seed 1 --kills 200`` compacts several logs by ``jobs/compact.py`` in processes of its own. A
-*victim* is killed with SIGKILL: the driver, a Python worker, the JVM that runs the tasks, or all of them at once; at a random
-time of the whole run, or when it has begun to write or to swap. Up to five kills hit the same directory before the run that
-must make everything good.
+``python -m tests.crash.kill --seed 1 --kills 200`` compacts several logs by ``jobs/compact.py`` in processes of its own. While
+a run works, Python workers are killed with SIGKILL, and executors where there are some, up to nine of them, which Spark makes
+good by itself; at last the driver, its JVM, or all processes at once, at a random time of the whole run or when it has begun to
+write or to swap. Up to five runs are killed on the same directory before the one that must make everything good.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,14 +40,13 @@ SETTINGS = (
     "index.interval.bytes=100",
     "file.delete.delay.ms=0",
 )
-LOCAL, CLUSTER = "local[2,4]", "local-cluster[2,1,1024]"
-#: while the driver swaps, it does so without workers
-VICTIMS = {
-    "any": ("driver", "worker", "jvm", "all"),
-    "writing": ("driver", "worker", "jvm", "all"),
-    "swapping": ("driver", "driver", "jvm", "all"),
-}
+LOCAL, CLUSTER = "local[2,16]", "local-cluster[2,1,1024]"
+#: Spark goes on after so many tasks and executors were killed
+PATIENCE = ("spark.task.maxFailures=16", "spark.stage.maxConsecutiveAttempts=16", "spark.deploy.maxExecutorRetries=-1")
+LAST_VICTIMS = ("driver", "driver", "jvm", "all", "all", "")
 MOMENTS = ("any", "writing", "swapping", "swapping")
+#: a kill loses no write, synced or not: the file system may be one that has nothing to sync
+MEMORY = Path("/dev/shm")
 _TIMEOUT_S = 300
 
 Contents = dict[str, dict[str, tuple[bytes, int, int]]]
@@ -82,7 +82,13 @@ def contents(log_dir: Path) -> Contents:
 
 def start(log_dir: Path, master: str, scratch: Path) -> subprocess.Popen[bytes]:
     """The job, as a user starts it."""
-    submit = f"--master {master} --conf spark.ui.enabled=false --conf spark.executor.memory=512m pyspark-shell"
+    java = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+    # so that workers start as fast as they are killed
+    daemon = "spark.python.daemon.module=compaction.spark.daemon"
+    executors = ("spark.executor.memory=512m", f"spark.executor.extraJavaOptions={java}")
+    settings = (daemon, "spark.ui.enabled=false", *executors, *PATIENCE)
+    options = [f"--master {master} --driver-java-options '{java}'", *(f"--conf '{setting}'" for setting in settings)]
+    submit = " ".join([*options, "pyspark-shell"])
     environment = {
         **os.environ,
         "PYTHONPATH": str(ROOT),
@@ -107,39 +113,27 @@ def finish(process: subprocess.Popen[bytes], scratch: Path) -> float:
 
 def family(process: subprocess.Popen[bytes]) -> dict[str, list[psutil.Process]]:
     """The processes of a run by role; those that end meanwhile are left out."""
-    found: dict[str, list[psutil.Process]] = {"driver": [], "worker": [], "jvm": [], "other": []}
+    found: dict[str, list[psutil.Process]] = {role: [] for role in ("driver", "worker", "jvm", "executor", "other")}
     with suppress(psutil.NoSuchProcess):
         driver = psutil.Process(process.pid)
         found["driver"].append(driver)
         for each in driver.children(recursive=True):
             with suppress(psutil.NoSuchProcess):
                 found[_role(each)].append(each)
-    executors = [each for each in found["jvm"] if _is_executor(each)]
-    found["jvm"] = executors or found["jvm"]
     return found
 
 
 def _role(process: psutil.Process) -> str:
+    command = process.cmdline()
     if process.name() == "java":
-        return "jvm"
-    command = " ".join(process.cmdline())
-    return "worker" if "daemon" in command and "python" in command else "other"
+        return "executor" if any("CoarseGrainedExecutorBackend" in word for word in command) else "jvm"
+    return "worker" if command[-1:] == ["pyspark.worker"] else "other"
 
 
-def _is_executor(process: psutil.Process) -> bool:
-    with suppress(psutil.NoSuchProcess):
-        return any("CoarseGrainedExecutorBackend" in word for word in process.cmdline())
-    return False
-
-
-def wait_for(log_dir: Path, moment: str, process: subprocess.Popen[bytes]) -> None:
-    """Returns when a run has begun to write, or to swap, or has ended."""
-    signs = {"writing": (".clean",), "swapping": (JOURNAL, ".swap", ".deleted")}.get(moment, ())
-    while signs and process.poll() is None:
-        for path in log_dir.iterdir():
-            if path.is_dir() and any(sign in each.name for each in path.iterdir() for sign in signs):
-                return
-        time.sleep(0.002)
+def begun(log_dir: Path, moment: str) -> bool:
+    """Whether a run has begun to write, or to swap: by the files that there are."""
+    signs = {"writing": (".clean",), "swapping": (JOURNAL, ".swap", ".deleted")}[moment]
+    return any(sign in each.name for path in log_dir.iterdir() if path.is_dir() for each in path.iterdir() for sign in signs)
 
 
 class Killer:
@@ -165,42 +159,60 @@ class Killer:
         finish(start(log_dir, LOCAL, scratch), scratch)
         self.tally.reruns += 1
         if contents(log_dir) != self._expected:
-            raise AssertionError(f"after {told}: {_difference(contents(log_dir), self._expected)}")
+            raise AssertionError(f"after {told}: {difference(contents(log_dir), self._expected)}")
 
     def _kill(self, log_dir: Path, scratch: Path, master: str) -> str:
-        moment = self._rng.choice(MOMENTS)
-        victim = self._rng.choice(VICTIMS[moment])
-        within = self._run_seconds if moment == "any" else self._rng.choice((0.02, 0.2, 1.0))
-        delay, wait = self._rng.uniform(0, within), self._rng.random() < 0.5
+        """One run and what is killed of it."""
+        moment, last, wait = self._rng.choice(MOMENTS), self._rng.choice(LAST_VICTIMS), self._rng.random() < 0.5
+        delay = self._rng.uniform(0, self._run_seconds if moment == "any" else self._rng.choice((0.02, 0.2, 1.0)))
         process = start(log_dir, master, scratch)
-        wait_for(log_dir, moment, process)
-        time.sleep(delay)
+        began = time.monotonic()
+        due = (lambda: time.monotonic() > began + delay) if moment == "any" else (lambda: begun(log_dir, moment))
+        told = self._kill_tasks(process, "executor" if master == CLUSTER else "worker", due)
+        if moment != "any":
+            time.sleep(delay)
         members = family(process)
-        chosen = self._choose(victim, members) if process.poll() is None else []
-        for each in chosen:
-            with suppress(psutil.NoSuchProcess):
-                each.kill()
-        told = f"{victim} {moment}" if chosen else "none: the run had ended"
+        if last and process.poll() is None:
+            told.append(self._kill_one(members, last, moment))
         self._code = process.wait(_TIMEOUT_S)
         self.tally.exits[self._code] += 1
-        if chosen:
-            self.tally.kills[told] += 1
         everyone = [each for role in members.values() for each in role]
         # half of the time the next run finds the orphans of this one still at work
         _, alive = psutil.wait_procs(everyone, timeout=60 if wait else 0)
         if wait:
             for each in alive:
                 each.kill()
-        return f"{told} +{delay:.3f} s"
+        return f"{', '.join(told)} +{delay:.3f} s"
 
-    def _choose(self, victim: str, members: dict[str, list[psutil.Process]]) -> list[psutil.Process]:
-        if victim == "all":
-            return [each for role in members.values() for each in role]
-        candidates = members[victim] or members["driver"]
-        return [self._rng.choice(candidates)] if candidates else []
+    def _kill_tasks(self, process: subprocess.Popen[bytes], other: str, due: Callable[[], bool]) -> list[str]:
+        """Kills up to nine of those that do the tasks, until it is time for the last victim."""
+        told: list[str] = []
+        left = self._rng.randint(0, 9)
+        next_at = 0.0
+        while process.poll() is None and not due():
+            if left and time.monotonic() >= next_at:
+                victim = self._rng.choice(("worker", "worker", other))
+                members = family(process)
+                if members[victim]:
+                    told.append(self._kill_one(members, victim, "any"))
+                    left -= 1
+                    next_at = time.monotonic() + self._rng.uniform(0, 1)
+            time.sleep(0.02 if left else 0.002)
+        return told
+
+    def _kill_one(self, members: dict[str, list[psutil.Process]], victim: str, moment: str) -> str:
+        chosen = [each for role in members.values() for each in role]
+        if victim != "all":
+            chosen = [self._rng.choice(members[victim] or members["driver"])]
+        for each in chosen:
+            with suppress(psutil.NoSuchProcess):
+                each.kill()
+        self.tally.kills[f"{victim} {moment}"] += 1
+        return f"{victim} {moment}"
 
 
-def _difference(found: Contents, expected: Contents) -> str:
+def difference(found: Contents, expected: Contents) -> str:
+    """The first file that is not as it should be."""
     for directory in sorted({*found, *expected}):
         ours, theirs = found.get(directory, {}), expected.get(directory, {})
         for name in sorted({*ours, *theirs}):
@@ -216,7 +228,7 @@ def run(seed: int, kills: int, chain: int = 5, cluster_every: int = 0, seconds: 
     :param seconds: no chain is begun later than that, even if there were fewer kills
     """
     deadline = time.monotonic() + seconds
-    with tempfile.TemporaryDirectory(prefix="kills-") as directory:
+    with tempfile.TemporaryDirectory(prefix="kills-", dir=MEMORY if MEMORY.is_dir() else None) as directory:
         place = Path(directory)
         write_logs(place / "template")
         first = place / "undisturbed"
@@ -230,7 +242,7 @@ def run(seed: int, kills: int, chain: int = 5, cluster_every: int = 0, seconds: 
             scratch = place / f"chain-{number}"
             scratch.mkdir()
             master = CLUSTER if cluster_every and number % cluster_every == 0 else LOCAL
-            killer.chain(min(chain, kills - sum(killer.tally.kills.values())), scratch, master)
+            killer.chain(chain, scratch, master)
             print(killer.tally.to_json(seed), flush=True)
             shutil.rmtree(scratch, ignore_errors=True)
         return killer.tally

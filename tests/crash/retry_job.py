@@ -61,11 +61,8 @@ def main(log_dir: Path, master: str, fault: str) -> int:
             "spark.executor.memory": "512m",
         },
     )
-    passes = pipeline.SparkPasses
-    if fault == "shuffle":
-        passes = LostShuffle
-    else:
-        pipeline.rewrite_piece = FAULTS[fault]  # type: ignore[assignment, attr-defined]
+    passes = pipeline.SparkPasses if fault == "twice" else LostShuffle
+    pipeline.rewrite_piece = FAULTS[fault]  # type: ignore[assignment, attr-defined]
     workers = Workers(lambda sizes: passes(session.sparkContext, sizes), 2)
     report = carry_out(lambda: workers, request_for(log_dir, NOW_MS, topics), SIZES)
     print(json.dumps({"failed": [log.reason for log in report.logs if log.status.value == "failed"]}))

