@@ -47,7 +47,7 @@ def _local(path: str) -> tuple[Read, Callable[[], None]]:
 
 def _remote(path: str, start: int, end: int) -> tuple[Read, Callable[[], None]]:
     """Reads a stretch of a remote file, and lets go of it."""
-    from compaction.storage.remote import RangeReader
+    from compaction.storage.streams import RangeReader
 
     reader = RangeReader(path, start, end)
     return reader.read_into, reader.close

@@ -8,7 +8,8 @@ from pathlib import Path
 from compaction.storage.filesystem import Extent, FileStat, FileSystem, LocalFileSystem, storage_errors, take_after
 from compaction.storage.places import any_remote, is_remote
 from compaction.storage.ranges import View
-from compaction.storage.remote import COPY_BYTES, RangeReader, RemoteFileSystem
+from compaction.storage.remote import RemoteFileSystem
+from compaction.storage.streams import COPY_BYTES, RangeReader
 
 
 def file_system(paths: Iterable[str]) -> FileSystem:

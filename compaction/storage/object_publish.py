@@ -27,19 +27,9 @@ from compaction.storage.manifest import MANIFEST, MARKER, Entry, Manifest, marke
 from compaction.storage.places import is_inside, is_remote, resolved, split
 from compaction.storage.publish import Publication, layout
 from compaction.storage.ranges import View
-from compaction.storage.remote import (
-    COPY_BYTES,
-    ObjectOutput,
-    RangeReader,
-    RemoteFileSystem,
-    delete_object,
-    etag_of,
-    list_directory,
-    located,
-    look_up,
-    read_whole,
-    remote_errors,
-)
+from compaction.storage.remote import RemoteFileSystem, list_directory, look_up
+from compaction.storage.stores import located, remote_errors
+from compaction.storage.streams import COPY_BYTES, ObjectOutput, RangeReader, delete_object, etag_of, read_whole
 from compaction.storage.swap import SwapGroup
 
 _LOG = logging.getLogger(__name__)

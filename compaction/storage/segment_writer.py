@@ -103,7 +103,7 @@ def open_output(path: str, like: str, *, write_behind: bool = False) -> Output:
     """
     if not is_remote(path):
         return OutputFile(path, like, write_behind=write_behind)
-    from compaction.storage.remote import ObjectOutput
+    from compaction.storage.streams import ObjectOutput
 
     return ObjectOutput(path)
 
@@ -304,6 +304,6 @@ def _open(path: str) -> IO[bytes] | Any:
     """A file to be read from its start."""
     if not is_remote(path):
         return Path(path).open("rb")
-    from compaction.storage.remote import open_input
+    from compaction.storage.streams import open_input
 
     return open_input(path)
