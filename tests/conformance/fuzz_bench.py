@@ -94,6 +94,9 @@ class FuzzBench:
             if turn.segments:
                 self._append(self._progress[name].story, turn)
             _lose(self._kafkas / f"{name}-0", turn.lost)
+            if turn.replays:
+                for newest in sorted((self._kafkas / f"{name}-0").glob("*.snapshot"))[-1:]:
+                    newest.unlink()
             shutil.copytree(self._kafkas / f"{name}-0", self._ours / f"{name}-0")
         checkpoints = {name: self._checkpoint(name, turn) for name, turn in turns.items()}
         openings = {name: self._progress[name].opening(turn) for name, turn in turns.items()}

@@ -57,7 +57,7 @@ def _smaller(story: Story) -> Iterator[Story]:
 
 def _smaller_turns(turn: Turn, *, first: bool) -> Iterator[Turn]:
     defaults = Turn(turn.at)
-    for name in ("log_start_offset", "high_watermark", "killed", "lost", "checkpoint"):
+    for name in ("log_start_offset", "high_watermark", "killed", "lost", "replays", "checkpoint"):
         if getattr(turn, name) != getattr(defaults, name):
             yield replace(turn, **{name: getattr(defaults, name)})
     segments = turn.segments

@@ -36,7 +36,7 @@ class Turn:
 
     The last segment is the active one. ``checkpoint`` is the cleaner's; the text ``end`` stands for the end of the last cleaned
     round. ``killed``: the broker that appended did not shut down. ``lost`` names index files that go missing, by the place of
-    their segment in the log: ``2.index``.
+    their segment in the log: ``2.index``. ``replays``: the newest producer snapshot goes missing.
     """
 
     at: int
@@ -46,6 +46,7 @@ class Turn:
     high_watermark: int | None = None
     killed: bool = False
     lost: tuple[str, ...] = ()
+    replays: bool = False
 
     @property
     def was_killed(self) -> bool:
@@ -145,7 +146,8 @@ class _Teller:
             if killed or any(turn.killed for turn in turns):
                 # of what it recovers, Kafka forgets which transactions ended past the high watermark
                 high = None
-            turns.append(Turn(at, new, checkpoint, start, high, killed, lost))
+            replays = rng.random() < 0.15 and not self.deletes and not any((killed, *(turn.killed for turn in turns)))
+            turns.append(Turn(at, new, checkpoint, start, high, killed, lost, replays))
         if self.as_leader:
             # a leader gives other offsets than the batches have here
             turns = [_without_offsets(turn) for turn in turns]
