@@ -46,7 +46,7 @@ def test_a_case_that_was_found_is_left_as_kafka_leaves_it(gateway: Gateway, case
     with scratch() as root:
         tally = run_stories(gateway, root, [read_story(case)], local_job())
     assert not tally.failed, tally.failed[0].problems
-    assert tally.cleaned + tally.refused > 0
+    assert tally.rounds > 0
 
 
 def test_there_are_cases() -> None:
