@@ -102,6 +102,9 @@ def read_request(arguments: argparse.Namespace) -> CompactionRequest:
 
 def compact(session_factory: SessionFactory, request: CompactionRequest) -> RunReport:
     """Runs the cleaner; Spark is imported no sooner than that, so that a wrong call is told at once."""
+    from compaction.spark import kernels
+
+    kernels.compile_ahead("second_pass", "first_pass")
     from compaction.spark import compact as cleaner
     from compaction.spark.progress import Progress
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from compaction.kernels.bytes import be16, be32, be64, varint, varlong
+from compaction.kernels.jit import inner, kernel
 from compaction.kernels.native import crc32c
 from compaction.kernels.tables import BATCH_ROW, EMPTY_CONTROL, NOT_CONTROL
 
@@ -72,7 +72,7 @@ def _crc32_table() -> NDArray[np.uint32]:
 _CRC32 = _crc32_table()
 
 
-@njit(cache=True)
+@inner
 def crc32(data, start, end):  # type: ignore[no-untyped-def]
     """CRC-32 (IEEE, as in zlib and ``java.util.zip.CRC32``) of ``data[start:end]``, uint32. Magic 0 and 1 use it."""
     crc = np.uint32(0xFFFFFFFF)
@@ -92,7 +92,7 @@ def crc32(data, start, end):  # type: ignore[no-untyped-def]
     return crc ^ np.uint32(0xFFFFFFFF)
 
 
-@njit(cache=True)
+@inner
 def _control_type(data, at, end, count):  # type: ignore[no-untyped-def]
     """The type in the first record's key of the control batch at ``at``: int16, or one of the special values."""
     if count == 0:
@@ -116,7 +116,7 @@ def _control_type(data, at, end, count):  # type: ignore[no-untyped-def]
     return kind if kind >= 0 else _UNKNOWN_CONTROL
 
 
-@njit(cache=True)
+@inner
 def _read_v2(data, at, size, check_crc, row):  # type: ignore[no-untyped-def]
     """Fill ``row`` from the v2 batch at ``data[at:at+size]``; an error code."""
     if size < HEADER_SIZE:
@@ -148,7 +148,7 @@ def _read_v2(data, at, size, check_crc, row):  # type: ignore[no-untyped-def]
     return _OK
 
 
-@njit(cache=True)
+@inner
 def _read_legacy(data, at, size, magic, check_crc, row):  # type: ignore[no-untyped-def]
     """Fill ``row`` from the message of magic 0 or 1 at ``data[at:at+size]``; an error code."""
     header = 22 if magic == 1 else 14
@@ -167,7 +167,7 @@ def _read_legacy(data, at, size, magic, check_crc, row):  # type: ignore[no-unty
     return _OK
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _scan(data, base_position, check_crc, rows):  # type: ignore[no-untyped-def]
     """Fill ``rows`` from the start of ``data``: ``(rows filled, bytes consumed, error code, need)``."""
     at, n, limit = np.int64(0), 0, len(data)

@@ -6,19 +6,20 @@ Positions are checked by the callers unless a function says that it checks.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from compaction.kernels.jit import inner
 
 #: what the varint readers return for the new position when a varint does not end before ``end`` or is too long
 BAD_VARINT = -1
 
 
-@njit(cache=True)
+@inner
 def be16(data, at):  # type: ignore[no-untyped-def]
     """int16 at ``data[at:at+2]``."""
     return np.int16((np.uint16(data[at]) << np.uint16(8)) | np.uint16(data[at + 1]))
 
 
-@njit(cache=True)
+@inner
 def be32(data, at):  # type: ignore[no-untyped-def]
     """int32 at ``data[at:at+4]``."""
     word = np.uint32(0)
@@ -27,7 +28,7 @@ def be32(data, at):  # type: ignore[no-untyped-def]
     return np.int32(word)
 
 
-@njit(cache=True)
+@inner
 def be64(data, at):  # type: ignore[no-untyped-def]
     """int64 at ``data[at:at+8]``."""
     word = np.uint64(0)
@@ -36,7 +37,7 @@ def be64(data, at):  # type: ignore[no-untyped-def]
     return np.int64(word)
 
 
-@njit(cache=True)
+@inner
 def put_be(data, at, width, value):  # type: ignore[no-untyped-def]
     """Write the low ``width`` bytes of ``value``, big-endian, at ``data[at:at+width]``."""
     word = np.uint64(np.int64(value))
@@ -44,7 +45,7 @@ def put_be(data, at, width, value):  # type: ignore[no-untyped-def]
         data[at + i] = np.uint8((word >> np.uint64(8 * (width - 1 - i))) & np.uint64(0xFF))
 
 
-@njit(cache=True)
+@inner
 def varint(data, at, end):  # type: ignore[no-untyped-def]
     """The zig-zag varint at ``data[at:]`` and the position after it: ``(value int64, next)``.
 
@@ -65,7 +66,7 @@ def varint(data, at, end):  # type: ignore[no-untyped-def]
     return np.int64(0), BAD_VARINT
 
 
-@njit(cache=True)
+@inner
 def varlong(data, at, end):  # type: ignore[no-untyped-def]
     """As ``varint`` for 64 bits: at most 10 bytes (``ByteUtils.readVarlong``)."""
     if at < end and data[at] < 0x80:
@@ -82,7 +83,7 @@ def varlong(data, at, end):  # type: ignore[no-untyped-def]
     return np.int64(0), BAD_VARINT
 
 
-@njit(cache=True)
+@inner
 def short_varint(word):  # type: ignore[no-untyped-def]
     """The zig-zag varint at the start of ``word`` (uint64, its first byte lowest): ``(value int64, bytes taken)``.
 
@@ -102,7 +103,7 @@ def short_varint(word):  # type: ignore[no-untyped-def]
     return (signed >> 1) ^ -(signed & 1), size
 
 
-@njit(cache=True)
+@inner
 def varlong_size(value):  # type: ignore[no-untyped-def]
     """Bytes that ``value`` takes as a zig-zag varint or varlong."""
     value = np.int64(value)
@@ -114,7 +115,7 @@ def varlong_size(value):  # type: ignore[no-untyped-def]
     return size
 
 
-@njit(cache=True)
+@inner
 def put_varlong(data, at, value):  # type: ignore[no-untyped-def]
     """Write ``value`` as a zig-zag varint or varlong at ``data[at:]`` and return the position after it."""
     value = np.int64(value)
@@ -127,7 +128,7 @@ def put_varlong(data, at, value):  # type: ignore[no-untyped-def]
     return at + 1
 
 
-@njit(cache=True)
+@inner
 def is_utf8(data, at, end):  # type: ignore[no-untyped-def]
     """Whether ``data[at:end]`` is well-formed UTF-8: shortest forms only, no surrogates, nothing above U+10FFFF."""
     while at < end:

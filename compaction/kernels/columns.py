@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from compaction.kernels.bytes import varint
+from compaction.kernels.jit import inner, kernel
 from compaction.kernels.native import copy_bytes
 from compaction.kernels.records import BAD_RECORD, OK, RECORDS_MISSING, RECORDS_REMAINING, read_record
 from compaction.kernels.rewrite import LOG_APPEND_TIME_BIT
@@ -68,7 +68,7 @@ def _new_bytes(rows: int, size: int) -> Bytes:
     return Bytes(np.zeros(rows + 1, np.int32), np.empty(size, np.uint8), np.zeros((rows + 7) // 8, np.uint8))
 
 
-@njit(cache=True)
+@inner
 def _times(row, timestamp_delta):  # type: ignore[no-untyped-def]
     """The record's timestamp: of a batch with LogAppendTime the batch's."""
     if row.attributes & LOG_APPEND_TIME_BIT:
@@ -76,7 +76,7 @@ def _times(row, timestamp_delta):  # type: ignore[no-untyped-def]
     return row.base_timestamp + timestamp_delta
 
 
-@njit(cache=True)
+@inner
 def _measure_headers(data, at, stop, sizes):  # type: ignore[no-untyped-def]
     """Count the headers at ``data[at:stop]``, which ``read_record`` has found well-formed."""
     count, at = varint(data, at, stop)
@@ -91,7 +91,7 @@ def _measure_headers(data, at, stop, sizes):  # type: ignore[no-untyped-def]
             at += size
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def measure_records(raw, scratch, rows, spans, bounds, wanted, chosen, sizes):  # type: ignore[no-untyped-def]
     """Check the records of ``rows`` and count what the columns of those within ``bounds`` need.
 
@@ -133,7 +133,7 @@ def measure_records(raw, scratch, rows, spans, bounds, wanted, chosen, sizes):  
     return len(rows), OK
 
 
-@njit(cache=True)
+@inner
 def _put(column, n, used, data, at, size):  # type: ignore[no-untyped-def]
     """Row ``n`` of ``column``, null when ``size`` is below 0, its bytes at ``used``; the bytes used then."""
     if size >= 0:
@@ -144,7 +144,7 @@ def _put(column, n, used, data, at, size):  # type: ignore[no-untyped-def]
     return used
 
 
-@njit(cache=True)
+@inner
 def _put_headers(columns, h, key_used, value_used, data, at, stop):  # type: ignore[no-untyped-def]
     """The headers of one record from row ``h`` on: the next row and the bytes used."""
     count, at = varint(data, at, stop)
@@ -159,7 +159,7 @@ def _put_headers(columns, h, key_used, value_used, data, at, stop):  # type: ign
     return h, key_used, value_used
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def fill_columns(raw, scratch, rows, spans, bounds, wanted, columns):  # type: ignore[no-untyped-def]
     """Fill ``columns`` (``new_columns``) with the records that ``measure_records`` chose by the same arguments."""
     n, h = 0, 0

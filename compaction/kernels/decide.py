@@ -9,9 +9,9 @@ is among them; other batches are left to the walk (``REWRITE``).
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from compaction.kernels.batches import CONTROL_BIT
+from compaction.kernels.jit import inner, kernel
 from compaction.kernels.tables import (
     CANDIDATE,
     COPY,
@@ -28,7 +28,7 @@ from compaction.kernels.tables import (
 HORIZON_BIT = 0x40
 
 
-@njit(cache=True)
+@inner
 def _first_at_least(marks, offset, at):  # type: ignore[no-untyped-def]
     """The first index ``>= at`` whose mark is of ``offset`` or above."""
     bound = np.uint64(offset + 1) << np.uint64(MARK_SHIFT)
@@ -48,7 +48,7 @@ def _first_at_least(marks, offset, at):  # type: ignore[no-untyped-def]
     return low
 
 
-@njit(cache=True)
+@inner
 def _kept(row, marks, low, high, dirty, expired):  # type: ignore[no-untyped-def]
     """``(records kept, tombstones that stay, tombstones that expire)`` of a batch wholly in one section; its marks are
     ``marks[low:high]``."""
@@ -64,7 +64,7 @@ def _kept(row, marks, low, high, dirty, expired):  # type: ignore[no-untyped-def
     return kept, tombstones, 0
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def decide(rows, verdicts, marks, limits, actions):  # type: ignore[no-untyped-def]
     """Fill ``actions`` (uint8[r]) with ``DROP``, ``COPY``, ``EMPTY`` or ``REWRITE`` for ``rows`` (``BATCH_ROW[r]``); the
     number of

@@ -10,7 +10,6 @@ The work stops whenever something is missing and goes on where it stopped: all t
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from compaction.kernels import text
 from compaction.kernels.batches import CONTROL_BIT, HEADER_SIZE, LOG_OVERHEAD
@@ -55,6 +54,7 @@ from compaction.kernels.dump_state import (
     V2,
     WRITTEN,
 )
+from compaction.kernels.jit import inner, kernel
 from compaction.kernels.text import put_bool, put_label, put_number
 
 _UP_TO_MAGIC = 17
@@ -63,7 +63,7 @@ _TRANSACTIONAL_BIT = 0x10
 _HORIZON_BIT = 0x40
 
 
-@njit(cache=True)
+@inner
 def _read_v2(data, at, state):  # type: ignore[no-untyped-def]
     state[BATCH_OFFSET] = be64(data, at)
     state[BATCH_LAST] = be64(data, at) + np.int64(be32(data, at + 23))
@@ -72,7 +72,7 @@ def _read_v2(data, at, state):  # type: ignore[no-untyped-def]
     state[BATCH_SEQUENCE], state[BATCH_COUNT] = be32(data, at + 53), be32(data, at + 57)
 
 
-@njit(cache=True)
+@inner
 def _read_legacy(data, at, state):  # type: ignore[no-untyped-def]
     state[BATCH_OFFSET] = state[BATCH_LAST] = be64(data, at)
     state[BATCH_ATTRIBUTES] = np.int8(data[at + 17])
@@ -81,7 +81,7 @@ def _read_legacy(data, at, state):  # type: ignore[no-untyped-def]
     state[BATCH_COUNT] = 1
 
 
-@njit(cache=True)
+@inner
 def _put_v2_start(out, w, data, at, state):  # type: ignore[no-untyped-def]
     """The fields that only batches of magic 2 have."""
     attributes, sequence = state[BATCH_ATTRIBUTES], state[BATCH_SEQUENCE]
@@ -102,7 +102,7 @@ def _put_v2_start(out, w, data, at, state):  # type: ignore[no-untyped-def]
     return put_label(out, w, text.NO_LONG)
 
 
-@njit(cache=True)
+@inner
 def _put_batch(out, w, data, at, state):  # type: ignore[no-untyped-def]
     """The line of the batch at ``data[at:]``: ``(position after it, status)``. Without its end where Java would throw within
     it."""
@@ -130,14 +130,14 @@ def _put_batch(out, w, data, at, state):  # type: ignore[no-untyped-def]
     return put_label(out, w, text.LINE_END), DONE
 
 
-@njit(cache=True)
+@kernel
 def finish_batch(state):  # type: ignore[no-untyped-def]
     """Go on to the batch after the current one."""
     state[POSITION] += state[BATCH_SIZE]
     state[STEP] = -1
 
 
-@njit(cache=True)
+@inner
 def _find_batch(data, block_position, limits, state):  # type: ignore[no-untyped-def]
     """Read the header of the batch at ``state[POSITION]``; ``DONE``, or why not. ``limits``: where the stretch ends, and the
     file."""
@@ -167,7 +167,7 @@ def _find_batch(data, block_position, limits, state):  # type: ignore[no-untyped
     return DONE
 
 
-@njit(cache=True)
+@inner
 def _start_records(data, block_position, state):  # type: ignore[no-untyped-def]
     """Whether, and from where, the records of the batch can be printed; ``DONE`` when they can."""
     at = state[POSITION] - block_position
@@ -184,7 +184,7 @@ def _start_records(data, block_position, state):  # type: ignore[no-untyped-def]
     return DONE
 
 
-@njit(cache=True)
+@inner
 def _dump_plain(data, block_position, state, options, out, gaps):  # type: ignore[no-untyped-def]
     """The records of a batch that is not compressed; a status."""
     at = state[POSITION] - block_position
@@ -197,7 +197,7 @@ def _dump_plain(data, block_position, state, options, out, gaps):  # type: ignor
     return dump_message(data, at, end, state[BATCH_TIMESTAMP], state, options, out, gaps)
 
 
-@njit(cache=True)
+@inner
 def _dump_header(data, block_position, limits, state, options, out):  # type: ignore[no-untyped-def]
     """Find the next wanted batch and print its line; a status."""
     while True:
@@ -217,7 +217,7 @@ def _dump_header(data, block_position, limits, state, options, out):  # type: ig
     return status
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def dump_batches(data, block_position, limits, state, options, out, gaps):  # type: ignore[no-untyped-def]
     """Print the batches of a segment from ``state[POSITION]`` on.
 

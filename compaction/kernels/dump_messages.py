@@ -7,7 +7,6 @@ Mirrors ``DumpLogSegments.dumpBatchRecords``, ``LegacyRecord`` and ``AbstractLeg
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from compaction.kernels import text
 from compaction.kernels.batches import LOG_OVERHEAD
@@ -43,6 +42,7 @@ from compaction.kernels.dump_state import (
     VALUE_BYTES,
     WRITTEN,
 )
+from compaction.kernels.jit import inner, kernel
 from compaction.kernels.text import put_bool, put_label, put_number
 
 _SMALLEST = 14
@@ -50,7 +50,7 @@ _SMALLEST = 14
 _KEY_V0, _KEY_V1 = 22, 30
 
 
-@njit(cache=True)
+@inner
 def _read_message(data, at, end, state):  # type: ignore[no-untyped-def]
     """Read key and value of the message at ``data[at:end]`` into ``state``: whether their sizes can be read."""
     key_at = at + (_KEY_V1 if data[at + MAGIC_AT] else _KEY_V0)
@@ -64,7 +64,7 @@ def _read_message(data, at, end, state):  # type: ignore[no-untyped-def]
     return True
 
 
-@njit(cache=True)
+@inner
 def _put_message(out, w, data, at, end, timestamp, state, options):  # type: ignore[no-untyped-def]
     """The message of magic 0 or 1 at ``data[at:end]``, its fields in ``state``: ``(position after it, status)``."""
     if not options[SKIP_METADATA]:
@@ -82,14 +82,14 @@ def _put_message(out, w, data, at, end, timestamp, state, options):  # type: ign
     return put_label(out, w, text.LINE_END), DONE
 
 
-@njit(cache=True)
+@inner
 def _message_room(state, options, end):  # type: ignore[no-untyped-def]
     if options[PRINT] != TEXT:
         return 0
     return max(state[KEY_BYTES], 0) + max(min(state[VALUE_BYTES], end - state[VALUE_AT]), 0)
 
 
-@njit(cache=True)
+@inner
 def dump_message(data, at, end, timestamp, state, options, out, gaps):  # type: ignore[no-untyped-def]
     """One message whose offset is ``state[RECORD_OFFSET]``; a status."""
     w = state[WRITTEN]
@@ -108,7 +108,7 @@ def dump_message(data, at, end, timestamp, state, options, out, gaps):  # type: 
     return status
 
 
-@njit(cache=True)
+@kernel
 def inner_messages(data):  # type: ignore[no-untyped-def]
     """``(messages, last one's offset, end of the last one)`` of a decompressed wrapper; the first is negative for an impossible
     size. A torn message at the end does not count."""
@@ -125,7 +125,7 @@ def inner_messages(data):  # type: ignore[no-untyped-def]
     return count, last, at
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def dump_messages(data, end, base_offset, state, options, out, gaps):  # type: ignore[no-untyped-def]
     """Print the messages of a decompressed wrapper, ``data[state[RECORD]:end]``, as ``dump_records`` does.
 

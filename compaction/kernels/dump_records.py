@@ -7,7 +7,6 @@ Mirrors ``DumpLogSegments.dumpBatchRecords``, ``printRecordMetadata`` and ``prin
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from compaction.kernels import text
 from compaction.kernels.batches import CONTROL_BIT, HEADER_SIZE, LOG_OVERHEAD, crc32
@@ -50,6 +49,7 @@ from compaction.kernels.dump_state import (
     VALUE_BYTES,
     WRITTEN,
 )
+from compaction.kernels.jit import inner, kernel
 from compaction.kernels.native import crc32c
 from compaction.kernels.records import read_record
 from compaction.kernels.text import put_label, put_number, put_text
@@ -57,7 +57,7 @@ from compaction.kernels.text import put_label, put_number, put_text
 _MARKER_KEY, _MARKER_VALUE = 4, 6
 
 
-@njit(cache=True)
+@inner
 def last_sequence(base, delta):  # type: ignore[no-untyped-def]
     """``DefaultRecordBatch.lastSequence`` and ``incrementSequence``, in Java's int arithmetic."""
     largest = np.int32(0x7FFFFFFF)
@@ -66,14 +66,14 @@ def last_sequence(base, delta):  # type: ignore[no-untyped-def]
     return np.int64(np.int32(np.int64(base) + np.int64(delta)))
 
 
-@njit(cache=True)
+@inner
 def time_label(magic, attributes):  # type: ignore[no-untyped-def]
     if magic == 0:
         return text.NO_TIMESTAMP_TYPE
     return text.LOG_APPEND_TIME if attributes & APPEND_TIME_BIT else text.CREATE_TIME
 
 
-@njit(cache=True)
+@inner
 def checksum(data, at, size, magic):  # type: ignore[no-untyped-def]
     """``(stored checksum, whether it is the computed one)`` of the batch at ``data[at:at+size]``."""
     if magic >= V2:
@@ -86,7 +86,7 @@ def checksum(data, at, size, magic):  # type: ignore[no-untyped-def]
     return np.int64(stored), crc32(data, at + MAGIC_AT, at + size) == stored
 
 
-@njit(cache=True)
+@inner
 def follow(state, gaps):  # type: ignore[no-untyped-def]
     """Note the offset of a record, and a gap before it."""
     offset = state[RECORD_OFFSET]
@@ -97,12 +97,12 @@ def follow(state, gaps):  # type: ignore[no-untyped-def]
     state[FOLLOWS], state[PREVIOUS] = 1, offset
 
 
-@njit(cache=True)
+@inner
 def has_room(out, w, gaps, state, needed):  # type: ignore[no-untyped-def]
     return len(out) - w >= LINE_ROOM + text.TEXT_GROWTH * needed and state[GAPS] < len(gaps)
 
 
-@njit(cache=True)
+@inner
 def put_contents(out, w, data, state, options):  # type: ignore[no-untyped-def]
     """Key and value of the record in ``state`` as text."""
     prefix = text.INDENT if options[SKIP_METADATA] else text.SPACE
@@ -116,7 +116,7 @@ def put_contents(out, w, data, state, options):  # type: ignore[no-untyped-def]
     return w
 
 
-@njit(cache=True)
+@inner
 def put_metadata(out, w, state, timestamp, label):  # type: ignore[no-untyped-def]
     w = put_number(out, put_label(out, w, text.INDENT), text.OFFSET, state[RECORD_OFFSET])
     w = put_number(out, w, label, timestamp)
@@ -124,7 +124,7 @@ def put_metadata(out, w, state, timestamp, label):  # type: ignore[no-untyped-de
     return put_number(out, w, text.VALUE_SIZE, state[VALUE_BYTES])
 
 
-@njit(cache=True)
+@inner
 def _put_header_keys(out, w, data, at, end):  # type: ignore[no-untyped-def]
     """The keys of the headers at ``data[at:end]``, which are well-formed."""
     count, at = varint(data, at, end)
@@ -139,7 +139,7 @@ def _put_header_keys(out, w, data, at, end):  # type: ignore[no-untyped-def]
     return put_label(out, w, text.BRACKET)
 
 
-@njit(cache=True)
+@inner
 def _put_marker(out, w, data, state):  # type: ignore[no-untyped-def]
     """The meaning of an end-of-transaction marker: ``(position after it, status)``; ``CONTROL_TEXT`` for any other control
     record."""
@@ -155,7 +155,7 @@ def _put_marker(out, w, data, state):  # type: ignore[no-untyped-def]
     return put_number(out, w, text.COORDINATOR_EPOCH, np.int64(be32(data, value_at + 2))), DONE
 
 
-@njit(cache=True)
+@inner
 def _next_record(data, end, state):  # type: ignore[no-untyped-def]
     """Read the record at ``state[RECORD]`` into ``state``: ``(position after it, timestamp delta, offset delta, position of its
     headers)``, the first negative when it is not well-formed."""
@@ -169,7 +169,7 @@ def _next_record(data, end, state):  # type: ignore[no-untyped-def]
     return stop, timestamp_delta, offset_delta, value_at + max(value_size, 0)
 
 
-@njit(cache=True)
+@inner
 def _put_record(out, w, data, span, delta, state, options):  # type: ignore[no-untyped-def]
     """One record of magic 2; ``span`` are its headers' start and its end, ``delta`` its timestamp's and offset's: ``(w,
     status)``."""
@@ -192,7 +192,7 @@ def _put_record(out, w, data, span, delta, state, options):  # type: ignore[no-u
     return put_label(out, w, text.LINE_END), DONE
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def dump_records(data, end, state, options, out, gaps):  # type: ignore[no-untyped-def]
     """Print the records of the current batch of magic 2 from ``data[state[RECORD]:end]`` on; ``DONE`` when all are.
 
@@ -225,7 +225,7 @@ def dump_records(data, end, state, options, out, gaps):  # type: ignore[no-untyp
     return status
 
 
-@njit(cache=True)
+@kernel
 def check_records(data, end, count):  # type: ignore[no-untyped-def]
     """Whether ``data[:end]`` holds ``count`` well-formed records of magic 2 and nothing else, as a status."""
     at = 0
@@ -236,7 +236,7 @@ def check_records(data, end, count):  # type: ignore[no-untyped-def]
     return DONE if at == end else RECORDS_REMAIN
 
 
-@njit(cache=True)
+@kernel
 def largest_timestamp(data, at, end, count, base):  # type: ignore[no-untyped-def]
     """``(largest timestamp of the records at data[at:end], status)``; -1 for none, ``base`` is the batch's base timestamp."""
     largest = np.int64(-1)

@@ -8,7 +8,8 @@ the largest timestamp so far, if it grew, to the time index with the last offset
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from compaction.kernels.jit import kernel
 
 #: columns of the state that is carried from call to call
 POSITION, SINCE_ENTRY, MAX_TIMESTAMP, MAX_TIMESTAMP_OFFSET, LAST_TIME_ENTRY = range(5)
@@ -19,7 +20,7 @@ def new_state(base_offset: int) -> np.ndarray:
     return np.array([0, 0, -1, base_offset, -1], np.int64)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def index_entries(out_rows, interval_bytes, state, offsets, times):  # type: ignore[no-untyped-def]
     """Entries for ``out_rows`` (``OUT_ROW[n]``), which follow those of earlier calls: ``(offset entries, time entries)``.
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from compaction.kernels.jit import kernel
 from compaction.kernels.tables import ENTRY_BYTES, ENTRY_WORDS
 
 _LOAD = 0.7
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _add(table, entries, once):  # type: ignore[no-untyped-def]
     """Add uint64[n, 3] ``entries`` to uint64[slots, 3] ``table`` (which must have room); keys added. ``once``: each counts 1,
     whatever its third word is."""
@@ -30,7 +30,7 @@ def _add(table, entries, once):  # type: ignore[no-untyped-def]
     return added
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def put_until_full(table, entries, at, used, most):  # type: ignore[no-untyped-def]
     """Take the keys of uint64[n, 3] ``entries[at:]`` into ``table`` as long as it holds fewer than ``most`` of them.
 

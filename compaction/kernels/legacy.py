@@ -7,16 +7,15 @@ are decoded by
 
 from __future__ import annotations
 
-from numba import njit
-
 from compaction.kernels.bytes import be32, be64, put_varlong, varlong_size
+from compaction.kernels.jit import kernel
 from compaction.kernels.native import copy_bytes
 
 #: a record never grows by more than this over its message
 GROWTH = 16
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def plain_messages(raw, block_position, rows, first_row, scratch, spans):  # type: ignore[no-untyped-def]
     """Write the records of plain messages ``rows[first_row:]`` into ``scratch`` as far as it takes them, and mend the rows.
 

@@ -18,9 +18,11 @@ import numpy as np
 import xxhash
 import xxhash._xxhash
 from llvmlite import ir
-from numba import config, njit, types
+from numba import config, types
 from numba.core import cgutils
 from numba.extending import intrinsic
+
+from compaction.kernels.jit import inner
 
 
 def _crc32c_library() -> str:
@@ -117,7 +119,7 @@ def _move(typing_context: Any, target: Any, source: Any, length: Any) -> Any:
     return signature, codegen
 
 
-@njit(cache=True)
+@inner
 def copy_bytes(out, at, data, start, stop):  # type: ignore[no-untyped-def]
     """Copy ``data[start:stop]`` to ``out[at:]`` and return the position after it; both uint8 arrays.
 

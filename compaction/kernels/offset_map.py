@@ -7,9 +7,9 @@ Kafka hashes by MD5, this map by XXH3-128; either way two keys share a hash once
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from compaction.kernels.jit import inner, kernel
 from compaction.kernels.native import prefetch
 from compaction.kernels.tables import ENTRY_BYTES, ENTRY_WORDS, MARK_SHIFT
 
@@ -20,13 +20,13 @@ _MOST_SLOTS = (1 << 32) - 1
 _GOOD_LOAD = 0.6
 
 
-@njit(cache=True)
+@inner
 def _first_slot(low, slots):  # type: ignore[no-untyped-def]
     """Where probing for a key begins; ``slots`` is below 2^32."""
     return (low >> np.uint64(32)) * slots >> np.uint64(32)
 
 
-@njit(cache=True)
+@inner
 def _fetch(base, low, slots):  # type: ignore[no-untyped-def]
     """Ask for the key's first slot, which may lie in two cache lines."""
     first = np.uintp(base + _first_slot(low, slots) * np.uint64(ENTRY_BYTES))
@@ -34,7 +34,7 @@ def _fetch(base, low, slots):  # type: ignore[no-untyped-def]
     prefetch(np.uintp(first + np.uint64(ENTRY_BYTES - 1)))
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _put(table, entries):  # type: ignore[no-untyped-def]
     """Put uint64[n, 3] ``entries`` into uint64[slots, 3] ``table`` (which must have room), highest offset wins; keys added."""
     slots = np.uint64(len(table))
@@ -61,7 +61,7 @@ def _put(table, entries):  # type: ignore[no-untyped-def]
     return added
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _beaten(table, asks):  # type: ignore[no-untyped-def]
     """bool[n]: whether ``table`` holds a higher offset for the key of each of uint64[n, 3] ``asks``."""
     slots = np.uint64(len(table))
@@ -80,7 +80,7 @@ def _beaten(table, asks):  # type: ignore[no-untyped-def]
     return result
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _partition(entries, shards, starts):  # type: ignore[no-untyped-def]
     """Rows of uint64[n, 3] ``entries`` whose mark is not 0, ordered by shard; ``starts`` int64[shards + 1] gets their
     bounds."""
@@ -100,7 +100,7 @@ def _partition(entries, shards, starts):  # type: ignore[no-untyped-def]
     return out
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def by_bound(marks, bounds, edges):  # type: ignore[no-untyped-def]
     """``marks`` (uint64[n]) ordered by part: part 0 holds those below ``bounds[0]`` (uint64[b], ascending), part ``k`` those
     from

@@ -7,9 +7,9 @@ Kafka 4.3.0. Nothing is copied but 24 bytes a record.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from compaction.kernels.bytes import short_varint, varint, varlong
+from compaction.kernels.jit import inner, kernel
 from compaction.kernels.native import load8, load64, xxh3_128
 from compaction.kernels.tables import CANDIDATE, MARK_SHIFT, TOMBSTONE
 
@@ -31,7 +31,7 @@ _SHORTEST = 6
 _FRONT = 18
 
 
-@njit(cache=True)
+@inner
 def skip_headers(data, at, end, count):  # type: ignore[no-untyped-def]
     """The position after ``count`` record headers at ``data[at:end]``, or -1 when they are not well-formed."""
     for _ in range(count):
@@ -47,7 +47,7 @@ def skip_headers(data, at, end, count):  # type: ignore[no-untyped-def]
     return at
 
 
-@njit(cache=True)
+@inner
 def read_record(data, at, end):  # type: ignore[no-untyped-def]
     """The fields of the v2 record at ``data[at:end]``.
 
@@ -86,7 +86,7 @@ def read_record(data, at, end):  # type: ignore[no-untyped-def]
     return stop, timestamp_delta, offset_delta, key_at, key_size, value_size
 
 
-@njit(cache=True)
+@inner
 def quick_bounds(address, at, end):  # type: ignore[no-untyped-def]
     """As ``quick_record``, of the record's front only: ``(next, offset_delta)``; the rest may be anything."""
     if end - at < _FRONT:
@@ -102,7 +102,7 @@ def quick_bounds(address, at, end):  # type: ignore[no-untyped-def]
     return body + length, offset_delta
 
 
-@njit(cache=True)
+@inner
 def quick_record(address, at, end):  # type: ignore[no-untyped-def]
     """The fields of the v2 record at ``data[at:end]`` if it is of the usual form, where ``address`` is that of ``data[0]``:
     no headers, no attributes, canonical varints of at most three bytes.
@@ -134,7 +134,7 @@ def quick_record(address, at, end):  # type: ignore[no-untyped-def]
     return stop, timestamp_delta, offset_delta, tail, key_at, key_size, value_size
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _scan_batch(data, start, end, row, first_dirty, ask, entries, n, asks, m, counters):  # type: ignore[no-untyped-def]
     """One batch of ``scan_records``: ``(n, m, error)``."""
     address = data.ctypes.data
@@ -177,7 +177,7 @@ def _scan_batch(data, start, end, row, first_dirty, ask, entries, n, asks, m, co
     return n, m, OK
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def scan_records(raw, scratch, rows, spans, actions, first_dirty, first_row, entries, asks, keyless, counters):  # type: ignore[no-untyped-def]
     """Entries of the records of ``rows[first_row:]``, as many batches as fit.
 

@@ -16,11 +16,11 @@ A run of records that come out as they went in is copied in one piece.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from compaction.kernels.batches import CONTROL_BIT, HEADER_SIZE
 from compaction.kernels.bytes import is_utf8, put_be, put_varlong, varint, varlong, varlong_size
 from compaction.kernels.decide import HORIZON_BIT
+from compaction.kernels.jit import inner, kernel
 from compaction.kernels.native import copy_bytes, crc32c
 from compaction.kernels.records import BAD_RECORD, OK, quick_bounds, quick_record, read_record
 from compaction.kernels.tables import (
@@ -63,7 +63,7 @@ RECORD_GROWTH = 20
 COUNTERS = 8
 
 
-@njit(cache=True)
+@inner
 def _write_header(out, at, size, row, base_offset, last_offset, attributes, base_ts, max_ts, count):  # type: ignore[no-untyped-def]
     """The 61 bytes of a v2 header at ``out[at:]``; the CRC is written by ``_seal``."""
     put_be(out, at, 8, base_offset)
@@ -80,13 +80,13 @@ def _write_header(out, at, size, row, base_offset, last_offset, attributes, base
     put_be(out, at + 57, 4, count)
 
 
-@njit(cache=True)
+@inner
 def _seal(out, at, size):  # type: ignore[no-untyped-def]
     """Write the CRC of the batch ``out[at:at+size]``."""
     put_be(out, at + 17, 4, crc32c(np.uintp(out.ctypes.data + at + 21), np.uintp(size - 21)))
 
 
-@njit(cache=True)
+@inner
 def _tail_form(data, at, stop, key_size, value_size):  # type: ignore[no-untyped-def]
     """``CANONICAL`` when the varints from the key's length on are as Kafka writes them, ``LOOSE`` when not, ``BAD_NAMES``
     when a
@@ -109,7 +109,7 @@ def _tail_form(data, at, stop, key_size, value_size):  # type: ignore[no-untyped
     return CANONICAL if canonical else LOOSE
 
 
-@njit(cache=True)
+@inner
 def _form(data, at, stop, timestamp_delta, offset_delta, key_size, value_size):  # type: ignore[no-untyped-def]
     """Where the key's length lies in the record ``data[at:stop]``, and the form of the whole record."""
     _, body = varint(data, at, stop)
@@ -121,7 +121,7 @@ def _form(data, at, stop, timestamp_delta, offset_delta, key_size, value_size): 
     return tail, LOOSE if form == CANONICAL and not canonical else form
 
 
-@njit(cache=True)
+@inner
 def _put_tail(out, w, data, at, stop):  # type: ignore[no-untyped-def]
     """Key, value and headers of ``data[at:stop]`` with canonical varints, at ``out[w:]``; the position after them."""
     fields, done = 2, 0
@@ -140,7 +140,7 @@ def _put_tail(out, w, data, at, stop):  # type: ignore[no-untyped-def]
     return w
 
 
-@njit(cache=True)
+@inner
 def _put_record(out, w, data, tail_at, stop, timestamp_delta, offset_delta, canonical):  # type: ignore[no-untyped-def]
     """A record with new deltas and the tail ``data[tail_at:stop]``, at ``out[w:]``; the position after it."""
     fixed = 1 + varlong_size(timestamp_delta) + varlong_size(offset_delta)
@@ -157,7 +157,7 @@ def _put_record(out, w, data, tail_at, stop, timestamp_delta, offset_delta, cano
     return copy_bytes(out, w, data, tail_at, stop)
 
 
-@njit(cache=True)
+@inner
 def skip_marks(marks, at, offset):  # type: ignore[no-untyped-def]
     """The first index ``>= at`` whose mark is of ``offset`` or above; marks ascend and so do the offsets asked for."""
     bound = np.uint64(offset + 1) << np.uint64(MARK_SHIFT)
@@ -166,7 +166,7 @@ def skip_marks(marks, at, offset):  # type: ignore[no-untyped-def]
     return at
 
 
-@njit(cache=True)
+@inner
 def stays(offset, keyless, tombstone, marks, at, first_dirty, latest_offset, tombstones_go):  # type: ignore[no-untyped-def]
     """``(whether the data record at offset stays, whether it is an expired tombstone, next index into marks)``."""
     at = skip_marks(marks, at, offset)
@@ -184,7 +184,7 @@ def stays(offset, keyless, tombstone, marks, at, first_dirty, latest_offset, tom
     return latest, False, at
 
 
-@njit(cache=True)
+@inner
 def _peek(data, at, end):  # type: ignore[no-untyped-def]
     """``(next, offset delta)`` of the record at ``data[at:end]``, its key and value unseen; ``next`` is -1 where it is cut
     off."""
@@ -201,7 +201,7 @@ def _peek(data, at, end):  # type: ignore[no-untyped-def]
     return stop, delta
 
 
-@njit(cache=True)
+@inner
 def _survivors(data, start, end, row, verdict, marks, mark_at, limits, kept, counters):  # type: ignore[no-untyped-def]
     """Fill ``kept`` int64[count, 6] with the surviving records of one batch: start, stop, tail position, timestamp delta,
     offset delta, and whether its form is canonical.
@@ -254,7 +254,7 @@ def _survivors(data, start, end, row, verdict, marks, mark_at, limits, kept, cou
     return n, tombstone_kept, bad_names, mark_at, OK
 
 
-@njit(cache=True)
+@inner
 def _put_records(out, w, data, kept, n, row, base_offset, base_ts, records_ts):  # type: ignore[no-untyped-def]
     """Write the first ``n`` of ``kept`` at ``out[w:]``; ``records_ts`` is the old base timestamp (LogAppendTime: of every
     record).
@@ -283,7 +283,7 @@ def _put_records(out, w, data, kept, n, row, base_offset, base_ts, records_ts): 
     return copy_bytes(out, w, data, run_start, run_stop), max_ts, OK
 
 
-@njit(cache=True)
+@inner
 def _rewrite_batch(out, w, data, row, kept, n, horizon_ms, out_row):  # type: ignore[no-untyped-def]
     """Write a batch of the ``n`` kept records at ``out[w:]``; ``horizon_ms`` is its new delete horizon, -1 for none. The
     position after
@@ -319,7 +319,7 @@ def _rewrite_batch(out, w, data, row, kept, n, horizon_ms, out_row):  # type: ig
     return end, error
 
 
-@njit(cache=True)
+@inner
 def _lacks_producer(row):  # type: ignore[no-untyped-def]
     """Whether ``MemoryRecordsBuilder.validateProducerState`` refuses the batch."""
     if row.magic < 2:
@@ -329,14 +329,14 @@ def _lacks_producer(row):  # type: ignore[no-untyped-def]
     return row.producer_epoch == -1 or (row.base_sequence < 0 and row.attributes & CONTROL_BIT == 0)
 
 
-@njit(cache=True)
+@inner
 def _copy(row, block_position, out_row):  # type: ignore[no-untyped-def]
     """The batch as it lies in its block."""
     out_row.start, out_row["size"], out_row.source = row.position - block_position, row["size"], IN_BLOCK
     out_row.last_offset, out_row.max_timestamp = row.last_offset, row.max_timestamp
 
 
-@njit(cache=True)
+@inner
 def _write_empty(out, w, row, out_row):  # type: ignore[no-untyped-def]
     """A header without records (``DefaultRecordBatch.writeEmptyHeader``) at ``out[w:]``."""
     attributes = row.attributes & _TYPE_AND_TXN_BITS
@@ -347,7 +347,7 @@ def _write_empty(out, w, row, out_row):  # type: ignore[no-untyped-def]
     return w + HEADER_SIZE
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def rewrite(  # type: ignore[no-untyped-def]
     raw, scratch, rows, spans, actions, verdicts, marks, limits, new_horizon_ms, first_row, block_position,
     out, out_rows, kept, counters,

@@ -5,10 +5,9 @@ What a round drops of a batch is asked of the kernel that rewrites it, so that t
 
 from __future__ import annotations
 
-from numba import njit
-
 from compaction.kernels.batches import CONTROL_BIT
 from compaction.kernels.decide import HORIZON_BIT
+from compaction.kernels.jit import inner, kernel
 from compaction.kernels.records import BAD_RECORD, OK, read_record
 from compaction.kernels.rewrite import LOG_APPEND_TIME_BIT, stays
 from compaction.kernels.tables import COPY, DISCARD, REWRITE
@@ -18,7 +17,7 @@ RECORDS, BYTES, TOMBSTONES, KEYLESS = range(4)
 COLUMNS = 4
 
 
-@njit(cache=True)
+@inner
 def age_bucket(timestamp, now_ms, bounds):  # type: ignore[no-untyped-def]
     """0 for a time after now, ``i + 1`` for an age from ``bounds[i]`` (int64[b], ms, ascending from 0) up to the next bound,
     ``b + 1`` for a record without a time."""
@@ -31,7 +30,7 @@ def age_bucket(timestamp, now_ms, bounds):  # type: ignore[no-untyped-def]
     return bucket
 
 
-@njit(cache=True)
+@inner
 def _count(row, offset, timestamp, size, key_size, value_size, frame, bounds, positions, ages):  # type: ignore[no-untyped-def]
     """Count one record."""
     share = (offset - frame[0]) / (frame[1] - frame[0])
@@ -51,7 +50,7 @@ def _count(row, offset, timestamp, size, key_size, value_size, frame, bounds, po
         ages[age, KEYLESS] += 1
 
 
-@njit(cache=True)
+@inner
 def _goes(row, verdict, offset, keyless, tombstone, marks, mark_at, limits):  # type: ignore[no-untyped-def]
     """``(whether a record of a batch that is rewritten goes, next index into marks)``; see ``rewrite``."""
     first_dirty, latest_offset, now_ms, retain_legacy = limits
@@ -67,7 +66,7 @@ def _goes(row, verdict, offset, keyless, tombstone, marks, mark_at, limits):  # 
     return not remains, mark_at
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def tally(raw, scratch, rows, spans, actions, verdicts, marks, limits, frame, bounds, positions, ages):  # type: ignore[no-untyped-def]
     """Count the records that go; ``(batch at fault, error)``, the number of batches without one.
 

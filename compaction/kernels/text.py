@@ -6,7 +6,8 @@ No function checks the room in ``out``: the callers do, by ``LONG_CHARACTERS``, 
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from compaction.kernels.jit import inner
 
 #: what a number takes at most
 LONG_CHARACTERS = 20
@@ -37,7 +38,7 @@ _BYTES = np.frombuffer("".join(_TEXTS).encode(), np.uint8)
 _STARTS = np.cumsum([0, *map(len, _TEXTS)]).astype(np.int64)
 
 
-@njit(cache=True)
+@inner
 def put_label(out, w, label):  # type: ignore[no-untyped-def]
     """Write a label (one of the numbers above) at ``out[w:]`` and return the position after it."""
     for i in range(_STARTS[label], _STARTS[label + 1]):
@@ -46,13 +47,13 @@ def put_label(out, w, label):  # type: ignore[no-untyped-def]
     return w
 
 
-@njit(cache=True)
+@inner
 def put_bool(out, w, value):  # type: ignore[no-untyped-def]
     """Write ``true`` or ``false``."""
     return put_label(out, w, TRUE if value else FALSE)
 
 
-@njit(cache=True)
+@inner
 def put_long(out, w, value):  # type: ignore[no-untyped-def]
     """Write an int64 in decimal at ``out[w:]`` and return the position after it."""
     left = np.uint64(value)
@@ -72,13 +73,13 @@ def put_long(out, w, value):  # type: ignore[no-untyped-def]
     return w + digits
 
 
-@njit(cache=True)
+@inner
 def put_number(out, w, label, value):  # type: ignore[no-untyped-def]
     """Write a label and an int64."""
     return put_long(out, put_label(out, w, label), value)
 
 
-@njit(cache=True)
+@inner
 def _sequence(data, at, end):  # type: ignore[no-untyped-def]
     """``(bytes to take, whether they are a character)`` for the byte above 127 at ``data[at]``, as Java's decoder has it."""
     first = data[at]
@@ -100,7 +101,7 @@ def _sequence(data, at, end):  # type: ignore[no-untyped-def]
     return length, not (first == 0xED and data[at + 1] >= 0xA0)
 
 
-@njit(cache=True)
+@inner
 def put_text(out, w, data, start, stop):  # type: ignore[no-untyped-def]
     """Write ``data[start:stop]`` as ``new String(bytes, UTF_8)`` prints: what is no UTF-8 becomes U+FFFD. The position after
     it."""

@@ -15,6 +15,8 @@ from pathlib import Path
 
 from pyspark import daemon
 
+from compaction.passes import ahead
+from compaction.spark.kernels import PASSES
 from compaction.spark.worker import settle
 
 
@@ -29,8 +31,11 @@ def forget_archives() -> None:
 
 
 def load() -> None:
-    """Import what tasks use, and with it the compiled kernels."""
+    """Import what tasks use, and load the kernels that are compiled."""
     import compaction.spark.pipeline  # noqa: F401
+
+    missing = ahead.missing(*PASSES)
+    ahead.load(*(group for group in PASSES if group not in missing))
 
 
 if __name__ == "__main__":

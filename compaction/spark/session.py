@@ -13,14 +13,12 @@ Works the same under ``spark-submit`` and as a plain Python program, where a loc
 | ``spark.log.level`` | ``ERROR`` | the job speaks for itself; a taken UI port is no news |
 | ``spark.ui.showConsoleProgress`` | ``false`` | the job draws its own progress |
 | ``spark.ui.liveUpdate.period`` | ``0`` | a finished task counts at once, not with the next heartbeat |
-| ``spark.executorEnv.NUMBA_CACHE_DIR`` | local: see :func:`numba_cache_dir` | kernels are compiled once, not once a worker |
-| ``spark.executorEnv.XDG_CACHE_HOME`` | cluster: ``cache`` | the same where home directories cannot be written |
+| ``spark.executorEnv.NUMBA_CACHE_DIR`` | local: see ``compaction.kernels.cache`` | workers need not look |
 """
 
 from __future__ import annotations
 
 import atexit
-import logging
 import os
 import shutil
 import sys
@@ -33,14 +31,9 @@ from types import MappingProxyType
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
-_LOG = logging.getLogger(__name__)
+from compaction.kernels.cache import CACHE_DIR, place
 
-_NUMBA_CACHE_DIR = "NUMBA_CACHE_DIR"
-_EXECUTOR_NUMBA_CACHE_DIR = f"spark.executorEnv.{_NUMBA_CACHE_DIR}"
-_EXECUTOR_CACHE_HOME = "spark.executorEnv.XDG_CACHE_HOME"
-#: where executors on other machines cache kernels that lie where nothing can be written, in a zip of --py-files above all:
-#: relative, hence in the working directory that the cluster gives each of them
-_REMOTE_CACHE_HOME = "cache"
+_EXECUTOR_CACHE_DIR = f"spark.executorEnv.{CACHE_DIR}"
 _ROOT = Path(__file__).resolve().parents[2]
 _CONSOLE_PROGRESS = "spark.ui.showConsoleProgress"
 _LOG_CONFIGURATION = "-Dlog4j2.configurationFile"
@@ -65,8 +58,6 @@ def build_session(app_name: str, *, extra: Mapping[str, str] = MappingProxyType(
 
     :param app_name: the name shown in Spark's UI
     :param extra: settings of this run; they win over the user's and over :data:`DEFAULTS`
-
-    Sets ``NUMBA_CACHE_DIR`` of this process too where nobody has: import the kernels after this call for it to count.
     """
     running = SparkSession.getActiveSession()
     if running is not None:
@@ -115,43 +106,6 @@ def write_package(path: str) -> None:
                     package.write(file, str(file.relative_to(_ROOT)))
 
 
-def numba_cache_dir(home: Path | None = None) -> str:
-    """A directory of this user's where compiled kernels can be kept; made when missing.
-
-    ``$NUMBA_CACHE_DIR`` if set, else ``kafka-log-compaction/numba`` in the user's cache directory, else, where that cannot be
-    written, a fresh temporary directory and a line in the log. Never a shared name under ``/tmp``: numba runs what it finds.
-
-    :param home: home directory to take instead of the user's
-    """
-    chosen = os.environ.get(_NUMBA_CACHE_DIR)
-    if chosen:
-        return chosen
-    cache = _user_cache_dir(home) / "kafka-log-compaction" / "numba"
-    try:
-        cache.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=cache):
-            return str(cache)
-    except OSError as error:
-        temporary = tempfile.mkdtemp(prefix="kafka-log-compaction-numba-")
-        _LOG.warning(
-            "%s cannot be written (%s): kernels are compiled into %s for this run; set %s to keep them",
-            cache,
-            error.strerror,
-            temporary,
-            _NUMBA_CACHE_DIR,
-        )
-        return temporary
-
-
-def _user_cache_dir(home: Path | None) -> Path:
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    if home is None and Path(base).is_absolute():
-        return Path(base)
-    if sys.platform == "darwin":
-        return (home or Path.home()) / "Library" / "Caches"
-    return (home or Path.home()) / ".cache"
-
-
 def _user_conf() -> SparkConf:
     """What ``spark-submit``, its properties file or ``spark-defaults.conf`` set; starts the JVM, which alone knows."""
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
@@ -179,15 +133,10 @@ def _is_local(conf: SparkConf) -> bool:
 
 
 def _share_kernel_cache(conf: SparkConf) -> None:
-    if conf.contains(_EXECUTOR_NUMBA_CACHE_DIR):
-        return
-    own = os.environ.get(_NUMBA_CACHE_DIR)
-    if own is None and not _is_local(conf):
-        conf.setIfMissing(_EXECUTOR_CACHE_HOME, _REMOTE_CACHE_HOME)
-        return
-    cache = own or numba_cache_dir()
-    conf.set(_EXECUTOR_NUMBA_CACHE_DIR, cache)
-    os.environ[_NUMBA_CACHE_DIR] = cache
+    """Local workers keep compiled kernels where this process does; executors elsewhere find a place of their own."""
+    chosen = os.environ.get(CACHE_DIR) or (place() if _is_local(conf) else None)
+    if chosen:
+        conf.setIfMissing(_EXECUTOR_CACHE_DIR, str(chosen))
 
 
 def _preload_workers(conf: SparkConf) -> None:

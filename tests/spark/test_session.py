@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import subprocess
 import sys
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from compaction.spark.session import DEFAULTS, build_session, numba_cache_dir
+from compaction.spark.session import DEFAULTS, build_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -94,40 +93,3 @@ def test_a_running_session_is_taken_as_it_is(spark: SparkSession) -> None:
     assert build_session("another", extra={"spark.task.maxFailures": "9"}) is spark
     assert spark.sparkContext.appName == "tests"
     assert not spark.sparkContext.getConf().contains("spark.task.maxFailures")
-
-
-class TestNumbaCacheDir:
-    @pytest.fixture(autouse=True)
-    def _nothing_set(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
-        monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-        monkeypatch.setattr(sys, "platform", "linux")
-
-    def test_is_the_users_own_choice_first(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("NUMBA_CACHE_DIR", "/somewhere/kernels")
-        assert numba_cache_dir() == "/somewhere/kernels"
-
-    def test_is_made_in_the_users_cache_for_that_user_only(self, tmp_path: Path) -> None:
-        cache = Path(numba_cache_dir(tmp_path))
-        assert cache == tmp_path / ".cache/kafka-log-compaction/numba"
-        assert cache.stat().st_mode & 0o777 == 0o700
-        assert numba_cache_dir(tmp_path) == str(cache)
-        assert list(cache.iterdir()) == []
-
-    def test_follows_the_cache_home_if_that_is_absolute(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
-        assert numba_cache_dir() == str(tmp_path / "caches/kafka-log-compaction/numba")
-
-    def test_is_a_private_temporary_one_where_the_cache_cannot_be_written(
-        self, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-        home = tmp_path / "home"
-        home.write_text("a file, so that no directory can be made below it")
-        with caplog.at_level(logging.WARNING):
-            cache = Path(numba_cache_dir(home))
-        assert cache.parent == tmp_path
-        assert cache.stat().st_mode & 0o777 == 0o700
-        assert [record.levelname for record in caplog.records] == ["WARNING"]
-        assert str(home) in caplog.text
-        assert str(cache) in caplog.text

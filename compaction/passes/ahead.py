@@ -1,0 +1,143 @@
+"""``python -m compaction.passes.ahead [GROUP ...]``: compile kernels ahead of their use, so that nobody waits for them later.
+
+A group is what one kind of work calls; all of them when none is named. A kernel is compiled, or loaded, when it is called: here
+it is called with nothing to do.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compaction.formats.indexes import OFFSET_ROW, TIME_ROW
+from compaction.kernels import (
+    batches,
+    columns,
+    decide,
+    dump,
+    dump_messages,
+    dump_records,
+    dump_state,
+    index,
+    key_counts,
+    offset_map,
+    records,
+    rewrite,
+    tally,
+)
+from compaction.kernels import legacy as messages
+from compaction.kernels.cache import done, note_done
+from compaction.kernels.tables import BATCH_ROW, ENTRY_WORDS, OUT_ROW
+
+
+def _empty(kind: Any, *shape: int) -> NDArray[Any]:
+    return np.zeros(shape or 0, kind)
+
+
+def _rows() -> tuple[NDArray[np.uint8], NDArray[np.uint8], NDArray[np.void], NDArray[np.int64]]:
+    """What most kernels take first: a block, decompressed records, batches, and where their records lie."""
+    return _empty(np.uint8), _empty(np.uint8), _empty(BATCH_ROW), _empty(np.int64, 0, 3)
+
+
+def scan() -> None:
+    """What planning and all readers find batches with."""
+    batches.scan_batches(_empty(np.uint8), 0, check_crc=True)
+
+
+def first_pass() -> None:
+    """What makes maps and resolves them."""
+    entries, marks = _empty(np.uint64, 0, ENTRY_WORDS), _empty(np.uint64)
+    records.scan_records(
+        *_rows(), _empty(np.uint8), 0, 0, entries, entries, _empty(np.int32), _empty(np.int64, len(records.RECORD_ERRORS))
+    )
+    held = offset_map.SkimpyOffsetMap(0, 1.0, 0)
+    held.put(entries)
+    held.beaten(entries)
+    offset_map.by_shard(entries, 1)
+    offset_map.by_bound(marks, marks, _empty(np.int64, 2))
+
+
+def second_pass() -> None:
+    """What writes segments."""
+    block, scratch, rows, spans = _rows()
+    marks, limits, each = _empty(np.uint64), _empty(np.int64, 4), _empty(np.uint8)
+    decide.decide(rows, each, marks, limits, each)
+    out, kept, counters = _empty(OUT_ROW), _empty(np.int64, 0, 6), _empty(np.int64, rewrite.COUNTERS)
+    rewrite.rewrite(block, scratch, rows, spans, each, each, marks, limits, 0, 0, 0, block, out, kept, counters)
+    index.index_entries(out, 0, index.new_state(0), _empty(OFFSET_ROW), _empty(TIME_ROW))
+
+
+def legacy() -> None:
+    """What reads messages of magic 0 and 1."""
+    block, scratch, rows, spans = _rows()
+    messages.plain_messages(block, 0, rows, 0, scratch, spans)
+
+
+def comparison() -> None:
+    """What the comparison of policies counts with."""
+    counted, ages = _empty(np.int64, 1, tally.COLUMNS), _empty(np.int64, 2, tally.COLUMNS)
+    limits, frame, each = _empty(np.int64, 4), _empty(np.int64, 3), _empty(np.uint8)
+    tally.tally(*_rows(), each, each, _empty(np.uint64), limits, frame, _empty(np.int64), counted, ages)
+    keys, entries = key_counts.KeyCounts(0, 0), _empty(np.uint64, 0, ENTRY_WORDS)
+    keys.add(entries, once=True)
+    key_counts.put_until_full(key_counts.new_table(0), entries, 0, 0, 0)
+
+
+def source() -> None:
+    """What the data source makes columns with."""
+    wanted, bounds, sizes = columns.KEYS | columns.VALUES | columns.HEADERS, _empty(np.int64, 4), _empty(np.int64, 6)
+    columns.measure_records(*_rows(), bounds, wanted, _empty(np.int32), sizes)
+    columns.fill_columns(*_rows(), bounds, wanted, columns.new_columns(sizes, wanted))
+
+
+def dumping() -> None:
+    """What dumps print with."""
+    data = np.frombuffer(b"", np.uint8)
+    state, options = _empty(np.int64, dump_state.STATE_SIZE), _empty(np.int64, dump_state.OPTIONS_SIZE)
+    rest = state, options, _empty(np.uint8), _empty(np.int64, 0, 2)
+    state[dump_state.STEP] = -1
+    dump.dump_batches(data, 0, _empty(np.int64, 2), *rest)
+    dump.finish_batch(state)
+    dump_records.dump_records(data, 0, *rest)
+    dump_records.check_records(data, 0, 0)
+    dump_records.largest_timestamp(data, 0, 0, 0, 0)
+    dump_messages.dump_messages(data, 0, 0, *rest)
+    dump_messages.inner_messages(data)
+
+
+GROUPS: Mapping[str, Callable[[], None]] = {
+    each.__name__: each for each in (scan, first_pass, second_pass, legacy, comparison, source, dumping)
+}
+
+
+def load(*names: str) -> None:
+    """Have the kernels of some groups in this process, from other processes' work or compiled."""
+    for name in names:
+        GROUPS[name]()
+        note_done(name)
+
+
+def missing(*names: str) -> list[str]:
+    """Those of some groups that no process has noted as compiled."""
+    return [name for name in names if not done(name)]
+
+
+def main(argv: Sequence[str]) -> int:
+    """Compile the groups named in ``argv``."""
+    unknown = [name for name in argv if name not in GROUPS]
+    if unknown:
+        print(f"no kernels {', '.join(unknown)}; there are: {', '.join(GROUPS)}", file=sys.stderr)
+        return 2
+    # what the compiler makes stays until the end; looking for garbage in it takes a tenth of the time
+    gc.disable()
+    load(*(argv or GROUPS))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
