@@ -135,6 +135,9 @@ def _selector(arguments: argparse.Namespace) -> Selector:
 
 def compare(session_factory: SessionFactory, request: ComparisonRequest) -> Comparison:
     """Runs the comparison; Spark is imported no sooner than that, so that a wrong call is told at once."""
+    from compaction.spark import kernels
+
+    kernels.compile_ahead("second_pass", "first_pass", "comparison")
     from compaction.spark import dry_run
     from compaction.spark.progress import Progress
 
