@@ -171,11 +171,12 @@ class _Teller:
             odd=rng.choice((0.0, 0.0, 0.1, 0.5)),
             spoiled=0.0 if rng.random() < 0.95 else 0.1,
             settled=rng.choice((0.0, 0.4, 0.9)),
+            far=0.0 if rng.random() < 0.93 else 0.6,
         )
         if not flavour.producers or flavour.magics == (0, 1):
             flavour = replace(flavour, transactions=False)
         if self.as_leader:
-            flavour = replace(flavour, odd=0.0, spoiled=0.0, gaps=False, magics=(2,))
+            flavour = replace(flavour, odd=0.0, spoiled=0.0, gaps=False, far=0.0, magics=(2,))
         if self.deletes:
             # what cannot be cleaned stays whole here, and loses its expired segments in Kafka
             flavour = replace(flavour, spoiled=0.0)

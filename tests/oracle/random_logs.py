@@ -21,7 +21,7 @@ class Flavour:
 
     ``codecs`` and ``magics`` are drawn from with equal chance; ``odd`` is the share of batches that no producer of today would
     write, ``spoiled`` that of batches that Kafka's cleaner cannot write anew. Of the segments, a share of ``settled`` ends with
-    the markers of all open transactions.
+    the markers of all open transactions, and one of ``far`` is followed by a gap of up to half of what an index can express.
     """
 
     batches: int = 60
@@ -35,6 +35,7 @@ class Flavour:
     odd: float = 0.0
     spoiled: float = 0.0
     settled: float = 0.0
+    far: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,8 @@ class _Writer:
         self.log.roll(self.now_ms)
         if self.flavour.gaps and self.rng.random() < 0.3:
             self.log.skip(self.rng.randrange(5))
+        if self.flavour.far and self.rng.random() < self.flavour.far:
+            self.log.skip(self.rng.choice((1 << 30, (1 << 30) - 1, (1 << 30) - self.rng.randrange(60), 1 << 29)))
 
     def _step(self) -> None:
         draw = self.rng.random()
