@@ -16,6 +16,7 @@ from compaction.errors import StorageError, UsageError
 from compaction.report import LogStatus, RunReport
 from compaction.spark.partition import Sizes
 from compaction.storage.manifest import MANIFEST, MARKER
+from compaction.storage.places import OPTIONS_VARIABLE
 from jobs import compact as job
 from jobs import dump_log, expire
 from tests.conftest import ROOT
@@ -353,3 +354,18 @@ def test_sparks_workers_reach_the_store(
     assert done.returncode == 0, done.stderr
     found = {name: data for name, data in bucket.tree("out").items() if name.startswith("orders-")}
     assert found == {name: data for name, data in on_disk[0].items() if name.startswith("orders-")}
+
+
+def test_a_data_source_reads_the_store(bucket: Bucket, sample: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from compaction.spark.source import KafkaLogReader
+    from compaction.spark.source_columns import source_schema
+
+    bucket.put_tree(sample, "in")
+    found = []
+    for path in (str(sample), bucket.address("in")):
+        reader = KafkaLogReader({"path": path, "topic": "orders"}, source_schema(None, batch_columns=True))
+        shares = reader.partitions()
+        # a task runs in another process
+        monkeypatch.setenv(OPTIONS_VARIABLE, "{}")
+        found.append([row for share in shares for batch in reader.read(share) for row in batch.to_pylist()])
+    assert found[0] == found[1] != []
