@@ -204,7 +204,8 @@ class FuzzBench:
             return
         if rolled is not None:
             _remove_segment(theirs, rolled)
-            shutil.copy2(theirs / f"{rolled:020d}.snapshot", self._ours / f"{name}-0")
+            for made in theirs.glob(f"{rolled:020d}.snapshot"):
+                shutil.copy2(made, self._ours / f"{name}-0")
         for side in (self._ours / f"{name}-0", theirs):
             _forget_snapshots(side, opening.log_start_offset)
         if any(each.lost for each in story.turns):

@@ -188,11 +188,12 @@ class _Teller:
             log = random_log(self.seed, flavour, start_ms)
         return log
 
-    def _some_age(self, log: RandomLog, turns: Sequence[Turn]) -> int:
-        """About the time between what a segment says and a round."""
-        times = [batch.max_timestamp for segment in log.segments for batch in segment.batches[:1]]
-        times += [max(batch.max_timestamp for batch in segment.batches) for segment in log.segments if segment.batches]
-        return self.rng.choice(turns).now_ms - self.rng.choice(times) + self.rng.choice((-1, 0, 0, 1))
+    def _some_age(self, log: RandomLog, turns: Sequence[Turn], *, first: bool = False) -> int:
+        """About the time between a round and what a segment says: its largest timestamp, or that of its ``first`` batch."""
+        filled = [[batch.max_timestamp for batch in segment.batches] for segment in log.segments if segment.batches]
+        times = [each[0] if first else max(each) for each in filled]
+        time = times[0] if first and self.rng.random() < 0.5 else self.rng.choice(times)
+        return self.rng.choice(turns).now_ms - time + self.rng.choice((-1, 0, 0, 0, 1))
 
     def _some_wait(self, turns: Sequence[Turn]) -> str:
         """About the time between two rounds."""
@@ -234,11 +235,10 @@ class _Teller:
         }
         if rng.random() < 0.15:
             config["min.cleanable.dirty.ratio"] = rng.choice(("0.2", "0.5", "0.8"))
-        age = self._some_age(log, turns)
-        lag = rng.choice((1, _DAY_MS, age, age))
-        if lag > 0 and rng.random() < 0.4:
+        if rng.random() < 0.4:
             bound = rng.choice(("min.compaction.lag.ms", "max.compaction.lag.ms"))
-            config[bound] = str(lag)
+            age = self._some_age(log, turns, first=bound == "max.compaction.lag.ms")
+            config[bound] = str(max(rng.choice((1, _DAY_MS, age, age, age, age)), 1))
             if bound == "max.compaction.lag.ms":
                 config["min.cleanable.dirty.ratio"] = rng.choice(("0", "0.9", "1"))
         if self.as_leader:
