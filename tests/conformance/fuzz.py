@@ -54,9 +54,12 @@ class Tally:
         )
 
 
-def random_sizes(seed: int) -> Sizes:
-    """Sizes of the work, from ridiculously small to whole logs at once."""
+def random_sizes(seed: int, *, spark: bool = False) -> Sizes:
+    """Sizes of the work, from ridiculously small to whole logs at once; on Spark not so small that starting tasks is all it
+    does."""
     rng = random.Random(f"sizes {seed}")
+    if spark:
+        return Sizes(rng.choice((4_000, 20_000, 1 << 20)), rng.choice((20_000, 200_000)), rng.choice((2, 30, 1 << 20)))
     some = (500, 2_000, 1 << 20)
     return Sizes(rng.choice(some), rng.choice(some), rng.choice((2, 30, 1 << 20)))
 
@@ -110,7 +113,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     first, end = (int(part) for part in arguments.seeds.split(":"))
     gateway, tally = shared_gateway(), Tally()
     for start in range(first, end, arguments.chunk):
-        began, sizes = time.monotonic(), random_sizes(start)
+        began, sizes = time.monotonic(), random_sizes(start, spark=arguments.spark)
         stories = [random_story(seed) for seed in range(start, min(end, start + arguments.chunk))]
         job = clean_on_spark(sizes) if arguments.spark else local_job(sizes, include_active=active)
         with scratch() as root:

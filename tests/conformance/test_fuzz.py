@@ -34,7 +34,7 @@ def test_random_logs_are_left_as_kafka_leaves_them(
     first = int(os.environ.get("FUZZ_SEED", secrets.randbelow(10**9)))
     with scratch() as root:
         stories = [random_story(seed) for seed in range(first, first + STORIES)]
-        tally = run_stories(gateway, root, stories, clean_on_spark(random_sizes(first), spark))
+        tally = run_stories(gateway, root, stories, clean_on_spark(random_sizes(first, spark=True), spark))
     with capsys.disabled():
         print(f"\nFUZZ_SEED={first}: {tally}")
     assert not tally.failed, [(each.story.name, each.problems[:3]) for each in tally.failed]
