@@ -1,11 +1,10 @@
 """``python -m tests.benchmark``: our job against Kafka's own ``Cleaner``, in turns, on the same data; a table of medians and
 ratios.
 
-Both clean a copy that shares the segments' bytes with the pristine log (hard links: neither changes a segment in place), in
-the page
-cache, in a process that is warm. Kafka's time is that of ``Cleaner.doClean`` on an opened log; ours that of the whole job on
-a running
-session: discovery, recovery, planning, both passes, swap.
+Both clean a copy that shares the segments' bytes with the pristine log (hard links: neither changes a segment in place), all of
+it in the page cache. Kafka's time is that of ``Cleaner.doClean`` on opened logs in a warm JVM; ours that of the whole job on a
+running session: discovery, recovery, planning, both passes, swap. Cases of whole processes are timed from the start of the
+process to its end. What both leave is compared.
 """
 
 from __future__ import annotations
@@ -18,42 +17,54 @@ import shutil
 import statistics
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import psutil
-
+from tests.benchmark.kafka_cleaner import NOW_MS, SETTINGS, clean_all
+from tests.benchmark.memory import DRIVER, JVM, WORKER, Peaks
+from tests.benchmark.outputs import compare
 from tests.benchmark.profiles import Case, cases, prepared
-from tests.kafka.cleaner import clean_open_log
 from tests.kafka.gateway import Gateway
-from tests.kafka.log import KafkaLog, Opening
 
-NOW_MS = 1_800_000_000_000
-_SETTINGS = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.0"}
+_JOB = [
+    "--as-of-ms", str(NOW_MS),
+    *(word for name, value in SETTINGS.items() for word in ("--set", f"{name}={value}")),
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One case: seconds of every run, and the largest resident set of a Python worker."""
+    """One case: seconds of every run, how often Kafka went over the logs, peak memory, and how the outputs compare."""
 
     case: Case
     total_bytes: int
-    kafka_s: list[float]
-    ours_s: list[float]
-    worker_mib: float
+    kafka_s: list[float] = field(default_factory=list)
+    ours_s: list[float] = field(default_factory=list)
+    rounds: int = 0
+    mib: dict[str, float] = field(default_factory=dict)
+    outputs: str = "not compared"
+
+    @property
+    def kafka(self) -> float:
+        """The median."""
+        return statistics.median(self.kafka_s) if self.kafka_s else float("nan")
+
+    @property
+    def ours(self) -> float:
+        """The median."""
+        return statistics.median(self.ours_s)
 
     @property
     def ratio(self) -> float:
-        return statistics.median(self.kafka_s) / statistics.median(self.ours_s)
+        """How many times faster we are."""
+        return self.kafka / self.ours
 
 
 def copied(pristine: Path, place: Path) -> Path:
-    """A copy whose ``.log`` files are hard links."""
+    """A copy whose ``.log`` files are hard links, in the page cache, with nothing left to be written to disk."""
     shutil.rmtree(place, ignore_errors=True)
 
     def link(source: str, target: str) -> str:
@@ -63,81 +74,25 @@ def copied(pristine: Path, place: Path) -> Path:
             shutil.copy2(source, target)
         return target
 
-    return Path(shutil.copytree(pristine, place, copy_function=link))
+    shutil.copytree(pristine, place, copy_function=link)
+    warm(place)
+    os.sync()
+    return place
 
 
-def warm(pristine: Path) -> None:
-    """Reads everything once, so that it lies in the page cache."""
+def warm(place: Path) -> None:
+    """Read everything once."""
     buffer = bytearray(1 << 24)
-    for file in pristine.rglob("*.log"):
+    for file in place.rglob("*.log"):
         with file.open("rb", buffering=0) as stream:
             while stream.readinto(buffer):
                 pass
-
-
-def kafka_seconds(gateway: Gateway, log_dir: Path, case: Case) -> float:
-    """The time of Kafka's cleaner over all logs; the map takes what its threads share."""
-    checkpoint = log_dir / "cleaner-offset-checkpoint"
-    lines = checkpoint.read_text().splitlines()[2:] if checkpoint.exists() else []
-    start = {f"{topic}-{partition}": int(offset) for topic, partition, offset in (line.split() for line in lines)}
-    map_bytes = case.kafka_map_bytes // case.kafka_threads
-
-    def clean(path: Path) -> float:
-        log = KafkaLog(gateway, path, Opening(NOW_MS, dict(_SETTINGS), clean_shutdown=True))
-        begun, done = time.perf_counter(), start.get(path.name, 0)
-        while True:
-            cleaned = clean_open_log(log, done, map_bytes)
-            if cleaned.end_offset >= cleaned.selected.first_uncleanable_offset:
-                break
-            done = cleaned.end_offset
-        seconds = time.perf_counter() - begun
-        log.close()
-        return seconds
-
-    with ThreadPoolExecutor(case.kafka_threads) as pool:
-        paths = sorted(path for path in log_dir.iterdir() if path.is_dir())
-        return sum(pool.map(clean, paths)) / case.kafka_threads
-
-
-class Peak:
-    """The largest resident set of any Python worker while it watches (``VmHWM`` counts from a worker's start)."""
-
-    def __init__(self) -> None:
-        self.mib = 0.0
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-
-    def __enter__(self) -> Peak:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _workers(self) -> Iterator[psutil.Process]:
-        for process in psutil.Process().children(recursive=True):
-            try:
-                if "python" in process.name():
-                    yield process
-            except psutil.NoSuchProcess:
-                continue
-
-    def _watch(self) -> None:
-        while not self._stop.wait(0.1):
-            for process in self._workers():
-                try:
-                    self.mib = max(self.mib, process.memory_info().rss / (1 << 20))
-                except psutil.NoSuchProcess:
-                    continue
 
 
 def ours_seconds(spark: Any, log_dir: Path) -> float:
     """The time of the whole job on a running session."""
     from jobs import compact
 
-    argv = ["--log-dir", str(log_dir), "--as-of-ms", str(NOW_MS)]
-    argv += [word for name, value in _SETTINGS.items() for word in ("--set", f"{name}={value}")]
     reports: list[Any] = []
 
     def run(_: Any, request: Any) -> Any:
@@ -148,7 +103,7 @@ def ours_seconds(spark: Any, log_dir: Path) -> float:
     with Path(os.devnull).open("w") as quiet:
         stdout, sys.stdout = sys.stdout, quiet
         try:
-            code = compact.main(argv, run=run)
+            code = compact.main(["--log-dir", str(log_dir), *_JOB], run=run)
         finally:
             sys.stdout = stdout
     seconds = time.perf_counter() - begun
@@ -157,103 +112,161 @@ def ours_seconds(spark: Any, log_dir: Path) -> float:
     return seconds
 
 
-def process_seconds(*command: str) -> float:
-    """The time of a whole process."""
+def ours_process_seconds(log_dir: Path) -> float:
+    """The time of a whole ``spark-submit``."""
+    submit = Path(sys.executable).with_name("spark-submit")
     begun = time.perf_counter()
-    subprocess.run([sys.executable, *command], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # noqa: S603
+    done = subprocess.run(
+        [str(submit), "jobs/compact.py", "--log-dir", str(log_dir), *_JOB],
+        env={**os.environ, "SPARK_CONF_DIR": "conf"}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        raise SystemExit(f"our job failed: {done.stdout}{done.stderr}")
     return time.perf_counter() - begun
 
 
-def measure_processes(case: Case, pristine: Path, work: Path, runs: int, *, with_kafka: bool) -> Measured:
-    """Alternate runs of both as processes of their own."""
-    total = sum(file.stat().st_size for file in pristine.rglob("*.log"))
-    warm(pristine)
-    settings = [word for name, value in _SETTINGS.items() for word in ("--set", f"{name}={value}")]
-    kafka, ours = [], []
-    with Peak() as peak:
-        for _ in range(runs):
-            if with_kafka:
-                kafka.append(process_seconds("-m", "tests.benchmark.kafka_process", str(copied(pristine, work)), case.name))
-            place = str(copied(pristine, work))
-            ours.append(process_seconds("jobs/compact.py", "--log-dir", place, "--as-of-ms", str(NOW_MS), *settings))
-    shutil.rmtree(work)
-    return Measured(case, total, kafka or [float("nan")], ours, peak.mib)
+def kafka_process_seconds(log_dir: Path, case: Case) -> float:
+    """The time of a whole JVM."""
+    command = [sys.executable, "-m", "tests.benchmark.kafka_process", str(log_dir), case.name]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
-def measure(case: Case, pristine: Path, work: Path, runs: int, spark: Any, gateway: Gateway | None) -> Measured:
-    """Alternate runs of both."""
-    total = sum(file.stat().st_size for file in pristine.rglob("*.log"))
-    warm(pristine)
-    kafka: list[float] = []
-    ours: list[float] = []
-    with Peak() as peak:
-        ours_seconds(spark, copied(pristine, work))
-        for _ in range(runs):
-            if gateway is not None:
-                kafka.append(kafka_seconds(gateway, copied(pristine, work), case))
-            ours.append(ours_seconds(spark, copied(pristine, work)))
-    shutil.rmtree(work)
-    return Measured(case, total, kafka or [float("nan")], ours, peak.mib)
+class Sides:
+    """Runs either side over copies of a case's logs. The session and the JVM stay from case to case."""
+
+    def __init__(self, work: Path, *, with_kafka: bool) -> None:
+        self._work, self._with_kafka = work, with_kafka
+        self._spark: Any = None
+        self._gateway: Gateway | None = None
+
+    def close(self) -> None:
+        """End the session and the JVM, for whole processes to have the machine for themselves."""
+        if self._spark is not None:
+            self._spark.stop()
+        if self._gateway is not None:
+            self._gateway.close()
+        self._spark = self._gateway = None
+
+    def measure(self, case: Case, pristine: Path, runs: int) -> Measured:
+        """Both sides in turns, after a run of each that does not count."""
+        total = sum(file.stat().st_size for file in pristine.rglob("*.log"))
+        kafka: list[float] = []
+        ours: list[float] = []
+        rounds, outputs = 0, "not compared"
+        if case.whole_process:
+            self.close()
+        with Peaks() as peaks:
+            for number in range(runs if case.whole_process else runs + 1):
+                if self._with_kafka:
+                    seconds, rounds = self._kafka(case, copied(pristine, self._work / "kafka"))
+                    kafka.append(seconds)
+                ours.append(self._ours(case, copied(pristine, self._work / "ours")))
+                if self._with_kafka and number == 0:
+                    left, right = self._work / "kafka", self._work / "ours"
+                    outputs = compare(left, right, compressed=case.profile.codec != 0)
+                shutil.rmtree(self._work)
+        first = 0 if case.whole_process else 1
+        return Measured(case, total, kafka[first:], ours[first:], rounds, peaks.mib, outputs)
+
+    def _kafka(self, case: Case, log_dir: Path) -> tuple[float, int]:
+        if case.whole_process:
+            return kafka_process_seconds(log_dir, case), case.logs
+        if self._gateway is None:
+            self._gateway = Gateway()
+        return clean_all(self._gateway, log_dir, case)
+
+    def _ours(self, case: Case, log_dir: Path) -> float:
+        if case.whole_process:
+            return ours_process_seconds(log_dir)
+        if self._spark is None:
+            from jobs._cli import start_session
+
+            self._spark = start_session("benchmark")
+        return ours_seconds(self._spark, log_dir)
 
 
-def table(results: list[Measured]) -> str:
+def machine() -> str:
+    """The machine, as the table says it."""
+    model = next((line.split(":")[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")), "")
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
+    cores = len(os.sched_getaffinity(0))
+    return f"{model or platform.machine()}, {cores} cores, {memory:.0f} GiB, {platform.system()} {platform.release()}, " + (
+        f"Python {platform.python_version()}"
+    )
+
+
+def _lines(path: str) -> list[str]:
+    return Path(path).read_text().splitlines() if Path(path).exists() else []
+
+
+def table(results: list[Measured], command: str) -> str:
     """Markdown."""
-    names = ("case", "what", "GB", "Kafka, s", "ours, s", "ratio", "target", "GB/s", "worker, MiB")
-    head = f"| {' | '.join(names)} |\n|{' --- |' * len(names)}\n"
+    names = (
+        "case", "what", "GB", "Kafka, s", "rounds", "ours, s", "ratio", "target", "GB/s",
+        "worker, MiB", "driver, MiB", "JVM, MiB", "outputs",
+    )  # fmt: skip
     rows = []
     for each in results:
-        kafka, ours = statistics.median(each.kafka_s), statistics.median(each.ours_s)
         size = each.total_bytes / 1e9
-        rows.append(
-            f"| {each.case.name} | {each.case.title} | {size:.2f} | {kafka:.2f} | {ours:.2f} | {each.ratio:.1f} |"
-            f" {each.case.target:g} | {size / ours:.2f} | {each.worker_mib:.0f} |"
-        )
-    machine = f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
-    return head + "\n".join(rows) + f"\n\nMedians; {machine}.\n"
+        memory = (f"{each.mib[role]:.0f}" for role in (WORKER, DRIVER, JVM))
+        cells = (
+            each.case.name, each.case.title, f"{size:.2f}", f"{each.kafka:.2f}", str(each.rounds), f"{each.ours:.2f}",
+            f"{each.ratio:.1f}", f"{each.case.target:g}", f"{size / each.ours:.2f}", *memory, each.outputs,
+        )  # fmt: skip
+        rows.append(f"| {' | '.join(cells)} |")
+    head = f"| {' | '.join(names)} |\n|{' --- |' * len(names)}\n"
+    runs = len(results[0].ours_s)
+    return head + "\n".join(rows) + f"\n\nMedians of {runs}; {machine()}; `{command}`.\n"
+
+
+def as_json(results: list[Measured], command: str) -> str:
+    """All figures."""
+    cases_of = [
+        {
+            "case": each.case.name, "what": each.case.title, "bytes": each.total_bytes, "logs": each.case.logs,
+            "kafka_threads": each.case.kafka_threads, "kafka_s": each.kafka_s, "kafka_rounds": each.rounds,
+            "ours_s": each.ours_s, "ratio": each.ratio, "target": each.case.target, "peak_mib": each.mib,
+            "outputs": each.outputs,
+        }
+        for each in results
+    ]  # fmt: skip
+    return json.dumps({"command": command, "machine": machine(), "cases": cases_of}, indent=2) + "\n"
 
 
 def main(argv: list[str] | None = None) -> int:
+    """Measure the chosen cases; print and write the table."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmark", description=__doc__)
-    parser.add_argument("--cases", default="a", help="comma-separated: a to j, 0.5GB to 8GB, or all")
+    parser.add_argument("--cases", default="a", help="comma-separated: a to j, h8, 0.5GB to 8GB, or all")
     parser.add_argument("--scale", type=float, default=1.0, help="multiplies sizes and keys")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--work", type=Path, default=Path("build/benchmark"))
     parser.add_argument("--no-kafka", action="store_true", help="time our job only")
     parser.add_argument("--keep", action="store_true", help="keep the logs for the next run")
-    parser.add_argument("--out", type=Path, help="write FILE.md and FILE.json")
-    arguments = parser.parse_args(argv)
+    parser.add_argument("--out", type=Path, help="write FILE.md and FILE.json, after each case")
+    given = sys.argv[1:] if argv is None else argv
+    arguments = parser.parse_args(given)
     known = cases(arguments.scale)
     chosen = list(known) if arguments.cases == "all" else arguments.cases.split(",")
-    from jobs._cli import start_session
-
-    spark = start_session("benchmark")
-    gateway = None if arguments.no_kafka else Gateway()
     root, results = arguments.work.resolve() / f"{arguments.scale:g}", []
+    command = " ".join(["python -m tests.benchmark", *given])
     say: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True)  # noqa: E731
+    sides = Sides(root / "work", with_kafka=not arguments.no_kafka)
     for name in chosen:
+        begun = time.perf_counter()
         pristine = prepared(known[name], root, say)
-        work = root / "work"
-        if known[name].whole_process:
-            result = measure_processes(known[name], pristine, work, arguments.runs, with_kafka=gateway is not None)
-        else:
-            result = measure(known[name], pristine, work, arguments.runs, spark, gateway)
-        times = f"Kafka {result.kafka_s}, ours {result.ours_s}"
-        say(f"{name}: {times}, ratio {result.ratio:.1f}, worker {result.worker_mib:.0f} MiB")
+        result = sides.measure(known[name], pristine, arguments.runs)
         results.append(result)
+        spent = time.perf_counter() - begun
+        figures = f"Kafka {result.kafka_s}, ours {result.ours_s}, ratio {result.ratio:.1f}, {result.outputs}"
+        say(f"{name}: {figures}; {spent:.0f} s in all")
         if not arguments.keep:
             shutil.rmtree(pristine)
             pristine.with_suffix(".json").unlink()
-    print(table(results))
-    if arguments.out:
-        arguments.out.with_suffix(".md").write_text(table(results))
-        rows = [
-            {"case": r.case.name, "bytes": r.total_bytes, "kafka_s": r.kafka_s, "ours_s": r.ours_s, "worker_mib": r.worker_mib}
-            for r in results
-        ]
-        arguments.out.with_suffix(".json").write_text(json.dumps(rows, indent=2) + "\n")
-    spark.stop()
-    if gateway is not None:
-        gateway.close()
+        if arguments.out:
+            arguments.out.with_suffix(".md").write_text(table(results, command))
+            arguments.out.with_suffix(".json").write_text(as_json(results, command))
+    sides.close()
+    print(table(results, command))
     return 0
 
 

@@ -1,15 +1,23 @@
-"""Kafka's cleaner over a log directory as a process of its own: ``python -m tests.benchmark.kafka_process DIR CASE``."""
+"""Kafka's cleaner over a log directory in a JVM of its own: ``python -m tests.benchmark.kafka_process DIR CASE``.
+
+Prints the seconds from the start of the JVM to its end; Python, which only says what to clean, is not counted.
+"""
 
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 
-from tests.benchmark.__main__ import kafka_seconds
+from tests.benchmark.kafka_cleaner import clean_all
 from tests.benchmark.profiles import cases
 from tests.kafka.gateway import Gateway
+from tests.kafka.jars import require_kafka_classpath
 
 if __name__ == "__main__":
+    require_kafka_classpath()
+    begun = time.perf_counter()
     jvm = Gateway()
-    kafka_seconds(jvm, Path(sys.argv[1]), cases(1.0)[sys.argv[2]])
+    clean_all(jvm, Path(sys.argv[1]), cases(1.0)[sys.argv[2]])
     jvm.close()
+    print(time.perf_counter() - begun)

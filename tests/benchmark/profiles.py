@@ -45,7 +45,9 @@ def cases(scale: float) -> dict[str, Case]:
         Case("b", "the same, lz4", sized(replace(_BASE, codec=3))),
         Case("c", "the same, zstd", sized(replace(_BASE, codec=4))),
         Case("d", "values of 10 KB", sized(replace(_BASE, value_bytes=10_240, keys=100_000, batch_bytes=65_536))),
-        Case("e", "10 % dirty on a clean log", sized(replace(_BASE, unique=True)), dirty_share=0.1),
+        # segments of a tenth: whole ones are dirty or clean
+        Case("e", "10 % dirty on a clean log", replace(sized(replace(_BASE, unique=True)), segment_bytes=int(390 * MB * scale)),
+        dirty_share=0.1),
         Case("f", "50 partitions of 80 MB, Kafka on two threads", replace(sized(_BASE), total_bytes=int(80 * MB * scale),
         keys=max(1, int(82_000 * scale))), logs=50, kafka_threads=2),
         Case("g", "40 M distinct keys", sized(replace(_BASE, total_bytes=1920 * MB, value_bytes=20, unique=True)), target=8),
@@ -57,8 +59,8 @@ def cases(scale: float) -> dict[str, Case]:
         kafka_threads=2, target=1),
     ]  # fmt: skip
     grown = [
-        Case(f"{gb:g}GB", f"{gb:g} GB, a quarter of a million keys a GB", replace(_BASE, total_bytes=int(gb * 1000 * MB),
-        keys=int(gb * 1_000_000)), target=8)
+        Case(f"{gb:g}GB", f"{gb:g} GB, a million keys a GB", sized(replace(_BASE, total_bytes=int(gb * 1000 * MB),
+        keys=int(gb * 1_000_000))), target=8)
         for gb in (0.5, 1, 2, 4, 8)
     ]  # fmt: skip
     return {case.name: case for case in [*listed, *grown]}

@@ -88,20 +88,25 @@ def clean_open_log(
     gateway = log.gateway
     selected = select(log, checkpoint)
     target = gateway.cls(_LOG + "LogToClean")(log.java, selected.first_dirty_offset, selected.first_uncleanable_offset, False)
-    cleaner = gateway.cls(_LOG + "Cleaner")(
+    cleaner = new_cleaner(gateway, log.clock.java, map_bytes, max_message_bytes)
+    outcome = cleaner.doClean(target, log.clock.now_ms)
+    raw = gateway.fields(outcome.getValue())
+    stats = CleanStats(**{name: raw[_camel(name)] for name in CleanStats.__dataclass_fields__})
+    return Cleaned(selected, int(outcome.getKey()), stats)
+
+
+def new_cleaner(gateway: Gateway, clock: Any, map_bytes: int, max_message_bytes: int = _MAX_MESSAGE_BYTES) -> Any:
+    """A ``Cleaner`` with a map of so many bytes, which may clean one log after another; ``clock`` is a ``Time``."""
+    return gateway.cls(_LOG + "Cleaner")(
         0,
         gateway.cls(_LOG + "SkimpyOffsetMap")(map_bytes),
         _IO_BUFFER_BYTES,
         max_message_bytes,
         0.9,
         _shared(gateway)[0],
-        log.clock.java,
+        clock,
         _shared(gateway)[1],
     )
-    outcome = cleaner.doClean(target, log.clock.now_ms)
-    raw = gateway.fields(outcome.getValue())
-    stats = CleanStats(**{name: raw[_camel(name)] for name in CleanStats.__dataclass_fields__})
-    return Cleaned(selected, int(outcome.getKey()), stats)
 
 
 def clean_partition(
