@@ -31,7 +31,7 @@ from compaction.storage.textfiles import check_writable, read_text, write_text
 from jobs import _logging
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from compaction.spark.session import PlainSession
 
 _JSON_OPTION = f"--log-format={_logging.JSON}"
 FAILED = 1
@@ -247,11 +247,11 @@ def check_output_dir(output_dir: str | None, log_dirs: Sequence[str]) -> str | N
     return target
 
 
-def start_session(name: str) -> SparkSession:
+def start_session(name: str) -> PlainSession:
     """The Spark session of a job; its Python workers find this package where the driver does, installed or not."""
-    from compaction.spark.session import build_session, ship_package
+    from compaction.spark.session import build_plain_session, ship_package
 
-    spark = build_session(name)
+    spark = build_plain_session(name)
     ship_package(spark)
     spark.sparkContext.environment.update(environment())
     # executors are let go of before the driver vanishes

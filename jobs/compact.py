@@ -19,10 +19,10 @@ from compaction.request import CompactionRequest  # noqa: E402
 from jobs import _cli, _logging  # noqa: E402
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from compaction.spark.session import Session
 
 #: starts a Spark session when it comes to that
-SessionFactory = Callable[[], "SparkSession"]
+SessionFactory = Callable[[], "Session"]
 
 _DESCRIPTION = """\
 Compact Kafka logs at rest: of each key the latest record stays, exactly as the log cleaner of

@@ -28,10 +28,10 @@ from compaction.storage.textfiles import write_text  # noqa: E402
 from jobs import _cli, _logging  # noqa: E402
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from compaction.spark.session import Session
 
 #: starts a Spark session when it comes to that
-SessionFactory = Callable[[], "SparkSession"]
+SessionFactory = Callable[[], "Session"]
 
 _DESCRIPTION = """\
 Say what policies would leave of logs at rest, without writing to them: bytes, records, segments

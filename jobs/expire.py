@@ -19,10 +19,10 @@ from compaction.request import CompactionRequest  # noqa: E402
 from jobs import _cli  # noqa: E402
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from compaction.spark.session import Session
 
 #: starts a Spark session when it comes to that
-SessionFactory = Callable[[], "SparkSession"]
+SessionFactory = Callable[[], "Session"]
 
 _DESCRIPTION = """\
 Apply Kafka's delete policy to logs at rest: segments go, oldest first, that end below the log

@@ -9,8 +9,6 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from pyspark.sql import SparkSession
-
 from compaction.cleaning.expiry import ExpiryPlan
 from compaction.cleaning.model import LogView
 from compaction.cleaning.plan import CompactionPlan, LogPlan, plan_logs
@@ -27,6 +25,7 @@ from compaction.spark.passes import Passes
 from compaction.spark.pipeline import SparkPasses
 from compaction.spark.progress import Progress
 from compaction.spark.round import Cleaned, Round, RoundOptions
+from compaction.spark.session import Session
 from compaction.storage.destination import Destination, Planned, destination
 from compaction.storage.discover import LogLocation
 from compaction.storage.places import is_remote
@@ -45,7 +44,7 @@ class Workers(NamedTuple):
 
 
 def compact(
-    session_factory: Callable[[], SparkSession], request: CompactionRequest, progress: Progress | None = None
+    session_factory: Callable[[], Session], request: CompactionRequest, progress: Progress | None = None
 ) -> RunReport:
     """Carry out ``request`` on Spark; the session is started only when there is something to clean.
 

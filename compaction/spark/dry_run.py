@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from pyspark.sql import SparkSession
-
 from compaction.cleaning.model import LogView
 from compaction.cleaning.plan import LogPlan
 from compaction.cleaning.policy import plan_wholly
@@ -30,6 +28,7 @@ from compaction.spark.outcomes import Case, LogCases, Survey, Work, compared, ex
 from compaction.spark.partition import Sizes, sizes
 from compaction.spark.progress import Progress
 from compaction.spark.round import Cleaned, Round, RoundOptions, slices_of
+from compaction.spark.session import Session
 from compaction.spark.shared_engine import SparkEngine
 from compaction.spark.shared_passes import Described, Engine, SharedPasses
 from compaction.storage.discover import LogLocation
@@ -50,7 +49,7 @@ class Engines(NamedTuple):
 
 
 def compare(
-    session_factory: Callable[[], SparkSession], request: ComparisonRequest, progress: Progress | None = None
+    session_factory: Callable[[], Session], request: ComparisonRequest, progress: Progress | None = None
 ) -> Comparison:
     """Compare the policies of ``request`` on Spark.
 

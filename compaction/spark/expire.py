@@ -11,14 +11,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from pyspark.sql import SparkSession
-
 from compaction.cleaning.expiry import ExpiryPlan, plan_expiry
 from compaction.errors import LogError
 from compaction.report import LogReport, LogStatus, RunReport
 from compaction.request import CompactionRequest
 from compaction.spark.look_ahead import look_ahead_with
 from compaction.spark.moment import of_this_moment
+from compaction.spark.session import Session
 from compaction.storage.expire import carry_out_expiry
 from compaction.storage.files import file_system
 from compaction.storage.filesystem import FileSystem, LocalFileSystem
@@ -28,7 +27,7 @@ from compaction.storage.prepare import LookAhead, Prepared, locked, prepare
 from compaction.storage.swap import remove_deleted
 
 
-def expire(session_factory: Callable[[], SparkSession], request: CompactionRequest) -> RunReport:
+def expire(session_factory: Callable[[], Session], request: CompactionRequest) -> RunReport:
     """Apply the delete policy to the logs of ``request``; a Spark session is started only for very many segments.
 
     :raises UsageError: a log directory is locked, or the selectors match nothing

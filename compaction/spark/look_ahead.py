@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from pyspark.sql import SparkSession
-
 from compaction.cleaning.model import LogView
 from compaction.errors import CompactionError
+from compaction.spark.session import Session
 from compaction.storage.files import file_system
 from compaction.storage.prepare import LogTask, LookAhead, look
 
 _TASKS_PER_CORE = 4
 
 
-def look_ahead_with(session_factory: Callable[[], SparkSession]) -> LookAhead:
+def look_ahead_with(session_factory: Callable[[], Session]) -> LookAhead:
     """A ``LookAhead`` that starts the session when it is called."""
 
     def look_ahead(tasks: Sequence[LogTask]) -> list[LogView | CompactionError | None]:

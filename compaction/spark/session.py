@@ -25,8 +25,10 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import Protocol
 
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
@@ -53,8 +55,27 @@ DEFAULTS: Mapping[str, str] = MappingProxyType(
 )
 
 
+class Session(Protocol):
+    """What a job needs of a session: a ``SparkSession`` has it, and :class:`PlainSession`."""
+
+    @property
+    def sparkContext(self) -> SparkContext:  # noqa: N802
+        """The connection to Spark."""
+
+
+@dataclass(frozen=True)
+class PlainSession:
+    """A session without Spark SQL, which takes some seconds to start and which the jobs do not use."""
+
+    sparkContext: SparkContext  # noqa: N815
+
+    def stop(self) -> None:
+        """End the session and let go of its executors."""
+        self.sparkContext.stop()
+
+
 def build_session(app_name: str, *, extra: Mapping[str, str] = MappingProxyType({})) -> SparkSession:
-    """The session that a job runs in; a session that is already running in this process is taken as it is.
+    """A session with Spark SQL; one that is already running in this process is taken as it is.
 
     :param app_name: the name shown in Spark's UI
     :param extra: settings of this run; they win over the user's and over :data:`DEFAULTS`
@@ -62,6 +83,16 @@ def build_session(app_name: str, *, extra: Mapping[str, str] = MappingProxyType(
     running = SparkSession.getActiveSession()
     if running is not None:
         return running
+    return SparkSession.builder.config(conf=_job_conf(extra)).appName(app_name).getOrCreate()
+
+
+def build_plain_session(app_name: str) -> PlainSession:
+    """The session that a job runs in; see :func:`build_session`."""
+    running = SparkContext._active_spark_context
+    return PlainSession(running or SparkContext.getOrCreate(_job_conf({}).setAppName(app_name)))
+
+
+def _job_conf(extra: Mapping[str, str]) -> SparkConf:
     conf = _user_conf()
     for name, value in extra.items():
         conf.set(name, value)
@@ -72,10 +103,10 @@ def build_session(app_name: str, *, extra: Mapping[str, str] = MappingProxyType(
     if _is_local(conf):
         _use_this_python(conf)
         _preload_workers(conf)
-    return SparkSession.builder.config(conf=conf).appName(app_name).getOrCreate()
+    return conf
 
 
-def ship_package(session: SparkSession) -> None:
+def ship_package(session: Session) -> None:
     """Let Python workers import the very package that the driver runs, whether or not it is installed where they are.
 
     On this machine they get its directory, on a cluster a copy of its modules. Libraries are not shipped: see ``conf/cluster``.
