@@ -29,7 +29,7 @@ from compaction.passes.work import (
     SliceSummary,
 )
 from compaction.spark.partition import Sizes, pack, record_bound, shards, sizes
-from compaction.spark.passes import Passes, Rewritten, Scanned
+from compaction.spark.passes import Passes, Scanned
 from compaction.spark.room import without_room
 from compaction.storage.filesystem import FileSystem, join
 from compaction.storage.slicing import cut_segment
@@ -133,10 +133,13 @@ class Round:
         rewrites = {log: work for log, work in rewrites.items() if log not in self._failed}
         pieces = [piece for piece in pieces if piece.output.log in rewrites]
         if not pieces:
-            return [self._outcome(log, found[log], {}, Rewritten((), {})) for log in self._plans]
+            return [self._outcome(log, found[log], {}, CleanStats(), 0) for log in self._plans]
         rewritten = self._passes.rewrite(scanned, rewrites, pieces, broker.load_factor, dry_run=self._options.dry_run)
         suffixes = self._whole_segments(rewritten.results, pieces, rewrites)
-        return [self._outcome(log, found[log], suffixes, rewritten) for log in self._plans]
+        stats = dict.fromkeys(self._plans, CleanStats())
+        for result in rewritten.results:
+            stats[result.log] += result.stats
+        return [self._outcome(log, found[log], suffixes, stats[log], rewritten.keys.get(log, 0)) for log in self._plans]
 
     def _refuse_without_room(self, scanned: Scanned, logs: Mapping[int, RewriteLog], pieces: Sequence[Piece]) -> None:
         if self._options.room is None or not pieces:
@@ -283,12 +286,11 @@ class Round:
         return whole
 
     def _outcome(
-        self, log: int, found: SliceSummary, suffixes: Mapping[tuple[int, int], str], rewritten: Rewritten
+        self, log: int, found: SliceSummary, suffixes: Mapping[tuple[int, int], str], stats: CleanStats, keys: int
     ) -> Cleaned:
         plan = self._plans[log]
         if log in self._failed:
             return Cleaned(plan, messages=found.messages, error=self._failed[log])
-        stats = sum((result.stats for result in rewritten.results if result.log == log), CleanStats())
         groups = tuple(
             SwapGroup(
                 group.base_offset,
@@ -299,4 +301,4 @@ class Round:
             for number, group in enumerate(plan.groups)
         )
         invalid = found.keyless - self._aborted_keyless.get(log, 0)
-        return Cleaned(plan, stats, rewritten.keys.get(log, 0), found.messages, invalid, groups)
+        return Cleaned(plan, stats, keys, found.messages, invalid, groups)
