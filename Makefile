@@ -90,7 +90,7 @@ lint: $(STAMP) ## check style, types and layers
 	$(STEP) "import-linter" $(VENV)/bin/lint-imports --no-logo || status=1; \
 	exit $$status
 
-BENCH ?= --cases a,b,c,d,e,f,g,h,i,j
+BENCH ?= --cases all --out build/benchmark/table
 bench: $(STAMP) | prerequisites ## measure time and memory against Kafka's own cleaner; BENCH='--help' lists the options
 	@$(PY) -m tests.benchmark $(BENCH)
 

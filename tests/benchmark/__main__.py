@@ -263,6 +263,7 @@ def main(argv: list[str] | None = None) -> int:
             shutil.rmtree(pristine)
             pristine.with_suffix(".json").unlink()
         if arguments.out:
+            arguments.out.parent.mkdir(parents=True, exist_ok=True)
             arguments.out.with_suffix(".md").write_text(table(results, command))
             arguments.out.with_suffix(".json").write_text(as_json(results, command))
     sides.close()
