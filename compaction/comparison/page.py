@@ -1,9 +1,8 @@
 """A comparison as one page that opens from disk: no address outside of it, nothing that is loaded, for people who look.
 
 The page is the files in ``assets`` put together with the figures as JSON. Its script draws the charts of all logs or of one,
-and
-sorts and filters the table of logs. Where there are very many logs, the page leaves out the conditions of each; the report in
-JSON has them.
+and sorts and filters the table of logs. Where there are very many logs, the page leaves out the conditions of each; the report
+in JSON has them.
 """
 
 from __future__ import annotations

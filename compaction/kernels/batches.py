@@ -44,9 +44,8 @@ class BatchScan(NamedTuple):
     """What ``scan_batches`` found.
 
     ``rows`` are the whole batches (``BATCH_ROW``), ``consumed`` the bytes that they take, ``error`` what is wrong with the
-    batch at
-    ``error_position`` (a position in the segment), if anything, ``need`` the size of the batch at ``consumed`` when its length
-    field could be read and it does not end within the buffer (0 otherwise).
+    batch at ``error_position`` (a position in the segment), if anything, ``need`` the size of the batch at ``consumed`` when
+    its length field could be read and it does not end within the buffer (0 otherwise).
     """
 
     rows: NDArray[np.void]

@@ -1,9 +1,8 @@
 """Decides batch by batch what becomes of it, from headers, verdicts and survivor marks alone: no record is read.
 
-Mirrors ``MemoryRecords.filterTo`` and ``Cleaner.shouldRetainRecord`` (Kafka 4.3.0). For a batch of magic 2 that lies wholly
-in the
-dirty or wholly in the clean section, the marks between its offsets tell how many of its records stay and whether a tombstone
-is among them; other batches are left to the walk (``REWRITE``).
+Mirrors ``MemoryRecords.filterTo`` and ``Cleaner.shouldRetainRecord`` (Kafka 4.3.0). For a batch of magic 2 that lies wholly in
+the dirty or wholly in the clean section, the marks between its offsets tell how many of its records stay and whether a
+tombstone is among them; other batches are left to the walk (``REWRITE``).
 """
 
 from __future__ import annotations
@@ -66,9 +65,8 @@ def _kept(row, marks, low, high, dirty, expired):  # type: ignore[no-untyped-def
 
 @kernel
 def decide(rows, verdicts, marks, limits, actions):  # type: ignore[no-untyped-def]
-    """Fill ``actions`` (uint8[r]) with ``DROP``, ``COPY``, ``EMPTY`` or ``REWRITE`` for ``rows`` (``BATCH_ROW[r]``); the
-    number of
-    expired tombstones in batches that lose all records (``rewrite`` counts those of the others).
+    """Fill ``actions`` (uint8[r]) with ``DROP``, ``COPY``, ``EMPTY`` or ``REWRITE`` for ``rows`` (``BATCH_ROW[r]``); the number
+    of expired tombstones in batches that lose all records (``rewrite`` counts those of the others).
 
     :param verdicts: uint8[r], bits ``DISCARD``, ``RETAIN_EMPTY``, ``MARKER_OF_EMPTY_TXN``
     :param marks: uint64[m], ascending: of the dirty section (offset >= ``first_dirty``) the records that the map keeps; of the

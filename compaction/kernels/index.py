@@ -1,8 +1,7 @@
 """Where index entries fall: Kafka's ``LogSegment.append`` over the batches of an output segment (4.3.0).
 
 Before a batch, when more than the interval was appended since the last entry, its last offset and position go to the offset
-index, and
-the largest timestamp so far, if it grew, to the time index with the last offset of the first batch that had it.
+index, and the largest timestamp so far, if it grew, to the time index with the last offset of the first batch that had it.
 """
 
 from __future__ import annotations

@@ -103,8 +103,7 @@ def _partition(entries, shards, starts):  # type: ignore[no-untyped-def]
 @kernel
 def by_bound(marks, bounds, edges):  # type: ignore[no-untyped-def]
     """``marks`` (uint64[n]) ordered by part: part 0 holds those below ``bounds[0]`` (uint64[b], ascending), part ``k`` those
-    from
-    ``bounds[k - 1]`` on; int64[b + 2] ``edges`` (zeros) gets where each part starts, and ``n``."""
+    from ``bounds[k - 1]`` on; int64[b + 2] ``edges`` (zeros) gets where each part starts, and ``n``."""
     part_of = np.empty(len(marks), np.int32)
     for i in range(len(marks)):
         low, high = 0, len(bounds)

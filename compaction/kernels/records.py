@@ -52,8 +52,7 @@ def read_record(data, at, end):  # type: ignore[no-untyped-def]
     """The fields of the v2 record at ``data[at:end]``.
 
     ``(next, timestamp_delta, offset_delta, key_at, key_size, value_size)``: ``next`` is the position after the record or -1
-    when it
-    is not well-formed; a size below 0 means null.
+    when it is not well-formed; a size below 0 means null.
     """
     length, p = varint(data, at, end)
     if p < 0 or length < 1 or length > end - p:
@@ -185,11 +184,9 @@ def scan_records(raw, scratch, rows, spans, actions, first_dirty, first_row, ent
     :param rows: ``BATCH_ROW[r]``, all of magic 2
     :param spans: int64[r, 3]: where the records of each batch lie: start, end, and 1 for ``scratch``, 0 for ``raw``
     :param actions: uint8[r]: ``MAP``: records at or above ``first_dirty`` become ``entries``, those below ``asks``; ``ASK``:
-        all become
-        ``asks``; ``SKIP``: nothing is read
+        all become ``asks``; ``SKIP``: nothing is read
     :param entries: uint64[c, 3] to fill; ``asks`` uint64[c, 3] likewise, with ``CANDIDATE`` set. An ask of a record without a
-        key
-        has hash 0, 0
+        key has hash 0, 0
     :param keyless: int32[r] to fill: records without a key in each batch that is read
     :param counters: int64[3], added to: ``MESSAGES``, ``KEYLESS``, ``TOMBSTONES``
     :returns: ``(next row, entries filled, asks filled, error)``; with an error, ``next row`` is the batch at fault. No progress

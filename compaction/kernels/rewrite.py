@@ -88,9 +88,8 @@ def _seal(out, at, size):  # type: ignore[no-untyped-def]
 
 @inner
 def _tail_form(data, at, stop, key_size, value_size):  # type: ignore[no-untyped-def]
-    """``CANONICAL`` when the varints from the key's length on are as Kafka writes them, ``LOOSE`` when not, ``BAD_NAMES``
-    when a
-    header's name is no UTF-8."""
+    """``CANONICAL`` when the varints from the key's length on are as Kafka writes them, ``LOOSE`` when not, ``BAD_NAMES`` when
+    a header's name is no UTF-8."""
     _, p = varint(data, at, stop)
     canonical = p - at == varlong_size(key_size) and key_size >= -1
     p += max(key_size, 0)
@@ -257,8 +256,7 @@ def _survivors(data, start, end, row, verdict, marks, mark_at, limits, kept, cou
 @inner
 def _put_records(out, w, data, kept, n, row, base_offset, base_ts, records_ts):  # type: ignore[no-untyped-def]
     """Write the first ``n`` of ``kept`` at ``out[w:]``; ``records_ts`` is the old base timestamp (LogAppendTime: of every
-    record).
-    ``(position after them, max timestamp, error)``."""
+    record). ``(position after them, max timestamp, error)``."""
     # messages of magic 1 were given their append time when they were decoded; those of magic 0 within them have none
     append_time = row.magic == 2 and row.attributes & LOG_APPEND_TIME_BIT != 0
     max_ts = np.int64(-1)
@@ -286,8 +284,7 @@ def _put_records(out, w, data, kept, n, row, base_offset, base_ts, records_ts): 
 @inner
 def _rewrite_batch(out, w, data, row, kept, n, horizon_ms, out_row):  # type: ignore[no-untyped-def]
     """Write a batch of the ``n`` kept records at ``out[w:]``; ``horizon_ms`` is its new delete horizon, -1 for none. The
-    position after
-    it and an error. A batch to be compressed is left without CRC and with the size of its plain form."""
+    position after it and an error. A batch to be compressed is left without CRC and with the size of its plain form."""
     append_time = row.attributes & LOG_APPEND_TIME_BIT != 0
     records_ts = row.max_timestamp if append_time and row.magic == 2 else row.base_timestamp
     attributes = row.attributes & (7 | _TYPE_AND_TXN_BITS | HORIZON_BIT)
@@ -363,10 +360,8 @@ def rewrite(  # type: ignore[no-untyped-def]
     :param out: uint8[], the rewrite buffer; ``out_rows``: ``OUT_ROW[r]``; ``kept``: int64[c, 6], scratch space
     :param counters: int64[8], added to
     :returns: ``(next row, output batches, bytes of out used, error)``; with an error, ``next row`` is the batch at fault. No
-        progress
-        without an error means that ``out`` or ``kept`` is too small for that row. After ``BAD_NAMES`` the work can go on with
-        that
-        batch once its names are mended
+        progress without an error means that ``out`` or ``kept`` is too small for that row. After ``BAD_NAMES`` the work can go
+        on with that batch once its names are mended
     """
     w, n_out, mark_at = 0, 0, 0
     for i in range(first_row, len(rows)):

@@ -1,6 +1,5 @@
 """Brings the records of a block's batches into reach of the kernels: plain ones where they lie, compressed ones decompressed
-into a
-reused buffer, a bounded number of bytes at a time, messages of magic 0 and 1 as v2 records."""
+into a reused buffer, a bounded number of bytes at a time, messages of magic 0 and 1 as v2 records."""
 
 from __future__ import annotations
 
@@ -70,8 +69,7 @@ class Decoder:
 
     def modern(self, block: Block) -> Iterator[Block]:
         """The block in parts of which each is either all of magic 2 or all of older magics; the rows of the latter are mended
-        to
-        describe v2 batches (``magic`` stays), so that their offsets, counts and timestamps can be relied on.
+        to describe v2 batches (``magic`` stays), so that their offsets, counts and timestamps can be relied on.
 
         A part is valid until the next one. ``decode`` takes it from there.
         """

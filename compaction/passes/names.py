@@ -1,9 +1,8 @@
 """Header names that are no UTF-8: Kafka keeps names as text, so a batch it writes anew has U+FFFD in place of malformed bytes.
 
-Mirrors ``DefaultRecord.readHeaders`` and ``writeTo`` (Kafka 4.3.0). As Java's decoder does, each maximal malformed run
-becomes one
-U+FFFD, as in Python, but a surrogate, whole or without its last byte, is one such run. Batches that are copied as they are keep
-their bytes.
+Mirrors ``DefaultRecord.readHeaders`` and ``writeTo`` (Kafka 4.3.0). As Java's decoder does, each maximal malformed run becomes
+one U+FFFD, as in Python, but a surrogate, whole or without its last byte, is one such run. Batches that are copied as they are
+keep their bytes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The second pass over one piece: keeps, drops or rewrites each batch and hands the output to a writer.
 
 Mirrors ``Cleaner.cleanInto`` and ``MemoryRecords.filterTo`` (Kafka 4.3.0). A batch of which nothing goes is never copied in
-memory;
-one of which everything goes is never read beyond its header.
+memory; one of which everything goes is never read beyond its header.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The first pass over some slices: checks every batch, hashes every key, and hands on packed map entries by shard.
 
 Mirrors ``Cleaner.buildOffsetMap`` (Kafka 4.3.0) for the dirty section. Records of the clean section, and those of data that
-counts as
-aborted, do not enter the map; they are handed on as asks: which of them does the map beat?
+counts as aborted, do not enter the map; they are handed on as asks: which of them does the map beat?
 """
 
 from __future__ import annotations

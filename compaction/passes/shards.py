@@ -30,8 +30,7 @@ def resolve_shard(packed: Sequence[Packed], first_dirty_offset: int, load_factor
     """Merge one shard; ``(marks uint64[n], keys)``.
 
     The marks are, in no order: of the dirty section every record that the map keeps; of the clean section every record that
-    goes
-    (``CANDIDATE`` set: a higher offset is mapped, or it has no key) and every tombstone that stays.
+    goes (``CANDIDATE`` set: a higher offset is mapped, or it has no key) and every tombstone that stays.
 
     :param packed: parts of uint64[n, 3], each either all map entries or all asks
     """

@@ -1,9 +1,8 @@
 """What tasks are told: slices of segments, pieces of output groups, and what holds for a whole log.
 
 A *slice* is a batch-aligned stretch of one segment; both passes read slices. A *piece* is a run of neighbouring slices of one
-output
-group; the second pass writes pieces. Offsets say where a survivor belongs: slice and piece ``i`` hold the offsets from their
-``first_offset`` up to the next one's.
+output group; the second pass writes pieces. Offsets say where a survivor belongs: slice and piece ``i`` hold the offsets from
+their ``first_offset`` up to the next one's.
 """
 
 from __future__ import annotations
@@ -89,8 +88,7 @@ class RewriteLog:
     """What the second pass needs to know of a log (offsets inclusive, times in ms).
 
     ``latest_offset`` is the map's last offset. ``directory`` is where the output goes, ``bytes_per_second`` a task's rate of
-    reading
-    and writing.
+    reading and writing.
     """
 
     first_dirty_offset: int

@@ -1,8 +1,8 @@
 """Forks Spark's Python workers from a process that has the kernels loaded; started by Spark instead of ``pyspark.daemon``.
 
 A worker then begins its first task at once, and workers share the pages of what was loaded. Spark puts zip files and jars on
-the module
-path, and each task makes Python read their directories anew; where PySpark is installed as well, they are taken off the path.
+the module path, and each task makes Python read their directories anew; where PySpark is installed as well, they are taken off
+the path.
 
 ``spark.python.daemon.module`` names this module. It must be importable before a task's own files are there: locally, or on
 executors whose environment holds this package.

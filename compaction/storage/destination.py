@@ -1,9 +1,8 @@
 """Where the result of a run goes: in place of the sources, to another place, or nowhere.
 
 A run hands each log to its destination when all is known about it. ``InPlace`` swaps it in at once. ``Elsewhere`` gathers
-everything and lets
-it appear as a whole when the run ends, logs that were not cleaned included, those that failed left out. ``Nowhere`` is a dry
-run's.
+everything and lets it appear as a whole when the run ends, logs that were not cleaned included, those that failed left out.
+``Nowhere`` is a dry run's.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Topic and broker configuration as the broker itself had stored it: the KRaft metadata log of its log directory.
 
 The newest snapshot (``<offset>-<epoch>.checkpoint``) is read first, then every segment of ``__cluster_metadata-0``; a later
-record wins, so
-that records older than the snapshot change nothing.
+record wins, so that records older than the snapshot change nothing.
 """
 
 from __future__ import annotations

@@ -2,9 +2,8 @@
 
 In an object store a file appears when it is closed, and not before; mode, owner and times are those of the store.
 
-A segment is written under names that end in a suffix no other attempt uses (``.clean.<token>``); only the driver renames.
-What many
-tasks write of one segment are *parts*: batches (``.part``) and their ``OUT_ROW`` table (``.rows``), which one task joins.
+A segment is written under names that end in a suffix no other attempt uses (``.clean.<token>``); only the driver renames. What
+many tasks write of one segment are *parts*: batches (``.part``) and their ``OUT_ROW`` table (``.rows``), which one task joins.
 
 Mirrors ``LogSegment.append``, ``onBecomeInactiveSegment`` and ``flush`` (Kafka 4.3.0).
 """

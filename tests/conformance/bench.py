@@ -38,10 +38,10 @@ class Scenario:
     """One log and what happens to it.
 
     ``rounds`` holds for each round the segments appended before it, none for no change; the last of them is the active one
-    until more are appended.
-    ``config`` adds topic-level settings to compaction of everything dirty. ``mtimes`` says the modification times of segments
-    by base offset. ``high_watermark`` and ``checkpoint`` are entries of the directory's files before the first round.
-    ``damage`` may change the partition directory before the first round; ``damages_kafkas`` says whether Kafka's too.
+    until more are appended. ``config`` adds topic-level settings to compaction of everything dirty. ``mtimes`` says the
+    modification times of segments by base offset. ``high_watermark`` and ``checkpoint`` are entries of the directory's files
+    before the first round. ``damage`` may change the partition directory before the first round; ``damages_kafkas`` says
+    whether Kafka's too.
     """
 
     rounds: Sequence[Segments]
