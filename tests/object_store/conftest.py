@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +20,10 @@ _BUCKETS = itertools.count()
 
 
 @pytest.fixture(scope="session")
-def store() -> Iterator[Store]:
+def store(missing: Callable[[str], None]) -> Iterator[Store]:
     """The server."""
-    pytest.importorskip("moto", reason="pip install -e '.[suites]'")
+    if find_spec("moto") is None:
+        missing("moto (pip install -e '.[suites]')")
     from tests.object_store.server import ACCESS_KEY, SECRET_KEY, Store
 
     os.environ.update(AWS_ACCESS_KEY_ID=ACCESS_KEY, AWS_SECRET_ACCESS_KEY=SECRET_KEY, AWS_EC2_METADATA_DISABLED="true")

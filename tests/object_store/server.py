@@ -11,9 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qs
 
-from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
-from werkzeug.serving import WSGIRequestHandler, make_server
-
 REGION = "eu-west-1"
 ACCESS_KEY, SECRET_KEY = "AKIAOBJECTSTORETEST", "not-to-be-seen-anywhere"
 
@@ -59,12 +56,16 @@ class Store:
     """The server. ``requests`` are those since the last ``forget``."""
 
     def __init__(self) -> None:
+        # other suites collect these tests without having the server
+        from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+        from werkzeug.serving import make_server
+
         logging.getLogger("werkzeug").setLevel(logging.ERROR)
         self._app = DomainDispatcherApplication(create_backend_app)
         self._gate: Gate = lambda request: None
         self._lock = threading.Lock()
         self.requests: list[Request] = []
-        self._server = make_server("127.0.0.1", 0, self._answer, threaded=True, request_handler=_Quiet)
+        self._server = make_server("127.0.0.1", 0, self._answer, threaded=True, request_handler=_quiet_handler())
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
         self.endpoint = f"127.0.0.1:{self._server.port}"
 
@@ -117,15 +118,21 @@ class Store:
         raise ConnectionError("cut off by the test")
 
 
-class _Quiet(WSGIRequestHandler):  # type: ignore[misc]
+def _quiet_handler() -> type:
     """One connection a request; what a client makes of it is the test's to see."""
+    from werkzeug.serving import WSGIRequestHandler
 
-    def log(self, type: str, message: str, *args: Any) -> None:  # noqa: A002 - the base class's name
-        """Nothing."""
+    class Quiet(WSGIRequestHandler):  # type: ignore[misc]
+        """A handler of one request that was cut off, or was not: neither is news."""
 
-    def handle_one_request(self) -> None:
-        """A request that was cut off is no news."""
-        try:
-            super().handle_one_request()
-        except ConnectionError:
-            self.close_connection = True
+        def log(self, type: str, message: str, *args: Any) -> None:  # noqa: A002 - the base class's name
+            """Nothing."""
+
+        def handle_one_request(self) -> None:
+            """One request."""
+            try:
+                super().handle_one_request()
+            except ConnectionError:
+                self.close_connection = True
+
+    return Quiet
