@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compaction.cleaning.model import AbortedTxn
-from compaction.errors import StorageError
+from compaction.errors import CorruptLogError, StorageError
 from compaction.formats.indexes import (
     OFFSET_ROW,
     TIME_ROW,
@@ -40,6 +40,7 @@ from compaction.storage.places import is_remote
 
 Chunk = memoryview | bytes
 _IOV_MAX = 512
+_MAX_RELATIVE_OFFSET = (1 << 31) - 1
 _COPY_BYTES = 64 << 20
 _WRITE_BEHIND_BYTES = 16 << 20
 _SYNC_FILE_RANGE_WRITE = 2
@@ -271,6 +272,10 @@ class SegmentWriter:
                 self._index(np.frombuffer(data, OUT_ROW))
 
     def _index(self, out_rows: NDArray[np.void]) -> None:
+        highest = int(out_rows["last_offset"].max(initial=self._base_offset))
+        if highest - self._base_offset > _MAX_RELATIVE_OFFSET:
+            what = f"batch ends at offset {highest}, out of reach of a segment with base offset {self._base_offset}"
+            raise CorruptLogError(what, path=self._like, hint="restore this segment")
         offsets, times = np.empty(len(out_rows), OFFSET_ROW), np.empty(len(out_rows), TIME_ROW)
         n, m = index_entries(out_rows, self._interval, self._state, offsets, times)
         if n:

@@ -1,0 +1,40 @@
+"""Output segments: what their indexes cannot express is refused, and nothing of it stays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from compaction.errors import CorruptLogError
+from compaction.kernels.tables import OUT_ROW
+from compaction.storage.segment_writer import SegmentWriter, new_suffix
+
+BASE = 7
+
+
+def write(directory: Path, last_offset: int) -> list[str]:
+    """A segment of one batch that ends at this offset; the names of the files written."""
+    like = directory / "like.log"
+    like.touch()
+    row = np.zeros(1, OUT_ROW)
+    row["size"], row["last_offset"], row["max_timestamp"] = 61, last_offset, -1
+    try:
+        with SegmentWriter(str(directory), BASE, new_suffix(), index_interval_bytes=1, like=str(like)) as segment:
+            segment.append([bytes(61)], row)
+            segment.close(0, [])
+    finally:
+        like.unlink()
+    return sorted(path.name for path in directory.iterdir())
+
+
+def test_the_last_offset_that_an_index_can_express_is_written(tmp_path: Path) -> None:
+    kinds = [name.split(".")[1] for name in write(tmp_path, BASE + 2**31 - 1)]
+    assert kinds == ["index", "log", "timeindex"]
+
+
+def test_an_offset_out_of_reach_is_refused_and_nothing_stays(tmp_path: Path) -> None:
+    with pytest.raises(CorruptLogError, match=f"batch ends at offset {BASE + 2**31}, out of reach .* base offset {BASE}"):
+        write(tmp_path, BASE + 2**31)
+    assert list(tmp_path.iterdir()) == []
