@@ -221,8 +221,10 @@ def difference(found: Contents, expected: Contents) -> str:
     return "nothing"
 
 
-def run(seed: int, kills: int, chain: int = 5, cluster_every: int = 0, seconds: float = math.inf) -> Tally:
-    """At least so many kills, in chains; what was done. Raises at the first difference.
+def run(
+    seed: int, kills: int, chain: int = 5, cluster_every: int = 0, seconds: float = math.inf, *, chains: int = 1
+) -> Tally:
+    """At least so many kills, in at least so many chains; what was done. Raises at the first difference.
 
     :param cluster_every: each so manieth chain runs on executors of their own
     :param seconds: no chain is begun later than that, even if there were fewer kills
@@ -237,7 +239,7 @@ def run(seed: int, kills: int, chain: int = 5, cluster_every: int = 0, seconds: 
         undisturbed = finish(start(first / "logs", LOCAL, first), first)
         killer = Killer(seed, place / "template", contents(first / "logs"), undisturbed)
         number = 0
-        while sum(killer.tally.kills.values()) < kills and time.monotonic() < deadline:
+        while (sum(killer.tally.kills.values()) < kills or number < chains) and time.monotonic() < deadline:
             number += 1
             scratch = place / f"chain-{number}"
             scratch.mkdir()
