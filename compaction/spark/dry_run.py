@@ -19,7 +19,7 @@ from compaction.comparison.figures import ComparedLog, Comparison
 from compaction.config import Resolver
 from compaction.errors import CompactionError, of_log
 from compaction.passes.shared import AGE_BOUNDS_MS, Source, Tally
-from compaction.passes.work import ScanSettings, Slice
+from compaction.passes.work import Slice
 from compaction.request import ComparisonRequest
 from compaction.spark.compact import keyless_refusal, smallest_broker
 from compaction.spark.look_ahead import look_ahead_with
@@ -27,7 +27,7 @@ from compaction.spark.moment import warn_of_moved
 from compaction.spark.outcomes import Case, LogCases, Survey, Work, compared, explained
 from compaction.spark.partition import Sizes, sizes
 from compaction.spark.progress import Progress
-from compaction.spark.round import Cleaned, Round, RoundOptions, slices_of
+from compaction.spark.round import Cleaned, Round, RoundOptions, scan_settings, slices_of
 from compaction.spark.session import Session
 from compaction.spark.shared_engine import SparkEngine
 from compaction.spark.shared_passes import Described, Engine, SharedPasses
@@ -37,8 +37,6 @@ from compaction.storage.filesystem import FileSystem
 from compaction.storage.overlay import OverlayFileSystem
 from compaction.storage.prepare import LookAhead, ReadLog, locked, read_logs
 from compaction.storage.settings import Settings, read_settings
-
-_MAP_BYTES = 96 << 20
 
 
 class Engines(NamedTuple):
@@ -203,8 +201,7 @@ class _OneReading:
         cleaned = self._round(passes, list(plans.values()))
         if not passes.described and sources:
             rate = self._broker.io_max_bytes_per_second / self._engines.cores
-            map_bytes = min(_MAP_BYTES, self._broker.dedupe_buffer_bytes)
-            passes.scan([], {}, ScanSettings(map_bytes, self._broker.load_factor, rate))
+            passes.scan([], {}, scan_settings(self._broker, rate))
         for number, path in enumerate(self._views):
             if number in passes.described:
                 survey.described[path] = passes.described[number]

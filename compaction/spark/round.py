@@ -77,6 +77,11 @@ class RoundOptions:
     room: Room | None = None
 
 
+def scan_settings(broker: BrokerConfig, bytes_per_second: float) -> ScanSettings:
+    """What bounds a task of pass 1 that may read so many bytes a second."""
+    return ScanSettings(min(_TASK_MAP_BYTES, broker.dedupe_buffer_bytes), broker.load_factor, bytes_per_second)
+
+
 def slices_of(fs: FileSystem, log: int, view: LogView, segments: Sequence[Segment], slice_bytes: int) -> list[Slice]:
     """The slices of some of a log's segments, in the order of offsets, for the run's log number ``log``."""
     path, made = view.path, []
@@ -123,7 +128,7 @@ class Round:
         if not scan_logs:
             return [Cleaned(plan, error=self._failed[log]) for log, plan in self._plans.items()]
         broker = self._options.broker
-        settings = ScanSettings(min(_TASK_MAP_BYTES, broker.dedupe_buffer_bytes), broker.load_factor, self._task_rate)
+        settings = scan_settings(broker, self._task_rate)
         scanned = self._passes.scan([part for log in scan_logs for part in slices[log]], scan_logs, settings)
         found = self._found(scanned.summaries)
         works = self._of_each(lambda log, plan: self._work(log, plan, found[log]))
