@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import shutil
 import statistics
 import subprocess
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.benchmark.kafka_cleaner import NOW_MS, SETTINGS, clean_all
+from tests.benchmark.machine import machine
 from tests.benchmark.memory import DRIVER, JVM, WORKER, Peaks
 from tests.benchmark.outputs import compare
 from tests.benchmark.profiles import Case, cases, prepared
@@ -183,20 +183,6 @@ class Sides:
 
             self._spark = start_session("benchmark")
         return ours_seconds(self._spark, log_dir)
-
-
-def machine() -> str:
-    """The machine, as the table says it."""
-    model = next((line.split(":")[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")), "")
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
-    cores = len(os.sched_getaffinity(0))
-    return f"{model or platform.machine()}, {cores} cores, {memory:.0f} GiB, {platform.system()} {platform.release()}, " + (
-        f"Python {platform.python_version()}"
-    )
-
-
-def _lines(path: str) -> list[str]:
-    return Path(path).read_text().splitlines() if Path(path).exists() else []
 
 
 def table(results: list[Measured], command: str) -> str:

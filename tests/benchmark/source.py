@@ -1,76 +1,164 @@
-"""``python -m tests.benchmark.source [MEGABYTES]``: the ``kafka_log`` data source beside Spark's own Parquet and JSON sources.
+"""``python -m tests.benchmark.source``: the ``kafka_log`` data source beside Spark's own Parquet and JSON sources.
 
-The same records in all three, on two cores, from page cache; queries in turns, medians, the log in two codecs.
+The same records in all of them, from the page cache, on two cores. Queries take turns, and their answers are compared. Besides
+the time that passes, the time that cores spend is given, of Spark's JVM and of its Python workers together: it changes less
+where something else runs on the machine, too.
 """
 
 from __future__ import annotations
 
+import argparse
 import shutil
 import statistics
-import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import psutil
 
 from compaction.spark.session import build_session, ship_package
 from compaction.spark.source import register
 from tests.benchmark.generate import Profile, write_log
+from tests.benchmark.machine import machine
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
-RUNS = 3
-#: what is asked: everything, a few columns, a tenth by offset
-QUERIES: dict[str, tuple[str, Callable[[DataFrame, int], DataFrame]]] = {
-    "all columns": (
+_ZSTD = 4
+
+
+@dataclass(frozen=True)
+class Query:
+    """What is asked: its name, the columns it uses, and how it is put, given the log end offset."""
+
+    name: str
+    columns: str
+    ask: Callable[[DataFrame, int], DataFrame]
+
+
+QUERIES = (
+    Query(
+        "all columns",
         "key,value,topic,partition,offset,timestamp,timestampType,headers",
-        lambda frame, _: frame.selectExpr("sum(length(key) + length(value) + offset)", "max(timestamp)", "count(headers)"),
+        lambda frame, _: frame.selectExpr(
+            "sum(length(key) + length(value) + length(topic) + partition + offset + timestampType)",
+            "max(timestamp)",
+            "count(headers)",
+        ),
     ),
-    "keys and offsets": ("key,offset", lambda frame, _: frame.selectExpr("sum(length(key) + offset)")),
-    "a tenth by offset": (
+    Query("keys and values", "key,value", lambda frame, _: frame.selectExpr("sum(length(key) + length(value))")),
+    Query("keys and offsets", "key,offset", lambda frame, _: frame.selectExpr("sum(length(key) + offset)")),
+    Query("records of each key", "key", lambda frame, _: frame.groupBy("key").count().selectExpr("max(count)", "count(1)")),
+    Query(
+        "a tenth by offset",
         "key,value,offset",
         lambda frame, end: frame.where(f"offset >= {end * 9 // 10}").selectExpr("sum(length(key) + length(value))"),
     ),
-}
+)
 
 
-def main(megabytes: int) -> None:
+@dataclass
+class Timed:
+    """One query on one source: seconds that passed, and seconds of cores, of every run; the answer."""
+
+    passed_s: list[float] = field(default_factory=list)
+    cores_s: list[float] = field(default_factory=list)
+    answer: str = ""
+
+    def run(self, query: Callable[[], Sequence[object]]) -> None:
+        """Once more."""
+        cores, started = core_seconds(), time.perf_counter()
+        self.answer = str(query())
+        self.passed_s.append(time.perf_counter() - started)
+        self.cores_s.append(core_seconds() - cores)
+
+    def __str__(self) -> str:
+        return f"{statistics.median(self.passed_s):.2f} ({statistics.median(self.cores_s):.2f})"
+
+
+def core_seconds() -> float:
+    """What this process and all below it have spent on cores so far."""
+    own = psutil.Process()
+    found = 0.0
+    for process in [own, *own.children(recursive=True)]:
+        try:
+            times = process.cpu_times()
+        except psutil.Error:
+            continue
+        found += times.user + times.system + times.children_user + times.children_system
+    return found
+
+
+def write_sources(spark: SparkSession, work: Path, megabytes: int) -> int:
+    """The log plain and compressed, and its records as files of Spark's own sources; the log end offset."""
+    profile = Profile(total_bytes=megabytes << 20, keys=1_000_000, segment_bytes=256 << 20)
+    end = write_log(work / "plain" / "topic-0", profile)
+    write_log(work / "zstd" / "topic-0", replace(profile, codec=_ZSTD))
+    whole = spark.read.format("kafka_log").load(str(work / "plain"))
+    whole.write.option("compression", "none").parquet(str(work / "parquet"))
+    whole.write.option("compression", "zstd").parquet(str(work / "parquet-zstd"))
+    whole.selectExpr("string(key)", "base64(value) value", "offset").write.json(str(work / "json"))
+    return end
+
+
+def frames_for(spark: SparkSession, work: Path, query: Query) -> dict[str, DataFrame]:
+    """The sources that can answer a query. Text has no bytes and no headers: JSON is asked what it can tell."""
+    log = spark.read.format("kafka_log").option("columns", query.columns)
+    frames = {
+        "kafka_log": log.load(str(work / "plain")),
+        "kafka_log, zstd": log.load(str(work / "zstd")),
+        "parquet": spark.read.parquet(str(work / "parquet")),
+        "parquet, zstd": spark.read.parquet(str(work / "parquet-zstd")),
+    }
+    if query.name != "all columns":
+        frames["json"] = spark.read.schema("key string, value string, offset bigint").json(str(work / "json"))
+    return frames
+
+
+def measure(frames: Mapping[str, DataFrame], query: Query, end: int, runs: int) -> dict[str, Timed]:
+    """The sources in turns; a first run of each does not count.
+
+    :raises ValueError: sources of the same values give different answers
+    """
+    timed = {source: Timed() for source in frames}
+    for _ in range(runs + 1):
+        for source, frame in frames.items():
+            timed[source].run(query.ask(frame, end).collect)
+    for each in timed.values():
+        del each.passed_s[0], each.cores_s[0]
+    answers = {source: each.answer for source, each in timed.items() if source != "json"}
+    if len(set(answers.values())) > 1:
+        raise ValueError(f"{query.name}: the sources differ: {answers}")
+    return timed
+
+
+def main(megabytes: int, runs: int, place: str | None) -> None:
     """Prints a table of medians."""
     spark = build_session("benchmark", extra={"spark.master": "local[2]", "spark.driver.memory": "4g"})
     ship_package(spark)
     register(spark)
-    work = Path(tempfile.mkdtemp(prefix="benchmark-source-"))
+    work = Path(tempfile.mkdtemp(prefix="benchmark-source-", dir=place))
     try:
-        profile = Profile(total_bytes=megabytes << 20, keys=1_000_000, segment_bytes=256 << 20)
-        end = write_log(work / "plain" / "topic-0", profile)
-        write_log(work / "zstd" / "topic-0", Profile(**{**profile.__dict__, "codec": 4}))
-        whole = spark.read.format("kafka_log").load(str(work / "plain"))
-        whole.write.option("compression", "none").parquet(str(work / "parquet"))
-        whole.write.option("compression", "zstd").parquet(str(work / "parquet-zstd"))
-        whole.selectExpr("string(key)", "base64(value) value", "offset", "timestamp").write.json(str(work / "json"))
-        print(f"{end} records, {megabytes} MB of batches, seconds (median of {RUNS})")
-        for name, (columns, query) in QUERIES.items():
-            frames = {
-                "kafka_log": spark.read.format("kafka_log").option("columns", columns).load(str(work / "plain")),
-                "kafka_log, zstd": spark.read.format("kafka_log").option("columns", columns).load(str(work / "zstd")),
-                "parquet": spark.read.parquet(str(work / "parquet")),
-                "parquet, zstd": spark.read.parquet(str(work / "parquet-zstd")),
-            }
-            if name != "all columns":
-                frames["json"] = spark.read.schema("key string, value string, offset bigint").json(str(work / "json"))
-            took: dict[str, list[float]] = {source: [] for source in frames}
-            for _ in range(RUNS + 1):
-                for source, frame in frames.items():
-                    started = time.perf_counter()
-                    query(frame, end).collect()
-                    took[source].append(time.perf_counter() - started)
-            print(f"{name:18} " + ", ".join(f"{source} {statistics.median(each[1:]):.2f}" for source, each in took.items()))
+        end = write_sources(spark, work, megabytes)
+        print(f"{end} records, {megabytes} MiB of batches, Spark {spark.version}, on {machine()}")
+        print(f"seconds that passed, and in brackets those of cores: medians of {runs}\n")
+        sources = ["kafka_log", "kafka_log, zstd", "parquet", "parquet, zstd", "json"]
+        print(f"| query | {' | '.join(sources)} |\n| --- |{' --- |' * len(sources)}")
+        for query in QUERIES:
+            timed = measure(frames_for(spark, work, query), query, end, runs)
+            print(f"| {query.name} | {' | '.join(str(timed.get(source, '')) for source in sources)} |", flush=True)
     finally:
         shutil.rmtree(work)
         spark.stop()
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 1000)
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmark.source", description="The data source beside Spark's own.")
+    parser.add_argument("--megabytes", type=int, default=1000, help="of batches, uncompressed (default: %(default)s)")
+    parser.add_argument("--runs", type=int, default=5, help="of each query on each source (default: %(default)s)")
+    parser.add_argument("--work", help="where the data goes meanwhile, five times as much (default: the temporary directory)")
+    given = parser.parse_args()
+    main(given.megabytes, given.runs, given.work)
