@@ -26,6 +26,7 @@ from compaction.spark.pipeline import SparkPasses
 from compaction.spark.progress import Progress
 from compaction.spark.round import Cleaned, Round, RoundOptions
 from compaction.spark.session import Session
+from compaction.spark.threads import at_once
 from compaction.storage.destination import Destination, Planned, destination
 from compaction.storage.discover import LogLocation
 from compaction.storage.places import is_remote
@@ -82,10 +83,10 @@ def carry_out(
         plan = plan_logs(request.as_of_ms, [each.plan.compaction for each in planned.values()])
         broker = smallest_broker(found.settings.broker for found in prepared if found.plan is not None)
         cleaned = _clean(start, place, request, plan, planned, RoundSettings(broker, sizes))
-        reports = [_cleaned(place, planned[each.plan.view.path], each) for each in cleaned]
+        works = [partial(_cleaned, place, planned[each.plan.view.path], each) for each in cleaned]
         skipped = (planned[each.view.path] for each in plan.logs if each.verdict is Verdict.SKIP)
-        reports += [_skipped(place, log) for log in skipped]
-        reports = of_this_moment(reports, in_use, (log.view for log in plan.logs))
+        works += [partial(_skipped, place, log) for log in skipped]
+        reports = of_this_moment(at_once(works, place.at_once), in_use, (log.view for log in plan.logs))
     failures = [_failure(found.location, str(found.error)) for found in prepared if found.error is not None]
     seconds = time.monotonic() - started
     return RunReport(uuid.uuid4().hex, request.as_of_ms, request.dry_run, (*reports, *failures), seconds)

@@ -12,12 +12,15 @@ from dataclasses import replace
 from functools import partial
 
 from compaction.cleaning.expiry import ExpiryPlan, plan_expiry
-from compaction.errors import LogError
+from compaction.errors import of_log
 from compaction.report import LogReport, LogStatus, RunReport
 from compaction.request import CompactionRequest
 from compaction.spark.look_ahead import look_ahead_with
 from compaction.spark.moment import of_this_moment
 from compaction.spark.session import Session
+from compaction.spark.threads import at_once
+from compaction.storage.checkpoint_store import CheckpointFiles
+from compaction.storage.destination import LOGS_AT_ONCE
 from compaction.storage.expire import carry_out_expiry
 from compaction.storage.files import file_system
 from compaction.storage.filesystem import FileSystem, LocalFileSystem
@@ -44,11 +47,13 @@ def expire_logs(request: CompactionRequest, look_ahead: LookAhead | None = None)
     with locked(request.log_dirs, write=not request.dry_run, look=request.dry_run) as in_use:
         prepared = prepare(fs, request, partial(plan_expiry, now_ms=request.as_of_ms), look_ahead)
         views = (log.plan.view for log in prepared if log.plan is not None)
-        reports = of_this_moment((_finish(fs, log) for log in prepared), in_use, views)
+        checkpoints = CheckpointFiles(fs)
+        works = [partial(_finish, fs, checkpoints, log) for log in prepared]
+        reports = of_this_moment(at_once(works, 1 if request.dry_run else LOGS_AT_ONCE), in_use, views)
     return RunReport(uuid.uuid4().hex, request.as_of_ms, request.dry_run, tuple(reports), time.monotonic() - started)
 
 
-def _finish(fs: FileSystem, log: Prepared[ExpiryPlan]) -> LogReport:
+def _finish(fs: FileSystem, checkpoints: CheckpointFiles, log: Prepared[ExpiryPlan]) -> LogReport:
     """Delete what has expired of one log; its report. A dry run does the same to an overlay, in memory."""
     name, log_dir = log.location.topic_partition, log.location.log_dir
     started = time.monotonic()
@@ -56,11 +61,11 @@ def _finish(fs: FileSystem, log: Prepared[ExpiryPlan]) -> LogReport:
     if log.plan is None:
         return failed
     try:
-        carry_out_expiry(fs, log.location, log.plan)
+        carry_out_expiry(fs, log.location, log.plan, checkpoints)
         if log.plan.config.file_delete_delay_ms == 0:
             remove_deleted(fs, log.location.path)
-    except LogError as error:
-        return replace(failed, reason=str(error))
+    except Exception as error:
+        return replace(failed, reason=str(of_log(error, log.location.path)))
     return replace(expiry_report(log.plan), seconds=time.monotonic() - started)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -35,7 +36,9 @@ from compaction.passes.work import (
 from compaction.spark.partition import Sizes, pack
 from compaction.spark.passes import KEYS, Rewritten, Scanned
 from compaction.spark.progress import Progress
+from compaction.spark.threads import at_once
 from compaction.spark.worker import settle
+from compaction.storage.throttle import UNLIMITED
 
 
 @contextmanager
@@ -61,6 +64,8 @@ def shown(
 
 #: what a task of pass 2's first half holds at once
 _SHARDS_PER_TASK = 6
+#: how many pieces a task of pass 2 has under way: while one waits for the disk, others are written
+_PIECES_AT_ONCE = 4
 #: how long attempts that lost may take to notice
 _LOSERS_S = 10.0
 
@@ -128,6 +133,8 @@ class SparkPasses:
         first_offsets = _first_offsets(pieces)
         first_dirty = {log: work.first_dirty_offset for log, work in logs.items()}
         shared = self._sc.broadcast((dict(logs), tasks))
+        # a rate is for a task, as one thread keeps it
+        throttled = any(work.bytes_per_second < UNLIMITED for work in logs.values())
 
         def resolve(items: Iterable[tuple[Key, list[Any]]]) -> Iterator[tuple[Key, list[Any]]]:
             for (log, shard), packed in items:
@@ -144,9 +151,13 @@ class SparkPasses:
             for (log, piece), counts in marks.items():
                 if piece == KEYS:
                     yield log, sum(counts)
-            for each in work[task]:
-                log = each.output.log
-                yield rewrite_piece(each, known[log], marks.get((log, each.number), []), dry_run=dry_run)
+
+            def rewritten(piece: Piece) -> PieceResult:
+                log = piece.output.log
+                return rewrite_piece(piece, known[log], marks.get((log, piece.number), []), dry_run=dry_run)
+
+            threads = 1 if dry_run or throttled else _PIECES_AT_ONCE
+            yield from at_once([partial(rewritten, piece) for piece in work[task]], threads)
 
         def partition(key: Key) -> int:
             log, piece = key

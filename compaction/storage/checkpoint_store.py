@@ -1,4 +1,4 @@
-"""The checkpoint files of a log directory: read once a run, changed one entry at a time.
+"""The checkpoint files of a log directory: read once a run, changed entry by entry, by many threads.
 
 Mirrors ``OffsetCheckpointFile`` and ``CheckpointFile`` (Kafka 4.3.0). Where Kafka takes a garbled
 ``log-start-offset-checkpoint`` for an empty one, this package fails the logs of that directory: to forget a log start is to
@@ -7,14 +7,16 @@ bring deleted records back.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from compaction.errors import CorruptLogError
 from compaction.formats.checkpoints import format_offset_checkpoint, parse_offset_checkpoint
 from compaction.names import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS, TopicPartition
 from compaction.storage.durable import replace_file
-from compaction.storage.filesystem import FileSystem, join
+from compaction.storage.filesystem import FileStat, FileSystem, join
 
 Offsets = Mapping[TopicPartition, int]
 
@@ -69,20 +71,121 @@ def read_offsets(fs: FileSystem, log_dir: str, file_name: str) -> dict[TopicPart
         raise CorruptLogError(error.what, path=path, hint=_HINT) from None
 
 
-def update_checkpoint(
-    fs: FileSystem, log_dir: str, file_name: str, changes: Mapping[TopicPartition, int | None], *, like: str | None = None
-) -> None:
-    """Set (or with ``None`` remove) entries of a checkpoint file, safe on return; the others, mode and owner stay.
+class Change(NamedTuple):
+    """What becomes of one entry of a checkpoint file: ``offset`` (``None``: it goes), but only where it is ``expected`` now, if
+    anything is expected (``None`` is no entry).
 
-    Nothing is written when nothing changes.
-
-    :param like: a file whose mode and owner a new checkpoint file takes
-    :raises CorruptLogError: the file is garbled; it is left as it is
+    ``like`` is a file whose mode and owner a new checkpoint file takes.
     """
-    before = read_offsets(fs, log_dir, file_name)
-    after = {tp: offset for tp, offset in before.items() if changes.get(tp, offset) is not None}
-    after.update({tp: offset for tp, offset in changes.items() if offset is not None})
-    if after == before:
-        return
-    owner = None if like is None else fs.stat(like)
-    replace_file(fs, join(log_dir, file_name), format_offset_checkpoint(after).encode(), like=owner)
+
+    topic_partition: TopicPartition
+    offset: int | None
+    expected: tuple[int | None] | None = None
+    like: str | None = None
+
+
+class CheckpointFiles:
+    """The checkpoint files that a run changes, for all of its threads.
+
+    A change is safe when it returns. Changes that come while the file is being written are then written together: a directory
+    of thousands of logs has its file written, and synced, far fewer times than it has logs.
+    """
+
+    def __init__(self, fs: FileSystem) -> None:
+        self._fs = fs
+        self._files: dict[str, _CheckpointFile] = {}
+
+    def offset(self, log_dir: str, file_name: str, topic_partition: TopicPartition) -> int | None:
+        """An entry as it is now.
+
+        :raises CorruptLogError: the file is garbled
+        """
+        return self._file(log_dir, file_name).offset(topic_partition)
+
+    def change(self, log_dir: str, file_name: str, change: Change) -> None:
+        """Change an entry, safe on return; the others, mode and owner stay. Nothing is written when nothing changes.
+
+        :raises CorruptLogError: the file is garbled; it is left as it is
+        :raises StorageError: the file system refused; the old content is untouched
+        """
+        self._file(log_dir, file_name).change(change)
+
+    def _file(self, log_dir: str, file_name: str) -> _CheckpointFile:
+        path = join(log_dir, file_name)
+        return self._files.get(path) or self._files.setdefault(path, _CheckpointFile(self._fs, log_dir, file_name))
+
+
+class _Waiting:
+    """A change that somebody waits for; ``error`` is what became of it when it is ``done``."""
+
+    def __init__(self, change: Change) -> None:
+        self.change = change
+        self.done = False
+        self.error: BaseException | None = None
+
+
+class _CheckpointFile:
+    """One file. Whoever finds that nobody writes does so for all who wait."""
+
+    def __init__(self, fs: FileSystem, log_dir: str, file_name: str) -> None:
+        self._fs, self._log_dir, self._name = fs, log_dir, file_name
+        self._path = join(log_dir, file_name)
+        self._turn = threading.Condition()
+        self._waiting: list[_Waiting] = []
+        self._writing = False
+        #: what was read last, and the file that it was read from
+        self._known: tuple[FileStat | None, dict[TopicPartition, int]] = (None, {})
+
+    def offset(self, topic_partition: TopicPartition) -> int | None:
+        return self._read().get(topic_partition)
+
+    def change(self, change: Change) -> None:
+        mine = _Waiting(change)
+        with self._turn:
+            self._waiting.append(mine)
+            self._turn.wait_for(lambda: mine.done or not self._writing)
+            ours: list[_Waiting] = []
+            if not mine.done:
+                ours, self._waiting, self._writing = self._waiting, [], True
+        if ours:
+            self._carry_out(ours)
+        if mine.error is not None:
+            raise mine.error
+
+    def _carry_out(self, waiting: list[_Waiting]) -> None:
+        try:
+            self._write([each.change for each in waiting])
+        except BaseException as error:
+            for each in waiting:
+                each.error = error
+        finally:
+            with self._turn:
+                self._writing = False
+                for each in waiting:
+                    each.done = True
+                self._turn.notify_all()
+
+    def _write(self, changes: list[Change]) -> None:
+        before = self._read()
+        after = dict(before)
+        for change in changes:
+            if change.expected is not None and after.get(change.topic_partition) != change.expected[0]:
+                continue
+            if change.offset is None:
+                after.pop(change.topic_partition, None)
+            else:
+                after[change.topic_partition] = change.offset
+        if after == before:
+            return
+        like = next((change.like for change in changes if change.like is not None), None)
+        # the order of threads is nobody's business
+        after = dict(sorted(after.items()))
+        owner = None if like is None else self._fs.stat(like)
+        replace_file(self._fs, self._path, format_offset_checkpoint(after).encode(), like=owner)
+        self._known = (self._fs.stat(self._path), after)
+
+    def _read(self) -> dict[TopicPartition, int]:
+        found = self._fs.stat(self._path)
+        if found is None or found != self._known[0]:
+            self._known = (found, read_offsets(self._fs, self._log_dir, self._name))
+        return self._known[1]

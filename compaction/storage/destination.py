@@ -1,8 +1,8 @@
 """Where the result of a run goes: in place of the sources, to another place, or nowhere.
 
-A run hands each log to its destination when all is known about it. ``InPlace`` swaps it in at once. ``Elsewhere`` gathers
-everything and lets it appear as a whole when the run ends, logs that were not cleaned included, those that failed left out.
-``Nowhere`` is a dry run's.
+A run hands each log to its destination when all is known about it. ``InPlace`` swaps it in at once, and takes many logs at a
+time: what it waits for is the disk. ``Elsewhere`` gathers everything and lets it appear as a whole when the run ends, logs that
+were not cleaned included, those that failed left out. ``Nowhere`` is a dry run's.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Protocol
 
 from compaction.cleaning.policy import PolicyPlan
 from compaction.names import CLEANER_OFFSETS
-from compaction.storage.checkpoint_store import update_checkpoint
+from compaction.storage.checkpoint_store import Change, CheckpointFiles
 from compaction.storage.discover import LogLocation
 from compaction.storage.expire import carry_out_expiry
 from compaction.storage.files import file_system
@@ -27,6 +27,9 @@ from compaction.storage.recover import mend_log
 from compaction.storage.swap import SwapGroup, discard_unfinished, remove_deleted, swap_in
 from compaction.storage.watch import require_unmoved
 
+#: a swap waits a dozen times for the disk, which serves many at once
+LOGS_AT_ONCE = 16
+
 
 @dataclass(frozen=True)
 class Planned:
@@ -37,12 +40,13 @@ class Planned:
 
 
 class Destination(Protocol):
-    """Takes the logs of a run, one by one.
+    """Takes the logs of a run, ``at_once`` of them at a time, from as many threads.
 
     ``fs`` is how the run sees its sources: recovered, where need be in memory.
     """
 
     fs: FileSystem
+    at_once: int
 
     def directory(self, location: LogLocation) -> str:
         """Where tasks write the outputs of a log."""
@@ -62,6 +66,7 @@ class Nowhere:
 
     def __init__(self, sources: FileSystem) -> None:
         self.fs: FileSystem = OverlayFileSystem(sources)
+        self.at_once = 1
 
     def directory(self, location: LogLocation) -> str:
         return location.path
@@ -84,8 +89,10 @@ class InPlace:
 
     def __init__(self) -> None:
         self._disk = LocalFileSystem()
+        self._checkpoints = CheckpointFiles(self._disk)
         self._deferred = DeferredFileSystem(self._disk)
         self.fs: FileSystem = self._deferred
+        self.at_once = LOGS_AT_ONCE
 
     def directory(self, location: LogLocation) -> str:
         return location.path
@@ -98,13 +105,13 @@ class InPlace:
         except Exception:
             discard_unfinished(self._disk, log.location.path)
             raise
-        swap_in(self._disk, log.location, groups, end_offset=plan.end_offset)
+        swap_in(self._disk, log.location, groups, end_offset=plan.end_offset, checkpoints=self._checkpoints)
         if plan.config.file_delete_delay_ms == 0:
             remove_deleted(self._disk, log.location.path)
 
     def skipped(self, log: Planned) -> None:
         self._prepare(log)
-        _mend_checkpoint(self._disk, log)
+        _mend_checkpoint(self._checkpoints, log)
 
     def failed(self, log: Planned) -> None:
         discard_unfinished(self._disk, log.location.path)
@@ -121,7 +128,7 @@ class InPlace:
             )
         if log.plan.expiry is not None and log.plan.expiry.removals:
             require_unmoved(self._disk, log.location.path, log.plan.expiry.view.segments)
-            _expire(self._disk, log)
+            _expire(self._disk, log, self._checkpoints)
 
 
 class Elsewhere:
@@ -129,6 +136,7 @@ class Elsewhere:
 
     def __init__(self, publication: Publication, sources: FileSystem) -> None:
         self.fs: FileSystem = OverlayFileSystem(sources)
+        self.at_once = 1
         self._publication = publication
 
     def directory(self, location: LogLocation) -> str:
@@ -140,22 +148,23 @@ class Elsewhere:
 
     def skipped(self, log: Planned) -> None:
         _expire(self.fs, log)
-        _mend_checkpoint(self.fs, log)
+        _mend_checkpoint(CheckpointFiles(self.fs), log)
         self._publication.add_log(self.fs, log.location, (), end_offset=None)
 
     def failed(self, log: Planned) -> None:
         self._publication.leave_out(log.location)
 
 
-def _expire(fs: FileSystem, log: Planned) -> None:
+def _expire(fs: FileSystem, log: Planned, checkpoints: CheckpointFiles | None = None) -> None:
     if log.plan.expiry is not None:
-        carry_out_expiry(fs, log.location, log.plan.expiry)
+        carry_out_expiry(fs, log.location, log.plan.expiry, checkpoints)
 
 
-def _mend_checkpoint(fs: FileSystem, log: Planned) -> None:
+def _mend_checkpoint(checkpoints: CheckpointFiles, log: Planned) -> None:
     plan = log.plan.compaction
     if plan.checkpoint_reset:
-        update_checkpoint(fs, plan.view.log_dir, CLEANER_OFFSETS, {plan.view.topic_partition: plan.first_dirty_offset})
+        change = Change(plan.view.topic_partition, plan.first_dirty_offset)
+        checkpoints.change(plan.view.log_dir, CLEANER_OFFSETS, change)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from compaction.errors import CorruptLogError
 from compaction.formats.checkpoints import EpochEntry, format_leader_epochs, parse_leader_epochs
 from compaction.formats.producer_snapshot import SnapshotEntry, write_snapshot
 from compaction.names import INDEX, LEADER_EPOCHS, LOG, LOG_STARTS, SNAPSHOT, TIMEINDEX, segment_file
-from compaction.storage.checkpoint_store import update_checkpoint
+from compaction.storage.checkpoint_store import Change, CheckpointFiles
 from compaction.storage.discover import LogLocation
 from compaction.storage.durable import replace_file
 from compaction.storage.filesystem import FileSystem, join
@@ -26,8 +26,10 @@ from compaction.storage.segments import segment_bases
 from compaction.storage.swap import mark_deleted
 
 
-def carry_out_expiry(fs: FileSystem, location: LogLocation, plan: ExpiryPlan) -> None:
-    """Do to a log what ``plan`` says; nothing where it removes nothing. Errors as for :func:`expire_segments`."""
+def carry_out_expiry(
+    fs: FileSystem, location: LogLocation, plan: ExpiryPlan, checkpoints: CheckpointFiles | None = None
+) -> None:
+    """Do to a log what ``plan`` says; nothing where it removes nothing. See :func:`expire_segments`."""
     if plan.removals:
         expire_segments(
             fs,
@@ -36,6 +38,7 @@ def carry_out_expiry(fs: FileSystem, location: LogLocation, plan: ExpiryPlan) ->
             log_start_offset=plan.new_log_start_offset,
             log_end_offset=plan.view.log_end_offset,
             producers=plan.view.producers,
+            checkpoints=checkpoints,
         )
 
 
@@ -47,6 +50,7 @@ def expire_segments(
     log_start_offset: int,
     log_end_offset: int,
     producers: Sequence[ProducerEntry] = (),
+    checkpoints: CheckpointFiles | None = None,
 ) -> None:
     """Mark segments as ``.deleted`` and move the log start.
 
@@ -54,6 +58,7 @@ def expire_segments(
     :param log_start_offset: the log start from now on
     :param log_end_offset: where the new active segment begins if every segment goes
     :param producers: what its snapshot then holds
+    :param checkpoints: where several logs of a directory are worked on at once, theirs
     :raises StorageError: the file system refused; the next run goes on from there
     :raises CorruptLogError: a checkpoint is garbled; nothing was deleted
     """
@@ -64,7 +69,8 @@ def expire_segments(
     if here and not set(here) - set(going) and log_end_offset not in going:
         _new_active(fs, path, log_end_offset, here[-1], producers)
     like = join(path, segment_file(here[-1], LOG)) if here else None
-    update_checkpoint(fs, location.log_dir, LOG_STARTS, {location.topic_partition: log_start_offset}, like=like)
+    change = Change(location.topic_partition, log_start_offset, like=like)
+    (checkpoints or CheckpointFiles(fs)).change(location.log_dir, LOG_STARTS, change)
     if epochs is not None:
         replace_file(fs, join(path, LEADER_EPOCHS), format_leader_epochs(epochs).encode())
     for base in going:

@@ -129,7 +129,8 @@ class LocalFileSystem:
     def stat(self, path: str) -> FileStat | None:
         with storage_errors(path, "look at the file"):
             try:
-                found = Path(path).stat()
+                # by far the most frequent call; a Path takes twice its time to make
+                found = os.stat(path)  # noqa: PTH116
             except (FileNotFoundError, NotADirectoryError):
                 return None
         mode = found.st_mode
@@ -211,7 +212,7 @@ def parent(path: str) -> str:
     """The directory that holds ``path``."""
     if is_remote(path):
         return path.rpartition("/")[0] if split(path)[1] else path
-    return str(Path(path).parent)
+    return normal(path).rpartition("/")[0] or str(Path(path).parent)
 
 
 def base_name(path: str) -> str:
@@ -221,7 +222,11 @@ def base_name(path: str) -> str:
 
 def normal(path: str) -> str:
     """One spelling of a path, links not followed."""
-    return path.rstrip("/") if is_remote(path) else str(Path(path))
+    if is_remote(path):
+        return path.rstrip("/")
+    # nearly all have it already; planning asks for many thousands
+    usual = path.startswith("/") and "//" not in path and "/." not in path and not path.endswith("/")
+    return path if usual else str(Path(path))
 
 
 def _sync(path: str, flags: int) -> None:

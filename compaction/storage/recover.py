@@ -34,7 +34,7 @@ from compaction.names import (
     parse_segment_file,
     segment_file,
 )
-from compaction.storage.checkpoint_store import read_offsets
+from compaction.storage.checkpoint_store import CheckpointFiles, read_offsets
 from compaction.storage.discover import LogLocation
 from compaction.storage.durable import TMP
 from compaction.storage.filesystem import FileSystem, join
@@ -128,7 +128,7 @@ def _resume(fs: FileSystem, location: LogLocation, journal: Journal, report: Rec
             remove_journal(fs, location.path)
             return
         finish_group(fs, location.path, group)
-    finish_round(fs, location, journal)
+    finish_round(fs, location, journal, CheckpointFiles(fs))
     report.actions.append(f"finished an earlier swap of {len(journal.groups)} segments")
 
 

@@ -43,7 +43,7 @@ from compaction.names import (
     parse_segment_file,
     segment_file,
 )
-from compaction.storage.checkpoint_store import read_offsets, update_checkpoint
+from compaction.storage.checkpoint_store import Change, CheckpointFiles
 from compaction.storage.discover import LogLocation
 from compaction.storage.filesystem import FileSystem, join
 from compaction.storage.journal import Journal, JournalGroup, Source, remove_journal, write_journal
@@ -63,21 +63,29 @@ class SwapGroup:
     mtime_ms: int = 0
 
 
-def swap_in(fs: FileSystem, location: LogLocation, groups: Sequence[SwapGroup], *, end_offset: int | None) -> None:
+def swap_in(
+    fs: FileSystem,
+    location: LogLocation,
+    groups: Sequence[SwapGroup],
+    *,
+    end_offset: int | None,
+    checkpoints: CheckpointFiles | None = None,
+) -> None:
     """Replace each group's sources by its output, then move the log's cleaner checkpoint to ``end_offset``.
 
     Until the commit point an error leaves the log as it was, outputs removed. After it the swap stays half done only
     until the next run, which finishes it first; the log serves every survivor meanwhile. The sources stay as ``.deleted``.
 
+    :param checkpoints: where several logs of a directory are swapped in at once, theirs
     :raises StorageError: the file system refused
     :raises CorruptLogError: the cleaner checkpoint is garbled; nothing was changed
     """
-    path = location.path
+    path, checkpoints = location.path, checkpoints or CheckpointFiles(fs)
     ordered = sorted(groups, key=lambda group: group.base_offset)
     try:
         for group in ordered:
             _promote(fs, path, group)
-        previous = read_offsets(fs, location.log_dir, CLEANER_OFFSETS).get(location.topic_partition)
+        previous = checkpoints.offset(location.log_dir, CLEANER_OFFSETS, location.topic_partition)
         journal = Journal(tuple(_record(fs, path, group) for group in ordered), previous, end_offset)
         fs.fsync_dir(path)
         if ordered:
@@ -87,7 +95,7 @@ def swap_in(fs: FileSystem, location: LogLocation, groups: Sequence[SwapGroup], 
         raise
     for recorded in journal.groups:
         finish_group(fs, path, recorded)
-    finish_round(fs, location, journal)
+    finish_round(fs, location, journal, checkpoints)
 
 
 def finish_group(fs: FileSystem, path: str, group: JournalGroup) -> None:
@@ -119,13 +127,12 @@ def finish_group(fs: FileSystem, path: str, group: JournalGroup) -> None:
     fs.fsync_dir(path)
 
 
-def finish_round(fs: FileSystem, location: LogLocation, journal: Journal) -> None:
+def finish_round(fs: FileSystem, location: LogLocation, journal: Journal, checkpoints: CheckpointFiles) -> None:
     """Move the cleaner checkpoint, if it still is where the round began, and end the swap (step 5)."""
     if journal.end_offset is not None:
-        current = read_offsets(fs, location.log_dir, CLEANER_OFFSETS).get(location.topic_partition)
-        if current == journal.previous_checkpoint:
-            name = {location.topic_partition: journal.end_offset}
-            update_checkpoint(fs, location.log_dir, CLEANER_OFFSETS, name, like=any_log(fs, location.path))
+        expected = (journal.previous_checkpoint,)
+        change = Change(location.topic_partition, journal.end_offset, expected, any_log(fs, location.path))
+        checkpoints.change(location.log_dir, CLEANER_OFFSETS, change)
     discard_unfinished(fs, location.path)
     if journal.groups:
         remove_journal(fs, location.path)

@@ -11,12 +11,14 @@ from collections.abc import Callable
 
 #: how often the rate is looked at, as in Kafka's cleaner
 PERIOD_S = 0.3
+#: bytes a second that nothing here comes near
+UNLIMITED = 1e12
 
 
 class Throttle:
     """Sleeps when more than ``bytes_per_second`` were counted.
 
-    :param bytes_per_second: the rate; infinite or more than any disk has means no throttling
+    :param bytes_per_second: the rate; ``UNLIMITED`` or more means no throttling
     """
 
     def __init__(

@@ -53,9 +53,12 @@ class StoppingFiles(LocalFileSystem):
 
 
 def run_until(log_dir: Path, stop_before: int | None, *options: object) -> tuple[Ended | None, list[str]]:
-    """The job, stopped before a change; how it ended, ``None`` where it was stopped, and what it changed."""
+    """The job, stopped before a change; how it ended, ``None`` where it was stopped, and what it changed.
+
+    It swaps one log after the other, so that its changes come in the same order each time.
+    """
     files = StoppingFiles(stop_before)
-    with patch.object(destination, "LocalFileSystem", lambda: files):
+    with patch.object(destination, "LocalFileSystem", lambda: files), patch.object(destination, "LOGS_AT_ONCE", 1):
         try:
             return run(log_dir, *options), files.log
         except Stopped:

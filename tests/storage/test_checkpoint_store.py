@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from compaction.errors import CorruptLogError
 from compaction.names import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, TopicPartition
-from compaction.storage.checkpoint_store import read_checkpoints, update_checkpoint
+from compaction.storage.checkpoint_store import Change, CheckpointFiles, read_checkpoints
 from tests.storage.faults import FaultyFileSystem, Stopped, crash_states
 
 A, B = TopicPartition("a", 0), TopicPartition("b.c", 12)
 PATH = f"/logs/{CLEANER_OFFSETS}"
 GARBLED = [b"1\n0\n", b"x\n", b"0\n2\na 0 5\n", b"0\n1\na 0\n", b"0\n1\na 0 x\n", b"\xff\xfe", b"0\n-1\n"]
+
+
+def update(fs: FaultyFileSystem, name: str, changes: dict[TopicPartition, int | None], like: str | None = None) -> None:
+    files = CheckpointFiles(fs)
+    for topic_partition, offset in changes.items():
+        files.change("/logs", name, Change(topic_partition, offset, like=like))
 
 
 def log_dir(**files: bytes) -> FaultyFileSystem:
@@ -49,7 +58,7 @@ def test_a_garbled_file_is_reported_with_its_name_and_left_alone(name: str, data
         read_checkpoints(fs, "/logs").require_sound()
     assert caught.value.path == f"/logs/{name}"
     with pytest.raises(CorruptLogError):
-        update_checkpoint(fs, "/logs", name, {A: 7})
+        update(fs, name, {A: 7})
     assert fs.read_bytes(f"/logs/{name}") == data
 
 
@@ -69,7 +78,7 @@ CHANGES = [
 @pytest.mark.parametrize(("changes", "expected"), CHANGES)
 def test_a_change_leaves_other_entries_alone(changes: dict[TopicPartition, int | None], expected: bytes) -> None:
     fs = log_dir(cleaner_offset_checkpoint=b"0\n2\na 0 3\nb.c 12 4\n")
-    update_checkpoint(fs, "/logs", CLEANER_OFFSETS, changes)
+    update(fs, CLEANER_OFFSETS, changes)
     assert fs.read_bytes(PATH) == expected
     assert fs.listdir("/logs") == [CLEANER_OFFSETS]
 
@@ -77,7 +86,7 @@ def test_a_change_leaves_other_entries_alone(changes: dict[TopicPartition, int |
 def test_nothing_is_written_when_nothing_changes() -> None:
     fs = log_dir(cleaner_offset_checkpoint=b"0\n1\na 0 3\n")
     done = fs.done
-    update_checkpoint(fs, "/logs", CLEANER_OFFSETS, {A: 3})
+    update(fs, CLEANER_OFFSETS, {A: 3})
     assert fs.done == done
 
 
@@ -86,7 +95,7 @@ def test_a_new_file_takes_mode_and_owner_of_the_one_named() -> None:
     like = fs.stat("/logs/meta")
     assert like is not None
     fs.write_file("/logs/meta", b"", like._replace(mode=0o600))
-    update_checkpoint(fs, "/logs", CLEANER_OFFSETS, {A: 1}, like="/logs/meta")
+    update(fs, CLEANER_OFFSETS, {A: 1}, like="/logs/meta")
     found = fs.stat(PATH)
     assert found is not None and found.mode == 0o600
 
@@ -97,7 +106,7 @@ def test_a_stop_at_any_moment_leaves_the_old_or_the_new_file(before: bytes | Non
         fs = log_dir() if before is None else log_dir(cleaner_offset_checkpoint=before)
         fs.stop_before, fs.done = step, 0
         try:
-            update_checkpoint(fs, "/logs", CLEANER_OFFSETS, {A: 8})
+            update(fs, CLEANER_OFFSETS, {A: 8})
         except Stopped:
             pass
         return fs
@@ -108,3 +117,62 @@ def test_a_stop_at_any_moment_leaves_the_old_or_the_new_file(before: bytes | Non
         assert found in (before, b"0\n1\na 0 8\n"), name
         seen.add(found)
     assert len(seen) == 2
+
+
+class Slow(FaultyFileSystem):
+    """Takes a while to sync a file, as a disk does."""
+
+    def fsync(self, path: str) -> None:
+        time.sleep(0.01)
+        super().fsync(path)
+
+
+def test_changes_of_many_threads_are_all_made_in_few_writes() -> None:
+    fs, logs = Slow(), [TopicPartition("t", number) for number in range(200)]
+    fs.mkdir("/logs")
+    files = CheckpointFiles(fs)
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(lambda tp: files.change("/logs", CLEANER_OFFSETS, Change(tp, tp.partition)), logs))
+    assert read_checkpoints(fs, "/logs").cleaner_offsets == {tp: tp.partition for tp in logs}
+    assert sum(step.startswith("rename") for step in fs.log) <= 100
+    assert fs.read_bytes(PATH).decode().splitlines()[2:] == [f"t {number} {number}" for number in range(200)]
+
+
+def test_a_change_is_safe_when_it_returns() -> None:
+    fs = log_dir(cleaner_offset_checkpoint=b"0\n1\na 0 3\n")
+    CheckpointFiles(fs).change("/logs", CLEANER_OFFSETS, Change(A, 9))
+    for seed in (None, 1, 2, 3):
+        assert read_checkpoints(fs.after_power_loss(seed), "/logs").cleaner_offsets == {A: 9}
+
+
+@pytest.mark.parametrize(("expected", "after"), [((3,), 9), ((None,), 3), ((4,), 3), (None, 9)])
+def test_a_change_may_depend_on_what_is_there(expected: tuple[int | None] | None, after: int) -> None:
+    fs = log_dir(cleaner_offset_checkpoint=b"0\n1\na 0 3\n")
+    CheckpointFiles(fs).change("/logs", CLEANER_OFFSETS, Change(A, 9, expected))
+    assert read_checkpoints(fs, "/logs").cleaner_offsets == {A: after}
+
+
+def test_what_somebody_else_wrote_meanwhile_is_seen() -> None:
+    fs = log_dir(cleaner_offset_checkpoint=b"0\n1\na 0 3\n")
+    files = CheckpointFiles(fs)
+    assert files.offset("/logs", CLEANER_OFFSETS, A) == 3
+    fs.write_file(PATH, b"0\n2\na 0 5\nb.c 12 6\n")
+    assert files.offset("/logs", CLEANER_OFFSETS, A) == 5
+    files.change("/logs", CLEANER_OFFSETS, Change(A, 7))
+    assert read_checkpoints(fs, "/logs").cleaner_offsets == {A: 7, B: 6}
+
+
+def test_everybody_who_waits_is_told_of_a_garbled_file() -> None:
+    fs = log_dir(cleaner_offset_checkpoint=b"noise")
+    files = CheckpointFiles(fs)
+
+    def change(number: int) -> bool:
+        try:
+            files.change("/logs", CLEANER_OFFSETS, Change(TopicPartition("t", number), 1))
+        except CorruptLogError:
+            return True
+        return False
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(change, range(32)))
+    assert fs.read_bytes(PATH) == b"noise"

@@ -1,0 +1,45 @@
+"""Many works of the driver at once: order, ends and interruptions."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from compaction.spark.threads import at_once
+
+
+@pytest.mark.parametrize("threads", [1, 3, 16])
+def test_results_come_in_the_order_of_the_works(threads: int) -> None:
+    def work(number: int) -> Callable[[], int]:
+        def done() -> int:
+            time.sleep(0.001 * (7 - number % 7))
+            return number
+
+        return done
+
+    assert at_once([work(number) for number in range(40)], threads) == list(range(40))
+
+
+def test_one_work_needs_no_thread() -> None:
+    assert at_once([threading.current_thread], 16) == [threading.main_thread()]
+    assert at_once([], 16) == []
+
+
+def test_an_interruption_ends_what_runs_and_begins_no_more() -> None:
+    begun: list[int] = []
+    ended: list[int] = []
+
+    def work(number: int) -> None:
+        begun.append(number)
+        time.sleep(0.05)
+        if number == 1:
+            raise KeyboardInterrupt
+        ended.append(number)
+
+    with pytest.raises(KeyboardInterrupt):
+        at_once([lambda number=number: work(number) for number in range(100)], 4)  # type: ignore[misc]
+    assert len(begun) < 20
+    assert sorted({*ended, 1}) == sorted(begun)
