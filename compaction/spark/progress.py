@@ -102,8 +102,9 @@ class Progress:
     def watch_job(self, sc: SparkContext, job_group: str, bytes_per_task: Sequence[int]) -> Iterator[None]:
         """Advances the pass opened last as the tasks of a job finish, as long as the block runs.
 
-        The jobs started in the block run in the job group. Of their stages the first with as many tasks as ``bytes_per_task``
-        has entries counts. When the block ends without an error, all bytes are counted.
+        The jobs started in the block run in the job group. Of their stages the last with as many tasks as ``bytes_per_task``
+        has entries counts: earlier ones of that size may be those of another pass, whose output is still there, and never run.
+        When the block ends without an error, all bytes are counted.
         """
         if sc.getLocalProperty("spark.jobGroup.id") != job_group:
             sc.setJobGroup(job_group, job_group)
@@ -150,7 +151,7 @@ class _StageWatch:
         tasks = len(self._bytes_up_to) - 1
         for job in sorted(set(self._tracker.getJobIdsForGroup(self._job_group)) - self._earlier_jobs):
             info = self._tracker.getJobInfo(job)
-            for stage in sorted(info.stageIds) if info is not None else ():
+            for stage in sorted(info.stageIds, reverse=True) if info is not None else ():
                 stage_info = self._tracker.getStageInfo(stage)
                 if stage_info is not None and stage_info.numTasks == tasks:
                     return min(int(stage_info.numCompletedTasks), tasks)

@@ -123,8 +123,9 @@ class SparkEngine:
         """See ``Engine``; a task a log."""
         if not works:
             return []
-        self._sc.setJobDescription(f"count a broker's rounds over {len(works)} logs")
-        return self._sc.parallelize(works, len(works)).map(lambda work: count_rounds(*work, settings, most_keys)).collect()
+        tasks = [slices for slices, _ in works]
+        with shown(self._sc, self._progress, "rounds", f"count a broker's rounds over {len(works)} logs", tasks):
+            return self._sc.parallelize(works, len(works)).map(lambda work: count_rounds(*work, settings, most_keys)).collect()
 
 
 def _parts(tasks: Sequence[Sequence[SharedSlice]]) -> list[list[Slice]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import multiprocessing
 import os
 import re
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from rich.filesize import decimal
 
 from compaction.comparison.figures import ComparedLog, Comparison, Holdings, Outcome, OutcomeStatus
 from compaction.config import Policy, Resolver, read_sets
@@ -26,6 +28,7 @@ from compaction.spark.compact import Workers, carry_out
 from compaction.spark.dry_run import Engines, compare, compare_with, explain
 from compaction.spark.expire import expire_logs
 from compaction.spark.partition import Sizes
+from compaction.spark.progress import Progress
 from tests.golden import unpack_sample
 from tests.kafka.cleaner import clean_partition
 from tests.kafka.encode import Batch, Record
@@ -226,6 +229,37 @@ def test_sizes_of_the_work_change_nothing(logs: Path, comparison: Comparison) ->
 @pytest.mark.spark
 def test_spark_finds_the_same(logs: Path, comparison: Comparison, spark: SparkSession) -> None:
     assert compare(lambda: spark, request(logs, *POLICIES)).logs == comparison.logs
+
+
+@pytest.mark.spark
+def test_every_pass_shows_its_bytes_and_every_job_says_what_it_does(tmp_path: Path, spark: SparkSession) -> None:
+    log_dir, stream = tmp_path / "logs", io.StringIO()
+    of_many_keys(log_dir / "many-0", range(LEAST_KEYS + 1))
+    made = random_log(11, FLAVOURS["plain"], START_MS)
+    write_partition(log_dir / "plain-0", made.segments)
+    write_producers(log_dir / "plain-0", made.segments[-1].next_offset, made.producers)
+    policies = (POLICIES[0], f"cleanup.policy=compact,log.cleaner.dedupe.buffer.size={LEAST_BUFFER}")
+    earlier = len(descriptions(spark))
+    with Progress(stream) as progress:
+        compare(lambda: spark, request(log_dir, *policies), progress)
+    lines = stream.getvalue().splitlines()
+    assert [line.split(":")[0] for line in lines] == ["transactions", "pass 1", "pass 2", "rounds"]
+    size = decimal(held(log_dir / "many-0")["bytes"])
+    assert re.fullmatch(rf"rounds: {size} in \d+\.\d s, [\d.]+ .B/s", lines[-1])
+    assert [re.sub(r"[2-9]\d*", "N", told) for told in descriptions(spark)[earlier:]] == [
+        "read batch headers of N slices",
+        "pass 1: scan N slices for N maps",
+        "count how often keys occur",
+        "pass N: measure N slices",
+        "count a broker's rounds over 1 logs",
+    ]
+
+
+def descriptions(spark: SparkSession) -> list[str]:
+    """What the jobs so far are called in Spark's UI."""
+    jobs = spark.sparkContext._jsc.sc().statusStore().jobsList(None)
+    found = [jobs.apply(number) for number in range(jobs.size())]
+    return [job.description().get() for job in sorted(found, key=lambda job: job.jobId()) if job.description().isDefined()]
 
 
 class CountingEngine(LocalEngine):

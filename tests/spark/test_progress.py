@@ -6,7 +6,8 @@ import io
 import re
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -182,10 +183,27 @@ class Recorder(Progress):
     def __init__(self) -> None:
         super().__init__(io.StringIO())
         self.advanced: list[int] = []
+        self.before_the_gate = 0
 
     def advance(self, done_bytes: int) -> None:
         self.advanced.append(done_bytes)
         super().advance(done_bytes)
+
+    @contextmanager
+    def opens(self, gate: Path, done_bytes: int) -> Iterator[None]:
+        """Opens a gate once so many bytes are counted, or after half a minute; notes what was counted by then."""
+
+        def open_it() -> None:
+            deadline = time.monotonic() + 30
+            while sum(self.advanced) < done_bytes and time.monotonic() < deadline:
+                time.sleep(0.02)
+            self.before_the_gate = sum(self.advanced)
+            gate.touch()
+
+        opener = threading.Thread(target=open_it)
+        opener.start()
+        yield
+        opener.join()
 
 
 def wait_for(gate: Path) -> None:
@@ -207,23 +225,34 @@ def test_finished_tasks_count_while_later_ones_still_run(spark: SparkSession, tm
             wait_for(gate)
         yield from ((row, 1) for row in rows)
 
-    def open_the_gate_once_three_are_counted() -> None:
-        deadline = time.monotonic() + 30
-        while sum(progress.advanced) < 70 and time.monotonic() < deadline:
-            time.sleep(0.02)
-        seen_before_the_gate.extend(progress.advanced)
-        gate.touch()
-
-    seen_before_the_gate: list[int] = []
-    opener = threading.Thread(target=open_the_gate_once_three_are_counted)
     progress.start("offset map", 150)
-    opener.start()
-    with progress.watch_job(sc, "counts-while-running", [10, 20, 40, 80]):
+    with progress.opens(gate, 70), progress.watch_job(sc, "counts-while-running", [10, 20, 40, 80]):
         total = sc.range(4, numSlices=4).mapPartitionsWithIndex(last_one_waits).reduceByKey(lambda a, b: a + b, 2).count()
-    opener.join()
     assert total == 4
-    assert sum(seen_before_the_gate) == 70
+    assert progress.before_the_gate == 70
     assert sum(progress.advanced) == 150
+
+
+@pytest.mark.spark
+def test_a_stage_of_the_same_size_that_an_earlier_job_has_run_does_not_hide_the_one_that_runs(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    sc = spark.sparkContext
+    gate = tmp_path / "gate"
+    progress = Recorder()
+    scanned = sc.range(40, numSlices=4).map(lambda row: (row % 2, 1)).reduceByKey(lambda a, b: a + b, 2)
+    assert scanned.count() == 2
+
+    def last_one_waits(task: int, rows: Iterable[tuple[int, int]]) -> Iterable[tuple[int, int]]:
+        if task == 3:
+            wait_for(gate)
+        yield from rows
+
+    progress.start("pass 2", 150)
+    with progress.opens(gate, 70), progress.watch_job(sc, "after-an-earlier-job", [10, 20, 40, 80]):
+        found = scanned.partitionBy(4).mapPartitionsWithIndex(last_one_waits).collect()
+    assert sorted(found) == [(0, 20), (1, 20)]
+    assert progress.before_the_gate == 70
 
 
 @pytest.mark.spark
