@@ -21,6 +21,9 @@ from compaction.kernels.rewrite import LOG_APPEND_TIME_BIT
 #: which columns of variable size are wanted
 KEYS, VALUES, HEADERS = 1, 2, 4
 
+#: the bytes that the headers of a record without any take: their number
+NO_HEADERS = 1
+
 #: what ``measure_records`` counts
 RECORDS, KEY_BYTES, VALUE_BYTES, HEADER_COUNT, HEADER_KEY_BYTES, HEADER_VALUE_BYTES = range(6)
 
@@ -125,7 +128,9 @@ def measure_records(raw, scratch, rows, spans, bounds, wanted, chosen, sizes):  
                 sizes[VALUE_BYTES] += max(value_size, 0)
                 if wanted & HEADERS:
                     _, value_at = varint(data, key_at + max(key_size, 0), stop)
-                    _measure_headers(data, value_at + max(value_size, 0), stop, sizes)
+                    headers_at = value_at + max(value_size, 0)
+                    if stop - headers_at > NO_HEADERS:
+                        _measure_headers(data, headers_at, stop, sizes)
             at = stop
         if at != end:
             return i, RECORDS_REMAINING
@@ -134,36 +139,41 @@ def measure_records(raw, scratch, rows, spans, bounds, wanted, chosen, sizes):  
 
 
 @inner
-def _put(column, n, used, data, at, size):  # type: ignore[no-untyped-def]
-    """Row ``n`` of ``column``, null when ``size`` is below 0, its bytes at ``used``; the bytes used then."""
+def _put(offsets, bytes_, valid, n, used, data, at, size):  # type: ignore[no-untyped-def]
+    """Row ``n`` of a column, null when ``size`` is below 0, its bytes at ``used``; the bytes used then."""
     if size >= 0:
-        column.valid[n >> 3] |= np.uint8(1 << (n & 7))
+        valid[n >> 3] |= np.uint8(1 << (n & 7))
         if size > 0:
-            used = copy_bytes(column.data, used, data, at, at + size)
-    column.offsets[n + 1] = used
+            used = copy_bytes(bytes_, used, data, at, at + size)
+    offsets[n + 1] = used
     return used
 
 
 @inner
-def _put_headers(columns, h, key_used, value_used, data, at, stop):  # type: ignore[no-untyped-def]
+def _put_headers(names, values, h, name_used, value_used, data, at, stop):  # type: ignore[no-untyped-def]
     """The headers of one record from row ``h`` on: the next row and the bytes used."""
     count, at = varint(data, at, stop)
     for _ in range(count):
         size, at = varint(data, at, stop)
-        key_used = _put(columns.header_keys, h, key_used, data, at, size)
+        name_used = _put(names.offsets, names.data, names.valid, h, name_used, data, at, size)
         at += size
         size, at = varint(data, at, stop)
-        value_used = _put(columns.header_values, h, value_used, data, at, size)
+        value_used = _put(values.offsets, values.data, values.valid, h, value_used, data, at, size)
         at += max(size, 0)
         h += 1
-    return h, key_used, value_used
+    return h, name_used, value_used
 
 
 @kernel
 def fill_columns(raw, scratch, rows, spans, bounds, wanted, columns):  # type: ignore[no-untyped-def]
     """Fill ``columns`` (``new_columns``) with the records that ``measure_records`` chose by the same arguments."""
+    # arrays that are looked up in the loop would be counted in and out for each record
+    offsets, times, header_starts = columns.offset, columns.timestamp_ms, columns.header_starts
+    key_offsets, key_data, key_valid = columns.keys.offsets, columns.keys.data, columns.keys.valid
+    value_offsets, value_data, value_valid = columns.values.offsets, columns.values.data, columns.values.valid
+    names, values = columns.header_keys, columns.header_values
     n, h = 0, 0
-    key_used, value_used, header_key_used, header_value_used = 0, 0, 0, 0
+    key_used, value_used, name_used, header_value_used = 0, 0, 0, 0
     for i in range(len(rows)):
         row = rows[i]
         at, end = spans[i, 0], spans[i, 1]
@@ -176,18 +186,19 @@ def fill_columns(raw, scratch, rows, spans, bounds, wanted, columns):  # type: i
             offset, time = row.base_offset + offset_delta, _times(row, timestamp_delta)
             if not (bounds[0] <= offset <= bounds[1] and bounds[2] <= time <= bounds[3]):
                 continue
-            columns.offset[n], columns.timestamp_ms[n] = offset, time
+            offsets[n], times[n] = offset, time
             if wanted & KEYS:
-                key_used = _put(columns.keys, n, key_used, data, key_at, key_size)
+                key_used = _put(key_offsets, key_data, key_valid, n, key_used, data, key_at, key_size)
             if wanted & (VALUES | HEADERS):
                 _, value_at = varint(data, key_at + max(key_size, 0), stop)
                 if wanted & VALUES:
-                    value_used = _put(columns.values, n, value_used, data, value_at, value_size)
+                    value_used = _put(value_offsets, value_data, value_valid, n, value_used, data, value_at, value_size)
                 if wanted & HEADERS:
                     headers_at = value_at + max(value_size, 0)
-                    h, header_key_used, header_value_used = _put_headers(
-                        columns, h, header_key_used, header_value_used, data, headers_at, stop
-                    )
-                    columns.header_starts[n + 1] = h
+                    if stop - headers_at > NO_HEADERS:
+                        h, name_used, header_value_used = _put_headers(
+                            names, values, h, name_used, header_value_used, data, headers_at, stop
+                        )
+                    header_starts[n + 1] = h
             n += 1
     return n
