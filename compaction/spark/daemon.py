@@ -117,6 +117,8 @@ def _serve(listening: int) -> None:
                 _take_over(caller)
                 return
             caller.close()
+        # a maker that was killed could not
+        shutil.rmtree(Path(listener.getsockname()).parent, ignore_errors=True)
 
 
 def _take_over(caller: socket.socket) -> None:

@@ -115,10 +115,12 @@ def ours_seconds(spark: Any, log_dir: Path) -> float:
 def ours_process_seconds(log_dir: Path) -> float:
     """The time of a whole ``spark-submit``."""
     submit = Path(sys.executable).with_name("spark-submit")
+    # it asks the first python on the path where Spark is
+    path = os.pathsep.join((str(submit.parent), os.environ["PATH"]))
     begun = time.perf_counter()
     done = subprocess.run(
         [str(submit), "jobs/compact.py", "--log-dir", str(log_dir), *_JOB],
-        env={**os.environ, "SPARK_CONF_DIR": "conf"}, capture_output=True, text=True, check=False,
+        env={**os.environ, "PATH": path, "SPARK_CONF_DIR": "conf"}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     if done.returncode:
         raise SystemExit(f"our job failed: {done.stdout}{done.stderr}")

@@ -93,11 +93,13 @@ def test_it_ends_with_the_process_that_made_it() -> None:
     )
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as maker:
         assert maker.stdout is not None
-        assert maker.stdout.readline()
+        place = Path(maker.stdout.readline().strip()).parent
+        assert place.is_dir()
         children = psutil.Process(maker.pid).children()
         assert children
         maker.kill()
     assert gone(children)
+    assert not place.exists()
 
 
 def test_nothing_is_left_of_it(preloaded: Preloaded) -> None:
