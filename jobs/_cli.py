@@ -12,6 +12,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import TYPE_CHECKING, NoReturn
@@ -25,14 +26,18 @@ from compaction.names import CLUSTER_METADATA_TOPIC
 from compaction.report import LogStatus, RunReport, print_report
 from compaction.storage.discover import Selector, check_log_dirs, discover
 from compaction.storage.files import file_system
+from compaction.storage.fresh import has_fresh
 from compaction.storage.places import environment, is_inside, place, resolved
 from compaction.storage.remote import require_finished
 from compaction.storage.textfiles import check_writable, read_text, write_text
 from jobs import _logging
 
 if TYPE_CHECKING:
-    from compaction.spark.session import PlainSession
+    from compaction.spark.session import PlainSession, Session
 
+#: so much new data makes it likely that some log wants to be cleaned
+_WORTH_SPARK_BYTES = 256 << 20
+_SWITCH_S = 0.0005
 _JSON_OPTION = f"--log-format={_logging.JSON}"
 FAILED = 1
 USAGE = 2
@@ -257,6 +262,16 @@ def start_session(name: str) -> PlainSession:
     # executors are let go of before the driver vanishes
     atexit.register(spark.stop)
     return spark
+
+
+def ahead(factory: Callable[[], Session], log_dirs: Sequence[str], selector: Selector) -> Callable[[], Session]:
+    """``factory``, at work already in a thread where there is likely something to do: Spark takes two seconds to start, and
+    logs can be looked at meanwhile."""
+    if not has_fresh(log_dirs, selector, _WORTH_SPARK_BYTES):
+        return factory
+    # of its hundreds of short calls to the JVM each would wait for its turn
+    sys.setswitchinterval(_SWITCH_S)
+    return ThreadPoolExecutor(1).submit(factory).result
 
 
 def finish(report: RunReport, report_file: str | None, metrics_file: str | None = None) -> int:

@@ -16,6 +16,7 @@ if not __package__:
 
 from compaction.report import RunReport  # noqa: E402 - the checkout must be on the path first
 from compaction.request import CompactionRequest  # noqa: E402
+from compaction.storage.discover import Selector  # noqa: E402
 from jobs import _cli, _logging  # noqa: E402
 
 if TYPE_CHECKING:
@@ -104,6 +105,7 @@ def compact(session_factory: SessionFactory, request: CompactionRequest) -> RunR
     """Runs the cleaner; Spark is imported no sooner than that, so that a wrong call is told at once."""
     from compaction.spark import kernels
 
+    session_factory = _cli.ahead(session_factory, request.log_dirs, Selector(request.topics, request.partitions))
     kernels.compile_ahead("second_pass", "first_pass")
     from compaction.spark import compact as cleaner
     from compaction.spark.progress import Progress

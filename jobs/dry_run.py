@@ -137,6 +137,8 @@ def compare(session_factory: SessionFactory, request: ComparisonRequest) -> Comp
     """Runs the comparison; Spark is imported no sooner than that, so that a wrong call is told at once."""
     from compaction.spark import kernels
 
+    base = request.base
+    session_factory = _cli.ahead(session_factory, base.log_dirs, Selector(base.topics, base.partitions))
     kernels.compile_ahead("second_pass", "first_pass", "comparison")
     from compaction.spark import dry_run
     from compaction.spark.progress import Progress

@@ -43,7 +43,7 @@ _DAEMON_MODULE = "spark.python.daemon.module"
 _ROOT = Path(__file__).resolve().parents[2]
 _CONSOLE_PROGRESS = "spark.ui.showConsoleProgress"
 _LOG_CONFIGURATION = "-Dlog4j2.configurationFile"
-_COMPILERS = "-XX:TieredStopAtLevel"
+COMPILERS = "-XX:TieredStopAtLevel=1"
 
 DEFAULTS: Mapping[str, str] = MappingProxyType(
     {
@@ -170,8 +170,8 @@ def _choose_jvm_options() -> None:
     options = os.environ.get("SPARK_SUBMIT_OPTS", "")
     if _LOG_CONFIGURATION not in options:
         options += f" {_LOG_CONFIGURATION}={Path(__file__).with_name('log4j2.properties').as_uri()}"
-    if _COMPILERS not in options:
-        options += f" {_COMPILERS}=1"
+    if COMPILERS.partition("=")[0] not in options:
+        options += f" {COMPILERS}"
     os.environ["SPARK_SUBMIT_OPTS"] = options.strip()
 
 

@@ -1,0 +1,59 @@
+"""The guess whether a log directory has got much since it was last cleaned."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from compaction.names import CLEANER_OFFSETS
+from compaction.storage.discover import Selector
+from compaction.storage.fresh import has_fresh
+
+ALL = Selector()
+
+
+@pytest.fixture
+def log_dir(tmp_path: Path) -> Path:
+    """Two logs of 3,000 bytes each, written at second 1,000 and 2,000; other files count for nothing."""
+    for name, written_s in (("a-0", 1_000), ("b-0", 2_000)):
+        (tmp_path / name).mkdir()
+        for base in (0, 10, 20):
+            file = tmp_path / name / f"{base:020d}.log"
+            file.write_bytes(b"x" * 1_000)
+            os.utime(file, (written_s, written_s))
+        (tmp_path / name / f"{0:020d}.index").write_bytes(b"x" * 9_000)
+    (tmp_path / "lost+found").mkdir()
+    (tmp_path / "lost+found" / "x.log").write_bytes(b"x" * 9_000)
+    return tmp_path
+
+
+def cleaned_at(log_dir: Path, second: int) -> None:
+    (log_dir / CLEANER_OFFSETS).touch()
+    os.utime(log_dir / CLEANER_OFFSETS, (second, second))
+
+
+def test_without_a_checkpoint_everything_is_fresh(log_dir: Path) -> None:
+    assert has_fresh([str(log_dir)], ALL, 6_000)
+    assert not has_fresh([str(log_dir)], ALL, 6_001)
+
+
+def test_what_was_written_before_the_checkpoint_is_not(log_dir: Path) -> None:
+    cleaned_at(log_dir, 1_500)
+    assert has_fresh([str(log_dir)], ALL, 3_000)
+    assert not has_fresh([str(log_dir)], ALL, 3_001)
+    cleaned_at(log_dir, 2_500)
+    assert not has_fresh([str(log_dir)], ALL, 1)
+
+
+def test_only_chosen_logs_count(log_dir: Path) -> None:
+    chosen = Selector.parse(topics=["a"])
+    assert has_fresh([str(log_dir)], chosen, 3_000)
+    assert not has_fresh([str(log_dir)], chosen, 3_001)
+
+
+def test_directories_are_added_up_and_addresses_and_missing_ones_passed_over(log_dir: Path, tmp_path: Path) -> None:
+    others = ["s3://bucket/logs", str(tmp_path / "none")]
+    assert has_fresh([*others, str(log_dir)], ALL, 6_000)
+    assert not has_fresh(others, ALL, 1)
