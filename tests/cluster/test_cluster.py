@@ -17,8 +17,11 @@ from pathlib import Path
 
 import pytest
 
+from compaction.storage.manifest import MANIFEST
 from tests.cluster.conftest import ROOT, Standalone, bare_environment
 from tests.golden import unpack_sample
+from tests.object_store.conftest import Bucket
+from tests.object_store.server import ACCESS_KEY, SECRET_KEY
 
 pytestmark = pytest.mark.cluster
 
@@ -47,11 +50,14 @@ def settings_for_clusters(packed: Path) -> dict[str, str]:
     return {name: value.replace("build/cluster", str(packed)) for name, value in settings.items()} | own
 
 
-def submit(home: Path, script: Path, settings: dict[str, str], *options: str) -> subprocess.CompletedProcess[str]:
-    """Runs an application by spark-submit with these settings only, the project on the driver's path."""
+def submit(
+    home: Path, script: Path, settings: dict[str, str], *options: str, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Runs an application by spark-submit with these settings and environment variables only, the project on the driver's
+    path."""
     properties = home / "spark.conf"
     properties.write_text("".join(f"{name} {value}\n" for name, value in settings.items()))
-    environment = bare_environment(home) | {"PYTHONPATH": str(ROOT)}
+    environment = bare_environment(home) | {"PYTHONPATH": str(ROOT)} | variables
     command = [f"{environment['SPARK_HOME']}/bin/spark-submit", "--properties-file", str(properties), str(script), *options]
     return subprocess.run(command, cwd=home, env=environment, capture_output=True, text=True, check=False, timeout=600)
 
@@ -84,9 +90,12 @@ def log_bytes(found: dict[str, tuple[bytes, int]]) -> int:
     return sum(len(data) for name, (data, _) in found.items() if name.endswith(".log") and name.startswith("orders"))
 
 
+#: cleans all that can be
+ALL = ("--as-of-ms", str(AS_OF_MS), "--set", "min.cleanable.dirty.ratio=0", "--include-active")
+
+
 def options_for(log_dir: Path) -> tuple[str, ...]:
-    ratio = ("--set", "min.cleanable.dirty.ratio=0", "--include-active")
-    return ("--log-dir", str(log_dir), "--as-of-ms", str(AS_OF_MS), *ratio, "--report", str(log_dir.parent / "report.json"))
+    return ("--log-dir", str(log_dir), *ALL, "--report", str(log_dir.parent / "report.json"))
 
 
 def check_compaction(home: Path, settings: dict[str, str], expected: dict[str, tuple[bytes, int]]) -> None:
@@ -118,6 +127,30 @@ def test_a_standalone_cluster_of_two_workers_leaves_the_same_bytes(
     packed: Path, standalone: Callable[[int], Standalone], tmp_path: Path, on_one_machine: dict[str, tuple[bytes, int]]
 ) -> None:
     check_compaction(tmp_path, settings_for_clusters(packed) | {"spark.master": standalone(2).url}, on_one_machine)
+
+
+def test_a_cluster_compacts_from_a_store_into_a_store_as_one_machine_does_from_disk_to_disk(
+    packed: Path, standalone: Callable[[int], Standalone], tmp_path: Path, bucket: Bucket
+) -> None:
+    log_dir, on_disk = unpack_sample(tmp_path), tmp_path / "on-disk"
+    bucket.put_tree(log_dir, "in")
+    local = {"spark.master": "local[2]", "spark.pyspark.python": sys.executable}
+    done = submit(tmp_path, ROOT / "jobs/compact.py", local, "--log-dir", str(log_dir), "--output-dir", str(on_disk), *ALL)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    settings = settings_for_clusters(packed) | {"spark.master": standalone(2).url}
+    # the driver has its credentials from the environment, the workers theirs from a file, as machines have
+    variables = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
+    (tmp_path / "cluster/.aws").mkdir()
+    lines = ["[default]", *(f"{name.lower()} = {value}" for name, value in variables.items())]
+    (tmp_path / "cluster/.aws/credentials").write_text("\n".join(lines) + "\n")
+    places = ("--log-dir", bucket.address("in"), "--output-dir", bucket.address("out"))
+    done = submit(tmp_path, ROOT / "jobs/compact.py", settings, *places, *ALL, **variables)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    found = bucket.tree("out")
+    manifest = json.loads(found.pop(MANIFEST))
+    assert found == {str(path.relative_to(on_disk)): path.read_bytes() for path in on_disk.rglob("*") if path.is_file()}
+    assert {each["path"]: each["size"] for each in manifest["files"]} == {name: len(data) for name, data in found.items()}
+    assert log_bytes(content(on_disk)) < log_bytes(content(log_dir)) / 2
 
 
 def test_a_local_cluster_without_py_files_leaves_the_same_bytes(
