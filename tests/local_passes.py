@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from compaction.kernels.key_filter import KeyFilter
 from compaction.passes.rewrite import join_parts, rewrite_piece
-from compaction.passes.scan import SUMMARY, scan_slices
+from compaction.passes.scan import SUMMARY, collect_keys, scan_slices
 from compaction.passes.shards import resolve_shard, split_by_piece
 from compaction.passes.transactions import scan_transactions
 from compaction.passes.work import (
@@ -35,6 +36,13 @@ class LocalPasses:
 
     def transactions(self, slices: Sequence[Slice]) -> list[SliceSummary]:
         return [scan_transactions(part) for part in slices]
+
+    def dirty_keys(
+        self, slices: Sequence[Slice], logs: Mapping[int, ScanLog], settings: ScanSettings, filters: Mapping[int, KeyFilter]
+    ) -> Mapping[int, KeyFilter]:
+        for log, keys in collect_keys(slices, logs, settings, filters):
+            filters[log].join(keys)
+        return filters
 
     def scan(self, slices: Sequence[Slice], logs: Mapping[int, ScanLog], settings: ScanSettings) -> Scanned:
         summaries: list[SliceSummary] = []

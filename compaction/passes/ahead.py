@@ -25,6 +25,7 @@ from compaction.kernels import (
     dump_state,
     index,
     key_counts,
+    key_filter,
     offset_map,
     records,
     rewrite,
@@ -59,6 +60,9 @@ def first_pass() -> None:
     held.put(entries)
     held.beaten(entries)
     offset_map.by_shard(entries, 1)
+    filtered = key_filter.KeyFilter.sized(0, 0)
+    filtered.add(entries)
+    filtered.sift(entries, 0)
     offset_map.by_bound(marks, marks, _empty(np.int64, 2))
 
 

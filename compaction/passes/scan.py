@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from compaction.cleaning.txn_tables import KEYLESS_ROW, TXN_ROW, keyless_rows, summarise
 from compaction.errors import CorruptLogError, UnsupportedLogError, of_log
+from compaction.kernels.key_filter import KeyFilter
 from compaction.kernels.offset_map import Arena, SkimpyOffsetMap, by_shard
 from compaction.kernels.records import ASK, KEYLESS, MAP, MESSAGES, RECORD_ERRORS, SKIP, TOMBSTONES, scan_records
 from compaction.kernels.tables import ENTRY_BYTES, ENTRY_WORDS, MAX_OFFSET
@@ -42,7 +43,7 @@ def scan_slices(
     """
     for log, neighbours in groupby(slices, key=lambda part: part.log):
         parts = list(neighbours)
-        scan = LogScan(logs[log], settings, record_bound(parts, logs[log].first_dirty_offset))
+        scan = LogScan(logs[log], settings, dirty_records(parts, logs[log].first_dirty_offset))
         for part in parts:
             yield (log, SUMMARY), [scan.slice(part)]
             for shard, packed in scan.overflow():
@@ -51,7 +52,21 @@ def scan_slices(
             yield (log, shard), [packed]
 
 
-def record_bound(parts: Iterable[Slice], first_dirty_offset: int) -> int:
+def collect_keys(
+    slices: Iterable[Slice], logs: Mapping[int, ScanLog], settings: ScanSettings, filters: Mapping[int, KeyFilter]
+) -> Iterator[tuple[int, KeyFilter]]:
+    """The keys of the dirty records of some slices, by log. What cannot be read is for pass 1 to tell.
+
+    :param filters: empty ones
+    """
+    for log, neighbours in groupby(slices, key=lambda part: part.log):
+        scan = _FilterScan(logs[log], settings, KeyFilter(filters[log].words.copy()))
+        for part in neighbours:
+            scan.slice(part)
+        yield log, scan.keys
+
+
+def dirty_records(parts: Iterable[Slice], first_dirty_offset: int) -> int:
     """At most how many records of the dirty section the slices hold."""
     return sum(max(0, part.end_offset - max(part.first_offset, first_dirty_offset)) for part in parts)
 
@@ -83,10 +98,10 @@ class LogScan:
     """Entries and asks of one log gathered over the slices of one task."""
 
     def __init__(
-        self, log: ScanLog, settings: ScanSettings, record_bound: int, arena: Arena | None = None
+        self, log: ScanLog, settings: ScanSettings, most_records: int, arena: Arena | None = None
     ) -> None:
         self._log = log
-        self._map = SkimpyOffsetMap(settings.map_bytes, settings.load_factor, record_bound, arena)
+        self._map = SkimpyOffsetMap(settings.map_bytes, settings.load_factor, most_records, arena)
         # a map with little room left would take its last keys in ever smaller portions
         self._map_reserve = max(1, self._map.room() // 8)
         self._asks: list[NDArray[np.uint64]] = []
@@ -193,9 +208,12 @@ class LogScan:
                 continue
             self._map.put(self._entries[done : min(n, done + room)])
             done += min(room, n - done)
-        if m:
-            self._asks.append(self._ask_room[:m].copy())
-            self._asked += m
+        asks = self._ask_room[:m]
+        if m and self._log.dirty_keys is not None:
+            asks = self._log.dirty_keys.sift(asks, self._log.first_dirty_offset)
+        if len(asks):
+            self._asks.append(asks.copy())
+            self._asked += len(asks)
             if self._asked >= self._ask_limit:
                 self._hand_on_asks()
 
@@ -224,3 +242,14 @@ class LogScan:
         yield from self.overflow()
         if len(self._map):
             yield from self._pack(self._map.slots)
+
+
+class _FilterScan(LogScan):
+    """Notes keys where ``LogScan`` maps them, and asks nothing."""
+
+    def __init__(self, log: ScanLog, settings: ScanSettings, keys: KeyFilter) -> None:
+        super().__init__(log, settings, 0, Arena())
+        self.keys = keys
+
+    def _take(self, n: int, m: int) -> None:
+        self.keys.add(self._entries[:n])

@@ -21,7 +21,7 @@ from compaction.kernels.records import KEYLESS, MESSAGES, RECORD_ERRORS, TOMBSTO
 from compaction.kernels.tables import DROP
 from compaction.kernels.tally import COLUMNS, tally
 from compaction.passes.decoder import Decoded, Decoder
-from compaction.passes.scan import SUMMARY, Key, LogScan, check_offsets, record_bound
+from compaction.passes.scan import SUMMARY, Key, LogScan, check_offsets, dirty_records
 from compaction.passes.work import Packed, ScanLog, ScanSettings, Slice, SliceSummary
 from compaction.storage.blocks import Block, SegmentReader
 from compaction.storage.throttle import Throttle
@@ -148,12 +148,12 @@ class _SourceScan:
         wanted = sorted({variant for each in slices for variant in each.variants})
         share = replace(settings, map_bytes=settings.map_bytes // (len(wanted) + 1))
         self._frame, self._bounds = source.frame, np.array(AGE_BOUNDS_MS, np.int64)
-        self._keys = KeyScan(source.shards, share, record_bound((each.part for each in slices), 0))
+        self._keys = KeyScan(source.shards, share, dirty_records((each.part for each in slices), 0))
         self._scans: dict[int, LogScan] = {}
         for variant in wanted:
             log = variants[variant]
             parts = [each.part for each in slices if variant in each.variants]
-            self._scans[variant] = LogScan(log, share, record_bound(parts, log.first_dirty_offset), Arena())
+            self._scans[variant] = LogScan(log, share, dirty_records(parts, log.first_dirty_offset), Arena())
         self._throttle = Throttle(settings.bytes_per_second)
 
     def packed(self, source: int, *, rest: bool) -> Iterator[tuple[Key, list[Packed | SharedSummary]]]:

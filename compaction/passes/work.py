@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from compaction.cleaning.model import AbortedTxn
 from compaction.cleaning.retention import RoundRules
 from compaction.cleaning.txn_tables import KEYLESS_ROW, AbortedSpans
+from compaction.kernels.key_filter import KeyFilter
 
 #: what is shuffled: an array of plain words
 Packed = NDArray[np.uint64]
@@ -49,12 +50,14 @@ class ScanLog:
     """What the first pass needs to know of a log.
 
     ``first_dirty_offset``: records below only ask whether they are beaten. ``shards``: how many parts the log's map has.
-    ``aborted``: the spans whose data stays out of the map.
+    ``aborted``: the spans whose data stays out of the map. ``dirty_keys``: the keys of the dirty section, where it pays to know
+    them beforehand.
     """
 
     first_dirty_offset: int
     shards: int
     aborted: AbortedSpans | None = None
+    dirty_keys: KeyFilter | None = None
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,8 @@ _BUSY = 0.8
 _WHOLE_RECORDS = 12 << 20
 #: packed entries of a shard: what a reduce task holds, and its map's size
 _SHARD_BYTES = 32 << 20
+#: what a pass over a small dirty section costs beforehand, its clean section gives back from this size on
+_ASKED_BYTES = 256 << 20
 #: no record takes less of an uncompressed batch
 _MIN_RECORD_BYTES = 7
 
@@ -36,13 +38,14 @@ class Sizes:
 
     ``slice_bytes``: bytes of a slice, and of what a task of pass 2 reads; ``scan_bytes``: what a task of pass 1 reads;
     ``shard_entries``: map entries a shard is meant for at most; ``whole_records``: a group of at most so many records is not
-    cut into pieces.
+    cut into pieces; ``asked_bytes``: from so many bytes of a clean section on it pays to know the dirty keys before it is read.
     """
 
     slice_bytes: int
     scan_bytes: int
     shard_entries: int
     whole_records: int = 0
+    asked_bytes: int = 0
 
 
 def sizes(group_bytes: Sequence[int], cores: int, dedupe_buffer_bytes: int, load_factor: float) -> Sizes:
@@ -52,7 +55,7 @@ def sizes(group_bytes: Sequence[int], cores: int, dedupe_buffer_bytes: int, load
     scan_bytes = min(_MAX_SCAN_BYTES, max(_MIN_SLICE_BYTES, -(-total_bytes // (cores * _SCAN_TASKS_PER_CORE))))
     entries = min(_SHARD_BYTES, int(dedupe_buffer_bytes * load_factor)) // ENTRY_BYTES
     whole_records = _WHOLE_RECORDS if busy(group_bytes, cores) >= _BUSY else 0
-    return Sizes(slice_bytes, scan_bytes, max(1, entries), whole_records)
+    return Sizes(slice_bytes, scan_bytes, max(1, entries), whole_records, _ASKED_BYTES)
 
 
 def busy(task_bytes: Sequence[int], cores: int) -> float:

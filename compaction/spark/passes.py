@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from compaction.kernels.key_filter import KeyFilter
 from compaction.passes.work import GroupOutput, Piece, PieceResult, RewriteLog, ScanLog, ScanSettings, Slice, SliceSummary
 
 #: the piece number under which a shard reports how many keys it held
@@ -33,6 +34,14 @@ class Passes(Protocol):
 
     def transactions(self, slices: Sequence[Slice]) -> list[SliceSummary]:
         """Headers only: the transaction summary of each slice."""
+
+    def dirty_keys(
+        self, slices: Sequence[Slice], logs: Mapping[int, ScanLog], settings: ScanSettings, filters: Mapping[int, KeyFilter]
+    ) -> Mapping[int, KeyFilter]:
+        """The keys of the dirty records in ``slices``, by log; none where these passes have no use for them.
+
+        :param filters: empty ones
+        """
 
     def scan(self, slices: Sequence[Slice], logs: Mapping[int, ScanLog], settings: ScanSettings) -> Scanned:
         """Pass 1 over ``slices``, in the order of logs and offsets."""

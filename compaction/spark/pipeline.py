@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pyspark import RDD, SparkContext
 
+from compaction.kernels.key_filter import KeyFilter
 from compaction.passes.rewrite import join_parts, rewrite_piece
-from compaction.passes.scan import SUMMARY, Key, scan_slices
+from compaction.passes.scan import SUMMARY, Key, collect_keys, scan_slices
 from compaction.passes.shards import merge_lists, resolve_shard, split_by_piece
 from compaction.passes.transactions import scan_transactions
 from compaction.passes.work import (
@@ -90,6 +91,24 @@ class SparkPasses:
         tasks = self.deal(slices)
         with shown(self._sc, self._progress, "transactions", f"read batch headers of {len(slices)} slices", tasks):
             return self._sc.parallelize(tasks, len(tasks)).flatMap(lambda task: map(scan_transactions, task)).collect()
+
+    def dirty_keys(
+        self, slices: Sequence[Slice], logs: Mapping[int, ScanLog], settings: ScanSettings, filters: Mapping[int, KeyFilter]
+    ) -> Mapping[int, KeyFilter]:
+        """The keys of the dirty records in ``slices``, by log."""
+        share = sum(part.size_bytes for part in slices) // self._sc.defaultParallelism
+        tasks = pack(slices, lambda part: part.size_bytes, max(1, share))
+        shared = self._sc.broadcast((dict(logs), settings, dict(filters)))
+
+        def collect(task: list[Slice]) -> Iterator[tuple[int, KeyFilter]]:
+            settle()
+            return collect_keys(task, *shared.value)
+
+        found = dict(filters)
+        with shown(self._sc, self._progress, "keys", f"collect the keys of {len(slices)} dirty slices", tasks):
+            for log, keys in self._sc.parallelize(tasks, len(tasks)).flatMap(collect).collect():
+                found[log].join(keys)
+        return found
 
     def scan(self, slices: Sequence[Slice], logs: Mapping[int, ScanLog], settings: ScanSettings) -> Scanned:
         """Pass 1. What it found is collected; the maps stay in the shuffle for ``rewrite``."""

@@ -16,7 +16,9 @@ from compaction.cleaning.txn_tables import KEYLESS_ROW, TXN_ROW, AbortedSpans
 from compaction.config import BrokerConfig
 from compaction.errors import StorageError, of_log
 from compaction.formats.indexes import read_offset_index
+from compaction.kernels.key_filter import KeyFilter
 from compaction.names import INDEX, LOG, segment_file
+from compaction.passes.scan import dirty_records
 from compaction.passes.work import (
     CleanStats,
     GroupOutput,
@@ -40,6 +42,11 @@ T = TypeVar("T")
 
 #: a task's map is handed on when it has this size, so that a worker's memory stays small
 _TASK_MAP_BYTES = 128 << 20
+
+#: a log is mostly clean when its clean section has so many times the bytes of its dirty one
+_MOSTLY_CLEAN = 4
+#: all filters of a run: each worker has them
+_FILTER_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -129,6 +136,7 @@ class Round:
             return [Cleaned(plan, error=self._failed[log]) for log, plan in self._plans.items()]
         broker = self._options.broker
         settings = scan_settings(broker, self._task_rate)
+        scan_logs = self._with_dirty_keys(slices, scan_logs, settings)
         scanned = self._passes.scan([part for log in scan_logs for part in slices[log]], scan_logs, settings)
         found = self._found(scanned.summaries)
         works = self._of_each(lambda log, plan: self._work(log, plan, found[log]))
@@ -198,6 +206,27 @@ class Round:
 
     def _scan_log(self, log: int, plan: LogPlan, early: Mapping[int, AbortedSpans]) -> ScanLog:
         return ScanLog(plan.first_dirty_offset, shards(plan, self._sizes.shard_entries), early.get(log))
+
+    def _with_dirty_keys(
+        self, slices: Mapping[int, Sequence[Slice]], logs: Mapping[int, ScanLog], settings: ScanSettings
+    ) -> dict[int, ScanLog]:
+        """The logs, those that are mostly clean with the keys of their dirty section: most of their records then need not ask
+        whether they are beaten."""
+        dirty: list[Slice] = []
+        filters: dict[int, KeyFilter] = {}
+        left = _FILTER_BYTES
+        for log, work in logs.items():
+            parts = [part for part in slices[log] if part.end_offset > work.first_dirty_offset]
+            dirty_bytes = sum(part.size_bytes for part in parts)
+            clean_bytes = sum(part.size_bytes for part in slices[log]) - dirty_bytes
+            if left > 0 and clean_bytes >= max(self._sizes.asked_bytes, _MOSTLY_CLEAN * dirty_bytes):
+                filters[log] = KeyFilter.sized(dirty_records(parts, work.first_dirty_offset), left)
+                left -= filters[log].words.nbytes
+                dirty += parts
+        if not dirty:
+            return dict(logs)
+        found = self._passes.dirty_keys(dirty, {log: logs[log] for log in filters}, settings, filters)
+        return {log: replace(work, dirty_keys=found.get(log)) for log, work in logs.items()}
 
     def _found(self, summaries: Sequence[SliceSummary]) -> dict[int, SliceSummary]:
         """The summaries of each log added up; the first error of a log marks it as failed."""

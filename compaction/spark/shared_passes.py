@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from compaction.kernels.key_filter import KeyFilter
 from compaction.passes.measure import Measured, Repetition
 from compaction.passes.shared import SharedSlice, SharedSummary, Source, Tally
 from compaction.passes.work import (
@@ -105,6 +106,12 @@ class SharedPasses:
         shared = [self._parts[place].part for place in places]
         found = dict(zip(places, self._engine.transactions(shared), strict=True))
         return [_as_of(part, self._parts[_place(part)].part, found[_place(part)]) for part in slices]
+
+    def dirty_keys(
+        self, slices: Sequence[Slice], logs: Mapping[int, ScanLog], settings: ScanSettings, filters: Mapping[int, KeyFilter]
+    ) -> Mapping[int, KeyFilter]:
+        """None: policies differ in what is dirty."""
+        return {}
 
     def scan(self, slices: Sequence[Slice], logs: Mapping[int, ScanLog], settings: ScanSettings) -> Scanned:
         """Pass 1 over all sources; summaries are those of ``slices``."""

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
+from compaction.kernels.key_filter import KeyFilter
 from compaction.spark.partition import Sizes
 from tests.local_job import read_offsets
 from tests.memory import scratch
@@ -41,3 +44,24 @@ def test_a_log_alone_is_left_as_it_is_among_many(flavour: str) -> None:
         assert not list(run_round(root / "together", together, NOW_MS))
         among = next(case for case in together if case.name == alone[0].name)
         assert among.segments == alone[0].segments
+
+
+def test_mostly_clean_logs_are_left_the_same_though_few_records_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = {"before": 0, "after": 0}
+    sift = KeyFilter.sift
+
+    def counted(self: KeyFilter, asks: NDArray[np.uint64], first_dirty_offset: int) -> NDArray[np.uint64]:
+        kept = sift(self, asks, first_dirty_offset)
+        asked["before"] += len(asks)
+        asked["after"] += len(kept)
+        return kept
+
+    monkeypatch.setattr(KeyFilter, "sift", counted)
+    cases = random_cases(range(20, 26))
+    for case in cases:
+        # all but the last closed segment count as cleaned
+        case.checkpoint = case.segments[max(0, len(case.segments) - 2)].base_offset
+    with scratch() as root:
+        found = list(run_round(root / "logs", cases, NOW_MS, TINY))
+    assert not found, found[:5]
+    assert 0 < asked["after"] < asked["before"]
