@@ -85,6 +85,9 @@ class Output(Protocol):
     def copy_from(self, path: str) -> None:
         """Append all of another file of the same place."""
 
+    def settle(self) -> None:
+        """Nothing more is going to be written: what is on its way to the disk need not wait for ``close``."""
+
     def close(self, *, sync: bool, mtime_ms: int | None = None) -> None:
         """Close; with ``sync`` the bytes are safe afterwards."""
 
@@ -171,6 +174,10 @@ class OutputFile:
             if self._behind >= _WRITE_BEHIND_BYTES:
                 _start_writing(self._fd)
                 self._behind = 0
+
+    def settle(self) -> None:
+        """Have the disk begin with what is left. Files that are settled before any of them is synced share most of the work."""
+        _start_writing(self._fd)
 
     def close(self, *, sync: bool, mtime_ms: int | None = None) -> None:
         """Close; with ``sync`` the bytes are on disk afterwards."""
@@ -290,18 +297,20 @@ class SegmentWriter:
             self._times.append(last)
         offsets = np.concatenate([np.empty(0, OFFSET_ROW), *self._offsets])
         times = np.concatenate([np.empty(0, TIME_ROW), *self._times])
-        self._log.close(sync=True, mtime_ms=mtime_ms)
-        self._write(INDEX, write_offset_index(offsets, self._base_offset), mtime_ms)
-        self._write(TIMEINDEX, write_time_index(times, self._base_offset), mtime_ms)
+        self._write(INDEX, write_offset_index(offsets, self._base_offset))
+        self._write(TIMEINDEX, write_time_index(times, self._base_offset))
         if aborted_txns:
             entries = np.array([tuple(txn) for txn in aborted_txns], TXN_ROW)
-            self._write(TXNINDEX, write_txn_index(entries), mtime_ms)
+            self._write(TXNINDEX, write_txn_index(entries))
+        for file in self._files:
+            file.settle()
+        for file in self._files:
+            file.close(sync=True, mtime_ms=mtime_ms)
 
-    def _write(self, kind: str, data: bytes, mtime_ms: int) -> None:
+    def _write(self, kind: str, data: bytes) -> None:
         file = open_output(self._path(kind), self._like)
         self._files.append(file)
         file.write([data])
-        file.close(sync=True, mtime_ms=mtime_ms)
 
 
 def _open(path: str) -> IO[bytes] | Any:

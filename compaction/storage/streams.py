@@ -94,6 +94,9 @@ class ObjectOutput:
                     return
                 self.write([data])
 
+    def settle(self) -> None:
+        """Nothing: closing is what sends the rest."""
+
     def close(self, *, sync: bool, mtime_ms: int | None = None) -> None:
         """Close: the object is there afterwards, whole."""
         with remote_errors(self.path, "write"):
