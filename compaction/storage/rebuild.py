@@ -15,7 +15,7 @@ from compaction.cleaning.model import AbortedTxn, Segment
 from compaction.cleaning.producers import CompletedTxn
 from compaction.errors import CorruptLogError
 from compaction.formats import indexes
-from compaction.formats.batch_header import CONTROL
+from compaction.formats.batch_header import CONTROL, TRANSACTIONAL
 from compaction.kernels.tables import ABORT
 from compaction.names import INDEX, LOG, TIMEINDEX, TXNINDEX, segment_file
 from compaction.storage.durable import replace_file
@@ -91,13 +91,20 @@ def rebuild_indexes(
 
 
 def rebuild_txn_index(
-    fs: FileSystem, log_path: str, segments: tuple[Segment, ...], base_offset: int, *, log_start_offset: int = 0
+    fs: FileSystem,
+    log_path: str,
+    segments: tuple[Segment, ...],
+    base_offset: int,
+    *,
+    log_start_offset: int = 0,
+    missing: bool = False,
 ) -> tuple[AbortedTxn, ...]:
     """Write a segment's transaction index anew, from the newest snapshot before it and the batches since: its entries.
 
     Transactions that ended before the log start are left out, as cleaning leaves them out. Without any aborted transaction
     there is no file, as Kafka has it.
 
+    :param missing: the index may be missing since cleaning took all data of its transactions: those stay left out
     :raises CorruptLogError: a control batch cannot be read
     """
     earlier = tuple(segment for segment in segments if segment.base_offset < base_offset)
@@ -114,8 +121,28 @@ def rebuild_txn_index(
             done.extend(states.flush())
     entries = tuple(txn.index_entry() for txn in done if txn.aborted)
     entries = tuple(entry for entry in entries if entry.last_offset >= log_start_offset)
+    if missing and entries:
+        entries = _with_data(fs, log_path, segments, entries)
     _write_txn_index(fs, log_path, base_offset, entries)
     return entries
+
+
+def _with_data(
+    fs: FileSystem, log_path: str, segments: tuple[Segment, ...], entries: tuple[AbortedTxn, ...]
+) -> tuple[AbortedTxn, ...]:
+    """The transactions of which the log still holds a batch."""
+    found: set[AbortedTxn] = set()
+    first, last = min(entry.first_offset for entry in entries), max(entry.last_offset for entry in entries)
+    for segment in segments:
+        if segment.next_offset <= first or segment.base_offset > last:
+            continue
+        for rows in SegmentScan(fs.view(join(log_path, segment_file(segment.base_offset, LOG)))):
+            data = rows[(rows["attributes"] & (CONTROL | TRANSACTIONAL)) == TRANSACTIONAL]
+            for entry in entries:
+                within = (data["base_offset"] >= entry.first_offset) & (data["last_offset"] <= entry.last_offset)
+                if (within & (data["producer_id"] == entry.producer_id)).any():
+                    found.add(entry)
+    return tuple(entry for entry in entries if entry in found)
 
 
 def look_for_producers(fs: FileSystem, log_path: str, base_offset: int) -> tuple[bool, bool]:

@@ -294,7 +294,8 @@ def _mend_txn_indexes(
         base = state.segment.base_offset
         if state.txn_problem is None and not looks.get(base, (False, False))[1]:
             continue
-        entries = rebuild_txn_index(fs, path, segments, base, log_start_offset=log_start())
+        lost = base in missing
+        entries = rebuild_txn_index(fs, path, segments, base, log_start_offset=log_start(), missing=lost)
         mended[at] = replace(state.segment, aborted_txns=entries)
         if entries or state.txn_problem is not None:
             why = state.txn_problem or f"{TXNINDEX} is missing"
