@@ -134,6 +134,8 @@ class _Locator(_CacheLocator):  # type: ignore[misc]
 
     def __init__(self, function: Callable[..., Any], path: Path) -> None:
         self._line = function.__code__.co_firstlineno
+        # named where numba warns that a kernel cannot be kept
+        self._py_file = function.__code__.co_filename
         self._path = path
 
     @classmethod

@@ -62,49 +62,50 @@ def _put(table, entries):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _beaten(table, asks):  # type: ignore[no-untyped-def]
-    """bool[n]: whether ``table`` holds a higher offset for the key of each of uint64[n, 3] ``asks``."""
+def _beaten(table, asks, result):  # type: ignore[no-untyped-def]
+    """Fill bool[n] ``result``: whether ``table`` holds a higher offset for the key of each of uint64[n, 3] ``asks``."""
     slots = np.uint64(len(table))
     base = np.uint64(table.ctypes.data)
-    result = np.zeros(len(asks), np.bool_)
     for i in range(len(asks)):
         if i + _AHEAD < len(asks):
             _fetch(base, asks[i + _AHEAD, 0], slots)
         low, high, mark = asks[i, 0], asks[i, 1], asks[i, 2]
+        result[i] = False
         slot = _first_slot(low, slots)
         while table[slot, 2] != 0:
             if table[slot, 0] == low and table[slot, 1] == high:
                 result[i] = table[slot, 2] >> np.uint64(MARK_SHIFT) > mark >> np.uint64(MARK_SHIFT)
                 break
             slot = slot + np.uint64(1) if slot + np.uint64(1) < slots else np.uint64(0)
-    return result
 
 
 @kernel
-def _partition(entries, shards, starts):  # type: ignore[no-untyped-def]
-    """Rows of uint64[n, 3] ``entries`` whose mark is not 0, ordered by shard; ``starts`` int64[shards + 1] gets their
-    bounds."""
+def _by_shard(entries, shards, starts, fill, out):  # type: ignore[no-untyped-def]
+    """Copy the rows of uint64[n, 3] ``entries`` whose mark is not 0 to ``out`` (of the same shape), ordered by shard.
+
+    :param starts: int64[shards + 1], zeros; gets where each shard starts, and the number of rows
+    :param fill: int64[shards], scratch space
+    """
     for i in range(len(entries)):
         if entries[i, 2] != 0:
             starts[((entries[i, 1] >> np.uint64(32)) * shards >> np.uint64(32)) + np.uint64(1)] += 1
-    for s in range(len(starts) - 1):
+    for s in range(len(fill)):
+        fill[s] = starts[s]
         starts[s + 1] += starts[s]
-    out = np.empty((starts[-1], 3), np.uint64)
-    fill = starts[:-1].copy()
     for i in range(len(entries)):
         if entries[i, 2] != 0:
             s = (entries[i, 1] >> np.uint64(32)) * shards >> np.uint64(32)
             at = fill[s]
             out[at, 0], out[at, 1], out[at, 2] = entries[i, 0], entries[i, 1], entries[i, 2]
             fill[s] = at + 1
-    return out
 
 
 @kernel
-def by_bound(marks, bounds, edges):  # type: ignore[no-untyped-def]
-    """``marks`` (uint64[n]) ordered by part: part 0 holds those below ``bounds[0]`` (uint64[b], ascending), part ``k`` those
-    from ``bounds[k - 1]`` on; int64[b + 2] ``edges`` (zeros) gets where each part starts, and ``n``."""
-    part_of = np.empty(len(marks), np.int32)
+def _by_bound(marks, bounds, edges, fill, part_of, out):  # type: ignore[no-untyped-def]
+    """Copy uint64[n] ``marks`` to ``out``, ordered by part; see ``by_bound``.
+
+    :param fill: int64[b + 1], scratch space, as is int32[n] ``part_of``
+    """
     for i in range(len(marks)):
         low, high = 0, len(bounds)
         while low < high:
@@ -115,13 +116,23 @@ def by_bound(marks, bounds, edges):  # type: ignore[no-untyped-def]
                 high = middle
         part_of[i] = low
         edges[low + 1] += 1
-    for k in range(len(bounds) + 1):
+    for k in range(len(fill)):
+        fill[k] = edges[k]
         edges[k + 1] += edges[k]
-    fill = edges[:-1].copy()
-    ordered = np.empty(len(marks), np.uint64)
     for i in range(len(marks)):
-        ordered[fill[part_of[i]]] = marks[i]
-        fill[part_of[i]] += 1
+        at = fill[part_of[i]]
+        out[at] = marks[i]
+        fill[part_of[i]] = at + 1
+
+
+# arrays are made out here: within a kernel each way to make one takes as long to compile as a kernel
+
+
+def by_bound(marks: NDArray[np.uint64], bounds: NDArray[np.uint64], edges: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """``marks`` (uint64[n]) ordered by part: part 0 holds those below ``bounds[0]`` (uint64[b], ascending), part ``k`` those
+    from ``bounds[k - 1]`` on; int64[b + 2] ``edges`` (zeros) gets where each part starts, and ``n``."""
+    ordered = np.empty(len(marks), np.uint64)
+    _by_bound(marks, bounds, edges, np.empty(len(bounds) + 1, np.int64), np.empty(len(marks), np.int32), ordered)
     return ordered
 
 
@@ -131,7 +142,9 @@ def by_shard(entries: NDArray[np.uint64], shards: int) -> tuple[NDArray[np.uint6
     The shard of a key is the top of its hash's high half scaled to ``shards``, so that any two maps of one log agree on it.
     """
     starts = np.zeros(shards + 1, np.int64)
-    return _partition(entries, np.uint64(shards), starts), starts
+    ordered = np.empty((len(entries), ENTRY_WORDS), np.uint64)
+    _by_shard(entries, np.uint64(shards), starts, np.empty(shards, np.int64), ordered)
+    return ordered[: starts[-1]], starts
 
 
 class Arena:
@@ -192,7 +205,9 @@ class SkimpyOffsetMap:
 
     def beaten(self, asks: NDArray[np.uint64]) -> NDArray[np.bool_]:
         """bool[n]: for each of uint64[n, 3] ``asks``, whether a higher offset is held for its key."""
-        return np.asarray(_beaten(self._table, asks))
+        result = np.empty(len(asks), np.bool_)
+        _beaten(self._table, asks, result)
+        return result
 
     def clear(self) -> None:
         """Forget all keys, keep the memory."""

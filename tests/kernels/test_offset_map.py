@@ -1,8 +1,9 @@
-"""The offset map against a dictionary, with hashes that collide; partitions of it by shard."""
+"""The offset map against a dictionary, with hashes that collide; partitions of it by shard, and of marks by bound."""
 
 from __future__ import annotations
 
 import random
+from bisect import bisect_right
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from compaction.kernels.offset_map import Arena, SkimpyOffsetMap, by_shard
+from compaction.kernels.offset_map import Arena, SkimpyOffsetMap, by_bound, by_shard
 from compaction.kernels.tables import CANDIDATE, ENTRY_BYTES, TOMBSTONE
 
 Entries = NDArray[np.uint64]
@@ -103,3 +104,15 @@ def test_every_entry_goes_to_the_shard_of_its_hash(shards: int) -> None:
 def test_no_entries_make_empty_shards() -> None:
     ordered, starts = by_shard(np.empty((0, 3), np.uint64), 5)
     assert (len(ordered), starts.tolist()) == (0, [0] * 6)
+
+
+@given(st.lists(st.integers(0, 40), max_size=60), st.lists(st.integers(0, 40), min_size=1, max_size=6))
+def test_marks_go_to_the_part_between_their_bounds(marks: list[int], bounds: list[int]) -> None:
+    bounds.sort()
+    edges = np.zeros(len(bounds) + 2, np.int64)
+    ordered = by_bound(np.array(marks, np.uint64), np.array(bounds, np.uint64), edges)
+    parts: list[list[int]] = [[] for _ in range(len(bounds) + 1)]
+    for mark in marks:
+        parts[bisect_right(bounds, mark)].append(mark)
+    assert [ordered[edges[k] : edges[k + 1]].tolist() for k in range(len(parts))] == parts
+    assert edges[-1] == len(marks)
