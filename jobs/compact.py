@@ -106,7 +106,7 @@ def compact(session_factory: SessionFactory, request: CompactionRequest) -> RunR
     from compaction.spark import kernels
 
     session_factory = _cli.ahead(session_factory, request.log_dirs, Selector(request.topics, request.partitions))
-    kernels.compile_ahead("second_pass", "first_pass")
+    kernels.compile_ahead(*kernels.PASSES)
     from compaction.spark import compact as cleaner
     from compaction.spark.progress import Progress
 

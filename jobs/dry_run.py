@@ -139,7 +139,7 @@ def compare(session_factory: SessionFactory, request: ComparisonRequest) -> Comp
 
     base = request.base
     session_factory = _cli.ahead(session_factory, base.log_dirs, Selector(base.topics, base.partitions))
-    kernels.compile_ahead("second_pass", "first_pass", "comparison")
+    kernels.compile_ahead(*kernels.PASSES, "comparison")
     from compaction.spark import dry_run
     from compaction.spark.progress import Progress
 

@@ -1,5 +1,5 @@
-"""Has the kernels of a run compiled before they are needed: while logs are looked at and Spark starts, processes of their own
-compile what no earlier run has left."""
+"""Has the kernels of a run compiled before they are needed: while logs are looked at and Spark starts, a process of its own
+compiles what no earlier run has left."""
 
 from __future__ import annotations
 
@@ -11,23 +11,28 @@ from pathlib import Path
 
 from compaction.passes import ahead
 
-#: what the tasks of a compaction call, longest to compile first
-PASSES = ("second_pass", "first_pass", "scan")
+#: what the tasks of a compaction call, in the order in which they do; planning has compiled ``scan`` by then
+PASSES = ("first_pass", "second_pass", "scan")
 _ROOT = Path(__file__).resolve().parents[2]
 
 
 def compile_ahead(*groups: str) -> None:
-    """Start compiling those of some groups of kernels that are missing; they end with this process."""
+    """Start compiling those of some groups of kernels that are missing, in this order. The compiler ends with this process.
+
+    It is one process for all groups: what they share is compiled once, and the other cores are busy with Spark's start.
+    """
+    missing = ahead.missing(*groups)
+    if not missing:
+        return
     path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
-    for group in ahead.missing(*groups):
-        compiler = subprocess.Popen(  # noqa: S603 - this interpreter, this package
-            [sys.executable, "-m", ahead.__name__, group],
-            env={**os.environ, "PYTHONPATH": path},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        atexit.register(_end, compiler)
+    compiler = subprocess.Popen(  # noqa: S603 - this interpreter, this package
+        [sys.executable, "-m", ahead.__name__, *missing],
+        env={**os.environ, "PYTHONPATH": path},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    atexit.register(_end, compiler)
 
 
 def _end(compiler: subprocess.Popen[bytes]) -> None:
