@@ -33,6 +33,7 @@ _WORKER = "pyspark.worker"
 _STANDARD_FILES = (0, 1, 2)
 _LENGTH_BYTES = 8
 _FORKED = b"1"
+_LOOK_AGAIN_S = 0.2
 
 
 def forget_archives() -> None:
@@ -45,8 +46,8 @@ def forget_archives() -> None:
                 del sys.path_importer_cache[place]
 
 
-def load() -> None:
-    """Import what tasks use, and load the kernels that are compiled."""
+def load() -> list[str]:
+    """Import what tasks use, and load the kernels that are compiled; the groups of kernels that are not."""
     import pyspark.worker  # noqa: F401
 
     import compaction.spark.pipeline  # noqa: F401
@@ -57,6 +58,7 @@ def load() -> None:
     missing = ahead.missing(*PASSES)
     ahead.load(*(group for group in PASSES if group not in missing))
     settle()
+    return missing
 
 
 class Preloaded:
@@ -107,7 +109,9 @@ class Preloaded:
 def _serve(listening: int) -> None:
     """Load, then fork a daemon for each who asks, until standard input is closed."""
     with socket.socket(fileno=listening) as listener:
-        load()
+        # in the first run of all others are still compiling
+        while load() and not select.select([listener, sys.stdin], [], [], _LOOK_AGAIN_S)[0]:
+            pass
         # nobody waits for those that end
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
         while listener in select.select([listener, sys.stdin], [], [])[0]:
