@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -27,6 +27,8 @@ _SMALL_BYTES = 256 * 1024
 _KEPT_BYTES = 32 << 20
 _OPEN_FILES = 64
 _THREADS = 16
+#: the store whose listings, as pyarrow gives them, have only directories that somebody has put there as objects
+_ONLY_MARKED = "gcs"
 _SMALL_KINDS = (INDEX, TIMEINDEX, TXNINDEX, SNAPSHOT)
 
 
@@ -49,10 +51,21 @@ def list_directory(path: str, *, recursive: bool = False) -> dict[str, FileStat]
     from pyarrow import fs
 
     store, key = located(path)
+    folded = store.type_name == _ONLY_MARKED and not recursive
     with remote_errors(path, "list the directory"):
-        found = store.get_file_info(fs.FileSelector(key, recursive=recursive))
+        found = store.get_file_info(fs.FileSelector(key, recursive=recursive or folded))
     start = len(key.rstrip("/")) + 1
-    return {info.path.rstrip("/")[start:]: _stat_of(info) for info in found}
+    names = {info.path.rstrip("/")[start:]: _stat_of(info) for info in found}
+    return _folded(names) if folded else names
+
+
+def _folded(names: Mapping[str, FileStat]) -> dict[str, FileStat]:
+    """Of what lies below a directory, what lies in it."""
+    found: dict[str, FileStat] = {}
+    for name, stat in names.items():
+        first, slash, _ = name.partition("/")
+        found.setdefault(first, FileStat(0, 0, 0o755, stat.uid, stat.gid, 0, True, False) if slash else stat)
+    return found
 
 
 def look_up(paths: Sequence[str]) -> list[FileStat | None]:

@@ -116,6 +116,14 @@ def refused(error: Exception, path: str, doing: str) -> StorageError:
     return StorageError(f"cannot {doing}: {reason}", path=path, hint=hint or "solve this and run again; nothing was lost")
 
 
+def _as_not_found(error: Exception) -> Exception:
+    """The error that others raise where gs: says by its text alone that nothing is there; any other error as it is."""
+    text = os.strerror(errno.ENOENT)
+    if type(error) is OSError and str(error).startswith(text):
+        return FileNotFoundError(errno.ENOENT, text)
+    return error
+
+
 @contextmanager
 def remote_errors(path: str, doing: str) -> Iterator[None]:
     """Turn what a store or its client raises into a :class:`StorageError`."""
@@ -124,7 +132,8 @@ def remote_errors(path: str, doing: str) -> Iterator[None]:
     try:
         yield
     except (OSError, ArrowException) as error:
-        raise refused(error, path, doing) from error
+        cause = _as_not_found(error)
+        raise refused(cause, path, doing) from cause
 
 
 def repeated(read: Callable[[], bytes]) -> bytes:
