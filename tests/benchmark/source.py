@@ -50,7 +50,6 @@ QUERIES = (
         ),
     ),
     Query("keys and values", "key,value", lambda frame, _: frame.selectExpr("sum(length(key) + length(value))")),
-    Query("keys and offsets", "key,offset", lambda frame, _: frame.selectExpr("sum(length(key) + offset)")),
     Query("records of each key", "key", lambda frame, _: frame.groupBy("key").count().selectExpr("max(count)", "count(1)")),
     Query(
         "a tenth by offset",

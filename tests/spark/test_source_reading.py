@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from datetime import timedelta
@@ -14,6 +15,8 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from compaction.errors import CorruptLogError, LockedError, UsageError
 from compaction.spark.source import KafkaLogReader, KafkaLogSource
+from compaction.spark.source_columns import source_schema
+from compaction.spark.source_plan import OPTIONS
 from tests.golden import unpack_sample
 from tests.oracle.disk import write_partition, write_producers
 from tests.oracle.random_logs import Flavour, RandomLog, random_log
@@ -214,6 +217,13 @@ def test_a_wrong_call_says_what_is_wrong(sample: Path, options: dict[str, str], 
     given = {"path": str(sample), **options}
     with pytest.raises(UsageError, match=message):
         KafkaLogReader(given, KafkaLogSource(given).schema()).partitions()
+
+
+def test_the_page_tells_every_column_and_option() -> None:
+    page = (ROOT / "docs/data-source.md").read_text(encoding="utf-8")
+    named = {name.lower() for name in re.findall(r"`([\w.]+)`", page)}
+    columns = {name.lower() for name in source_schema(None, batch_columns=True).fieldNames()}
+    assert columns | set(OPTIONS) - {"path", "paths"} <= named
 
 
 def test_a_schema_of_another_type_is_refused(sample: Path) -> None:
