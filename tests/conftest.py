@@ -17,8 +17,8 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """PySpark 4.0 leaves the sockets that it collects results by to the garbage collector."""
-    if version("pyspark").startswith("4.0."):
+    """PySpark 4.0 and 4.1 leave the sockets that they collect results by to the garbage collector."""
+    if version("pyspark").startswith(("4.0.", "4.1.")):
         config.addinivalue_line("filterwarnings", "ignore:unclosed <socket.socket:ResourceWarning")
 
 
