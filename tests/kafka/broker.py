@@ -48,6 +48,8 @@ _DEFAULTS = {
     "auto.create.topics.enable": "false",
     "log.cleaner.enable": "false",
     "log.initial.task.delay.ms": "3600000",
+    # open transactions stay open, however long a test takes
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "3600000",
 }
 
 
