@@ -10,8 +10,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.object_store.fixtures import bucket, client, store
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+__all__ = ["bucket", "client", "store"]
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -14,9 +14,6 @@ from pathlib import Path
 import pytest
 
 from tests.kafka.jars import spark_home
-from tests.object_store.conftest import bucket, client, store
-
-__all__ = ["bucket", "client", "store"]
 
 ROOT = Path(__file__).resolve().parents[2]
 _TIMEOUT_S = 60

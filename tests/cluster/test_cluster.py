@@ -20,7 +20,7 @@ import pytest
 from compaction.storage.manifest import MANIFEST
 from tests.cluster.conftest import ROOT, Standalone, bare_environment
 from tests.golden import unpack_sample
-from tests.object_store.conftest import Bucket
+from tests.object_store.fixtures import Bucket
 from tests.object_store.server import ACCESS_KEY, SECRET_KEY
 
 pytestmark = pytest.mark.cluster

@@ -21,7 +21,7 @@ from jobs import compact as job
 from jobs import dump_log, expire
 from tests.conftest import ROOT
 from tests.golden import unpack_sample
-from tests.object_store.conftest import Bucket
+from tests.object_store.fixtures import Bucket
 from tests.object_store.local_run import NOW_MS, run
 from tests.object_store.server import ACCESS_KEY, DENIED, SECRET_KEY, SLOW_DOWN, CutOff, Gate, Request, Store
 from tests.storage.logs import data_segment

@@ -84,5 +84,3 @@ def bucket(store: Store, client: Any, monkeypatch: pytest.MonkeyPatch) -> Bucket
     store.forget()
     return Bucket(client, f"bucket-{next(_BUCKETS)}", store.options)
 
-
-MakeBucket = Callable[[], Bucket]
