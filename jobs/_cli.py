@@ -269,9 +269,17 @@ def ahead(factory: Callable[[], Session], log_dirs: Sequence[str], selector: Sel
     logs can be looked at meanwhile."""
     if not has_fresh(log_dirs, selector, _WORTH_SPARK_BYTES):
         return factory
-    # of its hundreds of short calls to the JVM each would wait for its turn
-    sys.setswitchinterval(_SWITCH_S)
-    return ThreadPoolExecutor(1).submit(factory).result
+
+    def start() -> Session:
+        # of its hundreds of short calls to the JVM each would wait for its turn
+        usual = sys.getswitchinterval()
+        sys.setswitchinterval(_SWITCH_S)
+        try:
+            return factory()
+        finally:
+            sys.setswitchinterval(usual)
+
+    return ThreadPoolExecutor(1).submit(start).result
 
 
 def finish(report: RunReport, report_file: str | None, metrics_file: str | None = None) -> int:

@@ -6,7 +6,6 @@ Mirrors ``ByteBufferLogInputStream.nextBatch``, ``DefaultRecordBatch.ensureValid
 
 from __future__ import annotations
 
-from itertools import cycle
 from typing import NamedTuple
 
 import numpy as np
@@ -30,8 +29,7 @@ _BAD_CONTROL = -3
 #: stands for the types below 0, which Kafka does not know either
 _UNKNOWN_CONTROL = 0x7FFF
 
-#: ``_CUT``: the batch ends past the buffer; ``_OTHER_KIND``: magic 2 for who reads old ones, an old one for who reads magic 2
-_OK, _BAD_LENGTH, _BAD_MAGIC, _BAD_CRC, _BAD_OFFSETS, _BAD_COUNT, _BAD_CONTROL_RECORD, _CUT, _OTHER_KIND = range(9)
+_OK, _BAD_LENGTH, _BAD_MAGIC, _BAD_CRC, _BAD_OFFSETS, _BAD_COUNT, _BAD_CONTROL_RECORD = range(7)
 _ERRORS = {
     _BAD_LENGTH: "batch has an impossible length",
     _BAD_MAGIC: "batch has an unknown magic",
@@ -168,49 +166,27 @@ def _read_legacy(data, at, size, magic, check_crc, row):  # type: ignore[no-unty
     return _OK
 
 
-@inner
-def _bounds(data, at):  # type: ignore[no-untyped-def]
-    """``(size, magic, error code)`` of the batch at ``data[at:]``; size is 0 where it cannot be read."""
-    if len(data) - at < LOG_OVERHEAD + 5:
-        return 0, 0, _CUT
-    size = np.int64(be32(data, at + 8)) + LOG_OVERHEAD
-    if size < LOG_OVERHEAD + _LEGACY_MIN:
-        return 0, 0, _BAD_LENGTH
-    magic = data[at + _MAGIC_AT]
-    if magic > 2:
-        return 0, 0, _BAD_MAGIC
-    return size, np.int64(magic), _CUT if size > len(data) - at else _OK
-
-
 @kernel
-def _scan(data, at, base_position, check_crc, rows, n):  # type: ignore[no-untyped-def]
-    """Fill ``rows[n:]`` with the batches of magic 2 at ``data[at:]``: ``(rows filled, next position, error code, size)``.
-
-    ``data`` begins at ``base_position`` of the segment; the error code is of the batch at the next position, and the size, if
-    it is ``_CUT``.
-    """
-    while n < len(rows):
-        size, magic, error = _bounds(data, at)
-        if error == _OK:
-            error = _read_v2(data, at, size, check_crc, rows[n]) if magic == 2 else _OTHER_KIND
+def _scan(data, base_position, check_crc, rows):  # type: ignore[no-untyped-def]
+    """Fill ``rows`` from the start of ``data``: ``(rows filled, bytes consumed, error code, need)``."""
+    at, n, limit = np.int64(0), 0, len(data)
+    while n < len(rows) and limit - at >= LOG_OVERHEAD + 5:
+        size = np.int64(be32(data, at + 8)) + LOG_OVERHEAD
+        if size < LOG_OVERHEAD + _LEGACY_MIN:
+            return n, at, _BAD_LENGTH, 0
+        magic = np.int8(data[at + _MAGIC_AT])
+        if magic < 0 or magic > 2:
+            return n, at, _BAD_MAGIC, 0
+        if at + size > limit:
+            return n, at, _OK, size
+        row = rows[n]
+        if magic == 2:
+            error = _read_v2(data, at, size, check_crc, row)
+        else:
+            error = _read_legacy(data, at, size, magic, check_crc, row)
         if error != _OK:
-            return n, at, error, size
-        rows[n].position, rows[n]["size"], rows[n].magic = base_position + at, size, magic
-        n += 1
-        at += size
-    return n, at, _OK, 0
-
-
-@kernel
-def scan_messages(data, at, base_position, check_crc, rows, n):  # type: ignore[no-untyped-def]
-    """As ``_scan`` for messages of magic 0 and 1; apart from it, since few logs have any and it must be compiled."""
-    while n < len(rows):
-        size, magic, error = _bounds(data, at)
-        if error == _OK:
-            error = _read_legacy(data, at, size, magic, check_crc, rows[n]) if magic < 2 else _OTHER_KIND
-        if error != _OK:
-            return n, at, error, size
-        rows[n].position, rows[n]["size"], rows[n].magic = base_position + at, size, magic
+            return n, at, error, 0
+        row.position, row["size"], row.magic = base_position + at, size, magic
         n += 1
         at += size
     return n, at, _OK, 0
@@ -229,9 +205,5 @@ def scan_batches(
     """
     if rows is None:
         rows = np.empty(max(16, len(data) // 26 + 1), BATCH_ROW)
-    n, at, error, size = 0, 0, _OTHER_KIND, 0
-    for scan in cycle((_scan, scan_messages)):
-        if error != _OTHER_KIND:
-            break
-        n, at, error, size = scan(data, at, base_position, check_crc, rows, n)
-    return BatchScan(rows[:n], at, _ERRORS.get(error), base_position + at, size if error == _CUT else 0)
+    n, consumed, code, need = _scan(data, base_position, check_crc, rows)
+    return BatchScan(rows[:n], consumed, _ERRORS.get(code), base_position + consumed, need)

@@ -9,7 +9,8 @@ from compaction.kernels.batches import CONTROL_BIT
 from compaction.kernels.decide import HORIZON_BIT
 from compaction.kernels.jit import inner, kernel
 from compaction.kernels.records import BAD_RECORD, OK, read_record
-from compaction.kernels.rewrite import LOG_APPEND_TIME_BIT, stays
+from compaction.kernels.rewrite import LOG_APPEND_TIME_BIT
+from compaction.kernels.survivors import stays
 from compaction.kernels.tables import COPY, DISCARD, REWRITE
 
 #: what is counted: records (transaction markers included), their bytes when uncompressed, tombstones, data without a key

@@ -79,7 +79,6 @@ def second_pass() -> None:
 def legacy() -> None:
     """What reads messages of magic 0 and 1."""
     block, scratch, rows, spans = _rows()
-    batches.scan_messages(block, 0, 0, True, rows, 0)
     messages.plain_messages(block, 0, rows, 0, scratch, spans)
 
 

@@ -17,7 +17,6 @@ from compaction.formats.errors import FormatError
 from compaction.kernels.decide import decide
 from compaction.kernels.records import RECORD_ERRORS
 from compaction.kernels.rewrite import (
-    BAD_NAMES,
     BYTES_KEPT,
     COUNTERS,
     RECORD_GROWTH,
@@ -25,6 +24,7 @@ from compaction.kernels.rewrite import (
     TOMBSTONES_REMOVED,
     rewrite,
 )
+from compaction.kernels.survivors import BAD_NAMES
 from compaction.kernels.tables import BUILT, IN_BLOCK, MARK_SHIFT, OUT_ROW, REWRITE, TO_COMPRESS
 from compaction.passes.compress import seal_compressed
 from compaction.passes.decoder import Decoded, Decoder, check_count

@@ -24,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 #: where a process listens that has loaded
@@ -166,9 +167,13 @@ def _is_taken_over() -> bool:
             preloaded.connect(address)
             socket.send_fds(preloaded, [len(data).to_bytes(_LENGTH_BYTES, "little")], _STANDARD_FILES)
             preloaded.sendall(data)
-            forked = bool(preloaded.recv(len(_FORKED)))
-            # open as long as the daemon or a worker of its is there
-            return forked and not preloaded.recv(1)
+            if not preloaded.recv(len(_FORKED)):
+                return False
+            # from here on Spark has its daemon: a second one must not answer it, whatever becomes of the first
+            with suppress(OSError):
+                # open as long as the daemon or a worker of its is there
+                preloaded.recv(1)
+            return True
     except OSError:
         return False
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,6 @@ from compaction.storage.discover import Selector
 from jobs import _cli
 
 ALL = Selector()
-
-
-@pytest.fixture(autouse=True)
-def switching() -> Iterator[None]:
-    before = sys.getswitchinterval()
-    yield
-    sys.setswitchinterval(before)
 
 
 def log_dir(place: Path, size_bytes: int) -> str:
@@ -46,9 +38,11 @@ def test_much_data_starts_the_session_in_a_thread_and_once(tmp_path: Path) -> No
         return session
 
     session: Any = object()
+    usual = sys.getswitchinterval()
     found = _cli.ahead(factory, [log_dir(tmp_path, 1 << 30)], ALL)
     assert started.wait(10)
     assert found() is found() is session
+    assert sys.getswitchinterval() == usual
 
 
 def test_what_goes_wrong_is_told_to_whoever_asks_for_the_session(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from compaction.kernels.decide import decide
 from compaction.kernels.records import OK
 from compaction.kernels.rewrite import (
     ABORTED_RECORDS,
-    BAD_NAMES,
     BAD_PRODUCER,
     BAD_TIMESTAMP,
     BYTES_READ,
@@ -26,6 +25,7 @@ from compaction.kernels.rewrite import (
     TOMBSTONES_REMOVED,
     rewrite,
 )
+from compaction.kernels.survivors import BAD_NAMES
 from compaction.kernels.tables import DISCARD, IN_BLOCK, MARKER_OF_EMPTY_TXN, OUT_ROW, RETAIN_EMPTY, REWRITE, TO_COMPRESS
 from tests.kernels.marks import Situation, random_situation
 from tests.kernels.tables import Blocks, blocks_of, random_segment
