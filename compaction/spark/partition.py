@@ -4,13 +4,15 @@ depend on it."""
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from compaction.cleaning.model import Segment
 from compaction.cleaning.plan import LogPlan
 from compaction.kernels.tables import ENTRY_BYTES
+from compaction.passes.work import Slice
 
 T = TypeVar("T")
 
@@ -74,6 +76,33 @@ def record_bound(segments: Sequence[Segment]) -> int:
 def shards(plan: LogPlan, entries: int) -> int:
     """How many shards a log's map has."""
     return max(1, -(-record_bound(plan.segments) // entries))
+
+
+def most_records(slices: Iterable[Slice]) -> Counter[int]:
+    """At most how many records the slices of each log hold."""
+    records: Counter[int] = Counter()
+    for part in slices:
+        records[part.log] += min(part.end_offset - part.first_offset, part.size_bytes)
+    return records
+
+
+def deal_shards(logs: Mapping[int, tuple[int, int]], task_entries: int, at_least: int) -> tuple[int, dict[int, int]]:
+    """Deals the shards of all logs to tasks: how many tasks, and for each log where it begins. Shard ``i`` of a log is for task
+    ``(beginning + i) % tasks``.
+
+    The fullest shards go first, so that tasks have like shares; one has little more than ``task_entries``.
+
+    :param logs: the number of shards, and at most how many entries there are for all of them together
+    :param at_least: tasks, as long as each gets a shard
+    """
+    shards = sum(count for count, _ in logs.values())
+    entries = sum(bound for _, bound in logs.values())
+    tasks = max(1, min(shards, max(at_least, -(-entries // task_entries))))
+    begin, dealt = {}, 0
+    for log, (count, _) in sorted(logs.items(), key=lambda item: item[1][1] / item[1][0], reverse=True):
+        begin[log] = dealt
+        dealt += count
+    return tasks, begin
 
 
 def pack(items: Sequence[T], size_of: Callable[[T], int], target_bytes: int) -> list[list[T]]:

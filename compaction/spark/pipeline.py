@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -34,7 +33,7 @@ from compaction.passes.work import (
     Slice,
     SliceSummary,
 )
-from compaction.spark.partition import Sizes, pack
+from compaction.spark.partition import Sizes, deal_shards, most_records, pack
 from compaction.spark.passes import KEYS, Rewritten, Scanned
 from compaction.spark.progress import Progress
 from compaction.spark.threads import at_once
@@ -63,7 +62,7 @@ def shown(
     progress.done(name)
 
 
-#: what a task of pass 2's first half holds at once
+#: how many full shards a task of pass 2's first half holds at once
 _SHARDS_PER_TASK = 6
 #: how many pieces a task of pass 2 has under way: while one waits for the disk, others are written
 _PIECES_AT_ONCE = 4
@@ -114,9 +113,10 @@ class SparkPasses:
         """Pass 1. What it found is collected; the maps stay in the shuffle for ``rewrite``."""
         tasks = self.deal(slices)
         shared = self._sc.broadcast((dict(logs), settings))
-        first = dict(zip(logs, accumulate((log.shards for log in logs.values()), initial=0), strict=False))
         shards = sum(log.shards for log in logs.values())
-        maps = min(shards, max(2 * self._sc.defaultParallelism, -(-shards // _SHARDS_PER_TASK)))
+        records = most_records(slices)
+        fill = {log: (work.shards, records[log]) for log, work in logs.items()}
+        maps, first = deal_shards(fill, _SHARDS_PER_TASK * self._sizes.shard_entries, 2 * self._sc.defaultParallelism)
 
         def partition(key: Key) -> int:
             log, shard = key

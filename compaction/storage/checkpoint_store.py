@@ -134,10 +134,14 @@ class _CheckpointFile:
         self._waiting: list[_Waiting] = []
         self._writing = False
         #: what was read last, and the file that it was read from
-        self._known: tuple[FileStat | None, dict[TopicPartition, int]] = (None, {})
+        self._known: tuple[FileStat | None, dict[TopicPartition, int]] | None = None
 
     def offset(self, topic_partition: TopicPartition) -> int | None:
-        return self._read().get(topic_partition)
+        with self._turn:
+            known = self._known
+            # what is just being written is another log's entry: nobody asks for one while it changes
+            entries = known[1] if self._writing and known is not None else self._read()
+        return entries.get(topic_partition)
 
     def change(self, change: Change) -> None:
         mine = _Waiting(change)
@@ -185,7 +189,7 @@ class _CheckpointFile:
         self._known = (self._fs.stat(self._path), after)
 
     def _read(self) -> dict[TopicPartition, int]:
-        found = self._fs.stat(self._path)
-        if found is None or found != self._known[0]:
-            self._known = (found, read_offsets(self._fs, self._log_dir, self._name))
-        return self._known[1]
+        found, known = self._fs.stat(self._path), self._known
+        if known is None or found is None or found != known[0]:
+            known = self._known = found, read_offsets(self._fs, self._log_dir, self._name)
+        return known[1]

@@ -194,6 +194,9 @@ def _recover(fs: FileSystem, location: LogLocation, settings: Settings | Compact
 def _read(fs: FileSystem, log: _Recovered, checkpoints: Checkpoints, now_ms: int) -> LogView | CompactionError:
     options = ReadOptions(now_ms, log.settings.broker.producer_id_expiration_ms)
     try:
-        return read_log(fs, log.location, checkpoints, options, without_producers=log.report.without_producers)
+        found = log.report
+        return read_log(
+            fs, log.location, checkpoints, options, segments=found.segments, without_producers=found.without_producers
+        )
     except Exception as error:
         return of_log(error, log.location.path)

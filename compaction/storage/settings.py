@@ -35,7 +35,15 @@ def read_settings(
     resolver.broker()
     directories = {location.log_dir for location in locations}
     resolvers = {log_dir: with_metadata(fs, log_dir, resolver) for log_dir in directories}
-    return tuple(_settings_of(location, resolver, resolvers[location.log_dir]) for location in locations)
+    known: dict[tuple[str, str], Settings] = {}
+    found: list[Settings | CompactionError] = []
+    for location in locations:
+        topic = location.log_dir, location.topic_partition.topic
+        settings = known.get(topic) or _settings_of(location, resolver, resolvers[location.log_dir])
+        if isinstance(settings, Settings):
+            known[topic] = settings
+        found.append(settings)
+    return tuple(found)
 
 
 def with_metadata(fs: FileSystem, log_dir: str, resolver: Resolver) -> Resolver | CompactionError:

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from compaction.errors import CorruptLogError
+from compaction.formats.checkpoints import format_offset_checkpoint
 from compaction.names import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, TopicPartition
 from compaction.storage.checkpoint_store import Change, CheckpointFiles, read_checkpoints
 from tests.storage.faults import FaultyFileSystem, Stopped, crash_states
@@ -136,6 +137,32 @@ def test_changes_of_many_threads_are_all_made_in_few_writes() -> None:
     assert read_checkpoints(fs, "/logs").cleaner_offsets == {tp: tp.partition for tp in logs}
     assert sum(step.startswith("rename") for step in fs.log) <= 100
     assert fs.read_bytes(PATH).decode().splitlines()[2:] == [f"t {number} {number}" for number in range(200)]
+
+
+def test_an_entry_is_told_while_another_log_is_written_without_the_file_being_read_again() -> None:
+    class Counting(Slow):
+        reads = 0
+
+        def read_bytes(self, path: str, start: int = 0, length: int | None = None) -> bytes:
+            self.reads += path == PATH
+            return super().read_bytes(path, start, length)
+
+    logs = [TopicPartition("t", number) for number in range(200)]
+    fs = Counting()
+    fs.mkdir("/logs")
+    fs.write_file(PATH, format_offset_checkpoint({tp: tp.partition for tp in logs}).encode())
+    files = CheckpointFiles(fs)
+
+    def move(tp: TopicPartition) -> int | None:
+        before = files.offset("/logs", CLEANER_OFFSETS, tp)
+        files.change("/logs", CLEANER_OFFSETS, Change(tp, 1000, (before,)))
+        return before
+
+    with ThreadPoolExecutor(16) as pool:
+        assert list(pool.map(move, logs)) == list(range(200))
+    assert read_checkpoints(fs, "/logs").cleaner_offsets == dict.fromkeys(logs, 1000)
+    # once by the run, once by the line above
+    assert fs.reads == 2
 
 
 def test_a_change_is_safe_when_it_returns() -> None:

@@ -1,0 +1,73 @@
+"""How work is dealt to tasks."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compaction.passes.work import Slice
+from compaction.spark.partition import busy, deal_shards, most_records, pack, sizes
+
+FULL = 1000
+
+
+def part(log: int, offsets: int, size_bytes: int) -> Slice:
+    return Slice(log, 0, "x", 100, 100 + offsets, 0, size_bytes, 0)
+
+
+def loads(logs: dict[int, tuple[int, int]], tasks: int, begin: dict[int, int]) -> Counter[int]:
+    """Entries by task, each log's spread evenly over its shards."""
+    found: Counter[int] = Counter()
+    for log, (count, entries) in logs.items():
+        for shard in range(count):
+            found[(begin[log] + shard) % tasks] += -(-entries // count)
+    return found
+
+
+def test_neighbours_are_packed_until_the_target_is_reached() -> None:
+    assert pack([3, 3, 3, 9, 1, 1], lambda item: item, 6) == [[3, 3], [3, 9], [1, 1]]
+    assert pack([], lambda item: item, 6) == []
+
+
+@pytest.mark.parametrize(("tasks", "share"), [([5, 5], 1.0), ([10], 0.5), ([4, 4, 4], 0.75), ([], 1.0), ([0], 1.0)])
+def test_the_share_of_time_that_cores_are_busy(tasks: list[int], share: float) -> None:
+    assert busy(tasks, 2) == share
+
+
+def test_a_log_has_at_most_a_record_an_offset_and_a_byte() -> None:
+    assert most_records([part(0, 7, 500), part(1, 900, 30), part(0, 5, 500)]) == {0: 12, 1: 30}
+
+
+def test_thousands_of_small_logs_need_few_tasks() -> None:
+    logs = {log: (1, 5) for log in range(1200)}
+    tasks, begin = deal_shards(logs, 6 * FULL, 4)
+    assert tasks == 4
+    assert set(loads(logs, tasks, begin).values()) == {1500}
+
+
+def test_there_are_no_more_tasks_than_shards() -> None:
+    assert deal_shards({0: (1, 5), 1: (2, 9)}, 6 * FULL, 4)[0] == 3
+    assert deal_shards({0: (1, 0)}, 6 * FULL, 4) == (1, {0: 0})
+
+
+def test_full_shards_are_spread_whatever_lies_between_them() -> None:
+    logs = {log: (1, FULL if log % 4 == 0 else 1) for log in range(96)}
+    tasks, begin = deal_shards(logs, 6 * FULL, 4)
+    assert tasks == 5
+    assert max(loads(logs, tasks, begin).values()) < 6 * FULL
+
+
+@given(st.lists(st.tuples(st.integers(1, 30), st.integers(0, FULL)), min_size=1, max_size=60), st.integers(1, 8))
+def test_no_task_has_more_than_its_share_and_one_shard(shape: list[tuple[int, int]], at_least: int) -> None:
+    logs = {log: (shards, shards * fill) for log, (shards, fill) in enumerate(shape)}
+    tasks, begin = deal_shards(logs, 6 * FULL, at_least)
+    share = sum(entries for _, entries in logs.values()) / tasks
+    assert max(loads(logs, tasks, begin).values()) <= share + FULL
+
+
+def test_a_shard_never_needs_more_than_the_dedupe_buffer() -> None:
+    assert sizes([1 << 30], 2, 24 * 1000, 0.5).shard_entries == 500
+    assert sizes([], 2, 1, 0.5).shard_entries == 1
