@@ -42,7 +42,7 @@ def test_a_log_has_at_most_a_record_an_offset_and_a_byte() -> None:
 
 
 def test_thousands_of_small_logs_need_few_tasks() -> None:
-    logs = {log: (1, 5) for log in range(1200)}
+    logs = dict.fromkeys(range(1200), (1, 5))
     tasks, begin = deal_shards(logs, 6 * FULL, 4)
     assert tasks == 4
     assert set(loads(logs, tasks, begin).values()) == {1500}
