@@ -141,11 +141,12 @@ class OutputFileSystem:
 
     def rmdir(self, path: str) -> None:
         store, key = located(path)
-        with remote_errors(path, "remove the directory"):
-            try:
+        try:
+            with remote_errors(path, "remove the directory"):
                 store.delete_dir(key)
-            except FileNotFoundError:
-                return
+        except StorageError as error:
+            if not isinstance(error.__cause__, FileNotFoundError):
+                raise
 
     def utime(self, path: str, mtime_ns: int) -> None:
         self.written[path] = mtime_ns

@@ -24,6 +24,8 @@ SCHEMES: Mapping[str, str] = MappingProxyType(
 )
 #: schemes whose authority may name a user or a container
 _WITH_USER = frozenset({"hdfs", "viewfs", "abfs", "abfss"})
+#: the one user that a bucket of gs: may be asked by in an address: nobody, without credentials
+_NOBODY = ("gs", "anonymous")
 OPTIONS_VARIABLE = "KAFKA_LOG_COMPACTION_PLACES"
 #: the longest scheme and "://"
 _HEAD = 12
@@ -59,10 +61,10 @@ def place(given: str, option: str) -> str:
     authority, key = match["authority"], re.sub("/+", "/", match["key"]).rstrip("/")
     options = dict(parse_qsl(match["options"] or "", keep_blank_values=True))
     user, at, _ = authority.rpartition("@")
-    if (at and (":" in user or scheme not in _WITH_USER)) or any(map(_SECRET.search, options)):
+    if (at and (":" in user or (scheme not in _WITH_USER and (scheme, user) != _NOBODY))) or any(map(_SECRET.search, options)):
         hint = "take them out; they are found in the environment (AWS_ACCESS_KEY_ID, …) or in the library's own files"
         raise UsageError(f"{option}: an address must not hold credentials", hint=hint)
-    if not authority and scheme not in ("hdfs", "viewfs"):
+    if not authority[len(user + at) :] and scheme not in ("hdfs", "viewfs"):
         raise UsageError(f"{option}: the address names no bucket", hint=f"{scheme}://BUCKET/PREFIX")
     if any(part in (".", "..") for part in key.split("/")):
         raise UsageError(f"{option}: an address must not hold . or ..", hint="write it out")

@@ -10,7 +10,6 @@ import os
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any
 
 from compaction.errors import StorageError, UsageError
@@ -19,8 +18,8 @@ from compaction.storage.filesystem import Extent, FileStat, base_name, join, par
 from compaction.storage.manifest import MANIFEST, MARKER, Manifest
 from compaction.storage.places import NOT_IN_PLACE, is_remote, split
 from compaction.storage.ranges import RangedBytes, View
-from compaction.storage.stores import located, remote_errors, repeated
-from compaction.storage.streams import read_whole
+from compaction.storage.stores import located, remote_errors
+from compaction.storage.streams import ObjectFile, read_whole
 
 #: files up to this size are read whole, and the small ones of a partition together
 _SMALL_BYTES = 256 * 1024
@@ -104,7 +103,7 @@ class RemoteFileSystem:
     def __init__(self) -> None:
         self._listings: dict[str, dict[str, FileStat]] = {}
         self._manifests: dict[str, Manifest | None] = {}
-        self._files: OrderedDict[str, Any] = OrderedDict()
+        self._files: OrderedDict[str, ObjectFile] = OrderedDict()
         self._small: OrderedDict[str, bytes] = OrderedDict()
         self._small_bytes = 0
 
@@ -127,19 +126,13 @@ class RemoteFileSystem:
             data = self._small_file(path)
             return data[start:] if length is None else data[start : start + length]
         file = self._open(path)
-        with remote_errors(path, "read"):
-            end: int = file.size() if length is None else min(file.size(), start + length)
-            return repeated(partial(file.read_at, end - start, start)) if end > start else b""
+        end = file.size() if length is None else min(file.size(), start + length)
+        return file.read_at(end - start, start) if end > start else b""
 
     def view(self, path: str) -> View:
         """The whole file; what is looked at is fetched."""
         file = self._open(path)
-
-        def read_at(start: int, length: int) -> bytes:
-            with remote_errors(path, "read"):
-                return repeated(partial(file.read_at, length, start))
-
-        return RangedBytes(read_at, file.size())
+        return RangedBytes(lambda start, length: file.read_at(length, start), file.size())
 
     def real_path(self, path: str) -> Extent:
         """The file itself."""
@@ -217,12 +210,8 @@ class RemoteFileSystem:
             self._manifests[root] = Manifest.parse(read_whole(path), path) if there else None
         return self._manifests[root]
 
-    def _open(self, path: str) -> Any:
-        file = self._files.pop(path, None)
-        if file is None:
-            store, key = located(path)
-            with remote_errors(path, "read"):
-                file = store.open_input_file(key)
+    def _open(self, path: str) -> ObjectFile:
+        file = self._files.pop(path, None) or ObjectFile(path)
         self._files[path] = file
         if len(self._files) > _OPEN_FILES:
             self._files.popitem(last=False)

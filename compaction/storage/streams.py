@@ -1,4 +1,4 @@
-"""Objects as streams: ranges read ahead, outputs that appear when they are closed."""
+"""Objects as files and streams: ranges read ahead, outputs that appear when they are closed."""
 
 from __future__ import annotations
 
@@ -16,6 +16,57 @@ from compaction.storage.stores import located, remote_errors, repeated
 _RANGE_BYTES = 8 << 20
 _RANGES_AHEAD = 2
 COPY_BYTES = 16 << 20
+#: what is sent at once to a store whose client sends each write by itself and waits for the answer
+_UPLOAD_BYTES = 8 << 20
+_SENDS_EACH_WRITE = "gcs"
+
+
+class ObjectFile:
+    """An object that is read anywhere, by several threads at once.
+
+    The client of gs: opens an object when it is first read, and takes a file for closed where that fails. A stream of the same
+    object tells why.
+
+    :raises StorageError: the object cannot be opened
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._store, self._key = located(path)
+        with remote_errors(path, "open"):
+            self._file = self._store.open_input_file(self._key)
+
+    def size(self) -> int:
+        """Bytes.
+
+        :raises StorageError: the store refused
+        """
+        with remote_errors(self._path, "read"):
+            self._require_open()
+            return int(self._file.size())
+
+    def read_at(self, length: int, start: int) -> bytes:
+        """``length`` bytes from ``start``; fewer only at the end.
+
+        :raises StorageError: the store refused
+        """
+        with remote_errors(self._path, "read"):
+            return repeated(partial(self._read, length, start))
+
+    def _read(self, length: int, start: int) -> bytes:
+        self._require_open()
+        data: bytes = self._file.read_at(length, start)
+        return data
+
+    def _require_open(self) -> None:
+        if self._file.closed:
+            self._store.open_input_stream(self._key, compression=None).close()
+            if self._file.closed:
+                raise OSError("the client takes it for closed")
+
+    def close(self) -> None:
+        """Let go of the object."""
+        self._file.close()
 
 
 class RangeReader:
@@ -25,10 +76,8 @@ class RangeReader:
     """
 
     def __init__(self, path: str, start: int, end: int, range_bytes: int = _RANGE_BYTES) -> None:
-        self._path, self._start, self._end, self._range_bytes = path, start, end, range_bytes
-        store, key = located(path)
-        with remote_errors(path, "open"):
-            self._file = store.open_input_file(key)
+        self._start, self._end, self._range_bytes = start, end, range_bytes
+        self._file = ObjectFile(path)
         self._pool = ThreadPoolExecutor(_RANGES_AHEAD)
         #: the ranges from number ``_first`` on, read or being read
         self._ranges: deque[Future[bytes]] = deque()
@@ -46,8 +95,7 @@ class RangeReader:
             self._first += 1
         while len(self._ranges) <= number - self._first + _RANGES_AHEAD and self._ask():
             pass
-        with remote_errors(self._path, "read"):
-            data = self._ranges[number - self._first].result()
+        data = self._ranges[number - self._first].result()
         n = min(len(view), len(data) - at)
         if n > 0:
             view[:n] = memoryview(data)[at : at + n]
@@ -57,7 +105,7 @@ class RangeReader:
         start = self._start + (self._first + len(self._ranges)) * self._range_bytes
         length = min(self._range_bytes, self._end - start)
         if length > 0:
-            self._ranges.append(self._pool.submit(repeated, partial(self._file.read_at, length, start)))
+            self._ranges.append(self._pool.submit(self._file.read_at, length, start))
         return length > 0
 
     def close(self) -> None:
@@ -77,7 +125,9 @@ class ObjectOutput:
         self.path = path
         store, key = located(path)
         with remote_errors(path, "write"):
-            self._stream = store.open_output_stream(key)
+            # a name like data.gz would be a wish to compress
+            buffer_bytes = _UPLOAD_BYTES if store.type_name == _SENDS_EACH_WRITE else None
+            self._stream = store.open_output_stream(key, compression=None, buffer_size=buffer_bytes)
 
     def write(self, chunks: Sequence[memoryview | bytes]) -> None:
         """Append the chunks."""
@@ -123,7 +173,7 @@ class ObjectInput:
         self._path = path
         store, key = located(path)
         with remote_errors(path, "read"):
-            self._stream = store.open_input_stream(key)
+            self._stream = store.open_input_stream(key, compression=None)
 
     def __enter__(self) -> ObjectInput:
         return self
@@ -155,8 +205,9 @@ def delete_object(path: str) -> None:
 def etag_of(path: str) -> str | None:
     """The store's mark of an object's content, where it has one."""
     store, key = located(path)
-    with remote_errors(path, "look at"), store.open_input_file(key) as file:
-        found: bytes | str | None = (file.metadata() or {}).get("ETag")
+    with remote_errors(path, "look at"), store.open_input_stream(key, compression=None) as stream:
+        fields = {name.lower(): value for name, value in (stream.metadata() or {}).items()}
+    found: bytes | str | None = fields.get("etag")
     if found is None:
         return None
     return (found.decode() if isinstance(found, bytes) else found).strip('"')

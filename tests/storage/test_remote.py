@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ from compaction.storage.recover import recover_log
 from compaction.storage.remote import RemoteFileSystem, require_finished
 from compaction.storage.scan import SegmentScan
 from compaction.storage.segment_writer import open_output
-from compaction.storage.streams import ObjectOutput, RangeReader
+from compaction.storage.streams import ObjectFile, ObjectOutput, RangeReader, etag_of, read_whole
 from compaction.storage.swap import SwapGroup
 from tests.storage.logs import build, data_batch, data_segment, location
 
@@ -259,6 +260,120 @@ def test_a_manifest_is_read_back_or_told_to_be_none() -> None:
             Manifest.parse(data, "m")
     assert run_of(marker("r")) == "r"
     assert run_of(b"garbage") is None
+
+
+class Turned:
+    """The client of gs: in what it does otherwise than the others, over a file system of this machine."""
+
+    type_name = "gcs"
+
+    def __init__(self, opened: list[bool]) -> None:
+        self._disk, self._opened = fs.LocalFileSystem(), opened
+
+    def open_input_file(self, key: str) -> FileOf:
+        return FileOf(self._disk.open_input_file(key), self._opened)
+
+    def open_input_stream(self, key: str, compression: str | None = "detect") -> Any:
+        stream = self._disk.open_input_stream(key, compression=compression)
+        if self._opened and not self._opened.pop(0):
+            raise OSError("google::cloud::Status(PERMISSION_DENIED: no)")
+        return stream
+
+    def delete_dir(self, key: str) -> None:
+        raise OSError(f"No such directory: {key}")
+
+
+class FileOf:
+    """A file that is opened when it is looked at; ``opened`` says of each try whether it succeeds."""
+
+    def __init__(self, file: Any, opened: list[bool]) -> None:
+        self._file, self._opened = file, opened
+
+    @property
+    def closed(self) -> bool:
+        return bool(self._opened) and not self._opened.pop(0)
+
+    def size(self) -> int:
+        size: int = self._file.size()
+        return size
+
+    def read_at(self, length: int, start: int) -> bytes:
+        data: bytes = self._file.read_at(length, start)
+        return data
+
+
+@pytest.mark.parametrize(
+    ("opened", "told"),
+    [
+        ([False, True, True], ""),
+        ([False, False], "cannot read: .*check the credentials"),
+        ([False, True, False], "cannot read: the client takes it for closed"),
+    ],
+)
+def test_a_file_that_the_client_could_not_open_is_opened_again_or_told(
+    bucket: Path, monkeypatch: pytest.MonkeyPatch, opened: list[bool], told: str
+) -> None:
+    path = _put(bucket, "object", b"0123456789")
+    monkeypatch.setattr(stores, "_connect", lambda *_: stores._Client(Turned(opened), str(bucket)))
+    file = ObjectFile(path)
+    if told:
+        with pytest.raises(StorageError, match=told):
+            file.read_at(3, 4)
+    else:
+        assert (file.read_at(3, 4), file.size()) == (b"456", 10)
+
+
+def test_a_directory_that_is_gone_already_is_removed(bucket: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    OutputFileSystem().rmdir(f"{PLACE}/nothing")
+    monkeypatch.setattr(stores, "_connect", lambda *_: stores._Client(Turned([]), str(bucket)))
+    monkeypatch.setattr(stores, "_clients", {})
+    OutputFileSystem().rmdir(f"{PLACE}/nothing")
+
+
+@pytest.mark.parametrize("field", ["ETag", "etag"])
+def test_the_mark_of_an_object_is_found_whatever_the_store_calls_it(
+    bucket: Path, monkeypatch: pytest.MonkeyPatch, field: str
+) -> None:
+    class Stream:
+        """A stream that knows its object's fields."""
+
+        def __enter__(self) -> Stream:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def metadata(self) -> dict[str, bytes]:
+            return {"Content-Type": b"x", field: b'"abc"'}
+
+    store = Turned([])
+    monkeypatch.setattr(store, "open_input_stream", lambda *_, **__: Stream())
+    monkeypatch.setattr(stores, "_connect", lambda *_: stores._Client(store, str(bucket)))
+    assert etag_of(f"{PLACE}/object") == "abc"
+
+
+def test_names_do_not_make_data_be_compressed(bucket: Path) -> None:
+    output = ObjectOutput(f"{PLACE}/notes.gz")
+    output.write([b"not compressed"])
+    output.close(sync=True)
+    assert (bucket / "notes.gz").read_bytes() == b"not compressed" == read_whole(f"{PLACE}/notes.gz")
+
+
+def test_gs_is_not_tried_for_a_quarter_of_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    class Files:
+        """What takes the address."""
+
+        @staticmethod
+        def from_uri(address: str) -> tuple[object, str]:
+            asked.append(address)
+            return object(), "bucket"
+
+    monkeypatch.setattr(fs, "FileSystem", Files)
+    stores._connect("gs://bucket", {})
+    stores._connect("gs://anonymous@bucket", {"scheme": "http", "retry_limit_seconds": "5"})
+    assert asked == ["gs://bucket/?retry_limit_seconds=60", "gs://anonymous@bucket/?retry_limit_seconds=5&scheme=http"]
 
 
 def test_credentials_are_taken_out_of_what_a_store_says(monkeypatch: pytest.MonkeyPatch) -> None:
