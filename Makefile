@@ -22,7 +22,7 @@ AIRFLOW := build/airflow
 SUITES_STAMP := $(STAMP)-suites
 
 # suites that take long or need more than Python, Java and their registries
-MORE := crash or slow or notebook or airflow or browser or cluster or s3
+MORE := crash or slow or notebook or airflow or browser or cluster or s3 or gs
 
 SAMPLE := tests/golden/sample-logs.tar.gz
 SAMPLE_AS_OF_MS := 1798761600000

@@ -1,1 +1,1 @@
-"""Logs in an object store: moto's S3 server on loopback, which can be told to fail."""
+"""Logs in object stores: servers of their protocols on loopback, which can be told to fail."""

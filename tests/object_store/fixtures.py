@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 _BUCKETS = itertools.count()
 
 
+def files(directory: Path) -> dict[str, bytes]:
+    """Path below a directory -> bytes of all files."""
+    return {str(file.relative_to(directory)): file.read_bytes() for file in directory.rglob("*") if file.is_file()}
+
+
 @pytest.fixture(scope="session")
 def store(missing: Callable[[str], None]) -> Iterator[Store]:
     """The server."""

@@ -11,6 +11,8 @@ from jobs import compact as job
 from tests.local_passes import LocalPasses
 
 NOW_MS = 1798761600000
+KEEP = ("--set", "cleanup.policy=delete", "retention.ms=-1", "retention.bytes=-1")
+COMPACT = ("--set", "cleanup.policy=compact", "min.cleanable.dirty.ratio=0")
 
 
 def run(*options: object, sizes: Sizes | None = None) -> RunReport:
@@ -18,6 +20,12 @@ def run(*options: object, sizes: Sizes | None = None) -> RunReport:
     given = [*map(str, options), "--as-of-ms", str(NOW_MS), "--include-active"]
     request = job.read_request(job.parser().parse_args(given))
     return carry_out(lambda: Workers(LocalPasses, 2), request, sizes)
+
+
+def figures(report: RunReport) -> list[tuple[object, ...]]:
+    """What a report says of each log, but for times."""
+    logs = sorted(report.logs, key=lambda log: log.name)
+    return [(log.name, log.status, log.reason, log.bytes_before, log.bytes_after, log.records_after, log.keys) for log in logs]
 
 
 if __name__ == "__main__":

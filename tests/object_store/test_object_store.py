@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -20,42 +18,12 @@ from compaction.storage.places import OPTIONS_VARIABLE
 from jobs import compact as job
 from jobs import dump_log, expire
 from tests.conftest import ROOT
-from tests.golden import unpack_sample
-from tests.object_store.fixtures import Bucket
-from tests.object_store.local_run import NOW_MS, run
+from tests.object_store.fixtures import Bucket, files
+from tests.object_store.local_run import COMPACT, KEEP, NOW_MS, figures, run
 from tests.object_store.server import ACCESS_KEY, DENIED, SECRET_KEY, SLOW_DOWN, CutOff, Gate, Request, Store
 from tests.storage.logs import data_segment
 
 pytestmark = [pytest.mark.s3, pytest.mark.filterwarnings("default")]
-
-SOME = ("__cluster_metadata-0", "orders-0", "payments-open-0", "inventory-0", "ledger-0", "never-written-0")
-
-
-def files(directory: Path) -> dict[str, bytes]:
-    return {str(file.relative_to(directory)): file.read_bytes() for file in directory.rglob("*") if file.is_file()}
-
-
-def figures(report: RunReport) -> list[tuple[object, ...]]:
-    logs = sorted(report.logs, key=lambda log: log.name)
-    return [(log.name, log.status, log.reason, log.bytes_before, log.bytes_after, log.records_after, log.keys) for log in logs]
-
-
-@pytest.fixture(scope="session")
-def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Some of the sample logs: compacted, transactional, both policies, none."""
-    log_dir = unpack_sample(tmp_path_factory.mktemp("sample"))
-    for log in log_dir.iterdir():
-        if log.is_dir() and log.name not in SOME:
-            shutil.rmtree(log)
-    return log_dir
-
-
-@pytest.fixture(scope="session")
-def on_disk(sample: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, bytes], RunReport]:
-    """What a run from disk to disk writes and reports."""
-    target = tmp_path_factory.mktemp("target") / "out"
-    report = run("--log-dir", sample, "--output-dir", target)
-    return files(target), report
 
 
 def test_from_a_disk_into_a_store(bucket: Bucket, sample: Path, on_disk: tuple[dict[str, bytes], RunReport]) -> None:
@@ -119,31 +87,6 @@ def test_a_log_in_a_store_can_be_dumped(bucket: Bucket, sample: Path, capfdbinar
     assert dump_log.main(["--files", str(sample / "orders-0"), "--print-data-log"]) == 0
     local = capfdbinary.readouterr().out
     assert remote.replace(bucket.address("in").partition("?")[0].encode(), str(sample).encode()) == local
-
-
-@pytest.fixture(scope="session")
-def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A log of one segment of some 30 MB of keys that are all different, and one of a record."""
-    from compaction.formats.batch import BatchSpec, encode_batch
-    from compaction.formats.record import Record
-    from compaction.storage.filesystem import LocalFileSystem
-    from tests.storage.logs import build, data_batch
-
-    log = tmp_path_factory.mktemp("large") / "orders-0"
-    log.mkdir()
-    value = os.urandom(4096)
-    batches = []
-    for base in range(0, 7500, 100):
-        records = [Record(offset, NOW_MS - 10**9 + offset, b"%d" % offset, value) for offset in range(base, base + 100)]
-        batches.append(encode_batch(records, BatchSpec(base_offset=base)))
-    files = LocalFileSystem()
-    build(0, batches).put(files, str(log))
-    build(7500, [data_batch(7500)]).put(files, str(log))
-    return log.parent
-
-
-KEEP = ("--set", "cleanup.policy=delete", "retention.ms=-1", "retention.bytes=-1")
-COMPACT = ("--set", "cleanup.policy=compact", "min.cleanable.dirty.ratio=0")
 
 
 def test_a_large_segment_goes_in_parts_and_comes_in_ranges(bucket: Bucket, store: Store, large: Path, tmp_path: Path) -> None:

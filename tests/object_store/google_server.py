@@ -1,0 +1,144 @@
+"""A server of the protocol of Google Cloud Storage, as ``python -m tests.object_store.google_server``: it tells its port.
+
+It has a process of its own, as pyarrow holds the interpreter while it opens an object to read. ``/test/…`` is for the tests: it
+tells what was asked for, and sets a gate that refuses requests, or holds them until they are dropped.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import threading
+from collections.abc import Callable
+from functools import partial
+from http.server import ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from gcp_storage_emulator.server import RequestHandler
+from gcp_storage_emulator.storage import Storage
+
+#: what a held request waits at most
+_HOLD_S = 120
+
+
+class Memory(Storage):  # type: ignore[misc]
+    """Objects in memory alone."""
+
+    def _write_config_to_file(self) -> None:
+        """Nothing: nobody reads it again."""
+
+
+class Gate:
+    """Which requests are let through. A rule (JSON): ``method``, ``part`` of the key, ``media`` (whether it reads content),
+    ``status`` to answer with or 0 to hold and drop the request, ``times``."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.rules: list[dict[str, Any]] = []
+        self.requests: list[dict[str, Any]] = []
+        self.held = 0
+        self.dropped = threading.Event()
+
+    def status(self, request: dict[str, Any]) -> int | None:
+        """What to answer instead of the server; ``None``: nothing."""
+        with self._lock:
+            self.requests.append(request)
+            for rule in self.rules:
+                if rule["times"] and rule["part"] in request["key"] and all(request[k] == rule[k] for k in ("method", "media")):
+                    rule["times"] -= 1
+                    return int(rule["status"])
+        return None
+
+    def hold(self) -> None:
+        """Wait until requests are dropped."""
+        self.held += 1
+        self.dropped.wait(_HOLD_S)
+
+    def set(self, rules: list[dict[str, Any]]) -> None:
+        """Begin anew with these rules."""
+        self.dropped.set()
+        self.rules, self.requests, self.held, self.dropped = rules, [], 0, threading.Event()
+
+
+class Handler(RequestHandler):  # type: ignore[misc]
+    """One request. The emulator's memory is for one thread; nobody else waits while a client takes its time with an answer."""
+
+    lock = threading.Lock()
+    gate = Gate()
+    wfile: Any
+
+    def _answer(self, do: Callable[[], None]) -> None:
+        address = urlsplit(self.path)
+        if address.path.startswith("/test/"):
+            return self._for_tests(address.path)
+        query = parse_qs(address.query)
+        key = query["name"][0] if "name" in query else unquote(address.path.partition("/o/")[2])
+        media = query.get("alt") == ["media"]
+        status = self.gate.status({"method": self.command, "key": key, "media": media, "range": self.headers.get("Range")})
+        if status == 0:
+            self.gate.hold()
+            self.close_connection = True
+            return None
+        if status is not None:
+            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            return self._send(status, b"{}")
+        client: Any = self.wfile
+        answer = self.wfile = io.BytesIO()
+        try:
+            with self.lock:
+                do()
+        finally:
+            self.wfile = client
+        client.write(answer.getvalue())
+        return None
+
+    def _for_tests(self, path: str) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        if path == "/test/gate":
+            self.gate.set(json.loads(body))
+        self._send(200, json.dumps({"requests": self.gate.requests, "held": self.gate.held}).encode())
+
+    def _send(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def send_header(self, keyword: str, value: str) -> None:
+        """The emulator says of an upload that has nothing yet that it has a byte; the store says nothing."""
+        if (keyword, value) != ("Range", "bytes=0-0"):
+            super().send_header(keyword, value)
+
+    def do_GET(self) -> None:
+        self._answer(super().do_GET)
+
+    def do_PUT(self) -> None:
+        self._answer(super().do_PUT)
+
+    def do_POST(self) -> None:
+        self._answer(super().do_POST)
+
+    def do_DELETE(self) -> None:
+        self._answer(super().do_DELETE)
+
+    def handle_one_request(self) -> None:
+        """A client that was killed, or has read enough, is no news."""
+        try:
+            super().handle_one_request()
+        except ConnectionError:
+            self.close_connection = True
+
+
+class Server(ThreadingHTTPServer):
+    """Any number of connections at once."""
+
+    request_queue_size = 256
+
+
+if __name__ == "__main__":
+    logging.disable()
+    server = Server(("127.0.0.1", 0), partial(Handler, Memory(use_memory_fs=True)))
+    print(server.server_port, flush=True)
+    server.serve_forever()
