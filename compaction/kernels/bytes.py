@@ -38,14 +38,6 @@ def be64(data, at):  # type: ignore[no-untyped-def]
 
 
 @inner
-def put_be(data, at, width, value):  # type: ignore[no-untyped-def]
-    """Write the low ``width`` bytes of ``value``, big-endian, at ``data[at:at+width]``."""
-    word = np.uint64(np.int64(value))
-    for i in range(width):
-        data[at + i] = np.uint8((word >> np.uint64(8 * (width - 1 - i))) & np.uint64(0xFF))
-
-
-@inner
 def varint(data, at, end):  # type: ignore[no-untyped-def]
     """The zig-zag varint at ``data[at:]`` and the position after it: ``(value int64, next)``.
 

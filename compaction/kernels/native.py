@@ -1,4 +1,5 @@
-"""C functions and CPU instructions that kernels call: XXH3-128, CRC-32C, prefetch, loads of bytes and words.
+"""C functions and CPU instructions that kernels call: XXH3-128, CRC-32C, prefetch, loads of bytes and words, stores of
+big-endian integers.
 
 The functions are those of the ``xxhash`` and ``google-crc32c`` packages; their shared libraries are loaded into the process
 once, and LLVM resolves the names when it links a kernel, so that compiled kernels can be cached on disk. A kernel passes
@@ -105,6 +106,28 @@ load8 = _load(8)
 load64 = _load(64)
 
 
+def _store(bits: int) -> Any:
+    @intrinsic
+    def store(typing_context: Any, address: Any, value: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            kind = ir.IntType(bits)
+            swapped = builder.bswap(builder.trunc(args[1], kind) if bits < 64 else args[1])
+            builder.store(swapped, builder.inttoptr(args[0], kind.as_pointer()), align=1)
+            return context.get_dummy_value()
+
+        return types.void(types.uintp, types.int64), codegen
+
+    return store
+
+
+#: ``store16(address, value)``: the low two bytes of int64 ``value``, big-endian; the address need not be aligned
+store16 = _store(16)
+#: the same of four bytes
+store32 = _store(32)
+#: the same of all eight bytes
+store64 = _store(64)
+
+
 @intrinsic
 def _move(typing_context: Any, target: Any, source: Any, length: Any) -> Any:
     """``_move(target, source, length)``: ``memmove`` between addresses."""
@@ -154,6 +177,15 @@ if config.DISABLE_JIT:
     def load64(address: Any) -> np.uint64:
         """The eight bytes at ``address``, the first one lowest."""
         return np.uint64(int.from_bytes(ctypes.string_at(int(address), 8), "little"))
+
+    def _storing(size: int) -> Any:
+        def store(address: Any, value: Any) -> None:
+            low = int(value) & ((1 << 8 * size) - 1)
+            ctypes.memmove(int(address), low.to_bytes(size, "big"), size)
+
+        return store
+
+    store16, store32, store64 = _storing(2), _storing(4), _storing(8)
 
     def _move(target: Any, source: Any, length: Any) -> None:  # noqa: F811
         ctypes.memmove(int(target), int(source), int(length))

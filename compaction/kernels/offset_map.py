@@ -141,6 +141,9 @@ def by_shard(entries: NDArray[np.uint64], shards: int) -> tuple[NDArray[np.uint6
 
     The shard of a key is the top of its hash's high half scaled to ``shards``, so that any two maps of one log agree on it.
     """
+    if shards == 1:
+        held = entries[entries[:, 2] != 0]
+        return held, np.array([0, len(held)])
     starts = np.zeros(shards + 1, np.int64)
     ordered = np.empty((len(entries), ENTRY_WORDS), np.uint64)
     _by_shard(entries, np.uint64(shards), starts, np.empty(shards, np.int64), ordered)

@@ -17,10 +17,10 @@ from __future__ import annotations
 import numpy as np
 
 from compaction.kernels.batches import CONTROL_BIT, HEADER_SIZE
-from compaction.kernels.bytes import put_be, put_varlong, varint, varlong_size
+from compaction.kernels.bytes import put_varlong, varint, varlong_size
 from compaction.kernels.decide import HORIZON_BIT
 from compaction.kernels.jit import inner, kernel
-from compaction.kernels.native import copy_bytes, crc32c
+from compaction.kernels.native import copy_bytes, crc32c, store16, store32, store64
 from compaction.kernels.records import OK
 from compaction.kernels.survivors import BAD_NAMES, survivors
 from compaction.kernels.tables import (
@@ -61,24 +61,28 @@ COUNTERS = 8
 @inner
 def _write_header(out, at, size, row, base_offset, last_offset, attributes, base_ts, max_ts, count):  # type: ignore[no-untyped-def]
     """The 61 bytes of a v2 header at ``out[at:]``; the CRC is written by ``_seal``."""
-    put_be(out, at, 8, base_offset)
-    put_be(out, at + 8, 4, size - 12)
-    put_be(out, at + 12, 4, row.leader_epoch)
+    if at < 0 or at + HEADER_SIZE > len(out):
+        raise IndexError("a batch header lies outside of its array")
+    address = out.ctypes.data + at
+    store64(np.uintp(address), np.int64(base_offset))
+    store32(np.uintp(address + 8), np.int64(size - 12))
+    store32(np.uintp(address + 12), np.int64(row.leader_epoch))
     out[at + 16] = 2
-    put_be(out, at + 21, 2, attributes)
-    put_be(out, at + 23, 4, last_offset - base_offset)
-    put_be(out, at + 27, 8, base_ts)
-    put_be(out, at + 35, 8, max_ts)
-    put_be(out, at + 43, 8, row.producer_id)
-    put_be(out, at + 51, 2, row.producer_epoch)
-    put_be(out, at + 53, 4, row.base_sequence)
-    put_be(out, at + 57, 4, count)
+    store16(np.uintp(address + 21), np.int64(attributes))
+    store32(np.uintp(address + 23), np.int64(last_offset - base_offset))
+    store64(np.uintp(address + 27), np.int64(base_ts))
+    store64(np.uintp(address + 35), np.int64(max_ts))
+    store64(np.uintp(address + 43), np.int64(row.producer_id))
+    store16(np.uintp(address + 51), np.int64(row.producer_epoch))
+    store32(np.uintp(address + 53), np.int64(row.base_sequence))
+    store32(np.uintp(address + 57), np.int64(count))
 
 
 @inner
 def _seal(out, at, size):  # type: ignore[no-untyped-def]
-    """Write the CRC of the batch ``out[at:at+size]``."""
-    put_be(out, at + 17, 4, crc32c(np.uintp(out.ctypes.data + at + 21), np.uintp(size - 21)))
+    """Write the CRC of the batch ``out[at:at+size]``, whose header was written before."""
+    address = out.ctypes.data + at
+    store32(np.uintp(address + 17), np.int64(crc32c(np.uintp(address + 21), np.uintp(size - 21))))
 
 
 @inner

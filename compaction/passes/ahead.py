@@ -52,14 +52,20 @@ def scan() -> None:
 
 def first_pass() -> None:
     """What makes maps and resolves them."""
-    entries, marks = _empty(np.uint64, 0, ENTRY_WORDS), _empty(np.uint64)
+    entries = _empty(np.uint64, 0, ENTRY_WORDS)
     records.scan_records(
         *_rows(), _empty(np.uint8), 0, 0, entries, entries, _empty(np.int32), _empty(np.int64, len(records.RECORD_ERRORS))
     )
     held = offset_map.SkimpyOffsetMap(0, 1.0, 0)
     held.put(entries)
     held.beaten(entries)
-    offset_map.by_shard(entries, 1)
+
+
+def large_logs() -> None:
+    """What the passes need besides where logs are so large that their maps have several shards, their groups several pieces, or
+    their clean sections are asked through a filter."""
+    entries, marks = _empty(np.uint64, 0, ENTRY_WORDS), _empty(np.uint64)
+    offset_map.by_shard(entries, 2)
     filtered = key_filter.KeyFilter.sized(0, 0)
     filtered.add(entries)
     filtered.sift(entries, 0)
@@ -115,7 +121,7 @@ def dumping() -> None:
 
 
 GROUPS: Mapping[str, Callable[[], None]] = {
-    each.__name__: each for each in (scan, first_pass, second_pass, legacy, comparison, source, dumping)
+    each.__name__: each for each in (scan, first_pass, second_pass, large_logs, legacy, comparison, source, dumping)
 }
 
 

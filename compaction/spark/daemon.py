@@ -53,11 +53,11 @@ def load() -> list[str]:
 
     import compaction.spark.pipeline  # noqa: F401
     from compaction.passes import ahead
-    from compaction.spark.kernels import PASSES
+    from compaction.spark.kernels import LARGE_LOGS, PASSES
     from compaction.spark.worker import settle
 
     missing = ahead.missing(*PASSES)
-    ahead.load(*(group for group in PASSES if group not in missing))
+    ahead.load(*(group for group in (*PASSES, LARGE_LOGS) if not ahead.missing(group)))
     settle()
     return missing
 

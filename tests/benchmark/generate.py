@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 from numba import njit
 
-from compaction.kernels.bytes import put_be, put_varlong, varlong_size
-from compaction.kernels.native import crc32c
+from compaction.kernels.bytes import put_varlong, varlong_size
+from compaction.kernels.native import crc32c, store16, store32, store64
 
 _KEY_BYTES = 16
 
@@ -66,19 +66,20 @@ def fill(out, offset, timestamp, keys, noise, value_bytes, batch_bytes, rows):  
         for i in range(n):
             noise_at = (offset + done + i) * 977 % (len(noise) - value_bytes)
             w = _put_record(out, w, i, keys[done + i], noise, noise_at, value_bytes)
-        put_be(out, at, 8, offset + done)
-        put_be(out, at + 8, 4, w - at - 12)
-        put_be(out, at + 12, 4, 0)
+        header = out.ctypes.data + at
+        store64(np.uintp(header), np.int64(offset + done))
+        store32(np.uintp(header + 8), np.int64(w - at - 12))
+        store32(np.uintp(header + 12), np.int64(0))
         out[at + 16] = 2
-        put_be(out, at + 21, 2, 0)
-        put_be(out, at + 23, 4, n - 1)
-        put_be(out, at + 27, 8, timestamp + batches)
-        put_be(out, at + 35, 8, timestamp + batches)
-        put_be(out, at + 43, 8, -1)
-        put_be(out, at + 51, 2, -1)
-        put_be(out, at + 53, 4, -1)
-        put_be(out, at + 57, 4, n)
-        put_be(out, at + 17, 4, crc32c(np.uintp(out.ctypes.data + at + 21), np.uintp(w - at - 21)))
+        store16(np.uintp(header + 21), np.int64(0))
+        store32(np.uintp(header + 23), np.int64(n - 1))
+        store64(np.uintp(header + 27), np.int64(timestamp + batches))
+        store64(np.uintp(header + 35), np.int64(timestamp + batches))
+        store64(np.uintp(header + 43), np.int64(-1))
+        store16(np.uintp(header + 51), np.int64(-1))
+        store32(np.uintp(header + 53), np.int64(-1))
+        store32(np.uintp(header + 57), np.int64(n))
+        store32(np.uintp(header + 17), np.int64(crc32c(np.uintp(header + 21), np.uintp(w - at - 21))))
         rows[batches, 0], rows[batches, 1], rows[batches, 2] = at, offset + done + n - 1, w - at
         done += n
         batches += 1
