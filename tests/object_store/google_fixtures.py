@@ -96,9 +96,14 @@ class GoogleBucket:
 
     def tree(self, prefix: str) -> dict[str, bytes]:
         """Key below ``prefix`` -> bytes of all objects."""
-        listing = json.loads(self._server.ask("GET", f"/storage/v1/b/{self.name}/o?prefix={quote(prefix, safe='')}%2F"))
-        keys = [found["name"] for found in listing["items"]]
-        return {key[len(prefix) + 1 :]: self.get(key) for key in keys}
+        found: dict[str, bytes] = {}
+        page = "0"
+        while page:
+            path = f"/storage/v1/b/{self.name}/o?prefix={quote(prefix, safe='')}%2F&pageToken={page}"
+            listing = json.loads(self._server.ask("GET", path))
+            found.update({each["name"][len(prefix) + 1 :]: self.get(each["name"]) for each in listing["items"]})
+            page = listing.get("nextPageToken", "")
+        return found
 
     def get(self, key: str) -> bytes:
         """An object's bytes."""

@@ -16,11 +16,13 @@ from http.server import ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from gcp_storage_emulator.server import RequestHandler
+from gcp_storage_emulator import server as emulator
 from gcp_storage_emulator.storage import Storage
 
 #: what a held request waits at most
 _HOLD_S = 120
+#: names in a page of a listing; the store's own thousand would only take longer
+_PAGE = 100
 
 
 class Memory(Storage):  # type: ignore[misc]
@@ -28,6 +30,18 @@ class Memory(Storage):  # type: ignore[misc]
 
     def _write_config_to_file(self) -> None:
         """Nothing: nobody reads it again."""
+
+
+class Response(emulator.Response):  # type: ignore[misc]
+    """An answer; listings come in pages, which the emulator's do not."""
+
+    def json(self, obj: dict[str, Any]) -> None:
+        """Answer with a document."""
+        if obj.get("kind") == "storage#objects":
+            start = int(parse_qs(urlsplit(self._handler.path).query).get("pageToken", ["0"])[0])
+            more = {"nextPageToken": str(start + _PAGE)} if start + _PAGE < len(obj["items"]) else {}
+            obj = {**obj, "items": obj["items"][start : start + _PAGE], **more}
+        super().json(obj)
 
 
 class Gate:
@@ -62,7 +76,7 @@ class Gate:
         self.rules, self.requests, self.held, self.dropped = rules, [], 0, threading.Event()
 
 
-class Handler(RequestHandler):  # type: ignore[misc]
+class Handler(emulator.RequestHandler):  # type: ignore[misc]
     """One request. The emulator's memory is for one thread; nobody else waits while a client takes its time with an answer."""
 
     lock = threading.Lock()
@@ -75,8 +89,8 @@ class Handler(RequestHandler):  # type: ignore[misc]
             return self._for_tests(address.path)
         query = parse_qs(address.query)
         key = query["name"][0] if "name" in query else unquote(address.path.partition("/o/")[2])
-        media = query.get("alt") == ["media"]
-        status = self.gate.status({"method": self.command, "key": key, "media": media, "range": self.headers.get("Range")})
+        told = {"media": query.get("alt") == ["media"], "page": query.get("pageToken"), "range": self.headers.get("Range")}
+        status = self.gate.status({"method": self.command, "key": key, **told})
         if status == 0:
             self.gate.hold()
             self.close_connection = True
@@ -139,6 +153,7 @@ class Server(ThreadingHTTPServer):
 
 if __name__ == "__main__":
     logging.disable()
+    emulator.Response = Response
     server = Server(("127.0.0.1", 0), partial(Handler, Memory(use_memory_fs=True)))
     print(server.server_port, flush=True)
     server.serve_forever()

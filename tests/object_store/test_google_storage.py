@@ -15,12 +15,14 @@ import pytest
 from compaction.errors import StorageError, UsageError
 from compaction.report import LogStatus, RunReport
 from compaction.spark.partition import Sizes
+from compaction.storage.filesystem import LocalFileSystem
 from compaction.storage.manifest import MANIFEST, MARKER
 from jobs import dump_log
 from tests.conftest import ROOT
 from tests.object_store.fixtures import files
 from tests.object_store.google_fixtures import GoogleBucket, GoogleServer
 from tests.object_store.local_run import COMPACT, KEEP, NOW_MS, figures, run
+from tests.storage.logs import data_segment
 
 pytestmark = [pytest.mark.gs, pytest.mark.filterwarnings("default")]
 
@@ -112,6 +114,21 @@ def test_a_large_segment_goes_in_parts_and_comes_in_ranges(
     # of some 30 MB; left to itself, the client waits for an answer to each of 17 writes
     assert 4 <= max(Counter(each["key"] for each in requests if each["method"] == "PUT").values()) <= 6
     assert published(google_bucket) == files(tmp_path / "out")
+
+
+def test_a_prefix_of_many_objects_is_read_whole(google_bucket: GoogleBucket, google: GoogleServer, tmp_path: Path) -> None:
+    log = tmp_path / "in" / "orders-0"
+    log.mkdir(parents=True)
+    for base in range(0, 200, 10):
+        data_segment(base, [base]).put(LocalFileSystem(), str(log))
+    # a listing has a hundred names a page, and these come before the segments
+    for number in range(150):
+        (log / f"00-{number:04}").touch()
+    google_bucket.put_tree(tmp_path / "in", "in")
+    google.gate()
+    report = run("--log-dir", google_bucket.address("in"), "--dry-run", *COMPACT)
+    assert any(request["page"] for request in google.seen()["requests"])
+    assert [(found.segments_before, found.records_before) for found in report.logs] == [(20, 20)]
 
 
 @pytest.mark.parametrize("media", [True, False])
