@@ -10,7 +10,7 @@ import numpy as np
 
 from compaction.kernels.key_filter import KeyFilter
 from compaction.passes.rewrite import join_parts, rewrite_piece
-from compaction.passes.scan import SUMMARY, collect_keys, scan_slices
+from compaction.passes.scan import SUMMARY, collect_keys, scan_slices, together
 from compaction.passes.shards import resolve_shard, split_by_piece
 from compaction.passes.transactions import scan_transactions
 from compaction.passes.work import (
@@ -47,8 +47,10 @@ class LocalPasses:
     def scan(self, slices: Sequence[Slice], logs: Mapping[int, ScanLog], settings: ScanSettings) -> Scanned:
         summaries: list[SliceSummary] = []
         merged: dict[tuple[int, int], list[Any]] = {}
-        for task in pack(slices, lambda part: part.size_bytes, self._sizes.scan_bytes):
-            for (log, shard), values in scan_slices(task, logs, settings):
+        tasks = pack(slices, lambda part: part.size_bytes, self._sizes.scan_bytes)
+        known = together(logs, tasks)
+        for task in tasks:
+            for (log, shard), values in scan_slices(task, known, settings):
                 if shard == SUMMARY:
                     summaries += values  # type: ignore[arg-type]
                 else:

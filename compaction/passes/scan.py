@@ -6,7 +6,9 @@ counts as aborted, do not enter the map; they are handed on as asks: which of th
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from itertools import groupby
 
 import numpy as np
@@ -19,7 +21,8 @@ from compaction.kernels.offset_map import Arena, SkimpyOffsetMap, by_shard
 from compaction.kernels.records import ASK, KEYLESS, MAP, MESSAGES, RECORD_ERRORS, SKIP, TOMBSTONES, scan_records
 from compaction.kernels.tables import ENTRY_BYTES, ENTRY_WORDS, MAX_OFFSET
 from compaction.passes.decoder import MODERN_MAGIC, Decoded, Decoder, check_count
-from compaction.passes.work import Packed, ScanLog, ScanSettings, Slice, SliceSummary
+from compaction.passes.shards import resolve
+from compaction.passes.work import Packed, Resolved, ScanLog, ScanSettings, Slice, SliceSummary
 from compaction.storage.blocks import Block, SegmentReader
 from compaction.storage.throttle import Throttle
 
@@ -35,8 +38,9 @@ _ASK_BYTES = 32 << 20
 
 def scan_slices(
     slices: Iterable[Slice], logs: Mapping[int, ScanLog], settings: ScanSettings
-) -> Iterator[tuple[Key, list[Packed | SliceSummary]]]:
-    """Packed entries (``uint64[n, 3]``) by shard, and one summary a slice.
+) -> Iterator[tuple[Key, list[Packed | Resolved | SliceSummary]]]:
+    """Packed entries (``uint64[n, 3]``) by shard, and one summary a slice. The shard of a log that is ``alone`` comes resolved,
+    if its entries could be held together.
 
     A slice that cannot be read gives a summary with an error; its log's entries are then of no use, which is the caller's to
     see.
@@ -48,8 +52,18 @@ def scan_slices(
             yield (log, SUMMARY), [scan.slice(part)]
             for shard, packed in scan.overflow():
                 yield (log, shard), [packed]
+        whole = scan.whole()
+        if whole is not None:
+            yield (log, 0), [whole]
+            continue
         for shard, packed in scan.rest():
             yield (log, shard), [packed]
+
+
+def together(logs: Mapping[int, ScanLog], tasks: Iterable[Iterable[Slice]]) -> dict[int, ScanLog]:
+    """``logs``, those marked as ``alone`` whose map has one shard and whose slices are all in one of ``tasks``."""
+    places = Counter(log for task in tasks for log in {part.log for part in task})
+    return {log: replace(work, alone=work.shards == 1 and places[log] == 1) for log, work in logs.items()}
 
 
 def collect_keys(
@@ -110,6 +124,7 @@ class LogScan:
         self._ask_room = np.empty((_ENTRIES, ENTRY_WORDS), np.uint64)
         self._ask_limit = min(settings.map_bytes, _ASK_BYTES) // ENTRY_BYTES
         self._asked = 0
+        self._handed_on = False
         self._position = 0
         self._throttle = Throttle(settings.bytes_per_second)
 
@@ -234,7 +249,14 @@ class LogScan:
     def overflow(self) -> Iterator[tuple[int, Packed]]:
         """Packed entries that did not fit any more, by shard; forgotten here."""
         full, self._full = self._full, []
+        self._handed_on |= bool(full)
         return iter(full)
+
+    def whole(self) -> Resolved | None:
+        """What becomes of the log, if all that there is of it was scanned and is still held."""
+        if not self._log.alone or self._handed_on or self._full:
+            return None
+        return resolve(self._map, self._asks, self._log.first_dirty_offset)
 
     def rest(self) -> Iterator[tuple[int, Packed]]:
         """All that is left, by shard."""

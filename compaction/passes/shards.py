@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from compaction.kernels.offset_map import SkimpyOffsetMap, by_bound
 from compaction.kernels.tables import CANDIDATE, ENTRY_BYTES, ENTRY_WORDS, MARK_SHIFT, TOMBSTONE
-from compaction.passes.work import Packed
+from compaction.passes.work import Packed, Resolved
 
 T = TypeVar("T")
 
@@ -26,24 +26,36 @@ def merge_lists(left: list[T], right: list[T]) -> list[T]:
     return left
 
 
-def resolve_shard(packed: Sequence[Packed], first_dirty_offset: int, load_factor: float) -> tuple[NDArray[np.uint64], int]:
-    """Merge one shard; ``(marks uint64[n], keys)``.
+def resolve_shard(packed: Sequence[Packed | Resolved], first_dirty_offset: int, load_factor: float) -> Resolved:
+    """Merge one shard.
 
-    The marks are, in no order: of the dirty section every record that the map keeps; of the clean section every record that
-    goes (``CANDIDATE`` set: a higher offset is mapped, or it has no key) and every tombstone that stays.
-
-    :param packed: parts of uint64[n, 3], each either all map entries or all asks
+    :param packed: parts of uint64[n, 3], each either all map entries or all asks; or all that there is, resolved before
     """
-    parts = [np.frombuffer(part, np.uint64).reshape(-1, ENTRY_WORDS) for part in packed]
+    parts: list[NDArray[np.uint64]] = []
+    for part in packed:
+        if isinstance(part, Resolved):
+            return part
+        parts.append(np.frombuffer(part, np.uint64).reshape(-1, ENTRY_WORDS))
     asks = [part for part in parts if part[0, 2] & np.uint64(CANDIDATE)]
     entries = [part for part in parts if not part[0, 2] & np.uint64(CANDIDATE)]
     expected = sum(map(len, entries))
     shard = SkimpyOffsetMap(_table_bytes(expected, load_factor), load_factor, expected)
     for part in entries:
         shard.put(part)
+    return resolve(shard, asks, first_dirty_offset)
+
+
+def resolve(shard: SkimpyOffsetMap, asks: Sequence[NDArray[np.uint64]], first_dirty_offset: int) -> Resolved:
+    """What a map that holds all entries of its shard says.
+
+    The marks are, in no order: of the dirty section every record that the map keeps; of the clean section every record that
+    goes (``CANDIDATE`` set: a higher offset is mapped, or it has no key) and every tombstone that stays.
+
+    :param asks: all of the shard, in parts of uint64[n, 3]
+    """
     slots = shard.slots[:, 2]
     marks = [slots[slots != 0], *(_answers(shard, part, first_dirty_offset) for part in asks)]
-    return np.concatenate(marks), len(shard)
+    return Resolved(np.concatenate(marks), len(shard))
 
 
 def _table_bytes(entries: int, load_factor: float) -> int:

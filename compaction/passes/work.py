@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import astuple, dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,13 +52,21 @@ class ScanLog:
 
     ``first_dirty_offset``: records below only ask whether they are beaten. ``shards``: how many parts the log's map has.
     ``aborted``: the spans whose data stays out of the map. ``dirty_keys``: the keys of the dirty section, where it pays to know
-    them beforehand.
+    them beforehand. ``alone``: all slices of the log are one task's, whose map is then the log's.
     """
 
     first_dirty_offset: int
     shards: int
     aborted: AbortedSpans | None = None
     dirty_keys: KeyFilter | None = None
+    alone: bool = False
+
+
+class Resolved(NamedTuple):
+    """A map that needs no more: uint64[n] survivor marks in no order, and how many keys it held."""
+
+    marks: Packed
+    keys: int
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from pyspark import RDD, SparkContext
 
 from compaction.kernels.key_filter import KeyFilter
 from compaction.passes.rewrite import join_parts, rewrite_piece
-from compaction.passes.scan import SUMMARY, Key, collect_keys, scan_slices
+from compaction.passes.scan import SUMMARY, Key, collect_keys, scan_slices, together
 from compaction.passes.shards import merge_lists, resolve_shard, split_by_piece
 from compaction.passes.transactions import scan_transactions
 from compaction.passes.work import (
@@ -27,6 +27,7 @@ from compaction.passes.work import (
     Packed,
     Piece,
     PieceResult,
+    Resolved,
     RewriteLog,
     ScanLog,
     ScanSettings,
@@ -112,7 +113,7 @@ class SparkPasses:
     def scan(self, slices: Sequence[Slice], logs: Mapping[int, ScanLog], settings: ScanSettings) -> Scanned:
         """Pass 1. What it found is collected; the maps stay in the shuffle for ``rewrite``."""
         tasks = self.deal(slices)
-        shared = self._sc.broadcast((dict(logs), settings))
+        shared = self._sc.broadcast((together(logs, tasks), settings))
         shards = sum(log.shards for log in logs.values())
         records = most_records(slices)
         fill = {log: (work.shards, records[log]) for log, work in logs.items()}
@@ -122,7 +123,7 @@ class SparkPasses:
             log, shard = key
             return maps if shard == SUMMARY else (first[log] + shard) % maps
 
-        def scan_task(task: Iterable[list[Slice]]) -> Iterator[tuple[Key, list[Packed | SliceSummary]]]:
+        def scan_task(task: Iterable[list[Slice]]) -> Iterator[tuple[Key, list[Packed | Resolved | SliceSummary]]]:
             settle()
             known, bounds = shared.value
             for part in task:

@@ -1,0 +1,64 @@
+"""A log whose slices are all one task's needs no shuffled map, as long as its entries could be held together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from compaction.kernels.tables import ENTRY_BYTES
+from compaction.passes.scan import together
+from compaction.passes.work import Resolved, ScanLog, ScanSettings, Slice
+from compaction.spark.compact import Workers, carry_out
+from compaction.spark.partition import Sizes
+from compaction.spark.passes import Scanned
+from tests.local_job import request_for
+from tests.local_passes import LocalPasses
+from tests.memory import scratch
+from tests.passes.random_cases import FLAVOURS, NOW_MS, random_case
+from tests.passes.test_metamorphic import WHOLE, cleaned, files, lay_out
+
+TINY_MAP = 4 * ENTRY_BYTES
+
+
+class Watching(LocalPasses):
+    """Notes what pass 1 handed on; a task's map may be made small."""
+
+    def __init__(self, sizes: Sizes, map_bytes: int | None = None) -> None:
+        super().__init__(sizes)
+        self.handed_on: Mapping[Any, Sequence[Any]] = {}
+        self._map_bytes = map_bytes
+
+    def scan(self, slices: Sequence[Slice], logs: Mapping[int, ScanLog], settings: ScanSettings) -> Scanned:
+        small = replace(settings, map_bytes=self._map_bytes or settings.map_bytes)
+        scanned = super().scan(slices, logs, small)
+        self.handed_on = scanned.merged
+        return scanned
+
+
+def part(log: int) -> Slice:
+    return Slice(log, 0, "x", 0, 1, 0, 1, 0)
+
+
+def test_logs_in_one_task_and_one_shard_are_alone() -> None:
+    logs = {0: ScanLog(0, 1), 1: ScanLog(0, 1), 2: ScanLog(0, 2), 3: ScanLog(0, 1)}
+    found = together(logs, [[part(0), part(0), part(1)], [part(1), part(2), part(3)]])
+    assert {log: work.alone for log, work in found.items()} == {0: True, 1: False, 2: False, 3: True}
+
+
+@pytest.mark.parametrize("flavour", sorted(FLAVOURS))
+@pytest.mark.parametrize("map_bytes", [None, TINY_MAP], ids=["roomy", "full"])
+def test_a_map_that_was_full_is_handed_on_in_parts_and_the_bytes_are_the_same(flavour: str, map_bytes: int | None) -> None:
+    case = random_case(flavour, 5)
+    watching = Watching(WHOLE, map_bytes)
+    with scratch() as root:
+        lay_out(root, case)
+        request = request_for(root, NOW_MS, {case.name: case.topic_config})
+        carry_out(lambda: Workers(lambda _: watching, 2), request, WHOLE)
+        assert files(root, case) == cleaned(case, Sizes(300, 300, 1 << 20))
+    for parts in watching.handed_on.values():
+        assert len(parts) == 1 or not any(isinstance(each, Resolved) for each in parts)
+        if map_bytes is None:
+            assert isinstance(parts[0], Resolved)
