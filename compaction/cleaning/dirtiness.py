@@ -42,6 +42,9 @@ class Limit:
     detail: str = ""
 
     def __str__(self) -> str:
+        if self.name == MIN_LAG:
+            # the offset alone would read as the setting's value
+            return f"{self.name} from offset {self.offset} on"
         return f"{self.detail} since offset {self.offset}" if self.detail else f"{self.name} {self.offset}"
 
 
