@@ -167,7 +167,7 @@ class Rounds:
                         traffic.producers[name].vanish()
             served = {topic: clients.end_offsets(topic) for topic in TOPICS}
             latest = {topic: dict(self._latest(clients, topic)) for topic in TOPICS}
-            assert " ERROR " not in broker.log_text()
+            assert not broker.errors()
         return served, latest
 
     def _latest(self, clients: Clients, topic: str) -> Iterator[tuple[bytes, bytes]]:

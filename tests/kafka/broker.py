@@ -134,6 +134,12 @@ class Broker:
         """What it has logged: warnings and errors."""
         return self._log_path.read_text(encoding="utf-8", errors="replace")
 
+    def errors(self) -> list[str]:
+        """What the broker logged as errors, but for its own registration, which a controller that is just taking office refuses
+        and the broker repeats."""
+        lines = self.log_text().splitlines()
+        return [line for line in lines if " ERROR " in line and "apiKey=CONTROLLER_REGISTRATION" not in line]
+
     def stop(self) -> None:
         """A clean shutdown: logs flushed and closed, checkpoints and ``.kafka_cleanshutdown`` written."""
         if self.running:
