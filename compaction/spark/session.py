@@ -43,6 +43,8 @@ _DAEMON_MODULE = "spark.python.daemon.module"
 _ROOT = Path(__file__).resolve().parents[2]
 _CONSOLE_PROGRESS = "spark.ui.showConsoleProgress"
 _LOG_CONFIGURATION = "-Dlog4j2.configurationFile"
+#: of the JVM of a job, which is over before the code that the second compiler makes pays; starting takes a third less of the
+#: processors
 COMPILERS = "-XX:TieredStopAtLevel=1"
 
 DEFAULTS: Mapping[str, str] = MappingProxyType(
@@ -101,13 +103,13 @@ def build_plain_session(app_name: str) -> PlainSession:
     running = SparkContext._active_spark_context
     if running is not None:
         return PlainSession(running)
-    conf = _job_conf({}).setAppName(app_name)
+    conf = _job_conf({}, COMPILERS).setAppName(app_name)
     preloaded = _preloaded(conf)
     return PlainSession(SparkContext.getOrCreate(conf), preloaded)
 
 
-def _job_conf(extra: Mapping[str, str]) -> SparkConf:
-    conf = _user_conf()
+def _job_conf(extra: Mapping[str, str], *jvm_options: str) -> SparkConf:
+    conf = _user_conf(*jvm_options)
     for name, value in extra.items():
         conf.set(name, value)
     for name, value in DEFAULTS.items():
@@ -151,11 +153,11 @@ def write_package(path: str) -> None:
                     package.write(file, str(file.relative_to(_ROOT)))
 
 
-def _user_conf() -> SparkConf:
+def _user_conf(*jvm_options: str) -> SparkConf:
     """What ``spark-submit``, its properties file or ``spark-defaults.conf`` set; starts the JVM, which alone knows."""
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if not submitted and SparkContext._gateway is None and "SPARK_CONF_DIR" not in os.environ:
-        _choose_jvm_options()
+        _choose_jvm_options(*jvm_options)
     SparkContext._ensure_initialized()
     conf = SparkConf()
     if not submitted:
@@ -164,14 +166,14 @@ def _user_conf() -> SparkConf:
     return conf
 
 
-def _choose_jvm_options() -> None:
-    """Options of the JVM that is going to start, unless the user chose: errors only in its log from the first line on, and no
-    second compiler. A job is over before the code that this one makes pays; starting takes a third less of the processors."""
+def _choose_jvm_options(*more: str) -> None:
+    """Options of the JVM that is going to start, unless the user chose: errors only in its log from the first line on, and
+    ``more``."""
     options = os.environ.get("SPARK_SUBMIT_OPTS", "")
-    if _LOG_CONFIGURATION not in options:
-        options += f" {_LOG_CONFIGURATION}={Path(__file__).with_name('log4j2.properties').as_uri()}"
-    if COMPILERS.partition("=")[0] not in options:
-        options += f" {COMPILERS}"
+    logging = f"{_LOG_CONFIGURATION}={Path(__file__).with_name('log4j2.properties').as_uri()}"
+    for option in (logging, *more):
+        if option.partition("=")[0] not in options:
+            options += f" {option}"
     os.environ["SPARK_SUBMIT_OPTS"] = options.strip()
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from compaction.spark.session import DEFAULTS, build_session
+from compaction.spark.session import COMPILERS, DEFAULTS, build_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -93,3 +93,22 @@ def test_a_running_session_is_taken_as_it_is(spark: SparkSession) -> None:
     assert build_session("another", extra={"spark.task.maxFailures": "9"}) is spark
     assert spark.sparkContext.appName == "tests"
     assert not spark.sparkContext.getConf().contains("spark.task.maxFailures")
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(("build", "quick"), [("build_plain_session", True), ("build_session", False)])
+def test_only_a_jobs_jvm_does_without_its_second_compiler(build: str, quick: bool, tmp_path: Path) -> None:
+    asks = f"""
+import sys
+sys.path.insert(0, {str(ROOT)!r})
+from compaction.spark import session
+built = session.{build}("asked")
+beans = built.sparkContext._jvm.java.lang.management.ManagementFactory
+print(list(beans.getRuntimeMXBean().getInputArguments()))
+built.stop()
+"""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK", "SPARK"))}
+    command = [sys.executable, "-c", asks]
+    done = subprocess.run(command, env=kept, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=120)
+    assert (COMPILERS in done.stdout) is quick
+    assert "log4j2" in done.stdout
