@@ -15,16 +15,20 @@ output is bounded by the caller, so that a small payload cannot exhaust memory.
 
 cramjam does the work (gzip: the standard library's zlib). To decompress one batch of 16 KiB, cramjam and pyarrow took 4 µs both
 for lz4, 8 and 16 µs for snappy, 22 and 21 µs for zstd; cramjam writes into the caller's buffer and needs no size beforehand.
+python-zstandard writes zstd: it keeps its context, the clearing of which is most of the work for a batch of which little is
+left (of 2,000 bytes: 15 µs against cramjam's 37; of 16 KiB: 87 against 172).
 """
 
 from __future__ import annotations
 
+import threading
 import zlib
 from collections.abc import Callable
 from enum import IntEnum
 
 import cramjam
 import numpy as np
+import zstandard
 
 from compaction.formats import lz4_frame, snappy_xerial
 from compaction.formats.errors import BufferTooSmall, CodecError
@@ -107,12 +111,7 @@ def compress(codec: Codec, data: Buffer, *, magic: int = 2) -> bytes:
         return snappy_xerial.compress(data)
     if codec is Codec.LZ4:
         return lz4_frame.compress(data, legacy_checksum=magic == 0)
-    stream = cramjam.zstd.Compressor(_ZSTD_LEVEL)
-    # it takes nothing but bytes
-    stream.compress(bytes(data))
-    # Kafka's stream is flushed before it is closed, which leaves an empty last block
-    packed = bytes(stream.flush())
-    return packed + bytes(stream.finish())
+    return _zstd(data)
 
 
 def _gzip(data: Buffer) -> bytes:
@@ -120,6 +119,22 @@ def _gzip(data: Buffer) -> bytes:
     body = deflate.compress(data) + deflate.flush()
     trailer = zlib.crc32(data).to_bytes(4, "little") + (len(data) & 0xFFFFFFFF).to_bytes(4, "little")
     return _GZIP_HEADER + body + trailer
+
+
+class _Contexts(threading.local):
+    """What one thread keeps from batch to batch."""
+
+    def __init__(self) -> None:
+        self.zstd = zstandard.ZstdCompressor(level=_ZSTD_LEVEL, write_content_size=False)
+
+
+_contexts = _Contexts()
+
+
+def _zstd(data: Buffer) -> bytes:
+    frame = _contexts.zstd.compressobj()
+    # Kafka's stream is flushed before it is closed, which leaves an empty last block
+    return frame.compress(data) + frame.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK) + frame.flush()
 
 
 def _copy_into(data: Buffer, out: memoryview, _magic: int) -> int:

@@ -132,6 +132,14 @@ def test_gzip_checks_its_trailer() -> None:
         decompress(Codec.GZIP, bytes(packed), limit_bytes=LIMIT)
 
 
+@given(st.lists(st.tuples(st.binary(max_size=200), st.integers(1, 300)), min_size=2, max_size=6))
+def test_zstd_frames_do_not_depend_on_those_written_before(pieces: list[tuple[bytes, int]]) -> None:
+    for data in (piece * times for piece, times in pieces):
+        fresh = cramjam.zstd.Compressor(3)
+        fresh.compress(data)
+        assert compress(Codec.ZSTD, data) == bytes(fresh.flush()) + bytes(fresh.finish())
+
+
 def test_zstd_with_a_content_size_and_a_checksum_is_read() -> None:
     assert decompress(Codec.ZSTD, bytes(cramjam.zstd.compress(text(5000), 9)), limit_bytes=LIMIT) == text(5000)
 
