@@ -154,12 +154,12 @@ class Decoder:
 
     def _decompress(self, block: Block, spans: NDArray[np.int64], packed: list[int]) -> Iterator[Decoded]:
         self._ensure(SCRATCH_BYTES)
-        first, used = 0, 0
-        for row in packed:
-            start, end = int(spans[row, 0]), int(spans[row, 1])
+        raw, scratch, first, used = memoryview(block.raw), memoryview(self._scratch), 0, 0
+        codecs = block.rows["attributes"][packed] & CODEC_BITS
+        for row, codec, (start, end, _) in zip(packed, codecs.tolist(), spans[packed].tolist(), strict=True):
             while True:
                 try:
-                    written = self._one(block, row, start, end, used)
+                    written = decompress_into(Codec.of(codec), raw[start:end], scratch[used:])
                     break
                 except BufferTooSmall as error:
                     if used:
@@ -167,16 +167,12 @@ class Decoder:
                         first, used = row, 0
                     else:
                         self._grow(error.needed_bytes, block, row)
+                        scratch = memoryview(self._scratch)
+                except CodecError as error:
+                    raise self._corrupt(str(error), block.rows[row]) from error
             spans[row] = used, used + written, 1
             used += written
         yield Decoded(first, block.rows[first:], spans[first:], self._scratch)
-
-    def _one(self, block: Block, row: int, start: int, end: int, used: int) -> int:
-        try:
-            codec = Codec.of(int(block.rows[row]["attributes"]))
-            return decompress_into(codec, memoryview(block.raw)[start:end], memoryview(self._scratch)[used:])
-        except CodecError as error:
-            raise self._corrupt(str(error), block.rows[row]) from error
 
     def _grow(self, needed_bytes: int | None, block: Block, row: int) -> None:
         size = max(needed_bytes or 0, 2 * len(self._scratch))
