@@ -6,14 +6,15 @@ Mirrors ``ByteBufferLogInputStream.nextBatch``, ``DefaultRecordBatch.ensureValid
 
 from __future__ import annotations
 
+from itertools import cycle
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.kernels.bytes import be16, be32, be64, varint, varlong
+from compaction.kernels.bytes import be16, varint, varlong
 from compaction.kernels.jit import inner, kernel
-from compaction.kernels.native import crc32c
+from compaction.kernels.native import crc32c, load_be16, load_be32, load_be64
 from compaction.kernels.tables import BATCH_ROW, EMPTY_CONTROL, NOT_CONTROL
 
 LOG_OVERHEAD = 12
@@ -29,7 +30,7 @@ _BAD_CONTROL = -3
 #: stands for the types below 0, which Kafka does not know either
 _UNKNOWN_CONTROL = 0x7FFF
 
-_OK, _BAD_LENGTH, _BAD_MAGIC, _BAD_CRC, _BAD_OFFSETS, _BAD_COUNT, _BAD_CONTROL_RECORD = range(7)
+_OK, _BAD_LENGTH, _BAD_MAGIC, _BAD_CRC, _BAD_OFFSETS, _BAD_COUNT, _BAD_CONTROL_RECORD, _PARTIAL, _OTHER_MAGIC = range(9)
 _ERRORS = {
     _BAD_LENGTH: "batch has an impossible length",
     _BAD_MAGIC: "batch has an unknown magic",
@@ -116,34 +117,28 @@ def _control_type(data, at, end, count):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _read_v2(data, at, size, check_crc, row):  # type: ignore[no-untyped-def]
-    """Fill ``row`` from the v2 batch at ``data[at:at+size]``; an error code."""
+def _read_v2(address, size, check_crc, row):  # type: ignore[no-untyped-def]
+    """Fill ``row`` from the ``size`` bytes of a v2 batch at ``address``, all but its control type; an error code."""
     if size < HEADER_SIZE:
         return _BAD_LENGTH
     if check_crc:
-        stored = np.uint32(be32(data, at + _CRC_AT))
-        start = np.uintp(data.ctypes.data + at + _ATTRIBUTES_AT)
-        if crc32c(start, np.uintp(size - _ATTRIBUTES_AT)) != stored:
+        stored = np.uint32(load_be32(np.uintp(address + _CRC_AT)))
+        if crc32c(np.uintp(address + _ATTRIBUTES_AT), np.uintp(size - _ATTRIBUTES_AT)) != stored:
             return _BAD_CRC
-    delta = be32(data, at + 23)
-    base = be64(data, at)
-    count = be32(data, at + 57)
+    delta = load_be32(np.uintp(address + 23))
+    base = load_be64(np.uintp(address))
+    count = load_be32(np.uintp(address + 57))
     if base < 0 or delta < 0 or base > np.int64(0x7FFFFFFFFFFFFFFF) - delta:
         return _BAD_OFFSETS
-    attributes = be16(data, at + _ATTRIBUTES_AT)
-    if count < 0 or (attributes & 7 == 0 and count > (size - HEADER_SIZE) // 6) or count > np.int64(delta) + 1:
+    attributes = load_be16(np.uintp(address + _ATTRIBUTES_AT))
+    if count < 0 or (attributes & 7 == 0 and count > (size - HEADER_SIZE) // 6) or count > delta + 1:
         return _BAD_COUNT
     row.base_offset, row.last_offset = base, base + delta
-    row.leader_epoch = be32(data, at + LOG_OVERHEAD)
+    row.leader_epoch = load_be32(np.uintp(address + LOG_OVERHEAD))
     row.attributes = attributes
-    row.base_timestamp, row.max_timestamp = be64(data, at + 27), be64(data, at + 35)
-    row.producer_id, row.producer_epoch = be64(data, at + 43), be16(data, at + 51)
-    row.base_sequence, row.count = be32(data, at + 53), count
-    row.control_type = NOT_CONTROL
-    if attributes & CONTROL_BIT:
-        row.control_type = _control_type(data, at, at + size, count)
-        if row.control_type == _BAD_CONTROL:
-            return _BAD_CONTROL_RECORD
+    row.base_timestamp, row.max_timestamp = load_be64(np.uintp(address + 27)), load_be64(np.uintp(address + 35))
+    row.producer_id, row.producer_epoch = load_be64(np.uintp(address + 43)), load_be16(np.uintp(address + 51))
+    row.base_sequence, row.count = load_be32(np.uintp(address + 53)), count
     return _OK
 
 
@@ -153,43 +148,88 @@ def _read_legacy(data, at, size, magic, check_crc, row):  # type: ignore[no-unty
     header = 22 if magic == 1 else 14
     if size < LOG_OVERHEAD + header:
         return _BAD_LENGTH
-    if check_crc and crc32(data, at + _MAGIC_AT, at + size) != np.uint32(be32(data, at + LOG_OVERHEAD)):
+    address = data.ctypes.data + at
+    if check_crc and crc32(data, at + _MAGIC_AT, at + size) != np.uint32(load_be32(np.uintp(address + LOG_OVERHEAD))):
         return _BAD_CRC
-    offset = be64(data, at)
+    offset = load_be64(np.uintp(address))
     if offset < 0:
         return _BAD_OFFSETS
     row.base_offset, row.last_offset = offset, offset
     row.leader_epoch, row.attributes = -1, np.int16(data[at + 17])
-    row.base_timestamp, row.max_timestamp = -1, be64(data, at + 18) if magic == 1 else np.int64(-1)
+    row.base_timestamp, row.max_timestamp = -1, load_be64(np.uintp(address + 18)) if magic == 1 else np.int64(-1)
     row.producer_id, row.producer_epoch = -1, -1
-    row.base_sequence, row.count, row.control_type = -1, -1, NOT_CONTROL
+    row.base_sequence, row.count = -1, -1
     return _OK
 
 
+@inner
+def _next(data, at):  # type: ignore[no-untyped-def]
+    """``(size, magic, code)`` of the batch at ``data[at:]``; of one that is not wholly there ``_PARTIAL``, and size 0 if its
+    length field is not either."""
+    left = len(data) - at
+    if left < LOG_OVERHEAD + 5:
+        return np.int64(0), np.int8(0), _PARTIAL
+    size = load_be32(np.uintp(data.ctypes.data + at + 8)) + LOG_OVERHEAD
+    magic = np.int8(data[at + _MAGIC_AT])
+    if size < LOG_OVERHEAD + _LEGACY_MIN:
+        return size, magic, _BAD_LENGTH
+    if magic < 0 or magic > 2:
+        return size, magic, _BAD_MAGIC
+    return size, magic, _OK if size <= left else _PARTIAL
+
+
+# what few logs have is compiled apart, when it comes
+
+
 @kernel
-def _scan(data, base_position, check_crc, rows):  # type: ignore[no-untyped-def]
-    """Fill ``rows`` from the start of ``data``: ``(rows filled, bytes consumed, error code, need)``."""
-    at, n, limit = np.int64(0), 0, len(data)
-    while n < len(rows) and limit - at >= LOG_OVERHEAD + 5:
-        size = np.int64(be32(data, at + 8)) + LOG_OVERHEAD
-        if size < LOG_OVERHEAD + _LEGACY_MIN:
-            return n, at, _BAD_LENGTH, 0
-        magic = np.int8(data[at + _MAGIC_AT])
-        if magic < 0 or magic > 2:
-            return n, at, _BAD_MAGIC, 0
-        if at + size > limit:
-            return n, at, _OK, size
+def scan_v2(data, base_position, check_crc, rows, n, at):  # type: ignore[no-untyped-def]
+    """Fill ``rows[n:]`` from the v2 batches at ``data[at:]``: ``(rows filled, bytes consumed, code, size of the batch there)``.
+
+    ``_OTHER_MAGIC`` says that the batch there is one for ``scan_legacy``.
+    """
+    code, size = _OK, np.int64(0)
+    while n < len(rows):
+        size, magic, code = _next(data, at)
+        if code == _OK:
+            code = _read_v2(data.ctypes.data + at, size, check_crc, rows[n]) if magic == 2 else _OTHER_MAGIC
+        if code != _OK:
+            break
         row = rows[n]
-        if magic == 2:
-            error = _read_v2(data, at, size, check_crc, row)
-        else:
-            error = _read_legacy(data, at, size, magic, check_crc, row)
-        if error != _OK:
-            return n, at, error, 0
-        row.position, row["size"], row.magic = base_position + at, size, magic
+        row.position, row["size"], row.magic, row.control_type = base_position + at, size, magic, NOT_CONTROL
         n += 1
         at += size
-    return n, at, _OK, 0
+    return n, at, code, size
+
+
+@kernel
+def scan_legacy(data, base_position, check_crc, rows, n, at):  # type: ignore[no-untyped-def]
+    """As ``scan_v2`` for messages of magic 0 and 1."""
+    code, size = _OK, np.int64(0)
+    while n < len(rows):
+        size, magic, code = _next(data, at)
+        if code == _OK:
+            code = _read_legacy(data, at, size, magic, check_crc, rows[n]) if magic < 2 else _OTHER_MAGIC
+        if code != _OK:
+            break
+        row = rows[n]
+        row.position, row["size"], row.magic, row.control_type = base_position + at, size, magic, NOT_CONTROL
+        n += 1
+        at += size
+    return n, at, code, size
+
+
+@kernel
+def read_control_types(data, base_position, rows):  # type: ignore[no-untyped-def]
+    """Set the types of control batches among ``rows``, which lie in ``data``; the first row without a readable one, or how many
+    rows there are."""
+    for i in range(len(rows)):
+        row = rows[i]
+        if row.attributes & CONTROL_BIT and row.magic == 2:
+            at = row.position - base_position
+            row.control_type = _control_type(data, at, at + row["size"], row.count)
+            if row.control_type == _BAD_CONTROL:
+                return i
+    return len(rows)
 
 
 def scan_batches(
@@ -205,5 +245,13 @@ def scan_batches(
     """
     if rows is None:
         rows = np.empty(max(16, len(data) // 26 + 1), BATCH_ROW)
-    n, consumed, code, need = _scan(data, base_position, check_crc, rows)
-    return BatchScan(rows[:n], consumed, _ERRORS.get(code), base_position + consumed, need)
+    n, at = 0, 0
+    for scan in cycle((scan_v2, scan_legacy)):
+        n, at, code, size = scan(data, base_position, check_crc, rows, n, at)
+        if code != _OTHER_MAGIC:
+            break
+    if (rows["attributes"][:n] & CONTROL_BIT).any():
+        sound = read_control_types(data, base_position, rows[:n])
+        if sound < n:
+            n, at, code = sound, int(rows["position"][sound]) - base_position, _BAD_CONTROL_RECORD
+    return BatchScan(rows[:n], at, _ERRORS.get(code), base_position + at, size if code == _PARTIAL else 0)

@@ -1,5 +1,5 @@
-"""C functions and CPU instructions that kernels call: XXH3-128, CRC-32C, prefetch, loads of bytes and words, stores of
-big-endian integers.
+"""C functions and CPU instructions that kernels call: XXH3-128, CRC-32C, prefetch, loads of bytes and words, loads and stores
+of big-endian integers.
 
 The functions are those of the ``xxhash`` and ``google-crc32c`` packages; their shared libraries are loaded into the process
 once, and LLVM resolves the names when it links a kernel, so that compiled kernels can be cached on disk. A kernel passes
@@ -106,6 +106,27 @@ load8 = _load(8)
 load64 = _load(64)
 
 
+def _load_big_endian(bits: int) -> Any:
+    @intrinsic
+    def load(typing_context: Any, address: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            word = builder.load(builder.inttoptr(args[0], ir.IntType(bits).as_pointer()), align=1)
+            value = builder.bswap(word)
+            return builder.sext(value, ir.IntType(64)) if bits < 64 else value
+
+        return types.int64(types.uintp), codegen
+
+    return load
+
+
+#: ``load_be16(address) -> int64``: the big-endian int16 there; the address need not be aligned
+load_be16 = _load_big_endian(16)
+#: the same of an int32
+load_be32 = _load_big_endian(32)
+#: the same of an int64
+load_be64 = _load_big_endian(64)
+
+
 def _store(bits: int) -> Any:
     @intrinsic
     def store(typing_context: Any, address: Any, value: Any) -> Any:
@@ -177,6 +198,14 @@ if config.DISABLE_JIT:
     def load64(address: Any) -> np.uint64:
         """The eight bytes at ``address``, the first one lowest."""
         return np.uint64(int.from_bytes(ctypes.string_at(int(address), 8), "little"))
+
+    def _loading(size: int) -> Any:
+        def load(address: Any) -> np.int64:
+            return np.int64(int.from_bytes(ctypes.string_at(int(address), size), "big", signed=True))
+
+        return load
+
+    load_be16, load_be32, load_be64 = _loading(2), _loading(4), _loading(8)
 
     def _storing(size: int) -> Any:
         def store(address: Any, value: Any) -> None:

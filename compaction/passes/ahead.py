@@ -46,7 +46,7 @@ def _rows() -> tuple[NDArray[np.uint8], NDArray[np.uint8], NDArray[np.void], NDA
 
 
 def scan() -> None:
-    """What planning and all readers find batches with."""
+    """What planning and all readers find batches of magic 2 with."""
     batches.scan_batches(_empty(np.uint8), 0, check_crc=True)
 
 
@@ -82,9 +82,15 @@ def second_pass() -> None:
     index.index_entries(out, 0, index.new_state(0), _empty(OFFSET_ROW), _empty(TIME_ROW))
 
 
+def markers() -> None:
+    """What reads the control batches of transactions."""
+    batches.read_control_types(_empty(np.uint8), 0, _empty(BATCH_ROW))
+
+
 def legacy() -> None:
     """What reads messages of magic 0 and 1."""
     block, scratch, rows, spans = _rows()
+    batches.scan_legacy(block, 0, True, rows, 0, 0)
     messages.plain_messages(block, 0, rows, 0, scratch, spans)
 
 
@@ -121,7 +127,7 @@ def dumping() -> None:
 
 
 GROUPS: Mapping[str, Callable[[], None]] = {
-    each.__name__: each for each in (scan, first_pass, second_pass, large_logs, legacy, comparison, source, dumping)
+    each.__name__: each for each in (scan, first_pass, second_pass, large_logs, markers, legacy, comparison, source, dumping)
 }
 
 

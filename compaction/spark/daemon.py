@@ -53,13 +53,13 @@ def load() -> list[str]:
 
     import compaction.spark.pipeline  # noqa: F401
     from compaction.passes import ahead
-    from compaction.spark.kernels import LARGE_LOGS, PASSES
+    from compaction.spark.kernels import PASSES, RARE
     from compaction.spark.worker import settle
 
-    missing = ahead.missing(*PASSES)
-    ahead.load(*(group for group in (*PASSES, LARGE_LOGS) if not ahead.missing(group)))
+    missing = ahead.missing(*PASSES, *RARE)
+    ahead.load(*{*PASSES, *RARE}.difference(missing))
     settle()
-    return missing
+    return [group for group in PASSES if group in missing]
 
 
 class Preloaded:

@@ -13,8 +13,8 @@ from compaction.passes import ahead
 
 #: what the tasks of a compaction call, in the order in which they do; planning has compiled ``scan`` by then
 PASSES = ("first_pass", "second_pass", "scan")
-#: what tasks may need besides: compiled when they do
-LARGE_LOGS = "large_logs"
+#: what few logs need: compiled when they do
+RARE = ("large_logs", "markers", "legacy")
 _ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -131,9 +131,10 @@ def test_any_flipped_byte_after_the_length_is_found(at: int) -> None:
         pytest.param(changed(21, ">h", 0x30), "control batch has no readable control record", id="data said to be control"),
     ],
 )
-def test_what_cannot_be_is_told_with_its_position(raw: bytearray, error: str) -> None:
+@pytest.mark.parametrize("after", [b"", bytes(one_batch()), bytes(17)], ids=["last", "more batches", "zeros"])
+def test_what_cannot_be_is_told_with_its_position(raw: bytearray, error: str, after: bytes) -> None:
     before = one_batch()
-    found = scan_batches(as_array(bytes(before + raw)), 100, check_crc=True)
+    found = scan_batches(as_array(bytes(before + raw + after)), 100, check_crc=True)
     assert (len(found.rows), found.error, found.error_position) == (1, error, 100 + len(before))
 
 

@@ -132,7 +132,7 @@ def test_a_package_in_a_zip_and_a_home_that_cannot_be_written_do(tmp_path: Path)
     home = str(blocked(tmp_path))
     first, noise = probe(tmp_path, package, HOME=home)
     assert str(first["module"]).startswith(str(package))
-    assert first["compiled"] == ["_scan"]
+    assert first["compiled"] == ["scan_v2"]
     assert noise.count("compiled kernels are kept in") == 1
     second, noise = probe(tmp_path, package, HOME=home)
     assert second["compiled"] == []
@@ -144,5 +144,5 @@ def test_a_kept_kernel_that_is_damaged_is_compiled_anew(tmp_path: Path) -> None:
     probe(tmp_path, NUMBA_CACHE_DIR=str(place))
     for kept in place.rglob("*.nb?"):
         kept.write_bytes(kept.read_bytes()[:100])
-    assert probe(tmp_path, NUMBA_CACHE_DIR=str(place))[0]["compiled"] == ["_scan"]
+    assert probe(tmp_path, NUMBA_CACHE_DIR=str(place))[0]["compiled"] == ["scan_v2"]
     assert probe(tmp_path, NUMBA_CACHE_DIR=str(place))[0]["compiled"] == []

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numba import njit
 
-from compaction.kernels.native import load8, load64, store16, store32, store64
+from compaction.kernels.native import load8, load64, load_be16, load_be32, load_be64, store16, store32, store64
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 
@@ -34,6 +34,13 @@ def loaded(data, at):  # type: ignore[no-untyped-def]
     return load64(address), load8(address)
 
 
+@njit
+def loaded_big_endian(data, at):  # type: ignore[no-untyped-def]
+    """The integers of two, four and eight bytes at ``data[at:]``."""
+    address = np.uintp(data.ctypes.data + at)
+    return load_be16(address), load_be32(address), load_be64(address)
+
+
 @pytest.mark.parametrize("bits", [16, 32, 64])
 @given(value=INT64, at=st.integers(0, 9))
 def test_the_low_bytes_are_stored_big_endian_and_nothing_else(bits: int, value: int, at: int) -> None:
@@ -47,3 +54,9 @@ def test_the_low_bytes_are_stored_big_endian_and_nothing_else(bits: int, value: 
 def test_a_word_has_its_first_byte_lowest(data: bytes, at: int) -> None:
     word, byte = loaded(np.frombuffer(bytearray(data), np.uint8), at)
     assert (int(word), int(byte)) == (int.from_bytes(data[at : at + 8], "little"), data[at])
+
+
+@given(st.binary(min_size=20, max_size=20), st.integers(0, 12))
+def test_integers_are_read_big_endian_with_their_sign(data: bytes, at: int) -> None:
+    found = loaded_big_endian(np.frombuffer(bytearray(data), np.uint8), at)
+    assert found == tuple(int.from_bytes(data[at : at + size], "big", signed=True) for size in (2, 4, 8))
