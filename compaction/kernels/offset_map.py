@@ -62,6 +62,29 @@ def _put(table, entries):  # type: ignore[no-untyped-def]
 
 
 @kernel
+def _update(table, entries):  # type: ignore[no-untyped-def]
+    """Raise the offsets of those keys of uint64[n, 3] ``entries`` that ``table`` holds, and move the entries of all others to
+    the front; how many these are."""
+    slots = np.uint64(len(table))
+    base = np.uint64(table.ctypes.data)
+    others = 0
+    for i in range(len(entries)):
+        if i + _AHEAD < len(entries):
+            _fetch(base, entries[i + _AHEAD, 0], slots)
+        low, high, mark = entries[i, 0], entries[i, 1], entries[i, 2]
+        slot = _first_slot(low, slots)
+        while table[slot, 2] != 0 and (table[slot, 0] != low or table[slot, 1] != high):
+            slot = slot + np.uint64(1) if slot + np.uint64(1) < slots else np.uint64(0)
+        held = table[slot, 2]
+        if held == 0:
+            entries[others, 0], entries[others, 1], entries[others, 2] = low, high, mark
+            others += 1
+        elif mark >> np.uint64(MARK_SHIFT) > held >> np.uint64(MARK_SHIFT):
+            table[slot, 2] = mark
+    return others
+
+
+@kernel
 def _beaten(table, asks, result):  # type: ignore[no-untyped-def]
     """Fill bool[n] ``result``: whether ``table`` holds a higher offset for the key of each of uint64[n, 3] ``asks``."""
     slots = np.uint64(len(table))
@@ -184,7 +207,8 @@ class SkimpyOffsetMap:
         most = min(max(2, buffer_bytes // ENTRY_BYTES), _MOST_SLOTS)
         slots = min(most, max(_FEWEST_SLOTS, int(expected_keys / min(_GOOD_LOAD, load_factor)) + 2))
         self._table = (arena or _ARENA).table(slots)
-        self._capacity = min(int(slots * load_factor), slots - 1)
+        #: keys that fit
+        self.capacity = min(int(slots * load_factor), slots - 1)
         self._used = 0
 
     def __len__(self) -> int:
@@ -198,13 +222,17 @@ class SkimpyOffsetMap:
 
     def room(self) -> int:
         """Keys that surely still fit."""
-        return self._capacity - self._used
+        return self.capacity - self._used
 
     def put(self, entries: NDArray[np.uint64]) -> None:
         """Take uint64[n, 3] ``entries``; for a key seen before the higher offset stays. ``n`` must not exceed ``room()``."""
         if len(entries) > self.room():
             raise ValueError(f"{len(entries)} entries do not fit into a map with room for {self.room()}")
         self._used += _put(self._table, entries)
+
+    def update(self, entries: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """Take those of uint64[n, 3] ``entries`` whose keys are held, as ``put`` does; the others, moved to the front."""
+        return entries[: _update(self._table, entries)]
 
     def beaten(self, asks: NDArray[np.uint64]) -> NDArray[np.bool_]:
         """bool[n]: for each of uint64[n, 3] ``asks``, whether a higher offset is held for its key."""

@@ -66,6 +66,7 @@ def large_logs() -> None:
     their clean sections are asked through a filter."""
     entries, marks = _empty(np.uint64, 0, ENTRY_WORDS), _empty(np.uint64)
     offset_map.by_shard(entries, 2)
+    offset_map.SkimpyOffsetMap(0, 1.0, 0).update(entries)
     filtered = key_filter.KeyFilter.sized(0, 0)
     filtered.add(entries)
     filtered.sift(entries, 0)

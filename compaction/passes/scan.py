@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from itertools import groupby
+from itertools import groupby, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 from compaction.cleaning.txn_tables import KEYLESS_ROW, TXN_ROW, keyless_rows, summarise
 from compaction.errors import CorruptLogError, UnsupportedLogError, of_log
 from compaction.kernels.key_filter import KeyFilter
-from compaction.kernels.offset_map import Arena, SkimpyOffsetMap, by_shard
+from compaction.kernels.offset_map import Arena, by_shard
 from compaction.kernels.records import ASK, KEYLESS, MAP, MESSAGES, RECORD_ERRORS, SKIP, TOMBSTONES, scan_records
 from compaction.kernels.tables import ENTRY_BYTES, ENTRY_WORDS, MAX_OFFSET
 from compaction.passes.decoder import MODERN_MAGIC, Decoded, Decoder, check_count
 from compaction.passes.shards import resolve
+from compaction.passes.task_map import TaskMap
 from compaction.passes.work import Packed, Resolved, ScanLog, ScanSettings, Slice, SliceSummary
 from compaction.storage.blocks import Block, SegmentReader
 from compaction.storage.throttle import Throttle
@@ -115,16 +116,14 @@ class LogScan:
         self, log: ScanLog, settings: ScanSettings, most_records: int, arena: Arena | None = None
     ) -> None:
         self._log = log
-        self._map = SkimpyOffsetMap(settings.map_bytes, settings.load_factor, most_records, arena)
-        # a map with little room left would take its last keys in ever smaller portions
-        self._map_reserve = max(1, self._map.room() // 8)
+        self._map = TaskMap(settings.map_bytes, settings.load_factor, most_records, self._hand_on, arena)
         self._asks: list[NDArray[np.uint64]] = []
         self._full: list[tuple[int, Packed]] = []
         self._entries = np.empty((_ENTRIES, ENTRY_WORDS), np.uint64)
         self._ask_room = np.empty((_ENTRIES, ENTRY_WORDS), np.uint64)
         self._ask_limit = min(settings.map_bytes, _ASK_BYTES) // ENTRY_BYTES
         self._asked = 0
-        self._handed_on = False
+        self._any_handed_on = False
         self._position = 0
         self._throttle = Throttle(settings.bytes_per_second)
 
@@ -214,15 +213,7 @@ class LogScan:
 
     def _take(self, n: int, m: int) -> None:
         """Move ``n`` entries into the map and ``m`` asks to their list; hand on what would not fit."""
-        done = 0
-        while done < n:
-            room = self._map.room()
-            if room < min(n - done, self._map_reserve):
-                self._full.extend(self._pack(self._map.slots))
-                self._map.clear()
-                continue
-            self._map.put(self._entries[done : min(n, done + room)])
-            done += min(room, n - done)
+        self._map.put(self._entries[:n])
         asks = self._ask_room[:m]
         if m and self._log.dirty_keys is not None:
             asks = self._log.dirty_keys.sift(asks, self._log.first_dirty_offset)
@@ -234,36 +225,33 @@ class LogScan:
 
     def _hand_on_asks(self) -> None:
         if self._asks:
-            self._full.extend(self._pack(np.concatenate(self._asks)))
+            self._hand_on(np.concatenate(self._asks))
             self._asks, self._asked = [], 0
 
-    def _pack(self, entries: NDArray[np.uint64]) -> list[tuple[int, Packed]]:
+    def _hand_on(self, entries: NDArray[np.uint64]) -> None:
         ordered, starts = by_shard(entries, self._log.shards)
-        bounds = starts.tolist()
-        return [
-            (shard, ordered[bounds[shard] : bounds[shard + 1]])
-            for shard in range(self._log.shards)
-            if bounds[shard] < bounds[shard + 1]
-        ]
+        bounds = pairwise(starts.tolist())
+        self._full += [(shard, ordered[start:end]) for shard, (start, end) in enumerate(bounds) if start < end]
 
     def overflow(self) -> Iterator[tuple[int, Packed]]:
         """Packed entries that did not fit any more, by shard; forgotten here."""
         full, self._full = self._full, []
-        self._handed_on |= bool(full)
+        self._any_handed_on |= bool(full)
         return iter(full)
 
     def whole(self) -> Resolved | None:
         """What becomes of the log, if all that there is of it was scanned and is still held."""
-        if not self._log.alone or self._handed_on or self._full:
+        if not self._log.alone or self._any_handed_on or self._full or self._map.whole is None:
             return None
-        return resolve(self._map, self._asks, self._log.first_dirty_offset)
+        return resolve(self._map.whole, self._asks, self._log.first_dirty_offset)
 
     def rest(self) -> Iterator[tuple[int, Packed]]:
         """All that is left, by shard."""
         self._hand_on_asks()
         yield from self.overflow()
-        if len(self._map):
-            yield from self._pack(self._map.slots)
+        for entries in self._map.rest():
+            self._hand_on(entries)
+            yield from self.overflow()
 
 
 class _FilterScan(LogScan):

@@ -125,7 +125,7 @@ class KeyScan(LogScan):
         while done < n:
             room = self._counts.room()
             if not room:
-                self._full.extend(self._pack(self._counts.slots))
+                self._hand_on(self._counts.slots)
                 self._counts.clear()
                 continue
             self._counts.add(self._entries[done : min(n, done + room)], once=True)
@@ -133,9 +133,8 @@ class KeyScan(LogScan):
 
     def rest(self) -> Iterator[tuple[int, Packed]]:
         """All that is left, by shard."""
+        self._hand_on(self._counts.slots)
         yield from self.overflow()
-        if len(self._counts):
-            yield from self._pack(self._counts.slots)
 
 
 class _SourceScan:

@@ -20,8 +20,7 @@ _MIN_SLICE_BYTES = 16 << 20
 _MAX_SLICE_BYTES = 128 << 20
 _SLICES_PER_CORE = 8
 #: a scan task takes neighbouring slices together: the more it reads, the fewer keys it hands on twice
-_SCAN_TASKS_PER_CORE = 1
-_MAX_SCAN_BYTES = 2 << 30
+_MAX_SCAN_BYTES = 4 << 30
 #: whole groups are written without joining parts, where that keeps the cores busy for this share of the time at least
 _BUSY = 0.8
 #: marks of a piece that a worker's memory surely takes
@@ -54,7 +53,8 @@ def sizes(group_bytes: Sequence[int], cores: int, dedupe_buffer_bytes: int, load
     """Sizes for a run over groups of so many bytes each on ``cores``; a shard never needs more than the dedupe buffer."""
     total_bytes = sum(group_bytes)
     slice_bytes = min(_MAX_SLICE_BYTES, max(_MIN_SLICE_BYTES, total_bytes // (cores * _SLICES_PER_CORE)))
-    scan_bytes = min(_MAX_SCAN_BYTES, max(_MIN_SLICE_BYTES, -(-total_bytes // (cores * _SCAN_TASKS_PER_CORE))))
+    scan_tasks = cores * max(1, -(-total_bytes // (cores * _MAX_SCAN_BYTES)))
+    scan_bytes = max(_MIN_SLICE_BYTES, -(-total_bytes // scan_tasks))
     entries = min(_SHARD_BYTES, int(dedupe_buffer_bytes * load_factor)) // ENTRY_BYTES
     whole_records = _WHOLE_RECORDS if busy(group_bytes, cores) >= _BUSY else 0
     return Sizes(slice_bytes, scan_bytes, max(1, entries), whole_records, _ASKED_BYTES)

@@ -1,0 +1,111 @@
+"""A task's map takes any number of keys in bounded memory, loses none, and keeps those that come again."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from compaction.kernels.offset_map import Arena
+from compaction.kernels.tables import ENTRY_BYTES, MARK_SHIFT
+from compaction.passes.task_map import TaskMap
+
+SLOTS = 400
+MAP_BYTES = SLOTS * ENTRY_BYTES
+
+
+def entries_of(keys: NDArray[np.int64], first_offset: int) -> NDArray[np.uint64]:
+    """An entry a key at ascending offsets; keys are spread over the slots."""
+    spread = keys.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    offsets = np.arange(first_offset, first_offset + len(keys), dtype=np.uint64)
+    return np.stack([spread, keys.astype(np.uint64), (offsets + np.uint64(1)) << np.uint64(MARK_SHIFT)], axis=1)
+
+
+class Taken:
+    """A map and what it has handed on."""
+
+    def __init__(self, most_records: int = 1 << 30, load_factor: float = 0.9) -> None:
+        self.parts: list[NDArray[np.uint64]] = []
+        self.map = TaskMap(MAP_BYTES, load_factor, most_records, self._take, Arena())
+        self.offset = 0
+
+    def _take(self, slots: NDArray[np.uint64]) -> None:
+        self.parts.append(slots[slots[:, 2] != 0].copy())
+
+    def put(self, keys: NDArray[np.int64]) -> None:
+        self.map.put(entries_of(keys, self.offset))
+        self.offset += len(keys)
+
+    def merged(self) -> dict[int, int]:
+        """Key -> newest offset of all that was handed on and of the rest."""
+        for slots in self.map.rest():
+            self._take(slots)
+        found: dict[int, int] = {}
+        for key, mark in ((int(key), int(mark)) for part in self.parts for key, mark in part[:, 1:]):
+            found[key] = max(found.get(key, -1), (mark >> MARK_SHIFT) - 1)
+        return found
+
+
+def newest(portions: list[NDArray[np.int64]]) -> dict[int, int]:
+    return {int(key): offset for offset, key in enumerate(np.concatenate(portions))}
+
+
+@settings(deadline=None)
+@given(st.integers(0, 2**32), st.lists(st.tuples(st.integers(1, 900), st.integers(1, 3000)), min_size=1, max_size=8))
+def test_every_key_comes_out_with_its_newest_offset(seed: int, sizes: list[tuple[int, int]]) -> None:
+    rng = np.random.default_rng(seed)
+    portions = [rng.integers(0, keys, records) for records, keys in sizes]
+    taken = Taken()
+    for portion in portions:
+        taken.put(portion)
+    assert taken.merged() == newest(portions)
+
+
+def test_keys_that_fit_are_never_handed_on() -> None:
+    taken, keys = Taken(), np.arange(200)
+    for _ in range(20):
+        taken.put(np.random.default_rng(1).permutation(keys))
+    whole = taken.map.whole
+    assert not taken.parts
+    assert whole is not None
+    assert len(whole) == len(keys)
+
+
+def test_a_map_that_had_to_let_go_is_not_whole() -> None:
+    taken = Taken()
+    taken.put(np.arange(SLOTS + 1))
+    assert taken.map.whole is None
+
+
+def test_keys_that_come_again_and_again_stay() -> None:
+    rng = np.random.default_rng(2)
+    portions = [rng.integers(0, 2 * SLOTS, 100) for _ in range(400)]
+    taken = Taken()
+    for portion in portions:
+        taken.put(portion)
+    # a map that began anew each time it was full would have handed on eight records in ten
+    assert taken.merged() == newest(portions)
+    assert sum(map(len, taken.parts)) < 0.7 * 40_000
+
+
+def test_keys_that_were_written_for_a_while_give_way() -> None:
+    rng = np.random.default_rng(3)
+    portions = [1000 * day + rng.integers(0, 300, 3000) for day in range(10)]
+    taken = Taken()
+    for portion in portions:
+        for part in np.split(portion, 30):
+            taken.put(part)
+    handed_on = sum(map(len, taken.parts))
+    assert taken.merged() == newest(portions)
+    assert handed_on < 6000
+
+
+@pytest.mark.parametrize("load_factor", [0.01, 0.5, 1.0])
+def test_any_load_factor_does(load_factor: float) -> None:
+    portions = [np.random.default_rng(4).integers(0, 1000, 500) for _ in range(6)]
+    taken = Taken(load_factor=load_factor)
+    for portion in portions:
+        taken.put(portion)
+    assert taken.merged() == newest(portions)
