@@ -42,9 +42,6 @@ class Limit:
     detail: str = ""
 
     def __str__(self) -> str:
-        if self.name == MIN_LAG:
-            # the offset alone would read as the setting's value
-            return f"{self.name} from offset {self.offset} on"
         return f"{self.detail} since offset {self.offset}" if self.detail else f"{self.name} {self.offset}"
 
 
@@ -136,7 +133,8 @@ def _limits(view: LogView, config: TopicConfig, dirty: Sequence[Segment], active
         newest_cleanable_ms = now_ms - config.min_compaction_lag_ms
         young = next((each for each in dirty if each.largest_timestamp_ms > newest_cleanable_ms), None)
         if young is not None:
-            limits.append(Limit(MIN_LAG, young.base_offset))
+            # as the name alone the offset would read as the setting's value
+            limits.append(Limit(MIN_LAG, young.base_offset, MIN_LAG))
     return tuple(sorted(limits, key=lambda limit: limit.offset))
 
 

@@ -94,7 +94,7 @@ def test_the_cluster_metadata_log_is_refused_whatever_its_policy() -> None:
 def test_a_log_held_back_by_min_compaction_lag_says_so() -> None:
     plan = planned(half_dirty(), f"min.compaction.lag.ms={DAY_MS + 1}")
     assert (plan.verdict, plan.skip_cause) == (Verdict.SKIP, SkipCause.LAG)
-    assert plan.reason.endswith("held back by min.compaction.lag.ms from offset 10 on")
+    assert plan.reason.endswith("held back by min.compaction.lag.ms since offset 10")
 
 
 def test_a_skip_for_the_ratio_gives_the_numbers_and_where_the_bound_comes_from() -> None:

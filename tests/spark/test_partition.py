@@ -71,3 +71,10 @@ def test_no_task_has_more_than_its_share_and_one_shard(shape: list[tuple[int, in
 def test_a_shard_never_needs_more_than_the_dedupe_buffer() -> None:
     assert sizes([1 << 30], 2, 24 * 1000, 0.5).shard_entries == 500
     assert sizes([], 2, 1, 0.5).shard_entries == 1
+
+
+@pytest.mark.parametrize(("gigabytes", "tasks"), [(1, 2), (8, 2), (9, 4), (33, 10)])
+def test_all_cores_scan_like_shares_of_a_bounded_size(gigabytes: int, tasks: int) -> None:
+    share = sizes([gigabytes << 30], 2, 1 << 27, 0.9).scan_bytes
+    assert share * tasks - (gigabytes << 30) in range(tasks)
+    assert share <= 4 << 30
