@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import sys
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -66,7 +66,12 @@ def cases(scale: float) -> dict[str, Case]:
     return {case.name: case for case in [*listed, *grown]}
 
 
-def prepared(case: Case, root: Path, say: Callable[[str], None]) -> Path:
+def say(text: str) -> None:
+    """Tell how far it is."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def prepared(case: Case, root: Path) -> Path:
     """The case's pristine log directory below ``root``, made when it is not there as described."""
     place = root / case.name
     wanted = json.dumps({**asdict(case.profile), "logs": case.logs})
