@@ -51,26 +51,31 @@ class TaskMap:
 
     def put(self, entries: NDArray[np.uint64]) -> None:
         """Take uint64[n, 3] ``entries``, the order of which is lost."""
-        if self._second is None:
-            entries = _fill(self._first, entries)
-            if not len(entries):
-                return
-            self.whole = None
-            self._second = SkimpyOffsetMap(*self._second_size, self._second_arena)
+        while len(entries):
+            if self._second is None:
+                entries = _fill(self._first, entries)
+                if not len(entries):
+                    return
+                self.whole = None
+                self._second = SkimpyOffsetMap(*self._second_size, self._second_arena)
+            unknown = self._first.update(entries)
+            self._came += len(entries)
+            self._unknown += len(unknown)
+            entries = self._gather(self._second, unknown)
+
+    def _gather(self, second: SkimpyOffsetMap, entries: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """Put entries of keys that the first map lacks into the second one; those left when both begin anew."""
+        while len(entries := _fill(second, entries)):
+            self._hand_on(second.slots)
+            second.clear()
+            known, came = self._came - self._unknown, self._came
             self._came = self._unknown = 0
-        unknown = self._first.update(entries)
-        self._came += len(entries)
-        self._unknown += len(unknown)
-        while len(unknown := _fill(self._second, unknown)):
-            self._hand_on(self._second.slots)
-            self._second.clear()
-            if (self._came - self._unknown) * _KNOWN < self._came:
+            if known * _KNOWN < came:
                 self._hand_on(self._first.slots)
                 self._first.clear()
                 self._second = None
-                self.put(unknown)
-                return
-            self._came = self._unknown = 0
+                break
+        return entries
 
     def rest(self) -> Iterator[NDArray[np.uint64]]:
         """The slots of all that is held."""

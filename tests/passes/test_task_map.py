@@ -109,3 +109,13 @@ def test_any_load_factor_does(load_factor: float) -> None:
     for portion in portions:
         taken.put(portion)
     assert taken.merged() == newest(portions)
+
+
+def test_a_map_for_a_handful_of_keys_takes_any_number() -> None:
+    entries = entries_of(np.arange(20_000), 0)
+    found: list[int] = []
+    tiny = TaskMap(4 * ENTRY_BYTES, 0.9, len(entries), lambda slots: found.extend(slots[slots[:, 2] != 0, 1].tolist()), Arena())
+    tiny.put(entries)
+    for slots in tiny.rest():
+        found += slots[slots[:, 2] != 0, 1].tolist()
+    assert sorted(found) == list(range(20_000))
