@@ -1,22 +1,29 @@
-"""A store, a bucket a test, and ways to fill and read it that are not this package's."""
+"""What tests ask of a bucket of any store, and a store of S3's protocol with a bucket a test.
+
+Buckets are filled and read by clients that are not this package's.
+"""
 
 from __future__ import annotations
 
 import itertools
 import os
+import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import pytest
 
+from compaction.storage.manifest import MANIFEST, MARKER
 from compaction.storage.places import OPTIONS_VARIABLE
-
-if TYPE_CHECKING:
-    from tests.object_store.server import Store
+from tests.object_store.server import ACCESS_KEY, DENIED, REGION, SECRET_KEY, CutOff, Request, Store
 
 _BUCKETS = itertools.count()
+#: what a held request waits at most
+_HOLD_S = 120
 
 
 def files(directory: Path) -> dict[str, bytes]:
@@ -24,13 +31,90 @@ def files(directory: Path) -> dict[str, bytes]:
     return {str(file.relative_to(directory)): file.read_bytes() for file in directory.rglob("*") if file.is_file()}
 
 
+class Asked(NamedTuple):
+    """A request that a server has seen; ``key`` is empty where it is about no object."""
+
+    method: str
+    key: str
+    #: uploads a part of an object
+    part: bool
+    #: wants a range of an object
+    ranged: bool
+    #: wants a page of a listing that is not its first
+    next_page: bool
+
+
+class Bucket(ABC):
+    """One bucket, filled and read by a client that is not this package's."""
+
+    #: methods that a run sends which only reads
+    reading: frozenset[str]
+    #: what the client calls a refusal
+    denied: str
+    #: names in a page of a listing
+    page: int
+    #: how many requests may upload the parts of an object of some 30 MB
+    parts: range
+
+    def __init__(self) -> None:
+        self.name = f"bucket-{next(_BUCKETS)}"
+
+    @abstractmethod
+    def address(self, key: str = "") -> str:
+        """As a user gives it."""
+
+    @abstractmethod
+    def put(self, key: str, data: bytes) -> None:
+        """Upload an object."""
+
+    @abstractmethod
+    def get(self, key: str) -> bytes:
+        """An object's bytes."""
+
+    @abstractmethod
+    def keys(self, prefix: str) -> list[str]:
+        """Of all objects below ``prefix``."""
+
+    @abstractmethod
+    def forget(self) -> None:
+        """Begin a new list of requests."""
+
+    @abstractmethod
+    def asked(self) -> list[Asked]:
+        """The server's requests since the last ``forget``."""
+
+    @abstractmethod
+    def refusing(self, part: str, *, reads: bool = False) -> AbstractContextManager[None]:
+        """Meanwhile no object with ``part`` in its key can be written, or with ``reads``, read."""
+
+    @abstractmethod
+    def holding(self, part: str) -> AbstractContextManager[Callable[[], bool]]:
+        """Meanwhile writes of objects with ``part`` in their key wait, at the end they are dropped; tells whether one came."""
+
+    def put_tree(self, directory: Path, prefix: str = "") -> None:
+        """Upload a directory."""
+        for name, data in sorted(files(directory).items()):
+            self.put(f"{prefix}/{name}".lstrip("/"), data)
+
+    def tree(self, prefix: str) -> dict[str, bytes]:
+        """Key below ``prefix`` -> bytes of all objects."""
+        return {key[len(prefix) + 1 :]: self.get(key) for key in self.keys(prefix)}
+
+
+def published(bucket: Bucket, prefix: str = "out") -> dict[str, bytes]:
+    """The objects of a finished output, but for its manifest."""
+    found = bucket.tree(prefix)
+    assert MARKER not in found
+    assert MANIFEST in found
+    del found[MANIFEST]
+    return found
+
+
 @pytest.fixture(scope="session")
 def store(missing: Callable[[str], None]) -> Iterator[Store]:
     """The server."""
     if find_spec("moto") is None:
         missing("moto (pip install -e '.[suites]')")
-    from tests.object_store.server import ACCESS_KEY, SECRET_KEY, Store
-
     os.environ.update(AWS_ACCESS_KEY_ID=ACCESS_KEY, AWS_SECRET_ACCESS_KEY=SECRET_KEY, AWS_EC2_METADATA_DISABLED="true")
     server = Store()
     yield server
@@ -44,48 +128,89 @@ def client(store: Store) -> Any:
     """Another client of the store."""
     import boto3
 
-    from tests.object_store.server import REGION
-
     return boto3.client("s3", endpoint_url=f"http://{store.endpoint}", region_name=REGION)
 
 
-class Bucket:
-    """One bucket, filled and read by a client that is not this package's."""
+class S3Bucket(Bucket):
+    """A bucket of the S3 store."""
 
-    def __init__(self, client: Any, name: str, options: str) -> None:
-        self._client, self.name, self._options = client, name, options
-        client.create_bucket(Bucket=name, CreateBucketConfiguration={"LocationConstraint": "eu-west-1"})
+    reading = frozenset({"GET", "HEAD"})
+    denied = "ACCESS_DENIED"
+    page = 1000
+    parts = range(2, 8)
+
+    def __init__(self, client: Any, store: Store) -> None:
+        super().__init__()
+        self._client, self._store = client, store
+        client.create_bucket(Bucket=self.name, CreateBucketConfiguration={"LocationConstraint": REGION})
 
     def address(self, key: str = "") -> str:
         """As a user gives it."""
-        return f"s3://{self.name}/{key}{self._options}".replace("/?", "?")
-
-    def put_tree(self, directory: Path, prefix: str) -> None:
-        """Upload a directory."""
-        for file in sorted(directory.rglob("*")):
-            if file.is_file():
-                self.put(f"{prefix}/{file.relative_to(directory)}", file.read_bytes())
+        return f"s3://{self.name}/{key}{self._store.options}".replace("/?", "?")
 
     def put(self, key: str, data: bytes) -> None:
         """Upload an object."""
         self._client.put_object(Bucket=self.name, Key=key, Body=data)
-
-    def tree(self, prefix: str) -> dict[str, bytes]:
-        """Key below ``prefix`` -> bytes of all objects; what stands for directories is left out."""
-        pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self.name, Prefix=f"{prefix}/")
-        keys = [found["Key"] for page in pages for found in page.get("Contents", ())]
-        return {key[len(prefix) + 1 :]: self.get(key) for key in keys if not key.endswith("/")}
 
     def get(self, key: str) -> bytes:
         """An object's bytes."""
         body: bytes = self._client.get_object(Bucket=self.name, Key=key)["Body"].read()
         return body
 
+    def keys(self, prefix: str) -> list[str]:
+        """Of all objects below ``prefix``; what stands for directories is left out."""
+        pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self.name, Prefix=f"{prefix}/")
+        return [found["Key"] for page in pages for found in page.get("Contents", ()) if not found["Key"].endswith("/")]
+
+    def forget(self) -> None:
+        """Begin a new list of requests."""
+        self._store.forget()
+
+    def asked(self) -> list[Asked]:
+        """The server's requests since the last ``forget``."""
+        return [
+            Asked(
+                request.method,
+                request.key.partition("/")[2],
+                part=request.is_part,
+                ranged=request.ranged,
+                next_page="continuation-token" in request.query,
+            )
+            for request in self._store.requests
+        ]
+
+    @contextmanager
+    def refusing(self, part: str, *, reads: bool = False) -> Iterator[None]:
+        """Meanwhile no object with ``part`` in its key can be written, or with ``reads``, read."""
+
+        def gate(request: Request) -> None:
+            if part in request.key and (request.method == "GET" if reads else request.is_write):
+                raise DENIED
+
+        with self._store.gate(gate):
+            yield
+
+    @contextmanager
+    def holding(self, part: str) -> Iterator[Callable[[], bool]]:
+        """Meanwhile writes of objects with ``part`` in their key wait, at the end they are dropped; tells whether one came."""
+        held, dropped = threading.Event(), threading.Event()
+
+        def gate(request: Request) -> None:
+            if part in request.key and request.is_write:
+                held.set()
+                dropped.wait(_HOLD_S)
+                raise CutOff
+
+        with self._store.gate(gate):
+            try:
+                yield held.is_set
+            finally:
+                dropped.set()
+
 
 @pytest.fixture
-def bucket(store: Store, client: Any, monkeypatch: pytest.MonkeyPatch) -> Bucket:
+def bucket(store: Store, client: Any, monkeypatch: pytest.MonkeyPatch) -> S3Bucket:
     """An empty bucket."""
     monkeypatch.setenv(OPTIONS_VARIABLE, "{}")
     store.forget()
-    return Bucket(client, f"bucket-{next(_BUCKETS)}", store.options)
-
+    return S3Bucket(client, store)

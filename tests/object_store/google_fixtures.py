@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, contextmanager
 from http.client import HTTPConnection
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,9 +16,9 @@ from urllib.parse import quote
 import pytest
 
 from compaction.storage.places import OPTIONS_VARIABLE
+from tests.object_store.fixtures import Asked, Bucket
 
 _ROOT = Path(__file__).resolve().parents[2]
-_BUCKETS = itertools.count()
 
 
 class GoogleServer:
@@ -68,23 +67,25 @@ def google(missing: Callable[[str], None]) -> Iterator[GoogleServer]:
     server.stop()
 
 
-class GoogleBucket:
-    """One bucket, filled and read by a client that is not this package's."""
+class GoogleBucket(Bucket):
+    """A bucket of the server of Google Cloud Storage's protocol."""
 
-    def __init__(self, server: GoogleServer, name: str) -> None:
-        self._server, self.name = server, name
-        server.ask("POST", "/storage/v1/b", json.dumps({"name": name}).encode(), {"Content-Type": "application/json"})
+    reading = frozenset({"GET"})
+    denied = "PERMISSION_DENIED"
+    page = 100
+    # left to itself, the client waits for an answer to each of 17 writes
+    parts = range(4, 7)
+
+    def __init__(self, server: GoogleServer) -> None:
+        super().__init__()
+        self._server = server
+        about = json.dumps({"name": self.name}).encode()
+        server.ask("POST", "/storage/v1/b", about, {"Content-Type": "application/json"})
 
     def address(self, key: str = "") -> str:
         """As a user gives it."""
         how = f"?endpoint_override={self._server.endpoint}&scheme=http&retry_limit_seconds=20"
         return f"gs://anonymous@{self.name}/{key}{how}".replace("/?", "?")
-
-    def put_tree(self, directory: Path, prefix: str) -> None:
-        """Upload a directory."""
-        for file in sorted(directory.rglob("*")):
-            if file.is_file():
-                self.put(f"{prefix}/{file.relative_to(directory)}", file.read_bytes())
 
     def put(self, key: str, data: bytes) -> None:
         """Upload an object."""
@@ -94,20 +95,51 @@ class GoogleBucket:
         place = f"bytes 0-{len(data) - 1}/{len(data)}" if data else "bytes */0"
         self._server.ask("PUT", session, data, {"Content-Range": place})
 
-    def tree(self, prefix: str) -> dict[str, bytes]:
-        """Key below ``prefix`` -> bytes of all objects."""
-        found: dict[str, bytes] = {}
+    def get(self, key: str) -> bytes:
+        """An object's bytes."""
+        return self._server.ask("GET", f"/storage/v1/b/{self.name}/o/{quote(key, safe='')}?alt=media")
+
+    def keys(self, prefix: str) -> list[str]:
+        """Of all objects below ``prefix``."""
+        found: list[str] = []
         page = "0"
         while page:
             path = f"/storage/v1/b/{self.name}/o?prefix={quote(prefix, safe='')}%2F&pageToken={page}"
             listing = json.loads(self._server.ask("GET", path))
-            found.update({each["name"][len(prefix) + 1 :]: self.get(each["name"]) for each in listing["items"]})
+            found += [each["name"] for each in listing["items"]]
             page = listing.get("nextPageToken", "")
         return found
 
-    def get(self, key: str) -> bytes:
-        """An object's bytes."""
-        return self._server.ask("GET", f"/storage/v1/b/{self.name}/o/{quote(key, safe='')}?alt=media")
+    def forget(self) -> None:
+        """Begin a new list of requests, without rules."""
+        self._server.gate()
+
+    def asked(self) -> list[Asked]:
+        """The server's requests since the last ``forget``."""
+        return [
+            Asked(
+                request["method"],
+                request["key"],
+                part=request["method"] == "PUT",
+                ranged=bool(request["range"]),
+                next_page=bool(request["page"]),
+            )
+            for request in self._server.seen()["requests"]
+        ]
+
+    @contextmanager
+    def refusing(self, part: str, *, reads: bool = False) -> Iterator[None]:
+        """Meanwhile no object with ``part`` in its key can be written, or with ``reads``, read."""
+        self._server.gate({"method": "GET" if reads else "POST", "media": reads, "part": part, "status": 403})
+        yield
+        self._server.gate()
+
+    @contextmanager
+    def holding(self, part: str) -> Iterator[Callable[[], bool]]:
+        """Meanwhile writes of objects with ``part`` in their key wait, at the end they are dropped; tells whether one came."""
+        self._server.gate({"method": "PUT", "part": part, "status": 0})
+        yield lambda: bool(self._server.seen()["held"])
+        self._server.gate()
 
 
 @pytest.fixture
@@ -115,5 +147,5 @@ def google_bucket(google: GoogleServer, monkeypatch: pytest.MonkeyPatch) -> Iter
     """An empty bucket."""
     monkeypatch.setenv(OPTIONS_VARIABLE, "{}")
     google.gate()
-    yield GoogleBucket(google, f"bucket-{next(_BUCKETS)}")
+    yield GoogleBucket(google)
     google.gate()

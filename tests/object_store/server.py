@@ -25,6 +25,13 @@ class Request:
     method: str
     key: str
     query: dict[str, list[str]]
+    #: wants a range of an object
+    ranged: bool
+
+    @property
+    def is_write(self) -> bool:
+        """Whether it writes an object, or begins or ends that."""
+        return self.method in ("PUT", "POST")
 
     @property
     def is_part(self) -> bool:
@@ -96,7 +103,7 @@ class Store:
         with self._lock:
             query = parse_qs(environ.get("QUERY_STRING", ""), keep_blank_values=True)
             key = environ["PATH_INFO"].lstrip("/")
-            request = Request(len(self.requests) + 1, environ["REQUEST_METHOD"], key, query)
+            request = Request(len(self.requests) + 1, environ["REQUEST_METHOD"], key, query, "HTTP_RANGE" in environ)
             self.requests.append(request)
         try:
             self._gate(request)
