@@ -1,4 +1,5 @@
-"""The largest resident sets while something runs: of any Python worker, of the driver, of Spark's JVM."""
+"""The most memory while something runs: of any Python worker, of the driver, of Spark's JVM. That of the driver is without the
+files that it maps: it looks at whole logs so, and their pages are the page cache's."""
 
 from __future__ import annotations
 
@@ -37,9 +38,15 @@ class Peaks:
                 try:
                     role = _role(process, own)
                     if role is not None:
-                        self.mib[role] = max(self.mib[role], process.memory_info().rss / (1 << 20))
+                        self.mib[role] = max(self.mib[role], _resident(process, mapped=role != DRIVER) / (1 << 20))
                 except psutil.Error:
                     continue
+
+
+def _resident(process: psutil.Process, *, mapped: bool) -> int:
+    """Resident bytes, with or without those of files."""
+    info = process.memory_info()
+    return int(info.rss if mapped else info.rss - getattr(info, "shared", 0))
 
 
 def _role(process: psutil.Process, own: psutil.Process) -> str | None:
