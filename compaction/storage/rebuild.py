@@ -122,15 +122,16 @@ def rebuild_txn_index(
     entries = tuple(txn.index_entry() for txn in done if txn.aborted)
     entries = tuple(entry for entry in entries if entry.last_offset >= log_start_offset)
     if missing and entries:
-        entries = _with_data(fs, log_path, segments, entries)
+        entries = _with_data(fs, log_path, segments, entries, log_start_offset)
     _write_txn_index(fs, log_path, base_offset, entries)
     return entries
 
 
 def _with_data(
-    fs: FileSystem, log_path: str, segments: tuple[Segment, ...], entries: tuple[AbortedTxn, ...]
+    fs: FileSystem, log_path: str, segments: tuple[Segment, ...], entries: tuple[AbortedTxn, ...], log_start_offset: int
 ) -> tuple[AbortedTxn, ...]:
-    """The transactions of which the log still holds a batch."""
+    """The transactions of which the log still holds a batch that can be read. Below the log start data of transactions is kept
+    that ended there, without their markers: it must not pass for that of a later one."""
     found: set[AbortedTxn] = set()
     first, last = min(entry.first_offset for entry in entries), max(entry.last_offset for entry in entries)
     for segment in segments:
@@ -138,6 +139,7 @@ def _with_data(
             continue
         for rows in SegmentScan(fs.view(join(log_path, segment_file(segment.base_offset, LOG)))):
             data = rows[(rows["attributes"] & (CONTROL | TRANSACTIONAL)) == TRANSACTIONAL]
+            data = data[data["last_offset"] >= log_start_offset]
             for entry in entries:
                 within = (data["base_offset"] >= entry.first_offset) & (data["last_offset"] <= entry.last_offset)
                 if (within & (data["producer_id"] == entry.producer_id)).any():
