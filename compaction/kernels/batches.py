@@ -163,19 +163,22 @@ def _read_legacy(data, at, size, magic, check_crc, row):  # type: ignore[no-unty
 
 
 @inner
-def _next(data, at):  # type: ignore[no-untyped-def]
-    """``(size, magic, code)`` of the batch at ``data[at:]``; of one that is not wholly there ``_PARTIAL``, and size 0 if its
-    length field is not either."""
+def _next(data, at, base_position, legacy, row):  # type: ignore[no-untyped-def]
+    """``(size, code)`` of the batch at ``data[at:]``; ``row`` gets what all magics have. Of a batch that is not wholly there
+    ``_PARTIAL``, and size 0 if its length field is not either."""
     left = len(data) - at
     if left < LOG_OVERHEAD + 5:
-        return np.int64(0), np.int8(0), _PARTIAL
+        return np.int64(0), _PARTIAL
     size = load_be32(np.uintp(data.ctypes.data + at + 8)) + LOG_OVERHEAD
     magic = np.int8(data[at + _MAGIC_AT])
     if size < LOG_OVERHEAD + _LEGACY_MIN:
-        return size, magic, _BAD_LENGTH
+        return size, _BAD_LENGTH
     if magic < 0 or magic > 2:
-        return size, magic, _BAD_MAGIC
-    return size, magic, _OK if size <= left else _PARTIAL
+        return size, _BAD_MAGIC
+    if size > left:
+        return size, _PARTIAL
+    row.position, row["size"], row.magic, row.control_type = base_position + at, size, magic, NOT_CONTROL
+    return size, _OK if (magic < 2) == legacy else _OTHER_MAGIC
 
 
 # what few logs have is compiled apart, when it comes
@@ -187,35 +190,27 @@ def scan_v2(data, base_position, check_crc, rows, n, at):  # type: ignore[no-unt
 
     ``_OTHER_MAGIC`` says that the batch there is one for ``scan_legacy``.
     """
-    code, size = _OK, np.int64(0)
     while n < len(rows):
-        size, magic, code = _next(data, at)
+        size, code = _next(data, at, base_position, False, rows[n])
         if code == _OK:
-            code = _read_v2(data.ctypes.data + at, size, check_crc, rows[n]) if magic == 2 else _OTHER_MAGIC
+            code = _read_v2(data.ctypes.data + at, size, check_crc, rows[n])
         if code != _OK:
-            break
-        row = rows[n]
-        row.position, row["size"], row.magic, row.control_type = base_position + at, size, magic, NOT_CONTROL
-        n += 1
-        at += size
-    return n, at, code, size
+            return n, at, code, size
+        n, at = n + 1, at + size
+    return n, at, _OK, np.int64(0)
 
 
 @kernel
 def scan_legacy(data, base_position, check_crc, rows, n, at):  # type: ignore[no-untyped-def]
     """As ``scan_v2`` for messages of magic 0 and 1."""
-    code, size = _OK, np.int64(0)
     while n < len(rows):
-        size, magic, code = _next(data, at)
+        size, code = _next(data, at, base_position, True, rows[n])
         if code == _OK:
-            code = _read_legacy(data, at, size, magic, check_crc, rows[n]) if magic < 2 else _OTHER_MAGIC
+            code = _read_legacy(data, at, size, rows[n].magic, check_crc, rows[n])
         if code != _OK:
-            break
-        row = rows[n]
-        row.position, row["size"], row.magic, row.control_type = base_position + at, size, magic, NOT_CONTROL
-        n += 1
-        at += size
-    return n, at, code, size
+            return n, at, code, size
+        n, at = n + 1, at + size
+    return n, at, _OK, np.int64(0)
 
 
 @kernel
