@@ -46,7 +46,8 @@ class Segment:
     ``AbstractIndex.sizeInBytes`` does. ``largest_timestamp_ms`` follows ``LogSegment.largestTimestamp``: the last time index
     entry's timestamp when ≥ 0, else the mtime. ``first_batch_timestamp_ms`` is the max timestamp of the first batch, as
     ``LogSegment.getFirstBatchTimestamp`` has it (``LONG_MAX`` for an empty segment). ``next_offset`` is the offset after its
-    last batch (its base offset when empty). ``aborted_txns`` are its ``.txnindex`` entries in file order.
+    last batch (its base offset when empty). ``aborted_txns`` are its ``.txnindex`` entries in file order. ``identity`` tells
+    another file, or a changed one, from the one that was looked at: device, inode and ctime in ns.
     """
 
     base_offset: int
@@ -58,6 +59,7 @@ class Segment:
     first_batch_timestamp_ms: int
     next_offset: int
     aborted_txns: tuple[AbortedTxn, ...] = ()
+    identity: tuple[int, int, int] | None = field(default=None, compare=False, repr=False)
 
     @property
     def mtime_ms(self) -> int:

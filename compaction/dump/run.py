@@ -18,6 +18,7 @@ from compaction.dump.indexes import IndexView, dump_offset_index, dump_snapshot,
 from compaction.dump.segment import SegmentDump, SegmentView
 from compaction.errors import CorruptLogError, LogError, UsageError
 from compaction.storage.filesystem import FileSystem
+from compaction.storage.ranges import view
 from compaction.storage.scan import SegmentScan
 from compaction.storage.spool import PairSpool
 
@@ -209,7 +210,7 @@ class Dump:
 
     def _note_damage(self, target: Target, position: int) -> None:
         """A torn tail is none; a batch that claims to run past the end, with sound ones after its start, is."""
-        damage = SegmentScan(self._fs.view(target.path), position).finish().damage()
+        damage = SegmentScan(view(self._fs, target.path), position).finish().damage()
         if damage is not None:
             error = CorruptLogError(damage, path=target.path, position=position, hint="restore this segment")
             self._findings.errors.append(error)

@@ -8,7 +8,7 @@ sets the bounds.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +21,8 @@ from compaction.kernels.columns import Columns, fill_columns, measure_records, n
 from compaction.kernels.records import OK, RECORD_ERRORS
 from compaction.passes.decoder import MODERN_MAGIC, Decoded, Decoder
 from compaction.storage.blocks import Block, SegmentReader
+from compaction.storage.files import MixedFileSystem
+from compaction.storage.filesystem import Files
 
 TRANSACTIONAL_BIT = 0x10
 MIN_LONG, MAX_LONG = -(2**63), 2**63 - 1
@@ -60,7 +62,8 @@ class Reading:
     """How a log is read.
 
     ``wanted``: the columns of variable size (``kernels.columns``); ``aborted``: spans of data that is left out; ``control``:
-    whether control records are handed out; ``check_crcs``: whether each batch's checksum is held against its bytes.
+    whether control records are handed out; ``check_crcs``: whether each batch's checksum is held against its bytes;
+    ``files``: how the segments are reached.
     """
 
     bounds: Bounds
@@ -68,6 +71,7 @@ class Reading:
     aborted: AbortedSpans | None = None
     control: bool = False
     check_crcs: bool = True
+    files: Files = field(default_factory=MixedFileSystem)
 
 
 class Records(NamedTuple):
@@ -84,7 +88,7 @@ def read_columns(path: str, start: int, end: int, reading: Reading) -> Iterator[
     :raises CorruptLogError: a batch or record is not what the format says
     """
     decoder = Decoder(path)
-    with SegmentReader(path, start, end) as reader:
+    with SegmentReader(reading.files, path, start, end) as reader:
         for block in reader.blocks(check_crc=reading.check_crcs):
             for part in decoder.modern(block):
                 wanted = _wanted(part.rows, reading)

@@ -22,6 +22,7 @@ from compaction.passes.scan import LogScan
 from compaction.passes.shared import AGE_BOUNDS_MS, SharedSlice, Source, Tally
 from compaction.passes.work import CleanStats, Packed, RewriteLog, ScanLog, ScanSettings, Slice
 from compaction.storage.blocks import Block, SegmentReader
+from compaction.storage.filesystem import Files
 from compaction.storage.throttle import Throttle
 
 #: keys that occur more than 2^(i-1) and at most 2^i times are counted under i
@@ -69,8 +70,9 @@ def measure_shared(
             for rewriter in [Rewriter(log, _sorted(marks.get((variant, each.number), ())))]
         ]
         if wanted:
-            rate = min(log.bytes_per_second for variant in each.variants for _, log in cases.get(variant, ()))
-            _read(each.part, wanted, sources[each.part.log], Throttle(rate))
+            logs = [log for variant in each.variants for _, log in cases.get(variant, ())]
+            throttle = Throttle(min(log.bytes_per_second for log in logs))
+            _read(logs[0].files, each.part, wanted, sources[each.part.log], throttle)
         for case in wanted:
             error = None if case.error is None else str(case.error)
             yield Measured(case.number, each.number, case.rewriter.stats(), case.gone, error)
@@ -80,11 +82,11 @@ def _sorted(packed: Sequence[Packed]) -> NDArray[np.uint64]:
     return np.sort(np.concatenate([np.empty(0, np.uint64), *packed]))
 
 
-def _read(part: Slice, cases: Sequence[_Case], source: Source, throttle: Throttle) -> None:
+def _read(files: Files, part: Slice, cases: Sequence[_Case], source: Source, throttle: Throttle) -> None:
     """Read a slice once for all cases; what is wrong with the slice is every case's error."""
     position, frame = part.start, source.frame
     try:
-        with SegmentReader(part.path, part.start, part.end) as reader:
+        with SegmentReader(files, part.path, part.start, part.end) as reader:
             decoder = Decoder(part.path)
             for block in reader.blocks(check_crc=False):
                 position = block.position

@@ -26,18 +26,22 @@ from compaction.kernels.rewrite import (
 )
 from compaction.kernels.survivors import BAD_NAMES
 from compaction.kernels.tables import BUILT, IN_BLOCK, MARK_SHIFT, OUT_ROW, REWRITE, TO_COMPRESS
+from compaction.names import LOG, segment_file
 from compaction.passes.compress import seal_compressed
 from compaction.passes.decoder import Decoded, Decoder, check_count
 from compaction.passes.names import mend_names
 from compaction.passes.scan import check_offsets
 from compaction.passes.work import CleanStats, GroupOutput, Packed, Piece, PieceResult, RewriteLog, Slice
 from compaction.storage.blocks import Block, SegmentReader
-from compaction.storage.segment_writer import Chunk, PartWriter, SegmentWriter, new_suffix, part_paths
+from compaction.storage.filesystem import Chunk, FileSystem, join
+from compaction.storage.segment_writer import PartWriter, SegmentWriter, new_suffix, part_paths
 from compaction.storage.throttle import Throttle
+from compaction.storage.verification import Written, verify_file, verify_segment
 
 _OUT_BYTES = 4 << 20
 _KEPT_COLUMNS = 6
 _KEPT_ROWS = 1 << 12
+_CHANGED = "something changed it meanwhile, or the disk gave other bytes: make sure that nothing else works here, run again"
 
 
 class Writer(Protocol):
@@ -65,23 +69,46 @@ def rewrite_piece(piece: Piece, log: RewriteLog, packed_marks: Sequence[Packed],
     work = Rewriter(log, marks)
     suffix = None if dry_run else new_suffix()
     try:
-        if suffix is None:
-            work.run(piece.slices, NullWriter())
-        elif piece.whole:
-            interval = log.index_interval_bytes
-            with SegmentWriter(
-                log.directory, output.base_offset, suffix, index_interval_bytes=interval, like=output.like
-            ) as segment:
-                work.run(piece.slices, segment)
-                segment.close(output.mtime_ms, output.aborted_txns)
-        else:
-            with PartWriter(log.directory, output.base_offset, piece.number, suffix, output.like) as part:
-                work.run(piece.slices, part)
-                part.close()
+        written = _write(piece, log, work, suffix)
     except Exception as error:
         failure = of_log(error, *work.at)
         return PieceResult(output.log, output.group, piece.number, CleanStats(), None, str(failure))
-    return PieceResult(output.log, output.group, piece.number, work.stats(), suffix, batches=work.batches)
+    return PieceResult(output.log, output.group, piece.number, work.stats(), suffix, batches=work.batches, written=written)
+
+
+def _write(piece: Piece, log: RewriteLog, work: Rewriter, suffix: str | None) -> tuple[Written, ...]:
+    """Write the output of a piece: a verified segment, or a part of one, or nothing in a dry run."""
+    output, files = piece.output, log.files
+    if suffix is None:
+        work.run(piece.slices, NullWriter())
+        return ()
+    if not piece.whole:
+        part = part_paths(log.directory, output.base_offset, piece.number, suffix)
+        with PartWriter(files, part, output.like) as writer:
+            work.run(piece.slices, writer)
+            return writer.close()
+    stem = log.directory, output.base_offset, suffix
+    with SegmentWriter(files, stem, index_interval_bytes=log.index_interval_bytes, like=output.like) as segment:
+        work.run(piece.slices, segment)
+        work.at = log.directory, None
+        return verify_output(files, stem, segment.close(output.mtime_ms, output.aborted_txns), work.batches)
+
+
+def verify_output(
+    files: FileSystem, stem: tuple[str, int, str], written: Sequence[Written], batches: int
+) -> tuple[Written, ...]:
+    """Hold all files of an output segment against what was written; what they hold, the log first.
+
+    :param stem: directory, base offset and suffix
+    :raises StorageError: the device gives other bytes
+    """
+    directory, base_offset, suffix = stem
+    paths = {each.kind: join(directory, segment_file(base_offset, each.kind, suffix)) for each in written}
+    log = verify_segment(files, paths[LOG], [each for each in written if each.kind == LOG], batches)
+    others = [each for each in written if each.kind != LOG]
+    for each in others:
+        verify_file(files, paths[each.kind], each)
+    return (log, *others)
 
 
 class Rewriter:
@@ -107,7 +134,7 @@ class Rewriter:
         """All slices of the piece, in order."""
         for part in slices:
             decoder, limits, floor = Decoder(part.path), self.limits(part), part.first_offset
-            with SegmentReader(part.path, part.start, part.end) as reader:
+            with SegmentReader(self._log.files, part.path, part.start, part.end) as reader:
                 for block in reader.blocks(check_crc=False):
                     self.at = (part.path, block.position)
                     self._throttle.count(len(block.raw))
@@ -117,6 +144,9 @@ class Rewriter:
                             writer.append(chunks, out_rows)
                             self.batches += len(out_rows)
                             self._throttle.count(int(out_rows["size"].sum()))
+                if part.fingerprint is not None and reader.fingerprint() != part.fingerprint:
+                    what = "segment is not the one that the first pass read"
+                    raise CorruptLogError(what, path=part.path, position=part.start, hint=_CHANGED)
 
     def limits(self, part: Slice) -> NDArray[np.int64]:
         """The ``limits`` of ``decide`` and ``rewrite`` for a slice."""
@@ -229,19 +259,17 @@ def _failure(error: int, path: str, position: int) -> CompactionError:
     return CorruptLogError(RECORD_ERRORS[error], path=path, position=position, hint="restore this segment")
 
 
-def join_parts(output: GroupOutput, log: RewriteLog, parts: Sequence[tuple[int, str]]) -> PieceResult:
-    """Join the parts of one group (piece number and suffix, in order) to a whole segment. The swap's clean-up removes the
-    parts."""
-    suffix = new_suffix()
-    interval = log.index_interval_bytes
+def join_parts(output: GroupOutput, log: RewriteLog, parts: Sequence[PieceResult]) -> PieceResult:
+    """Join the parts of one group, in order, to a complete segment. The swap's clean-up removes the parts."""
+    files, stem = log.files, (log.directory, output.base_offset, new_suffix())
     try:
-        with SegmentWriter(
-            log.directory, output.base_offset, suffix, index_interval_bytes=interval, like=output.like
-        ) as segment:
-            for number, part in parts:
-                segment.append_part(*part_paths(log.directory, output.base_offset, number, part))
-            segment.close(output.mtime_ms, output.aborted_txns)
+        with SegmentWriter(files, stem, index_interval_bytes=log.index_interval_bytes, like=output.like) as segment:
+            for part in parts:
+                paths = part_paths(log.directory, output.base_offset, part.number, part.suffix or "")
+                segment.append_part(paths, part.written)
+            batches = sum(part.batches for part in parts)
+            written = verify_output(files, stem, segment.close(output.mtime_ms, output.aborted_txns), batches)
     except Exception as error:
         failure = of_log(error, output.like)
         return PieceResult(output.log, output.group, 0, CleanStats(), None, str(failure))
-    return PieceResult(output.log, output.group, 0, CleanStats(), suffix)
+    return PieceResult(output.log, output.group, 0, CleanStats(), stem[2], written=written)

@@ -116,6 +116,7 @@ class LogScan:
         self, log: ScanLog, settings: ScanSettings, most_records: int, arena: Arena | None = None
     ) -> None:
         self._log = log
+        self.files = settings.files
         self._map = TaskMap(settings.map_bytes, settings.load_factor, most_records, self._hand_on, arena)
         self._asks: list[NDArray[np.uint64]] = []
         self._full: list[tuple[int, Packed]] = []
@@ -133,7 +134,7 @@ class LogScan:
         txn_rows, keyless = [np.empty(0, TXN_ROW)], [np.empty(0, KEYLESS_ROW)]
         next_offset, self._position = part.first_offset, part.start
         try:
-            with SegmentReader(part.path, part.start, part.end) as reader:
+            with SegmentReader(self.files, part.path, part.start, part.end) as reader:
                 decoder = Decoder(part.path)
                 for block in reader.blocks(check_crc=True):
                     self._position = block.position
@@ -142,12 +143,20 @@ class LogScan:
                         next_offset = check_offsets(rows, next_offset, part.path, part.end_offset)
                         txn_rows.append(summarise(rows.rows, part.segment_index))
                         keyless += self._block(rows, decoder, counters, part.path)
+                fingerprint = reader.fingerprint()
         except Exception as error:
             failure = of_log(error, part.path, self._position)
             return SliceSummary(part.log, 0, 0, 0, txn_rows[0], error=str(failure))
         messages, without_key, tombstones = counters[[MESSAGES, KEYLESS, TOMBSTONES]].tolist()
         return SliceSummary(
-            part.log, messages, without_key, tombstones, np.concatenate(txn_rows), np.concatenate(keyless)
+            part.log,
+            messages,
+            without_key,
+            tombstones,
+            np.concatenate(txn_rows),
+            np.concatenate(keyless),
+            slice_id=part.id,
+            fingerprint=fingerprint,
         )
 
     def _block(self, block: Block, decoder: Decoder, counters: NDArray[np.int64], path: str) -> Iterator[NDArray[np.void]]:

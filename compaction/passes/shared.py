@@ -143,7 +143,7 @@ class _SourceScan:
     def __init__(
         self, slices: list[SharedSlice], variants: Mapping[int, ScanLog], source: Source, settings: ScanSettings
     ) -> None:
-        self.slices = slices
+        self.slices, self._files = slices, settings.files
         wanted = sorted({variant for each in slices for variant in each.variants})
         share = replace(settings, map_bytes=settings.map_bytes // (len(wanted) + 1))
         self._frame, self._bounds = source.frame, np.array(AGE_BOUNDS_MS, np.int64)
@@ -166,7 +166,7 @@ class _SourceScan:
         part, found = each.part, _Found()
         position, next_offset = part.start, part.first_offset
         try:
-            with SegmentReader(part.path, part.start, part.end) as reader:
+            with SegmentReader(self._files, part.path, part.start, part.end) as reader:
                 decoder = Decoder(part.path)
                 for block in reader.blocks(check_crc=True):
                     position = block.position

@@ -8,13 +8,14 @@ from compaction.cleaning.txn_tables import TXN_ROW, summarise
 from compaction.errors import of_log
 from compaction.passes.work import Slice, SliceSummary
 from compaction.storage.blocks import SegmentReader
+from compaction.storage.filesystem import Files
 
 
-def scan_transactions(part: Slice) -> SliceSummary:
+def scan_transactions(part: Slice, files: Files) -> SliceSummary:
     """The slice's ``TXN_ROW`` summary; checksums are left to the first pass."""
     rows = [np.empty(0, TXN_ROW)]
     try:
-        with SegmentReader(part.path, part.start, part.end) as reader:
+        with SegmentReader(files, part.path, part.start, part.end) as reader:
             rows += [summarise(block.rows, part.segment_index) for block in reader.blocks(check_crc=False)]
     except Exception as error:
         return SliceSummary(part.log, 0, 0, 0, rows[0], error=str(of_log(error, part.path, part.start)))

@@ -18,6 +18,9 @@ from compaction.cleaning.model import AbortedTxn
 from compaction.cleaning.retention import RoundRules
 from compaction.cleaning.txn_tables import KEYLESS_ROW, AbortedSpans
 from compaction.kernels.key_filter import KeyFilter
+from compaction.storage.files import MixedFileSystem
+from compaction.storage.filesystem import FileSystem
+from compaction.storage.verification import Written
 
 #: what is shuffled: an array of plain words
 Packed = NDArray[np.uint64]
@@ -39,11 +42,26 @@ class Slice:
     start: int
     end: int
     segment_mtime_ms: int
+    #: what pass 1 saw of the batches (``SegmentReader.fingerprint``); pass 2 must see the same
+    fingerprint: str | None = None
 
     @property
     def size_bytes(self) -> int:
         """Bytes to read."""
         return self.end - self.start
+
+    @property
+    def id(self) -> SliceId:
+        """Names the slice among all of the run."""
+        return SliceId(self.log, self.segment_index, self.start)
+
+
+class SliceId(NamedTuple):
+    """Names a slice among all of a run: its log, its segment, its first byte."""
+
+    log: int
+    segment_index: int
+    start: int
 
 
 @dataclass(frozen=True)
@@ -72,11 +90,12 @@ class Resolved(NamedTuple):
 @dataclass(frozen=True)
 class ScanSettings:
     """Bounds of the first pass: memory of a task's map before it is handed on, its load factor, and a task's rate of
-    reading."""
+    reading. ``files`` is how tasks reach the segments."""
 
     map_bytes: int
     load_factor: float
     bytes_per_second: float = math.inf
+    files: FileSystem = field(default_factory=MixedFileSystem)
 
 
 @dataclass(frozen=True)
@@ -93,6 +112,8 @@ class SliceSummary:
     txn_rows: NDArray[np.void]
     keyless_rows: NDArray[np.void] = field(default_factory=lambda: np.empty(0, KEYLESS_ROW))
     error: str | None = None
+    slice_id: SliceId | None = None
+    fingerprint: str | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +121,7 @@ class RewriteLog:
     """What the second pass needs to know of a log (offsets inclusive, times in ms).
 
     ``latest_offset`` is the map's last offset. ``directory`` is where the output goes, ``bytes_per_second`` a task's rate of
-    reading and writing.
+    reading and writing, ``files`` how tasks reach sources and outputs.
     """
 
     first_dirty_offset: int
@@ -111,6 +132,7 @@ class RewriteLog:
     rules: RoundRules
     directory: str
     bytes_per_second: float = math.inf
+    files: FileSystem = field(default_factory=MixedFileSystem)
 
 
 @dataclass(frozen=True)
@@ -174,7 +196,8 @@ class CleanStats:
 class PieceResult:
     """What became of a piece. ``suffix`` ends the names of the files written (none in a dry run); ``error`` is one line.
 
-    ``batches`` counts those in the output, empty ones included.
+    ``batches`` counts those in the output, empty ones included. ``written`` is what the files hold: those of a complete segment
+    are verified, those of a part are when it is joined.
     """
 
     log: int
@@ -184,3 +207,4 @@ class PieceResult:
     suffix: str | None = None
     error: str | None = None
     batches: int = 0
+    written: tuple[Written, ...] = ()

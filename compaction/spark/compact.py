@@ -27,10 +27,13 @@ from compaction.spark.progress import Progress
 from compaction.spark.round import Cleaned, Round, RoundOptions
 from compaction.spark.session import Session
 from compaction.spark.threads import at_once
+from compaction.storage.access import Purpose, access
 from compaction.storage.destination import Destination, Planned, destination
 from compaction.storage.discover import LogLocation
+from compaction.storage.files import MixedFileSystem, file_system
+from compaction.storage.filesystem import FileSystem
 from compaction.storage.places import is_remote
-from compaction.storage.prepare import LookAhead, locked, prepare
+from compaction.storage.prepare import LookAhead, prepare
 from compaction.storage.space import Room
 
 #: a log of whose records a larger share has no key is refused: compaction would drop them
@@ -66,37 +69,46 @@ def carry_out(
     request: CompactionRequest,
     sizes: Sizes | None = None,
     look_ahead: LookAhead | None = None,
+    files: FileSystem | None = None,
 ) -> RunReport:
     """Carry out ``request`` by whatever ``start`` starts; see ``compact`` and, for ``sizes``, ``RoundOptions``.
 
-    :param look_ahead: reads logs where they are many
+    :param look_ahead: reads logs when they are many
+    :param files: how driver and tasks reach all files; chosen by the paths if not given
     """
     started = time.monotonic()
-    in_place = not request.dry_run and request.output_dir is None
+    files = files or file_system(request.log_dirs)
     with (
-        locked(request.log_dirs, write=in_place, look=request.dry_run) as in_use,
-        destination(request.log_dirs, request.output_dir, dry_run=request.dry_run) as place,
+        access(files, request.log_dirs, _purpose(request)) as held,
+        destination(files, request.log_dirs, request.output_dir, held, dry_run=request.dry_run) as place,
     ):
         plan_for = partial(plan_policy, now_ms=request.as_of_ms, include_active=request.include_active)
-        prepared = prepare(place.fs, request, plan_for, look_ahead)
+        prepared = prepare(place.fs, request, plan_for, look_ahead, held)
         planned = {found.location.path: Planned(found.location, found.plan) for found in prepared if found.plan is not None}
         plan = plan_logs(request.as_of_ms, [each.plan.compaction for each in planned.values()])
         broker = smallest_broker(found.settings.broker for found in prepared if found.plan is not None)
-        cleaned = _clean(start, place, request, plan, planned, RoundSettings(broker, sizes))
+        cleaned = _clean(start, place, request, plan, planned, RoundSettings(broker, sizes, files))
         works = [partial(_cleaned, place, planned[each.plan.view.path], each) for each in cleaned]
         skipped = (planned[each.view.path] for each in plan.logs if each.verdict is Verdict.SKIP)
         works += [partial(_skipped, place, log) for log in skipped]
-        reports = of_this_moment(at_once(works, place.at_once), in_use, (log.view for log in plan.logs))
+        reports = of_this_moment(at_once(works, place.at_once), held.in_use, (log.view for log in plan.logs))
     failures = [_failure(found.location, str(found.error)) for found in prepared if found.error is not None]
     seconds = time.monotonic() - started
     return RunReport(uuid.uuid4().hex, request.as_of_ms, request.dry_run, (*reports, *failures), seconds)
 
 
+def _purpose(request: CompactionRequest) -> Purpose:
+    if request.dry_run:
+        return Purpose.LOOK
+    return Purpose.CHANGE if request.output_dir is None else Purpose.COPY
+
+
 class RoundSettings(NamedTuple):
-    """What bounds the memory of a round; see ``RoundOptions``."""
+    """What bounds a round; see ``RoundOptions``."""
 
     broker: BrokerConfig
     sizes: Sizes | None
+    files: FileSystem
 
 
 def smallest_broker(brokers: Iterable[BrokerConfig]) -> BrokerConfig:
@@ -123,6 +135,7 @@ def _clean(
         refuse=keyless_refusal(allow_keyless=request.allow_keyless),
         sizes=settings.sizes,
         room=_room(request, plan),
+        files=settings.files if request.output_dir is None or not is_remote(request.output_dir) else MixedFileSystem(),
     )
     workers = start()
     return Round(workers.passes, workers.cores, place.fs, plan.to_clean, options).run()

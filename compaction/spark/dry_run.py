@@ -31,11 +31,12 @@ from compaction.spark.round import Cleaned, Round, RoundOptions, scan_settings, 
 from compaction.spark.session import Session
 from compaction.spark.shared_engine import SparkEngine
 from compaction.spark.shared_passes import Described, Engine, SharedPasses
+from compaction.storage.access import Purpose, access
 from compaction.storage.discover import LogLocation
 from compaction.storage.files import file_system
 from compaction.storage.filesystem import FileSystem
 from compaction.storage.overlay import OverlayFileSystem
-from compaction.storage.prepare import LookAhead, ReadLog, locked, read_logs
+from compaction.storage.prepare import LookAhead, ReadLog, read_logs
 from compaction.storage.settings import Settings, read_settings
 
 
@@ -71,10 +72,10 @@ def compare_with(
 ) -> Comparison:
     """See ``compare``; ``chosen`` sizes of the work are those for the amount of data where not given, and change no result."""
     started = time.monotonic()
-    with locked(request.base.log_dirs, write=False, look=True) as in_use:
+    with access(file_system(request.base.log_dirs), request.base.log_dirs, Purpose.LOOK) as held:
         logs = _cases(request, _readings(request, look_ahead))
         survey = _survey(start, request, logs, chosen)
-        warn_of_moved(in_use, _views(logs))
+        warn_of_moved(held.in_use, _views(logs))
     found = tuple(compared(log, survey) for log in logs)
     names = tuple(policy.name for policy in request.policies)
     seconds = time.monotonic() - started
@@ -83,9 +84,9 @@ def compare_with(
 
 def explain(request: ComparisonRequest, look_ahead: LookAhead | None = None) -> tuple[ComparedLog, ...]:
     """What each policy would do to each log, and why; only indexes and headers are read, and there are no figures."""
-    with locked(request.base.log_dirs, write=False, look=True) as in_use:
+    with access(file_system(request.base.log_dirs), request.base.log_dirs, Purpose.LOOK) as held:
         logs = _cases(request, _readings(request, look_ahead))
-        warn_of_moved(in_use, _views(logs))
+        warn_of_moved(held.in_use, _views(logs))
     return tuple(map(explained, logs))
 
 

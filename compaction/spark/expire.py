@@ -19,15 +19,18 @@ from compaction.spark.look_ahead import look_ahead_with
 from compaction.spark.moment import of_this_moment
 from compaction.spark.session import Session
 from compaction.spark.threads import at_once
+from compaction.storage.access import Purpose, access
 from compaction.storage.checkpoint_store import CheckpointFiles
+from compaction.storage.claim import Owner
 from compaction.storage.destination import LOGS_AT_ONCE
 from compaction.storage.expire import carry_out_expiry
 from compaction.storage.files import file_system
-from compaction.storage.filesystem import FileSystem, LocalFileSystem
+from compaction.storage.filesystem import FileSystem
 from compaction.storage.overlay import OverlayFileSystem
 from compaction.storage.places import require_in_place
-from compaction.storage.prepare import LookAhead, Prepared, locked, prepare
+from compaction.storage.prepare import LookAhead, Prepared, prepare
 from compaction.storage.swap import remove_deleted
+from compaction.storage.watch import require_unmoved
 
 
 def expire(session_factory: Callable[[], Session], request: CompactionRequest) -> RunReport:
@@ -38,22 +41,25 @@ def expire(session_factory: Callable[[], Session], request: CompactionRequest) -
     return expire_logs(request, look_ahead_with(session_factory))
 
 
-def expire_logs(request: CompactionRequest, look_ahead: LookAhead | None = None) -> RunReport:
-    """See ``expire``; ``look_ahead`` reads logs where they are many."""
+def expire_logs(
+    request: CompactionRequest, look_ahead: LookAhead | None = None, files: FileSystem | None = None
+) -> RunReport:
+    """See ``expire``; ``look_ahead`` reads logs when they are many, ``files`` is how they are reached."""
     started = time.monotonic()
     if not request.dry_run:
         require_in_place(request.log_dirs, "expired")
-    fs: FileSystem = OverlayFileSystem(file_system(request.log_dirs)) if request.dry_run else LocalFileSystem()
-    with locked(request.log_dirs, write=not request.dry_run, look=request.dry_run) as in_use:
-        prepared = prepare(fs, request, partial(plan_expiry, now_ms=request.as_of_ms), look_ahead)
+    files = files or file_system(request.log_dirs)
+    fs: FileSystem = OverlayFileSystem(files) if request.dry_run else files
+    with access(files, request.log_dirs, Purpose.LOOK if request.dry_run else Purpose.CHANGE) as held:
+        prepared = prepare(fs, request, partial(plan_expiry, now_ms=request.as_of_ms), look_ahead, held)
         views = (log.plan.view for log in prepared if log.plan is not None)
         checkpoints = CheckpointFiles(fs)
-        works = [partial(_finish, fs, checkpoints, log) for log in prepared]
-        reports = of_this_moment(at_once(works, 1 if request.dry_run else LOGS_AT_ONCE), in_use, views)
+        works = [partial(_finish, fs, checkpoints, held.owner(log.location.log_dir), log) for log in prepared]
+        reports = of_this_moment(at_once(works, 1 if request.dry_run else LOGS_AT_ONCE), held.in_use, views)
     return RunReport(uuid.uuid4().hex, request.as_of_ms, request.dry_run, tuple(reports), time.monotonic() - started)
 
 
-def _finish(fs: FileSystem, checkpoints: CheckpointFiles, log: Prepared[ExpiryPlan]) -> LogReport:
+def _finish(fs: FileSystem, checkpoints: CheckpointFiles, owner: Owner, log: Prepared[ExpiryPlan]) -> LogReport:
     """Delete what has expired of one log; its report. A dry run does the same to an overlay, in memory."""
     name, log_dir = log.location.topic_partition, log.location.log_dir
     started = time.monotonic()
@@ -61,6 +67,9 @@ def _finish(fs: FileSystem, checkpoints: CheckpointFiles, log: Prepared[ExpiryPl
     if log.plan is None:
         return failed
     try:
+        owner.require()
+        if log.plan.removals:
+            require_unmoved(fs, fs, log.location.path, log.plan.view.segments)
         carry_out_expiry(fs, log.location, log.plan, checkpoints)
         if log.plan.config.file_delete_delay_ms == 0:
             remove_deleted(fs, log.location.path)

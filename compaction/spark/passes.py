@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from compaction.kernels.key_filter import KeyFilter
 from compaction.passes.work import GroupOutput, Piece, PieceResult, RewriteLog, ScanLog, ScanSettings, Slice, SliceSummary
+from compaction.storage.filesystem import Files
 
 #: the piece number under which a shard reports how many keys it held
 KEYS = -1
@@ -32,7 +33,7 @@ class Rewritten:
 class Passes(Protocol):
     """The passes over all logs of a run."""
 
-    def transactions(self, slices: Sequence[Slice]) -> list[SliceSummary]:
+    def transactions(self, slices: Sequence[Slice], files: Files) -> list[SliceSummary]:
         """Headers only: the transaction summary of each slice."""
 
     def dirty_keys(
@@ -51,5 +52,5 @@ class Passes(Protocol):
     ) -> Rewritten:
         """Pass 2 over ``pieces``, in the order of logs and offsets."""
 
-    def join(self, groups: Sequence[tuple[GroupOutput, RewriteLog, list[tuple[int, str]]]]) -> list[PieceResult]:
+    def join(self, groups: Sequence[tuple[GroupOutput, RewriteLog, list[PieceResult]]]) -> list[PieceResult]:
         """Join the parts of groups that several tasks wrote."""

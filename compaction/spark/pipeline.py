@@ -39,6 +39,7 @@ from compaction.spark.passes import KEYS, Rewritten, Scanned
 from compaction.spark.progress import Progress
 from compaction.spark.threads import at_once
 from compaction.spark.worker import settle
+from compaction.storage.filesystem import Files
 from compaction.storage.throttle import UNLIMITED
 
 
@@ -86,11 +87,12 @@ class SparkPasses:
         """The slices of each task of a pass over ``slices``."""
         return pack(slices, lambda part: part.size_bytes, self._sizes.scan_bytes)
 
-    def transactions(self, slices: Sequence[Slice]) -> list[SliceSummary]:
+    def transactions(self, slices: Sequence[Slice], files: Files) -> list[SliceSummary]:
         """Headers only: the transaction summary of each slice, for logs whose aborted data must be known before pass 1."""
         tasks = self.deal(slices)
         with shown(self._sc, self._progress, "transactions", f"read batch headers of {len(slices)} slices", tasks):
-            return self._sc.parallelize(tasks, len(tasks)).flatMap(lambda task: map(scan_transactions, task)).collect()
+            headers = self._sc.parallelize(tasks, len(tasks))
+            return headers.flatMap(lambda task: [scan_transactions(part, files) for part in task]).collect()
 
     def dirty_keys(
         self, slices: Sequence[Slice], logs: Mapping[int, ScanLog], settings: ScanSettings, filters: Mapping[int, KeyFilter]
@@ -194,7 +196,7 @@ class SparkPasses:
                 keys[item[0]] = keys.get(item[0], 0) + item[1]
         return Rewritten(tuple(item for item in found if isinstance(item, PieceResult)), keys)
 
-    def join(self, groups: Sequence[tuple[GroupOutput, RewriteLog, list[tuple[int, str]]]]) -> list[PieceResult]:
+    def join(self, groups: Sequence[tuple[GroupOutput, RewriteLog, list[PieceResult]]]) -> list[PieceResult]:
         """Join the parts of groups that several tasks wrote."""
         if not groups:
             return []

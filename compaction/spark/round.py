@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import numpy as np
@@ -33,7 +33,8 @@ from compaction.passes.work import (
 from compaction.spark.partition import Sizes, pack, record_bound, shards, sizes
 from compaction.spark.passes import Passes, Scanned
 from compaction.spark.room import without_room
-from compaction.storage.filesystem import FileSystem, join
+from compaction.storage.files import MixedFileSystem
+from compaction.storage.filesystem import FileSystem, join, real_file
 from compaction.storage.slicing import cut_segment
 from compaction.storage.space import Room
 from compaction.storage.swap import SwapGroup
@@ -72,7 +73,7 @@ class RoundOptions:
     reason.
 
     ``sizes`` are those of the work, chosen by the amount of data where not given; they change no result. ``room`` gives out the
-    space for outputs; without it they are written unasked.
+    space for outputs; without it they are written unasked. ``files`` is how tasks reach sources and outputs.
     """
 
     now_ms: int
@@ -82,6 +83,7 @@ class RoundOptions:
     refuse: Callable[[LogPlan, int, int], str | None]
     sizes: Sizes | None = None
     room: Room | None = None
+    files: FileSystem = field(default_factory=MixedFileSystem)
 
 
 def scan_settings(broker: BrokerConfig, bytes_per_second: float) -> ScanSettings:
@@ -95,7 +97,7 @@ def slices_of(fs: FileSystem, log: int, view: LogView, segments: Sequence[Segmen
     index_of = {segment.base_offset: number for number, segment in enumerate(view.segments)}
     for segment in segments:
         base = segment.base_offset
-        extent = fs.real_path(join(path, segment_file(base, LOG)))
+        extent = real_file(fs, join(path, segment_file(base, LOG)))
         for cut in cut_segment(fs, path, segment, slice_bytes):
             offsets, stretch = cut[2:], (extent.start + cut.start, extent.start + cut.end)
             made.append(Slice(log, index_of[base], extent.path, *offsets, *stretch, segment.mtime_ms))
@@ -135,10 +137,11 @@ class Round:
         if not scan_logs:
             return [Cleaned(plan, error=self._failed[log]) for log, plan in self._plans.items()]
         broker = self._options.broker
-        settings = scan_settings(broker, self._task_rate)
+        settings = replace(scan_settings(broker, self._task_rate), files=self._options.files)
         scan_logs = self._with_dirty_keys(slices, scan_logs, settings)
         scanned = self._passes.scan([part for log in scan_logs for part in slices[log]], scan_logs, settings)
         found = self._found(scanned.summaries)
+        slices = _as_seen(slices, scanned.summaries)
         works = self._of_each(lambda log, plan: self._work(log, plan, found[log]))
         pieces = [piece for log, (_, verdicts) in works.items() for piece in self._pieces(log, slices[log], verdicts)]
         rewrites = {log: work for log, (work, _) in works.items()}
@@ -148,11 +151,11 @@ class Round:
         if not pieces:
             return [self._outcome(log, found[log], {}, CleanStats(), 0) for log in self._plans]
         rewritten = self._passes.rewrite(scanned, rewrites, pieces, broker.load_factor, dry_run=self._options.dry_run)
-        suffixes = self._whole_segments(rewritten.results, pieces, rewrites)
+        outputs = self._whole_segments(rewritten.results, pieces, rewrites)
         stats = dict.fromkeys(self._plans, CleanStats())
         for result in rewritten.results:
             stats[result.log] += result.stats
-        return [self._outcome(log, found[log], suffixes, stats[log], rewritten.keys.get(log, 0)) for log in self._plans]
+        return [self._outcome(log, found[log], outputs, stats[log], rewritten.keys.get(log, 0)) for log in self._plans]
 
     def _refuse_without_room(self, scanned: Scanned, logs: Mapping[int, RewriteLog], pieces: Sequence[Piece]) -> None:
         if self._options.room is None or not pieces:
@@ -191,7 +194,7 @@ class Round:
         logs = [log for log in slices if any(s.aborted_txns for s in self._plans[log].view.segments)]
         if not logs:
             return {}
-        found = self._found(self._passes.transactions([part for log in logs for part in slices[log]]))
+        found = self._found(self._passes.transactions([part for log in logs for part in slices[log]], self._options.files))
         spans = self._of_each(lambda log, plan: self._aborted(plan, found[log]) if log in logs else None)
         return {log: span for log, span in spans.items() if span is not None}
 
@@ -271,6 +274,7 @@ class Round:
             rules,
             self._options.directory_of(plan),
             self._task_rate,
+            self._options.files,
         )
         return work, verdicts
 
@@ -296,31 +300,31 @@ class Round:
 
     def _whole_segments(
         self, results: Sequence[PieceResult], pieces: Sequence[Piece], logs: Mapping[int, RewriteLog]
-    ) -> dict[tuple[int, int], str]:
-        """The suffix of each output segment's files, parts joined; failures are noted."""
-        suffix_of: dict[tuple[int, int], str] = {}
+    ) -> dict[tuple[int, int], PieceResult]:
+        """What was written of each output segment, parts joined; failures are noted."""
+        result_of: dict[tuple[int, int], PieceResult] = {}
         for result in results:
             if result.error is not None:
                 self._failed.setdefault(result.log, result.error)
-            suffix_of[result.log, result.number] = result.suffix or ""
-        whole: dict[tuple[int, int], str] = {}
-        parts: dict[tuple[int, int], tuple[GroupOutput, RewriteLog, list[tuple[int, str]]]] = {}
+            result_of[result.log, result.number] = result
+        whole: dict[tuple[int, int], PieceResult] = {}
+        parts: dict[tuple[int, int], tuple[GroupOutput, RewriteLog, list[PieceResult]]] = {}
         for piece in pieces:
-            output, suffix = piece.output, suffix_of[piece.output.log, piece.number]
+            output, result = piece.output, result_of[piece.output.log, piece.number]
             if output.log in self._failed:
                 continue
             if piece.whole or self._options.dry_run:
-                whole[output.log, output.group] = suffix
+                whole[output.log, output.group] = result
             else:
-                parts.setdefault((output.log, output.group), (output, logs[output.log], []))[2].append((piece.number, suffix))
+                parts.setdefault((output.log, output.group), (output, logs[output.log], []))[2].append(result)
         for result in self._passes.join(list(parts.values())):
             if result.error is not None:
                 self._failed.setdefault(result.log, result.error)
-            whole[result.log, result.group] = result.suffix or ""
+            whole[result.log, result.group] = result
         return whole
 
     def _outcome(
-        self, log: int, found: SliceSummary, suffixes: Mapping[tuple[int, int], str], stats: CleanStats, keys: int
+        self, log: int, found: SliceSummary, outputs: Mapping[tuple[int, int], PieceResult], stats: CleanStats, keys: int
     ) -> Cleaned:
         plan = self._plans[log]
         if log in self._failed:
@@ -329,10 +333,17 @@ class Round:
             SwapGroup(
                 group.base_offset,
                 tuple(s.base_offset for s in group.segments),
-                suffixes[log, number],
+                outputs[log, number].suffix or "",
                 group.mtime_ns // 1_000_000,
+                outputs[log, number].written,
             )
             for number, group in enumerate(plan.groups)
         )
         invalid = found.keyless - self._aborted_keyless.get(log, 0)
         return Cleaned(plan, stats, keys, found.messages, invalid, groups)
+
+
+def _as_seen(slices: Mapping[int, Sequence[Slice]], summaries: Sequence[SliceSummary]) -> dict[int, list[Slice]]:
+    """The slices of each log, with what pass 1 saw of their batches."""
+    seen = {summary.slice_id: summary.fingerprint for summary in summaries}
+    return {log: [replace(part, fingerprint=seen.get(part.id)) for part in parts] for log, parts in slices.items()}

@@ -21,6 +21,7 @@ from compaction.spark.pipeline import shown
 from compaction.spark.progress import Progress
 from compaction.spark.shared_passes import Measuring
 from compaction.spark.worker import settle
+from compaction.storage.filesystem import Files
 
 
 class SparkEngine:
@@ -34,11 +35,12 @@ class SparkEngine:
         self._sizes = sizes
         self._progress = progress
 
-    def transactions(self, slices: Sequence[Slice]) -> list[SliceSummary]:
+    def transactions(self, slices: Sequence[Slice], files: Files) -> list[SliceSummary]:
         """See ``Engine``."""
         tasks = pack(slices, lambda part: part.size_bytes, self._sizes.scan_bytes)
         with shown(self._sc, self._progress, "transactions", f"read batch headers of {len(slices)} slices", tasks):
-            return self._sc.parallelize(tasks, len(tasks)).flatMap(lambda task: map(scan_transactions, task)).collect()
+            headers = self._sc.parallelize(tasks, len(tasks))
+            return headers.flatMap(lambda task: [scan_transactions(part, files) for part in task]).collect()
 
     def scan(
         self,

@@ -28,6 +28,7 @@ from compaction.passes.work import (
     SliceSummary,
 )
 from compaction.spark.passes import Rewritten, Scanned
+from compaction.storage.filesystem import Files
 
 
 class Variant(NamedTuple):
@@ -51,7 +52,7 @@ class Measuring(NamedTuple):
 class Engine(Protocol):
     """Runs the tasks."""
 
-    def transactions(self, slices: Sequence[Slice]) -> list[SliceSummary]:
+    def transactions(self, slices: Sequence[Slice], files: Files) -> list[SliceSummary]:
         """Headers only: the transaction summary of each slice."""
 
     def scan(
@@ -100,11 +101,11 @@ class SharedPasses:
         #: by plan, once ``rewrite`` has run: the records that are not in the output
         self.gone: dict[int, Tally] = {}
 
-    def transactions(self, slices: Sequence[Slice]) -> list[SliceSummary]:
+    def transactions(self, slices: Sequence[Slice], files: Files) -> list[SliceSummary]:
         """The transaction summary of each slice; the same bytes are read once."""
         places = list(dict.fromkeys(_place(part) for part in slices))
         shared = [self._parts[place].part for place in places]
-        found = dict(zip(places, self._engine.transactions(shared), strict=True))
+        found = dict(zip(places, self._engine.transactions(shared, files), strict=True))
         return [_as_of(part, self._parts[_place(part)].part, found[_place(part)]) for part in slices]
 
     def dirty_keys(
@@ -149,7 +150,7 @@ class SharedPasses:
         keys = {log: keys_of.get(number, 0) for number, variant in self._variants.items() for log in variant.logs}
         return Rewritten(tuple(self._results(measured, pieces)), keys)
 
-    def join(self, groups: Sequence[tuple[GroupOutput, RewriteLog, list[tuple[int, str]]]]) -> list[PieceResult]:
+    def join(self, groups: Sequence[tuple[GroupOutput, RewriteLog, list[PieceResult]]]) -> list[PieceResult]:
         """Nothing: no parts were written."""
         return []
 

@@ -22,7 +22,7 @@ from compaction.spark.source_filters import Pushed
 from compaction.storage.checkpoint_store import read_checkpoints
 from compaction.storage.discover import LogLocation, Selector, check_log_dirs, discover
 from compaction.storage.files import file_system
-from compaction.storage.filesystem import FileSystem, base_name, join, parent
+from compaction.storage.filesystem import FileSystem, base_name, join, parent, real_file
 from compaction.storage.lock import require_unlocked
 from compaction.storage.overlay import OverlayFileSystem
 from compaction.storage.places import is_remote, place, resolved
@@ -228,7 +228,7 @@ def _slices(fs: FileSystem, view: LogView, bounds: Bounds, slice_bytes: int) -> 
         if narrowed is None:
             continue
         start, end = positions_of(fs, view.path, segment, narrowed.first_offset, narrowed.last_offset)
-        extent = fs.real_path(join(view.path, segment_file(segment.base_offset, LOG)))
+        extent = real_file(fs, join(view.path, segment_file(segment.base_offset, LOG)))
         for cut in cut_segment(fs, view.path, segment, slice_bytes):
             first, last = max(start, cut.start), min(end, cut.end)
             if first < last:

@@ -1,26 +1,29 @@
-"""Reads a stretch of a segment block by block: whole batches only, one reused buffer, checked boundaries."""
+"""Reads a byte range of a segment block by block: whole batches only, one reused buffer, checked boundaries."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from types import TracebackType
 from typing import NamedTuple
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
-from compaction.errors import CorruptLogError, StorageError, UnsupportedLogError
+from compaction.errors import CorruptLogError, UnsupportedLogError
 from compaction.kernels.batches import LOG_OVERHEAD, scan_batches
 from compaction.kernels.tables import BATCH_ROW
-from compaction.storage.places import is_remote
+from compaction.storage.filesystem import Files
 
 #: small enough for a core's cache, large enough that the loop over blocks costs nothing
 BLOCK_BYTES = 2 << 20
 _ROWS_PER_BLOCK = 1 << 15
 #: a larger batch is refused: no broker accepts its like, and memory must stay bounded
 MAX_BATCH_BYTES = 256 << 20
+_V2 = 2
+#: where checksums stand in messages of magic 0 and 1, and in batches
+_MESSAGE_CRC_AT, _BATCH_CRC_AT = 12, 17
+_CRC_BYTES = np.arange(4)
 
 
 class Block(NamedTuple):
@@ -31,47 +34,43 @@ class Block(NamedTuple):
     rows: NDArray[np.void]
 
 
-#: fills a buffer from a position of a file: bytes read, 0 at its end. Third: before it nothing is asked for again
-Read = Callable[[memoryview, int, int], int]
-
-
-def _local(path: str) -> tuple[Read, Callable[[], None]]:
-    """Reads a file of this machine, and lets go of it."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY)
-    except OSError as error:
-        hint = "check that it exists and may be read"
-        raise StorageError(f"cannot open ({error.strerror})", path=path, hint=hint) from error
-    return lambda view, position, _: os.preadv(descriptor, [view], position), partial(os.close, descriptor)
-
-
-def _remote(path: str, start: int, end: int) -> tuple[Read, Callable[[], None]]:
-    """Reads a stretch of a remote file, and lets go of it."""
-    from compaction.storage.streams import RangeReader
-
-    reader = RangeReader(path, start, end)
-    return reader.read_into, reader.close
-
-
 class SegmentReader:
     """Reads the batches in ``[start, end)`` of one segment file; a context manager.
 
+    :param fresh: the device is read, not what the system remembers of the file
     :raises StorageError: the file cannot be opened or read
     :raises CorruptLogError: a batch is not what the format says, or runs past ``end``
     :raises UnsupportedLogError: a batch is larger than ``MAX_BATCH_BYTES``
     """
 
-    def __init__(self, path: str, start: int, end: int, *, block_bytes: int = BLOCK_BYTES) -> None:
+    def __init__(
+        self, files: Files, path: str, start: int, end: int, *, fresh: bool = False, block_bytes: int = BLOCK_BYTES
+    ) -> None:
         self._path, self._start, self._end = path, start, end
         self._buffer = np.empty(block_bytes, np.uint8)
         self._rows = np.empty(min(_ROWS_PER_BLOCK, block_bytes // LOG_OVERHEAD + 1), BATCH_ROW)
-        self._read, self._close = _remote(path, start, end) if is_remote(path) else _local(path)
+        self._source = files.reader(path, start, end, fresh=fresh)
+        self._seen = xxhash.xxh3_128()
 
     def __enter__(self) -> SegmentReader:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._close()
+        self._source.close()
+
+    def size(self) -> int:
+        """The whole file's bytes, now."""
+        return self._source.size()
+
+    def fingerprint(self) -> str:
+        """Names the batches read so far: their offsets, sizes and stored checksums."""
+        return self._seen.hexdigest()
+
+    def _note(self, data: NDArray[np.uint8], position: int, rows: NDArray[np.void]) -> None:
+        at = rows["position"] - position + np.where(rows["magic"] < _V2, _MESSAGE_CRC_AT, _BATCH_CRC_AT)
+        self._seen.update(data[at[:, np.newaxis] + _CRC_BYTES].tobytes())
+        for name in ("base_offset", "last_offset", "size"):
+            self._seen.update(rows[name].tobytes())
 
     def _fill(self, position: int) -> NDArray[np.uint8]:
         """The bytes at ``position``, as many as the buffer takes and the stretch has."""
@@ -79,10 +78,7 @@ class SegmentReader:
         view = memoryview(self._buffer)[:want]
         got = 0
         while got < want:
-            try:
-                n = self._read(view[got:], position + got, position)
-            except OSError as error:
-                raise StorageError(f"cannot read ({error.strerror})", path=self._path, position=position + got) from error
+            n = self._source.read_into(view[got:], position + got, position)
             if n == 0:
                 raise CorruptLogError(
                     f"file ends here, {self._end - position - got} bytes earlier than when the run began",
@@ -100,6 +96,7 @@ class SegmentReader:
             data = self._fill(position)
             scan = scan_batches(data, position, check_crc=check_crc, rows=self._rows)
             if len(scan.rows):
+                self._note(data, position, scan.rows)
                 yield Block(position, data[: scan.consumed], scan.rows)
                 position += scan.consumed
                 if scan.error is None:

@@ -184,8 +184,7 @@ class _CheckpointFile:
         like = next((change.like for change in changes if change.like is not None), None)
         # the order of threads is nobody's business
         after = dict(sorted(after.items()))
-        owner = None if like is None else self._fs.stat(like)
-        replace_file(self._fs, self._path, format_offset_checkpoint(after).encode(), like=owner)
+        replace_file(self._fs, self._path, format_offset_checkpoint(after).encode(), like=like)
         self._known = (self._fs.stat(self._path), after)
 
     def _read(self) -> dict[TopicPartition, int]:

@@ -14,11 +14,11 @@ from typing import Protocol
 
 from compaction.cleaning.policy import PolicyPlan
 from compaction.names import CLEANER_OFFSETS
+from compaction.storage.access import Access
 from compaction.storage.checkpoint_store import Change, CheckpointFiles
 from compaction.storage.discover import LogLocation
 from compaction.storage.expire import carry_out_expiry
-from compaction.storage.files import file_system
-from compaction.storage.filesystem import FileSystem, LocalFileSystem
+from compaction.storage.filesystem import FileSystem
 from compaction.storage.object_publish import ObjectPublication
 from compaction.storage.overlay import DeferredFileSystem, OverlayFileSystem
 from compaction.storage.places import is_remote, require_in_place
@@ -87,8 +87,8 @@ class InPlace:
     Indexes are rebuilt and segments split in memory at first, and on disk only when the log turned out to be sound.
     """
 
-    def __init__(self) -> None:
-        self._disk = LocalFileSystem()
+    def __init__(self, disk: FileSystem, held: Access) -> None:
+        self._disk, self._held = disk, held
         self._checkpoints = CheckpointFiles(self._disk)
         self._deferred = DeferredFileSystem(self._disk)
         self.fs: FileSystem = self._deferred
@@ -98,14 +98,16 @@ class InPlace:
         return location.path
 
     def cleaned(self, log: Planned, groups: Sequence[SwapGroup]) -> None:
-        plan = log.plan.compaction
+        plan, owner = log.plan.compaction, self._held.owner(log.location.log_dir)
         try:
+            require_unmoved(self.fs, self._disk, log.location.path, plan.segments)
             self._prepare(log)
-            require_unmoved(self._disk, log.location.path, plan.segments)
         except Exception:
             discard_unfinished(self._disk, log.location.path)
             raise
-        swap_in(self._disk, log.location, groups, end_offset=plan.end_offset, checkpoints=self._checkpoints)
+        swap_in(
+            self._disk, log.location, groups, end_offset=plan.end_offset, checkpoints=self._checkpoints, owner=owner
+        )
         if plan.config.file_delete_delay_ms == 0:
             remove_deleted(self._disk, log.location.path)
 
@@ -118,6 +120,7 @@ class InPlace:
 
     def _prepare(self, log: Planned) -> None:
         """Do on disk what recovery did in memory, then delete what has expired."""
+        self._held.owner(log.location.log_dir).require()
         if self._deferred.changed_in(log.location.path):
             plan = log.plan.compaction
             mend_log(
@@ -127,7 +130,7 @@ class InPlace:
                 log_start=lambda: plan.view.log_start_offset,
             )
         if log.plan.expiry is not None and log.plan.expiry.removals:
-            require_unmoved(self._disk, log.location.path, log.plan.expiry.view.segments)
+            require_unmoved(self._disk, self._disk, log.location.path, log.plan.expiry.view.segments)
             _expire(self._disk, log, self._checkpoints)
 
 
@@ -144,12 +147,13 @@ class Elsewhere:
 
     def cleaned(self, log: Planned, groups: Sequence[SwapGroup]) -> None:
         _expire(self.fs, log)
-        self._publication.add_log(self.fs, log.location, groups, end_offset=log.plan.compaction.end_offset)
+        plan = log.plan.compaction
+        self._publication.add_log(self.fs, log.location, groups, plan.view.segments, end_offset=plan.end_offset)
 
     def skipped(self, log: Planned) -> None:
         _expire(self.fs, log)
         _mend_checkpoint(CheckpointFiles(self.fs), log)
-        self._publication.add_log(self.fs, log.location, (), end_offset=None)
+        self._publication.add_log(self.fs, log.location, (), log.plan.compaction.view.segments, end_offset=None)
 
     def failed(self, log: Planned) -> None:
         self._publication.leave_out(log.location)
@@ -168,22 +172,25 @@ def _mend_checkpoint(checkpoints: CheckpointFiles, log: Planned) -> None:
 
 
 @contextmanager
-def destination(log_dirs: Sequence[str], output_dir: str | None, *, dry_run: bool) -> Iterator[Destination]:
+def destination(
+    files: FileSystem, log_dirs: Sequence[str], output_dir: str | None, held: Access, *, dry_run: bool
+) -> Iterator[Destination]:
     """The destination of a run; another place appears when the block ends without an error, and leaves no trace otherwise.
 
+    :param files: how the log directories are reached
+    :param held: the run's claims on them
     :raises UsageError: ``output_dir`` cannot be written to, or is not empty; it is missing, and a log directory is in a place
         that cannot be worked on in place
     """
-    sources = file_system(log_dirs)
     if dry_run:
-        yield Nowhere(sources)
+        yield Nowhere(files)
     elif output_dir is None:
         require_in_place(log_dirs, "compacted")
-        yield InPlace()
+        yield InPlace(files, held)
     else:
-        publication = _publication(sources, output_dir, log_dirs)
+        publication = _publication(files, output_dir, log_dirs)
         try:
-            place = Elsewhere(publication, sources)
+            place = Elsewhere(publication, files)
             yield place
             publication.commit(place.fs)
         except BaseException:
@@ -191,7 +198,7 @@ def destination(log_dirs: Sequence[str], output_dir: str | None, *, dry_run: boo
             raise
 
 
-def _publication(sources: FileSystem, output_dir: str, log_dirs: Sequence[str]) -> Publication:
+def _publication(files: FileSystem, output_dir: str, log_dirs: Sequence[str]) -> Publication:
     if is_remote(output_dir):
-        return ObjectPublication.begin(output_dir, log_dirs)
-    return Publication.start(sources, output_dir, log_dirs)
+        return ObjectPublication.begin(output_dir, log_dirs, files)
+    return Publication.start(files, output_dir, log_dirs)

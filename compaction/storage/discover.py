@@ -14,7 +14,7 @@ from pathlib import Path
 
 from compaction.errors import UsageError
 from compaction.names import CLUSTER_METADATA_TOPIC, LOG, TopicPartition, parse_partition_dir, parse_segment_file
-from compaction.storage.filesystem import FileSystem, base_name, join
+from compaction.storage.filesystem import FileStat, FileSystem, base_name, join
 from compaction.storage.places import is_remote, resolved
 
 _MAX_PARTITION = 2**31 - 1
@@ -59,7 +59,7 @@ def check_log_dirs(fs: FileSystem, log_dirs: Sequence[str]) -> tuple[str, ...]:
 
     :raises UsageError: one does not exist, is no directory, or is a log rather than a log directory
     """
-    checked: dict[str, None] = {}
+    checked: dict[tuple[object, ...], str] = {}
     for log_dir in log_dirs:
         found = fs.stat(log_dir)
         if found is None:
@@ -69,33 +69,38 @@ def check_log_dirs(fs: FileSystem, log_dirs: Sequence[str]) -> tuple[str, ...]:
         place = resolved(log_dir)
         if _is_log(fs, place):
             raise UsageError("this is one partition's directory", path=log_dir, hint="give the log directory that holds it")
-        checked[place] = None
-    return tuple(checked)
+        checked.setdefault(identity(found, place), place)
+    return tuple(checked.values())
+
+
+def identity(found: FileStat, path: str) -> tuple[object, ...]:
+    """What a directory is known by, whatever its names are: device and inode, in a store its address."""
+    return (found.device, found.inode) if found.inode else (path,)
 
 
 def discover(fs: FileSystem, log_dirs: Iterable[str], selector: Selector) -> tuple[LogLocation, ...]:
     """The chosen logs, by log directory as given, then topic, then partition.
 
-    A link to a directory counts as that directory, which is taken once however many names it has.
+    A directory is taken once, however many names it has by links and mounts.
 
     :param log_dirs: as :func:`check_log_dirs` returns them
     :raises UsageError: a partition was asked for by name and is nowhere
     """
-    found: list[LogLocation] = []
-    seen: set[str] = set()
-    for log_dir in log_dirs:
-        for location in _logs_of(fs, log_dir):
-            real = resolved(location.path)
-            if selector.takes(location.topic_partition) and real not in seen:
-                seen.add(real)
-                found.append(location)
+    every = [(location, name) for log_dir in log_dirs for location, name in _logs_of(fs, log_dir)]
+    chosen = [(location, name) for location, name in every if selector.takes(location.topic_partition)]
+    # a directory's own name wins over links to it, whichever log directory they lie in
+    own: dict[tuple[object, ...], LogLocation] = {}
+    for location, name in sorted(chosen, key=lambda each: _is_link(each[0].path)):
+        own.setdefault(name, location)
+    found = [location for location, name in chosen if own[name] is location]
     missing = sorted(selector.partitions - {location.topic_partition for location in found})
     if missing:
         raise UsageError(f"no such partition: {missing[0]}", hint="check --partition and --log-dir")
     return tuple(found)
 
 
-def _logs_of(fs: FileSystem, log_dir: str) -> list[LogLocation]:
+def _logs_of(fs: FileSystem, log_dir: str) -> list[tuple[LogLocation, tuple[object, ...]]]:
+    """The logs of a directory, and what their directories are known by."""
     logs = []
     for name in fs.listdir(log_dir):
         topic_partition = parse_partition_dir(name)
@@ -106,9 +111,8 @@ def _logs_of(fs: FileSystem, log_dir: str) -> list[LogLocation]:
         path = join(log_dir, name)
         found = fs.stat(path)
         if found is not None and found.is_dir:
-            logs.append(LogLocation(topic_partition, log_dir, path))
-    # a link sorts after the directory itself, so that the directory's own name wins
-    return sorted(logs, key=lambda log: (_is_link(log.path), log.topic_partition, log.path))
+            logs.append((LogLocation(topic_partition, log_dir, path), identity(found, path)))
+    return sorted(logs, key=lambda log: (log[0].topic_partition, log[0].path))
 
 
 def _is_link(path: str) -> bool:

@@ -1,34 +1,65 @@
 """Replaces a file so that after a crash either the old or the new content is there, whole.
 
-Mirrors ``CheckpointFile.write`` (Kafka 4.3.0): a ``.tmp`` beside it, fsynced, renamed over it; then the directory is fsynced.
+Mirrors ``CheckpointFile.write`` (Kafka 4.3.0): a temporary file beside it, fsynced, renamed over it; then the directory is
+fsynced. Unlike Kafka's ``.tmp``, the temporary file has a name that nobody can guess, and what the device holds is read back
+and compared before the rename.
 """
 
 from __future__ import annotations
 
+import re
+import uuid
+
 from compaction.errors import StorageError
-from compaction.storage.filesystem import FileStat, FileSystem, parent
+from compaction.storage.filesystem import FileSystem, join, parent
 
 TMP = ".tmp"
+_TEMPORARY = re.compile(r".+\.[0-9a-f]{32}\.tmp")
 
 
-def replace_file(fs: FileSystem, path: str, data: bytes, *, like: FileStat | None = None, mtime_ns: int | None = None) -> None:
+def replace_file(fs: FileSystem, path: str, data: bytes, *, like: str | None = None, mtime_ns: int | None = None) -> None:
     """Put ``data`` in place of ``path``'s content, safe on return.
 
-    Mode and owner stay those of the file replaced, or become those of ``like`` where there was none.
+    Mode, owner and extended attributes stay those of the file replaced, or become those of ``like`` if there was none.
 
-    :raises StorageError: the old content is untouched, and no ``.tmp`` is left unless the disk refuses that too
+    :raises StorageError: the old content is untouched, and no temporary file is left unless the disk refuses that too. The one
+        exception: when the directory cannot be flushed, the new content is there and may be lost again by a power failure
     """
-    temporary = path + TMP
+    temporary = f"{path}.{uuid.uuid4().hex}{TMP}"
     try:
-        fs.write_file(temporary, data, fs.stat(path) or like)
-        if mtime_ns is not None:
-            fs.utime(temporary, mtime_ns)
+        fs.write_file(temporary, data, like=path if fs.stat(path) is not None else like, mtime_ns=mtime_ns)
         fs.fsync(temporary)
+        require_content(fs, temporary, data)
         fs.rename(temporary, path)
     except StorageError:
         _forget(fs, temporary)
         raise
     fs.fsync_dir(parent(path))
+
+
+def require_content(fs: FileSystem, path: str, data: bytes) -> None:
+    """:raises StorageError: the device gives other bytes than ``data``, which were written to ``path``"""
+    at, buffer = 0, memoryview(bytearray(len(data)))
+    source = fs.reader(path, 0, len(data), fresh=True)
+    try:
+        size = source.size()
+        while at < len(data) and (n := source.read_into(buffer[at:], at, at)):
+            at += n
+    finally:
+        source.close()
+    if (size, at) != (len(data), len(data)) or buffer != data:
+        raise StorageError("what was written is read back otherwise", path=path, hint=DISTRUST)
+
+
+DISTRUST = "the log was left as it was; check the disk, its controller and the memory before anything else"
+
+
+def remove_temporary(fs: FileSystem, directory: str) -> int:
+    """Remove the temporary files that killed runs left in a directory; how many there were."""
+    names = [name for name in fs.listdir(directory) if _TEMPORARY.fullmatch(name)]
+    for name in names:
+        fs.unlink(join(directory, name))
+    return len(names)
 
 
 def _forget(fs: FileSystem, path: str) -> None:

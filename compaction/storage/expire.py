@@ -80,11 +80,13 @@ def expire_segments(
 
 def _new_active(fs: FileSystem, path: str, base_offset: int, last: int, producers: Sequence[ProducerEntry]) -> None:
     """An empty segment, its log made last: an index without a log is nothing to a broker."""
-    like = fs.stat(join(path, segment_file(last, LOG)))
+    like = join(path, segment_file(last, LOG))
     replace_file(fs, join(path, segment_file(base_offset, SNAPSHOT)), write_snapshot(_entries(producers)), like=like)
     for kind in (INDEX, TIMEINDEX, LOG):
         name = join(path, segment_file(base_offset, kind))
-        fs.write_file(name, b"", like)
+        # an earlier run may have been stopped here
+        fs.unlink(name)
+        fs.write_file(name, b"", like=like)
         fs.fsync(name)
     fs.fsync_dir(path)
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 
-from compaction.storage.filesystem import Extent, FileStat, FileSystem, LocalFileSystem, storage_errors, take_after
+from compaction.storage.filesystem import ByteSource, Extent, Files, FileStat, FileSystem, Output
+from compaction.storage.local import LocalFileSystem
+from compaction.storage.local_output import LocalOutput
 from compaction.storage.places import any_remote, is_remote
-from compaction.storage.ranges import View
-from compaction.storage.remote import RemoteFileSystem
-from compaction.storage.streams import COPY_BYTES, RangeReader
+from compaction.storage.remote import RemoteFileSystem, read_only
+from compaction.storage.streams import COPY_BYTES, ObjectOutput, RangeReader
 
 
 def file_system(paths: Iterable[str]) -> FileSystem:
@@ -17,15 +17,19 @@ def file_system(paths: Iterable[str]) -> FileSystem:
     return MixedFileSystem() if any_remote(paths) else LocalFileSystem()
 
 
-class MixedFileSystem:
-    """Paths go to this machine, addresses to where they lead. Addresses are only read; what is copied from there becomes a file
-    of whoever runs this."""
+class MixedFileSystem(LocalFileSystem):
+    """Paths lead to this machine, addresses to their stores. An address is read, or an object is created there; what is copied
+    from there becomes a file of whoever runs this."""
 
     def __init__(self) -> None:
-        self._local, self._remote = LocalFileSystem(), RemoteFileSystem()
+        self._remote = RemoteFileSystem()
 
-    def _of(self, path: str) -> FileSystem:
-        return self._remote if is_remote(path) else self._local
+    def __reduce__(self) -> tuple[type[MixedFileSystem], tuple[()]]:
+        """Open objects and listings stay in this process."""
+        return MixedFileSystem, ()
+
+    def _of(self, path: str) -> Files:
+        return self._remote if is_remote(path) else _LOCAL
 
     def listdir(self, path: str) -> list[str]:
         return self._of(path).listdir(path)
@@ -36,59 +40,65 @@ class MixedFileSystem:
     def read_bytes(self, path: str, start: int = 0, length: int | None = None) -> bytes:
         return self._of(path).read_bytes(path, start, length)
 
-    def view(self, path: str) -> View:
-        return self._of(path).view(path)
+    def reader(self, path: str, start: int, end: int, *, fresh: bool = False) -> ByteSource:
+        return self._of(path).reader(path, start, end, fresh=fresh)
 
-    def real_path(self, path: str) -> Extent:
+    def real_path(self, path: str) -> Extent | None:
         return self._of(path).real_path(path)
 
-    def in_memory(self, path: str) -> bool:
-        return False
+    def write_file(self, path: str, data: bytes, *, like: str | None = None, mtime_ns: int | None = None) -> None:
+        _local_only(path)
+        super().write_file(path, data, like=like, mtime_ns=mtime_ns)
 
-    def write_file(self, path: str, data: bytes, like: FileStat | None = None) -> None:
-        self._of(path).write_file(path, data, like)
+    def create(self, path: str, like: str | None, *, write_behind: bool = False) -> Output:
+        return ObjectOutput(path) if is_remote(path) else super().create(path, like, write_behind=write_behind)
 
     def copy(self, source: str, target: str, start: int = 0, length: int | None = None) -> None:
-        if is_remote(source) and not is_remote(target):
+        _local_only(target)
+        if is_remote(source):
             self._download(source, target, start, length)
         else:
-            self._of(target).copy(source, target, start, length)
+            super().copy(source, target, start, length)
 
     def _download(self, source: str, target: str, start: int, length: int | None) -> None:
         found = self._remote.stat(source)
         end = start + length if length is not None else 0 if found is None else found.size
         reader = RangeReader(source, start, end)
+        output = LocalOutput(target, None)
         try:
             buffer = memoryview(bytearray(min(COPY_BYTES, max(1, end - start))))
-            with storage_errors(target, f"copy {source} here"), Path(target).open("wb") as file:
-                at = start
-                while at < end and (n := reader.read_into(buffer[: end - at], at, at)):
-                    file.write(buffer[:n])
-                    at += n
+            at = start
+            while at < end and (n := reader.read_into(buffer[: end - at], at, at)):
+                output.write([buffer[:n]])
+                at += n
+            output.close(sync=False, mtime_ns=None if found is None else found.mtime_ns)
+        except BaseException:
+            output.remove()
+            raise
         finally:
             reader.close()
-        with storage_errors(target, "set the mode of"):
-            take_after(Path(target), found)
-        if found is not None:
-            self._local.utime(target, found.mtime_ns)
 
     def rename(self, source: str, target: str) -> None:
-        self._of(target).rename(source, target)
+        _local_only(target)
+        super().rename(source, target)
 
     def unlink(self, path: str) -> None:
-        self._of(path).unlink(path)
+        _local_only(path)
+        super().unlink(path)
 
-    def mkdir(self, path: str, like: FileStat | None = None) -> None:
-        self._of(path).mkdir(path, like)
+    def mkdir(self, path: str, like: str | None = None, *, private: bool = False) -> None:
+        _local_only(path)
+        super().mkdir(path, None if like is None or is_remote(like) else like, private=private)
 
-    def rmdir(self, path: str) -> None:
-        self._of(path).rmdir(path)
+    def remove_tree(self, path: str) -> None:
+        _local_only(path)
+        super().remove_tree(path)
 
-    def utime(self, path: str, mtime_ns: int) -> None:
-        self._of(path).utime(path, mtime_ns)
 
-    def fsync(self, path: str) -> None:
-        self._of(path).fsync(path)
+_LOCAL = LocalFileSystem()
 
-    def fsync_dir(self, path: str) -> None:
-        self._of(path).fsync_dir(path)
+
+def _local_only(path: str) -> None:
+    """:raises StorageError: an address, which nothing changes in place"""
+    if is_remote(path):
+        raise read_only(path)

@@ -1,28 +1,21 @@
-"""The file operations of a run, behind one protocol, so that a test can stop a run before and after each of them.
+"""The file operations of a run, in the driver and in tasks, behind one protocol, so that a test can stop a run before and after
+each of them, or make any of them fail.
 
-Rules: a rename replaces its target at once; bytes are safe after ``fsync``, names (created, renamed, removed) after
-``fsync_dir`` of their directory, and nothing earlier is. Every ``OSError`` becomes a :class:`StorageError` that names the
-path and says what to do.
+Rules: a file is created under a name that was free; a rename replaces its target at once; bytes are safe after ``fsync``, names
+(created, renamed, removed) after ``fsync_dir`` of their directory, and nothing earlier is. Every ``OSError`` becomes a
+:class:`StorageError` that names the path and says what to do.
 """
 
 from __future__ import annotations
 
 import errno
-import mmap
-import os
-import shutil
-import stat as stat_bits
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from compaction.errors import StorageError
 from compaction.storage.places import is_remote, split
-from compaction.storage.ranges import View
 
 _HINTS = {
     errno.ENOSPC: "free some space on this disk and run again; nothing was lost",
@@ -34,11 +27,13 @@ _HINTS = {
     errno.EIO: "the disk reports an error; check it before anything else",
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
 }
-_COPY_BLOCK = 8 * 1024 * 1024
 
 
 class FileStat(NamedTuple):
-    """What is known of a file without opening it. ``mode`` holds permission bits only."""
+    """What is known of a file without opening it. ``mode`` holds permission bits only.
+
+    ``device`` and ``inode`` name the file whatever its path is; both are 0 in an object store.
+    """
 
     size: int
     mtime_ns: int
@@ -48,18 +43,59 @@ class FileStat(NamedTuple):
     inode: int
     is_dir: bool
     is_file: bool
+    device: int = 0
+    ctime_ns: int = 0
 
 
 class Extent(NamedTuple):
-    """A stretch of a real file: ``size`` bytes from byte ``start``."""
+    """A byte range of a real file: ``size`` bytes from byte ``start``."""
 
     path: str
     start: int
     size: int
 
 
-class FileSystem(Protocol):
-    """What storage needs of a file system. Paths are strings; a missing file is ``None`` for ``stat``, else an error."""
+#: what an output takes: any bytes
+Chunk = memoryview | bytes
+
+
+class ByteSource(Protocol):
+    """An open file that is read from front to back."""
+
+    def size(self) -> int:
+        """The whole file's bytes, now."""
+
+    def read_into(self, view: memoryview, position: int, floor: int) -> int:
+        """Fill ``view`` from ``position``: how many bytes, 0 at the end of the file. Nothing before ``floor`` is read again."""
+
+    def close(self) -> None:
+        """Release the file."""
+
+
+class Output(Protocol):
+    """A file being written; errors name the file and say what to do."""
+
+    def write(self, chunks: Sequence[Chunk]) -> None:
+        """Append the chunks."""
+
+    def copy_from(self, path: str) -> None:
+        """Append all of another file of the same place."""
+
+    def start_writeback(self) -> None:
+        """No more writes follow: have the disk begin, so that ``close`` waits less."""
+
+    def close(self, *, sync: bool, mtime_ms: int | None = None) -> None:
+        """Close; with ``sync`` the bytes are safe afterwards."""
+
+    def abandon(self) -> None:
+        """Release the file, which may be closed already."""
+
+    def remove(self) -> None:
+        """Release the file and remove it."""
+
+
+class Files(Protocol):
+    """What can be read of a place. Paths are strings; a missing file is ``None`` for ``stat``, else an error."""
 
     def listdir(self, path: str) -> list[str]:
         """The names in a directory, sorted."""
@@ -70,42 +106,75 @@ class FileSystem(Protocol):
     def read_bytes(self, path: str, start: int = 0, length: int | None = None) -> bytes:
         """Bytes from ``start``, at most ``length`` of them."""
 
-    def view(self, path: str) -> View:
-        """The whole file as uint8[n] without reading it; changes to the array never reach the file. The bytes of a remote file
-        are fetched as they are looked at."""
+    def reader(self, path: str, start: int, end: int, *, fresh: bool = False) -> ByteSource:
+        """Opens the byte range ``[start, end)`` of a file.
 
-    def real_path(self, path: str) -> Extent:
-        """The real file, and the stretch of it, that holds ``path``'s bytes."""
+        :param fresh: the device is read, not what the system remembers of the file
+        """
 
-    def in_memory(self, path: str) -> bool:
-        """Whether a file has no real file behind it (a dry run's rebuilt index)."""
+    def real_path(self, path: str) -> Extent | None:
+        """The real file, and the byte range of it, that holds ``path``'s bytes; ``None`` if they are in memory only."""
 
-    def write_file(self, path: str, data: bytes, like: FileStat | None = None) -> None:
-        """Create or replace a file's content, not yet safe; mode and owner as ``like``."""
+
+class FileSystem(Files, Protocol):
+    """What storage needs of a file system: what is read, and what changes."""
+
+    def write_file(self, path: str, data: bytes, *, like: str | None = None, mtime_ns: int | None = None) -> None:
+        """Create a file, not yet safe; mode, owner and extended attributes as those of the file ``like``.
+
+        :raises StorageError: there is something of that name
+        """
+
+    def link_new(self, path: str, data: bytes, like: str) -> bool:
+        """Create a small file with all of its content in one step, safe on return; ``False`` if there is something of that
+        name. It has the owner of ``like``, and everybody may read it."""
+
+    def create(self, path: str, like: str | None, *, write_behind: bool = False) -> Output:
+        """Create a file to be written piece by piece; see ``write_file``.
+
+        :param write_behind: the disk begins while there is more to come, as the file will be synced in the end
+        """
 
     def copy(self, source: str, target: str, start: int = 0, length: int | None = None) -> None:
-        """Copy bytes into a new file, not yet safe; mode, owner and mtime as the source's."""
+        """Copy bytes into a new file, not yet safe; mode, owner, extended attributes and mtime as the source's."""
 
     def rename(self, source: str, target: str) -> None:
         """Give a file another name at once, in place of any file of that name."""
 
     def unlink(self, path: str) -> None:
-        """Remove a file; no error when it is gone already."""
+        """Remove a file, or a link itself; no error when it is gone already."""
 
-    def mkdir(self, path: str, like: FileStat | None = None) -> None:
-        """Make a directory and the missing ones above it; a new one takes mode and owner of ``like``."""
+    def mkdir(self, path: str, like: str | None = None, *, private: bool = False) -> None:
+        """Make a directory and the missing ones above it, safe on return; a new one takes mode and owner of ``like``, and its
+        owner may write to it.
 
-    def rmdir(self, path: str) -> None:
-        """Remove an empty directory."""
+        :param private: nobody else may enter it, and it must not be there before
+        """
 
-    def utime(self, path: str, mtime_ns: int) -> None:
-        """Set the time of last modification."""
+    def remove_tree(self, path: str) -> None:
+        """Remove a file, or a directory and all in it; links are removed, never followed."""
 
     def fsync(self, path: str) -> None:
         """Make a file's bytes safe."""
 
     def fsync_dir(self, path: str) -> None:
         """Make a directory's names safe."""
+
+    def lock(self, log_dir: str, *, shared: bool = False) -> Lock:
+        """Lock a log directory as a broker does; ``shared``: with others that only read.
+
+        :raises LockedError: a live broker or another run holds the lock
+        """
+
+    def lock_holder(self, log_dir: str) -> str | None:
+        """Who else holds the lock of a log directory; takes no lock and writes nothing."""
+
+
+class Lock(Protocol):
+    """A held lock."""
+
+    def release(self) -> None:
+        """Give the lock back; harmless when repeated."""
 
 
 class storage_errors:  # noqa: N801
@@ -126,94 +195,15 @@ class storage_errors:  # noqa: N801
             raise StorageError(f"cannot {self._doing}: {reason}", path=self._path, hint=hint) from error
 
 
-class LocalFileSystem:
-    """Files of this machine, or of a mounted shared disk.
+def real_file(files: Files, path: str) -> Extent:
+    """The real file, and the byte range of it, that holds ``path``'s bytes.
 
-    A run over thousands of logs asks for a hundred thousand of them: what it asks most goes without a ``Path``, which takes as
-    long to make as the system takes to answer.
+    :raises StorageError: they are in memory only
     """
-
-    def listdir(self, path: str) -> list[str]:
-        with storage_errors(path, "list the directory"), os.scandir(path) as entries:
-            return sorted(entry.name for entry in entries)
-
-    def stat(self, path: str) -> FileStat | None:
-        with storage_errors(path, "look at the file"):
-            try:
-                found = os.stat(path)  # noqa: PTH116
-            except (FileNotFoundError, NotADirectoryError):
-                return None
-        mode = found.st_mode
-        is_dir, is_file = stat_bits.S_ISDIR(mode), stat_bits.S_ISREG(mode)
-        bits = stat_bits.S_IMODE(mode)
-        return FileStat(found.st_size, found.st_mtime_ns, bits, found.st_uid, found.st_gid, found.st_ino, is_dir, is_file)
-
-    def read_bytes(self, path: str, start: int = 0, length: int | None = None) -> bytes:
-        with storage_errors(path, "read"), open(path, "rb") as file:  # noqa: PTH123
-            if start:
-                file.seek(start)
-            return file.read() if length is None else file.read(length)
-
-    def view(self, path: str) -> NDArray[np.uint8]:
-        with storage_errors(path, "read"), open(path, "rb") as file:  # noqa: PTH123
-            if os.fstat(file.fileno()).st_size == 0:
-                return np.empty(0, np.uint8)
-            return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY), np.uint8)
-
-    def real_path(self, path: str) -> Extent:
-        found = self.stat(path)
-        return Extent(path, 0, 0 if found is None else found.size)
-
-    def in_memory(self, path: str) -> bool:
-        return False
-
-    def write_file(self, path: str, data: bytes, like: FileStat | None = None) -> None:
-        with storage_errors(path, "write"):
-            Path(path).write_bytes(data)
-            take_after(Path(path), like)
-
-    def copy(self, source: str, target: str, start: int = 0, length: int | None = None) -> None:
-        like = self.stat(source)
-        with storage_errors(target, f"copy {source} here"), Path(source).open("rb") as reader:
-            with Path(target).open("wb") as writer:
-                if start == 0 and length is None:
-                    shutil.copyfileobj(reader, writer, _COPY_BLOCK)
-                else:
-                    _copy_stretch(reader.fileno(), writer.write, start, length)
-            take_after(Path(target), like)
-            if like is not None:
-                os.utime(target, ns=(like.mtime_ns, like.mtime_ns))
-
-    def rename(self, source: str, target: str) -> None:
-        with storage_errors(source, f"rename to {base_name(target)}"):
-            os.replace(source, target)  # noqa: PTH105
-
-    def unlink(self, path: str) -> None:
-        with storage_errors(path, "remove"):
-            try:
-                os.unlink(path)  # noqa: PTH108
-            except FileNotFoundError:
-                return
-
-    def mkdir(self, path: str, like: FileStat | None = None) -> None:
-        with storage_errors(path, "make the directory"):
-            if not Path(path).is_dir():
-                Path(path).mkdir(parents=True, exist_ok=True)
-                take_after(Path(path), like)
-
-    def rmdir(self, path: str) -> None:
-        with storage_errors(path, "remove the directory"):
-            Path(path).rmdir()
-
-    def utime(self, path: str, mtime_ns: int) -> None:
-        with storage_errors(path, "set the time of"):
-            os.utime(path, ns=(mtime_ns, mtime_ns))
-
-    def fsync(self, path: str) -> None:
-        _sync(path, os.O_RDONLY)
-
-    def fsync_dir(self, path: str) -> None:
-        _sync(path, os.O_RDONLY | os.O_DIRECTORY)
+    extent = files.real_path(path)
+    if extent is None:
+        raise StorageError("file exists in memory only", path=path)
+    return extent
 
 
 def join(directory: str, *names: str) -> str:
@@ -240,35 +230,3 @@ def normal(path: str) -> str:
     # nearly all have it already; planning asks for many thousands
     usual = path.startswith("/") and "//" not in path and "/." not in path and not path.endswith("/")
     return path if usual else str(Path(path))
-
-
-def _sync(path: str, flags: int) -> None:
-    with storage_errors(path, "flush to disk"):
-        descriptor = os.open(path, flags)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
-def _copy_stretch(source: int, write: Callable[[bytes], object], start: int, length: int | None) -> None:
-    end = os.fstat(source).st_size if length is None else start + length
-    while start < end:
-        block = os.pread(source, min(_COPY_BLOCK, end - start), start)
-        if not block:
-            return
-        write(block)
-        start += len(block)
-
-
-def take_after(path: Path, like: FileStat | None) -> None:
-    """Mode and owner of the file that this one stands in for; an unprivileged user's owner change is no error."""
-    if like is None:
-        return
-    path.chmod(like.mode)
-    found = path.stat()
-    if (found.st_uid, found.st_gid) != (like.uid, like.gid):
-        try:
-            os.chown(path, like.uid, like.gid)
-        except PermissionError:
-            return

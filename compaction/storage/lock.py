@@ -4,8 +4,10 @@ Mirrors ``org.apache.kafka.server.util.FileLock`` and ``LogManager.lockLogDirs``
 ``FileChannel.tryLock`` is a POSIX record lock on the whole file. Such a lock is gone when its process closes *any* descriptor
 of the file, so the directories that this process holds are remembered and their ``.lock`` is not opened again. The file
 is left in place on release: removing it would let a broker that opened it a moment before lock a file that nobody else sees.
+A directory is known by its device and inode: it may have several names (links, bind mounts).
 
-A dry run takes no lock and writes nothing: :func:`lock_holder`.
+A run that only reads, to write a copy elsewhere, holds a shared lock, which keeps a broker from starting; it makes no file, and
+works on a disk that is mounted for reading only. A dry run takes no lock: :func:`lock_holder`.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ from compaction.storage.filesystem import storage_errors
 _LINUX = struct.Struct("@hhqqi4x")
 _DARWIN = struct.Struct("@qqihh")
 _ATTEMPTS = 10
-_held: set[str] = set()
+#: the directories that this process holds: device and inode
+_held: set[tuple[int, int]] = set()
 
 
 class LockHolder(NamedTuple):
@@ -44,24 +47,26 @@ class LockHolder(NamedTuple):
 class LogDirLock:
     """The lock on one log directory; a context manager. Take it with :meth:`acquire`."""
 
-    def __init__(self, log_dir: str, descriptor: int) -> None:
+    def __init__(self, log_dir: str, identity: tuple[int, int], descriptor: int) -> None:
         self.log_dir = log_dir
-        self._descriptor = descriptor
+        self._identity, self._descriptor = identity, descriptor
 
     @classmethod
-    def acquire(cls, log_dir: str) -> LogDirLock:
+    def acquire(cls, log_dir: str, *, shared: bool = False) -> LogDirLock:
         """Lock ``log_dir`` until :meth:`release`.
 
+        :param shared: with others that only read; if there is no lock file, none is made and nothing is locked
         :raises LockedError: a live broker or another run holds it
         :raises StorageError: the lock file cannot be made or opened
         """
-        if str(Path(log_dir).resolve()) in _held:
+        identity = _identity(log_dir)
+        if identity in _held:
             raise _locked(log_dir, LockHolder(os.getpid(), "this run"))
         for _ in range(_ATTEMPTS):
-            descriptor = _lock(log_dir)
-            if _is_current(log_dir, descriptor):
-                _held.add(str(Path(log_dir).resolve()))
-                return cls(log_dir, descriptor)
+            descriptor = _lock(log_dir, shared=shared)
+            if descriptor < 0 or _is_current(log_dir, descriptor):
+                _held.add(identity)
+                return cls(log_dir, identity, descriptor)
             os.close(descriptor)
         raise LockedError("the lock file is replaced again and again", path=_lock_path(log_dir), hint=_HINT)
 
@@ -70,7 +75,7 @@ class LogDirLock:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
-            _held.discard(str(Path(self.log_dir).resolve()))
+        _held.discard(self._identity)
 
     def __enter__(self) -> LogDirLock:
         return self
@@ -86,7 +91,7 @@ _HINT = "stop the broker (or the other run) first, or work on a copy"
 
 def lock_holder(log_dir: str) -> LockHolder | None:
     """Who holds the lock of ``log_dir``, if another process does; takes no lock and writes nothing."""
-    if str(Path(log_dir).resolve()) in _held:
+    if _identity(log_dir) in _held:
         return None
     with storage_errors(str(_lock_path(log_dir)), "open the lock file"):
         try:
@@ -106,6 +111,12 @@ def require_unlocked(log_dir: str) -> None:
         raise _locked(log_dir, holder)
 
 
+def _identity(log_dir: str) -> tuple[int, int]:
+    with storage_errors(log_dir, "look at the directory"):
+        found = Path(log_dir).stat()
+    return found.st_dev, found.st_ino
+
+
 def _lock_path(log_dir: str) -> Path:
     return Path(log_dir, LOCK)
 
@@ -115,12 +126,19 @@ def _locked(log_dir: str, holder: LockHolder | None) -> LockedError:
     return LockedError(f"log directory is in use: {who} holds {LOCK}", path=log_dir, hint=_HINT)
 
 
-def _lock(log_dir: str) -> int:
+def _lock(log_dir: str, *, shared: bool) -> int:
+    """A descriptor of the locked file, -1 if there is nothing to share."""
     path = _lock_path(log_dir)
     with storage_errors(str(path), "lock the log directory"):
-        descriptor = _open(path)
+        if shared:
+            try:
+                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            except FileNotFoundError:
+                return -1
+        else:
+            descriptor = _open(path)
         try:
-            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.lockf(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except OSError as error:
             holder = _holder(descriptor)
             os.close(descriptor)
@@ -133,9 +151,9 @@ def _lock(log_dir: str) -> int:
 def _open(path: Path) -> int:
     """The lock file, made where there is none: the directory's owner, hence the broker, must be able to open it later."""
     try:
-        return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     owner = path.parent.stat()
     if (owner.st_uid, owner.st_gid) != (os.geteuid(), os.getegid()):
         with suppress(PermissionError):

@@ -15,6 +15,7 @@ from compaction.formats.metadata_log import CLUSTER_DEFAULT, read_cluster_config
 from compaction.formats.properties import parse_meta_properties
 from compaction.names import CLUSTER_METADATA_TOPIC, LOG, META_PROPERTIES, parse_segment_file
 from compaction.storage.filesystem import FileSystem, join
+from compaction.storage.ranges import view
 from compaction.storage.scan import SegmentScan
 
 _HINT = "restore it, or work on a copy without it and give the configuration by --set or --config"
@@ -45,7 +46,7 @@ def _buffers(fs: FileSystem, path: str) -> Iterator[bytes]:
     parsed = [(name, parse_segment_file(name)) for name in names]
     logs = [name for name, parts in parsed if parts is not None and parts.kind == LOG and not parts.suffix]
     for name in [*snapshots[-1:], *sorted(logs)]:
-        data = fs.view(join(path, name))
+        data = view(fs, join(path, name))
         scan = SegmentScan(data, check_crc=True).finish()
         # a torn tail after an unclean stop is no news; what lies behind any other damage would be missed
         damage = scan.damage()

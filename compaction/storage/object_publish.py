@@ -19,14 +19,15 @@ import uuid
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from compaction.cleaning.model import Segment
 from compaction.errors import StorageError, UsageError
 from compaction.names import SEGMENT_KINDS, segment_file
 from compaction.storage.discover import LogLocation
-from compaction.storage.filesystem import Extent, FileStat, FileSystem, LocalFileSystem, base_name, join
+from compaction.storage.filesystem import Extent, FileStat, FileSystem, Lock, base_name, join
+from compaction.storage.local import LocalFileSystem
 from compaction.storage.manifest import MANIFEST, MARKER, Entry, Manifest, marker, run_of
 from compaction.storage.places import is_inside, is_remote, resolved, split
-from compaction.storage.publish import Publication, layout
-from compaction.storage.ranges import View
+from compaction.storage.publish import Copy, Publication, layout
 from compaction.storage.remote import RemoteFileSystem, list_directory, look_up
 from compaction.storage.stores import located, remote_errors
 from compaction.storage.streams import COPY_BYTES, ObjectOutput, RangeReader, delete_object, etag_of, read_whole
@@ -62,20 +63,32 @@ class OutputFileSystem:
     def read_bytes(self, path: str, start: int = 0, length: int | None = None) -> bytes:
         return RemoteFileSystem().read_bytes(path, start, length)
 
-    def view(self, path: str) -> View:
-        return RemoteFileSystem().view(path)
+    def reader(self, path: str, start: int, end: int, *, fresh: bool = False) -> RangeReader:
+        return RangeReader(path, start, end)
 
-    def real_path(self, path: str) -> Extent:
+    def real_path(self, path: str) -> Extent | None:
         return RemoteFileSystem().real_path(path)
 
-    def in_memory(self, path: str) -> bool:
-        return False
+    def create(self, path: str, like: str | None, *, write_behind: bool = False) -> ObjectOutput:
+        return ObjectOutput(path)
 
-    def write_file(self, path: str, data: bytes, like: FileStat | None = None) -> None:
+    def link_new(self, path: str, data: bytes, like: str) -> bool:
+        """:raises StorageError: always; a store cannot do that"""
+        raise StorageError("a store gives no names in one step", path=path)
+
+    def lock(self, log_dir: str, *, shared: bool = False) -> Lock:
+        """:raises StorageError: always; a store has no locks"""
+        raise StorageError("a store has no locks", path=log_dir)
+
+    def lock_holder(self, log_dir: str) -> str | None:
+        """Nobody: a store has no locks."""
+        return None
+
+    def write_file(self, path: str, data: bytes, *, like: str | None = None, mtime_ns: int | None = None) -> None:
         output = ObjectOutput(path)
         output.write([data])
         output.close(sync=True)
-        self.written[path] = 0
+        self.written[path] = mtime_ns or 0
 
     def copy(self, source: str, target: str, start: int = 0, length: int | None = None) -> None:
         """A file of any place to a new object; within a store, by the store."""
@@ -132,14 +145,14 @@ class OutputFileSystem:
         delete_object(path)
         self.written.pop(path, None)
 
-    def mkdir(self, path: str, like: FileStat | None = None) -> None:
+    def mkdir(self, path: str, like: str | None = None, *, private: bool = False) -> None:
         """A directory, where the place has any: in a store it is there when it has an object."""
         store, key = located(path)
         if store.type_name not in _FLAT:
             with remote_errors(path, "make the directory"):
                 store.create_dir(key, recursive=True)
 
-    def rmdir(self, path: str) -> None:
+    def remove_tree(self, path: str) -> None:
         store, key = located(path)
         try:
             with remote_errors(path, "remove the directory"):
@@ -161,12 +174,12 @@ class OutputFileSystem:
 class ObjectPublication(Publication):
     """A set of log directories in the making, in a remote place. Begin with :meth:`begin`."""
 
-    def __init__(self, output: OutputFileSystem, output_dir: str, log_dirs: Sequence[str], run: str) -> None:
-        super().__init__(output, output_dir, layout(output_dir, log_dirs))
-        self._output, self._place, self._run = output, output_dir, run
+    def __init__(self, output: OutputFileSystem, disk: FileSystem, place: str, log_dirs: Sequence[str], run: str) -> None:
+        super().__init__(output, disk, place, layout(place, log_dirs))
+        self._output, self._place, self._run = output, place, run
 
     @classmethod
-    def begin(cls, output_dir: str, log_dirs: Sequence[str]) -> ObjectPublication:
+    def begin(cls, output_dir: str, log_dirs: Sequence[str], disk: FileSystem) -> ObjectPublication:
         """Prepare to publish to ``output_dir``, which must be empty, not there, or unfinished.
 
         :raises UsageError: it is something else, or lies in a log directory; log directories of one name
@@ -185,7 +198,7 @@ class ObjectPublication(Publication):
             _LOG.warning("%s: what an earlier run left unfinished is removed", output_dir)
         output.mkdir(output_dir)
         output.write_file(join(output_dir, MARKER), marker(run))
-        made = cls(output, output_dir, log_dirs, run)
+        made = cls(output, disk, output_dir, log_dirs, run)
         made._remove(name for name in names if name != MARKER)
         return made
 
@@ -200,11 +213,17 @@ class ObjectPublication(Publication):
         return self._roots[log_dir]
 
     def add_log(
-        self, source: FileSystem, location: LogLocation, groups: Sequence[SwapGroup], *, end_offset: int | None
+        self,
+        source: FileSystem,
+        location: LogLocation,
+        groups: Sequence[SwapGroup],
+        segments: Sequence[Segment],
+        *,
+        end_offset: int | None,
     ) -> None:
         """See ``Publication``."""
         self._require_own()
-        super().add_log(source, location, groups, end_offset=end_offset)
+        super().add_log(source, location, groups, segments, end_offset=end_offset)
 
     def commit(self, source: FileSystem) -> None:
         """Add what belongs to the log directories and write the manifest.
@@ -222,15 +241,15 @@ class ObjectPublication(Publication):
             if name in self._output.written:
                 self._output.utime(name, group.mtime_ms * 1_000_000)
 
-    def _copy_all(self, source: FileSystem, pairs: Sequence[tuple[str, str]]) -> None:
+    def _copy_all(self, source: FileSystem, copies: Sequence[Copy]) -> None:
         with ThreadPoolExecutor(_THREADS) as pool:
-            list(pool.map(lambda pair: self._copy(source, *pair), pairs))
+            list(pool.map(lambda each: self._copy(source, each), copies))
 
-    def _copy(self, source: FileSystem, path: str, target: str) -> None:
-        found = source.stat(path)
-        super()._copy(source, path, target)
+    def _copy(self, source: FileSystem, each: Copy) -> None:
+        found = source.stat(each.path)
+        super()._copy(source, each)
         if found is not None and found.is_file:
-            self._output.utime(target, found.mtime_ns)
+            self._output.utime(each.target, found.mtime_ns)
 
     def _is_own(self) -> bool:
         path = join(self._place, MARKER)
@@ -277,6 +296,6 @@ class ObjectPublication(Publication):
         for name in names:
             path = join(self._place, name)
             if found[name].is_dir:
-                self._output.rmdir(path)
+                self._output.remove_tree(path)
             else:
                 delete_object(path)

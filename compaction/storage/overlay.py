@@ -1,23 +1,33 @@
 """A file system whose changes stay in memory: with it a dry run recovers a log exactly as a real run would, writing nothing.
 
-Renames and copies only remember which stretch of which real file holds the bytes; written bytes (rebuilt indexes, checkpoints)
-are kept. ``real_path`` leads tasks to the bytes of a file under its new name.
+Renames and copies only remember which byte range of which real file holds the bytes; written bytes (rebuilt indexes,
+checkpoints) are kept. ``real_path`` leads tasks to the bytes of a file under its new name.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
-import numpy as np
+from dataclasses import dataclass
 
 from compaction.errors import StorageError
-from compaction.storage.filesystem import Extent, FileStat, FileSystem, base_name, join, normal, parent
-from compaction.storage.ranges import View
+from compaction.storage.filesystem import (
+    ByteSource,
+    Extent,
+    Files,
+    FileStat,
+    FileSystem,
+    Lock,
+    Output,
+    base_name,
+    join,
+    normal,
+    parent,
+    real_file,
+)
 
 
 @dataclass(frozen=True)
 class _Node:
-    """A file as changed: a stretch of a real file, or bytes."""
+    """A file as changed: a byte range of a real file, or bytes."""
 
     stat: FileStat
     content: Extent | bytes
@@ -26,7 +36,7 @@ class _Node:
 class OverlayFileSystem:
     """Reads fall through to ``base``; every change stays in memory."""
 
-    def __init__(self, base: FileSystem) -> None:
+    def __init__(self, base: Files) -> None:
         self._base = base
         #: path -> the file now; ``None``: removed
         self._changed: dict[str, _Node | None] = {}
@@ -64,29 +74,30 @@ class OverlayFileSystem:
             return node.content[start:end]
         return self._base.read_bytes(node.content.path, node.content.start + start, max(0, end - start))
 
-    def view(self, path: str) -> View:
-        node = self._node(path)
-        if isinstance(node.content, bytes):
-            return np.frombuffer(bytearray(node.content), np.uint8)
-        extent = node.content
-        return self._base.view(extent.path)[extent.start : extent.start + extent.size]
+    def reader(self, path: str, start: int, end: int, *, fresh: bool = False) -> ByteSource:
+        """:raises StorageError: the bytes are in memory only"""
+        extent = real_file(self, path)
+        reader = self._base.reader(extent.path, extent.start + start, extent.start + end, fresh=fresh)
+        return _Shifted(reader, extent.start) if extent.start else reader
 
-    def real_path(self, path: str) -> Extent:
-        """The stretch of a real file that holds ``path``'s bytes.
+    def real_path(self, path: str) -> Extent | None:
+        content = self._node(path).content
+        return None if isinstance(content, bytes) else content
 
-        :raises StorageError: the bytes are in memory only
-        """
-        node = self._node(path)
-        if isinstance(node.content, bytes):
-            raise StorageError("file exists in memory only", path=path)
-        return node.content
+    def write_file(self, path: str, data: bytes, *, like: str | None = None, mtime_ns: int | None = None) -> None:
+        stat = (None if like is None else self.stat(like)) or FileStat(0, 0, 0o644, 0, 0, 0, is_dir=False, is_file=True)
+        self._set(path, _Node(stat._replace(size=len(data), mtime_ns=mtime_ns or stat.mtime_ns), data))
 
-    def in_memory(self, path: str) -> bool:
-        return isinstance(self._node(path).content, bytes)
+    def link_new(self, path: str, data: bytes, like: str) -> bool:
+        """See ``write_file``."""
+        if self.stat(path) is not None:
+            return False
+        self.write_file(path, data)
+        return True
 
-    def write_file(self, path: str, data: bytes, like: FileStat | None = None) -> None:
-        stat = like or self.stat(path) or FileStat(0, 0, 0o644, 0, 0, 0, is_dir=False, is_file=True)
-        self._set(path, _Node(stat._replace(size=len(data)), data))
+    def create(self, path: str, like: str | None, *, write_behind: bool = False) -> Output:
+        """:raises StorageError: always; what is written piece by piece is too large for memory"""
+        raise StorageError("nothing is written here", path=path)
 
     def copy(self, source: str, target: str, start: int = 0, length: int | None = None) -> None:
         node = self._node(source)
@@ -105,23 +116,26 @@ class OverlayFileSystem:
     def unlink(self, path: str) -> None:
         self._set(path, None)
 
-    def mkdir(self, path: str, like: FileStat | None = None) -> None:
-        stat = FileStat(0, 0, 0o755, 0, 0, 0, is_dir=True, is_file=False)
+    def mkdir(self, path: str, like: str | None = None, *, private: bool = False) -> None:
         if self.stat(path) is None:
-            self._set(path, _Node(stat, b""))
+            self._set(path, _Node(FileStat(0, 0, 0o755, 0, 0, 0, is_dir=True, is_file=False), b""))
 
-    def rmdir(self, path: str) -> None:
+    def remove_tree(self, path: str) -> None:
         self._set(path, None)
-
-    def utime(self, path: str, mtime_ns: int) -> None:
-        node = self._node(path)
-        self._set(path, replace(node, stat=node.stat._replace(mtime_ns=mtime_ns)))
 
     def fsync(self, path: str) -> None:
         """Nothing to make safe."""
 
     def fsync_dir(self, path: str) -> None:
         """Nothing to make safe."""
+
+    def lock(self, log_dir: str, *, shared: bool = False) -> Lock:
+        """:raises StorageError: always; who writes nothing locks nothing"""
+        raise StorageError("nothing is locked here", path=log_dir)
+
+    def lock_holder(self, log_dir: str) -> str | None:
+        """Nobody: what is in memory is this run's alone."""
+        return None
 
     def _node(self, path: str) -> _Node:
         key = normal(path)
@@ -138,6 +152,22 @@ class OverlayFileSystem:
         self._changed[key] = node
         self._names.setdefault(parent(key), set()).add(base_name(key))
         self._touched.add(parent(path))
+
+
+class _Shifted:
+    """A byte range of a file, read as if the file began with it."""
+
+    def __init__(self, source: ByteSource, start: int) -> None:
+        self._source, self._start = source, start
+
+    def size(self) -> int:
+        return self._source.size() - self._start
+
+    def read_into(self, view: memoryview, position: int, floor: int) -> int:
+        return self._source.read_into(view, self._start + position, self._start + floor)
+
+    def close(self) -> None:
+        self._source.close()
 
 
 class DeferredFileSystem(OverlayFileSystem):

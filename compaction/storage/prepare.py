@@ -6,22 +6,22 @@ taken, and the log directories stay untouched.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
 from compaction.cleaning.model import LogView
 from compaction.config import TopicConfig
-from compaction.errors import CompactionError, StorageError, UsageError, of_log
+from compaction.errors import CompactionError, StorageError, of_log
 from compaction.request import CompactionRequest
+from compaction.storage.access import Access
 from compaction.storage.checkpoint_store import Checkpoints, read_checkpoints
+from compaction.storage.claim import NOBODY, Owner
 from compaction.storage.discover import LogLocation, Selector, discover
-from compaction.storage.filesystem import FileSystem
-from compaction.storage.lock import LogDirLock, lock_holder, require_unlocked
+from compaction.storage.filesystem import FileSystem, parent
+from compaction.storage.mounts import is_mount_point
 from compaction.storage.overlay import DeferredFileSystem, OverlayFileSystem
-from compaction.storage.places import any_remote, is_remote
+from compaction.storage.places import any_remote, is_remote, resolved
 from compaction.storage.read_log import ReadOptions, read_log
 from compaction.storage.recover import RecoveryReport, recover_log, settle_log
 from compaction.storage.segments import segment_bases
@@ -29,7 +29,8 @@ from compaction.storage.settings import Settings, read_settings
 
 Plan = TypeVar("Plan")
 
-_LOG = logging.getLogger(__name__)
+_NO_ACCESS = Access()
+_BEYOND = "beyond the lock of this log directory"
 #: from here on it pays to have logs read by many processes: one reads about a thousand segments a second
 MANY_SEGMENTS = 8_000
 #: the same where reading a segment takes several requests
@@ -44,36 +45,6 @@ class Prepared(Generic[Plan]):
     plan: Plan | None = None
     settings: Settings = field(default_factory=Settings)
     error: CompactionError | None = None
-
-
-@contextmanager
-def locked(log_dirs: Sequence[str], *, write: bool, look: bool = False) -> Iterator[frozenset[str]]:
-    """Hold the lock of every log directory; when not writing, only make sure that nobody does.
-
-    :param look: nothing depends on the logs standing still: a warning is enough where somebody holds a lock
-    :returns: the log directories that somebody else holds
-    :raises LockedError: a live broker or another run holds one
-    :raises UsageError: a lock cannot be taken
-    """
-    in_use = []
-    with ExitStack() as stack:
-        # in remote places there is no lock that a broker could hold
-        for log_dir in (each for each in log_dirs if not is_remote(each)):
-            if write:
-                stack.enter_context(_acquired(log_dir))
-            elif not look:
-                require_unlocked(log_dir)
-            elif (holder := lock_holder(log_dir)) is not None:
-                _LOG.warning("%s: %s is at work here: what is reported is of this moment", log_dir, holder)
-                in_use.append(log_dir)
-        yield frozenset(in_use)
-
-
-def _acquired(log_dir: str) -> LogDirLock:
-    try:
-        return LogDirLock.acquire(log_dir)
-    except StorageError as error:
-        raise UsageError(error.what, path=error.path, hint=error.hint) from error
 
 
 class LogTask(NamedTuple):
@@ -106,16 +77,21 @@ class ReadLog(NamedTuple):
     view: LogView | CompactionError
 
 
-def read_logs(fs: FileSystem, request: CompactionRequest, look_ahead: LookAhead | None = None) -> tuple[ReadLog, ...]:
+def read_logs(
+    fs: FileSystem, request: CompactionRequest, look_ahead: LookAhead | None = None, held: Access = _NO_ACCESS
+) -> tuple[ReadLog, ...]:
     """Recover and read all logs that the request asks for, in the order of directories, topics and partitions.
 
-    :param look_ahead: used where there are very many segments
+    :param look_ahead: used for very many segments
+    :param held: the run's claims on the log directories
     :raises ConfigError: the call's own settings contradict each other; nothing was touched
     """
     locations = discover(fs, request.log_dirs, Selector(request.topics, request.partitions))
     settings = dict(zip(locations, read_settings(fs, locations, request.resolver), strict=True))
+    if not request.dry_run:
+        settings.update(_beyond_locks(locations, request.log_dirs))
     seen = _look_ahead(fs, settings, request.as_of_ms, look_ahead)
-    recovered = [_recover(fs, log, settings[log]) for log in locations if seen.get(log) is None]
+    recovered = [_recover(fs, log, settings[log], held.owner(log.log_dir)) for log in locations if seen.get(log) is None]
     checkpoints = _checkpoints(fs, locations)
     views = {location: view for location, view in seen.items() if view is not None}
     for log in recovered:
@@ -128,6 +104,7 @@ def prepare(
     request: CompactionRequest,
     plan_for: Callable[[LogView, TopicConfig], Plan],
     look_ahead: LookAhead | None = None,
+    held: Access = _NO_ACCESS,
 ) -> tuple[Prepared[Plan], ...]:
     """Recover, read and plan all logs that the request asks for; see ``read_logs``."""
 
@@ -141,7 +118,7 @@ def prepare(
         except Exception as error:
             return Prepared(log.location, settings=log.settings, error=of_log(error, log.location.path))
 
-    return tuple(map(plan, read_logs(fs, request, look_ahead)))
+    return tuple(map(plan, read_logs(fs, request, look_ahead, held)))
 
 
 def _look_ahead(
@@ -163,6 +140,22 @@ def _look_ahead(
     return dict(zip([task.location for task in tasks], look_ahead(tasks), strict=True))
 
 
+def _beyond_locks(locations: Iterable[LogLocation], log_dirs: Sequence[str]) -> dict[LogLocation, CompactionError]:
+    """The logs whose directories lie in none of ``log_dirs``: no lock of this run protects them from a broker."""
+    found: dict[LogLocation, CompactionError] = {}
+    for location in locations:
+        if is_remote(location.path):
+            continue
+        real = resolved(location.path)
+        if parent(real) not in log_dirs:
+            hint = f"give --log-dir {parent(real)} too: its lock is that of this log"
+            found[location] = StorageError(f"is a link to {real}, {_BEYOND}", path=location.path, hint=hint)
+        elif is_mount_point(real):
+            hint = "give the log directory that holds it where it is mounted from, or use a dry run"
+            found[location] = StorageError(f"is a mount point, {_BEYOND}", path=location.path, hint=hint)
+    return found
+
+
 def _checkpoints(fs: FileSystem, locations: Iterable[LogLocation]) -> dict[str, Checkpoints]:
     return {log_dir: read_checkpoints(fs, log_dir) for log_dir in {location.log_dir for location in locations}}
 
@@ -174,7 +167,9 @@ class _Recovered(NamedTuple):
     error: CompactionError | None = None
 
 
-def _recover(fs: FileSystem, location: LogLocation, settings: Settings | CompactionError) -> _Recovered:
+def _recover(
+    fs: FileSystem, location: LogLocation, settings: Settings | CompactionError, owner: Owner = NOBODY
+) -> _Recovered:
     """Recover a log that can be recovered: a first try in memory finds damage before anything is changed."""
     if isinstance(settings, CompactionError):
         return _Recovered(location, error=settings)
@@ -184,8 +179,8 @@ def _recover(fs: FileSystem, location: LogLocation, settings: Settings | Compact
         report = recover_log(trial, location, index_interval_bytes=interval_bytes)
         if trial.changed:
             if isinstance(fs, DeferredFileSystem):
-                settle_log(fs.disk, location)
-            report = recover_log(fs, location, index_interval_bytes=interval_bytes)
+                settle_log(fs.disk, location, owner)
+            report = recover_log(fs, location, index_interval_bytes=interval_bytes, owner=owner)
     except Exception as error:
         return _Recovered(location, settings, error=of_log(error, location.path))
     return _Recovered(location, settings, report)

@@ -1,11 +1,15 @@
-"""Bytes that are fetched when they are looked at: what a remote file system gives instead of a memory map."""
+"""Bytes that are fetched when they are looked at: of a file of any place. No memory map is used: see ``local``."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
+
+from compaction.errors import StorageError
+from compaction.storage.filesystem import Files
 
 #: fetched at least, and kept: headers are read a few bytes at a time
 _WINDOW_BYTES = 64 * 1024
@@ -18,12 +22,23 @@ ReadAt = Callable[[int, int], bytes]
 class _File:
     """One file and the window of it that was fetched last."""
 
-    def __init__(self, read_at: ReadAt, size: int) -> None:
-        self._read_at, self._size = read_at, size
+    def __init__(self, path: str, read_at: ReadAt, size: int) -> None:
+        self._path, self._read_at, self._size = path, read_at, size
         self._start, self._window = 0, b""
 
     def read(self, start: int, end: int) -> bytes:
-        """The bytes ``[start, end)``."""
+        """The bytes ``[start, end)``.
+
+        :raises StorageError: the file has become shorter
+        """
+        data = self._read(start, end)
+        if len(data) < end - start:
+            hint = "make sure that nothing else works on this directory, and run again"
+            position = start + len(data)
+            raise StorageError("file has become shorter while it was read", path=self._path, position=position, hint=hint)
+        return data
+
+    def _read(self, start: int, end: int) -> bytes:
         at = start - self._start
         if at < 0 or end - self._start > len(self._window):
             if end - start > _WINDOW_BYTES:
@@ -32,31 +47,32 @@ class _File:
         return self._window[at : at + end - start]
 
 
-class RangedBytes:
-    """A stretch of a remote file. A slice of it is another one; only ``fetch`` and what is made of it read anything.
+class View:
+    """A byte range of a file. A slice of it is another one; only ``fetch`` and what is made of it read anything.
 
+    :param path: for errors
     :param read_at: reads from the file
     :param size: the file's
     """
 
-    def __init__(self, read_at: ReadAt, size: int) -> None:
-        self._file, self._start, self._end = _File(read_at, size), 0, size
+    def __init__(self, path: str, read_at: ReadAt, size: int) -> None:
+        self._file, self._start, self._end = _File(path, read_at, size), 0, size
 
     def __len__(self) -> int:
         return self._end - self._start
 
-    def __getitem__(self, part: slice) -> RangedBytes:
+    def __getitem__(self, part: slice) -> View:
         start, end, _ = part.indices(len(self))
-        made = RangedBytes.__new__(RangedBytes)
+        made = View.__new__(View)
         made._file, made._start, made._end = self._file, self._start + start, self._start + max(start, end)
         return made
 
     def fetch(self) -> NDArray[np.uint8]:
-        """All of the stretch, uint8[n]."""
-        return np.frombuffer(self.tobytes(), np.uint8)
+        """All of the byte range, uint8[n], for the caller to keep."""
+        return np.frombuffer(bytearray(self.tobytes()), np.uint8)
 
     def tobytes(self) -> bytes:
-        """All of the stretch."""
+        """All of the byte range."""
         return self._file.read(self._start, self._end) if len(self) else b""
 
     def any(self) -> bool:
@@ -64,10 +80,12 @@ class RangedBytes:
         return any(any(self[at : at + _CHUNK_BYTES].tobytes()) for at in range(0, len(self), _CHUNK_BYTES))
 
 
-#: a file's bytes: a memory map, or fetched when looked at
-View = NDArray[np.uint8] | RangedBytes
+def view(files: Files, path: str) -> View:
+    """All of a file, as long as it is now.
 
-
-def fetched(view: View) -> NDArray[np.uint8]:
-    """All of a view as an array."""
-    return view.fetch() if isinstance(view, RangedBytes) else view
+    :raises StorageError: there is no such file
+    """
+    found = files.stat(path)
+    if found is None:
+        raise StorageError("no such file", path=path, hint="make sure that nothing else works on this directory, and run again")
+    return View(path, partial(files.read_bytes, path), found.size)

@@ -29,7 +29,7 @@ from compaction.names import LOG, LOG_STARTS, SNAPSHOT, parse_segment_file, segm
 from compaction.storage.checkpoint_store import Checkpoints
 from compaction.storage.discover import LogLocation
 from compaction.storage.filesystem import FileSystem, join
-from compaction.storage.ranges import View, fetched
+from compaction.storage.ranges import View, view
 from compaction.storage.scan import SegmentScan
 from compaction.storage.segments import inspect_segment, segment_bases
 
@@ -120,7 +120,7 @@ def replay_segment(
 ) -> None:
     """Feed one segment's batches that end within ``[bounds[0], bounds[1])`` to ``states``; headers only."""
     path = join(log_path, segment_file(segment.base_offset, LOG))
-    data = fs.view(path)[: segment.size_bytes]
+    data = view(fs, path)[: segment.size_bytes]
     scan = SegmentScan(data)
     for rows in scan:
         inside = (rows["last_offset"] >= bounds[0]) & (rows["base_offset"] < bounds[1])
@@ -143,7 +143,7 @@ class MarkerReader:
         """
         size = int.from_bytes(self._data[position + 8 : position + 12].tobytes(), "big") + 12
         try:
-            return read_end_txn_marker(memoryview(fetched(self._data[position : position + size])))
+            return read_end_txn_marker(memoryview(self._data[position : position + size].fetch()))
         except FormatError as error:
             raise CorruptLogError(error.what, path=self._path, position=position) from None
 
@@ -166,7 +166,7 @@ def _batch_at(fs: FileSystem, log_path: str, segments: Sequence[Segment], offset
     for segment in segments:
         if segment.next_offset <= offset:
             continue
-        for rows in SegmentScan(fs.view(join(log_path, segment_file(segment.base_offset, LOG)))[: segment.size_bytes]):
+        for rows in SegmentScan(view(fs, join(log_path, segment_file(segment.base_offset, LOG)))[: segment.size_bytes]):
             for base in rows["base_offset"][rows["last_offset"] >= offset][:1].tolist():
                 return int(base)
     return offset

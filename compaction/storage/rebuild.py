@@ -20,6 +20,7 @@ from compaction.kernels.tables import ABORT
 from compaction.names import INDEX, LOG, TIMEINDEX, TXNINDEX, segment_file
 from compaction.storage.durable import replace_file
 from compaction.storage.filesystem import FileSystem, join
+from compaction.storage.ranges import view
 from compaction.storage.read_log import MarkerReader, ReadOptions, replay_producers
 from compaction.storage.scan import Rows, SegmentScan
 from compaction.storage.segments import LONG_MAX, NO_TIMESTAMP
@@ -79,7 +80,7 @@ def rebuild_indexes(
     :raises CorruptLogError: a batch is damaged, or a closed segment ends within one
     """
     path = join(log_path, segment_file(base_offset, LOG))
-    scan = SegmentScan(fs.view(path), check_crc=True)
+    scan = SegmentScan(view(fs, path), check_crc=True)
     builder = IndexBuilder(base_offset, interval_bytes)
     for rows in scan:
         builder.add(rows)
@@ -111,7 +112,7 @@ def rebuild_txn_index(
     options = ReadOptions(now_ms=0, producer_id_expiration_ms=LONG_MAX)
     states = replay_producers(fs, log_path, earlier, (-1, base_offset), options)
     path = join(log_path, segment_file(base_offset, LOG))
-    data = fs.view(path)
+    data = view(fs, path)
     marker_at = MarkerReader(data, path).at
     done: list[CompletedTxn] = []
     for rows in SegmentScan(data):
@@ -137,7 +138,7 @@ def _with_data(
     for segment in segments:
         if segment.next_offset <= first or segment.base_offset > last:
             continue
-        for rows in SegmentScan(fs.view(join(log_path, segment_file(segment.base_offset, LOG)))):
+        for rows in SegmentScan(view(fs, join(log_path, segment_file(segment.base_offset, LOG)))):
             data = rows[(rows["attributes"] & (CONTROL | TRANSACTIONAL)) == TRANSACTIONAL]
             data = data[data["last_offset"] >= log_start_offset]
             for entry in entries:
@@ -150,7 +151,7 @@ def _with_data(
 def look_for_producers(fs: FileSystem, log_path: str, base_offset: int) -> tuple[bool, bool]:
     """Whether a segment holds batches of producers, and whether it holds abort markers; headers only."""
     producers = aborts = False
-    for rows in SegmentScan(fs.view(join(log_path, segment_file(base_offset, LOG)))):
+    for rows in SegmentScan(view(fs, join(log_path, segment_file(base_offset, LOG)))):
         producers = producers or bool((rows["producer_id"] >= 0).any())
         aborts = aborts or bool((rows["control_type"] == ABORT).any())
     return producers, aborts
@@ -158,9 +159,10 @@ def look_for_producers(fs: FileSystem, log_path: str, base_offset: int) -> tuple
 
 def write_like_log(fs: FileSystem, log_path: str, base_offset: int, kind: str, data: bytes) -> None:
     """Replace one of a segment's files, with the log's mode, owner and mtime."""
-    log = fs.stat(join(log_path, segment_file(base_offset, LOG)))
+    path = join(log_path, segment_file(base_offset, LOG))
+    log = fs.stat(path)
     mtime_ns = None if log is None else log.mtime_ns
-    replace_file(fs, join(log_path, segment_file(base_offset, kind)), data, like=log, mtime_ns=mtime_ns)
+    replace_file(fs, join(log_path, segment_file(base_offset, kind)), data, like=path, mtime_ns=mtime_ns)
 
 
 def _write_txn_index(fs: FileSystem, log_path: str, base_offset: int, entries: tuple[AbortedTxn, ...]) -> None:

@@ -2,11 +2,12 @@
 
 Mirrors ``LogLoader.removeTempFilesAndCollectSwapFiles``, ``load`` and ``loadSegmentFiles`` (Kafka 4.3.0):
 
-1. a swap with a journal is finished, group by group, as far as its sources are those that the journal recorded
+1. a swap with a journal is finished, group by group, as far as outputs are there with the recorded content and sources are
+   those recorded; from the first group on where that is not so, sources get their names back
 2. without a journal: ``.swap`` files at or above the lowest ``.clean`` or ``.cleaned`` one are undone, as long as what they
-   would replace is still there; other complete ones are finished: segments from their base up to their next offset become
-   ``.deleted`` and ``.swap`` is stripped
-3. ``.clean``, ``.cleaned``, ``.deleted`` and ``.tmp`` files are removed
+   would replace is still there; other complete ones, checksums included, are finished: segments from their base up to their
+   next offset become ``.deleted`` and ``.swap`` is stripped
+3. ``.clean``, ``.cleaned``, ``.deleted`` and temporary files are removed
 4. segments whose offsets overflow are split; missing, stale or broken indexes are built anew
 
 Differences: the torn tail of the active segment stays (a broker cuts it off when it loads the log, and until then it may tell
@@ -35,16 +36,27 @@ from compaction.names import (
     segment_file,
 )
 from compaction.storage.checkpoint_store import CheckpointFiles, read_offsets
+from compaction.storage.claim import NOBODY, Owner
 from compaction.storage.discover import LogLocation
-from compaction.storage.durable import TMP
+from compaction.storage.durable import TMP, remove_temporary
 from compaction.storage.filesystem import FileSystem, join
-from compaction.storage.journal import JOURNAL, Journal, JournalGroup, read_journal, remove_journal
+from compaction.storage.journal import Journal, JournalGroup, read_journal, remove_journal
+from compaction.storage.ranges import view
 from compaction.storage.read_log import snapshots
 from compaction.storage.rebuild import INDEX_INTERVAL_BYTES, look_for_producers, rebuild_indexes, rebuild_txn_index
 from compaction.storage.scan import SegmentScan
 from compaction.storage.segments import SegmentState, inspect_segment, segment_bases
 from compaction.storage.split import split_segment
-from compaction.storage.swap import discard_unfinished, finish_group, finish_round, is_unfinished, mark_deleted, remove_deleted
+from compaction.storage.swap import (
+    discard_unfinished,
+    finish_group,
+    finish_round,
+    is_unfinished,
+    mark_deleted,
+    remove_deleted,
+    roll_back,
+)
+from compaction.storage.verification import difference
 
 #: the kernel that walks headers lets other threads run
 _SCAN_THREADS = 4
@@ -67,27 +79,27 @@ class RecoveryReport:
 
 
 def recover_log(
-    fs: FileSystem, location: LogLocation, *, index_interval_bytes: int = INDEX_INTERVAL_BYTES
+    fs: FileSystem, location: LogLocation, *, index_interval_bytes: int = INDEX_INTERVAL_BYTES, owner: Owner = NOBODY
 ) -> RecoveryReport:
     """Recover one log; to be called with the lock held and before the log dir's checkpoints are read.
 
     :raises CorruptLogError: a closed segment is damaged, or a swap can neither be finished nor undone
     :raises StorageError: the file system refused; the next run goes on from there
     """
-    actions = settle_log(fs, location)
+    actions = settle_log(fs, location, owner)
     log_start = partial(_log_start, fs, location)
     report = mend_log(fs, location.path, index_interval_bytes=index_interval_bytes, log_start=log_start)
     report.actions[:0] = actions
     return report
 
 
-def settle_log(fs: FileSystem, location: LogLocation) -> list[str]:
+def settle_log(fs: FileSystem, location: LogLocation, owner: Owner = NOBODY) -> list[str]:
     """The part of ``recover_log`` that deals with what an earlier run or a broker left behind; segments stay as they are.
 
     :raises CorruptLogError: a swap can neither be finished nor undone
     """
     report = RecoveryReport()
-    _settle(fs, location, report)
+    _settle(fs, location, report, owner)
     return report.actions
 
 
@@ -109,48 +121,47 @@ def mend_log(
     return report
 
 
-def _settle(fs: FileSystem, location: LogLocation, report: RecoveryReport) -> None:
+def _settle(fs: FileSystem, location: LogLocation, report: RecoveryReport, owner: Owner) -> None:
     path = location.path
     journal = read_journal(fs, path)
     if journal is not None:
-        _resume(fs, location, journal, report)
-    elif fs.stat(join(path, JOURNAL)) is not None:
-        remove_journal(fs, path)
+        _resume(fs, location, journal, report, owner)
     _settle_swaps(fs, path, report)
     _sweep(fs, path, report)
 
 
-def _resume(fs: FileSystem, location: LogLocation, journal: Journal, report: RecoveryReport) -> None:
-    for group in journal.groups:
-        if not _resumable(fs, location.path, group):
-            report.actions.append("gave up the rest of an earlier swap: its sources have changed since")
-            discard_unfinished(fs, location.path)
-            remove_journal(fs, location.path)
-            return
-        finish_group(fs, location.path, group)
-    finish_round(fs, location, journal, CheckpointFiles(fs))
-    report.actions.append(f"finished an earlier swap of {len(journal.groups)} segments")
+def _resume(fs: FileSystem, location: LogLocation, journal: Journal, report: RecoveryReport, owner: Owner) -> None:
+    path = location.path
+    owner.require()
+    good = next((n for n, group in enumerate(journal.groups) if not _resumable(fs, path, group)), len(journal.groups))
+    for group in journal.groups[:good]:
+        finish_group(fs, path, group)
+    if good == len(journal.groups):
+        finish_round(fs, location, journal, CheckpointFiles(fs))
+        report.actions.append(f"finished an earlier swap of {good} segments")
+        return
+    for group in reversed(journal.groups[good:]):
+        roll_back(fs, path, group)
+    discard_unfinished(fs, path)
+    remove_journal(fs, path)
+    report.actions.append("gave up the rest of an earlier swap: its output is damaged, or its sources have changed since")
 
 
 def _resumable(fs: FileSystem, path: str, group: JournalGroup) -> bool:
     """Whether the group's output is whole, wherever its files are, and what is left of its sources is as recorded."""
     base = group.base_offset
-    at_clean = [kind for kind in group.kinds if _is_there(fs, path, base, kind, CLEAN)]
-    untouched = LOG in at_clean
-    if untouched and len(at_clean) < len(group.kinds):
-        return False
-    if not untouched and at_clean and not _is_there(fs, path, base, LOG, SWAP):
-        return False
-    suffix = CLEAN if untouched else SWAP if _is_there(fs, path, base, LOG, SWAP) else ""
-    output = fs.stat(join(path, segment_file(base, LOG, suffix)))
-    if output is None or output.size != group.size_bytes:
-        return False
+    places = {}
+    for written in group.files:
+        place = next((suffix for suffix in (CLEAN, SWAP, "") if _is_there(fs, path, base, written.kind, suffix)), None)
+        if place is None or difference(fs, join(path, segment_file(base, written.kind, place)), written, fresh=True):
+            return False
+        places[written.kind] = place
     for source in group.sources:
-        if source.base_offset == base and not suffix:
+        if source.base_offset == base and not places[LOG]:
             continue
         found = fs.stat(join(path, segment_file(source.base_offset, LOG)))
         if found is None:
-            if untouched:
+            if places[LOG] == CLEAN:
                 return False
         elif (found.size, found.mtime_ns) != (source.size_bytes, source.mtime_ns):
             return False
@@ -206,10 +217,10 @@ def _undo(fs: FileSystem, path: str, base: int) -> None:
 
 
 def _scan_swap(fs: FileSystem, path: str, base: int) -> SegmentScan | None:
-    """The walk over a ``.log.swap``, ``None`` where only indexes are ``.swap``."""
+    """The walk over a ``.log.swap``, checksums included; ``None`` if only indexes are ``.swap``."""
     if not _is_there(fs, path, base, LOG, SWAP):
         return None
-    return SegmentScan(fs.view(join(path, segment_file(base, LOG, SWAP)))).finish()
+    return SegmentScan(view(fs, join(path, segment_file(base, LOG, SWAP))), check_crc=True).finish()
 
 
 def _sources_remain(fs: FileSystem, path: str, base: int, end: int) -> bool:
@@ -219,7 +230,7 @@ def _sources_remain(fs: FileSystem, path: str, base: int, end: int) -> bool:
         return False
     if below[-1] == base:
         return True
-    scan = SegmentScan(fs.view(join(path, segment_file(below[-1], LOG)))).finish()
+    scan = SegmentScan(view(fs, join(path, segment_file(below[-1], LOG)))).finish()
     return scan.next_offset is not None and scan.next_offset >= end
 
 
@@ -227,9 +238,10 @@ def _sweep(fs: FileSystem, path: str, report: RecoveryReport) -> None:
     removed = discard_unfinished(fs, path)
     for name in fs.listdir(path):
         file = parse_segment_file(name)
-        if name == JOURNAL + TMP or (file is not None and file.suffix == TMP):
+        if file is not None and file.suffix == TMP:
             fs.unlink(join(path, name))
             removed += 1
+    removed += remove_temporary(fs, path)
     if removed:
         report.actions.append(f"removed {removed} unfinished files")
     if any(name.endswith(DELETED) for name in fs.listdir(path)):

@@ -17,9 +17,8 @@ from compaction.names import INDEX, SNAPSHOT, TIMEINDEX, TXNINDEX, parse_partiti
 from compaction.storage.filesystem import Extent, FileStat, base_name, join, parent
 from compaction.storage.manifest import MANIFEST, MARKER, Manifest
 from compaction.storage.places import NOT_IN_PLACE, is_remote, split
-from compaction.storage.ranges import RangedBytes, View
 from compaction.storage.stores import located, remote_errors
-from compaction.storage.streams import ObjectFile, read_whole
+from compaction.storage.streams import ObjectFile, RangeReader, read_whole
 
 #: files up to this size are read whole, and the small ones of a partition together
 _SMALL_BYTES = 256 * 1024
@@ -129,53 +128,14 @@ class RemoteFileSystem:
         end = file.size() if length is None else min(file.size(), start + length)
         return file.read_at(end - start, start) if end > start else b""
 
-    def view(self, path: str) -> View:
-        """The whole file; what is looked at is fetched."""
-        file = self._open(path)
-        return RangedBytes(lambda start, length: file.read_at(length, start), file.size())
+    def reader(self, path: str, start: int, end: int, *, fresh: bool = False) -> RangeReader:
+        """Opens a byte range; a store always answers with what it holds."""
+        return RangeReader(path, start, end)
 
-    def real_path(self, path: str) -> Extent:
+    def real_path(self, path: str) -> Extent | None:
         """The file itself."""
         found = self.stat(path)
         return Extent(path, 0, 0 if found is None else found.size)
-
-    def in_memory(self, path: str) -> bool:
-        """Never."""
-        return False
-
-    def write_file(self, path: str, data: bytes, like: FileStat | None = None) -> None:
-        """Refused."""
-        raise _read_only(path)
-
-    def copy(self, source: str, target: str, start: int = 0, length: int | None = None) -> None:
-        """Refused."""
-        raise _read_only(target)
-
-    def rename(self, source: str, target: str) -> None:
-        """Refused."""
-        raise _read_only(source)
-
-    def unlink(self, path: str) -> None:
-        """Refused."""
-        raise _read_only(path)
-
-    def mkdir(self, path: str, like: FileStat | None = None) -> None:
-        """Refused."""
-        raise _read_only(path)
-
-    def rmdir(self, path: str) -> None:
-        """Refused."""
-        raise _read_only(path)
-
-    def utime(self, path: str, mtime_ns: int) -> None:
-        """Refused."""
-        raise _read_only(path)
-
-    def fsync(self, path: str) -> None:
-        """Nothing to make safe."""
-
-    def fsync_dir(self, path: str) -> None:
-        """Nothing to make safe."""
 
     def _entries(self, path: str, *, missing_ok: bool = False) -> dict[str, FileStat]:
         if path not in self._listings:
@@ -245,7 +205,7 @@ class RemoteFileSystem:
         return names
 
 
-def _read_only(path: str) -> StorageError:
+def read_only(path: str) -> StorageError:
     return StorageError(f"cannot be changed in place: {NOT_IN_PLACE}", path=path, hint="use --output-dir")
 
 

@@ -1,5 +1,4 @@
-"""Walks the batches of a segment through a memory map: only the pages that hold headers are touched, unless CRCs are checked.
-A remote file is fetched a window at a time.
+"""Walks the batches of a segment, read a window at a time.
 
 Also tells a torn tail from damage. A tail is torn when the last batch runs past the end of the file, or when nothing but
 zeros follow the last whole batch (a preallocated or never flushed end), and no sound batch comes after that place. Anything
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 
 from compaction.kernels.batches import HEADER_SIZE, LOG_OVERHEAD, BatchScan, scan_batches
 from compaction.kernels.tables import BATCH_ROW
-from compaction.storage.ranges import RangedBytes, View, fetched
+from compaction.storage.ranges import View
 
 Rows = NDArray[np.void]
 Bytes = NDArray[np.uint8]
@@ -28,9 +27,9 @@ _WINDOW_BYTES = 1024 * 1024
 _CHECKED_BYTES = 1024 * 1024 * 1024
 _MAGIC_AT = 16
 _MAX_OFFSET_STEP = 2**31
-#: how much of a remote file is fetched at a time: at first, and at most unless a batch is larger
+#: how much is read at a time: at first, and at most unless a batch is larger
 _FIRST_WINDOW_BYTES = 64 * 1024
-_LARGEST_WINDOW_BYTES = 8 * 1024 * 1024
+_LARGEST_WINDOW_BYTES = 4 * 1024 * 1024
 
 
 class SegmentScan:
@@ -61,16 +60,14 @@ class SegmentScan:
                 self.position = self.last_position + int(rows["size"][-1])
                 self.next_offset = int(rows["last_offset"][-1]) + 1
                 yield rows
-            if self.error is not None or not len(rows) or (len(rows) < _ROWS and not isinstance(self.data, RangedBytes)):
+            if self.error is not None or not len(rows):
                 return
 
     def _scan(self, table: Rows) -> BatchScan:
-        """The batches at ``position``, as many as the table takes; of a remote file at least one, if there is one."""
-        if not isinstance(self.data, RangedBytes):
-            return scan_batches(self.data[self.position :], self.position, check_crc=self._check_crc, rows=table)
+        """The next batches at ``position``, at least one if there is one."""
         while True:
             end = self.position + self._window_bytes
-            window = fetched(self.data[self.position : end])
+            window = self.data[self.position : end].fetch()
             found = scan_batches(window, self.position, check_crc=self._check_crc, rows=table)
             self._window_bytes = max(min(2 * self._window_bytes, _LARGEST_WINDOW_BYTES), found.need)
             if len(found.rows) or found.error is not None or self.position + max(found.need, len(window) + 1) > len(self.data):
@@ -115,7 +112,7 @@ class SegmentScan:
     def _resumes(self) -> bool:
         """Whether a sound v2 batch begins somewhere after ``position``, as far as a bounded search can tell: more likely places
         than it can check are damage too."""
-        data = fetched(self.data[self.position + 1 : self.position + 1 + _RESYNC_BYTES])
+        data = self.data[self.position + 1 : self.position + 1 + _RESYNC_BYTES].fetch()
         checked = 0
         for window in range(0, len(data) - HEADER_SIZE + 1, _WINDOW_BYTES):
             for start, size in self._likely_batches(data, window):
@@ -139,9 +136,9 @@ class SegmentScan:
 
 def first_batch(data: View, position: int) -> Rows:
     """The batch at the start of ``data``, which lies at ``position`` of its segment: ``BATCH_ROW``, (1,), or (0,) for none."""
-    size = _FIRST_WINDOW_BYTES if isinstance(data, RangedBytes) else len(data)
+    size = _FIRST_WINDOW_BYTES
     while True:
-        found = scan_batches(fetched(data[:size]), position, check_crc=False, rows=np.empty(1, BATCH_ROW))
+        found = scan_batches(data[:size].fetch(), position, check_crc=False, rows=np.empty(1, BATCH_ROW))
         if len(found.rows) or size >= len(data) or not size < found.need <= len(data):
             return found.rows
         size = found.need

@@ -14,6 +14,7 @@ from compaction.errors import StorageError
 from compaction.formats.indexes import read_offset_index, read_time_index
 from compaction.names import INDEX, LOG, TIMEINDEX, segment_file
 from compaction.storage.filesystem import FileSystem, join
+from compaction.storage.ranges import view
 from compaction.storage.scan import first_batch
 
 
@@ -51,6 +52,6 @@ def positions_of(fs: FileSystem, log_path: str, segment: Segment, first_offset: 
 def _batch_at(fs: FileSystem, log_path: str, segment: Segment, entries: NDArray[np.void], at: int) -> int | None:
     """The position that an index entry gives, if a batch with its offset lies there."""
     position = int(entries["position"][at])
-    data = fs.view(join(log_path, segment_file(segment.base_offset, LOG)))[position : segment.size_bytes]
+    data = view(fs, join(log_path, segment_file(segment.base_offset, LOG)))[position : segment.size_bytes]
     row = first_batch(data, position)
     return position if len(row) and int(row["last_offset"][0]) == int(entries["offset"][at]) else None

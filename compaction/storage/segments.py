@@ -17,8 +17,8 @@ from compaction.formats import indexes
 from compaction.formats.errors import FormatError
 from compaction.formats.fields import FieldTable
 from compaction.names import INDEX, LOG, TIMEINDEX, TXNINDEX, parse_segment_file, segment_file
-from compaction.storage.filesystem import FileSystem, join
-from compaction.storage.ranges import View
+from compaction.storage.filesystem import Files, FileStat, FileSystem, join
+from compaction.storage.ranges import View, view
 from compaction.storage.scan import SegmentScan, first_batch
 
 _HINT = "restore this segment from a replica or a backup"
@@ -55,7 +55,7 @@ class SegmentState:
         return self.segment.next_offset - 1 - self.segment.base_offset > MAX_RELATIVE_OFFSET
 
 
-def segment_bases(fs: FileSystem, log_path: str) -> list[int]:
+def segment_bases(fs: Files, log_path: str) -> list[int]:
     """Base offsets of the segments in a partition directory, ascending."""
     parsed = (parse_segment_file(name) for name in fs.listdir(log_path))
     return sorted(file.base_offset for file in parsed if file is not None and file.kind == LOG and not file.suffix)
@@ -71,7 +71,7 @@ def inspect_segment(
     :raises CorruptLogError: the end of the segment is not what the format says
     """
     path = join(log_path, segment_file(base_offset, LOG))
-    data = fs.view(path)
+    data = view(fs, path)
     offsets = _Index(fs, log_path, base_offset, INDEX)
     times = _Index(fs, log_path, base_offset, TIMEINDEX)
     start = offsets.start_in(data)
@@ -99,8 +99,14 @@ def inspect_segment(
         first_batch_timestamp_ms=first_timestamp if first_timestamp >= 0 else LONG_MAX,
         next_offset=next_offset,
         aborted_txns=txns,
+        identity=None if found is None else identity_of(found),
     )
     return SegmentState(segment, len(data) - tail.scan.position, tail.scan.last_position, problem, txn_problem)
+
+
+def identity_of(found: FileStat) -> tuple[int, int, int]:
+    """Device, inode and time of the last change of any kind, ns: another file, or other bytes in it, have others."""
+    return found.device, found.inode, found.ctime_ns
 
 
 class _Index:

@@ -20,10 +20,13 @@ import numpy as np
 from compaction.cleaning.model import AbortedTxn, Segment
 from compaction.formats import indexes
 from compaction.names import CLEANED, DELETED, INDEX, LOG, SEGMENT_KINDS, SWAP, TIMEINDEX, TXNINDEX, segment_file
-from compaction.storage.filesystem import FileStat, FileSystem, join
+from compaction.storage.durable import require_content
+from compaction.storage.filesystem import Extent, FileSystem, join
+from compaction.storage.ranges import view
 from compaction.storage.rebuild import IndexBuilder
 from compaction.storage.scan import Rows, SegmentScan
 from compaction.storage.segments import MAX_RELATIVE_OFFSET
+from compaction.storage.verification import copy_verified
 
 
 @dataclass
@@ -43,10 +46,8 @@ def split_segment(fs: FileSystem, log_path: str, segment: Segment, interval_byte
     :raises StorageError: the file system refused; the source is still there, whole
     """
     pieces = _pieces(fs, log_path, segment, interval_bytes)
-    source = join(log_path, segment_file(segment.base_offset, LOG))
-    like = fs.stat(source)
     for piece in pieces:
-        _write_piece(fs, log_path, piece, segment, like)
+        _write_piece(fs, log_path, piece, segment)
     fs.fsync_dir(log_path)
     for piece in reversed(pieces):
         _rename_all(fs, log_path, piece.base_offset, CLEANED, SWAP)
@@ -60,7 +61,7 @@ def split_segment(fs: FileSystem, log_path: str, segment: Segment, interval_byte
 
 
 def _pieces(fs: FileSystem, log_path: str, segment: Segment, interval_bytes: int) -> list[_Piece]:
-    data = fs.view(join(log_path, segment_file(segment.base_offset, LOG)))[: segment.size_bytes]
+    data = view(fs, join(log_path, segment_file(segment.base_offset, LOG)))[: segment.size_bytes]
     pieces = [_Piece(segment.base_offset, 0, 0, IndexBuilder(segment.base_offset, interval_bytes))]
     for rows in SegmentScan(data):
         left = rows
@@ -85,11 +86,12 @@ def _extend(piece: _Piece, rows: Rows) -> None:
     piece.last_offset = int(rows["last_offset"][-1])
 
 
-def _write_piece(fs: FileSystem, log_path: str, piece: _Piece, source: Segment, like: FileStat | None) -> None:
+def _write_piece(fs: FileSystem, log_path: str, piece: _Piece, source: Segment) -> None:
     log = join(log_path, segment_file(source.base_offset, LOG))
+    found = fs.stat(log)
+    mtime_ns = None if found is None else found.mtime_ns
     target = join(log_path, segment_file(piece.base_offset, LOG, CLEANED))
-    fs.copy(log, target, piece.start, piece.end - piece.start)
-    fs.fsync(target)
+    copy_verified(fs, fs, Extent(log, piece.start, piece.end - piece.start), target)
     offsets, times = piece.builder.finish()
     files = [(INDEX, offsets), (TIMEINDEX, times)]
     txns = [txn for txn in source.aborted_txns if piece.base_offset <= txn.last_offset <= piece.last_offset]
@@ -97,10 +99,9 @@ def _write_piece(fs: FileSystem, log_path: str, piece: _Piece, source: Segment, 
         files.append((TXNINDEX, _txn_index(txns)))
     for kind, data in files:
         path = join(log_path, segment_file(piece.base_offset, kind, CLEANED))
-        fs.write_file(path, data, like)
-        if like is not None:
-            fs.utime(path, like.mtime_ns)
+        fs.write_file(path, data, like=log, mtime_ns=mtime_ns)
         fs.fsync(path)
+        require_content(fs, path, data)
 
 
 def _txn_index(txns: Sequence[AbortedTxn]) -> bytes:

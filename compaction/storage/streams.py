@@ -83,6 +83,13 @@ class RangeReader:
         self._ranges: deque[Future[bytes]] = deque()
         self._first = 0
 
+    def size(self) -> int:
+        """The whole object's bytes.
+
+        :raises StorageError: the store refused
+        """
+        return self._file.size()
+
     def read_into(self, view: memoryview, position: int, floor: int) -> int:
         """Fill ``view`` from ``position``: how many bytes, 0 at the end of the object. Nothing before ``floor`` is asked for
         again.
@@ -144,7 +151,7 @@ class ObjectOutput:
                     return
                 self.write([data])
 
-    def settle(self) -> None:
+    def start_writeback(self) -> None:
         """Nothing: closing is what sends the rest."""
 
     def close(self, *, sync: bool, mtime_ms: int | None = None) -> None:

@@ -3,11 +3,14 @@
 Mirrors ``LocalLog.replaceSegments`` and ``UnifiedLog.deleteProducerSnapshots`` (Kafka 4.3.0), with ``.clean`` where Kafka
 writes ``.cleaned``. Steps, each safe on disk before the next:
 
-1. every output file is fsynced and named ``<base>.<kind>.clean``; the journal is written: the commit point
+1. every output file is fsynced, verified and named ``<base>.<kind>.clean``; the journal is written: the commit point
 2. group by group, ascending: ``.log.clean`` becomes ``.log.swap``, then ``.index``, ``.timeindex``, ``.txnindex``
-3. the group's sources become ``.deleted``, ascending, log first
+3. the output is held against the journal once more; then the group's sources become ``.deleted``, ascending, log first
 4. ``.swap`` is stripped, log first; snapshots of vanished segments become ``.deleted``
-5. after the last group: the cleaner checkpoint, then the journal goes
+5. after the last group: the cleaner checkpoint; outputs are looked at under their final names; then the journal goes
+
+After the journal is there, no error path removes an output, and no source is removed before the journal is. What turns out
+to be wrong then is undone (:func:`roll_back`): the ``.deleted`` files get their names back.
 
 What a broker that starts in between does (``LogLoader``; it passes over ``.clean`` and the journal):
 
@@ -29,7 +32,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from compaction.errors import StorageError
+from compaction.errors import CorruptLogError, StorageError
 from compaction.names import (
     CLEAN,
     CLEANED,
@@ -39,28 +42,30 @@ from compaction.names import (
     SEGMENT_KINDS,
     SNAPSHOT,
     SWAP,
-    TXNINDEX,
     parse_segment_file,
     segment_file,
 )
 from compaction.storage.checkpoint_store import Change, CheckpointFiles
+from compaction.storage.claim import NOBODY, Owner
 from compaction.storage.discover import LogLocation
 from compaction.storage.filesystem import FileSystem, join
-from compaction.storage.journal import Journal, JournalGroup, Source, remove_journal, write_journal
+from compaction.storage.journal import JOURNAL, Journal, JournalGroup, Source, remove_journal, write_journal
+from compaction.storage.verification import Written, verify_file
 
 
 @dataclass(frozen=True)
 class SwapGroup:
     """One output segment and the segments that it replaces, the first of which has its base offset.
 
-    ``suffix`` is what its files end with now: ``<base>.log<suffix>``, ``.index``, ``.timeindex`` and, where there is one,
-    ``.txnindex``. ``mtime_ms`` is their time of last modification, for places that do not keep it.
+    ``suffix`` is what its files end with now: ``<base>.log<suffix>``, ``.index``, ``.timeindex`` and, if there is one,
+    ``.txnindex``. ``mtime_ms`` is their time of last modification, for places that do not keep it. ``files`` is what they hold.
     """
 
     base_offset: int
     source_base_offsets: tuple[int, ...]
     suffix: str = CLEAN
     mtime_ms: int = 0
+    files: tuple[Written, ...] = ()
 
 
 def swap_in(
@@ -70,6 +75,7 @@ def swap_in(
     *,
     end_offset: int | None,
     checkpoints: CheckpointFiles | None = None,
+    owner: Owner = NOBODY,
 ) -> None:
     """Replace each group's sources by its output, then move the log's cleaner checkpoint to ``end_offset``.
 
@@ -77,24 +83,29 @@ def swap_in(
     until the next run, which finishes it first; the log serves every survivor meanwhile. The sources stay as ``.deleted``.
 
     :param checkpoints: where several logs of a directory are swapped in at once, theirs
-    :raises StorageError: the file system refused
-    :raises CorruptLogError: the cleaner checkpoint is garbled; nothing was changed
+    :param owner: the claim of this run on the log directory, looked at before each group
+    :raises StorageError: the file system refused, or another run works here
+    :raises CorruptLogError: the cleaner checkpoint is malformed; nothing was changed
     """
     path, checkpoints = location.path, checkpoints or CheckpointFiles(fs)
     ordered = sorted(groups, key=lambda group: group.base_offset)
     try:
+        owner.require()
         for group in ordered:
             _promote(fs, path, group)
         previous = checkpoints.offset(location.log_dir, CLEANER_OFFSETS, location.topic_partition)
-        journal = Journal(tuple(_record(fs, path, group) for group in ordered), previous, end_offset)
+        journal = Journal(tuple(_record(fs, path, group) for group in ordered), previous, end_offset, owner.token)
         fs.fsync_dir(path)
         if ordered:
-            write_journal(fs, path, journal)
+            _require_no_journal(fs, path)
+            write_journal(fs, path, journal, any_log(fs, path))
     except Exception:
         _discard_quietly(fs, path)
         raise
     for recorded in journal.groups:
+        owner.require()
         finish_group(fs, path, recorded)
+    owner.require()
     finish_round(fs, location, journal, checkpoints)
 
 
@@ -103,6 +114,8 @@ def finish_group(fs: FileSystem, path: str, group: JournalGroup) -> None:
 
     Each output file is in one of three places: ``.clean``, ``.swap`` or final. A file under a group's final name is a source as
     long as its output is in one of the first two.
+
+    :raises StorageError: the output is not what the journal says; no source was touched
     """
     base = group.base_offset
     for kind in group.kinds:
@@ -110,6 +123,7 @@ def finish_group(fs: FileSystem, path: str, group: JournalGroup) -> None:
         if kind == LOG:
             fs.fsync_dir(path)
     fs.fsync_dir(path)
+    _require_output(fs, path, group)
     for source in group.sources:
         for kind in SEGMENT_KINDS:
             if source.base_offset != base or kind not in group.kinds or _exists(fs, path, base, kind, SWAP):
@@ -127,15 +141,78 @@ def finish_group(fs: FileSystem, path: str, group: JournalGroup) -> None:
     fs.fsync_dir(path)
 
 
+def _require_output(fs: FileSystem, path: str, group: JournalGroup) -> None:
+    """:raises StorageError: a file of the output, ``.swap`` or final, is not there with the recorded content"""
+    for written in group.files:
+        suffix = SWAP if _exists(fs, path, group.base_offset, written.kind, SWAP) else ""
+        verify_file(fs, join(path, segment_file(group.base_offset, written.kind, suffix)), written, fresh=False)
+
+
 def finish_round(fs: FileSystem, location: LogLocation, journal: Journal, checkpoints: CheckpointFiles) -> None:
-    """Move the cleaner checkpoint, if it still is where the round began, and end the swap (step 5)."""
+    """Move the cleaner checkpoint, if it still is where the round began, and end the swap (step 5).
+
+    :raises StorageError: an output is not there any more as it was; the journal stays, and the next run repairs it
+    """
     if journal.end_offset is not None:
         expected = (journal.previous_checkpoint,)
         change = Change(location.topic_partition, journal.end_offset, expected, any_log(fs, location.path))
         checkpoints.change(location.log_dir, CLEANER_OFFSETS, change)
+    if not journal.groups:
+        discard_unfinished(fs, location.path)
+        return
+    for group in journal.groups:
+        for written in group.files:
+            name = join(location.path, segment_file(group.base_offset, written.kind))
+            found = fs.stat(name)
+            if found is None or found.size != written.size:
+                raise StorageError("output has changed since it was written", path=name, hint=_NEXT_RUN)
     discard_unfinished(fs, location.path)
-    if journal.groups:
-        remove_journal(fs, location.path)
+    remove_journal(fs, location.path)
+
+
+_NEXT_RUN = "the next run puts the segments back that it replaced; check the disk, and what else works here"
+
+
+def roll_back(fs: FileSystem, path: str, group: JournalGroup) -> None:
+    """Put a group's sources back in place of an output that is not what the journal says.
+
+    The last source comes first: until the first one replaces the output, nothing that the output may hold is missing.
+
+    :raises CorruptLogError: a source is gone; nothing was changed
+    """
+    base = group.base_offset
+    for source in group.sources:
+        if not _has_source(fs, path, source, group):
+            what = "neither the output of an earlier swap nor the segment that it replaced is there as the journal says"
+            name = join(path, segment_file(source.base_offset, LOG))
+            raise CorruptLogError(what, path=name, hint="restore this segment from a replica or a backup")
+    for source in reversed(group.sources):
+        for kind in (*reversed(SEGMENT_KINDS), SNAPSHOT):
+            name = segment_file(source.base_offset, kind)
+            if source.base_offset == base and kind in group.kinds and not _exists(fs, path, base, kind, DELETED):
+                if kind != LOG and not _exists(fs, path, base, LOG, CLEAN) and not _exists(fs, path, base, LOG, SWAP):
+                    # an index of the output: the source had none, or has it back already; missing ones are built anew
+                    fs.unlink(join(path, name))
+                continue
+            _rename_if_there(fs, path, name + DELETED, name)
+        fs.fsync_dir(path)
+    for kind in reversed(SEGMENT_KINDS):
+        for suffix in (SWAP, CLEAN):
+            fs.unlink(join(path, segment_file(base, kind, suffix)))
+    fs.fsync_dir(path)
+
+
+def _has_source(fs: FileSystem, path: str, source: Source, group: JournalGroup) -> bool:
+    """Whether a source's log is there, ``.deleted`` or under its own name."""
+    for suffix in (DELETED, ""):
+        found = fs.stat(join(path, segment_file(source.base_offset, LOG, suffix)))
+        if found is not None and (found.size, found.mtime_ns) == (source.size_bytes, source.mtime_ns):
+            # an output may have its source's size and time, but not its inode
+            if suffix or found.inode == source.inode:
+                return True
+    # under its own name something newer may have taken its place, as long as the swap had not touched it
+    untouched = any(_exists(fs, path, group.base_offset, LOG, suffix) for suffix in (CLEAN, SWAP))
+    return untouched and _exists(fs, path, source.base_offset, LOG, "")
 
 
 def discard_unfinished(fs: FileSystem, log_path: str) -> int:
@@ -173,25 +250,31 @@ def mark_deleted(fs: FileSystem, log_path: str, base_offset: int, kinds: Iterabl
 
 
 def _promote(fs: FileSystem, path: str, group: SwapGroup) -> None:
-    """Make an attempt's files the group's, and safe."""
-    for kind in SEGMENT_KINDS:
-        name = segment_file(group.base_offset, kind, group.suffix)
-        if fs.stat(join(path, name)) is None:
-            if kind != TXNINDEX:
-                raise StorageError("output of this run has vanished", path=join(path, name), hint="run again")
-            continue
-        fs.fsync(join(path, name))
+    """Make an attempt's files the group's.
+
+    :raises StorageError: one of them is not there as it was verified
+    """
+    for written in group.files:
+        name = join(path, segment_file(group.base_offset, written.kind, group.suffix))
+        found = fs.stat(name)
+        if found is None or found.size != written.size:
+            raise StorageError("output of this run has vanished or changed", path=name, hint="run again")
         if group.suffix != CLEAN:
-            fs.rename(join(path, name), join(path, segment_file(group.base_offset, kind, CLEAN)))
+            fs.rename(name, join(path, segment_file(group.base_offset, written.kind, CLEAN)))
 
 
 def _record(fs: FileSystem, path: str, group: SwapGroup) -> JournalGroup:
     base = group.base_offset
-    kinds = tuple(kind for kind in SEGMENT_KINDS if _exists(fs, path, base, kind, CLEAN))
     sources = tuple(source_at(fs, path, source) for source in sorted(group.source_base_offsets))
     if not sources or sources[0].base_offset != base:
         raise StorageError("the first segment of a group is not at its base offset", path=join(path, segment_file(base, LOG)))
-    return JournalGroup(base, source_at(fs, path, base, CLEAN).size_bytes, kinds, sources)
+    return JournalGroup(base, group.files, sources)
+
+
+def _require_no_journal(fs: FileSystem, path: str) -> None:
+    if fs.stat(join(path, JOURNAL)) is not None:
+        hint = "let one run at a time work on a directory"
+        raise StorageError("another run is swapping this log", path=join(path, JOURNAL), hint=hint)
 
 
 def source_at(fs: FileSystem, path: str, base_offset: int, suffix: str = "") -> Source:
@@ -203,7 +286,7 @@ def source_at(fs: FileSystem, path: str, base_offset: int, suffix: str = "") -> 
     found = fs.stat(name)
     if found is None:
         raise StorageError("segment has vanished", path=name, hint="make sure that nothing else works on this directory")
-    return Source(base_offset, found.size, found.mtime_ns)
+    return Source(base_offset, found.size, found.mtime_ns, found.inode)
 
 
 def _exists(fs: FileSystem, path: str, base_offset: int, kind: str, suffix: str) -> bool:
@@ -221,8 +304,9 @@ def any_log(fs: FileSystem, path: str) -> str | None:
 
 
 def _discard_quietly(fs: FileSystem, path: str) -> None:
-    """Clean up after an error without hiding it."""
+    """Clean up after an error without hiding it. If the journal is there, or nobody can tell, its outputs stay."""
     try:
-        discard_unfinished(fs, path)
+        if fs.stat(join(path, JOURNAL)) is None:
+            discard_unfinished(fs, path)
     except StorageError:
         return

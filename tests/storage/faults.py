@@ -9,12 +9,9 @@ or half of the new ones.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-
-import numpy as np
-from numpy.typing import NDArray
 
 from compaction.errors import StorageError
 from compaction.storage.filesystem import Extent, FileStat
@@ -47,6 +44,61 @@ class Directory:
     changes: list[Change] = field(default_factory=list)
 
 
+class MemorySource:
+    """Bytes in memory, read as a file."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def size(self) -> int:
+        return len(self._data)
+
+    def read_into(self, view: memoryview, position: int, floor: int) -> int:
+        data = self._data[position : position + len(view)]
+        view[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+class MemoryOutput:
+    """A file being written in memory; it appears when it is closed."""
+
+    def __init__(self, fs: FaultyFileSystem, path: str, like: str | None) -> None:
+        self._fs, self._path, self._like = fs, path, like
+        self._data = bytearray()
+
+    def write(self, chunks: Sequence[bytes | memoryview]) -> None:
+        for chunk in chunks:
+            self._data += chunk
+
+    def copy_from(self, path: str) -> None:
+        self._data += self._fs.read_bytes(path)
+
+    def start_writeback(self) -> None:
+        """Nothing."""
+
+    def close(self, *, sync: bool, mtime_ms: int | None = None) -> None:
+        mtime_ns = None if mtime_ms is None else mtime_ms * 1_000_000
+        self._fs.write_file(self._path, bytes(self._data), like=self._like, mtime_ns=mtime_ns)
+        if sync:
+            self._fs.fsync(self._path)
+
+    def abandon(self) -> None:
+        """Nothing."""
+
+    def remove(self) -> None:
+        self._fs.unlink(self._path)
+
+
+class MemoryLock:
+    """A lock that nobody else wants."""
+
+    def release(self) -> None:
+        """Nothing."""
+
+
 class FaultyFileSystem:
     """Files in memory. ``stop_before`` is the number of the change (from 0) that does not happen any more."""
 
@@ -77,33 +129,49 @@ class FaultyFileSystem:
         data = self._inode(path).data
         return data[start:] if length is None else data[start : start + length]
 
-    def view(self, path: str) -> NDArray[np.uint8]:
-        return np.frombuffer(bytearray(self._inode(path).data), np.uint8)
+    def reader(self, path: str, start: int, end: int, *, fresh: bool = False) -> MemorySource:
+        return MemorySource(self._inode(path).data)
 
     def real_path(self, path: str) -> Extent:
         return Extent(path, 0, len(self._inode(path).data))
 
-    def in_memory(self, path: str) -> bool:
-        return False
-
     # changing
 
-    def write_file(self, path: str, data: bytes, like: FileStat | None = None) -> None:
+    def write_file(self, path: str, data: bytes, *, like: str | None = None, mtime_ns: int | None = None) -> None:
         self._step("write", path)
         directory, name = self._dir(Path(path).parent), Path(path).name
-        inode = directory.names.get(name)
-        if inode is None:
-            inode = Inode(b"", b"", 0)
-            self._change(directory, _link(name, inode))
+        if name in directory.names:
+            raise StorageError("cannot write (File exists)", path=path)
+        found = None if like is None else self.stat(like)
+        inode = Inode(b"", b"", 0)
+        self._change(directory, _link(name, inode))
         inode.data, inode.synced = data, False
-        inode.mtime_ns = self._tick()
-        if like is not None:
-            inode.mode = like.mode
+        inode.mtime_ns = self._tick() if mtime_ns is None else mtime_ns
+        if found is not None and found.is_file:
+            inode.mode = found.mode
+
+    def put(self, path: str, data: bytes) -> None:
+        """Give a file these bytes, whatever it held before, as no run does."""
+        inode = self._dir(Path(path).parent).names.get(Path(path).name)
+        if inode is None:
+            self.write_file(path, data)
+        else:
+            self._step("put", path)
+            inode.data, inode.synced, inode.mtime_ns = data, False, self._tick()
+
+    def link_new(self, path: str, data: bytes, like: str) -> bool:
+        if self.stat(path) is not None:
+            return False
+        self.write_file(path, data)
+        self.fsync(path)
+        self.fsync_dir(str(Path(path).parent))
+        return True
+
+    def create(self, path: str, like: str | None, *, write_behind: bool = False) -> MemoryOutput:
+        return MemoryOutput(self, path, like)
 
     def copy(self, source: str, target: str, start: int = 0, length: int | None = None) -> None:
-        found = self._inode(source)
-        self.write_file(target, self.read_bytes(source, start, length), self.stat(source))
-        self._inode(target).mtime_ns = found.mtime_ns
+        self.write_file(target, self.read_bytes(source, start, length), like=source, mtime_ns=self._inode(source).mtime_ns)
 
     def rename(self, source: str, target: str) -> None:
         self._step("rename", source)
@@ -119,19 +187,22 @@ class FaultyFileSystem:
         if self.stat(path) is not None:
             self._change(self._dir(Path(path).parent), _drop(Path(path).name))
 
-    def mkdir(self, path: str, like: FileStat | None = None) -> None:
+    def mkdir(self, path: str, like: str | None = None, *, private: bool = False) -> None:
         self._step("mkdir", path)
         for part in [*reversed(Path(path).parents), Path(path)]:
             self._directories.setdefault(str(part), Directory())
 
-    def rmdir(self, path: str) -> None:
-        self._step("rmdir", path)
-        assert not self.listdir(path)
-        del self._directories[str(Path(path))]
+    def remove_tree(self, path: str) -> None:
+        self._step("remove_tree", path)
+        for each in [each for each in self._directories if f"{each}/".startswith(f"{Path(path)}/")]:
+            del self._directories[each]
+        self._dir(Path(path).parent).names.pop(Path(path).name, None)
 
-    def utime(self, path: str, mtime_ns: int) -> None:
-        self._step("utime", path)
-        self._inode(path).mtime_ns = mtime_ns
+    def lock(self, log_dir: str, *, shared: bool = False) -> MemoryLock:
+        return MemoryLock()
+
+    def lock_holder(self, log_dir: str) -> str | None:
+        return None
 
     def fsync(self, path: str) -> None:
         self._step("fsync", path)

@@ -28,7 +28,7 @@ def log_dir(**files: bytes) -> FaultyFileSystem:
     fs = FaultyFileSystem()
     fs.mkdir("/logs")
     for name, data in files.items():
-        fs.write_file(f"/logs/{name.replace('_', '-')}", data)
+        fs.put(f"/logs/{name.replace('_', '-')}", data)
     return fs.settle()
 
 
@@ -95,7 +95,7 @@ def test_a_new_file_takes_mode_and_owner_of_the_one_named() -> None:
     fs = log_dir(meta=b"")
     like = fs.stat("/logs/meta")
     assert like is not None
-    fs.write_file("/logs/meta", b"", like._replace(mode=0o600))
+    fs.put("/logs/meta", b"", like._replace(mode=0o600))
     update(fs, CLEANER_OFFSETS, {A: 1}, like="/logs/meta")
     found = fs.stat(PATH)
     assert found is not None and found.mode == 0o600
@@ -150,7 +150,7 @@ def test_an_entry_is_told_while_another_log_is_written_without_the_file_being_re
     logs = [TopicPartition("t", number) for number in range(200)]
     fs = Counting()
     fs.mkdir("/logs")
-    fs.write_file(PATH, format_offset_checkpoint({tp: tp.partition for tp in logs}).encode())
+    fs.put(PATH, format_offset_checkpoint({tp: tp.partition for tp in logs}).encode())
     files = CheckpointFiles(fs)
 
     def move(tp: TopicPartition) -> int | None:
@@ -183,7 +183,7 @@ def test_what_somebody_else_wrote_meanwhile_is_seen() -> None:
     fs = log_dir(cleaner_offset_checkpoint=b"0\n1\na 0 3\n")
     files = CheckpointFiles(fs)
     assert files.offset("/logs", CLEANER_OFFSETS, A) == 3
-    fs.write_file(PATH, b"0\n2\na 0 5\nb.c 12 6\n")
+    fs.put(PATH, b"0\n2\na 0 5\nb.c 12 6\n")
     assert files.offset("/logs", CLEANER_OFFSETS, A) == 5
     files.change("/logs", CLEANER_OFFSETS, Change(A, 7))
     assert read_checkpoints(fs, "/logs").cleaner_offsets == {A: 7, B: 6}

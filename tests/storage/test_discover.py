@@ -8,7 +8,7 @@ import pytest
 
 from compaction.errors import UsageError
 from compaction.storage.discover import Selector, check_log_dirs, discover
-from compaction.storage.filesystem import LocalFileSystem
+from compaction.storage.local import LocalFileSystem
 
 FS = LocalFileSystem()
 ODD = [

@@ -27,7 +27,7 @@ def log_of_three() -> FaultyFileSystem:
         segment.put(fs, HERE.path)
     for offset in (100, 200):
         put_snapshot(fs, HERE.path, offset)
-    fs.write_file(join(HERE.path, LEADER_EPOCHS), b"0\n3\n0 0\n1 50\n4 150\n")
+    fs.put(join(HERE.path, LEADER_EPOCHS), b"0\n3\n0 0\n1 50\n4 150\n")
     return fs.settle()
 
 
@@ -61,7 +61,7 @@ def test_when_every_segment_goes_an_empty_one_takes_over() -> None:
 
 def test_a_garbled_checkpoint_keeps_every_segment() -> None:
     fs = log_of_three()
-    fs.write_file(join("/logs", LOG_STARTS), b"0\n7\n")
+    fs.put(join("/logs", LOG_STARTS), b"0\n7\n")
     with pytest.raises(CorruptLogError, match="7 entries announced"):
         expire_segments(fs, HERE, [0], log_start_offset=100, log_end_offset=206)
     assert sorted(served(fs, HERE.path)) == [5, 10, 105, 200, 205]

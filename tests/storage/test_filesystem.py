@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from compaction.errors import StorageError
-from compaction.storage.filesystem import FileSystem, LocalFileSystem, storage_errors
+from compaction.storage.filesystem import FileSystem, storage_errors
+from compaction.storage.local import LocalFileSystem
 from compaction.storage.overlay import OverlayFileSystem
 from tests.storage.faults import FaultyFileSystem
 

@@ -10,7 +10,8 @@ from compaction.errors import LockedError, UsageError
 from compaction.names import TopicPartition
 from compaction.storage.checkpoint_store import read_checkpoints
 from compaction.storage.discover import LogLocation
-from compaction.storage.filesystem import LocalFileSystem, join
+from compaction.storage.filesystem import join
+from compaction.storage.local import LocalFileSystem
 from compaction.storage.overlay import OverlayFileSystem
 from compaction.storage.publish import Publication, layout, staging_dir
 from compaction.storage.recover import recover_log

@@ -67,7 +67,7 @@ def test_a_preallocated_tail_does_not_count(kind: str) -> None:
     expected = read(fs)
     name = join(HERE.path, segment_file(0, kind))
     mtime_ns = expected.segments[0].mtime_ns
-    fs.write_file(name, built.files[kind] + bytes(10 * 1024 * 1024 // 24 * 24))
+    fs.put(name, built.files[kind] + bytes(10 * 1024 * 1024 // 24 * 24))
     found = read(fs)
     assert (found, found.segments[0].mtime_ns) == (expected, mtime_ns)
 
@@ -95,7 +95,7 @@ def test_a_torn_tail_does_not_count() -> None:
     fs = log_with(data_segment(0, [5, 6]))
     name = join(HERE.path, segment_file(0, LOG))
     whole = fs.read_bytes(name)
-    fs.write_file(name, whole + data_batch(7)[:-1])
+    fs.put(name, whole + data_batch(7)[:-1])
     view = read(fs)
     assert (view.log_end_offset, view.size_bytes) == (7, len(whole))
 
@@ -182,7 +182,7 @@ def test_a_snapshot_at_the_log_end_needs_no_replay() -> None:
 def test_a_garbled_snapshot_gives_way_to_the_one_before(damage: bytes) -> None:
     fs = with_transactions()
     put_snapshot(fs, HERE.path, 10, [SnapshotEntry(8, 0, 0, 9, 0, NOW_MS, -1, -1)])
-    fs.write_file(join(HERE.path, f"{13:020d}.snapshot"), damage)
+    fs.put(join(HERE.path, f"{13:020d}.snapshot"), damage)
     assert producers_of(read(fs)) == {2: (10, -1), 4: (12, 12), 8: (9, -1)}
 
 
@@ -227,7 +227,7 @@ def test_damage_in_the_replayed_part_names_the_place() -> None:
     data = bytearray(fs.read_bytes(name))
     at = len(idempotent_batch(0, 1))
     data[at + 16] = 9
-    fs.write_file(name, bytes(data))
+    fs.put(name, bytes(data))
     with pytest.raises(CorruptLogError) as caught:
         read(fs)
     assert (caught.value.path, caught.value.position) == (name, at)

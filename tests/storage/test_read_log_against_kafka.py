@@ -13,7 +13,7 @@ from compaction.cleaning.model import LogView
 from compaction.names import INDEX, TIMEINDEX, TXNINDEX
 from compaction.storage.checkpoint_store import Checkpoints
 from compaction.storage.discover import LogLocation
-from compaction.storage.filesystem import LocalFileSystem
+from compaction.storage.local import LocalFileSystem
 from compaction.storage.read_log import ReadOptions, read_log
 from compaction.storage.recover import recover_log
 from tests.kafka.gateway import Gateway

@@ -56,7 +56,7 @@ def name(base: int, kind: str, suffix: str = "") -> str:
 def put(fs: FileSystem, segment: Built, suffixes: dict[str, str]) -> None:
     """A segment's files, each with a suffix of its own."""
     for kind, suffix in suffixes.items():
-        fs.write_file(name(segment.base_offset, kind, suffix), segment.files[kind])
+        fs.put(name(segment.base_offset, kind, suffix), segment.files[kind])
 
 
 CLEANED_0 = data_segment(0, [60, 150])
@@ -81,7 +81,7 @@ def test_leftovers_are_removed(suffix: str) -> None:
 def test_other_files_are_left_alone() -> None:
     fs = three()
     for other in ("partition.metadata", "notes.txt", "00000000000000000009.checkpoint.deleted", "leader-epoch-checkpoint"):
-        fs.write_file(join(PATH, other), b"mine")
+        fs.put(join(PATH, other), b"mine")
     before = tree(fs, PATH)
     recover_log(fs, HERE)
     assert tree(fs, PATH) == before
@@ -138,14 +138,14 @@ def test_a_swap_whose_sources_are_gone_is_finished_even_beside_an_old_leftover()
 def test_a_truncated_swap_is_undone_while_its_sources_are_there() -> None:
     fs = three()
     before = tree(fs, PATH)
-    fs.write_file(name(0, LOG, ".swap"), CLEANED_0.files[LOG][:-3])
+    fs.put(name(0, LOG, ".swap"), CLEANED_0.files[LOG][:-3])
     recover_log(fs, HERE)
     assert tree(fs, PATH) == before
 
 
 def test_a_truncated_swap_without_sources_is_an_error() -> None:
     fs = log_with(data_segment(200, [200]))
-    fs.write_file(name(0, LOG, ".swap"), CLEANED_0.files[LOG][:-3])
+    fs.put(name(0, LOG, ".swap"), CLEANED_0.files[LOG][:-3])
     with pytest.raises(CorruptLogError, match=r"00\.log\.swap at byte \d+"):
         recover_log(fs, HERE)
 
@@ -170,7 +170,7 @@ def remove(*kinds: str) -> Callable[[FaultyFileSystem], None]:
 
 
 def rewrite(kind: str, change: Callable[[bytes], bytes]) -> Callable[[FaultyFileSystem], None]:
-    return lambda fs: fs.write_file(name(0, kind), change(big().files[kind]))
+    return lambda fs: fs.put(name(0, kind), change(big().files[kind]))
 
 
 DAMAGE = {
@@ -240,7 +240,7 @@ TAILS = {
 def test_a_torn_tail_of_the_active_segment_is_passed_over_and_stays(tail: bytes) -> None:
     fs = three()
     active = name(200, LOG)
-    fs.write_file(active, fs.read_bytes(active) + tail)
+    fs.put(active, fs.read_bytes(active) + tail)
     report = recover_log(fs, HERE)
     assert report.torn_tail_bytes == len(tail)
     assert fs.read_bytes(active).endswith(tail)
@@ -250,7 +250,7 @@ def test_a_torn_tail_of_the_active_segment_is_passed_over_and_stays(tail: bytes)
 def test_a_torn_tail_of_a_closed_segment_is_an_error(tail: bytes) -> None:
     fs = three()
     size = len(fs.read_bytes(name(100, LOG)))
-    fs.write_file(name(100, LOG), fs.read_bytes(name(100, LOG)) + tail)
+    fs.put(name(100, LOG), fs.read_bytes(name(100, LOG)) + tail)
     with pytest.raises(CorruptLogError) as caught:
         recover_log(fs, HERE)
     assert (caught.value.path, caught.value.position) == (name(100, LOG), size)
@@ -264,7 +264,7 @@ def flipped(data: bytes, at: int) -> bytes:
 def test_damage_within_the_active_segment_is_no_torn_tail(at: int) -> None:
     fs = log_with(data_segment(0, [5]), data_segment(100, [105, 106, 107]))
     first = len(data_batch(105))
-    fs.write_file(name(100, LOG), flipped(fs.read_bytes(name(100, LOG)), first + at))
+    fs.put(name(100, LOG), flipped(fs.read_bytes(name(100, LOG)), first + at))
     with pytest.raises(CorruptLogError) as caught:
         recover_log(fs, HERE)
     assert (caught.value.path, caught.value.position) == (name(100, LOG), first)
@@ -272,7 +272,7 @@ def test_damage_within_the_active_segment_is_no_torn_tail(at: int) -> None:
 
 def test_damage_found_while_rebuilding_an_index_is_an_error() -> None:
     fs = broken(remove(INDEX))
-    fs.write_file(name(0, LOG), flipped(fs.read_bytes(name(0, LOG)), 70))
+    fs.put(name(0, LOG), flipped(fs.read_bytes(name(0, LOG)), 70))
     with pytest.raises(CorruptLogError, match="CRC"):
         recover_log(fs, HERE, index_interval_bytes=SMALL)
 
@@ -299,7 +299,7 @@ def test_a_missing_transaction_index_is_rebuilt() -> None:
 def test_a_broken_transaction_index_is_rebuilt(damage: Callable[[bytes], bytes]) -> None:
     fs = log_with(*transactions())
     before = tree(fs, PATH)
-    fs.write_file(name(10, TXNINDEX), damage(fs.read_bytes(name(10, TXNINDEX))))
+    fs.put(name(10, TXNINDEX), damage(fs.read_bytes(name(10, TXNINDEX))))
     assert len(recover_log(fs, HERE).actions) == 1
     assert tree(fs, PATH) == before
 

@@ -18,7 +18,7 @@ from compaction.errors import CorruptLogError, StorageError, UsageError
 from compaction.storage import stores
 from compaction.storage.blocks import SegmentReader
 from compaction.storage.files import MixedFileSystem, file_system
-from compaction.storage.filesystem import LocalFileSystem
+from compaction.storage.local import LocalFileSystem
 from compaction.storage.manifest import MANIFEST, MARKER, Entry, Manifest, marker, run_of
 from compaction.storage.object_publish import ObjectPublication, OutputFileSystem
 from compaction.storage.overlay import OverlayFileSystem

@@ -58,8 +58,8 @@ def dirty_log() -> FaultyFileSystem:
         segment.put(fs, HERE.path)
     for offset in (100, 200, 300, 400):
         put_snapshot(fs, HERE.path, offset)
-    fs.write_file(join(LOG_DIR, CLEANER_OFFSETS), format_offset_checkpoint({OTHER: 7, TOPIC: 100}).encode())
-    fs.write_file(join(HERE.path, "partition.metadata"), b"version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ")
+    fs.put(join(LOG_DIR, CLEANER_OFFSETS), format_offset_checkpoint({OTHER: 7, TOPIC: 100}).encode())
+    fs.put(join(HERE.path, "partition.metadata"), b"version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ")
     return fs.settle()
 
 
@@ -174,7 +174,7 @@ def test_outputs_that_tasks_did_not_make_safe_are_made_safe() -> None:
     fs = dirty_log()
     for base, (offsets, txns) in PLAIN.items():
         for kind, data in build(base, [data_batch(offset) for offset in offsets], txns=txns).files.items():
-            fs.write_file(join(HERE.path, segment_file(base, kind, ".clean")), data)
+            fs.put(join(HERE.path, segment_file(base, kind, ".clean")), data)
     swap_in(fs, HERE, GROUPS, end_offset=END)
     assert sorted(served(fs.after_power_loss(None), HERE.path)) == [5, 150, 250, 310, 400, 401]
 
@@ -287,7 +287,7 @@ def test_a_journal_is_dropped_when_a_source_has_changed_since() -> None:
 
 def test_a_checkpoint_that_moved_since_is_left_alone() -> None:
     fs = committed_but_not_begun()
-    fs.write_file(join(LOG_DIR, CLEANER_OFFSETS), format_offset_checkpoint({TOPIC: 300}).encode())
+    fs.put(join(LOG_DIR, CLEANER_OFFSETS), format_offset_checkpoint({TOPIC: 300}).encode())
     recover_log(fs, HERE)
     assert sorted(served(fs, HERE.path)) == [5, 150, 250, 310, 400, 401]
     assert read_checkpoints(fs, LOG_DIR).cleaner_offsets == {TOPIC: 300}
@@ -295,7 +295,7 @@ def test_a_checkpoint_that_moved_since_is_left_alone() -> None:
 
 def test_a_journal_of_another_version_is_passed_over() -> None:
     fs = committed_but_not_begun()
-    fs.write_file(join(HERE.path, JOURNAL), b'{"version": 99}')
+    fs.put(join(HERE.path, JOURNAL), b'{"version": 99}')
     recover_log(fs, HERE)
     assert everything(fs) == everything(dirty_log())
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from compaction.names import CLEANER_OFFSETS
-from compaction.storage.filesystem import LocalFileSystem
+from compaction.storage.local import LocalFileSystem
 from compaction.storage.recover import recover_log
 from tests.kafka.gateway import Gateway
 from tests.kafka.log import KafkaLog, Opening

@@ -1,0 +1,206 @@
+"""Proof that one run, and no other, works on a log directory: for file systems whose locks cannot be relied on.
+
+A lock holds within one kernel; over NFS without its lock service, or on two mounts of one disk, two runs may both get it. So a
+run that changes a log directory also puts a claim there: ``.compaction-run.<number>``, linked into place in one step, which no
+file system does twice. The highest number owns the directory. Who finds a claim takes the next number, but only if the claim's
+run is known to be over; a run looks for its own claim before each step that cannot be taken back, and ends without one.
+
+A run is over when it ran under this kernel and its process is gone, or when its kernel is gone and the disk is one that two
+kernels never share. Of a run elsewhere on a shared file system nobody can tell: somebody has to look, and to remove the file.
+A broker takes no notice of it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import uuid
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Protocol
+
+from compaction.errors import LockedError, StorageError
+from compaction.storage.filesystem import FileSystem, join
+from compaction.storage.mounts import is_local
+
+_NAME = re.compile(r"\.compaction-run\.(\d{8})")
+_ATTEMPTS = 10
+
+
+class Owner(Protocol):
+    """A run's right to change a log directory."""
+
+    @property
+    def token(self) -> str:
+        """Names the run."""
+
+    def require(self) -> None:
+        """:raises StorageError: another run owns the directory now"""
+
+
+class _Nobody:
+    """Of whoever needs no claim: dry runs, and directories that nobody else knows."""
+
+    token = ""
+
+    def require(self) -> None:
+        """Nothing."""
+
+
+NOBODY: Owner = _Nobody()
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A run: its token, and where its process is, or was."""
+
+    token: str
+    host: str
+    boot: str
+    namespace: str
+    pid: int
+    started: str
+
+    @classmethod
+    def of_this_process(cls) -> Identity:
+        """A new run of this process."""
+        return cls(uuid.uuid4().hex, socket.gethostname(), _boot(), _namespace(), os.getpid(), _started(os.getpid()))
+
+    def is_over(self, log_dir: str) -> bool:
+        """Whether this run cannot be at work any more, asked by one who holds the directory's lock."""
+        if not self.boot:
+            return self.host == socket.gethostname() and not _is_alive(self.pid)
+        if self.boot != _boot():
+            return is_local(log_dir)
+        if self.namespace != _namespace():
+            # the same kernel: it gave us the lock that a living run there would hold
+            return True
+        return _started(self.pid) != self.started
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}"
+
+
+class Claim:
+    """A run's claim on one log directory; a context manager. Take it with :meth:`take`, the directory's lock held."""
+
+    def __init__(self, fs: FileSystem, log_dir: str, number: int, identity: Identity) -> None:
+        self._fs, self._log_dir, self._number, self._identity = fs, log_dir, number, identity
+
+    @classmethod
+    def take(
+        cls, fs: FileSystem, log_dir: str, identity: Identity, is_over: Callable[[Identity, str], bool] = Identity.is_over
+    ) -> Claim:
+        """Claim ``log_dir`` for a run.
+
+        :param is_over: tells whether another run cannot be at work any more
+        :raises LockedError: another run has claimed it, and may be at work
+        :raises StorageError: the file system refused
+        """
+        for _ in range(_ATTEMPTS):
+            numbers = _numbers(fs, log_dir)
+            for number in numbers:
+                other = _read(fs, log_dir, number)
+                if other is not None and not is_over(other, log_dir):
+                    hint = f"let it end; if it has ended, remove {_path(log_dir, number)} and run again"
+                    raise LockedError(f"log directory is claimed by another run ({other})", path=log_dir, hint=hint)
+            number = max(numbers, default=0) + 1
+            if fs.link_new(_path(log_dir, number), json.dumps(asdict(identity)).encode(), like=log_dir):
+                claim = cls(fs, log_dir, number, identity)
+                for old in numbers:
+                    fs.unlink(_path(log_dir, old))
+                claim.require()
+                return claim
+        raise LockedError("other runs claim the log directory at the same time", path=log_dir, hint="run one at a time")
+
+    @property
+    def token(self) -> str:
+        """Names the run."""
+        return self._identity.token
+
+    def require(self) -> None:
+        """:raises StorageError: another run owns the directory now"""
+        numbers = _numbers(self._fs, self._log_dir)
+        if numbers and max(numbers) == self._number:
+            found = _read(self._fs, self._log_dir, self._number)
+            if found is not None and found.token == self._identity.token:
+                return
+        hint = "let one run at a time work on a directory; what this run had begun, the next one finishes"
+        raise StorageError("another run has taken over this log directory", path=self._log_dir, hint=hint)
+
+    def release(self) -> None:
+        """End the claim, if it still is this run's."""
+        try:
+            self.require()
+        except StorageError:
+            return
+        self._fs.unlink(_path(self._log_dir, self._number))
+
+
+def is_claim(name: str) -> bool:
+    """Whether a file of a log directory is a run's claim."""
+    return _NAME.fullmatch(name) is not None
+
+
+def _path(log_dir: str, number: int) -> str:
+    return join(log_dir, f".compaction-run.{number:08d}")
+
+
+def _numbers(fs: FileSystem, log_dir: str) -> list[int]:
+    matches = (_NAME.fullmatch(name) for name in fs.listdir(log_dir))
+    return sorted(int(match[1]) for match in matches if match is not None)
+
+
+def _read(fs: FileSystem, log_dir: str, number: int) -> Identity | None:
+    """The run of a claim; ``None`` if the claim has gone meanwhile.
+
+    :raises LockedError: the claim cannot be understood
+    """
+    path = _path(log_dir, number)
+    if fs.stat(path) is None:
+        return None
+    try:
+        return Identity(**json.loads(fs.read_bytes(path)))
+    except (TypeError, ValueError):
+        hint = "make sure that no other run works here, remove it and run again"
+        raise LockedError("the claim of another run is malformed", path=path, hint=hint) from None
+
+
+@cache
+def _boot() -> str:
+    return _text("/proc/sys/kernel/random/boot_id")
+
+
+@cache
+def _namespace() -> str:
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return ""
+
+
+def _started(pid: int) -> str:
+    """When a process began, in the kernel's ticks; empty if there is none, or no telling."""
+    fields = _text(f"/proc/{pid}/stat").rpartition(")")[2].split(" ")
+    return fields[20] if len(fields) > 20 else ""
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text("utf-8", "replace").strip()
+    except OSError:
+        return ""

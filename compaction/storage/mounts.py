@@ -1,0 +1,40 @@
+"""What is mounted where: which file systems one kernel has to itself, and which directories are mount points."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+#: kinds of file systems that two kernels never have mounted for writing at the same time
+_LOCAL = frozenset(
+    {"bcachefs", "btrfs", "exfat", "ext2", "ext3", "ext4", "f2fs", "jfs", "overlay", "reiserfs", "tmpfs", "vfat", "xfs", "zfs"}
+)
+
+
+def is_local(path: str) -> bool:
+    """Whether ``path`` is on a disk that no other machine can have mounted; ``False`` if that is not known."""
+    try:
+        device = os.stat(path).st_dev  # noqa: PTH116
+    except OSError:
+        return False
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    kinds = {line.partition(" - ")[2].split(" ")[0] for line in _mounts() if line.split(" ")[2] == wanted}
+    return bool(kinds) and kinds <= _LOCAL
+
+
+def is_mount_point(path: str) -> bool:
+    """Whether another file system, or another part of one, is mounted at ``path``."""
+    place = os.path.realpath(path)
+    return os.path.ismount(place) or any(_unescaped(line.split(" ")[4]) == place for line in _mounts())
+
+
+def _mounts() -> list[str]:
+    try:
+        return Path("/proc/self/mountinfo").read_text("utf-8", "surrogateescape").splitlines()
+    except OSError:
+        return []
+
+
+def _unescaped(text: str) -> str:
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
