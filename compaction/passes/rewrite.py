@@ -26,17 +26,16 @@ from compaction.kernels.rewrite import (
 )
 from compaction.kernels.survivors import BAD_NAMES
 from compaction.kernels.tables import BUILT, IN_BLOCK, MARK_SHIFT, OUT_ROW, REWRITE, TO_COMPRESS
-from compaction.names import LOG, segment_file
 from compaction.passes.compress import seal_compressed
 from compaction.passes.decoder import Decoded, Decoder, check_count
 from compaction.passes.names import mend_names
 from compaction.passes.scan import check_offsets
 from compaction.passes.work import CleanStats, GroupOutput, Packed, Piece, PieceResult, RewriteLog, Slice
 from compaction.storage.blocks import Block, SegmentReader
-from compaction.storage.filesystem import Chunk, FileSystem, join
+from compaction.storage.filesystem import Chunk
 from compaction.storage.segment_writer import PartWriter, SegmentWriter, new_suffix, part_paths
 from compaction.storage.throttle import Throttle
-from compaction.storage.verification import Written, verify_file, verify_segment
+from compaction.storage.verification import Written
 
 _OUT_BYTES = 4 << 20
 _KEPT_COLUMNS = 6
@@ -91,24 +90,7 @@ def _write(piece: Piece, log: RewriteLog, work: Rewriter, suffix: str | None) ->
     with SegmentWriter(files, stem, index_interval_bytes=log.index_interval_bytes, like=output.like) as segment:
         work.run(piece.slices, segment)
         work.at = log.directory, None
-        return verify_output(files, stem, segment.close(output.mtime_ms, output.aborted_txns), work.batches)
-
-
-def verify_output(
-    files: FileSystem, stem: tuple[str, int, str], written: Sequence[Written], batches: int
-) -> tuple[Written, ...]:
-    """Hold all files of an output segment against what was written; what they hold, the log first.
-
-    :param stem: directory, base offset and suffix
-    :raises StorageError: the device gives other bytes
-    """
-    directory, base_offset, suffix = stem
-    paths = {each.kind: join(directory, segment_file(base_offset, each.kind, suffix)) for each in written}
-    log = verify_segment(files, paths[LOG], [each for each in written if each.kind == LOG], batches)
-    others = [each for each in written if each.kind != LOG]
-    for each in others:
-        verify_file(files, paths[each.kind], each)
-    return (log, *others)
+        return segment.close(output.mtime_ms, output.aborted_txns)
 
 
 class Rewriter:
@@ -267,8 +249,7 @@ def join_parts(output: GroupOutput, log: RewriteLog, parts: Sequence[PieceResult
             for part in parts:
                 paths = part_paths(log.directory, output.base_offset, part.number, part.suffix or "")
                 segment.append_part(paths, part.written)
-            batches = sum(part.batches for part in parts)
-            written = verify_output(files, stem, segment.close(output.mtime_ms, output.aborted_txns), batches)
+            written = segment.close(output.mtime_ms, output.aborted_txns)
     except Exception as error:
         failure = of_log(error, output.like)
         return PieceResult(output.log, output.group, 0, CleanStats(), None, str(failure))

@@ -37,19 +37,16 @@ class Block(NamedTuple):
 class SegmentReader:
     """Reads the batches in ``[start, end)`` of one segment file; a context manager.
 
-    :param fresh: the device is read, not what the system remembers of the file
     :raises StorageError: the file cannot be opened or read
     :raises CorruptLogError: a batch is not what the format says, or runs past ``end``
     :raises UnsupportedLogError: a batch is larger than ``MAX_BATCH_BYTES``
     """
 
-    def __init__(
-        self, files: Files, path: str, start: int, end: int, *, fresh: bool = False, block_bytes: int = BLOCK_BYTES
-    ) -> None:
+    def __init__(self, files: Files, path: str, start: int, end: int, *, block_bytes: int = BLOCK_BYTES) -> None:
         self._path, self._start, self._end = path, start, end
         self._buffer = np.empty(block_bytes, np.uint8)
         self._rows = np.empty(min(_ROWS_PER_BLOCK, block_bytes // LOG_OVERHEAD + 1), BATCH_ROW)
-        self._source = files.reader(path, start, end, fresh=fresh)
+        self._source = files.reader(path, start, end)
         self._seen = xxhash.xxh3_128()
 
     def __enter__(self) -> SegmentReader:
@@ -57,10 +54,6 @@ class SegmentReader:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._source.close()
-
-    def size(self) -> int:
-        """The whole file's bytes, now."""
-        return self._source.size()
 
     def fingerprint(self) -> str:
         """Names the batches read so far: their offsets, sizes and stored checksums."""

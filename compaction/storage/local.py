@@ -7,6 +7,7 @@ file.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import stat as stat_bits
@@ -148,16 +149,29 @@ class LocalFileSystem:
 class LocalSource:
     """A file of this machine, open for reading; see ``compaction.storage.filesystem.ByteSource``.
 
-    :param fresh: pages of the file that the system holds are dropped first, so that the device is read; they must be synced
+    :param fresh: the device is read: past the pages that the system holds if the file system allows that, else those pages are
+        dropped first, as far as they are synced
     :raises StorageError: the file cannot be opened
     """
 
     def __init__(self, path: str, *, fresh: bool = False) -> None:
         self._path = path
-        self._descriptor = -1
+        self._direct = self._descriptor = -1
         with storage_errors(path, "open"):
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            if fresh and hasattr(os, "posix_fadvise"):
+        if fresh:
+            self._bypass_cache()
+
+    def _bypass_cache(self) -> None:
+        try:
+            self._direct = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_DIRECT", 0))
+        except OSError:
+            # tmpfs and others have nothing to bypass
+            self._drop_pages()
+
+    def _drop_pages(self) -> None:
+        if hasattr(os, "posix_fadvise"):
+            with storage_errors(self._path, "read"):
                 os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def size(self) -> int:
@@ -166,12 +180,21 @@ class LocalSource:
 
     def read_into(self, view: memoryview, position: int, floor: int) -> int:
         with storage_errors(self._path, f"read at byte {position}"):
+            if self._direct >= 0:
+                try:
+                    return os.preadv(self._direct, [view], position)
+                except OSError as error:
+                    # the buffer is not aligned as the device wants it
+                    if error.errno != errno.EINVAL:
+                        raise
+                self._drop_pages()
             return os.preadv(self._descriptor, [view], position)
 
     def close(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        for descriptor in (self._direct, self._descriptor):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._direct = self._descriptor = -1
 
 
 def _make_directory(path: str, like: str | None) -> None:

@@ -21,7 +21,6 @@ from compaction.storage.filesystem import (
     join,
     normal,
     parent,
-    real_file,
 )
 
 
@@ -75,8 +74,10 @@ class OverlayFileSystem:
         return self._base.read_bytes(node.content.path, node.content.start + start, max(0, end - start))
 
     def reader(self, path: str, start: int, end: int, *, fresh: bool = False) -> ByteSource:
-        """:raises StorageError: the bytes are in memory only"""
-        extent = real_file(self, path)
+        content = self._node(path).content
+        if isinstance(content, bytes):
+            return _InMemory(content)
+        extent = content
         reader = self._base.reader(extent.path, extent.start + start, extent.start + end, fresh=fresh)
         return _Shifted(reader, extent.start) if extent.start else reader
 
@@ -152,6 +153,24 @@ class OverlayFileSystem:
         self._changed[key] = node
         self._names.setdefault(parent(key), set()).add(base_name(key))
         self._touched.add(parent(path))
+
+
+class _InMemory:
+    """Bytes, read as a file."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def size(self) -> int:
+        return len(self._data)
+
+    def read_into(self, view: memoryview, position: int, floor: int) -> int:
+        data = self._data[position : position + len(view)]
+        view[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        """Nothing to release."""
 
 
 class _Shifted:

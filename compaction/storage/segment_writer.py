@@ -35,7 +35,8 @@ from compaction.kernels.tables import OUT_ROW
 from compaction.names import CLEAN, INDEX, LOG, TIMEINDEX, TXNINDEX, segment_file
 from compaction.storage.durable import DISTRUST
 from compaction.storage.filesystem import Chunk, FileSystem, Output, join
-from compaction.storage.verification import Written
+from compaction.storage.read_back import ReadBack
+from compaction.storage.verification import Written, verify_file
 
 _MAX_RELATIVE_OFFSET = (1 << 31) - 1
 _ROWS_AT_ONCE = 1 << 16
@@ -60,18 +61,18 @@ class HashedOutput:
 
     def __init__(self, files: FileSystem, path: str, like: str, *, write_behind: bool = False) -> None:
         self.output: Output = files.create(path, like, write_behind=write_behind)
-        self._size, self._hash = 0, xxhash.xxh3_128()
+        self.size, self._hash = 0, xxhash.xxh3_128()
 
     def write(self, chunks: Sequence[Chunk]) -> None:
         """Append the chunks."""
         for chunk in chunks:
-            self._size += len(chunk)
+            self.size += len(chunk)
             self._hash.update(chunk)
         self.output.write(chunks)
 
     def written(self, kind: str) -> Written:
         """Size and hash of all that was written so far."""
-        return Written(kind, self._size, self._hash.hexdigest())
+        return Written(kind, self.size, self._hash.hexdigest())
 
 
 class PartWriter:
@@ -125,6 +126,8 @@ class SegmentWriter:
         self._log = HashedOutput(files, self._path(LOG), like, write_behind=True)
         self._files = {LOG: self._log}
         self._parts: list[Written] = []
+        self._read_back = ReadBack(files, self._path(LOG), self._parts)
+        self._batches = 0
         self._state = new_state(self._base_offset)
         self._offsets: list[NDArray[np.void]] = []
         self._times: list[NDArray[np.void]] = []
@@ -136,6 +139,7 @@ class SegmentWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._read_back.abandon()
         for file in self._files.values():
             if error is None:
                 file.output.abandon()
@@ -146,6 +150,7 @@ class SegmentWriter:
         """Batches (in ``chunks``, back to back) and one ``OUT_ROW`` each."""
         self._log.write(chunks)
         self._index(out_rows)
+        self._read_back.advance(self._log.size)
 
     def append_part(self, paths: tuple[str, str], written: tuple[Written, ...]) -> None:
         """The batches of a part, whose bytes are compared with ``written`` when the segment is verified.
@@ -153,8 +158,8 @@ class SegmentWriter:
         :raises StorageError: the part's rows are not those that were written
         """
         batches, rows = written
-        self._log.output.copy_from(paths[0])
         self._parts.append(batches)
+        self._log.output.copy_from(paths[0])
         table = xxhash.xxh3_128()
         for start in range(0, rows.size, _ROWS_AT_ONCE * OUT_ROW.itemsize):
             data = self._fs.read_bytes(paths[1], start, min(_ROWS_AT_ONCE * OUT_ROW.itemsize, rows.size - start))
@@ -163,8 +168,10 @@ class SegmentWriter:
                 self._index(np.frombuffer(data, OUT_ROW))
         if table.hexdigest() != rows.digest:
             raise StorageError("what was written is read back otherwise", path=paths[1], hint=DISTRUST)
+        self._read_back.advance(sum(part.size for part in self._parts))
 
     def _index(self, out_rows: NDArray[np.void]) -> None:
+        self._batches += len(out_rows)
         highest = int(out_rows["last_offset"].max(initial=self._base_offset))
         if highest - self._base_offset > _MAX_RELATIVE_OFFSET:
             what = f"batch ends at offset {highest}, out of reach of a segment with base offset {self._base_offset}"
@@ -177,10 +184,24 @@ class SegmentWriter:
             self._times.append(times[:m].copy())
 
     def close(self, mtime_ms: int, aborted_txns: Sequence[AbortedTxn]) -> tuple[Written, ...]:
-        """Write the indexes and flush all files to the disk, with the given time of last modification; what they must hold.
+        """Write the indexes and flush all files to the disk, with the given time of last modification; what they hold, the log
+        first, as the device gives it back.
 
-        Of a log that was joined from parts, one ``Written`` a part, in order.
+        :raises StorageError: the file system refused, or the device gives other bytes than were written
         """
+        self._write_indexes(aborted_txns)
+        for file in self._files.values():
+            file.output.start_writeback()
+        for file in self._files.values():
+            file.output.close(sync=True, mtime_ms=mtime_ms)
+        size = sum(part.size for part in self._parts) or self._log.size
+        log = self._read_back.end(size, self._batches, None if self._parts else self._log.written(LOG).digest)
+        others = [file.written(kind) for kind, file in self._files.items() if kind != LOG]
+        for each in others:
+            verify_file(self._fs, self._path(each.kind), each)
+        return (log, *others)
+
+    def _write_indexes(self, aborted_txns: Sequence[AbortedTxn]) -> None:
         if self._state[MAX_TIMESTAMP] > self._state[LAST_TIME_ENTRY]:
             last = np.array([(self._state[MAX_TIMESTAMP], self._state[MAX_TIMESTAMP_OFFSET])], TIME_ROW)
             self._times.append(last)
@@ -191,12 +212,6 @@ class SegmentWriter:
         if aborted_txns:
             entries = np.array([tuple(txn) for txn in aborted_txns], TXN_ROW)
             self._write(TXNINDEX, write_txn_index(entries))
-        for file in self._files.values():
-            file.output.start_writeback()
-        for file in self._files.values():
-            file.output.close(sync=True, mtime_ms=mtime_ms)
-        logs = [part._replace(kind=LOG) for part in self._parts] or [self._log.written(LOG)]
-        return (*logs, *(file.written(kind) for kind, file in self._files.items() if kind != LOG))
 
     def _write(self, kind: str, data: bytes) -> None:
         file = HashedOutput(self._fs, self._path(kind), self._like)

@@ -1,26 +1,32 @@
-"""Reads back what tasks have written, from the device, before anything depends on it.
+"""Holds what tasks have written against what the device gives back, before anything depends on it.
 
 Of every output file the writer knows size and content hash (XXH3-128, which no accident repeats; nobody forges what this run
-writes). A segment's log is held against them, and besides against its own checksums and offsets, so that a fault in the memory
-that the hash was taken from is found too. An output that is not what it should be fails its log; the sources are untouched
-then.
+writes). A segment's log is held against them, and besides against its own checksums and offsets, so that a fault in the
+memory that the hash was taken from is found too. An output that is not what it should be fails its log; the sources are
+untouched then.
 """
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import xxhash
+from numpy.typing import NDArray
 
 from compaction.errors import StorageError
+from compaction.kernels.batches import scan_batches
+from compaction.kernels.tables import BATCH_ROW
 from compaction.names import LOG
-from compaction.storage.blocks import Block, SegmentReader
+from compaction.storage.blocks import SegmentReader
 from compaction.storage.durable import DISTRUST
 from compaction.storage.filesystem import Extent, Files, FileSystem
 
-_READ_BYTES = 4 << 20
+#: a multiple of what devices read at once
+READ_BYTES = 2 << 20
+_ROWS = 1 << 14
 
 
 class Written(NamedTuple):
@@ -34,27 +40,79 @@ class Written(NamedTuple):
     digest: str
 
 
-def verify_segment(files: Files, log: str, parts: Sequence[Written], batches: int) -> Written:
-    """Hold a log file against its parts, in order, and against its own checksums and offsets; the whole file's hash.
+class SegmentCheck:
+    """Checks a log file as its bytes come: checksums, offsets, and the hashes of its parts.
 
-    :param batches: how many there must be
-    :raises StorageError: the device gives other bytes than were written
-    :raises CorruptLogError: what was written is no sound run of batches
+    :param path: for errors
+    :param parts: of a joined file, as far as they are known; there must be no byte of one before it is
     """
-    size = sum(part.size for part in parts)
-    hashes = _PartHashes(log, parts)
-    found, floor = 0, -1
-    with SegmentReader(files, log, 0, size, fresh=True) as reader:
-        if reader.size() != size:
-            raise _differs(log, f"{reader.size()} bytes, {size} were written")
-        for block in reader.blocks(check_crc=True):
-            floor = _require_ascending(block, floor, log)
-            found += len(block.rows)
-            hashes.update(block.raw)
-    hashes.end()
-    if found != batches:
-        raise _differs(log, f"{found} batches, {batches} were written")
-    return Written(LOG, size, hashes.digest())
+
+    def __init__(self, path: str, parts: Sequence[Written] = ()) -> None:
+        self._path, self._parts = path, parts
+        self._hash, self._part, self._part_bytes, self._number = xxhash.xxh3_128(), xxhash.xxh3_128(), 0, 0
+        self._rest = np.empty(0, np.uint8)
+        self._rows = np.empty(_ROWS, BATCH_ROW)
+        self._last_offset = -1
+        self.size, self.batches = 0, 0
+
+    def feed(self, data: NDArray[np.uint8]) -> None:
+        """Take the next bytes, uint8[n].
+
+        :raises StorageError: they are not what was written
+        """
+        self._hash.update(data)
+        if self._parts:
+            self._feed_parts(data)
+        self.size += len(data)
+        pending = np.concatenate([self._rest, data]) if len(self._rest) else data
+        while len(pending):
+            scan = scan_batches(pending, self.size - len(pending), check_crc=True, rows=self._rows)
+            if len(scan.rows):
+                self._take(scan.rows)
+            if scan.error is not None:
+                raise differs(self._path, f"{scan.error} at byte {scan.error_position}")
+            pending = pending[scan.consumed :]
+            if not len(scan.rows):
+                break
+        self._rest = pending.copy()
+
+    def _take(self, rows: NDArray[np.void]) -> None:
+        floors = np.concatenate([[self._last_offset], rows["last_offset"][:-1]])
+        if (rows["base_offset"] <= floors).any() or (rows["last_offset"] < rows["base_offset"]).any():
+            raise differs(self._path, "offsets run backwards")
+        self._last_offset = int(rows["last_offset"][-1])
+        self.batches += len(rows)
+
+    def _feed_parts(self, data: NDArray[np.uint8]) -> None:
+        at = 0
+        while at < len(data) and self._number < len(self._parts):
+            left = self._parts[self._number].size - self._part_bytes
+            taken = data[at : at + left]
+            self._part.update(taken)
+            self._part_bytes, at = self._part_bytes + len(taken), at + len(taken)
+            self._end_parts()
+
+    def _end_parts(self) -> None:
+        while self._number < len(self._parts) and self._part_bytes == self._parts[self._number].size:
+            if self._part.hexdigest() != self._parts[self._number].digest:
+                raise differs(self._path, "other bytes than were written")
+            self._part, self._part_bytes, self._number = xxhash.xxh3_128(), 0, self._number + 1
+
+    def end(self, size: int, batches: int, digest: str | None) -> Written:
+        """The file ends here; what it holds.
+
+        :param digest: of the whole file, ``None`` for a joined one
+        :raises StorageError: it is not what was written
+        """
+        self._end_parts()
+        if self.size != size or len(self._rest) or self._number < len(self._parts):
+            raise differs(self._path, f"{self.size} bytes, {size} were written")
+        if self.batches != batches:
+            raise differs(self._path, f"{self.batches} batches, {batches} were written")
+        found = self._hash.hexdigest()
+        if digest is not None and digest != found:
+            raise differs(self._path, "other bytes than were written")
+        return Written(LOG, size, found)
 
 
 def verify_file(files: Files, path: str, written: Written, *, fresh: bool = True) -> None:
@@ -64,7 +122,7 @@ def verify_file(files: Files, path: str, written: Written, *, fresh: bool = True
     :raises StorageError: there are other bytes
     """
     if (problem := difference(files, path, written, fresh=fresh)) is not None:
-        raise _differs(path, problem)
+        raise differs(path, problem)
 
 
 def difference(files: Files, path: str, written: Written, *, fresh: bool) -> str | None:
@@ -72,18 +130,35 @@ def difference(files: Files, path: str, written: Written, *, fresh: bool) -> str
 
     :raises StorageError: it cannot be read
     """
-    content, at = xxhash.xxh3_128(), 0
-    buffer = memoryview(bytearray(min(written.size, _READ_BYTES)))
-    source = files.reader(path, 0, written.size, fresh=fresh)
+    content, size = xxhash.xxh3_128(), 0
+    for data in device_blocks(files, path, fresh=fresh):
+        content.update(data)
+        size += len(data)
+        if size > written.size:
+            break
+    if size != written.size:
+        return f"{size} bytes, {written.size} were written" if size < written.size else f"more than {written.size} bytes"
+    return None if content.hexdigest() == written.digest else "other bytes than were written"
+
+
+def device_blocks(files: Files, path: str, *, fresh: bool = True) -> Iterator[NDArray[np.uint8]]:
+    """All bytes of a file, uint8, a block at a time, each valid until the next.
+
+    :raises StorageError: it cannot be read
+    """
+    source = files.reader(path, 0, 2**63 - 1, fresh=fresh)
     try:
-        if (size := source.size()) != written.size:
-            return f"{size} bytes, {written.size} were written"
-        while at < written.size and (n := source.read_into(buffer[: written.size - at], at, at)):
-            content.update(buffer[:n])
+        buffer, at = aligned_buffer(min(READ_BYTES, max(1, source.size()))), 0
+        while n := source.read_into(memoryview(buffer), at, at):
+            yield buffer[:n]
             at += n
     finally:
         source.close()
-    return None if content.hexdigest() == written.digest else "other bytes than were written"
+
+
+def aligned_buffer(size: int) -> NDArray[np.uint8]:
+    """uint8 of at least ``size`` bytes that begins at a page, for devices to read into."""
+    return np.frombuffer(mmap.mmap(-1, -(-size // mmap.PAGESIZE) * mmap.PAGESIZE), np.uint8)
 
 
 def copy_verified(source: Files, target: FileSystem, extent: Extent, path: str, valid_bytes: int = 0) -> None:
@@ -100,18 +175,18 @@ def copy_verified(source: Files, target: FileSystem, extent: Extent, path: str, 
         with SegmentReader(source, extent.path, extent.start, extent.start + valid_bytes) as reader:
             for block in reader.blocks(check_crc=True):
                 content.update(block.raw)
-    for data in blocks_of(source, Extent(extent.path, extent.start + valid_bytes, extent.size - valid_bytes)):
+    for data in _bytes_of(source, Extent(extent.path, extent.start + valid_bytes, extent.size - valid_bytes)):
         content.update(data)
     verify_file(target, path, Written("", extent.size, content.hexdigest()))
 
 
-def blocks_of(files: Files, extent: Extent) -> Iterator[memoryview]:
+def _bytes_of(files: Files, extent: Extent) -> Iterator[memoryview]:
     """The bytes of a byte range, a block at a time, each valid until the next.
 
     :raises StorageError: the file is shorter
     """
     at, end = extent.start, extent.start + extent.size
-    buffer = memoryview(bytearray(min(extent.size, _READ_BYTES)))
+    buffer = memoryview(bytearray(min(extent.size, READ_BYTES)))
     source = files.reader(extent.path, at, end)
     try:
         while at < end:
@@ -125,57 +200,6 @@ def blocks_of(files: Files, extent: Extent) -> Iterator[memoryview]:
         source.close()
 
 
-class _PartHashes:
-    """The hashes of a file and of its parts, as its bytes come."""
-
-    def __init__(self, path: str, parts: Sequence[Written]) -> None:
-        self._path, self._parts = path, parts
-        self._whole = xxhash.xxh3_128()
-        self._part, self._number, self._left = xxhash.xxh3_128(), 0, parts[0].size
-
-    def update(self, data: np.ndarray) -> None:
-        """Take the next bytes."""
-        if len(self._parts) == 1:
-            self._whole.update(data)
-            return
-        self._whole.update(data)
-        at = 0
-        while at < len(data):
-            self._turn()
-            n = min(self._left, len(data) - at)
-            self._part.update(data[at : at + n])
-            at, self._left = at + n, self._left - n
-
-    def _turn(self) -> None:
-        """Go on to the part that the next byte belongs to."""
-        while not self._left and self._number + 1 < len(self._parts):
-            self._compare(self._part.hexdigest())
-            self._number += 1
-            self._part, self._left = xxhash.xxh3_128(), self._parts[self._number].size
-
-    def end(self) -> None:
-        """:raises StorageError: the last part, or a joined file's only one, has other bytes"""
-        if len(self._parts) > 1:
-            self._turn()
-        self._compare(self._part.hexdigest() if len(self._parts) > 1 else self._whole.hexdigest())
-
-    def digest(self) -> str:
-        """Of the whole file."""
-        return self._whole.hexdigest()
-
-    def _compare(self, digest: str) -> None:
-        if digest != self._parts[self._number].digest:
-            raise _differs(self._path, "other bytes than were written")
-
-
-def _require_ascending(block: Block, floor: int, path: str) -> int:
-    """The last offset of ``block``, whose batches must begin past the ones before."""
-    rows = block.rows
-    floors = np.concatenate([[floor], rows["last_offset"][:-1]])
-    if (rows["base_offset"] <= floors).any() or (rows["last_offset"] < rows["base_offset"]).any():
-        raise _differs(path, "offsets run backwards")
-    return int(rows["last_offset"][-1])
-
-
-def _differs(path: str, problem: str) -> StorageError:
+def differs(path: str, problem: str) -> StorageError:
+    """An output is not what was written."""
     return StorageError(f"output is read back otherwise than it was written: {problem}", path=path, hint=DISTRUST)
