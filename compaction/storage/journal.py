@@ -107,7 +107,8 @@ def _journal_of(value: dict[str, Any]) -> Journal:
 
 def _group_of(value: dict[str, Any]) -> JournalGroup:
     files = tuple(
-        Written(SEGMENT_KINDS[SEGMENT_KINDS.index(kind)], _whole(size), str(digest)) for kind, size, digest in value["files"]
+        Written(SEGMENT_KINDS[SEGMENT_KINDS.index(kind)], _whole(size), str(digest), _whole(mtime_ns))
+        for kind, size, digest, mtime_ns in value["files"]
     )
     if not files or files[0].kind != LOG:
         raise ValueError("a group without a log")

@@ -30,7 +30,7 @@ Groups that are not swapped yet stay as they were: a broker's own cleaner leaves
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from compaction.errors import CorruptLogError, StorageError
 from compaction.names import (
@@ -91,8 +91,7 @@ def swap_in(
     ordered = sorted(groups, key=lambda group: group.base_offset)
     try:
         owner.require()
-        for group in ordered:
-            _promote(fs, path, group)
+        ordered = [_promote(fs, path, group) for group in ordered]
         previous = checkpoints.offset(location.log_dir, CLEANER_OFFSETS, location.topic_partition)
         journal = Journal(tuple(_record(fs, path, group) for group in ordered), previous, end_offset, owner.token)
         fs.fsync_dir(path)
@@ -164,7 +163,7 @@ def finish_round(fs: FileSystem, location: LogLocation, journal: Journal, checkp
         for written in group.files:
             name = join(location.path, segment_file(group.base_offset, written.kind))
             found = fs.stat(name)
-            if found is None or found.size != written.size:
+            if found is None or (found.size, found.mtime_ns) != (written.size, written.mtime_ns):
                 raise StorageError("output has changed since it was written", path=name, hint=_NEXT_RUN)
     discard_unfinished(fs, location.path)
     remove_journal(fs, location.path)
@@ -249,11 +248,12 @@ def mark_deleted(fs: FileSystem, log_path: str, base_offset: int, kinds: Iterabl
         _rename_if_there(fs, log_path, name, name + DELETED)
 
 
-def _promote(fs: FileSystem, path: str, group: SwapGroup) -> None:
-    """Make an attempt's files the group's.
+def _promote(fs: FileSystem, path: str, group: SwapGroup) -> SwapGroup:
+    """Make an attempt's files the group's; the group with their times.
 
     :raises StorageError: one of them is not there as it was verified
     """
+    files = []
     for written in group.files:
         name = join(path, segment_file(group.base_offset, written.kind, group.suffix))
         found = fs.stat(name)
@@ -261,6 +261,8 @@ def _promote(fs: FileSystem, path: str, group: SwapGroup) -> None:
             raise StorageError("output of this run has vanished or changed", path=name, hint="run again")
         if group.suffix != CLEAN:
             fs.rename(name, join(path, segment_file(group.base_offset, written.kind, CLEAN)))
+        files.append(written._replace(mtime_ns=found.mtime_ns))
+    return replace(group, files=tuple(files))
 
 
 def _record(fs: FileSystem, path: str, group: SwapGroup) -> JournalGroup:

@@ -32,12 +32,13 @@ _ROWS = 1 << 14
 class Written(NamedTuple):
     """What a file, or a part of a joined one, must hold: ``digest`` is the XXH3-128 of its ``size`` bytes, hexadecimal.
 
-    ``kind`` is the file's suffix (``.log``, ``.index``, …).
+    ``kind`` is the file's suffix (``.log``, ``.index``, …), ``mtime_ns`` its time of last modification once a swap has begun.
     """
 
     kind: str
     size: int
     digest: str
+    mtime_ns: int = 0
 
 
 class SegmentCheck:
