@@ -23,6 +23,7 @@ from compaction.formats.legacy import LegacyBatch, parse_legacy
 from compaction.kernels.batches import scan_batches
 from compaction.names import INDEX, TIMEINDEX
 from compaction.storage.filesystem import FileSystem
+from compaction.storage.textfiles import MAX_INDEX_BYTES, read_small
 
 _V2 = 2
 BLOCK_BYTES = 4 << 20
@@ -116,5 +117,8 @@ def _first_record(target: Target, raw: bytes, position: int, timestamp: int) -> 
 def _index(fs: FileSystem, target: Target, kind: str, base: int) -> NDArray[np.void]:
     """The believable entries of an index, none where it is missing."""
     path = target.sibling(kind)
-    data = b"" if fs.stat(path) is None else fs.read_bytes(path)
+    try:
+        data = b"" if fs.stat(path) is None else read_small(fs, path, "remove it", MAX_INDEX_BYTES)
+    except CorruptLogError:
+        data = b""
     return read_offset_index(data, base) if kind == INDEX else read_time_index(data, base)

@@ -250,7 +250,8 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
         self._release()
         try:
             self._impl.locator.ensure_cache_path()
-            self._lock = os.open(Path(self.cache_path) / f"{self._impl.filename_base}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+            path = Path(self.cache_path) / f"{self._impl.filename_base}.lock"
+            self._lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX)
         except OSError as error:
             # a file system without locks: at worst a kernel is compiled twice

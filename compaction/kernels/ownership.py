@@ -1,9 +1,9 @@
 """Which directories and files nobody but this user can have written. A kernel that was kept is code: reading it runs it.
 
 A directory is the user's own when it belongs to the effective user and nobody else may write to it, and nobody else can put
-another one in its place: each directory above it, and each symbolic link on the way, belongs to root or to that user, and others
-may write to such a directory only if it is sticky, as ``/tmp`` is. What is root's counts as the user's: root can do as it likes
-anyway. Modes tell of POSIX ACLs too: the group's bits are then the most that an ACL grants to anyone.
+another one in its place: each directory above it, and each symbolic link on the way, belongs to root or to that user, and
+others may write to such a directory only if it is sticky, as ``/tmp`` is. What is root's counts as the user's: root can do as
+it likes anyway. Modes tell of POSIX ACLs too: the group's bits are then the most that an ACL grants to anyone.
 
 The way is walked from the root down. Whatever was looked at cannot be changed by others any more when what is below it is
 looked at, nor when it is used afterwards.

@@ -119,7 +119,9 @@ class TestCacheDir:
             assert cache_dir(blocked(tmp_path)) is None
         assert "kept in memory" in caplog.text
 
-    @pytest.mark.parametrize("trap", ["open to others", "below one open to others", pytest.param("a stranger's", marks=ROOT_ONLY)])
+    @pytest.mark.parametrize(
+        "trap", ["open to others", "below one open to others", pytest.param("a stranger's", marks=ROOT_ONLY)]
+    )
     def test_a_choice_that_others_may_write_to_is_not_used_and_says_why(
         self, tmp_path: Path, trap: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -205,8 +207,14 @@ def plant(kernels: Path, proof: Path, suffix: str) -> list[Path]:
 
 @pytest.mark.parametrize("suffix", [".nbi", ".nbc"])
 @pytest.mark.parametrize(
-    "trap", ["directory for all", "file for all", *(pytest.param(f"{each} of a stranger", marks=ROOT_ONLY) for each in ("directory", "file"))]
-)  # fmt: skip
+    "trap",
+    [
+        "directory for all",
+        "file for all",
+        pytest.param("directory of a stranger", marks=ROOT_ONLY),
+        pytest.param("file of a stranger", marks=ROOT_ONLY),
+    ],
+)
 def test_what_others_could_have_planted_never_runs(tmp_path: Path, suffix: str, trap: str) -> None:
     kernels, proof = tmp_path / "kernels", tmp_path / "proof"
     probe(tmp_path, NUMBA_CACHE_DIR=str(kernels))
