@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from compaction.errors import CorruptLogError
+from compaction.errors import CorruptLogError, UnsupportedLogError
 from compaction.formats.batch_header import HEADER, LOG_OVERHEAD_BYTES
 from compaction.formats.codecs import Codec, decompress
 from compaction.formats.errors import FormatError
@@ -17,6 +17,7 @@ from compaction.formats.legacy import parse_legacy
 from compaction.formats.legacy_header import HEADER_V0
 from compaction.kernels.dump_records import largest_timestamp
 from compaction.kernels.dump_state import DONE, DUMP_ERRORS
+from compaction.storage.blocks import MAX_BATCH_BYTES
 from compaction.storage.filesystem import FileSystem
 
 WINDOW_BYTES = 1 << 20
@@ -39,6 +40,14 @@ class BatchAt(NamedTuple):
     def end(self) -> int:
         """The position after it."""
         return self.position + self.size
+
+
+def check_size(size: int, path: str, position: int) -> None:
+    """:raises UnsupportedLogError: a batch is so large that its bytes are not read: the length field of a damaged file may name 2
+    GiB"""
+    if size > MAX_BATCH_BYTES:
+        what = f"batch of {size} bytes, more than {MAX_BATCH_BYTES} are not supported"
+        raise UnsupportedLogError(what, path=path, position=position, hint="restore this segment")
 
 
 class BatchReader:
@@ -86,7 +95,9 @@ class BatchReader:
         """The largest timestamp of a batch's records, -1 without any.
 
         :raises CorruptLogError: the records cannot be read
+        :raises UnsupportedLogError: they are too many bytes
         """
+        check_size(batch.size, self._path, batch.position)
         data = self._bytes(batch.position, batch.size)
         try:
             if batch.magic < _V2:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.dump.batches import BatchReader
+from compaction.dump.batches import BatchReader, check_size
 from compaction.dump.files import Target
 from compaction.errors import CorruptLogError
 from compaction.formats.batch import RecordBatch, parse_batch
@@ -86,6 +86,9 @@ def _batches_from(fs: FileSystem, path: str, position: int, timestamp: int) -> I
         if not scan.consumed and (scan.need == 0 or position + scan.need > size):
             return
         position, need = position + scan.consumed, scan.need
+        if position + need > size:
+            return
+        check_size(need, path, position)
 
 
 def may_hold(fs: FileSystem, target: Target, timestamp: int) -> bool:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from compaction.dump.batches import check_size
 from compaction.dump.decoders import Decoder, control_text
 from compaction.errors import CorruptLogError
 from compaction.formats.codecs import Codec, decompress
@@ -76,6 +77,7 @@ class SegmentDump:
 
     :param gaps: is given pairs of offsets int64[n, 2] that do not follow upon each other
     :raises CorruptLogError: while iterating: a batch or record cannot be read; the text before it has been given
+    :raises UnsupportedLogError: likewise: a batch is too large
     """
 
     def __init__(self, fs: FileSystem, path: str, view: SegmentView, gaps: Callable[[Pairs], None]) -> None:
@@ -126,6 +128,7 @@ class SegmentDump:
     def _load(self) -> None:
         """The next block, from the batch at hand on."""
         need = int(self._state[at.NEED])
+        check_size(need, self._path, self.position)
         self._block_position = self.position
         self._block = _frozen(self._fs.read_bytes(self._path, self.position, max(BLOCK_BYTES, need)))
         if len(self._block) < need:
