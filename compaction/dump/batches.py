@@ -43,8 +43,7 @@ class BatchAt(NamedTuple):
 
 
 def check_size(size: int, path: str, position: int) -> None:
-    """:raises UnsupportedLogError: a batch is so large that its bytes are not read: the length field of a damaged file may name 2
-    GiB"""
+    """:raises UnsupportedLogError: a batch is too large to be read: a damaged length field may name 2 GiB"""
     if size > MAX_BATCH_BYTES:
         what = f"batch of {size} bytes, more than {MAX_BATCH_BYTES} are not supported"
         raise UnsupportedLogError(what, path=path, position=position, hint="restore this segment")
