@@ -24,7 +24,8 @@ WINDOW_BYTES = 1 << 20
 _UP_TO_MAGIC = HEADER.offset("magic") + 1
 _SMALLEST_SIZE = 14
 _APPEND_TIME_BIT = 8
-_PLAIN_BYTES = 1 << 30
+#: what one batch may decompress to, as in the cleaner
+MAX_PLAIN_BYTES = 256 << 20
 _V2 = 2
 
 
@@ -100,7 +101,7 @@ class BatchReader:
         data = self._bytes(batch.position, batch.size)
         try:
             if batch.magic < _V2:
-                return max(-1, int(parse_legacy(data).columns(_PLAIN_BYTES).timestamp.max()))
+                return max(-1, int(parse_legacy(data).columns(MAX_PLAIN_BYTES).timestamp.max()))
             return self._largest_of_records(data)
         except FormatError as error:
             raise self._error(error.what, batch.position) from None
@@ -117,7 +118,7 @@ class BatchReader:
             return max(-1, header.max_timestamp)
         if header.record_count == 0:
             return -1
-        payload = decompress(Codec.of(header.attributes), data[HEADER.size :], limit_bytes=_PLAIN_BYTES)
+        payload = decompress(Codec.of(header.attributes), data[HEADER.size :], limit_bytes=MAX_PLAIN_BYTES)
         records = np.frombuffer(payload, np.uint8)
         records.flags.writeable = False
         found, status = largest_timestamp(records, 0, len(records), header.record_count, header.base_timestamp)

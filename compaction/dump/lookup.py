@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.dump.batches import BatchReader, check_size
+from compaction.dump.batches import MAX_PLAIN_BYTES, BatchReader, check_size
 from compaction.dump.files import Target
 from compaction.errors import CorruptLogError
 from compaction.formats.batch import RecordBatch, parse_batch
@@ -109,7 +109,7 @@ def _first_record(target: Target, raw: bytes, position: int, timestamp: int) -> 
     """Offset and time of a batch's first record at or after a time."""
     try:
         batch: RecordBatch | LegacyBatch = parse_batch(raw) if raw[16] == _V2 else parse_legacy(raw)
-        for record in batch.records():
+        for record in batch.records(MAX_PLAIN_BYTES):
             if record.timestamp >= timestamp:
                 return record.offset, record.timestamp
     except FormatError as error:

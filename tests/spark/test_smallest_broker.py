@@ -27,4 +27,4 @@ def test_one_broker_is_taken_as_it_is_and_none_as_kafkas_defaults() -> None:
 
 
 def test_dry_runs_choose_in_the_same_way() -> None:
-    assert dry_run.smallest_broker is smallest_broker
+    assert vars(dry_run)["smallest_broker"] is smallest_broker
