@@ -6,6 +6,8 @@ one log: that log is left as it was and the others go on (exit code 1).
 
 from __future__ import annotations
 
+from compaction.printable import printable
+
 
 class CompactionError(Exception):
     """Base of every error that this package raises on purpose.
@@ -24,12 +26,12 @@ class CompactionError(Exception):
         super().__init__(self.describe())
 
     def describe(self) -> str:
-        """The one line shown to the user."""
+        """The one line shown to the user, whatever the path and the file's contents hold."""
         where = "" if self.path is None else f"{self.path}: "
         if self.path is not None and self.position is not None:
             where = f"{self.path} at byte {self.position}: "
         tail = "" if self.hint is None else f"; {self.hint}"
-        return " ".join(f"{where}{self.what}{tail}".split("\n"))
+        return printable(" ".join(f"{where}{self.what}{tail}".split("\n")))
 
     def __reduce__(self) -> tuple[object, ...]:
         """Errors cross from Spark tasks to the driver by pickle; keyword-only arguments need help there."""

@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+from compaction.printable import printable_lines
 from compaction.report import LogReport, LogStatus, RunReport
 
 _PREFIX = "kafka_log_compaction_"
@@ -104,4 +105,4 @@ def _sample(name: str, labels: Mapping[str, str], value: int | float) -> str:
 
 
 def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+    return printable_lines(text).replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')

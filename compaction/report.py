@@ -10,7 +10,7 @@ The JSON document has ``schema_version`` 1:
 | ``logs`` | one object a log: the fields of ``LogReport`` |
 
 ``bytes_*`` and ``records_*`` speak of the cleaned range, as Kafka's ``CleanerStats`` does. A dry run's figures are those of the
-real run.
+real run. Bytes of a name that are not UTF-8 are shown as in ``compaction.printable``.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
+
+from compaction.printable import printable, printable_json
 
 SCHEMA_VERSION = 1
 
@@ -144,7 +146,7 @@ class RunReport:
             "totals": self.totals,
             "logs": [{**asdict(log), "status": log.status.value, "seconds": round(log.seconds, 3)} for log in self.logs],
         }
-        return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+        return printable_json(json.dumps(document, indent=2, ensure_ascii=False)) + "\n"
 
 
 def print_report(report: RunReport, stream: TextIO) -> None:
@@ -159,8 +161,8 @@ def plain_lines(logs: Iterable[LogReport]) -> list[str]:
     """One line a log, and a second one, indented, with what went and why."""
     lines = []
     for log in logs:
-        lines.append(f"{log.name} {log.status.value} {_left(log)}".rstrip())
-        lines += [f"    {text}" for text in (_went(log), log.reason) if text]
+        lines.append(f"{printable(log.name)} {log.status.value} {_left(log)}".rstrip())
+        lines += [f"    {printable(text)}" for text in (_went(log), log.reason) if text]
     return lines
 
 
@@ -180,9 +182,9 @@ def _table(report: RunReport) -> Table:
     styles = {LogStatus.CLEANED: "green", LogStatus.SKIPPED: "dim", LogStatus.FAILED: "bold red"}
     for log in report.logs:
         worked = log.status is LogStatus.CLEANED
-        why = "\n".join(text for text in (_went(log), log.reason) if text)
+        why = "\n".join(printable(text) for text in (_went(log), log.reason) if text)
         table.add_row(
-            Text(log.name),
+            Text(printable(log.name)),
             Text(log.status.value, style=styles[log.status]),
             f"{log.records_before} -> {log.records_after}" if worked and log.records_before else "",
             f"{_size(log.bytes_before)} -> {_size(log.bytes_after)}" if worked else "",

@@ -23,6 +23,7 @@ from compaction.errors import CompactionError, StorageError, UsageError
 from compaction.formats.properties import parse_properties
 from compaction.metrics import open_metrics
 from compaction.names import CLUSTER_METADATA_TOPIC
+from compaction.printable import printable, printable_lines
 from compaction.report import LogStatus, RunReport, print_report
 from compaction.storage.discover import Selector, check_log_dirs, discover
 from compaction.storage.files import file_system
@@ -300,15 +301,16 @@ def print_line(text: str) -> None:
     if _logging.is_json():
         _logging.JOB.warning(text)
     else:
-        print(text, file=sys.stderr)
+        print(printable(text), file=sys.stderr)
 
 
 def print_error(text: str) -> None:
     """One line on standard error."""
+    line = printable(" ".join(text.split()))
     if _logging.is_json():
-        _logging.JOB.error(" ".join(text.split()))
+        _logging.JOB.error(line)
         return
-    print(f"error: {' '.join(text.split())}", file=sys.stderr)
+    print(f"error: {line}", file=sys.stderr)
 
 
 def run_command(parser: Parser, argv: Sequence[str] | None, body: Callable[[argparse.Namespace], int]) -> int:
@@ -330,7 +332,7 @@ def run_command(parser: Parser, argv: Sequence[str] | None, body: Callable[[argp
         return INTERRUPTED
     except Exception as error:
         if verbose:
-            traceback.print_exc()
+            print(printable_lines(traceback.format_exc()), end="", file=sys.stderr)
         print_error(_text_of(error))
         return USAGE if isinstance(error, UsageError) else FAILED
 

@@ -11,6 +11,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import IO
 
+from compaction.printable import printable_json, printable_lines
+
 TEXT, JSON = "text", "json"
 
 #: the logger of errors that end a job or concern a log, and of its progress
@@ -31,14 +33,25 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             fields["exception"] = self.formatException(record.exc_info)
-        return json.dumps(fields, ensure_ascii=False)
+        return printable_json(json.dumps(fields, ensure_ascii=False))
+
+
+class TextFormatter(logging.Formatter):
+    """Lines for people; nothing in them is obeyed by a terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record's lines."""
+        return printable_lines(super().format(record))
 
 
 def set_up(log_format: str, *, verbose: bool) -> None:
-    """Logging of this process, on standard error."""
+    """Logging of this process, on standard error. What the encoding of standard output lacks is escaped there, as Python does
+    on standard error: no report is lost for a character in it."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
-        JsonFormatter() if log_format == JSON else logging.Formatter("%(levelname)s %(name)s: %(message)s")
+        JsonFormatter() if log_format == JSON else TextFormatter("%(levelname)s %(name)s: %(message)s")
     )
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, handlers=[handler], force=log_format == JSON)
     if log_format == JSON:

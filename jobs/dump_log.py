@@ -17,6 +17,7 @@ if not __package__:
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from compaction.errors import UsageError  # noqa: E402 - the checkout must be on the path first
+from compaction.printable import TerminalOutput  # noqa: E402
 from compaction.storage.places import place  # noqa: E402
 from jobs import _cli  # noqa: E402
 
@@ -45,6 +46,9 @@ What a file is, its name tells:
   a partition directory  all of its files, a segment at a time
 
 Other files are named on standard error and passed over.
+
+On a terminal control characters of keys, values and names are shown as \\xNN or \\uNNNN; a pipe or
+a file is given them as they are.
 """
 
 _EPILOG = """\
@@ -260,7 +264,8 @@ def dump(request: DumpRequest) -> int:
     from compaction.dump.run import Dump
     from compaction.storage.files import file_system
 
-    out = sys.stdout.buffer
+    # a pipe is given the very bytes that Kafka's tool prints; a terminal would obey what a key says
+    out = TerminalOutput(sys.stdout.buffer) if sys.stdout.isatty() else sys.stdout.buffer
 
     def tell(line: str) -> None:
         out.flush()

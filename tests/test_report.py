@@ -130,3 +130,12 @@ def test_a_terminal_gets_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         assert text in shown
     assert "┃" in shown
+
+
+@pytest.mark.parametrize("stream", [io.StringIO, Terminal])
+def test_a_reason_is_neither_obeyed_by_a_terminal_nor_taken_for_markup(stream: type[io.StringIO]) -> None:
+    shown = stream()
+    print_report(run(replace(FAILED, reason="\x1b]0;owned\x07 [red]x[/red]\r")), shown)
+    assert "\x1b]" not in shown.getvalue()
+    assert "\r" not in shown.getvalue()
+    assert "[red]x[/red]" in shown.getvalue()

@@ -16,6 +16,7 @@ from dataclasses import asdict
 from typing import Any
 
 from compaction.comparison.figures import ComparedLog, Comparison, Outcome, PolicyTotals
+from compaction.printable import printable_json
 
 SCHEMA_VERSION = 1
 
@@ -39,7 +40,7 @@ def document(comparison: Comparison) -> dict[str, Any]:
 
 def to_json(comparison: Comparison) -> str:
     """The document, indented, ending in a newline."""
-    return json.dumps(document(comparison), indent=1, ensure_ascii=False) + "\n"
+    return printable_json(json.dumps(document(comparison), indent=1, ensure_ascii=False)) + "\n"
 
 
 def explanations_to_json(logs: Sequence[ComparedLog], as_of_ms: int) -> str:
@@ -58,7 +59,7 @@ def explanations_to_json(logs: Sequence[ComparedLog], as_of_ms: int) -> str:
         for log in logs
     ]
     head = {"schema_version": SCHEMA_VERSION, "as_of_ms": as_of_ms, "dry_run": True}
-    return json.dumps({**head, "logs": told}, indent=1, ensure_ascii=False) + "\n"
+    return printable_json(json.dumps({**head, "logs": told}, indent=1, ensure_ascii=False)) + "\n"
 
 
 def _totals(totals: PolicyTotals) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from importlib.resources import files
 from typing import Any
 
 from compaction.comparison.figures import ComparedLog, Comparison, Holdings, Outcome
+from compaction.printable import printable, printable_json
 
 #: with more logs than this the page leaves out the conditions
 MOST_EXPLAINED = 300
@@ -62,9 +63,9 @@ def _age(bound_ms: int) -> str:
 
 def _log(log: ComparedLog, explained: bool) -> dict[str, Any]:
     return {
-        "name": log.name,
-        "dir": log.log_dir,
-        "error": log.error,
+        "name": printable(log.name),
+        "dir": printable(log.log_dir),
+        "error": None if log.error is None else printable(log.error),
         "before": _held(log.before),
         "ages": log.spread.by_age,
         "places": log.spread.by_place,
@@ -93,8 +94,8 @@ def _held(held: Holdings) -> list[int]:
 
 def _embedded(values: dict[str, Any]) -> str:
     """JSON that nothing in it can end the script element of."""
-    text = json.dumps(values, separators=(",", ":"), ensure_ascii=False)
-    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+    text = printable_json(json.dumps(values, separators=(",", ":"), ensure_ascii=False))
+    return text.replace("<", "\\u003c")
 
 
 def _asset(name: str) -> str:

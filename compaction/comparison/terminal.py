@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from compaction.comparison.figures import ComparedLog, Comparison, Holdings, Outcome, OutcomeStatus
+from compaction.printable import printable
 
 _STYLES = {
     OutcomeStatus.CLEANED: "green",
@@ -26,20 +27,25 @@ def print_comparison(comparison: Comparison, stream: TextIO) -> None:
         console = Console(file=stream)
         console.print(_table(comparison))
         for line in _summary(comparison):
-            console.print(Text(line))
+            console.print(Text(printable(line)))
     else:
-        stream.write("\n".join([*_plain(comparison.logs), *_summary(comparison)]) + "\n")
+        _write(stream, [*_plain(comparison.logs), *_summary(comparison)])
 
 
 def print_explanations(logs: Iterable[ComparedLog], stream: TextIO) -> None:
     """Shows every condition of every policy for each log."""
     for log in logs:
-        stream.write(f"{log.name} in {log.log_dir}\n")
+        lines = [f"{log.name} in {log.log_dir}"]
         if log.error is not None:
-            stream.write(f"  failed: {log.error}\n")
+            lines.append(f"  failed: {log.error}")
         for outcome in log.outcomes:
-            stream.write(f"  {outcome.policy}: {outcome.status.value}: {outcome.reason}\n")
-            stream.write("".join(f"    {line}\n" for text in outcome.why for line in text.split("\n")))
+            lines.append(f"  {outcome.policy}: {outcome.status.value}: {outcome.reason}")
+            lines += [f"    {line}" for text in outcome.why for line in text.split("\n")]
+        _write(stream, lines)
+
+
+def _write(stream: TextIO, lines: Iterable[str]) -> None:
+    stream.write("".join(f"{printable(line)}\n" for line in lines))
 
 
 def freed(before: Holdings, after: Holdings) -> str:
@@ -87,9 +93,9 @@ def _table(comparison: Comparison) -> Table:
     table = Table("log", "policy", "status", "bytes", "records", "tombstones", "segments", "freed", "why")
     for log in comparison.logs:
         if log.error is not None:
-            table.add_row(Text(log.name), "", Text("failed", style="bold red"), "", "", "", "", "", Text(log.error))
+            table.add_row(_cell(log.name), "", Text("failed", style="bold red"), "", "", "", "", "", _cell(log.error))
         else:
-            table.add_row(Text(log.name), "", "", *_cells(log.before), "", f"{log.keys.distinct} keys")
+            table.add_row(_cell(log.name), "", "", *_cells(log.before), "", f"{log.keys.distinct} keys")
         for outcome in log.outcomes:
             table.add_row(*_row(log, outcome))
         table.add_section()
@@ -99,8 +105,12 @@ def _table(comparison: Comparison) -> Table:
 def _row(log: ComparedLog, outcome: Outcome) -> tuple[Text | str, ...]:
     after, status = outcome.after, Text(outcome.status.value, style=_STYLES[outcome.status])
     if outcome.status is OutcomeStatus.FAILED:
-        return ("", Text(outcome.policy), status, "", "", "", "", "", Text(outcome.reason))
-    return ("", Text(outcome.policy), status, *_cells(after), freed(log.before, after), Text(outcome.reason))
+        return ("", _cell(outcome.policy), status, "", "", "", "", "", _cell(outcome.reason))
+    return ("", _cell(outcome.policy), status, *_cells(after), freed(log.before, after), _cell(outcome.reason))
+
+
+def _cell(text: str) -> Text:
+    return Text(printable(text))
 
 
 def _cells(held: Holdings) -> tuple[str, str, str, str]:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from compaction.errors import CorruptLogError
+from compaction.errors import CorruptLogError, UnsupportedLogError
 from compaction.formats.batch_header import HEADER, LOG_OVERHEAD_BYTES
 from compaction.formats.codecs import Codec, decompress
 from compaction.formats.errors import FormatError
@@ -17,13 +17,15 @@ from compaction.formats.legacy import parse_legacy
 from compaction.formats.legacy_header import HEADER_V0
 from compaction.kernels.dump_records import largest_timestamp
 from compaction.kernels.dump_state import DONE, DUMP_ERRORS
+from compaction.storage.blocks import MAX_BATCH_BYTES
 from compaction.storage.filesystem import FileSystem
 
 WINDOW_BYTES = 1 << 20
 _UP_TO_MAGIC = HEADER.offset("magic") + 1
 _SMALLEST_SIZE = 14
 _APPEND_TIME_BIT = 8
-_PLAIN_BYTES = 1 << 30
+#: what one batch may decompress to, as in the cleaner
+MAX_PLAIN_BYTES = 256 << 20
 _V2 = 2
 
 
@@ -39,6 +41,13 @@ class BatchAt(NamedTuple):
     def end(self) -> int:
         """The position after it."""
         return self.position + self.size
+
+
+def check_size(size: int, path: str, position: int) -> None:
+    """:raises UnsupportedLogError: a batch is too large to be read: a damaged length field may name 2 GiB"""
+    if size > MAX_BATCH_BYTES:
+        what = f"batch of {size} bytes, more than {MAX_BATCH_BYTES} are not supported"
+        raise UnsupportedLogError(what, path=path, position=position, hint="restore this segment")
 
 
 class BatchReader:
@@ -86,11 +95,13 @@ class BatchReader:
         """The largest timestamp of a batch's records, -1 without any.
 
         :raises CorruptLogError: the records cannot be read
+        :raises UnsupportedLogError: they are too many bytes
         """
+        check_size(batch.size, self._path, batch.position)
         data = self._bytes(batch.position, batch.size)
         try:
             if batch.magic < _V2:
-                return max(-1, int(parse_legacy(data).columns(_PLAIN_BYTES).timestamp.max()))
+                return max(-1, int(parse_legacy(data).columns(MAX_PLAIN_BYTES).timestamp.max()))
             return self._largest_of_records(data)
         except FormatError as error:
             raise self._error(error.what, batch.position) from None
@@ -107,7 +118,7 @@ class BatchReader:
             return max(-1, header.max_timestamp)
         if header.record_count == 0:
             return -1
-        payload = decompress(Codec.of(header.attributes), data[HEADER.size :], limit_bytes=_PLAIN_BYTES)
+        payload = decompress(Codec.of(header.attributes), data[HEADER.size :], limit_bytes=MAX_PLAIN_BYTES)
         records = np.frombuffer(payload, np.uint8)
         records.flags.writeable = False
         found, status = largest_timestamp(records, 0, len(records), header.record_count, header.base_timestamp)

@@ -8,7 +8,6 @@ contradiction noted.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -20,7 +19,7 @@ from compaction.formats.checkpoints import (
     EpochEntry,
     parse_clean_shutdown,
     parse_leader_epochs,
-    parse_offset_checkpoint,
+    parse_offset_entries,
     parse_partition_metadata,
 )
 from compaction.formats.properties import parse_meta_properties
@@ -34,6 +33,7 @@ from compaction.names import (
 )
 from compaction.storage.filesystem import FileSystem, base_name, join, parent
 from compaction.storage.segments import inspect_segment, segment_bases
+from compaction.storage.textfiles import read_small_text
 
 _REPAIR = "remove or repair it; a broker writes it anew"
 _FIRST_ENTRY_LINE = 3
@@ -69,16 +69,11 @@ class CheckpointDump:
         yield from dumpers[target.name](target, self._text(target))
 
     def _text(self, target: Target) -> str:
-        data = self._fs.read_bytes(target.path)
-        try:
-            # Java reads properties as Latin-1
-            return data.decode("latin-1" if target.name == META_PROPERTIES else "utf-8")
-        except UnicodeDecodeError as error:
-            raise CorruptLogError("is no text", path=target.path, position=error.start, hint=_REPAIR) from None
+        # Java reads properties as Latin-1
+        return read_small_text(self._fs, target.path, _REPAIR, "latin-1" if target.name == META_PROPERTIES else "utf-8")
 
     def _offsets(self, target: Target, text: str) -> Iterator[str]:
-        parse_offset_checkpoint(text, target.path)
-        entries = _offset_entries(text)
+        entries = parse_offset_entries(text, target.path)
         yield f"version: 0 entries: {len(entries)}"
         counts = Counter(name for name, _ in entries)
         for line, (name, offset) in enumerate(entries, _FIRST_ENTRY_LINE):
@@ -142,13 +137,6 @@ class CheckpointDump:
 
     def _note(self, target: Target, *problems: str) -> None:
         self._findings.errors += [CorruptLogError(problem, path=target.path) for problem in problems]
-
-
-def _offset_entries(text: str) -> list[tuple[TopicPartition, int]]:
-    """The entries of a well-formed checkpoint in file order, repeated ones included."""
-    lines = re.split(r"\r\n|\r|\n", text)[_FIRST_ENTRY_LINE - 1 :]
-    parts = [line.split() for line in lines if line.split()]
-    return [(TopicPartition(topic, int(partition)), int(offset)) for topic, partition, offset in parts]
 
 
 def _shown_bounds(bounds: Bounds | None) -> str:

@@ -23,6 +23,7 @@ from compaction.formats.indexes import OFFSET_ENTRY, TIME_ENTRY, TXN_ENTRY
 from compaction.formats.producer_snapshot import SnapshotEntry, read_snapshot
 from compaction.names import INDEX, LOG
 from compaction.storage.filesystem import FileSystem
+from compaction.storage.textfiles import MAX_INDEX_BYTES, read_small
 
 #: Kafka's default of ``--max-message-size``
 MAX_MESSAGE_BYTES = 5 * 1024 * 1024
@@ -265,7 +266,7 @@ def _rows(entries: NDArray[np.void]) -> Iterator[tuple[int, ...]]:
 def _read(fs: FileSystem, path: str) -> bytes:
     if fs.stat(path) is None:
         raise CorruptLogError("the segment's index is missing", path=path, hint="put it beside the others")
-    return fs.read_bytes(path)
+    return read_small(fs, path, REBUILD_HINT, MAX_INDEX_BYTES)
 
 
 def _base_offset(target: Target) -> int:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.dump.batches import BatchReader
+from compaction.dump.batches import MAX_PLAIN_BYTES, BatchReader, check_size
 from compaction.dump.files import Target
 from compaction.errors import CorruptLogError
 from compaction.formats.batch import RecordBatch, parse_batch
@@ -23,6 +23,7 @@ from compaction.formats.legacy import LegacyBatch, parse_legacy
 from compaction.kernels.batches import scan_batches
 from compaction.names import INDEX, TIMEINDEX
 from compaction.storage.filesystem import FileSystem
+from compaction.storage.textfiles import MAX_INDEX_BYTES, read_small
 
 _V2 = 2
 BLOCK_BYTES = 4 << 20
@@ -85,6 +86,9 @@ def _batches_from(fs: FileSystem, path: str, position: int, timestamp: int) -> I
         if not scan.consumed and (scan.need == 0 or position + scan.need > size):
             return
         position, need = position + scan.consumed, scan.need
+        if position + need > size:
+            return
+        check_size(need, path, position)
 
 
 def may_hold(fs: FileSystem, target: Target, timestamp: int) -> bool:
@@ -105,7 +109,7 @@ def _first_record(target: Target, raw: bytes, position: int, timestamp: int) -> 
     """Offset and time of a batch's first record at or after a time."""
     try:
         batch: RecordBatch | LegacyBatch = parse_batch(raw) if raw[16] == _V2 else parse_legacy(raw)
-        for record in batch.records():
+        for record in batch.records(MAX_PLAIN_BYTES):
             if record.timestamp >= timestamp:
                 return record.offset, record.timestamp
     except FormatError as error:
@@ -116,5 +120,8 @@ def _first_record(target: Target, raw: bytes, position: int, timestamp: int) -> 
 def _index(fs: FileSystem, target: Target, kind: str, base: int) -> NDArray[np.void]:
     """The believable entries of an index, none where it is missing."""
     path = target.sibling(kind)
-    data = b"" if fs.stat(path) is None else fs.read_bytes(path)
+    try:
+        data = b"" if fs.stat(path) is None else read_small(fs, path, "remove it", MAX_INDEX_BYTES)
+    except CorruptLogError:
+        data = b""
     return read_offset_index(data, base) if kind == INDEX else read_time_index(data, base)

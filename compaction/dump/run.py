@@ -220,7 +220,7 @@ class Dump:
             self._text(text)
 
     def _text(self, text: str | memoryview) -> None:
-        data = text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text
+        data = _encoded(text) if isinstance(text, str) else text
         if len(data):
             self._out.write(data)
             self._line_open = data[-1] != ord("\n")
@@ -228,6 +228,15 @@ class Dump:
     def _end_line(self) -> None:
         if self._line_open:
             self._text("\n")
+
+
+def _encoded(text: str) -> bytes:
+    """UTF-8, names of files as they are; half a surrogate pair from elsewhere (a properties file may name one) as Java prints
+    it."""
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "replace")
 
 
 def _joined(lines: Iterable[str]) -> Iterator[str]:

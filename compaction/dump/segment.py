@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from compaction.dump.batches import MAX_PLAIN_BYTES, check_size
 from compaction.dump.decoders import Decoder, control_text
 from compaction.errors import CorruptLogError
 from compaction.formats.codecs import Codec, decompress
@@ -27,8 +28,6 @@ from compaction.storage.filesystem import FileSystem
 BLOCK_BYTES = 4 << 20
 _TEXT_BYTES = 4 << 20
 _GAPS = 1 << 14
-#: what one batch may decompress to
-_PLAIN_BYTES = 1 << 30
 _LONG_MAX = 2**63 - 1
 
 Pairs = NDArray[np.int64]
@@ -76,6 +75,7 @@ class SegmentDump:
 
     :param gaps: is given pairs of offsets int64[n, 2] that do not follow upon each other
     :raises CorruptLogError: while iterating: a batch or record cannot be read; the text before it has been given
+    :raises UnsupportedLogError: likewise: a batch is too large
     """
 
     def __init__(self, fs: FileSystem, path: str, view: SegmentView, gaps: Callable[[Pairs], None]) -> None:
@@ -126,6 +126,7 @@ class SegmentDump:
     def _load(self) -> None:
         """The next block, from the batch at hand on."""
         need = int(self._state[at.NEED])
+        check_size(need, self._path, self.position)
         self._block_position = self.position
         self._block = _frozen(self._fs.read_bytes(self._path, self.position, max(BLOCK_BYTES, need)))
         if len(self._block) < need:
@@ -196,7 +197,7 @@ class SegmentDump:
 
     def _plain(self, payload: memoryview, magic: int) -> NDArray[np.uint8]:
         codec = Codec.of(int(self._state[at.BATCH_ATTRIBUTES]))
-        return _frozen(decompress(codec, payload, limit_bytes=_PLAIN_BYTES, magic=magic))
+        return _frozen(decompress(codec, payload, limit_bytes=MAX_PLAIN_BYTES, magic=magic))
 
     def _messages(self, batch: memoryview) -> tuple[NDArray[np.uint8], int, int]:
         """The messages in a wrapper: their bytes, where the last one ends, and what their offsets count from."""

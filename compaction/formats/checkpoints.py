@@ -11,7 +11,8 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
 from typing import NamedTuple, NoReturn, TypeVar
 
 from compaction.errors import CorruptLogError
@@ -21,11 +22,17 @@ _VERSION = 0
 #: Java's ``\\s``, line ends left out
 _BLANKS = re.compile(r"[ \t\x0b\f]+")
 _LINE_END = re.compile(r"\r\n|\r|\n")
-_INT = re.compile(r"[+-]?[0-9]+")
+_INT = re.compile(r"(?P<sign>[+-]?)0*(?P<digits>[0-9]{1,19})")
 #: 16 bytes in URL-safe base64, padded or not
 _TOPIC_ID = re.compile(r"(?P<digits>[A-Za-z0-9_-]{22})(?:==)?")
 _INT_BITS = 32
 _LONG_BITS = 64
+#: entries of one file: more partitions than the brokers of a cluster have together; what they take stays below 1 GiB
+MAX_ENTRIES = 1 << 20
+#: fields of an entry that are told apart; more are too many anyway
+_MAX_FIELDS = 4
+#: characters of a file that an error shows
+_SHOWN = 80
 
 Entry = TypeVar("Entry")
 
@@ -51,13 +58,18 @@ def topic_id_text(raw: bytes) -> str:
 
 def parse_offset_checkpoint(text: str, source: object) -> dict[TopicPartition, int]:
     """``topic partition offset`` lines; where a partition comes twice the later line holds, as in Kafka's map."""
+    return dict(parse_offset_entries(text, source))
+
+
+def parse_offset_entries(text: str, source: object) -> list[tuple[TopicPartition, int]]:
+    """The same lines in file order, repeated ones included."""
 
     def entry(parts: list[str]) -> tuple[TopicPartition, int] | None:
         if len(parts) != 3:
             return None
         return TopicPartition(parts[0], _integer(parts[1], _INT_BITS)), _integer(parts[2], _LONG_BITS)
 
-    return dict(_parse(text, source, entry))
+    return _parse(text, source, entry)
 
 
 def format_offset_checkpoint(offsets: Mapping[TopicPartition, int]) -> str:
@@ -81,10 +93,10 @@ def format_leader_epochs(entries: Iterable[EpochEntry]) -> str:
 
 def parse_partition_metadata(text: str, source: object) -> PartitionMetadata:
     """``version: N`` and ``topic_id: …``; what follows is ignored; the zero id is an error."""
-    lines = _lines(text)
+    lines = list(islice(_lines(text), 2))
     values = []
     for number, label in ((1, "version"), (2, "topic_id")):
-        parts = re.split(r":[ \t\x0b\f]+", lines[number - 1]) if len(lines) >= number else []
+        parts = re.split(r":[ \t\x0b\f]+", lines[number - 1], maxsplit=2) if len(lines) >= number else []
         if len(parts) != 2 or not parts[1]:
             _fail(source, number, f"'{label}: …' expected")
         values.append(parts[1])
@@ -106,7 +118,7 @@ def parse_clean_shutdown(text: str) -> int | None:
     """The broker epoch, or ``None`` for an empty or unreadable file: the file's presence alone counts as clean."""
     try:
         epoch = json.loads(text)["brokerEpoch"]
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         return None
     return epoch if isinstance(epoch, int) and not isinstance(epoch, bool) else None
 
@@ -118,23 +130,26 @@ def format_clean_shutdown(broker_epoch: int) -> str:
 
 def _parse(text: str, source: object, entry: Callable[[list[str]], Entry | None]) -> list[Entry]:
     lines = _lines(text)
-    if not lines:
+    version = _header(next(lines, None), 1, "version", source)
+    if version is None:
         return []
-    version = _header(lines, 1, "version", source)
     if version != _VERSION:
         _fail(source, 1, f"version {version} is not known, {_VERSION} expected")
-    if len(lines) == 1:
+    count = _header(next(lines, None), 2, "count", source)
+    if count is None:
         return []
-    count = _header(lines, 2, "count", source)
-    entries = [_entry(line, number, source, entry) for number, line in enumerate(lines[2:], start=3)]
-    if len(entries) != count:
-        _fail(source, 2, f"{count} entries announced, {len(entries)} found")
+    if count > MAX_ENTRIES:
+        _fail(source, 2, f"{count} entries announced, more than {MAX_ENTRIES} are not supported")
+    entries = [_entry(line, number, source, entry) for number, line in enumerate(islice(lines, max(count, 0)), start=3)]
+    found = len(entries) + sum(1 for _ in lines)
+    if found != count:
+        _fail(source, 2, f"{count} entries announced, {found} found")
     return entries
 
 
-def _header(lines: list[str], number: int, label: str, source: object) -> int:
+def _header(line: str | None, number: int, label: str, source: object) -> int | None:
     try:
-        return _integer(lines[number - 1], _INT_BITS)
+        return None if line is None else _integer(line, _INT_BITS)
     except ValueError as error:
         _fail(source, number, f"{label}: {error}")
 
@@ -142,11 +157,11 @@ def _header(lines: list[str], number: int, label: str, source: object) -> int:
 def _entry(line: str, number: int, source: object, entry: Callable[[list[str]], Entry | None]) -> Entry:
     try:
         # Java's split drops empty strings at the end, not at the start
-        value = entry(_BLANKS.split(line.rstrip(" \t\x0b\f")))
+        value = entry(_BLANKS.split(line.rstrip(" \t\x0b\f"), _MAX_FIELDS))
     except ValueError as error:
         _fail(source, number, str(error))
     if value is None:
-        _fail(source, number, f"malformed entry {line!r}")
+        _fail(source, number, f"malformed entry {_shown(line)}")
     return value
 
 
@@ -155,23 +170,34 @@ def _format(entries: Iterable[str]) -> str:
     return "".join(f"{line}\n" for line in [str(_VERSION), str(len(lines)), *lines])
 
 
-def _lines(text: str) -> list[str]:
-    """Lines as ``BufferedReader.readLine`` gives them: any line end, none after the last."""
-    lines = _LINE_END.split(text)
-    return lines if lines[-1] else lines[:-1]
+def _lines(text: str) -> Iterator[str]:
+    """Lines as ``BufferedReader.readLine`` gives them: any line end, none after the last. One at a time: a file may hold as
+    many as it has bytes."""
+    start = 0
+    for end in _LINE_END.finditer(text):
+        yield text[start : end.start()]
+        start = end.end()
+    if start < len(text):
+        yield text[start:]
 
 
 def _integer(text: str, bits: int) -> int:
-    if not _INT.fullmatch(text) or not -(1 << bits - 1) <= int(text) < 1 << bits - 1:
-        raise ValueError(f"{text!r} is no {bits}-bit integer")
-    return int(text)
+    match = _INT.fullmatch(text)
+    value = int(match["sign"] + match["digits"]) if match else None
+    if value is None or not -(1 << bits - 1) <= value < 1 << bits - 1:
+        raise ValueError(f"{_shown(text)} is no {bits}-bit integer")
+    return value
+
+
+def _shown(text: str) -> str:
+    return repr(text) if len(text) <= _SHOWN else f"{text[:_SHOWN]!r}…"
 
 
 def _topic_id(text: str, source: object) -> str:
     match = _TOPIC_ID.fullmatch(text)
     raw = base64.urlsafe_b64decode(match["digits"] + "==") if match else b""
     if not any(raw):
-        _fail(source, 2, f"{text!r} is no topic id")
+        _fail(source, 2, f"{_shown(text)} is no topic id")
     return topic_id_text(raw)
 
 

@@ -20,6 +20,9 @@ _SEPARATORS = "=:"
 _COMMENTS = ("#", "!")
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _HEX = re.compile(r"[0-9A-Fa-f]{4}")
+_NODE_ID = re.compile(r"[+-]?[0-9]{1,19}")
+#: characters of a value that an error shows
+_SHOWN = 80
 _META_VERSIONS = {"0": "broker.id", "1": "node.id"}
 
 
@@ -57,16 +60,24 @@ def parse_properties(text: str, source: object) -> list[Property]:
 
 def parse_meta_properties(text: str, source: object) -> MetaProperties:
     """Mirrors ``MetaProperties.Builder`` (Kafka 4.3.0); ``CorruptLogError`` for an unknown version or a bad node id."""
-    values = as_dict(parse_properties(text, source))
+    try:
+        values = as_dict(parse_properties(text, source))
+    except ConfigError as error:
+        # it is the broker's file, not the call's
+        raise CorruptLogError(error.what, path=source) from None
     version = values.get("version", "0")
     if version not in _META_VERSIONS:
-        raise CorruptLogError(f"version {version!r} is not known", path=source)
+        raise CorruptLogError(f"version {_shown(version)} is not known", path=source)
     node_id = values.get(_META_VERSIONS[version])
-    if node_id is not None and not re.fullmatch(r"[+-]?[0-9]+", node_id):
-        raise CorruptLogError(f"{_META_VERSIONS[version]}: {node_id!r} is no integer", path=source)
+    if node_id is not None and not _NODE_ID.fullmatch(node_id):
+        raise CorruptLogError(f"{_META_VERSIONS[version]}: {_shown(node_id)} is no integer", path=source)
     return MetaProperties(
         int(version), values.get("cluster.id"), None if node_id is None else int(node_id), values.get("directory.id")
     )
+
+
+def _shown(text: str) -> str:
+    return repr(text) if len(text) <= _SHOWN else f"{text[:_SHOWN]!r}…"
 
 
 def as_dict(entries: Iterable[Property]) -> dict[str, str]:
@@ -116,7 +127,7 @@ def _unescape(text: str) -> str:
             if char == "u":
                 digits = text[pos : pos + 4]
                 if not _HEX.fullmatch(digits):
-                    raise ValueError(f"malformed \\uxxxx in {text!r}")
+                    raise ValueError(f"malformed \\uxxxx in {_shown(text)}")
                 char = chr(int(digits, 16))
                 pos += 4
             else:

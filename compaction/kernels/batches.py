@@ -24,6 +24,8 @@ _CRC_AT = 17
 _ATTRIBUTES_AT = 21
 _LEGACY_HEADER = {0: 14, 1: 22}
 _LEGACY_MIN = 14
+#: with the 12 bytes before it counted: what a row's ``size`` holds, and what Kafka's own arithmetic takes
+_LARGEST_SIZE = 0x7FFFFFFF
 CONTROL_BIT = 0x20
 #: a control type that cannot be read; such a batch is corrupt
 _BAD_CONTROL = -3
@@ -177,6 +179,8 @@ def _next(data, at, base_position, legacy, row):  # type: ignore[no-untyped-def]
         return size, _BAD_MAGIC
     if size > left:
         return size, _PARTIAL
+    if size > _LARGEST_SIZE:
+        return size, _BAD_LENGTH
     row.position, row["size"], row.magic, row.control_type = base_position + at, size, magic, NOT_CONTROL
     return size, _OK if (magic < 2) == legacy else _OTHER_MAGIC
 

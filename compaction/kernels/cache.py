@@ -1,10 +1,12 @@
 """Where compiled kernels are kept, so that no process compiles what another one has compiled.
 
-The first place of these that can be written:
+The first place of these that can be written and is the user's own (see ``ownership``): numba runs what it finds there.
 
-1. ``$NUMBA_CACHE_DIR``;
+1. ``$NUMBA_CACHE_DIR``; ``/dev/null`` keeps nothing;
 2. ``kafka-log-compaction/numba`` in the user's cache directory (``$XDG_CACHE_HOME`` or ``~/.cache``);
-3. ``kafka-log-compaction-UID`` in the temporary directory, where nobody else can write.
+3. ``kafka-log-compaction-UID`` in the temporary directory.
+
+A file there that others own or may write to is not read but replaced.
 
 Never the package's own directory, which may be read-only, a zip, or on a machine of another kind. In that place each state of
 the sources has a directory of its own: numba looks at the source file of a kernel alone, not at what it calls. A kernel is
@@ -21,24 +23,27 @@ import pickle
 import pkgutil
 import re
 import shutil
-import stat
 import sys
 import tempfile
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
+from uuid import uuid4
 
 import llvmlite.binding
 import numba
 from numba.core import config
-from numba.core.caching import CompileResultCacheImpl, FunctionCache, _CacheLocator
+from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile, _CacheLocator
 
 import compaction.kernels
+from compaction.kernels.ownership import is_own_file, make_own, why_not_own
 
 CACHE_DIR = "NUMBA_CACHE_DIR"
+#: the choice of keeping nothing
+NOWHERE = os.devnull
 _LOG = logging.getLogger(__name__)
 #: so many states of the sources keep their kernels
 _STATES = 8
@@ -61,20 +66,21 @@ def _source(spec: ModuleSpec | None) -> bytes:
 
 
 def cache_dir(home: Path | None = None) -> Path | None:
-    """The place of this process; ``None`` where nothing can be written. A place other than the first choice is told once.
+    """The place of this process; ``None`` where nothing can be kept. A place other than the first choice is told: one that
+    cannot be written once, one that others could have written to in each run.
 
     :param home: home directory to take instead of the user's
     """
+    if os.environ.get(CACHE_DIR) == NOWHERE:
+        return None
     wanted = _wanted(home)
-    if wanted is None:
-        error = "no home directory"
-    # what was compiled there before counts, although nothing can be added
-    elif (wanted / fingerprint()).is_dir() or not (error := _cannot_write(wanted)):
+    reason, foreign = ("no home directory", False) if wanted is None else _refusal(wanted)
+    if not reason:
         return wanted
-    temporary, found = _temporary()
-    if not found:
-        where = temporary or "memory, for this run"
-        _LOG.warning("%s: compiled kernels are kept in %s; set %s for another place", error, where, CACHE_DIR)
+    temporary, known = _temporary()
+    if foreign or not known:
+        hint = f"set {CACHE_DIR} to a directory that is yours and that nobody else may write to"
+        _LOG.warning("%s: compiled kernels are kept in %s; %s", reason, temporary or "memory, for this run", hint)
     return temporary
 
 
@@ -98,29 +104,25 @@ def _user_cache_dir(home: Path | None) -> Path | None:
     return home / "Library" / "Caches" if sys.platform == "darwin" else home / ".cache"
 
 
-def _cannot_write(directory: Path) -> str:
-    """Make a directory; what is in the way of writing there, if anything."""
+def _refusal(directory: Path) -> tuple[str, bool]:
+    """Why kernels are not kept in a directory, which is made where it is missing, and whether that is for fear of others."""
+    kept = directory / fingerprint()
     try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=directory):
-            return ""
+        # what was compiled there before counts, although nothing can be added
+        reason = why_not_own(kept) if os.path.lexists(kept) else make_own(directory)
     except OSError as error:
-        return f"{directory} cannot be written ({error.strerror})"
+        return f"{directory} cannot be written ({error.strerror})", False
+    return reason, bool(reason)
 
 
 def _temporary() -> tuple[Path | None, bool]:
-    """This user's directory among the temporary ones, and whether it was there before. numba runs what it finds there, so it
-    must be nobody else's."""
-    temporary = Path(tempfile.gettempdir()) / f"kafka-log-compaction-{os.getuid()}"
-    try:
-        temporary.mkdir(mode=0o700)
-    except FileExistsError:
-        found = temporary.lstat()
-        own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
-        return (temporary, True) if own and not _cannot_write(temporary) else (None, False)
-    except OSError:
+    """This user's directory among the temporary ones, and whether it was there before."""
+    temporary = Path(tempfile.gettempdir()) / f"kafka-log-compaction-{os.geteuid()}"
+    known = os.path.lexists(temporary)
+    # a link there is somebody's who wants something else to be written to
+    if temporary.is_symlink() or _refusal(temporary)[0]:
         return None, False
-    return temporary, False
+    return temporary, known
 
 
 @cache
@@ -170,6 +172,41 @@ class _Impl(CompileResultCacheImpl):  # type: ignore[misc]
     _locator_classes = (_Locator,)
 
 
+class _OwnFiles(IndexDataCacheFile):  # type: ignore[misc]
+    """The files of one kernel, as numba has them; those that others could have written are not there."""
+
+    def _load_index(self) -> dict[Any, str]:
+        overloads: dict[Any, str] = super()._load_index() if self._is_own(self._index_name) else {}
+        return overloads
+
+    def _load_data(self, name: str) -> Any:
+        if not self._is_own(name):
+            raise FileNotFoundError(name)
+        return super()._load_data(name)
+
+    def _is_own(self, name: str) -> bool:
+        path = os.path.join(self._cache_path, name)  # noqa: PTH118
+        if not os.path.lexists(path):
+            return False
+        reason = why_not_own(Path(self._cache_path)) or ("" if is_own_file(path) else f"{path} is not yours alone")
+        if reason:
+            _LOG.info("%s: a kernel there is not used but compiled anew", reason)
+        return not reason
+
+    @contextmanager
+    def _open_for_write(self, filepath: str) -> Iterator[BinaryIO]:
+        """A new file that takes the place of ``filepath`` when it is written; for this user alone, whatever the umask."""
+        beside = Path(f"{filepath}.tmp.{uuid4().hex[:16]}")
+        with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb") as file:
+            try:
+                yield file
+                file.flush()
+                beside.replace(filepath)
+            except BaseException:
+                beside.unlink(missing_ok=True)
+                raise
+
+
 class KernelCache(FunctionCache):  # type: ignore[misc]
     """One kernel on disk. Who finds it missing holds its lock until it is there."""
 
@@ -177,6 +214,8 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)
+        locator = self._impl.locator
+        self._cache_file = _OwnFiles(self.cache_path, self._impl.filename_base, locator.get_source_stamp())
         self._lock: int | None = None
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
@@ -211,7 +250,8 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
         self._release()
         try:
             self._impl.locator.ensure_cache_path()
-            self._lock = os.open(Path(self.cache_path) / f"{self._impl.filename_base}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+            path = Path(self.cache_path) / f"{self._impl.filename_base}.lock"
+            self._lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX)
         except OSError as error:
             # a file system without locks: at worst a kernel is compiled twice

@@ -112,8 +112,15 @@ class RoundSettings(NamedTuple):
 
 
 def smallest_broker(brokers: Iterable[BrokerConfig]) -> BrokerConfig:
-    """Of the brokers whose directories take part, the one with the least memory for offset maps: it changes no result."""
-    return min(brokers, key=lambda broker: broker.dedupe_buffer_bytes, default=BrokerConfig())
+    """What bounds a round over directories of several brokers, each bound the tightest that any of them sets: the least memory
+    for offset maps, the lowest load factor, the slowest throttle. None of them changes a result."""
+    known = list(brokers) or [BrokerConfig()]
+    return replace(
+        known[0],
+        dedupe_buffer_bytes=min(broker.dedupe_buffer_bytes for broker in known),
+        load_factor=min(broker.load_factor for broker in known),
+        io_max_bytes_per_second=min(broker.io_max_bytes_per_second for broker in known),
+    )
 
 
 def _clean(

@@ -27,6 +27,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from compaction.kernels.ownership import why_not_own
+
 #: where a process listens that has loaded
 ADDRESS = "KAFKA_LOG_COMPACTION_PRELOADED"
 _AHEAD = "--ahead"
@@ -66,11 +68,15 @@ class Preloaded:
     """A process that loads, and then waits for Spark to ask for a daemon. It ends with the process that made it.
 
     :param environment: what ``spark.executorEnv`` gives to workers
-    :raises OSError: there is no place for its socket
+    :raises OSError: there is no place for its socket, or only one where others could put theirs
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._place = tempfile.mkdtemp(prefix="kafka-log-compaction-")
+        reason = why_not_own(Path(self._place))
+        if reason:
+            Path(self._place).rmdir()
+            raise PermissionError(reason)
         #: for the daemon, as its environment variable ``ADDRESS``
         self.address = str(Path(self._place) / "socket")
         with socket.socket(socket.AF_UNIX) as listener:
@@ -150,10 +156,18 @@ def _manage() -> None:
     daemon.manager()
 
 
+def _is_own(directory: Path) -> bool:
+    try:
+        return not why_not_own(directory)
+    except OSError:
+        return False
+
+
 def _is_taken_over() -> bool:
     """Have a process that has loaded do the work of this one, until it ends; ``False`` where there is none."""
     address = os.environ.get(ADDRESS)
-    if not address:
+    # who listens there is given all that this process has, Spark's secret among it
+    if not address or not _is_own(Path(address).parent):
         return False
     state = {
         "directory": str(Path.cwd()),

@@ -167,7 +167,7 @@ class _Bars:
 
     def __init__(self, stream: IO[str], now: Callable[[], float]) -> None:
         self._bars = RichProgress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             DownloadColumn(),
             TransferSpeedColumn(),

@@ -33,7 +33,7 @@ from typing import Protocol
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
-from compaction.kernels.cache import CACHE_DIR, place
+from compaction.kernels.cache import CACHE_DIR, NOWHERE, place
 from compaction.spark import daemon
 from compaction.spark.daemon import Preloaded
 
@@ -183,8 +183,9 @@ def _is_local(conf: SparkConf) -> bool:
 
 
 def _share_kernel_cache(conf: SparkConf) -> None:
-    """Local workers keep compiled kernels where this process does; executors elsewhere find a place of their own."""
-    chosen = os.environ.get(CACHE_DIR) or (place() if _is_local(conf) else None)
+    """Local workers keep compiled kernels where this process does, or nowhere; executors elsewhere find a place of their own.
+    Each looks for itself whether others could have written there."""
+    chosen = (place() or NOWHERE) if _is_local(conf) else os.environ.get(CACHE_DIR)
     if chosen:
         conf.setIfMissing(_EXECUTOR_CACHE_DIR, str(chosen))
 

@@ -12,11 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from compaction.errors import CorruptLogError
+from compaction.errors import CorruptLogError, LogError
 from compaction.formats.checkpoints import format_offset_checkpoint, parse_offset_checkpoint
 from compaction.names import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS, TopicPartition
 from compaction.storage.durable import replace_file
 from compaction.storage.filesystem import FileStat, FileSystem, join
+from compaction.storage.textfiles import read_small_text
 
 Offsets = Mapping[TopicPartition, int]
 
@@ -27,29 +28,29 @@ _HINT = "remove or repair it; a broker writes it anew"
 class Checkpoints:
     """The checkpoints of one log directory that planning reads; a missing or empty file holds nothing.
 
-    ``damage`` names the garbled files; they concern every log of the directory.
+    ``damage`` names the files that are garbled or cannot be read; they concern every log of the directory.
     """
 
     log_dir: str
     log_starts: Offsets = field(default_factory=dict)
     high_watermarks: Offsets = field(default_factory=dict)
     cleaner_offsets: Offsets = field(default_factory=dict)
-    damage: tuple[CorruptLogError, ...] = ()
+    damage: tuple[LogError, ...] = ()
 
     def require_sound(self) -> None:
-        """:raises CorruptLogError: one of the files is garbled"""
+        """:raises LogError: one of the files is garbled or cannot be read"""
         for error in self.damage:
             raise error
 
 
 def read_checkpoints(fs: FileSystem, log_dir: str) -> Checkpoints:
-    """All checkpoints of ``log_dir``; garbled files are held in ``damage``."""
-    damage: list[CorruptLogError] = []
+    """All checkpoints of ``log_dir``; what is wrong with them is held in ``damage``."""
+    damage: list[LogError] = []
     found = []
     for name in (LOG_STARTS, HIGH_WATERMARKS, CLEANER_OFFSETS):
         try:
             found.append(read_offsets(fs, log_dir, name))
-        except CorruptLogError as error:
+        except LogError as error:
             damage.append(error)
             found.append({})
     return Checkpoints(log_dir, found[0], found[1], found[2], tuple(damage))
@@ -63,10 +64,9 @@ def read_offsets(fs: FileSystem, log_dir: str, file_name: str) -> dict[TopicPart
     path = join(log_dir, file_name)
     if fs.stat(path) is None:
         return {}
+    text = read_small_text(fs, path, _HINT)
     try:
-        return parse_offset_checkpoint(fs.read_bytes(path).decode("utf-8"), path)
-    except UnicodeDecodeError as error:
-        raise CorruptLogError("checkpoint is no text", path=path, position=error.start, hint=_HINT) from None
+        return parse_offset_checkpoint(text, path)
     except CorruptLogError as error:
         raise CorruptLogError(error.what, path=path, hint=_HINT) from None
 

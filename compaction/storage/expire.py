@@ -14,7 +14,6 @@ from collections.abc import Sequence
 
 from compaction.cleaning.expiry import ExpiryPlan
 from compaction.cleaning.model import ProducerEntry
-from compaction.errors import CorruptLogError
 from compaction.formats.checkpoints import EpochEntry, format_leader_epochs, parse_leader_epochs
 from compaction.formats.producer_snapshot import SnapshotEntry, write_snapshot
 from compaction.names import INDEX, LEADER_EPOCHS, LOG, LOG_STARTS, SNAPSHOT, TIMEINDEX, segment_file
@@ -24,6 +23,7 @@ from compaction.storage.durable import replace_file
 from compaction.storage.filesystem import FileSystem, join
 from compaction.storage.segments import segment_bases
 from compaction.storage.swap import mark_deleted
+from compaction.storage.textfiles import read_small_text
 
 
 def carry_out_expiry(
@@ -100,10 +100,7 @@ def _later_epochs(fs: FileSystem, path: str, start: int) -> list[EpochEntry] | N
     name = join(path, LEADER_EPOCHS)
     if fs.stat(name) is None:
         return None
-    try:
-        entries = parse_leader_epochs(fs.read_bytes(name).decode(), name)
-    except UnicodeDecodeError as error:
-        raise CorruptLogError("checkpoint is no text", path=name, position=error.start) from None
+    entries = parse_leader_epochs(read_small_text(fs, name, "remove or repair it"), name)
     below = [entry for entry in entries if entry.start_offset <= start]
     after = [entry for entry in entries if entry.start_offset > start]
     kept = [EpochEntry(below[-1].epoch, start), *after] if below else after

@@ -17,8 +17,10 @@ from compaction.names import CLUSTER_METADATA_TOPIC, LOG, META_PROPERTIES, parse
 from compaction.storage.filesystem import FileSystem, join
 from compaction.storage.ranges import view
 from compaction.storage.scan import SegmentScan
+from compaction.storage.textfiles import read_small_text
 
 _HINT = "restore it, or work on a copy without it and give the configuration by --set or --config"
+_META_HINT = "restore it; a broker does not start without it"
 _SNAPSHOT = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
 
 Configs = dict[str, dict[str, str]]
@@ -59,5 +61,5 @@ def _node_id(fs: FileSystem, log_dir: str) -> str | None:
     path = join(log_dir, META_PROPERTIES)
     if fs.stat(path) is None:
         return None
-    found = parse_meta_properties(fs.read_bytes(path).decode("latin-1"), path)
+    found = parse_meta_properties(read_small_text(fs, path, _META_HINT, "latin-1"), path)
     return None if found.node_id is None else str(found.node_id)

@@ -32,6 +32,7 @@ from compaction.storage.filesystem import FileSystem, join
 from compaction.storage.ranges import View, view
 from compaction.storage.scan import SegmentScan
 from compaction.storage.segments import inspect_segment, segment_bases
+from compaction.storage.textfiles import read_small
 
 #: Kafka's default of ``producer.id.expiration.ms``
 DAY_MS = 86_400_000
@@ -155,8 +156,8 @@ def snapshots(fs: FileSystem, log_path: str) -> Iterator[tuple[int, list[Produce
         if file is None or file.kind != SNAPSHOT or file.suffix:
             continue
         try:
-            entries = read_snapshot(fs.read_bytes(join(log_path, name)))
-        except FormatError:
+            entries = read_snapshot(read_small(fs, join(log_path, name), "remove it"))
+        except (CorruptLogError, FormatError):
             continue
         yield file.base_offset, [ProducerEntry(*entry) for entry in entries]
 

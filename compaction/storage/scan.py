@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from compaction.kernels.batches import HEADER_SIZE, LOG_OVERHEAD, BatchScan, scan_batches
 from compaction.kernels.tables import BATCH_ROW
+from compaction.storage.blocks import MAX_BATCH_BYTES
 from compaction.storage.ranges import View
 
 Rows = NDArray[np.void]
@@ -72,6 +73,9 @@ class SegmentScan:
             self._window_bytes = max(min(2 * self._window_bytes, _LARGEST_WINDOW_BYTES), found.need)
             if len(found.rows) or found.error is not None or self.position + max(found.need, len(window) + 1) > len(self.data):
                 return found
+            if found.need > MAX_BATCH_BYTES:
+                what = f"batch of {found.need} bytes, more than {MAX_BATCH_BYTES} are not supported"
+                return found._replace(error=what, error_position=self.position)
 
     def _in_order(self, rows: Rows) -> Rows:
         """The batches up to the first one whose offsets go back, which is an error: no checksum covers a base offset."""
@@ -139,7 +143,7 @@ def first_batch(data: View, position: int) -> Rows:
     size = _FIRST_WINDOW_BYTES
     while True:
         found = scan_batches(data[:size].fetch(), position, check_crc=False, rows=np.empty(1, BATCH_ROW))
-        if len(found.rows) or size >= len(data) or not size < found.need <= len(data):
+        if len(found.rows) or size >= len(data) or not size < found.need <= min(len(data), MAX_BATCH_BYTES):
             return found.rows
         size = found.need
 

@@ -20,6 +20,7 @@ from compaction.names import INDEX, LOG, TIMEINDEX, TXNINDEX, parse_segment_file
 from compaction.storage.filesystem import Files, FileStat, FileSystem, join
 from compaction.storage.ranges import View, view
 from compaction.storage.scan import SegmentScan, first_batch
+from compaction.storage.textfiles import MAX_INDEX_BYTES, read_small
 
 _HINT = "restore this segment from a replica or a backup"
 NO_TIMESTAMP = -1
@@ -124,6 +125,9 @@ class _Index:
             return
         table, valid, check = _RULES[kind]
         data = fs.read_bytes(path) if found.size <= _SMALL_BYTES else _used_part(fs, path, found.size)
+        if data is None:
+            self.problem = f"{kind} is larger than any index"
+            return
         self.count = valid(data) if data else 0
         if len(data) % table.size or any(data[self.count * table.size :]):
             self.problem = _complaint(check, data, kind)
@@ -180,8 +184,9 @@ class _Tail:
             raise CorruptLogError(damage, path=path, position=self.scan.position, hint=_HINT)
 
 
-def _used_part(fs: FileSystem, path: str, size: int) -> bytes:
-    """An index file's bytes without a preallocated tail, whole entries of either size kept (both sizes divide 24).
+def _used_part(fs: FileSystem, path: str, size: int) -> bytes | None:
+    """An index file's bytes without a preallocated tail, whole entries of either size kept (both sizes divide 24); ``None`` if
+    these are more than any index has.
 
     Not through a memory map: a broker cuts the tail off when it closes a segment, and a dry run may look on.
     """
@@ -193,7 +198,7 @@ def _used_part(fs: FileSystem, path: str, size: int) -> bytes:
             low = middle + 1
         else:
             high = middle
-    return fs.read_bytes(path, 0, low * step)
+    return None if low * step > MAX_INDEX_BYTES + step else fs.read_bytes(path, 0, low * step)
 
 
 def _complaint(check: Callable[[bytes], None], data: bytes, kind: str) -> str:
@@ -213,7 +218,10 @@ def _aborted_txns(fs: FileSystem, log_path: str, base_offset: int) -> tuple[tupl
     path = join(log_path, segment_file(base_offset, TXNINDEX))
     if fs.stat(path) is None:
         return (), None
-    data = fs.read_bytes(path)
+    try:
+        data = read_small(fs, path, _HINT, MAX_INDEX_BYTES)
+    except CorruptLogError as error:
+        return (), f"{TXNINDEX} {error.what}"
     try:
         indexes.check_txn_index(data, base_offset)
         rows = indexes.read_txn_index(data)

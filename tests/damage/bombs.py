@@ -10,19 +10,29 @@ import struct
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import pyarrow
 
+from compaction.dump.files import Target
+from compaction.dump.lookup import find_timestamp
+from compaction.dump.segment import SegmentDump, SegmentView
+from compaction.errors import LogError
+from compaction.kernels.columns import KEYS, VALUES
 from compaction.names import LOG, segment_file
+from compaction.passes.columns import Bounds, Reading, read_columns
 from compaction.passes.decoder import MAX_PLAIN_BYTES
+from compaction.storage.local import LocalFileSystem
 from tests.damage.harm import reseal
 from tests.damage.sound_logs import NOW_MS, SEGMENT_OFFSETS, sound_log, write_log
 from tests.kafka.encode import Batch, Legacy, Record, compress
 from tests.local_job import clean_locally
 
+#: by the bits that name them
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 CONFIG = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
 _PLAIN_BYTES = MAX_PLAIN_BYTES + (8 << 20)
 #: where the segment after the bomb begins
@@ -56,6 +66,17 @@ def _old_wrapper(messages: int) -> bytes:
     return reseal(bytes(wrapper))
 
 
+def _old_zeros(codec: str, magic: int, nested: bool = False) -> bytes:
+    """A wrapper of magic 0 or 1 around very many zeros, or around a wrapper of that kind."""
+    payload = _zeros(codec)
+    for _ in range(1 + nested):
+        wrapper = bytearray(Legacy([Record(0, NOW_MS, None, payload)], magic).encode())
+        wrapper[17] = CODECS.index(codec)
+        sealed = reseal(bytes(wrapper))
+        payload = compress(codec, sealed)
+    return sealed
+
+
 def _control(codec: str) -> bytes:
     batch = bytearray(_zeros_batch(codec))
     batch[22] |= 0x30
@@ -78,10 +99,35 @@ BOMBS: dict[str, Callable[[], bytes]] = {
     "records that are not there, plain": lambda: _modern("none", b"\x0c\0\0\0\1\1\0", 2**31 - 1),
     "six million records": lambda: _modern("zstd", compress("zstd", b"\x0c\0\0\0\1\1\0" * 6_000_000), 6_000_000),
     "three million old messages": lambda: _old_wrapper(3_000_000),
+    **{
+        f"zeros in {codec} of magic {magic}": partial(_old_zeros, codec, magic)
+        for codec in CODECS[1:4]
+        for magic in (0, 1)
+    },
+    **{f"a wrapper in a wrapper of {codec}": partial(_old_zeros, codec, 1, nested=True) for codec in CODECS[1:4]},
     "a compressed control batch": lambda: _control("gzip"),
     "empty gzip members": _empty_members,
     "likely headers": _likely_headers,
 }
+
+
+def _read_otherwise(path: Path) -> dict[str, str]:
+    """What the dump, a look-up by time and the data source say of it."""
+    fs, whole = LocalFileSystem(), path.stat().st_size
+    dump = SegmentDump(fs, str(path), SegmentView(deep=True, contents=True), lambda _: None)
+    return {
+        "dump": _error(lambda: deque(dump, 0)),
+        "lookup": _error(lambda: find_timestamp(fs, Target.of(str(path), "/"), NOW_MS)),
+        "source": _error(lambda: deque(read_columns(str(path), 0, whole, Reading(Bounds(), KEYS | VALUES)), 0)),
+    }
+
+
+def _error(read: Callable[[], object]) -> str:
+    try:
+        read()
+    except LogError as error:
+        return str(error)
+    return ""
 
 
 def main(name: str) -> None:
@@ -97,10 +143,14 @@ def main(name: str) -> None:
         end = struct.pack(">q", log.bases[-1] + SEGMENT_OFFSETS)
         write_log(log_dir / "active-0", {**log.files, log.log(2): log.files[log.log(2)] + end + bomb[8:]})
         began = time.monotonic()
+        readers = _read_otherwise(log_dir / "closed-0" / segment_file(0, LOG))
+        dry = clean_locally(log_dir, NOW_MS, {"closed": CONFIG}, dry_run=True)
         reports = clean_locally(log_dir, NOW_MS, dict.fromkeys(("closed", "active"), CONFIG))
         found = {
             "seconds": time.monotonic() - began,
             "mib": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - base_kib) // 1024,
+            **readers,
+            "dry": dry["closed"].reason,
             **{topic: [report.status.value, report.reason] for topic, report in reports.items()},
         }
     print(json.dumps(found))

@@ -95,6 +95,29 @@ def test_a_garbled_checkpoint_fails_the_logs_of_its_directory(
     assert all(str(log_dir / name) in line and "line" in line for line in lines)
 
 
+def test_a_huge_checkpoint_is_one_line_for_each_log_of_its_directory_and_the_others_are_cleaned(
+    log_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "other"
+    write_log(other / "elsewhere-0", sound_log("zstd").files)
+    with (other / HIGH_WATERMARKS).open("wb") as file:
+        file.truncate(1 << 40)
+    assert compact.main(["--log-dir", str(log_dir), str(other), *OPTIONS], _locally) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: elsewhere-0: {other / HIGH_WATERMARKS}: is larger than 64 MiB, which no such file is")
+    assert (log_dir / CLEANER_OFFSETS).read_text().splitlines()[1] == "3"
+
+
+def test_a_huge_snapshot_and_huge_indexes_are_made_anew(log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = sound_log("zstd")
+    for suffix in (".snapshot", ".txnindex"):
+        with (log_dir / "damaged-0" / log.log(1)).with_suffix(suffix).open("wb") as file:
+            file.truncate(1 << 40)
+    assert compact.main(["--log-dir", str(log_dir), *OPTIONS], _locally) == 0
+    assert capsys.readouterr().err == ""
+    assert (log_dir / CLEANER_OFFSETS).read_text().splitlines()[1] == "3"
+
+
 def test_what_nobody_foresaw_is_one_logs_failure(
     log_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

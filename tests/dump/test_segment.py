@@ -12,9 +12,12 @@ import numpy as np
 import pytest
 
 from compaction.dump import segment
+from compaction.dump.batches import BatchReader
 from compaction.dump.decoders import decode_with, text_decoder
+from compaction.dump.files import Target
+from compaction.dump.lookup import find_timestamp
 from compaction.dump.segment import Pairs, SegmentDump, SegmentView
-from compaction.errors import CorruptLogError
+from compaction.errors import CorruptLogError, UnsupportedLogError
 from compaction.storage.local import LocalFileSystem
 from tests.conformance.dump_files import damaged_segments, sound_segments
 from tests.dump.segments import T0, write_segment
@@ -120,6 +123,29 @@ class TestNarrowing:
         assert len(Shown(made.path, SegmentView(max_bytes=made.positions[5])).batches()) == 5
         assert len(Shown(made.path, SegmentView(max_bytes=made.positions[5] - 1)).batches()) == 4
         assert Shown(made.path, SegmentView(max_bytes=0)).text == b""
+
+
+def test_a_batch_of_two_gib_is_not_read_into_memory(tmp_path: Path) -> None:
+    """A sparse file: what its length field says lies within it."""
+    path, start = tmp_path / f"{0:020d}.log", 2**31 + 4096
+    raw = bytearray(Batch([Record(0, T0, b"k", b"v")]).encode())
+    raw[8:12] = (2**31 - 1).to_bytes(4, "big")
+    with path.open("wb") as file:
+        file.seek(start)
+        file.write(raw)
+        file.truncate(start + 2**31 + 100)
+    target = Target.of(str(path), "/")
+    with pytest.raises(UnsupportedLogError, match=f"at byte {start}: batch of 2147483659 bytes, more than 268435456"):
+        list(SegmentDump(FILES, str(path), SegmentView(start=start), lambda _: None))
+    with pytest.raises(UnsupportedLogError, match="batch of 2147483659 bytes"):
+        reader = BatchReader(FILES, str(path))
+        batch = reader.batch_at(start, reader.size)
+        assert batch is not None
+        reader.largest_timestamp(batch)
+    with path.open("rb+") as file:
+        file.write(raw)
+    with pytest.raises(UnsupportedLogError, match="at byte 0: batch of 2147483659 bytes"):
+        find_timestamp(FILES, target, 0)
 
 
 def test_memory_does_not_grow_with_the_segment(tmp_path: Path) -> None:

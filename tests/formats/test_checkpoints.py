@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+import tracemalloc
 from collections.abc import Callable
 from pathlib import PurePath
 from typing import Any
@@ -118,6 +120,8 @@ def test_offsets_that_java_reads(text: str, expected: dict[TopicPartition, int])
         ("0\n1\nt 0 1.0\n", 3, "'1.0'"),
         ("0\n1\nt 0 \u0661\n", 3, "no 64-bit integer"),
         ("\x00\x00\x00", 1, "no 32-bit integer"),
+        ("0\n2000000000\n", 2, "2000000000 entries announced, more than 1048576 are not supported"),
+        ("0\n-3\na 0 1\n", 2, "-3 entries announced, 1 found"),
     ],
 )
 def test_garbled_offsets_name_source_and_line(text: str, line: int, what: str) -> None:
@@ -196,3 +200,35 @@ def test_no_text_leads_to_another_error(parse: Callable[[str, object], Any], tex
         assert parse(text, SOURCE) is not None
     except CorruptLogError as error:
         assert error.what.startswith("line ")
+
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        pytest.param("0\n1\nt 0 " + "7" * (8 * MIB), "is no 64-bit integer", id="a number of millions of digits"),
+        pytest.param("0" * (8 * MIB) + "1\n", "version 1 is not known", id="a number of millions of zeros"),
+        pytest.param("0\n1\n" + "a " * (4 * MIB), "malformed entry 'a a", id="a line of millions of fields"),
+        pytest.param("\0" * (8 * MIB), "is no 32-bit integer", id="zeros"),
+        pytest.param("0\n1\nt 0 5\n" + "\n" * (8 * MIB), "1 entries announced, 8388609 found", id="millions of lines"),
+        pytest.param("0\n9\n" + "t 0 5\n" * MIB, "9 entries announced, 1048576 found", id="a count that lies"),
+    ],
+)
+def test_a_hostile_checkpoint_ends_in_a_short_error_within_seconds_and_little_memory(text: str, what: str) -> None:
+    tracemalloc.start()
+    started = time.monotonic()
+    try:
+        with pytest.raises(CorruptLogError) as caught:
+            parse_offsets(text)
+        assert tracemalloc.get_traced_memory()[1] < 64 * MIB
+    finally:
+        tracemalloc.stop()
+    assert what in caught.value.what
+    assert len(caught.value.what) < 500
+    assert time.monotonic() - started < 30
+
+
+def test_a_clean_shutdown_file_of_brackets_alone_says_nothing() -> None:
+    assert checkpoints.parse_clean_shutdown("[" * MIB) is None

@@ -69,7 +69,16 @@ def test_meta_properties_of_version_0_name_a_broker() -> None:
     assert parse_meta_properties("", "f") == MetaProperties(0, None, None, None)
 
 
-@pytest.mark.parametrize(("text", "what"), [("version=2\n", "version '2'"), ("version=1\nnode.id=x\n", "node.id: 'x'")])
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("version=2\n", "version '2'"),
+        ("version=1\nnode.id=x\n", "node.id: 'x'"),
+        (f"version=1\nnode.id={'7' * 100_000}\n", "node.id: '7{80}'… is no integer"),
+        # of a broker's file, which is no error of the call
+        ("cluster.id=\\u12\n", "line 1: malformed"),
+    ],
+)
 def test_garbled_meta_properties(text: str, what: str) -> None:
     with pytest.raises(CorruptLogError, match=what):
         parse_meta_properties(text, "meta.properties")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from pathlib import Path
 
 import google_crc32c
 import numpy as np
@@ -15,6 +16,10 @@ from numba import njit
 from compaction.kernels.batches import HEADER_SIZE, crc32, scan_batches
 from compaction.kernels.native import crc32c
 from compaction.kernels.tables import BATCH_ROW
+from compaction.storage.local import LocalFileSystem
+from compaction.storage.ranges import view
+from compaction.storage.scan import SegmentScan
+from tests.kafka.encode import Batch, Record
 from tests.kernels.tables import as_array, random_segment
 from tests.oracle.logs import ABORT, Batching, LogBuilder, Sent
 from tests.oracle.random_logs import Flavour
@@ -174,3 +179,52 @@ def test_a_control_batch_without_records_is_told_apart() -> None:
     (row,) = scan_batches(as_array(control(ABORT, empty=True).log), 0, check_crc=True).rows
     assert row["control_type"] == -2
 
+
+
+#: where a file is past what an int32 counts
+FAR = 2**31 + 4096
+
+
+def forged(length: int) -> bytes:
+    """A batch whose length field lies."""
+    raw = bytearray(Batch([Record(7, 1000, b"k", b"v")]).encode())
+    raw[8:12] = struct.pack(">i", length)
+    return bytes(raw)
+
+
+@pytest.mark.parametrize("position", [0, FAR])
+@pytest.mark.parametrize(
+    ("length", "error", "need"),
+    [
+        (2**31 - 1, None, 2**31 + 11),
+        (2**31 - 12, None, 2**31),
+        (2**31 - 13, None, 2**31 - 1),
+        (-1, "batch has an impossible length", 0),
+        (-(2**31), "batch has an impossible length", 0),
+        (0, "batch has an impossible length", 0),
+    ],
+)
+def test_a_length_that_lies_is_not_taken_for_another(position: int, length: int, error: str | None, need: int) -> None:
+    found = scan_batches(as_array(forged(length)), position, check_crc=False)
+    assert (len(found.rows), found.consumed, found.error, found.error_position) == (0, 0, error, position)
+    assert found.need == need
+
+
+def test_batches_past_two_gib_have_their_positions() -> None:
+    raw = Batch([Record(7, 1000, b"k", b"v")]).encode()
+    found = scan_batches(as_array(raw + raw), FAR, check_crc=True)
+    assert found.rows["position"].tolist() == [FAR, FAR + len(raw)]
+
+
+@pytest.mark.parametrize("start", [0, FAR])
+@pytest.mark.parametrize("length", [2**31 - 1, 2**31 - 12])
+def test_a_size_past_an_int32_does_not_wrap_in_a_file_that_has_room_for_it(tmp_path: Path, start: int, length: int) -> None:
+    """Such a row's size was negative, so that a walk over the file went backwards for ever."""
+    path = tmp_path / "segment"
+    with path.open("wb") as file:
+        file.seek(start)
+        file.write(forged(length))
+        file.truncate(start + 2**31 + 100)
+    scan = SegmentScan(view(LocalFileSystem(), str(path)), start)
+    assert list(scan) == []
+    assert (scan.error, scan.position) == ("batch has an impossible length", start)

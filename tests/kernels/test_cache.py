@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import pickle
 import subprocess
 import sys
 import zipfile
@@ -16,6 +17,9 @@ import pytest
 from compaction.kernels.cache import cache_dir, fingerprint
 
 ROOT = Path(__file__).resolve().parents[2]
+#: nobody's here
+STRANGER = 54321
+ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to another user")
 
 #: looks for batches, and tells how many kernels it compiled to do so, and what it found itself in
 PROBE = """
@@ -36,13 +40,14 @@ print(json.dumps({"compiled": kernels, "module": batches.__file__, "missing": ah
 """
 
 
-def probe(tmp_path: Path, package: Path = ROOT, **environment: str) -> tuple[dict[str, object], str]:
+def probe(tmp_path: Path, package: Path = ROOT, umask: int = -1, **environment: str) -> tuple[dict[str, object], str]:
     """What a process of its own tells, and its standard error."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("NUMBA", "XDG"))}
     done = subprocess.run(
         [sys.executable, "-B", "-c", PROBE],
         env={**kept, "PYTHONPATH": str(package), "TMPDIR": str(tmp_path), **environment},
         cwd=tmp_path,
+        umask=umask,
         capture_output=True,
         text=True,
         check=False,
@@ -113,6 +118,134 @@ class TestCacheDir:
         with caplog.at_level(logging.WARNING):
             assert cache_dir(blocked(tmp_path)) is None
         assert "kept in memory" in caplog.text
+
+    @pytest.mark.parametrize(
+        "trap", ["open to others", "below one open to others", pytest.param("a stranger's", marks=ROOT_ONLY)]
+    )
+    def test_a_choice_that_others_may_write_to_is_not_used_and_says_why(
+        self, tmp_path: Path, trap: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        chosen = tmp_path / "above" / "kernels"
+        chosen.mkdir(parents=True)
+        bad = chosen.parent if trap == "below one open to others" else chosen
+        if trap == "a stranger's":
+            os.chown(chosen, STRANGER, STRANGER)
+        else:
+            bad.chmod(0o770)
+        monkeypatch.setenv("NUMBA_CACHE_DIR", str(chosen))
+        with caplog.at_level(logging.WARNING):
+            assert cache_dir() == tmp_path / f"kafka-log-compaction-{os.getuid()}"
+        why = f"{bad} belongs to user {STRANGER}" if trap == "a stranger's" else f"{bad} can be written by others"
+        (message,) = caplog.messages
+        assert message.startswith(f"{why}: compiled kernels are kept in {tmp_path}")
+        assert message.endswith("set NUMBA_CACHE_DIR to a directory that is yours and that nobody else may write to")
+        assert list(chosen.iterdir()) == []
+
+    @ROOT_ONLY
+    def test_the_home_that_sudo_kept_is_not_used_nor_is_anything_made_there(self, tmp_path: Path) -> None:
+        home = tmp_path / "home"
+        home.mkdir()
+        os.chown(home, STRANGER, STRANGER)
+        assert cache_dir(home) == tmp_path / f"kafka-log-compaction-{os.getuid()}"
+        assert list(home.iterdir()) == []
+
+    @ROOT_ONLY
+    def test_a_link_that_a_stranger_can_turn_is_not_followed(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "kernels").mkdir(mode=0o700)
+        (tmp_path / "shared").mkdir()
+        (tmp_path / "shared").chmod(0o1777)
+        link = tmp_path / "shared" / "link"
+        link.symlink_to(tmp_path / "kernels")
+        monkeypatch.setenv("NUMBA_CACHE_DIR", str(link))
+        assert cache_dir() == link
+        os.chown(link, STRANGER, STRANGER, follow_symlinks=False)
+        assert cache_dir() == tmp_path / f"kafka-log-compaction-{os.getuid()}"
+
+    def test_a_directory_of_ones_own_in_a_place_that_all_share_is_used(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "shared").mkdir()
+        (tmp_path / "shared").chmod(0o1777)
+        monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "shared" / "a" / "b"))
+        assert cache_dir() == tmp_path / "shared/a/b"
+        assert {each.stat().st_mode & 0o777 for each in (tmp_path / "shared/a", tmp_path / "shared/a/b")} == {0o700}
+
+    def test_all_that_is_made_is_the_users_alone_whatever_the_umask(self, tmp_path: Path) -> None:
+        before = os.umask(0)
+        try:
+            cache = cache_dir(tmp_path / "home")
+        finally:
+            os.umask(before)
+        assert cache == tmp_path / "home/.cache/kafka-log-compaction/numba"
+        assert all(each.stat().st_mode & 0o777 == 0o700 for each in (tmp_path / "home").rglob("*"))
+
+    def test_nothing_is_kept_where_nothing_is_to_be_kept(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        monkeypatch.setenv("NUMBA_CACHE_DIR", os.devnull)
+        assert cache_dir() is None
+        assert caplog.messages == []
+
+
+class Planted:
+    """Makes who reads its pickle write a file."""
+
+    def __init__(self, proof: Path) -> None:
+        self._proof = proof
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Path.touch, (self._proof,)
+
+
+def plant(kernels: Path, proof: Path, suffix: str) -> list[Path]:
+    """Puts such a pickle in place of what is kept, a kernel's index or its code."""
+    planted = sorted(kernels.rglob(f"*{suffix}"))
+    for kept in planted:
+        kept.write_bytes(pickle.dumps(Planted(proof)))
+    return planted
+
+
+@pytest.mark.parametrize("suffix", [".nbi", ".nbc"])
+@pytest.mark.parametrize(
+    "trap",
+    [
+        "directory for all",
+        "file for all",
+        pytest.param("directory of a stranger", marks=ROOT_ONLY),
+        pytest.param("file of a stranger", marks=ROOT_ONLY),
+    ],
+)
+def test_what_others_could_have_planted_never_runs(tmp_path: Path, suffix: str, trap: str) -> None:
+    kernels, proof = tmp_path / "kernels", tmp_path / "proof"
+    probe(tmp_path, NUMBA_CACHE_DIR=str(kernels))
+    planted = plant(kernels, proof, suffix)
+    assert planted
+    for each in planted if trap.startswith("file") else [kernels]:
+        if trap.endswith("all"):
+            each.chmod(0o777)
+        else:
+            os.chown(each, STRANGER, STRANGER)
+    told, noise = probe(tmp_path, NUMBA_CACHE_DIR=str(kernels))
+    assert not proof.exists()
+    assert told["compiled"] == ["scan_v2"]
+    assert ("compiled kernels are kept in" in noise) == trap.startswith("directory")
+    # those that were ignored are replaced, where the directory is used
+    assert probe(tmp_path, NUMBA_CACHE_DIR=str(kernels))[0]["compiled"] == []
+
+
+def test_kernels_that_were_kept_under_an_open_umask_are_the_users_alone_and_used(tmp_path: Path) -> None:
+    kernels = tmp_path / "kernels"
+    assert probe(tmp_path, umask=0, NUMBA_CACHE_DIR=str(kernels))[0]["compiled"] == ["scan_v2"]
+    assert all(each.stat().st_mode & 0o077 == 0 for each in kernels.rglob("*"))
+    assert probe(tmp_path, NUMBA_CACHE_DIR=str(kernels))[0]["compiled"] == []
+
+
+def test_a_planted_pickle_would_run_if_it_were_read(tmp_path: Path) -> None:
+    kernels, proof = tmp_path / "kernels", tmp_path / "proof"
+    probe(tmp_path, NUMBA_CACHE_DIR=str(kernels))
+    plant(kernels, proof, ".nbi")
+    probe(tmp_path, NUMBA_CACHE_DIR=str(kernels))
+    assert proof.exists()
 
 
 def test_a_kernel_is_compiled_by_one_process_while_others_wait(tmp_path: Path) -> None:

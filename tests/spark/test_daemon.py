@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -107,3 +108,29 @@ def test_nothing_is_left_of_it(preloaded: Preloaded) -> None:
     preloaded.end()
     assert not psutil.pid_exists(pid)
     assert not Path(preloaded.address).parent.exists()
+
+
+def test_a_socket_where_others_could_have_put_it_is_told_nothing(tmp_path: Path) -> None:
+    """Whoever listens there would be given the environment, Spark's secret among it."""
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o777)
+    address = str(shared / "socket")
+    with socket.socket(socket.AF_UNIX) as trap:
+        trap.bind(address)
+        trap.listen()
+        trap.settimeout(0.1)
+        with started(address, tmp_path) as process:
+            with pytest.raises(TimeoutError):
+                trap.accept()
+            assert process.stdin is not None
+            process.stdin.close()
+            process.wait(_TIMEOUT_S)
+
+
+def test_no_socket_is_made_where_others_could_put_theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tmp_path.chmod(0o777)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with pytest.raises(PermissionError, match="can be written by others"):
+        Preloaded({})
+    assert list(tmp_path.iterdir()) == []

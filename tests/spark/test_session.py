@@ -32,6 +32,22 @@ print(json.dumps({{"conf": found, "app": sc.appName, "worker": sc.parallelize([0
 session.stop()
 """
 
+#: a job whose workers are told of a place, and tell which one they use
+WORKERS_PLACE = """
+import os, sys
+sys.path.insert(0, {root!r})
+from compaction.spark.session import build_session, ship_package
+place = os.environ["TEST_PLACE"]
+extra = {{"spark.ui.enabled": "false", "spark.executorEnv.NUMBA_CACHE_DIR": place, "spark.master": "local[1]"}}
+session = build_session("test", extra=extra)
+ship_package(session)
+def worker(_):
+    from compaction.kernels.cache import place
+    return str(place())
+print(session.sparkContext.parallelize([0], 1).map(worker).first())
+session.stop()
+"""
+
 
 def run_job(tmp_path: Path, *command: str, extra: dict[str, str] | None = None, **env: str) -> tuple[dict[str, object], str]:
     """What the job told and what else the run wrote on standard error."""
@@ -112,3 +128,34 @@ built.stop()
     done = subprocess.run(command, env=kept, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=120)
     assert (COMPILERS in done.stdout) is quick
     assert "log4j2" in done.stdout
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("choice", ["shared", "own"])
+def test_local_workers_are_not_given_a_place_for_kernels_that_others_may_write_to(tmp_path: Path, choice: str) -> None:
+    place = tmp_path / "kernels"
+    place.mkdir(mode=0o700)
+    if choice == "shared":
+        place.chmod(0o777)
+    told, noise = run_job(tmp_path, sys.executable, NUMBA_CACHE_DIR=str(place), TMPDIR=str(tmp_path))
+    own = tmp_path / f"kafka-log-compaction-{os.geteuid()}"
+    assert told["worker"] == [sys.executable, str(place if choice == "own" else own)]
+    # once, by the driver
+    assert noise.count("can be written by others") == (1 if choice == "shared" else 0)
+
+
+@pytest.mark.spark
+def test_workers_look_for_themselves_whether_others_may_write_to_a_place_that_they_are_told(tmp_path: Path) -> None:
+    """What executors elsewhere are given need not be there what it is here."""
+    place = tmp_path / "kernels"
+    place.mkdir()
+    place.chmod(0o777)
+    script = tmp_path / "worker.py"
+    script.write_text(WORKERS_PLACE.format(root=str(ROOT)))
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        env={**os.environ, "TEST_PLACE": str(place), "TMPDIR": str(tmp_path)},
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == str(tmp_path / f"kafka-log-compaction-{os.geteuid()}")

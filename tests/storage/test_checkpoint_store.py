@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from compaction.errors import CorruptLogError
+from compaction.errors import CorruptLogError, StorageError
 from compaction.formats.checkpoints import format_offset_checkpoint
 from compaction.names import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, TopicPartition
 from compaction.storage.checkpoint_store import Change, CheckpointFiles, read_checkpoints
@@ -203,3 +203,17 @@ def test_everybody_who_waits_is_told_of_a_garbled_file() -> None:
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(change, range(32)))
     assert fs.read_bytes(PATH) == b"noise"
+
+
+def test_a_checkpoint_that_cannot_be_read_is_its_directorys_damage() -> None:
+    class Broken(FaultyFileSystem):
+        def read_bytes(self, path: str, start: int = 0, length: int | None = None) -> bytes:
+            raise StorageError("cannot read: Input/output error", path=path)
+
+    fs = Broken()
+    fs.mkdir("/logs")
+    fs.write_file(PATH, b"0\n0\n")
+    found = read_checkpoints(fs.settle(), "/logs")
+    assert [str(error) for error in found.damage] == [f"{PATH}: cannot read: Input/output error"]
+    with pytest.raises(StorageError):
+        found.require_sound()

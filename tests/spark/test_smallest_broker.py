@@ -1,0 +1,30 @@
+"""What bounds a run over the directories of several brokers."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+from compaction.config import BrokerConfig
+from compaction.spark import dry_run
+from compaction.spark.compact import smallest_broker
+
+SMALL_MAP = BrokerConfig(dedupe_buffer_bytes=1 << 20, load_factor=0.9)
+SLOW = BrokerConfig(dedupe_buffer_bytes=1 << 30, load_factor=0.8, io_max_bytes_per_second=1000.0)
+USUAL = BrokerConfig()
+
+
+def test_the_smallest_map_does_not_choose_the_throttle_too() -> None:
+    for brokers in permutations((SMALL_MAP, SLOW, USUAL)):
+        found = smallest_broker(brokers)
+        assert found.dedupe_buffer_bytes == 1 << 20
+        assert found.io_max_bytes_per_second == 1000.0
+        assert found.load_factor == 0.8
+
+
+def test_one_broker_is_taken_as_it_is_and_none_as_kafkas_defaults() -> None:
+    assert smallest_broker([SLOW]) == SLOW
+    assert smallest_broker([]) == BrokerConfig()
+
+
+def test_dry_runs_choose_in_the_same_way() -> None:
+    assert vars(dry_run)["smallest_broker"] is smallest_broker
