@@ -21,7 +21,6 @@ from compaction.storage.filesystem import (
     join,
     normal,
     parent,
-    real_file,
 )
 
 
@@ -75,10 +74,12 @@ class OverlayFileSystem:
         return self._base.read_bytes(node.content.path, node.content.start + start, max(0, end - start))
 
     def reader(self, path: str, start: int, end: int, *, fresh: bool = False) -> ByteSource:
-        """:raises StorageError: the bytes are in memory only"""
-        extent = real_file(self, path)
-        reader = self._base.reader(extent.path, extent.start + start, extent.start + end, fresh=fresh)
-        return _Shifted(reader, extent.start) if extent.start else reader
+        if normal(path) not in self._changed:
+            return self._base.reader(path, start, end, fresh=fresh)
+        content = self._node(path).content
+        if isinstance(content, bytes):
+            return _InMemory(content)
+        return _Ranged(self._base.reader(content.path, content.start + start, content.start + end, fresh=fresh), content)
 
     def real_path(self, path: str) -> Extent | None:
         content = self._node(path).content
@@ -154,20 +155,39 @@ class OverlayFileSystem:
         self._touched.add(parent(path))
 
 
-class _Shifted:
-    """A byte range of a file, read as if the file began with it."""
+class _Ranged:
+    """A byte range of a file, read as if it were all of one."""
 
-    def __init__(self, source: ByteSource, start: int) -> None:
-        self._source, self._start = source, start
+    def __init__(self, source: ByteSource, extent: Extent) -> None:
+        self._source, self._extent = source, extent
 
     def size(self) -> int:
-        return self._source.size() - self._start
+        return max(0, min(self._extent.size, self._source.size() - self._extent.start))
 
     def read_into(self, view: memoryview, position: int, floor: int) -> int:
-        return self._source.read_into(view, self._start + position, self._start + floor)
+        start, left = self._extent.start, max(0, self._extent.size - position)
+        return self._source.read_into(view[:left], start + position, start + floor) if left else 0
 
     def close(self) -> None:
         self._source.close()
+
+
+class _InMemory:
+    """Bytes that were written here, read as a file."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def size(self) -> int:
+        return len(self._data)
+
+    def read_into(self, view: memoryview, position: int, floor: int) -> int:
+        part = self._data[position : position + len(view)]
+        view[: len(part)] = part
+        return len(part)
+
+    def close(self) -> None:
+        """Nothing."""
 
 
 class DeferredFileSystem(OverlayFileSystem):
