@@ -147,13 +147,19 @@ class Elsewhere:
 
     def cleaned(self, log: Planned, groups: Sequence[SwapGroup]) -> None:
         _expire(self.fs, log)
-        plan = log.plan.compaction
-        self._publication.add_log(self.fs, log.location, groups, plan.view.segments, end_offset=plan.end_offset)
+        self._add(log, groups, log.plan.compaction.end_offset)
 
     def skipped(self, log: Planned) -> None:
         _expire(self.fs, log)
         _mend_checkpoint(CheckpointFiles(self.fs), log)
-        self._publication.add_log(self.fs, log.location, (), log.plan.compaction.view.segments, end_offset=None)
+        self._add(log, (), None)
+
+    def _add(self, log: Planned, groups: Sequence[SwapGroup], end_offset: int | None) -> None:
+        try:
+            self._publication.add_log(self.fs, log.location, groups, log.plan.compaction.view.segments, end_offset=end_offset)
+        except Exception:
+            self.failed(log)
+            raise
 
     def failed(self, log: Planned) -> None:
         self._publication.leave_out(log.location)
