@@ -18,8 +18,8 @@ from compaction.spark.partition import Sizes
 from compaction.storage.journal import JOURNAL
 from compaction.storage.local import LocalFileSystem
 from tests.crash.surroundings import Ended, run
-from tests.damage.sound_logs import Files, look_at, sound_log, write_log
 from tests.damage.harm import reseal
+from tests.damage.sound_logs import Files, look_at, sound_log, write_log
 from tests.kafka.encode import Batch, Record
 from tests.storage.logs import NOW_MS as BUILT_MS
 from tests.storage.logs import build
