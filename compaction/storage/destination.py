@@ -146,19 +146,20 @@ class Elsewhere:
         return self._publication.log_path(location)
 
     def cleaned(self, log: Planned, groups: Sequence[SwapGroup]) -> None:
-        _expire(self.fs, log)
         self._add(log, groups, log.plan.compaction.end_offset)
 
     def skipped(self, log: Planned) -> None:
-        _expire(self.fs, log)
         _mend_checkpoint(CheckpointFiles(self.fs), log)
         self._add(log, (), None)
 
     def _add(self, log: Planned, groups: Sequence[SwapGroup], end_offset: int | None) -> None:
+        """Take a log in, whole or not at all."""
         try:
-            self._publication.add_log(self.fs, log.location, groups, log.plan.compaction.view.segments, end_offset=end_offset)
+            _expire(self.fs, log)
+            segments = log.plan.compaction.view.segments
+            self._publication.add_log(self.fs, log.location, groups, segments, end_offset=end_offset)
         except Exception:
-            self.failed(log)
+            self._publication.leave_out(log.location)
             raise
 
     def failed(self, log: Planned) -> None:
