@@ -74,12 +74,12 @@ class OverlayFileSystem:
         return self._base.read_bytes(node.content.path, node.content.start + start, max(0, end - start))
 
     def reader(self, path: str, start: int, end: int, *, fresh: bool = False) -> ByteSource:
+        if normal(path) not in self._changed:
+            return self._base.reader(path, start, end, fresh=fresh)
         content = self._node(path).content
         if isinstance(content, bytes):
             return _InMemory(content)
-        extent = content
-        reader = self._base.reader(extent.path, extent.start + start, extent.start + end, fresh=fresh)
-        return _Shifted(reader, extent.start) if extent.start else reader
+        return _Ranged(self._base.reader(content.path, content.start + start, content.start + end, fresh=fresh), content)
 
     def real_path(self, path: str) -> Extent | None:
         content = self._node(path).content
@@ -155,8 +155,25 @@ class OverlayFileSystem:
         self._touched.add(parent(path))
 
 
+class _Ranged:
+    """A byte range of a file, read as if it were all of one."""
+
+    def __init__(self, source: ByteSource, extent: Extent) -> None:
+        self._source, self._extent = source, extent
+
+    def size(self) -> int:
+        return max(0, min(self._extent.size, self._source.size() - self._extent.start))
+
+    def read_into(self, view: memoryview, position: int, floor: int) -> int:
+        start, left = self._extent.start, max(0, self._extent.size - position)
+        return self._source.read_into(view[:left], start + position, start + floor) if left else 0
+
+    def close(self) -> None:
+        self._source.close()
+
+
 class _InMemory:
-    """Bytes, read as a file."""
+    """Bytes that were written here, read as a file."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -165,28 +182,12 @@ class _InMemory:
         return len(self._data)
 
     def read_into(self, view: memoryview, position: int, floor: int) -> int:
-        data = self._data[position : position + len(view)]
-        view[: len(data)] = data
-        return len(data)
+        part = self._data[position : position + len(view)]
+        view[: len(part)] = part
+        return len(part)
 
     def close(self) -> None:
-        """Nothing to release."""
-
-
-class _Shifted:
-    """A byte range of a file, read as if the file began with it."""
-
-    def __init__(self, source: ByteSource, start: int) -> None:
-        self._source, self._start = source, start
-
-    def size(self) -> int:
-        return self._source.size() - self._start
-
-    def read_into(self, view: memoryview, position: int, floor: int) -> int:
-        return self._source.read_into(view, self._start + position, self._start + floor)
-
-    def close(self) -> None:
-        self._source.close()
+        """Nothing."""
 
 
 class DeferredFileSystem(OverlayFileSystem):

@@ -134,10 +134,11 @@ def _resume(fs: FileSystem, location: LogLocation, journal: Journal, report: Rec
     path = location.path
     owner.require()
     good = next((n for n, group in enumerate(journal.groups) if not _resumable(fs, path, group)), len(journal.groups))
-    for group in journal.groups[:good]:
+    done = [_without_lost_indexes(fs, path, group) for group in journal.groups[:good]]
+    for group in done:
         finish_group(fs, path, group)
     if good == len(journal.groups):
-        finish_round(fs, location, journal, CheckpointFiles(fs))
+        finish_round(fs, location, replace(journal, groups=tuple(done)), CheckpointFiles(fs))
         report.actions.append(f"finished an earlier swap of {good} segments")
         return
     for group in reversed(journal.groups[good:]):
@@ -148,11 +149,16 @@ def _resume(fs: FileSystem, location: LogLocation, journal: Journal, report: Rec
 
 
 def _resumable(fs: FileSystem, path: str, group: JournalGroup) -> bool:
-    """Whether the group's output is whole, wherever its files are, and what is left of its sources is as recorded."""
+    """Whether the group's output is whole, wherever its files are, and what is left of its sources is as recorded.
+
+    Once its log has its final name, indexes do not matter: a broker that finished the swap has made its own.
+    """
     base = group.base_offset
-    places = {}
+    places: dict[str, str] = {}
     for written in group.files:
         place = next((suffix for suffix in (CLEAN, SWAP, "") if _is_there(fs, path, base, written.kind, suffix)), None)
+        if places.get(LOG) == "":
+            continue
         if place is None or difference(fs, join(path, segment_file(base, written.kind, place)), written, fresh=True):
             return False
         places[written.kind] = place
@@ -166,6 +172,19 @@ def _resumable(fs: FileSystem, path: str, group: JournalGroup) -> bool:
         elif (found.size, found.mtime_ns) != (source.size_bytes, source.mtime_ns):
             return False
     return True
+
+
+def _without_lost_indexes(fs: FileSystem, path: str, group: JournalGroup) -> JournalGroup:
+    """A resumable group without the indexes that are not as recorded; those are removed, and made anew later."""
+    kept = []
+    for written in group.files:
+        suffix = next((each for each in (CLEAN, SWAP) if _is_there(fs, path, group.base_offset, written.kind, each)), "")
+        name = join(path, segment_file(group.base_offset, written.kind, suffix))
+        if fs.stat(name) is not None and difference(fs, name, written, fresh=True) is None:
+            kept.append(written)
+        else:
+            fs.unlink(name)
+    return replace(group, files=tuple(kept))
 
 
 def _settle_swaps(fs: FileSystem, path: str, report: RecoveryReport) -> None:

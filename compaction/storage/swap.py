@@ -180,6 +180,9 @@ def roll_back(fs: FileSystem, path: str, group: JournalGroup) -> None:
     :raises CorruptLogError: a source is gone; nothing was changed
     """
     base = group.base_offset
+    if not _can_undo(fs, path, group):
+        # a broker has worked here since: what it left is the log
+        return
     for source in group.sources:
         if not _has_source(fs, path, source, group):
             what = "neither the output of an earlier swap nor the segment that it replaced is there as the journal says"
@@ -199,6 +202,14 @@ def roll_back(fs: FileSystem, path: str, group: JournalGroup) -> None:
         for suffix in (SWAP, CLEAN):
             fs.unlink(join(path, segment_file(base, kind, suffix)))
     fs.fsync_dir(path)
+
+
+def _can_undo(fs: FileSystem, path: str, group: JournalGroup) -> bool:
+    """Whether anything is left of the group's swap: an output that has no final name yet, or a source's ``.deleted`` log."""
+    if any(_exists(fs, path, group.base_offset, kind, suffix) for kind in SEGMENT_KINDS for suffix in (CLEAN, SWAP)):
+        return True
+    found = ((fs.stat(join(path, segment_file(s.base_offset, LOG, DELETED))), s) for s in group.sources)
+    return any(stat is not None and (stat.size, stat.mtime_ns) == (s.size_bytes, s.mtime_ns) for stat, s in found)
 
 
 def _has_source(fs: FileSystem, path: str, source: Source, group: JournalGroup) -> bool:

@@ -15,7 +15,8 @@ import psutil
 
 from compaction.passes import rewrite as real
 from compaction.passes.work import Piece, PieceResult, RewriteLog
-from compaction.storage import segment_writer
+from compaction.storage import local_output
+from compaction.storage.filesystem import Chunk
 
 #: the directory in which faults are counted
 MARKS = "FAULTY_TASKS_MARKS"
@@ -38,17 +39,17 @@ def first_time(name: str, times: int = 1) -> bool:
 
 def _stop_half_way(piece: Piece, log: RewriteLog, marks: Sequence[object], *, dry_run: bool) -> PieceResult:
     """Write some batches of the piece, then end the task."""
-    written = segment_writer.OutputFile.write
+    written = local_output.LocalOutput.write
 
-    def half(self: segment_writer.OutputFile, chunks: Sequence[segment_writer.Chunk]) -> None:
+    def half(self: local_output.LocalOutput, chunks: Sequence[Chunk]) -> None:
         written(self, [bytes(chunk)[: len(chunk) // 2] for chunk in chunks])
         raise Interrupted("half of it is written")
 
-    segment_writer.OutputFile.write = half  # type: ignore[method-assign]
+    local_output.LocalOutput.write = half  # type: ignore[method-assign]
     try:
         return real.rewrite_piece(piece, log, marks, dry_run=dry_run)  # type: ignore[arg-type]
     finally:
-        segment_writer.OutputFile.write = written  # type: ignore[method-assign]
+        local_output.LocalOutput.write = written  # type: ignore[method-assign]
 
 
 def _stop_when_done(piece: Piece, log: RewriteLog, marks: Sequence[object], *, dry_run: bool) -> PieceResult:

@@ -17,6 +17,7 @@ from compaction.report import RunReport
 from compaction.request import CompactionRequest
 from compaction.spark.compact import Workers, carry_out
 from compaction.spark.partition import Sizes
+from compaction.storage.filesystem import FileSystem
 from jobs import compact
 from jobs.compact import SessionFactory
 from tests.damage.sound_logs import NOW_MS
@@ -54,8 +55,14 @@ class Disturbed(LocalPasses):
         return done
 
 
-def run(log_dir: Path, *options: object, events: dict[str, Callable[[], None]] | None = None) -> Ended:
-    """``jobs/compact.py`` without Spark."""
+def run(
+    log_dir: Path,
+    *options: object,
+    events: dict[str, Callable[[], None]] | None = None,
+    files: FileSystem | None = None,
+    sizes: Sizes | None = None,
+) -> Ended:
+    """``jobs/compact.py`` without Spark; all files are reached through ``files``."""
 
     class Passes(Disturbed):
         pass
@@ -63,7 +70,7 @@ def run(log_dir: Path, *options: object, events: dict[str, Callable[[], None]] |
     Passes.events = events or {}
 
     def carried_out(_: SessionFactory, request: CompactionRequest) -> RunReport:
-        return carry_out(lambda: Workers(Passes, 2), request)
+        return carry_out(lambda: Workers(Passes, 2), request, sizes, files=files)
 
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):

@@ -24,6 +24,7 @@ from compaction.spark.compact import Workers, carry_out
 from compaction.spark.partition import Sizes
 from compaction.spark.passes import Rewritten, Scanned
 from compaction.storage.blocks import SegmentReader
+from compaction.storage.filesystem import Files
 from tests.conformance.ours import topics_file
 from tests.conftest import ROOT
 from tests.kafka.jars import spark_home
@@ -84,8 +85,8 @@ class AnyOrder(LocalPasses):
     def _shuffled(self, items: Iterable[T]) -> list[T]:
         return sorted(items, key=lambda _: self._rng.random())
 
-    def transactions(self, slices: Sequence[Slice]) -> list[SliceSummary]:
-        return self._shuffled(super().transactions(slices))
+    def transactions(self, slices: Sequence[Slice], files: Files) -> list[SliceSummary]:
+        return self._shuffled(super().transactions(slices, files))
 
     def scan(self, slices: Sequence[Slice], logs: Mapping[int, ScanLog], settings: ScanSettings) -> Scanned:
         scanned = super().scan(slices, logs, settings)

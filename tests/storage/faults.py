@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 
 from compaction.errors import StorageError
@@ -33,6 +34,7 @@ class Inode:
     mtime_ns: int
     mode: int = 0o644
     synced: bool = False
+    number: int = field(default_factory=count(1).__next__)
 
 
 @dataclass
@@ -123,17 +125,17 @@ class FaultyFileSystem:
         inode = None if directory is None else directory.names.get(Path(path).name)
         if inode is None:
             return None
-        return FileStat(len(inode.data), inode.mtime_ns, inode.mode, 0, 0, id(inode), is_dir=False, is_file=True)
+        return FileStat(len(inode.data), inode.mtime_ns, inode.mode, 0, 0, inode.number, is_dir=False, is_file=True)
 
     def read_bytes(self, path: str, start: int = 0, length: int | None = None) -> bytes:
-        data = self._inode(path).data
+        data = self.inode(path).data
         return data[start:] if length is None else data[start : start + length]
 
     def reader(self, path: str, start: int, end: int, *, fresh: bool = False) -> MemorySource:
-        return MemorySource(self._inode(path).data)
+        return MemorySource(self.inode(path).data)
 
     def real_path(self, path: str) -> Extent:
-        return Extent(path, 0, len(self._inode(path).data))
+        return Extent(path, 0, len(self.inode(path).data))
 
     # changing
 
@@ -171,14 +173,14 @@ class FaultyFileSystem:
         return MemoryOutput(self, path, like)
 
     def copy(self, source: str, target: str, start: int = 0, length: int | None = None) -> None:
-        self.write_file(target, self.read_bytes(source, start, length), like=source, mtime_ns=self._inode(source).mtime_ns)
+        self.write_file(target, self.read_bytes(source, start, length), like=source, mtime_ns=self.inode(source).mtime_ns)
 
     def rename(self, source: str, target: str) -> None:
         self._step("rename", source)
         if str(Path(source)) in self._directories:
             self._rename_directory(str(Path(source)), str(Path(target)))
             return
-        inode = self._inode(source)
+        inode = self.inode(source)
         assert Path(source).parent == Path(target).parent
         self._change(self._dir(Path(source).parent), _move(Path(source).name, Path(target).name, inode))
 
@@ -206,7 +208,7 @@ class FaultyFileSystem:
 
     def fsync(self, path: str) -> None:
         self._step("fsync", path)
-        inode = self._inode(path)
+        inode = self.inode(path)
         inode.safe, inode.synced = inode.data, True
 
     def fsync_dir(self, path: str) -> None:
@@ -261,7 +263,7 @@ class FaultyFileSystem:
             fresh = {}
             for name, inode in names(directory).items():
                 content = data(inode)
-                fresh[name] = Inode(content, content, inode.mtime_ns, inode.mode, synced=True)
+                fresh[name] = Inode(content, content, inode.mtime_ns, inode.mode, synced=True, number=inode.number)
             other._directories[path] = Directory(fresh, dict(fresh))
         return other
 
@@ -288,7 +290,8 @@ class FaultyFileSystem:
             raise StorageError("no such directory", path=path)
         return found
 
-    def _inode(self, path: str) -> Inode:
+    def inode(self, path: str) -> Inode:
+        """A file, for tests to change."""
         inode = self._dir(Path(path).parent).names.get(Path(path).name)
         if inode is None:
             raise StorageError("no such file", path=path)

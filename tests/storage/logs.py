@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import xxhash
 
 from compaction.cleaning.model import AbortedTxn
 from compaction.formats import indexes
@@ -18,6 +19,7 @@ from compaction.storage.discover import LogLocation
 from compaction.storage.filesystem import FileSystem, join
 from compaction.storage.rebuild import IndexBuilder
 from compaction.storage.segments import segment_bases
+from compaction.storage.verification import Written
 
 TOPIC = TopicPartition("orders", 0)
 NOW_MS = 1_700_000_000_000
@@ -61,8 +63,14 @@ class Built:
     def put(self, fs: FileSystem, path: str, suffix: str = "") -> None:
         for kind, data in self.files.items():
             name = join(path, segment_file(self.base_offset, kind, suffix))
+            if fs.stat(name) is not None:
+                fs.unlink(name)
             fs.write_file(name, data)
             fs.fsync(name)
+
+    def written(self) -> tuple[Written, ...]:
+        """What its files hold, the log first."""
+        return tuple(Written(kind, len(data), xxhash.xxh3_128_hexdigest(data)) for kind, data in self.files.items())
 
 
 def build(base_offset: int, batches: Iterable[bytes], *, txns: Sequence[AbortedTxn] = (), interval: int = 4096) -> Built:

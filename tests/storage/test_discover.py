@@ -61,7 +61,7 @@ def test_a_link_to_a_directory_counts_and_a_second_name_does_not(tmp_path: Path)
     (tmp_path / "logs/moved-0").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "logs/alias-0").symlink_to(tmp_path / "logs/orders-0")
     (tmp_path / "logs/broken-0").symlink_to(tmp_path / "nowhere")
-    assert found(log_dir) == ["orders-0", "moved-0"]
+    assert found(log_dir) == ["moved-0", "orders-0"]
 
 
 SELECTIONS = [

@@ -101,5 +101,5 @@ def test_the_lock_file_of_a_dead_holder_is_no_obstacle(tmp_path: Path) -> None:
 
 
 def test_a_directory_that_is_not_there_is_a_storage_error(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match=r"cannot lock the log directory: No such file"):
+    with pytest.raises(StorageError, match=r"cannot look at the directory: No such file"):
         LogDirLock.acquire(str(tmp_path / "nowhere"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,11 @@ from compaction.errors import LockedError, UsageError
 from compaction.names import TopicPartition
 from compaction.storage.checkpoint_store import read_checkpoints
 from compaction.storage.discover import LogLocation
-from compaction.storage.filesystem import join
+from compaction.storage.filesystem import FileSystem, join
 from compaction.storage.local import LocalFileSystem
 from compaction.storage.overlay import OverlayFileSystem
-from compaction.storage.publish import Publication, layout, staging_dir
+from compaction.storage.publish import LocalPublication, Publication, layout
+from compaction.storage.read_log import read_segments
 from compaction.storage.recover import recover_log
 from compaction.storage.swap import SwapGroup
 from tests.storage.faults import FaultyFileSystem, Stopped, crash_states
@@ -44,13 +46,18 @@ def source_dir(root: Path) -> str:
 def publish(log_dir: str, target: str) -> None:
     here = location(log_dir)
     publication = Publication.start(FS, target, [log_dir])
-    write_output(publication.log_path(here), ".clean.one")
-    publication.add_log(OverlayFileSystem(FS), here, [SwapGroup(0, (0, 100), ".clean.one")], end_offset=200)
+    output = build(0, [data_batch(10)])
+    output.put(FS, publication.log_path(here), ".clean.one")
+    group = SwapGroup(0, (0, 100), ".clean.one", files=output.written())
+    add(publication, OverlayFileSystem(FS), here, [group], end_offset=200)
     publication.commit(OverlayFileSystem(FS))
 
 
-def write_output(path: str, suffix: str) -> None:
-    build(0, [data_batch(10)]).put(FS, path, suffix)
+def add(
+    publication: Publication, fs: FileSystem, here: LogLocation, groups: list[SwapGroup], *, end_offset: int | None
+) -> None:
+    """Take a log in as it is now."""
+    publication.add_log(fs, here, groups, read_segments(fs, here.path), end_offset=end_offset)
 
 
 def snapshot_of(path: str) -> dict[str, bytes]:
@@ -104,7 +111,7 @@ def test_indexes_rebuilt_in_memory_only_are_published(tmp_path: Path) -> None:
     overlay = OverlayFileSystem(FS)
     assert recover_log(overlay, here).actions
     publication = Publication.start(FS, str(tmp_path / "target"), [log_dir])
-    publication.add_log(overlay, here, [], end_offset=None)
+    add(publication, overlay, here, [], end_offset=None)
     publication.commit(overlay)
     assert (tmp_path / "target/orders-0/00000000000000000100.timeindex").stat().st_size == 12
     assert not (Path(here.path) / "00000000000000000100.timeindex").exists()
@@ -138,7 +145,7 @@ def test_two_runs_cannot_publish_to_the_same_place(tmp_path: Path) -> None:
 
 def test_what_a_killed_run_left_is_removed_first(tmp_path: Path) -> None:
     log_dir = source_dir(tmp_path)
-    leftover = Path(staging_dir(str(tmp_path / "target")), "orders-0")
+    leftover = tmp_path / f".target.{uuid.uuid4().hex}.partial" / "data/orders-0"
     leftover.mkdir(parents=True)
     (leftover / "00000000000000000007.log").write_bytes(b"old")
     publish(log_dir, str(tmp_path / "target"))
@@ -163,9 +170,10 @@ def test_a_stop_at_any_moment_leaves_the_target_whole_or_absent() -> None:
         fs.settle()
         fs.stop_before, fs.done = step, 0
         try:
-            publication = Publication(fs, "/out/target", {"/logs": staging_dir("/out/target")})
-            build(0, [data_batch(10)]).put(fs, publication.log_path(here), ".clean")
-            publication.add_log(fs, here, [SwapGroup(0, (0,))], end_offset=100)
+            publication = LocalPublication.begin(fs, "/out/target", ["/logs"])
+            output = build(0, [data_batch(10)])
+            output.put(fs, publication.log_path(here), ".clean")
+            add(publication, fs, here, [SwapGroup(0, (0,), files=output.written())], end_offset=100)
             publication.commit(fs)
         except Stopped:
             pass
@@ -191,7 +199,7 @@ def test_a_log_of_another_directory_lands_in_its_own(tmp_path: Path) -> None:
     two = str(Path(two).rename(tmp_path / "b/other"))
     publication = Publication.start(FS, str(tmp_path / "target"), [one, two])
     for log_dir in (one, two):
-        publication.add_log(FS, LogLocation(TOPIC, log_dir, join(log_dir, "orders-0")), [], end_offset=None)
+        add(publication, FS, LogLocation(TOPIC, log_dir, join(log_dir, "orders-0")), [], end_offset=None)
     publication.commit(FS)
     assert sorted(served(FS, str(tmp_path / "target/source/orders-0"))) == [5, 10, 105, 200]
     assert sorted(served(FS, str(tmp_path / "target/other/orders-0"))) == [5, 10, 105, 200]

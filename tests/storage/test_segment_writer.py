@@ -9,6 +9,7 @@ import pytest
 
 from compaction.errors import CorruptLogError
 from compaction.kernels.tables import OUT_ROW
+from compaction.storage.local import LocalFileSystem
 from compaction.storage.segment_writer import SegmentWriter, new_suffix
 
 BASE = 7
@@ -21,7 +22,8 @@ def write(directory: Path, last_offset: int) -> list[str]:
     row = np.zeros(1, OUT_ROW)
     row["size"], row["last_offset"], row["max_timestamp"] = 61, last_offset, -1
     try:
-        with SegmentWriter(str(directory), BASE, new_suffix(), index_interval_bytes=1, like=str(like)) as segment:
+        stem = (str(directory), BASE, new_suffix())
+        with SegmentWriter(LocalFileSystem(), stem, index_interval_bytes=1, like=str(like)) as segment:
             segment.append([bytes(61)], row)
             segment.close(0, [])
     finally:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from compaction.cleaning.model import AbortedTxn
-from compaction.errors import StorageError
+from compaction.errors import CorruptLogError, StorageError
 from compaction.formats.checkpoints import format_offset_checkpoint
-from compaction.names import CLEANER_OFFSETS, DELETED, TopicPartition, segment_file
+from compaction.names import CLEANER_OFFSETS, DELETED, TopicPartition
 from compaction.storage.checkpoint_store import read_checkpoints
+from compaction.storage.durable import remove_temporary
 from compaction.storage.filesystem import FileSystem, join
 from compaction.storage.journal import JOURNAL
 from compaction.storage.overlay import OverlayFileSystem
@@ -39,6 +41,15 @@ CASES: dict[str, Kept] = {
     "nothing is removed": {0: ([5, 10, 60, 105, 150], [TXN]), 200: ([210, 250, 310, 390], [])},
 }
 
+JOURNALS: dict[str, Callable[[bytes], bytes]] = {
+    "another version": lambda data: data.replace(b'"version": 2', b'"version": 99'),
+    "cut short": lambda data: data[: len(data) // 2],
+    "empty": lambda data: b"",
+    "zeroed": lambda data: bytes(len(data)),
+    "another size": lambda data: data.replace(b'"size_bytes": ', b'"size_bytes": 1', 1),
+    "no group": lambda data: data.replace(b'"groups": [', b'"groups": [], "more": [', 1),
+}
+
 
 def originals() -> list[Built]:
     return [
@@ -63,18 +74,33 @@ def dirty_log() -> FaultyFileSystem:
     return fs.settle()
 
 
-def write_cleaned(fs: FileSystem, kept: Kept, suffix: str = ".clean") -> None:
-    """The tasks' part: each group's output, written and fsynced."""
-    for base, (offsets, txns) in kept.items():
-        build(base, [data_batch(offset) for offset in offsets], txns=txns).put(fs, HERE.path, suffix)
+def write_cleaned(fs: FileSystem, kept: Kept, suffix: str = ".clean") -> tuple[SwapGroup, ...]:
+    """The tasks' part: each group's output, written and fsynced; the groups."""
+    groups = []
+    for group in GROUPS:
+        output = built(kept, group.base_offset)
+        if group.base_offset in kept:
+            output.put(fs, HERE.path, suffix)
+        groups.append(replace(group, suffix=suffix, files=output.written()))
+    return tuple(groups)
+
+
+def built(kept: Kept, base: int) -> Built:
+    offsets, txns = kept.get(base, ([], []))
+    return build(base, [data_batch(offset) for offset in offsets], txns=txns)
+
+
+def recover(fs: FileSystem) -> None:
+    """What a run does to leftovers: temporary files of the log directory go when it is locked."""
+    remove_temporary(fs, LOG_DIR)
+    recover_log(fs, HERE)
 
 
 def run(fs: FileSystem, kept: Kept) -> None:
     """A whole run over the log, from recovery to the removal of the sources; a log that is clean already is left alone."""
-    recover_log(fs, HERE)
+    recover(fs)
     if read_checkpoints(fs, LOG_DIR).cleaner_offsets.get(TOPIC) != END:
-        write_cleaned(fs, kept)
-        swap_in(fs, HERE, GROUPS, end_offset=END)
+        swap_in(fs, HERE, write_cleaned(fs, kept), end_offset=END)
     remove_deleted(fs, HERE.path)
 
 
@@ -124,8 +150,7 @@ def test_the_cleaner_checkpoint_moves_and_other_entries_stay() -> None:
 
 def test_sources_stay_as_deleted_until_they_are_removed() -> None:
     fs = dirty_log()
-    write_cleaned(fs, PLAIN)
-    swap_in(fs, HERE, GROUPS, end_offset=END)
+    swap_in(fs, HERE, write_cleaned(fs, PLAIN), end_offset=END)
     deleted = [name for name in fs.listdir(HERE.path) if name.endswith(DELETED)]
     assert len(deleted) == 4 * 3 + 1 + 2
     sizes = sum(len(fs.read_bytes(join(HERE.path, name))) for name in deleted)
@@ -135,9 +160,9 @@ def test_sources_stay_as_deleted_until_they_are_removed() -> None:
 
 def test_the_files_are_renamed_log_first_and_group_by_group() -> None:
     fs = dirty_log()
-    write_cleaned(fs, PLAIN)
+    groups = write_cleaned(fs, PLAIN)
     fs.log.clear()
-    swap_in(fs, HERE, GROUPS, end_offset=None)
+    swap_in(fs, HERE, groups, end_offset=None)
     renames = [line.removeprefix("rename ") for line in fs.log if line.startswith("rename 0") and line.endswith(".clean")]
     kinds = ["log", "index", "timeindex", "txnindex"]
     expected = [f"{0:020d}.{kind}.clean" for kind in kinds] + [f"{200:020d}.{kind}.clean" for kind in kinds[:3]]
@@ -147,8 +172,7 @@ def test_the_files_are_renamed_log_first_and_group_by_group() -> None:
 def test_the_output_of_the_winning_attempt_is_taken_and_the_others_go() -> None:
     fs = dirty_log()
     write_cleaned(fs, {0: ([5], []), 200: ([250], [])}, ".clean.attempt-1")
-    write_cleaned(fs, PLAIN, ".clean.attempt-2")
-    groups = [SwapGroup(group.base_offset, group.source_base_offsets, ".clean.attempt-2") for group in GROUPS]
+    groups = write_cleaned(fs, PLAIN, ".clean.attempt-2")
     swap_in(fs, HERE, groups, end_offset=END)
     assert sorted(served(fs, HERE.path)) == [5, 150, 250, 310, 400, 401]
     assert not [name for name in fs.listdir(HERE.path) if ".clean" in name]
@@ -170,40 +194,38 @@ def test_nothing_but_the_log_is_left_behind() -> None:
     assert fs.listdir(HERE.path) == sorted(segments + others)
 
 
-def test_outputs_that_tasks_did_not_make_safe_are_made_safe() -> None:
+def test_names_of_outputs_that_tasks_did_not_make_safe_are_made_safe() -> None:
     fs = dirty_log()
-    for base, (offsets, txns) in PLAIN.items():
-        for kind, data in build(base, [data_batch(offset) for offset in offsets], txns=txns).files.items():
-            fs.put(join(HERE.path, segment_file(base, kind, ".clean")), data)
-    swap_in(fs, HERE, GROUPS, end_offset=END)
+    groups = write_cleaned(fs, PLAIN, ".clean.attempt-1")
+    swap_in(fs, HERE, groups, end_offset=END)
     assert sorted(served(fs.after_power_loss(None), HERE.path)) == [5, 150, 250, 310, 400, 401]
 
 
 def test_a_missing_output_changes_nothing() -> None:
     fs = dirty_log()
     before = everything(fs)
-    write_cleaned(fs, {0: ([5], [])})
+    groups = write_cleaned(fs, {0: ([5], [])})
     with pytest.raises(StorageError, match="vanished"):
-        swap_in(fs, HERE, GROUPS, end_offset=END)
+        swap_in(fs, HERE, groups, end_offset=END)
     assert everything(fs) == before
 
 
 def test_a_full_disk_before_the_commit_point_changes_nothing() -> None:
     fs = dirty_log()
     before = everything(fs)
-    write_cleaned(fs, PLAIN)
+    groups = write_cleaned(fs, PLAIN)
     fs.fail = lambda operation, path: "No space left" if operation == "write" and JOURNAL in path else None
     with pytest.raises(StorageError, match="No space left"):
-        swap_in(fs, HERE, GROUPS, end_offset=END)
+        swap_in(fs, HERE, groups, end_offset=END)
     assert everything(fs) == before
 
 
 def test_a_full_disk_at_the_checkpoint_is_made_good_by_the_next_run() -> None:
     fs = dirty_log()
-    write_cleaned(fs, PLAIN)
+    groups = write_cleaned(fs, PLAIN)
     fs.fail = lambda operation, path: "No space left" if operation == "write" and CLEANER_OFFSETS in path else None
     with pytest.raises(StorageError, match="No space left"):
-        swap_in(fs, HERE, GROUPS, end_offset=END)
+        swap_in(fs, HERE, groups, end_offset=END)
     assert sorted(served(fs, HERE.path)) == [5, 150, 250, 310, 400, 401]
     fs.fail = lambda operation, path: None
     run(fs, PLAIN)
@@ -219,7 +241,7 @@ def test_recovery_after_any_stop_serves_all_of_the_one_or_all_of_the_other(kept:
     start, end = everything(dirty_log()), everything(undisturbed)
     seen = set()
     for name, fs in crash_states(stopped_run(kept), steps_of(kept)):
-        recover_log(fs, HERE)
+        recover(fs)
         found = everything(fs)
         assert found in (start, end), name
         seen.add(found == end)
@@ -256,11 +278,11 @@ def test_a_stop_within_the_recovery_does_no_harm_either() -> None:
             fs = stopped_run(PLAIN)(first).after_power_loss(first)
             fs.stop_before = second
             try:
-                recover_log(fs, HERE)
+                recover(fs)
             except Stopped:
                 pass
             again = fs.after_power_loss(second)
-            recover_log(again, HERE)
+            recover(again)
             assert everything(again) in (start, end), (first, second)
 
 
@@ -293,11 +315,36 @@ def test_a_checkpoint_that_moved_since_is_left_alone() -> None:
     assert read_checkpoints(fs, LOG_DIR).cleaner_offsets == {TOPIC: 300}
 
 
-def test_a_journal_of_another_version_is_passed_over() -> None:
+@pytest.mark.parametrize("change", JOURNALS.values(), ids=JOURNALS.keys())
+def test_a_journal_that_is_not_as_it_was_written_fails_the_log_and_changes_nothing(change: Callable[[bytes], bytes]) -> None:
+    """Its outputs may be the only copies of some records: nothing is removed on the word of a journal that nobody can read."""
     fs = committed_but_not_begun()
-    fs.put(join(HERE.path, JOURNAL), b'{"version": 99}')
+    name = join(HERE.path, JOURNAL)
+    fs.put(name, change(fs.read_bytes(name)))
+    before = everything(fs)
+    with pytest.raises(CorruptLogError, match="journal of an earlier run is malformed"):
+        recover_log(fs, HERE)
+    assert everything(fs) == before
+
+
+def test_a_journal_is_dropped_when_a_broker_has_cleaned_the_outputs_since() -> None:
+    fs = stopped_after("rename 00000000000000000200.timeindex.swap")
+    start_broker(fs, HERE.path)
+    data_segment(0, [150]).put(fs, HERE.path)
     recover_log(fs, HERE)
-    assert everything(fs) == everything(dirty_log())
+    assert sorted(served(fs, HERE.path)) == [150, 250, 310, 400, 401]
+    assert JOURNAL not in fs.listdir(HERE.path)
+
+
+def test_indexes_that_a_broker_made_of_a_finished_swap_are_no_damage() -> None:
+    fs = stopped_after("rename 00000000000000000000.log.clean")
+    start_broker(fs, HERE.path)
+    recover(fs)
+    undisturbed = dirty_log()
+    run(undisturbed, PLAIN)
+    # the broker removes these with the sources; the data that they speak of is gone
+    lost = (".snapshot", ".txnindex")
+    assert everything(fs, ignore=lost) == everything(undisturbed, ignore=lost)
 
 
 def assert_no_overlap(fs: FileSystem, name: str) -> None:
@@ -308,8 +355,13 @@ def assert_no_overlap(fs: FileSystem, name: str) -> None:
 
 def committed_but_not_begun() -> FaultyFileSystem:
     """The log right after the commit point of a swap."""
+    return stopped_after(f"rename {JOURNAL}.")
+
+
+def stopped_after(change: str) -> FaultyFileSystem:
+    """The log after a kill that followed the first change of this name."""
     for step in range(steps_of(PLAIN)):
         fs = stopped_run(PLAIN)(step)
-        if any(line == f"rename {JOURNAL}.tmp" for line in fs.log):
+        if any(line.startswith(change) for line in fs.log):
             return fs.after_kill()
-    raise AssertionError("no journal was written")
+    raise AssertionError(f"no {change}")

@@ -1,0 +1,347 @@
+"""A disk that lies, and files that change under the job: the log fails, the sources stay, and the other log is cleaned."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from compaction.errors import StorageError
+from compaction.formats.batch import iter_batches
+from compaction.names import CLEANER_OFFSETS
+from compaction.spark.partition import Sizes
+from compaction.storage.journal import JOURNAL
+from compaction.storage.local import LocalFileSystem
+from tests.crash.surroundings import Ended, run
+from tests.damage.harm import reseal
+from tests.damage.sound_logs import Files, look_at, sound_log, write_log
+from tests.kafka.encode import Batch, Record
+from tests.storage.logs import NOW_MS as BUILT_MS
+from tests.storage.logs import build
+from tests.storage.watched import Before, Operation, WatchedFiles
+
+SOUND = sound_log("none")
+#: so small that a segment is written in parts
+PARTS = Sizes(slice_bytes=300, scan_bytes=600, shard_entries=20)
+
+
+@pytest.fixture
+def log_dir(tmp_path: Path) -> Path:
+    """Two logs, one of which is going to be harmed."""
+    for topic in ("aside", "subject"):
+        write_log(tmp_path / "data" / f"{topic}-0", SOUND.files)
+    return tmp_path / "data"
+
+
+def contents(log: Path) -> Files:
+    return {path.name: path.read_bytes() for path in log.iterdir()}
+
+
+def watched(before: Before) -> WatchedFiles:
+    return WatchedFiles(LocalFileSystem(), before)
+
+
+def once(sign: Callable[[Operation], bool], act: Callable[[Operation], None]) -> Before:
+    """Acts before the first operation of this sign."""
+    seen: list[Operation] = []
+
+    def before(operation: Operation) -> None:
+        if not seen and sign(operation):
+            seen.append(operation)
+            act(operation)
+
+    return before
+
+
+def in_subject(name: str, pattern: str) -> Callable[[Operation], bool]:
+    return lambda operation: operation.name == name and bool(re.search(rf"subject-0/{pattern}", operation.path))
+
+
+def only_the_subject_failed(log_dir: Path, ended: Ended, before: object, told: str) -> None:
+    """The subject's files are as they were, and the error says why; the other log is cleaned."""
+    assert ended.code == 1
+    assert re.search(f"error: subject-0: .*{told}", ended.err), ended.err
+    assert ended.err.count("error: ") == 1, ended.err
+    assert look_at(log_dir / "subject-0") == before
+    checkpoint = (log_dir / CLEANER_OFFSETS).read_text().splitlines()[2:]
+    assert [line.split(" ")[0] for line in checkpoint] == ["aside"]
+
+
+def halved(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def emptied(path: Path) -> None:
+    os.truncate(path, 0)
+
+
+def zeroed(path: Path) -> None:
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def one_bit_turned(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) * 2 // 3] ^= 0x04
+    path.write_bytes(data)
+
+
+HARMS = (halved, emptied, zeroed, one_bit_turned)
+#: the files of an output and of its parts, and the operation before which they are harmed
+OUTPUTS = {
+    "log": ("reader of the device", r"0{20}\.log\.clean\.[0-9a-f]+$", None),
+    "index": ("reader of the device", r"0{20}\.index\.clean\.[0-9a-f]+$", None),
+    "timeindex": ("reader of the device", r"0{20}\.timeindex\.clean\.[0-9a-f]+$", None),
+    "rows of a part": ("read_bytes", r"0{20}\.log\.clean\.[0-9a-f]+\.\d+\.rows$", PARTS),
+    "joined log": ("reader of the device", r"0{20}\.log\.clean\.[0-9a-f]+$", PARTS),
+}
+
+
+@pytest.mark.parametrize("harm", HARMS, ids=lambda harm: harm.__name__)
+@pytest.mark.parametrize("output", OUTPUTS)
+def test_an_output_that_is_not_what_was_written_is_never_swapped_in(
+    log_dir: Path, output: str, harm: Callable[[Path], None]
+) -> None:
+    operation, pattern, sizes = OUTPUTS[output]
+    before, harmed = look_at(log_dir / "subject-0"), []
+
+    def sign(found: Operation) -> bool:
+        return in_subject(operation, pattern)(found) and Path(found.path).stat().st_size > 0
+
+    def act(found: Operation) -> None:
+        harm(Path(found.path))
+        harmed.append(found.path)
+
+    ended = run(log_dir, "--set", "index.interval.bytes=100", files=watched(once(sign, act)), sizes=sizes)
+    assert harmed
+    only_the_subject_failed(log_dir, ended, before, "(read back otherwise|file ends here|batch|CRC|header)")
+
+
+@pytest.mark.parametrize("harm", HARMS, ids=lambda harm: harm.__name__)
+def test_a_part_that_changed_before_it_is_joined_fails_the_log(log_dir: Path, harm: Callable[[Path], None]) -> None:
+    before, harmed = look_at(log_dir / "subject-0"), []
+
+    def act(found: Operation) -> None:
+        harm(Path(found.target))
+        harmed.append(found.target)
+
+    def joins(found: Operation) -> bool:
+        return found.name == "append" and "subject-0" in found.target and Path(found.target).stat().st_size > 0
+
+    ended = run(log_dir, files=watched(once(joins, act)), sizes=PARTS)
+    assert harmed
+    only_the_subject_failed(log_dir, ended, before, "(read back otherwise|file ends here|batch|CRC|header)")
+
+
+def test_a_journal_with_a_turned_bit_is_noticed_before_it_counts(log_dir: Path) -> None:
+    before = look_at(log_dir / "subject-0")
+    sign = in_subject("reader of the device", r"\.compaction-swap\.[0-9a-f]{32}\.tmp")
+    ended = run(log_dir, files=watched(once(sign, lambda found: one_bit_turned(Path(found.path)))))
+    only_the_subject_failed(log_dir, ended, before, "read back otherwise")
+
+
+def test_a_checkpoint_with_a_turned_bit_never_replaces_the_old_one(log_dir: Path) -> None:
+    (log_dir / CLEANER_OFFSETS).write_text("0\n1\naside 0 3\n")
+
+    def sign(found: Operation) -> bool:
+        return found.name == "reader of the device" and f"{CLEANER_OFFSETS}." in found.path
+
+    def harm(found: Operation) -> None:
+        if sign(found):
+            one_bit_turned(Path(found.path))
+
+    ended = run(log_dir, files=watched(harm))
+    assert ended.code == 1
+    assert "read back otherwise" in ended.err
+    assert (log_dir / CLEANER_OFFSETS).read_text() == "0\n1\naside 0 3\n"
+    # the next run finishes what the journals say
+    assert run(log_dir).code == 0
+    assert {line.split(" ")[0] for line in (log_dir / CLEANER_OFFSETS).read_text().splitlines()[2:]} == {"aside", "subject"}
+
+
+EQUAL_KEYS = 40
+
+
+def equal_sizes(log: Path) -> dict[bytes, bytes]:
+    """A log whose first segment and whose output have the same size; the last value of each key."""
+    first = [(b"key-%03d" % key, b"one") for key in range(EQUAL_KEYS)]
+    second = [(b"key-%03d" % key, b"two") for key in range(EQUAL_KEYS, 2 * EQUAL_KEYS)]
+    third = [(b"key-%03d" % key, b"six") for key in range(EQUAL_KEYS)]
+    files: Files = {}
+    for number, records in enumerate((first, second, third)):
+        base = number * 100
+        batch = Batch([Record(base + i, BUILT_MS - 10**6, key, value) for i, (key, value) in enumerate(records)])
+        files.update({f"{base:020d}{kind}": data for kind, data in build(base, [batch.encode()]).files.items()})
+    files.update({f"{300:020d}{kind}": data for kind, data in build(300, []).files.items()})
+    write_log(log, files)
+    return dict([*first, *second, *third])
+
+
+def served(log: Path) -> dict[bytes, bytes]:
+    found: dict[bytes, bytes] = {}
+    for path in sorted(log.glob("*.log")):
+        for batch in iter_batches(path.read_bytes()):
+            for record in batch.records():
+                assert record.key is not None and record.value is not None
+                found[bytes(record.key)] = bytes(record.value)
+    return found
+
+
+def test_an_error_after_the_commit_point_removes_no_output_and_loses_no_record(tmp_path: Path) -> None:
+    """The directory's fsync fails once, right after the journal got its name; sources are as large as outputs."""
+    log = tmp_path / "data/subject-0"
+    values = equal_sizes(log)
+    renamed: list[str] = []
+
+    def before(found: Operation) -> None:
+        if found.name == "rename" and found.target.endswith(JOURNAL):
+            renamed.append(found.target)
+        elif found.name == "fsync_dir" and renamed == [str(log / JOURNAL)]:
+            renamed.append("failed")
+            raise StorageError("cannot flush to disk: Input/output error", path=found.path)
+
+    ended = run(tmp_path / "data", files=watched(before))
+    assert ended.code == 1
+    assert "Input/output error" in ended.err
+    assert renamed[1:] == ["failed"]
+    assert served(log) == values
+    assert run(tmp_path / "data").code == 0
+    assert served(log) == values
+    assert not (log / JOURNAL).exists()
+
+
+def test_a_journal_without_its_outputs_never_takes_a_source_for_one(tmp_path: Path) -> None:
+    """As the handler of an earlier version left it: the journal is there, the outputs are gone, sizes are equal."""
+    log = tmp_path / "data/subject-0"
+    values = equal_sizes(log)
+    stopped: list[Operation] = []
+
+    def before(found: Operation) -> None:
+        if stopped or (found.name == "rename" and ".log.swap" in found.target):
+            stopped.append(found)
+            raise StorageError("cannot rename: Input/output error", path=found.path)
+
+    assert run(tmp_path / "data", files=watched(before)).code == 1
+    assert (log / JOURNAL).exists()
+    for path in log.glob("*.clean*"):
+        path.unlink()
+    for claim in (tmp_path / "data").glob(".compaction-run.*"):
+        claim.unlink()
+    assert run(tmp_path / "data").code == 0
+    assert served(log) == values
+    assert not (log / JOURNAL).exists()
+
+
+def other_batches() -> bytes:
+    """Valid batches of the same size and offsets as the first segment's, with other values."""
+    data = SOUND.files[SOUND.log(0)]
+    again = data.replace(b"value-", b"VALUE-")
+    assert again != data and len(again) == len(data)
+    return b"".join(resealed(again))
+
+
+def resealed(data: bytes) -> list[bytes]:
+    batches, at = [], 0
+    while at < len(data):
+        size = struct.unpack_from(">i", data, at + 8)[0] + 12
+        batches.append(reseal(data[at : at + size]))
+        at += size
+    return batches
+
+
+@pytest.mark.parametrize("options", [(), ("--output-dir", "out"), ("--dry-run",)], ids=["in place", "to a copy", "dry run"])
+def test_batches_replaced_by_other_valid_ones_between_the_passes_fail_the_log(
+    log_dir: Path, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    """Sizes and times of modification are those of the file that was planned; the file even is the same."""
+    path = log_dir / "subject-0" / SOUND.log(0)
+    stat = path.stat()
+
+    def replace() -> None:
+        with path.open("r+b") as file:
+            file.write(other_batches())
+        os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+    call = [str(tmp_path / each) if each == "out" else each for each in options]
+    ended = run(log_dir, *call, events={"before_rewrite": replace})
+    assert ended.code == 1
+    assert "segment is not the one that the first pass read" in ended.err
+    assert path.read_bytes() == other_batches()
+    assert {name: data for name, data in contents(log_dir / "subject-0").items() if name != path.name} == {
+        name: data for name, data in SOUND.files.items() if name != path.name
+    }
+    assert not list(tmp_path.glob("out/subject-0"))
+
+
+def test_a_bit_turned_between_the_passes_gets_no_new_checksum(log_dir: Path) -> None:
+    path = log_dir / "subject-0" / SOUND.log(0)
+    stat = path.stat()
+
+    def turn() -> None:
+        with path.open("r+b") as file:
+            file.write(path.read_bytes().replace(b"value-3", b"value-7", 1))
+        os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+    ended = run(log_dir, events={"before_rewrite": turn})
+    assert ended.code == 1
+    assert "error: subject-0: " in ended.err
+    assert b"value-7value-3" in path.read_bytes()
+    assert not list(path.parent.glob("*.deleted"))
+
+
+def _io_error(found: Operation) -> None:
+    raise StorageError(f"cannot read: {os.strerror(errno.EIO)}", path=found.path)
+
+
+#: what is read of a log in the driver, and by what
+READS = {
+    "segments for recovery": ("read_bytes", r"0{20}\.log$"),
+    "the active segment's tail": ("read_bytes", r"0+40\.log$"),
+    "an index": ("read_bytes", r"0{20}\.index$"),
+    "a producer snapshot": ("read_bytes", r"0+40\.snapshot$"),
+    "the listing": ("listdir", "?$"),
+}
+
+
+@pytest.mark.parametrize("options", [(), ("--dry-run",)], ids=["in place", "dry run"])
+@pytest.mark.parametrize("read", READS)
+def test_a_bad_sector_is_one_logs_error(log_dir: Path, read: str, options: tuple[str, ...]) -> None:
+    name, pattern = READS[read]
+    before, failed = look_at(log_dir / "subject-0"), []
+
+    def fail(found: Operation) -> None:
+        if found.name == name and re.search(rf"subject-0/{pattern}", found.path + ("/" if name == "listdir" else "")):
+            failed.append(found)
+            _io_error(found)
+
+    ended = run(log_dir, *options, files=watched(fail))
+    assert failed
+    assert ended.code == 1
+    assert ended.err.count("error: ") == 1, ended.err
+    assert re.search(r"error: subject-0: .*Input/output error", ended.err), ended.err
+    assert look_at(log_dir / "subject-0") == before
+    assert bool(options) or (log_dir / CLEANER_OFFSETS).read_text().splitlines()[2].startswith("aside 0 ")
+
+
+@pytest.mark.parametrize("options", [(), ("--dry-run",)], ids=["in place", "dry run"])
+@pytest.mark.parametrize("moment", [1, 2, 3])
+def test_a_file_cut_short_while_it_is_read_is_one_logs_error(log_dir: Path, moment: int, options: tuple[str, ...]) -> None:
+    """Through a memory map this ended the process with a signal."""
+    path, seen = log_dir / "subject-0" / SOUND.log(1), []
+
+    def cut(found: Operation) -> None:
+        if found.name in ("read_bytes", "read") and found.path == str(path):
+            seen.append(found)
+            if len(seen) == moment:
+                os.truncate(path, 70)
+
+    ended = run(log_dir, *options, files=watched(cut))
+    assert len(seen) >= moment
+    assert ended.code == 1
+    assert ended.err.count("error: ") == 1, ended.err
+    assert "error: subject-0: " in ended.err
+    assert not list(path.parent.glob("*.deleted"))
