@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from compaction.errors import CorruptLogError
+from compaction.formats.batch import BatchSpec, encode_batch
+from compaction.formats.record import Record
 from compaction.kernels.tables import OUT_ROW
 from compaction.storage.local import LocalFileSystem
 from compaction.storage.segment_writer import SegmentWriter, new_suffix
@@ -20,11 +22,12 @@ def write(directory: Path, last_offset: int) -> list[str]:
     like = directory / "like.log"
     like.touch()
     row = np.zeros(1, OUT_ROW)
-    row["size"], row["last_offset"], row["max_timestamp"] = 61, last_offset, -1
+    batch = encode_batch([Record(last_offset, 0, b"k", b"v")], BatchSpec(base_offset=last_offset))
+    row["size"], row["last_offset"], row["max_timestamp"] = len(batch), last_offset, -1
     try:
         stem = (str(directory), BASE, new_suffix())
         with SegmentWriter(LocalFileSystem(), stem, index_interval_bytes=1, like=str(like)) as segment:
-            segment.append([bytes(61)], row)
+            segment.append([batch], row)
             segment.close(0, [])
     finally:
         like.unlink()
