@@ -6,7 +6,7 @@ import pytest
 
 from compaction.cleaning.model import AbortedTxn
 from compaction.names import INDEX, LOG, TIMEINDEX, TXNINDEX
-from compaction.storage.filesystem import FileSystem
+from compaction.storage.filesystem import FileSystem, real_file
 from compaction.storage.overlay import OverlayFileSystem
 from compaction.storage.read_log import read_segments
 from compaction.storage.recover import recover_log
