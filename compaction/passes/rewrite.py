@@ -32,6 +32,7 @@ from compaction.passes.names import mend_names
 from compaction.passes.scan import check_offsets
 from compaction.passes.work import CleanStats, GroupOutput, Packed, Piece, PieceResult, RewriteLog, Slice
 from compaction.storage.blocks import Block, SegmentReader
+from compaction.storage.manifest import Content
 from compaction.storage.segment_writer import Chunk, PartWriter, SegmentWriter, new_suffix, part_paths
 from compaction.storage.throttle import Throttle
 
@@ -64,6 +65,7 @@ def rewrite_piece(piece: Piece, log: RewriteLog, packed_marks: Sequence[Packed],
     marks.sort()
     work = Rewriter(log, marks)
     suffix = None if dry_run else new_suffix()
+    contents: dict[str, Content] = {}
     try:
         if suffix is None:
             work.run(piece.slices, NullWriter())
@@ -74,6 +76,7 @@ def rewrite_piece(piece: Piece, log: RewriteLog, packed_marks: Sequence[Packed],
             ) as segment:
                 work.run(piece.slices, segment)
                 segment.close(output.mtime_ms, output.aborted_txns)
+                contents = segment.contents
         else:
             with PartWriter(log.directory, output.base_offset, piece.number, suffix, output.like) as part:
                 work.run(piece.slices, part)
@@ -81,7 +84,7 @@ def rewrite_piece(piece: Piece, log: RewriteLog, packed_marks: Sequence[Packed],
     except Exception as error:
         failure = of_log(error, *work.at)
         return PieceResult(output.log, output.group, piece.number, CleanStats(), None, str(failure))
-    return PieceResult(output.log, output.group, piece.number, work.stats(), suffix, batches=work.batches)
+    return PieceResult(output.log, output.group, piece.number, work.stats(), suffix, None, work.batches, contents)
 
 
 class Rewriter:
@@ -244,4 +247,4 @@ def join_parts(output: GroupOutput, log: RewriteLog, parts: Sequence[tuple[int, 
     except Exception as error:
         failure = of_log(error, output.like)
         return PieceResult(output.log, output.group, 0, CleanStats(), None, str(failure))
-    return PieceResult(output.log, output.group, 0, CleanStats(), suffix)
+    return PieceResult(output.log, output.group, 0, CleanStats(), suffix, contents=segment.contents)

@@ -8,6 +8,7 @@ their ``first_offset`` up to the next one's.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import astuple, dataclass, field
 from typing import NamedTuple
 
@@ -18,6 +19,7 @@ from compaction.cleaning.model import AbortedTxn
 from compaction.cleaning.retention import RoundRules
 from compaction.cleaning.txn_tables import KEYLESS_ROW, AbortedSpans
 from compaction.kernels.key_filter import KeyFilter
+from compaction.storage.manifest import Content
 
 #: what is shuffled: an array of plain words
 Packed = NDArray[np.uint64]
@@ -174,7 +176,8 @@ class CleanStats:
 class PieceResult:
     """What became of a piece. ``suffix`` ends the names of the files written (none in a dry run); ``error`` is one line.
 
-    ``batches`` counts those in the output, empty ones included.
+    ``batches`` counts those in the output, empty ones included. ``contents`` are those of a whole segment's files, by kind,
+    where the writer knows them.
     """
 
     log: int
@@ -184,3 +187,4 @@ class PieceResult:
     suffix: str | None = None
     error: str | None = None
     batches: int = 0
+    contents: Mapping[str, Content] = field(default_factory=dict)

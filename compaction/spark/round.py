@@ -148,11 +148,11 @@ class Round:
         if not pieces:
             return [self._outcome(log, found[log], {}, CleanStats(), 0) for log in self._plans]
         rewritten = self._passes.rewrite(scanned, rewrites, pieces, broker.load_factor, dry_run=self._options.dry_run)
-        suffixes = self._whole_segments(rewritten.results, pieces, rewrites)
+        outputs = self._whole_segments(rewritten.results, pieces, rewrites)
         stats = dict.fromkeys(self._plans, CleanStats())
         for result in rewritten.results:
             stats[result.log] += result.stats
-        return [self._outcome(log, found[log], suffixes, stats[log], rewritten.keys.get(log, 0)) for log in self._plans]
+        return [self._outcome(log, found[log], outputs, stats[log], rewritten.keys.get(log, 0)) for log in self._plans]
 
     def _refuse_without_room(self, scanned: Scanned, logs: Mapping[int, RewriteLog], pieces: Sequence[Piece]) -> None:
         if self._options.room is None or not pieces:
@@ -296,31 +296,31 @@ class Round:
 
     def _whole_segments(
         self, results: Sequence[PieceResult], pieces: Sequence[Piece], logs: Mapping[int, RewriteLog]
-    ) -> dict[tuple[int, int], str]:
-        """The suffix of each output segment's files, parts joined; failures are noted."""
-        suffix_of: dict[tuple[int, int], str] = {}
+    ) -> dict[tuple[int, int], PieceResult]:
+        """The result that has the files of each output segment, parts joined; failures are noted."""
+        result_of = {(result.log, result.number): result for result in results}
+        whole: dict[tuple[int, int], PieceResult] = {}
+        parts: dict[tuple[int, int], tuple[GroupOutput, RewriteLog, list[tuple[int, str]]]] = {}
         for result in results:
             if result.error is not None:
                 self._failed.setdefault(result.log, result.error)
-            suffix_of[result.log, result.number] = result.suffix or ""
-        whole: dict[tuple[int, int], str] = {}
-        parts: dict[tuple[int, int], tuple[GroupOutput, RewriteLog, list[tuple[int, str]]]] = {}
         for piece in pieces:
-            output, suffix = piece.output, suffix_of[piece.output.log, piece.number]
+            output, result = piece.output, result_of[piece.output.log, piece.number]
             if output.log in self._failed:
                 continue
             if piece.whole or self._options.dry_run:
-                whole[output.log, output.group] = suffix
+                whole[output.log, output.group] = result
             else:
-                parts.setdefault((output.log, output.group), (output, logs[output.log], []))[2].append((piece.number, suffix))
+                group = parts.setdefault((output.log, output.group), (output, logs[output.log], []))
+                group[2].append((piece.number, result.suffix or ""))
         for result in self._passes.join(list(parts.values())):
             if result.error is not None:
                 self._failed.setdefault(result.log, result.error)
-            whole[result.log, result.group] = result.suffix or ""
+            whole[result.log, result.group] = result
         return whole
 
     def _outcome(
-        self, log: int, found: SliceSummary, suffixes: Mapping[tuple[int, int], str], stats: CleanStats, keys: int
+        self, log: int, found: SliceSummary, outputs: Mapping[tuple[int, int], PieceResult], stats: CleanStats, keys: int
     ) -> Cleaned:
         plan = self._plans[log]
         if log in self._failed:
@@ -329,8 +329,9 @@ class Round:
             SwapGroup(
                 group.base_offset,
                 tuple(s.base_offset for s in group.segments),
-                suffixes[log, number],
+                outputs[log, number].suffix or "",
                 group.mtime_ns // 1_000_000,
+                outputs[log, number].contents,
             )
             for number, group in enumerate(plan.groups)
         )

@@ -36,6 +36,7 @@ from compaction.kernels.index import LAST_TIME_ENTRY, MAX_TIMESTAMP, MAX_TIMESTA
 from compaction.kernels.tables import OUT_ROW
 from compaction.names import CLEAN, INDEX, LOG, TIMEINDEX, TXNINDEX, segment_file
 from compaction.storage.filesystem import join
+from compaction.storage.manifest import Content
 from compaction.storage.places import is_remote
 
 Chunk = memoryview | bytes
@@ -77,7 +78,10 @@ def part_paths(directory: str, base_offset: int, number: int, suffix: str) -> tu
 
 
 class Output(Protocol):
-    """A file being written; errors say which file and what to do."""
+    """A file being written; errors say which file and what to do. ``content`` is what was written to it, known of objects that
+    are closed."""
+
+    content: Content | None
 
     def write(self, chunks: Sequence[Chunk]) -> None:
         """Append the chunks."""
@@ -116,6 +120,7 @@ class OutputFile:
 
     def __init__(self, path: str, like: str, *, write_behind: bool = False) -> None:
         self.path = path
+        self.content: Content | None = None
         self._fd = -1
         self._behind = 0 if write_behind else None
         try:
@@ -248,7 +253,9 @@ class SegmentWriter:
         self._directory, self._base_offset, self._suffix = directory, base_offset, suffix
         self._interval, self._like = index_interval_bytes, like
         self._log = open_output(self._path(LOG), like, write_behind=True)
-        self._files = [self._log]
+        self._files = {LOG: self._log}
+        #: of the closed files that know theirs, by kind
+        self.contents: dict[str, Content] = {}
         self._state = new_state(base_offset)
         self._offsets: list[NDArray[np.void]] = []
         self._times: list[NDArray[np.void]] = []
@@ -260,7 +267,7 @@ class SegmentWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        for file in self._files:
+        for file in self._files.values():
             if error is None:
                 file.abandon()
             else:
@@ -302,14 +309,16 @@ class SegmentWriter:
         if aborted_txns:
             entries = np.array([tuple(txn) for txn in aborted_txns], TXN_ROW)
             self._write(TXNINDEX, write_txn_index(entries))
-        for file in self._files:
+        for file in self._files.values():
             file.settle()
-        for file in self._files:
+        for kind, file in self._files.items():
             file.close(sync=True, mtime_ms=mtime_ms)
+            if file.content is not None:
+                self.contents[kind] = file.content
 
     def _write(self, kind: str, data: bytes) -> None:
         file = open_output(self._path(kind), self._like)
-        self._files.append(file)
+        self._files[kind] = file
         file.write([data])
 
 

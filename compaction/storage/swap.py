@@ -26,8 +26,8 @@ Groups that are not swapped yet stay as they were: a broker's own cleaner leaves
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from compaction.errors import StorageError
 from compaction.names import (
@@ -47,6 +47,7 @@ from compaction.storage.checkpoint_store import Change, CheckpointFiles
 from compaction.storage.discover import LogLocation
 from compaction.storage.filesystem import FileSystem, join
 from compaction.storage.journal import Journal, JournalGroup, Source, remove_journal, write_journal
+from compaction.storage.manifest import Content
 
 
 @dataclass(frozen=True)
@@ -54,13 +55,15 @@ class SwapGroup:
     """One output segment and the segments that it replaces, the first of which has its base offset.
 
     ``suffix`` is what its files end with now: ``<base>.log<suffix>``, ``.index``, ``.timeindex`` and, where there is one,
-    ``.txnindex``. ``mtime_ms`` is their time of last modification, for places that do not keep it.
+    ``.txnindex``. ``mtime_ms`` is their time of last modification, for places that do not keep it;
+    ``contents`` are those of its files by kind, where they are in such a place.
     """
 
     base_offset: int
     source_base_offsets: tuple[int, ...]
     suffix: str = CLEAN
     mtime_ms: int = 0
+    contents: Mapping[str, Content] = field(default_factory=dict)
 
 
 def swap_in(

@@ -6,7 +6,8 @@ from pathlib import Path
 from unittest.mock import patch
 
 from compaction.storage import destination
-from compaction.storage.filesystem import FileStat, LocalFileSystem
+from compaction.storage.filesystem import FileStat
+from compaction.storage.local import LocalFileSystem
 from tests.crash.surroundings import Ended, run
 from tests.storage.faults import Stopped
 

@@ -15,7 +15,7 @@ import pytest
 from compaction.errors import StorageError, UsageError
 from compaction.report import LogStatus, RunReport
 from compaction.spark.partition import Sizes
-from compaction.storage.filesystem import LocalFileSystem
+from compaction.storage.local import LocalFileSystem
 from compaction.storage.manifest import MANIFEST, MARKER
 from compaction.storage.places import OPTIONS_VARIABLE
 from jobs import compact as job

@@ -14,46 +14,24 @@ import numpy as np
 import pytest
 from pyarrow import fs
 
-from compaction.errors import CorruptLogError, StorageError, UsageError
+from compaction.errors import CorruptLogError, StorageError
 from compaction.storage import stores
 from compaction.storage.blocks import SegmentReader
 from compaction.storage.files import MixedFileSystem, file_system
 from compaction.storage.filesystem import LocalFileSystem
-from compaction.storage.manifest import MANIFEST, MARKER, Entry, Manifest, marker, run_of
-from compaction.storage.object_publish import ObjectPublication, OutputFileSystem
+from compaction.storage.object_output import OutputFileSystem
 from compaction.storage.overlay import OverlayFileSystem
 from compaction.storage.ranges import RangedBytes
 from compaction.storage.read_log import read_segments
 from compaction.storage.recover import recover_log
-from compaction.storage.remote import RemoteFileSystem, require_finished
+from compaction.storage.remote import RemoteFileSystem
 from compaction.storage.scan import SegmentScan
 from compaction.storage.segment_writer import open_output
-from compaction.storage.streams import ObjectFile, ObjectOutput, RangeReader, etag_of, read_whole
-from compaction.storage.swap import SwapGroup
-from tests.storage.logs import build, data_batch, data_segment, location
+from compaction.storage.streams import ObjectFile, ObjectOutput, RangeReader, read_whole
+from tests.storage.logs import location
+from tests.storage.remote_places import PLACE, bucket, log
 
-PLACE = "s3://bucket"
-
-
-@pytest.fixture
-def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The directory behind ``PLACE``."""
-    root = tmp_path / "bucket"
-    root.mkdir()
-    monkeypatch.setattr(stores, "_connect", lambda *_: stores._Client(fs.LocalFileSystem(), str(root)))
-    monkeypatch.setattr(stores, "_clients", {})
-    return root
-
-
-@pytest.fixture
-def log(bucket: Path) -> str:
-    """A log of three segments in the place."""
-    path = bucket / "in" / "orders-0"
-    path.mkdir(parents=True)
-    for segment in (data_segment(0, range(90)), data_segment(90, range(90, 130)), data_segment(130, [130])):
-        segment.put(LocalFileSystem(), str(path))
-    return f"{PLACE}/in/orders-0"
-
+__all__ = ["bucket", "log"]
 
 def test_a_place_is_read_like_a_directory(bucket: Path, log: str) -> None:
     here, there = str(bucket / "in"), f"{PLACE}/in"
@@ -203,65 +181,6 @@ def test_files_are_copied_between_places(bucket: Path, tmp_path: Path) -> None:
         MixedFileSystem().copy(f"{PLACE}/nothing", str(tmp_path / "there"))
 
 
-def publish(log_dir: str, target: str, *, commit: bool = True) -> ObjectPublication:
-    here = location(log_dir)
-    publication = ObjectPublication.begin(target, [log_dir])
-    for kind, data in build(0, [data_batch(10)]).files.items():
-        output = open_output(f"{publication.log_path(here)}/{0:020d}{kind}.clean.one", "")
-        output.write([data])
-        output.close(sync=True)
-    source = OverlayFileSystem(file_system([log_dir]))
-    publication.add_log(source, here, [SwapGroup(0, (0, 90), ".clean.one", 7000)], end_offset=130)
-    if commit:
-        publication.commit(source)
-    return publication
-
-
-def test_an_output_has_outputs_copies_and_a_manifest_of_them(bucket: Path, log: str) -> None:
-    publish(f"{PLACE}/in", f"{PLACE}/out")
-    found = {str(file.relative_to(bucket / "out")) for file in (bucket / "out").rglob("*") if file.is_file()}
-    manifest = Manifest.parse((bucket / "out" / MANIFEST).read_bytes(), "")
-    assert {entry.path for entry in manifest.files} == found - {MANIFEST}
-    assert MARKER not in found
-    assert not {name for name in found if ".clean" in name or f"{90:020d}" in name}
-    size = (bucket / "out" / "orders-0" / f"{0:020d}.log").stat().st_size
-    assert manifest.mtime_ns(f"orders-0/{0:020d}.log", size) == 7 * 10**9
-    far = RemoteFileSystem()
-    assert MANIFEST not in far.listdir(f"{PLACE}/out")
-    stat = far.stat(f"{PLACE}/out/orders-0/{0:020d}.log")
-    assert stat is not None and stat.mtime_ns == 7 * 10**9
-
-
-def test_until_then_it_is_unfinished_and_giving_up_leaves_nothing(bucket: Path, log: str) -> None:
-    publication = publish(f"{PLACE}/in", f"{PLACE}/out", commit=False)
-    with pytest.raises(UsageError, match="unfinished"):
-        require_finished(f"{PLACE}/out")
-    publication.abort()
-    assert list((bucket / "out").iterdir()) == []
-    require_finished(f"{PLACE}/out")
-
-
-def test_what_an_unfinished_run_left_is_removed(bucket: Path, log: str) -> None:
-    publish(f"{PLACE}/in", f"{PLACE}/out", commit=False)
-    (bucket / "out" / "left-over").write_bytes(b"x")
-    publish(f"{PLACE}/in", f"{PLACE}/out")
-    assert not (bucket / "out" / "left-over").exists()
-    assert (bucket / "out" / MANIFEST).exists()
-    with pytest.raises(UsageError, match="exists and is not empty"):
-        publish(f"{PLACE}/in", f"{PLACE}/out")
-
-
-def test_a_manifest_is_read_back_or_told_to_be_none() -> None:
-    manifest = Manifest((Entry("b", 2, 3, "x"), Entry("a", 1, 2)))
-    assert set(Manifest.parse(manifest.to_json(), "m").files) == set(manifest.files)
-    assert (manifest.mtime_ns("b", 2), manifest.mtime_ns("b", 1), manifest.mtime_ns("c", 1)) == (3_000_000, None, None)
-    for data in (b"", b"[]", b'{"format": 2, "files": []}', b'{"format": 1}', b'{"format": 1, "files": [{}]}'):
-        with pytest.raises(CorruptLogError, match="no manifest"):
-            Manifest.parse(data, "m")
-    assert run_of(marker("r")) == "r"
-    assert run_of(b"garbage") is None
-
-
 class Turned:
     """The client of gs: in what it does otherwise than the others, over a file system of this machine."""
 
@@ -334,22 +253,18 @@ def test_a_directory_that_is_gone_already_is_removed(bucket: Path, monkeypatch: 
 def test_the_mark_of_an_object_is_found_whatever_the_store_calls_it(
     bucket: Path, monkeypatch: pytest.MonkeyPatch, field: str
 ) -> None:
-    class Stream:
-        """A stream that knows its object's fields."""
+    class File:
+        """A file that knows its object's fields."""
 
-        def __enter__(self) -> Stream:
-            return self
-
-        def __exit__(self, *_: object) -> None:
-            pass
+        closed = False
 
         def metadata(self) -> dict[str, bytes]:
             return {"Content-Type": b"x", field: b'"abc"'}
 
     store = Turned([])
-    monkeypatch.setattr(store, "open_input_stream", lambda *_, **__: Stream())
+    monkeypatch.setattr(store, "open_input_file", lambda *_: File())
     monkeypatch.setattr(stores, "_connect", lambda *_: stores._Client(store, str(bucket)))
-    assert etag_of(f"{PLACE}/object") == "abc"
+    assert ObjectFile(f"{PLACE}/object").etag() == "abc"
 
 
 def test_names_do_not_make_data_be_compressed(bucket: Path) -> None:
