@@ -15,7 +15,6 @@ from compaction.passes.transactions import scan_transactions
 from compaction.passes.work import Packed, ScanLog, ScanSettings, Slice, SliceSummary
 from compaction.spark.partition import Sizes, pack
 from compaction.spark.shared_passes import Measuring
-from compaction.storage.filesystem import Files
 
 
 class LocalEngine:
@@ -24,8 +23,8 @@ class LocalEngine:
     def __init__(self, sizes: Sizes) -> None:
         self._sizes = sizes
 
-    def transactions(self, slices: Sequence[Slice], files: Files) -> list[SliceSummary]:
-        return [scan_transactions(part, files) for part in slices]
+    def transactions(self, slices: Sequence[Slice]) -> list[SliceSummary]:
+        return [scan_transactions(part) for part in slices]
 
     def scan(
         self,

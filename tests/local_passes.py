@@ -26,7 +26,6 @@ from compaction.passes.work import (
 )
 from compaction.spark.partition import Sizes, pack
 from compaction.spark.passes import Rewritten, Scanned
-from compaction.storage.filesystem import Files
 
 
 class LocalPasses:
@@ -35,8 +34,8 @@ class LocalPasses:
     def __init__(self, sizes: Sizes) -> None:
         self._sizes = sizes
 
-    def transactions(self, slices: Sequence[Slice], files: Files) -> list[SliceSummary]:
-        return [scan_transactions(part, files) for part in slices]
+    def transactions(self, slices: Sequence[Slice]) -> list[SliceSummary]:
+        return [scan_transactions(part) for part in slices]
 
     def dirty_keys(
         self, slices: Sequence[Slice], logs: Mapping[int, ScanLog], settings: ScanSettings, filters: Mapping[int, KeyFilter]
@@ -76,5 +75,5 @@ class LocalPasses:
         ]
         return Rewritten(tuple(results), keys)
 
-    def join(self, groups: Sequence[tuple[GroupOutput, RewriteLog, list[PieceResult]]]) -> list[PieceResult]:
+    def join(self, groups: Sequence[tuple[GroupOutput, RewriteLog, list[tuple[int, str]]]]) -> list[PieceResult]:
         return [join_parts(*group) for group in groups]

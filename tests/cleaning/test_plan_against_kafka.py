@@ -18,7 +18,7 @@ from compaction.config import Resolver, TopicConfig, read_sets
 from compaction.names import TopicPartition
 from compaction.storage.checkpoint_store import Checkpoints
 from compaction.storage.discover import LogLocation
-from compaction.storage.local import LocalFileSystem
+from compaction.storage.filesystem import LocalFileSystem
 from compaction.storage.read_log import ReadOptions, read_log
 from tests.kafka.cleaner import Selected, select
 from tests.kafka.gateway import Gateway

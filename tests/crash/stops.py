@@ -6,8 +6,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 from compaction.storage import destination
-from compaction.storage.filesystem import FileStat
-from compaction.storage.local import LocalFileSystem
+from compaction.storage.filesystem import FileStat, LocalFileSystem
 from tests.crash.surroundings import Ended, run
 from tests.storage.faults import Stopped
 

@@ -37,8 +37,8 @@ from compaction.passes.shards import resolve_shard
 from compaction.passes.transactions import scan_transactions
 from compaction.passes.work import GroupOutput, Packed, Piece, RewriteLog, ScanLog, ScanSettings, Slice, SliceSummary
 from compaction.report import LogReport, LogStatus
+from compaction.storage.filesystem import LocalFileSystem
 from compaction.storage.journal import JOURNAL, read_journal
-from compaction.storage.local import LocalFileSystem
 from compaction.storage.read_log import MarkerReader
 from compaction.storage.scan import SegmentScan
 from tests.damage.sound_logs import NOW_MS, Files, look_at, sound_log, write_log

@@ -15,7 +15,7 @@ from compaction.dump import segment
 from compaction.dump.decoders import decode_with, text_decoder
 from compaction.dump.segment import Pairs, SegmentDump, SegmentView
 from compaction.errors import CorruptLogError
-from compaction.storage.local import LocalFileSystem
+from compaction.storage.filesystem import LocalFileSystem
 from tests.conformance.dump_files import damaged_segments, sound_segments
 from tests.dump.segments import T0, write_segment
 from tests.kafka.encode import Batch, Record

@@ -21,7 +21,7 @@ from compaction.request import CompactionRequest
 from compaction.spark.expire import expire_logs
 from compaction.spark.look_ahead import look_ahead_with
 from compaction.storage import prepare
-from compaction.storage.local import LocalFileSystem
+from compaction.storage.filesystem import LocalFileSystem
 from compaction.storage.prepare import LogTask, look
 from tests.formats.test_metadata_log import config as stored_config
 from tests.golden import unpack_sample
