@@ -15,7 +15,7 @@ from compaction.storage.filesystem import Extent, FileStat, base_name, join, par
 from compaction.storage.listings import is_missing, list_directory, look_up
 from compaction.storage.places import NOT_IN_PLACE, is_remote, split
 from compaction.storage.ranges import RangedBytes, View
-from compaction.storage.source_check import Listing, Sources, content_of, forget, is_meaningful
+from compaction.storage.source_check import Listing, Sources, content_of, is_meaningful
 from compaction.storage.streams import ObjectFile, open_input
 
 #: files up to this size are read whole, and the small ones of a partition together
@@ -45,7 +45,6 @@ class RemoteFileSystem:
     """
 
     def __init__(self) -> None:
-        forget()
         self._sources = Sources()
         self._listings: dict[str, Listing] = {}
         self._files: OrderedDict[str, ObjectFile] = OrderedDict()

@@ -38,7 +38,7 @@ from compaction.storage.manifest import MANIFEST, MARKER, Content, Entry, Manife
 from compaction.storage.stores import located, remote_errors
 
 #: how long a task takes a manifest for unchanged
-_MAX_AGE_S = 30.0
+_MAX_AGE_S = 10.0
 _METADATA_SNAPSHOT = re.compile(r"\d{20}-\d{10}\.checkpoint")
 _MEANINGFUL = frozenset(
     (
@@ -147,10 +147,15 @@ class Sources:
         return Listing(made, next(_faults(governing, directory, files), None))
 
     def entry(self, path: str) -> tuple[Entry, bool] | None:
-        """What a manifest lists of a file, and whether its ETag is that of this place.
+        """What a manifest lists of a file, and whether its ETag is that of this place; nothing of what a task writes, which no
+        manifest lists and which is read back while its output is unfinished.
 
+        :raises StorageError: the output is unfinished, or the store refused
         :raises CorruptLogError: the file is not listed and should not be there
         """
+        file = parse_segment_file(base_name(path))
+        if file is not None and file.suffix:
+            return None
         governing = self.governing(parent(path))
         entry = None if governing is None else governing.entry(base_name(path))
         return None if governing is None or entry is None else (entry, governing.original)
@@ -204,11 +209,6 @@ _shared = Sources(_MAX_AGE_S)
 def shared() -> Sources:
     """The manifests of the places that this process reads, at most some seconds old."""
     return _shared
-
-
-def forget() -> None:
-    """A run begins: what earlier ones have seen is looked at again."""
-    _shared._known.clear()
 
 
 def content_of(data: bytes) -> Content:

@@ -16,7 +16,7 @@ from compaction.storage.listings import list_directory
 from compaction.storage.manifest import MANIFEST, MARKER, Content, Manifest, marker
 from compaction.storage.object_publish import ObjectPublication
 from compaction.storage.remote import RemoteFileSystem, require_finished
-from compaction.storage.streams import ObjectOutput, read_whole
+from compaction.storage.streams import ObjectOutput, RangeReader, read_whole
 from compaction.storage.swap import SwapGroup
 from tests.storage.logs import data_segment, location
 from tests.storage.remote_places import PLACE, TaggingStore, begin, bucket, log, publish
@@ -78,6 +78,28 @@ def test_until_then_it_is_unfinished_and_no_source(bucket: Path, log: str) -> No
     for look in (RemoteFileSystem().listdir, lambda path: RemoteFileSystem().stat(f"{path}/{FIRST}")):
         with pytest.raises(StorageError, match="unfinished"):
             look(OUT)
+
+
+def test_a_task_reads_back_what_it_has_written_of_an_unfinished_output(bucket: Path, log: str) -> None:
+    publication = ObjectPublication.begin(OUT, [SOURCE])
+    path = f"{publication.log_path(location(SOURCE))}/{0:020d}.log.clean.one"
+    output = ObjectOutput(path)
+    output.write([b"0123456789"])
+    output.close(sync=True)
+    buffer = memoryview(bytearray(10))
+    for checked in (True, False):
+        reader = RangeReader(path, 0, 10, checked=checked)
+        assert reader.read_into(buffer, 0, 0) == 10
+        reader.close()
+    final = f"{publication.log_path(location(SOURCE))}/{0:020d}.log"
+    (bucket / "out" / FIRST).write_bytes(b"0123456789")
+    reader = RangeReader(final, 0, 10, checked=False)
+    assert reader.read_into(buffer, 0, 0) == 10
+    reader.close()
+    reader = RangeReader(final, 0, 10)
+    with pytest.raises(StorageError, match="unfinished"):
+        reader.read_into(buffer, 0, 0)
+    reader.close()
 
 
 def test_late_uploads_after_an_abort_leave_a_place_that_is_no_source_and_can_be_written_again(bucket: Path, log: str) -> None:
