@@ -1,21 +1,41 @@
 """The manifest of an output in an object store: written last, so that an output without one is known to be unfinished.
 
-``MARKER`` is the first object of an output and goes when ``MANIFEST`` is there. Fields of the manifest (JSON): ``format`` 1;
-``files``, a list of ``path`` (relative to the manifest), ``size`` in bytes, ``mtime_ms`` (the file's own time of last
-modification, which a store does not keep) and ``etag`` (``null`` where the store has none).
+``MARKER`` is the first object of an output and goes when ``MANIFEST`` is there. Fields of the manifest (JSON):
+
+=================  =================================================================================================
+``format``         2. Format 1 is read too: of these fields it has ``files`` alone, and those without ``xxh3_128``
+``run``            the run that wrote the output, as its marker names it
+``place``          the address that it was written to
+``files``          a list of ``path`` (relative to the manifest), ``size`` in bytes, ``mtime_ms`` (the file's own time
+                   of last modification, which a store does not keep), ``etag`` (``null`` where the store has none)
+                   and ``xxh3_128`` (hex digest of the bytes, taken while they were written; ``null`` for a copy that
+                   the store made of an object without one)
+``checksum``       hex digest (XXH3-128) of the other fields
+=================  =================================================================================================
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
+from typing import Any, NamedTuple
+
+import xxhash
 
 from compaction.errors import CorruptLogError
 
 MANIFEST = "_manifest.json"
 MARKER = "_unfinished.json"
-FORMAT = 1
+FORMAT = 2
+_FIELDS = {1: {"format", "files"}, 2: {"format", "run", "place", "files", "checksum"}}
+
+
+class Content(NamedTuple):
+    """The bytes of a file: how many, and the hex digest of their XXH3-128."""
+
+    size_bytes: int
+    xxh3_128: str
 
 
 @dataclass(frozen=True)
@@ -26,43 +46,103 @@ class Entry:
     size: int
     mtime_ms: int
     etag: str | None = None
+    xxh3_128: str | None = None
+
+    def valid(self) -> bool:
+        """Whether all fields have their types."""
+        numbers = all(type(each) is int and each >= 0 for each in (self.size, self.mtime_ms))
+        return numbers and type(self.path) is str and all(map(_is_text, (self.etag, self.xxh3_128)))
+
+
+_ENTRY_FIELDS = {field.name for field in fields(Entry)}
+_ENTRY_FIELDS_1 = _ENTRY_FIELDS - {"xxh3_128"}
+
+
+class _Folder(NamedTuple):
+    files: dict[str, Entry]
+    folders: set[str]
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """All files of an output, by path."""
+    """All files of an output, by path; ``run`` and ``place`` are not known of format 1."""
 
     files: tuple[Entry, ...]
+    run: str | None = None
+    place: str | None = None
 
     @classmethod
     def parse(cls, data: bytes, path: str) -> Manifest:
         """From the bytes of the file at ``path``.
 
-        :raises CorruptLogError: they are no manifest
+        :raises CorruptLogError: they are no manifest, or not as they were written
         """
         try:
-            document = json.loads(data)
-            files = tuple(Entry(str(f["path"]), int(f["size"]), int(f["mtime_ms"]), f["etag"]) for f in document["files"])
-            known = document["format"] == FORMAT
-        except (ValueError, KeyError, TypeError):
-            known, files = False, ()
-        if not known:
-            raise CorruptLogError(f"is no manifest of format {FORMAT}", path=path, hint="run the job that writes it again")
-        return cls(files)
+            made = cls._read(json.loads(data))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            made = None
+        if made is None:
+            what = f"is no manifest of format 1 to {FORMAT}, or was changed or cut after it was written"
+            raise CorruptLogError(what, path=path, hint="copy it again from where it was written, or run the job again")
+        return made
+
+    @classmethod
+    def _read(cls, document: Any) -> Manifest | None:
+        number = document["format"]
+        if type(number) is not int or set(document) != _FIELDS[number]:
+            return None
+        names = _ENTRY_FIELDS_1 if number == 1 else _ENTRY_FIELDS
+        if any(set(each) != names for each in document["files"]):
+            return None
+        made = cls(tuple(Entry(**each) for each in document["files"]), document.get("run"), document.get("place"))
+        sound = all(entry.valid() for entry in made.files) and len(made._by_path) == len(made.files)
+        return made if sound and (number == 1 or document["checksum"] == _checksum(document)) else None
 
     def to_json(self) -> bytes:
         """The file's bytes."""
         files = [asdict(entry) for entry in sorted(self.files, key=lambda entry: entry.path)]
-        return (json.dumps({"format": FORMAT, "files": files}, indent=1) + "\n").encode()
+        document = {"format": FORMAT, "run": self.run, "place": self.place, "files": files}
+        return (json.dumps({**document, "checksum": _checksum(document)}, indent=1) + "\n").encode()
 
     @cached_property
     def _by_path(self) -> dict[str, Entry]:
         return {entry.path: entry for entry in self.files}
 
-    def mtime_ns(self, path: str, size: int) -> int | None:
-        """A file's own time of last modification, if it is listed with this size."""
-        entry = self._by_path.get(path)
-        return None if entry is None or entry.size != size else entry.mtime_ms * 1_000_000
+    @cached_property
+    def _folders(self) -> dict[str, _Folder]:
+        found = {"": _Folder({}, set())}
+        for entry in self.files:
+            folder, _, name = entry.path.rpartition("/")
+            found.setdefault(folder, _Folder({}, set())).files[name] = entry
+            while folder:
+                folder, _, name = folder.rpartition("/")
+                found.setdefault(folder, _Folder({}, set())).folders.add(name)
+        return found
+
+    def entry(self, path: str) -> Entry | None:
+        """A file by its relative path."""
+        return self._by_path.get(path)
+
+    def has_directory(self, path: str) -> bool:
+        """Whether any file lies below a directory; ``""`` is the manifest's own."""
+        return path in self._folders
+
+    def files_in(self, path: str) -> dict[str, Entry]:
+        """The files directly in a directory, by name."""
+        return self._folders[path].files if path in self._folders else {}
+
+    def directories_in(self, path: str) -> set[str]:
+        """The names of the directories directly in a directory."""
+        return self._folders[path].folders if path in self._folders else set()
+
+
+def _is_text(value: object) -> bool:
+    return value is None or isinstance(value, str)
+
+
+def _checksum(document: dict[str, Any]) -> str:
+    covered = {name: value for name, value in document.items() if name != "checksum"}
+    return xxhash.xxh3_128_hexdigest(json.dumps(covered, sort_keys=True, separators=(",", ":")).encode())
 
 
 def marker(run: str) -> bytes:
@@ -73,6 +153,8 @@ def marker(run: str) -> bytes:
 def run_of(data: bytes) -> str | None:
     """The run that a marker names."""
     try:
-        return str(json.loads(data)["run"])
-    except (ValueError, KeyError, TypeError):
+        document = json.loads(data)
+    except ValueError:
         return None
+    found = document.get("run") if isinstance(document, dict) else None
+    return found if isinstance(found, str) else None

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from compaction.storage.filesystem import Files
+from compaction.storage.places import is_remote
 from compaction.storage.verification import READ_BYTES, SegmentCheck, Written, aligned_buffer, device_blocks
 
 #: from so much on it pays to follow, and so far behind the writer: the device is still busy with what came last
@@ -35,7 +36,8 @@ class ReadBack:
     def advance(self, written_bytes: int) -> None:
         """So many bytes were given to the file system."""
         if self._thread is None:
-            if written_bytes < 2 * _FOLLOW_BYTES:
+            # an object appears when it is complete
+            if written_bytes < 2 * _FOLLOW_BYTES or is_remote(self._path):
                 return
             self._thread = threading.Thread(target=self._follow, daemon=True)
             self._thread.start()

@@ -28,7 +28,7 @@ from compaction.formats.producer_snapshot import read_snapshot
 from compaction.names import LOG, LOG_STARTS, SNAPSHOT, parse_segment_file, segment_file
 from compaction.storage.checkpoint_store import Checkpoints
 from compaction.storage.discover import LogLocation
-from compaction.storage.filesystem import FileSystem, join
+from compaction.storage.filesystem import Files, FileSystem, join
 from compaction.storage.ranges import View, view
 from compaction.storage.scan import SegmentScan
 from compaction.storage.segments import inspect_segment, segment_bases
@@ -94,7 +94,7 @@ def read_log(
     )
 
 
-def read_segments(fs: FileSystem, log_path: str) -> tuple[Segment, ...]:
+def read_segments(fs: Files, log_path: str) -> tuple[Segment, ...]:
     """The segments of a log, ascending; the last one is active."""
     bases = segment_bases(fs, log_path)
     return tuple(inspect_segment(fs, log_path, base, active=base == bases[-1]).segment for base in bases)

@@ -6,117 +6,72 @@ is that of the upload, unless the manifest of an earlier output (``compaction.st
 
 from __future__ import annotations
 
-import os
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
-from compaction.errors import StorageError, UsageError
+from compaction.errors import LogError, StorageError, UsageError
 from compaction.names import INDEX, SNAPSHOT, TIMEINDEX, TXNINDEX, parse_partition_dir
 from compaction.storage.filesystem import Extent, FileStat, base_name, join, parent
-from compaction.storage.manifest import MANIFEST, MARKER, Manifest
+from compaction.storage.listings import is_missing, list_directory, look_up
 from compaction.storage.places import NOT_IN_PLACE, is_remote, split
-from compaction.storage.stores import located, remote_errors
-from compaction.storage.streams import ObjectFile, RangeReader, read_whole
+from compaction.storage.source_check import Listing, Sources, content_of, is_meaningful
+from compaction.storage.streams import ObjectFile, RangeReader, open_input
 
 #: files up to this size are read whole, and the small ones of a partition together
 _SMALL_BYTES = 256 * 1024
 _KEPT_BYTES = 32 << 20
 _OPEN_FILES = 64
 _THREADS = 16
-#: the store whose listings, as pyarrow gives them, have only directories that somebody has put there as objects
-_ONLY_MARKED = "gcs"
 _SMALL_KINDS = (INDEX, TIMEINDEX, TXNINDEX, SNAPSHOT)
 
 
-def _stat_of(info: Any) -> FileStat:
-    """A listed object; everybody may read it, and copies belong to whoever makes them."""
-    from pyarrow import fs
-
-    is_dir = info.type == fs.FileType.Directory
-    mode = 0o755 if is_dir else 0o644
-    return FileStat(
-        info.size or 0, info.mtime_ns or 0, mode, os.geteuid(), os.getegid(), 0, is_dir, info.type == fs.FileType.File
-    )
-
-
-def list_directory(path: str, *, recursive: bool = False) -> dict[str, FileStat]:
-    """What lies in a directory (with ``recursive``: below it), by its name relative to the directory.
-
-    :raises StorageError: there is no such directory, or the store refused
-    """
-    from pyarrow import fs
-
-    store, key = located(path)
-    folded = store.type_name == _ONLY_MARKED and not recursive
-    with remote_errors(path, "list the directory"):
-        found = store.get_file_info(fs.FileSelector(key, recursive=recursive or folded))
-    start = len(key.rstrip("/")) + 1
-    names = {info.path.rstrip("/")[start:]: _stat_of(info) for info in found}
-    return _folded(names) if folded else names
-
-
-def _folded(names: Mapping[str, FileStat]) -> dict[str, FileStat]:
-    """Of what lies below a directory, what lies in it."""
-    found: dict[str, FileStat] = {}
-    for name, stat in names.items():
-        first, slash, _ = name.partition("/")
-        found.setdefault(first, FileStat(0, 0, 0o755, stat.uid, stat.gid, 0, True, False) if slash else stat)
-    return found
-
-
-def look_up(paths: Sequence[str]) -> list[FileStat | None]:
-    """What each of some addresses of one store is; ``None`` where nothing is."""
-    from pyarrow import fs
-
-    if not paths:
-        return []
-    found = [located(path) for path in paths]
-    with remote_errors(paths[0], "look at the file"):
-        infos = found[0][0].get_file_info([key for _, key in found])
-    return [None if info.type == fs.FileType.NotFound else _stat_of(info) for info in infos]
-
-
-def _look_up_if_allowed(paths: Sequence[str]) -> list[FileStat | None]:
-    """``look_up`` for what need not be there; what may not be looked at is not there."""
-    try:
-        return look_up(paths)
-    except StorageError:
-        return [None] * len(paths)
-
-
 def require_finished(log_dir: str) -> None:
-    """:raises UsageError: the place is an output whose run has not come to its end"""
-    for place in (log_dir, parent(log_dir)):
-        if is_remote(log_dir):
-            done, begun = _look_up_if_allowed([join(place, MANIFEST), join(place, MARKER)])
-            if begun is not None and done is None:
-                what = "this output is unfinished: the run that writes it was stopped, or is still at work"
-                raise UsageError(what, path=place, hint="run the job that writes it again")
+    """:raises UsageError: the place is an output whose run has not come to its end, or whose manifest is malformed"""
+    if is_remote(log_dir):
+        sources = Sources()
+        for place in (log_dir, parent(log_dir)):
+            try:
+                sources.manifest(place)
+            except LogError as error:
+                raise UsageError(error.what, path=error.path, hint=error.hint) from error
 
 
 class RemoteFileSystem:
-    """The read side of ``compaction.storage.filesystem.FileSystem``. The places are at rest: each directory is listed once."""
+    """The read side of ``compaction.storage.filesystem.FileSystem``. The places are at rest: each directory is listed once.
+
+    What an output's manifest lists is held against it (``compaction.storage.source_check``): what is wrong with a file of a log
+    is raised when anything of that log is looked at, all else when its directory is listed.
+    """
 
     def __init__(self) -> None:
-        self._listings: dict[str, dict[str, FileStat]] = {}
-        self._manifests: dict[str, Manifest | None] = {}
+        self._sources = Sources()
+        self._listings: dict[str, Listing] = {}
         self._files: OrderedDict[str, ObjectFile] = OrderedDict()
         self._small: OrderedDict[str, bytes] = OrderedDict()
         self._small_bytes = 0
 
     def listdir(self, path: str) -> list[str]:
         """The names in a directory, sorted."""
-        return sorted(self._entries(path.rstrip("/")))
+        return sorted(self._listing(path.rstrip("/")).entries)
 
     def stat(self, path: str) -> FileStat | None:
-        """What ``path`` is; ``None`` when there is no such thing."""
+        """What ``path`` is; ``None`` when there is no such thing.
+
+        :raises CorruptLogError: it lies in a log of which a file is not as its manifest lists it
+        """
         path = path.rstrip("/")
         directory = parent(path)
-        if split(path)[1] and (directory in self._listings or parse_partition_dir(base_name(directory)) is not None):
-            return self._entries(directory, missing_ok=True).get(base_name(path))
-        return look_up([path])[0]
+        if not split(path)[1] or not self._is_listed(directory, base_name(path)):
+            return look_up([path])[0]
+        listing = self._listing(directory, missing_ok=True)
+        if listing.fault is not None:
+            raise listing.fault
+        return listing.entries.get(base_name(path))
+
+    def _is_listed(self, directory: str, name: str) -> bool:
+        """Whether a look at a file is a look at its directory's listing: many are asked for, or a manifest lists it."""
+        known = directory in self._listings or parse_partition_dir(base_name(directory)) is not None
+        return known or (is_meaningful(name) and self._sources.governing(directory) is not None)
 
     def read_bytes(self, path: str, start: int = 0, length: int | None = None) -> bytes:
         """Bytes from ``start``, at most ``length`` of them."""
@@ -137,41 +92,35 @@ class RemoteFileSystem:
         found = self.stat(path)
         return Extent(path, 0, 0 if found is None else found.size)
 
-    def _entries(self, path: str, *, missing_ok: bool = False) -> dict[str, FileStat]:
+    def _listing(self, path: str, *, missing_ok: bool = False) -> Listing:
         if path not in self._listings:
+            found: dict[str, FileStat] | None = None
             try:
                 found = list_directory(path)
             except StorageError as error:
-                if not missing_ok or not isinstance(error.__cause__, FileNotFoundError):
+                if not is_missing(error) or not (missing_ok or self._sources.governing(path) is not None):
                     raise
-                found = {}
-            self._listings[path] = self._as_written(path, found)
+            listing = self._sources.check_listing(path, found or {})
+            if listing.fault is not None and parse_partition_dir(base_name(path)) is None:
+                raise StorageError(listing.fault.what, path=listing.fault.path, hint=listing.fault.hint)
+            self._listings[path] = self._without_late(path, listing)
         return self._listings[path]
 
-    def _as_written(self, path: str, found: dict[str, FileStat]) -> dict[str, FileStat]:
-        """A listing with the times that a manifest has, and without what only an output has."""
-        place = parent(path) if parse_partition_dir(base_name(path)) is not None else path
-        for root in (place, parent(place)):
-            manifest = self._manifest(root)
-            if manifest is not None:
-                prefix = f"{path[len(root) + 1 :]}/" if path != root else ""
-                times = {name: manifest.mtime_ns(prefix + name, stat.size) for name, stat in found.items() if stat.is_file}
-                found = {
-                    name: stat if (mtime_ns := times.get(name)) is None else stat._replace(mtime_ns=mtime_ns)
-                    for name, stat in found.items()
-                }
-                break
-        return {name: stat for name, stat in found.items() if name not in (MANIFEST, MARKER, "")}
-
-    def _manifest(self, root: str) -> Manifest | None:
-        if root not in self._manifests:
-            path = join(root, MANIFEST)
-            there = _look_up_if_allowed([path])[0] is not None
-            self._manifests[root] = Manifest.parse(read_whole(path), path) if there else None
-        return self._manifests[root]
+    def _without_late(self, path: str, listing: Listing) -> Listing:
+        """A listing without directories that hold nothing but late uploads of tasks that were killed."""
+        governing = self._sources.governing(path)
+        if governing is None:
+            return listing
+        others = listing.entries.keys() - governing.manifest.directories_in(governing.within)
+        logs = [name for name in others if listing.entries[name].is_dir and parse_partition_dir(name) is not None]
+        late = {name for name in logs if not self._listing(join(path, name)).entries}
+        return listing._replace(entries={name: stat for name, stat in listing.entries.items() if name not in late})
 
     def _open(self, path: str) -> ObjectFile:
-        file = self._files.pop(path, None) or ObjectFile(path)
+        listing = self._listings.get(parent(path))
+        if listing is not None and listing.fault is not None:
+            raise listing.fault
+        file = self._files.pop(path, None) or ObjectFile(path, self._sources)
         self._files[path] = file
         if len(self._files) > _OPEN_FILES:
             self._files.popitem(last=False)
@@ -184,7 +133,7 @@ class RemoteFileSystem:
             if parse_partition_dir(base_name(directory)) is not None and base_name(path).endswith(_SMALL_KINDS):
                 wanted += self._neighbours(directory, path)
             with ThreadPoolExecutor(min(_THREADS, len(wanted))) as pool:
-                for name, data in zip(wanted, pool.map(read_whole, wanted), strict=True):
+                for name, data in zip(wanted, pool.map(self._checked, wanted), strict=True):
                     self._small[name] = data
                     self._small_bytes += len(data)
             while self._small_bytes > _KEPT_BYTES and len(self._small) > 1:
@@ -192,10 +141,20 @@ class RemoteFileSystem:
         self._small.move_to_end(path)
         return self._small[path]
 
+    def _checked(self, path: str) -> bytes:
+        """All bytes of a file, as its manifest lists them."""
+        listed = self._sources.entry(path)
+        with open_input(path) as stream:
+            data = stream.read(None)
+            if listed is not None and listed[0].xxh3_128 is None:
+                self._sources.check_opened(path, len(data), stream.etag())
+        self._sources.check_content(path, content_of(data))
+        return data
+
     def _neighbours(self, directory: str, path: str) -> list[str]:
         """The small files of a partition that were not read yet, from this one on: planning reads all of them."""
         taken, names = 0, []
-        for name, found in sorted(self._entries(directory).items()):
+        for name, found in sorted(self._listing(directory).entries.items()):
             each = join(directory, name)
             if each > path and name.endswith(_SMALL_KINDS) and found.size <= _SMALL_BYTES and each not in self._small:
                 taken += found.size
@@ -206,6 +165,5 @@ class RemoteFileSystem:
 
 
 def read_only(path: str) -> StorageError:
+    """An address is not changed in place."""
     return StorageError(f"cannot be changed in place: {NOT_IN_PLACE}", path=path, hint="use --output-dir")
-
-

@@ -17,7 +17,7 @@ from compaction.formats import indexes
 from compaction.formats.errors import FormatError
 from compaction.formats.fields import FieldTable
 from compaction.names import INDEX, LOG, TIMEINDEX, TXNINDEX, parse_segment_file, segment_file
-from compaction.storage.filesystem import Files, FileStat, FileSystem, join
+from compaction.storage.filesystem import Files, FileStat, join
 from compaction.storage.ranges import View, view
 from compaction.storage.scan import SegmentScan, first_batch
 from compaction.storage.textfiles import MAX_INDEX_BYTES, read_small
@@ -63,7 +63,7 @@ def segment_bases(fs: Files, log_path: str) -> list[int]:
 
 
 def inspect_segment(
-    fs: FileSystem, log_path: str, base_offset: int, *, active: bool, index_interval_bytes: int | None = None
+    fs: Files, log_path: str, base_offset: int, *, active: bool, index_interval_bytes: int | None = None
 ) -> SegmentState:
     """Read one segment's indexes, first batch and last batches.
 
@@ -113,7 +113,7 @@ def identity_of(found: FileStat) -> tuple[int, int, int]:
 class _Index:
     """What is used of an offset or time index file: the number of valid entries, the last one, and what is wrong."""
 
-    def __init__(self, fs: FileSystem, log_path: str, base_offset: int, kind: str) -> None:
+    def __init__(self, fs: Files, log_path: str, base_offset: int, kind: str) -> None:
         self._base_offset = base_offset
         self.count = 0
         self.problem: str | None = None
@@ -184,7 +184,7 @@ class _Tail:
             raise CorruptLogError(damage, path=path, position=self.scan.position, hint=_HINT)
 
 
-def _used_part(fs: FileSystem, path: str, size: int) -> bytes | None:
+def _used_part(fs: Files, path: str, size: int) -> bytes | None:
     """An index file's bytes without a preallocated tail, whole entries of either size kept (both sizes divide 24); ``None`` if
     these are more than any index has.
 
@@ -214,7 +214,7 @@ def _first_timestamp(data: View) -> int:
     return int(row["max_timestamp"][0]) if len(row) else NO_TIMESTAMP
 
 
-def _aborted_txns(fs: FileSystem, log_path: str, base_offset: int) -> tuple[tuple[AbortedTxn, ...], str | None]:
+def _aborted_txns(fs: Files, log_path: str, base_offset: int) -> tuple[tuple[AbortedTxn, ...], str | None]:
     path = join(log_path, segment_file(base_offset, TXNINDEX))
     if fs.stat(path) is None:
         return (), None

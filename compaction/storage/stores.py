@@ -27,6 +27,7 @@ _CONNECT_TIMEOUT_S = 10.0
 _GS_DEFAULTS = {"retry_limit_seconds": "60"}
 _S3_OPTIONS = frozenset({"region", "scheme", "endpoint_override", "tls_ca_file_path"})
 _CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AZURE_CLIENT_SECRET")
+_REFUSED = "permission denied|AccessControlException"
 _HINTS = (
     (
         "ACCESS_DENIED|PERMISSION_DENIED|Forbidden|status 403|INVALID_ACCESS_KEY|SIGNATURE|UNAUTHENTICATED|OAuth2",
@@ -123,6 +124,12 @@ def refused(error: Exception, path: str, doing: str) -> StorageError:
     found = (hint for pattern, hint in _HINTS if re.search(pattern, str(error), re.IGNORECASE))
     hint = "check the address, and that nothing else works on it" if isinstance(error, FileNotFoundError) else next(found, None)
     return StorageError(f"cannot {doing}: {reason}", path=path, hint=hint or "solve this and run again; nothing was lost")
+
+
+def is_refusal(error: StorageError) -> bool:
+    """Whether a store refused because the caller may not do that."""
+    cause = error.__cause__
+    return isinstance(cause, PermissionError) or bool(re.search(f"{_HINTS[0][0]}|{_REFUSED}", str(cause), re.IGNORECASE))
 
 
 def _as_not_found(error: Exception) -> Exception:

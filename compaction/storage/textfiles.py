@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from compaction.errors import CorruptLogError, StorageError, UsageError
-from compaction.storage.filesystem import FileSystem
+from compaction.storage.filesystem import Files
 
 #: what a checkpoint, a snapshot or a configuration file may take: a checkpoint of a million partitions does not
 MAX_SMALL_BYTES = 64 << 20
@@ -40,7 +40,7 @@ def read_text(path: str, encoding: str = "utf-8") -> str:
         raise UsageError(f"is not {encoding} text", path=path, position=error.start, hint=f"save it as {encoding}") from None
 
 
-def read_small(fs: FileSystem, path: str, hint: str, limit_bytes: int = MAX_SMALL_BYTES) -> bytes:
+def read_small(fs: Files, path: str, hint: str, limit_bytes: int = MAX_SMALL_BYTES) -> bytes:
     """The whole of a file of a log directory that is small if it is what its name says.
 
     :param hint: what to do about one that is not
@@ -57,7 +57,7 @@ def read_small(fs: FileSystem, path: str, hint: str, limit_bytes: int = MAX_SMAL
     return data
 
 
-def read_small_text(fs: FileSystem, path: str, hint: str, encoding: str = "utf-8") -> str:
+def read_small_text(fs: Files, path: str, hint: str, encoding: str = "utf-8") -> str:
     """As ``read_small``, as text.
 
     :raises CorruptLogError: it is no text either

@@ -68,6 +68,10 @@ class Bucket(ABC):
         """Upload an object."""
 
     @abstractmethod
+    def remove(self, key: str) -> None:
+        """Remove an object."""
+
+    @abstractmethod
     def get(self, key: str) -> bytes:
         """An object's bytes."""
 
@@ -152,6 +156,10 @@ class S3Bucket(Bucket):
         """Upload an object."""
         self._client.put_object(Bucket=self.name, Key=key, Body=data)
 
+    def remove(self, key: str) -> None:
+        """Remove an object."""
+        self._client.delete_object(Bucket=self.name, Key=key)
+
     def get(self, key: str) -> bytes:
         """An object's bytes."""
         body: bytes = self._client.get_object(Bucket=self.name, Key=key)["Body"].read()
@@ -214,3 +222,15 @@ def bucket(store: Store, client: Any, monkeypatch: pytest.MonkeyPatch) -> S3Buck
     monkeypatch.setenv(OPTIONS_VARIABLE, "{}")
     store.forget()
     return S3Bucket(client, store)
+
+
+@pytest.fixture(
+    params=[
+        pytest.param("bucket", id="s3", marks=pytest.mark.s3),
+        pytest.param("google_bucket", id="gs", marks=pytest.mark.gs),
+    ]
+)
+def any_bucket(request: pytest.FixtureRequest) -> Bucket:
+    """An empty bucket of each store; only the servers of the stores that are asked for are started."""
+    found: Bucket = request.getfixturevalue(request.param)
+    return found

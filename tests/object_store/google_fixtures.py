@@ -95,6 +95,10 @@ class GoogleBucket(Bucket):
         place = f"bytes 0-{len(data) - 1}/{len(data)}" if data else "bytes */0"
         self._server.ask("PUT", session, data, {"Content-Range": place})
 
+    def remove(self, key: str) -> None:
+        """Remove an object."""
+        self._server.ask("DELETE", f"/storage/v1/b/{self.name}/o/{quote(key, safe='')}")
+
     def get(self, key: str) -> bytes:
         """An object's bytes."""
         return self._server.ask("GET", f"/storage/v1/b/{self.name}/o/{quote(key, safe='')}?alt=media")

@@ -48,6 +48,10 @@ class Refusal(Exception):
         self.body = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>{code}</Message></Error>".encode()
 
 
+class Truncated(Exception):
+    """Stores the first half of what a request uploads, and says that all is well."""
+
+
 class CutOff(Exception):
     """Closes the connection: half way through the answer, or before anything is answered."""
 
@@ -55,7 +59,7 @@ class CutOff(Exception):
 SLOW_DOWN = Refusal("503 Slow Down", "SlowDown")
 DENIED = Refusal("403 Forbidden", "AccessDenied")
 
-#: looks at a request before the server does; may raise ``Refusal`` or ``CutOff``
+#: looks at a request before the server does; may raise ``Refusal``, ``CutOff`` or ``Truncated``
 Gate = Callable[[Request], None]
 
 
@@ -114,6 +118,10 @@ class Store:
             return [b"" if request.method == "HEAD" else refusal.body]
         except CutOff:
             return self._cut_off(environ, start)
+        except Truncated:
+            body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+            environ["wsgi.input"] = io.BytesIO(body[: len(body) // 2])
+            environ["CONTENT_LENGTH"] = str(len(body) // 2)
         answered: Iterable[bytes] = self._app(environ, start)
         return answered
 

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from compaction.errors import StorageError
-from compaction.report import RunReport
+from compaction.report import LogStatus, RunReport
+from compaction.storage.manifest import MARKER
 from jobs import compact as job
 from tests.object_store.fixtures import Bucket, files, published
 from tests.object_store.local_run import COMPACT, run
-from tests.object_store.server import ACCESS_KEY, DENIED, SECRET_KEY, SLOW_DOWN, CutOff, Gate, Request, Store
+from tests.object_store.server import ACCESS_KEY, DENIED, SECRET_KEY, SLOW_DOWN, CutOff, Gate, Request, Store, Truncated
 
 pytestmark = [pytest.mark.s3, pytest.mark.filterwarnings("default")]
 
@@ -63,6 +64,49 @@ def test_of_two_runs_into_one_place_the_later_one_wins(
     with store.gate(begin_another), pytest.raises(StorageError, match="another run writes to this place"):
         run("--log-dir", sample, "--output-dir", bucket.address("out"))
     assert published(bucket) == on_disk[0]
+
+
+@pytest.mark.parametrize("part", [".log.clean.", ".timeindex.clean."])
+def test_a_store_that_cuts_what_a_task_uploads_fails_that_log(
+    bucket: Bucket, store: Store, sample: Path, on_disk: tuple[dict[str, bytes], RunReport], part: str
+) -> None:
+    def cut(request: Request) -> None:
+        if f"/orders-0/{0:020d}{part}" in request.key and request.method == "PUT":
+            raise Truncated
+
+    with store.gate(cut):
+        report = run("--log-dir", sample, "--output-dir", bucket.address("out"))
+    failed = [log for log in report.logs if log.status is LogStatus.FAILED]
+    assert [log.name for log in failed] == ["orders-0"]
+    assert "bytes in the store" in failed[0].reason
+    others = {name: data for name, data in on_disk[0].items() if "/" in name and not name.startswith("orders-0/")}
+    assert {name: data for name, data in published(bucket).items() if "/" in name} == others
+
+
+def test_a_store_that_cuts_a_checkpoint_fails_the_run(bucket: Bucket, store: Store, sample: Path) -> None:
+    def cut(request: Request) -> None:
+        if request.key.endswith("/cleaner-offset-checkpoint") and request.method == "PUT":
+            raise Truncated
+
+    with store.gate(cut), pytest.raises(StorageError, match="bytes in the store"):
+        run("--log-dir", sample, "--output-dir", bucket.address("out"))
+    assert set(bucket.tree("out")) == {MARKER}
+
+
+def test_a_store_that_cuts_an_object_when_it_copies_it_fails_the_run(bucket: Bucket, store: Store, sample: Path) -> None:
+    """Between the copy to its final name and the manifest an output loses bytes."""
+    cut: list[str] = []
+
+    def lose(request: Request) -> None:
+        if not cut and request.key.endswith("/out/meta.properties") and request.method == "PUT":
+            cut.append("")
+            key = next(key for key in bucket.keys("out") if key.endswith(".log") and len(bucket.get(key)) > 1)
+            cut[0] = key
+            bucket.put(key, bucket.get(key)[:-1])
+
+    with store.gate(lose), pytest.raises(StorageError, match="bytes in the store") as told:
+        run("--log-dir", sample, "--output-dir", bucket.address("out"))
+    assert cut[0] in str(told.value)
 
 
 def test_credentials_are_never_told(

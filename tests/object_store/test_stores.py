@@ -11,6 +11,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+import xxhash
 
 from compaction.errors import StorageError, UsageError
 from compaction.report import LogStatus, RunReport
@@ -21,25 +22,15 @@ from compaction.storage.places import OPTIONS_VARIABLE
 from jobs import compact as job
 from jobs import dump_log, expire
 from tests.conftest import ROOT
-from tests.object_store.fixtures import Bucket, files, published
+from tests.object_store.fixtures import Bucket, any_bucket, files, published
 from tests.object_store.local_run import COMPACT, KEEP, NOW_MS, figures, run
 from tests.storage.logs import data_segment
+
+__all__ = ["any_bucket"]
 
 pytestmark = pytest.mark.filterwarnings("default")
 
 OnDisk = tuple[dict[str, bytes], RunReport]
-
-
-@pytest.fixture(
-    params=[
-        pytest.param("bucket", id="s3", marks=pytest.mark.s3),
-        pytest.param("google_bucket", id="gs", marks=pytest.mark.gs),
-    ]
-)
-def any_bucket(request: pytest.FixtureRequest) -> Bucket:
-    """An empty bucket of each store; only the servers of the stores that are asked for are started."""
-    found: Bucket = request.getfixturevalue(request.param)
-    return found
 
 
 def test_from_a_disk_into_a_store(any_bucket: Bucket, sample: Path, on_disk: OnDisk) -> None:
@@ -49,6 +40,8 @@ def test_from_a_disk_into_a_store(any_bucket: Bucket, sample: Path, on_disk: OnD
     entries = json.loads(any_bucket.get(f"out/{MANIFEST}"))["files"]
     assert {each["path"]: each["size"] for each in entries} == {name: len(data) for name, data in on_disk[0].items()}
     assert all(each["etag"] for each in entries)
+    hashes = {name: xxhash.xxh3_128_hexdigest(data) for name, data in on_disk[0].items()}
+    assert {each["path"]: each["xxh3_128"] for each in entries} == hashes
 
 
 def test_from_a_store_onto_a_disk(any_bucket: Bucket, sample: Path, on_disk: OnDisk, tmp_path: Path) -> None:
@@ -154,10 +147,16 @@ def check_left_out(report: RunReport, bucket: Bucket) -> None:
 
 
 @pytest.mark.parametrize("refused", [MANIFEST, "meta.properties"])
-def test_what_cannot_be_completed_does_not_appear(any_bucket: Bucket, sample: Path, refused: str) -> None:
+def test_what_cannot_be_completed_does_not_appear_and_is_no_source(
+    any_bucket: Bucket, sample: Path, on_disk: OnDisk, refused: str
+) -> None:
     with any_bucket.refusing(refused), pytest.raises(StorageError, match="cannot write"):
         run("--log-dir", sample, "--output-dir", any_bucket.address("out"))
-    assert any_bucket.tree("out") == {}
+    assert set(any_bucket.tree("out")) == {MARKER}
+    with pytest.raises(UsageError, match="unfinished"):
+        run("--log-dir", any_bucket.address("out"), "--dry-run")
+    run("--log-dir", sample, "--output-dir", any_bucket.address("out"))
+    assert published(any_bucket) == on_disk[0]
 
 
 @pytest.mark.parametrize("at", [f"/{MANIFEST}", "/meta.properties", "/cleaner-offset-checkpoint"])

@@ -9,7 +9,7 @@ import pytest
 from pyarrow import fs
 
 from compaction.errors import StorageError
-from compaction.storage import remote
+from compaction.storage import listings
 from compaction.storage.stores import remote_errors
 
 
@@ -33,27 +33,27 @@ class OnlyMarked:
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> OnlyMarked:
     made = OnlyMarked({"bucket/in/meta.properties": 7, "bucket/in/orders-0/0.log": 10, "bucket/in/orders-0/0.index": 8})
-    monkeypatch.setattr(remote, "located", lambda path: (made, path.removeprefix("gs://")))
+    monkeypatch.setattr(listings, "located", lambda path: (made, path.removeprefix("gs://")))
     return made
 
 
 def test_directories_are_seen_by_the_objects_in_them(store: OnlyMarked) -> None:
-    found = remote.list_directory("gs://bucket/in")
+    found = listings.list_directory("gs://bucket/in")
     assert {name: (stat.is_dir, stat.is_file, stat.size) for name, stat in found.items()} == {
         "meta.properties": (False, True, 7),
         "orders-0": (True, False, 0),
     }
-    assert set(remote.list_directory("gs://bucket/in/orders-0")) == {"0.log", "0.index"}
+    assert set(listings.list_directory("gs://bucket/in/orders-0")) == {"0.log", "0.index"}
 
 
 def test_what_lies_below_has_its_whole_name(store: OnlyMarked) -> None:
-    found = remote.list_directory("gs://bucket/in", recursive=True)
+    found = listings.list_directory("gs://bucket/in", recursive=True)
     assert set(found) == {"meta.properties", "orders-0/0.log", "orders-0/0.index"}
 
 
 def test_a_directory_that_is_not_there_is_told_as_such(store: OnlyMarked) -> None:
     with pytest.raises(StorageError, match="cannot list the directory: No such file or directory; check the address") as told:
-        remote.list_directory("gs://bucket/nothing")
+        listings.list_directory("gs://bucket/nothing")
     assert isinstance(told.value.__cause__, FileNotFoundError)
 
 

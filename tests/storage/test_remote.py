@@ -14,46 +14,23 @@ import numpy as np
 import pytest
 from pyarrow import fs
 
-from compaction.errors import CorruptLogError, StorageError, UsageError
+from compaction.errors import CorruptLogError, StorageError
 from compaction.storage import stores
 from compaction.storage.blocks import SegmentReader
 from compaction.storage.files import MixedFileSystem, file_system
 from compaction.storage.local import LocalFileSystem
-from compaction.storage.manifest import MANIFEST, MARKER, Entry, Manifest, marker, run_of
-from compaction.storage.object_publish import ObjectPublication, OutputFileSystem
+from compaction.storage.object_output import OutputFileSystem
 from compaction.storage.overlay import OverlayFileSystem
-from compaction.storage.ranges import RangedBytes
+from compaction.storage.ranges import View, view
 from compaction.storage.read_log import read_segments
 from compaction.storage.recover import recover_log
-from compaction.storage.remote import RemoteFileSystem, require_finished
+from compaction.storage.remote import RemoteFileSystem
 from compaction.storage.scan import SegmentScan
-from compaction.storage.segment_writer import open_output
-from compaction.storage.streams import ObjectFile, ObjectOutput, RangeReader, etag_of, read_whole
-from compaction.storage.swap import SwapGroup
-from tests.storage.logs import build, data_batch, data_segment, location
+from compaction.storage.streams import ObjectFile, ObjectOutput, RangeReader, read_whole
+from tests.storage.logs import location
+from tests.storage.remote_places import PLACE, bucket, log
 
-PLACE = "s3://bucket"
-
-
-@pytest.fixture
-def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The directory behind ``PLACE``."""
-    root = tmp_path / "bucket"
-    root.mkdir()
-    monkeypatch.setattr(stores, "_connect", lambda *_: stores._Client(fs.LocalFileSystem(), str(root)))
-    monkeypatch.setattr(stores, "_clients", {})
-    return root
-
-
-@pytest.fixture
-def log(bucket: Path) -> str:
-    """A log of three segments in the place."""
-    path = bucket / "in" / "orders-0"
-    path.mkdir(parents=True)
-    for segment in (data_segment(0, range(90)), data_segment(90, range(90, 130)), data_segment(130, [130])):
-        segment.put(LocalFileSystem(), str(path))
-    return f"{PLACE}/in/orders-0"
-
+__all__ = ["bucket", "log"]
 
 def test_a_place_is_read_like_a_directory(bucket: Path, log: str) -> None:
     here, there = str(bucket / "in"), f"{PLACE}/in"
@@ -65,7 +42,7 @@ def test_a_place_is_read_like_a_directory(bucket: Path, log: str) -> None:
         assert ours is not None and theirs is not None
         assert (ours.size, ours.mtime_ns, ours.is_file) == (theirs.size, theirs.mtime_ns, theirs.is_file)
         data = local.read_bytes(f"{here}/orders-0/{name}")
-        assert far.read_bytes(f"{log}/{name}") == far.view(f"{log}/{name}")[:].tobytes() == data
+        assert far.read_bytes(f"{log}/{name}") == view(far, f"{log}/{name}")[:].tobytes() == data
         assert far.read_bytes(f"{log}/{name}", 5, 7) == data[5:12]
         assert far.real_path(f"{log}/{name}") == (f"{log}/{name}", 0, len(data))
     found = far.stat(there)
@@ -75,22 +52,20 @@ def test_a_place_is_read_like_a_directory(bucket: Path, log: str) -> None:
 
 
 def test_what_is_not_there_is_told(bucket: Path) -> None:
-    for read in (RemoteFileSystem().listdir, RemoteFileSystem().read_bytes, RemoteFileSystem().view):
+    for read in (RemoteFileSystem().listdir, RemoteFileSystem().read_bytes):
         with pytest.raises(StorageError, match="No such file or directory; check the address"):
             read(f"{PLACE}/nothing")
 
 
 def test_nothing_is_changed_in_place(bucket: Path, log: str) -> None:
-    far, name = RemoteFileSystem(), f"{log}/{0:020d}.log"
-    changes: tuple[Callable[[], None], ...] = (
+    far, name = MixedFileSystem(), f"{log}/{0:020d}.log"
+    changes: tuple[Callable[[], object], ...] = (
         lambda: far.write_file(name, b""),
         lambda: far.copy(name, name + ".copy"),
         lambda: far.rename(name, name + ".deleted"),
         lambda: far.unlink(name),
         lambda: far.mkdir(log + "/new"),
-        lambda: far.rmdir(log),
-        lambda: far.utime(name, 0),
-        lambda: MixedFileSystem().unlink(name),
+        lambda: far.remove_tree(log),
     )
     for change in changes:
         with pytest.raises(StorageError, match="rename is not atomic there"):
@@ -108,7 +83,7 @@ def test_a_log_is_recovered_and_read_as_from_a_disk(bucket: Path, log: str) -> N
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_batches_are_found_through_windows_as_in_a_map(seed: int) -> None:
+def test_batches_are_found_through_windows_as_in_a_file(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     sizes = [chance.choice([1, 100, 40_000, 70_000, 200_000]) for _ in range(60)]
     from compaction.formats.batch import BatchSpec, encode_batch
@@ -116,9 +91,10 @@ def test_batches_are_found_through_windows_as_in_a_map(seed: int) -> None:
 
     batches = [encode_batch([Record(i, 0, b"k", bytes(size))], BatchSpec(base_offset=i)) for i, size in enumerate(sizes)]
     whole = b"".join(batches) + chance.choice([b"", bytes(30), batches[0][:-1], b"\xff" * 100])
-    data = np.frombuffer(whole, np.uint8)
-    ranged = RangedBytes(lambda start, length: whole[start : start + length], len(whole))
-    near, far = SegmentScan(data, check_crc=True), SegmentScan(ranged, check_crc=True)
+    (tmp_path / "segment").write_bytes(whole)
+    ranged = View("far", lambda start, length: whole[start : start + length], len(whole))
+    near = SegmentScan(view(LocalFileSystem(), str(tmp_path / "segment")), check_crc=True)
+    far = SegmentScan(ranged, check_crc=True)
     rows = [np.concatenate(list(scan)) for scan in (near, far)]
     assert np.array_equal(rows[0], rows[1])
     ends = [(scan.position, scan.error, scan.next_offset, scan.complete) for scan in (near, far)]
@@ -128,7 +104,7 @@ def test_batches_are_found_through_windows_as_in_a_map(seed: int) -> None:
 
 def test_slices_of_slices_read_what_they_name() -> None:
     data = bytes(range(256)) * 1000
-    ranged = RangedBytes(lambda start, length: data[start : start + length], len(data))
+    ranged = View("far", lambda start, length: data[start : start + length], len(data))
     assert ranged[1000:][5:20].tobytes() == data[1005:1020]
     assert len(ranged[10:5]) == 0
     assert ranged[-3:].tobytes() == data[-3:]
@@ -160,18 +136,19 @@ def test_a_segment_is_read_as_from_a_disk(bucket: Path, log: str, block_bytes: i
     found = []
     for path in (str(bucket / "in" / "orders-0" / f"{0:020d}.log"), f"{log}/{0:020d}.log"):
         size = (bucket / "in" / "orders-0" / f"{0:020d}.log").stat().st_size
-        with SegmentReader(path, 0, size, block_bytes=block_bytes) as reader:
+        with SegmentReader(MixedFileSystem(), path, 0, size, block_bytes=block_bytes) as reader:
             found.append(b"".join(block.raw.tobytes() for block in reader.blocks(check_crc=True)))
     assert found[0] == found[1] != b""
 
 
 def test_an_object_that_became_shorter_is_told(bucket: Path, log: str) -> None:
-    with pytest.raises(CorruptLogError, match="file ends here"), SegmentReader(f"{log}/{130:020d}.log", 0, 10**6) as reader:
+    path = f"{log}/{130:020d}.log"
+    with pytest.raises(CorruptLogError, match="file ends here"), SegmentReader(MixedFileSystem(), path, 0, 10**6) as reader:
         list(reader.blocks(check_crc=True))
 
 
 def test_an_output_is_there_when_it_is_closed(bucket: Path) -> None:
-    output = open_output(f"{PLACE}/new", "/like/nothing")
+    output = MixedFileSystem().create(f"{PLACE}/new", "/like/nothing")
     output.write([b"ab", memoryview(b"cd")])
     output.copy_from(_put(bucket, "other", b"ef"))
     output.close(sync=True, mtime_ms=0)
@@ -201,65 +178,6 @@ def test_files_are_copied_between_places(bucket: Path, tmp_path: Path) -> None:
     assert [(bucket / name).read_bytes() for name in ("up", "whole", "part")] == [b"345", b"0123456789", b"45"]
     with pytest.raises(StorageError, match="No such file or directory"):
         MixedFileSystem().copy(f"{PLACE}/nothing", str(tmp_path / "there"))
-
-
-def publish(log_dir: str, target: str, *, commit: bool = True) -> ObjectPublication:
-    here = location(log_dir)
-    publication = ObjectPublication.begin(target, [log_dir])
-    for kind, data in build(0, [data_batch(10)]).files.items():
-        output = open_output(f"{publication.log_path(here)}/{0:020d}{kind}.clean.one", "")
-        output.write([data])
-        output.close(sync=True)
-    source = OverlayFileSystem(file_system([log_dir]))
-    publication.add_log(source, here, [SwapGroup(0, (0, 90), ".clean.one", 7000)], end_offset=130)
-    if commit:
-        publication.commit(source)
-    return publication
-
-
-def test_an_output_has_outputs_copies_and_a_manifest_of_them(bucket: Path, log: str) -> None:
-    publish(f"{PLACE}/in", f"{PLACE}/out")
-    found = {str(file.relative_to(bucket / "out")) for file in (bucket / "out").rglob("*") if file.is_file()}
-    manifest = Manifest.parse((bucket / "out" / MANIFEST).read_bytes(), "")
-    assert {entry.path for entry in manifest.files} == found - {MANIFEST}
-    assert MARKER not in found
-    assert not {name for name in found if ".clean" in name or f"{90:020d}" in name}
-    size = (bucket / "out" / "orders-0" / f"{0:020d}.log").stat().st_size
-    assert manifest.mtime_ns(f"orders-0/{0:020d}.log", size) == 7 * 10**9
-    far = RemoteFileSystem()
-    assert MANIFEST not in far.listdir(f"{PLACE}/out")
-    stat = far.stat(f"{PLACE}/out/orders-0/{0:020d}.log")
-    assert stat is not None and stat.mtime_ns == 7 * 10**9
-
-
-def test_until_then_it_is_unfinished_and_giving_up_leaves_nothing(bucket: Path, log: str) -> None:
-    publication = publish(f"{PLACE}/in", f"{PLACE}/out", commit=False)
-    with pytest.raises(UsageError, match="unfinished"):
-        require_finished(f"{PLACE}/out")
-    publication.abort()
-    assert list((bucket / "out").iterdir()) == []
-    require_finished(f"{PLACE}/out")
-
-
-def test_what_an_unfinished_run_left_is_removed(bucket: Path, log: str) -> None:
-    publish(f"{PLACE}/in", f"{PLACE}/out", commit=False)
-    (bucket / "out" / "left-over").write_bytes(b"x")
-    publish(f"{PLACE}/in", f"{PLACE}/out")
-    assert not (bucket / "out" / "left-over").exists()
-    assert (bucket / "out" / MANIFEST).exists()
-    with pytest.raises(UsageError, match="exists and is not empty"):
-        publish(f"{PLACE}/in", f"{PLACE}/out")
-
-
-def test_a_manifest_is_read_back_or_told_to_be_none() -> None:
-    manifest = Manifest((Entry("b", 2, 3, "x"), Entry("a", 1, 2)))
-    assert set(Manifest.parse(manifest.to_json(), "m").files) == set(manifest.files)
-    assert (manifest.mtime_ns("b", 2), manifest.mtime_ns("b", 1), manifest.mtime_ns("c", 1)) == (3_000_000, None, None)
-    for data in (b"", b"[]", b'{"format": 2, "files": []}', b'{"format": 1}', b'{"format": 1, "files": [{}]}'):
-        with pytest.raises(CorruptLogError, match="no manifest"):
-            Manifest.parse(data, "m")
-    assert run_of(marker("r")) == "r"
-    assert run_of(b"garbage") is None
 
 
 class Turned:
@@ -324,32 +242,28 @@ def test_a_file_that_the_client_could_not_open_is_opened_again_or_told(
 
 
 def test_a_directory_that_is_gone_already_is_removed(bucket: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    OutputFileSystem().rmdir(f"{PLACE}/nothing")
+    OutputFileSystem().remove_tree(f"{PLACE}/nothing")
     monkeypatch.setattr(stores, "_connect", lambda *_: stores._Client(Turned([]), str(bucket)))
     monkeypatch.setattr(stores, "_clients", {})
-    OutputFileSystem().rmdir(f"{PLACE}/nothing")
+    OutputFileSystem().remove_tree(f"{PLACE}/nothing")
 
 
 @pytest.mark.parametrize("field", ["ETag", "etag"])
 def test_the_mark_of_an_object_is_found_whatever_the_store_calls_it(
     bucket: Path, monkeypatch: pytest.MonkeyPatch, field: str
 ) -> None:
-    class Stream:
-        """A stream that knows its object's fields."""
+    class File:
+        """A file that knows its object's fields."""
 
-        def __enter__(self) -> Stream:
-            return self
-
-        def __exit__(self, *_: object) -> None:
-            pass
+        closed = False
 
         def metadata(self) -> dict[str, bytes]:
             return {"Content-Type": b"x", field: b'"abc"'}
 
     store = Turned([])
-    monkeypatch.setattr(store, "open_input_stream", lambda *_, **__: Stream())
+    monkeypatch.setattr(store, "open_input_file", lambda *_: File())
     monkeypatch.setattr(stores, "_connect", lambda *_: stores._Client(store, str(bucket)))
-    assert etag_of(f"{PLACE}/object") == "abc"
+    assert ObjectFile(f"{PLACE}/object").etag() == "abc"
 
 
 def test_names_do_not_make_data_be_compressed(bucket: Path) -> None:

@@ -1,0 +1,162 @@
+"""A finished output as the source of another run: what is not as its manifest lists it fails its log. For each store."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from compaction.errors import CompactionError, UsageError
+from compaction.report import LogStatus, RunReport
+from compaction.storage.local import LocalFileSystem
+from compaction.storage.manifest import MANIFEST, MARKER
+from compaction.storage.object_publish import ObjectPublication
+from compaction.storage.places import place
+from compaction.storage.streams import ObjectOutput
+from jobs import dump_log
+from tests.object_store.fixtures import Bucket, any_bucket, published
+from tests.object_store.local_run import COMPACT, figures, run
+
+__all__ = ["any_bucket"]
+
+pytestmark = pytest.mark.filterwarnings("default")
+
+OnDisk = tuple[dict[str, bytes], RunReport]
+
+
+def missing(bucket: Bucket, key: str) -> str:
+    """An object is gone."""
+    bucket.remove(key)
+    return "is missing"
+
+
+def cut(bucket: Bucket, key: str) -> str:
+    """An object lacks its last byte."""
+    bucket.put(key, bucket.get(key)[:-1])
+    return "bytes, _manifest.json lists it with"
+
+
+def turned(bucket: Bucket, key: str) -> str:
+    """A bit of an object is another: of the first offset, which no checksum covers."""
+    data = bytearray(bucket.get(key))
+    data[7] ^= 1
+    bucket.put(key, bytes(data))
+    return "has "
+
+
+def extra(bucket: Bucket, key: str) -> str:
+    """There is another segment."""
+    bucket.put(key.replace("/00000", "/00001"), bucket.get(key))
+    return "_manifest.json does not list it"
+
+
+def read_by_the_source(address: str) -> list[object]:
+    """The records of a log as the data source has them."""
+    from compaction.spark.source import KafkaLogReader
+    from compaction.spark.source_columns import source_schema
+
+    reader = KafkaLogReader({"path": address, "topic": "orders"}, source_schema(None, batch_columns=False))
+    return [row for share in reader.partitions() for batch in reader.read(share) for row in batch.to_pylist()]
+
+
+@pytest.mark.parametrize("damage", [missing, cut, turned, extra])
+def test_a_log_with_an_object_that_is_not_as_listed_fails_and_the_others_do_not(
+    any_bucket: Bucket, sample: Path, damage: Callable[[Bucket, str], str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    out = any_bucket.address("out")
+    run("--log-dir", sample, "--output-dir", out, "--topic", "orders|ledger")
+    before = {log.name: log.status for log in run("--log-dir", out, "--dry-run", *COMPACT).logs}
+    assert LogStatus.FAILED not in before.values()
+    assert read_by_the_source(out)
+    key = next(key for key in sorted(any_bucket.keys("out/orders-0")) if key.endswith(".log"))
+    told = damage(any_bucket, key)
+    reports = run("--log-dir", out, "--dry-run", *COMPACT), run("--log-dir", out, "--output-dir", any_bucket.address("next"))
+    for report in reports:
+        failed = [log for log in report.logs if log.status is LogStatus.FAILED]
+        assert [log.name for log in failed] == ["orders-0"]
+        assert told in failed[0].reason and "out/orders-0/" in failed[0].reason
+        assert {log.name for log in report.logs} == before.keys()
+    assert not [name for name in published(any_bucket, "next") if name.startswith("orders-0/")]
+    capfd.readouterr()
+    assert dump_log.main(["--files", any_bucket.address("out/orders-0"), "--print-data-log"]) == 1
+    assert told in capfd.readouterr().err
+    with pytest.raises(CompactionError, match=told):
+        read_by_the_source(out)
+
+
+@pytest.mark.parametrize("name", ["meta.properties", MANIFEST, f"__cluster_metadata-0/{0:020d}.log"])
+def test_a_call_on_a_directory_with_an_object_that_is_not_as_listed_fails(
+    any_bucket: Bucket, sample: Path, name: str
+) -> None:
+    run("--log-dir", sample, "--output-dir", any_bucket.address("out"), "--topic", "ledger")
+    cut(any_bucket, f"out/{name}")
+    if name == MANIFEST:
+        any_bucket.put(f"out/{name}", any_bucket.get(f"out/{name}")[:-20])
+    if name.startswith("__"):
+        reasons = [log.reason for log in run("--log-dir", any_bucket.address("out"), "--dry-run").logs]
+        assert reasons and all("_manifest.json lists it with" in reason for reason in reasons)
+    else:
+        with pytest.raises(UsageError, match="_manifest.json"):
+            run("--log-dir", any_bucket.address("out"), "--dry-run")
+
+
+def test_a_copy_of_an_output_elsewhere_is_read(any_bucket: Bucket, sample: Path) -> None:
+    run("--log-dir", sample, "--output-dir", any_bucket.address("out"))
+    for name, data in any_bucket.tree("out").items():
+        any_bucket.put(f"copy/{name}", data)
+    found = [figures(run("--log-dir", any_bucket.address(key), "--dry-run", *COMPACT)) for key in ("out", "copy")]
+    assert found[0] == found[1]
+    # small files are read whole, so that their content is known though the ETag of a copy may be another
+    key = next(key for key in sorted(any_bucket.keys("copy/orders-0")) if key.endswith(".timeindex") and any_bucket.get(key))
+    turned(any_bucket, key)
+    report = run("--log-dir", any_bucket.address("copy"), "--dry-run", *COMPACT)
+    assert [log.name for log in report.logs if log.status is LogStatus.FAILED] == ["orders-0"]
+
+
+def test_an_output_with_a_manifest_of_format_1_is_still_read(any_bucket: Bucket, sample: Path) -> None:
+    run("--log-dir", sample, "--output-dir", any_bucket.address("out"), "--topic", "orders")
+    expected = figures(run("--log-dir", any_bucket.address("out"), "--dry-run", *COMPACT))
+    files = json.loads(any_bucket.get(f"out/{MANIFEST}"))["files"]
+    old = [{name: value for name, value in each.items() if name != "xxh3_128"} for each in files]
+    any_bucket.put(f"out/{MANIFEST}", json.dumps({"format": 1, "files": old}).encode())
+    assert figures(run("--log-dir", any_bucket.address("out"), "--dry-run", *COMPACT)) == expected
+
+
+def test_late_uploads_after_ctrl_c_leave_no_source_and_a_place_for_the_next_run(
+    any_bucket: Bucket, sample: Path, on_disk: OnDisk, caplog: pytest.LogCaptureFixture
+) -> None:
+    address = any_bucket.address("out")
+    out = place(address, "--output-dir")
+    publication = ObjectPublication.begin(out, [str(sample)], LocalFileSystem())
+    publication._handed_out = True
+    late = ObjectOutput(f"{out}/orders-0/{0:020d}.log.clean.late")
+    late.write([b"late"])
+    with caplog.at_level(logging.WARNING):
+        publication.abort()
+    assert f"{MARKER} stays, as tasks may still write here; the next run into this place cleans up" in caplog.text
+    late.close(sync=True)
+    assert set(any_bucket.tree("out")) == {MARKER, f"orders-0/{0:020d}.log.clean.late"}
+    with pytest.raises(UsageError, match="unfinished"):
+        run("--log-dir", address, "--dry-run")
+    with pytest.raises(CompactionError, match="unfinished"):
+        read_by_the_source(address)
+    run("--log-dir", sample, "--output-dir", address)
+    assert published(any_bucket) == on_disk[0]
+
+
+def test_an_upload_of_a_dead_run_that_ends_after_the_next_run_is_not_seen(
+    any_bucket: Bucket, sample: Path, on_disk: OnDisk
+) -> None:
+    address = any_bucket.address("out")
+    late = ObjectOutput(f"{place(address, '--output-dir')}/orders-0/{0:020d}.log.clean.late")
+    late.write([b"late"])
+    run("--log-dir", sample, "--output-dir", address)
+    expected = figures(run("--log-dir", address, "--dry-run", *COMPACT))
+    late.close(sync=True)
+    assert any_bucket.get(f"out/orders-0/{0:020d}.log.clean.late") == b"late"
+    assert figures(run("--log-dir", address, "--dry-run", *COMPACT)) == expected
+    run("--log-dir", address, "--output-dir", any_bucket.address("next"))
+    assert not [name for name in published(any_bucket, "next") if ".clean" in name]

@@ -1,0 +1,283 @@
+"""Outputs in remote places: complete with a manifest of what was written, or unfinished and known to be."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import xxhash
+
+from compaction.errors import CorruptLogError, StorageError, UsageError
+from compaction.names import LOG
+from compaction.storage import object_publish
+from compaction.storage.files import MixedFileSystem
+from compaction.storage.listings import list_directory
+from compaction.storage.local import LocalFileSystem
+from compaction.storage.manifest import MANIFEST, MARKER, Manifest, marker
+from compaction.storage.object_publish import ObjectPublication
+from compaction.storage.remote import RemoteFileSystem, require_finished
+from compaction.storage.streams import ObjectOutput, RangeReader, read_whole
+from compaction.storage.swap import SwapGroup
+from compaction.storage.verification import Written
+from tests.storage.logs import data_segment, location
+from tests.storage.remote_places import PLACE, TaggingStore, begin, bucket, log, publish
+
+__all__ = ["bucket", "log"]
+
+SOURCE, OUT = f"{PLACE}/in", f"{PLACE}/out"
+FIRST = f"orders-0/{0:020d}.log"
+
+
+def names(directory: Path) -> set[str]:
+    return {str(file.relative_to(directory)) for file in directory.rglob("*") if file.is_file()}
+
+
+def test_an_output_has_outputs_copies_and_a_manifest_of_them(bucket: Path, log: str) -> None:
+    publish(SOURCE, OUT)
+    found = names(bucket / "out")
+    manifest = Manifest.parse((bucket / "out" / MANIFEST).read_bytes(), "")
+    assert {entry.path for entry in manifest.files} == found - {MANIFEST}
+    assert MARKER not in found
+    assert not {name for name in found if ".clean" in name or f"{90:020d}" in name}
+    far = RemoteFileSystem()
+    assert MANIFEST not in far.listdir(OUT)
+    stat = far.stat(f"{OUT}/{FIRST}")
+    assert stat is not None and stat.mtime_ns == 7 * 10**9
+
+
+def test_the_manifest_has_size_etag_and_hash_of_what_was_written(bucket: Path, log: str, tmp_path: Path) -> None:
+    data_segment(0, range(90)).put(LocalFileSystem(), _made(tmp_path / "local" / "orders-0"))
+    for source, copied in ((SOURCE, False), (str(tmp_path / "local"), True)):
+        target = f"{OUT}-{copied}"
+        publish(source, target)
+        manifest = Manifest.parse((bucket / f"out-{copied}" / MANIFEST).read_bytes(), "")
+        assert (manifest.place, len(manifest.run or "")) == (target, 32)
+        for entry in manifest.files:
+            data = (bucket / f"out-{copied}" / entry.path).read_bytes()
+            assert (entry.size, bool(entry.etag)) == (len(data), True)
+            # what the store copies by itself passes nobody's eyes
+            known = copied or f"{130:020d}" not in entry.path
+            assert entry.xxh3_128 == (xxhash.xxh3_128_hexdigest(data) if known else None), entry
+
+
+def _made(path: Path) -> str:
+    path.mkdir(parents=True)
+    return str(path)
+
+
+def test_hashes_go_from_manifest_to_manifest(bucket: Path, log: str) -> None:
+    publish(SOURCE, f"{PLACE}/first")
+    publish(f"{PLACE}/first", f"{PLACE}/second")
+    first, second = (Manifest.parse((bucket / each / MANIFEST).read_bytes(), "") for each in ("first", "second"))
+    assert first.entry(FIRST) == second.entry(FIRST)
+
+
+def test_until_then_it_is_unfinished_and_no_source(bucket: Path, log: str) -> None:
+    begin(SOURCE, OUT)
+    with pytest.raises(UsageError, match="unfinished"):
+        require_finished(OUT)
+    for look in (RemoteFileSystem().listdir, lambda path: RemoteFileSystem().stat(f"{path}/{FIRST}")):
+        with pytest.raises(StorageError, match="unfinished"):
+            look(OUT)
+
+
+def test_a_task_reads_back_what_it_has_written_of_an_unfinished_output(bucket: Path, log: str) -> None:
+    publication = ObjectPublication.begin(OUT, [SOURCE], MixedFileSystem())
+    path = f"{publication.log_path(location(SOURCE))}/{0:020d}.log.clean.one"
+    output = ObjectOutput(path)
+    output.write([b"0123456789"])
+    output.close(sync=True)
+    buffer = memoryview(bytearray(10))
+    for checked in (True, False):
+        reader = RangeReader(path, 0, 10, checked=checked)
+        assert reader.read_into(buffer, 0, 0) == 10
+        reader.close()
+    final = f"{publication.log_path(location(SOURCE))}/{0:020d}.log"
+    (bucket / "out" / FIRST).write_bytes(b"0123456789")
+    reader = RangeReader(final, 0, 10, checked=False)
+    assert reader.read_into(buffer, 0, 0) == 10
+    reader.close()
+    reader = RangeReader(final, 0, 10)
+    with pytest.raises(StorageError, match="unfinished"):
+        reader.read_into(buffer, 0, 0)
+    reader.close()
+
+
+def test_late_uploads_after_an_abort_leave_a_place_that_is_no_source_and_can_be_written_again(bucket: Path, log: str) -> None:
+    publication, _ = begin(SOURCE, OUT)
+    publication.abort()
+    assert names(bucket / "out") == {MARKER}
+    late = bucket / "out" / f"{FIRST}.clean.two"
+    late.parent.mkdir()
+    late.write_bytes(b"late")
+    with pytest.raises(UsageError, match="unfinished"):
+        require_finished(OUT)
+    publish(SOURCE, OUT)
+    assert not late.exists()
+    require_finished(OUT)
+
+
+def test_a_run_that_gave_nothing_to_tasks_leaves_nothing(bucket: Path, log: str) -> None:
+    ObjectPublication.begin(OUT, [SOURCE], MixedFileSystem()).abort()
+    assert names(bucket / "out") == set()
+    require_finished(OUT)
+
+
+def test_an_upload_of_a_dead_run_during_the_next_one_is_removed(
+    bucket: Path, log: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publication, source = begin(SOURCE, OUT)
+    arrived: list[Path] = []
+
+    def listed(path: str, *, recursive: bool = False) -> object:
+        # one arrives before each listing of the commit
+        if recursive:
+            arrived.append(bucket / "out" / f"{FIRST}.clean.{len(arrived)}")
+            arrived[-1].write_bytes(b"late")
+        return list_directory(path, recursive=recursive)
+
+    monkeypatch.setattr(object_publish, "list_directory", listed)
+    publication.commit(source)
+    assert len(arrived) == 2
+    assert not [each for each in arrived if each.exists()]
+
+
+def test_an_upload_of_a_dead_run_after_the_manifest_is_not_seen(bucket: Path, log: str) -> None:
+    publish(SOURCE, OUT)
+    before = set(RemoteFileSystem().listdir(f"{OUT}/orders-0"))
+    (bucket / "out" / f"{FIRST}.clean.dead").write_bytes(b"late")
+    (bucket / "out" / "left-out-3").mkdir()
+    (bucket / "out" / "left-out-3" / f"{0:020d}.log.clean.dead.7.part").write_bytes(b"late")
+    far = RemoteFileSystem()
+    assert set(far.listdir(f"{OUT}/orders-0")) == before
+    assert "left-out-3" not in far.listdir(OUT)
+    assert far.stat(f"{OUT}/{FIRST}.clean.dead") is None
+
+
+def test_what_an_unfinished_run_left_is_removed(bucket: Path, log: str) -> None:
+    begin(SOURCE, OUT)
+    (bucket / "out" / "left-over").write_bytes(b"x")
+    publish(SOURCE, OUT)
+    assert not (bucket / "out" / "left-over").exists()
+    assert (bucket / "out" / MANIFEST).exists()
+    with pytest.raises(UsageError, match="exists and is not empty"):
+        publish(SOURCE, OUT)
+
+
+@pytest.mark.parametrize("kind", [LOG, ".timeindex"])
+def test_a_store_that_loses_bytes_fails_the_writer(
+    bucket: Path, log: str, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(TaggingStore, "losing", (f"{kind}.clean.one",))
+    with pytest.raises(StorageError, match=r"has \d+ bytes in the store, \d+ were written"):
+        begin(SOURCE, OUT)
+
+
+@pytest.mark.parametrize("change", ["cut", "gone"])
+def test_an_output_that_changes_before_the_manifest_fails_the_run(bucket: Path, log: str, change: str) -> None:
+    publication, source = begin(SOURCE, OUT)
+    data = (bucket / "out" / FIRST).read_bytes()
+    (bucket / "out" / FIRST).unlink()
+    if change == "cut":
+        (bucket / "out" / FIRST).write_bytes(data[:-1])
+    told = f"has {len(data) - 1} bytes in the store, {len(data)} were written" if change == "cut" else "has vanished"
+    with pytest.raises(StorageError, match=told):
+        publication.commit(source)
+    assert not (bucket / "out" / MANIFEST).exists()
+
+
+def test_a_task_output_that_was_cut_before_its_adoption_fails_the_log(bucket: Path, log: str) -> None:
+    publication = ObjectPublication.begin(OUT, [SOURCE], MixedFileSystem())
+    here = location(SOURCE)
+    output = ObjectOutput(f"{publication.log_path(here)}/{0:020d}.log.clean.one")
+    output.write([b"0123456789"])
+    output.close(sync=True)
+    (bucket / "out" / f"{FIRST}.clean.one").write_bytes(b"01234")
+    group = SwapGroup(0, (0,), ".clean.one", 0, (Written(LOG, 10, ""),))
+    with pytest.raises(StorageError, match="has 5 bytes in the store, 10 were written"):
+        publication.add_log(MixedFileSystem(), here, [group], (), end_offset=1)
+    # neither published in parts
+    assert not [name for name in names(bucket / "out") if name.startswith("orders-0")]
+    # nor without knowing what it should be
+    with pytest.raises(StorageError, match="not known by size and content"):
+        publication.add_log(MixedFileSystem(), here, [SwapGroup(0, (0,), ".clean.one")], (), end_offset=1)
+
+
+def test_a_log_that_failed_and_cannot_be_removed_is_no_part_of_the_output(
+    bucket: Path, log: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publication, source = begin(SOURCE, OUT)
+
+    def refused(path: str) -> None:
+        raise StorageError("cannot remove", path=path)
+
+    with monkeypatch.context() as meanwhile, pytest.raises(StorageError, match="cannot remove"):
+        meanwhile.setattr(publication._output, "remove_tree", refused)
+        publication.leave_out(location(SOURCE))
+    assert (bucket / "out" / FIRST).exists()
+    publication.commit(source)
+    assert not [name for name in names(bucket / "out") if name.startswith("orders-0")]
+
+
+def test_a_manifest_that_is_stored_otherwise_than_written_fails_the_run(
+    bucket: Path, log: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publication, source = begin(SOURCE, OUT)
+
+    def turned(path: str) -> bytes:
+        data = read_whole(path)
+        return data[:-3] + b"?" + data[-2:] if path.endswith(MANIFEST) else data
+
+    monkeypatch.setattr(object_publish, "read_whole", turned)
+    with pytest.raises(StorageError, match="is not as it was written"):
+        publication.commit(source)
+    publication.abort()
+    assert names(bucket / "out") == {MARKER}
+
+
+def test_a_manifest_beside_the_marker_of_another_run_is_neither_source_nor_finished(bucket: Path, log: str) -> None:
+    publish(SOURCE, OUT)
+    own = json.loads((bucket / "out" / MANIFEST).read_bytes())["run"]
+    # the run of the manifest itself was stopped before it could take its marker away
+    (bucket / "out" / MARKER).write_bytes(marker(own))
+    require_finished(OUT)
+    with pytest.raises(UsageError, match="exists and is not empty"):
+        ObjectPublication.begin(OUT, [SOURCE], MixedFileSystem())
+    (bucket / "out" / MARKER).write_bytes(marker("another"))
+    with pytest.raises(UsageError, match="unfinished"):
+        require_finished(OUT)
+    # a manifest that cannot be read may be that of a finished output
+    data = (bucket / "out" / MANIFEST).read_bytes()
+    (bucket / "out" / MANIFEST).write_bytes(data[:-5])
+    with pytest.raises(UsageError, match="exists and is not empty"):
+        ObjectPublication.begin(OUT, [SOURCE], MixedFileSystem())
+    (bucket / "out" / MANIFEST).write_bytes(data)
+    publish(SOURCE, OUT)
+    require_finished(OUT)
+
+
+def test_a_finished_output_of_format_1_is_not_removed_on_a_guess(bucket: Path, log: str) -> None:
+    publish(SOURCE, OUT)
+    files = json.loads((bucket / "out" / MANIFEST).read_bytes())["files"]
+    old = [{name: value for name, value in each.items() if name != "xxh3_128"} for each in files]
+    (bucket / "out" / MANIFEST).write_text(json.dumps({"format": 1, "files": old}))
+    require_finished(OUT)
+    (bucket / "out" / MARKER).write_bytes(marker("somebody"))
+    with pytest.raises(UsageError, match=f"or remove {MARKER} if no run is at work there"):
+        require_finished(OUT)
+    with pytest.raises(UsageError, match="exists and is not empty"):
+        ObjectPublication.begin(OUT, [SOURCE], MixedFileSystem())
+
+
+def test_a_source_that_is_not_as_listed_is_not_copied(bucket: Path, log: str) -> None:
+    publish(SOURCE, f"{PLACE}/first")
+    publication = ObjectPublication.begin(OUT, [f"{PLACE}/first"], MixedFileSystem())
+    source, path = MixedFileSystem(), bucket / "first" / f"orders-0/{130:020d}.log"
+    source.listdir(f"{PLACE}/first/orders-0")
+    data = bytearray(path.read_bytes())
+    data[20] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(CorruptLogError, match="has ETag"):
+        publication.add_log(source, location(f"{PLACE}/first"), [], (), end_offset=None)
+    assert not [name for name in names(bucket / "out") if name.startswith("orders-0")]
