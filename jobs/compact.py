@@ -94,6 +94,7 @@ def read_request(arguments: argparse.Namespace) -> CompactionRequest:
         topics=selector.topics,
         partitions=selector.partitions,
         resolver=resolver,
+        metadata_dirs=_cli.read_metadata_dirs(arguments),
         dry_run=arguments.dry_run,
         output_dir=_cli.check_output_dir(arguments.output_dir, log_dirs),
         include_active=arguments.include_active,

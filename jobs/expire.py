@@ -74,6 +74,7 @@ def read_request(arguments: argparse.Namespace) -> CompactionRequest:
         topics=selector.topics,
         partitions=selector.partitions,
         resolver=resolver,
+        metadata_dirs=_cli.read_metadata_dirs(arguments),
         dry_run=arguments.dry_run,
     )
 

@@ -25,7 +25,7 @@ from compaction.storage.places import any_remote, is_remote
 from compaction.storage.read_log import ReadOptions, read_log
 from compaction.storage.recover import RecoveryReport, recover_log, settle_log
 from compaction.storage.segments import segment_bases
-from compaction.storage.settings import Settings, read_settings
+from compaction.storage.settings import Settings, read_settings, require_policy
 
 Plan = TypeVar("Plan")
 
@@ -106,14 +106,19 @@ class ReadLog(NamedTuple):
     view: LogView | CompactionError
 
 
-def read_logs(fs: FileSystem, request: CompactionRequest, look_ahead: LookAhead | None = None) -> tuple[ReadLog, ...]:
+def read_logs(
+    fs: FileSystem, request: CompactionRequest, look_ahead: LookAhead | None = None, *, policy_required: bool = False
+) -> tuple[ReadLog, ...]:
     """Recover and read all logs that the request asks for, in the order of directories, topics and partitions.
 
     :param look_ahead: used where there are very many segments
+    :param policy_required: a log whose ``cleanup.policy`` is a guess is not touched; its settings are ``PolicyUnknownError``
     :raises ConfigError: the call's own settings contradict each other; nothing was touched
     """
     locations = discover(fs, request.log_dirs, Selector(request.topics, request.partitions))
-    settings = dict(zip(locations, read_settings(fs, locations, request.resolver), strict=True))
+    settings = dict(zip(locations, read_settings(fs, locations, request), strict=True))
+    if policy_required:
+        settings = {location: require_policy(each) for location, each in settings.items()}
     seen = _look_ahead(fs, settings, request.as_of_ms, look_ahead)
     recovered = [_recover(fs, log, settings[log]) for log in locations if seen.get(log) is None]
     checkpoints = _checkpoints(fs, locations)
@@ -128,6 +133,8 @@ def prepare(
     request: CompactionRequest,
     plan_for: Callable[[LogView, TopicConfig], Plan],
     look_ahead: LookAhead | None = None,
+    *,
+    policy_required: bool = False,
 ) -> tuple[Prepared[Plan], ...]:
     """Recover, read and plan all logs that the request asks for; see ``read_logs``."""
 
@@ -141,7 +148,7 @@ def prepare(
         except Exception as error:
             return Prepared(log.location, settings=log.settings, error=of_log(error, log.location.path))
 
-    return tuple(map(plan, read_logs(fs, request, look_ahead)))
+    return tuple(map(plan, read_logs(fs, request, look_ahead, policy_required=policy_required)))
 
 
 def _look_ahead(
