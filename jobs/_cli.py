@@ -52,8 +52,8 @@ configuration:
 
     1. --set KEY=VALUE, for every selected topic
     2. TOML [topics."name"]
-    3. the topic's configuration in the log directory's own KRaft metadata log; for internal
-       topics that it does not know, what a broker creates them with
+    3. the topic's configuration in the KRaft metadata log of the log directory's cluster; for
+       internal topics that it does not know, what a broker creates them with
     4. TOML [broker]
     5. the broker's dynamic configuration in that metadata log
     6. a broker's server.properties

@@ -1,9 +1,9 @@
 """Which value is in effect, where several sources give one.
 
 The rule, strongest first: a policy that is compared (``--policy``); ``--set``; TOML ``[topics."name"]``; the topic's
-configuration in the log directory's metadata log; for internal topics that it does not know, the configuration that a broker
-creates them with; TOML ``[broker]``; the broker's dynamic configuration in the metadata log; broker properties; Kafka's
-default.
+configuration in the metadata log of the directory's cluster; for internal topics that it does not know, the configuration
+that a broker creates them with; TOML ``[broker]``; the broker's dynamic configuration in the metadata log; broker properties;
+Kafka's default.
 
 1. Within one of these, a topic-level name goes before its broker-level synonyms, and those go in Kafka's order
    (``log.retention.ms`` before ``.minutes`` before ``.hours``; Kafka: ``ServerTopicConfigSynonyms``).

@@ -78,7 +78,8 @@ class MetadataSources:
     def __init__(self, fs: FileSystem, log_dirs: Iterable[str], metadata_dirs: Sequence[str] = ()) -> None:
         self._read: dict[str, MetadataLog | LogError] = {}
         self._identities: dict[str, MetaProperties | LogError] = {log_dir: _identity(fs, log_dir) for log_dir in log_dirs}
-        found = {each.path: each for each in (_candidate(fs, log_dir) for log_dir in self._identities) if each is not None}
+        held = (_candidate(fs, log_dir, identity) for log_dir, identity in self._identities.items())
+        found = {each.path: each for each in held if each is not None}
         for path in metadata_dirs:
             named = _named(path)
             found[named.path] = named
@@ -146,12 +147,11 @@ class MetadataSources:
                 raise UsageError(what, path=named.path, hint="name the metadata log of the cluster that the directory is of")
 
 
-def _candidate(fs: FileSystem, log_dir: str) -> _Candidate | None:
+def _candidate(fs: FileSystem, log_dir: str, identity: MetaProperties | LogError) -> _Candidate | None:
     """The metadata log of a log directory of the call."""
     path = metadata_log_in(fs, log_dir)
     if path is None:
         return None
-    identity = _identity(fs, log_dir)
     cluster_id = None if isinstance(identity, LogError) else identity.cluster_id
     return _Candidate(path, log_dir, fs, cluster_id, named=False)
 
