@@ -68,6 +68,10 @@ class UnsupportedLogError(LogError):
     """The log is sound but holds something that cannot be cleaned faithfully."""
 
 
+class PolicyUnknownError(LogError):
+    """Nothing says the topic's ``cleanup.policy``, and nothing is deleted on a guess."""
+
+
 class StorageError(LogError):
     """The file system refused: no space, no permission, read-only, vanished."""
 

@@ -10,6 +10,7 @@ value of a record ever gets in.
 | ``kafka_log_compaction_as_of_timestamp_seconds`` | the run's present |
 | ``kafka_log_compaction_logs`` | logs by ``status`` |
 | ``kafka_log_compaction_log_failed`` | a log: 1 when it failed |
+| ``kafka_log_compaction_log_policy_unknown`` | a log: 1 when nothing says its ``cleanup.policy``, and it was left as it is |
 | ``kafka_log_compaction_log_bytes``, ``…_records``, ``…_segments`` | a cleaned log, ``state`` ``before`` and ``after`` |
 | ``kafka_log_compaction_log_removed_records`` | a cleaned log, by ``reason`` |
 | ``kafka_log_compaction_log_expired_bytes``, ``…_expired_segments`` | what the delete policy took of a cleaned log |
@@ -67,6 +68,8 @@ def _of_logs(report: RunReport) -> Iterator[Metric]:
     cleaned = [log for log in report.logs if log.status is LogStatus.CLEANED]
     failed = [(_labels(log), int(log.status is LogStatus.FAILED)) for log in report.logs]
     yield Metric("log_failed", "Whether a log failed.", "", failed)
+    unknown = [(_labels(log), int(log.policy_unknown)) for log in report.logs]
+    yield Metric("log_policy_unknown", "Whether nothing says a log's cleanup.policy.", "", unknown)
     for what, unit in (("bytes", "bytes"), ("records", ""), ("segments", "")):
         states = [
             (_labels(log) | {"state": state}, int(getattr(log, f"{what}_{state}")))

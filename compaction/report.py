@@ -6,7 +6,8 @@ The JSON document has ``schema_version`` 1:
 | --- | --- |
 | ``run_id``, ``as_of_ms``, ``dry_run`` | which run, its present in milliseconds, whether it only looked |
 | ``status`` | ``done``, ``nothing_to_do`` (no log needed work), ``failed`` (at least one log failed; the others are done) |
-| ``totals`` | logs by status, and the sums of the counts below; ``seconds`` is the time of the whole run |
+| ``totals`` | logs by status, how many have an unknown policy, and the sums of the counts below; ``seconds`` is the time of the
+  whole run |
 | ``logs`` | one object a log: the fields of ``LogReport`` |
 
 ``bytes_*`` and ``records_*`` speak of the cleaned range, as Kafka's ``CleanerStats`` does. A dry run's figures are those of the
@@ -54,7 +55,8 @@ class LogReport:
     ``reason`` says why it was cleaned, skipped or failed; a failure's has file and position. Offsets are ``None`` where it did
     not come to them; ``end_offset`` is exclusive. ``keys`` counts the distinct keys of the dirty section. ``expired_*`` is what
     the delete policy took before. Where nothing but the delete policy was asked for, the offsets are those that went, bytes and
-    segments those of the whole log, and records are not counted.
+    segments those of the whole log, and records are not counted. ``policy_unknown``: nothing says the topic's
+    ``cleanup.policy``, so the log was left as it is; ``reason`` says what to do.
     """
 
     topic: str
@@ -79,6 +81,7 @@ class LogReport:
     expired_segments: int = 0
     expired_bytes: int = 0
     seconds: float = 0.0
+    policy_unknown: bool = False
 
     @property
     def name(self) -> str:
@@ -133,7 +136,8 @@ class RunReport:
         """Logs by status and the sums of their counts."""
         by_status = {status.value: sum(log.status is status for log in self.logs) for status in LogStatus}
         sums = {name: sum(getattr(log, name) for log in self.logs) for name in COUNTS}
-        return {"logs": len(self.logs), **by_status, **sums, "seconds": round(self.seconds, 3)}
+        unknown = sum(log.policy_unknown for log in self.logs)
+        return {"logs": len(self.logs), **by_status, "policy_unknown": unknown, **sums, "seconds": round(self.seconds, 3)}
 
     def to_json(self) -> str:
         """The document, indented, ending in a newline."""
@@ -173,8 +177,9 @@ def summary(report: RunReport) -> str:
     counts = ", ".join(f"{totals[status.value]} {status.value}" for status in LogStatus)
     sizes = f"{_size(totals['bytes_before'])} -> {_size(totals['bytes_after'])}"
     expired = f", {totals['expired_segments']} segments expired ({_size(totals['expired_bytes'])})"
+    unknown = f", cleanup.policy of {totals['policy_unknown']} unknown" if totals["policy_unknown"] else ""
     tail = expired if totals["expired_segments"] else ""
-    return f"{would}{totals['logs']} logs: {counts}; {sizes}{tail} in {report.seconds:.1f} s"
+    return f"{would}{totals['logs']} logs: {counts}{unknown}; {sizes}{tail} in {report.seconds:.1f} s"
 
 
 def _table(report: RunReport) -> Table:

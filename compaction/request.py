@@ -17,7 +17,8 @@ class CompactionRequest:
     logs, and without either every log is chosen. ``as_of_ms`` is the present for every rule, milliseconds since the epoch.
     ``resolver`` knows every source of configuration but the metadata log of a log directory (``Resolver.with_metadata``).
     ``include_active`` says that the directories are exports that no broker will append to, ``allow_keyless`` that records
-    without a key may go.
+    without a key may go. ``metadata_dirs`` are absolute: log directories, or metadata logs themselves, whose metadata log
+    applies to log directories of the same cluster (``compaction.storage.metadata_sources``).
     """
 
     log_dirs: tuple[str, ...]
@@ -25,6 +26,7 @@ class CompactionRequest:
     topics: tuple[re.Pattern[str], ...] = ()
     partitions: frozenset[TopicPartition] = frozenset()
     resolver: Resolver = field(default_factory=Resolver)
+    metadata_dirs: tuple[str, ...] = ()
     dry_run: bool = False
     output_dir: str | None = None
     include_active: bool = False

@@ -28,6 +28,7 @@ from compaction.report import LogStatus, RunReport, print_report
 from compaction.storage.discover import Selector, check_log_dirs, discover
 from compaction.storage.files import file_system
 from compaction.storage.fresh import has_fresh
+from compaction.storage.metadata_sources import require_metadata_log
 from compaction.storage.places import environment, is_inside, place, resolved
 from compaction.storage.remote import require_finished
 from compaction.storage.textfiles import check_writable, read_text, write_text
@@ -52,12 +53,20 @@ configuration:
 
     1. --set KEY=VALUE, for every selected topic
     2. TOML [topics."name"]
-    3. the topic's configuration in the log directory's own KRaft metadata log; for internal
-       topics that it does not know, what a broker creates them with
+    3. the topic's configuration in the KRaft metadata log of the log directory's cluster; for
+       internal topics that it does not know, what a broker creates them with
     4. TOML [broker]
     5. the broker's dynamic configuration in that metadata log
     6. a broker's server.properties
     7. Kafka's defaults
+
+  Nothing is deleted on a guess. A metadata log in one directory also counts for the others of
+  its cluster.id (meta.properties), as in a broker with several log.dirs; --metadata names one
+  that is not among the log directories. Of several metadata logs of a cluster the newest counts.
+  cleanup.policy is unknown where no source sets it for the topic (1, 2, 3), unless the metadata
+  log knows the topic, and the broker's default is known: log.cleanup.policy is set (4, 5), or the
+  broker's server.properties is given (6). Such a log is left as it is, and counted apart: expire
+  fails it, compact skips it. --assume-default-policy takes the default (4 to 7) for all of them.
 
   An unknown name in --set or TOML, and a bad value anywhere, is an error. Names in
   server.properties that Kafka does not know are ignored, as a broker does.
@@ -133,6 +142,15 @@ def add_configuration(parser: argparse.ArgumentParser) -> None:
         help="a topic-level or broker-level setting that goes before all others; may be repeated",
     )
     group.add_argument(
+        "--metadata", metavar="DIR", nargs="+", action="extend", default=[],
+        help="a log directory, or its __cluster_metadata-0, whose metadata log counts for the log directories of the same"
+        " cluster.id and for exports; it is only read; may be repeated",
+    )  # fmt: skip
+    group.add_argument(
+        "--assume-default-policy", action="store_true",
+        help="where nothing says a topic's cleanup.policy, take the broker's default, or Kafka's: delete",
+    )  # fmt: skip
+    group.add_argument(
         "--as-of-ms", metavar="MS", type=_milliseconds, default=None,
         help="the present for every rule, milliseconds since the epoch, so that a run can be repeated exactly (default: now)",
     )  # fmt: skip
@@ -184,14 +202,20 @@ def read_resolver(arguments: argparse.Namespace) -> Resolver:
     :raises ConfigError: an unknown name or a bad value, with file, line and key
     """
     tomls: list[TomlSettings] = []
-    settings: list[Setting] = []
+    settings: list[Setting] | None = None
     for path in arguments.config:
         if path.lower().endswith(".toml"):
             tomls.append(read_toml(read_text(path), path))
         else:
             # a broker reads its properties as Latin-1, as java.util.Properties does
-            settings += read_properties(parse_properties(read_text(path, "latin-1"), path), path)
-    resolver = Resolver(read_sets(arguments.sets), tuple(tomls), tuple(settings))
+            found = read_properties(parse_properties(read_text(path, "latin-1"), path), path)
+            settings = [*(settings or []), *found]
+    resolver = Resolver(
+        read_sets(arguments.sets),
+        tuple(tomls),
+        None if settings is None else tuple(settings),
+        assume_default_policy=arguments.assume_default_policy,
+    )
     resolver.broker()
     return resolver
 
@@ -226,6 +250,19 @@ def read_log_dirs(arguments: argparse.Namespace, selector: Selector) -> tuple[st
             require_finished(path)
         discover(files, log_dirs, selector)
     return log_dirs
+
+
+def read_metadata_dirs(arguments: argparse.Namespace) -> tuple[str, ...]:
+    """The directories that ``--metadata`` names, absolute or addresses without their options, each once.
+
+    :raises UsageError: one has no metadata log, or cannot be reached
+    """
+    given = [place(path, "--metadata") for path in arguments.metadata]
+    files = file_system(given)
+    with call_errors():
+        for path in given:
+            require_metadata_log(files, path)
+    return tuple(dict.fromkeys(map(resolved, given)))
 
 
 @contextmanager

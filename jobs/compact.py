@@ -30,10 +30,10 @@ Compact Kafka logs at rest: of each key the latest record stays, exactly as the 
 Kafka 4.3.0 would leave it. The result is a log that a broker loads and consumers read.
 
 A log is cleaned when its cleanup.policy includes compact and its share of dirty bytes is over
-min.cleanable.dirty.ratio, or max.compaction.lag.ms has passed. The last segment of a log is its
-active one and stays as it is. Where cleanup.policy includes delete as well, expired segments go
-first. Logs are replaced in place; after a crash at any moment a broker or a second run finds
-every surviving record.
+min.cleanable.dirty.ratio, or max.compaction.lag.ms has passed. A log whose policy nothing says is
+skipped, and counted apart. The last segment of a log is its active one and stays as it is. Where
+cleanup.policy includes delete as well, expired segments go first. Logs are replaced in place;
+after a crash at any moment a broker or a second run finds every surviving record.
 """
 
 _EPILOG = f"""\
@@ -94,6 +94,7 @@ def read_request(arguments: argparse.Namespace) -> CompactionRequest:
         topics=selector.topics,
         partitions=selector.partitions,
         resolver=resolver,
+        metadata_dirs=_cli.read_metadata_dirs(arguments),
         dry_run=arguments.dry_run,
         output_dir=_cli.check_output_dir(arguments.output_dir, log_dirs),
         include_active=arguments.include_active,

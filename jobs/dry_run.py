@@ -116,6 +116,7 @@ def read_request(arguments: argparse.Namespace) -> ComparisonRequest:
         topics=selector.topics,
         partitions=selector.partitions,
         resolver=resolver,
+        metadata_dirs=_cli.read_metadata_dirs(arguments),
         dry_run=True,
         include_active=arguments.include_active,
         allow_keyless=arguments.allow_keyless,

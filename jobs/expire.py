@@ -28,7 +28,7 @@ _DESCRIPTION = """\
 Apply Kafka's delete policy to logs at rest: segments go, oldest first, that end below the log
 start, then what is over retention.bytes, then what is older than retention.ms, exactly as
 Kafka 4.3.0 decides. Segments below the log start go from every log, the others only where
-cleanup.policy includes delete.
+cleanup.policy includes delete. A log whose policy nothing says fails and is left as it is.
 
 The age of a segment is that of its newest record, by its time index, or else of its file.
 Where every segment goes, an empty one takes over. Files become .deleted first and go with the
@@ -42,6 +42,9 @@ _EPILOG = f"""\
 examples:
   What has expired in a stopped broker's directory?
     spark-submit jobs/expire.py --log-dir /var/lib/kafka --config server.properties --dry-run
+
+  One of a broker's several log.dirs, whose metadata log is in another one?
+    spark-submit jobs/expire.py --log-dir /disk2/kafka --metadata /disk1/kafka --dry-run
 
   Keep three days of one topic, whatever is configured:
     spark-submit jobs/expire.py --log-dir /backup/kafka --topic page-views \\
@@ -74,6 +77,7 @@ def read_request(arguments: argparse.Namespace) -> CompactionRequest:
         topics=selector.topics,
         partitions=selector.partitions,
         resolver=resolver,
+        metadata_dirs=_cli.read_metadata_dirs(arguments),
         dry_run=arguments.dry_run,
     )
 

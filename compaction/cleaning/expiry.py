@@ -9,6 +9,8 @@ The rule: three passes over the log, oldest segment first, each ending at the fi
 No pass goes past the high watermark, and none takes a last segment that is empty. Where every segment goes, an empty one that
 starts at the log end takes over. The log start moves up to the first segment that is left. A bound below 0 is no bound.
 
+A log whose ``cleanup.policy`` is a guess (``compaction.config.policy_guess``) keeps everything, whatever the guess.
+
 A tiered topic (``remote.storage.enable``) keeps everything: a broker removes only what was uploaded, and a directory does not
 tell what that is.
 
@@ -22,7 +24,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from compaction.cleaning.model import LogView, Segment
-from compaction.cleaning.verdicts import Verdict
+from compaction.cleaning.verdicts import SkipCause, Verdict
 from compaction.config import TopicConfig
 from compaction.config.kinds import LONG_MAX
 from compaction.names import CLUSTER_METADATA_TOPIC
@@ -103,6 +105,8 @@ def plan_expiry(view: LogView, config: TopicConfig, *, now_ms: int) -> ExpiryPla
 def _obstacle(view: LogView, config: TopicConfig) -> str | None:
     if view.topic_partition.topic == CLUSTER_METADATA_TOPIC:
         return f"refused: {CLUSTER_METADATA_TOPIC} is pruned by snapshots"
+    if config.policy_guess is not None:
+        return f"{SkipCause.REFUSED.value}: {config.policy_guess}"
     if config.remote_storage_enable:
         return f"tiered: remote.storage.enable is true ({config.source('remote.storage.enable')}), uploads cannot be seen here"
     return None
@@ -201,7 +205,8 @@ def _summary(view: LogView, config: TopicConfig, removals: Sequence[Removal], no
     if future and config.retention_ms >= 0:
         stamp = future[0].largest_timestamp_ms
         return f"future: segment {future[0].base_offset} has a timestamp {stamp} after {now_ms}, which keeps it from going"
-    return f"nothing has expired: {_bound_text(config, 'retention.ms')}, {_bound_text(config, 'retention.bytes')}"
+    bounds = f"{_bound_text(config, 'retention.ms')}, {_bound_text(config, 'retention.bytes')}"
+    return f"nothing has expired: {bounds}; {policy}"
 
 
 def _bound_text(config: TopicConfig, name: str) -> str:

@@ -15,6 +15,7 @@ from compaction.config.kinds import LONG_MAX
 
 #: so many segments that go are told one by one
 MOST_SEGMENTS = 10
+_KNOWN = "cleanup policy is known"
 _FUTURE = "its newest record lies in the future"
 
 
@@ -39,6 +40,8 @@ def explain_compaction(plan: LogPlan, now_ms: int) -> tuple[Answer, ...]:
 def explain_expiry(plan: ExpiryPlan, now_ms: int) -> tuple[Answer, ...]:
     """Why segments go, and why the oldest one that stays does not."""
     gone = _gone(plan)
+    if plan.config.policy_guess is not None:
+        return (*gone, Answer(_KNOWN, False, plan.config.policy_guess))
     if not plan.config.cleanup_delete:
         policy = f"cleanup policy {plan.config.cleanup_policy or 'none'} includes delete"
         return (*gone, Answer(f"{policy} ({plan.config.source('cleanup.policy')})", False, "set cleanup.policy=delete"))
@@ -63,6 +66,8 @@ def _condition(plan: LogPlan, asked: Condition, now_ms: int) -> Answer:
     text = str(asked).rpartition(":")[0]
     if asked.holds:
         return Answer(text, True)
+    if asked.name == "cleanup policy" and plan.config.policy_guess is not None:
+        return Answer(_KNOWN, False, plan.config.policy_guess)
     if asked.name == "cleanup policy":
         return Answer(text, False, "set cleanup.policy=compact, or compact,delete")
     if asked.name == "cleanable ratio":

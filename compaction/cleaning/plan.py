@@ -7,7 +7,8 @@ The rule: a log whose ``cleanup.policy`` holds ``compact`` and that has bytes is
 
 and the dirtiest log comes first. ``compaction.cleaning.dirtiness`` says what is dirty. The segments from the first one up to
 the end take part, cleaned ones included, in the groups of ``compaction.cleaning.grouping``. ``__cluster_metadata`` is refused:
-its records have no keys and a broker prunes it by snapshots.
+its records have no keys and a broker prunes it by snapshots. A log whose ``cleanup.policy`` is a guess
+(``compaction.config.policy_guess``) is refused too, whatever the guess: compaction removes records as well.
 
 Mirrors ``LogCleanerManager.grabFilthiestCompactedLog`` and ``Cleaner.doClean`` of Kafka 4.3.0, with one difference: a broker's
 offset map may fill up and end the round early, this one always reaches the end.
@@ -169,10 +170,10 @@ def _refused(view: LogView, config: TopicConfig, refusal: tuple[SkipCause, str],
 def _standing(view: LogView, config: TopicConfig) -> tuple[Condition, ...]:
     """What must hold of a log before anything is computed about it."""
     source = config.source("cleanup.policy")
+    shown_policy = config.cleanup_policy if config.policy_guess is None else "unknown"
+    compacts = config.cleanup_compact and config.policy_guess is None
     return (
-        Condition(
-            "cleanup policy", config.cleanup_policy, "includes", "compact", config.cleanup_compact, "cleanup.policy", source
-        ),
+        Condition("cleanup policy", shown_policy, "includes", "compact", compacts, "cleanup.policy", source),
         Condition("bytes", view.size_bytes, ">", 0, view.size_bytes > 0),
     )
 
@@ -180,6 +181,8 @@ def _standing(view: LogView, config: TopicConfig) -> tuple[Condition, ...]:
 def _refusal(view: LogView, config: TopicConfig) -> tuple[SkipCause, str] | None:
     if view.topic_partition.topic == CLUSTER_METADATA_TOPIC:
         return SkipCause.REFUSED, f"{CLUSTER_METADATA_TOPIC} is pruned by snapshots, cleaning would destroy it"
+    if config.policy_guess is not None:
+        return SkipCause.REFUSED, config.policy_guess
     if not config.cleanup_compact:
         policy = f"cleanup.policy is {config.cleanup_policy or 'none'} ({config.source('cleanup.policy')})"
         return SkipCause.POLICY, f"{policy}, only compact is cleaned"

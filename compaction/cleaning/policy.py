@@ -3,6 +3,8 @@
 The rule: a log whose policy holds both ``compact`` and ``delete`` loses its expired segments, and what is compacted is planned
 on the log as it is afterwards. A log that is only compacted keeps segments below its log start; ``plan_expiry`` takes those.
 
+A policy that is a guess is not carried out: neither half of it removes anything.
+
 Difference to Kafka 4.3.0: a broker's cleaner thread compacts first and deletes then (``LogCleaner.cleanFilthiestLog``), over
 and over; in a single run deletion goes first, so that nothing is rewritten only to be deleted.
 """
@@ -27,7 +29,7 @@ class PolicyPlan:
 
 def plan_policy(view: LogView, config: TopicConfig, *, now_ms: int, include_active: bool = False) -> PolicyPlan:
     """What a compaction run does to one log; parameters as for ``plan_log``."""
-    if not (config.cleanup_compact and config.cleanup_delete):
+    if config.policy_guess is not None or not (config.cleanup_compact and config.cleanup_delete):
         return PolicyPlan(plan_log(view, config, now_ms=now_ms, include_active=include_active))
     expiry = plan_expiry(view, config, now_ms=now_ms)
     return PolicyPlan(plan_log(expiry.after, config, now_ms=now_ms, include_active=include_active), expiry)

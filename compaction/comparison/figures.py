@@ -69,12 +69,22 @@ class KeyFigures:
 
 
 class OutcomeStatus(str, enum.Enum):
-    """What a policy would do to a log. ``refused``: a run would ask for ``--allow-keyless``; the figures are those with it."""
+    """What a policy would do to a log.
+
+    ``refused``: a run would ask for ``--allow-keyless``; the figures are those with it. ``policy_unknown``: nothing says the
+    log's ``cleanup.policy``, a run would leave the log as it is, and so do the figures.
+    """
 
     CLEANED = "cleaned"
     SKIPPED = "skipped"
     REFUSED = "refused"
+    POLICY_UNKNOWN = "policy_unknown"
     FAILED = "failed"
+
+    @property
+    def words(self) -> str:
+        """The status for people."""
+        return self.value.replace("_", " ")
 
 
 @dataclass(frozen=True)

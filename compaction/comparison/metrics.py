@@ -5,6 +5,7 @@
 | ``kafka_log_compaction_run_info`` | 1, with ``run_id``, ``status`` and ``dry_run`` |
 | ``kafka_log_compaction_run_seconds``, ``…_as_of_timestamp_seconds`` | how long it took, and its present |
 | ``kafka_log_compaction_log_failed`` | a log: 1 when it could not be read |
+| ``kafka_log_compaction_policy_logs`` | logs that could be read, by ``policy`` and ``status`` |
 | ``kafka_log_compaction_policy_log_bytes``, ``…_records``, ``…_segments``, ``…_tombstones`` | a whole log under a ``policy``,
   ``state`` ``before``, ``after`` and ``expired`` |
 | ``kafka_log_compaction_policy_log_broker_rounds`` | how often a broker would go over a log |
@@ -35,6 +36,9 @@ def _of_run(comparison: Comparison) -> Iterator[Metric]:
 
 def _of_policies(comparison: Comparison) -> Iterator[Metric]:
     pairs = [(log, outcome) for log in comparison.logs if log.error is None for outcome in log.outcomes]
+    totals = comparison.totals()
+    counts = [({"policy": each.policy, "status": status}, count) for each in totals for status, count in each.statuses.items()]
+    yield Metric("policy_logs", "Logs by what would become of them under a policy.", "", counts)
     for name, unit in _WHAT:
         samples = [
             (_labels(log) | {"policy": outcome.policy, "state": state}, int(getattr(holdings, name)))

@@ -17,8 +17,11 @@ _STYLES = {
     OutcomeStatus.CLEANED: "green",
     OutcomeStatus.SKIPPED: "dim",
     OutcomeStatus.REFUSED: "yellow",
+    OutcomeStatus.POLICY_UNKNOWN: "yellow",
     OutcomeStatus.FAILED: "bold red",
 }
+#: a log under a policy has no figures of its own
+_WITHOUT_FIGURES = (OutcomeStatus.FAILED, OutcomeStatus.POLICY_UNKNOWN)
 
 
 def print_comparison(comparison: Comparison, stream: TextIO) -> None:
@@ -39,7 +42,7 @@ def print_explanations(logs: Iterable[ComparedLog], stream: TextIO) -> None:
         if log.error is not None:
             lines.append(f"  failed: {log.error}")
         for outcome in log.outcomes:
-            lines.append(f"  {outcome.policy}: {outcome.status.value}: {outcome.reason}")
+            lines.append(f"  {outcome.policy}: {outcome.status.words}: {outcome.reason}")
             lines += [f"    {line}" for text in outcome.why for line in text.split("\n")]
         _write(stream, lines)
 
@@ -62,13 +65,13 @@ def _plain(logs: Iterable[ComparedLog]) -> list[str]:
         if log.error is not None:
             lines.append(f"    failed: {log.error}")
         for outcome in log.outcomes:
-            lines.append(f"  {outcome.policy}: {outcome.status.value}{_left(log, outcome)}")
+            lines.append(f"  {outcome.policy}: {outcome.status.words}{_left(log, outcome)}")
             lines.append(f"    {outcome.reason}")
     return lines
 
 
 def _left(log: ComparedLog, outcome: Outcome) -> str:
-    if outcome.status is OutcomeStatus.FAILED:
+    if outcome.status in _WITHOUT_FIGURES:
         return ""
     rounds = f", {outcome.broker_rounds} rounds of a broker" if outcome.broker_rounds > 1 else ""
     return f", {_holdings(outcome.after)} left, {freed(log.before, outcome.after)} freed{rounds}"
@@ -81,7 +84,7 @@ def _holdings(held: Holdings) -> str:
 def _summary(comparison: Comparison) -> list[str]:
     lines = []
     for totals in comparison.totals():
-        counts = ", ".join(f"{count} {status}" for status, count in totals.statuses.items() if count)
+        counts = ", ".join(f"{count} {OutcomeStatus(status).words}" for status, count in totals.statuses.items() if count)
         sizes = f"{decimal(totals.before.bytes)} -> {decimal(totals.after.bytes)}"
         lines.append(f"{totals.policy}: {sizes}, {freed(totals.before, totals.after)} freed ({counts or 'no logs'})")
     failed = sum(log.error is not None for log in comparison.logs)
@@ -103,8 +106,8 @@ def _table(comparison: Comparison) -> Table:
 
 
 def _row(log: ComparedLog, outcome: Outcome) -> tuple[Text | str, ...]:
-    after, status = outcome.after, Text(outcome.status.value, style=_STYLES[outcome.status])
-    if outcome.status is OutcomeStatus.FAILED:
+    after, status = outcome.after, Text(outcome.status.words, style=_STYLES[outcome.status])
+    if outcome.status in _WITHOUT_FIGURES:
         return ("", _cell(outcome.policy), status, "", "", "", "", "", _cell(outcome.reason))
     return ("", _cell(outcome.policy), status, *_cells(after), freed(log.before, after), _cell(outcome.reason))
 

@@ -1,15 +1,17 @@
 """Which value is in effect, where several sources give one.
 
 The rule, strongest first: a policy that is compared (``--policy``); ``--set``; TOML ``[topics."name"]``; the topic's
-configuration in the log directory's metadata log; for internal topics that it does not know, the configuration that a broker
-creates them with; TOML ``[broker]``; the broker's dynamic configuration in the metadata log; broker properties; Kafka's
-default.
+configuration in the metadata log of the directory's cluster; for internal topics that it does not know, the configuration
+that a broker creates them with; TOML ``[broker]``; the broker's dynamic configuration in the metadata log; broker properties;
+Kafka's default.
 
 1. Within one of these, a topic-level name goes before its broker-level synonyms, and those go in Kafka's order
    (``log.retention.ms`` before ``.minutes`` before ``.hours``; Kafka: ``ServerTopicConfigSynonyms``).
 2. A stronger source wins whatever name it uses: ``--set log.segment.bytes`` goes before a topic's own ``segment.bytes``,
    since it is the word of whoever starts this run.
 3. Of two files of one kind, and of two ``--set`` of one name, the later one wins.
+
+``compaction.config.policy_guess`` decides whether the resulting ``cleanup.policy`` is known or a guess.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from typing import Any
 from compaction.config.broker_entries import BROKER_ENTRIES
 from compaction.config.entries import MIB, TOPIC_ENTRIES, Entry
 from compaction.config.kinds import Value
+from compaction.config.policy_guess import ASSUMED, NO_METADATA_LOG, policy_guess
 from compaction.config.sources import DEFAULT, Origin, Setting, Source
 from compaction.config.toml_source import TomlSettings
 from compaction.config.values import BrokerConfig, TopicConfig
@@ -47,22 +50,33 @@ _BROKER_ATTRIBUTES = {
 class Resolver:
     """Resolves configuration from what the sources say.
 
-    ``metadata`` holds the configurations of topics found in a log directory's metadata log, ``metadata_broker`` that of its
-    broker: what it sets for all brokers, overlaid with what it sets for this one.
+    ``metadata`` has every topic that the metadata log of a log directory knows, with the configuration that it stores for the
+    topic; ``metadata_broker`` is that of the directory's broker: what the log sets for all brokers, overlaid with what it sets
+    for this one. ``metadata_note`` completes the wording of these sources, ``unknown`` says why a topic is not in ``metadata``.
+    ``properties`` is ``None`` if no broker's properties were given. ``assume_default_policy`` takes a guessed
+    ``cleanup.policy`` for known.
     """
 
     sets: tuple[Setting, ...] = ()
     tomls: tuple[TomlSettings, ...] = ()
-    properties: tuple[Setting, ...] = ()
+    properties: tuple[Setting, ...] | None = None
     metadata: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     metadata_broker: Mapping[str, str] = field(default_factory=dict)
     policy: tuple[Setting, ...] = ()
+    metadata_note: str = ""
+    unknown: str = NO_METADATA_LOG
+    assume_default_policy: bool = False
 
     def with_metadata(
-        self, topics: Mapping[str, Mapping[str, str]], broker: Mapping[str, str] = MappingProxyType({})
+        self,
+        topics: Mapping[str, Mapping[str, str]],
+        broker: Mapping[str, str] = MappingProxyType({}),
+        *,
+        note: str = "",
+        unknown: str = NO_METADATA_LOG,
     ) -> Resolver:
         """The same sources, with what the metadata log of another log directory says."""
-        return replace(self, metadata=topics, metadata_broker=dict(broker))
+        return replace(self, metadata=topics, metadata_broker=dict(broker), metadata_note=note, unknown=unknown)
 
     def with_policy(self, settings: Iterable[Setting]) -> Resolver:
         """The same sources, with a policy's settings, which go before all others."""
@@ -75,6 +89,10 @@ class Resolver:
         """
         layers = self._topic_layers(name)
         found = {entry.name: _topic_setting(entry, layers) for entry in TOPIC_ENTRIES.values()}
+        guess = self._policy_guess(name, found["cleanup.policy"].source)
+        if guess is not None and self.assume_default_policy:
+            setting, guess = found["cleanup.policy"], None
+            found["cleanup.policy"] = replace(setting, source=replace(setting.source, note=ASSUMED))
         values: dict[str, Any] = {key.replace(".", "_"): setting.value for key, setting in found.items()}
         policy = values.pop("cleanup_policy")
         config = TopicConfig(
@@ -82,6 +100,7 @@ class Resolver:
             cleanup_compact="compact" in policy,
             cleanup_delete="delete" in policy,
             sources={key: setting.source for key, setting in found.items()},
+            policy_guess=guess,
         )
         _check_lags(name, config)
         return config
@@ -104,16 +123,22 @@ class Resolver:
 
     def _broker_layers(self) -> list[_Layer]:
         from_toml = [setting for toml in self.tomls for setting in toml.broker]
-        dynamic = _from_metadata(self.metadata_broker, BROKER_ENTRIES, Source(Origin.METADATA_BROKER))
-        given = [self.policy, self.sets, from_toml, dynamic, self.properties]
+        source = Source(Origin.METADATA_BROKER, note=self.metadata_note)
+        dynamic = _from_metadata(self.metadata_broker, BROKER_ENTRIES, source)
+        given = [self.policy, self.sets, from_toml, dynamic, self.properties or ()]
         return [_by_name(settings) for settings in given]
 
     def _topic_layers(self, name: str) -> list[_Layer]:
         policy, sets, *below = self._broker_layers()
         from_toml = [setting for toml in self.tomls for setting in toml.topics.get(name, ())]
         known = self.metadata.get(name)
-        own = _from_metadata(known, TOPIC_ENTRIES, Source(Origin.METADATA, name)) if known else self._of_internal(name)
+        source = Source(Origin.METADATA, name, note=self.metadata_note)
+        own = _from_metadata(known, TOPIC_ENTRIES, source) if known else self._of_internal(name)
         return [policy, sets, _by_name(from_toml), _by_name(own), *below]
+
+    def _policy_guess(self, topic: str, source: Source) -> str | None:
+        unknown = None if topic in self.metadata else self.unknown
+        return policy_guess(source, unknown=unknown, has_properties=self.properties is not None)
 
     def _of_internal(self, topic: str) -> list[Setting]:
         """What a broker creates an internal topic with (``groupMetadataTopicConfigs`` and its like)."""

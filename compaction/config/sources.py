@@ -35,20 +35,24 @@ class Origin(enum.Enum):
 
 @dataclass(frozen=True)
 class Source:
-    """Where a value comes from; ``key`` is the name it was given under, ``path`` and ``line`` where it stands in a file."""
+    """Where a value comes from; ``key`` is the name it was given under, ``path`` and ``line`` where it stands in a file.
+
+    ``note`` completes the wording: which directory's metadata log, or that a default is assumed.
+    """
 
     origin: Origin
     key: str = ""
     path: str | None = None
     line: int | None = None
+    note: str = ""
 
     def __str__(self) -> str:
         if self.origin in (Origin.POLICY, Origin.SET):
             return f"{self.origin.value} {self.key}"
         if self.path is None:
-            return str(self.origin.value)
+            return f"{self.origin.value}{self.note}"
         at = "" if self.line is None else f" line {self.line}"
-        return f"{self.path}{at} ({self.key})"
+        return f"{self.path}{at} ({self.key}){self.note}"
 
 
 DEFAULT = Source(Origin.DEFAULT)

@@ -20,7 +20,8 @@ class TopicConfig:
     """The configuration in effect for one topic.
 
     ``segment_bytes`` is ``internal.segment.bytes`` where that is set, as ``LogConfig.segmentSize`` has it. A limit of -1 is
-    no limit.
+    no limit. ``policy_guess`` says why ``cleanup.policy`` is a guess, and what to do (``compaction.config.policy_guess``);
+    ``None`` if the policy is known.
     """
 
     cleanup_compact: bool = False
@@ -59,6 +60,7 @@ class TopicConfig:
     local_retention_bytes: int = -2
     internal_segment_bytes: int | None = None
     sources: Mapping[str, Source] = field(default_factory=dict, compare=False, repr=False)
+    policy_guess: str | None = field(default=None, compare=False)
 
     def source(self, name: str) -> Source:
         """Where the value of a topic-level name, e.g. ``min.cleanable.dirty.ratio``, comes from."""

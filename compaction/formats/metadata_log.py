@@ -36,6 +36,9 @@ _END_TRANSACTION = 24
 _ABORT_TRANSACTION = 25
 _WANTED = frozenset((_TOPIC, _CONFIG, _REMOVE_TOPIC, _BEGIN_TRANSACTION, _END_TRANSACTION, _ABORT_TRANSACTION))
 
+#: the control record that ends a snapshot (Kafka: ``ControlRecordType.SNAPSHOT_FOOTER``)
+SNAPSHOT_FOOTER = 4
+
 # resource types of configuration records
 _TOPIC_RESOURCE = 2
 _BROKER_RESOURCE = 4

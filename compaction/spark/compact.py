@@ -10,7 +10,6 @@ from functools import partial
 from typing import NamedTuple
 
 from compaction.cleaning.expiry import ExpiryPlan
-from compaction.cleaning.model import LogView
 from compaction.cleaning.plan import CompactionPlan, LogPlan, plan_logs
 from compaction.cleaning.policy import plan_policy
 from compaction.cleaning.verdicts import Verdict
@@ -196,7 +195,7 @@ def cleaned_report(each: Cleaned, expiry: ExpiryPlan | None) -> LogReport:
     """The report of a log that was, or would be, cleaned."""
     plan, stats = each.plan, each.stats
     return replace(
-        expired_report(plan.view, plan.reason, expiry),
+        expired_report(plan, expiry),
         status=LogStatus.CLEANED,
         first_dirty_offset=plan.first_dirty_offset,
         end_offset=plan.end_offset,
@@ -215,10 +214,11 @@ def cleaned_report(each: Cleaned, expiry: ExpiryPlan | None) -> LogReport:
     )
 
 
-def expired_report(view: LogView, reason: str, expiry: ExpiryPlan | None) -> LogReport:
+def expired_report(plan: LogPlan, expiry: ExpiryPlan | None) -> LogReport:
     """The report of a log that is not compacted; what the delete policy takes is in it."""
-    name = view.topic_partition
-    report = LogReport(name.topic, name.partition, view.log_dir, LogStatus.SKIPPED, reason)
+    name, reason = plan.view.topic_partition, plan.reason
+    unknown = plan.config.policy_guess is not None
+    report = LogReport(name.topic, name.partition, plan.view.log_dir, LogStatus.SKIPPED, reason, policy_unknown=unknown)
     if expiry is None or not expiry.removals:
         return report
     return replace(
@@ -235,7 +235,7 @@ def _skipped(place: Destination, log: Planned) -> LogReport:
         place.skipped(log)
     except Exception as failed:
         return _failure(log.location, of_log(failed, log.location.path))
-    return expired_report(log.plan.compaction.view, log.plan.compaction.reason, log.plan.expiry)
+    return expired_report(log.plan.compaction, log.plan.expiry)
 
 
 def _failure(location: LogLocation, error: str | CompactionError) -> LogReport:

@@ -16,11 +16,10 @@ from compaction.cleaning.model import LogView
 from compaction.cleaning.plan import LogPlan
 from compaction.cleaning.policy import plan_wholly
 from compaction.comparison.figures import ComparedLog, Comparison
-from compaction.config import Resolver
 from compaction.errors import CompactionError, of_log
 from compaction.passes.shared import AGE_BOUNDS_MS, Source, Tally
 from compaction.passes.work import Slice
-from compaction.request import ComparisonRequest
+from compaction.request import CompactionRequest, ComparisonRequest
 from compaction.spark.compact import keyless_refusal, smallest_broker
 from compaction.spark.look_ahead import look_ahead_with
 from compaction.spark.moment import warn_of_moved
@@ -107,7 +106,7 @@ def _readings(request: ComparisonRequest, look_ahead: LookAhead | None) -> list[
     readings = []
     for policy in request.policies:
         base = replace(request.base, resolver=request.base.resolver.with_policy(policy.settings))
-        reading = next((again for each in made if (again := _again(each, base.resolver)) is not None), None)
+        reading = next((again for each in made if (again := _again(each, base)) is not None), None)
         if reading is None:
             fs = OverlayFileSystem(file_system(base.log_dirs))
             reading = Reading(fs, read_logs(fs, base, look_ahead))
@@ -117,9 +116,9 @@ def _readings(request: ComparisonRequest, look_ahead: LookAhead | None) -> list[
     return [each if each.fs.changed or first.changed else each._replace(fs=first) for each in readings]
 
 
-def _again(reading: Reading, resolver: Resolver) -> Reading | None:
+def _again(reading: Reading, request: CompactionRequest) -> Reading | None:
     """The same reading with another policy's settings, unless these change what is read."""
-    settings = read_settings(reading.fs, [log.location for log in reading.logs], resolver)
+    settings = read_settings(reading.fs, [log.location for log in reading.logs], request)
     logs = tuple(log._replace(settings=new) for log, new in zip(reading.logs, settings, strict=True))
     alike = all(_read_by(old.settings) == _read_by(new.settings) for old, new in zip(reading.logs, logs, strict=True))
     return Reading(reading.fs, logs) if alike else None

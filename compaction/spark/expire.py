@@ -1,5 +1,7 @@
 """The delete policy as a job: prepare, move files, report. One log's failure never stops another.
 
+A log whose ``cleanup.policy`` is a guess fails and is not touched.
+
 Only the driver moves files, and it only renames them; Spark takes part where very many segments have to be read.
 """
 
@@ -12,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 
 from compaction.cleaning.expiry import ExpiryPlan, plan_expiry
-from compaction.errors import of_log
+from compaction.errors import PolicyUnknownError, of_log
 from compaction.report import LogReport, LogStatus, RunReport
 from compaction.request import CompactionRequest
 from compaction.spark.look_ahead import look_ahead_with
@@ -51,7 +53,8 @@ def expire_logs(
     files = files or file_system(request.log_dirs)
     fs: FileSystem = OverlayFileSystem(files) if request.dry_run else files
     with access(files, request.log_dirs, Purpose.LOOK if request.dry_run else Purpose.CHANGE) as held:
-        prepared = prepare(fs, request, partial(plan_expiry, now_ms=request.as_of_ms), look_ahead, held)
+        plan_for = partial(plan_expiry, now_ms=request.as_of_ms)
+        prepared = prepare(fs, request, plan_for, look_ahead, held, policy_required=True)
         views = (log.plan.view for log in prepared if log.plan is not None)
         checkpoints = CheckpointFiles(fs)
         works = [partial(_finish, fs, checkpoints, held.owner(log.location.log_dir), log) for log in prepared]
@@ -63,7 +66,8 @@ def _finish(fs: FileSystem, checkpoints: CheckpointFiles, owner: Owner, log: Pre
     """Delete what has expired of one log; its report. A dry run does the same to an overlay, in memory."""
     name, log_dir = log.location.topic_partition, log.location.log_dir
     started = time.monotonic()
-    failed = LogReport(name.topic, name.partition, log_dir, LogStatus.FAILED, str(log.error))
+    unknown = isinstance(log.error, PolicyUnknownError)
+    failed = LogReport(name.topic, name.partition, log_dir, LogStatus.FAILED, str(log.error), policy_unknown=unknown)
     if log.plan is None:
         return failed
     try:
@@ -82,6 +86,8 @@ def expiry_report(plan: ExpiryPlan) -> LogReport:
     """The report of one log; the bytes and segments before and after are those of the whole log, records are not counted."""
     name = plan.view.topic_partition
     report = LogReport(name.topic, name.partition, plan.view.log_dir, LogStatus.SKIPPED, plan.reason)
+    if plan.config.policy_guess is not None:
+        return replace(report, status=LogStatus.FAILED, policy_unknown=True)
     if not plan.removals:
         return report
     return replace(

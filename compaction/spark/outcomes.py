@@ -87,7 +87,7 @@ class Case:
         """The report of a run, as far as the plan alone tells."""
         if not self.settings.topic.cleanup_compact and self.plan.expiry is not None:
             return expiry_report(self.plan.expiry)
-        return expired_report(self.view, self.plan.compaction.reason, self.plan.expiry)
+        return expired_report(self.plan.compaction, self.plan.expiry)
 
 
 @dataclass(frozen=True)
@@ -183,6 +183,8 @@ def _bare(report: LogReport) -> LogReport:
 
 
 def _status(case: Case) -> OutcomeStatus:
+    if case.settings.topic.policy_guess is not None:
+        return OutcomeStatus.POLICY_UNKNOWN
     works = case.cleans or case.report.expired_segments
     return OutcomeStatus.CLEANED if works else OutcomeStatus.SKIPPED
 

@@ -1,65 +1,118 @@
-"""Topic and broker configuration as the broker itself had stored it: the KRaft metadata log of its log directory.
+"""Reads one KRaft metadata log: the configuration of topics and brokers as the controllers stored it, and how new the log is.
 
-The newest snapshot (``<offset>-<epoch>.checkpoint``) is read first, then every segment of ``__cluster_metadata-0``; a later
-record wins, so that records older than the snapshot change nothing.
+The newest snapshot (``<end offset>-<epoch>.checkpoint``) is read first, then every segment of ``__cluster_metadata-0``; a later
+record wins, so that records older than the snapshot change nothing. What is missing must not pass for a setting that was never
+stored: the snapshot must have its footer, and neither the snapshot nor a segment may leave out offsets before the next segment.
+Only the end of the last segment may be torn, as after an unclean stop.
+
+Mirrors ``Snapshots``, ``RecordsSnapshotReader`` and ``KafkaRaftLog`` (Kafka 4.3.0).
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from compaction.errors import CorruptLogError
 from compaction.formats.errors import FormatError
-from compaction.formats.metadata_log import CLUSTER_DEFAULT, read_cluster_configs
-from compaction.formats.properties import parse_meta_properties
-from compaction.names import CLUSTER_METADATA_TOPIC, LOG, META_PROPERTIES, parse_segment_file
-from compaction.storage.filesystem import FileSystem, join
+from compaction.formats.metadata_log import SNAPSHOT_FOOTER, ClusterConfigs
+from compaction.names import CLUSTER_METADATA_TOPIC, LOG, parse_segment_file
+from compaction.storage.filesystem import FileSystem, base_name, join
 from compaction.storage.ranges import view
 from compaction.storage.scan import SegmentScan
-from compaction.storage.textfiles import read_small_text
 
+METADATA_LOG = f"{CLUSTER_METADATA_TOPIC}-0"
 _HINT = "restore it, or work on a copy without it and give the configuration by --set or --config"
-_META_HINT = "restore it; a broker does not start without it"
-_SNAPSHOT = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
-
-Configs = dict[str, dict[str, str]]
+_SNAPSHOT = re.compile(r"(?P<end>\d{20})-(?P<epoch>\d{10})\.checkpoint")
 
 
-def read_metadata(fs: FileSystem, log_dir: str) -> tuple[Configs, dict[str, str]]:
-    """``(configuration of each topic, dynamic configuration of this broker)``; empty where there is no metadata log.
+class Position(NamedTuple):
+    """Where a metadata log ends. Of two logs of one cluster the greater one is newer, as in a Raft election."""
 
-    :raises CorruptLogError: the metadata log is there but cannot be read
+    epoch: int
+    end_offset: int
+
+
+@dataclass(frozen=True)
+class MetadataLog:
+    """What a metadata log says up to its end; ``path`` is its directory."""
+
+    path: str
+    configs: ClusterConfigs
+    position: Position
+
+
+def metadata_log_in(fs: FileSystem, path: str) -> str | None:
+    """The metadata log in a log directory, or ``path`` itself if it is one; ``None`` if there is none."""
+    log = path.rstrip("/") if base_name(path.rstrip("/")) == METADATA_LOG else join(path, METADATA_LOG)
+    found = fs.stat(log)
+    return log if found is not None and found.is_dir else None
+
+
+def read_metadata_log(fs: FileSystem, path: str) -> MetadataLog:
+    """Everything that the metadata log in the directory ``path`` says.
+
+    :raises CorruptLogError: a file is damaged or missing
     """
-    path = join(log_dir, f"{CLUSTER_METADATA_TOPIC}-0")
-    if fs.stat(path) is None:
-        return {}, {}
-    try:
-        found = read_cluster_configs(_buffers(fs, path))
-    except FormatError as error:
-        raise CorruptLogError(str(error), path=path, hint=_HINT) from error
-    node = _node_id(fs, log_dir)
-    return found.topics, {**found.brokers.get(CLUSTER_DEFAULT, {}), **(found.brokers.get(node, {}) if node else {})}
+    return _Reader(fs, path).read()
 
 
-def _buffers(fs: FileSystem, path: str) -> Iterator[bytes]:
-    names = fs.listdir(path)
-    snapshots = sorted(name for name in names if _SNAPSHOT.fullmatch(name))
-    parsed = [(name, parse_segment_file(name)) for name in names]
-    logs = [name for name, parts in parsed if parts is not None and parts.kind == LOG and not parts.suffix]
-    for name in [*snapshots[-1:], *sorted(logs)]:
-        data = view(fs, join(path, name))
-        scan = SegmentScan(data, check_crc=True).finish()
-        # a torn tail after an unclean stop is no news; what lies behind any other damage would be missed
+class _Reader:
+    """Reads the files of a metadata log in order; ``_position`` is the end of what was read."""
+
+    def __init__(self, fs: FileSystem, path: str) -> None:
+        self._fs, self._path = fs, path
+        self._configs = ClusterConfigs()
+        self._position = Position(0, 0)
+
+    def read(self) -> MetadataLog:
+        names = self._fs.listdir(self._path)
+        snapshots = sorted(name for name in names if _SNAPSHOT.fullmatch(name))
+        for name in snapshots[-1:]:
+            self._read_snapshot(name)
+        for base_offset, name in sorted(self._segments(names)):
+            self._read_segment(base_offset, name)
+        return MetadataLog(self._path, self._configs, self._position)
+
+    @staticmethod
+    def _segments(names: list[str]) -> Iterator[tuple[int, str]]:
+        for name in names:
+            parts = parse_segment_file(name)
+            if parts is not None and parts.kind == LOG and not parts.suffix:
+                yield parts.base_offset, name
+
+    def _read_snapshot(self, name: str) -> None:
+        scan, _, last_control = self._apply(name)
+        if not scan.complete or last_control != SNAPSHOT_FOOTER:
+            raise self._damaged(name, "snapshot ends without its footer", scan.position)
+        match = _SNAPSHOT.fullmatch(name)
+        if match is not None:
+            self._position = Position(int(match["epoch"]), int(match["end"]))
+
+    def _read_segment(self, base_offset: int, name: str) -> None:
+        if base_offset > self._position.end_offset:
+            what = f"offsets {self._position.end_offset} to {base_offset - 1} are missing before this segment"
+            raise self._damaged(name, what, 0)
+        scan, epoch, _ = self._apply(name)
+        end = base_offset if scan.next_offset is None else scan.next_offset
+        self._position = Position(max(epoch, self._position.epoch), max(end, self._position.end_offset))
+
+    def _apply(self, name: str) -> tuple[SegmentScan, int, int]:
+        """Replays a file; its scan, and leader epoch and control type of its last batch (-1 for none)."""
+        data = view(self._fs, join(self._path, name))
+        scan, epoch, control = SegmentScan(data, check_crc=True), -1, -1
+        for rows in scan:
+            epoch, control = int(rows["leader_epoch"][-1]), int(rows["control_type"][-1])
         damage = scan.damage()
         if damage is not None:
-            raise CorruptLogError(damage, path=join(path, name), position=scan.position, hint=_HINT)
-        yield data[: scan.position].tobytes()
+            raise self._damaged(name, damage, scan.position)
+        try:
+            self._configs.read(data[: scan.position].tobytes())
+        except FormatError as error:
+            raise CorruptLogError(str(error), path=join(self._path, name), hint=_HINT) from error
+        return scan, epoch, control
 
-
-def _node_id(fs: FileSystem, log_dir: str) -> str | None:
-    path = join(log_dir, META_PROPERTIES)
-    if fs.stat(path) is None:
-        return None
-    found = parse_meta_properties(read_small_text(fs, path, _META_HINT, "latin-1"), path)
-    return None if found.node_id is None else str(found.node_id)
+    def _damaged(self, name: str, what: str, position: int) -> CorruptLogError:
+        return CorruptLogError(what, path=join(self._path, name), position=position, hint=_HINT)

@@ -25,7 +25,7 @@ from compaction.storage.places import any_remote, is_remote, resolved
 from compaction.storage.read_log import ReadOptions, read_log
 from compaction.storage.recover import RecoveryReport, recover_log, settle_log
 from compaction.storage.segments import segment_bases
-from compaction.storage.settings import Settings, read_settings
+from compaction.storage.settings import Settings, read_settings, require_policy
 
 Plan = TypeVar("Plan")
 
@@ -78,16 +78,24 @@ class ReadLog(NamedTuple):
 
 
 def read_logs(
-    fs: FileSystem, request: CompactionRequest, look_ahead: LookAhead | None = None, held: Access = _NO_ACCESS
+    fs: FileSystem,
+    request: CompactionRequest,
+    look_ahead: LookAhead | None = None,
+    held: Access = _NO_ACCESS,
+    *,
+    policy_required: bool = False,
 ) -> tuple[ReadLog, ...]:
     """Recover and read all logs that the request asks for, in the order of directories, topics and partitions.
 
     :param look_ahead: used for very many segments
     :param held: the run's claims on the log directories
+    :param policy_required: a log whose ``cleanup.policy`` is a guess is not touched; its settings are ``PolicyUnknownError``
     :raises ConfigError: the call's own settings contradict each other; nothing was touched
     """
     locations = discover(fs, request.log_dirs, Selector(request.topics, request.partitions))
-    settings = dict(zip(locations, read_settings(fs, locations, request.resolver), strict=True))
+    settings = dict(zip(locations, read_settings(fs, locations, request), strict=True))
+    if policy_required:
+        settings = {location: require_policy(each) for location, each in settings.items()}
     if not request.dry_run:
         settings.update(_beyond_locks(locations, request.log_dirs))
     seen = _look_ahead(fs, settings, request.as_of_ms, look_ahead)
@@ -105,6 +113,8 @@ def prepare(
     plan_for: Callable[[LogView, TopicConfig], Plan],
     look_ahead: LookAhead | None = None,
     held: Access = _NO_ACCESS,
+    *,
+    policy_required: bool = False,
 ) -> tuple[Prepared[Plan], ...]:
     """Recover, read and plan all logs that the request asks for; see ``read_logs``."""
 
@@ -118,7 +128,7 @@ def prepare(
         except Exception as error:
             return Prepared(log.location, settings=log.settings, error=of_log(error, log.location.path))
 
-    return tuple(map(plan, read_logs(fs, request, look_ahead, held)))
+    return tuple(map(plan, read_logs(fs, request, look_ahead, held, policy_required=policy_required)))
 
 
 def _look_ahead(

@@ -1,19 +1,28 @@
 """The configuration in effect for each log of a run, read before any log is touched.
 
-What is wrong with the call itself ends the run; a bad value in a log directory's own metadata log fails the logs that it
-concerns.
+A metadata log knows a log's topic if it has a topic of that name with the id in the log's ``partition.metadata``; a log without
+that file (before Kafka 2.8, an export) goes by the name. What is stored for another topic of the same name does not count.
+
+What is wrong with the call itself ends the run; a bad value in a metadata log fails the logs that it concerns.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from compaction.cleaning.verdicts import SkipCause
 from compaction.config import BrokerConfig, Resolver, TopicConfig
-from compaction.errors import CompactionError, ConfigError, CorruptLogError, LogError
+from compaction.errors import CompactionError, ConfigError, CorruptLogError, LogError, PolicyUnknownError
+from compaction.formats.checkpoints import parse_partition_metadata
+from compaction.names import PARTITION_METADATA
+from compaction.request import CompactionRequest
 from compaction.storage.discover import LogLocation
-from compaction.storage.filesystem import FileSystem
-from compaction.storage.metadata import read_metadata
+from compaction.storage.filesystem import FileSystem, join
+from compaction.storage.metadata_sources import MetadataSources, Stored
+from compaction.storage.textfiles import read_small_text
+
+_HINT = "restore it; without it a broker takes the log for another topic's"
 
 
 @dataclass(frozen=True)
@@ -25,39 +34,75 @@ class Settings:
 
 
 def read_settings(
-    fs: FileSystem, locations: Sequence[LogLocation], resolver: Resolver
+    fs: FileSystem, locations: Sequence[LogLocation], request: CompactionRequest
 ) -> tuple[Settings | CompactionError, ...]:
     """The settings of each log, or why there are none.
 
-    :param resolver: knows every source but the metadata logs
     :raises ConfigError: the call's own settings contradict each other
+    :raises UsageError: ``--metadata`` names a metadata log that applies to no directory of the call
     """
-    resolver.broker()
-    directories = {location.log_dir for location in locations}
-    resolvers = {log_dir: with_metadata(fs, log_dir, resolver) for log_dir in directories}
-    known: dict[tuple[str, str], Settings] = {}
+    request.resolver.broker()
+    directories = dict.fromkeys((*request.log_dirs, *(location.log_dir for location in locations)))
+    sources = MetadataSources(fs, directories, request.metadata_dirs)
+    stored = {log_dir: _stored(sources, log_dir) for log_dir in directories}
+    known: dict[tuple[str, str, str], Settings] = {}
     found: list[Settings | CompactionError] = []
     for location in locations:
-        topic = location.log_dir, location.topic_partition.topic
-        settings = known.get(topic) or _settings_of(location, resolver, resolvers[location.log_dir])
-        if isinstance(settings, Settings):
-            known[topic] = settings
-        found.append(settings)
+        try:
+            of_log = _of_log(fs, location, stored[location.log_dir])
+            topic = location.log_dir, location.topic_partition.topic, of_log.unknown
+            if topic not in known:
+                known[topic] = _settings(location, request.resolver, of_log)
+            found.append(known[topic])
+        except LogError as error:
+            found.append(error)
     return tuple(found)
 
 
-def with_metadata(fs: FileSystem, log_dir: str, resolver: Resolver) -> Resolver | CompactionError:
-    """``resolver`` with what the directory's metadata log says, or what is wrong with that log."""
+def require_policy(settings: Settings | CompactionError) -> Settings | CompactionError:
+    """``settings`` if they say the topic's ``cleanup.policy``, else the refusal to delete on a guess."""
+    if isinstance(settings, CompactionError) or settings.topic.policy_guess is None:
+        return settings
+    return PolicyUnknownError(f"{SkipCause.REFUSED.value}: {settings.topic.policy_guess}")
+
+
+def _stored(sources: MetadataSources, log_dir: str) -> Stored | LogError:
     try:
-        return resolver.with_metadata(*read_metadata(fs, log_dir))
+        return sources.of(log_dir)
     except LogError as error:
         return error
 
 
-def _settings_of(location: LogLocation, given: Resolver, found: Resolver | CompactionError) -> Settings | CompactionError:
-    if isinstance(found, CompactionError):
-        return found
+def _of_log(fs: FileSystem, location: LogLocation, stored: Stored | LogError) -> Stored:
+    """What is stored, without the log's topic if the metadata log knows another one of that name.
+
+    :raises LogError: the metadata log or ``partition.metadata`` is damaged
+    """
+    if isinstance(stored, LogError):
+        raise stored
+    name = location.topic_partition.topic
+    topic_id = stored.topic_ids.get(name)
+    if topic_id is None:
+        return stored
+    own_id = _topic_id(fs, location)
+    if own_id is None or own_id == topic_id:
+        return stored
+    others = {other: config for other, config in stored.topics.items() if other != name}
+    ids = f"topic id {topic_id}, partition.metadata has {own_id}"
+    return replace(stored, topics=others, unknown=f"the metadata log {stored.path} knows another topic of this name ({ids})")
+
+
+def _topic_id(fs: FileSystem, location: LogLocation) -> str | None:
+    path = join(location.path, PARTITION_METADATA)
+    if fs.stat(path) is None:
+        return None
+    return parse_partition_metadata(read_small_text(fs, path, _HINT, "latin-1"), path).topic_id
+
+
+def _settings(location: LogLocation, given: Resolver, stored: Stored) -> Settings:
+    """:raises CorruptLogError: a value in the metadata log is bad"""
     topic = location.topic_partition.topic
+    found = given.with_metadata(stored.topics, stored.broker, note=stored.note, unknown=stored.unknown)
     try:
         return Settings(found.topic(topic), found.broker())
     except ConfigError as error:
@@ -65,4 +110,4 @@ def _settings_of(location: LogLocation, given: Resolver, found: Resolver | Compa
         given.topic(topic)
         what = error.what if error.path is None else f"{error.path}: {error.what}"
         hint = "the broker stored this value: mend it there (kafka-configs), or work on a copy without the metadata log"
-        return CorruptLogError(what, path=location.path, hint=hint)
+        raise CorruptLogError(what, path=location.path, hint=hint) from error

@@ -23,7 +23,7 @@ def three(**given: Any) -> LogView:
 
 
 def expired(view: LogView, *sets: str) -> ExpiryPlan:
-    config = Resolver(sets=read_sets(["retention.ms=-1", *sets])).topic(view.topic_partition.topic)
+    config = Resolver(sets=read_sets(["cleanup.policy=delete", "retention.ms=-1", *sets])).topic(view.topic_partition.topic)
     return plan_expiry(view, config, now_ms=NOW_MS)
 
 
@@ -173,6 +173,20 @@ def test_a_tiered_topic_keeps_everything() -> None:
     assert plan.reason.startswith("tiered: remote.storage.enable is true")
 
 
+def test_a_log_whose_policy_is_a_guess_keeps_everything() -> None:
+    view = three(log_start_offset=15)
+    plan = plan_expiry(view, Resolver(read_sets(["retention.ms=1", "retention.bytes=0"])).topic("orders"), now_ms=NOW_MS)
+    assert (gone(plan), plan.after, plan.verdict) == ([], view, Verdict.SKIP)
+    assert plan.reason.startswith("refused: cleanup.policy is unknown: no metadata log is in the directories of this call; ")
+
+
+def test_a_default_that_is_assumed_takes_segments_and_is_told() -> None:
+    resolver = Resolver(read_sets(["retention.ms=250"]), assume_default_policy=True)
+    plan = plan_expiry(three(), resolver.topic("orders"), now_ms=NOW_MS)
+    assert gone(plan) == [(0, TIME)]
+    assert plan.reason.endswith("cleanup.policy is delete (Kafka's default, assumed by --assume-default-policy)")
+
+
 def test_the_cluster_metadata_log_keeps_everything() -> None:
     plan = expired(three(topic_partition=TopicPartition("__cluster_metadata", 0)), "retention.ms=1")
     assert gone(plan) == []
@@ -186,5 +200,6 @@ def test_a_log_without_segments_keeps_its_nothing() -> None:
 def test_what_has_not_expired_says_under_which_bounds() -> None:
     reason = expired(three(), "retention.ms=1000").reason
     assert reason == (
-        "nothing has expired: retention.ms is 1000 (--set retention.ms), retention.bytes is no limit (Kafka's default)"
+        "nothing has expired: retention.ms is 1000 (--set retention.ms), retention.bytes is no limit (Kafka's default); "
+        "cleanup.policy is delete (--set cleanup.policy)"
     )

@@ -15,6 +15,7 @@ from compaction.config import Resolver, read_sets
 from tests.cleaning.views import DAY_MS, NOW_MS, log, segment
 
 COMPACT = "cleanup.policy=compact"
+DELETE = "cleanup.policy=delete"
 
 
 def answers(view: LogView, *sets: str) -> dict[str, Answer]:
@@ -112,12 +113,12 @@ def test_the_active_segment_tells_what_stays() -> None:
 
 
 def expiry(view: LogView, *sets: str) -> list[Answer]:
-    config = Resolver(read_sets(sets)).topic("orders")
+    config = Resolver(read_sets((DELETE, *sets))).topic("orders")
     return list(explain_expiry(plan_expiry(view, config, now_ms=NOW_MS), NOW_MS))
 
 
 def goes(view: LogView, *sets: str) -> int:
-    return len(plan_expiry(view, Resolver(read_sets(sets)).topic("orders"), now_ms=NOW_MS).removals)
+    return len(plan_expiry(view, Resolver(read_sets((DELETE, *sets))).topic("orders"), now_ms=NOW_MS).removals)
 
 
 def daily() -> LogView:
@@ -154,6 +155,15 @@ def test_what_goes_is_told_and_what_keeps_the_rest() -> None:
 def test_a_policy_without_delete_is_told() -> None:
     (only,) = expiry(daily(), COMPACT)
     assert (only.text, only.holds) == ("cleanup policy compact includes delete (--set cleanup.policy)", False)
+
+
+def test_a_policy_that_is_a_guess_is_told_with_what_to_do() -> None:
+    config = Resolver().topic("orders")
+    (only,) = explain_expiry(plan_expiry(daily(), config, now_ms=NOW_MS), NOW_MS)
+    first = explain_compaction(plan_log(daily(), config, now_ms=NOW_MS), NOW_MS)[0]
+    for answer in (only, first):
+        assert (answer.text, answer.holds) == ("cleanup policy is known", False)
+        assert "--metadata DIR" in answer.remedy
 
 
 def test_a_high_watermark_that_holds_back_deletion_is_told() -> None:

@@ -35,7 +35,7 @@ def test_totals_are_sums_of_the_logs_with_figures() -> None:
     assert (compacted.after.bytes, deleted.after.bytes) == (50_000 + 30_000, 80_000 + 300_000)
     assert deleted.expired.bytes == 20_000
     assert sum(compacted.gone.by_age) == 500 + 2700
-    assert compacted.statuses == {"cleaned": 2, "skipped": 0, "refused": 0, "failed": 0}
+    assert compacted.statuses == {"cleaned": 2, "skipped": 0, "refused": 0, "policy_unknown": 0, "failed": 0}
 
 
 def test_an_empty_comparison_has_totals_too() -> None:

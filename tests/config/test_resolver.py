@@ -37,7 +37,8 @@ def test_without_any_source_everything_is_kafkas_default() -> None:
 
 def test_every_topic_entry_is_an_attribute() -> None:
     names = {name.replace(".", "_") for name in TOPIC_ENTRIES} - {"cleanup_policy"}
-    assert {each.name for each in fields(TopicConfig)} == names | {"cleanup_compact", "cleanup_delete", "sources"}
+    others = {"cleanup_compact", "cleanup_delete", "sources", "policy_guess"}
+    assert {each.name for each in fields(TopicConfig)} == names | others
 
 
 #: sources of min.cleanable.dirty.ratio from the weakest to the strongest, with the value that each gives

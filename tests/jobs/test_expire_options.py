@@ -15,6 +15,7 @@ from tests.golden import unpack_sample
 #: four and a half hours after the newest record of clickstream
 NOW_MS = 1_760_000_000_000 + 14 * 3_600_000
 HOUR_MS = 3_600_000
+DELETE = ("--set", "cleanup.policy=delete")
 
 
 @pytest.fixture
@@ -40,11 +41,11 @@ def run(logs: Path, *argv: str) -> tuple[int, dict[str, Any]]:
     ],
 )
 def test_retention_comes_from_the_most_exact_broker_setting(logs: Path, properties: str, bound_ms: int) -> None:
-    # without the metadata log the topics have no retention of their own
+    # without the metadata log the topics have no retention of their own, nor a policy
     shutil.rmtree(logs / "__cluster_metadata-0")
     config = logs.parent / "server.properties"
     config.write_text(properties, encoding="utf-8")
-    code, report = run(logs, "--config", str(config), "--dry-run")
+    code, report = run(logs, "--config", str(config), "--dry-run", *DELETE)
     assert code == 0
     assert report["totals"]["expired_segments"] == expired(logs, bound_ms)
     if bound_ms < 0:
@@ -54,7 +55,7 @@ def test_retention_comes_from_the_most_exact_broker_setting(logs: Path, properti
 
 def expired(logs: Path, bound_ms: int) -> int:
     """How many segments go by such a ``retention.ms``."""
-    count = run(logs, "--dry-run", "--set", f"retention.ms={bound_ms}")[1]["totals"]["expired_segments"]
+    count = run(logs, "--dry-run", *DELETE, f"retention.ms={bound_ms}")[1]["totals"]["expired_segments"]
     assert isinstance(count, int)
     return count
 
@@ -95,5 +96,6 @@ def test_a_wrong_call_is_told_in_one_line(
 def test_help_has_every_option(capsys: pytest.CaptureFixture[str]) -> None:
     assert expire.main(["--help"]) == 0
     text = capsys.readouterr().out
-    for option in ("--log-dir", "--topic", "--partition", "--config", "--set", "--as-of-ms", "--dry-run", "--report"):
+    options = "--log-dir --topic --partition --config --set --as-of-ms --dry-run --report --metadata --assume-default-policy"
+    for option in options.split():
         assert option in text

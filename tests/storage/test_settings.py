@@ -10,6 +10,7 @@ from compaction.config import Origin, Resolver, Setting, Source, TomlSettings, T
 from compaction.config.entries import TOPIC_ENTRIES
 from compaction.errors import CorruptLogError
 from compaction.formats.properties import parse_properties
+from compaction.request import CompactionRequest
 from compaction.storage.discover import Selector, discover
 from compaction.storage.local import LocalFileSystem
 from compaction.storage.settings import Settings, read_settings
@@ -25,11 +26,15 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return unpack_sample(tmp_path_factory.mktemp("sample"))
 
 
+def request(logs: Path, resolver: Resolver | None = None) -> CompactionRequest:
+    return CompactionRequest((str(logs),), 0, resolver=resolver or Resolver())
+
+
 def configs(logs: Path, resolver: Resolver | None = None) -> dict[str, TopicConfig]:
     """The settings in effect, by topic."""
     fs = LocalFileSystem()
     locations = discover(fs, [str(logs)], Selector())
-    found = read_settings(fs, locations, resolver or Resolver())
+    found = read_settings(fs, locations, request(logs, resolver))
     return {
         location.topic_partition.topic: settings.topic
         for location, settings in zip(locations, found, strict=True)
@@ -113,6 +118,8 @@ def test_without_a_metadata_log_only_the_call_says_what_holds(logs: Path, tmp_pa
     assert (found["orders"].cleanup_policy, found["orders"].source("cleanup.policy").origin) == ("delete", Origin.DEFAULT)
     assert found["__consumer_offsets"].cleanup_policy == "compact"
     assert found["__consumer_offsets"].source("cleanup.policy").origin is Origin.INTERNAL
+    assert "no metadata log is in the directories of this call" in str(found["orders"].policy_guess)
+    assert found["__consumer_offsets"].policy_guess is None
 
 
 def damaged(logs: Path, at: float) -> list[Settings | CorruptLogError | object]:
@@ -122,7 +129,7 @@ def damaged(logs: Path, at: float) -> list[Settings | CorruptLogError | object]:
     data[int(len(data) * at)] ^= 0xFF
     log.write_bytes(data)
     fs = LocalFileSystem()
-    return list(read_settings(fs, discover(fs, [str(logs)], Selector()), Resolver()))
+    return list(read_settings(fs, discover(fs, [str(logs)], Selector()), request(logs)))
 
 
 @pytest.mark.parametrize("at", [0.1, 0.5, 0.9])

@@ -14,7 +14,7 @@ from compaction.config.entries import TOPIC_ENTRIES
 from compaction.config.kinds import parse
 from compaction.formats.properties import parse_properties
 from compaction.storage.local import LocalFileSystem
-from compaction.storage.metadata import read_metadata
+from compaction.storage.metadata_sources import MetadataSources
 from tests.kafka.broker import Broker
 from tests.kafka.clients import Clients
 from tests.kafka.gateway import Gateway
@@ -107,7 +107,12 @@ def describe(clients: Clients, topic: str) -> dict[str, Told]:
 def ours(log_dir: Path, topic: str) -> TopicConfig:
     text = "\n".join(f"{name}={value}" for name, value in STATIC.items())
     properties = read_properties(parse_properties(text, "server.properties"), "server.properties")
-    return Resolver(properties=properties).with_metadata(*read_metadata(LocalFileSystem(), str(log_dir))).topic(topic)
+    return with_stored(Resolver(properties=properties), log_dir).topic(topic)
+
+
+def with_stored(resolver: Resolver, log_dir: Path) -> Resolver:
+    stored = MetadataSources(LocalFileSystem(), [str(log_dir)]).of(str(log_dir))
+    return resolver.with_metadata(stored.topics, stored.broker)
 
 
 def effective(config: TopicConfig, name: str) -> object:
@@ -139,7 +144,7 @@ def test_every_kind_of_source_was_met(stored: Stored) -> None:
 
 
 def test_the_brokers_own_settings_are_read(stored: Stored) -> None:
-    broker = Resolver().with_metadata(*read_metadata(LocalFileSystem(), str(stored.log_dir))).broker()
+    broker = with_stored(Resolver(), stored.log_dir).broker()
     assert (broker.cleaner_threads, broker.source("log.cleaner.threads").origin) == (2, Origin.METADATA_BROKER)
 
 

@@ -24,6 +24,9 @@ function chosen() {
   };
 }
 
+/* A status for people. */
+function words(status) { return status.replace("_", " "); }
+
 function orZero(held) { return held.length ? held : [0, 0, 0, 0, 0, 0]; }
 
 /* A policy's sums over logs; one that failed under it counts as it is. */
@@ -72,7 +75,7 @@ function cards(shown) {
       ["segments", `${short(before[SEGMENTS])} \u2192 ${short(each.after[SEGMENTS])}`],
       ["tombstones", `${short(before[TOMBSTONES])} \u2192 ${short(each.after[TOMBSTONES])}`],
       ["without a key", `${short(before[KEYLESS])} \u2192 ${short(each.after[KEYLESS])}`],
-      ["logs", Object.entries(each.states).map(([name, many]) => `${count(many)} ${name}`).join(", ") || "none"],
+      ["logs", Object.entries(each.states).map(([name, many]) => `${count(many)} ${words(name)}`).join(", ") || "none"],
     ];
     return `<div class="card">${headed(each.name, number)}<p class="big">${share(freed, before[BYTES])} <small>freed</small></p>` +
       `<dl>${rows.map(([name, text]) => `<dt>${name}</dt><dd>${escaped(text)}</dd>`).join("")}</dl></div>`;
@@ -160,7 +163,7 @@ function why() {
     return `<li class="${escaped(mark)}"><b>${escaped(mark)}</b>${escaped(said)}${more}</li>`;
   };
   const answer = (outcome, number) => `<article><h3><b class="letter">${letter(number)}</b> ${named(DATA.policies[number])} <span class="state ${outcome.status}">` +
-    `${outcome.status}</span></h3><p>${escaped(outcome.reason)}</p><ul>${outcome.why.map(line).join("")}</ul></article>`;
+    `${words(outcome.status)}</span></h3><p>${escaped(outcome.reason)}</p><ul>${outcome.why.map(line).join("")}</ul></article>`;
   byId("why").innerHTML = log.error ? `<p class="note">${escaped(log.error)}</p>` : log.outcomes.map(answer).join("");
 }
 
@@ -183,9 +186,11 @@ function tableColumns() {
 function freed(log, number) {
   const outcome = log.outcomes[number];
   if (log.error || !outcome) return `<span class="state failed">failed</span>`;
-  if (outcome.status === "failed") return `<span class="state failed">failed</span>`;
+  if (outcome.status === "failed" || outcome.status === "policy_unknown") {
+    return `<span class="state ${outcome.status}">${words(outcome.status)}</span>`;
+  }
   return `${share(log.before[BYTES] - outcome.after[BYTES], log.before[BYTES])}` +
-    `<span class="state ${outcome.status}">${outcome.status}</span>`;
+    `<span class="state ${outcome.status}">${words(outcome.status)}</span>`;
 }
 
 function table() {

@@ -1,0 +1,220 @@
+"""Which metadata log speaks for which log directory of a call.
+
+The rule: the metadata logs of a call are those of its log directories and those that ``--metadata`` names. In a broker with
+several ``log.dirs`` only one of them holds the metadata log, so directories of one ``cluster.id`` (``meta.properties``) share
+it. Of several metadata logs of a cluster the newest is taken: the one with the highest leader epoch, then the highest end
+offset, which Raft makes a total order. If any of them is damaged, the newest cannot be told, and all directories of the
+cluster fail.
+
+1. A metadata log of another ``cluster.id`` never applies to a directory that names one.
+2. A directory without ``cluster.id`` (an export) has its own metadata log, if any; else the one that ``--metadata`` names, if
+   all metadata logs of the call are of one cluster.
+3. A metadata log that names no cluster applies to its own directory; named by ``--metadata``, and the only one of the call, it
+   applies to all. A topic's id decides in the end (``compaction.storage.settings``).
+4. A metadata log named by ``--metadata`` that applies to no directory of the call makes the call wrong.
+
+A broker's dynamic configuration is that of the directory's own ``node.id``. Mirrors ``MetaPropertiesEnsemble`` (Kafka 4.3.0) as
+far as it goes: a broker refuses directories of different clusters, a run may take several clusters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from compaction.config.policy_guess import NO_METADATA_LOG
+from compaction.errors import LogError, UsageError
+from compaction.formats.metadata_log import CLUSTER_DEFAULT
+from compaction.formats.properties import MetaProperties, parse_meta_properties
+from compaction.names import META_PROPERTIES
+from compaction.storage.files import file_system
+from compaction.storage.filesystem import FileSystem, join, parent
+from compaction.storage.metadata import MetadataLog, metadata_log_in, read_metadata_log
+from compaction.storage.textfiles import read_small_text
+
+_HINT = "restore it; a broker does not start without it"
+_NAMELESS = MetaProperties(0, None, None, None)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What is stored of the topics and the broker of one log directory: nothing where no metadata log applies.
+
+    ``path`` is the metadata log, ``topics`` has every topic that it knows, ``topic_ids`` their ids. ``note`` names the log in
+    the wording of sources, empty for the directory's own. ``unknown`` says why a topic that is not in ``topics`` is not known.
+    """
+
+    path: str = ""
+    topics: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    broker: Mapping[str, str] = field(default_factory=dict)
+    note: str = ""
+    unknown: str = NO_METADATA_LOG
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """A metadata log of the call. ``home`` is the directory that holds it, ``named`` says that ``--metadata`` gave it."""
+
+    path: str
+    home: str
+    fs: FileSystem
+    cluster_id: str | None
+    named: bool
+
+    @property
+    def cluster(self) -> tuple[str, str]:
+        """Equal for metadata logs of one cluster; one that names no cluster equals no other."""
+        return ("id", self.cluster_id) if self.cluster_id is not None else ("path", self.path)
+
+
+class MetadataSources:
+    """The metadata logs of a call.
+
+    :param fs: how the call sees its log directories
+    :param log_dirs: all log directories of the call
+    :param metadata_dirs: what ``--metadata`` names: log directories, or metadata logs themselves
+    :raises UsageError: a named one is not there, or applies to none of the directories
+    """
+
+    def __init__(self, fs: FileSystem, log_dirs: Iterable[str], metadata_dirs: Sequence[str] = ()) -> None:
+        self._read: dict[str, MetadataLog | LogError] = {}
+        self._identities: dict[str, MetaProperties | LogError] = {log_dir: _identity(fs, log_dir) for log_dir in log_dirs}
+        held = (_candidate(fs, log_dir, identity) for log_dir, identity in self._identities.items())
+        found = {each.path: each for each in held if each is not None}
+        for path in metadata_dirs:
+            named = _named(path)
+            found[named.path] = named
+        self._candidates = tuple(found.values())
+        for each in self._candidates:
+            if each.named:
+                self._require_used(each)
+
+    def of(self, log_dir: str) -> Stored:
+        """What is stored for a log directory of the call.
+
+        :raises LogError: the metadata log, another one of its cluster, or ``meta.properties`` is damaged
+        """
+        if not self._candidates:
+            return Stored()
+        identity = self._identities[log_dir]
+        if isinstance(identity, LogError):
+            raise identity
+        group = self._group(log_dir, identity.cluster_id)
+        if not group:
+            return Stored(unknown=self._why_none(identity.cluster_id))
+        logs = [(self._log(each), each) for each in group]
+        log, candidate = max(logs, key=lambda pair: (pair[0].position, pair[1].home == log_dir))
+        return _stored(log, _node(identity), _note(candidate, log_dir, identity))
+
+    def _group(self, log_dir: str, cluster_id: str | None) -> list[_Candidate]:
+        """The metadata logs that apply to a directory: all of one cluster, or none."""
+        own = [each for each in self._candidates if each.home == log_dir]
+        if cluster_id is not None:
+            group = [each for each in self._candidates if each.cluster_id == cluster_id]
+            return group or [each for each in self._candidates if self._is_only(each) and each.cluster_id is None]
+        return own or [each for each in self._candidates if self._is_only(each)]
+
+    def _is_only(self, candidate: _Candidate) -> bool:
+        """Whether the metadata logs of the call are all of one cluster, and ``--metadata`` names one of them."""
+        same = all(each.cluster == candidate.cluster for each in self._candidates)
+        return same and any(each.named for each in self._candidates)
+
+    def _log(self, candidate: _Candidate) -> MetadataLog:
+        if candidate.path not in self._read:
+            try:
+                self._read[candidate.path] = read_metadata_log(candidate.fs, candidate.path)
+            except LogError as error:
+                self._read[candidate.path] = error
+        found = self._read[candidate.path]
+        if isinstance(found, LogError):
+            raise found
+        return found
+
+    def _why_none(self, cluster_id: str | None) -> str:
+        if cluster_id is None:
+            return "its directory has no cluster.id, and --metadata does not name the only metadata log of this call"
+        first = self._candidates[0]
+        return f"its directory is of {_cluster(cluster_id)}, the metadata log {first.path} of {_cluster(first.cluster_id)}"
+
+    def _require_used(self, named: _Candidate) -> None:
+        for log_dir, identity in self._identities.items():
+            # a directory that cannot be told fails by itself
+            if isinstance(identity, LogError) or named in self._group(log_dir, identity.cluster_id):
+                return
+        for log_dir, identity in self._identities.items():
+            if isinstance(identity, MetaProperties):
+                ours, theirs = _cluster(named.cluster_id), _cluster(identity.cluster_id)
+                what = f"--metadata: this metadata log is of {ours}, the log directory {log_dir} of {theirs}"
+                raise UsageError(what, path=named.path, hint="name the metadata log of the cluster that the directory is of")
+
+
+def _candidate(fs: FileSystem, log_dir: str, identity: MetaProperties | LogError) -> _Candidate | None:
+    """The metadata log of a log directory of the call."""
+    path = metadata_log_in(fs, log_dir)
+    if path is None:
+        return None
+    cluster_id = None if isinstance(identity, LogError) else identity.cluster_id
+    return _Candidate(path, log_dir, fs, cluster_id, named=False)
+
+
+def _named(path: str) -> _Candidate:
+    """The metadata log that ``--metadata`` names."""
+    fs = file_system([path])
+    log = require_metadata_log(fs, path)
+    identity = _identity(fs, parent(log))
+    if isinstance(identity, LogError):
+        raise UsageError(identity.what, path=identity.path, hint="restore it, or name the metadata log of another node")
+    return _Candidate(log, parent(log), fs, identity.cluster_id, named=True)
+
+
+def require_metadata_log(fs: FileSystem, path: str) -> str:
+    """The metadata log that ``path`` is or holds.
+
+    :raises UsageError: there is none
+    """
+    log = metadata_log_in(fs, path)
+    if log is None:
+        hint = "name a log directory that holds __cluster_metadata-0, or that directory itself"
+        raise UsageError("--metadata: there is no metadata log here", path=path, hint=hint)
+    return log
+
+
+def _identity(fs: FileSystem, log_dir: str) -> MetaProperties | LogError:
+    """What ``meta.properties`` says, or what is wrong with it."""
+    path = join(log_dir, META_PROPERTIES)
+    try:
+        if fs.stat(path) is None:
+            return _NAMELESS
+        return parse_meta_properties(read_small_text(fs, path, _HINT, "latin-1"), path)
+    except LogError as error:
+        return error
+
+
+def _cluster(cluster_id: str | None) -> str:
+    return "an unknown cluster (no cluster.id)" if cluster_id is None else f"cluster {cluster_id}"
+
+
+def _node(identity: MetaProperties) -> str | None:
+    return None if identity.node_id is None else str(identity.node_id)
+
+
+def _note(candidate: _Candidate, log_dir: str, identity: MetaProperties) -> str:
+    if candidate.home == log_dir:
+        return ""
+    if identity.cluster_id is None or candidate.cluster_id is None:
+        return f" {candidate.path}, named by --metadata and not known to be of the same cluster"
+    return f" {candidate.path}"
+
+
+def _stored(log: MetadataLog, node: str | None, note: str) -> Stored:
+    configs = log.configs
+    cluster, own = configs.brokers.get(CLUSTER_DEFAULT, {}), configs.brokers.get(node or CLUSTER_DEFAULT, {})
+    return Stored(
+        path=log.path,
+        topics={name: configs.topics.get(name, {}) for name in configs.topic_ids},
+        topic_ids=configs.topic_ids,
+        broker={**cluster, **own},
+        note=note,
+        unknown=f"the metadata log {log.path} does not know the topic",
+    )

@@ -1,0 +1,88 @@
+"""A metadata log is read whole or not at all: what is missing must not pass for a setting that was never stored."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from compaction.errors import CorruptLogError
+from compaction.formats.batch import BatchSpec, encode_batch
+from compaction.formats.record import Record
+from compaction.storage.local import LocalFileSystem
+from compaction.storage.metadata import MetadataLog, Position, read_metadata_log
+from tests.formats.test_metadata_log import config
+from tests.storage.guesses import METADATA, stored, write_metadata
+
+FOOTER = encode_batch([Record(9, 1, b"\x00\x00\x00\x04", b"\x00\x00")], BatchSpec(base_offset=9, control=True))
+
+
+def read(log_dir: Path) -> MetadataLog:
+    return read_metadata_log(LocalFileSystem(), str(log_dir / METADATA))
+
+
+def snapshot(log_dir: Path, end_offset: int, data: bytes) -> Path:
+    path = log_dir / METADATA / f"{end_offset:020d}-{1:010d}.checkpoint"
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(data)
+    return path
+
+
+def batch(*values: bytes) -> bytes:
+    return encode_batch([Record(at, 1, None, value) for at, value in enumerate(values)], BatchSpec())
+
+
+def test_the_position_is_where_the_log_ends(tmp_path: Path) -> None:
+    write_metadata(tmp_path, stored("orders", "compact"), epoch=3)
+    assert read(tmp_path).position == Position(3, 2)
+    snapshot(tmp_path, 7, batch(*stored("sales", "delete")) + FOOTER)
+    assert read(tmp_path).position == Position(3, 7)
+    write_metadata(tmp_path, [config("orders", "segment.ms", "5")], epoch=4, base_offset=7)
+    found = read(tmp_path)
+    assert found.position == Position(4, 8)
+    assert found.configs.topics == {
+        "orders": {"cleanup.policy": "compact", "segment.ms": "5"},
+        "sales": {"cleanup.policy": "delete"},
+    }
+
+
+def test_a_snapshot_without_its_end_is_damage(tmp_path: Path) -> None:
+    data = batch(*stored("orders", "compact")) + FOOTER
+    for cut in (len(data) - len(FOOTER), len(data) - 1, 3, 0):
+        path = snapshot(tmp_path, 2, data[:cut])
+        with pytest.raises(CorruptLogError, match="snapshot ends without its footer") as refusal:
+            read(tmp_path)
+        assert refusal.value.path == str(path)
+    snapshot(tmp_path, 2, data)
+    assert read(tmp_path).configs.topics == {"orders": {"cleanup.policy": "compact"}}
+
+
+def test_a_segment_that_is_missing_is_damage(tmp_path: Path) -> None:
+    write_metadata(tmp_path, stored("orders", "compact"))
+    write_metadata(tmp_path, [config("orders", "segment.ms", "5")], base_offset=3)
+    with pytest.raises(CorruptLogError, match="offsets 2 to 2 are missing before this segment"):
+        read(tmp_path)
+    snapshot(tmp_path, 3, batch(*stored("orders", "compact")) + FOOTER)
+    assert read(tmp_path).position.end_offset == 4
+
+
+def test_a_first_segment_that_is_missing_without_a_snapshot_is_damage(tmp_path: Path) -> None:
+    write_metadata(tmp_path, stored("orders", "compact"), base_offset=5)
+    with pytest.raises(CorruptLogError, match="offsets 0 to 4 are missing before this segment"):
+        read(tmp_path)
+
+
+def test_a_torn_end_in_the_middle_of_the_log_is_damage_and_at_its_end_is_not(tmp_path: Path) -> None:
+    path = write_metadata(tmp_path, stored("orders", "compact")) / f"{0:020d}.log"
+    path.write_bytes(path.read_bytes() + batch(b"torn")[:-3])
+    assert read(tmp_path).position.end_offset == 2
+    write_metadata(tmp_path, [config("orders", "segment.ms", "5")], base_offset=3)
+    with pytest.raises(CorruptLogError, match="offsets 2 to 2 are missing"):
+        read(tmp_path)
+
+
+def test_a_record_that_cannot_be_read_is_told_with_its_file(tmp_path: Path) -> None:
+    path = write_metadata(tmp_path, [b"\x09\x04\x00"])
+    with pytest.raises(CorruptLogError, match="frame version 9") as refusal:
+        read(tmp_path)
+    assert refusal.value.path == str(path / f"{0:020d}.log")
