@@ -11,6 +11,7 @@ from compaction.errors import CorruptLogError
 from compaction.kernels.tables import OUT_ROW
 from compaction.storage.local import LocalFileSystem
 from compaction.storage.segment_writer import SegmentWriter, new_suffix
+from tests.kafka.encode import Batch
 
 BASE = 7
 
@@ -19,12 +20,13 @@ def write(directory: Path, last_offset: int) -> list[str]:
     """A segment of one batch that ends at this offset; the names of the files written."""
     like = directory / "like.log"
     like.touch()
+    batch = Batch((), base_offset=BASE, last_offset=min(last_offset, BASE + 2**31 - 1)).encode()
     row = np.zeros(1, OUT_ROW)
-    row["size"], row["last_offset"], row["max_timestamp"] = 61, last_offset, -1
+    row["size"], row["last_offset"], row["max_timestamp"] = len(batch), last_offset, -1
     try:
         stem = (str(directory), BASE, new_suffix())
         with SegmentWriter(LocalFileSystem(), stem, index_interval_bytes=1, like=str(like)) as segment:
-            segment.append([bytes(61)], row)
+            segment.append([batch], row)
             segment.close(0, [])
     finally:
         like.unlink()
