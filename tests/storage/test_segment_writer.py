@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from compaction.errors import CorruptLogError
+from compaction.formats.batch import BatchSpec, encode_batch
+from compaction.formats.record import Record
 from compaction.kernels.tables import OUT_ROW
 from compaction.storage.local import LocalFileSystem
 from compaction.storage.segment_writer import SegmentWriter, new_suffix
-from tests.kafka.encode import Batch
 
 BASE = 7
 
@@ -20,8 +21,8 @@ def write(directory: Path, last_offset: int) -> list[str]:
     """A segment of one batch that ends at this offset; the names of the files written."""
     like = directory / "like.log"
     like.touch()
-    batch = Batch((), base_offset=BASE, last_offset=min(last_offset, BASE + 2**31 - 1)).encode()
     row = np.zeros(1, OUT_ROW)
+    batch = encode_batch([Record(last_offset, 0, b"k", b"v")], BatchSpec(base_offset=last_offset))
     row["size"], row["last_offset"], row["max_timestamp"] = len(batch), last_offset, -1
     try:
         stem = (str(directory), BASE, new_suffix())

@@ -6,7 +6,7 @@ import pytest
 
 from compaction.cleaning.model import AbortedTxn
 from compaction.names import INDEX, LOG, TIMEINDEX, TXNINDEX
-from compaction.storage.filesystem import FileSystem
+from compaction.storage.filesystem import FileSystem, real_file
 from compaction.storage.overlay import OverlayFileSystem
 from compaction.storage.read_log import read_segments
 from compaction.storage.recover import recover_log
@@ -96,7 +96,7 @@ def test_a_dry_run_splits_in_memory_and_knows_where_the_bytes_are() -> None:
     recover_log(real, HERE)
     assert (tree(fs, HERE.path), tree(overlay, HERE.path)) == (before, tree(real, HERE.path))
     size = len(data_batch(3)) + len(data_batch(7))
-    assert overlay.real_path(f"{HERE.path}/{FAR:020d}.log")[:2] == (f"{HERE.path}/{0:020d}.log", size)
+    assert real_file(overlay, f"{HERE.path}/{FAR:020d}.log")[:2] == (f"{HERE.path}/{0:020d}.log", size)
 
 
 @pytest.mark.parametrize("offsets", [OFFSETS, [FAR, FAR + 1]], ids=["fits", "first batch out of range"])
