@@ -64,7 +64,9 @@ class LogDirLock:
             raise _locked(log_dir, LockHolder(os.getpid(), "this run"))
         for _ in range(_ATTEMPTS):
             descriptor = _lock(log_dir, shared=shared)
-            if descriptor < 0 or _is_current(log_dir, descriptor):
+            if descriptor < 0:
+                return cls(log_dir, identity, descriptor)
+            if _is_current(log_dir, descriptor):
                 _held.add(identity)
                 return cls(log_dir, identity, descriptor)
             os.close(descriptor)
@@ -75,7 +77,7 @@ class LogDirLock:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
-        _held.discard(self._identity)
+            _held.discard(self._identity)
 
     def __enter__(self) -> LogDirLock:
         return self

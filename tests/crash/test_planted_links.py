@@ -79,7 +79,8 @@ def test_a_link_planted_at_the_very_name_that_is_about_to_be_written_fails_the_l
 ) -> None:
     """Whoever guessed the name, or raced for it."""
     victim = tmp_path / "victim"
-    before, logs, planted = state(victim), look_at(log_dir / "subject-0"), []
+    before, logs = state(victim), look_at(log_dir / "subject-0")
+    planted: list[str] = []
 
     def plant(found: Operation) -> None:
         if found.name == kind and not planted:

@@ -327,6 +327,26 @@ def test_a_bad_sector_is_one_logs_error(log_dir: Path, read: str, options: tuple
     assert bool(options) or (log_dir / CLEANER_OFFSETS).read_text().splitlines()[2].startswith("aside 0 ")
 
 
+def test_a_bad_sector_in_the_metadata_log_is_an_error_of_its_directorys_logs(log_dir: Path, tmp_path: Path) -> None:
+    write_log(tmp_path / "other/elsewhere-0", SOUND.files)
+    write_log(log_dir / "__cluster_metadata-0", {})
+    for name, data in build(0, [Batch([Record(0, BUILT_MS, b"k", b"v")]).encode()]).files.items():
+        (log_dir / "__cluster_metadata-0" / f"{0:020d}{name}").write_bytes(data)
+    before, failed = look_at(log_dir / "subject-0"), []
+
+    def fail(found: Operation) -> None:
+        if found.name in ("read_bytes", "reader", "read") and "__cluster_metadata-0/0" in found.path:
+            failed.append(found)
+            _io_error(found)
+
+    ended = run(log_dir, "--log-dir", tmp_path / "other", files=watched(fail))
+    assert failed
+    assert ended.code == 1
+    assert ended.err.count("Input/output error") == ended.err.count("error: ") == 2, ended.err
+    assert "elsewhere-0 cleaned" in ended.out
+    assert look_at(log_dir / "subject-0") == before
+
+
 @pytest.mark.parametrize("options", [(), ("--dry-run",)], ids=["in place", "dry run"])
 @pytest.mark.parametrize("moment", [1, 2, 3])
 def test_a_file_cut_short_while_it_is_read_is_one_logs_error(log_dir: Path, moment: int, options: tuple[str, ...]) -> None:

@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 
 from compaction.names import CLEANER_OFFSETS, LOCK
+from compaction.storage.journal import Journal, JournalGroup, write_journal
+from compaction.storage.local import LocalFileSystem
+from compaction.storage.verification import Written
 from tests.crash.surroundings import run
 from tests.damage.sound_logs import NOW_MS, look_at, sound_log, write_log
 from tests.kafka.encode import Batch, Record
@@ -150,16 +153,19 @@ def test_unfinished_outputs_are_as_private_as_their_sources(tmp_path: Path) -> N
 
 
 def test_a_journal_that_names_other_paths_is_no_journal(tmp_path: Path) -> None:
-    """Whatever a directory that somebody else made says, files outside of it stay as they are."""
-    write_log(tmp_path / "data" / "orders-0", sound_log("none").files)
+    """Whatever a directory that somebody else made says, files outside of it stay as they are, and its log fails."""
+    log = tmp_path / "data" / "orders-0"
+    write_log(log, sound_log("none").files)
     victim = tmp_path / "data" / "victim"
     victim.write_text("precious")
-    group = {"base_offset": 0, "size_bytes": 8, "kinds": ["/../../victim"], "sources": []}
-    journal = {"version": 1, "groups": [group], "previous_checkpoint": None, "end_offset": 1}
-    (tmp_path / "data" / "orders-0" / ".compaction-swap").write_text(json.dumps(journal))
-    assert run(tmp_path / "data").code == 0
+    files = (Written(".log", 8, "0" * 32), Written("/../../victim", 8, "0" * 32))
+    write_journal(LocalFileSystem(), str(log), Journal((JournalGroup(0, files, ()),), None, 1))
+    before = look_at(log)
+    ended = run(tmp_path / "data")
+    assert ended.code == 1
+    assert f"error: orders-0: {log}/.compaction-swap: the journal of an earlier run is malformed" in ended.err
     assert victim.read_text() == "precious"
-    assert not (tmp_path / "data" / "orders-0" / ".compaction-swap").exists()
+    assert look_at(log) == before
 
 
 @pytest.mark.parametrize("place", ["inside", "parent", "same", "link"])

@@ -11,7 +11,7 @@ from compaction.errors import CorruptLogError
 from compaction.formats.producer_snapshot import SnapshotEntry
 from compaction.names import INDEX, LOG, TIMEINDEX, TXNINDEX, segment_file
 from compaction.storage.checkpoint_store import Checkpoints
-from compaction.storage.filesystem import FileSystem, join
+from compaction.storage.filesystem import join, real_file
 from compaction.storage.overlay import OverlayFileSystem
 from compaction.storage.read_log import ReadOptions, read_log, read_segments
 from compaction.storage.recover import recover_log
@@ -53,7 +53,7 @@ def name(base: int, kind: str, suffix: str = "") -> str:
     return join(PATH, segment_file(base, kind, suffix))
 
 
-def put(fs: FileSystem, segment: Built, suffixes: dict[str, str]) -> None:
+def put(fs: FaultyFileSystem, segment: Built, suffixes: dict[str, str]) -> None:
     """A segment's files, each with a suffix of its own."""
     for kind, suffix in suffixes.items():
         fs.put(name(segment.base_offset, kind, suffix), segment.files[kind])
@@ -225,7 +225,7 @@ def test_a_dry_run_rebuilds_in_memory() -> None:
     recover_log(overlay, HERE, index_interval_bytes=SMALL)
     assert tree(fs, PATH) == before
     assert tree(overlay, PATH) == tree(log_with(big(), data_segment(100, [105])), PATH)
-    assert overlay.real_path(name(0, LOG)).path == name(0, LOG)
+    assert real_file(overlay, name(0, LOG)).path == name(0, LOG)
 
 
 TAILS = {

@@ -347,6 +347,15 @@ def test_indexes_that_a_broker_made_of_a_finished_swap_are_no_damage() -> None:
     assert everything(fs, ignore=lost) == everything(undisturbed, ignore=lost)
 
 
+def test_a_broker_that_touched_a_finished_output_does_not_make_the_log_fail() -> None:
+    fs = stopped_after("rename 00000000000000000200.timeindex.swap")
+    fs.inode(join(HERE.path, f"{200:020d}.timeindex")).mtime_ns += 10**9
+    recover(fs)
+    undisturbed = dirty_log()
+    run(undisturbed, PLAIN)
+    assert everything(fs) == everything(undisturbed)
+
+
 def assert_no_overlap(fs: FileSystem, name: str) -> None:
     segments = read_segments(fs, HERE.path)
     for segment, later in zip(segments, segments[1:], strict=False):

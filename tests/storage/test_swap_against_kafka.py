@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -44,6 +45,9 @@ def put_on_disk(fs: FaultyFileSystem, log_dir: Path) -> str:
     Path(here.path).mkdir(parents=True)
     for name, data in tree(fs, test_swap.HERE.path).items():
         (Path(here.path) / name).write_bytes(data)
+        found = fs.stat(f"{test_swap.HERE.path}/{name}")
+        assert found is not None
+        os.utime(Path(here.path) / name, ns=(found.mtime_ns, found.mtime_ns))
     checkpoint = f"{test_swap.LOG_DIR}/{CLEANER_OFFSETS}"
     if fs.stat(checkpoint) is not None:
         (log_dir / CLEANER_OFFSETS).write_bytes(fs.read_bytes(checkpoint))
