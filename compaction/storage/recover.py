@@ -180,8 +180,9 @@ def _without_lost_indexes(fs: FileSystem, path: str, group: JournalGroup) -> Jou
     for written in group.files:
         suffix = next((each for each in (CLEAN, SWAP) if _is_there(fs, path, group.base_offset, written.kind, each)), "")
         name = join(path, segment_file(group.base_offset, written.kind, suffix))
-        if fs.stat(name) is not None and difference(fs, name, written, fresh=True) is None:
-            kept.append(written)
+        found = fs.stat(name)
+        if found is not None and difference(fs, name, written, fresh=True) is None:
+            kept.append(written._replace(mtime_ns=found.mtime_ns))
         else:
             fs.unlink(name)
     return replace(group, files=tuple(kept))
