@@ -18,6 +18,7 @@ from compaction.cleaning.model import AbortedTxn
 from compaction.cleaning.retention import RoundRules
 from compaction.cleaning.txn_tables import KEYLESS_ROW, AbortedSpans
 from compaction.kernels.key_filter import KeyFilter
+from compaction.kernels.siphash import HashSecret
 
 #: what is shuffled: an array of plain words
 Packed = NDArray[np.uint64]
@@ -72,10 +73,14 @@ class Resolved(NamedTuple):
 @dataclass(frozen=True)
 class ScanSettings:
     """Bounds of the first pass: memory of a task's map before it is handed on, its load factor, and a task's rate of
-    reading."""
+    reading.
+
+    ``secret``: the key of the run's hash function. It is never written to a file, a log or a report.
+    """
 
     map_bytes: int
     load_factor: float
+    secret: HashSecret
     bytes_per_second: float = math.inf
 
 
