@@ -1,8 +1,8 @@
-"""C functions and CPU instructions that kernels call: XXH3-128, CRC-32C, prefetch, loads of bytes and words, loads and stores
-of big-endian integers.
+"""C functions and CPU instructions that kernels call: CRC-32C, prefetch, loads of bytes and words, loads and stores of
+big-endian integers.
 
-The functions are those of the ``xxhash`` and ``google-crc32c`` packages; their shared libraries are loaded into the process
-once, and LLVM resolves the names when it links a kernel, so that compiled kernels can be cached on disk. A kernel passes
+CRC-32C is that of the ``google-crc32c`` package; its shared library is loaded into the process once, and LLVM resolves the name
+when it links a kernel, so that compiled kernels can be cached on disk. A kernel passes
 addresses (``array.ctypes.data + position``); the caller answers for the bounds. Without the compiler plain Python stands in.
 """
 
@@ -16,8 +16,6 @@ from typing import Any
 import google_crc32c
 import llvmlite.binding
 import numpy as np
-import xxhash
-import xxhash._xxhash
 from llvmlite import ir
 from numba import config, types
 from numba.core import cgutils
@@ -38,23 +36,6 @@ def _crc32c_library() -> str:
 
 
 llvmlite.binding.load_library_permanently(_crc32c_library())
-llvmlite.binding.load_library_permanently(str(xxhash._xxhash.__file__))
-
-
-@intrinsic
-def xxh3_128(typing_context: Any, address: Any, length: Any) -> Any:
-    """``xxh3_128(address, length) -> (low64, high64)``: ``XXH3_128bits`` of the xxhash package, seed 0."""
-    signature = types.UniTuple(types.uint64, 2)(types.uintp, types.uintp)
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        word = ir.IntType(64)
-        kind = ir.FunctionType(ir.LiteralStructType([word, word]), [word, word])
-        function = cgutils.get_or_insert_function(builder.module, kind, "XXH3_128bits")
-        result = builder.call(function, args)
-        halves = [builder.extract_value(result, 0), builder.extract_value(result, 1)]
-        return context.make_tuple(builder, signature.return_type, halves)
-
-    return signature, codegen
 
 
 @intrinsic
@@ -93,7 +74,8 @@ def _load(bits: int) -> Any:
     @intrinsic
     def load(typing_context: Any, address: Any) -> Any:
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            return builder.load(builder.inttoptr(args[0], ir.IntType(bits).as_pointer()), align=1)
+            word = builder.load(builder.inttoptr(args[0], ir.IntType(bits).as_pointer()), align=1)
+            return builder.zext(word, ir.IntType(64)) if bits == 32 else word
 
         return kind(types.uintp), codegen
 
@@ -102,6 +84,8 @@ def _load(bits: int) -> Any:
 
 #: ``load8(address) -> uint8``
 load8 = _load(8)
+#: ``load32(address) -> uint64``: four bytes, the first one lowest; the address need not be aligned
+load32 = _load(32)
 #: ``load64(address) -> uint64``: eight bytes, the first one lowest; the address need not be aligned
 load64 = _load(64)
 
@@ -179,11 +163,6 @@ def copy_bytes(out, at, data, start, stop):  # type: ignore[no-untyped-def]
 if config.DISABLE_JIT:
     # what stands for the intrinsics where kernels run as plain Python: the same functions, called through ctypes
 
-    def xxh3_128(address: Any, length: Any) -> tuple[np.uint64, np.uint64]:  # noqa: F811
-        """``XXH3_128bits`` of the bytes at ``address``: low half, high half."""
-        digest = xxhash.xxh3_128_intdigest(ctypes.string_at(int(address), int(length)))
-        return np.uint64(digest & (2**64 - 1)), np.uint64(digest >> 64)
-
     def crc32c(address: Any, length: Any) -> np.uint32:  # noqa: F811
         """CRC-32C of the bytes at ``address``."""
         return np.uint32(google_crc32c.value(ctypes.string_at(int(address), int(length))))
@@ -194,6 +173,10 @@ if config.DISABLE_JIT:
     def load8(address: Any) -> np.uint8:
         """The byte at ``address``."""
         return np.uint8(ctypes.c_uint8.from_address(int(address)).value)
+
+    def load32(address: Any) -> np.uint64:
+        """The four bytes at ``address``, the first one lowest."""
+        return np.uint64(int.from_bytes(ctypes.string_at(int(address), 4), "little"))
 
     def load64(address: Any) -> np.uint64:
         """The eight bytes at ``address``, the first one lowest."""

@@ -1,7 +1,7 @@
 """The ``SkimpyOffsetMap``: key hash -> highest offset, 24 bytes a slot, linear probing (Kafka 4.3.0: ``SkimpyOffsetMap``).
 
 A map takes ``slots * load_factor`` keys at most; the low half of a key's hash, scaled to the slots, says where probing begins.
-Kafka hashes by MD5, this map by XXH3-128; either way two keys share a hash once in 2^128 pairs.
+Kafka hashes by MD5, this map by SipHash with a secret of the run; two keys share a hash once in 2^128 pairs.
 """
 
 from __future__ import annotations

@@ -10,7 +10,8 @@ import numpy as np
 
 from compaction.kernels.bytes import short_varint, varint, varlong
 from compaction.kernels.jit import inner, kernel
-from compaction.kernels.native import load8, load64, xxh3_128
+from compaction.kernels.native import load8, load64
+from compaction.kernels.siphash import NO_KEY, hash_keys
 from compaction.kernels.tables import CANDIDATE, MARK_SHIFT, TOMBSTONE
 
 OK, BAD_RECORD, RECORDS_MISSING, RECORDS_REMAINING, OFFSET_ORDER = range(5)
@@ -135,7 +136,7 @@ def quick_record(address, at, end):  # type: ignore[no-untyped-def]
 
 @inner
 def _scan_batch(data, start, end, row, first_dirty, ask, entries, n, asks, m, counters):  # type: ignore[no-untyped-def]
-    """One batch of ``scan_records``: ``(n, m, error)``."""
+    """One batch of ``scan_records``: ``(n, m, error)``. Holds addresses and sizes of keys in place of hashes."""
     address = data.ctypes.data
     at = start
     last_delta = np.int64(-1)
@@ -160,15 +161,14 @@ def _scan_batch(data, start, end, row, first_dirty, ask, entries, n, asks, m, co
         if key_size < 0:
             counters[KEYLESS] += 1
             if clean:
-                asks[m, 0], asks[m, 1], asks[m, 2] = 0, 0, mark | np.uint64(CANDIDATE)
+                asks[m, 0], asks[m, 1], asks[m, 2] = 0, NO_KEY, mark | np.uint64(CANDIDATE)
                 m += 1
             continue
-        low, high = xxh3_128(np.uintp(address + key_at), np.uintp(key_size))
         if clean or ask:
-            asks[m, 0], asks[m, 1], asks[m, 2] = low, high, mark | np.uint64(CANDIDATE)
+            asks[m, 0], asks[m, 1], asks[m, 2] = address + key_at, key_size, mark | np.uint64(CANDIDATE)
             m += 1
         else:
-            entries[n, 0], entries[n, 1], entries[n, 2] = low, high, mark
+            entries[n, 0], entries[n, 1], entries[n, 2] = address + key_at, key_size, mark
             n += 1
     counters[MESSAGES] += row.count
     if at != end:
@@ -177,7 +177,7 @@ def _scan_batch(data, start, end, row, first_dirty, ask, entries, n, asks, m, co
 
 
 @kernel
-def scan_records(raw, scratch, rows, spans, actions, first_dirty, first_row, entries, asks, keyless, counters):  # type: ignore[no-untyped-def]
+def scan_records(raw, scratch, rows, spans, actions, first_dirty, first_row, entries, asks, keyless, counters, secret):  # type: ignore[no-untyped-def]
     """Entries of the records of ``rows[first_row:]``, as many batches as fit.
 
     :param raw: uint8[], the block of the segment; ``scratch`` uint8[], decompressed records
@@ -189,17 +189,21 @@ def scan_records(raw, scratch, rows, spans, actions, first_dirty, first_row, ent
         key has hash 0, 0
     :param keyless: int32[r] to fill: records without a key in each batch that is read
     :param counters: int64[3], added to: ``MESSAGES``, ``KEYLESS``, ``TOMBSTONES``
-    :returns: ``(next row, entries filled, asks filled, error)``; with an error, ``next row`` is the batch at fault. No progress
-        without an error means that ``c`` is below the count of ``rows[first_row]``
+    :param secret: from ``HashSecret.state``
+    :returns: ``(next row, entries filled, asks filled, error)``; with an error, ``next row`` is the batch at fault,
+        and what is filled is of no use. No progress without an error means that ``c`` is below the count of
+        ``rows[first_row]``
     """
     n, m = 0, 0
     capacity = len(entries)
+    next_row = len(rows)
     for i in range(first_row, len(rows)):
         if actions[i] == SKIP:
             continue
         row = rows[i]
         if max(n, m) + row.count > capacity:
-            return i, n, m, OK
+            next_row = i
+            break
         data = scratch if spans[i, 2] else raw
         keyless_before = counters[KEYLESS]
         n, m, error = _scan_batch(
@@ -208,4 +212,6 @@ def scan_records(raw, scratch, rows, spans, actions, first_dirty, first_row, ent
         keyless[i] = counters[KEYLESS] - keyless_before
         if error != OK:
             return i, n, m, error
-    return len(rows), n, m, OK
+    hash_keys(entries, n, secret)
+    hash_keys(asks, m, secret)
+    return next_row, n, m, OK

@@ -46,9 +46,8 @@ EMPTY_CONTROL = -2
 ABORT = 0
 COMMIT = 1
 
-#: A map entry is three uint64: the two halves of the key's XXH3-128 (low, high) and a *mark*: ``(offset + 1) << 2 | flags``.
-#: A mark is
-#: never 0, so that a slot whose mark is 0 is empty. Marks sort as their offsets do.
+#: A map entry is three uint64: the two halves of the key's hash (low, high; see ``siphash``) and a *mark*:
+#: ``(offset + 1) << 2 | flags``. A mark is never 0, so that a slot whose mark is 0 is empty. Marks sort as their offsets do.
 ENTRY_WORDS = 3
 ENTRY_BYTES = 24
 TOMBSTONE = 1

@@ -33,6 +33,7 @@ from compaction.kernels import (
 )
 from compaction.kernels import legacy as messages
 from compaction.kernels.cache import done, note_done
+from compaction.kernels.siphash import HashSecret
 from compaction.kernels.tables import BATCH_ROW, ENTRY_WORDS, OUT_ROW
 
 
@@ -52,10 +53,9 @@ def scan() -> None:
 
 def first_pass() -> None:
     """What makes maps and resolves them."""
-    entries = _empty(np.uint64, 0, ENTRY_WORDS)
-    records.scan_records(
-        *_rows(), _empty(np.uint8), 0, 0, entries, entries, _empty(np.int32), _empty(np.int64, len(records.RECORD_ERRORS))
-    )
+    entries, secret = _empty(np.uint64, 0, ENTRY_WORDS), HashSecret(0, 0).state()
+    counters = _empty(np.int64, len(records.RECORD_ERRORS))
+    records.scan_records(*_rows(), _empty(np.uint8), 0, 0, entries, entries, _empty(np.int32), counters, secret)
     held = offset_map.SkimpyOffsetMap(0, 1.0, 0)
     held.put(entries)
     held.beaten(entries)

@@ -127,6 +127,7 @@ class LogScan:
         self._any_handed_on = False
         self._position = 0
         self._throttle = Throttle(settings.bytes_per_second)
+        self._secret = settings.secret.state()
 
     def slice(self, part: Slice) -> SliceSummary:
         """Scan one slice; what was found besides entries."""
@@ -206,6 +207,7 @@ class LogScan:
                 self._ask_room,
                 keyless,
                 counts[1],
+                self._secret,
             )
             if error:
                 position = int(rows[next_at]["position"])

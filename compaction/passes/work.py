@@ -18,6 +18,7 @@ from compaction.cleaning.model import AbortedTxn
 from compaction.cleaning.retention import RoundRules
 from compaction.cleaning.txn_tables import KEYLESS_ROW, AbortedSpans
 from compaction.kernels.key_filter import KeyFilter
+from compaction.kernels.siphash import HashSecret
 from compaction.storage.files import MixedFileSystem
 from compaction.storage.filesystem import FileSystem
 from compaction.storage.verification import Written
@@ -90,10 +91,15 @@ class Resolved(NamedTuple):
 @dataclass(frozen=True)
 class ScanSettings:
     """Bounds of the first pass: memory of a task's map before it is handed on, its load factor, and a task's rate of
-    reading. ``files`` is how tasks reach the segments."""
+    reading.
+
+    ``secret``: the key of the run's hash function. It is never written to a file, a log or a report. ``files``: how tasks reach
+    the segments.
+    """
 
     map_bytes: int
     load_factor: float
+    secret: HashSecret
     bytes_per_second: float = math.inf
     files: FileSystem = field(default_factory=MixedFileSystem)
 

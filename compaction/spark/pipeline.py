@@ -100,11 +100,13 @@ class SparkPasses:
         """The keys of the dirty records in ``slices``, by log."""
         share = sum(part.size_bytes for part in slices) // self._sc.defaultParallelism
         tasks = pack(slices, lambda part: part.size_bytes, max(1, share))
-        shared = self._sc.broadcast((dict(logs), settings, dict(filters)))
+        shared = self._sc.broadcast((dict(logs), dict(filters)))
 
+        # not broadcast: PySpark writes broadcasts to files, and the settings hold the run's secret
         def collect(task: list[Slice]) -> Iterator[tuple[int, KeyFilter]]:
             settle()
-            return collect_keys(task, *shared.value)
+            known, empty = shared.value
+            return collect_keys(task, known, settings, empty)
 
         found = dict(filters)
         with shown(self._sc, self._progress, "keys", f"collect the keys of {len(slices)} dirty slices", tasks):
@@ -115,21 +117,23 @@ class SparkPasses:
     def scan(self, slices: Sequence[Slice], logs: Mapping[int, ScanLog], settings: ScanSettings) -> Scanned:
         """Pass 1. What it found is collected; the maps stay in the shuffle for ``rewrite``."""
         tasks = self.deal(slices)
-        shared = self._sc.broadcast((together(logs, tasks), settings))
         shards = sum(log.shards for log in logs.values())
         records = most_records(slices)
         fill = {log: (work.shards, records[log]) for log, work in logs.items()}
         maps, first = deal_shards(fill, _SHARDS_PER_TASK * self._sizes.shard_entries, 2 * self._sc.defaultParallelism)
+        shared = self._sc.broadcast((together(logs, tasks), first))
 
+        # PySpark writes broadcasts, and functions larger than 1 MiB, to files. The settings, which hold the secret, are
+        # part of the function, and all that grows with the logs is broadcast
         def partition(key: Key) -> int:
             log, shard = key
-            return maps if shard == SUMMARY else (first[log] + shard) % maps
+            return maps if shard == SUMMARY else (shared.value[1][log] + shard) % maps
 
         def scan_task(task: Iterable[list[Slice]]) -> Iterator[tuple[Key, list[Packed | Resolved | SliceSummary]]]:
             settle()
-            known, bounds = shared.value
+            known, _ = shared.value
             for part in task:
-                yield from scan_slices(part, known, bounds)
+                yield from scan_slices(part, known, settings)
 
         entries = self._sc.parallelize(tasks, len(tasks)).mapPartitions(scan_task)
         # partitioned first, the parts are sent on as they come; else a scan would hold all of its own to reduce them beforehand

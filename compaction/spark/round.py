@@ -17,6 +17,7 @@ from compaction.config import BrokerConfig
 from compaction.errors import StorageError, of_log
 from compaction.formats.indexes import read_offset_index
 from compaction.kernels.key_filter import KeyFilter
+from compaction.kernels.siphash import HashSecret
 from compaction.names import INDEX, LOG, segment_file
 from compaction.passes.scan import dirty_records
 from compaction.passes.work import (
@@ -87,8 +88,9 @@ class RoundOptions:
 
 
 def scan_settings(broker: BrokerConfig, bytes_per_second: float) -> ScanSettings:
-    """What bounds a task of pass 1 that may read so many bytes a second."""
-    return ScanSettings(min(_TASK_MAP_BYTES, broker.dedupe_buffer_bytes), broker.load_factor, bytes_per_second)
+    """What bounds a task of pass 1 that may read so many bytes a second. Each call draws a new hash secret."""
+    map_bytes = min(_TASK_MAP_BYTES, broker.dedupe_buffer_bytes)
+    return ScanSettings(map_bytes, broker.load_factor, HashSecret.random(), bytes_per_second)
 
 
 def slices_of(fs: FileSystem, log: int, view: LogView, segments: Sequence[Segment], slice_bytes: int) -> list[Slice]:

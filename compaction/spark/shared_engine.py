@@ -51,19 +51,22 @@ class SparkEngine:
     ) -> tuple[list[SharedSummary], Any]:
         """See ``Engine``; the maps and counts stay in the shuffle."""
         tasks = pack(slices, lambda each: each.part.size_bytes, self._sizes.scan_bytes)
-        shared = self._sc.broadcast((dict(variants), dict(sources), settings))
         shards_of = {number: scan.shards for number, scan in variants.items()}
         shards_of.update({counts_of(number): source.shards for number, source in sources.items()})
         first = dict(zip(shards_of, accumulate(shards_of.values(), initial=0), strict=False))
         maps = min(sum(shards_of.values()), max(2 * self._sc.defaultParallelism, len(tasks)))
+        shared = self._sc.broadcast((dict(variants), dict(sources), first))
 
+        # PySpark writes broadcasts, and functions larger than 1 MiB, to files. The settings, which hold the secret, are
+        # part of the function, and all that grows with the logs is broadcast
         def partition(key: Key) -> int:
-            return maps if key[1] == SUMMARY else (first[key[0]] + key[1]) % maps
+            return maps if key[1] == SUMMARY else (shared.value[2][key[0]] + key[1]) % maps
 
         def scan_task(task: Iterable[list[SharedSlice]]) -> Iterator[tuple[Key, list[Any]]]:
             settle()
+            known, described, _ = shared.value
             for part in task:
-                yield from scan_shared(part, *shared.value)
+                yield from scan_shared(part, known, described, settings)
 
         entries = self._sc.parallelize(tasks, len(tasks)).mapPartitions(scan_task)
         merged: RDD[tuple[Key, list[Any]]] = entries.reduceByKey(merge_lists, maps + 1, partition)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from compaction.kernels.key_filter import KeyFilter
+from compaction.kernels.siphash import HashSecret
 from compaction.passes.measure import Measured, Repetition
 from compaction.passes.shared import SharedSlice, SharedSummary, Source, Tally
 from compaction.passes.work import (
@@ -95,7 +96,7 @@ class SharedPasses:
         parts = [part for _, slices in sources.values() for part in slices]
         self._parts = {_place(part): SharedSlice(number, part, ()) for number, part in enumerate(parts)}
         self._variants: dict[int, Variant] = {}
-        self._settings = ScanSettings(0, 1.0)
+        self._settings = ScanSettings(0, 1.0, HashSecret.random())
         #: by source, once ``scan`` has run
         self.described: dict[int, Described] = {}
         #: by plan, once ``rewrite`` has run: the records that are not in the output

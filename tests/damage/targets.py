@@ -29,6 +29,7 @@ from compaction.formats.properties import parse_meta_properties, parse_propertie
 from compaction.formats.transcode import transcode
 from compaction.kernels.batches import scan_batches
 from compaction.kernels.columns import HEADERS, KEYS, VALUES
+from compaction.kernels.siphash import HashSecret
 from compaction.kernels.tables import MARK_SHIFT
 from compaction.passes.columns import Reading, read_columns
 from compaction.passes.rewrite import rewrite_piece
@@ -101,7 +102,7 @@ def passes(data: bytes, directory: Path, first_dirty: int = 7) -> None:
     part = Slice(0, 0, str(path), 0, MAX_OFFSET, 0, len(data), 1)
     _named(scan_transactions(part, LocalFileSystem()).error)
     shards: dict[int, list[Any]] = {}
-    for (_, shard), values in scan_slices([part], {0: ScanLog(first_dirty, 3)}, ScanSettings(1 << 16, 0.9)):
+    for (_, shard), values in scan_slices([part], {0: ScanLog(first_dirty, 3)}, ScanSettings(1 << 16, 0.9, HashSecret(1, 2))):
         for value in values:
             if isinstance(value, SliceSummary):
                 _named(value.error)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-import xxhash
 from numpy.typing import NDArray
 
 from compaction.kernels.records import (
@@ -24,18 +23,21 @@ from compaction.kernels.records import (
     TOMBSTONES,
     scan_records,
 )
+from compaction.kernels.siphash import HashSecret
 from compaction.kernels.tables import BATCH_ROW
 from tests.kernels.tables import Blocks, as_array, blocks_of, random_segment
 from tests.oracle.logs import LogBuilder, Sent
 from tests.oracle.records import HEADER, NaiveBatch, varint
+from tests.oracle.siphash import naive_siphash
 
 Entry = tuple[int, int, int]
+SECRET = HashSecret(2**63 + 5, 2**64 - 7)
 
 
 def entry(key: bytes | None, offset: int, flags: int) -> Entry:
     """Two halves of the hash and the mark; a record without a key has no hash."""
-    digest = 0 if key is None else xxhash.xxh3_128_intdigest(key)
-    return digest & (2**64 - 1), digest >> 64, (offset + 1) << 2 | flags
+    low, high = (0, 0) if key is None else naive_siphash(SECRET.low, SECRET.high, key)
+    return low, high, (offset + 1) << 2 | flags
 
 
 def naive_scan(batches: Sequence[NaiveBatch], actions: Sequence[int], first_dirty: int) -> tuple[list[Entry], list[Entry]]:
@@ -60,7 +62,7 @@ def scan(blocks: Blocks, actions: Sequence[int], first_dirty: int, capacity: int
     while at < len(blocks.rows):
         next_at, n, m, error = scan_records(
             blocks.raw, blocks.scratch, blocks.rows, blocks.spans, np.array(actions, np.uint8), first_dirty, at,
-            entries, asks, keyless, counters,
+            entries, asks, keyless, counters, SECRET.state(),
         )  # fmt: skip
         assert error == OK
         assert next_at > at, "no progress"
@@ -92,7 +94,7 @@ def test_too_little_room_for_one_batch_is_no_progress() -> None:
     blocks = blocks_of(log.build()[0])
     room: NDArray[np.uint64] = np.empty((1, 3), np.uint64)
     args = (blocks.raw, blocks.scratch, blocks.rows, blocks.spans, np.zeros(1, np.uint8), 0, 0, room, room.copy())
-    assert scan_records(*args, np.zeros(1, np.int32), np.zeros(3, np.int64)) == (0, 0, 0, OK)
+    assert scan_records(*args, np.zeros(1, np.int32), np.zeros(3, np.int64), SECRET.state()) == (0, 0, 0, OK)
 
 
 def one_batch(body: bytes, count: int, last_offset: int = 10) -> Blocks:
@@ -145,7 +147,7 @@ def test_what_is_not_well_formed_is_told(body: bytes, count: int, error: int) ->
     blocks = one_batch(body, count)
     room = np.empty((4, 3), np.uint64)
     args = (blocks.raw, blocks.scratch, blocks.rows, blocks.spans, np.zeros(1, np.uint8), 0, 0, room, room.copy())
-    next_at, *_, found = scan_records(*args, np.zeros(1, np.int32), np.zeros(3, np.int64))
+    next_at, *_, found = scan_records(*args, np.zeros(1, np.int32), np.zeros(3, np.int64), SECRET.state())
     assert (found, next_at) == (error, 1 if error == OK else 0)
 
 
@@ -160,4 +162,4 @@ def test_no_cut_of_a_batch_is_read_past_its_end(seed: int) -> None:
     for cut in range(start, end):
         spans = np.array([[start, cut, where]], np.int64)
         args = (blocks.raw, blocks.scratch, blocks.rows[row : row + 1], spans, np.zeros(1, np.uint8), 0, 0, room, room.copy())
-        assert scan_records(*args, np.zeros(1, np.int32), np.zeros(3, np.int64))[3] != OK
+        assert scan_records(*args, np.zeros(1, np.int32), np.zeros(3, np.int64), SECRET.state())[3] != OK

@@ -1,0 +1,123 @@
+"""Keys crafted before a run neither replace other keys nor slow down probing."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xxhash
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from compaction.kernels.key_counts import KeyCounts
+from compaction.kernels.offset_map import Arena, SkimpyOffsetMap
+from compaction.kernels.siphash import HashSecret
+from compaction.passes.scan import LogScan
+from compaction.passes.work import ScanLog, ScanSettings, Slice
+from compaction.spark.dry_run import Engines, compare_with
+from tests.local_engine import LocalEngine
+from tests.local_job import clean_locally, write_offsets
+from tests.oracle.disk import read_partition, write_partition
+from tests.oracle.logs import LogBuilder, Sent
+from tests.passes.forged_keys import clustered, forged_for
+from tests.passes.random_cases import FLAVOURS, NOW_MS, random_case
+from tests.passes.test_metamorphic import WHOLE, cleaned
+from tests.spark.test_dry_run import request
+
+TOPIC = {"accounts": {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}}
+VICTIM = b"customer-42"
+LOW_BITS = 2**64 - 1
+
+
+@given(st.binary(min_size=9, max_size=15))
+def test_forged_keys_collide_under_xxh3_without_a_secret(key: bytes) -> None:
+    """Otherwise the tests below show nothing."""
+    forged = forged_for(key)
+    assert forged != key
+    assert xxhash.xxh3_128_digest(forged) == xxhash.xxh3_128_digest(key)
+
+
+def accounts(log_dir: Path, first_dirty: int = 0) -> None:
+    """The victim's record, followed by one under a forged key."""
+    log = LogBuilder()
+    log.batch([Sent(VICTIM, b"balance=1000000"), Sent(b"customer-43", b"balance=1")])
+    log.roll(NOW_MS)
+    log.batch([Sent(b"customer-43", b"balance=2"), Sent(forged_for(VICTIM), b"anything")])
+    log.roll(NOW_MS)
+    log.batch([Sent(b"active", b"stays")])
+    write_partition(log_dir / "accounts-0", log.build())
+    write_offsets(log_dir, cleaner_offsets={"accounts": first_dirty})
+
+
+@pytest.mark.parametrize("first_dirty", [0, 2], ids=["in-the-map", "against-the-map"])
+def test_a_record_under_a_forged_key_removes_no_other_keys_record(tmp_log_dir: Path, first_dirty: int) -> None:
+    accounts(tmp_log_dir, first_dirty)
+    report = clean_locally(tmp_log_dir, NOW_MS, TOPIC)["accounts"]
+    left = {r.key: r.value for s in read_partition(tmp_log_dir / "accounts-0") for b in s.batches for r in b.records()}
+    assert left[VICTIM] == b"balance=1000000"
+    assert left[forged_for(VICTIM)] == b"anything"
+    assert report.superseded_records == 1
+    assert report.keys == (3 if first_dirty == 0 else 2)
+
+
+def test_a_comparison_counts_a_forged_key_as_a_key_of_its_own(tmp_log_dir: Path) -> None:
+    accounts(tmp_log_dir)
+    wanted = request(tmp_log_dir, "cleanup.policy=compact,min.cleanable.dirty.ratio=0")
+    (found,) = compare_with(lambda: Engines(LocalEngine, 2), wanted).logs
+    assert found.outcomes[0].run.superseded_records == 1
+    # three, and that of the active segment
+    assert found.keys.distinct == 4
+
+
+def distances(table: NDArray[np.uint64], first_slots: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The distance of each key in a table (uint64[slots, 3]) from its first slot."""
+    held = np.flatnonzero(table[:, 2]).astype(np.uint64)
+    slots = np.uint64(len(table))
+    return (held + slots - first_slots[held]) % slots
+
+
+def scanned(path: Path, keys: list[bytes]) -> NDArray[np.uint64]:
+    """Map entries of a log with these keys, as pass 1 finds them."""
+    log = LogBuilder()
+    for at in range(0, len(keys), 2_000):
+        log.batch([Sent(key, b"") for key in keys[at : at + 2_000]])
+    write_partition(path, log.build())
+    (file,) = path.glob("*.log")
+    scan = LogScan(ScanLog(0, 1), ScanSettings(1 << 24, 0.9, HashSecret.random()), len(keys), Arena())
+    summary = scan.slice(Slice(0, 0, str(file), 0, len(keys), 0, file.stat().st_size, 0))
+    assert summary.error is None
+    return np.concatenate([entries for _, entries in scan.rest()])
+
+
+def test_keys_crafted_to_cluster_are_probed_no_longer_than_random_ones(tmp_path: Path) -> None:
+    """Under XXH3 all 40,000 have the same first slot, and the last of them is 40,000 slots away from it."""
+    keys = clustered(40_000)
+    assert {xxhash.xxh3_128_intdigest(key) & LOW_BITS for key in keys} == {0}
+    entries = scanned(tmp_path, keys)
+    assert len(entries) == len(set(keys)) == 40_000
+    offsets = SkimpyOffsetMap(1 << 24, 0.9, len(keys), Arena())
+    offsets.put(entries)
+    counts = KeyCounts(1 << 24, len(keys))
+    counts.add(entries, once=True)
+    first_of_map = (offsets.slots[:, 0] >> np.uint64(32)) * np.uint64(len(offsets.slots)) >> np.uint64(32)
+    first_of_counts = counts.slots[:, 0] & np.uint64(len(counts.slots) - 1)
+    for table, first in ((offsets.slots, first_of_map), (counts.slots, first_of_counts)):
+        found = distances(table, first)
+        assert len(found) == 40_000
+        # random keys: a mean below 1, a maximum of about 30
+        assert found.mean() < 3
+        assert found.max() < 1_000
+
+
+@pytest.mark.parametrize("flavour", sorted(FLAVOURS))
+def test_the_bytes_left_behind_are_the_same_with_any_secret(flavour: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    case, rng = random_case(flavour, 3), random.Random(flavour)
+    extremes = [HashSecret(0, 0), HashSecret(LOW_BITS, LOW_BITS), HashSecret(rng.getrandbits(64), rng.getrandbits(64))]
+    found = []
+    for secret in extremes:
+        monkeypatch.setattr(HashSecret, "random", lambda secret=secret: secret)
+        found.append(cleaned(case, WHOLE))
+    assert found[0] == found[1] == found[2]
