@@ -231,6 +231,19 @@ def read_control_types(data, base_position, rows):  # type: ignore[no-untyped-de
     return len(rows)
 
 
+@kernel
+def first_bad_crc(data, base_position, rows, wanted):  # type: ignore[no-untyped-def]
+    """The first of ``rows`` (``BATCH_ROW[r]`` of magic 2, which lie in ``data``) that is ``wanted`` (bool[r]) and fails its
+    CRC, or how many rows there are."""
+    for i in range(len(rows)):
+        if wanted[i]:
+            address = data.ctypes.data + (rows[i].position - base_position)
+            stored = np.uint32(load_be32(np.uintp(address + _CRC_AT)))
+            if crc32c(np.uintp(address + _ATTRIBUTES_AT), np.uintp(rows[i]["size"] - _ATTRIBUTES_AT)) != stored:
+                return i
+    return len(rows)
+
+
 def scan_batches(
     data: NDArray[np.uint8], base_position: int, *, check_crc: bool, rows: NDArray[np.void] | None = None
 ) -> BatchScan:

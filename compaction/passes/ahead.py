@@ -78,6 +78,7 @@ def second_pass() -> None:
     block, scratch, rows, spans = _rows()
     marks, limits, each = _empty(np.uint64), _empty(np.int64, 4), _empty(np.uint8)
     decide.decide(rows, each, marks, limits, each)
+    batches.first_bad_crc(block, 0, rows, each != 0)
     out, kept, counters = _empty(OUT_ROW), _empty(np.int64, 0, 6), _empty(np.int64, rewrite.COUNTERS)
     rewrite.rewrite(block, scratch, rows, spans, each, each, marks, limits, 0, 0, 0, block, out, kept, counters)
     index.index_entries(out, 0, index.new_state(0), _empty(OFFSET_ROW), _empty(TIME_ROW))

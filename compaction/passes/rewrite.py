@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from compaction.errors import CompactionError, CorruptLogError, UnsupportedLogError, of_log
 from compaction.formats.errors import FormatError
+from compaction.kernels.batches import first_bad_crc, scan_batches
 from compaction.kernels.decide import decide
 from compaction.kernels.records import RECORD_ERRORS
 from compaction.kernels.rewrite import (
@@ -25,9 +26,9 @@ from compaction.kernels.rewrite import (
     rewrite,
 )
 from compaction.kernels.survivors import BAD_NAMES
-from compaction.kernels.tables import BUILT, IN_BLOCK, MARK_SHIFT, OUT_ROW, REWRITE, TO_COMPRESS
+from compaction.kernels.tables import BUILT, DROP, IN_BLOCK, MARK_SHIFT, OUT_ROW, REWRITE, TO_COMPRESS
 from compaction.passes.compress import seal_compressed
-from compaction.passes.decoder import Decoded, Decoder, check_count
+from compaction.passes.decoder import MODERN_MAGIC, Decoded, Decoder, check_count
 from compaction.passes.names import mend_names
 from compaction.passes.scan import check_offsets
 from compaction.passes.work import CleanStats, GroupOutput, Packed, Piece, PieceResult, RewriteLog, Slice
@@ -120,6 +121,7 @@ class Rewriter:
                 for block in reader.blocks(check_crc=False):
                     self.at = (part.path, block.position)
                     self._throttle.count(len(block.raw))
+                    _check_messages(block, part.path)
                     for rows in decoder.modern(block):
                         floor = check_offsets(rows, floor, part.path, part.end_offset)
                         for chunks, out_rows in self._block(rows, decoder, limits, part.path):
@@ -144,6 +146,7 @@ class Rewriter:
         self, block: Block, decoder: Decoder, limits: NDArray[np.int64], path: str
     ) -> Iterator[tuple[list[Chunk], NDArray[np.void]]]:
         actions, verdicts = self.decide(block, limits)
+        _check_batches(block, actions, path)
         for decoded in decoder.decode(block, actions == REWRITE):
             yield from self.rows(block, decoded, actions, verdicts, limits, path)
 
@@ -220,6 +223,31 @@ class Rewriter:
                 chunks.append(plain)
         self._counters[BYTES_KEPT] += int(size.sum())
         return chunks, out_rows
+
+
+def _check_batches(block: Block, actions: NDArray[np.uint8], path: str) -> None:
+    """Hold the batches of magic 2 that are kept or rewritten against their checksums, once more: what pass 1 read may not be
+    what this pass reads, and a rewritten batch gets a checksum of its own.
+
+    :raises CorruptLogError: one fails its CRC
+    """
+    rows = block.rows
+    if rows["magic"][0] < MODERN_MAGIC:
+        return
+    bad = first_bad_crc(block.raw, block.position, rows, actions != DROP)
+    if bad < len(rows):
+        raise CorruptLogError("batch fails its CRC", path=path, position=int(rows["position"][bad]), hint=_CHANGED)
+
+
+def _check_messages(block: Block, path: str) -> None:
+    """The same for messages of magic 0 and 1, all of a block.
+
+    :raises CorruptLogError: one fails its CRC
+    """
+    if (block.rows["magic"] < MODERN_MAGIC).any():
+        found = scan_batches(block.raw, block.position, check_crc=True)
+        if found.error is not None:
+            raise CorruptLogError(found.error, path=path, position=found.error_position, hint=_CHANGED)
 
 
 def _mended(block: Block, decoded: Decoded, at: int, path: str) -> Decoded:
