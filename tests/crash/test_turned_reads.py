@@ -22,6 +22,9 @@ class TurnedReads(LocalFileSystem):
         self.name, self.position, self.bit = name, position, bit
         self.armed = False
 
+    def arm(self) -> None:
+        self.armed = True
+
     def reader(self, path: str, start: int, end: int, *, fresh: bool = False) -> ByteSource:
         source = super().reader(path, start, end, fresh=fresh)
         return _Turned(source, self) if self.armed and Path(path).name == self.name else source
@@ -61,7 +64,7 @@ def test_a_bit_turned_between_the_passes_gets_no_new_checksum(tmp_path: Path, ki
         files = TurnedReads(name, position, chance.randrange(8))
         place = tmp_path / str(number)
         write_log(place / "subject-0", sound.files)
-        ended = run(place, files=files, events={"before_rewrite": lambda files=files: setattr(files, "armed", True)})
+        ended = run(place, files=files, events={"before_rewrite": files.arm})
         if ended.code:
             failed += 1
             assert "error: subject-0: " in ended.err
