@@ -25,21 +25,21 @@ _ATTRIBUTES_AT = 21
 _LEGACY_HEADER = {0: 14, 1: 22}
 _LEGACY_MIN = 14
 #: with the 12 bytes before it counted: what a row's ``size`` holds, and what Kafka's own arithmetic takes
-_LARGEST_SIZE = 0x7FFFFFFF
+LARGEST_SIZE = 0x7FFFFFFF
 CONTROL_BIT = 0x20
 #: a control type that cannot be read; such a batch is corrupt
-_BAD_CONTROL = -3
+BAD_CONTROL_TYPE = -3
 #: stands for the types below 0, which Kafka does not know either
 _UNKNOWN_CONTROL = 0x7FFF
 
-_OK, _BAD_LENGTH, _BAD_MAGIC, _BAD_CRC, _BAD_OFFSETS, _BAD_COUNT, _BAD_CONTROL_RECORD, _PARTIAL, _OTHER_MAGIC = range(9)
-_ERRORS = {
-    _BAD_LENGTH: "batch has an impossible length",
-    _BAD_MAGIC: "batch has an unknown magic",
-    _BAD_CRC: "batch fails its CRC",
-    _BAD_OFFSETS: "batch has impossible offsets",
-    _BAD_COUNT: "batch has an impossible record count",
-    _BAD_CONTROL_RECORD: "control batch has no readable control record",
+OK, BAD_LENGTH, BAD_MAGIC, BAD_CRC, BAD_OFFSETS, BAD_COUNT, BAD_CONTROL_RECORD, PARTIAL, OTHER_MAGIC = range(9)
+BATCH_ERRORS = {
+    BAD_LENGTH: "batch has an impossible length",
+    BAD_MAGIC: "batch has an unknown magic",
+    BAD_CRC: "batch fails its CRC",
+    BAD_OFFSETS: "batch has impossible offsets",
+    BAD_COUNT: "batch has an impossible record count",
+    BAD_CONTROL_RECORD: "control batch has no readable control record",
 }
 
 
@@ -95,53 +95,53 @@ def crc32(data, start, end):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _control_type(data, at, end, count):  # type: ignore[no-untyped-def]
+def control_type(data, at, end, count):  # type: ignore[no-untyped-def]
     """The type in the first record's key of the control batch at ``at``: int16, or one of the special values."""
     if count == 0:
         return EMPTY_CONTROL
     length, p = varint(data, at + HEADER_SIZE, end)
     if p < 0 or length < 1 or p + length > end:
-        return _BAD_CONTROL
+        return BAD_CONTROL_TYPE
     end = p + length
     _, p = varlong(data, p + 1, end)
     if p < 0:
-        return _BAD_CONTROL
+        return BAD_CONTROL_TYPE
     _, p = varint(data, p, end)
     if p < 0:
-        return _BAD_CONTROL
+        return BAD_CONTROL_TYPE
     key_length, p = varint(data, p, end)
     if p < 0 or key_length < 4 or p + key_length > end:
-        return _BAD_CONTROL
+        return BAD_CONTROL_TYPE
     if be16(data, p) < 0:
-        return _BAD_CONTROL
+        return BAD_CONTROL_TYPE
     kind = be16(data, p + 2)
     return kind if kind >= 0 else _UNKNOWN_CONTROL
 
 
 @inner
-def _read_v2(address, size, check_crc, row):  # type: ignore[no-untyped-def]
+def read_v2(address, size, check_crc, row):  # type: ignore[no-untyped-def]
     """Fill ``row`` from the ``size`` bytes of a v2 batch at ``address``, all but its control type; an error code."""
     if size < HEADER_SIZE:
-        return _BAD_LENGTH
+        return BAD_LENGTH
     if check_crc:
         stored = np.uint32(load_be32(np.uintp(address + _CRC_AT)))
         if crc32c(np.uintp(address + _ATTRIBUTES_AT), np.uintp(size - _ATTRIBUTES_AT)) != stored:
-            return _BAD_CRC
+            return BAD_CRC
     delta = load_be32(np.uintp(address + 23))
     base = load_be64(np.uintp(address))
     count = load_be32(np.uintp(address + 57))
     if base < 0 or delta < 0 or base > np.int64(0x7FFFFFFFFFFFFFFF) - delta:
-        return _BAD_OFFSETS
+        return BAD_OFFSETS
     attributes = load_be16(np.uintp(address + _ATTRIBUTES_AT))
     if count < 0 or (attributes & 7 == 0 and count > (size - HEADER_SIZE) // 6) or count > delta + 1:
-        return _BAD_COUNT
+        return BAD_COUNT
     row.base_offset, row.last_offset = base, base + delta
     row.leader_epoch = load_be32(np.uintp(address + LOG_OVERHEAD))
     row.attributes = attributes
     row.base_timestamp, row.max_timestamp = load_be64(np.uintp(address + 27)), load_be64(np.uintp(address + 35))
     row.producer_id, row.producer_epoch = load_be64(np.uintp(address + 43)), load_be16(np.uintp(address + 51))
     row.base_sequence, row.count = load_be32(np.uintp(address + 53)), count
-    return _OK
+    return OK
 
 
 @inner
@@ -149,40 +149,40 @@ def _read_legacy(data, at, size, magic, check_crc, row):  # type: ignore[no-unty
     """Fill ``row`` from the message of magic 0 or 1 at ``data[at:at+size]``; an error code."""
     header = 22 if magic == 1 else 14
     if size < LOG_OVERHEAD + header:
-        return _BAD_LENGTH
+        return BAD_LENGTH
     address = data.ctypes.data + at
     if check_crc and crc32(data, at + _MAGIC_AT, at + size) != np.uint32(load_be32(np.uintp(address + LOG_OVERHEAD))):
-        return _BAD_CRC
+        return BAD_CRC
     offset = load_be64(np.uintp(address))
     if offset < 0:
-        return _BAD_OFFSETS
+        return BAD_OFFSETS
     row.base_offset, row.last_offset = offset, offset
     row.leader_epoch, row.attributes = -1, np.int16(data[at + 17])
     row.base_timestamp, row.max_timestamp = -1, load_be64(np.uintp(address + 18)) if magic == 1 else np.int64(-1)
     row.producer_id, row.producer_epoch = -1, -1
     row.base_sequence, row.count = -1, -1
-    return _OK
+    return OK
 
 
 @inner
 def _next(data, at, base_position, legacy, row):  # type: ignore[no-untyped-def]
     """``(size, code)`` of the batch at ``data[at:]``; ``row`` gets what all magics have. Of a batch that is not wholly there
-    ``_PARTIAL``, and size 0 if its length field is not either."""
+    ``PARTIAL``, and size 0 if its length field is not either."""
     left = len(data) - at
     if left < LOG_OVERHEAD + 5:
-        return np.int64(0), _PARTIAL
+        return np.int64(0), PARTIAL
     size = load_be32(np.uintp(data.ctypes.data + at + 8)) + LOG_OVERHEAD
     magic = np.int8(data[at + _MAGIC_AT])
     if size < LOG_OVERHEAD + _LEGACY_MIN:
-        return size, _BAD_LENGTH
+        return size, BAD_LENGTH
     if magic < 0 or magic > 2:
-        return size, _BAD_MAGIC
+        return size, BAD_MAGIC
     if size > left:
-        return size, _PARTIAL
-    if size > _LARGEST_SIZE:
-        return size, _BAD_LENGTH
+        return size, PARTIAL
+    if size > LARGEST_SIZE:
+        return size, BAD_LENGTH
     row.position, row["size"], row.magic, row.control_type = base_position + at, size, magic, NOT_CONTROL
-    return size, _OK if (magic < 2) == legacy else _OTHER_MAGIC
+    return size, OK if (magic < 2) == legacy else OTHER_MAGIC
 
 
 # what few logs have is compiled apart, when it comes
@@ -192,16 +192,16 @@ def _next(data, at, base_position, legacy, row):  # type: ignore[no-untyped-def]
 def scan_v2(data, base_position, check_crc, rows, n, at):  # type: ignore[no-untyped-def]
     """Fill ``rows[n:]`` from the v2 batches at ``data[at:]``: ``(rows filled, bytes consumed, code, size of the batch there)``.
 
-    ``_OTHER_MAGIC`` says that the batch there is one for ``scan_legacy``.
+    ``OTHER_MAGIC`` says that the batch there is one for ``scan_legacy``.
     """
     while n < len(rows):
         size, code = _next(data, at, base_position, False, rows[n])
-        if code == _OK:
-            code = _read_v2(data.ctypes.data + at, size, check_crc, rows[n])
-        if code != _OK:
+        if code == OK:
+            code = read_v2(data.ctypes.data + at, size, check_crc, rows[n])
+        if code != OK:
             return n, at, code, size
         n, at = n + 1, at + size
-    return n, at, _OK, np.int64(0)
+    return n, at, OK, np.int64(0)
 
 
 @kernel
@@ -209,12 +209,12 @@ def scan_legacy(data, base_position, check_crc, rows, n, at):  # type: ignore[no
     """As ``scan_v2`` for messages of magic 0 and 1."""
     while n < len(rows):
         size, code = _next(data, at, base_position, True, rows[n])
-        if code == _OK:
+        if code == OK:
             code = _read_legacy(data, at, size, rows[n].magic, check_crc, rows[n])
-        if code != _OK:
+        if code != OK:
             return n, at, code, size
         n, at = n + 1, at + size
-    return n, at, _OK, np.int64(0)
+    return n, at, OK, np.int64(0)
 
 
 @kernel
@@ -225,8 +225,8 @@ def read_control_types(data, base_position, rows):  # type: ignore[no-untyped-de
         row = rows[i]
         if row.attributes & CONTROL_BIT and row.magic == 2:
             at = row.position - base_position
-            row.control_type = _control_type(data, at, at + row["size"], row.count)
-            if row.control_type == _BAD_CONTROL:
+            row.control_type = control_type(data, at, at + row["size"], row.count)
+            if row.control_type == BAD_CONTROL_TYPE:
                 return i
     return len(rows)
 
@@ -260,10 +260,10 @@ def scan_batches(
     n, at = 0, 0
     for scan in cycle((scan_v2, scan_legacy)):
         n, at, code, size = scan(data, base_position, check_crc, rows, n, at)
-        if code != _OTHER_MAGIC:
+        if code != OTHER_MAGIC:
             break
     if (rows["attributes"][:n] & CONTROL_BIT).any():
         sound = read_control_types(data, base_position, rows[:n])
         if sound < n:
-            n, at, code = sound, int(rows["position"][sound]) - base_position, _BAD_CONTROL_RECORD
-    return BatchScan(rows[:n], at, _ERRORS.get(code), base_position + at, size if code == _PARTIAL else 0)
+            n, at, code = sound, int(rows["position"][sound]) - base_position, BAD_CONTROL_RECORD
+    return BatchScan(rows[:n], at, BATCH_ERRORS.get(code), base_position + at, size if code == PARTIAL else 0)

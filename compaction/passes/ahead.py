@@ -23,6 +23,7 @@ from compaction.kernels import (
     dump_messages,
     dump_records,
     dump_state,
+    headers,
     index,
     key_counts,
     key_filter,
@@ -49,6 +50,7 @@ def _rows() -> tuple[NDArray[np.uint8], NDArray[np.uint8], NDArray[np.void], NDA
 def scan() -> None:
     """What planning and all readers find batches of magic 2 with."""
     batches.scan_batches(_empty(np.uint8), 0, check_crc=True)
+    headers.walk_headers(-1, 0, 0, headers.header_buffer(), _empty(BATCH_ROW))
 
 
 def first_pass() -> None:

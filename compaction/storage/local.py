@@ -162,6 +162,11 @@ class LocalSource:
         if fresh:
             self._bypass_cache()
 
+    @property
+    def descriptor(self) -> int:
+        """Of the open file, for kernels."""
+        return self._descriptor
+
     def _bypass_cache(self) -> None:
         try:
             self._direct = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_DIRECT", 0))

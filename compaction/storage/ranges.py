@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compaction.errors import StorageError
-from compaction.storage.filesystem import Files
+from compaction.storage.filesystem import ByteSource, Files
 
 #: fetched at least, and kept: headers are read a few bytes at a time
 _WINDOW_BYTES = 64 * 1024
@@ -53,10 +53,12 @@ class View:
     :param path: for errors
     :param read_at: reads from the file
     :param size: the file's
+    :param open_file: opens the file for kernels, if there are kernels that can read it
     """
 
-    def __init__(self, path: str, read_at: ReadAt, size: int) -> None:
+    def __init__(self, path: str, read_at: ReadAt, size: int, open_file: Callable[[], ByteSource] | None = None) -> None:
         self._file, self._start, self._end = _File(path, read_at, size), 0, size
+        self._open = open_file
 
     def __len__(self) -> int:
         return self._end - self._start
@@ -65,7 +67,21 @@ class View:
         start, end, _ = part.indices(len(self))
         made = View.__new__(View)
         made._file, made._start, made._end = self._file, self._start + start, self._start + max(start, end)
+        made._open = self._open
         return made
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """Where the byte range begins and ends in the file."""
+        return self._start, self._end
+
+    def opened(self) -> ByteSource | None:
+        """The file for kernels, for the caller to close; ``None`` if they cannot read it."""
+        source = None if self._open is None else self._open()
+        if source is not None and getattr(source, "descriptor", -1) < 0:
+            source.close()
+            return None
+        return source
 
     def fetch(self) -> NDArray[np.uint8]:
         """All of the byte range, uint8[n], for the caller to keep."""
@@ -88,4 +104,6 @@ def view(files: Files, path: str) -> View:
     found = files.stat(path)
     if found is None:
         raise StorageError("no such file", path=path, hint="make sure that nothing else works on this directory, and run again")
-    return View(path, partial(files.read_bytes, path), found.size)
+    extent = files.real_path(path)
+    opened = None if extent is None or extent.start else partial(files.reader, path, 0, found.size)
+    return View(path, partial(files.read_bytes, path), found.size, opened)

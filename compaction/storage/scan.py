@@ -1,4 +1,4 @@
-"""Walks the batches of a segment, read a window at a time.
+"""Walks the batches of a segment, read a window at a time; large batches by their headers alone, unless checksums are checked.
 
 Also tells a torn tail from damage. A tail is torn when the last batch runs past the end of the file, or when nothing but
 zeros follow the last whole batch (a preallocated or never flushed end), and no sound batch comes after that place. Anything
@@ -12,9 +12,11 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.kernels.batches import HEADER_SIZE, LOG_OVERHEAD, BatchScan, scan_batches
+from compaction.kernels.batches import BATCH_ERRORS, HEADER_SIZE, LOG_OVERHEAD, OTHER_MAGIC, PARTIAL, BatchScan, scan_batches
+from compaction.kernels.headers import IO_ERROR, LONG_CONTROL, header_buffer, walk_headers
 from compaction.kernels.tables import BATCH_ROW
 from compaction.storage.blocks import MAX_BATCH_BYTES
+from compaction.storage.filesystem import ByteSource
 from compaction.storage.ranges import View
 
 Rows = NDArray[np.void]
@@ -31,6 +33,8 @@ _MAX_OFFSET_STEP = 2**31
 #: how much is read at a time: at first, and at most unless a batch is larger
 _FIRST_WINDOW_BYTES = 64 * 1024
 _LARGEST_WINDOW_BYTES = 4 * 1024 * 1024
+#: from this size on it is faster to read the headers of batches alone
+_LARGE_BATCH_BYTES = 4096
 
 
 class SegmentScan:
@@ -49,11 +53,21 @@ class SegmentScan:
         self._check_crc = check_crc
         self._goes_back = False
         self._window_bytes = _FIRST_WINDOW_BYTES
+        self._small_batches = False
+        self._header = header_buffer()
 
     def __iter__(self) -> Iterator[Rows]:
+        source = None if self._check_crc else self.data.opened()
+        try:
+            yield from self._tables(source)
+        finally:
+            if source is not None:
+                source.close()
+
+    def _tables(self, source: ByteSource | None) -> Iterator[Rows]:
         while True:
             table = np.empty(_ROWS, BATCH_ROW)
-            found = self._scan(table)
+            found = (None if source is None else self._walk(source, table)) or self._scan(table)
             self.error = found.error
             rows = self._in_order(found.rows)
             if len(rows):
@@ -63,6 +77,23 @@ class SegmentScan:
                 yield rows
             if self.error is not None or not len(rows):
                 return
+
+    def _walk(self, source: ByteSource, table: Rows) -> BatchScan | None:
+        """The next batches by their headers alone; ``None`` if they are too small for that to pay, or need a longer look."""
+        if self._small_batches:
+            return None
+        start, end = self.data.bounds
+        descriptor = getattr(source, "descriptor", -1)
+        n, position, code = walk_headers(descriptor, start + self.position, end, self._header, table)
+        if n == 0 and code in (IO_ERROR, OTHER_MAGIC, LONG_CONTROL, PARTIAL):
+            # what the system refuses is told by who reads in earnest
+            return None
+        rows = table[:n]
+        rows["position"] -= start
+        consumed = position - start - self.position
+        self._small_batches = consumed < _LARGE_BATCH_BYTES * n
+        error = BATCH_ERRORS.get(code) if code not in (IO_ERROR, OTHER_MAGIC, LONG_CONTROL, PARTIAL) else None
+        return BatchScan(rows, consumed, error, position - start, 0)
 
     def _scan(self, table: Rows) -> BatchScan:
         """The next batches at ``position``, at least one if there is one."""
