@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.trust.checks import undisturbed
-from tests.trust.error_loop import Fault, Mode, Search, sample
+from tests.trust.error_loop import FailingFileSystem, Fault, Mode, Search, sample
 from tests.trust.scenes import KINDS, Kind
 from tests.trust.watched import Operation, WatchedFileSystem
 
@@ -56,3 +56,10 @@ def test_a_split_that_fails_between_its_renames_is_undone_by_the_next_run() -> N
     search = Search(kind)
     assert len(renames) == 9
     assert [str(finding) for at in renames for finding in search.look(Fault(Mode.ONCE, at))] == []
+
+
+def test_a_claim_that_cannot_be_removed_does_not_take_the_report() -> None:
+    kind = _BY_NAME["compact in place"]
+    unlink = [each.number for each in operations(kind) if each.name == "unlink" and "/.compaction-run." in each.path][-1]
+    ended = kind.run(FailingFileSystem(kind.start(), Fault(Mode.ONCE, unlink)))
+    assert (ended.code, len(ended.statuses)) == (0, 4)

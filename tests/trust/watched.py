@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
-from compaction.storage.filesystem import ByteSource, Chunk, Extent, FileStat, FileSystem, Lock, Output, join, parent
+from compaction.storage.filesystem import ByteSource, Chunk, Extent, FileStat, FileSystem, Lock, Output, parent
 
 T = TypeVar("T")
 
@@ -60,6 +60,10 @@ class WatchedFileSystem:
 
     def reader(self, path: str, start: int, end: int, *, fresh: bool = False) -> ByteSource:
         return WatchedSource(self, path, self.do("open", path, lambda: self.inner.reader(path, start, end, fresh=fresh)))
+
+    def read_into(self, path: str, source: ByteSource, view: memoryview, at: tuple[int, int]) -> int:
+        """One read of an open file; ``at`` are position and floor."""
+        return self.do("read_into", path, lambda: source.read_into(view, *at))
 
     def real_path(self, path: str) -> Extent | None:
         return self.do("stat", path, lambda: self.inner.real_path(path))
@@ -116,7 +120,7 @@ class WatchedSource:
         return self._fs.do("size", self._path, self._inner.size)
 
     def read_into(self, view: memoryview, position: int, floor: int) -> int:
-        return self._fs.do("read_into", join(self._path), lambda: self._inner.read_into(view, position, floor))
+        return self._fs.read_into(self._path, self._inner, view, (position, floor))
 
     def close(self) -> None:
         self._inner.close()
