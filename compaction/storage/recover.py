@@ -175,11 +175,15 @@ def _resumable(fs: FileSystem, path: str, group: JournalGroup) -> bool:
 
 
 def _without_lost_indexes(fs: FileSystem, path: str, group: JournalGroup) -> JournalGroup:
-    """A resumable group without the indexes that are not as recorded; those are removed, and made anew later."""
-    kept = []
-    for written in group.files:
-        suffix = next((each for each in (CLEAN, SWAP) if _is_there(fs, path, group.base_offset, written.kind, each)), "")
-        name = join(path, segment_file(group.base_offset, written.kind, suffix))
+    """A resumable group whose log has its final name, without the indexes that are not as recorded; those are removed, and made
+    anew later. A log is never removed: one that is suddenly read otherwise ends the swap with an error."""
+    base = group.base_offset
+    if any(_is_there(fs, path, base, LOG, suffix) for suffix in (CLEAN, SWAP)):
+        return group
+    kept = [group.files[0]]
+    for written in group.files[1:]:
+        suffix = next((each for each in (CLEAN, SWAP) if _is_there(fs, path, base, written.kind, each)), "")
+        name = join(path, segment_file(base, written.kind, suffix))
         if fs.stat(name) is not None and difference(fs, name, written, fresh=True) is None:
             kept.append(written)
         else:
