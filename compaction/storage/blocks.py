@@ -20,10 +20,8 @@ BLOCK_BYTES = 2 << 20
 _ROWS_PER_BLOCK = 1 << 15
 #: a larger batch is refused: no broker accepts its like, and memory must stay bounded
 MAX_BATCH_BYTES = 256 << 20
-_V2 = 2
-#: where checksums stand in messages of magic 0 and 1, and in batches
-_MESSAGE_CRC_AT, _BATCH_CRC_AT = 12, 17
-_CRC_BYTES = np.arange(4)
+#: of a batch: the leader epoch, which no checksum covers, magic and checksum; of a message: its checksum and what follows
+_HEAD_BYTES = np.arange(12, 21)
 
 
 class Block(NamedTuple):
@@ -56,12 +54,12 @@ class SegmentReader:
         self._source.close()
 
     def fingerprint(self) -> str:
-        """Names the batches read so far: their offsets, sizes and stored checksums."""
+        """Names the batches read so far: their offsets, sizes, leader epochs and stored checksums."""
         return self._seen.hexdigest()
 
     def _note(self, data: NDArray[np.uint8], position: int, rows: NDArray[np.void]) -> None:
-        at = rows["position"] - position + np.where(rows["magic"] < _V2, _MESSAGE_CRC_AT, _BATCH_CRC_AT)
-        self._seen.update(data[at[:, np.newaxis] + _CRC_BYTES].tobytes())
+        at = rows["position"] - position
+        self._seen.update(data[at[:, np.newaxis] + _HEAD_BYTES].tobytes())
         for name in ("base_offset", "last_offset", "size"):
             self._seen.update(rows[name].tobytes())
 
