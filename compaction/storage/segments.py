@@ -119,7 +119,8 @@ def require_same_indexes(fs: FileSystem, log_path: str, segments: Iterable[Segme
         problem = state.index_problem or state.txn_problem
         if problem is not None or _index_entries(state.segment) != _index_entries(planned):
             path = join(log_path, segment_file(planned.base_offset, LOG))
-            raise StorageError(f"indexes have changed since they were read: {problem or 'other entries'}", path=path, hint=_AGAIN)
+            what = problem or "other entries"
+            raise StorageError(f"indexes have changed since they were read: {what}", path=path, hint=_AGAIN)
 
 
 def _index_entries(segment: Segment) -> tuple[object, ...]:

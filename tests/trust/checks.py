@@ -108,4 +108,5 @@ def difference(wanted: Tree, found: Tree) -> str:
     missing, new = sorted(wanted.keys() - found.keys()), sorted(found.keys() - wanted.keys())
     other = sorted(path for path in wanted.keys() & found.keys() if wanted[path] != found[path])
     parts = [("missing", missing), ("new", new), ("other bytes", other)]
-    return "; ".join(f"{what}: {', '.join(join(*path.split('/')[-2:]) for path in paths[:4])}" for what, paths in parts if paths)
+    short = [(what, [join(*path.split("/")[-2:]) for path in paths[:4]]) for what, paths in parts if paths]
+    return "; ".join(f"{what}: {', '.join(paths)}" for what, paths in short)

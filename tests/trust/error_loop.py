@@ -1,9 +1,10 @@
 """The error loop: every file operation of a run fails, once or from then on, and the process goes on through its handlers.
 
-After the run has ended the files are looked at as they are, as a power loss leaves them, and as a kill between the fault and the
-end leaves them; then by a broker's start and by the next run. What must hold is in ``tests.trust.checks``.
+After the run has ended the files are looked at as they are, as a power loss leaves them, and as a kill between the fault and
+the end leaves them; then by a broker's start and by the next run. What must hold is in ``tests.trust.checks``.
 
-``python -m tests.trust.error_loop --all`` takes every operation of every kind of run; less is a sample that is the same each time.
+``python -m tests.trust.error_loop --all`` takes every operation of every kind of run;
+less is a sample that is the same each time.
 """
 
 from __future__ import annotations

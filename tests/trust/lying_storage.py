@@ -2,11 +2,11 @@
 
 A seed chooses the kind of run, the lie, and the operation at or after which it is told. What must hold:
 
-1. A run that ends with exit code 0, and a log that is reported as done, has the bytes of an undisturbed run; files that only
-   wait to be removed do not count. Nobody can notice two things, which are counted apart:
+1. A run that ends with exit code 0, and a log that is reported as done, has the bytes of an undisturbed run; files that
+   only wait to be removed do not count. Nobody can notice two things, which are counted apart:
 
    * *past the horizon*: a file that is harmed on disk after the last operation of the run that looks at it (if its size is the
-     same: that reads its bytes) may be as the lie left it, and it alone. The same holds of an input that the run leaves where it
+1. A run with exit code 0, and a log that is reported as done, has the bytes of an undisturbed run; files that
      is. The horizon of a log is the last operation of the run on any of its files.
    * *as if it had always been so*: what a disk says of an input from the run's beginning to its end is the input. The result is
      then exactly that of an undisturbed run over a disk that holds those bytes, and so it must be.
@@ -35,6 +35,7 @@ from compaction.formats.batch import iter_batches
 from compaction.formats.errors import FormatError
 from compaction.names import DELETED, LOG
 from compaction.storage.filesystem import ByteSource, base_name, parent
+from compaction.storage.journal import JOURNAL
 from tests.storage.broker_model import start_broker
 from tests.trust.checks import Tree, difference, tree, undisturbed
 from tests.trust.memory import MemoryDisk
@@ -91,6 +92,8 @@ class Harm:
     on_disk: bool = False
     #: the size of a file is another one, or it is gone: who looks at names and sizes notices too
     other_size: bool = False
+    #: its log's journal was there: what is harmed is not just an input
+    in_swap: bool = False
     #: those of ``always`` that somebody has looked at since
     looked: set[str] = field(default_factory=set)
 
@@ -196,8 +199,9 @@ class LyingFileSystem(WatchedFileSystem):
                 return False
             chosen.append(self._chance.choice(alike))
         for each in chosen:
+            self.harm.in_swap |= self.disk.stat(f"{parent(each)}/{JOURNAL}") is not None
             self.harm.before[self.disk.file(each).number] = each, self.disk.file(each).data
-        contents = {each: self._harmed(self.disk.file(each).data) for each in chosen}
+        contents: dict[str, bytes | None] = {each: self._harmed(self.disk.file(each).data) for each in chosen}
         if self.lie is Lie.EXCHANGED:
             contents = dict(zip(chosen, (self.disk.file(each).data for each in reversed(chosen)), strict=True))
         for each, data in contents.items():
@@ -291,7 +295,7 @@ def _operations(kind: Kind) -> int:
 def _judge(kind: Kind, ended: Ended, disk: MemoryDisk, fs: LyingFileSystem) -> tuple[Outcome, str]:
     """The first property: of the whole run, or of the logs that are reported as done."""
     harm, found = fs.harm, tree(disk, deleted=False)
-    wanted = {path: data for path, data in undisturbed(kind).end.items() if not path.endswith(DELETED)}
+    wanted: Tree = {path: data for path, data in undisturbed(kind).end.items() if not path.endswith(DELETED)}
     if ended.code != 0:
         done = [log_path(topic, kind.output_dir or LOG_DIR) + "/" for topic, how in ended.statuses.items() if how != "failed"]
         wanted, found = _below(wanted, done), _below(found, done)
@@ -299,7 +303,7 @@ def _judge(kind: Kind, ended: Ended, disk: MemoryDisk, fs: LyingFileSystem) -> t
         return (Outcome.NOTICED if ended.code else Outcome.HARMLESS), ""
     harmed = {path for path in wanted.keys() | found.keys() if _is_harmed(path, disk, harm)}
     rest = ({path: data for path, data in each.items() if path not in harmed} for each in (wanted, found))
-    left_alone = set() if kind.half_done else {path for path in harm.looked if path in undisturbed(kind).start}
+    left_alone = set() if harm.in_swap else {path for path in harm.looked if kind.half_done or path in undisturbed(kind).start}
     if harm.on_disk and harm.looked <= left_alone and next(rest) == next(rest):
         return Outcome.PAST_HORIZON, ""
     if _is_as_if(kind, ended, found, harm):

@@ -1,5 +1,5 @@
-"""Whole runs in memory: the file system of ``tests.storage.faults``, made closer to a disk where a run that goes on after an error
-can tell the difference.
+"""Whole runs in memory: the file system of ``tests.storage.faults``, made closer to a disk where a run that goes on after an
+error can tell the difference.
 
 A file keeps its inode number over a crash; its ``ctime`` changes with every change, renames included. What is written piece by
 piece is there from its creation on. Bytes of a file whose flush failed are never safe again, whatever a later flush says (Linux

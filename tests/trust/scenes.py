@@ -28,7 +28,6 @@ from compaction.spark import compact, expire
 from compaction.spark.compact import Workers, carry_out
 from compaction.spark.expire import expire_logs
 from compaction.spark.partition import Sizes
-from compaction.storage import access
 from compaction.storage.claim import Identity
 from compaction.storage.discover import LogLocation
 from compaction.storage.filesystem import FileSystem, join
@@ -92,7 +91,7 @@ def transactions() -> list[Built]:
         build(0, [_txn(0, "a", "lost", 7, 0), _txn(1, "b", "kept", 8, 0), _batch(2, "c", None)], interval=_INTERVAL),
         build(
             100,
-            [marker(100, 7, commit=False), _txn(101, "c", "kept too", 8, 1), marker(102, 8, commit=True), _batch(103, "d", "x")],
+            [marker(100, 7, commit=False), _txn(101, "c", "too", 8, 1), marker(102, 8, commit=True), _batch(103, "d", "x")],
             txns=[AbortedTxn(7, 0, 100, 101)],
             interval=_INTERVAL,
         ),
@@ -136,13 +135,9 @@ def overflowing() -> list[Built]:
 
 def bare() -> list[Built]:
     """Segments without indexes, or with broken ones."""
-    segments = both()
-    for kind in (".index", ".timeindex"):
-        del segments[0].files[kind]
-    segments[1].files[".timeindex"] = b"\1" * 7
-    second = transactions()[1]
-    del second.files[".txnindex"]
-    return [transactions()[0], second, *transactions()[2:]][:2] + [_segment(200, (200, "a", "9"), (201, "d", "9")), _segment(300)]
+    first, second = transactions()[:2]
+    del first.files[".index"], first.files[".timeindex"], second.files[".txnindex"]
+    return [first, second, _segment(200, (200, "a", "9"), (201, "d", "9")), _segment(300)]
 
 
 LOGS: Mapping[str, Callable[[], list[Built]]] = {
@@ -296,5 +291,5 @@ _identity = Identity.of_this_process
 def _of_a_process_that_is_over() -> Iterator[None]:
     """Claims are those of processes that the next run finds gone."""
     gone = classmethod(lambda cls: replace(_identity(), started="long ago"))
-    with patch.object(access.Identity, "of_this_process", gone):
+    with patch.object(Identity, "of_this_process", gone):
         yield
