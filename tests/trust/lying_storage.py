@@ -6,8 +6,8 @@ A seed chooses the kind of run, the lie, and the operation at or after which it 
    only wait to be removed do not count. Nobody can notice two things, which are counted apart:
 
    * *past the horizon*: a file that is harmed on disk after the last operation of the run that looks at it (if its size is the
-1. A run with exit code 0, and a log that is reported as done, has the bytes of an undisturbed run; files that
-     is. The horizon of a log is the last operation of the run on any of its files.
+     same: that reads its bytes) may be as the lie left it, and it alone. The same holds of an input that the run leaves where
+     it is. The horizon of a log is the last operation of the run on any of its files.
    * *as if it had always been so*: what a disk says of an input from the run's beginning to its end is the input. The result is
      then exactly that of an undisturbed run over a disk that holds those bytes, and so it must be.
 
