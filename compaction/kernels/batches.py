@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from compaction.kernels.bytes import be16, varint, varlong
 from compaction.kernels.jit import inner, kernel
-from compaction.kernels.native import crc32c, load_be16, load_be32, load_be64
+from compaction.kernels.native import crc32c, load64, load_be16, load_be32, load_be64
 from compaction.kernels.tables import BATCH_ROW, EMPTY_CONTROL, NOT_CONTROL
 
 LOG_OVERHEAD = 12
@@ -229,6 +229,20 @@ def read_control_types(data, base_position, rows):  # type: ignore[no-untyped-de
             if row.control_type == BAD_CONTROL_TYPE:
                 return i
     return len(rows)
+
+
+@kernel
+def fold_heads(data, base_position, rows, state):  # type: ignore[no-untyped-def]
+    """Fold the first 21 bytes of each of ``rows`` (``BATCH_ROW[r]``, which lie in ``data``) into ``state`` (uint64[2]), in
+    order: offset, size, magic and checksum, of magic 2 the leader epoch too."""
+    for i in range(len(rows)):
+        address = data.ctypes.data + (rows[i].position - base_position)
+        for at in (0, 8, 13):
+            word = load64(np.uintp(address + at))
+            low = (state[0] ^ word) * np.uint64(0x9E3779B185EBCA87)
+            high = (state[1] + word) * np.uint64(0xC2B2AE3D27D4EB4F)
+            state[0] = low ^ low >> np.uint64(29) ^ high
+            state[1] = high ^ high >> np.uint64(31)
 
 
 @kernel

@@ -50,6 +50,7 @@ def _rows() -> tuple[NDArray[np.uint8], NDArray[np.uint8], NDArray[np.void], NDA
 def scan() -> None:
     """What planning and all readers find batches of magic 2 with."""
     batches.scan_batches(_empty(np.uint8), 0, check_crc=True)
+    batches.fold_heads(_empty(np.uint8), 0, _empty(BATCH_ROW), _empty(np.uint64, 2))
     headers.walk_headers(-1, 0, 0, headers.header_buffer(), _empty(BATCH_ROW))
 
 

@@ -7,11 +7,10 @@ from types import TracebackType
 from typing import NamedTuple
 
 import numpy as np
-import xxhash
 from numpy.typing import NDArray
 
 from compaction.errors import CorruptLogError, UnsupportedLogError
-from compaction.kernels.batches import LOG_OVERHEAD, scan_batches
+from compaction.kernels.batches import LOG_OVERHEAD, fold_heads, scan_batches
 from compaction.kernels.tables import BATCH_ROW
 from compaction.storage.filesystem import Files
 
@@ -20,10 +19,6 @@ BLOCK_BYTES = 2 << 20
 _ROWS_PER_BLOCK = 1 << 15
 #: a larger batch is refused: no broker accepts its like, and memory must stay bounded
 MAX_BATCH_BYTES = 256 << 20
-_V2 = 2
-#: where checksums stand in messages of magic 0 and 1, and in batches
-_MESSAGE_CRC_AT, _BATCH_CRC_AT = 12, 17
-_CRC_BYTES = np.arange(4)
 
 
 class Block(NamedTuple):
@@ -47,7 +42,7 @@ class SegmentReader:
         self._buffer = np.empty(block_bytes, np.uint8)
         self._rows = np.empty(min(_ROWS_PER_BLOCK, block_bytes // LOG_OVERHEAD + 1), BATCH_ROW)
         self._source = files.reader(path, start, end)
-        self._seen = xxhash.xxh3_128()
+        self._seen = np.zeros(2, np.uint64)
 
     def __enter__(self) -> SegmentReader:
         return self
@@ -56,14 +51,8 @@ class SegmentReader:
         self._source.close()
 
     def fingerprint(self) -> str:
-        """Names the batches read so far: their offsets, sizes and stored checksums."""
-        return self._seen.hexdigest()
-
-    def _note(self, data: NDArray[np.uint8], position: int, rows: NDArray[np.void]) -> None:
-        at = rows["position"] - position + np.where(rows["magic"] < _V2, _MESSAGE_CRC_AT, _BATCH_CRC_AT)
-        self._seen.update(data[at[:, np.newaxis] + _CRC_BYTES].tobytes())
-        for name in ("base_offset", "last_offset", "size"):
-            self._seen.update(rows[name].tobytes())
+        """Names the batches read so far: their offsets, sizes, leader epochs and stored checksums."""
+        return self._seen.tobytes().hex()
 
     def _fill(self, position: int) -> NDArray[np.uint8]:
         """The bytes at ``position``, as many as the buffer takes and the stretch has."""
@@ -89,7 +78,7 @@ class SegmentReader:
             data = self._fill(position)
             scan = scan_batches(data, position, check_crc=check_crc, rows=self._rows)
             if len(scan.rows):
-                self._note(data, position, scan.rows)
+                fold_heads(data, position, scan.rows, self._seen)
                 yield Block(position, data[: scan.consumed], scan.rows)
                 position += scan.consumed
                 if scan.error is None:

@@ -13,6 +13,7 @@ A broker takes no notice of it.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import socket
@@ -27,6 +28,7 @@ from compaction.errors import LockedError, StorageError
 from compaction.storage.filesystem import FileSystem, join
 from compaction.storage.mounts import is_local
 
+_LOG = logging.getLogger(__name__)
 _NAME = re.compile(r"\.compaction-run\.(\d{8})")
 _ATTEMPTS = 10
 
@@ -134,11 +136,13 @@ class Claim:
 
     def release(self) -> None:
         """End the claim, if it still is this run's."""
+        path = _path(self._log_dir, self._number)
         try:
             self.require()
-        except StorageError:
-            return
-        self._fs.unlink(_path(self._log_dir, self._number))
+            self._fs.unlink(path)
+        except StorageError as error:
+            # the run is done, and its report must come out
+            _LOG.warning("%s stays: %s", path, error)
 
 
 def is_claim(name: str) -> bool:

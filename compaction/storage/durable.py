@@ -11,7 +11,7 @@ import re
 import uuid
 
 from compaction.errors import StorageError
-from compaction.storage.filesystem import FileSystem, join, parent
+from compaction.storage.filesystem import Files, FileSystem, join, parent
 
 TMP = ".tmp"
 _TEMPORARY = re.compile(r".+\.[0-9a-f]{32}\.tmp")
@@ -37,8 +37,17 @@ def replace_file(fs: FileSystem, path: str, data: bytes, *, like: str | None = N
     fs.fsync_dir(parent(path))
 
 
-def require_content(fs: FileSystem, path: str, data: bytes) -> None:
+def require_content(fs: Files, path: str, data: bytes) -> None:
     """:raises StorageError: the device gives other bytes than ``data``, which were written to ``path``"""
+    if not has_content(fs, path, data):
+        raise StorageError("what was written is read back otherwise", path=path, hint=DISTRUST)
+
+
+def has_content(fs: Files, path: str, data: bytes) -> bool:
+    """Whether the device gives ``data`` as the whole of a file.
+
+    :raises StorageError: it cannot be read
+    """
     at, buffer = 0, memoryview(bytearray(len(data)))
     source = fs.reader(path, 0, len(data), fresh=True)
     try:
@@ -47,8 +56,7 @@ def require_content(fs: FileSystem, path: str, data: bytes) -> None:
             at += n
     finally:
         source.close()
-    if (size, at) != (len(data), len(data)) or buffer != data:
-        raise StorageError("what was written is read back otherwise", path=path, hint=DISTRUST)
+    return (size, at) == (len(data), len(data)) and buffer == data
 
 
 DISTRUST = "the log was left as it was; check the disk, its controller and the memory before anything else"

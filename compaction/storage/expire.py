@@ -2,8 +2,8 @@
 
 Mirrors ``UnifiedLog.deleteSegments``, ``LocalLog.roll``, ``LeaderEpochFileCache.truncateFromStart`` and
 ``UnifiedLog.deleteProducerSnapshots`` (Kafka 4.3.0). Order, each step safe before the next: where every segment goes, a new
-empty one at the log's end with a snapshot of the producers; the log start; the leader epochs; the files, ascending. A stop in
-between leaves segments below the log start, which readers do not see and the next run removes.
+empty one at the log's end with a snapshot of the producers; the log start; the leader epochs; the files, ascending, the logs
+after all others. A stop in between leaves segments below the log start, which readers do not see and the next run removes.
 
 Difference: a broker drops the log start checkpoint's entry when it equals the first segment's base; here it stays.
 """
@@ -16,7 +16,7 @@ from compaction.cleaning.expiry import ExpiryPlan
 from compaction.cleaning.model import ProducerEntry
 from compaction.formats.checkpoints import EpochEntry, format_leader_epochs, parse_leader_epochs
 from compaction.formats.producer_snapshot import SnapshotEntry, write_snapshot
-from compaction.names import INDEX, LEADER_EPOCHS, LOG, LOG_STARTS, SNAPSHOT, TIMEINDEX, segment_file
+from compaction.names import INDEX, LEADER_EPOCHS, LOG, LOG_STARTS, SNAPSHOT, TIMEINDEX, TXNINDEX, segment_file
 from compaction.storage.checkpoint_store import Change, CheckpointFiles
 from compaction.storage.discover import LogLocation
 from compaction.storage.durable import replace_file
@@ -73,9 +73,11 @@ def expire_segments(
     (checkpoints or CheckpointFiles(fs)).change(location.log_dir, LOG_STARTS, change)
     if epochs is not None:
         replace_file(fs, join(path, LEADER_EPOCHS), format_leader_epochs(epochs).encode())
-    for base in going:
-        mark_deleted(fs, path, base)
-    fs.fsync_dir(path)
+    # the logs last: a log whose other files are gone is found by the next run, an index or a snapshot without its log is not
+    for kinds in ((INDEX, TIMEINDEX, TXNINDEX, SNAPSHOT), (LOG,)):
+        for base in going:
+            mark_deleted(fs, path, base, kinds)
+        fs.fsync_dir(path)
 
 
 def _new_active(fs: FileSystem, path: str, base_offset: int, last: int, producers: Sequence[ProducerEntry]) -> None:

@@ -39,7 +39,8 @@ from compaction.storage.durable import TMP, require_content
 from compaction.storage.filesystem import FileSystem, base_name, join, parent
 from compaction.storage.manifest import MANIFEST, MARKER
 from compaction.storage.mounts import is_mount_point
-from compaction.storage.places import is_inside, resolved
+from compaction.storage.places import is_inside, is_remote, resolved
+from compaction.storage.segments import require_same_indexes
 from compaction.storage.swap import SwapGroup, any_log, is_unfinished
 from compaction.storage.verification import copy_verified
 from compaction.storage.watch import require_unmoved
@@ -115,6 +116,8 @@ class Publication:
         copies = [Copy(join(location.path, name), join(target, name), valid.get(name, 0)) for name in names]
         self._copy_all(source, copies)
         self._fs.fsync_dir(target)
+        if not is_remote(target):
+            require_same_indexes(self._fs, target, (each for each in segments if each.base_offset not in replaced))
         require_unmoved(source, self._disk, location.path, segments)
         self._added[location.log_dir][location.topic_partition] = end_offset
         if self._like.get(location.log_dir) is None:

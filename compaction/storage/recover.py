@@ -175,16 +175,19 @@ def _resumable(fs: FileSystem, path: str, group: JournalGroup) -> bool:
 
 
 def _without_lost_indexes(fs: FileSystem, path: str, group: JournalGroup) -> JournalGroup:
-    """A resumable group without the indexes that are not as recorded; those are removed, and made anew later."""
+    """A resumable group with the times that its files have now. If its log has its final name, indexes that are not as
+    recorded are removed, and made anew later. A log is never removed: one that is suddenly read otherwise ends the swap."""
+    base = group.base_offset
+    is_final = not any(_is_there(fs, path, base, LOG, suffix) for suffix in (CLEAN, SWAP))
     kept = []
     for written in group.files:
-        suffix = next((each for each in (CLEAN, SWAP) if _is_there(fs, path, group.base_offset, written.kind, each)), "")
-        name = join(path, segment_file(group.base_offset, written.kind, suffix))
+        suffix = next((each for each in (CLEAN, SWAP) if _is_there(fs, path, base, written.kind, each)), "")
+        name = join(path, segment_file(base, written.kind, suffix))
         found = fs.stat(name)
-        if found is not None and difference(fs, name, written, fresh=True) is None:
-            kept.append(written._replace(mtime_ns=found.mtime_ns))
-        else:
+        if written.kind != LOG and is_final and (found is None or difference(fs, name, written, fresh=True) is not None):
             fs.unlink(name)
+        else:
+            kept.append(written if found is None else written._replace(mtime_ns=found.mtime_ns))
     return replace(group, files=tuple(kept))
 
 

@@ -7,12 +7,12 @@ not count here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from compaction.cleaning.model import AbortedTxn, Segment
-from compaction.errors import CorruptLogError
+from compaction.errors import CorruptLogError, StorageError
 from compaction.formats import indexes
 from compaction.formats.errors import FormatError
 from compaction.formats.fields import FieldTable
@@ -23,6 +23,7 @@ from compaction.storage.scan import SegmentScan, first_batch
 from compaction.storage.textfiles import MAX_INDEX_BYTES, read_small
 
 _HINT = "restore this segment from a replica or a backup"
+_AGAIN = "make sure that nothing else works on this directory, check the disk, and run again"
 NO_TIMESTAMP = -1
 LONG_MAX = 2**63 - 1
 MAX_RELATIVE_OFFSET = 2**31 - 1
@@ -103,6 +104,27 @@ def inspect_segment(
         identity=None if found is None else identity_of(found),
     )
     return SegmentState(segment, len(data) - tail.scan.position, tail.scan.last_position, problem, txn_problem)
+
+
+def require_same_indexes(fs: Files, log_path: str, segments: Iterable[Segment]) -> None:
+    """Look at copies of segments: their indexes must be those that were there when the log was planned.
+
+    :param segments: as planned; the log's last one may have a torn tail
+    :raises CorruptLogError: the end of a segment is not what the format says
+    :raises StorageError: indexes have changed
+    """
+    last = max(segment_bases(fs, log_path), default=-1)
+    for planned in segments:
+        state = inspect_segment(fs, log_path, planned.base_offset, active=planned.base_offset == last)
+        problem = state.index_problem or state.txn_problem
+        if problem is not None or _index_entries(state.segment) != _index_entries(planned):
+            path = join(log_path, segment_file(planned.base_offset, LOG))
+            what = problem or "other entries"
+            raise StorageError(f"indexes have changed since they were read: {what}", path=path, hint=_AGAIN)
+
+
+def _index_entries(segment: Segment) -> tuple[object, ...]:
+    return segment.index_bytes, segment.time_index_bytes, segment.aborted_txns
 
 
 def identity_of(found: FileStat) -> tuple[int, int, int]:

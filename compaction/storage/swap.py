@@ -226,8 +226,13 @@ def _has_source(fs: FileSystem, path: str, source: Source, group: JournalGroup) 
 
 
 def discard_unfinished(fs: FileSystem, log_path: str) -> int:
-    """Remove what tasks or a broker's cleaner left: ``.clean``, ``.clean.<attempt>``, ``.cleaned``; how many files."""
-    names = [name for name in fs.listdir(log_path) if is_unfinished(name)]
+    """Remove what tasks or a broker's cleaner left: ``.clean``, ``.clean.<attempt>``, ``.cleaned``; how many files.
+
+    A ``.cleaned`` file beside a ``.swap`` one stays: it says that the segments to be replaced are still those that count.
+    """
+    every = fs.listdir(log_path)
+    swapping = any(name.endswith(SWAP) for name in every)
+    names = [name for name in every if is_unfinished(name) and not (swapping and name.endswith(CLEANED))]
     for name in names:
         fs.unlink(join(log_path, name))
     return len(names)

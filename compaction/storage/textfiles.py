@@ -12,12 +12,15 @@ from contextlib import suppress
 from pathlib import Path
 
 from compaction.errors import CorruptLogError, StorageError, UsageError
+from compaction.storage.durable import has_content
 from compaction.storage.filesystem import Files
 
 #: what a checkpoint, a snapshot or a configuration file may take: a checkpoint of a million partitions does not
 MAX_SMALL_BYTES = 64 << 20
 #: what an index may take: that of a segment of 2 GiB with an entry for each of its batches does not
 MAX_INDEX_BYTES = 512 << 20
+#: a broker may be replacing the file
+_ATTEMPTS = 5
 _PERMISSIONS = 0o777
 _NEW_FILE = 0o666
 
@@ -58,12 +61,20 @@ def read_small(fs: Files, path: str, hint: str, limit_bytes: int = MAX_SMALL_BYT
 
 
 def read_small_text(fs: Files, path: str, hint: str, encoding: str = "utf-8") -> str:
-    """As ``read_small``, as text.
+    """As ``read_small``, as text. No checksum protects such files: what is read is what the device gives once more.
 
     :raises CorruptLogError: it is no text either
+    :raises StorageError: each time something else is read
     """
+    for _ in range(_ATTEMPTS):
+        data = read_small(fs, path, hint)
+        if has_content(fs, path, data):
+            break
+    else:
+        what = "file is read differently each time"
+        raise StorageError(what, path=path, hint="check the disk, and that nothing else works on this directory")
     try:
-        return read_small(fs, path, hint).decode(encoding)
+        return data.decode(encoding)
     except UnicodeDecodeError as error:
         raise CorruptLogError("is no text", path=path, position=error.start, hint=hint) from None
 

@@ -1,0 +1,112 @@
+"""What must hold of a disk after a run, whatever became of the run: a line for each violation, none if all is well."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import NamedTuple
+
+from compaction.names import DELETED
+from compaction.storage.filesystem import join
+from tests.storage.broker_model import start_broker
+from tests.storage.logs import served
+from tests.trust.memory import MemoryDisk
+from tests.trust.scenes import LOG_DIR, OUTPUT_DIR, Ended, Kind, log_path, made
+
+Tree = Mapping[str, bytes]
+
+
+class Undisturbed(NamedTuple):
+    """What a kind of run finds, and what it leaves when nothing disturbs it; records by topic: offset -> value."""
+
+    start: Tree
+    end: Tree
+    records_before: Mapping[str, Mapping[int, bytes | None]]
+    survivors: Mapping[str, Mapping[int, bytes | None]]
+
+
+@cache
+def undisturbed(kind: Kind) -> Undisturbed:
+    """The run of ``kind`` without faults."""
+    disk = kind.start()
+    start = tree(disk)
+    ended = kind.run(disk)
+    assert ended.code == 0, ended
+    sources = made(kind.topics)
+    before = {topic: served(sources, log_path(topic)) for topic in kind.topics}
+    changed = disk if kind.output_dir is None and not kind.dry_run else sources
+    return Undisturbed(start, tree(disk), before, {topic: served(changed, log_path(topic)) for topic in kind.topics})
+
+
+def tree(disk: MemoryDisk, under: str = "/", *, deleted: bool = True) -> Tree:
+    """All files below a directory: path -> bytes.
+
+    :param deleted: with the files that are only waiting to be removed
+    """
+    prefix = under.rstrip("/") + "/"
+    # the claim of a run that could not remove it says nothing of any log; the next run takes it over
+    paths = (path for path in disk.paths() if path.startswith(prefix) and "/.compaction-run." not in path)
+    return {path: disk.read_bytes(path) for path in paths if deleted or not path.endswith(DELETED)}
+
+
+def after_run(kind: Kind, ended: Ended, disk: MemoryDisk) -> Iterator[str]:
+    """What a run that has come to its end, well or not, must have left."""
+    wanted, found = undisturbed(kind), tree(disk)
+    if kind.dry_run and found != wanted.start:
+        yield f"a dry run has changed {difference(wanted.start, found)}"
+    if kind.output_dir is not None and tree(disk, LOG_DIR) != {p: d for p, d in wanted.start.items() if p.startswith(LOG_DIR)}:
+        yield "a run to another place has changed its source"
+    if ended.code == 0 and found != wanted.end:
+        yield f"exit code 0, but {difference(wanted.end, found)}"
+    for topic, status in ended.statuses.items():
+        if status != "failed" and not kind.dry_run:
+            yield from _log_is_done(kind, topic, disk)
+
+
+def _log_is_done(kind: Kind, topic: str, disk: MemoryDisk) -> Iterator[str]:
+    path = log_path(topic, kind.output_dir or LOG_DIR)
+    wanted = {name: data for name, data in undisturbed(kind).end.items() if name.startswith(path + "/")}
+    if (found := tree(disk, path)) != wanted:
+        yield f"{topic} is reported as done, but {difference(wanted, found)}"
+
+
+def after_broker(kind: Kind, disk: MemoryDisk) -> Iterator[str]:
+    """A broker that starts serves every survivor, and nothing that was not there. Changes ``disk``."""
+    wanted = undisturbed(kind)
+    for topic in kind.topics:
+        start_broker(disk, log_path(topic))
+        yield from _served(topic, disk, wanted)
+
+
+def _served(topic: str, disk: MemoryDisk, wanted: Undisturbed) -> Iterator[str]:
+    found = served(disk, log_path(topic))
+    if lost := wanted.survivors[topic].items() - found.items():
+        yield f"{topic} has lost {sorted(offset for offset, _ in lost)}"
+    if other := found.items() - wanted.records_before[topic].items():
+        yield f"{topic} has other records at {sorted(offset for offset, _ in other)}"
+
+
+def after_next_run(kind: Kind, disk: MemoryDisk) -> Iterator[str]:
+    """The next run ends in the bytes of an undisturbed one. Changes ``disk``."""
+    ended = kind.run(disk)
+    wanted = {path: data for path, data in undisturbed(kind).end.items() if not path.endswith(DELETED)}
+    found = tree(disk, deleted=False)
+    if ended.code == 2 and kind.output_dir is not None and tree(disk, OUTPUT_DIR):
+        # the run before did publish: what failed came after that
+        wanted = {path: data for path, data in wanted.items() if not path.startswith(OUTPUT_DIR)}
+        found = {path: data for path, data in found.items() if not path.startswith(OUTPUT_DIR)}
+    elif ended.code != 0:
+        yield f"the next run ends with {ended.code}: {ended.reason}"
+    if found != wanted:
+        yield f"after the next run, {difference(wanted, found)}"
+    if left := [path for path in disk.paths() if "/.compaction-run." in path]:
+        yield f"after the next run, {left} are left"
+
+
+def difference(wanted: Tree, found: Tree) -> str:
+    """In which files two trees differ."""
+    missing, new = sorted(wanted.keys() - found.keys()), sorted(found.keys() - wanted.keys())
+    other = sorted(path for path in wanted.keys() & found.keys() if wanted[path] != found[path])
+    parts = [("missing", missing), ("new", new), ("other bytes", other)]
+    short = [(what, [join(*path.split("/")[-2:]) for path in paths[:4]]) for what, paths in parts if paths]
+    return "; ".join(f"{what}: {', '.join(paths)}" for what, paths in short)

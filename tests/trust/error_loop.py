@@ -1,0 +1,216 @@
+"""The error loop: every file operation of a run fails, once or from then on, and the process goes on through its handlers.
+
+After the run has ended the files are looked at as they are, as a power loss leaves them, and as a kill between the fault and
+the end leaves them; then by a broker's start and by the next run. What must hold is in ``tests.trust.checks``.
+
+``python -m tests.trust.error_loop --all`` takes every operation of every kind of run;
+less is a sample that is the same each time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import enum
+import errno
+import os
+import random
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, TypeVar
+
+from compaction.storage.filesystem import storage_errors
+from tests.storage.faults import Stopped
+from tests.trust.checks import after_broker, after_next_run, after_run
+from tests.trust.memory import MemoryDisk
+from tests.trust.scenes import KINDS, Ended, Kind
+from tests.trust.watched import CHANGES, GROWS, Operation, WatchedFileSystem
+
+T = TypeVar("T")
+
+
+class Mode(enum.Enum):
+    """How operations fail: one of them, or all from one on."""
+
+    ONCE = "one operation fails with EIO"
+    ONCE_FULL = "one operation fails with ENOSPC"
+    LATE = "one operation is carried out, and fails with EIO"
+    DEAD = "from one operation on all fail with EIO"
+    READ_ONLY = "from one operation on all that change something fail with EROFS"
+    FULL = "from one operation on all that take space fail with ENOSPC"
+
+    @property
+    def names(self) -> frozenset[str] | None:
+        """The operations that fail; ``None`` is all."""
+        if self in (Mode.ONCE_FULL, Mode.FULL):
+            return GROWS
+        return CHANGES if self in (Mode.LATE, Mode.READ_ONLY) else None
+
+    @property
+    def error(self) -> int:
+        """The error's number."""
+        return {Mode.ONCE_FULL: errno.ENOSPC, Mode.FULL: errno.ENOSPC, Mode.READ_ONLY: errno.EROFS}.get(self, errno.EIO)
+
+    @property
+    def lasts(self) -> bool:
+        """Whether later operations fail too."""
+        return self in (Mode.DEAD, Mode.READ_ONLY, Mode.FULL)
+
+
+class Fault(NamedTuple):
+    """The operation from which on something fails; ``stop_at`` is one that is not begun, as the process is killed."""
+
+    mode: Mode
+    at: int
+    stop_at: int | None = None
+
+    def hits(self, operation: Operation) -> bool:
+        """Whether this operation fails."""
+        if operation.number < self.at or (operation.number > self.at and not self.mode.lasts):
+            return False
+        return self.mode.names is None or operation.name in self.mode.names
+
+    def __str__(self) -> str:
+        return f"{self.mode.value} ({self.at}" + (f", killed at {self.stop_at})" if self.stop_at is not None else ")")
+
+
+class FailingFileSystem(WatchedFileSystem):
+    """Has a fault. What a failed operation leaves behind is what a disk may have made of it."""
+
+    def __init__(self, disk: MemoryDisk, fault: Fault) -> None:
+        super().__init__(disk)
+        self.disk, self.fault = disk, fault
+
+    def _do(self, operation: Operation, action: Callable[[], T]) -> T:
+        if operation.number == self.fault.stop_at:
+            raise Stopped
+        if not self.fault.hits(operation):
+            return action()
+        if operation.name == "remove":
+            return None  # type: ignore[return-value]
+        if self.fault.mode is Mode.LATE:
+            action()
+        else:
+            self._leave_traces(operation, action)
+        with storage_errors(operation.path, operation.name):
+            raise OSError(self.fault.mode.error, os.strerror(self.fault.mode.error))
+
+    def _leave_traces(self, operation: Operation, action: Callable[[], object]) -> None:
+        name, path = operation.name, operation.target if operation.name == "append_copy" else operation.path
+        if name in ("fsync", "close") and self.disk.stat(path) is not None:
+            self.disk.file(path).poisoned = True
+        elif name in ("append", "append_copy") or (name in ("write_file", "copy") and self.fault.mode.lasts):
+            # half of it is written; where nothing can be removed any more, it stays
+            path = operation.target or path
+            before = 0 if self.disk.stat(path) is None else len(self.disk.file(path).data)
+            action()
+            file = self.disk.file(path)
+            file.data = file.data[: before + (len(file.data) - before) // 2]
+
+
+class Finding(NamedTuple):
+    """A violation, and how to see it again."""
+
+    kind: str
+    fault: Fault
+    operation: str
+    state: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.fault} {self.operation}: {self.state}: {self.problem}"
+
+
+class Search:
+    """The error loop over one kind of run; states that were seen before are not looked at again."""
+
+    def __init__(self, kind: Kind) -> None:
+        self.kind = kind
+        self.runs, self.states = 0, 0
+        self.ends: Counter[str] = Counter()
+        self._seen: set[frozenset[tuple[str, str, bytes]]] = set()
+
+    def faults(self) -> list[Fault]:
+        """Every fault of every operation of the run."""
+        fs = WatchedFileSystem(self.kind.start())
+        self.kind.run(fs)
+        every = (Fault(mode, operation.number) for mode in Mode for operation in fs.log)
+        return [fault for fault in every if fault.hits(fs.log[fault.at])]
+
+    def look(self, fault: Fault) -> Iterator[Finding]:
+        """Try one fault; a kill somewhere after it too."""
+        operations, disk, ended = self._run(fault)
+        at = str(operations[fault.at]) if fault.at < len(operations) else "-"
+        self.ends[f"exit code {ended.code}" if ended is not None else "killed"] += 1
+        states = list(self._states(fault, disk))
+        if ended is not None:
+            for problem in (*([ended.reason] if ended.code < 0 else []), *after_run(self.kind, ended, disk)):
+                yield Finding(self.kind.name, fault, at, f"ended with {ended.code} ({ended.reason})", problem)
+        if fault.stop_at is None and len(operations) > fault.at + 1:
+            killed = fault._replace(stop_at=random.Random(fault.at).randrange(fault.at + 1, len(operations)))
+            states += self._states(killed, self._run(killed)[1])
+        for name, state in states:
+            for problem in (*after_broker(self.kind, state.clone()), *after_next_run(self.kind, state)):
+                yield Finding(self.kind.name, fault, at, name, problem)
+
+    def _run(self, fault: Fault) -> tuple[list[Operation], MemoryDisk, Ended | None]:
+        self.runs += 1
+        disk = self.kind.start()
+        fs = FailingFileSystem(disk, fault)
+        try:
+            return fs.log, disk, self.kind.run(fs)
+        except Stopped:
+            return fs.log, disk, None
+        except Exception:
+            return fs.log, disk, Ended(-1, {}, traceback.format_exc())
+
+    def _states(self, fault: Fault, disk: MemoryDisk) -> Iterator[tuple[str, MemoryDisk]]:
+        """What the next process may find, each once."""
+        killed = "" if fault.stop_at is None else f"killed at {fault.stop_at}, "
+        found = [(f"{killed}files as they are", disk.after_kill()), (f"{killed}nothing unsafe", disk.after_power_loss(None))]
+        found += [(f"{killed}power loss {n}", disk.after_power_loss(1000 * fault.at + n)) for n in range(2)]
+        for name, state in found:
+            if (content := state.content()) not in self._seen:
+                self._seen.add(content)
+                self.states += 1
+                yield name, state
+
+
+def sample(faults: list[Fault], count: int) -> list[Fault]:
+    """So many of them, spread over the modes and the run; the same each time."""
+    by_mode = [[fault for fault in faults if fault.mode is mode] for mode in Mode]
+    chosen = []
+    for some in filter(None, by_mode):
+        wanted = max(1, count * len(some) // len(faults))
+        chosen += [some[(2 * n + 1) * len(some) // (2 * wanted)] for n in range(min(wanted, len(some)))]
+    return chosen
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command; its exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--all", action="store_true", help="every operation in every mode")
+    parser.add_argument("--per-kind", type=int, default=100, help="faults of each kind of run, without --all")
+    parser.add_argument("--kind", action="append", help="the kinds of runs whose names begin so; all if not given")
+    options = parser.parse_args(arguments)
+    findings = 0
+    for kind in KINDS:
+        if options.kind and not kind.name.startswith(tuple(options.kind)):
+            continue
+        search, started = Search(kind), time.monotonic()
+        faults = search.faults()
+        for fault in faults if options.all else sample(faults, options.per_kind):
+            for finding in search.look(fault):
+                findings += 1
+                print(finding, flush=True)
+        ends = ", ".join(f"{count} {how}" for how, count in sorted(search.ends.items()))
+        seconds = time.monotonic() - started
+        print(f"{kind.name}: {search.runs} runs ({ends}), {search.states} states, {seconds:.0f} s", flush=True)
+    print(f"{findings} violations")
+    return 1 if findings else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,426 @@
+"""Lying storage: once in a run, the disk gives or keeps other bytes than it should, without an error.
+
+A seed chooses the kind of run, the lie, and the operation at or after which it is told. What must hold:
+
+1. A run that ends with exit code 0, and a log that is reported as done, has the bytes of an undisturbed run; files that
+   only wait to be removed do not count. Nobody can notice two things, which are counted apart:
+
+   * *past the horizon*: a file that is harmed on disk after the last operation of the run that looks at it (if its size is the
+     same: that reads its bytes) may be as the lie left it, and it alone. The same holds of an input that the run leaves where
+     it is. The horizon of a log is the last operation of the run on any of its files.
+   * *as if it had always been so*: what a disk says of an input from the run's beginning to its end is the input. The result is
+     then exactly that of an undisturbed run over a disk that holds those bytes, and so it must be.
+
+2. After any end, a broker's start or the next run serves every survivor, unless the lie is what destroyed its only copy: one
+   that was in the file that was harmed.
+
+``python -m tests.trust.lying_storage --runs 5000 --seed N`` prints the counts by lie and outcome, and each violation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import enum
+import random
+import re
+import sys
+import traceback
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeVar
+
+from compaction.errors import StorageError
+from compaction.formats.batch import iter_batches
+from compaction.formats.errors import FormatError
+from compaction.names import DELETED, LOG
+from compaction.storage.filesystem import ByteSource, base_name, parent
+from compaction.storage.journal import JOURNAL
+from tests.storage.broker_model import start_broker
+from tests.trust.checks import Tree, difference, tree, undisturbed
+from tests.trust.memory import MemoryDisk
+from tests.trust.scenes import KINDS, LOG_DIR, Ended, Kind, log_path
+from tests.trust.watched import Operation, WatchedFileSystem
+
+T = TypeVar("T")
+_READS = frozenset(("read", "read_into"))
+_WRITES = frozenset(("append", "append_copy", "write_file", "copy", "link"))
+_SYNCS = frozenset(("fsync", "close", "fsync_dir"))
+
+
+class Lie(enum.Enum):
+    """What the disk does."""
+
+    TURNED_READ = "a read has a bit turned"
+    SHORT_READ = "a read is cut short"
+    STALE_READ = "a read gives an older content"
+    TURNED_WRITE = "a write lands with a bit turned"
+    SHORT_WRITE = "a write lands cut short"
+    LOST_SYNC = "a flush does nothing, then the power fails"
+    TURNED_BIT = "a bit of a file turns"
+    ZEROED = "a file is zeroed"
+    CUT = "a file is cut"
+    REMOVED = "a file vanishes"
+    EXCHANGED = "two files are exchanged"
+
+    @property
+    def names(self) -> frozenset[str] | None:
+        """The operations in which it is told; ``None``: between any two."""
+        if self in (Lie.TURNED_READ, Lie.SHORT_READ, Lie.STALE_READ):
+            return _READS
+        if self in (Lie.TURNED_WRITE, Lie.SHORT_WRITE):
+            return _WRITES
+        return _SYNCS if self is Lie.LOST_SYNC else None
+
+class Outcome(enum.Enum):
+    """What became of a run."""
+
+    NOTICED = "noticed"
+    HARMLESS = "harmless"
+    PAST_HORIZON = "past the horizon"
+    AS_IF = "as if it had always been so"
+    VIOLATION = "VIOLATION"
+
+
+@dataclass
+class Harm:
+    """What was done: to which files, by number, as the disk had them; what a disk that had always lied would hold."""
+
+    operation: str = "nothing"
+    before: dict[int, tuple[str, bytes]] = field(default_factory=dict)
+    always: dict[str, bytes | None] = field(default_factory=dict)
+    on_disk: bool = False
+    #: the size of a file is another one, or it is gone: who looks at names and sizes notices too
+    other_size: bool = False
+    #: its log's journal was there: what is harmed is not just an input
+    in_swap: bool = False
+    #: those of ``always`` that somebody has looked at since
+    looked: set[str] = field(default_factory=set)
+
+
+class LyingFileSystem(WatchedFileSystem):
+    """Tells one lie at the first operation from number ``at`` on that it fits."""
+
+    def __init__(self, disk: MemoryDisk, lie: Lie, at: int, chance: random.Random) -> None:
+        super().__init__(disk)
+        self.disk, self.lie, self.harm = disk, lie, Harm()
+        self._at, self._chance, self._told = at, chance, False
+        self._past: dict[str, list[bytes]] = {}
+
+    def _do(self, operation: Operation, action: Callable[[], T]) -> T:
+        self._remember(operation)
+        if self._told or operation.number < self._at:
+            self._notice(operation)
+            return action()
+        if self.lie.names is None:
+            self._told = self._harm_a_file(operation)
+            self._notice(operation)
+            return action()
+        if operation.name not in self.lie.names:
+            return action()
+        if self.lie is Lie.LOST_SYNC:
+            self._told = True
+            self.harm.operation = str(operation)
+            return self._without_sync(operation, action)
+        if operation.name in _WRITES:
+            return self._write_badly(operation, action)
+        result = action()
+        return self._read_badly(operation, result) if isinstance(result, bytes) else result  # type: ignore[return-value]
+
+    def read_into(self, path: str, source: ByteSource, view: memoryview, at: tuple[int, int]) -> int:
+        told = self._told
+        n = super().read_into(path, source, view, at)
+        if told or self.log[-1].number < self._at or self.lie.names != _READS:
+            return n
+        changed = self._changed_read(self.log[-1], bytes(view[:n]), at[0])
+        if changed is None:
+            return n
+        view[: len(changed)] = changed
+        return len(changed)
+
+    def _read_badly(self, operation: Operation, data: bytes) -> bytes:
+        changed = self._changed_read(operation, data, None)
+        return data if changed is None else changed
+
+    def _changed_read(self, operation: Operation, data: bytes, position: int | None) -> bytes | None:
+        """Other bytes for a read, ``None`` if the lie does not fit; ``position`` if it is known."""
+        if not data:
+            return None
+        if self.lie is Lie.STALE_READ:
+            past = self._past.get(operation.path)
+            if not past:
+                return None
+            old = self._chance.choice(past[-2:])
+            changed = old[position or 0 :][: len(data)]
+        else:
+            changed = self._turned(data) if self.lie is Lie.TURNED_READ else data[: self._chance.randrange(len(data))]
+        if changed == data:
+            return None
+        self._told, self.harm.operation = True, str(operation)
+        self.harm.looked.add(operation.path)
+        whole, path = self.disk.file(operation.path).data, operation.path
+        at = whole.find(data) if position is None else position
+        self.harm.always[path] = whole[:at] + changed + (whole[at + len(data) :] if len(changed) == len(data) else b"")
+        return changed
+
+    def _write_badly(self, operation: Operation, action: Callable[[], T]) -> T:
+        path = operation.target or operation.path
+        before = len(self.disk.file(path).data) if self.disk.stat(path) is not None else 0
+        result = action()
+        if self.disk.stat(path) is not None and len(self.disk.file(path).data) > before:
+            file = self.disk.file(path)
+            new = file.data[before:]
+            short = self.lie is Lie.SHORT_WRITE
+            file.data = file.data[:before] + (new[: self._chance.randrange(len(new))] if short else self._turned(new))
+            if file.synced:
+                file.safe = file.data
+            self._told, self.harm.operation = True, str(operation)
+        return result
+
+    def _without_sync(self, operation: Operation, action: Callable[[], T]) -> T:
+        if operation.name == "fsync_dir":
+            return None  # type: ignore[return-value]
+        file = self.disk.file(operation.path)
+        file.poisoned = True
+        result = action()
+        # the next flush tells the truth
+        file.poisoned = False
+        return result
+
+    def _harm_a_file(self, operation: Operation) -> bool:
+        paths = [path for path in self.disk.paths() if self.disk.file(path).data or self.lie is Lie.REMOVED]
+        path = self._chance.choice(paths)
+        chosen = [path]
+        if self.lie is Lie.EXCHANGED:
+            data, kind = self.disk.file(path).data, path.rpartition(".")[2]
+            beside = [other for other in paths if parent(other) == parent(path) and other.endswith(kind)]
+            alike = [other for other in beside if self.disk.file(other).data != data]
+            if not alike:
+                return False
+            chosen.append(self._chance.choice(alike))
+        for each in chosen:
+            self.harm.in_swap |= self.disk.stat(f"{parent(each)}/{JOURNAL}") is not None
+            self.harm.before[self.disk.file(each).number] = each, self.disk.file(each).data
+        contents: dict[str, bytes | None] = {each: self._harmed(self.disk.file(each).data) for each in chosen}
+        if self.lie is Lie.EXCHANGED:
+            contents = {each: self.disk.file(other).data for each, other in zip(chosen, reversed(chosen), strict=True)}
+        for each, data in contents.items():
+            self.harm.other_size |= data is None or len(data) != len(self.disk.file(each).data)
+            _put(self.disk, each, data)
+            self.harm.always[each] = data
+        self.harm.operation, self.harm.on_disk = f"{', '.join(chosen)} before {operation}", True
+        return True
+
+    def _harmed(self, data: bytes) -> bytes | None:
+        if self.lie is Lie.REMOVED:
+            return None
+        if self.lie is Lie.CUT:
+            return data[: self._chance.randrange(len(data))]
+        return bytes(len(data)) if self.lie is Lie.ZEROED else self._turned(data)
+
+    def _turned(self, data: bytes) -> bytes:
+        at, turned = self._chance.randrange(len(data)), bytearray(data)
+        turned[at] ^= 1 << self._chance.randrange(8)
+        return bytes(turned)
+
+    def _remember(self, operation: Operation) -> None:
+        """Keep what the files had that this operation changes."""
+        if self.lie is Lie.STALE_READ and operation.name not in _READS:
+            for path in (operation.path, operation.target):
+                if path and (found := self.disk.stat(path)) is not None and found.is_file:
+                    data = self.disk.file(path).data
+                    past = self._past.setdefault(path, [])
+                    if past[-1:] != [data]:
+                        past.append(data)
+
+    def _notice(self, operation: Operation) -> None:
+        """Whether somebody looks at what was harmed."""
+        if self._told and self.harm.on_disk:
+            found = self.disk.stat(operation.path)
+            path = operation.path if found is None else self.harm.before.get(found.inode, ("", b""))[0]
+            looks = operation.name in (*_READS, "append_copy", "copy") or (operation.name == "stat" and self.harm.other_size)
+            if looks and path in self.harm.always:
+                self.harm.looked.add(path)
+            if operation.name == "listdir" and self.lie is Lie.REMOVED:
+                self.harm.looked |= {each for each in self.harm.always if parent(each) == operation.path}
+
+
+class Told(NamedTuple):
+    """One run with a lie: what became of it, and what is wrong."""
+
+    seed: int
+    kind: Kind
+    lie: Lie
+    outcome: Outcome
+    harm: str
+    problem: str = ""
+
+    def __str__(self) -> str:
+        return f"seed {self.seed}: {self.kind.name}: {self.lie.value}: {self.harm}: {self.outcome.value} {self.problem}"
+
+
+def tell(seed: int) -> Told:
+    """One run with one lie."""
+    chance = random.Random(seed)
+    kind, lie = chance.choice(KINDS), chance.choice(list(Lie))
+    return tell_at(kind, lie, chance.randrange(_operations(kind)), seed)
+
+
+def tell_at(kind: Kind, lie: Lie, at: int, seed: int) -> Told:
+    """One run with a lie at or after an operation."""
+    disk = kind.start()
+    fs = LyingFileSystem(disk, lie, at, random.Random(seed))
+    try:
+        ended = kind.run(fs)
+    except Exception:
+        return Told(seed, kind, lie, Outcome.VIOLATION, fs.harm.operation, traceback.format_exc())
+    harm = fs.harm
+    outcome, problem = _judge(kind, ended, disk, fs)
+    if not problem:
+        problem = _lost(kind, disk.after_power_loss(None) if lie is Lie.LOST_SYNC else disk.after_kill(), fs, outcome)
+    return Told(seed, kind, lie, Outcome.VIOLATION if problem else outcome, harm.operation, problem)
+
+
+_counts: dict[str, int] = {}
+
+
+def _operations(kind: Kind) -> int:
+    if kind.name not in _counts:
+        fs = WatchedFileSystem(kind.start())
+        kind.run(fs)
+        _counts[kind.name] = len(fs.log)
+    return _counts[kind.name]
+
+
+def _judge(kind: Kind, ended: Ended, disk: MemoryDisk, fs: LyingFileSystem) -> tuple[Outcome, str]:
+    """The first property: of the whole run, or of the logs that are reported as done."""
+    harm, found = fs.harm, tree(disk, deleted=False)
+    wanted: Tree = {path: data for path, data in undisturbed(kind).end.items() if not path.endswith(DELETED)}
+    if ended.code != 0:
+        done = [log_path(topic, kind.output_dir or LOG_DIR) + "/" for topic, how in ended.statuses.items() if how != "failed"]
+        wanted, found = _below(wanted, done), _below(found, done)
+    if found == wanted:
+        return (Outcome.NOTICED if ended.code else Outcome.HARMLESS), ""
+    harmed = {path for path in wanted.keys() | found.keys() if _is_harmed(path, disk, harm)}
+    rest = ({path: data for path, data in each.items() if path not in harmed} for each in (wanted, found))
+    left_alone = set() if harm.in_swap else {path for path in harm.looked if kind.half_done or path in undisturbed(kind).start}
+    if harm.on_disk and harm.looked <= left_alone and next(rest) == next(rest):
+        return Outcome.PAST_HORIZON, ""
+    if _is_as_if(kind, ended, found, harm):
+        return Outcome.AS_IF, ""
+    return Outcome.VIOLATION, f"exit code {ended.code}, but {difference(wanted, found)}"
+
+
+def _below(files: Tree, directories: list[str]) -> Tree:
+    return {path: data for path, data in files.items() if path.startswith(tuple(directories))} if directories else {}
+
+
+def _is_harmed(path: str, disk: MemoryDisk, harm: Harm) -> bool:
+    found = disk.stat(path)
+    names = {re.sub(r"/\.cleaned\.[0-9a-f]{32}\.partial/data", "/cleaned", each) for each in harm.always}
+    return path in names or (found is not None and found.inode in harm.before)
+
+
+def _is_as_if(kind: Kind, ended: Ended, found: Tree, harm: Harm) -> bool:
+    """Whether a run over a disk that had always held what was read ends with the same."""
+    disk = kind.start()
+    if any(disk.stat(path) is None for path in harm.looked) or not harm.looked:
+        return False
+    for path in harm.looked:
+        _put(disk, path, harm.always[path])
+    always = kind.run(disk)
+    same = {name: status for name, status in ended.statuses.items() if status != "failed"}
+    if ended.code == 0 and always.code != 0:
+        return False
+    other = tree(disk, deleted=False)
+    done = [log_path(topic, kind.output_dir or LOG_DIR) + "/" for topic in same]
+    other = other if ended.code == 0 else _below(other, done)
+    names = (other.keys() | found.keys()) - harm.always.keys()
+    return all(other.get(name) == found.get(name) for name in names)
+
+
+def _lost(kind: Kind, disk: MemoryDisk, fs: LyingFileSystem, outcome: Outcome) -> str:
+    """The second property; empty if it holds."""
+    wanted = undisturbed(kind).survivors
+    if outcome is Outcome.AS_IF:
+        return ""
+    broker, again = disk.clone(), disk.clone()
+    kind.run(again)
+    for topic in kind.topics:
+        path = log_path(topic)
+        alive = _records(again, path)
+        if wanted[topic].items() <= alive.items():
+            continue
+        try:
+            start_broker(broker, path)
+        except (FormatError, StorageError, ValueError) as error:
+            return f"{topic}: the next run has lost {_missing(wanted[topic], alive)}; a broker finds {error}"
+        served = _records(broker, path)
+        only = {offset for _, data in fs.harm.before.values() for offset in _offsets(data)}
+        lost = [offset for offset in _missing(wanted[topic], served) if offset not in only]
+        if lost and not (fs.lie is Lie.LOST_SYNC and outcome is Outcome.HARMLESS):
+            return f"{topic}: {lost} are lost to the next run and to a broker"
+    return ""
+
+
+def _missing(wanted: Mapping[int, bytes | None], found: Mapping[int, bytes | None]) -> list[int]:
+    return sorted(offset for offset, value in wanted.items() if found.get(offset, b"none") != value)
+
+
+def _records(disk: MemoryDisk, path: str) -> dict[int, bytes | None]:
+    """What a consumer gets, up to the first damage of each segment."""
+    found: dict[int, bytes | None] = {}
+    for name in disk.listdir(path):
+        if base_name(name).endswith(LOG):
+            found.update(_records_of(disk.read_bytes(f"{path}/{name}")))
+    return found
+
+
+def _records_of(data: bytes) -> dict[int, bytes | None]:
+    found: dict[int, bytes | None] = {}
+    try:
+        for batch in iter_batches(data, torn_tail=True):
+            found.update({record.offset: record.value for record in batch.records()})
+    except (FormatError, ValueError):
+        return found
+    return found
+
+
+def _offsets(data: bytes) -> set[int]:
+    return set(_records_of(data))
+
+
+def _put(disk: MemoryDisk, path: str, data: bytes | None) -> None:
+    """Change a file below the file system: no time, no number tells of it."""
+    if data is None:
+        for names in (disk._dir(parent(path)).names, disk._dir(parent(path)).safe):
+            names.pop(base_name(path), None)
+        return
+    file = disk.file(path)
+    file.data = data
+    file.safe = data if file.synced else file.safe
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command; its exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=5000)
+    parser.add_argument("--seed", type=int, default=1, help="of the first run; each further run takes the next one")
+    parser.add_argument("--verbose", action="store_true", help="print each run")
+    options = parser.parse_args(arguments)
+    counts: Counter[tuple[Lie, Outcome]] = Counter()
+    for seed in range(options.seed, options.seed + options.runs):
+        told = tell(seed)
+        counts[told.lie, told.outcome] += 1
+        if options.verbose or told.outcome is Outcome.VIOLATION:
+            print(told, flush=True)
+    print(f"{'':45}" + "".join(f"{outcome.value:>29}" for outcome in Outcome))
+    for lie in Lie:
+        print(f"{lie.value:45}" + "".join(f"{counts[lie, outcome]:29}" for outcome in Outcome))
+    violations = sum(count for (_, outcome), count in counts.items() if outcome is Outcome.VIOLATION)
+    print(f"{options.runs} runs, {violations} violations")
+    return 1 if violations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,65 @@
+"""The error loop: a sample of it in every test run, more of it among the suites, all of it by ``python -m``."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.trust.checks import undisturbed
+from tests.trust.error_loop import FailingFileSystem, Fault, Mode, Search, sample
+from tests.trust.scenes import KINDS, Kind
+from tests.trust.watched import Operation, WatchedFileSystem
+
+_BY_NAME = {kind.name: kind for kind in KINDS}
+_NAMES = [kind.name.replace(" ", "-") for kind in KINDS]
+
+
+def violations(kind: Kind, count: int) -> list[str]:
+    search = Search(kind)
+    return [str(finding) for fault in sample(search.faults(), count) for finding in search.look(fault)]
+
+
+def operations(kind: Kind) -> list[Operation]:
+    fs = WatchedFileSystem(kind.start())
+    kind.run(fs)
+    return fs.log
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=_NAMES)
+def test_no_failing_operation_loses_or_changes_a_record(kind: Kind) -> None:
+    assert violations(kind, 6) == []
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("kind", KINDS, ids=_NAMES)
+def test_none_of_many_failing_operations_loses_or_changes_a_record(kind: Kind) -> None:
+    assert violations(kind, 60) == []
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=_NAMES)
+def test_a_run_that_nothing_disturbs_changes_what_it_should(kind: Kind) -> None:
+    found = undisturbed(kind)
+    assert (found.start == found.end) is kind.dry_run
+    for topic, kept in found.survivors.items():
+        assert kept.items() <= found.records_before[topic].items()
+
+
+def test_an_expiry_that_fails_half_way_leaves_no_index_or_snapshot_without_its_log() -> None:
+    kind = _BY_NAME["expire"]
+    renames = [each.number for each in operations(kind) if each.name == "rename" and each.target.endswith(".deleted")]
+    search = Search(kind)
+    assert [str(finding) for at in renames for finding in search.look(Fault(Mode.READ_ONLY, at))] == []
+
+
+def test_a_split_that_fails_between_its_renames_is_undone_by_the_next_run() -> None:
+    kind = _BY_NAME["compact a log that overflows and one without indexes"]
+    renames = [each.number for each in operations(kind) if each.name == "rename" and each.path.endswith(".cleaned")]
+    search = Search(kind)
+    assert len(renames) == 9
+    assert [str(finding) for at in renames for finding in search.look(Fault(Mode.ONCE, at))] == []
+
+
+def test_a_claim_that_cannot_be_removed_does_not_take_the_report() -> None:
+    kind = _BY_NAME["compact in place"]
+    unlink = [each.number for each in operations(kind) if each.name == "unlink" and "/.compaction-run." in each.path][-1]
+    ended = kind.run(FailingFileSystem(kind.start(), Fault(Mode.ONCE, unlink)))
+    assert (ended.code, len(ended.statuses)) == (0, 4)

@@ -1,0 +1,95 @@
+"""Lying storage: a sample of it in every test run, more of it among the suites, all of it by ``python -m``."""
+
+from __future__ import annotations
+
+import pytest
+
+from compaction.formats.batch import BatchSpec, encode_batch
+from compaction.formats.record import Record
+from compaction.storage.blocks import SegmentReader
+from tests.trust.lying_storage import Lie, Outcome, tell, tell_at
+from tests.trust.memory import MemoryDisk
+from tests.trust.scenes import KINDS, Kind
+from tests.trust.watched import Operation, WatchedFileSystem
+
+_BY_NAME = {kind.name: kind for kind in KINDS}
+
+
+def violations(seeds: range) -> list[str]:
+    return [str(told) for told in map(tell, seeds) if told.outcome is Outcome.VIOLATION]
+
+
+def operations(kind: Kind) -> list[Operation]:
+    fs = WatchedFileSystem(kind.start())
+    kind.run(fs)
+    return fs.log
+
+
+def test_no_lie_of_the_disk_ends_in_exit_code_0_and_other_bytes() -> None:
+    assert violations(range(1, 121)) == []
+
+
+@pytest.mark.crash
+def test_none_of_many_lies_of_the_disk_ends_in_exit_code_0_and_other_bytes() -> None:
+    assert violations(range(1_000, 2_500)) == []
+
+
+def test_lies_are_noticed() -> None:
+    """Of writes that land otherwise none may pass: the log is not replaced."""
+    kind = _BY_NAME["compact in place"]
+    writes = [each for each in operations(kind) if each.name == "append"]
+    found = [tell_at(kind, Lie.TURNED_WRITE, each.number, each.number) for each in writes]
+    assert {told.outcome for told in found} == {Outcome.NOTICED}
+
+
+def test_an_old_checkpoint_that_a_disk_gives_once_is_not_believed() -> None:
+    """Else a run that has just finished an earlier swap cleans the log from where that one had begun."""
+    kind = _BY_NAME["compact after a run that was killed in its swaps"]
+    reads = [each for each in operations(kind) if each.name == "read" and each.path.endswith("cleaner-offset-checkpoint")]
+    found = [tell_at(kind, Lie.STALE_READ, each.number, each.number) for each in reads]
+    assert [str(told) for told in found if told.outcome is Outcome.VIOLATION] == []
+
+
+def test_an_output_that_is_read_otherwise_once_is_not_removed_by_the_recovery() -> None:
+    """It may be the only copy, and the next read may be right."""
+    kind = _BY_NAME["compact after a run that was killed in its swaps"]
+    reads = [each for each in operations(kind) if each.name == "read_into" and each.path.endswith((".log.swap", ".log.clean"))]
+    found = [tell_at(kind, Lie.TURNED_READ, each.number, each.number) for each in reads]
+    assert [str(told) for told in found if told.outcome is Outcome.VIOLATION] == []
+
+
+def test_an_index_that_is_damaged_while_logs_are_copied_is_not_published() -> None:
+    kind = _BY_NAME["compact to another place"]
+    inactive = ("both-0/00000000000000000000", "idle-0/00000000000000000010", "idle-0/00000000000000000020")
+    copies = [each for each in operations(kind) if each.name == "copy" and each.path.endswith("index")]
+    copies = [each for each in copies if any(name in each.path for name in inactive)]
+    found = [_zero_before(kind, each) for each in copies]
+    assert found
+    assert set(found) == {1}
+
+
+def _zero_before(kind: Kind, copy: Operation) -> int:
+    class Zeroing(WatchedFileSystem):
+        def copy(self, source: str, target: str, start: int = 0, length: int | None = None) -> None:
+            if source == copy.path:
+                file = disk.file(source)
+                file.data = file.safe = bytes(len(file.data)) or b"\1"
+            super().copy(source, target, start, length)
+
+    disk = kind.start()
+    return kind.run(Zeroing(disk)).code
+
+
+def test_a_leader_epoch_that_changes_between_the_passes_is_noticed() -> None:
+    disk = MemoryDisk()
+    disk.mkdir("/logs")
+    for name, epoch in (("/logs/first", 3), ("/logs/second", 4)):
+        disk.write_file(name, encode_batch([Record(0, 0, b"key", b"value")], BatchSpec(0, leader_epoch=epoch)))
+    assert _fingerprint(disk, "/logs/first") != _fingerprint(disk, "/logs/second")
+
+
+def _fingerprint(disk: MemoryDisk, path: str) -> str:
+    with SegmentReader(disk, path, 0, len(disk.read_bytes(path))) as reader:
+        for _ in reader.blocks(check_crc=True):
+            pass
+        return reader.fingerprint()

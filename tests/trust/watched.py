@@ -1,0 +1,153 @@
+"""A file system around another one: every operation of a run, in driver and tasks, passes through one method, ``_do``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
+
+from compaction.storage.filesystem import ByteSource, Chunk, Extent, FileStat, FileSystem, Lock, Output, parent
+
+T = TypeVar("T")
+
+#: the operations that change something
+CHANGES = frozenset(
+    ("create", "append", "append_copy", "close", "copy", "fsync", "fsync_dir", "link", "link_sync", "mkdir", "release")
+    + ("remove", "remove_tree", "rename", "unlink", "write_file")
+)
+#: those that take space
+GROWS = frozenset(("create", "append", "append_copy", "close", "copy", "fsync", "link", "mkdir", "write_file", "rename"))
+
+
+class Operation(NamedTuple):
+    """One operation of a run, by its number; ``target`` is a second path."""
+
+    number: int
+    name: str
+    path: str
+    target: str = ""
+
+    def __str__(self) -> str:
+        return f"#{self.number} {self.name} {self.path}" + (f" -> {self.target}" if self.target else "")
+
+
+class WatchedFileSystem:
+    """See ``compaction.storage.filesystem.FileSystem``; ``log`` has the operations so far."""
+
+    def __init__(self, inner: FileSystem) -> None:
+        self.inner = inner
+        self.log: list[Operation] = []
+
+    def _do(self, operation: Operation, action: Callable[[], T]) -> T:
+        """Carry an operation out."""
+        return action()
+
+    def do(self, name: str, path: str, action: Callable[[], T], target: str = "") -> T:
+        """Carry out what is to be counted."""
+        operation = Operation(len(self.log), name, path, target)
+        self.log.append(operation)
+        return self._do(operation, action)
+
+    # reading
+
+    def listdir(self, path: str) -> list[str]:
+        return self.do("listdir", path, lambda: self.inner.listdir(path))
+
+    def stat(self, path: str) -> FileStat | None:
+        return self.do("stat", path, lambda: self.inner.stat(path))
+
+    def read_bytes(self, path: str, start: int = 0, length: int | None = None) -> bytes:
+        return self.do("read", path, lambda: self.inner.read_bytes(path, start, length))
+
+    def reader(self, path: str, start: int, end: int, *, fresh: bool = False) -> ByteSource:
+        return WatchedSource(self, path, self.do("open", path, lambda: self.inner.reader(path, start, end, fresh=fresh)))
+
+    def read_into(self, path: str, source: ByteSource, view: memoryview, at: tuple[int, int]) -> int:
+        """One read of an open file; ``at`` are position and floor."""
+        return self.do("read_into", path, lambda: source.read_into(view, *at))
+
+    def real_path(self, path: str) -> Extent | None:
+        return self.do("stat", path, lambda: self.inner.real_path(path))
+
+    # changing
+
+    def write_file(self, path: str, data: bytes, *, like: str | None = None, mtime_ns: int | None = None) -> None:
+        self.do("write_file", path, lambda: self.inner.write_file(path, data, like=like, mtime_ns=mtime_ns))
+
+    def link_new(self, path: str, data: bytes, like: str) -> bool:
+        made = self.do("link", path, lambda: self.inner.link_new(path, data, like))
+        self.do("link_sync", parent(path), lambda: None)
+        return made
+
+    def create(self, path: str, like: str | None, *, write_behind: bool = False) -> Output:
+        made = self.do("create", path, lambda: self.inner.create(path, like, write_behind=write_behind))
+        return WatchedOutput(self, path, made)
+
+    def copy(self, source: str, target: str, start: int = 0, length: int | None = None) -> None:
+        self.do("copy", source, lambda: self.inner.copy(source, target, start, length), target)
+
+    def rename(self, source: str, target: str) -> None:
+        self.do("rename", source, lambda: self.inner.rename(source, target), target)
+
+    def unlink(self, path: str) -> None:
+        self.do("unlink", path, lambda: self.inner.unlink(path))
+
+    def mkdir(self, path: str, like: str | None = None, *, private: bool = False) -> None:
+        self.do("mkdir", path, lambda: self.inner.mkdir(path, like, private=private))
+
+    def remove_tree(self, path: str) -> None:
+        self.do("remove_tree", path, lambda: self.inner.remove_tree(path))
+
+    def fsync(self, path: str) -> None:
+        self.do("fsync", path, lambda: self.inner.fsync(path))
+
+    def fsync_dir(self, path: str) -> None:
+        self.do("fsync_dir", path, lambda: self.inner.fsync_dir(path))
+
+    def lock(self, log_dir: str, *, shared: bool = False) -> Lock:
+        return self.do("lock", log_dir, lambda: self.inner.lock(log_dir, shared=shared))
+
+    def lock_holder(self, log_dir: str) -> str | None:
+        return self.do("lock_holder", log_dir, lambda: self.inner.lock_holder(log_dir))
+
+
+class WatchedSource:
+    """An open file whose reads are counted."""
+
+    def __init__(self, fs: WatchedFileSystem, path: str, inner: ByteSource) -> None:
+        self._fs, self._path, self._inner = fs, path, inner
+
+    def size(self) -> int:
+        return self._fs.do("size", self._path, self._inner.size)
+
+    def read_into(self, view: memoryview, position: int, floor: int) -> int:
+        return self._fs.read_into(self._path, self._inner, view, (position, floor))
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+class WatchedOutput:
+    """A file being written whose operations are counted."""
+
+    def __init__(self, fs: WatchedFileSystem, path: str, inner: Output) -> None:
+        self._fs, self._path, self._inner = fs, path, inner
+
+    def write(self, chunks: Sequence[Chunk]) -> None:
+        data = b"".join(chunks)
+        self._fs.do("append", self._path, lambda: self._inner.write([data]))
+
+    def copy_from(self, path: str) -> None:
+        self._fs.do("append_copy", path, lambda: self._inner.copy_from(path), self._path)
+
+    def start_writeback(self) -> None:
+        self._inner.start_writeback()
+
+    def close(self, *, sync: bool, mtime_ms: int | None = None) -> None:
+        self._fs.do("close", self._path, lambda: self._inner.close(sync=sync, mtime_ms=mtime_ms))
+
+    def abandon(self) -> None:
+        self._inner.abandon()
+
+    def remove(self) -> None:
+        """As of real files: a file that cannot be removed stays, without an error."""
+        self._fs.do("remove", self._path, self._inner.remove)
