@@ -216,9 +216,7 @@ def _read(fs: FileSystem, log_dir: str, number: int) -> Identity | None:
     if found is None:
         return None
     try:
-        if not found.is_file:
-            raise ValueError("a claim is a file")
-        return _identity_of(json.loads(fs.read_bytes(path, 0, _MAX_BYTES)))
+        return _identity_of(json.loads(fs.read_bytes(path, 0, _MAX_BYTES) if found.is_file else b""))
     except (RecursionError, TypeError, ValueError):
         hint = "make sure that no other run works here, remove it and run again"
         raise LockedError("the claim of another run is malformed", path=path, hint=hint) from None
@@ -230,7 +228,8 @@ def _read(fs: FileSystem, log_dir: str, number: int) -> Identity | None:
 
 def _identity_of(value: dict[str, object]) -> Identity:
     """:raises TypeError: fields are missing, or there are others
-    :raises ValueError: a field is not as this package writes it"""
+    :raises ValueError: a field is not as this package writes it
+    """
     identity = Identity(**value)  # type: ignore[arg-type]
     texts = (identity.token, identity.host, identity.boot, identity.namespace, identity.started)
     if type(identity.pid) is not int or not 0 < identity.pid < 2**31 or not all(type(text) is str for text in texts):

@@ -1,7 +1,8 @@
 """A broker in the simulation: it starts, appends to the active segment, rolls, and cleans the log itself.
 
-File handling as ``LogLoader``, ``LogSegment.append``, ``LocalLog.roll`` and ``LocalLog.replaceSegments`` (Kafka 4.3.0) do it: the
-active segment stays open, a cleaned one is written as ``.cleaned`` and becomes ``.swap`` before its sources become ``.deleted``.
+File handling as ``LogLoader``, ``LogSegment.append``, ``LocalLog.roll`` and ``LocalLog.replaceSegments`` (Kafka 4.3.0) do it:
+the active segment stays open; a cleaned one is written as ``.cleaned`` and becomes ``.swap`` before its sources become
+``.deleted``.
 """
 
 from __future__ import annotations
@@ -78,7 +79,9 @@ class Broker:
         kept = [b for b in batches if b.is_transactional or any(last[r.key] == r.offset for r in b.records())]
         txns = [join(PATH, segment_file(base, TXNINDEX)) for base in group]
         aborted = b"".join(self._files.read_bytes(name) for name in txns if self._files.stat(name) is not None)
-        contents = {LOG: b"".join(bytes(b.data) for b in kept), INDEX: b"", TIMEINDEX: b"", **({TXNINDEX: aborted} if aborted else {})}
+        contents = {LOG: b"".join(bytes(b.data) for b in kept), INDEX: b"", TIMEINDEX: b""}
+        if aborted:
+            contents[TXNINDEX] = aborted
         for kind, data in contents.items():
             self._files.write_file(join(PATH, segment_file(group[0], kind, CLEANED)), data)
         for kind in contents:

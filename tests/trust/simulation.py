@@ -11,11 +11,12 @@ Lock modes, and what is promised in each:
 * ``advisory``: the second job is on another mount whose locks the first one and the broker do not see.
 * ``lost``: every lock is granted to everybody.
 
-In the last two, claims keep the jobs apart: of two jobs at one log no more than one swaps, and everything holds. A broker takes no notice of
-claims. It may start between any two steps of a job, append and roll, and nothing is lost. That is all that can be promised:
-``unguarded`` is ``lost`` with a broker whose start is itself interleaved with a swap, or whose own cleaner works beside the
-job's. A start deletes, by the listing that it began with, what a swap has meanwhile put in place; a cleaner renames by path
-what it has read by handle. No order of a job's own steps can prevent that. These runs are counted, and lose records.
+In the last two, claims keep the jobs apart: of two jobs at one log no more than one swaps, and everything holds. A broker
+takes no notice of claims. It may start between any two steps of a job, append and roll, and nothing is lost. That is all that
+can be promised: ``unguarded`` is ``lost`` with a broker whose start is itself interleaved with a swap, or whose own cleaner
+works beside the job's. A start deletes, by the listing that it began with, what a swap has meanwhile put in place; a cleaner
+renames by path what it has read by handle. No order of a job's own steps can prevent that. These runs are counted, and lose
+records.
 """
 
 from __future__ import annotations
@@ -213,12 +214,9 @@ class World:
         """A copy that has appeared serves what there was when it was made: at least all that is still the last of its key."""
         path = f"{COPY_DIR}/{TOPIC}"
         if path in self.disk.directories:
-            first_new = max(self.history.survivors(), default=0)
-            yield from (f"copy: {each}" for each in _differences(self.disk, path, self.history, up_to=self._planned_end(first_new)))
-
-    def _planned_end(self, end: int) -> int:
-        """Appended records may have come after the copy was planned."""
-        return min(end + 1, put_log(Disk(), self.scenario.layout).end())
+            # what was appended may have come after the copy was planned
+            end = put_log(Disk(), self.scenario.layout).end()
+            yield from (f"copy: {each}" for each in _differences(self.disk, path, self.history, up_to=end))
 
     def _end(self) -> Iterator[str]:
         """One broker starts and one job runs, in either order, then what is served is looked at."""
@@ -238,7 +236,8 @@ class World:
             if outcome_of(actor) not in ("served", "cleaned", "skipped"):
                 yield f"{actor.name} undisturbed: {outcome_of(actor)} {actor.error or actor.outcome}"
         yield from _differences(self.disk, PATH, self.history)
-        left = [name for name in self.disk.names(PATH) if name.startswith(".") or name.endswith((".swap", ".clean", ".cleaned"))]
+        unfinished = (".swap", ".clean", ".cleaned", ".tmp")
+        left = [name for name in self.disk.names(PATH) if name.startswith(".") or name.endswith(unfinished)]
         left += [name for name in self.disk.names(LOG_DIR) if name.startswith(".") or name.endswith(".tmp")]
         if left:
             yield f"left behind: {left}"
@@ -300,7 +299,7 @@ def main() -> int:
             bad += 1
             tally[f"{scenario.mode}: WRONG"] += 1
             if scenario.mode != UNGUARDED:
-                print(json.dumps({"seed": seed, "mode": scenario.mode, "problems": verdict.problems, "outcomes": verdict.outcomes}))
+                print(json.dumps({"seed": seed, "mode": scenario.mode, **verdict._asdict()}))
     for name, count in sorted(tally.items()):
         print(f"{count:8}  {name}")
     print(f"{options.runs} runs, {bad} wrong, {time.monotonic() - started:.0f} s")

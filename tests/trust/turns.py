@@ -12,8 +12,8 @@ from tests.trust.shared_disk import Dead, Killed
 
 
 class Actor:
-    """One process: ``work`` gives its outcome. It starts at the operation ``starts_at`` of all, or when nobody else is left, and
-    is killed at the operation ``killed_at`` of its own."""
+    """One process: ``work`` gives its outcome. It starts at the operation ``starts_at`` of all, or when nobody else is left,
+    and is killed at the operation ``killed_at`` of its own."""
 
     def __init__(self, name: str, *, starts_at: int = 0, killed_at: int | None = None) -> None:
         self.name, self.starts_at, self.killed_at = name, starts_at, killed_at
@@ -29,10 +29,10 @@ class Actor:
 
 
 class Schedule:
-    """Runs actors to their ends.
+    """Runs actors to their ends. ``trace``, if it is a list, takes every operation.
 
     :param switch: the probability that the turn passes on at an operation
-    :param trace: is told of every operation
+    :param at_end: is called with the name of each that ends, or is killed
     """
 
     def __init__(self, chance: random.Random, switch: float, at_end: Callable[[str], None]) -> None:
