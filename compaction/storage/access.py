@@ -60,7 +60,7 @@ def access(files: FileSystem, log_dirs: Sequence[str], purpose: Purpose, runs: R
             with _wrong_call():
                 stack.callback(files.lock(log_dir, shared=purpose is Purpose.COPY).release)
                 if purpose is Purpose.CHANGE:
-                    claim = Claim.take(files, log_dir, identity, runs)
+                    claim = Claim.take(files, log_dir, identity, runs.is_over)
                     stack.callback(claim.release)
                     owners[log_dir] = claim
                     remove_temporary(files, log_dir)

@@ -21,7 +21,7 @@ import os
 import re
 import socket
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -117,6 +117,10 @@ class ProcessRuns:
 PROCESSES: Runs = ProcessRuns()
 
 
+#: whether another run cannot be at work any more in a log directory
+IsOver = Callable[[Identity, str], bool]
+
+
 class Claim:
     """A run's claim on one log directory; a context manager. Take it with :meth:`take`, the directory's lock held."""
 
@@ -124,34 +128,34 @@ class Claim:
         self._fs, self._log_dir, self._number, self._identity = fs, log_dir, number, identity
 
     @classmethod
-    def take(cls, fs: FileSystem, log_dir: str, identity: Identity, runs: Runs = PROCESSES) -> Claim:
+    def take(cls, fs: FileSystem, log_dir: str, identity: Identity, is_over: IsOver = Identity.is_over) -> Claim:
         """Claim ``log_dir`` for a run.
 
-        :param runs: tells which other runs are over
+        :param is_over: tells whether another run cannot be at work any more
         :raises LockedError: another run has claimed it, and may be at work
         :raises StorageError: the file system refused
         """
         for _ in range(_ATTEMPTS):
             numbers = _numbers(fs, log_dir)
-            _require_over(fs, log_dir, numbers, runs)
+            _require_over(fs, log_dir, numbers, is_over)
             number = max(numbers, default=0) + 1
             if number > _LAST_NUMBER:
                 hint = "make sure that no other run works here, remove it and run again"
                 raise LockedError("no number is left for a claim", path=_path(log_dir, number - 1), hint=hint)
             if fs.link_new(_path(log_dir, number), json.dumps(asdict(identity)).encode(), like=log_dir):
                 claim = cls(fs, log_dir, number, identity)
-                claim._confirm(runs)
+                claim._confirm(is_over)
                 return claim
         raise LockedError("other runs claim the log directory at the same time", path=log_dir, hint="run one at a time")
 
-    def _confirm(self, runs: Runs) -> None:
+    def _confirm(self, is_over: IsOver) -> None:
         """Look at all other claims once more, and remove them.
 
         :raises LockedError: another run has claimed the directory meanwhile; this claim is gone
         """
         others = [number for number in _numbers(self._fs, self._log_dir) if number != self._number]
         try:
-            _require_over(self._fs, self._log_dir, others, runs)
+            _require_over(self._fs, self._log_dir, others, is_over)
         except LockedError:
             self._fs.unlink(_path(self._log_dir, self._number))
             raise
@@ -197,11 +201,11 @@ def _numbers(fs: FileSystem, log_dir: str) -> list[int]:
     return sorted(int(match[1]) for match in matches if match is not None)
 
 
-def _require_over(fs: FileSystem, log_dir: str, numbers: Sequence[int], runs: Runs) -> None:
+def _require_over(fs: FileSystem, log_dir: str, numbers: Sequence[int], is_over: IsOver) -> None:
     """:raises LockedError: one of these claims is of a run that may be at work, or cannot be understood"""
     for number in numbers:
         other = _read(fs, log_dir, number)
-        if other is not None and not runs.is_over(other, log_dir):
+        if other is not None and not is_over(other, log_dir):
             hint = f"let it end; if it has ended, remove {_path(log_dir, number)} and run again"
             raise LockedError(f"log directory is claimed by another run ({other})", path=log_dir, hint=hint)
 

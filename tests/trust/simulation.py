@@ -25,6 +25,7 @@ import argparse
 import json
 import logging
 import random
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -32,8 +33,13 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
+from unittest.mock import patch
+
+import numpy as np
+from numpy.typing import NDArray
 
 from compaction.errors import CompactionError, LockedError
+from compaction.kernels import offset_map
 from compaction.report import LogStatus, RunReport
 from compaction.request import CompactionRequest
 from compaction.spark.compact import Workers, carry_out
@@ -94,6 +100,17 @@ class Scenario:
         return cls(seed, mode, layout, switch, jobs, starts, kills, broker, copies, left_claim, delay_ms)
 
 
+class _ArenaOfEach(threading.local):
+    """Each actor's own memory for maps, as processes have it."""
+
+    def __init__(self) -> None:
+        self._arena = offset_map.Arena()
+
+    def table(self, slots: int) -> NDArray[np.uint64]:
+        """See ``Arena``."""
+        return self._arena.table(slots)
+
+
 class SimulatedRuns:
     """Runs of the simulation; who is over is known."""
 
@@ -142,6 +159,10 @@ class World:
 
     def play(self) -> Verdict:
         """The scenario, then the undisturbed end; what is wrong."""
+        with patch.object(offset_map, "_ARENA", _ArenaOfEach()):
+            return self._play()
+
+    def _play(self) -> Verdict:
         scenario = self.scenario
         schedule = self._schedule()
         for name, start, kill in zip((*JOBS, "broker"), scenario.starts, scenario.kills, strict=True):

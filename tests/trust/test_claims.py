@@ -51,16 +51,16 @@ class Interrupted(FaultyFileSystem):
 def test_a_living_run_keeps_its_claim_when_a_number_has_become_free_meanwhile() -> None:
     fs, known = Interrupted(), Known("dead")
     fs.mkdir(LOG_DIR)
-    Claim.take(fs, LOG_DIR, run("dead"), known)
+    Claim.take(fs, LOG_DIR, run("dead"), known.is_over)
     living: list[Claim] = []
 
     def another_run_ends_and_a_third_one_begins() -> None:
-        Claim.take(fs, LOG_DIR, run("short"), known).release()
-        living.append(Claim.take(fs, LOG_DIR, run("third"), known))
+        Claim.take(fs, LOG_DIR, run("short"), known.is_over).release()
+        living.append(Claim.take(fs, LOG_DIR, run("third"), known.is_over))
 
     fs.between = another_run_ends_and_a_third_one_begins
     with pytest.raises(LockedError, match="claimed by another run"):
-        Claim.take(fs, LOG_DIR, run("slow"), known)
+        Claim.take(fs, LOG_DIR, run("slow"), known.is_over)
     living[0].require()
     assert fs.listdir(LOG_DIR) == [".compaction-run.00000001"]
 
@@ -68,9 +68,9 @@ def test_a_living_run_keeps_its_claim_when_a_number_has_become_free_meanwhile() 
 def test_a_claim_that_was_taken_over_is_noticed_and_stays_the_others() -> None:
     fs, known = FaultyFileSystem(), Known()
     fs.mkdir(LOG_DIR)
-    first = Claim.take(fs, LOG_DIR, run("first"), known)
+    first = Claim.take(fs, LOG_DIR, run("first"), known.is_over)
     known.over.add("first")
-    second = Claim.take(fs, LOG_DIR, run("second"), known)
+    second = Claim.take(fs, LOG_DIR, run("second"), known.is_over)
     with pytest.raises(StorageError, match="another run has taken over"):
         first.require()
     first.release()
@@ -124,7 +124,7 @@ def test_the_last_number_is_named_when_no_further_claim_can_be_put(tmp_path: Pat
     planted = tmp_path / ".compaction-run.99999999"
     planted.write_text(json.dumps(asdict(run("over"))))
     with pytest.raises(LockedError, match="no number is left"):
-        Claim.take(LocalFileSystem(), str(tmp_path), run("new"), Known("over"))
+        Claim.take(LocalFileSystem(), str(tmp_path), run("new"), Known("over").is_over)
     assert list(tmp_path.iterdir()) == [planted]
 
 
