@@ -282,8 +282,8 @@ def _differences(disk: Disk, path: str, history: History, up_to: int | None = No
     for offset, record in history.survivors().items():
         if found.get(offset) != record and (up_to is None or offset < up_to):
             yield f"offset {offset} {'is lost' if offset not in found else 'has changed'}"
-    for offset, record in found.items():
-        if history.records.get(offset) != record:
+    for offset, given in found.items():
+        if history.records.get(offset) != given:
             yield f"offset {offset} was never written like this"
         if (offset in history.aborted) != (offset in known_as_aborted):
             yield f"offset {offset} is served as {'committed' if offset in history.aborted else 'aborted'}"
