@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from compaction.formats.batch import iter_batches
+from compaction.formats.batch import RecordBatch, iter_batches
 from compaction.names import CLEANED, DELETED, INDEX, LOG, SEGMENT_KINDS, SWAP, TIMEINDEX, TXNINDEX, segment_file
 from compaction.storage.filesystem import join
 from tests.storage.broker_model import start_broker
@@ -74,7 +74,7 @@ class Broker:
     def _clean(self, group: list[int]) -> None:
         """Replace two segments by one without what they themselves supersede."""
         logs = [self._files.read_bytes(join(PATH, segment_file(base, LOG))) for base in group]
-        batches = [each for log in logs for each in iter_batches(log)]
+        batches = [each for log in logs for each in iter_batches(log) if isinstance(each, RecordBatch)]
         last = {r.key: r.offset for each in batches if not each.is_transactional for r in each.records()}
         kept = [b for b in batches if b.is_transactional or any(last[r.key] == r.offset for r in b.records())]
         txns = [join(PATH, segment_file(base, TXNINDEX)) for base in group]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from compaction.cleaning.model import AbortedTxn
-from compaction.formats.batch import BatchSpec, encode_batch, iter_batches
+from compaction.formats.batch import BatchSpec, RecordBatch, encode_batch, iter_batches
 from compaction.formats.checkpoints import format_offset_checkpoint
 from compaction.formats.indexes import read_txn_index
 from compaction.formats.record import Record
@@ -112,6 +112,7 @@ def served(disk: Disk, path: str = PATH) -> tuple[dict[int, tuple[bytes | None, 
             index = read_txn_index(disk.file(join(path, segment_file(base, TXNINDEX))).data)
             ranges = [(row["first_offset"], row["last_offset"]) for row in index]
         for one in iter_batches(disk.file(join(path, segment_file(base, LOG))).data, torn_tail=True):
+            assert isinstance(one, RecordBatch)
             for record in () if one.is_control else one.records():
                 if record.offset < end:
                     found[record.offset] = (record.key, record.value)
