@@ -27,6 +27,7 @@ from compaction.spark.round import Cleaned, Round, RoundOptions
 from compaction.spark.session import Session
 from compaction.spark.threads import at_once
 from compaction.storage.access import Purpose, access
+from compaction.storage.claim import PROCESSES, Runs
 from compaction.storage.destination import Destination, Planned, destination
 from compaction.storage.discover import LogLocation
 from compaction.storage.files import MixedFileSystem, file_system
@@ -69,16 +70,18 @@ def carry_out(
     sizes: Sizes | None = None,
     look_ahead: LookAhead | None = None,
     files: FileSystem | None = None,
+    runs: Runs = PROCESSES,
 ) -> RunReport:
     """Carry out ``request`` by whatever ``start`` starts; see ``compact`` and, for ``sizes``, ``RoundOptions``.
 
     :param look_ahead: reads logs when they are many
     :param files: how driver and tasks reach all files; chosen by the paths if not given
+    :param runs: tells this run from others
     """
     started = time.monotonic()
     files = files or file_system(request.log_dirs)
     with (
-        access(files, request.log_dirs, _purpose(request)) as held,
+        access(files, request.log_dirs, _purpose(request), runs) as held,
         destination(files, request.log_dirs, request.output_dir, held, dry_run=request.dry_run) as place,
     ):
         plan_for = partial(plan_policy, now_ms=request.as_of_ms, include_active=request.include_active)

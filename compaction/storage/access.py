@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 from compaction.errors import LockedError, StorageError, UsageError
-from compaction.storage.claim import NOBODY, Claim, Identity, Owner
+from compaction.storage.claim import NOBODY, PROCESSES, Claim, Owner, Runs
 from compaction.storage.durable import remove_temporary
 from compaction.storage.filesystem import FileSystem
 from compaction.storage.places import is_remote
@@ -42,9 +42,10 @@ class Access:
 
 
 @contextmanager
-def access(files: FileSystem, log_dirs: Sequence[str], purpose: Purpose) -> Iterator[Access]:
+def access(files: FileSystem, log_dirs: Sequence[str], purpose: Purpose, runs: Runs = PROCESSES) -> Iterator[Access]:
     """Hold log directories for a run. Addresses have no lock that a broker could hold.
 
+    :param runs: tells this run from others
     :raises LockedError: a live broker or another run holds one
     :raises UsageError: a lock or a claim cannot be taken
     """
@@ -54,12 +55,12 @@ def access(files: FileSystem, log_dirs: Sequence[str], purpose: Purpose) -> Iter
         if purpose is Purpose.LOOK:
             yield Access(in_use=frozenset(_in_use(files, local)))
             return
-        identity = Identity.of_this_process()
+        identity = runs.begin()
         for log_dir in local:
             with _wrong_call():
                 stack.callback(files.lock(log_dir, shared=purpose is Purpose.COPY).release)
                 if purpose is Purpose.CHANGE:
-                    claim = Claim.take(files, log_dir, identity)
+                    claim = Claim.take(files, log_dir, identity, runs.is_over)
                     stack.callback(claim.release)
                     owners[log_dir] = claim
                     remove_temporary(files, log_dir)

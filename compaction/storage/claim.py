@@ -5,9 +5,13 @@ run that changes a log directory also puts a claim there: ``.compaction-run.<num
 file system does twice. The highest number owns the directory. Who finds a claim takes the next number, but only if the claim's
 run is known to be over; a run looks for its own claim before each step that cannot be taken back, and ends without one.
 
-A run is over when it ran under this kernel and its process is gone, or when its kernel is gone and the disk is one that two
-kernels never share. Of a run elsewhere on a shared file system nobody can tell: somebody has to look, and to remove the file.
-A broker takes no notice of it.
+A name may become free again between a look at the claims and the step that takes it. So who has put a claim looks at all others
+once more, and takes its own away if one of them belongs to a run that is not over; of two runs that do so, none may be left.
+Only then the claims of runs that are over go.
+
+A run is over when it ran under this kernel and its process is gone, or when its kernel is gone; across kernels, and across
+containers of one kernel, that holds only for a disk that one kernel has to itself, whose locks work. Of a run elsewhere on a
+shared file system nobody can tell: somebody has to look, and to remove the file. A broker takes no notice of it.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ import os
 import re
 import socket
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -31,6 +35,9 @@ from compaction.storage.mounts import is_local
 _LOG = logging.getLogger(__name__)
 _NAME = re.compile(r"\.compaction-run\.(\d{8})")
 _ATTEMPTS = 10
+_LAST_NUMBER = 99_999_999
+#: more than any run writes
+_MAX_BYTES = 4096
 
 
 class Owner(Protocol):
@@ -79,12 +86,41 @@ class Identity:
         if self.boot != _boot():
             return is_local(log_dir)
         if self.namespace != _namespace():
-            # the same kernel: it gave us the lock that a living run there would hold
-            return True
+            # the same kernel: it gave us the lock that a living run there would hold, unless each mount has locks of its own
+            return is_local(log_dir)
         return _started(self.pid) != self.started
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
+
+
+class Runs(Protocol):
+    """Tells runs apart."""
+
+    def begin(self) -> Identity:
+        """A new run, of whoever calls."""
+
+    def is_over(self, run: Identity, log_dir: str) -> bool:
+        """Whether a run cannot be at work any more, asked by one who holds the lock of ``log_dir``."""
+
+
+class ProcessRuns:
+    """Runs are processes of this machine, and of others."""
+
+    def begin(self) -> Identity:
+        """A new run of this process."""
+        return Identity.of_this_process()
+
+    def is_over(self, run: Identity, log_dir: str) -> bool:
+        """See :meth:`Identity.is_over`."""
+        return run.is_over(log_dir)
+
+
+PROCESSES: Runs = ProcessRuns()
+
+
+#: whether another run cannot be at work any more in a log directory
+IsOver = Callable[[Identity, str], bool]
 
 
 class Claim:
@@ -94,9 +130,7 @@ class Claim:
         self._fs, self._log_dir, self._number, self._identity = fs, log_dir, number, identity
 
     @classmethod
-    def take(
-        cls, fs: FileSystem, log_dir: str, identity: Identity, is_over: Callable[[Identity, str], bool] = Identity.is_over
-    ) -> Claim:
+    def take(cls, fs: FileSystem, log_dir: str, identity: Identity, is_over: IsOver = Identity.is_over) -> Claim:
         """Claim ``log_dir`` for a run.
 
         :param is_over: tells whether another run cannot be at work any more
@@ -105,19 +139,31 @@ class Claim:
         """
         for _ in range(_ATTEMPTS):
             numbers = _numbers(fs, log_dir)
-            for number in numbers:
-                other = _read(fs, log_dir, number)
-                if other is not None and not is_over(other, log_dir):
-                    hint = f"let it end; if it has ended, remove {_path(log_dir, number)} and run again"
-                    raise LockedError(f"log directory is claimed by another run ({other})", path=log_dir, hint=hint)
+            _require_over(fs, log_dir, numbers, is_over)
             number = max(numbers, default=0) + 1
+            if number > _LAST_NUMBER:
+                hint = "make sure that no other run works here, remove it and run again"
+                raise LockedError("no number is left for a claim", path=_path(log_dir, number - 1), hint=hint)
             if fs.link_new(_path(log_dir, number), json.dumps(asdict(identity)).encode(), like=log_dir):
                 claim = cls(fs, log_dir, number, identity)
-                for old in numbers:
-                    fs.unlink(_path(log_dir, old))
-                claim.require()
+                claim._confirm(is_over)
                 return claim
         raise LockedError("other runs claim the log directory at the same time", path=log_dir, hint="run one at a time")
+
+    def _confirm(self, is_over: IsOver) -> None:
+        """Look at all other claims once more, and remove them.
+
+        :raises LockedError: another run has claimed the directory meanwhile; this claim is gone
+        """
+        others = [number for number in _numbers(self._fs, self._log_dir) if number != self._number]
+        try:
+            _require_over(self._fs, self._log_dir, others, is_over)
+        except LockedError:
+            self._fs.unlink(_path(self._log_dir, self._number))
+            raise
+        for number in others:
+            self._fs.unlink(_path(self._log_dir, number))
+        self.require()
 
     @property
     def token(self) -> str:
@@ -159,19 +205,46 @@ def _numbers(fs: FileSystem, log_dir: str) -> list[int]:
     return sorted(int(match[1]) for match in matches if match is not None)
 
 
+def _require_over(fs: FileSystem, log_dir: str, numbers: Sequence[int], is_over: IsOver) -> None:
+    """:raises LockedError: one of these claims is of a run that may be at work, or cannot be understood"""
+    for number in numbers:
+        other = _read(fs, log_dir, number)
+        if other is not None and not is_over(other, log_dir):
+            hint = f"let it end; if it has ended, remove {_path(log_dir, number)} and run again"
+            raise LockedError(f"log directory is claimed by another run ({other})", path=log_dir, hint=hint)
+
+
 def _read(fs: FileSystem, log_dir: str, number: int) -> Identity | None:
     """The run of a claim; ``None`` if the claim has gone meanwhile.
 
     :raises LockedError: the claim cannot be understood
     """
     path = _path(log_dir, number)
-    if fs.stat(path) is None:
+    found = fs.stat(path)
+    if found is None:
         return None
     try:
-        return Identity(**json.loads(fs.read_bytes(path)))
-    except (TypeError, ValueError):
+        return _identity_of(json.loads(fs.read_bytes(path, 0, _MAX_BYTES) if found.is_file else b""))
+    except (RecursionError, TypeError, ValueError):
         hint = "make sure that no other run works here, remove it and run again"
         raise LockedError("the claim of another run is malformed", path=path, hint=hint) from None
+    except StorageError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            return None
+        raise
+
+
+def _identity_of(value: dict[str, object]) -> Identity:
+    """:raises TypeError: fields are missing, or there are others
+    :raises ValueError: a field is not as this package writes it
+    """
+    identity = Identity(**value)  # type: ignore[arg-type]
+    texts = (identity.token, identity.host, identity.boot, identity.namespace, identity.started)
+    if type(identity.pid) is not int or not 0 < identity.pid < 2**31 or not all(type(text) is str for text in texts):
+        raise ValueError("not a run's identity")
+    if not identity.token:
+        raise ValueError("a run without a token")
+    return identity
 
 
 @cache

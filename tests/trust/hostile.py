@@ -1,0 +1,109 @@
+"""What an adversary has at hand: victims outside of the log directory, and the names that a run is going to create."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from compaction.storage.filesystem import Output
+from compaction.storage.local import LocalFileSystem
+from tests.crash.surroundings import run
+from tests.damage.sound_logs import sound_log, write_log
+
+_TOKEN = re.compile(r"[0-9a-f]{32}")
+
+
+class Seen(NamedTuple):
+    """All that a change of a file shows in."""
+
+    mode: int
+    uid: int
+    gid: int
+    mtime_ns: int
+    inode: int
+    content: bytes | tuple[str, ...]
+
+
+def seen(path: Path) -> dict[str, Seen]:
+    """A file, or a directory and all below it, as they are."""
+    found = {}
+    for each in [path, *sorted(path.rglob("*"))]:
+        stat = each.lstat()
+        content = tuple(sorted(os.listdir(each))) if each.is_dir() else each.read_bytes()  # noqa: PTH208
+        found[str(each)] = Seen(stat.st_mode, stat.st_uid, stat.st_gid, stat.st_mtime_ns, stat.st_ino, content)
+    return found
+
+
+def make_victims(place: Path) -> Path:
+    """A directory of somebody else: a secret, and files of the names that a log has."""
+    place.mkdir(mode=0o750)
+    (place / "secret").write_text("of somebody else")
+    (place / "secret").chmod(0o600)
+    for name, data in sound_log("none").files.items():
+        (place / name).write_bytes(data)
+    (place / "00000000000000000000.log.clean").write_text("looks like a leftover")
+    return place
+
+
+def make_logs(place: Path) -> Path:
+    """A log directory of two logs."""
+    for topic in ("aside", "subject"):
+        write_log(place / f"{topic}-0", sound_log("none").files)
+    return place
+
+
+class Recording(LocalFileSystem):
+    """Remembers the names that come into being."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+
+    def write_file(self, path: str, data: bytes, *, like: str | None = None, mtime_ns: int | None = None) -> None:
+        self.names.add(path)
+        super().write_file(path, data, like=like, mtime_ns=mtime_ns)
+
+    def link_new(self, path: str, data: bytes, like: str) -> bool:
+        self.names.add(path)
+        return super().link_new(path, data, like)
+
+    def create(self, path: str, like: str | None, *, write_behind: bool = False) -> Output:
+        self.names.add(path)
+        return super().create(path, like, write_behind=write_behind)
+
+    def copy(self, source: str, target: str, start: int = 0, length: int | None = None) -> None:
+        self.names.add(target)
+        super().copy(source, target, start, length)
+
+    def rename(self, source: str, target: str) -> None:
+        self.names.add(target)
+        super().rename(source, target)
+
+    def mkdir(self, path: str, like: str | None = None, *, private: bool = False) -> None:
+        self.names.add(path)
+        super().mkdir(path, like, private=private)
+
+    def predictable(self, below: Path) -> list[str]:
+        """The names, relative to a directory, that somebody can know beforehand."""
+        return sorted(
+            {os.path.relpath(name, below) for name in self.names if not _TOKEN.search(name) and Path(name) != below}
+        )
+
+
+def plant(place: Path, target: Path) -> None:
+    """A link to ``target`` in place of whatever is there."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with suppress(FileNotFoundError):
+        place.unlink()
+    place.symlink_to(target)
+
+
+def run_quietly(log_dir: Path, options: Sequence[object]) -> int:
+    """The job; its exit code. A trace of the stack is a crash."""
+    ended = run(log_dir, *options)
+    assert "Traceback" not in ended.err + ended.out, ended.err
+    assert "unforeseen" not in ended.err + ended.out, ended.err
+    return ended.code

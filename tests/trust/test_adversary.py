@@ -1,0 +1,282 @@
+"""Who owns a log directory, or can write near it, cannot make a run of root touch anything else."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import xxhash
+
+from compaction.names import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS
+from compaction.spark.compact import Workers, carry_out
+from compaction.spark.expire import expire_logs
+from compaction.storage.journal import JOURNAL
+from tests.crash.surroundings import NOBODY, run
+from tests.damage.sound_logs import NOW_MS, look_at
+from tests.local_job import request_for
+from tests.local_passes import LocalPasses
+from tests.trust.hostile import Recording, make_logs, make_victims, plant, run_quietly, seen
+
+SETTINGS = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
+
+
+@pytest.fixture
+def root(missing: Callable[[str], None]) -> None:
+    if os.geteuid() != 0:
+        missing("root, which may mount and become somebody else,")
+
+
+@pytest.fixture
+def victims(tmp_path: Path) -> Path:
+    return make_victims(tmp_path / "victims")
+
+
+@pytest.fixture
+def log_dir(tmp_path: Path) -> Path:
+    return make_logs(tmp_path / "data")
+
+
+def names_of_a_run(place: Path, kind: str) -> list[str]:
+    """The predictable names that a run of a kind creates, relative to ``place``, where the logs are in ``data``."""
+    files, logs = Recording(), make_logs(place / "data")
+    request = request_for(logs, NOW_MS, {"aside": SETTINGS, "subject": SETTINGS})
+    if kind == "expire":
+        deleting = {"cleanup.policy": "delete", "retention.ms": "1"}
+        expire_logs(request_for(logs, NOW_MS * 2, {"aside": deleting, "subject": deleting}), files=files)
+    elif kind == "copy":
+        carry_out(lambda: Workers(LocalPasses, 2), replace(request, output_dir=str(place / "out")), files=files)
+    else:
+        carry_out(lambda: Workers(LocalPasses, 2), request, files=files)
+    return files.predictable(place)
+
+
+@pytest.mark.parametrize("kind", ["in place", "copy", "expire"])
+def test_a_link_at_a_name_that_a_run_creates_leads_nowhere(kind: str, tmp_path: Path, victims: Path) -> None:
+    names = names_of_a_run(tmp_path / "rehearsal", kind)
+    assert len(names) > 5 or names == ["out"]
+    before = seen(victims)
+    options = ["--output-dir", tmp_path / "case" / "out"] if kind == "copy" else []
+    for name in names:
+        # a link given as --output-dir itself is the user's choice of another place, which may be new
+        for target in (victims / "secret", victims, *([victims / "nothing"] if name != "out" else [])):
+            make_logs(tmp_path / "case" / "data")
+            place = tmp_path / "case" / name
+            if not place.is_dir() or place.is_symlink():
+                plant(place, target)
+                run_quietly(tmp_path / "case" / "data", options)
+                assert seen(victims) == before, (name, target)
+            shutil.rmtree(tmp_path / "case")
+
+
+def test_a_planted_staging_directory_or_link_is_neither_used_nor_emptied(tmp_path: Path, log_dir: Path, victims: Path) -> None:
+    before = seen(victims)
+    for name in (".out.partial", ".out." + "a" * 32 + ".partial"):
+        plant(tmp_path / name, victims)
+    assert run_quietly(log_dir, ["--output-dir", tmp_path / "out"]) == 0
+    assert seen(victims) == before
+    assert (tmp_path / "out" / "subject-0").is_dir()
+
+
+ABSURD = {
+    "no JSON": b"\x00\xff",
+    "deep": b"[" * 200_000,
+    "a list": b"[]",
+    "no fields": b"{}",
+    "huge": b'{"version": ' + b"9" * 100_000 + b"}",
+}
+
+
+def journal_of(base_offset: int, kind: str = ".log") -> bytes:
+    """A journal whose checksum holds."""
+    source = {"base_offset": base_offset, "size_bytes": 1, "mtime_ns": 1, "inode": 1}
+    group = {"base_offset": base_offset, "files": [[kind, 1, "0"]], "sources": [source]}
+    body: dict[str, object] = {"groups": [group], "previous_checkpoint": None, "end_offset": 5, "owner": ""}
+    checksum = xxhash.xxh3_128_hexdigest(json.dumps(body, sort_keys=True).encode())
+    return json.dumps({"version": 2, "checksum": checksum, **body}).encode()
+
+
+JOURNALS = {
+    **ABSURD,
+    "a path for a kind": journal_of(0, "/../../victims/secret"),
+    "huge offsets": journal_of(2**80),
+    "negative offsets": journal_of(-1),
+    "nothing of it there": journal_of(7),
+}
+
+
+@pytest.mark.parametrize("kind", JOURNALS)
+def test_a_planted_journal_is_its_logs_error_at_most(kind: str, log_dir: Path, victims: Path) -> None:
+    before, log = seen(victims), look_at(log_dir / "subject-0")
+    (log_dir / "subject-0" / JOURNAL).write_bytes(JOURNALS[kind])
+    code = run_quietly(log_dir, [])
+    assert code in (0, 1)
+    assert (log_dir / CLEANER_OFFSETS).read_text().count("aside") == 1
+    if code == 1:
+        (log_dir / "subject-0" / JOURNAL).unlink()
+        assert look_at(log_dir / "subject-0") == log
+    assert seen(victims) == before
+
+
+@pytest.mark.parametrize("name", [CLEANER_OFFSETS, LOG_STARTS, HIGH_WATERMARKS])
+@pytest.mark.parametrize("content", [*ABSURD.values(), b"0\n999999999999999999999\n", b"0\n1\nsubject 0 -5\n"])
+def test_a_planted_checkpoint_is_its_directorys_error_at_most(name: str, content: bytes, log_dir: Path, victims: Path) -> None:
+    before = seen(victims)
+    (log_dir / name).write_bytes(content)
+    assert run_quietly(log_dir, []) in (0, 1)
+    assert seen(victims) == before
+
+
+@pytest.mark.parametrize("name", ["subject\n-0", "\x1b[2J-0", "x" * 253 + "-0", "..-0", "-0", "subject-99999999999999999999"])
+def test_a_hostile_name_of_a_directory_changes_no_other_log(name: str, log_dir: Path) -> None:
+    shutil.copytree(log_dir / "subject-0", log_dir / name)
+    ended = run(log_dir)
+    assert ended.code in (0, 1)
+    assert "\x1b" not in ended.err
+    assert "Traceback" not in ended.err
+    assert (log_dir / CLEANER_OFFSETS).read_text().count("aside") == 1
+
+
+def test_a_link_to_a_partition_of_a_locked_directory_is_refused(tmp_path: Path, log_dir: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "subject-0").symlink_to(log_dir / "subject-0")
+    before = look_at(log_dir / "subject-0")
+    ended = run(other)
+    assert ended.code == 1
+    assert "beyond the lock of this log directory" in ended.out + ended.err
+    assert look_at(log_dir / "subject-0") == before
+
+
+# twin mounts
+
+
+@pytest.fixture
+def twin(root: None, tmp_path: Path, log_dir: Path) -> Iterator[Path]:
+    """The log directory under a second name."""
+    place = tmp_path / "twin"
+    place.mkdir()
+    subprocess.run(["mount", "--bind", str(log_dir), str(place)], check=True)
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", str(place)], check=True)
+
+
+def forked(work: Callable[[], int]) -> int:
+    """A process that ends with what ``work`` gives; its number."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        code = 99
+        try:
+            code = work()
+        finally:
+            os._exit(code)
+    return child
+
+
+def logs_of(log_dir: Path) -> list[object]:
+    return [{name: data for name, (data, *_) in look_at(log).items()} for log in sorted(log_dir.glob("*-0"))]
+
+
+def twin_runs(log_dir: Path, twin: Path, runs: int, tmp_path: Path) -> None:
+    undisturbed, options = make_logs(tmp_path / "undisturbed"), ["--set", "file.delete.delay.ms=0"]
+    assert run_quietly(undisturbed, options) == 0
+    for number in range(runs):
+        for log in log_dir.glob("*"):
+            shutil.rmtree(log) if log.is_dir() else log.unlink()
+        make_logs(log_dir)
+        if number % 2:
+            assert run_quietly(log_dir, [*options, "--log-dir", twin]) == 0
+        else:
+            children = [forked(partial(run_quietly, place, options)) for place in (log_dir, twin)]
+            codes = sorted(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children)
+            assert codes in ([0, 0], [0, 2]), codes
+        assert logs_of(log_dir) == logs_of(undisturbed)
+
+
+def test_a_directory_under_two_names_is_cleaned_once(log_dir: Path, twin: Path, tmp_path: Path) -> None:
+    twin_runs(log_dir, twin, 10, tmp_path)
+
+
+@pytest.mark.crash
+def test_a_directory_under_two_names_is_cleaned_once_in_many_runs(log_dir: Path, twin: Path, tmp_path: Path) -> None:
+    twin_runs(log_dir, twin, 200, tmp_path)
+
+
+# a hostile user beside a run of root
+
+
+def be_hostile(log_dir: Path, victims: Path, seconds: float) -> int:
+    """As the directory's owner: put links to the victims where root's run has files, or is going to have them."""
+    os.setgroups([])
+    os.setgid(NOBODY)
+    os.setuid(NOBODY)
+    chance, end = random.Random(1), time.monotonic() + seconds
+    while time.monotonic() < end:
+        directory = chance.choice([log_dir, log_dir / "aside-0", log_dir / "subject-0"])
+        with suppress(OSError):
+            names = [each for each in directory.iterdir() if not each.is_dir() or each.is_symlink()]
+            fixed = [CLEANER_OFFSETS, CLEANER_OFFSETS + ".tmp", ".lock", JOURNAL, ".compaction-run.00000001"]
+            path = chance.choice([*names, *(directory / name for name in fixed)])
+            act = chance.randrange(4)
+            if act == 0:
+                path.unlink()
+            elif act == 1:
+                path.rename(directory / f"{chance.randrange(10**9)}.moved")
+            else:
+                path.unlink(missing_ok=True)
+                path.symlink_to(chance.choice([victims / "secret", victims]))
+    return 0
+
+
+def give_to_nobody(log_dir: Path) -> None:
+    for each in [log_dir, *log_dir.rglob("*")]:
+        os.lchown(each, NOBODY, NOBODY)
+
+
+def beside_a_hostile_user(tmp_path: Path, victims: Path, seconds: float) -> None:
+    # the hostile user must reach the directory, not only own it
+    for above in (tmp_path, *tmp_path.parents):
+        if above != Path("/") and above.stat().st_uid == 0:
+            above.chmod(above.stat().st_mode | 0o011)
+    before = seen(victims)
+    log_dir = make_logs(tmp_path / "hostile")
+    give_to_nobody(log_dir)
+    child = forked(lambda: be_hostile(log_dir, victims, seconds))
+    end = time.monotonic() + seconds
+    try:
+        while time.monotonic() < end:
+            assert run_quietly(log_dir, []) in (0, 1, 2)
+            for topic in ("aside", "subject"):
+                shutil.rmtree(log_dir / f"{topic}-0", ignore_errors=True)
+            with suppress(OSError):
+                make_logs(log_dir)
+                give_to_nobody(log_dir)
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert seen(victims) == before
+
+
+def test_a_hostile_owner_cannot_lead_root_out_of_the_directory(root: None, tmp_path: Path, victims: Path) -> None:
+    beside_a_hostile_user(tmp_path, victims, 2)
+
+
+@pytest.mark.crash
+def test_a_hostile_owner_cannot_lead_root_out_for_long(root: None, tmp_path: Path, victims: Path) -> None:
+    beside_a_hostile_user(tmp_path, victims, 60)

@@ -1,0 +1,139 @@
+"""Claims: of all runs that want a directory one gets it, whatever they do at the same time and whatever claims are planted."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from compaction.errors import LockedError, StorageError
+from compaction.storage import claim as claims
+from compaction.storage.claim import Claim, Identity
+from compaction.storage.local import LocalFileSystem
+from tests.storage.faults import FaultyFileSystem
+
+LOG_DIR = "/logs"
+
+
+def run(token: str) -> Identity:
+    return Identity(token, "host", "boot", "namespace", 1, "0")
+
+
+class Known:
+    """Runs of which it is known whether they are over."""
+
+    def __init__(self, *over: str) -> None:
+        self.over = set(over)
+
+    def begin(self) -> Identity:
+        return run("anybody")
+
+    def is_over(self, other: Identity, log_dir: str) -> bool:
+        return other.token in self.over
+
+
+class Interrupted(FaultyFileSystem):
+    """Something happens once, just before the next claim is put."""
+
+    between: Callable[[], None] | None = None
+
+    def link_new(self, path: str, data: bytes, like: str) -> bool:
+        between, self.between = self.between, None
+        if between is not None:
+            between()
+        return super().link_new(path, data, like)
+
+
+def test_a_living_run_keeps_its_claim_when_a_number_has_become_free_meanwhile() -> None:
+    fs, known = Interrupted(), Known("dead")
+    fs.mkdir(LOG_DIR)
+    Claim.take(fs, LOG_DIR, run("dead"), known.is_over)
+    living: list[Claim] = []
+
+    def another_run_ends_and_a_third_one_begins() -> None:
+        Claim.take(fs, LOG_DIR, run("short"), known.is_over).release()
+        living.append(Claim.take(fs, LOG_DIR, run("third"), known.is_over))
+
+    fs.between = another_run_ends_and_a_third_one_begins
+    with pytest.raises(LockedError, match="claimed by another run"):
+        Claim.take(fs, LOG_DIR, run("slow"), known.is_over)
+    living[0].require()
+    assert fs.listdir(LOG_DIR) == [".compaction-run.00000001"]
+
+
+def test_a_claim_that_was_taken_over_is_noticed_and_stays_the_others() -> None:
+    fs, known = FaultyFileSystem(), Known()
+    fs.mkdir(LOG_DIR)
+    first = Claim.take(fs, LOG_DIR, run("first"), known.is_over)
+    known.over.add("first")
+    second = Claim.take(fs, LOG_DIR, run("second"), known.is_over)
+    with pytest.raises(StorageError, match="another run has taken over"):
+        first.require()
+    first.release()
+    second.require()
+
+
+DEEP = "[" * 100_000
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\xff\xfe",
+        b"{}",
+        b"[]",
+        b"null",
+        DEEP.encode(),
+        b"9" * 10_000,
+        json.dumps({**asdict(run("x")), "pid": [1]}).encode(),
+        json.dumps({**asdict(run("x")), "pid": 2**70}).encode(),
+        json.dumps({**asdict(run("x")), "pid": "../../etc"}).encode(),
+        json.dumps({**asdict(run("x")), "boot": {"a": 1}}).encode(),
+        json.dumps({**asdict(run("x")), "more": 1}).encode(),
+        json.dumps({**asdict(run("x")), "host": "h" * 10_000}).encode(),
+    ],
+    ids=lambda content: content[:20].decode("latin1"),
+)
+def test_a_planted_claim_of_any_content_is_refused_and_named(content: bytes, tmp_path: Path) -> None:
+    planted = tmp_path / ".compaction-run.00000007"
+    planted.write_bytes(content)
+    with pytest.raises(LockedError, match="malformed; make sure that no other run works here, remove it"):
+        Claim.take(LocalFileSystem(), str(tmp_path), Identity.of_this_process())
+    assert list(tmp_path.iterdir()) == [planted]
+
+
+@pytest.mark.parametrize("kind", ["directory", "fifo", "link to a device"])
+def test_a_claim_that_is_no_file_is_not_opened(kind: str, tmp_path: Path) -> None:
+    planted = tmp_path / ".compaction-run.00000007"
+    if kind == "directory":
+        planted.mkdir()
+    elif kind == "fifo":
+        os.mkfifo(planted)
+    else:
+        planted.symlink_to("/dev/zero")
+    with pytest.raises(LockedError, match="malformed"):
+        Claim.take(LocalFileSystem(), str(tmp_path), Identity.of_this_process())
+
+
+def test_the_last_number_is_named_when_no_further_claim_can_be_put(tmp_path: Path) -> None:
+    planted = tmp_path / ".compaction-run.99999999"
+    planted.write_text(json.dumps(asdict(run("over"))))
+    with pytest.raises(LockedError, match="no number is left"):
+        Claim.take(LocalFileSystem(), str(tmp_path), run("new"), Known("over").is_over)
+    assert list(tmp_path.iterdir()) == [planted]
+
+
+def test_a_container_of_the_same_kernel_is_believed_over_only_on_a_disk_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = Identity.of_this_process()
+    other = Identity("other", here.host, here.boot, "pid:[1]", here.pid, here.started)
+    monkeypatch.setattr(claims, "is_local", lambda path: True)
+    assert other.is_over(str(tmp_path))
+    monkeypatch.setattr(claims, "is_local", lambda path: False)
+    assert not other.is_over(str(tmp_path))
