@@ -231,9 +231,6 @@ def _was_final(fs: FileSystem, path: str, group: JournalGroup) -> bool:
     for name in (log, log + DELETED):
         found = fs.stat(name)
         if found is not None and found.inode not in sources and difference(fs, name, group.files[0], fresh=True) is None:
-            if name != log and fs.stat(log) is None and fs.stat(log + SWAP) is None:
-                # this run's own doing: see _retire
-                fs.rename(name, log)
             return True
     return False
 
