@@ -251,7 +251,8 @@ def _remove_unless_in_use(fs: FileSystem, staging: str) -> None:
     """
     found = fs.stat(staging)
     if found is not None and found.is_dir and found.uid == os.geteuid():
-        fs.lock(staging).release()
+        # shared, as that makes no file: this may be a link that somebody planted
+        fs.lock(staging, shared=True).release()
         fs.remove_tree(staging)
 
 

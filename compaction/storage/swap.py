@@ -50,7 +50,7 @@ from compaction.storage.claim import NOBODY, Owner
 from compaction.storage.discover import LogLocation
 from compaction.storage.filesystem import FileSystem, join
 from compaction.storage.journal import JOURNAL, Journal, JournalGroup, Source, remove_journal, write_journal
-from compaction.storage.verification import Written, verify_file
+from compaction.storage.verification import Written, difference, verify_file
 
 
 @dataclass(frozen=True)
@@ -125,9 +125,8 @@ def finish_group(fs: FileSystem, path: str, group: JournalGroup) -> None:
     _require_output(fs, path, group)
     for source in group.sources:
         for kind in SEGMENT_KINDS:
-            if source.base_offset != base or kind not in group.kinds or _exists(fs, path, base, kind, SWAP):
-                name = segment_file(source.base_offset, kind)
-                _rename_if_there(fs, path, name, name + DELETED)
+            replaced = source.base_offset == base and kind in group.kinds
+            _retire(fs, path, segment_file(source.base_offset, kind), replaced=replaced)
     fs.fsync_dir(path)
     for kind in group.kinds:
         _rename_if_there(fs, path, segment_file(base, kind, SWAP), segment_file(base, kind))
@@ -138,6 +137,22 @@ def finish_group(fs: FileSystem, path: str, group: JournalGroup) -> None:
             name = segment_file(source.base_offset, SNAPSHOT)
             _rename_if_there(fs, path, name, name + DELETED)
     fs.fsync_dir(path)
+
+
+def _retire(fs: FileSystem, path: str, file_name: str, *, replaced: bool) -> None:
+    """Rename a source's file to ``.deleted``. Where locks do not work, a broker may start just before and finish the swap: then
+    it is the output that has this name, and gets it back.
+
+    :param replaced: an output of the same name is to follow; unless it is there as ``.swap``, the file is no source any more
+    """
+    name = join(path, file_name)
+    swap = fs.stat(name + SWAP) if replaced else None
+    if fs.stat(name) is None or (replaced and swap is None):
+        return
+    fs.rename(name, name + DELETED)
+    renamed = None if swap is None else fs.stat(name + DELETED)
+    if swap is not None and renamed is not None and renamed.inode == swap.inode:
+        fs.rename(name + DELETED, name)
 
 
 def _require_output(fs: FileSystem, path: str, group: JournalGroup) -> None:
@@ -180,33 +195,52 @@ def roll_back(fs: FileSystem, path: str, group: JournalGroup) -> None:
     :raises CorruptLogError: a source is gone; nothing was changed
     """
     base = group.base_offset
-    if not _can_undo(fs, path, group):
+    if _was_final(fs, path, group) or not _can_undo(fs, path, group):
         # a broker has worked here since: what it left is the log
         return
-    for source in group.sources:
+    # as long as the output's log is .clean, no source was touched: .deleted and .swap are a broker's doing then
+    touched = not _exists(fs, path, base, LOG, CLEAN)
+    for source in group.sources if touched else ():
         if not _has_source(fs, path, source, group):
             what = "neither the output of an earlier swap nor the segment that it replaced is there as the journal says"
             name = join(path, segment_file(source.base_offset, LOG))
             raise CorruptLogError(what, path=name, hint="restore this segment from a replica or a backup")
-    for source in reversed(group.sources):
+    for source in reversed(group.sources if touched else ()):
         for kind in (*reversed(SEGMENT_KINDS), SNAPSHOT):
             name = segment_file(source.base_offset, kind)
             if source.base_offset == base and kind in group.kinds and not _exists(fs, path, base, kind, DELETED):
-                if kind != LOG and not _exists(fs, path, base, LOG, CLEAN) and not _exists(fs, path, base, LOG, SWAP):
+                if kind != LOG and not _exists(fs, path, base, LOG, SWAP):
                     # an index of the output: the source had none, or has it back already; missing ones are built anew
                     fs.unlink(join(path, name))
                 continue
             _rename_if_there(fs, path, name + DELETED, name)
         fs.fsync_dir(path)
     for kind in reversed(SEGMENT_KINDS):
-        for suffix in (SWAP, CLEAN):
+        for suffix in (SWAP, CLEAN) if touched else (CLEAN,):
             fs.unlink(join(path, segment_file(base, kind, suffix)))
     fs.fsync_dir(path)
 
 
+def _was_final(fs: FileSystem, path: str, group: JournalGroup) -> bool:
+    """Whether the group's log has had its final name already: what is otherwise there is a broker's doing since.
+
+    Its own cleaner may have replaced the output again, and have been stopped half way. A source may have the output's content.
+    """
+    sources = {source.inode for source in group.sources}
+    log = join(path, segment_file(group.base_offset, LOG))
+    for name in (log, log + DELETED):
+        found = fs.stat(name)
+        if found is not None and found.inode not in sources and difference(fs, name, group.files[0], fresh=True) is None:
+            return True
+    return False
+
+
 def _can_undo(fs: FileSystem, path: str, group: JournalGroup) -> bool:
-    """Whether anything is left of the group's swap: an output that has no final name yet, or a source's ``.deleted`` log."""
-    if any(_exists(fs, path, group.base_offset, kind, suffix) for kind in SEGMENT_KINDS for suffix in (CLEAN, SWAP)):
+    """Whether anything is left of the group's swap: a log that has no final name yet, or a source's ``.deleted`` log.
+
+    An index may be ``.swap`` without a log because a broker's own cleaner was stopped here since.
+    """
+    if any(_exists(fs, path, group.base_offset, LOG, suffix) for suffix in (CLEAN, SWAP)):
         return True
     found = ((fs.stat(join(path, segment_file(s.base_offset, LOG, DELETED))), s) for s in group.sources)
     return any(stat is not None and (stat.size, stat.mtime_ns) == (s.size_bytes, s.mtime_ns) for stat, s in found)

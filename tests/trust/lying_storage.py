@@ -204,10 +204,10 @@ class LyingFileSystem(WatchedFileSystem):
         contents: dict[str, bytes | None] = {each: self._harmed(self.disk.file(each).data) for each in chosen}
         if self.lie is Lie.EXCHANGED:
             contents = {each: self.disk.file(other).data for each, other in zip(chosen, reversed(chosen), strict=True)}
-        for each, data in contents.items():
-            self.harm.other_size |= data is None or len(data) != len(self.disk.file(each).data)
-            _put(self.disk, each, data)
-            self.harm.always[each] = data
+        for each, harmed in contents.items():
+            self.harm.other_size |= harmed is None or len(harmed) != len(self.disk.file(each).data)
+            _put(self.disk, each, harmed)
+            self.harm.always[each] = harmed
         self.harm.operation, self.harm.on_disk = f"{', '.join(chosen)} before {operation}", True
         return True
 
