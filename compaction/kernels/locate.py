@@ -51,11 +51,12 @@ def _zigzag(data, at, end, most):  # type: ignore[no-untyped-def]
 
 @inner
 def _bytes(data, at, end):  # type: ignore[no-untyped-def]
-    """The start, the size (-1: null) and the end of a field with its length before it; an end of -1 for a malformed one."""
+    """The start, the size and the end of a field with its length before it; an end of -1 for a malformed one. Every size below
+    0 stands for null, as Kafka reads it, and comes out as -1."""
     size, start = _zigzag(data, at, end, 5)
-    if start < 0 or size < -1 or size > end - start:
+    if start < 0 or size > end - start:
         return start, size, -1
-    return start, size, start + max(size, np.int64(0))
+    return start, max(size, np.int64(-1)), start + max(size, np.int64(0))
 
 
 @kernel

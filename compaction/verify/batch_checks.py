@@ -2,8 +2,8 @@
 
 The rule, ``b`` a batch of ``before``, ``a`` the one of ``after``:
 
-* ``b`` of magic 2: ``a`` has the same first and last offset, leader epoch, producer id and epoch, base sequence, codec (none, if no
-  record is left), timestamp type, and transactional and control bits. A delete horizon, once set, stays while there are
+* ``b`` of magic 2: ``a`` has the same first and last offset, leader epoch, producer id and epoch, base sequence, codec (none,
+  if no record is left), timestamp type, and transactional and control bits. A delete horizon, once set, stays while there are
   records; a new one is ``now + delete.retention.ms``. The largest timestamp is that of the records that are left, or the same.
 * ``b`` of magic 0 or 1: ``a`` is an equal message, or a batch of magic 2 over some of its records with the same codec and
   timestamp type, without producer and leader epoch.

@@ -21,7 +21,7 @@ from compaction.kernels.tables import ABORT, COMMIT
 from compaction.verify.batch_checks import check_batches
 from compaction.verify.chunks import Chunk, read_chunks
 from compaction.verify.key_tables import KeyTables
-from compaction.verify.model import Findings, Rows, Rules, SliceWork
+from compaction.verify.model import Findings, Int64s, Rows, Rules, SliceWork
 from compaction.verify.txn_outcomes import are_aborted
 from compaction.verify.walk import CONTROL, DELETE_HORIZON, TRANSACTIONAL
 
@@ -197,11 +197,16 @@ def _classify(before: Chunk, found: Bools, work: SliceWork, result: SliceResult,
     for reason, some in ((MARKER, kinds.control), (ABORTED, kinds.aborted), (INVALID, kinds.invalid)):
         counts[reason] += int((left & some).sum())
         left = left & ~some
-    candidate = ~kinds.control & ~kinds.aborted & ~kinds.invalid & (offsets < work.cleaned_to) & (offsets >= work.after_start)
     some = found & (offsets < work.cleaned_to) & (offsets >= work.after_start)
     counts["aborted_left"] += int((some & kinds.aborted).sum())
     counts["invalid_left"] += int((some & kinds.invalid & ~kinds.control & ~kinds.aborted).sum())
-    keys.add(before, np.flatnonzero(candidate), missing, kinds.droppable)
+    keys.add(before, np.flatnonzero(candidates(offsets, kinds, work)), missing, kinds.droppable)
+
+
+def candidates(offsets: Int64s, kinds: Kinds, work: SliceWork) -> Bools:
+    """Which records may supersede others and be superseded, bool[n]."""
+    chosen: Bools = ~kinds.control & ~kinds.aborted & ~kinds.invalid & (offsets < work.cleaned_to)
+    return chosen & (offsets >= work.after_start)
 
 
 @dataclass(frozen=True, eq=False)
