@@ -5,7 +5,8 @@ records that are ``missing`` and ``left``. Tables join by taking the largest mar
 
 * every missing record but the one at the mark is superseded by it;
 * a missing record at the mark is a tombstone past its horizon, or lost;
-* every record that is left but the one at the mark could have been dropped.
+* every record that is left but the one at the mark could have been dropped, and must have been if that one is missing: a tombstone
+  that is dropped before what it deleted brings deleted records back.
 """
 
 from __future__ import annotations
@@ -105,6 +106,8 @@ class JoinedKeys:
         lost = last_missing & ((mark & _DROPPABLE) == 0)
         findings, counts = Findings(), Counter[str]()
         findings.add_all(mark[lost] >> _SHIFT, "record is missing though it is the last of its key")
+        back = last_missing & ~lost & (table["left"].to_numpy() > 0)
+        findings.add_all(mark[back] >> _SHIFT, "tombstone is missing though older records of its key are left")
         counts[TOMBSTONE] = int((last_missing & ~lost).sum())
         counts[SUPERSEDED] = int(pc.sum(table["missing"]).as_py() or 0) - int(last_missing.sum())
         extra = table["left"].to_numpy() - ~last_missing
