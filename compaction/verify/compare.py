@@ -146,9 +146,12 @@ def _headers(chunk: Chunk, record: np.void) -> bytes:
 def _same_headers(before: bytes, after: bytes) -> bool:
     """Whether headers mean the same once names that are not UTF-8 are made so, as a rewrite does. Mostly few are different."""
     one, other = _read_headers(before), _read_headers(after)
-    if one is None or other is None:
+    if one is None or other is None or len(one) != len(other):
         return False
-    return [(java_text(name).encode(), value) for name, value in one] == other
+    return all(
+        value == left and name_left in (name, java_text(name).encode())
+        for (name, value), (name_left, left) in zip(one, other, strict=True)
+    )
 
 
 def _read_headers(raw: bytes) -> list[tuple[bytes, bytes | None]] | None:
