@@ -77,7 +77,7 @@ def parser() -> _cli.Parser:
     for name, what in (
         ("--before", "log directories as they were before they were cleaned"),
         ("--after", "log directories as they are now; logs are paired by topic and partition"),
-        ("--in-place", "log directories that were cleaned in place; what was before are the .deleted files of the last run"),
+        ("--in-place", "log directories that were cleaned in place, compared with the .deleted files of the last run"),
     ):
         group.add_argument(name, metavar="DIR", nargs="+", action="extend", default=[], help=what)
     group.add_argument(
@@ -100,7 +100,7 @@ def _add_rules(options: _cli.Parser) -> None:
     )
     group.add_argument(
         "--several-rounds", action="store_true",
-        help="more than one round of cleaning lies between both sides: delete horizons may have been set and passed between them",
+        help="more than one round lies between both sides: delete horizons may have been set and have passed between them",
     )  # fmt: skip
     group.add_argument(
         "--strict", action="store_true",

@@ -182,25 +182,35 @@ def compare_records(after, after_data, before, before_data, partner, differences
 
 
 @kernel
-def gather_keys(data, records, seed, parts, offsets, keys, part_of):  # type: ignore[no-untyped-def]
-    """Copy keys together and assign each to a part of the work.
-
-    The part is chosen by a hash that only spreads the work: equal keys meet, and whether keys are equal is decided elsewhere.
+def gather_keys(data, records, offsets, keys):  # type: ignore[no-untyped-def]
+    """Copy keys together.
 
     :param records: ``RECORD_ROW[n]`` with keys
-    :param seed: uint64, drawn for the run
-    :param offsets: int64[n + 1] to fill, ``keys`` uint8[] likewise, ``part_of`` int32[n] likewise, each below ``parts``
+    :param offsets: int64[n + 1] to fill, where each begins in ``keys``, uint8[] to fill
     """
     used = 0
     offsets[0] = 0
     for i in range(len(records)):
         at = records[i].key_at
-        mixed = np.uint64(seed)
         for k in range(records[i].key_size):
-            byte = data[at + k]
-            keys[used + k] = byte
-            mixed = (mixed ^ np.uint64(byte)) * np.uint64(0x9E3779B97F4A7C15)
-            mixed ^= mixed >> np.uint64(29)
+            keys[used + k] = data[at + k]
         used += records[i].key_size
         offsets[i + 1] = used
+
+
+@kernel
+def assign_parts(offsets, keys, seed, parts, part_of):  # type: ignore[no-untyped-def]
+    """Assign keys to parts of the work.
+
+    The part is chosen by a hash that only spreads the work: equal keys meet, and whether keys are equal is decided elsewhere.
+
+    :param offsets: int64[n + 1], where each key begins in ``keys``, uint8[]
+    :param seed: uint64, drawn for the run
+    :param part_of: int32[n] to fill, each below ``parts``
+    """
+    for i in range(len(part_of)):
+        mixed = np.uint64(seed)
+        for k in range(offsets[i], offsets[i + 1]):
+            mixed = (mixed ^ np.uint64(keys[k])) * np.uint64(0x9E3779B97F4A7C15)
+            mixed ^= mixed >> np.uint64(29)
         part_of[i] = np.int32(mixed % np.uint64(parts))

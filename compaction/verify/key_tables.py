@@ -5,8 +5,8 @@ records that are ``missing`` and ``left``. Tables join by taking the largest mar
 
 * every missing record but the one at the mark is superseded by it;
 * a missing record at the mark is a tombstone past its horizon, or lost;
-* every record that is left but the one at the mark could have been dropped, and must have been if that one is missing: a tombstone
-  that is dropped before what it deleted brings deleted records back.
+* every record that is left but the one at the mark could have been dropped, and must have been if that one is missing: a
+  tombstone that is dropped before what it deleted brings deleted records back.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from compaction.kernels.locate import gather_keys
+from compaction.kernels.locate import assign_parts, gather_keys
 from compaction.verify.chunks import Chunk
-from compaction.verify.model import Findings, Int64s
+from compaction.verify.model import Findings, Int64s, Rows
 
 Bools = NDArray[np.bool_]
 SUPERSEDED, TOMBSTONE = "superseded", "tombstone"
@@ -45,7 +45,7 @@ class KeyTables:
 
     def __init__(self, parts: int, seed: int) -> None:
         self._parts, self._seed = parts, np.uint64(seed)
-        self._tables: dict[int, list[pa.Table]] = {}
+        self._tables: list[pa.Table] = []
         self._grown_bytes = 0
         self._spilled: list[tuple[int, bytes]] = []
 
@@ -54,33 +54,46 @@ class KeyTables:
         if not len(rows):
             return
         records = chunk.records[rows]
-        offsets = np.zeros(len(rows) + 1, np.int64)
-        keys = np.empty(int(records["key_size"].sum()), np.uint8)
-        part_of = np.empty(len(rows), np.int32)
-        gather_keys(chunk.data, records, self._seed, self._parts, offsets, keys, part_of)
         gone = missing[rows].astype(np.int64)
         mark = (records["offset"] << _SHIFT) | (_MISSING * gone) | (_DROPPABLE * droppable[rows])
-        key = pa.Array.from_buffers(pa.large_binary(), len(rows), [None, pa.py_buffer(offsets), pa.py_buffer(keys)])
-        table = pa.table([key, mark.astype(np.int64), gone, 1 - gone], schema=_SCHEMA)
-        for part in np.unique(part_of).tolist():
-            mine = table if self._parts == 1 else table.filter(pa.array(part_of == part))
-            self._tables.setdefault(part, []).append(mine)
+        table = pa.table([keys_of(chunk, records), mark.astype(np.int64), gone, 1 - gone], schema=_SCHEMA)
+        self._tables.append(table)
         self._grown_bytes += table.nbytes
         if self._grown_bytes >= _JOIN_BYTES:
-            self._join()
-
-    def _join(self) -> None:
-        self._tables = {part: [join_tables(tables)] for part, tables in self._tables.items()}
-        self._grown_bytes = 0
-        if sum(table.nbytes for tables in self._tables.values() for table in tables) >= _EMIT_BYTES:
-            self._spilled += [(part, _pack(tables[0])) for part, tables in self._tables.items()]
-            self._tables = {}
+            self._tables, self._grown_bytes = [join_tables(self._tables)], 0
+            if self._tables[0].nbytes >= _EMIT_BYTES:
+                self._spilled += self._split()
+                self._tables = []
 
     def packed(self) -> Iterator[tuple[int, bytes]]:
         """Part and table, packed for another process."""
         yield from self._spilled
-        for part, tables in self._tables.items():
-            yield part, _pack(join_tables(tables))
+        yield from self._split()
+
+    def _split(self) -> Iterator[tuple[int, bytes]]:
+        table = join_tables(self._tables)
+        if not table.num_rows:
+            return
+        (keys,) = table["key"].chunks
+        _, offsets, data = keys.buffers()
+        starts = np.frombuffer(offsets, np.int64, len(keys) + 1, keys.offset * 8)
+        part_of = np.zeros(len(keys), np.int32)
+        if self._parts > 1:
+            assign_parts(starts, np.frombuffer(data or b"", np.uint8), self._seed, self._parts, part_of)
+        order = np.argsort(part_of, kind="stable")
+        ends = np.flatnonzero(np.diff(part_of[order], append=-1)) + 1
+        table, first = table.take(pa.array(order)), 0
+        for end in ends.tolist():
+            yield int(part_of[order[first]]), _pack(table.slice(first, end - first))
+            first = end
+
+
+def keys_of(chunk: Chunk, records: Rows) -> pa.Array:
+    """The keys of some records of a chunk, all of which have one, as a column of their bytes."""
+    offsets = np.zeros(len(records) + 1, np.int64)
+    keys = np.empty(int(records["key_size"].sum()), np.uint8)
+    gather_keys(chunk.data, records, offsets, keys)
+    return pa.Array.from_buffers(pa.large_binary(), len(records), [None, pa.py_buffer(offsets), pa.py_buffer(keys)])
 
 
 class JoinedKeys:

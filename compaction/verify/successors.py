@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from compaction.kernels.locate import gather_keys
 from compaction.verify.chunks import read_chunks
 from compaction.verify.compare import Kinds, candidates
+from compaction.verify.key_tables import keys_of
 from compaction.verify.model import SliceWork
 
 
@@ -18,10 +17,7 @@ def last_of_key(work: SliceWork, key: bytes) -> int:
     for chunk in read_chunks(work.before, work.first_offset, work.end_offset):
         records = chunk.records[candidates(chunk.records["offset"], Kinds.of(chunk, work), work)]
         records = records[records["key_size"] == len(key)]
-        offsets, keys = np.zeros(len(records) + 1, np.int64), np.empty(len(records) * len(key), np.uint8)
-        gather_keys(chunk.data, records, np.uint64(0), 1, offsets, keys, np.empty(len(records), np.int32))
-        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(keys)]
-        equal = pc.equal(pa.Array.from_buffers(pa.large_binary(), len(records), buffers), pa.scalar(key, pa.large_binary()))
+        equal = pc.equal(keys_of(chunk, records), pa.scalar(key, pa.large_binary()))
         same = records["offset"][equal.to_numpy(zero_copy_only=False)]
         last = max(last, int(same.max()) if len(same) else -1)
     return last

@@ -23,8 +23,8 @@ class Round:
 
 @dataclass
 class Judgement:
-    """Missing records by reason, and the offsets of records that are lost, changed, from nowhere, or brought back by the loss of
-    this one."""
+    """Missing records by reason, and the offsets of records that are lost, changed, or from nowhere, and of those whose absence
+    brings others back."""
 
     reasons: Counter[str] = field(default_factory=Counter)
     lost: set[int] = field(default_factory=set)
@@ -41,7 +41,8 @@ def judge(before: Sequence[NaiveSegment], after: Sequence[NaiveSegment], round_:
     last: dict[bytes, int] = {}
     kept_of: Counter[bytes] = Counter()
     for offset, (_, batch, record) in sources.items():
-        if record.key is not None and not batch.control and outcome[batch.last_offset] != ABORT and offset < round_.cleaned_to:
+        counts = not batch.control and outcome[batch.last_offset] != ABORT and offset < round_.cleaned_to
+        if record.key is not None and counts:
             last[record.key] = max(offset, last.get(record.key, -1))
             kept_of[record.key] += offset in left
     for offset, record in left.items():

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compaction.cleaning.model import AbortedTxn
-from compaction.storage.discover import Selector
 from compaction.verify.certificate import VerifyReport
 from compaction.verify.engine import LocalEngine
 from compaction.verify.pairs import certify
@@ -16,8 +15,8 @@ from compaction.verify.request import VerifyRequest
 from tests.local_job import clean_locally, read_offsets, resolver_of, write_offsets
 from tests.oracle.disk import read_partition, write_partition
 from tests.oracle.logs import ABORT, COMMIT, Batching, LogBuilder, Sent
-from tests.oracle.records import NaiveBatch, NaiveRecord, decode, encode
-from tests.oracle.segments import NaiveSegment, txn_index_bytes, write_segment
+from tests.oracle.records import NaiveBatch, NaiveRecord, encode
+from tests.oracle.segments import NaiveSegment, write_segment
 
 NOW_MS = 1_700_000_000_000
 T = NOW_MS - 50_000
@@ -93,7 +92,8 @@ class Story:
     def verify(self, *, strict: bool = False, exact: bool = True) -> VerifyReport:
         """What the certifier says."""
         resolver = resolver_of({TOPIC: CONFIG})
-        request = VerifyRequest((str(self.before),), (str(self.after),), NOW_MS, exact, Selector(), None, resolver, strict=strict)
+        before, after = (str(self.before),), (str(self.after),)
+        request = VerifyRequest(before, after, NOW_MS, exact, resolver=resolver, strict=strict)
         return certify(LocalEngine(), request)
 
     def segments(self) -> list[NaiveSegment]:
@@ -160,6 +160,3 @@ def records(change: Callable[[list[NaiveRecord]], Sequence[NaiveRecord]]) -> Cha
         return encode(batch, changed, horizon_ms, names_as_text=False) if changed else ()
 
     return how
-
-
-__all__ = ["AbortedTxn", "decode", "encode", "txn_index_bytes"]

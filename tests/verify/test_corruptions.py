@@ -13,7 +13,8 @@ import pytest
 from compaction.verify.certificate import Status
 from tests.oracle.disk import read_partition
 from tests.oracle.records import NaiveRecord, encode, encode_empty
-from tests.verify.story import NOW_MS, TOPIC, Story, build, records, txn_index_bytes
+from tests.oracle.segments import txn_index_bytes
+from tests.verify.story import NOW_MS, TOPIC, Story, build, records
 
 #: changes ``after``; the offset that must be named, and a part of what must be said of it
 Corruption = Callable[[Story], tuple[int, str]]
@@ -87,7 +88,7 @@ def older_record_in_place_of_the_last(story: Story) -> tuple[int, str]:
 
 def moved_record(story: Story) -> tuple[int, str]:
     offset = story.offset_of("unique-3")
-    story.change(offset, records(lambda found: [replace(r, offset=r.offset - 1) if r.offset == offset else r for r in found[1:]]))
+    story.change(offset, records(lambda found: [replace(found[-1], offset=offset - 1)]))
     return offset, "last of its key"
 
 
@@ -361,7 +362,9 @@ CORRUPTIONS: dict[str, Corruption] = {
     "header value": of_record("unique-2", "headers of the record differ", headers=((b"name", b"other"), (b"none", None))),
     "header name": of_record("unique-2", "headers of the record differ", headers=((b"nome", b"content"), (b"none", None))),
     "header dropped": of_record("unique-2", "headers of the record differ", headers=()),
-    "header null made empty": of_record("unique-2", "headers of the record differ", headers=((b"name", b"content"), (b"none", b""))),
+    "header null made empty": of_record(
+        "unique-2", "headers of the record differ", headers=((b"name", b"content"), (b"none", b""))
+    ),
     "timestamp": of_record("unique-2", "timestamp of the record differs", timestamp=NOW_MS - 60_000),
     "leader epoch": of_batch("unique-0", "leader epoch of the batch differs", leader_epoch=4),
     "producer id": of_batch("late", "producer id of the batch differs", producer_id=70),
