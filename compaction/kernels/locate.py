@@ -186,7 +186,7 @@ def gather_keys(data, records, offsets, keys):  # type: ignore[no-untyped-def]
     """Copy keys together.
 
     :param records: ``RECORD_ROW[n]`` with keys
-    :param offsets: int64[n + 1] to fill, where each begins in ``keys``, uint8[] to fill
+    :param offsets: int32[n + 1] to fill, where each begins in ``keys``, uint8[] to fill
     """
     used = 0
     offsets[0] = 0
@@ -204,7 +204,7 @@ def assign_parts(offsets, keys, seed, parts, part_of):  # type: ignore[no-untype
 
     The part is chosen by a hash that only spreads the work: equal keys meet, and whether keys are equal is decided elsewhere.
 
-    :param offsets: int64[n + 1], where each key begins in ``keys``, uint8[]
+    :param offsets: int32[n + 1], where each key begins in ``keys``, uint8[]
     :param seed: uint64, drawn for the run
     :param part_of: int32[n] to fill, each below ``parts``
     """

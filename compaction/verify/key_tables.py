@@ -26,7 +26,7 @@ from compaction.verify.model import Findings, Int64s, Rows
 Bools = NDArray[np.bool_]
 SUPERSEDED, TOMBSTONE = "superseded", "tombstone"
 _MISSING, _DROPPABLE, _SHIFT = 2, 1, 2
-_SCHEMA = pa.schema([("key", pa.large_binary()), ("mark", pa.int64()), ("missing", pa.int64()), ("left", pa.int64())])
+_SCHEMA = pa.schema([("key", pa.binary()), ("mark", pa.int64()), ("missing", pa.int64()), ("left", pa.int64())])
 #: tables are joined when they have grown by so many bytes
 _JOIN_BYTES = 32 << 20
 #: more is handed on, so that a task's memory stays bounded
@@ -37,7 +37,8 @@ def join_tables(tables: Iterable[pa.Table]) -> pa.Table:
     """One row a key."""
     joined = pa.concat_tables([_SCHEMA.empty_table(), *tables]).combine_chunks()
     grouped = joined.group_by("key", use_threads=False).aggregate([("mark", "max"), ("missing", "sum"), ("left", "sum")])
-    return grouped.select(["key", "mark_max", "missing_sum", "left_sum"]).rename_columns(_SCHEMA.names).cast(_SCHEMA)
+    columns = grouped.select(["key", "mark_max", "missing_sum", "left_sum"]).rename_columns(_SCHEMA.names)
+    return columns.cast(_SCHEMA).combine_chunks()
 
 
 class KeyTables:
@@ -76,7 +77,7 @@ class KeyTables:
             return
         (keys,) = table["key"].chunks
         _, offsets, data = keys.buffers()
-        starts = np.frombuffer(offsets, np.int64, len(keys) + 1, keys.offset * 8)
+        starts = np.frombuffer(offsets, np.int32, len(keys) + 1, keys.offset * 4)
         part_of = np.zeros(len(keys), np.int32)
         if self._parts > 1:
             assign_parts(starts, np.frombuffer(data or b"", np.uint8), self._seed, self._parts, part_of)
@@ -90,10 +91,10 @@ class KeyTables:
 
 def keys_of(chunk: Chunk, records: Rows) -> pa.Array:
     """The keys of some records of a chunk, all of which have one, as a column of their bytes."""
-    offsets = np.zeros(len(records) + 1, np.int64)
+    offsets = np.zeros(len(records) + 1, np.int32)
     keys = np.empty(int(records["key_size"].sum()), np.uint8)
     gather_keys(chunk.data, records, offsets, keys)
-    return pa.Array.from_buffers(pa.large_binary(), len(records), [None, pa.py_buffer(offsets), pa.py_buffer(keys)])
+    return pa.Array.from_buffers(pa.binary(), len(records), [None, pa.py_buffer(offsets), pa.py_buffer(keys)])
 
 
 class JoinedKeys:

@@ -73,9 +73,9 @@ def _one(fs: FileSystem, location: LogLocation) -> tuple[Side, Side]:
     segments = sorted([*sources, *(each for each in left if each.base_offset not in bases)], key=lambda each: each.base_offset)
     segments = [replace(each, last=each is segments[-1]) for each in segments]
     after = _side(fs, location, left)
-    ends = [each.base_offset for each in segments[1:]]
-    # where whole segments were deleted, the log began with the first of them
-    start = segments[0].base_offset if ends and ends[0] <= after.log_start_offset else after.log_start_offset
+    # the log began with the first segment if others were deleted: only that moves the log start to where a segment begins
+    moved = after.log_start_offset in {left[0].base_offset, *(each.base_offset for each in segments)}
+    start = segments[0].base_offset if moved else after.log_start_offset
     return Side(tuple(segments), start, None), after
 
 

@@ -17,7 +17,7 @@ def last_of_key(work: SliceWork, key: bytes) -> int:
     for chunk in read_chunks(work.before, work.first_offset, work.end_offset):
         records = chunk.records[candidates(chunk.records["offset"], Kinds.of(chunk, work), work)]
         records = records[records["key_size"] == len(key)]
-        equal = pc.equal(keys_of(chunk, records), pa.scalar(key, pa.large_binary()))
+        equal = pc.equal(keys_of(chunk, records), pa.scalar(key, pa.binary()))
         same = records["offset"][equal.to_numpy(zero_copy_only=False)]
         last = max(last, int(same.max()) if len(same) else -1)
     return last
