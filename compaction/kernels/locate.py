@@ -205,12 +205,12 @@ def assign_parts(offsets, keys, seed, parts, part_of):  # type: ignore[no-untype
     The part is chosen by a hash that only spreads the work: equal keys meet, and whether keys are equal is decided elsewhere.
 
     :param offsets: int32[n + 1], where each key begins in ``keys``, uint8[]
-    :param seed: uint64, drawn for the run
+    :param seed: of 32 bits, drawn for the run
     :param part_of: int32[n] to fill, each below ``parts``
     """
     for i in range(len(part_of)):
-        mixed = np.uint64(seed)
+        # FNV-1a of 32 bits, which 64 hold without overflow
+        mixed = np.int64(seed)
         for k in range(offsets[i], offsets[i + 1]):
-            mixed = (mixed ^ np.uint64(keys[k])) * np.uint64(0x9E3779B97F4A7C15)
-            mixed ^= mixed >> np.uint64(29)
-        part_of[i] = np.int32(mixed % np.uint64(parts))
+            mixed = ((mixed ^ np.int64(keys[k])) * np.int64(16777619)) & np.int64(0xFFFFFFFF)
+        part_of[i] = np.int32((mixed ^ (mixed >> np.int64(15))) % np.int64(parts))

@@ -120,7 +120,7 @@ def certifier() -> None:
     locate.locate_messages(data, rows, each, each, found)
     locate.compare_records(found, data, found, data, each, data)
     locate.gather_keys(data, found, _empty(np.int32, 1), data)
-    locate.assign_parts(_empty(np.int32, 1), data, np.uint64(0), 1, _empty(np.int32))
+    locate.assign_parts(_empty(np.int32, 1), data, 0, 1, _empty(np.int32))
 
 
 def dumping() -> None:

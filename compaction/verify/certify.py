@@ -21,7 +21,7 @@ from compaction.verify.engine import Engine
 from compaction.verify.log_checks import check_log
 from compaction.verify.model import Findings, LogPair, SliceWork
 from compaction.verify.offset_ranges import SLICE_BYTES, slices
-from compaction.verify.txn_outcomes import Transactions, check_index, check_markers, check_outcomes
+from compaction.verify.txn_outcomes import Transactions, check_index, check_markers, check_open, check_outcomes
 from compaction.verify.walk import Walk, WalkTask
 
 
@@ -93,5 +93,6 @@ def work_on(
     was, is_ = Transactions.of(before), Transactions.of(after)
     check_outcomes(was, is_, findings)
     check_markers(was, is_, pair, findings)
+    check_open(was, pair, findings)
     check_index(before, after, is_, pair, findings)
     return slices(log, pair, before, after, was.aborted(), parts, slice_bytes)

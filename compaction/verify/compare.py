@@ -62,12 +62,25 @@ def _compare_both(work: SliceWork, result: SliceResult, keys: KeyTables) -> None
     after = _After(work, result)
     for before in read_chunks(work.before, work.first_offset, work.end_offset):
         found = np.zeros(len(before.records), np.bool_)
+        _require_ascending(before)
         for chunk, first, end in after.up_to(int(before.rows["last_offset"][-1])):
             check_batches(before, chunk, first, end, work.rules, result.findings)
             _compare(before, chunk, first, end, found, result)
         _classify(before, found, work, result, keys)
     for chunk, first, end in after.up_to(work.end_offset):
         result.findings.add_all(chunk.rows["base_offset"][first:end], "batch is not in the source")
+
+
+def _require_ascending(before: Chunk) -> None:
+    """Partners are looked up by offset.
+
+    :raises CorruptLogError: offsets of records do not increase
+    """
+    falls = np.flatnonzero(np.diff(before.records["offset"]) <= 0)
+    if len(falls):
+        position = int(before.rows["position"][before.records["batch"][falls[0] + 1]])
+        what = "offsets of records do not increase"
+        raise CorruptLogError(what, path=before.path, position=position, hint="restore this segment")
 
 
 class _After:

@@ -45,7 +45,7 @@ class KeyTables:
     """The keys of a task, by part of the work."""
 
     def __init__(self, parts: int, seed: int) -> None:
-        self._parts, self._seed = parts, np.uint64(seed)
+        self._parts, self._seed = parts, seed
         self._tables: list[pa.Table] = []
         self._grown_bytes = 0
         self._spilled: list[tuple[int, bytes]] = []

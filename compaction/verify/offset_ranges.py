@@ -31,7 +31,7 @@ def slices(
     starts = [0, *(pack[0][0] for pack in packs[1:]), MAX_OFFSET]
     size = sum(walk.size_bytes for walk in before)
     cleaned_to = pair.after.log_start_offset if pair.after.cleaned_to is None else pair.after.cleaned_to
-    horizon_ms, seed = _legacy_horizon_ms(pair), secrets.randbits(64)
+    horizon_ms, seed = _legacy_horizon_ms(pair), secrets.randbits(32)
     for pack, first, end in zip(packs, starts, starts[1:], strict=False):
         yield SliceWork(
             log=log,

@@ -5,7 +5,8 @@ is an ABORT marker. What cleaning leaves must mean the same:
 
 1. data that is left ends with the same kind of marker;
 2. a marker is dropped only with the data of its transaction, and once its delete horizon has passed;
-3. the transaction index has an entry for each aborted transaction of which data is left, and entries of others cover no data.
+3. the transaction index has an entry for each aborted transaction of which data is left, and entries of others cover no data;
+4. what may yet be aborted is not cleaned: the checkpoint does not move past an open transaction's first offset.
 
 Nothing of the cleaner's own resolution is used, and the transaction index of ``before`` only as a source of entries.
 """
@@ -18,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compaction.kernels.tables import ABORT, COMMIT
-from compaction.names import TXNINDEX
+from compaction.names import CLEANER_OFFSETS, TXNINDEX
 from compaction.verify.by_producer import following
 from compaction.verify.model import AbortedRanges, Findings, Int64s, LogPair, Rows
 from compaction.verify.walk import DATA, EVENT_ROW, Walk, join_runs
@@ -93,6 +94,14 @@ def check_markers(before: Transactions, after: Transactions, pair: LogPair, find
     if not pair.rules.several_rounds:
         early = ~holds & (before.events["horizon_ms"][at] > pair.rules.now_ms)
         findings.add_all(before.events["last"][at[early]], "transaction marker is missing before its delete horizon")
+
+
+def check_open(before: Transactions, pair: LogPair, findings: Findings) -> None:
+    """Rule 4, at the first offset of each open transaction below the checkpoint."""
+    if pair.after.cleaned_to is not None and pair.after.cleaned_to != pair.before.cleaned_to:
+        first = before.events["first"][before.is_data & (before.outcome == OPEN)]
+        past = first[(first < pair.after.cleaned_to) & (first >= pair.after.log_start_offset)]
+        findings.add_all(past, f"{CLEANER_OFFSETS} lies past this offset, where a transaction is open")
 
 
 def check_index(before: list[Walk], after: list[Walk], after_txns: Transactions, pair: LogPair, findings: Findings) -> None:

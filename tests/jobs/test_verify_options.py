@@ -33,7 +33,7 @@ def call(story: Story, *options: object) -> int:
 def test_logs_that_hold_end_with_0(story: Story, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(story) == 0
     out, err = capsys.readouterr()
-    assert out.splitlines()[0].startswith("story-0 holds: 28 -> ")
+    assert out.splitlines()[0].startswith("story-0 holds: 29 -> ")
     assert out.splitlines()[-1].startswith("1 logs: 1 holds, 0 violated, 0 failed; holds (")
     assert err == ""
 
@@ -146,7 +146,7 @@ def test_compact_verifies_what_it_left(
 ) -> None:
     options = () if in_place else ("--output-dir", tmp_path / "copy")
     assert compacted(story.before, *options) == 0
-    assert "story-0 holds: 28 -> " in capsys.readouterr().out
+    assert "story-0 holds: 29 -> " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("in_place", [True, False])

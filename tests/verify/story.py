@@ -57,6 +57,7 @@ def build() -> list[NaiveSegment]:
     log.batch([sent("unique-5", b"v" * 300)])
     log.roll(T + 2)
     log.batch([sent("a", b"active"), sent("unique-6")])
+    log.batch([sent("open")], Batching(producer=9, transactional=True))
     return log.build(NOW_MS)
 
 

@@ -328,6 +328,12 @@ def checkpoint_past_the_end(story: Story) -> tuple[int, str]:
     return 10_000, "past what may be cleaned"
 
 
+def checkpoint_past_an_open_transaction(story: Story) -> tuple[int, str]:
+    offset = story.offset_of("open")
+    story.set_checkpoint(cleaner_offsets=offset + 1)
+    return offset, "where a transaction is open"
+
+
 def checkpoint_lost(story: Story) -> tuple[int, str]:
     (story.after / "cleaner-offset-checkpoint").unlink()
     return story.offset_of("a", first=True, before=True), "cleaning did not come so far"
@@ -415,6 +421,7 @@ CORRUPTIONS: dict[str, Corruption] = {
             changed_active_segment,
             active_segment_in_another_form,
             checkpoint_past_the_end,
+            checkpoint_past_an_open_transaction,
             checkpoint_lost,
             log_start_moved,
             segment_deleted_though_compacted,
