@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from compaction.formats.indexes import TXN_ROW
 from compaction.kernels.tables import ABORT, COMMIT
 from compaction.names import CLEANER_OFFSETS, TXNINDEX
 from compaction.verify.by_producer import following
@@ -108,31 +109,36 @@ def check_index(before: list[Walk], after: list[Walk], after_txns: Transactions,
     """Rule 3: at the first offset of data without an entry, at the marker's offset of a wrong entry."""
     known = _entries(before)
     ends = np.array([walk.next_offset for walk in after], np.int64)
-    indexed = [set(zip(w.txns["producer_id"].tolist(), w.txns["last_offset"].tolist(), strict=True)) for w in after]
+    indexed = [_entries([walk]) for walk in after]
     aborted = after_txns.is_data & (after_txns.outcome == ABORT) & (after_txns.events["last"] >= pair.after.log_start_offset)
     for event, marker in zip(after_txns.events[aborted].tolist(), after_txns.marker[aborted].tolist(), strict=True):
         at = int(np.searchsorted(ends, marker, "right"))
         entry = (event[0], marker)
-        if at < len(after) and entry not in indexed[at] and not (after[at].unchanged and entry not in known):
+        if at == len(after) or (after[at].unchanged and entry not in known):
+            continue
+        first, _ = indexed[at].get(entry, (marker, marker))
+        if first > event[1]:
             findings.add(event[1], f"{TXNINDEX} has no entry for this aborted data")
-    for walk in after:
-        if not walk.unchanged:
-            _check_entries(walk, known, after_txns, findings)
+    changed = [np.empty(0, TXN_ROW), *(walk.txns for walk in after if not walk.unchanged)]
+    _check_entries(np.concatenate(changed), known, after_txns, findings)
 
 
-def _check_entries(walk: Walk, known: dict[tuple[int, int], tuple[int, int]], txns: Transactions, findings: Findings) -> None:
+def _check_entries(
+    entries: Rows, known: dict[tuple[int, int], tuple[int, int]], txns: Transactions, findings: Findings
+) -> None:
+    """That entries end at abort markers, are those of the source, and cover no data that is not aborted."""
     markers = txns.events[txns.events["kind"] == ABORT]
     there = set(zip(markers["producer_id"].tolist(), markers["last"].tolist(), strict=True))
-    runs = txns.events[txns.is_data]
-    committed = runs[txns.outcome[txns.is_data] != ABORT]
-    for producer, first, last, stable in walk.txns.tolist():
+    for producer, first, last, stable in entries.tolist():
         if (producer, last) not in there:
             findings.add(last, f"{TXNINDEX} has an entry without an abort marker")
         elif known.get((producer, last), (first, stable)) != (first, stable):
             findings.add(last, f"{TXNINDEX} entry differs from that of the source")
-        place = int(_following(committed, np.array([producer]), np.array([first]))[0])
-        if place >= 0 and int(committed["first"][place]) < last:
-            findings.add(int(committed["first"][place]), f"{TXNINDEX} entry counts data as aborted that is not")
+    others = txns.events[txns.is_data & (txns.outcome != ABORT)]
+    place = _following(others, entries["producer_id"], entries["first_offset"])
+    covered = others["first"][place[place >= 0]]
+    covered = covered[covered < entries["last_offset"][place >= 0]]
+    findings.add_all(covered, f"{TXNINDEX} entry counts data as aborted that is not")
 
 
 def _entries(walks: list[Walk]) -> dict[tuple[int, int], tuple[int, int]]:

@@ -274,6 +274,16 @@ def transaction_index_that_covers_committed_data(story: Story) -> tuple[int, str
     return marker, "differs from that of the source"
 
 
+def transaction_index_that_covers_too_little(story: Story) -> tuple[int, str]:
+    source = next(b for s in build() for b in s.batches if b.producer_id == 8 and not b.control)
+    bring_back(story, source.base_offset)
+    marker = story.markers(8)[0].base_offset
+    entries = [entry for entry in story.segment_of(marker).aborted_txns if entry.last_offset == marker]
+    assert entries, "the job left no entry"
+    story.write(marker, "txnindex", txn_index_bytes([entries[0]._replace(first_offset=source.last_offset)]))
+    return source.base_offset, "has no entry for this aborted data"
+
+
 def missing_segment(story: Story) -> tuple[int, str]:
     segment = story.segments()[0]
     for file in story.path.glob(f"{segment.base_offset:020d}.*"):
@@ -413,6 +423,7 @@ CORRUPTIONS: dict[str, Corruption] = {
             time_index_without_its_end,
             transaction_index_of_nothing,
             transaction_index_that_covers_committed_data,
+            transaction_index_that_covers_too_little,
             missing_segment,
             missing_middle_segment,
             extra_segment,
