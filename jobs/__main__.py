@@ -18,6 +18,7 @@ COMMANDS = (
     ("compact", "jobs.compact", "clean logs as Kafka's log cleaner would; with --dry-run only say what would go"),
     ("expire", "jobs.expire", "apply the delete policy: retention by time, by size and by log start"),
     ("dry-run", "jobs.dry_run", "compare several policies side by side, writing nothing to the logs"),
+    ("verify", "jobs.verify", "prove that cleaned logs lost and changed nothing; say why a record is gone"),
     ("dump-log", "jobs.dump_log", "print segments, indexes and snapshots as Kafka's own dump tool does"),
 )
 

@@ -77,6 +77,10 @@ def parser() -> _cli.Parser:
         "--allow-keyless", action="store_true",
         help="clean a log even where many of its records have no key: compaction drops those, and refuses such a log otherwise",
     )  # fmt: skip
+    group.add_argument(
+        "--verify", action="store_true",
+        help="then prove by jobs/verify.py's means that nothing was lost or changed; exit with 1 where that does not hold",
+    )  # fmt: skip
     return options
 
 
@@ -115,6 +119,15 @@ def compact(session_factory: SessionFactory, request: CompactionRequest) -> RunR
         return cleaner.compact(session_factory, request, progress)
 
 
+def verify_run(request: CompactionRequest, report: RunReport) -> int:
+    """Certifies what a run left, a line a log; the exit code."""
+    from compaction.verify.after_compact import requests
+    from jobs.verify import show, verify
+
+    codes = [show(verify(lambda: _cli.start_session("compact"), each)) for each in requests(request, report)]
+    return max(codes, default=0)
+
+
 def main(argv: Sequence[str] | None = None, run: Callable[[SessionFactory, CompactionRequest], RunReport] = compact) -> int:
     """Runs the command; returns its exit code.
 
@@ -124,7 +137,13 @@ def main(argv: Sequence[str] | None = None, run: Callable[[SessionFactory, Compa
 
     def body(arguments: argparse.Namespace) -> int:
         request = read_request(arguments)
-        return _cli.finish(run(lambda: _cli.start_session("compact"), request), arguments.report, arguments.metrics)
+        if arguments.verify:
+            from compaction.verify.after_compact import require_sources
+
+            require_sources(request)
+        report = run(lambda: _cli.start_session("compact"), request)
+        code = _cli.finish(report, arguments.report, arguments.metrics)
+        return max(code, verify_run(request, report)) if arguments.verify else code
 
     return _cli.run_command(parser(), argv, body)
 

@@ -27,6 +27,7 @@ from compaction.kernels import (
     index,
     key_counts,
     key_filter,
+    locate,
     offset_map,
     records,
     rewrite,
@@ -116,6 +117,16 @@ def source() -> None:
     columns.fill_columns(*_rows(), bounds, wanted, columns.new_columns(sizes, wanted))
 
 
+def certifier() -> None:
+    """What verification reads and compares records with."""
+    data, rows, each, found = _empty(np.uint8), _empty(BATCH_ROW), _empty(np.int64), _empty(locate.RECORD_ROW)
+    locate.locate_records(data, rows, each, each, found)
+    locate.locate_messages(data, rows, each, each, found)
+    locate.compare_records(found, data, found, data, each, data)
+    locate.gather_keys(data, found, _empty(np.int32, 1), data)
+    locate.assign_parts(_empty(np.int32, 1), data, 0, 1, _empty(np.int32))
+
+
 def dumping() -> None:
     """What dumps print with."""
     data = np.frombuffer(b"", np.uint8)
@@ -131,9 +142,8 @@ def dumping() -> None:
     dump_messages.inner_messages(data)
 
 
-GROUPS: Mapping[str, Callable[[], None]] = {
-    each.__name__: each for each in (scan, first_pass, second_pass, large_logs, markers, legacy, comparison, source, dumping)
-}
+_WORK = (scan, first_pass, second_pass, large_logs, markers, legacy, comparison, source, certifier, dumping)
+GROUPS: Mapping[str, Callable[[], None]] = {each.__name__: each for each in _WORK}
 
 
 def load(*names: str) -> None:

@@ -13,6 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from compaction.config import Resolver, read_toml
+from compaction.verify.certificate import LogCertificate
+from compaction.verify.engine import LocalEngine
+from compaction.verify.pairs import certify
+from compaction.verify.request import VerifyRequest
 from tests.conformance.compare import differences
 from tests.conformance.ours import clean_ours, topics_file
 from tests.kafka.cleaner import Cleaned, clean_partition_if_due
@@ -61,11 +66,13 @@ class Scenario:
 
 @dataclass(frozen=True)
 class Round:
-    """The outcome of one round of one scenario: our report's entry, Kafka's outcome and how the directories differ."""
+    """The outcome of one round of one scenario: our report's entry, Kafka's outcome, how the directories differ, and what the
+    certifier says of ours."""
 
     ours: Mapping[str, Any]
     kafkas: Cleaned | None
     differences: Sequence[str]
+    certificate: LogCertificate
 
     def problems(self) -> list[str]:
         """Every difference: files, end offset, figures."""
@@ -112,12 +119,19 @@ class Bench:
             if number == 0:
                 self._write_checkpoints()
             reports = clean_ours(spark, self.ours, now_ms, "--config", str(self._config))
+            certificates = self._certify(now_ms)
             for name in names:
                 kafkas = self._clean_with_kafka(name, now_ms)
                 interval = int(self._scenarios[name].config.get("index.interval.bytes", "4096"))
                 differ = differences(self._gateway, self.ours / f"{name}-0", self.kafkas / f"{name}-0", interval)
-                found[name, number] = Round(reports[f"{name}-0"], kafkas, differ)
+                found[name, number] = Round(reports[f"{name}-0"], kafkas, differ, certificates[name])
         return found
+
+    def _certify(self, now_ms: int) -> dict[str, LogCertificate]:
+        """What is to be said of ours beside the sources that the round left."""
+        resolver = Resolver(tomls=(read_toml(self._config.read_text(encoding="utf-8"), str(self._config)),))
+        request = VerifyRequest((), (str(self.ours),), now_ms, exact=True, resolver=resolver)
+        return {log.topic: log for log in certify(LocalEngine(), request).logs}
 
     def _append(self, name: str, number: int) -> None:
         scenario = self._scenarios[name]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from compaction.verify.certificate import Status
 from tests.conformance.bench import Bench, Round
 from tests.conformance.cleaning_scenarios import cleaning_scenarios
 from tests.conformance.planning_scenarios import planning_scenarios
@@ -57,6 +58,12 @@ def outcomes(spark: SparkSession, gateway: Gateway, tmp_path_factory: pytest.Tem
 @pytest.mark.parametrize(("group", "name", "number"), CASES)
 def test_the_log_is_the_one_that_kafka_leaves(outcomes: Callable[[str], Outcomes], group: str, name: str, number: int) -> None:
     assert outcomes(group)[name, number].problems() == []
+
+
+@pytest.mark.parametrize(("group", "name", "number"), CASES)
+def test_the_certifier_says_that_the_log_holds(outcomes: Callable[[str], Outcomes], group: str, name: str, number: int) -> None:
+    certificate = outcomes(group)[name, number].certificate
+    assert certificate.status is Status.HOLDS, certificate.lines()
 
 
 @pytest.mark.parametrize("group", GROUPS)

@@ -1,0 +1,223 @@
+"""Proves that logs are what cleaning others may leave: nothing lost, nothing changed.
+
+Run it with ``spark-submit jobs/verify.py --help``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+if not __package__:
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from compaction.errors import UsageError  # noqa: E402 - the checkout must be on the path first
+from compaction.names import TopicPartition, parse_partition_dir  # noqa: E402
+from compaction.storage.access import Purpose, access  # noqa: E402
+from compaction.storage.discover import Selector, check_log_dirs  # noqa: E402
+from compaction.storage.files import file_system  # noqa: E402
+from compaction.storage.places import place  # noqa: E402
+from compaction.storage.remote import require_finished  # noqa: E402
+from compaction.storage.textfiles import write_text  # noqa: E402
+from compaction.verify.certificate import LogCertificate, Status, VerifyReport  # noqa: E402
+from compaction.verify.request import VerifyRequest  # noqa: E402
+from jobs import _cli  # noqa: E402
+
+if TYPE_CHECKING:
+    from compaction.spark.session import Session
+
+#: starts a Spark session when it comes to that
+SessionFactory = Callable[[], "Session"]
+
+_DESCRIPTION = """\
+Prove that the logs of --after are what cleaning those of --before may leave. Each record that
+is left equals its source byte by byte; each record that is missing has a reason: superseded by
+a later record of the same key, a tombstone past its delete horizon, aborted, a transaction
+marker, without a key, below the log start, or expired. Offsets, CRCs, indexes, transactions,
+checkpoints and the active segment are checked, too.
+
+Keys are compared whole, and nothing of the cleaner's own reading of records is used. The
+directories are only read. docs/verify.md says how to read the result.
+"""
+
+_EPILOG = f"""\
+{_cli.CONFIGURATION_HELP}
+exit status:
+  0  all logs hold; --why: the answer was printed
+  1  at least one log is violated, or could not be judged
+  2  the call is wrong (option, configuration, no such directory, a live broker holds the lock)
+
+examples:
+  Is a compacted copy what it should be?
+    spark-submit jobs/verify.py --before /exports/orders --after /exports/orders-compacted \\
+        --set cleanup.policy=compact --include-active
+
+  What did the last run over this directory do? Its sources stay until the next one.
+    spark-submit jobs/verify.py --in-place /var/lib/kafka --report verified.json
+
+  What became of one record?
+    spark-submit jobs/verify.py --in-place /var/lib/kafka --why orders-0:4711
+"""
+
+
+class Call(NamedTuple):
+    """A checked call: the request, and the record that ``--why`` asks for."""
+
+    request: VerifyRequest
+    why: tuple[TopicPartition, int] | None = None
+
+
+def parser() -> _cli.Parser:
+    """The command's options."""
+    options = _cli.Parser(_DESCRIPTION, _EPILOG)
+    group = options.add_argument_group("which logs")
+    for name, what in (
+        ("--before", "log directories as they were before they were cleaned"),
+        ("--after", "log directories as they are now; logs are paired by topic and partition"),
+        ("--in-place", "log directories that were cleaned in place, compared with the .deleted files of the last run"),
+    ):
+        group.add_argument(name, metavar="DIR", nargs="+", action="extend", default=[], help=what)
+    group.add_argument(
+        "--topic", metavar="REGEX", nargs="+", action="extend", default=[],
+        help="only topics whose whole name matches one of these regular expressions; may be repeated",
+    )  # fmt: skip
+    group.add_argument(
+        "--partition", metavar="TOPIC-N", nargs="+", action="extend", default=[],
+        help="only these partitions, in addition to those of --topic; each must exist; may be repeated",
+    )  # fmt: skip
+    _cli.add_configuration(options)
+    _add_rules(options)
+    return options
+
+
+def _add_rules(options: _cli.Parser) -> None:
+    group = options.add_argument_group("how to judge")
+    group.add_argument(
+        "--include-active", action="store_true", help="the logs were cleaned with --include-active: the last segment may differ"
+    )
+    group.add_argument(
+        "--several-rounds", action="store_true",
+        help="more than one round lies between both sides: delete horizons may have been set and have passed between them",
+    )  # fmt: skip
+    group.add_argument(
+        "--strict", action="store_true",
+        help="superseded records that are still there are violations, too; Kafka keeps some, and to keep them loses nothing",
+    )  # fmt: skip
+    group.add_argument(
+        "--why", metavar="TOPIC-N:OFFSET", default=None, help="only say what became of this record of --before, and exit with 0"
+    )
+    group.add_argument("--report", metavar="FILE", default=None, help="write a report in JSON (schema_version 1)")
+    _cli.add_telling(group)
+
+
+def read_call(arguments: argparse.Namespace) -> Call:
+    """The checked call.
+
+    :raises UsageError: the call is wrong
+    """
+    in_place = bool(arguments.in_place)
+    if in_place == bool(arguments.after) or in_place == bool(arguments.before):
+        raise UsageError("give --before and --after, or --in-place alone", hint="see --help")
+    resolver, selector, why = _cli.read_resolver(arguments), _cli.read_selector(arguments), _read_why(arguments.why)
+    if why is not None:
+        selector = Selector(partitions=frozenset({why[0]}))
+    before = _log_dirs(arguments.before, "--before")
+    after = _log_dirs(arguments.in_place or arguments.after, "--in-place" if in_place else "--after")
+    exact = arguments.as_of_ms is not None
+    request = VerifyRequest(
+        before=before,
+        after=after,
+        now_ms=_cli.as_of_ms(arguments),
+        exact=exact,
+        selector=selector,
+        resolver=resolver,
+        metadata_dirs=_cli.read_metadata_dirs(arguments),
+        include_active=arguments.include_active,
+        several_rounds=arguments.several_rounds,
+        strict=arguments.strict,
+    )
+    return Call(request, why)
+
+
+def _log_dirs(given: Sequence[str], option: str) -> tuple[str, ...]:
+    places = [place(path, option) for path in given]
+    with _cli.call_errors():
+        found = check_log_dirs(file_system(places), places)
+        for path in found:
+            require_finished(path)
+    return found
+
+
+def _read_why(text: str | None) -> tuple[TopicPartition, int] | None:
+    if text is None:
+        return None
+    name, _, offset = text.rpartition(":")
+    log = parse_partition_dir(name)
+    if log is None or not offset.isdecimal():
+        raise UsageError(f"--why {text!r} is not TOPIC-N:OFFSET", hint="e.g. --why orders-0:4711")
+    return log, int(offset)
+
+
+def _held(request: VerifyRequest) -> AbstractContextManager[object]:
+    """Shared locks on all directories of the call: no broker starts there meanwhile."""
+    log_dirs = tuple(dict.fromkeys((*request.before, *request.after)))
+    return access(file_system(log_dirs), log_dirs, Purpose.COPY)
+
+
+def verify(session_factory: SessionFactory, request: VerifyRequest) -> VerifyReport:
+    """Certifies the logs; Spark is imported no sooner than that, so that a wrong call is told at once."""
+    from compaction.spark import certify
+
+    with _held(request):
+        return certify.certify(session_factory, request)
+
+
+def explain(session_factory: SessionFactory, request: VerifyRequest, offset: int) -> list[str]:
+    """What became of one record of the log that is asked for."""
+    from compaction.spark import certify
+
+    with _held(request):
+        return certify.why(session_factory, request, offset)
+
+
+def show(report: VerifyReport, file: str | None = None) -> int:
+    """Prints and writes a report; the exit code."""
+    for log in report.logs:
+        print("\n".join(log.lines()))
+        if log.status is not Status.HOLDS:
+            _cli.print_error(_in_one_line(log))
+    print(report.summary())
+    if file is not None:
+        write_text(file, report.to_json())
+    return report.exit_code
+
+
+def _in_one_line(log: LogCertificate) -> str:
+    if not log.violations:
+        return f"{log.name} cannot be verified: {log.reason}"
+    first = log.violations[0]
+    return f"{log.name}:{first.offset}: {first.what} (the first of {log.violation_count} violations)"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command; returns its exit code.
+
+    :param argv: the options, those of the process when ``None``
+    """
+
+    def body(arguments: argparse.Namespace) -> int:
+        call = read_call(arguments)
+        if call.why is not None:
+            print("\n".join(explain(lambda: _cli.start_session("verify"), call.request, call.why[1])))
+            return 0
+        return show(verify(lambda: _cli.start_session("verify"), call.request), arguments.report)
+
+    return _cli.run_command(parser(), argv, body)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
