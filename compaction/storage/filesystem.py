@@ -25,6 +25,7 @@ _HINTS = {
     errno.EROFS: "mount it for writing, or use --output-dir to leave it as it is",
     errno.ENOENT: "it vanished; make sure that no broker and no other job works on this directory",
     errno.EIO: "the disk reports an error; check it before anything else",
+    errno.ELOOP: "a link has taken the place of a directory; find out who put it there",
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
 }
 

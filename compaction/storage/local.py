@@ -17,7 +17,7 @@ from pathlib import Path
 from compaction.errors import StorageError
 from compaction.storage import lock as locks
 from compaction.storage.filesystem import ByteSource, Extent, FileStat, Lock, Output, base_name, parent, storage_errors
-from compaction.storage.local_output import LocalOutput, take_after
+from compaction.storage.local_output import LocalOutput, opened_directory, take_after
 
 
 class LocalFileSystem:
@@ -75,7 +75,8 @@ class LocalFileSystem:
             output.make_readable()
             output.close(sync=True)
             with storage_errors(path, "make"):
-                os.link(temporary, path, follow_symlinks=False)
+                with opened_directory(path) as (directory, name):
+                    os.link(base_name(temporary), name, src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=False)
         except StorageError as error:
             if isinstance(error.__cause__, FileExistsError):
                 return False
@@ -100,12 +101,14 @@ class LocalFileSystem:
 
     def rename(self, source: str, target: str) -> None:
         with storage_errors(source, f"rename to {base_name(target)}"):
-            os.replace(source, target)  # noqa: PTH105
+            with opened_directory(source) as (there, old), opened_directory(target) as (here, new):
+                os.replace(old, new, src_dir_fd=there, dst_dir_fd=here)  # noqa: PTH105
 
     def unlink(self, path: str) -> None:
         with storage_errors(path, "remove"):
             try:
-                os.unlink(path)  # noqa: PTH108
+                with opened_directory(path) as (directory, name):
+                    os.unlink(name, dir_fd=directory)  # noqa: PTH108
             except FileNotFoundError:
                 return
 

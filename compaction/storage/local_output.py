@@ -1,5 +1,8 @@
 """Writes new files of this machine: under a name that was free, without following links; mode, owner and extended attributes
 (SELinux labels, ACLs) are set on the descriptor, never on a path.
+
+A name is made, or removed, within the open directory that is to hold it, which must not be reached by a link: the owner of a
+log directory may have put one in place of a partition while a run of root is at work.
 """
 
 from __future__ import annotations
@@ -7,12 +10,11 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 from compaction.errors import StorageError
-from compaction.storage.filesystem import Chunk
+from compaction.storage.filesystem import Chunk, base_name, parent
 from compaction.storage.places import is_remote
 
 _COPY_BYTES = 64 << 20
@@ -21,6 +23,7 @@ _WRITE_BEHIND_BYTES = 16 << 20
 _SYNC_FILE_RANGE_WRITE = 2
 #: of files that stand in for none
 _DEFAULT_MODE = 0o644
+_DIRECTORY = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 #: attributes that speak of a file's content, or of the layer that it lies in
 _OWN_ATTRIBUTES = ("security.ima", "security.evm", "security.capability", "trusted.overlay.")
@@ -39,7 +42,8 @@ class LocalOutput:
         self._fd = -1
         self._behind = 0 if write_behind else None
         try:
-            self._fd = os.open(path, _NEW, 0o600)
+            with opened_directory(path) as (directory, name):
+                self._fd = os.open(name, _NEW, 0o600, dir_fd=directory)
             take_after(self._fd, like)
         except OSError as error:
             if self._fd >= 0:
@@ -123,8 +127,21 @@ class LocalOutput:
     def remove(self) -> None:
         """Release the file and remove it, so that what failed leaves no less room to others."""
         self.abandon()
-        with suppress(OSError):
-            Path(self.path).unlink(missing_ok=True)
+        with suppress(OSError), opened_directory(self.path) as (directory, name):
+            os.unlink(name, dir_fd=directory)  # noqa: PTH108
+
+
+@contextmanager
+def opened_directory(path: str) -> Iterator[tuple[int, str]]:
+    """A descriptor of the directory that holds ``path``, and the name there.
+
+    :raises OSError: there is no such directory, or a link in its place
+    """
+    descriptor = os.open(parent(path), _DIRECTORY)
+    try:
+        yield descriptor, base_name(path)
+    finally:
+        os.close(descriptor)
 
 
 def take_after(descriptor: int, like: str | None) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from compaction.cleaning.model import Segment
-from compaction.errors import UsageError
+from compaction.errors import StorageError, UsageError
 from compaction.formats.checkpoints import format_offset_checkpoint
 from compaction.names import (
     CLEANER_OFFSETS,
@@ -42,6 +42,7 @@ from compaction.storage.mounts import is_mount_point
 from compaction.storage.places import is_inside, is_remote, resolved
 from compaction.storage.segments import require_same_indexes
 from compaction.storage.swap import SwapGroup, any_log, is_unfinished
+from compaction.storage.textfiles import read_small
 from compaction.storage.verification import copy_verified
 from compaction.storage.watch import require_unmoved
 
@@ -64,6 +65,8 @@ class Publication:
         self._roots = dict(roots)
         #: per log directory: the logs published and where cleaning has come to in each
         self._added: dict[str, dict[TopicPartition, int | None]] = {log_dir: {} for log_dir in roots}
+        #: per log directory: the checkpoints as the run found them
+        self._found = {log_dir: self._checkpoints(log_dir) for log_dir in roots}
         #: per log directory: a file whose mode and owner new files take
         self._like: dict[str, str | None] = {}
 
@@ -185,7 +188,16 @@ class Publication:
             self._copy_all(source, [Copy(join(path, name), join(target, name)) for name in source.listdir(path)])
             self._fs.fsync_dir(target)
 
+    def _checkpoints(self, log_dir: str) -> dict[str, bytes | None]:
+        """The bytes of the checkpoints of a source, as far as there are any; malformed ones are for planning to refuse."""
+        paths = {name: join(log_dir, name) for name in _CHECKPOINTS}
+        there = {name: path for name, path in paths.items() if self._disk.stat(path) is not None}
+        return {name: read_small(self._disk, path, "restore it") for name, path in there.items()}
+
     def _write_checkpoints(self, source: FileSystem, log_dir: str, root: str) -> None:
+        if self._checkpoints(log_dir) != self._found[log_dir]:
+            hint = "make sure that no broker and no other job works on this directory, and run again; nothing has appeared"
+            raise StorageError("a checkpoint has changed since the logs were planned", path=log_dir, hint=hint)
         added = self._added[log_dir]
         for name in _CHECKPOINTS:
             offsets = {tp: offset for tp, offset in read_offsets(source, log_dir, name).items() if tp in added}

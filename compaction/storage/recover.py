@@ -44,6 +44,7 @@ from compaction.storage.journal import Journal, JournalGroup, read_journal, remo
 from compaction.storage.ranges import view
 from compaction.storage.read_log import snapshots
 from compaction.storage.rebuild import INDEX_INTERVAL_BYTES, look_for_producers, rebuild_indexes, rebuild_txn_index
+from compaction.storage.rollback import roll_back
 from compaction.storage.scan import SegmentScan
 from compaction.storage.segments import SegmentState, inspect_segment, segment_bases
 from compaction.storage.split import split_segment
@@ -54,7 +55,6 @@ from compaction.storage.swap import (
     is_unfinished,
     mark_deleted,
     remove_deleted,
-    roll_back,
 )
 from compaction.storage.verification import difference
 

@@ -10,7 +10,7 @@ writes ``.cleaned``. Steps, each safe on disk before the next:
 5. after the last group: the cleaner checkpoint; outputs are looked at under their final names; then the journal goes
 
 After the journal is there, no error path removes an output, and no source is removed before the journal is. What turns out
-to be wrong then is undone (:func:`roll_back`): the ``.deleted`` files get their names back.
+to be wrong then is undone (``rollback``): the ``.deleted`` files get their names back.
 
 What a broker that starts in between does (``LogLoader``; it passes over ``.clean`` and the journal):
 
@@ -32,7 +32,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from compaction.errors import CorruptLogError, StorageError
+from compaction.errors import StorageError
 from compaction.names import (
     CLEAN,
     CLEANED,
@@ -50,7 +50,7 @@ from compaction.storage.claim import NOBODY, Owner
 from compaction.storage.discover import LogLocation
 from compaction.storage.filesystem import FileSystem, join
 from compaction.storage.journal import JOURNAL, Journal, JournalGroup, Source, remove_journal, write_journal
-from compaction.storage.verification import Written, difference, verify_file
+from compaction.storage.verification import Written, verify_file
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def finish_group(fs: FileSystem, path: str, group: JournalGroup) -> None:
     """
     base = group.base_offset
     for kind in group.kinds:
-        _rename_if_there(fs, path, segment_file(base, kind, CLEAN), segment_file(base, kind, SWAP))
+        rename_if_there(fs, path, segment_file(base, kind, CLEAN), segment_file(base, kind, SWAP))
         if kind == LOG:
             fs.fsync_dir(path)
     fs.fsync_dir(path)
@@ -129,13 +129,13 @@ def finish_group(fs: FileSystem, path: str, group: JournalGroup) -> None:
             _retire(fs, path, segment_file(source.base_offset, kind), replaced=replaced)
     fs.fsync_dir(path)
     for kind in group.kinds:
-        _rename_if_there(fs, path, segment_file(base, kind, SWAP), segment_file(base, kind))
+        rename_if_there(fs, path, segment_file(base, kind, SWAP), segment_file(base, kind))
         if kind == LOG:
             fs.fsync_dir(path)
     for source in group.sources:
         if source.base_offset != base:
             name = segment_file(source.base_offset, SNAPSHOT)
-            _rename_if_there(fs, path, name, name + DELETED)
+            rename_if_there(fs, path, name, name + DELETED)
     fs.fsync_dir(path)
 
 
@@ -158,7 +158,7 @@ def _retire(fs: FileSystem, path: str, file_name: str, *, replaced: bool) -> Non
 def _require_output(fs: FileSystem, path: str, group: JournalGroup) -> None:
     """:raises StorageError: a file of the output, ``.swap`` or final, is not there with the recorded content"""
     for written in group.files:
-        suffix = SWAP if _exists(fs, path, group.base_offset, written.kind, SWAP) else ""
+        suffix = SWAP if exists(fs, path, group.base_offset, written.kind, SWAP) else ""
         verify_file(fs, join(path, segment_file(group.base_offset, written.kind, suffix)), written, fresh=False)
 
 
@@ -185,78 +185,6 @@ def finish_round(fs: FileSystem, location: LogLocation, journal: Journal, checkp
 
 
 _NEXT_RUN = "the next run puts the segments back that it replaced; check the disk, and what else works here"
-
-
-def roll_back(fs: FileSystem, path: str, group: JournalGroup) -> None:
-    """Put a group's sources back in place of an output that is not what the journal says.
-
-    The last source comes first: until the first one replaces the output, nothing that the output may hold is missing.
-
-    :raises CorruptLogError: a source is gone; nothing was changed
-    """
-    base = group.base_offset
-    if _was_final(fs, path, group) or not _can_undo(fs, path, group):
-        # a broker has worked here since: what it left is the log
-        return
-    # as long as the output's log is .clean, no source was touched: .deleted and .swap are a broker's doing then
-    touched = not _exists(fs, path, base, LOG, CLEAN)
-    for source in group.sources if touched else ():
-        if not _has_source(fs, path, source, group):
-            what = "neither the output of an earlier swap nor the segment that it replaced is there as the journal says"
-            name = join(path, segment_file(source.base_offset, LOG))
-            raise CorruptLogError(what, path=name, hint="restore this segment from a replica or a backup")
-    for source in reversed(group.sources if touched else ()):
-        for kind in (*reversed(SEGMENT_KINDS), SNAPSHOT):
-            name = segment_file(source.base_offset, kind)
-            if source.base_offset == base and kind in group.kinds and not _exists(fs, path, base, kind, DELETED):
-                if kind != LOG and not _exists(fs, path, base, LOG, SWAP):
-                    # an index of the output: the source had none, or has it back already; missing ones are built anew
-                    fs.unlink(join(path, name))
-                continue
-            _rename_if_there(fs, path, name + DELETED, name)
-        fs.fsync_dir(path)
-    for kind in reversed(SEGMENT_KINDS):
-        for suffix in (SWAP, CLEAN) if touched else (CLEAN,):
-            fs.unlink(join(path, segment_file(base, kind, suffix)))
-    fs.fsync_dir(path)
-
-
-def _was_final(fs: FileSystem, path: str, group: JournalGroup) -> bool:
-    """Whether the group's log has had its final name already: what is otherwise there is a broker's doing since.
-
-    Its own cleaner may have replaced the output again, and have been stopped half way. A source may have the output's content.
-    """
-    sources = {source.inode for source in group.sources}
-    log = join(path, segment_file(group.base_offset, LOG))
-    for name in (log, log + DELETED):
-        found = fs.stat(name)
-        if found is not None and found.inode not in sources and difference(fs, name, group.files[0], fresh=True) is None:
-            return True
-    return False
-
-
-def _can_undo(fs: FileSystem, path: str, group: JournalGroup) -> bool:
-    """Whether anything is left of the group's swap: a log that has no final name yet, or a source's ``.deleted`` log.
-
-    An index may be ``.swap`` without a log because a broker's own cleaner was stopped here since.
-    """
-    if any(_exists(fs, path, group.base_offset, LOG, suffix) for suffix in (CLEAN, SWAP)):
-        return True
-    found = ((fs.stat(join(path, segment_file(s.base_offset, LOG, DELETED))), s) for s in group.sources)
-    return any(stat is not None and (stat.size, stat.mtime_ns) == (s.size_bytes, s.mtime_ns) for stat, s in found)
-
-
-def _has_source(fs: FileSystem, path: str, source: Source, group: JournalGroup) -> bool:
-    """Whether a source's log is there, ``.deleted`` or under its own name."""
-    for suffix in (DELETED, ""):
-        found = fs.stat(join(path, segment_file(source.base_offset, LOG, suffix)))
-        if found is not None and (found.size, found.mtime_ns) == (source.size_bytes, source.mtime_ns):
-            # an output may have its source's size and time, but not its inode
-            if suffix or found.inode == source.inode:
-                return True
-    # under its own name something newer may have taken its place, as long as the swap had not touched it
-    untouched = any(_exists(fs, path, group.base_offset, LOG, suffix) for suffix in (CLEAN, SWAP))
-    return untouched and _exists(fs, path, source.base_offset, LOG, "")
 
 
 def discard_unfinished(fs: FileSystem, log_path: str) -> int:
@@ -295,7 +223,7 @@ def mark_deleted(fs: FileSystem, log_path: str, base_offset: int, kinds: Iterabl
     """Rename a segment's files to ``.deleted``, log first."""
     for kind in kinds:
         name = segment_file(base_offset, kind)
-        _rename_if_there(fs, log_path, name, name + DELETED)
+        rename_if_there(fs, log_path, name, name + DELETED)
 
 
 def _promote(fs: FileSystem, path: str, group: SwapGroup) -> SwapGroup:
@@ -341,11 +269,13 @@ def source_at(fs: FileSystem, path: str, base_offset: int, suffix: str = "") -> 
     return Source(base_offset, found.size, found.mtime_ns, found.inode)
 
 
-def _exists(fs: FileSystem, path: str, base_offset: int, kind: str, suffix: str) -> bool:
+def exists(fs: FileSystem, path: str, base_offset: int, kind: str, suffix: str) -> bool:
+    """Whether a segment has a file of this kind and suffix."""
     return fs.stat(join(path, segment_file(base_offset, kind, suffix))) is not None
 
 
-def _rename_if_there(fs: FileSystem, path: str, source: str, target: str) -> None:
+def rename_if_there(fs: FileSystem, path: str, source: str, target: str) -> None:
+    """Rename a file of a directory, if there is such a file."""
     if fs.stat(join(path, source)) is not None:
         fs.rename(join(path, source), join(path, target))
 

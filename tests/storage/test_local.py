@@ -115,3 +115,23 @@ def test_only_temporary_files_of_the_job_are_removed(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     assert remove_temporary(FS, str(tmp_path)) == 1
     assert FS.listdir(str(tmp_path)) == sorted(others)
+
+
+@pytest.mark.parametrize("change", ["create", "rename", "unlink", "link_new", "write_file"])
+def test_a_link_in_place_of_a_directory_is_never_written_through(tmp_path: Path, change: str) -> None:
+    """The owner of a log directory replaces a partition by a link to another directory while a run of root is at work."""
+    victim, partition = tmp_path / "victim", tmp_path / "orders-0"
+    victim.mkdir()
+    (victim / "a").write_bytes(b"mine")
+    partition.symlink_to(victim)
+    files, path = LocalFileSystem(), str(partition / "a")
+    changes: dict[str, Callable[[], object]] = {
+        "create": lambda: files.create(f"{path}.new", None),
+        "rename": lambda: files.rename(path, f"{path}.deleted"),
+        "unlink": lambda: files.unlink(path),
+        "link_new": lambda: files.link_new(f"{path}.claim", b"x", str(tmp_path)),
+        "write_file": lambda: files.write_file(f"{path}.tmp", b"x"),
+    }
+    with pytest.raises(StorageError):
+        changes[change]()
+    assert [(each.name, each.read_bytes()) for each in victim.iterdir()] == [("a", b"mine")]
