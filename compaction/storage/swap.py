@@ -51,7 +51,7 @@ from compaction.names import (
 from compaction.storage.checkpoint_store import Change, CheckpointFiles
 from compaction.storage.claim import NOBODY, Owner
 from compaction.storage.discover import LogLocation
-from compaction.storage.filesystem import FileSystem, join
+from compaction.storage.filesystem import FileStat, FileSystem, join
 from compaction.storage.journal import JOURNAL, Journal, JournalGroup, Source, remove_journal, write_journal
 from compaction.storage.verification import Written, verify_file
 
@@ -148,19 +148,35 @@ def finish_group(fs: FileSystem, path: str, group: JournalGroup) -> None:
 
 
 def _retire(fs: FileSystem, path: str, file_name: str, *, replaced: bool) -> None:
-    """Rename a source's file to ``.deleted``. Where locks do not work, a broker may start just before and finish the swap: then
-    it is the output that has this name, and gets it back.
+    """Make a source's file ``.deleted``.
+
+    A file that an output of the same name is going to replace only gets a second name; the output takes the first one from it.
+    So there is no moment without a file of this name, nor can a broker, which starts meanwhile because locks do not work, and
+    finishes the swap, have its output taken for the source: that would have another inode. If the file system knows no second
+    names, the file is renamed, and renamed back if it was the output.
 
     :param replaced: an output of the same name is to follow; unless it is there as ``.swap``, the file is no source any more
     """
     name = join(path, file_name)
     swap = fs.stat(name + SWAP) if replaced else None
-    if fs.stat(name) is None or (replaced and swap is None):
+    source = fs.stat(name)
+    if source is None or (replaced and swap is None):
+        return
+    if swap is not None and (_is_linked(fs, name, source) or fs.link(name, name + DELETED)):
+        linked = fs.stat(name + DELETED)
+        if linked is not None and linked.inode == swap.inode:
+            fs.unlink(name + DELETED)
         return
     fs.rename(name, name + DELETED)
     renamed = None if swap is None else fs.stat(name + DELETED)
     if swap is not None and renamed is not None and renamed.inode == swap.inode:
         fs.rename(name + DELETED, name)
+
+
+def _is_linked(fs: FileSystem, name: str, source: FileStat) -> bool:
+    """Whether a source has its second name already."""
+    found = fs.stat(name + DELETED)
+    return found is not None and (found.device, found.inode) == (source.device, source.inode)
 
 
 def require_outputs(fs: FileSystem, path: str, groups: Sequence[JournalGroup]) -> None:
