@@ -82,6 +82,10 @@ class MixedFileSystem(LocalFileSystem):
         _local_only(target)
         super().rename(source, target)
 
+    def link(self, source: str, target: str) -> bool:
+        _local_only(target)
+        return super().link(source, target)
+
     def unlink(self, path: str) -> None:
         _local_only(path)
         super().unlink(path)

@@ -142,6 +142,10 @@ class FileSystem(Files, Protocol):
     def rename(self, source: str, target: str) -> None:
         """Give a file another name at once, in place of any file of that name."""
 
+    def link(self, source: str, target: str) -> bool:
+        """Give a file of a directory a second name there; ``False`` if the file system knows no second names, or there is
+        something of that name."""
+
     def unlink(self, path: str) -> None:
         """Remove a file, or a link itself; no error when it is gone already."""
 

@@ -19,6 +19,8 @@ from compaction.storage import lock as locks
 from compaction.storage.filesystem import ByteSource, Extent, FileStat, Lock, Output, base_name, parent, storage_errors
 from compaction.storage.local_output import LocalOutput, opened_directory, take_after
 
+_NO_SECOND_NAME = (errno.EEXIST, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS)
+
 
 class LocalFileSystem:
     """See ``compaction.storage.filesystem.FileSystem``.
@@ -103,6 +105,16 @@ class LocalFileSystem:
         with storage_errors(source, f"rename to {base_name(target)}"):
             with opened_directory(source) as (there, old), opened_directory(target) as (here, new):
                 os.replace(old, new, src_dir_fd=there, dst_dir_fd=here)  # noqa: PTH105
+
+    def link(self, source: str, target: str) -> bool:
+        with storage_errors(source, f"link as {base_name(target)}"), opened_directory(source) as (directory, name):
+            try:
+                os.link(name, base_name(target), src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=False)
+            except OSError as error:
+                if error.errno in _NO_SECOND_NAME:
+                    return False
+                raise
+        return True
 
     def unlink(self, path: str) -> None:
         with storage_errors(path, "remove"):

@@ -159,6 +159,10 @@ class OutputFileSystem:
         known = self.written.pop(source, None) or Stored(0 if found is None else found.size, None)
         self.adopt(source, target, known)
 
+    def link(self, source: str, target: str) -> bool:
+        """Never: an object has one name."""
+        return False
+
     def unlink(self, path: str) -> None:
         delete_object(path)
         self.written.pop(path, None)

@@ -114,6 +114,12 @@ class OverlayFileSystem:
         self._set(source, None)
         self._set(target, node)
 
+    def link(self, source: str, target: str) -> bool:
+        if self.stat(target) is not None:
+            return False
+        self._set(target, self._node(source))
+        return True
+
     def unlink(self, path: str) -> None:
         self._set(path, None)
 

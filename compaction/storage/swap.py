@@ -5,7 +5,8 @@ writes ``.cleaned``. Steps, each safe on disk before the next:
 
 1. every output file is fsynced, verified and named ``<base>.<kind>.clean``; the journal is written: the commit point
 2. group by group, ascending: ``.log.clean`` becomes ``.log.swap``, then ``.index``, ``.timeindex``, ``.txnindex``
-3. the output is held against the journal once more; then the group's sources become ``.deleted``, ascending, log first
+3. all outputs are held against the journal, and the group's are looked at once more; then its sources become ``.deleted``,
+   ascending, log first
 4. ``.swap`` is stripped, log first; snapshots of vanished segments become ``.deleted``
 5. after the last group: the cleaner checkpoint; outputs are looked at under their final names; then the journal goes
 
@@ -30,7 +31,9 @@ Groups that are not swapped yet stay as they were: a broker's own cleaner leaves
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 
 from compaction.errors import StorageError
 from compaction.names import (
@@ -48,9 +51,13 @@ from compaction.names import (
 from compaction.storage.checkpoint_store import Change, CheckpointFiles
 from compaction.storage.claim import NOBODY, Owner
 from compaction.storage.discover import LogLocation
-from compaction.storage.filesystem import FileSystem, join
+from compaction.storage.filesystem import FileStat, FileSystem, join
 from compaction.storage.journal import JOURNAL, Journal, JournalGroup, Source, remove_journal, write_journal
 from compaction.storage.verification import Written, verify_file
+
+#: outputs of so many bytes are read by several threads
+_WORTH_THREADS_BYTES = 64 << 20
+_CHECKS_AT_ONCE = 4
 
 
 @dataclass(frozen=True)
@@ -101,6 +108,7 @@ def swap_in(
     except Exception:
         _discard_quietly(fs, path)
         raise
+    require_outputs(fs, path, journal.groups)
     for recorded in journal.groups:
         owner.require()
         finish_group(fs, path, recorded)
@@ -140,14 +148,24 @@ def finish_group(fs: FileSystem, path: str, group: JournalGroup) -> None:
 
 
 def _retire(fs: FileSystem, path: str, file_name: str, *, replaced: bool) -> None:
-    """Rename a source's file to ``.deleted``. Where locks do not work, a broker may start just before and finish the swap: then
-    it is the output that has this name, and gets it back.
+    """Make a source's file ``.deleted``.
+
+    A file that an output of the same name is going to replace only gets a second name; the output takes the first one from it.
+    So there is no moment without a file of this name, nor can a broker, which starts meanwhile because locks do not work, and
+    finishes the swap, have its output taken for the source: that would have another inode. If the file system knows no second
+    names, the file is renamed, and renamed back if it was the output.
 
     :param replaced: an output of the same name is to follow; unless it is there as ``.swap``, the file is no source any more
     """
     name = join(path, file_name)
     swap = fs.stat(name + SWAP) if replaced else None
-    if fs.stat(name) is None or (replaced and swap is None):
+    source = fs.stat(name)
+    if source is None or (replaced and swap is None):
+        return
+    if swap is not None and (_is_linked(fs, name, source) or fs.link(name, name + DELETED)):
+        linked = fs.stat(name + DELETED)
+        if linked is not None and linked.inode == swap.inode:
+            fs.unlink(name + DELETED)
         return
     fs.rename(name, name + DELETED)
     renamed = None if swap is None else fs.stat(name + DELETED)
@@ -155,11 +173,40 @@ def _retire(fs: FileSystem, path: str, file_name: str, *, replaced: bool) -> Non
         fs.rename(name + DELETED, name)
 
 
+def _is_linked(fs: FileSystem, name: str, source: FileStat) -> bool:
+    """Whether a source has its second name already."""
+    found = fs.stat(name + DELETED)
+    return found is not None and (found.device, found.inode) == (source.device, source.inode)
+
+
+def require_outputs(fs: FileSystem, path: str, groups: Sequence[JournalGroup]) -> None:
+    """Hold all outputs of a swap against the journal, wherever their files are, before the first source is touched.
+
+    :raises StorageError: a file is not there with the recorded content; the journal stays, and the next run undoes the swap
+    """
+    checks = [partial(_require_content, fs, path, group, written) for group in groups for written in group.files]
+    if sum(group.files[0].size for group in groups) < _WORTH_THREADS_BYTES:
+        for check in checks:
+            check()
+        return
+    with ThreadPoolExecutor(_CHECKS_AT_ONCE) as pool:
+        for running in [pool.submit(check) for check in checks]:
+            running.result()
+
+
+def _require_content(fs: FileSystem, path: str, group: JournalGroup, written: Written) -> None:
+    suffix = next((each for each in (CLEAN, SWAP) if exists(fs, path, group.base_offset, written.kind, each)), "")
+    verify_file(fs, join(path, segment_file(group.base_offset, written.kind, suffix)), written, fresh=False)
+
+
 def _require_output(fs: FileSystem, path: str, group: JournalGroup) -> None:
-    """:raises StorageError: a file of the output, ``.swap`` or final, is not there with the recorded content"""
+    """:raises StorageError: a file of the output, ``.swap`` or final, is not the one that was held against the journal"""
     for written in group.files:
         suffix = SWAP if exists(fs, path, group.base_offset, written.kind, SWAP) else ""
-        verify_file(fs, join(path, segment_file(group.base_offset, written.kind, suffix)), written, fresh=False)
+        name = join(path, segment_file(group.base_offset, written.kind, suffix))
+        found = fs.stat(name)
+        if found is None or (found.size, found.mtime_ns) != (written.size, written.mtime_ns):
+            raise StorageError("output has changed since it was written", path=name, hint=_NEXT_RUN)
 
 
 def finish_round(fs: FileSystem, location: LogLocation, journal: Journal, checkpoints: CheckpointFiles) -> None:

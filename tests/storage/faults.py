@@ -180,9 +180,18 @@ class FaultyFileSystem:
         if str(Path(source)) in self._directories:
             self._rename_directory(str(Path(source)), str(Path(target)))
             return
-        inode = self.inode(source)
+        inode, directory = self.inode(source), self._dir(Path(source).parent)
         assert Path(source).parent == Path(target).parent
-        self._change(self._dir(Path(source).parent), _move(Path(source).name, Path(target).name, inode))
+        # of two names of one file none goes
+        if directory.names.get(Path(target).name) is not inode:
+            self._change(directory, _move(Path(source).name, Path(target).name, inode))
+
+    def link(self, source: str, target: str) -> bool:
+        self._step("second name", source)
+        if self.stat(target) is not None:
+            return False
+        self._change(self._dir(Path(target).parent), _link(Path(target).name, self.inode(source)))
+        return True
 
     def unlink(self, path: str) -> None:
         self._step("unlink", path)

@@ -64,6 +64,9 @@ class WatchedFiles:
     def rename(self, source: str, target: str) -> None:
         self._tell("rename", source, target).rename(source, target)
 
+    def link(self, source: str, target: str) -> bool:
+        return self._tell("link", source, target).link(source, target)
+
     def unlink(self, path: str) -> None:
         self._tell("unlink", path).unlink(path)
 

@@ -82,6 +82,10 @@ class Recording(LocalFileSystem):
         self.names.add(target)
         super().rename(source, target)
 
+    def link(self, source: str, target: str) -> bool:
+        self.names.add(target)
+        return super().link(source, target)
+
     def mkdir(self, path: str, like: str | None = None, *, private: bool = False) -> None:
         self.names.add(path)
         super().mkdir(path, like, private=private)

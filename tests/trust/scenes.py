@@ -257,6 +257,11 @@ class _Killed(WatchedFileSystem):
             raise Stopped
         super().rename(source, target)
 
+    def link(self, source: str, target: str) -> bool:
+        if target.endswith(".log.deleted") and f"{FAR:020d}" in target:
+            raise Stopped
+        return super().link(source, target)
+
 
 @cache
 def _start(kind: Kind) -> MemoryDisk:

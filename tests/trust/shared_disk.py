@@ -106,6 +106,9 @@ class Disk:
             self.names(parent(target))[base_name(target)] = None
             return
         inode = self.file(source)
+        if self.names(parent(target)).get(base_name(target)) is inode:
+            # of two names of one file none goes
+            return
         inode.ctime_ns = self.now()
         del self.names(parent(source))[base_name(source)]
         self.names(parent(target))[base_name(target)] = inode
@@ -208,6 +211,15 @@ class ActorFiles:
         self.turn("rename", source)
         with storage_errors(source, f"rename to {base_name(target)}"):
             self.disk.rename(source, target)
+
+    def link(self, source: str, target: str) -> bool:
+        self.turn("second name", source)
+        with storage_errors(source, f"link as {base_name(target)}"):
+            try:
+                self.disk.link(target, self.disk.file(source))
+            except FileExistsError:
+                return False
+        return True
 
     def unlink(self, path: str) -> None:
         self.turn("unlink", path)

@@ -88,6 +88,9 @@ class WatchedFileSystem:
     def rename(self, source: str, target: str) -> None:
         self.do("rename", source, lambda: self.inner.rename(source, target), target)
 
+    def link(self, source: str, target: str) -> bool:
+        return self.do("second name", source, lambda: self.inner.link(source, target), target)
+
     def unlink(self, path: str) -> None:
         self.do("unlink", path, lambda: self.inner.unlink(path))
 
