@@ -128,6 +128,8 @@ class Claim:
 
     def __init__(self, fs: FileSystem, log_dir: str, number: int, identity: Identity) -> None:
         self._fs, self._log_dir, self._number, self._identity = fs, log_dir, number, identity
+        #: what the claim's file is known by, once its content was looked at
+        self._file: tuple[int, ...] | None = None
 
     @classmethod
     def take(cls, fs: FileSystem, log_dir: str, identity: Identity, is_over: IsOver = Identity.is_over) -> Claim:
@@ -172,14 +174,20 @@ class Claim:
 
     def require(self) -> None:
         """:raises StorageError: another run owns the directory now"""
-        # who takes the directory over takes the next number before it removes this one; a look at two names costs nothing beside
+        # who takes the directory over takes the next number before it removes this one; a look at two names costs little beside
         # a listing of thousands of partitions
         if self._fs.stat(_path(self._log_dir, self._number + 1)) is None:
-            found = _read(self._fs, self._log_dir, self._number)
-            if found is not None and found.token == self._identity.token:
+            found = self._fs.stat(_path(self._log_dir, self._number))
+            file = None if found is None else (found.device, found.inode, found.mtime_ns, found.size)
+            if file is not None and (file == self._file or self._is_own()):
+                self._file = file
                 return
         hint = "let one run at a time work on a directory; what this run had begun, the next one finishes"
         raise StorageError("another run has taken over this log directory", path=self._log_dir, hint=hint)
+
+    def _is_own(self) -> bool:
+        found = _read(self._fs, self._log_dir, self._number)
+        return found is not None and found.token == self._identity.token
 
     def release(self) -> None:
         """End the claim, if it still is this run's."""
