@@ -34,9 +34,9 @@ from compaction.kernels.index import LAST_TIME_ENTRY, MAX_TIMESTAMP, MAX_TIMESTA
 from compaction.kernels.tables import OUT_ROW
 from compaction.names import CLEAN, INDEX, LOG, TIMEINDEX, TXNINDEX, segment_file
 from compaction.storage.durable import DISTRUST
-from compaction.storage.filesystem import Chunk, FileSystem, Output, join
+from compaction.storage.filesystem import Chunk, Extent, FileSystem, Output, join
 from compaction.storage.read_back import ReadBack
-from compaction.storage.verification import Written, verify_file
+from compaction.storage.verification import Written, bytes_of, verify_file
 
 _MAX_RELATIVE_OFFSET = (1 << 31) - 1
 _ROWS_AT_ONCE = 1 << 16
@@ -161,8 +161,7 @@ class SegmentWriter:
         self._parts.append(batches)
         self._log.output.copy_from(paths[0])
         table = xxhash.xxh3_128()
-        for start in range(0, rows.size, _ROWS_AT_ONCE * OUT_ROW.itemsize):
-            data = self._fs.read_bytes(paths[1], start, min(_ROWS_AT_ONCE * OUT_ROW.itemsize, rows.size - start))
+        for data in bytes_of(self._fs, Extent(paths[1], 0, rows.size), _ROWS_AT_ONCE * OUT_ROW.itemsize):
             table.update(data)
             if len(data) % OUT_ROW.itemsize == 0:
                 self._index(np.frombuffer(data, OUT_ROW))

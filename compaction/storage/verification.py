@@ -176,27 +176,31 @@ def copy_verified(source: Files, target: FileSystem, extent: Extent, path: str, 
         with SegmentReader(source, extent.path, extent.start, extent.start + valid_bytes) as reader:
             for block in reader.blocks(check_crc=True):
                 content.update(block.raw)
-    for data in _bytes_of(source, Extent(extent.path, extent.start + valid_bytes, extent.size - valid_bytes)):
+    for data in bytes_of(source, Extent(extent.path, extent.start + valid_bytes, extent.size - valid_bytes)):
         content.update(data)
     verify_file(target, path, Written("", extent.size, content.hexdigest()))
 
 
-def _bytes_of(files: Files, extent: Extent) -> Iterator[memoryview]:
-    """The bytes of a byte range, a block at a time, each valid until the next.
+def bytes_of(files: Files, extent: Extent, block_bytes: int = READ_BYTES) -> Iterator[memoryview]:
+    """The bytes of a byte range, in blocks of this size but for the last, each valid until the next.
 
     :raises StorageError: the file is shorter
     """
-    at, end = extent.start, extent.start + extent.size
-    buffer = memoryview(bytearray(min(extent.size, READ_BYTES)))
+    end, at = extent.start + extent.size, extent.start
+    buffer = memoryview(bytearray(min(extent.size, block_bytes)))
     source = files.reader(extent.path, at, end)
     try:
         while at < end:
-            n = source.read_into(buffer[: end - at], at, at)
-            if not n:
-                hint = "make sure that nothing else works on this directory, and run again"
-                raise StorageError("file has become shorter while it was read", path=extent.path, position=at, hint=hint)
-            yield buffer[:n]
-            at += n
+            want, got = min(len(buffer), end - at), 0
+            while got < want:
+                n = source.read_into(buffer[got:want], at + got, at + got)
+                if not n:
+                    hint = "make sure that nothing else works on this directory, and run again"
+                    what = "file has become shorter while it was read"
+                    raise StorageError(what, path=extent.path, position=at + got, hint=hint)
+                got += n
+            yield buffer[:want]
+            at += want
     finally:
         source.close()
 

@@ -47,7 +47,8 @@ def test_throttling_and_lost_connections_are_sat_out(
     run("--log-dir", large, "--output-dir", tmp_path / "out", *COMPACT)
     bucket.put_tree(large, "in")
     with store.gate(gate):
-        run("--log-dir", bucket.address("in"), "--output-dir", bucket.address("out"), *COMPACT)
+        made = run("--log-dir", bucket.address("in"), "--output-dir", bucket.address("out"), *COMPACT)
+    assert [log.reason for log in made.logs if log.status.value == "failed"] == []
     assert published(bucket) == files(tmp_path / "out")
 
 
