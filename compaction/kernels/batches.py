@@ -239,10 +239,12 @@ def fold_heads(data, base_position, rows, state):  # type: ignore[no-untyped-def
         address = data.ctypes.data + (rows[i].position - base_position)
         for at in (0, 8, 13):
             word = load64(np.uintp(address + at))
-            low = (state[0] ^ word) * np.uint64(0x9E3779B185EBCA87)
-            high = (state[1] + word) * np.uint64(0xC2B2AE3D27D4EB4F)
-            state[0] = low ^ low >> np.uint64(29) ^ high
-            state[1] = high ^ high >> np.uint64(31)
+            low, high = state[0] ^ word, state[1] ^ word
+            low ^= low << np.uint64(13)
+            low ^= low >> np.uint64(7)
+            high ^= high << np.uint64(25)
+            high ^= high >> np.uint64(27)
+            state[0], state[1] = low ^ low << np.uint64(17), high ^ high << np.uint64(12)
 
 
 @kernel
