@@ -26,7 +26,12 @@ def is_local(path: str) -> bool:
 def is_mount_point(path: str) -> bool:
     """Whether another file system, or another part of one, is mounted at ``path``."""
     place = os.path.realpath(path)
-    return os.path.ismount(place) or any(_unescaped(line.split(" ")[4]) == place for line in _mounts())
+    return os.path.ismount(place) or place in mount_points()
+
+
+def mount_points() -> frozenset[str]:
+    """All places where something is mounted; none if the system does not list them."""
+    return frozenset(_unescaped(line.split(" ")[4]) for line in _mounts())
 
 
 def _mounts() -> list[str]:

@@ -19,7 +19,7 @@ from compaction.storage.checkpoint_store import Checkpoints, read_checkpoints
 from compaction.storage.claim import NOBODY, Owner
 from compaction.storage.discover import LogLocation, Selector, discover
 from compaction.storage.filesystem import FileSystem, parent
-from compaction.storage.mounts import is_mount_point
+from compaction.storage.mounts import mount_points
 from compaction.storage.overlay import DeferredFileSystem, OverlayFileSystem
 from compaction.storage.places import any_remote, is_remote, resolved
 from compaction.storage.read_log import ReadOptions, read_log
@@ -153,6 +153,7 @@ def _look_ahead(
 def _beyond_locks(locations: Iterable[LogLocation], log_dirs: Sequence[str]) -> dict[LogLocation, CompactionError]:
     """The logs whose directories lie in none of ``log_dirs``: no lock of this run protects them from a broker."""
     found: dict[LogLocation, CompactionError] = {}
+    mounted = mount_points()
     for location in locations:
         if is_remote(location.path):
             continue
@@ -160,7 +161,7 @@ def _beyond_locks(locations: Iterable[LogLocation], log_dirs: Sequence[str]) -> 
         if parent(real) not in log_dirs:
             hint = f"give --log-dir {parent(real)} too: its lock is that of this log"
             found[location] = StorageError(f"is a link to {real}, {_BEYOND}", path=location.path, hint=hint)
-        elif is_mount_point(real):
+        elif real in mounted:
             hint = "give the log directory that holds it where it is mounted from, or use a dry run"
             found[location] = StorageError(f"is a mount point, {_BEYOND}", path=location.path, hint=hint)
     return found
