@@ -33,10 +33,10 @@ from compaction.passes.names import mend_names
 from compaction.passes.scan import check_offsets
 from compaction.passes.work import CleanStats, GroupOutput, Packed, Piece, PieceResult, RewriteLog, Slice
 from compaction.storage.blocks import Block, SegmentReader
+from compaction.storage.contents import Written
 from compaction.storage.filesystem import Chunk
 from compaction.storage.segment_writer import PartWriter, SegmentWriter, new_suffix, part_paths
 from compaction.storage.throttle import Throttle
-from compaction.storage.verification import Written
 
 _OUT_BYTES = 4 << 20
 _KEPT_COLUMNS = 6

@@ -19,9 +19,9 @@ from compaction.cleaning.retention import RoundRules
 from compaction.cleaning.txn_tables import KEYLESS_ROW, AbortedSpans
 from compaction.kernels.key_filter import KeyFilter
 from compaction.kernels.siphash import HashSecret
+from compaction.storage.contents import Written
 from compaction.storage.files import MixedFileSystem
 from compaction.storage.filesystem import FileSystem
-from compaction.storage.verification import Written
 
 #: what is shuffled: an array of plain words
 Packed = NDArray[np.uint64]

@@ -22,7 +22,7 @@ from compaction.storage.filesystem import FileSystem
 from compaction.storage.object_publish import ObjectPublication
 from compaction.storage.overlay import DeferredFileSystem, OverlayFileSystem
 from compaction.storage.places import is_remote, require_in_place
-from compaction.storage.publish import Publication
+from compaction.storage.publish import LocalPublication, Publication
 from compaction.storage.recover import mend_log
 from compaction.storage.swap import SwapGroup, discard_unfinished, remove_deleted, swap_in
 from compaction.storage.watch import require_unmoved
@@ -208,4 +208,4 @@ def destination(
 def _publication(files: FileSystem, output_dir: str, log_dirs: Sequence[str]) -> Publication:
     if is_remote(output_dir):
         return ObjectPublication.begin(output_dir, log_dirs, files)
-    return Publication.start(files, output_dir, log_dirs)
+    return LocalPublication.begin(files, output_dir, log_dirs)

@@ -11,7 +11,8 @@ import re
 import uuid
 
 from compaction.errors import StorageError
-from compaction.storage.filesystem import Files, FileSystem, join, parent
+from compaction.storage.contents import verify_file, written_of
+from compaction.storage.filesystem import FileSystem, join, parent
 
 TMP = ".tmp"
 _TEMPORARY = re.compile(r".+\.[0-9a-f]{32}\.tmp")
@@ -27,9 +28,7 @@ def replace_file(fs: FileSystem, path: str, data: bytes, *, like: str | None = N
     """
     temporary = f"{path}.{uuid.uuid4().hex}{TMP}"
     try:
-        fs.write_file(temporary, data, like=path if fs.stat(path) is not None else like, mtime_ns=mtime_ns)
-        fs.fsync(temporary)
-        require_content(fs, temporary, data)
+        write_verified(fs, temporary, data, like=path if fs.stat(path) is not None else like, mtime_ns=mtime_ns)
         fs.rename(temporary, path)
     except StorageError:
         _forget(fs, temporary)
@@ -37,29 +36,14 @@ def replace_file(fs: FileSystem, path: str, data: bytes, *, like: str | None = N
     fs.fsync_dir(parent(path))
 
 
-def require_content(fs: Files, path: str, data: bytes) -> None:
-    """:raises StorageError: the device gives other bytes than ``data``, which were written to ``path``"""
-    if not has_content(fs, path, data):
-        raise StorageError("what was written is read back otherwise", path=path, hint=DISTRUST)
+def write_verified(fs: FileSystem, path: str, data: bytes, *, like: str | None = None, mtime_ns: int | None = None) -> None:
+    """Create a file, its bytes safe on return, and compare what the device gives with ``data``.
 
-
-def has_content(fs: Files, path: str, data: bytes) -> bool:
-    """Whether the device gives ``data`` as the whole of a file.
-
-    :raises StorageError: it cannot be read
+    :raises StorageError: the file system refused, there is something of that name, or the device gives other bytes
     """
-    at, buffer = 0, memoryview(bytearray(len(data)))
-    source = fs.reader(path, 0, len(data), fresh=True)
-    try:
-        size = source.size()
-        while at < len(data) and (n := source.read_into(buffer[at:], at, at)):
-            at += n
-    finally:
-        source.close()
-    return (size, at) == (len(data), len(data)) and buffer == data
-
-
-DISTRUST = "the log was left as it was; check the disk, its controller and the memory before anything else"
+    fs.write_file(path, data, like=like, mtime_ns=mtime_ns)
+    fs.fsync(path)
+    verify_file(fs, path, written_of(data))
 
 
 def remove_temporary(fs: FileSystem, directory: str) -> int:

@@ -18,9 +18,9 @@ import xxhash
 
 from compaction.errors import CorruptLogError
 from compaction.names import LOG, SEGMENT_KINDS
+from compaction.storage.contents import Written
 from compaction.storage.durable import replace_file
 from compaction.storage.filesystem import FileSystem, join
-from compaction.storage.verification import Written
 
 JOURNAL = ".compaction-swap"
 _VERSION = 2

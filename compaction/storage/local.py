@@ -8,6 +8,7 @@ file.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import shutil
 import stat as stat_bits
@@ -171,23 +172,18 @@ class LocalSource:
 
     def __init__(self, path: str, *, fresh: bool = False) -> None:
         self._path = path
-        self._direct = self._descriptor = -1
-        with storage_errors(path, "open"):
-            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        if fresh:
-            self._bypass_cache()
+        self._descriptor = _open_past_cache(path) if fresh else -1
+        self._direct = self._descriptor >= 0
+        if not self._direct:
+            with storage_errors(path, "open"):
+                self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            if fresh:
+                self._drop_pages()
 
     @property
     def descriptor(self) -> int:
         """Of the open file, for kernels."""
         return self._descriptor
-
-    def _bypass_cache(self) -> None:
-        try:
-            self._direct = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_DIRECT", 0))
-        except OSError:
-            # tmpfs and others have nothing to bypass
-            self._drop_pages()
 
     def _drop_pages(self) -> None:
         if hasattr(os, "posix_fadvise"):
@@ -200,21 +196,31 @@ class LocalSource:
 
     def read_into(self, view: memoryview, position: int, floor: int) -> int:
         with storage_errors(self._path, f"read at byte {position}"):
-            if self._direct >= 0:
+            if self._direct:
                 try:
-                    return os.preadv(self._direct, [view], position)
+                    return os.preadv(self._descriptor, [view], position)
                 except OSError as error:
                     # the buffer is not aligned as the device wants it
                     if error.errno != errno.EINVAL:
                         raise
+                self._direct = False
+                fcntl.fcntl(self._descriptor, fcntl.F_SETFL, 0)
                 self._drop_pages()
             return os.preadv(self._descriptor, [view], position)
 
     def close(self) -> None:
-        for descriptor in (self._direct, self._descriptor):
-            if descriptor >= 0:
-                os.close(descriptor)
-        self._direct = self._descriptor = -1
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+        self._descriptor = -1
+
+
+def _open_past_cache(path: str) -> int:
+    """A descriptor that reads from the device; -1 where a file system, as tmpfs, knows of no cache to pass by."""
+    direct = getattr(os, "O_DIRECT", 0)
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | direct) if direct else -1
+    except OSError:
+        return -1
 
 
 def _make_directory(path: str, like: str | None) -> None:

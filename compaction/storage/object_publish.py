@@ -92,16 +92,12 @@ class ObjectPublication(Publication):
         *,
         end_offset: int | None,
     ) -> None:
-        """See ``Publication``. A log that cannot be taken in leaves nothing.
+        """See ``Publication``.
 
         :raises CorruptLogError: a file of the source is not the one that its manifest lists
         """
         self._require_own()
-        try:
-            super().add_log(source, location, groups, segments, end_offset=end_offset)
-        except Exception:
-            self.leave_out(location)
-            raise
+        super().add_log(source, location, groups, segments, end_offset=end_offset)
 
     def leave_out(self, location: LogLocation) -> None:
         """See ``Publication``. What cannot be removed now is no part of the output either, and is removed with the commit."""

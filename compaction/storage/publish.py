@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -35,7 +36,7 @@ from compaction.storage.access import require_unlocked_still
 from compaction.storage.checkpoint_store import read_offsets
 from compaction.storage.claim import is_claim
 from compaction.storage.discover import LogLocation
-from compaction.storage.durable import TMP, require_content
+from compaction.storage.durable import TMP, write_verified
 from compaction.storage.filesystem import FileSystem, base_name, join, parent
 from compaction.storage.manifest import MANIFEST, MARKER
 from compaction.storage.mounts import is_mount_point
@@ -51,8 +52,8 @@ _CHECKPOINTS = (RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS, CLEANER_OFFSETS)
 _STAGING = re.compile(r"[0-9a-f]{32}\.partial")
 
 
-class Publication:
-    """A set of log directories in the making. Begin with :meth:`start`; end with :meth:`commit` or :meth:`abort`.
+class Publication(ABC):
+    """A set of log directories in the making; ends with :meth:`commit` or :meth:`abort`.
 
     :param fs: of the place that is written to
     :param disk: of the log directories
@@ -69,15 +70,8 @@ class Publication:
         self._found = {log_dir: self._checkpoints(log_dir) for log_dir in roots}
         #: per log directory: a file whose mode and owner new files take
         self._like: dict[str, str | None] = {}
-
-    @classmethod
-    def start(cls, fs: FileSystem, output_dir: str, log_dirs: Sequence[str]) -> Publication:
-        """Prepare to publish to ``output_dir``, which must be empty or not there.
-
-        :raises UsageError: it is something else, or lies in a log directory; log directories of one name
-        :raises LockedError: another run publishes there now
-        """
-        return LocalPublication.begin(fs, output_dir, log_dirs)
+        #: the size of each file written
+        self._sizes: dict[str, int] = {}
 
     def log_path(self, location: LogLocation) -> str:
         """The directory (made) where the tasks write the cleaned segments of a log."""
@@ -128,7 +122,9 @@ class Publication:
 
     def leave_out(self, location: LogLocation) -> None:
         """Forget a log, and what tasks wrote of it."""
-        self._fs.remove_tree(join(self._roots[location.log_dir], base_name(location.path)))
+        path = join(self._roots[location.log_dir], base_name(location.path))
+        self._sizes = {name: size for name, size in self._sizes.items() if parent(name) != path}
+        self._fs.remove_tree(path)
 
     def commit(self, source: FileSystem) -> None:
         """Add what belongs to the log directories and put everything in place.
@@ -148,19 +144,20 @@ class Publication:
         require_unlocked_still(source, list(self._roots))
         self._appear()
 
+    @abstractmethod
     def _appear(self) -> None:
         """Put what is complete in place."""
-        raise NotImplementedError
 
+    @abstractmethod
     def abort(self) -> None:
         """Give up: what was gathered goes."""
-        raise NotImplementedError
 
     def _adopt(self, target: str, group: SwapGroup) -> None:
         """Give the files of an output their names: they were verified by the tasks that wrote them."""
         for written in group.files:
-            name = join(target, segment_file(group.base_offset, written.kind, group.suffix))
-            self._fs.rename(name, join(target, segment_file(group.base_offset, written.kind)))
+            name, final = (join(target, segment_file(group.base_offset, written.kind, end)) for end in (group.suffix, ""))
+            self._fs.rename(name, final)
+            self._sizes[final] = written.size
 
     def _copy_all(self, source: FileSystem, copies: Sequence[Copy]) -> None:
         """Copy files; what is no file is passed over."""
@@ -174,11 +171,14 @@ class Publication:
         extent = source.real_path(each.path)
         if extent is not None:
             copy_verified(source, self._fs, extent, each.target, each.valid_bytes)
+            self._sizes[each.target] = extent.size
             return
         data = source.read_bytes(each.path)
-        self._fs.write_file(each.target, data, like=_real_log(source, parent(each.path)), mtime_ns=found.mtime_ns)
-        self._fs.fsync(each.target)
-        require_content(self._fs, each.target, data)
+        self._write(each.target, data, like=_real_log(source, parent(each.path)), mtime_ns=found.mtime_ns)
+
+    def _write(self, path: str, data: bytes, *, like: str | None, mtime_ns: int | None = None) -> None:
+        write_verified(self._fs, path, data, like=like, mtime_ns=mtime_ns)
+        self._sizes[path] = len(data)
 
     def _copy_metadata(self, source: FileSystem, path: str, target: str) -> None:
         """The metadata log as it is: without it a broker takes every log for a stray."""
@@ -207,10 +207,7 @@ class Publication:
             extent = source.real_path(path) if source.stat(path) is not None else None
             if offsets or source.stat(path) is not None:
                 like = self._like.get(log_dir) if extent is None else extent.path
-                data, target = format_offset_checkpoint(offsets).encode(), join(root, name)
-                self._fs.write_file(target, data, like=like)
-                self._fs.fsync(target)
-                require_content(self._fs, target, data)
+                self._write(join(root, name), format_offset_checkpoint(offsets).encode(), like=like)
 
 
 class LocalPublication(Publication):
@@ -224,7 +221,11 @@ class LocalPublication(Publication):
 
     @classmethod
     def begin(cls, fs: FileSystem, output_dir: str, log_dirs: Sequence[str]) -> LocalPublication:
-        """See :meth:`Publication.start`."""
+        """Prepare to publish to ``output_dir``, which must be empty or not there.
+
+        :raises UsageError: it is something else, or lies in a log directory; log directories of one name
+        :raises LockedError: another run publishes there now
+        """
         output_dir = str(Path(output_dir).absolute())
         check_target(fs, output_dir, log_dirs)
         above, stem = parent(output_dir), f".{base_name(output_dir)}."
@@ -237,10 +238,19 @@ class LocalPublication(Publication):
         return cls(fs, output_dir, staging, log_dirs)
 
     def _appear(self) -> None:
+        self._require_all()
         self._fs.fsync_dir(self._data)
         self._fs.rename(self._data, self._output_dir)
         self._fs.fsync_dir(parent(self._output_dir))
         self.abort()
+
+    def _require_all(self) -> None:
+        """:raises StorageError: a file that was written is not there any more, or has another size"""
+        for path, size in self._sizes.items():
+            found = self._fs.stat(path)
+            if found is None or found.size != size:
+                hint = "nothing has appeared; check the disk, and what else works here, and run again"
+                raise StorageError("file has changed since it was written", path=path, hint=hint)
 
     def abort(self) -> None:
         """Give up: the hidden directory goes."""

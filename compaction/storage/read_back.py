@@ -10,9 +10,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from compaction.storage.contents import READ_BYTES, Written, aligned_buffer, device_blocks
 from compaction.storage.filesystem import Files
 from compaction.storage.places import is_remote
-from compaction.storage.verification import READ_BYTES, SegmentCheck, Written, aligned_buffer, device_blocks
+from compaction.storage.verification import SegmentCheck
 
 #: from so much on it pays to follow, and so far behind the writer: the device is still busy with what came last
 _FOLLOW_BYTES = 32 << 20

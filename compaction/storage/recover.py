@@ -37,6 +37,7 @@ from compaction.names import (
 )
 from compaction.storage.checkpoint_store import CheckpointFiles, read_offsets
 from compaction.storage.claim import NOBODY, Owner
+from compaction.storage.contents import difference
 from compaction.storage.discover import LogLocation
 from compaction.storage.durable import TMP, remove_temporary
 from compaction.storage.filesystem import FileSystem, join
@@ -56,7 +57,6 @@ from compaction.storage.swap import (
     mark_deleted,
     remove_deleted,
 )
-from compaction.storage.verification import difference
 
 #: the kernel that walks headers lets other threads run
 _SCAN_THREADS = 4

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from compaction.errors import CorruptLogError
 from compaction.names import CLEAN, DELETED, LOG, SEGMENT_KINDS, SNAPSHOT, SWAP, segment_file
+from compaction.storage.contents import difference
 from compaction.storage.filesystem import FileSystem, join
 from compaction.storage.journal import JournalGroup, Source
 from compaction.storage.swap import exists, rename_if_there
-from compaction.storage.verification import difference
 
 
 def roll_back(fs: FileSystem, path: str, group: JournalGroup) -> None:

@@ -33,10 +33,9 @@ from compaction.formats.indexes import (
 from compaction.kernels.index import LAST_TIME_ENTRY, MAX_TIMESTAMP, MAX_TIMESTAMP_OFFSET, index_entries, new_state
 from compaction.kernels.tables import OUT_ROW
 from compaction.names import CLEAN, INDEX, LOG, TIMEINDEX, TXNINDEX, segment_file
-from compaction.storage.durable import DISTRUST
+from compaction.storage.contents import Written, bytes_of, differs, verify_file
 from compaction.storage.filesystem import Chunk, Extent, FileSystem, Output, join
 from compaction.storage.read_back import ReadBack
-from compaction.storage.verification import Written, bytes_of, verify_file
 
 _MAX_RELATIVE_OFFSET = (1 << 31) - 1
 _ROWS_AT_ONCE = 1 << 16
@@ -166,7 +165,7 @@ class SegmentWriter:
             if len(data) % OUT_ROW.itemsize == 0:
                 self._index(np.frombuffer(data, OUT_ROW))
         if table.hexdigest() != rows.digest:
-            raise StorageError("what was written is read back otherwise", path=paths[1], hint=DISTRUST)
+            raise differs(paths[1], "other bytes than were written")
         self._read_back.advance(sum(part.size for part in self._parts))
 
     def _index(self, out_rows: NDArray[np.void]) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 from compaction.cleaning.model import AbortedTxn, Segment
 from compaction.formats import indexes
 from compaction.names import CLEANED, DELETED, INDEX, LOG, SEGMENT_KINDS, SWAP, TIMEINDEX, TXNINDEX, segment_file
-from compaction.storage.durable import require_content
+from compaction.storage.durable import write_verified
 from compaction.storage.filesystem import Extent, FileSystem, join
 from compaction.storage.ranges import view
 from compaction.storage.rebuild import IndexBuilder
@@ -99,9 +99,7 @@ def _write_piece(fs: FileSystem, log_path: str, piece: _Piece, source: Segment) 
         files.append((TXNINDEX, _txn_index(txns)))
     for kind, data in files:
         path = join(log_path, segment_file(piece.base_offset, kind, CLEANED))
-        fs.write_file(path, data, like=log, mtime_ns=mtime_ns)
-        fs.fsync(path)
-        require_content(fs, path, data)
+        write_verified(fs, path, data, like=log, mtime_ns=mtime_ns)
 
 
 def _txn_index(txns: Sequence[AbortedTxn]) -> bytes:

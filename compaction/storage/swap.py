@@ -50,10 +50,10 @@ from compaction.names import (
 )
 from compaction.storage.checkpoint_store import Change, CheckpointFiles
 from compaction.storage.claim import NOBODY, Owner
+from compaction.storage.contents import Written, verify_file
 from compaction.storage.discover import LogLocation
 from compaction.storage.filesystem import FileStat, FileSystem, join
 from compaction.storage.journal import JOURNAL, Journal, JournalGroup, Source, remove_journal, write_journal
-from compaction.storage.verification import Written, verify_file
 
 #: outputs of so many bytes are read by several threads
 _WORTH_THREADS_BYTES = 64 << 20
@@ -203,10 +203,14 @@ def _require_output(fs: FileSystem, path: str, group: JournalGroup) -> None:
     """:raises StorageError: a file of the output, ``.swap`` or final, is not the one that was held against the journal"""
     for written in group.files:
         suffix = SWAP if exists(fs, path, group.base_offset, written.kind, SWAP) else ""
-        name = join(path, segment_file(group.base_offset, written.kind, suffix))
-        found = fs.stat(name)
-        if found is None or (found.size, found.mtime_ns) != (written.size, written.mtime_ns):
-            raise StorageError("output has changed since it was written", path=name, hint=_NEXT_RUN)
+        _require_unchanged(fs, join(path, segment_file(group.base_offset, written.kind, suffix)), written)
+
+
+def _require_unchanged(fs: FileSystem, path: str, written: Written) -> None:
+    """:raises StorageError: size or time of last modification of an output are others"""
+    found = fs.stat(path)
+    if found is None or (found.size, found.mtime_ns) != (written.size, written.mtime_ns):
+        raise StorageError("output has changed since it was written", path=path, hint=_NEXT_RUN)
 
 
 def finish_round(fs: FileSystem, location: LogLocation, journal: Journal, checkpoints: CheckpointFiles) -> None:
@@ -223,10 +227,7 @@ def finish_round(fs: FileSystem, location: LogLocation, journal: Journal, checkp
         return
     for group in journal.groups:
         for written in group.files:
-            name = join(location.path, segment_file(group.base_offset, written.kind))
-            found = fs.stat(name)
-            if found is None or (found.size, found.mtime_ns) != (written.size, written.mtime_ns):
-                raise StorageError("output has changed since it was written", path=name, hint=_NEXT_RUN)
+            _require_unchanged(fs, join(location.path, segment_file(group.base_offset, written.kind)), written)
     discard_unfinished(fs, location.path)
     remove_journal(fs, location.path)
 

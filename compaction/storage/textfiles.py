@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from compaction.errors import CorruptLogError, StorageError, UsageError
-from compaction.storage.durable import has_content
+from compaction.storage.contents import difference, written_of
 from compaction.storage.filesystem import Files
 
 #: what a checkpoint, a snapshot or a configuration file may take: a checkpoint of a million partitions does not
@@ -68,7 +68,7 @@ def read_small_text(fs: Files, path: str, hint: str, encoding: str = "utf-8") ->
     """
     for _ in range(_ATTEMPTS):
         data = read_small(fs, path, hint)
-        if has_content(fs, path, data):
+        if difference(fs, path, written_of(data)) is None:
             break
     else:
         what = "file is read differently each time"

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from compaction.names import CLEANER_OFFSETS, LOCK
+from compaction.storage.contents import Written
 from compaction.storage.journal import Journal, JournalGroup, write_journal
 from compaction.storage.local import LocalFileSystem
-from compaction.storage.verification import Written
 from tests.crash.surroundings import run
 from tests.damage.sound_logs import NOW_MS, look_at, sound_log, write_log
 from tests.kafka.encode import Batch, Record

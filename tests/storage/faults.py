@@ -3,7 +3,7 @@
 The model is the strictest that POSIX allows: a file's bytes are safe after ``fsync`` of the file, a directory's names after
 ``fsync_dir``. After a kill everything is there. After a power loss, of the changes to a directory since its last
 ``fsync_dir`` any subset may have reached the disk (a rename is one change), and a file that was not synced has its old bytes,
-or half of the new ones.
+half of the new ones, or all of them.
 """
 
 from __future__ import annotations
@@ -13,9 +13,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from compaction.errors import StorageError
 from compaction.storage.filesystem import Extent, FileStat
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 Names = dict[str, "Inode"]
 Change = Callable[[Names], None]
@@ -227,11 +231,11 @@ class FaultyFileSystem:
 
     # after the end
 
-    def after_kill(self) -> FaultyFileSystem:
+    def after_kill(self) -> Self:
         """As a new process finds the files after ``kill -9``."""
         return self._reborn(lambda directory: directory.names, lambda inode: inode.data)
 
-    def after_power_loss(self, seed: int | None) -> FaultyFileSystem:
+    def after_power_loss(self, seed: int | None) -> Self:
         """As a power loss may leave the files: with ``None`` all that was not safe is gone, else a random choice of it."""
         chance = random.Random(seed)
 
@@ -245,7 +249,7 @@ class FaultyFileSystem:
         def data(inode: Inode) -> bytes:
             if inode.synced:
                 return inode.data
-            return inode.safe if seed is None or chance.random() < 0.5 else inode.data[: len(inode.data) // 2]
+            return inode.safe if seed is None else chance.choice((inode.safe, inode.data[: len(inode.data) // 2], inode.data))
 
         return self._reborn(names, data)
 
@@ -265,8 +269,8 @@ class FaultyFileSystem:
                 inode.safe, inode.synced = inode.data, True
         return self
 
-    def _reborn(self, names: Callable[[Directory], Names], data: Callable[[Inode], bytes]) -> FaultyFileSystem:
-        other = FaultyFileSystem()
+    def _reborn(self, names: Callable[[Directory], Names], data: Callable[[Inode], bytes]) -> Self:
+        other = type(self)()
         other._clock = self._clock + 10**9
         for path, directory in self._directories.items():
             fresh = {}

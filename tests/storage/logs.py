@@ -15,11 +15,11 @@ from compaction.formats.producer_snapshot import SnapshotEntry, write_snapshot
 from compaction.formats.record import Record
 from compaction.kernels.batches import scan_batches
 from compaction.names import INDEX, LOG, SNAPSHOT, TIMEINDEX, TXNINDEX, TopicPartition, segment_file
+from compaction.storage.contents import Written
 from compaction.storage.discover import LogLocation
 from compaction.storage.filesystem import FileSystem, join
 from compaction.storage.rebuild import IndexBuilder
 from compaction.storage.segments import segment_bases
-from compaction.storage.verification import Written
 
 TOPIC = TopicPartition("orders", 0)
 NOW_MS = 1_700_000_000_000

@@ -11,13 +11,13 @@ from pyarrow import fs
 
 from compaction.names import LOG
 from compaction.storage import source_check, stores
+from compaction.storage.contents import Written
 from compaction.storage.files import file_system
 from compaction.storage.local import LocalFileSystem
 from compaction.storage.object_publish import ObjectPublication
 from compaction.storage.overlay import OverlayFileSystem
 from compaction.storage.streams import ObjectOutput
 from compaction.storage.swap import SwapGroup
-from compaction.storage.verification import Written
 from tests.storage.logs import build, data_batch, data_segment, location
 
 PLACE = "s3://bucket"

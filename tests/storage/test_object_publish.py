@@ -11,6 +11,7 @@ import xxhash
 from compaction.errors import CorruptLogError, StorageError, UsageError
 from compaction.names import LOG
 from compaction.storage import object_publish
+from compaction.storage.contents import Written
 from compaction.storage.files import MixedFileSystem
 from compaction.storage.listings import list_directory
 from compaction.storage.local import LocalFileSystem
@@ -19,7 +20,6 @@ from compaction.storage.object_publish import ObjectPublication
 from compaction.storage.remote import RemoteFileSystem, require_finished
 from compaction.storage.streams import ObjectOutput, RangeReader, read_whole
 from compaction.storage.swap import SwapGroup
-from compaction.storage.verification import Written
 from tests.storage.logs import data_segment, location
 from tests.storage.remote_places import PLACE, TaggingStore, begin, bucket, log, publish
 
@@ -198,6 +198,7 @@ def test_a_task_output_that_was_cut_before_its_adoption_fails_the_log(bucket: Pa
     with pytest.raises(StorageError, match="has 5 bytes in the store, 10 were written"):
         publication.add_log(MixedFileSystem(), here, [group], (), end_offset=1)
     # neither published in parts
+    publication.leave_out(here)
     assert not [name for name in names(bucket / "out") if name.startswith("orders-0")]
     # nor without knowing what it should be
     with pytest.raises(StorageError, match="not known by size and content"):
@@ -280,4 +281,6 @@ def test_a_source_that_is_not_as_listed_is_not_copied(bucket: Path, log: str) ->
     path.write_bytes(data)
     with pytest.raises(CorruptLogError, match="has ETag"):
         publication.add_log(source, location(f"{PLACE}/first"), [], (), end_offset=None)
+    assert f"{130:020d}.log" not in names(bucket / "out")
+    publication.leave_out(location(f"{PLACE}/first"))
     assert not [name for name in names(bucket / "out") if name.startswith("orders-0")]

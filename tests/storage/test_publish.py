@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from compaction.errors import LockedError, UsageError
+from compaction.errors import LockedError, StorageError, UsageError
 from compaction.names import TopicPartition
 from compaction.storage.checkpoint_store import read_checkpoints
 from compaction.storage.discover import LogLocation
@@ -45,7 +46,7 @@ def source_dir(root: Path) -> str:
 
 def publish(log_dir: str, target: str) -> None:
     here = location(log_dir)
-    publication = Publication.start(FS, target, [log_dir])
+    publication = LocalPublication.begin(FS, target, [log_dir])
     output = build(0, [data_batch(10)])
     output.put(FS, publication.log_path(here), ".clean.one")
     group = SwapGroup(0, (0, 100), ".clean.one", files=output.written())
@@ -110,7 +111,7 @@ def test_indexes_rebuilt_in_memory_only_are_published(tmp_path: Path) -> None:
     (Path(here.path) / "00000000000000000100.timeindex").unlink()
     overlay = OverlayFileSystem(FS)
     assert recover_log(overlay, here).actions
-    publication = Publication.start(FS, str(tmp_path / "target"), [log_dir])
+    publication = LocalPublication.begin(FS, str(tmp_path / "target"), [log_dir])
     add(publication, overlay, here, [], end_offset=None)
     publication.commit(overlay)
     assert (tmp_path / "target/orders-0/00000000000000000100.timeindex").stat().st_size == 12
@@ -131,14 +132,14 @@ def test_a_bad_target_is_refused(tmp_path: Path, target: str) -> None:
     (tmp_path / "full/something").touch()
     (tmp_path / "file").touch()
     with pytest.raises(UsageError):
-        Publication.start(FS, str(tmp_path / target), [log_dir])
+        LocalPublication.begin(FS, str(tmp_path / target), [log_dir])
 
 
 def test_two_runs_cannot_publish_to_the_same_place(tmp_path: Path) -> None:
     log_dir = source_dir(tmp_path)
-    first = Publication.start(FS, str(tmp_path / "target"), [log_dir])
+    first = LocalPublication.begin(FS, str(tmp_path / "target"), [log_dir])
     with pytest.raises(LockedError):
-        Publication.start(FS, str(tmp_path / "target"), [log_dir])
+        LocalPublication.begin(FS, str(tmp_path / "target"), [log_dir])
     first.abort()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["source"]
 
@@ -151,6 +152,23 @@ def test_what_a_killed_run_left_is_removed_first(tmp_path: Path) -> None:
     publish(log_dir, str(tmp_path / "target"))
     assert sorted(served(FS, str(tmp_path / "target/orders-0"))) == [10, 200]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["source", "target"]
+
+
+@pytest.mark.parametrize("name", [f"{0:020d}.log", f"{200:020d}.index", "partition.metadata"])
+@pytest.mark.parametrize("harm", [Path.unlink, lambda path: path.write_bytes(b"?")], ids=["vanished", "cut"])
+def test_what_was_written_and_is_not_there_in_the_end_keeps_the_target_from_appearing(
+    tmp_path: Path, name: str, harm: Callable[[Path], None]
+) -> None:
+    log_dir, target = source_dir(tmp_path), tmp_path / "target"
+    here = location(log_dir)
+    (Path(here.path) / "partition.metadata").write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ\n")
+    publication = LocalPublication.begin(FS, str(target), [log_dir])
+    add(publication, FS, here, [], end_offset=None)
+    [written] = tmp_path.glob(f".target.*.partial/data/orders-0/{name}")
+    harm(written)
+    with pytest.raises(StorageError, match="has changed since it was written"):
+        publication.commit(FS)
+    assert not target.exists()
 
 
 def test_several_log_directories_keep_their_names(tmp_path: Path) -> None:
@@ -197,7 +215,7 @@ def test_a_log_of_another_directory_lands_in_its_own(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     one, two = source_dir(tmp_path / "a"), source_dir(tmp_path / "b")
     two = str(Path(two).rename(tmp_path / "b/other"))
-    publication = Publication.start(FS, str(tmp_path / "target"), [one, two])
+    publication = LocalPublication.begin(FS, str(tmp_path / "target"), [one, two])
     for log_dir in (one, two):
         add(publication, FS, LogLocation(TOPIC, log_dir, join(log_dir, "orders-0")), [], end_offset=None)
     publication.commit(FS)

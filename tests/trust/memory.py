@@ -9,7 +9,6 @@ marks the pages clean). A directory that is renamed is safe at once.
 from __future__ import annotations
 
 import os
-import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -140,27 +139,6 @@ class MemoryDisk(FaultyFileSystem):
                 fresh[name] = File(content, content, file.mtime_ns, file.mode, True, file.number, file.ctime_ns)
             other._directories[path] = Directory(fresh, dict(fresh))
         return other
-
-    def after_kill(self) -> MemoryDisk:
-        return self._reborn(lambda directory: directory.names, lambda inode: inode.data)
-
-    def after_power_loss(self, seed: int | None) -> MemoryDisk:
-        chance = random.Random(seed)
-
-        def names(directory: Directory) -> Names:
-            found = dict(directory.safe)
-            for change in directory.changes:
-                if seed is not None and chance.random() < 0.5:
-                    change(found)
-            return found
-
-        def data(inode: Inode) -> bytes:
-            if inode.synced:
-                return inode.data
-            choices = (inode.safe, inode.data[: len(inode.data) // 2], inode.data)
-            return inode.safe if seed is None else chance.choice(choices)
-
-        return self._reborn(names, data)
 
     def content(self) -> frozenset[tuple[str, str, bytes]]:
         """All files (directory, name, bytes) with what recovery looks at besides, and empty directories."""
