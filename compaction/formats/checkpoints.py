@@ -167,7 +167,7 @@ def _entry(line: str, number: int, source: object, entry: Callable[[list[str]], 
 
 def _format(entries: Iterable[str]) -> str:
     lines = list(entries)
-    return "".join(f"{line}\n" for line in [str(_VERSION), str(len(lines)), *lines])
+    return "\n".join((str(_VERSION), str(len(lines)), *lines, ""))
 
 
 def _lines(text: str) -> Iterator[str]:

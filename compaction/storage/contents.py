@@ -17,14 +17,16 @@ from numpy.typing import NDArray
 from compaction.errors import StorageError
 from compaction.storage.filesystem import Extent, Files
 
-#: a multiple of what devices read at once
+#: a multiple of what devices read at once, and of every device's block
 READ_BYTES = 2 << 20
+_MOST_SPARE = 16
 
 
 class Written(NamedTuple):
     """What a file, or a part of a joined one, must hold: ``digest`` is the XXH3-128 of its ``size`` bytes, hexadecimal.
 
-    ``kind`` is the file's suffix (``.log``, ``.index``, …), ``mtime_ns`` its time of last modification once a swap has begun.
+    ``kind`` is the file's suffix (``.log``, ``.index``, …), ``mtime_ns`` its time of last modification when it was read back:
+    who writes to it changes that.
     """
 
     kind: str
@@ -38,23 +40,22 @@ def written_of(data: bytes) -> Written:
     return Written("", len(data), xxhash.xxh3_128_hexdigest(data))
 
 
-def verify_file(files: Files, path: str, written: Written, *, fresh: bool = True) -> None:
+def verify_file(files: Files, path: str, written: Written) -> None:
     """Hold a file against its hash.
 
-    :param fresh: the device is read; else what the system remembers may do
-    :raises StorageError: there are other bytes
+    :raises StorageError: the device gives other bytes
     """
-    if (problem := difference(files, path, written, fresh=fresh)) is not None:
+    if (problem := difference(files, path, written)) is not None:
         raise differs(path, problem)
 
 
-def difference(files: Files, path: str, written: Written, *, fresh: bool = True) -> str | None:
-    """In which way a file is not what was written, if it is not.
+def difference(files: Files, path: str, written: Written) -> str | None:
+    """In which way a file, as the device gives it, is not what was written, if it is not.
 
     :raises StorageError: it cannot be read
     """
     content, size = xxhash.xxh3_128(), 0
-    for data in device_blocks(files, path, fresh=fresh):
+    for data in device_blocks(files, path):
         content.update(data)
         size += len(data)
         if size > written.size:
@@ -70,19 +71,21 @@ def differs(path: str, problem: str) -> StorageError:
     return StorageError(f"output is read back otherwise than it was written: {problem}", path=path, hint=hint)
 
 
-def device_blocks(files: Files, path: str, *, fresh: bool = True) -> Iterator[NDArray[np.uint8]]:
+def device_blocks(files: Files, path: str) -> Iterator[NDArray[np.uint8]]:
     """All bytes that a file has when it is opened, uint8, a block at a time, each valid until the next.
 
     :raises StorageError: it cannot be read
     """
-    source = files.reader(path, 0, 2**63 - 1, fresh=fresh)
+    source = files.reader(path, 0, 2**63 - 1, fresh=True)
+    buffer = lend()
     try:
         size, at = source.size(), 0
-        buffer = aligned_buffer(min(READ_BYTES, max(1, size)))
-        while at < size and (n := source.read_into(memoryview(buffer), at, at)):
+        view = memoryview(buffer)[: -(-size // mmap.PAGESIZE) * mmap.PAGESIZE]
+        while at < size and (n := source.read_into(view, at, at)):
             yield buffer[:n]
             at += n
     finally:
+        give_back(buffer)
         source.close()
 
 
@@ -110,6 +113,19 @@ def bytes_of(files: Files, extent: Extent, block_bytes: int = READ_BYTES) -> Ite
         source.close()
 
 
-def aligned_buffer(size: int) -> NDArray[np.uint8]:
-    """uint8 of at least ``size`` bytes that begins at a page, for devices to read into."""
-    return np.frombuffer(mmap.mmap(-1, -(-size // mmap.PAGESIZE) * mmap.PAGESIZE), np.uint8)
+def lend() -> NDArray[np.uint8]:
+    """A buffer of ``READ_BYTES``, uint8, that begins at a page, as devices want it: one that was given back, or a new one,
+    which takes as long to make as a small file to read."""
+    try:
+        return _spare.pop()
+    except IndexError:
+        return np.frombuffer(mmap.mmap(-1, READ_BYTES), np.uint8)
+
+
+def give_back(buffer: NDArray[np.uint8]) -> None:
+    """Nobody looks at the buffer any more."""
+    if len(_spare) < _MOST_SPARE:
+        _spare.append(buffer)
+
+
+_spare: list[NDArray[np.uint8]] = []

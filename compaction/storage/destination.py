@@ -28,7 +28,7 @@ from compaction.storage.swap import SwapGroup, discard_unfinished, remove_delete
 from compaction.storage.watch import require_unmoved
 
 #: a swap waits a dozen times for the disk, which serves many at once
-LOGS_AT_ONCE = 16
+LOGS_AT_ONCE = 8
 
 
 @dataclass(frozen=True)
@@ -120,8 +120,11 @@ class InPlace:
 
     def _prepare(self, log: Planned) -> None:
         """Do on disk what recovery did in memory, then delete what has expired."""
-        self._held.owner(log.location.log_dir).require()
-        if self._deferred.changed_in(log.location.path):
+        expires = log.plan.expiry is not None and bool(log.plan.expiry.removals)
+        changed = self._deferred.changed_in(log.location.path)
+        if expires or changed:
+            self._held.owner(log.location.log_dir).require()
+        if changed:
             plan = log.plan.compaction
             mend_log(
                 self._disk,

@@ -218,20 +218,19 @@ def join(directory: str, *names: str) -> str:
 
 def parent(path: str) -> str:
     """The directory that holds ``path``."""
-    if is_remote(path):
-        return path.rpartition("/")[0] if split(path)[1] else path
+    if is_remote(path) and not split(path)[1]:
+        return path
     return normal(path).rpartition("/")[0] or str(Path(path).parent)
 
 
 def base_name(path: str) -> str:
     """The last part of a path."""
-    return path.rpartition("/")[2] if is_remote(path) else normal(path).rpartition("/")[2]
+    return normal(path).rpartition("/")[2]
 
 
 def normal(path: str) -> str:
     """One spelling of a path, links not followed."""
-    if is_remote(path):
-        return path.rstrip("/")
-    # nearly all have it already; planning asks for many thousands
-    usual = path.startswith("/") and "//" not in path and "/." not in path and not path.endswith("/")
-    return path if usual else str(Path(path))
+    # nearly all have it already, and a run asks hundreds of thousands of times
+    if path.startswith("/") and "//" not in path and "/./" not in path and not path.endswith(("/", "/.")):
+        return path
+    return path.rstrip("/") if is_remote(path) else str(Path(path))

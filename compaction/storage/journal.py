@@ -11,7 +11,7 @@ removed, it is only renamed.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import xxhash
@@ -70,9 +70,13 @@ def write_journal(fs: FileSystem, log_path: str, journal: Journal, like: str | N
 
     :param like: a file whose mode and owner the journal takes, so that the broker's user can remove it
     """
-    body = asdict(journal)
+    body = {**vars(journal), "groups": [_values_of(group) for group in journal.groups]}
     text = json.dumps({"version": _VERSION, "checksum": _checksum(body), **body})
     replace_file(fs, join(log_path, JOURNAL), text.encode(), like=like)
+
+
+def _values_of(group: JournalGroup) -> dict[str, Any]:
+    return {**vars(group), "sources": [vars(source) for source in group.sources]}
 
 
 def read_journal(fs: FileSystem, log_path: str) -> Journal | None:

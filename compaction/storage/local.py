@@ -8,7 +8,6 @@ file.
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import shutil
 import stat as stat_bits
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from compaction.errors import StorageError
 from compaction.storage import lock as locks
+from compaction.storage.direct import set_direct
 from compaction.storage.filesystem import ByteSource, Extent, FileStat, Lock, Output, base_name, parent, storage_errors
 from compaction.storage.local_output import LocalOutput, opened_directory, take_after
 
@@ -79,7 +79,8 @@ class LocalFileSystem:
             output.close(sync=True)
             with storage_errors(path, "make"):
                 with opened_directory(path) as (directory, name):
-                    os.link(base_name(temporary), name, src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=False)
+                    old = temporary if directory is None else base_name(temporary)
+                    os.link(old, name, src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=False)
         except StorageError as error:
             if isinstance(error.__cause__, FileExistsError):
                 return False
@@ -104,13 +105,19 @@ class LocalFileSystem:
 
     def rename(self, source: str, target: str) -> None:
         with storage_errors(source, f"rename to {base_name(target)}"):
-            with opened_directory(source) as (there, old), opened_directory(target) as (here, new):
-                os.replace(old, new, src_dir_fd=there, dst_dir_fd=here)  # noqa: PTH105
+            with opened_directory(source) as (there, old):
+                if parent(source) == parent(target):
+                    new = target if there is None else base_name(target)
+                    os.replace(old, new, src_dir_fd=there, dst_dir_fd=there)  # noqa: PTH105
+                    return
+                with opened_directory(target) as (here, new):
+                    os.replace(old, new, src_dir_fd=there, dst_dir_fd=here)  # noqa: PTH105
 
     def link(self, source: str, target: str) -> bool:
         with storage_errors(source, f"link as {base_name(target)}"), opened_directory(source) as (directory, name):
             try:
-                os.link(name, base_name(target), src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=False)
+                new = target if directory is None else base_name(target)
+                os.link(name, new, src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=False)
             except OSError as error:
                 if error.errno in _NO_SECOND_NAME:
                     return False
@@ -203,8 +210,7 @@ class LocalSource:
                     # the buffer is not aligned as the device wants it
                     if error.errno != errno.EINVAL:
                         raise
-                self._direct = False
-                fcntl.fcntl(self._descriptor, fcntl.F_SETFL, 0)
+                self._direct = set_direct(self._descriptor, direct=False)
                 self._drop_pages()
             return os.preadv(self._descriptor, [view], position)
 

@@ -7,20 +7,19 @@ log directory may have put one in place of a partition while a run of root is at
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 
 from compaction.errors import StorageError
-from compaction.storage.filesystem import Chunk, base_name, parent
+from compaction.storage.direct import DirectWriter
+from compaction.storage.filesystem import Chunk, normal, parent
 from compaction.storage.places import is_remote
 
 _COPY_BYTES = 64 << 20
 _IOV_MAX = 512
-_WRITE_BEHIND_BYTES = 16 << 20
-_SYNC_FILE_RANGE_WRITE = 2
 #: of files that stand in for none
 _DEFAULT_MODE = 0o644
 _DIRECTORY = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
@@ -40,10 +39,10 @@ class LocalOutput:
     def __init__(self, path: str, like: str | None, *, write_behind: bool = False) -> None:
         self.path = path
         self._fd = -1
-        self._behind = 0 if write_behind else None
         try:
             with opened_directory(path) as (directory, name):
                 self._fd = os.open(name, _NEW, 0o600, dir_fd=directory)
+            self._writer = DirectWriter(self._fd) if write_behind else None
             take_after(self._fd, like)
         except OSError as error:
             if self._fd >= 0:
@@ -59,11 +58,14 @@ class LocalOutput:
 
     def write(self, chunks: Sequence[Chunk]) -> None:
         try:
+            if self._writer is not None:
+                for chunk in chunks:
+                    _gather(memoryview(chunk), self._writer)
+                return
             for first in range(0, len(chunks), _IOV_MAX):
                 pending = [memoryview(chunk) for chunk in chunks[first : first + _IOV_MAX] if len(chunk)]
                 while pending:
                     written = os.writev(self._fd, pending)
-                    self._write_behind(written)
                     while pending and written >= len(pending[0]):
                         written -= len(pending.pop(0))
                     if pending:
@@ -72,13 +74,12 @@ class LocalOutput:
             raise self._refused(error) from error
 
     def copy_from(self, path: str, start: int = 0, length: int | None = None) -> None:
-        """Append all of another file, or ``length`` bytes of it from ``start``, within the kernel."""
+        """Append all of another file, or ``length`` bytes of it from ``start``."""
         try:
             source = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
                 left = _COPY_BYTES if length is None else length
-                while left > 0 and (copied := os.sendfile(self._fd, source, start, min(left, _COPY_BYTES))):
-                    self._write_behind(copied)
+                while left > 0 and (copied := self._copy(source, start, min(left, _COPY_BYTES))):
                     start += copied
                     left = left if length is None else left - copied
             finally:
@@ -88,13 +89,13 @@ class LocalOutput:
         if length is not None and left:
             raise StorageError("file has become shorter while it was copied", path=path, position=start, hint=_CHANGED)
 
-    def _write_behind(self, size: int) -> None:
-        """Start writing to the disk what has gathered, once it is worth it; ``close`` waits for it."""
-        if self._behind is not None:
-            self._behind += size
-            if self._behind >= _WRITE_BEHIND_BYTES:
-                _start_writing(self._fd)
-                self._behind = 0
+    def _copy(self, source: int, start: int, most: int) -> int:
+        """Append at most so many bytes of another file; how many."""
+        if self._writer is None:
+            return os.sendfile(self._fd, source, start, most)
+        copied = os.preadv(source, [self._writer.room()[:most]], start)
+        self._writer.took(copied)
+        return copied
 
     def make_readable(self) -> None:
         """Let everybody read the file."""
@@ -104,10 +105,16 @@ class LocalOutput:
             raise self._refused(error) from error
 
     def start_writeback(self) -> None:
-        _start_writing(self._fd)
+        try:
+            if self._writer is not None:
+                self._writer.finish()
+        except OSError as error:
+            raise self._refused(error) from error
 
     def close(self, *, sync: bool, mtime_ms: int | None = None, mtime_ns: int | None = None) -> None:
         try:
+            if self._writer is not None:
+                self._writer.finish()
             if mtime_ms is not None:
                 mtime_ns = mtime_ms * 1_000_000
             if mtime_ns is not None:
@@ -121,6 +128,8 @@ class LocalOutput:
 
     def abandon(self) -> None:
         if self._fd >= 0:
+            if self._writer is not None:
+                self._writer.abandon()
             os.close(self._fd)
             self._fd = -1
 
@@ -131,17 +140,38 @@ class LocalOutput:
             os.unlink(name, dir_fd=directory)  # noqa: PTH108
 
 
+def _gather(data: memoryview, writer: DirectWriter) -> None:
+    while data:
+        room = writer.room()
+        size = min(len(room), len(data))
+        room[:size] = data[:size]
+        writer.took(size)
+        data = data[size:]
+
+
 @contextmanager
-def opened_directory(path: str) -> Iterator[tuple[int, str]]:
-    """A descriptor of the directory that holds ``path``, and the name there.
+def opened_directory(path: str) -> Iterator[tuple[int | None, str]]:
+    """A descriptor of the directory that holds ``path``, and the name there; ``None`` and the path where nobody else can put a
+    link in place of the directory.
 
     :raises OSError: there is no such directory, or a link in its place
     """
-    descriptor = os.open(parent(path), _DIRECTORY)
+    directory, _, name = normal(path).rpartition("/")
+    if _is_ours(parent(directory)):
+        yield None, path
+        return
+    descriptor = os.open(directory or parent(path), _DIRECTORY)
     try:
-        yield descriptor, base_name(path)
+        yield descriptor, name
     finally:
         os.close(descriptor)
+
+
+@lru_cache(maxsize=1024)
+def _is_ours(directory: str) -> bool:
+    """Whether nobody but this user can change the names in a directory."""
+    found = os.stat(directory)  # noqa: PTH116
+    return found.st_uid == os.geteuid() and not found.st_mode & 0o022
 
 
 def take_after(descriptor: int, like: str | None) -> None:
@@ -176,19 +206,3 @@ def _copy_attributes(like: str, descriptor: int) -> None:
             except OSError as error:
                 if error.errno not in _NOT_KEPT:
                     raise
-
-
-def _system_call() -> Callable[[int, int, int, int], int] | None:
-    call = getattr(ctypes.CDLL(None), "sync_file_range", None)
-    if call is not None:
-        call.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
-    return call
-
-
-_sync_file_range = _system_call()
-
-
-def _start_writing(descriptor: int) -> None:
-    """Have the system begin to write the dirty pages of a file, without waiting; nothing if it has no such call."""
-    if _sync_file_range is not None:
-        _sync_file_range(descriptor, 0, 0, _SYNC_FILE_RANGE_WRITE)

@@ -67,6 +67,8 @@ class OverlayFileSystem:
         return None if node is None else node.stat
 
     def read_bytes(self, path: str, start: int = 0, length: int | None = None) -> bytes:
+        if normal(path) not in self._changed:
+            return self._base.read_bytes(path, start, length)
         node = self._node(path)
         end = node.stat.size if length is None else min(node.stat.size, start + length)
         if isinstance(node.content, bytes):

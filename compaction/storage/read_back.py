@@ -10,13 +10,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from compaction.storage.contents import READ_BYTES, Written, aligned_buffer, device_blocks
+from compaction.storage.contents import READ_BYTES, Written, device_blocks, give_back, lend
 from compaction.storage.filesystem import Files
 from compaction.storage.places import is_remote
 from compaction.storage.verification import SegmentCheck
 
 #: from so much on it pays to follow, and so far behind the writer: the device is still busy with what came last
-_FOLLOW_BYTES = 32 << 20
+_FOLLOW_BYTES = 8 << 20
 
 
 class ReadBack:
@@ -77,10 +77,11 @@ class ReadBack:
         try:
             source = self._files.reader(self._path, 0, 2**63 - 1, fresh=True)
             try:
-                buffer, at = aligned_buffer(READ_BYTES), 0
+                buffer, at = lend(), 0
                 while self._await(at) and (n := source.read_into(memoryview(buffer), at, at)):
                     self._check.feed(np.asarray(buffer[:n]))
                     at += n
+                give_back(buffer)
             finally:
                 source.close()
         except Exception as error:

@@ -159,7 +159,7 @@ def _resumable(fs: FileSystem, path: str, group: JournalGroup) -> bool:
         place = next((suffix for suffix in (CLEAN, SWAP, "") if _is_there(fs, path, base, written.kind, suffix)), None)
         if places.get(LOG) == "":
             continue
-        if place is None or difference(fs, join(path, segment_file(base, written.kind, place)), written, fresh=True):
+        if place is None or difference(fs, join(path, segment_file(base, written.kind, place)), written):
             return False
         places[written.kind] = place
     for source in group.sources:
@@ -184,7 +184,7 @@ def _without_lost_indexes(fs: FileSystem, path: str, group: JournalGroup) -> Jou
         suffix = next((each for each in (CLEAN, SWAP) if _is_there(fs, path, base, written.kind, each)), "")
         name = join(path, segment_file(base, written.kind, suffix))
         found = fs.stat(name)
-        if written.kind != LOG and is_final and (found is None or difference(fs, name, written, fresh=True) is not None):
+        if written.kind != LOG and is_final and (found is None or difference(fs, name, written) is not None):
             fs.unlink(name)
         else:
             kept.append(written if found is None else written._replace(mtime_ns=found.mtime_ns))

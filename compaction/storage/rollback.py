@@ -56,7 +56,7 @@ def _was_final(fs: FileSystem, path: str, group: JournalGroup) -> bool:
     log = join(path, segment_file(group.base_offset, LOG))
     for name in (log, log + DELETED):
         found = fs.stat(name)
-        if found is not None and found.inode not in sources and difference(fs, name, group.files[0], fresh=True) is None:
+        if found is not None and found.inode not in sources and difference(fs, name, group.files[0]) is None:
             return True
     return False
 

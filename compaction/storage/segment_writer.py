@@ -35,6 +35,7 @@ from compaction.kernels.tables import OUT_ROW
 from compaction.names import CLEAN, INDEX, LOG, TIMEINDEX, TXNINDEX, segment_file
 from compaction.storage.contents import Written, bytes_of, differs, verify_file
 from compaction.storage.filesystem import Chunk, Extent, FileSystem, Output, join
+from compaction.storage.places import is_remote
 from compaction.storage.read_back import ReadBack
 
 _MAX_RELATIVE_OFFSET = (1 << 31) - 1
@@ -192,12 +193,18 @@ class SegmentWriter:
             file.output.start_writeback()
         for file in self._files.values():
             file.output.close(sync=True, mtime_ms=mtime_ms)
+        times = {kind: self._mtime_ns(kind) for kind in self._files}
         size = sum(part.size for part in self._parts) or self._log.size
         log = self._read_back.end(size, self._batches, None if self._parts else self._log.written(LOG).digest)
         others = [file.written(kind) for kind, file in self._files.items() if kind != LOG]
         for each in others:
             verify_file(self._fs, self._path(each.kind), each)
-        return (log, *others)
+        return tuple(each._replace(mtime_ns=times[each.kind]) for each in (log, *others))
+
+    def _mtime_ns(self, kind: str) -> int:
+        """The time of last modification as the file system keeps it: some round it. An object has none of its own."""
+        found = None if is_remote(self._directory) else self._fs.stat(self._path(kind))
+        return 0 if found is None else found.mtime_ns
 
     def _write_indexes(self, aborted_txns: Sequence[AbortedTxn]) -> None:
         if self._state[MAX_TIMESTAMP] > self._state[LAST_TIME_ENTRY]:

@@ -5,8 +5,8 @@ writes ``.cleaned``. Steps, each safe on disk before the next:
 
 1. every output file is fsynced, verified and named ``<base>.<kind>.clean``; the journal is written: the commit point
 2. group by group, ascending: ``.log.clean`` becomes ``.log.swap``, then ``.index``, ``.timeindex``, ``.txnindex``
-3. all outputs are held against the journal, and the group's are looked at once more; then its sources become ``.deleted``,
-   ascending, log first
+3. the group's outputs are there, with the size and the time of when they were read back (the next run, if this one is killed,
+   reads them again); then its sources become ``.deleted``, ascending, log first
 4. ``.swap`` is stripped, log first; snapshots of vanished segments become ``.deleted``
 5. after the last group: the cleaner checkpoint; outputs are looked at under their final names; then the journal goes
 
@@ -30,10 +30,8 @@ Groups that are not swapped yet stay as they were: a broker's own cleaner leaves
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from compaction.errors import StorageError
 from compaction.names import (
@@ -50,14 +48,10 @@ from compaction.names import (
 )
 from compaction.storage.checkpoint_store import Change, CheckpointFiles
 from compaction.storage.claim import NOBODY, Owner
-from compaction.storage.contents import Written, verify_file
+from compaction.storage.contents import Written
 from compaction.storage.discover import LogLocation
 from compaction.storage.filesystem import FileStat, FileSystem, join
 from compaction.storage.journal import JOURNAL, Journal, JournalGroup, Source, remove_journal, write_journal
-
-#: outputs of so many bytes are read by several threads
-_WORTH_THREADS_BYTES = 64 << 20
-_CHECKS_AT_ONCE = 4
 
 
 @dataclass(frozen=True)
@@ -98,17 +92,17 @@ def swap_in(
     ordered = sorted(groups, key=lambda group: group.base_offset)
     try:
         owner.require()
-        ordered = [_promote(fs, path, group) for group in ordered]
+        for group in ordered:
+            _promote(fs, path, group)
         previous = checkpoints.offset(location.log_dir, CLEANER_OFFSETS, location.topic_partition)
         journal = Journal(tuple(_record(fs, path, group) for group in ordered), previous, end_offset, owner.token)
         fs.fsync_dir(path)
         if ordered:
             _require_no_journal(fs, path)
-            write_journal(fs, path, journal, any_log(fs, path))
+            write_journal(fs, path, journal, join(path, segment_file(ordered[0].base_offset, LOG)))
     except Exception:
         _discard_quietly(fs, path)
         raise
-    require_outputs(fs, path, journal.groups)
     for recorded in journal.groups:
         owner.require()
         finish_group(fs, path, recorded)
@@ -130,11 +124,10 @@ def finish_group(fs: FileSystem, path: str, group: JournalGroup) -> None:
         if kind == LOG:
             fs.fsync_dir(path)
     fs.fsync_dir(path)
-    _require_output(fs, path, group)
+    outputs = _require_output(fs, path, group)
     for source in group.sources:
         for kind in SEGMENT_KINDS:
-            replaced = source.base_offset == base and kind in group.kinds
-            _retire(fs, path, segment_file(source.base_offset, kind), replaced=replaced)
+            _retire(fs, join(path, segment_file(source.base_offset, kind)), outputs if source.base_offset == base else {})
     fs.fsync_dir(path)
     for kind in group.kinds:
         rename_if_there(fs, path, segment_file(base, kind, SWAP), segment_file(base, kind))
@@ -147,7 +140,7 @@ def finish_group(fs: FileSystem, path: str, group: JournalGroup) -> None:
     fs.fsync_dir(path)
 
 
-def _retire(fs: FileSystem, path: str, file_name: str, *, replaced: bool) -> None:
+def _retire(fs: FileSystem, name: str, outputs: Mapping[str, FileStat | None]) -> None:
     """Make a source's file ``.deleted``.
 
     A file that an output of the same name is going to replace only gets a second name; the output takes the first one from it.
@@ -155,14 +148,13 @@ def _retire(fs: FileSystem, path: str, file_name: str, *, replaced: bool) -> Non
     finishes the swap, have its output taken for the source: that would have another inode. If the file system knows no second
     names, the file is renamed, and renamed back if it was the output.
 
-    :param replaced: an output of the same name is to follow; unless it is there as ``.swap``, the file is no source any more
+    :param outputs: the group's, as ``_require_output`` found them: unless the one of this name is there as ``.swap``, the file
+        is no source any more
     """
-    name = join(path, file_name)
-    swap = fs.stat(name + SWAP) if replaced else None
-    source = fs.stat(name)
-    if source is None or (replaced and swap is None):
+    swap, source = outputs.get(name), fs.stat(name)
+    if source is None or (name in outputs and swap is None):
         return
-    if swap is not None and (_is_linked(fs, name, source) or fs.link(name, name + DELETED)):
+    if swap is not None and (fs.link(name, name + DELETED) or _is_linked(fs, name, source)):
         linked = fs.stat(name + DELETED)
         if linked is not None and linked.inode == swap.inode:
             fs.unlink(name + DELETED)
@@ -179,38 +171,31 @@ def _is_linked(fs: FileSystem, name: str, source: FileStat) -> bool:
     return found is not None and (found.device, found.inode) == (source.device, source.inode)
 
 
-def require_outputs(fs: FileSystem, path: str, groups: Sequence[JournalGroup]) -> None:
-    """Hold all outputs of a swap against the journal, wherever their files are, before the first source is touched.
+def _require_output(fs: FileSystem, path: str, group: JournalGroup) -> dict[str, FileStat | None]:
+    """By final name, the ``.swap`` files of an output; ``None`` for those that have their final name.
 
-    :raises StorageError: a file is not there with the recorded content; the journal stays, and the next run undoes the swap
+    :raises StorageError: a file of the output, ``.swap`` or final, is not the one that was read back
     """
-    checks = [partial(_require_content, fs, path, group, written) for group in groups for written in group.files]
-    if sum(group.files[0].size for group in groups) < _WORTH_THREADS_BYTES:
-        for check in checks:
-            check()
-        return
-    with ThreadPoolExecutor(_CHECKS_AT_ONCE) as pool:
-        for running in [pool.submit(check) for check in checks]:
-            running.result()
-
-
-def _require_content(fs: FileSystem, path: str, group: JournalGroup, written: Written) -> None:
-    suffix = next((each for each in (CLEAN, SWAP) if exists(fs, path, group.base_offset, written.kind, each)), "")
-    verify_file(fs, join(path, segment_file(group.base_offset, written.kind, suffix)), written, fresh=False)
-
-
-def _require_output(fs: FileSystem, path: str, group: JournalGroup) -> None:
-    """:raises StorageError: a file of the output, ``.swap`` or final, is not the one that was held against the journal"""
+    found_as_swap: dict[str, FileStat | None] = {}
+    sources = {source.inode for source in group.sources}
     for written in group.files:
-        suffix = SWAP if exists(fs, path, group.base_offset, written.kind, SWAP) else ""
-        _require_unchanged(fs, join(path, segment_file(group.base_offset, written.kind, suffix)), written)
+        name = join(path, segment_file(group.base_offset, written.kind))
+        found_as_swap[name] = fs.stat(name + SWAP)
+        found = found_as_swap[name] or fs.stat(name)
+        # a source may have the size of its output, and has its time
+        if not _is_that(found, written) or (found is not None and found.inode in sources):
+            raise StorageError("output has changed since it was written", path=name, hint=_NEXT_RUN)
+    return found_as_swap
 
 
 def _require_unchanged(fs: FileSystem, path: str, written: Written) -> None:
     """:raises StorageError: size or time of last modification of an output are others"""
-    found = fs.stat(path)
-    if found is None or (found.size, found.mtime_ns) != (written.size, written.mtime_ns):
+    if not _is_that(fs.stat(path), written):
         raise StorageError("output has changed since it was written", path=path, hint=_NEXT_RUN)
+
+
+def _is_that(found: FileStat | None, written: Written) -> bool:
+    return found is not None and (found.size, found.mtime_ns) == (written.size, written.mtime_ns)
 
 
 def finish_round(fs: FileSystem, location: LogLocation, journal: Journal, checkpoints: CheckpointFiles) -> None:
@@ -220,7 +205,8 @@ def finish_round(fs: FileSystem, location: LogLocation, journal: Journal, checkp
     """
     if journal.end_offset is not None:
         expected = (journal.previous_checkpoint,)
-        change = Change(location.topic_partition, journal.end_offset, expected, any_log(fs, location.path))
+        log = join(location.path, segment_file(journal.groups[0].base_offset, LOG)) if journal.groups else None
+        change = Change(location.topic_partition, journal.end_offset, expected, log or any_log(fs, location.path))
         checkpoints.change(location.log_dir, CLEANER_OFFSETS, change)
     if not journal.groups:
         discard_unfinished(fs, location.path)
@@ -274,21 +260,17 @@ def mark_deleted(fs: FileSystem, log_path: str, base_offset: int, kinds: Iterabl
         rename_if_there(fs, log_path, name, name + DELETED)
 
 
-def _promote(fs: FileSystem, path: str, group: SwapGroup) -> SwapGroup:
-    """Make an attempt's files the group's; the group with their times.
+def _promote(fs: FileSystem, path: str, group: SwapGroup) -> None:
+    """Make an attempt's files the group's.
 
     :raises StorageError: one of them is not there as it was verified
     """
-    files = []
     for written in group.files:
         name = join(path, segment_file(group.base_offset, written.kind, group.suffix))
-        found = fs.stat(name)
-        if found is None or found.size != written.size:
+        if not _is_that(fs.stat(name), written):
             raise StorageError("output of this run has vanished or changed", path=name, hint="run again")
         if group.suffix != CLEAN:
             fs.rename(name, join(path, segment_file(group.base_offset, written.kind, CLEAN)))
-        files.append(written._replace(mtime_ns=found.mtime_ns))
-    return replace(group, files=tuple(files))
 
 
 def _record(fs: FileSystem, path: str, group: SwapGroup) -> JournalGroup:

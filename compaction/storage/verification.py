@@ -21,6 +21,7 @@ from compaction.storage.contents import Written, bytes_of, differs, verify_file
 from compaction.storage.filesystem import Extent, Files, FileSystem
 
 _ROWS = 1 << 14
+_BATCH_END_BYTES = 128 << 10
 
 
 class SegmentCheck:
@@ -46,18 +47,28 @@ class SegmentCheck:
         self._hash.update(data)
         if self._parts:
             self._feed_parts(data)
+        start, rest = self.size, len(self._rest)
         self.size += len(data)
-        pending = np.concatenate([self._rest, data]) if len(self._rest) else data
-        while len(pending):
-            scan = scan_batches(pending, self.size - len(pending), check_crc=True, rows=self._rows)
+        if rest:
+            # most batches end within a little of what follows: not all of it needs to be copied
+            taken = self._scan(np.concatenate([self._rest, data[:_BATCH_END_BYTES]]), start - rest)
+            data = data[taken - rest :] if taken > rest else np.concatenate([self._rest, data])
+        taken = self._scan(data, self.size - len(data))
+        self._rest = data[taken:].copy()
+
+    def _scan(self, data: NDArray[np.uint8], position: int) -> int:
+        """Check the batches that ``data`` holds, which begins at a byte position of the file; how many bytes they take."""
+        taken = 0
+        while taken < len(data):
+            scan = scan_batches(data[taken:], position + taken, check_crc=True, rows=self._rows)
             if len(scan.rows):
                 self._take(scan.rows)
             if scan.error is not None:
                 raise differs(self._path, f"{scan.error} at byte {scan.error_position}")
-            pending = pending[scan.consumed :]
+            taken += scan.consumed
             if not len(scan.rows):
                 break
-        self._rest = pending.copy()
+        return taken
 
     def _take(self, rows: NDArray[np.void]) -> None:
         floors = np.concatenate([[self._last_offset], rows["last_offset"][:-1]])

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import xxhash
 
 from compaction.cleaning.model import AbortedTxn
 from compaction.formats import indexes
@@ -15,7 +14,7 @@ from compaction.formats.producer_snapshot import SnapshotEntry, write_snapshot
 from compaction.formats.record import Record
 from compaction.kernels.batches import scan_batches
 from compaction.names import INDEX, LOG, SNAPSHOT, TIMEINDEX, TXNINDEX, TopicPartition, segment_file
-from compaction.storage.contents import Written
+from compaction.storage.contents import Written, written_of
 from compaction.storage.discover import LogLocation
 from compaction.storage.filesystem import FileSystem, join
 from compaction.storage.rebuild import IndexBuilder
@@ -60,17 +59,19 @@ class Built:
     base_offset: int
     files: dict[str, bytes] = field(default_factory=dict)
 
-    def put(self, fs: FileSystem, path: str, suffix: str = "") -> None:
+    def put(self, fs: FileSystem, path: str, suffix: str = "") -> tuple[Written, ...]:
+        """Write the files; what they hold, the log first."""
+        written = []
         for kind, data in self.files.items():
             name = join(path, segment_file(self.base_offset, kind, suffix))
             if fs.stat(name) is not None:
                 fs.unlink(name)
             fs.write_file(name, data)
             fs.fsync(name)
-
-    def written(self) -> tuple[Written, ...]:
-        """What its files hold, the log first."""
-        return tuple(Written(kind, len(data), xxhash.xxh3_128_hexdigest(data)) for kind, data in self.files.items())
+            found = fs.stat(name)
+            assert found is not None
+            written.append(written_of(data)._replace(kind=kind, mtime_ns=found.mtime_ns))
+        return tuple(written)
 
 
 def build(base_offset: int, batches: Iterable[bytes], *, txns: Sequence[AbortedTxn] = (), interval: int = 4096) -> Built:

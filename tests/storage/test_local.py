@@ -119,7 +119,8 @@ def test_only_temporary_files_of_the_job_are_removed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("change", ["create", "rename", "unlink", "link_new", "write_file"])
 def test_a_link_in_place_of_a_directory_is_never_written_through(tmp_path: Path, change: str) -> None:
-    """The owner of a log directory replaces a partition by a link to another directory while a run of root is at work."""
+    """Somebody else replaces a partition by a link to another directory while a run of root is at work."""
+    tmp_path.chmod(0o777)
     victim, partition = tmp_path / "victim", tmp_path / "orders-0"
     victim.mkdir()
     (victim / "a").write_bytes(b"mine")

@@ -48,8 +48,7 @@ def publish(log_dir: str, target: str) -> None:
     here = location(log_dir)
     publication = LocalPublication.begin(FS, target, [log_dir])
     output = build(0, [data_batch(10)])
-    output.put(FS, publication.log_path(here), ".clean.one")
-    group = SwapGroup(0, (0, 100), ".clean.one", files=output.written())
+    group = SwapGroup(0, (0, 100), ".clean.one", files=output.put(FS, publication.log_path(here), ".clean.one"))
     add(publication, OverlayFileSystem(FS), here, [group], end_offset=200)
     publication.commit(OverlayFileSystem(FS))
 
@@ -190,8 +189,8 @@ def test_a_stop_at_any_moment_leaves_the_target_whole_or_absent() -> None:
         try:
             publication = LocalPublication.begin(fs, "/out/target", ["/logs"])
             output = build(0, [data_batch(10)])
-            output.put(fs, publication.log_path(here), ".clean")
-            add(publication, fs, here, [SwapGroup(0, (0,), files=output.written())], end_offset=100)
+            files = output.put(fs, publication.log_path(here), ".clean")
+            add(publication, fs, here, [SwapGroup(0, (0,), files=files)], end_offset=100)
             publication.commit(fs)
         except Stopped:
             pass

@@ -10,15 +10,16 @@ import pytest
 from compaction.cleaning.model import AbortedTxn
 from compaction.errors import CorruptLogError, StorageError
 from compaction.formats.checkpoints import format_offset_checkpoint
-from compaction.names import CLEANER_OFFSETS, DELETED, TopicPartition
+from compaction.names import CLEANER_OFFSETS, DELETED, LOG, TopicPartition, segment_file
 from compaction.storage.checkpoint_store import read_checkpoints
+from compaction.storage.contents import Written
 from compaction.storage.durable import remove_temporary
 from compaction.storage.filesystem import FileSystem, join
-from compaction.storage.journal import JOURNAL
+from compaction.storage.journal import JOURNAL, JournalGroup
 from compaction.storage.overlay import OverlayFileSystem
 from compaction.storage.read_log import read_segments
 from compaction.storage.recover import recover_log
-from compaction.storage.swap import SwapGroup, remove_deleted, swap_in
+from compaction.storage.swap import SwapGroup, finish_group, remove_deleted, source_at, swap_in
 from tests.storage.broker_model import start_broker
 from tests.storage.faults import FaultyFileSystem, Stopped, crash_states
 from tests.storage.logs import TOPIC, Built, build, data_batch, data_segment, location, put_snapshot, served, tree
@@ -79,9 +80,9 @@ def write_cleaned(fs: FileSystem, kept: Kept, suffix: str = ".clean") -> tuple[S
     groups = []
     for group in GROUPS:
         output = built(kept, group.base_offset)
-        if group.base_offset in kept:
-            output.put(fs, HERE.path, suffix)
-        groups.append(replace(group, suffix=suffix, files=output.written()))
+        vanished = (Written(LOG, 0, ""),)
+        files = output.put(fs, HERE.path, suffix) if group.base_offset in kept else vanished
+        groups.append(replace(group, suffix=suffix, files=files))
     return tuple(groups)
 
 
@@ -208,6 +209,19 @@ def test_a_missing_output_changes_nothing() -> None:
     with pytest.raises(StorageError, match="vanished"):
         swap_in(fs, HERE, groups, end_offset=END)
     assert everything(fs) == before
+
+
+def test_a_source_of_its_outputs_size_and_time_is_not_taken_for_it() -> None:
+    """The output has vanished after the commit point: the sources stay."""
+    fs = dirty_log()
+    names = [join(HERE.path, segment_file(base, LOG)) for base in (0, 100)]
+    first = fs.stat(names[0])
+    assert first is not None
+    written = Written(LOG, first.size, "0" * 32, first.mtime_ns)
+    group = JournalGroup(0, (written,), (source_at(fs, HERE.path, 0), source_at(fs, HERE.path, 100)))
+    with pytest.raises(StorageError, match="has changed since it was written"):
+        finish_group(fs, HERE.path, group)
+    assert all(fs.stat(name) is not None for name in names)
 
 
 def test_a_full_disk_before_the_commit_point_changes_nothing() -> None:
