@@ -75,11 +75,14 @@ def after_broker(kind: Kind, disk: MemoryDisk) -> Iterator[str]:
     wanted = undisturbed(kind)
     for topic in kind.topics:
         start_broker(disk, log_path(topic))
-        yield from _served(topic, disk, wanted)
+        yield from not_as_served(topic, served(disk, log_path(topic)), wanted)
 
 
-def _served(topic: str, disk: MemoryDisk, wanted: Undisturbed) -> Iterator[str]:
-    found = served(disk, log_path(topic))
+def not_as_served(topic: str, found: Mapping[int, bytes | None], wanted: Undisturbed) -> Iterator[str]:
+    """Every survivor is served, and nothing that was not there.
+
+    :param found: offset -> value, as a consumer gets them
+    """
     if lost := wanted.survivors[topic].items() - found.items():
         yield f"{topic} has lost {sorted(offset for offset, _ in lost)}"
     if other := found.items() - wanted.records_before[topic].items():

@@ -155,6 +155,10 @@ class Search:
             for problem in (*after_broker(self.kind, state.clone()), *after_next_run(self.kind, state)):
                 yield Finding(self.kind.name, fault, at, name, problem)
 
+    def states_after(self, fault: Fault) -> list[tuple[str, MemoryDisk]]:
+        """What the next process may find after one fault."""
+        return list(self._states(fault, self._run(fault)[1]))
+
     def _run(self, fault: Fault) -> tuple[list[Operation], MemoryDisk, Ended | None]:
         self.runs += 1
         disk = self.kind.start()

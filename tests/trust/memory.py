@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from compaction.errors import StorageError
 from compaction.storage.filesystem import FileStat, base_name, join, normal, parent
@@ -71,6 +72,13 @@ class MemoryDisk(FaultyFileSystem):
     def paths(self) -> list[str]:
         """All files, sorted."""
         return sorted(join(path, name) for path, directory in self._directories.items() for name in directory.names)
+
+    def copy_out(self, path: str, target: Path) -> None:
+        """Write the files of a directory into one of the real disk, with their times."""
+        target.mkdir(parents=True)
+        for name, file in self._dir(path).names.items():
+            (target / name).write_bytes(file.data)
+            os.utime(target / name, ns=(file.mtime_ns, file.mtime_ns))
 
     # changing
 

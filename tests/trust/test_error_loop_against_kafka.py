@@ -1,0 +1,55 @@
+"""The error loop with a real broker as what comes next: its ``UnifiedLog`` loads what a failed operation left."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from compaction.storage.local import LocalFileSystem
+from tests.kafka.gateway import Gateway
+from tests.kafka.log import KafkaLog, Opening
+from tests.storage.logs import NOW_MS, served
+from tests.trust.checks import not_as_served, undisturbed
+from tests.trust.error_loop import Search, sample
+from tests.trust.memory import MemoryDisk
+from tests.trust.scenes import KINDS, Kind, log_path
+
+pytestmark = [pytest.mark.kafka, pytest.mark.crash]
+
+_FAULTS = 100
+_KINDS = [
+    kind for kind in KINDS
+    if kind.name in ("compact in place", "expire", "compact after a run that was killed in its swaps")
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["after a clean shutdown", "after a crash"])
+@pytest.mark.parametrize("kind", _KINDS, ids=lambda kind: kind.name.replace(" ", "-"))
+def test_a_broker_serves_every_survivor_after_an_operation_has_failed(
+    gateway: Gateway, tmp_path: Path, kind: Kind, clean: bool
+) -> None:
+    search = Search(kind)
+    found = [
+        f"{fault}: {name}: {problem}"
+        for fault in sample(search.faults(), _FAULTS)
+        for name, state in search.states_after(fault)
+        for problem in problems(gateway, tmp_path, kind, state, clean=clean)
+    ]
+    assert search.states > _FAULTS
+    assert found == []
+
+
+def problems(gateway: Gateway, tmp_path: Path, kind: Kind, state: MemoryDisk, *, clean: bool) -> list[str]:
+    """What is wrong with the logs after a broker's start and stop."""
+    wanted = undisturbed(kind)
+    told: list[str] = []
+    for topic in kind.topics:
+        place = tmp_path / Path(log_path(topic)).name
+        state.copy_out(log_path(topic), place)
+        with KafkaLog(gateway, place, Opening(NOW_MS, clean_shutdown=clean, recovery_point=0)):
+            pass
+        told += not_as_served(topic, served(LocalFileSystem(), str(place)), wanted)
+        shutil.rmtree(place)
+    return told
