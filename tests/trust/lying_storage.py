@@ -6,8 +6,8 @@ A seed chooses the kind of run, the lie, and the operation at or after which it 
    only wait to be removed do not count. Nobody can notice two things, which are counted apart:
 
    * *past the horizon*: a file that is harmed on disk after the last operation of the run that looks at it (if its size is the
-     same: that reads its bytes) may be as the lie left it, and it alone. The same holds of an input that the run leaves where
-     it is. The horizon of a log is the last operation of the run on any of its files.
+     same: that reads the bytes that were harmed) may be as the lie left it, and it alone. The same holds of an input that the
+     run leaves where it is. The horizon of a log is the last operation of the run on any of its files.
    * *as if it had always been so*: what a disk says of an input from the run's beginning to its end is the input. The result is
      then exactly that of an undisturbed run over a disk that holds those bytes, and so it must be.
 
@@ -28,6 +28,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import NamedTuple, TypeVar
 
 from compaction.errors import StorageError
@@ -130,6 +131,8 @@ class LyingFileSystem(WatchedFileSystem):
     def read_into(self, path: str, source: ByteSource, view: memoryview, at: tuple[int, int]) -> int:
         told = self._told
         n = super().read_into(path, source, view, at)
+        if told and self.harm.on_disk:
+            self._notice_bytes(path, bytes(view[:n]), at[0])
         if told or self.log[-1].number < self._at or self.lie.names != _READS:
             return n
         changed = self._changed_read(self.log[-1], bytes(view[:n]), at[0])
@@ -238,11 +241,19 @@ class LyingFileSystem(WatchedFileSystem):
         if self._told and self.harm.on_disk:
             found = self.disk.stat(operation.path)
             path = operation.path if found is None else self.harm.before.get(found.inode, ("", b""))[0]
-            looks = operation.name in (*_READS, "append_copy", "copy") or (operation.name == "stat" and self.harm.other_size)
+            looks = operation.name in ("read", "append_copy", "copy") or (operation.name == "stat" and self.harm.other_size)
             if looks and path in self.harm.always:
                 self.harm.looked.add(path)
             if operation.name == "listdir" and self.lie is Lie.REMOVED:
                 self.harm.looked |= {each for each in self.harm.always if parent(each) == operation.path}
+
+
+    def _notice_bytes(self, path: str, data: bytes, position: int) -> None:
+        """Whether what was read is what was harmed, not just another part of the file."""
+        found = self.disk.stat(path)
+        harmed = None if found is None else self.harm.before.get(found.inode)
+        if harmed is not None and (self.harm.other_size or harmed[1][position : position + len(data)] != data):
+            self.harm.looked.add(harmed[0])
 
 
 class Told(NamedTuple):
@@ -303,12 +314,22 @@ def _judge(kind: Kind, ended: Ended, disk: MemoryDisk, fs: LyingFileSystem) -> t
         return (Outcome.NOTICED if ended.code else Outcome.HARMLESS), ""
     harmed = {path for path in wanted.keys() | found.keys() if _is_harmed(path, disk, harm)}
     rest = ({path: data for path, data in each.items() if path not in harmed} for each in (wanted, found))
-    left_alone = set() if harm.in_swap else {path for path in harm.looked if kind.half_done or path in undisturbed(kind).start}
+    inputs = {path for path in harm.looked if kind.half_done or path in undisturbed(kind).start}
+    left_alone = _left_alone(kind) if harm.in_swap else inputs
     if harm.on_disk and harm.looked <= left_alone and next(rest) == next(rest):
         return Outcome.PAST_HORIZON, ""
     if _is_as_if(kind, ended, found, harm):
         return Outcome.AS_IF, ""
     return Outcome.VIOLATION, f"exit code {ended.code}, but {difference(wanted, found)}"
+
+
+@cache
+def _left_alone(kind: Kind) -> frozenset[str]:
+    """The files that a run leaves as they are, where they are."""
+    disk = kind.start()
+    numbers = {path: disk.file(path).number for path in disk.paths()}
+    kind.run(disk)
+    return frozenset(path for path in disk.paths() if numbers.get(path) == disk.file(path).number)
 
 
 def _below(files: Tree, directories: list[str]) -> Tree:
