@@ -21,17 +21,17 @@ from compaction.config import Resolver, TomlSettings, read_properties, read_sets
 from compaction.config.sources import Setting
 from compaction.errors import CompactionError, StorageError, UsageError
 from compaction.formats.properties import parse_properties
+from compaction.fs.text_files import check_writable, read_text, write_text
+from compaction.fs.uri import environment, is_inside, place, resolved
 from compaction.metrics import open_metrics
 from compaction.names import CLUSTER_METADATA_TOPIC
 from compaction.printable import printable, printable_lines
 from compaction.report import LogStatus, RunReport, print_report
 from compaction.storage.discover import Selector, check_log_dirs, discover
-from compaction.storage.files import file_system
 from compaction.storage.fresh import has_fresh
 from compaction.storage.metadata_sources import require_metadata_log
-from compaction.storage.places import environment, is_inside, place, resolved
-from compaction.storage.remote import require_finished
-from compaction.storage.textfiles import check_writable, read_text, write_text
+from compaction.stores.mixed import file_system
+from compaction.stores.remote import require_finished
 from jobs import _logging
 
 if TYPE_CHECKING:

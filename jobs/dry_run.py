@@ -22,9 +22,9 @@ from compaction.comparison.terminal import print_comparison, print_explanations 
 from compaction.config import Policy  # noqa: E402
 from compaction.config.policy import CONFIGURED  # noqa: E402
 from compaction.errors import UsageError  # noqa: E402
+from compaction.fs.text_files import write_text  # noqa: E402
 from compaction.request import CompactionRequest, ComparisonRequest  # noqa: E402
 from compaction.storage.discover import Selector  # noqa: E402
-from compaction.storage.textfiles import write_text  # noqa: E402
 from jobs import _cli, _logging  # noqa: E402
 
 if TYPE_CHECKING:

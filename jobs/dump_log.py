@@ -17,8 +17,8 @@ if not __package__:
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from compaction.errors import UsageError  # noqa: E402 - the checkout must be on the path first
+from compaction.fs.uri import place  # noqa: E402
 from compaction.printable import TerminalOutput  # noqa: E402
-from compaction.storage.places import place  # noqa: E402
 from jobs import _cli  # noqa: E402
 
 if TYPE_CHECKING:
@@ -262,7 +262,7 @@ def _class_decoder(key_class: str | None, value_class: str | None) -> Decoder | 
 def dump(request: DumpRequest) -> int:
     """Carries out a request on standard output and standard error; the exit code."""
     from compaction.dump.run import Dump
-    from compaction.storage.files import file_system
+    from compaction.stores.mixed import file_system
 
     # a pipe is given the very bytes that Kafka's tool prints; a terminal would obey what a key says
     out = TerminalOutput(sys.stdout.buffer) if sys.stdout.isatty() else sys.stdout.buffer

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from compaction.fs.filesystem import Files
 from compaction.passes.measure import Measured, Repetition, count_rounds, measure_shared, resolve_counts
 from compaction.passes.scan import SUMMARY
 from compaction.passes.shards import resolve_shard, split_by_piece
@@ -15,7 +16,6 @@ from compaction.passes.transactions import scan_transactions
 from compaction.passes.work import Packed, ScanLog, ScanSettings, Slice, SliceSummary
 from compaction.spark.partition import Sizes, pack
 from compaction.spark.shared_passes import Measuring
-from compaction.storage.filesystem import Files
 
 
 class LocalEngine:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from compaction.fs.filesystem import Files
 from compaction.kernels.key_filter import KeyFilter
 from compaction.passes.rewrite import join_parts, rewrite_piece
 from compaction.passes.scan import SUMMARY, collect_keys, scan_slices, together
@@ -26,7 +27,6 @@ from compaction.passes.work import (
 )
 from compaction.spark.partition import Sizes, pack
 from compaction.spark.passes import Rewritten, Scanned
-from compaction.storage.filesystem import Files
 
 
 class LocalPasses:

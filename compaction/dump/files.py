@@ -6,6 +6,8 @@ import re
 from enum import Enum
 from typing import NamedTuple
 
+from compaction.fs.filesystem import FileSystem, base_name, join, parent
+from compaction.fs.uri import is_remote
 from compaction.names import (
     CLEAN_SHUTDOWN,
     CLEANER_OFFSETS,
@@ -23,8 +25,6 @@ from compaction.names import (
     parse_partition_dir,
     parse_segment_file,
 )
-from compaction.storage.filesystem import FileSystem, base_name, join, parent
-from compaction.storage.places import is_remote
 
 METADATA_SNAPSHOT = ".checkpoint"
 BOOTSTRAP_SNAPSHOT = "bootstrap.checkpoint"

@@ -20,10 +20,10 @@ from compaction.formats.batch import RecordBatch, parse_batch
 from compaction.formats.errors import FormatError
 from compaction.formats.indexes import read_offset_index, read_time_index
 from compaction.formats.legacy import LegacyBatch, parse_legacy
+from compaction.fs.filesystem import FileSystem
+from compaction.fs.text_files import MAX_INDEX_BYTES, read_small
 from compaction.kernels.batches import scan_batches
 from compaction.names import INDEX, TIMEINDEX
-from compaction.storage.filesystem import FileSystem
-from compaction.storage.textfiles import MAX_INDEX_BYTES, read_small
 
 _V2 = 2
 BLOCK_BYTES = 4 << 20

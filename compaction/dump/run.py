@@ -17,8 +17,8 @@ from compaction.dump.findings import Findings
 from compaction.dump.indexes import IndexView, dump_offset_index, dump_snapshot, dump_time_index, dump_txn_index
 from compaction.dump.segment import SegmentDump, SegmentView
 from compaction.errors import CorruptLogError, LogError, UsageError
-from compaction.storage.filesystem import FileSystem
-from compaction.storage.ranges import view
+from compaction.fs.filesystem import FileSystem
+from compaction.fs.ranges import view
 from compaction.storage.scan import SegmentScan
 from compaction.storage.spool import PairSpool
 

@@ -18,12 +18,12 @@ from compaction.errors import CorruptLogError
 from compaction.formats.codecs import Codec, decompress
 from compaction.formats.errors import FormatError
 from compaction.formats.legacy import parse_legacy
+from compaction.fs.filesystem import FileSystem
 from compaction.kernels import dump_state as at
 from compaction.kernels.batches import HEADER_SIZE
 from compaction.kernels.dump import dump_batches, finish_batch
 from compaction.kernels.dump_messages import dump_messages, inner_messages
 from compaction.kernels.dump_records import check_records, dump_records
-from compaction.storage.filesystem import FileSystem
 
 BLOCK_BYTES = 4 << 20
 _TEXT_BYTES = 4 << 20

@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 
 from compaction.cleaning.txn_tables import AbortedSpans
 from compaction.errors import CorruptLogError
+from compaction.fs.filesystem import Files
 from compaction.kernels.batches import CONTROL_BIT
 from compaction.kernels.columns import Columns, fill_columns, measure_records, new_columns
 from compaction.kernels.records import OK, RECORD_ERRORS
 from compaction.passes.decoder import MODERN_MAGIC, Decoded, Decoder
 from compaction.storage.blocks import Block, SegmentReader
-from compaction.storage.files import MixedFileSystem
-from compaction.storage.filesystem import Files
+from compaction.stores.mixed import MixedFileSystem
 
 TRANSACTIONAL_BIT = 0x10
 MIN_LONG, MAX_LONG = -(2**63), 2**63 - 1

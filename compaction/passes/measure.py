@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compaction.errors import CorruptLogError, LogError, of_log
+from compaction.fs.filesystem import Files
 from compaction.kernels.key_counts import KeyCounts, new_table, put_until_full
 from compaction.kernels.records import RECORD_ERRORS
 from compaction.kernels.tables import COPY, ENTRY_WORDS
@@ -22,7 +23,6 @@ from compaction.passes.scan import LogScan
 from compaction.passes.shared import AGE_BOUNDS_MS, SharedSlice, Source, Tally
 from compaction.passes.work import CleanStats, Packed, RewriteLog, ScanLog, ScanSettings, Slice
 from compaction.storage.blocks import Block, SegmentReader
-from compaction.storage.filesystem import Files
 from compaction.storage.throttle import Throttle
 
 #: keys that occur more than 2^(i-1) and at most 2^i times are counted under i

@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 from compaction.errors import CompactionError, CorruptLogError, UnsupportedLogError, of_log
 from compaction.formats.errors import FormatError
+from compaction.fs.contents import Written
+from compaction.fs.filesystem import Chunk
 from compaction.kernels.batches import first_bad_crc, scan_batches
 from compaction.kernels.decide import decide
 from compaction.kernels.records import RECORD_ERRORS
@@ -33,8 +35,6 @@ from compaction.passes.names import mend_names
 from compaction.passes.scan import check_offsets
 from compaction.passes.work import CleanStats, GroupOutput, Packed, Piece, PieceResult, RewriteLog, Slice
 from compaction.storage.blocks import Block, SegmentReader
-from compaction.storage.contents import Written
-from compaction.storage.filesystem import Chunk
 from compaction.storage.segment_writer import PartWriter, SegmentWriter, new_suffix, part_paths
 from compaction.storage.throttle import Throttle
 

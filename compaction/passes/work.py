@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from compaction.cleaning.model import AbortedTxn
 from compaction.cleaning.retention import RoundRules
 from compaction.cleaning.txn_tables import KEYLESS_ROW, AbortedSpans
+from compaction.fs.contents import Written
+from compaction.fs.filesystem import FileSystem
 from compaction.kernels.key_filter import KeyFilter
 from compaction.kernels.siphash import HashSecret
-from compaction.storage.contents import Written
-from compaction.storage.files import MixedFileSystem
-from compaction.storage.filesystem import FileSystem
+from compaction.stores.mixed import MixedFileSystem
 
 #: what is shuffled: an array of plain words
 Packed = NDArray[np.uint64]

@@ -15,6 +15,8 @@ from compaction.cleaning.policy import plan_policy
 from compaction.cleaning.verdicts import Verdict
 from compaction.config import BrokerConfig
 from compaction.errors import CompactionError, of_log
+from compaction.fs.filesystem import FileSystem
+from compaction.fs.uri import is_remote
 from compaction.report import LogReport, LogStatus, RunReport
 from compaction.request import CompactionRequest
 from compaction.spark.look_ahead import look_ahead_with
@@ -30,11 +32,9 @@ from compaction.storage.access import Purpose, access
 from compaction.storage.claim import PROCESSES, Runs
 from compaction.storage.destination import Destination, Planned, destination
 from compaction.storage.discover import LogLocation
-from compaction.storage.files import MixedFileSystem, file_system
-from compaction.storage.filesystem import FileSystem
-from compaction.storage.places import is_remote
 from compaction.storage.prepare import LookAhead, prepare
 from compaction.storage.space import Room
+from compaction.stores.mixed import MixedFileSystem, file_system
 
 #: a log of whose records a larger share has no key is refused: compaction would drop them
 KEYLESS_SHARE = 0.01

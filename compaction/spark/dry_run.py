@@ -17,6 +17,8 @@ from compaction.cleaning.plan import LogPlan
 from compaction.cleaning.policy import plan_wholly
 from compaction.comparison.figures import ComparedLog, Comparison
 from compaction.errors import CompactionError, of_log
+from compaction.fs.filesystem import FileSystem
+from compaction.fs.overlay import OverlayFileSystem
 from compaction.passes.shared import AGE_BOUNDS_MS, Source, Tally
 from compaction.passes.work import Slice
 from compaction.request import CompactionRequest, ComparisonRequest
@@ -32,11 +34,9 @@ from compaction.spark.shared_engine import SparkEngine
 from compaction.spark.shared_passes import Described, Engine, SharedPasses
 from compaction.storage.access import Purpose, access
 from compaction.storage.discover import LogLocation
-from compaction.storage.files import file_system
-from compaction.storage.filesystem import FileSystem
-from compaction.storage.overlay import OverlayFileSystem
 from compaction.storage.prepare import LookAhead, ReadLog, read_logs
 from compaction.storage.settings import Settings, read_settings
+from compaction.stores.mixed import file_system
 
 
 class Engines(NamedTuple):

@@ -15,6 +15,9 @@ from functools import partial
 
 from compaction.cleaning.expiry import ExpiryPlan, plan_expiry
 from compaction.errors import PolicyUnknownError, of_log
+from compaction.fs.filesystem import FileSystem
+from compaction.fs.overlay import OverlayFileSystem
+from compaction.fs.uri import require_in_place
 from compaction.report import LogReport, LogStatus, RunReport
 from compaction.request import CompactionRequest
 from compaction.spark.look_ahead import look_ahead_with
@@ -26,13 +29,10 @@ from compaction.storage.checkpoint_store import CheckpointFiles
 from compaction.storage.claim import Owner
 from compaction.storage.destination import LOGS_AT_ONCE
 from compaction.storage.expire import carry_out_expiry
-from compaction.storage.files import file_system
-from compaction.storage.filesystem import FileSystem
-from compaction.storage.overlay import OverlayFileSystem
-from compaction.storage.places import require_in_place
 from compaction.storage.prepare import LookAhead, Prepared, prepare
 from compaction.storage.swap import remove_deleted
 from compaction.storage.watch import require_unmoved
+from compaction.stores.mixed import file_system
 
 
 def expire(session_factory: Callable[[], Session], request: CompactionRequest) -> RunReport:

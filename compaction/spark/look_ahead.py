@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from compaction.cleaning.model import LogView
 from compaction.errors import CompactionError
 from compaction.spark.session import Session
-from compaction.storage.files import file_system
 from compaction.storage.prepare import LogTask, LookAhead, look
+from compaction.stores.mixed import file_system
 
 _TASKS_PER_CORE = 4
 

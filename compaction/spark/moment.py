@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from compaction.cleaning.model import LogView
+from compaction.fs.local import LocalFileSystem
 from compaction.report import LogReport
-from compaction.storage.local import LocalFileSystem
 from compaction.storage.watch import moved
 
 _LOG = logging.getLogger(__name__)

@@ -20,6 +20,7 @@ from compaction.comparison.figures import (
     Repeated,
     Spread,
 )
+from compaction.fs.filesystem import FileSystem
 from compaction.kernels.tables import ENTRY_BYTES
 from compaction.kernels.tally import BYTES, KEYLESS, RECORDS, TOMBSTONES
 from compaction.passes.measure import Repetition
@@ -30,7 +31,6 @@ from compaction.spark.expire import expiry_report
 from compaction.spark.round import Cleaned
 from compaction.spark.shared_passes import Described
 from compaction.storage.discover import LogLocation
-from compaction.storage.filesystem import FileSystem
 from compaction.storage.settings import Settings
 
 #: what decides over a plan's output and figures, apart from the log itself

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from compaction.fs.filesystem import Files
 from compaction.kernels.key_filter import KeyFilter
 from compaction.passes.work import GroupOutput, Piece, PieceResult, RewriteLog, ScanLog, ScanSettings, Slice, SliceSummary
-from compaction.storage.filesystem import Files
 
 #: the piece number under which a shard reports how many keys it held
 KEYS = -1

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pyspark import RDD, SparkContext
 
+from compaction.fs.filesystem import Files
 from compaction.kernels.key_filter import KeyFilter
 from compaction.passes.rewrite import join_parts, rewrite_piece
 from compaction.passes.scan import SUMMARY, Key, collect_keys, scan_slices, together
@@ -39,7 +40,6 @@ from compaction.spark.passes import KEYS, Rewritten, Scanned
 from compaction.spark.progress import Progress
 from compaction.spark.threads import at_once
 from compaction.spark.worker import settle
-from compaction.storage.filesystem import Files
 from compaction.storage.throttle import UNLIMITED
 
 

@@ -16,6 +16,7 @@ from compaction.cleaning.txn_tables import KEYLESS_ROW, TXN_ROW, AbortedSpans
 from compaction.config import BrokerConfig
 from compaction.errors import StorageError, of_log
 from compaction.formats.indexes import read_offset_index
+from compaction.fs.filesystem import FileSystem, join, real_file
 from compaction.kernels.key_filter import KeyFilter
 from compaction.kernels.siphash import HashSecret
 from compaction.names import INDEX, LOG, segment_file
@@ -34,11 +35,10 @@ from compaction.passes.work import (
 from compaction.spark.partition import Sizes, pack, record_bound, shards, sizes
 from compaction.spark.passes import Passes, Scanned
 from compaction.spark.room import without_room
-from compaction.storage.files import MixedFileSystem
-from compaction.storage.filesystem import FileSystem, join, real_file
 from compaction.storage.slicing import cut_segment
 from compaction.storage.space import Room
 from compaction.storage.swap import SwapGroup
+from compaction.stores.mixed import MixedFileSystem
 
 T = TypeVar("T")
 

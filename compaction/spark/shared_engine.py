@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from pyspark import RDD, SparkContext
 
+from compaction.fs.filesystem import Files
 from compaction.passes.measure import Measured, Repetition, count_rounds, measure_shared, resolve_counts
 from compaction.passes.scan import SUMMARY, Key
 from compaction.passes.shards import merge_lists, resolve_shard, split_by_piece
@@ -21,7 +22,6 @@ from compaction.spark.pipeline import shown
 from compaction.spark.progress import Progress
 from compaction.spark.shared_passes import Measuring
 from compaction.spark.worker import settle
-from compaction.storage.filesystem import Files
 
 
 class SparkEngine:

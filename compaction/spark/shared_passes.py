@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from compaction.fs.filesystem import Files
 from compaction.kernels.key_filter import KeyFilter
 from compaction.kernels.siphash import HashSecret
 from compaction.passes.measure import Measured, Repetition
@@ -29,7 +30,6 @@ from compaction.passes.work import (
     SliceSummary,
 )
 from compaction.spark.passes import Rewritten, Scanned
-from compaction.storage.filesystem import Files
 
 
 class Variant(NamedTuple):

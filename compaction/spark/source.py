@@ -22,11 +22,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from compaction.fs.uri import environment
 from compaction.passes.columns import read_columns
 from compaction.spark.source_columns import ArrowColumns, check_schema, source_schema, variable_columns
 from compaction.spark.source_filters import Pushed, push
 from compaction.spark.source_plan import ReadRequest, Share, flag, plan_reading
-from compaction.storage.places import environment
 
 FORMAT = "kafka_log"
 _PUSHDOWN = "spark.sql.python.filterPushdown.enabled"

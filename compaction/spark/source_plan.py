@@ -15,23 +15,23 @@ import numpy as np
 from compaction.cleaning.model import AbortedTxn, LogView, Segment
 from compaction.cleaning.txn_tables import AbortedSpans
 from compaction.errors import UsageError
+from compaction.fs.filesystem import FileSystem, base_name, join, parent, real_file
+from compaction.fs.lock import require_unlocked
+from compaction.fs.overlay import OverlayFileSystem
+from compaction.fs.uri import is_remote, place, resolved
 from compaction.names import LOG, TopicPartition, parse_partition_dir, segment_file
 from compaction.passes.columns import MAX_LONG, MIN_LONG, Bounds, Reading
 from compaction.spark.partition import pack
 from compaction.spark.source_filters import Pushed
 from compaction.storage.checkpoint_store import read_checkpoints
 from compaction.storage.discover import LogLocation, Selector, check_log_dirs, discover
-from compaction.storage.files import file_system
-from compaction.storage.filesystem import FileSystem, base_name, join, parent, real_file
-from compaction.storage.lock import require_unlocked
-from compaction.storage.overlay import OverlayFileSystem
-from compaction.storage.places import is_remote, place, resolved
 from compaction.storage.read_log import ReadOptions, read_log
 from compaction.storage.recover import recover_log
-from compaction.storage.remote import require_finished
 from compaction.storage.seek import first_offset_since, positions_of
 from compaction.storage.segments import segment_bases
 from compaction.storage.slicing import cut_segment
+from compaction.stores.mixed import file_system
+from compaction.stores.remote import require_finished
 
 READ_COMMITTED = "read_committed"
 READ_UNCOMMITTED = "read_uncommitted"

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compaction.errors import CorruptLogError, UnsupportedLogError
+from compaction.fs.filesystem import Files
 from compaction.kernels.batches import LOG_OVERHEAD, fold_heads, scan_batches
 from compaction.kernels.tables import BATCH_ROW
-from compaction.storage.filesystem import Files
 
 #: small enough for a core's cache, large enough that the loop over blocks costs nothing
 BLOCK_BYTES = 2 << 20

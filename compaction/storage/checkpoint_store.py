@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 from compaction.errors import CorruptLogError, LogError
 from compaction.formats.checkpoints import format_offset_checkpoint, parse_offset_checkpoint
+from compaction.fs.durable import replace_file
+from compaction.fs.filesystem import FileStat, FileSystem, join
+from compaction.fs.text_files import read_small_text
 from compaction.names import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS, TopicPartition
-from compaction.storage.durable import replace_file
-from compaction.storage.filesystem import FileStat, FileSystem, join
-from compaction.storage.textfiles import read_small_text
 
 Offsets = Mapping[TopicPartition, int]
 

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Protocol
 
 from compaction.errors import LockedError, StorageError
-from compaction.storage.filesystem import FileSystem, join
+from compaction.fs.filesystem import FileSystem, join
 from compaction.storage.mounts import is_local
 
 _LOG = logging.getLogger(__name__)

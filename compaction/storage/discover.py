@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compaction.errors import UsageError
+from compaction.fs.filesystem import FileStat, FileSystem, base_name, join
+from compaction.fs.uri import is_remote, resolved
 from compaction.names import CLUSTER_METADATA_TOPIC, LOG, TopicPartition, parse_partition_dir, parse_segment_file
-from compaction.storage.filesystem import FileStat, FileSystem, base_name, join
-from compaction.storage.places import is_remote, resolved
 
 _MAX_PARTITION = 2**31 - 1
 

@@ -16,14 +16,14 @@ from compaction.cleaning.expiry import ExpiryPlan
 from compaction.cleaning.model import ProducerEntry
 from compaction.formats.checkpoints import EpochEntry, format_leader_epochs, parse_leader_epochs
 from compaction.formats.producer_snapshot import SnapshotEntry, write_snapshot
+from compaction.fs.durable import replace_file
+from compaction.fs.filesystem import FileSystem, join
+from compaction.fs.text_files import read_small_text
 from compaction.names import INDEX, LEADER_EPOCHS, LOG, LOG_STARTS, SNAPSHOT, TIMEINDEX, TXNINDEX, segment_file
 from compaction.storage.checkpoint_store import Change, CheckpointFiles
 from compaction.storage.discover import LogLocation
-from compaction.storage.durable import replace_file
-from compaction.storage.filesystem import FileSystem, join
 from compaction.storage.segments import segment_bases
 from compaction.storage.swap import mark_deleted
-from compaction.storage.textfiles import read_small_text
 
 
 def carry_out_expiry(

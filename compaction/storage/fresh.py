@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
+from compaction.fs.filesystem import join
+from compaction.fs.uri import is_remote
 from compaction.names import CLEANER_OFFSETS, LOG, parse_partition_dir
 from compaction.storage.discover import Selector
-from compaction.storage.filesystem import join
-from compaction.storage.places import is_remote
 
 
 def has_fresh(log_dirs: Iterable[str], selector: Selector, size_bytes: int) -> bool:

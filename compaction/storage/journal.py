@@ -17,10 +17,10 @@ from typing import Any
 import xxhash
 
 from compaction.errors import CorruptLogError
+from compaction.fs.contents import Written
+from compaction.fs.durable import replace_file
+from compaction.fs.filesystem import FileSystem, join
 from compaction.names import LOG, SEGMENT_KINDS
-from compaction.storage.contents import Written
-from compaction.storage.durable import replace_file
-from compaction.storage.filesystem import FileSystem, join
 
 JOURNAL = ".compaction-swap"
 _VERSION = 2

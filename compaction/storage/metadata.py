@@ -18,9 +18,9 @@ from typing import NamedTuple
 from compaction.errors import CorruptLogError
 from compaction.formats.errors import FormatError
 from compaction.formats.metadata_log import SNAPSHOT_FOOTER, ClusterConfigs
+from compaction.fs.filesystem import FileSystem, base_name, join
+from compaction.fs.ranges import view
 from compaction.names import CLUSTER_METADATA_TOPIC, LOG, parse_segment_file
-from compaction.storage.filesystem import FileSystem, base_name, join
-from compaction.storage.ranges import view
 from compaction.storage.scan import SegmentScan
 
 METADATA_LOG = f"{CLUSTER_METADATA_TOPIC}-0"

@@ -1,7 +1,7 @@
 """Writes cleaned logs to an object store or a remote file system, where they appear complete or not at all.
 
 There is no rename that could put a directory in place, so that a manifest says when it is complete
-(``compaction.storage.manifest``):
+(``compaction.stores.manifest``):
 
 1. the marker is written: what is here belongs to an unfinished run, which the next one removes
 2. objects are written under their final prefix; tasks write theirs under names of their own, which are copied within the store
@@ -24,16 +24,16 @@ from concurrent.futures import ThreadPoolExecutor
 
 from compaction.cleaning.model import Segment
 from compaction.errors import CorruptLogError, StorageError, UsageError
+from compaction.fs.filesystem import FileSystem, base_name, join
+from compaction.fs.uri import is_inside, resolved
 from compaction.names import LOG, segment_file
 from compaction.storage.discover import LogLocation
-from compaction.storage.filesystem import FileSystem, base_name, join
-from compaction.storage.listings import list_directory, look_up
-from compaction.storage.manifest import MANIFEST, MARKER, Entry, Manifest, marker, run_of
-from compaction.storage.object_output import OutputFileSystem, Stored
-from compaction.storage.places import is_inside, resolved
 from compaction.storage.publish import Copy, Publication, layout
-from compaction.storage.streams import ObjectFile, delete_object, read_whole, require_stored
 from compaction.storage.swap import SwapGroup
+from compaction.stores.listings import list_directory, look_up
+from compaction.stores.manifest import MANIFEST, MARKER, Entry, Manifest, marker, run_of
+from compaction.stores.object_output import OutputFileSystem, Stored
+from compaction.stores.streams import ObjectFile, delete_object, read_whole, require_stored
 
 _LOG = logging.getLogger(__name__)
 _THREADS = 8

@@ -13,15 +13,15 @@ from typing import Generic, NamedTuple, TypeVar
 from compaction.cleaning.model import LogView
 from compaction.config import TopicConfig
 from compaction.errors import CompactionError, StorageError, of_log
+from compaction.fs.filesystem import FileSystem, parent
+from compaction.fs.overlay import DeferredFileSystem, OverlayFileSystem
+from compaction.fs.uri import any_remote, is_remote, resolved
 from compaction.request import CompactionRequest
 from compaction.storage.access import Access
 from compaction.storage.checkpoint_store import Checkpoints, read_checkpoints
 from compaction.storage.claim import NOBODY, Owner
 from compaction.storage.discover import LogLocation, Selector, discover
-from compaction.storage.filesystem import FileSystem, parent
 from compaction.storage.mounts import mount_points
-from compaction.storage.overlay import DeferredFileSystem, OverlayFileSystem
-from compaction.storage.places import any_remote, is_remote, resolved
 from compaction.storage.read_log import ReadOptions, read_log
 from compaction.storage.recover import RecoveryReport, recover_log, settle_log
 from compaction.storage.segments import segment_bases

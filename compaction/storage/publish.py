@@ -19,6 +19,10 @@ from typing import NamedTuple
 from compaction.cleaning.model import Segment
 from compaction.errors import StorageError, UsageError
 from compaction.formats.checkpoints import format_offset_checkpoint
+from compaction.fs.durable import TMP, write_verified
+from compaction.fs.filesystem import FileSystem, base_name, join, parent
+from compaction.fs.text_files import read_small
+from compaction.fs.uri import is_inside, is_remote, resolved
 from compaction.names import (
     CLEANER_OFFSETS,
     CLUSTER_METADATA_TOPIC,
@@ -36,16 +40,12 @@ from compaction.storage.access import require_unlocked_still
 from compaction.storage.checkpoint_store import read_offsets
 from compaction.storage.claim import is_claim
 from compaction.storage.discover import LogLocation
-from compaction.storage.durable import TMP, write_verified
-from compaction.storage.filesystem import FileSystem, base_name, join, parent
-from compaction.storage.manifest import MANIFEST, MARKER
 from compaction.storage.mounts import is_mount_point
-from compaction.storage.places import is_inside, is_remote, resolved
 from compaction.storage.segments import require_same_indexes
 from compaction.storage.swap import SwapGroup, any_log, is_unfinished
-from compaction.storage.textfiles import read_small
 from compaction.storage.verification import copy_verified
 from compaction.storage.watch import require_unmoved
+from compaction.stores.manifest import MANIFEST, MARKER
 
 METADATA_LOG = f"{CLUSTER_METADATA_TOPIC}-0"
 _CHECKPOINTS = (RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS, CLEANER_OFFSETS)

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from compaction.storage.contents import READ_BYTES, Written, device_blocks, give_back, lend
-from compaction.storage.filesystem import Files
-from compaction.storage.places import is_remote
+from compaction.fs.contents import READ_BYTES, Written, device_blocks, give_back, lend
+from compaction.fs.filesystem import Files
+from compaction.fs.uri import is_remote
 from compaction.storage.verification import SegmentCheck
 
 #: from so much on it pays to follow, and so far behind the writer: the device is still busy with what came last

@@ -16,11 +16,11 @@ from compaction.cleaning.producers import CompletedTxn
 from compaction.errors import CorruptLogError
 from compaction.formats import indexes
 from compaction.formats.batch_header import CONTROL, TRANSACTIONAL
+from compaction.fs.durable import replace_file
+from compaction.fs.filesystem import FileSystem, join
+from compaction.fs.ranges import view
 from compaction.kernels.tables import ABORT
 from compaction.names import INDEX, LOG, TIMEINDEX, TXNINDEX, segment_file
-from compaction.storage.durable import replace_file
-from compaction.storage.filesystem import FileSystem, join
-from compaction.storage.ranges import view
 from compaction.storage.read_log import MarkerReader, ReadOptions, replay_producers
 from compaction.storage.scan import Rows, SegmentScan
 from compaction.storage.segments import LONG_MAX, NO_TIMESTAMP

@@ -24,6 +24,10 @@ from functools import partial
 
 from compaction.cleaning.model import Segment
 from compaction.errors import CorruptLogError
+from compaction.fs.contents import difference
+from compaction.fs.durable import TMP, remove_temporary
+from compaction.fs.filesystem import FileSystem, join
+from compaction.fs.ranges import view
 from compaction.names import (
     CLEAN,
     DELETED,
@@ -37,12 +41,8 @@ from compaction.names import (
 )
 from compaction.storage.checkpoint_store import CheckpointFiles, read_offsets
 from compaction.storage.claim import NOBODY, Owner
-from compaction.storage.contents import difference
 from compaction.storage.discover import LogLocation
-from compaction.storage.durable import TMP, remove_temporary
-from compaction.storage.filesystem import FileSystem, join
 from compaction.storage.journal import Journal, JournalGroup, read_journal, remove_journal
-from compaction.storage.ranges import view
 from compaction.storage.read_log import snapshots
 from compaction.storage.rebuild import INDEX_INTERVAL_BYTES, look_for_producers, rebuild_indexes, rebuild_txn_index
 from compaction.storage.rollback import roll_back

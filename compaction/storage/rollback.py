@@ -6,9 +6,9 @@ What a broker has done since the swap stopped stays: it finishes swaps by its ow
 from __future__ import annotations
 
 from compaction.errors import CorruptLogError
+from compaction.fs.contents import difference
+from compaction.fs.filesystem import FileSystem, join
 from compaction.names import CLEAN, DELETED, LOG, SEGMENT_KINDS, SNAPSHOT, SWAP, segment_file
-from compaction.storage.contents import difference
-from compaction.storage.filesystem import FileSystem, join
 from compaction.storage.journal import JournalGroup, Source
 from compaction.storage.swap import exists, rename_if_there
 

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from compaction.fs.filesystem import ByteSource
+from compaction.fs.ranges import View
 from compaction.kernels.batches import BATCH_ERRORS, HEADER_SIZE, LOG_OVERHEAD, OTHER_MAGIC, PARTIAL, BatchScan, scan_batches
 from compaction.kernels.headers import IO_ERROR, LONG_CONTROL, header_buffer, walk_headers
 from compaction.kernels.tables import BATCH_ROW
 from compaction.storage.blocks import MAX_BATCH_BYTES
-from compaction.storage.filesystem import ByteSource
-from compaction.storage.ranges import View
 
 Rows = NDArray[np.void]
 Bytes = NDArray[np.uint8]

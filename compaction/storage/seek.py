@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from compaction.cleaning.model import Segment
 from compaction.errors import StorageError
 from compaction.formats.indexes import read_offset_index, read_time_index
+from compaction.fs.filesystem import FileSystem, join
+from compaction.fs.ranges import view
 from compaction.names import INDEX, LOG, TIMEINDEX, segment_file
-from compaction.storage.filesystem import FileSystem, join
-from compaction.storage.ranges import view
 from compaction.storage.scan import first_batch
 
 

@@ -30,12 +30,12 @@ from compaction.formats.indexes import (
     write_time_index,
     write_txn_index,
 )
+from compaction.fs.contents import Written, bytes_of, differs, verify_file
+from compaction.fs.filesystem import Chunk, Extent, FileSystem, Output, join
+from compaction.fs.uri import is_remote
 from compaction.kernels.index import LAST_TIME_ENTRY, MAX_TIMESTAMP, MAX_TIMESTAMP_OFFSET, index_entries, new_state
 from compaction.kernels.tables import OUT_ROW
 from compaction.names import CLEAN, INDEX, LOG, TIMEINDEX, TXNINDEX, segment_file
-from compaction.storage.contents import Written, bytes_of, differs, verify_file
-from compaction.storage.filesystem import Chunk, Extent, FileSystem, Output, join
-from compaction.storage.places import is_remote
 from compaction.storage.read_back import ReadBack
 
 _MAX_RELATIVE_OFFSET = (1 << 31) - 1

@@ -16,11 +16,11 @@ from compaction.errors import CorruptLogError, StorageError
 from compaction.formats import indexes
 from compaction.formats.errors import FormatError
 from compaction.formats.fields import FieldTable
+from compaction.fs.filesystem import Files, FileStat, join
+from compaction.fs.ranges import View, view
+from compaction.fs.text_files import MAX_INDEX_BYTES, read_small
 from compaction.names import INDEX, LOG, TIMEINDEX, TXNINDEX, parse_segment_file, segment_file
-from compaction.storage.filesystem import Files, FileStat, join
-from compaction.storage.ranges import View, view
 from compaction.storage.scan import SegmentScan, first_batch
-from compaction.storage.textfiles import MAX_INDEX_BYTES, read_small
 
 _HINT = "restore this segment from a replica or a backup"
 _AGAIN = "make sure that nothing else works on this directory, check the disk, and run again"

@@ -15,12 +15,12 @@ from compaction.cleaning.verdicts import SkipCause
 from compaction.config import BrokerConfig, Resolver, TopicConfig
 from compaction.errors import CompactionError, ConfigError, CorruptLogError, LogError, PolicyUnknownError
 from compaction.formats.checkpoints import parse_partition_metadata
+from compaction.fs.filesystem import FileSystem, join
+from compaction.fs.text_files import read_small_text
 from compaction.names import PARTITION_METADATA
 from compaction.request import CompactionRequest
 from compaction.storage.discover import LogLocation
-from compaction.storage.filesystem import FileSystem, join
 from compaction.storage.metadata_sources import MetadataSources, Stored
-from compaction.storage.textfiles import read_small_text
 
 _HINT = "restore it; without it a broker takes the log for another topic's"
 

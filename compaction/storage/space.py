@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from compaction.storage.filesystem import storage_errors
+from compaction.fs.filesystem import storage_errors
 
 #: left alone: checkpoints, journals and directories take some too
 _MARGIN_BYTES = 4 << 20

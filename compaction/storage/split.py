@@ -19,10 +19,10 @@ import numpy as np
 
 from compaction.cleaning.model import AbortedTxn, Segment
 from compaction.formats import indexes
+from compaction.fs.durable import write_verified
+from compaction.fs.filesystem import Extent, FileSystem, join
+from compaction.fs.ranges import view
 from compaction.names import CLEANED, DELETED, INDEX, LOG, SEGMENT_KINDS, SWAP, TIMEINDEX, TXNINDEX, segment_file
-from compaction.storage.durable import write_verified
-from compaction.storage.filesystem import Extent, FileSystem, join
-from compaction.storage.ranges import view
 from compaction.storage.rebuild import IndexBuilder
 from compaction.storage.scan import Rows, SegmentScan
 from compaction.storage.segments import MAX_RELATIVE_OFFSET

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.storage.filesystem import storage_errors
+from compaction.fs.filesystem import storage_errors
 
 #: pairs held in memory before they go to a file
 MEMORY_PAIRS = 1 << 20

@@ -34,6 +34,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from compaction.errors import StorageError
+from compaction.fs.contents import Written
+from compaction.fs.filesystem import FileStat, FileSystem, join
 from compaction.names import (
     CLEAN,
     CLEANED,
@@ -48,9 +50,7 @@ from compaction.names import (
 )
 from compaction.storage.checkpoint_store import Change, CheckpointFiles
 from compaction.storage.claim import NOBODY, Owner
-from compaction.storage.contents import Written
 from compaction.storage.discover import LogLocation
-from compaction.storage.filesystem import FileStat, FileSystem, join
 from compaction.storage.journal import JOURNAL, Journal, JournalGroup, Source, remove_journal, write_journal
 
 

@@ -13,12 +13,12 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from compaction.fs.contents import Written, bytes_of, differs, verify_file
+from compaction.fs.filesystem import Extent, Files, FileSystem
 from compaction.kernels.batches import scan_batches
 from compaction.kernels.tables import BATCH_ROW
 from compaction.names import LOG
 from compaction.storage.blocks import SegmentReader
-from compaction.storage.contents import Written, bytes_of, differs, verify_file
-from compaction.storage.filesystem import Extent, Files, FileSystem
 
 _ROWS = 1 << 14
 _BATCH_END_BYTES = 128 << 10

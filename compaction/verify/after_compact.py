@@ -9,9 +9,9 @@ from compaction.names import TopicPartition
 from compaction.report import LogReport, LogStatus, RunReport
 from compaction.request import CompactionRequest
 from compaction.storage.discover import Selector, discover
-from compaction.storage.files import file_system
 from compaction.storage.publish import layout
 from compaction.storage.settings import Settings, read_settings
+from compaction.stores.mixed import file_system
 from compaction.verify.request import VerifyRequest
 
 

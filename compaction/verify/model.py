@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from compaction.fs.filesystem import join
 from compaction.names import INDEX, LOG, TIMEINDEX, TXNINDEX, TopicPartition, segment_file
-from compaction.storage.filesystem import join
 
 Int64s = NDArray[np.int64]
 Rows = NDArray[np.void]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from compaction.errors import CompactionError
+from compaction.fs.filesystem import FileSystem
 from compaction.request import CompactionRequest
 from compaction.storage.discover import LogLocation, Selector, discover
-from compaction.storage.files import file_system
-from compaction.storage.filesystem import FileSystem
 from compaction.storage.settings import Settings, read_settings
+from compaction.stores.mixed import file_system
 from compaction.verify.certificate import LogCertificate, VerifyReport
 from compaction.verify.certify import certify_pairs
 from compaction.verify.engine import Engine

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from compaction.errors import CompactionError, CorruptLogError, UsageError, of_log
+from compaction.fs.filesystem import FileSystem, join
 from compaction.names import DELETED, LOG, SWAP, TopicPartition, parse_segment_file
 from compaction.storage.checkpoint_store import read_checkpoints
 from compaction.storage.discover import LogLocation
-from compaction.storage.filesystem import FileSystem, join
 from compaction.storage.journal import JOURNAL
 from compaction.verify.certificate import LogCertificate
 from compaction.verify.model import LogPair, Rules, SegmentFiles, Side

@@ -15,10 +15,10 @@ from compaction.cleaning.model import LogView
 from compaction.cleaning.plan import plan_log
 from compaction.cleaning.verdicts import Verdict
 from compaction.config import Resolver, TopicConfig, read_sets
+from compaction.fs.local import LocalFileSystem
 from compaction.names import TopicPartition
 from compaction.storage.checkpoint_store import Checkpoints
 from compaction.storage.discover import LogLocation
-from compaction.storage.local import LocalFileSystem
 from compaction.storage.read_log import ReadOptions, read_log
 from tests.kafka.cleaner import Selected, select
 from tests.kafka.gateway import Gateway

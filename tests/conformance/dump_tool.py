@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from py4j.protocol import Py4JJavaError
 
 from compaction.dump.run import Dump
-from compaction.storage.local import LocalFileSystem
+from compaction.fs.local import LocalFileSystem
 from jobs import dump_log
 from tests.kafka.gateway import Gateway
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import psutil
 
+from compaction.fs import local_output
+from compaction.fs.filesystem import Chunk
 from compaction.passes import rewrite as real
 from compaction.passes.work import Piece, PieceResult, RewriteLog
-from compaction.storage import local_output
-from compaction.storage.filesystem import Chunk
 
 #: the directory in which faults are counted
 MARKS = "FAULTY_TASKS_MARKS"

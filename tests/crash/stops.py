@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 from unittest.mock import patch
 
+from compaction.fs.local import LocalFileSystem
 from compaction.storage import destination
-from compaction.storage.local import LocalFileSystem
 from tests.crash.surroundings import Ended, run
-from tests.storage.faults import Stopped
-from tests.storage.watched import CHANGES, Operation, WatchedFiles
+from tests.fs.faults import Stopped
+from tests.fs.watched import CHANGES, Operation, WatchedFiles
 
 
 class StoppingFiles(WatchedFiles):

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from compaction.storage.local import LocalFileSystem
+from compaction.fs.local import LocalFileSystem
 from tests.crash.surroundings import run, small_disk
 from tests.damage.sound_logs import sound_log, write_log
-from tests.storage.watched import Operation, WatchedFiles
+from tests.fs.watched import Operation, WatchedFiles
 
 SOUND = sound_log("none")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from compaction.storage.lock import LogDirLock
+from compaction.fs.lock import LogDirLock
 from tests.crash.surroundings import run
 from tests.damage.sound_logs import look_at, sound_log, write_log
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from compaction.fs.local import LocalFileSystem
 from compaction.names import CLEANER_OFFSETS, LOCK
 from compaction.storage.journal import JOURNAL
-from compaction.storage.local import LocalFileSystem
 from tests.crash.surroundings import NOBODY, run
 from tests.damage.sound_logs import look_at, sound_log, write_log
-from tests.storage.watched import Operation, WatchedFiles
+from tests.fs.watched import Operation, WatchedFiles
 
 SOUND = sound_log("none")
 VICTIM = b"root's own"

@@ -13,17 +13,17 @@ import pytest
 
 from compaction.errors import StorageError
 from compaction.formats.batch import iter_batches
+from compaction.fs.local import LocalFileSystem
 from compaction.names import CLEANER_OFFSETS
 from compaction.spark.partition import Sizes
 from compaction.storage.journal import JOURNAL
-from compaction.storage.local import LocalFileSystem
 from tests.crash.surroundings import Ended, run
 from tests.damage.harm import reseal
 from tests.damage.sound_logs import Files, look_at, sound_log, write_log
+from tests.fs.watched import Before, Operation, WatchedFiles
 from tests.kafka.encode import Batch, Record
 from tests.storage.logs import NOW_MS as BUILT_MS
 from tests.storage.logs import build
-from tests.storage.watched import Before, Operation, WatchedFiles
 
 SOUND = sound_log("none")
 #: so small that a segment is written in parts

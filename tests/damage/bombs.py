@@ -21,11 +21,11 @@ from compaction.dump.files import Target
 from compaction.dump.lookup import find_timestamp
 from compaction.dump.segment import SegmentDump, SegmentView
 from compaction.errors import LogError
+from compaction.fs.local import LocalFileSystem
 from compaction.kernels.columns import KEYS, VALUES
 from compaction.names import LOG, segment_file
 from compaction.passes.columns import Bounds, Reading, read_columns
 from compaction.passes.decoder import MAX_PLAIN_BYTES
-from compaction.storage.local import LocalFileSystem
 from tests.damage.harm import reseal
 from tests.damage.sound_logs import NOW_MS, SEGMENT_OFFSETS, sound_log, write_log
 from tests.kafka.encode import Batch, Legacy, Record, compress

@@ -27,6 +27,8 @@ from compaction.formats.errors import FormatError
 from compaction.formats.metadata_log import parse_record, read_cluster_configs
 from compaction.formats.properties import parse_meta_properties, parse_properties
 from compaction.formats.transcode import transcode
+from compaction.fs.local import LocalFileSystem
+from compaction.fs.ranges import View
 from compaction.kernels.batches import scan_batches
 from compaction.kernels.columns import HEADERS, KEYS, VALUES
 from compaction.kernels.siphash import HashSecret
@@ -39,8 +41,6 @@ from compaction.passes.transactions import scan_transactions
 from compaction.passes.work import GroupOutput, Packed, Piece, RewriteLog, ScanLog, ScanSettings, Slice, SliceSummary
 from compaction.report import LogReport, LogStatus
 from compaction.storage.journal import JOURNAL, read_journal
-from compaction.storage.local import LocalFileSystem
-from compaction.storage.ranges import View
 from compaction.storage.read_log import MarkerReader
 from compaction.storage.scan import SegmentScan
 from tests.damage.sound_logs import NOW_MS, Files, look_at, sound_log, write_log

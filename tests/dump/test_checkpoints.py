@@ -10,7 +10,7 @@ from compaction.dump.checkpoints import CheckpointDump
 from compaction.dump.files import Target
 from compaction.dump.findings import Findings
 from compaction.errors import CorruptLogError
-from compaction.storage.local import LocalFileSystem
+from compaction.fs.local import LocalFileSystem
 from tests.dump.segments import write_partition
 
 OFFSETS = ("recovery-point-offset-checkpoint", "replication-offset-checkpoint", "log-start-offset-checkpoint")

@@ -10,7 +10,7 @@ from compaction.dump import lookup
 from compaction.dump.files import Target
 from compaction.dump.lookup import find_timestamp, may_hold, segments_with, start_position
 from compaction.errors import CorruptLogError
-from compaction.storage.local import LocalFileSystem
+from compaction.fs.local import LocalFileSystem
 from tests.dump.segments import T0, Made, write_partition, write_segment
 
 FILES = LocalFileSystem()

@@ -18,7 +18,7 @@ from compaction.dump.files import Target
 from compaction.dump.lookup import find_timestamp
 from compaction.dump.segment import Pairs, SegmentDump, SegmentView
 from compaction.errors import CorruptLogError, UnsupportedLogError
-from compaction.storage.local import LocalFileSystem
+from compaction.fs.local import LocalFileSystem
 from tests.conformance.dump_files import damaged_segments, sound_segments
 from tests.dump.segments import T0, write_segment
 from tests.kafka.encode import Batch, Record

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from compaction.errors import CorruptLogError, LockedError
+from compaction.fs.uri import OPTIONS_VARIABLE
 from compaction.names import TopicPartition
 from compaction.report import LogReport, LogStatus, RunReport
 from compaction.request import CompactionRequest
-from compaction.storage.places import OPTIONS_VARIABLE
 from jobs import compact
 from jobs.compact import SessionFactory
 

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numba import njit
 
+from compaction.fs.local import LocalFileSystem
+from compaction.fs.ranges import view
 from compaction.kernels.batches import HEADER_SIZE, crc32, scan_batches
 from compaction.kernels.native import crc32c
 from compaction.kernels.tables import BATCH_ROW
-from compaction.storage.local import LocalFileSystem
-from compaction.storage.ranges import view
 from compaction.storage.scan import SegmentScan
 from tests.kafka.encode import Batch, Record
 from tests.kernels.tables import as_array, random_segment

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from compaction.fs.local import LocalFileSystem
+from compaction.fs.ranges import View, view
 from compaction.kernels.headers import IO_ERROR, header_buffer, walk_headers
 from compaction.kernels.tables import BATCH_ROW
-from compaction.storage.local import LocalFileSystem
-from compaction.storage.ranges import View, view
 from compaction.storage.scan import SegmentScan
 from tests.kafka.encode import ABORT, COMMIT, Batch, Legacy, Producer, Record, marker
 

@@ -42,7 +42,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A log of one segment of some 30 MB of keys that are all different, and one of a record."""
     from compaction.formats.batch import BatchSpec, encode_batch
     from compaction.formats.record import Record
-    from compaction.storage.local import LocalFileSystem
+    from compaction.fs.local import LocalFileSystem
     from tests.storage.logs import build, data_batch
 
     log = tmp_path_factory.mktemp("large") / "orders-0"

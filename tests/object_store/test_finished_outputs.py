@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from compaction.errors import CompactionError, UsageError
+from compaction.fs.local import LocalFileSystem
+from compaction.fs.uri import place
 from compaction.report import LogStatus, RunReport
-from compaction.storage.local import LocalFileSystem
-from compaction.storage.manifest import MANIFEST, MARKER
 from compaction.storage.object_publish import ObjectPublication
-from compaction.storage.places import place
-from compaction.storage.streams import ObjectOutput
+from compaction.stores.manifest import MANIFEST, MARKER
+from compaction.stores.streams import ObjectOutput
 from jobs import dump_log
 from tests.object_store.fixtures import Bucket, any_bucket, published
 from tests.object_store.local_run import COMPACT, figures, run

@@ -8,7 +8,7 @@ import pytest
 
 from compaction.errors import StorageError
 from compaction.report import LogStatus, RunReport
-from compaction.storage.manifest import MARKER
+from compaction.stores.manifest import MARKER
 from jobs import compact as job
 from tests.object_store.fixtures import Bucket, files, published
 from tests.object_store.local_run import COMPACT, run

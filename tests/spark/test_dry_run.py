@@ -354,7 +354,7 @@ def test_it_works_where_nothing_may_be_written(sample: Path) -> None:
     assert as_nobody(work) == (True, True)
 
 
-HOLD = "import sys; from compaction.storage.lock import LogDirLock; LogDirLock.acquire(sys.argv[1]); print(flush=True); input()"
+HOLD = "import sys; from compaction.fs.lock import LogDirLock; LogDirLock.acquire(sys.argv[1]); print(flush=True); input()"
 
 
 def test_a_directory_in_use_is_read_with_a_warning(sample: Path, caplog: pytest.LogCaptureFixture) -> None:

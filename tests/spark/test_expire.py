@@ -16,12 +16,12 @@ from compaction.config import Resolver, read_sets
 from compaction.errors import CompactionError, ConfigError
 from compaction.formats.batch import BatchSpec, encode_batch
 from compaction.formats.record import Record
+from compaction.fs.local import LocalFileSystem
 from compaction.report import LogReport, LogStatus, RunReport
 from compaction.request import CompactionRequest
 from compaction.spark.expire import expire_logs
 from compaction.spark.look_ahead import look_ahead_with
 from compaction.storage import prepare
-from compaction.storage.local import LocalFileSystem
 from compaction.storage.prepare import LogTask, look
 from tests.formats.test_metadata_log import config as stored_config
 from tests.golden import unpack_sample

@@ -12,11 +12,11 @@ from compaction.formats import indexes
 from compaction.formats.batch import BatchSpec, encode_batch, end_txn_marker, iter_batches
 from compaction.formats.producer_snapshot import SnapshotEntry, write_snapshot
 from compaction.formats.record import Record
+from compaction.fs.contents import Written, written_of
+from compaction.fs.filesystem import FileSystem, join
 from compaction.kernels.batches import scan_batches
 from compaction.names import INDEX, LOG, SNAPSHOT, TIMEINDEX, TXNINDEX, TopicPartition, segment_file
-from compaction.storage.contents import Written, written_of
 from compaction.storage.discover import LogLocation
-from compaction.storage.filesystem import FileSystem, join
 from compaction.storage.rebuild import IndexBuilder
 from compaction.storage.segments import segment_bases
 

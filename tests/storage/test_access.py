@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from compaction.errors import LockedError, UsageError
+from compaction.fs.local import LocalFileSystem
 from compaction.names import LOCK
 from compaction.storage.access import Purpose, access, require_unlocked_still
 from compaction.storage.claim import NOBODY, is_claim
-from compaction.storage.local import LocalFileSystem
 from tests.crash.surroundings import small_disk
-from tests.storage.test_lock import held_elsewhere, try_elsewhere
+from tests.fs.test_lock import held_elsewhere, try_elsewhere
 
 FS = LocalFileSystem()
 

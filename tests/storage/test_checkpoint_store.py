@@ -11,7 +11,7 @@ from compaction.errors import CorruptLogError, StorageError
 from compaction.formats.checkpoints import format_offset_checkpoint
 from compaction.names import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, TopicPartition
 from compaction.storage.checkpoint_store import Change, CheckpointFiles, read_checkpoints
-from tests.storage.faults import FaultyFileSystem, Stopped, crash_states
+from tests.fs.faults import FaultyFileSystem, Stopped, crash_states
 
 A, B = TopicPartition("a", 0), TopicPartition("b.c", 12)
 PATH = f"/logs/{CLEANER_OFFSETS}"

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from compaction.errors import LockedError, StorageError
+from compaction.fs.local import LocalFileSystem
 from compaction.storage.claim import Claim, Identity, is_claim
-from compaction.storage.local import LocalFileSystem
 from compaction.storage.swap import swap_in
 from tests.storage.test_swap import END, HERE, LOG_DIR, PLAIN, dirty_log, everything, write_cleaned
 

@@ -6,14 +6,14 @@ import pytest
 
 from compaction.cleaning.model import ProducerEntry
 from compaction.errors import CorruptLogError
+from compaction.fs.filesystem import FileSystem, join
 from compaction.names import DELETED, LEADER_EPOCHS, LOG_STARTS
 from compaction.storage.checkpoint_store import read_checkpoints
 from compaction.storage.expire import expire_segments
-from compaction.storage.filesystem import FileSystem, join
 from compaction.storage.read_log import ReadOptions, read_log, snapshots
 from compaction.storage.recover import recover_log
+from tests.fs.faults import FaultyFileSystem, Stopped, crash_states
 from tests.storage.broker_model import start_broker
-from tests.storage.faults import FaultyFileSystem, Stopped, crash_states
 from tests.storage.logs import NOW_MS, TOPIC, data_segment, location, put_snapshot, served
 
 HERE = location("/logs")

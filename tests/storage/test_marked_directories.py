@@ -9,8 +9,8 @@ import pytest
 from pyarrow import fs
 
 from compaction.errors import StorageError
-from compaction.storage import listings
-from compaction.storage.stores import remote_errors
+from compaction.stores import listings
+from compaction.stores.clients import remote_errors
 
 
 @dataclass

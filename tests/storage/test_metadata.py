@@ -9,7 +9,7 @@ import pytest
 from compaction.errors import CorruptLogError
 from compaction.formats.batch import BatchSpec, encode_batch
 from compaction.formats.record import Record
-from compaction.storage.local import LocalFileSystem
+from compaction.fs.local import LocalFileSystem
 from compaction.storage.metadata import MetadataLog, Position, read_metadata_log
 from tests.formats.test_metadata_log import config
 from tests.storage.guesses import METADATA, stored, write_metadata

@@ -11,7 +11,7 @@ from compaction.config import Resolver, read_properties, read_sets
 from compaction.errors import CorruptLogError, UsageError
 from compaction.formats.batch import iter_batches
 from compaction.formats.checkpoints import format_partition_metadata, topic_id_text
-from compaction.storage.local import LocalFileSystem
+from compaction.fs.local import LocalFileSystem
 from compaction.storage.metadata_sources import MetadataSources
 from compaction.storage.settings import Settings
 from tests.formats.test_metadata_log import config, removal

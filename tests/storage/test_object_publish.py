@@ -9,19 +9,19 @@ import pytest
 import xxhash
 
 from compaction.errors import CorruptLogError, StorageError, UsageError
+from compaction.fs.contents import Written
+from compaction.fs.local import LocalFileSystem
 from compaction.names import LOG
 from compaction.storage import object_publish
-from compaction.storage.contents import Written
-from compaction.storage.files import MixedFileSystem
-from compaction.storage.listings import list_directory
-from compaction.storage.local import LocalFileSystem
-from compaction.storage.manifest import MANIFEST, MARKER, Manifest, marker
 from compaction.storage.object_publish import ObjectPublication
-from compaction.storage.remote import RemoteFileSystem, require_finished
-from compaction.storage.streams import ObjectOutput, RangeReader, read_whole
 from compaction.storage.swap import SwapGroup
+from compaction.stores.listings import list_directory
+from compaction.stores.manifest import MANIFEST, MARKER, Manifest, marker
+from compaction.stores.mixed import MixedFileSystem
+from compaction.stores.remote import RemoteFileSystem, require_finished
+from compaction.stores.streams import ObjectOutput, RangeReader, read_whole
 from tests.storage.logs import data_segment, location
-from tests.storage.remote_places import PLACE, TaggingStore, begin, bucket, log, publish
+from tests.stores.remote_places import PLACE, TaggingStore, begin, bucket, log, publish
 
 __all__ = ["bucket", "log"]
 

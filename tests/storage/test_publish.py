@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 
 from compaction.errors import LockedError, StorageError, UsageError
+from compaction.fs.filesystem import FileSystem, join
+from compaction.fs.local import LocalFileSystem
+from compaction.fs.overlay import OverlayFileSystem
 from compaction.names import TopicPartition
 from compaction.storage.checkpoint_store import read_checkpoints
 from compaction.storage.discover import LogLocation
-from compaction.storage.filesystem import FileSystem, join
-from compaction.storage.local import LocalFileSystem
-from compaction.storage.overlay import OverlayFileSystem
 from compaction.storage.publish import LocalPublication, Publication, layout
 from compaction.storage.read_log import read_segments
 from compaction.storage.recover import recover_log
 from compaction.storage.swap import SwapGroup
-from tests.storage.faults import FaultyFileSystem, Stopped, crash_states
+from tests.fs.faults import FaultyFileSystem, Stopped, crash_states
 from tests.storage.logs import TOPIC, build, data_batch, data_segment, location, put_snapshot, served, tree
 
 FS = LocalFileSystem()

@@ -12,12 +12,12 @@ from compaction.errors import CorruptLogError
 from compaction.formats.legacy import LegacySpec, encode_legacy
 from compaction.formats.producer_snapshot import SnapshotEntry
 from compaction.formats.record import Record
+from compaction.fs.filesystem import join
 from compaction.names import INDEX, LOG, TIMEINDEX, TopicPartition, segment_file
 from compaction.storage.checkpoint_store import Checkpoints
-from compaction.storage.filesystem import join
 from compaction.storage.read_log import ReadOptions, read_log
 from compaction.storage.segments import LONG_MAX
-from tests.storage.faults import FaultyFileSystem
+from tests.fs.faults import FaultyFileSystem
 from tests.storage.logs import (
     NOW_MS,
     TOPIC,

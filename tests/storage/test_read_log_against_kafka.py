@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from compaction.cleaning.model import LogView
+from compaction.fs.local import LocalFileSystem
 from compaction.names import INDEX, TIMEINDEX, TXNINDEX
 from compaction.storage.checkpoint_store import Checkpoints
 from compaction.storage.discover import LogLocation
-from compaction.storage.local import LocalFileSystem
 from compaction.storage.read_log import ReadOptions, read_log
 from compaction.storage.recover import recover_log
 from tests.kafka.gateway import Gateway

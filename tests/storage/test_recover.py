@@ -9,13 +9,13 @@ import pytest
 from compaction.cleaning.model import AbortedTxn
 from compaction.errors import CorruptLogError
 from compaction.formats.producer_snapshot import SnapshotEntry
+from compaction.fs.filesystem import join, real_file
+from compaction.fs.overlay import OverlayFileSystem
 from compaction.names import INDEX, LOG, TIMEINDEX, TXNINDEX, segment_file
 from compaction.storage.checkpoint_store import Checkpoints
-from compaction.storage.filesystem import join, real_file
-from compaction.storage.overlay import OverlayFileSystem
 from compaction.storage.read_log import ReadOptions, read_log, read_segments
 from compaction.storage.recover import recover_log
-from tests.storage.faults import FaultyFileSystem
+from tests.fs.faults import FaultyFileSystem
 from tests.storage.logs import (
     NOW_MS,
     Built,

@@ -10,8 +10,8 @@ import pytest
 from compaction.errors import CorruptLogError
 from compaction.formats.batch import BatchSpec, encode_batch
 from compaction.formats.record import Record
+from compaction.fs.local import LocalFileSystem
 from compaction.kernels.tables import OUT_ROW
-from compaction.storage.local import LocalFileSystem
 from compaction.storage.segment_writer import SegmentWriter, new_suffix
 
 BASE = 7

@@ -13,7 +13,7 @@ from compaction.config import Origin, Resolver, TopicConfig, read_properties
 from compaction.config.entries import TOPIC_ENTRIES
 from compaction.config.kinds import parse
 from compaction.formats.properties import parse_properties
-from compaction.storage.local import LocalFileSystem
+from compaction.fs.local import LocalFileSystem
 from compaction.storage.metadata_sources import MetadataSources
 from tests.kafka.broker import Broker
 from tests.kafka.clients import Clients

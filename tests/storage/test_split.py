@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from compaction.cleaning.model import AbortedTxn
+from compaction.fs.filesystem import FileSystem, real_file
+from compaction.fs.overlay import OverlayFileSystem
 from compaction.names import INDEX, LOG, TIMEINDEX, TXNINDEX
-from compaction.storage.filesystem import FileSystem, real_file
-from compaction.storage.overlay import OverlayFileSystem
 from compaction.storage.read_log import read_segments
 from compaction.storage.recover import recover_log
 from compaction.storage.segments import MAX_RELATIVE_OFFSET, segment_bases
+from tests.fs.faults import FaultyFileSystem, Stopped, crash_states
 from tests.storage.broker_model import start_broker
-from tests.storage.faults import FaultyFileSystem, Stopped, crash_states
 from tests.storage.logs import Built, build, data_batch, data_segment, location, served, tree
 
 HERE = location("/logs")

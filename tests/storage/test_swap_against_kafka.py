@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from compaction.fs.local import LocalFileSystem
 from compaction.names import CLEANER_OFFSETS
-from compaction.storage.local import LocalFileSystem
 from compaction.storage.recover import recover_log
+from tests.fs.faults import FaultyFileSystem, Stopped, crash_states
 from tests.kafka.gateway import Gateway
 from tests.kafka.log import KafkaLog, Opening
 from tests.storage import test_split, test_swap
-from tests.storage.faults import FaultyFileSystem, Stopped, crash_states
 from tests.storage.logs import NOW_MS, location, served, tree
 
 pytestmark = [pytest.mark.kafka, pytest.mark.crash]

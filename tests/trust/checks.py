@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import NamedTuple
 
+from compaction.fs.filesystem import join
 from compaction.names import DELETED
-from compaction.storage.filesystem import join
 from tests.storage.broker_model import start_broker
 from tests.storage.logs import served
 from tests.trust.memory import MemoryDisk

@@ -21,8 +21,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, TypeVar
 
-from compaction.storage.filesystem import storage_errors
-from tests.storage.faults import Stopped
+from compaction.fs.filesystem import storage_errors
+from tests.fs.faults import Stopped
 from tests.trust.checks import after_broker, after_next_run, after_run
 from tests.trust.memory import MemoryDisk
 from tests.trust.scenes import KINDS, Ended, Kind

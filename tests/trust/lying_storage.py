@@ -34,8 +34,8 @@ from typing import NamedTuple, TypeVar
 from compaction.errors import StorageError
 from compaction.formats.batch import iter_batches
 from compaction.formats.errors import FormatError
+from compaction.fs.filesystem import ByteSource, base_name, parent
 from compaction.names import DELETED, LOG
-from compaction.storage.filesystem import ByteSource, base_name, parent
 from compaction.storage.journal import JOURNAL
 from tests.storage.broker_model import start_broker
 from tests.trust.checks import Tree, difference, tree, undisturbed

@@ -1,4 +1,4 @@
-"""Whole runs in memory: the file system of ``tests.storage.faults``, made closer to a disk where a run that goes on after an
+"""Whole runs in memory: the file system of ``tests.fs.faults``, made closer to a disk where a run that goes on after an
 error can tell the difference.
 
 A file keeps its inode number over a crash; its ``ctime`` changes with every change, renames included. What is written piece by
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compaction.errors import StorageError
-from compaction.storage.filesystem import FileStat, base_name, join, normal, parent
-from tests.storage.faults import Directory, FaultyFileSystem, Inode, MemorySource, Names
+from compaction.fs.filesystem import FileStat, base_name, join, normal, parent
+from tests.fs.faults import Directory, FaultyFileSystem, Inode, MemorySource, Names
 
 _DEVICE = 1
 
@@ -187,7 +187,7 @@ class LiveSource(MemorySource):
 
 
 class MemoryStream:
-    """A file being written; see ``compaction.storage.filesystem.Output``."""
+    """A file being written; see ``compaction.fs.filesystem.Output``."""
 
     def __init__(self, fs: MemoryDisk, path: str) -> None:
         self._fs, self.path = fs, path

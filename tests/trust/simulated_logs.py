@@ -11,8 +11,8 @@ from compaction.formats.batch import BatchSpec, RecordBatch, encode_batch, iter_
 from compaction.formats.checkpoints import format_offset_checkpoint
 from compaction.formats.indexes import read_txn_index
 from compaction.formats.record import Record
+from compaction.fs.filesystem import join
 from compaction.names import CLEANER_OFFSETS, LOG, TXNINDEX, segment_file
-from compaction.storage.filesystem import join
 from tests.storage.logs import NOW_MS, TOPIC, Built, build, marker
 from tests.trust.shared_disk import Disk
 

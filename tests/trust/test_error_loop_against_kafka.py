@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from compaction.storage.local import LocalFileSystem
+from compaction.fs.local import LocalFileSystem
 from tests.kafka.gateway import Gateway
 from tests.kafka.log import KafkaLog, Opening
 from tests.storage.logs import NOW_MS, served

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
-from compaction.storage.filesystem import ByteSource, Chunk, Extent, FileStat, FileSystem, Lock, Output, parent
+from compaction.fs.filesystem import ByteSource, Chunk, Extent, FileStat, FileSystem, Lock, Output, parent
 
 T = TypeVar("T")
 
@@ -31,7 +31,7 @@ class Operation(NamedTuple):
 
 
 class WatchedFileSystem:
-    """See ``compaction.storage.filesystem.FileSystem``; ``log`` has the operations so far."""
+    """See ``compaction.fs.filesystem.FileSystem``; ``log`` has the operations so far."""
 
     def __init__(self, inner: FileSystem) -> None:
         self.inner = inner

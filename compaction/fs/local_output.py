@@ -1,0 +1,208 @@
+"""Writes new files of this machine: under a name that was free, without following links; mode, owner and extended attributes
+(SELinux labels, ACLs) are set on the descriptor, never on a path.
+
+A name is made, or removed, within the open directory that is to hold it, which must not be reached by a link: the owner of a
+log directory may have put one in place of a partition while a run of root is at work.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import lru_cache
+
+from compaction.errors import StorageError
+from compaction.fs.direct import DirectWriter
+from compaction.fs.filesystem import Chunk, normal, parent
+from compaction.fs.uri import is_remote
+
+_COPY_BYTES = 64 << 20
+_IOV_MAX = 512
+#: of files that stand in for none
+_DEFAULT_MODE = 0o644
+_DIRECTORY = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
+_NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+#: attributes that speak of a file's content, or of the layer that it lies in
+_OWN_ATTRIBUTES = ("security.ima", "security.evm", "security.capability", "trusted.overlay.")
+_NOT_KEPT = (errno.EPERM, errno.EACCES, errno.ENOTSUP, errno.ENODATA)
+_CHANGED = "make sure that nothing else works on this directory, and run again"
+
+
+class LocalOutput:
+    """A new file of this machine, with mode, owner and extended attributes of ``like``; see ``filesystem.Output``.
+
+    :raises StorageError: the file system refuses, or there is something of that name
+    """
+
+    def __init__(self, path: str, like: str | None, *, write_behind: bool = False) -> None:
+        self.path = path
+        self._fd = -1
+        try:
+            with opened_directory(path) as (directory, name):
+                self._fd = os.open(name, _NEW, 0o600, dir_fd=directory)
+            self._writer = DirectWriter(self._fd) if write_behind else None
+            take_after(self._fd, like)
+        except OSError as error:
+            if self._fd >= 0:
+                self.remove()
+            raise self._refused(error) from error
+
+    def _refused(self, error: OSError) -> StorageError:
+        return StorageError(
+            f"cannot write ({error.strerror})",
+            path=self.path,
+            hint="the log is as it was; make room or repair permissions and run again",
+        )
+
+    def write(self, chunks: Sequence[Chunk]) -> None:
+        try:
+            if self._writer is not None:
+                for chunk in chunks:
+                    _gather(memoryview(chunk), self._writer)
+                return
+            for first in range(0, len(chunks), _IOV_MAX):
+                pending = [memoryview(chunk) for chunk in chunks[first : first + _IOV_MAX] if len(chunk)]
+                while pending:
+                    written = os.writev(self._fd, pending)
+                    while pending and written >= len(pending[0]):
+                        written -= len(pending.pop(0))
+                    if pending:
+                        pending[0] = pending[0][written:]
+        except OSError as error:
+            raise self._refused(error) from error
+
+    def copy_from(self, path: str, start: int = 0, length: int | None = None) -> None:
+        """Append all of another file, or ``length`` bytes of it from ``start``."""
+        try:
+            source = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                left = _COPY_BYTES if length is None else length
+                while left > 0 and (copied := self._copy(source, start, min(left, _COPY_BYTES))):
+                    start += copied
+                    left = left if length is None else left - copied
+            finally:
+                os.close(source)
+        except OSError as error:
+            raise self._refused(error) from error
+        if length is not None and left:
+            raise StorageError("file has become shorter while it was copied", path=path, position=start, hint=_CHANGED)
+
+    def _copy(self, source: int, start: int, most: int) -> int:
+        """Append at most so many bytes of another file; how many."""
+        if self._writer is None:
+            return os.sendfile(self._fd, source, start, most)
+        copied = os.preadv(source, [self._writer.room()[:most]], start)
+        self._writer.took(copied)
+        return copied
+
+    def make_readable(self) -> None:
+        """Let everybody read the file."""
+        try:
+            os.fchmod(self._fd, _DEFAULT_MODE)
+        except OSError as error:
+            raise self._refused(error) from error
+
+    def start_writeback(self) -> None:
+        try:
+            if self._writer is not None:
+                self._writer.finish()
+        except OSError as error:
+            raise self._refused(error) from error
+
+    def close(self, *, sync: bool, mtime_ms: int | None = None, mtime_ns: int | None = None) -> None:
+        try:
+            if self._writer is not None:
+                self._writer.finish()
+            if mtime_ms is not None:
+                mtime_ns = mtime_ms * 1_000_000
+            if mtime_ns is not None:
+                os.utime(self._fd, ns=(mtime_ns, mtime_ns))
+            if sync:
+                os.fsync(self._fd)
+        except OSError as error:
+            raise self._refused(error) from error
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        if self._fd >= 0:
+            if self._writer is not None:
+                self._writer.abandon()
+            os.close(self._fd)
+            self._fd = -1
+
+    def remove(self) -> None:
+        """Release the file and remove it, so that what failed leaves no less room to others."""
+        self.abandon()
+        with suppress(OSError), opened_directory(self.path) as (directory, name):
+            os.unlink(name, dir_fd=directory)  # noqa: PTH108
+
+
+def _gather(data: memoryview, writer: DirectWriter) -> None:
+    while data:
+        room = writer.room()
+        size = min(len(room), len(data))
+        room[:size] = data[:size]
+        writer.took(size)
+        data = data[size:]
+
+
+@contextmanager
+def opened_directory(path: str) -> Iterator[tuple[int | None, str]]:
+    """A descriptor of the directory that holds ``path``, and the name there; ``None`` and the path where nobody else can put a
+    link in place of the directory.
+
+    :raises OSError: there is no such directory, or a link in its place
+    """
+    directory, _, name = normal(path).rpartition("/")
+    if _is_ours(parent(directory)):
+        yield None, path
+        return
+    descriptor = os.open(directory or parent(path), _DIRECTORY)
+    try:
+        yield descriptor, name
+    finally:
+        os.close(descriptor)
+
+
+@lru_cache(maxsize=1024)
+def _is_ours(directory: str) -> bool:
+    """Whether nobody but this user can change the names in a directory."""
+    found = os.stat(directory)  # noqa: PTH116
+    return found.st_uid == os.geteuid() and not found.st_mode & 0o022
+
+
+def take_after(descriptor: int, like: str | None) -> None:
+    """Give a new file, or directory, the mode, owner and extended attributes of ``like``; an unprivileged user's refused change
+    of owner or label is no error.
+
+    :raises OSError: the file system refused
+    """
+    if like is None or is_remote(like):
+        os.fchmod(descriptor, _DEFAULT_MODE)
+        return
+    found = os.stat(like)  # noqa: PTH116
+    if (found.st_uid, found.st_gid) != (os.geteuid(), os.getegid()):
+        with suppress(PermissionError):
+            os.fchown(descriptor, found.st_uid, found.st_gid)
+    os.fchmod(descriptor, found.st_mode & 0o777)
+    if hasattr(os, "listxattr"):
+        _copy_attributes(like, descriptor)
+
+
+def _copy_attributes(like: str, descriptor: int) -> None:
+    try:
+        names = os.listxattr(like)
+    except OSError as error:
+        if error.errno in _NOT_KEPT:
+            return
+        raise
+    for name in names:
+        if not name.startswith(_OWN_ATTRIBUTES):
+            try:
+                os.setxattr(descriptor, name, os.getxattr(like, name))
+            except OSError as error:
+                if error.errno not in _NOT_KEPT:
+                    raise

@@ -1,0 +1,207 @@
+"""A file system whose changes stay in memory: with it a dry run recovers a log exactly as a real run would, writing nothing.
+
+Renames and copies only remember which byte range of which real file holds the bytes; written bytes (rebuilt indexes,
+checkpoints) are kept. ``real_path`` leads tasks to the bytes of a file under its new name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from compaction.errors import StorageError
+from compaction.fs.filesystem import (
+    ByteSource,
+    Extent,
+    Files,
+    FileStat,
+    FileSystem,
+    Lock,
+    Output,
+    base_name,
+    join,
+    normal,
+    parent,
+)
+
+
+@dataclass(frozen=True)
+class _Node:
+    """A file as changed: a byte range of a real file, or bytes."""
+
+    stat: FileStat
+    content: Extent | bytes
+
+
+class OverlayFileSystem:
+    """Reads fall through to ``base``; every change stays in memory."""
+
+    def __init__(self, base: Files) -> None:
+        self._base = base
+        #: path -> the file now; ``None``: removed
+        self._changed: dict[str, _Node | None] = {}
+        #: directory -> names of it that are keys of ``_changed``: a run changes files in thousands of directories
+        self._names: dict[str, set[str]] = {}
+        self._touched: set[str] = set()
+
+    @property
+    def changed(self) -> bool:
+        """Whether anything was written, renamed or removed."""
+        return bool(self._changed)
+
+    def changed_in(self, directory: str) -> bool:
+        """Whether anything was written, renamed or removed directly in ``directory``."""
+        return normal(directory) in self._touched
+
+    def listdir(self, path: str) -> list[str]:
+        names = set(self._base.listdir(path)) if self._base.stat(path) is not None else set()
+        directory = normal(path)
+        for name in self._names.get(directory, ()):
+            (names.discard if self._changed[join(directory, name)] is None else names.add)(name)
+        return sorted(names)
+
+    def stat(self, path: str) -> FileStat | None:
+        key = normal(path)
+        if key not in self._changed:
+            return self._base.stat(path)
+        node = self._changed[key]
+        return None if node is None else node.stat
+
+    def read_bytes(self, path: str, start: int = 0, length: int | None = None) -> bytes:
+        if normal(path) not in self._changed:
+            return self._base.read_bytes(path, start, length)
+        node = self._node(path)
+        end = node.stat.size if length is None else min(node.stat.size, start + length)
+        if isinstance(node.content, bytes):
+            return node.content[start:end]
+        return self._base.read_bytes(node.content.path, node.content.start + start, max(0, end - start))
+
+    def reader(self, path: str, start: int, end: int, *, fresh: bool = False) -> ByteSource:
+        if normal(path) not in self._changed:
+            return self._base.reader(path, start, end, fresh=fresh)
+        content = self._node(path).content
+        if isinstance(content, bytes):
+            return _InMemory(content)
+        return _Ranged(self._base.reader(content.path, content.start + start, content.start + end, fresh=fresh), content)
+
+    def real_path(self, path: str) -> Extent | None:
+        content = self._node(path).content
+        return None if isinstance(content, bytes) else content
+
+    def write_file(self, path: str, data: bytes, *, like: str | None = None, mtime_ns: int | None = None) -> None:
+        stat = (None if like is None else self.stat(like)) or FileStat(0, 0, 0o644, 0, 0, 0, is_dir=False, is_file=True)
+        self._set(path, _Node(stat._replace(size=len(data), mtime_ns=mtime_ns or stat.mtime_ns), data))
+
+    def link_new(self, path: str, data: bytes, like: str) -> bool:
+        """See ``write_file``."""
+        if self.stat(path) is not None:
+            return False
+        self.write_file(path, data)
+        return True
+
+    def create(self, path: str, like: str | None, *, write_behind: bool = False) -> Output:
+        """:raises StorageError: always; what is written piece by piece is too large for memory"""
+        raise StorageError("nothing is written here", path=path)
+
+    def copy(self, source: str, target: str, start: int = 0, length: int | None = None) -> None:
+        node = self._node(source)
+        end = node.stat.size if length is None else start + length
+        stat = node.stat._replace(size=end - start)
+        if isinstance(node.content, bytes):
+            self._set(target, _Node(stat, node.content[start:end]))
+        else:
+            self._set(target, _Node(stat, Extent(node.content.path, node.content.start + start, end - start)))
+
+    def rename(self, source: str, target: str) -> None:
+        node = self._node(source)
+        self._set(source, None)
+        self._set(target, node)
+
+    def link(self, source: str, target: str) -> bool:
+        if self.stat(target) is not None:
+            return False
+        self._set(target, self._node(source))
+        return True
+
+    def unlink(self, path: str) -> None:
+        self._set(path, None)
+
+    def mkdir(self, path: str, like: str | None = None, *, private: bool = False) -> None:
+        if self.stat(path) is None:
+            self._set(path, _Node(FileStat(0, 0, 0o755, 0, 0, 0, is_dir=True, is_file=False), b""))
+
+    def remove_tree(self, path: str) -> None:
+        self._set(path, None)
+
+    def fsync(self, path: str) -> None:
+        """Nothing to make safe."""
+
+    def fsync_dir(self, path: str) -> None:
+        """Nothing to make safe."""
+
+    def lock(self, log_dir: str, *, shared: bool = False) -> Lock:
+        """:raises StorageError: always; who writes nothing locks nothing"""
+        raise StorageError("nothing is locked here", path=log_dir)
+
+    def lock_holder(self, log_dir: str) -> str | None:
+        """Nobody: what is in memory is this run's alone."""
+        return None
+
+    def _node(self, path: str) -> _Node:
+        key = normal(path)
+        node = self._changed.get(key)
+        if node is not None:
+            return node
+        stat = None if key in self._changed else self._base.stat(path)
+        if stat is None:
+            raise StorageError("no such file", path=path)
+        return _Node(stat, Extent(key, 0, stat.size))
+
+    def _set(self, path: str, node: _Node | None) -> None:
+        key = normal(path)
+        self._changed[key] = node
+        self._names.setdefault(parent(key), set()).add(base_name(key))
+        self._touched.add(parent(path))
+
+
+class _Ranged:
+    """A byte range of a file, read as if it were all of one."""
+
+    def __init__(self, source: ByteSource, extent: Extent) -> None:
+        self._source, self._extent = source, extent
+
+    def size(self) -> int:
+        return max(0, min(self._extent.size, self._source.size() - self._extent.start))
+
+    def read_into(self, view: memoryview, position: int, floor: int) -> int:
+        start, left = self._extent.start, max(0, self._extent.size - position)
+        return self._source.read_into(view[:left], start + position, start + floor) if left else 0
+
+    def close(self) -> None:
+        self._source.close()
+
+
+class _InMemory:
+    """Bytes that were written here, read as a file."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def size(self) -> int:
+        return len(self._data)
+
+    def read_into(self, view: memoryview, position: int, floor: int) -> int:
+        part = self._data[position : position + len(view)]
+        view[: len(part)] = part
+        return len(part)
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+class DeferredFileSystem(OverlayFileSystem):
+    """An overlay over ``disk``, which is going to be changed when all is known: leftovers of earlier runs are cleared there at
+    once, everything else stays in memory until then."""
+
+    def __init__(self, disk: FileSystem) -> None:
+        super().__init__(disk)
+        self.disk = disk

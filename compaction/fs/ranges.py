@@ -1,0 +1,109 @@
+"""Bytes that are fetched when they are looked at: of a file of any place. No memory map is used: see ``local``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compaction.errors import StorageError
+from compaction.fs.filesystem import ByteSource, Files
+
+#: fetched at least, and kept: headers are read a few bytes at a time
+_WINDOW_BYTES = 64 * 1024
+_CHUNK_BYTES = 8 << 20
+
+#: reads so many bytes from a position; fewer only at the end of the file
+ReadAt = Callable[[int, int], bytes]
+
+
+class _File:
+    """One file and the window of it that was fetched last."""
+
+    def __init__(self, path: str, read_at: ReadAt, size: int) -> None:
+        self._path, self._read_at, self._size = path, read_at, size
+        self._start, self._window = 0, b""
+
+    def read(self, start: int, end: int) -> bytes:
+        """The bytes ``[start, end)``.
+
+        :raises StorageError: the file has become shorter
+        """
+        data = self._read(start, end)
+        if len(data) < end - start:
+            hint = "make sure that nothing else works on this directory, and run again"
+            position = start + len(data)
+            raise StorageError("file has become shorter while it was read", path=self._path, position=position, hint=hint)
+        return data
+
+    def _read(self, start: int, end: int) -> bytes:
+        at = start - self._start
+        if at < 0 or end - self._start > len(self._window):
+            if end - start > _WINDOW_BYTES:
+                return self._read_at(start, end - start)
+            self._start, self._window, at = start, self._read_at(start, min(_WINDOW_BYTES, self._size - start)), 0
+        return self._window[at : at + end - start]
+
+
+class View:
+    """A byte range of a file. A slice of it is another one; only ``fetch`` and what is made of it read anything.
+
+    :param path: for errors
+    :param read_at: reads from the file
+    :param size: the file's
+    :param open_file: opens the file for kernels, if there are kernels that can read it
+    """
+
+    def __init__(self, path: str, read_at: ReadAt, size: int, open_file: Callable[[], ByteSource] | None = None) -> None:
+        self._file, self._start, self._end = _File(path, read_at, size), 0, size
+        self._open = open_file
+
+    def __len__(self) -> int:
+        return self._end - self._start
+
+    def __getitem__(self, part: slice) -> View:
+        start, end, _ = part.indices(len(self))
+        made = View.__new__(View)
+        made._file, made._start, made._end = self._file, self._start + start, self._start + max(start, end)
+        made._open = self._open
+        return made
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """Where the byte range begins and ends in the file."""
+        return self._start, self._end
+
+    def opened(self) -> ByteSource | None:
+        """The file for kernels, for the caller to close; ``None`` if they cannot read it."""
+        source = None if self._open is None else self._open()
+        if source is not None and getattr(source, "descriptor", -1) < 0:
+            source.close()
+            return None
+        return source
+
+    def fetch(self) -> NDArray[np.uint8]:
+        """All of the byte range, uint8[n], for the caller to keep."""
+        return np.frombuffer(bytearray(self.tobytes()), np.uint8)
+
+    def tobytes(self) -> bytes:
+        """All of the byte range."""
+        return self._file.read(self._start, self._end) if len(self) else b""
+
+    def any(self) -> bool:
+        """Whether any byte is not zero."""
+        return any(any(self[at : at + _CHUNK_BYTES].tobytes()) for at in range(0, len(self), _CHUNK_BYTES))
+
+
+def view(files: Files, path: str) -> View:
+    """All of a file, as long as it is now.
+
+    :raises StorageError: there is no such file
+    """
+    found = files.stat(path)
+    if found is None:
+        raise StorageError("no such file", path=path, hint="make sure that nothing else works on this directory, and run again")
+    extent = files.real_path(path)
+    opened = None if extent is None or extent.start else partial(files.reader, path, 0, found.size)
+    return View(path, partial(files.read_bytes, path), found.size, opened)

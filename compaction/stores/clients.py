@@ -1,0 +1,165 @@
+"""The object stores and remote file systems of this process, through ``pyarrow.fs``, and how they tell what is wrong.
+
+A process opens a store once, when it first needs it, and never hands it on to a fork: the clients have threads. Requests that a
+store throttles or that a connection loses are repeated by the client, and here where the client gives up too early.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from compaction.errors import StorageError, UsageError
+from compaction.fs.uri import options_of, split
+
+#: how often a request is tried; the waits in between double, up to 20 s in all
+_ATTEMPTS = 8
+_WAITS_S = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4)
+_BROKEN_BUFFER = "Failed to flush response stream"
+_REQUEST_TIMEOUT_S = 30.0
+_CONNECT_TIMEOUT_S = 10.0
+#: without it the client of gs: tries for a quarter of an hour
+_GS_DEFAULTS = {"retry_limit_seconds": "60"}
+_S3_OPTIONS = frozenset({"region", "scheme", "endpoint_override", "tls_ca_file_path"})
+_CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AZURE_CLIENT_SECRET")
+_REFUSED = "permission denied|AccessControlException"
+_HINTS = (
+    (
+        "ACCESS_DENIED|PERMISSION_DENIED|Forbidden|status 403|INVALID_ACCESS_KEY|SIGNATURE|UNAUTHENTICATED|OAuth2",
+        "check the credentials and what they may do there",
+    ),
+    ("NO_SUCH_BUCKET|Bucket.*(not found|does not exist)", "check the name of the bucket"),
+    (
+        "SLOW_DOWN|THROTTL|status (code: )?(429|503)|REQUEST_LIMIT|TooManyRequests",
+        "the store asks for fewer requests: run again later",
+    ),
+    ("NETWORK_CONNECTION|Could not connect|resolve host|imed? ?out", "check address, region and network, and run again"),
+    ("libjvm|libhdfs|CLASSPATH", "hdfs: needs Hadoop on the machine: JAVA_HOME, HADOOP_HOME and CLASSPATH"),
+)
+
+#: ``pyarrow.fs.FileSystem``; pyarrow has no types
+Store = Any
+
+
+class _Client(NamedTuple):
+    """A file system, and what it puts before keys."""
+
+    store: Store
+    root: str
+
+
+#: by process, ``SCHEME://AUTHORITY`` and options
+_clients: dict[tuple[int, str, str], _Client] = {}
+
+
+def located(path: str) -> tuple[Store, str]:
+    """The file system that holds an address, and the address's name there.
+
+    :raises StorageError: it cannot be opened
+    """
+    root, key = split(path)
+    options = options_of(root)
+    identity = (os.getpid(), root, repr(sorted(options.items())))
+    client = _clients.get(identity)
+    if client is None:
+        with remote_errors(root, "open the store"):
+            client = _clients[identity] = _connect(root, options)
+    return client.store, "/".join(part for part in (client.root, key) if part) or client.root
+
+
+def _connect(root: str, options: dict[str, str]) -> _Client:
+    from pyarrow import fs
+
+    scheme, _, authority = root.partition("://")
+    if scheme == "s3":
+        return _Client(_s3(authority, options), authority)
+    known = {**_GS_DEFAULTS, **options} if scheme == "gs" else options
+    query = "&".join(f"{name}={value}" for name, value in known.items())
+    store, path = fs.FileSystem.from_uri(f"{root}/{'?' if query else ''}{query}")
+    return _Client(store, path.rstrip("/"))
+
+
+def _s3(bucket: str, options: dict[str, str]) -> Store:
+    from pyarrow import fs
+
+    unknown = sorted(options.keys() - _S3_OPTIONS)
+    if unknown:
+        raise UsageError(f"s3: addresses have no option {unknown[0]}", hint="there are " + ", ".join(sorted(_S3_OPTIONS)))
+    given: dict[str, object] = dict(options)
+    elsewhere = "endpoint_override" in options or any(name.startswith("AWS_ENDPOINT_URL") for name in os.environ)
+    if "region" not in options and not {"AWS_REGION", "AWS_DEFAULT_REGION"} & os.environ.keys() and not elsewhere:
+        given["region"] = fs.resolve_s3_region(bucket)
+    given.update(request_timeout=_REQUEST_TIMEOUT_S, connect_timeout=_CONNECT_TIMEOUT_S)
+    given.update(retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=_ATTEMPTS))
+    try:
+        # small objects then take one request instead of three; older versions of pyarrow cannot do that
+        return fs.S3FileSystem(**given, allow_delayed_open=True)
+    except TypeError:
+        pass
+    try:
+        return fs.S3FileSystem(**given)
+    except TypeError as error:
+        raise UsageError(f"this version of pyarrow cannot reach s3: so ({error})", hint="install a newer one") from None
+
+
+def reason_of(error: Exception) -> str:
+    """What a store says, in one line and without credentials."""
+    if isinstance(error, FileNotFoundError):
+        return os.strerror(errno.ENOENT)
+    text = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    for name in _CREDENTIALS:
+        if os.environ.get(name):
+            text = text.replace(os.environ[name], "…")
+    return text
+
+
+def refused(error: Exception, path: str, doing: str) -> StorageError:
+    """An error of a store as this package tells it."""
+    reason = reason_of(error)
+    found = (hint for pattern, hint in _HINTS if re.search(pattern, str(error), re.IGNORECASE))
+    hint = "check the address, and that nothing else works on it" if isinstance(error, FileNotFoundError) else next(found, None)
+    return StorageError(f"cannot {doing}: {reason}", path=path, hint=hint or "solve this and run again; nothing was lost")
+
+
+def is_refusal(error: StorageError) -> bool:
+    """Whether a store refused because the caller may not do that."""
+    cause = error.__cause__
+    return isinstance(cause, PermissionError) or bool(re.search(f"{_HINTS[0][0]}|{_REFUSED}", str(cause), re.IGNORECASE))
+
+
+def _as_not_found(error: Exception) -> Exception:
+    """The error that others raise where gs: says by its text alone that nothing is there; any other error as it is."""
+    text = os.strerror(errno.ENOENT)
+    if type(error) is OSError and str(error).startswith((text, "No such directory")):
+        return FileNotFoundError(errno.ENOENT, text)
+    return error
+
+
+@contextmanager
+def remote_errors(path: str, doing: str) -> Iterator[None]:
+    """Turn what a store or its client raises into a :class:`StorageError`."""
+    from pyarrow import ArrowException
+
+    try:
+        yield
+    except (OSError, ArrowException) as error:
+        cause = _as_not_found(error)
+        raise refused(cause, path, doing) from cause
+
+
+def repeated(read: Callable[[], bytes]) -> bytes:
+    """Reads, again where the client gives up too early: an answer that refuses a request for fewer bytes than its own text has
+    breaks the client's buffer, and is told as a failure that is not worth another try."""
+    for wait_s in _WAITS_S:
+        try:
+            return read()
+        except OSError as error:
+            if _BROKEN_BUFFER not in str(error):
+                raise
+        time.sleep(wait_s)
+    return read()

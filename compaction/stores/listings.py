@@ -1,0 +1,82 @@
+"""What lies in object stores and on remote file systems: listings and look-ups, as the store has them at this moment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from compaction.errors import StorageError
+from compaction.fs.filesystem import FileStat
+from compaction.stores.clients import is_refusal, located, remote_errors
+
+#: the store whose listings, as pyarrow gives them, have only directories that somebody has put there as objects
+_ONLY_MARKED = "gcs"
+
+
+def _stat_of(info: Any) -> FileStat:
+    """A listed object; everybody may read it, and copies belong to whoever makes them."""
+    from pyarrow import fs
+
+    is_dir = info.type == fs.FileType.Directory
+    return made_stat(info.size or 0, info.mtime_ns or 0, is_dir=is_dir)._replace(is_file=info.type == fs.FileType.File)
+
+
+def made_stat(size: int, mtime_ns: int, *, is_dir: bool) -> FileStat:
+    """What is known of an object or a directory of a store."""
+    return FileStat(size, mtime_ns, 0o755 if is_dir else 0o644, os.geteuid(), os.getegid(), 0, is_dir, not is_dir)
+
+
+def list_directory(path: str, *, recursive: bool = False) -> dict[str, FileStat]:
+    """What lies in a directory (with ``recursive``: below it), by its name relative to the directory.
+
+    :raises StorageError: there is no such directory, or the store refused
+    """
+    from pyarrow import fs
+
+    store, key = located(path)
+    folded = store.type_name == _ONLY_MARKED and not recursive
+    with remote_errors(path, "list the directory"):
+        found = store.get_file_info(fs.FileSelector(key, recursive=recursive or folded))
+    start = len(key.rstrip("/")) + 1
+    names = {info.path.rstrip("/")[start:]: _stat_of(info) for info in found}
+    return _folded(names) if folded else names
+
+
+def _folded(names: Mapping[str, FileStat]) -> dict[str, FileStat]:
+    """Of what lies below a directory, what lies in it."""
+    found: dict[str, FileStat] = {}
+    for name, stat in names.items():
+        first, slash, _ = name.partition("/")
+        found.setdefault(first, made_stat(0, 0, is_dir=True) if slash else stat)
+    return found
+
+
+def is_missing(error: StorageError) -> bool:
+    """Whether a store refused because there is no such object or directory."""
+    return isinstance(error.__cause__, FileNotFoundError)
+
+
+def look_up(paths: Sequence[str]) -> list[FileStat | None]:
+    """What each of some addresses of one store is; ``None`` where nothing is."""
+    from pyarrow import fs
+
+    if not paths:
+        return []
+    found = [located(path) for path in paths]
+    with remote_errors(paths[0], "look at the file"):
+        infos = found[0][0].get_file_info([key for _, key in found])
+    return [None if info.type == fs.FileType.NotFound else _stat_of(info) for info in infos]
+
+
+def look_up_if_allowed(paths: Sequence[str]) -> list[FileStat | None]:
+    """``look_up`` for what need not be there; what may not be looked at is not there.
+
+    :raises StorageError: the store failed for any other reason
+    """
+    try:
+        return look_up(paths)
+    except StorageError as error:
+        if not is_refusal(error):
+            raise
+    return [None] if len(paths) == 1 else [found for path in paths for found in look_up_if_allowed([path])]

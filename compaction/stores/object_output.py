@@ -1,0 +1,193 @@
+"""Files of an output in an object store or on a remote file system, as they are written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from compaction.errors import StorageError
+from compaction.fs.filesystem import Extent, FileStat, Lock
+from compaction.fs.local import LocalFileSystem
+from compaction.fs.uri import is_remote, split
+from compaction.stores.clients import located, remote_errors
+from compaction.stores.listings import is_missing, list_directory, look_up
+from compaction.stores.source_check import shared
+from compaction.stores.streams import COPY_BYTES, ObjectFile, ObjectOutput, RangeReader, delete_object, require_stored
+
+#: kinds of stores in which a directory is nothing but the prefix of its objects
+_FLAT = frozenset({"s3", "gcs", "abfs"})
+
+
+@dataclass(frozen=True)
+class Stored:
+    """An object as it was written: its bytes (no hash for what the store copied from an object that has none listed), and the
+    file's own time of last modification, ns (0: when it was written)."""
+
+    size_bytes: int
+    xxh3_128: str | None
+    mtime_ns: int = 0
+
+
+class OutputFileSystem:
+    """The place of an output that nobody reads yet: nothing is remembered, a rename is a copy and a removal.
+
+    ``written`` has the files by path.
+    """
+
+    def __init__(self) -> None:
+        self.written: dict[str, Stored] = {}
+        self._local = LocalFileSystem()
+
+    def listdir(self, path: str) -> list[str]:
+        try:
+            return sorted(name for name in list_directory(path) if name)
+        except StorageError as error:
+            if is_missing(error):
+                return []
+            raise
+
+    def stat(self, path: str) -> FileStat | None:
+        return look_up([path])[0]
+
+    def read_bytes(self, path: str, start: int = 0, length: int | None = None) -> bytes:
+        file = ObjectFile(path)
+        end = file.size() if length is None else min(file.size(), start + length)
+        return file.read_at(end - start, start) if end > start else b""
+
+    def reader(self, path: str, start: int, end: int, *, fresh: bool = False) -> RangeReader:
+        return RangeReader(path, start, end, checked=False)
+
+    def real_path(self, path: str) -> Extent | None:
+        found = self.stat(path)
+        return Extent(path, 0, 0 if found is None else found.size)
+
+    def create(self, path: str, like: str | None, *, write_behind: bool = False) -> ObjectOutput:
+        return ObjectOutput(path)
+
+    def link_new(self, path: str, data: bytes, like: str) -> bool:
+        """:raises StorageError: always; a store cannot do that"""
+        raise StorageError("a store gives no names in one step", path=path)
+
+    def lock(self, log_dir: str, *, shared: bool = False) -> Lock:
+        """:raises StorageError: always; a store has no locks"""
+        raise StorageError("a store has no locks", path=log_dir)
+
+    def lock_holder(self, log_dir: str) -> str | None:
+        """Nobody: a store has no locks."""
+        return None
+
+    def write_file(self, path: str, data: bytes, *, like: str | None = None, mtime_ns: int | None = None) -> None:
+        output = ObjectOutput(path)
+        output.write([data])
+        self._close(output, mtime_ns or 0)
+
+    def _close(self, output: ObjectOutput, mtime_ns: int = 0) -> None:
+        output.close(sync=True)
+        if output.content is not None:
+            self.written[output.path] = Stored(*output.content, mtime_ns)
+
+    def copy(self, source: str, target: str, start: int = 0, length: int | None = None) -> None:
+        """A file of any place to a new object; within a store, by the store.
+
+        :raises CorruptLogError: the file is not the one that its manifest lists
+        """
+        if not is_remote(source):
+            self._upload(source, target, start, length)
+            return
+        found = look_up([source])[0]
+        size = 0 if found is None else found.size
+        end = size if length is None else start + length
+        if (start, end) == (0, size) and split(source)[0] == split(target)[0] and self._copy_known(source, target, size):
+            return
+        self._stream(source, target, start, end)
+
+    def _copy_known(self, source: str, target: str, size: int) -> bool:
+        """Copy an object within the store, unless its content needs a look: a manifest lists it, and not with this ETag."""
+        listed = shared().entry(source)
+        xxh3_128 = None
+        if listed is not None:
+            if listed[0].etag is None or ObjectFile(source, shared()).etag() != listed[0].etag:
+                return False
+            xxh3_128 = listed[0].xxh3_128
+        self._copy_within(source, target)
+        self.written[target] = Stored(size, xxh3_128)
+        return True
+
+    def _copy_within(self, source: str, target: str) -> None:
+        (store, key), (_, target_key) = located(source), located(target)
+        with remote_errors(target, f"copy {source} here"):
+            store.copy_file(key, target_key)
+
+    def _stream(self, source: str, target: str, start: int, end: int) -> None:
+        reader, output = RangeReader(source, start, end), ObjectOutput(target)
+        try:
+            buffer = memoryview(bytearray(min(COPY_BYTES, max(1, end - start))))
+            at = start
+            while at < end and (n := reader.read_into(buffer[: end - at], at, at)):
+                output.write([buffer[:n]])
+                at += n
+            self._close(output)
+        except BaseException:
+            output.remove()
+            raise
+        finally:
+            reader.close()
+
+    def _upload(self, source: str, target: str, start: int, length: int | None) -> None:
+        found, output = self._local.stat(source), ObjectOutput(target)
+        try:
+            end = None if length is None else start + length
+            while data := self._local.read_bytes(source, start, COPY_BYTES if end is None else min(COPY_BYTES, end - start)):
+                output.write([data])
+                start += len(data)
+            self._close(output, 0 if found is None else found.mtime_ns)
+        except BaseException:
+            output.remove()
+            raise
+
+    def adopt(self, source: str, target: str, stored: Stored) -> None:
+        """Give an object that a task has written its final name.
+
+        :raises StorageError: it is not there
+        """
+        require_stored(source, look_up([source])[0], stored.size_bytes)
+        self._copy_within(source, target)
+        delete_object(source)
+        self.written[target] = stored
+
+    def rename(self, source: str, target: str) -> None:
+        found = self.stat(source)
+        known = self.written.pop(source, None) or Stored(0 if found is None else found.size, None)
+        self.adopt(source, target, known)
+
+    def link(self, source: str, target: str) -> bool:
+        """Never: an object has one name."""
+        return False
+
+    def unlink(self, path: str) -> None:
+        delete_object(path)
+        self.written.pop(path, None)
+
+    def mkdir(self, path: str, like: str | None = None, *, private: bool = False) -> None:
+        """A directory, where the place has any: in a store it is there when it has an object."""
+        store, key = located(path)
+        if store.type_name not in _FLAT:
+            with remote_errors(path, "make the directory"):
+                store.create_dir(key, recursive=True)
+
+    def remove_tree(self, path: str) -> None:
+        store, key = located(path)
+        try:
+            with remote_errors(path, "remove the directory"):
+                store.delete_dir(key)
+        except StorageError as error:
+            if not is_missing(error):
+                raise
+
+    def utime(self, path: str, mtime_ns: int) -> None:
+        self.written[path] = replace(self.written[path], mtime_ns=mtime_ns)
+
+    def fsync(self, path: str) -> None:
+        """Nothing to make safe."""
+
+    def fsync_dir(self, path: str) -> None:
+        """Nothing to make safe."""

@@ -1,0 +1,354 @@
+"""A file system in memory that can stop before any change, and then be looked at as a kill or a power loss leaves it.
+
+The model is the strictest that POSIX allows: a file's bytes are safe after ``fsync`` of the file, a directory's names after
+``fsync_dir``. After a kill everything is there. After a power loss, of the changes to a directory since its last
+``fsync_dir`` any subset may have reached the disk (a rename is one change), and a file that was not synced has its old bytes,
+half of the new ones, or all of them.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from compaction.errors import StorageError
+from compaction.fs.filesystem import Extent, FileStat
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+Names = dict[str, "Inode"]
+Change = Callable[[Names], None]
+
+
+class Stopped(BaseException):
+    """The process ends here; not an ``Exception``, so that nothing handles it."""
+
+
+@dataclass(eq=False)
+class Inode:
+    """A file: its bytes now, and those that are safe."""
+
+    data: bytes
+    safe: bytes
+    mtime_ns: int
+    mode: int = 0o644
+    synced: bool = False
+    number: int = field(default_factory=count(1).__next__)
+
+
+@dataclass
+class Directory:
+    """A directory: its names now, those that are safe, and the changes in between."""
+
+    names: Names = field(default_factory=dict)
+    safe: Names = field(default_factory=dict)
+    changes: list[Change] = field(default_factory=list)
+
+
+class MemorySource:
+    """Bytes in memory, read as a file."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def size(self) -> int:
+        return len(self._data)
+
+    def read_into(self, view: memoryview, position: int, floor: int) -> int:
+        data = self._data[position : position + len(view)]
+        view[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+class MemoryOutput:
+    """A file being written in memory; it appears when it is closed."""
+
+    def __init__(self, fs: FaultyFileSystem, path: str, like: str | None) -> None:
+        self._fs, self._path, self._like = fs, path, like
+        self._data = bytearray()
+
+    def write(self, chunks: Sequence[bytes | memoryview]) -> None:
+        for chunk in chunks:
+            self._data += chunk
+
+    def copy_from(self, path: str) -> None:
+        self._data += self._fs.read_bytes(path)
+
+    def start_writeback(self) -> None:
+        """Nothing."""
+
+    def close(self, *, sync: bool, mtime_ms: int | None = None) -> None:
+        mtime_ns = None if mtime_ms is None else mtime_ms * 1_000_000
+        self._fs.write_file(self._path, bytes(self._data), like=self._like, mtime_ns=mtime_ns)
+        if sync:
+            self._fs.fsync(self._path)
+
+    def abandon(self) -> None:
+        """Nothing."""
+
+    def remove(self) -> None:
+        self._fs.unlink(self._path)
+
+
+class MemoryLock:
+    """A lock that nobody else wants."""
+
+    def release(self) -> None:
+        """Nothing."""
+
+
+class FaultyFileSystem:
+    """Files in memory. ``stop_before`` is the number of the change (from 0) that does not happen any more."""
+
+    def __init__(self, stop_before: int | None = None) -> None:
+        self.stop_before = stop_before
+        self.done = 0
+        self.log: list[str] = []
+        self.fail: Callable[[str, str], str | None] = lambda operation, path: None
+        self._directories: dict[str, Directory] = {}
+        self._clock = 1_600_000_000_000_000_000
+
+    # reading
+
+    def listdir(self, path: str) -> list[str]:
+        below = {Path(other).name for other in self._directories if str(Path(other).parent) == str(Path(path))}
+        return sorted({*self._dir(path).names, *below})
+
+    def stat(self, path: str) -> FileStat | None:
+        if str(Path(path)) in self._directories:
+            return FileStat(0, 0, 0o755, 0, 0, 0, is_dir=True, is_file=False)
+        directory = self._directories.get(str(Path(path).parent))
+        inode = None if directory is None else directory.names.get(Path(path).name)
+        if inode is None:
+            return None
+        return FileStat(len(inode.data), inode.mtime_ns, inode.mode, 0, 0, inode.number, is_dir=False, is_file=True)
+
+    def read_bytes(self, path: str, start: int = 0, length: int | None = None) -> bytes:
+        data = self.inode(path).data
+        return data[start:] if length is None else data[start : start + length]
+
+    def reader(self, path: str, start: int, end: int, *, fresh: bool = False) -> MemorySource:
+        return MemorySource(self.inode(path).data)
+
+    def real_path(self, path: str) -> Extent:
+        return Extent(path, 0, len(self.inode(path).data))
+
+    # changing
+
+    def write_file(self, path: str, data: bytes, *, like: str | None = None, mtime_ns: int | None = None) -> None:
+        self._step("write", path)
+        directory, name = self._dir(Path(path).parent), Path(path).name
+        if name in directory.names:
+            raise StorageError("cannot write (File exists)", path=path)
+        found = None if like is None else self.stat(like)
+        inode = Inode(b"", b"", 0)
+        self._change(directory, _link(name, inode))
+        inode.data, inode.synced = data, False
+        inode.mtime_ns = self._tick() if mtime_ns is None else mtime_ns
+        if found is not None and found.is_file:
+            inode.mode = found.mode
+
+    def put(self, path: str, data: bytes) -> None:
+        """Give a file these bytes, whatever it held before, as no run does."""
+        inode = self._dir(Path(path).parent).names.get(Path(path).name)
+        if inode is None:
+            self.write_file(path, data)
+        else:
+            self._step("put", path)
+            inode.data, inode.synced, inode.mtime_ns = data, False, self._tick()
+
+    def link_new(self, path: str, data: bytes, like: str) -> bool:
+        if self.stat(path) is not None:
+            return False
+        self.write_file(path, data)
+        self.fsync(path)
+        self.fsync_dir(str(Path(path).parent))
+        return True
+
+    def create(self, path: str, like: str | None, *, write_behind: bool = False) -> MemoryOutput:
+        return MemoryOutput(self, path, like)
+
+    def copy(self, source: str, target: str, start: int = 0, length: int | None = None) -> None:
+        self.write_file(target, self.read_bytes(source, start, length), like=source, mtime_ns=self.inode(source).mtime_ns)
+
+    def rename(self, source: str, target: str) -> None:
+        self._step("rename", source)
+        if str(Path(source)) in self._directories:
+            self._rename_directory(str(Path(source)), str(Path(target)))
+            return
+        inode, directory = self.inode(source), self._dir(Path(source).parent)
+        assert Path(source).parent == Path(target).parent
+        # of two names of one file none goes
+        if directory.names.get(Path(target).name) is not inode:
+            self._change(directory, _move(Path(source).name, Path(target).name, inode))
+
+    def link(self, source: str, target: str) -> bool:
+        self._step("second name", source)
+        if self.stat(target) is not None:
+            return False
+        self._change(self._dir(Path(target).parent), _link(Path(target).name, self.inode(source)))
+        return True
+
+    def unlink(self, path: str) -> None:
+        self._step("unlink", path)
+        if self.stat(path) is not None:
+            self._change(self._dir(Path(path).parent), _drop(Path(path).name))
+
+    def mkdir(self, path: str, like: str | None = None, *, private: bool = False) -> None:
+        self._step("mkdir", path)
+        for part in [*reversed(Path(path).parents), Path(path)]:
+            self._directories.setdefault(str(part), Directory())
+
+    def remove_tree(self, path: str) -> None:
+        self._step("remove_tree", path)
+        for each in [each for each in self._directories if f"{each}/".startswith(f"{Path(path)}/")]:
+            del self._directories[each]
+        self._dir(Path(path).parent).names.pop(Path(path).name, None)
+
+    def lock(self, log_dir: str, *, shared: bool = False) -> MemoryLock:
+        return MemoryLock()
+
+    def lock_holder(self, log_dir: str) -> str | None:
+        return None
+
+    def fsync(self, path: str) -> None:
+        self._step("fsync", path)
+        inode = self.inode(path)
+        inode.safe, inode.synced = inode.data, True
+
+    def fsync_dir(self, path: str) -> None:
+        self._step("fsync_dir", path)
+        directory = self._dir(path)
+        directory.safe, directory.changes = dict(directory.names), []
+
+    # after the end
+
+    def after_kill(self) -> Self:
+        """As a new process finds the files after ``kill -9``."""
+        return self._reborn(lambda directory: directory.names, lambda inode: inode.data)
+
+    def after_power_loss(self, seed: int | None) -> Self:
+        """As a power loss may leave the files: with ``None`` all that was not safe is gone, else a random choice of it."""
+        chance = random.Random(seed)
+
+        def names(directory: Directory) -> Names:
+            found = dict(directory.safe)
+            for change in directory.changes:
+                if seed is not None and chance.random() < 0.5:
+                    change(found)
+            return found
+
+        def data(inode: Inode) -> bytes:
+            if inode.synced:
+                return inode.data
+            return inode.safe if seed is None else chance.choice((inode.safe, inode.data[: len(inode.data) // 2], inode.data))
+
+        return self._reborn(names, data)
+
+    def content(self) -> frozenset[tuple[str, str, bytes]]:
+        """All files: directory, name, bytes."""
+        return frozenset(
+            (path, name, inode.data)
+            for path, directory in self._directories.items()
+            for name, inode in directory.names.items()
+        )
+
+    def settle(self) -> FaultyFileSystem:
+        """Make everything safe: the starting point of a test."""
+        for directory in self._directories.values():
+            directory.safe, directory.changes = dict(directory.names), []
+            for inode in directory.names.values():
+                inode.safe, inode.synced = inode.data, True
+        return self
+
+    def _reborn(self, names: Callable[[Directory], Names], data: Callable[[Inode], bytes]) -> Self:
+        other = type(self)()
+        other._clock = self._clock + 10**9
+        for path, directory in self._directories.items():
+            fresh = {}
+            for name, inode in names(directory).items():
+                content = data(inode)
+                fresh[name] = Inode(content, content, inode.mtime_ns, inode.mode, synced=True, number=inode.number)
+            other._directories[path] = Directory(fresh, dict(fresh))
+        return other
+
+    def _step(self, operation: str, path: str) -> None:
+        if self.done == self.stop_before:
+            raise Stopped
+        reason = self.fail(operation, path)
+        if reason is not None:
+            raise StorageError(f"cannot {operation}: {reason}", path=path)
+        self.done += 1
+        self.log.append(f"{operation} {Path(path).name}")
+
+    def _change(self, directory: Directory, change: Change) -> None:
+        change(directory.names)
+        directory.changes.append(change)
+
+    def _rename_directory(self, source: str, target: str) -> None:
+        for path in [path for path in self._directories if path == source or path.startswith(source + "/")]:
+            self._directories[target + path[len(source) :]] = self._directories.pop(path)
+
+    def _dir(self, path: str | Path) -> Directory:
+        found = self._directories.get(str(Path(path)))
+        if found is None:
+            raise StorageError("no such directory", path=path)
+        return found
+
+    def inode(self, path: str) -> Inode:
+        """A file, for tests to change."""
+        inode = self._dir(Path(path).parent).names.get(Path(path).name)
+        if inode is None:
+            raise StorageError("no such file", path=path)
+        return inode
+
+    def _tick(self) -> int:
+        self._clock += 1_000_000
+        return self._clock
+
+
+def crash_states(make: Callable[[int], FaultyFileSystem], steps: int, seeds: int = 3) -> Iterator[tuple[str, FaultyFileSystem]]:
+    """What is left after a stop before every step of a run: a name, and the files after a kill or a power loss, each once.
+
+    :param make: runs to the given step and returns the files; must be deterministic
+    """
+    seen = set()
+    for step in range(steps + 1):
+        stopped = make(step)
+        states = [(f"kill before step {step}", stopped.after_kill())]
+        for seed in [None, *range(seeds)]:
+            states.append((f"power loss before step {step}, choice {seed}", stopped.after_power_loss(seed)))
+        for name, state in states:
+            if (content := state.content()) not in seen:
+                seen.add(content)
+                yield name, state
+
+
+def _link(name: str, inode: Inode) -> Change:
+    def change(names: Names) -> None:
+        names[name] = inode
+
+    return change
+
+
+def _drop(name: str) -> Change:
+    def change(names: Names) -> None:
+        names.pop(name, None)
+
+    return change
+
+
+def _move(source: str, target: str, inode: Inode) -> Change:
+    def change(names: Names) -> None:
+        names.pop(source, None)
+        names[target] = inode
+
+    return change

@@ -1,0 +1,108 @@
+"""Writing past the page cache: the bytes are those that were given, whatever the file system knows of it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from compaction.errors import StorageError
+from compaction.fs import direct
+from compaction.fs.contents import READ_BYTES
+from compaction.fs.local_output import LocalOutput
+
+MB = 1 << 20
+#: on the device, and in memory, where there is no cache to pass by
+PLACES = [path for path in ("/var/tmp", "/dev/shm") if Path(path).is_dir()]  # noqa: S108
+
+
+@pytest.fixture(params=PLACES)
+def path(request: pytest.FixtureRequest) -> Iterator[Path]:
+    made = Path(request.param) / f"direct-{os.getpid()}"
+    yield made
+    made.unlink(missing_ok=True)
+
+
+def written(path: Path, sizes: list[int]) -> bytes:
+    """Write chunks of these sizes; what the file should hold."""
+    chunks = [os.urandom(size) for size in sizes]
+    output = LocalOutput(str(path), None, write_behind=True)
+    output.write(chunks)
+    output.start_writeback()
+    output.close(sync=True, mtime_ms=1_000)
+    return b"".join(chunks)
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [[], [0, 1], [READ_BYTES], [READ_BYTES - 1, 2], [9 * MB + 5, 0, 3], [1000] * 9000],
+    ids=["nothing", "a byte", "one buffer", "across buffers", "more than two", "many small ones"],
+)
+def test_the_file_holds_the_chunks_one_after_the_other(path: Path, sizes: list[int]) -> None:
+    wanted = written(path, sizes)
+    assert path.read_bytes() == wanted
+    assert path.stat().st_mtime_ns == 1_000_000_000
+
+
+def test_what_is_copied_and_what_is_written_follow_each_other(path: Path, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.write_bytes(os.urandom(7 * MB + 11))
+    output = LocalOutput(str(path), None, write_behind=True)
+    output.write([b"before"])
+    output.copy_from(str(source))
+    output.copy_from(str(source), 5, 3 * MB)
+    output.write([b"after"])
+    output.close(sync=True)
+    data = source.read_bytes()
+    assert path.read_bytes() == b"before" + data + data[5 : 5 + 3 * MB] + b"after"
+
+
+def test_a_device_that_refuses_such_writes_is_written_through_the_cache(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    write = os.write
+
+    def refusing(descriptor: int, data: memoryview) -> int:
+        calls.append(len(data))
+        if len(calls) == 1:
+            raise OSError(errno.EINVAL, "blocks of another size")
+        return write(descriptor, data)
+
+    monkeypatch.setattr(direct, "set_direct", lambda _, *, direct: direct)
+    monkeypatch.setattr("compaction.fs.direct.os.write", refusing)
+    wanted = written(path, [9 * MB])
+    assert path.read_bytes() == wanted
+    assert calls[:2] == [READ_BYTES, READ_BYTES]
+
+
+def limited(size: int) -> Callable[[], None]:
+    """Files may have so many bytes; undone by what is given."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("size", [READ_BYTES - 1, 3 * READ_BYTES], ids=["in the last bytes", "in a whole buffer"])
+def test_a_write_that_fails_later_is_told_and_leaves_no_descriptor(path: Path, size: int) -> None:
+    output = LocalOutput(str(path), None, write_behind=True)
+    before = set(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    end = limited(MB)
+    try:
+        with pytest.raises(StorageError, match="cannot write"):
+            output.write([bytes(size)])
+            output.close(sync=True)
+        output.remove()
+    finally:
+        end()
+    assert not path.exists()
+    assert len(set(os.listdir("/proc/self/fd")) - before) == 0  # noqa: PTH208
+
+
+def test_an_output_that_is_given_up_is_not_being_written_any_more(path: Path) -> None:
+    output = LocalOutput(str(path), None, write_behind=True)
+    output.write([bytes(8 * MB)])
+    output.remove()
+    assert not path.exists()

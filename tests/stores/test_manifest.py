@@ -1,0 +1,78 @@
+"""The manifest: read back as it was written, or told to be none."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from compaction.errors import CorruptLogError
+from compaction.stores.manifest import Entry, Manifest, marker, run_of
+
+_MANIFEST = Manifest(
+    (Entry("orders-0/b", 2, 3, "x", "ab" * 16), Entry("a", 1, 2)),
+    "run-1",
+    "s3://bucket/out",
+)
+
+
+def test_a_manifest_is_read_back() -> None:
+    found = Manifest.parse(_MANIFEST.to_json(), "m")
+    assert (set(found.files), found.run, found.place) == (set(_MANIFEST.files), "run-1", "s3://bucket/out")
+    assert found.entry("a") == Entry("a", 1, 2)
+    assert (found.entry("b"), found.files_in("orders-0")) == (None, {"b": _MANIFEST.files[0]})
+    assert found.directories_in("") == {"orders-0"}
+    assert (found.has_directory("orders-0"), found.has_directory("orders")) == (True, False)
+
+
+def test_what_is_no_manifest_is_told() -> None:
+    for data in (b"", b"[]", b'{"format": 3, "files": []}', b'{"format": 1}', b'{"format": 1, "files": [{}]}', b"\xff" * 9):
+        with pytest.raises(CorruptLogError, match="is no manifest"):
+            Manifest.parse(data, "m")
+
+
+def test_a_manifest_with_any_bit_turned_is_noticed_or_says_the_same() -> None:
+    whole = _MANIFEST.to_json()
+    told = 0
+    for bit in range(8 * len(whole)):
+        turned = bytearray(whole)
+        turned[bit // 8] ^= 1 << bit % 8
+        try:
+            assert Manifest.parse(bytes(turned), "m") == Manifest.parse(whole, "m"), (bit, bytes(turned))
+        except CorruptLogError:
+            told += 1
+    # what is left are blanks and line ends
+    assert told > 7 * len(whole)
+
+
+def test_a_manifest_that_was_cut_anywhere_is_noticed() -> None:
+    whole = _MANIFEST.to_json()
+    for size in range(len(whole) - 1):
+        with pytest.raises(CorruptLogError, match="changed or cut"):
+            Manifest.parse(whole[:size], "m")
+
+
+def test_an_entry_that_was_taken_out_or_changed_is_noticed() -> None:
+    document = json.loads(_MANIFEST.to_json())
+    changes = [
+        {**document, "files": document["files"][1:]},
+        {**document, "files": [{**each, "size": 7} for each in document["files"]]},
+        {**document, "files": [document["files"][0], *document["files"]]},
+        {**document, "place": "s3://bucket/other"},
+        {**document, "format": 1},
+        {"format": 1, "files": document["files"]},
+    ]
+    for changed in changes:
+        with pytest.raises(CorruptLogError, match="changed or cut"):
+            Manifest.parse(json.dumps(changed).encode(), "m")
+
+
+def test_a_manifest_of_format_1_is_still_read() -> None:
+    data = b'{"format": 1, "files": [{"path": "orders-0/b", "size": 2, "mtime_ms": 3, "etag": "x"}]}'
+    assert Manifest.parse(data, "m") == Manifest((Entry("orders-0/b", 2, 3, "x"),))
+
+
+def test_a_marker_names_its_run() -> None:
+    assert run_of(marker("r")) == "r"
+    for data in (b"garbage", b"[]", b'{"run": 5}', b"\xff"):
+        assert run_of(data) is None

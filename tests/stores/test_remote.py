@@ -1,0 +1,317 @@
+"""Remote places through a file system of pyarrow's own: what is read is what is there, and nothing is changed in place."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pyarrow import fs
+
+from compaction.errors import CorruptLogError, StorageError
+from compaction.fs.local import LocalFileSystem
+from compaction.fs.overlay import OverlayFileSystem
+from compaction.fs.ranges import View, view
+from compaction.storage.blocks import SegmentReader
+from compaction.storage.read_log import read_segments
+from compaction.storage.recover import recover_log
+from compaction.storage.scan import SegmentScan
+from compaction.stores import clients
+from compaction.stores.mixed import MixedFileSystem, file_system
+from compaction.stores.object_output import OutputFileSystem
+from compaction.stores.remote import RemoteFileSystem
+from compaction.stores.streams import ObjectFile, ObjectOutput, RangeReader, read_whole
+from tests.storage.logs import location
+from tests.stores.remote_places import PLACE, bucket, log
+
+__all__ = ["bucket", "log"]
+
+def test_a_place_is_read_like_a_directory(bucket: Path, log: str) -> None:
+    here, there = str(bucket / "in"), f"{PLACE}/in"
+    local, far = LocalFileSystem(), RemoteFileSystem()
+    assert far.listdir(f"{there}/") == ["orders-0"]
+    assert far.listdir(log) == local.listdir(f"{here}/orders-0")
+    for name in far.listdir(log):
+        ours, theirs = local.stat(f"{here}/orders-0/{name}"), far.stat(f"{log}/{name}")
+        assert ours is not None and theirs is not None
+        assert (ours.size, ours.mtime_ns, ours.is_file) == (theirs.size, theirs.mtime_ns, theirs.is_file)
+        data = local.read_bytes(f"{here}/orders-0/{name}")
+        assert far.read_bytes(f"{log}/{name}") == view(far, f"{log}/{name}")[:].tobytes() == data
+        assert far.read_bytes(f"{log}/{name}", 5, 7) == data[5:12]
+        assert far.real_path(f"{log}/{name}") == (f"{log}/{name}", 0, len(data))
+    found = far.stat(there)
+    assert found is not None and found.is_dir
+    assert far.stat(f"{there}/nothing") is None
+    assert far.stat(f"{log}/nothing") is None
+
+
+def test_what_is_not_there_is_told(bucket: Path) -> None:
+    for read in (RemoteFileSystem().listdir, RemoteFileSystem().read_bytes):
+        with pytest.raises(StorageError, match="No such file or directory; check the address"):
+            read(f"{PLACE}/nothing")
+
+
+def test_nothing_is_changed_in_place(bucket: Path, log: str) -> None:
+    far, name = MixedFileSystem(), f"{log}/{0:020d}.log"
+    changes: tuple[Callable[[], object], ...] = (
+        lambda: far.write_file(name, b""),
+        lambda: far.copy(name, name + ".copy"),
+        lambda: far.rename(name, name + ".deleted"),
+        lambda: far.unlink(name),
+        lambda: far.mkdir(log + "/new"),
+        lambda: far.remove_tree(log),
+    )
+    for change in changes:
+        with pytest.raises(StorageError, match="rename is not atomic there"):
+            change()
+
+
+def test_a_log_is_recovered_and_read_as_from_a_disk(bucket: Path, log: str) -> None:
+    (bucket / "in" / "orders-0" / f"{90:020d}.index").unlink()
+    here = location(str(bucket / "in"))
+    far = OverlayFileSystem(file_system([log]))
+    near = OverlayFileSystem(LocalFileSystem())
+    told = recover_log(far, location(f"{PLACE}/in")).actions
+    assert told == recover_log(near, here).actions != []
+    assert read_segments(far, log) == read_segments(near, here.path)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_batches_are_found_through_windows_as_in_a_file(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    sizes = [chance.choice([1, 100, 40_000, 70_000, 200_000]) for _ in range(60)]
+    from compaction.formats.batch import BatchSpec, encode_batch
+    from compaction.formats.record import Record
+
+    batches = [encode_batch([Record(i, 0, b"k", bytes(size))], BatchSpec(base_offset=i)) for i, size in enumerate(sizes)]
+    whole = b"".join(batches) + chance.choice([b"", bytes(30), batches[0][:-1], b"\xff" * 100])
+    (tmp_path / "segment").write_bytes(whole)
+    ranged = View("far", lambda start, length: whole[start : start + length], len(whole))
+    near = SegmentScan(view(LocalFileSystem(), str(tmp_path / "segment")), check_crc=True)
+    far = SegmentScan(ranged, check_crc=True)
+    rows = [np.concatenate(list(scan)) for scan in (near, far)]
+    assert np.array_equal(rows[0], rows[1])
+    ends = [(scan.position, scan.error, scan.next_offset, scan.complete) for scan in (near, far)]
+    assert ends[0] == ends[1]
+    assert near.damage() == far.damage()
+
+
+def test_slices_of_slices_read_what_they_name() -> None:
+    data = bytes(range(256)) * 1000
+    ranged = View("far", lambda start, length: data[start : start + length], len(data))
+    assert ranged[1000:][5:20].tobytes() == data[1005:1020]
+    assert len(ranged[10:5]) == 0
+    assert ranged[-3:].tobytes() == data[-3:]
+    assert ranged[300_000:].tobytes() == b""
+    assert ranged.any() and not ranged[0:1].any()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_ranges_ahead_give_the_bytes_at_any_pace(bucket: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    data = chance.randbytes(5000)
+    (bucket / "object").write_bytes(data)
+    start, end = sorted(chance.sample(range(5000), 2))
+    reader = RangeReader(f"{PLACE}/object", start, end, chance.choice([1, 7, 100, 10_000]))
+    at, floor = start, start
+    while at < end:
+        buffer = memoryview(bytearray(min(chance.randint(1, 300), end - at)))
+        n = reader.read_into(buffer, at, floor)
+        assert n > 0 and bytes(buffer[:n]) == data[at : at + n]
+        floor = chance.randint(floor, at)
+        at = chance.randint(floor, at + n)
+        if at == floor:
+            at += 1
+    reader.close()
+
+
+@pytest.mark.parametrize("block_bytes", [100, 1000, 100_000])
+def test_a_segment_is_read_as_from_a_disk(bucket: Path, log: str, block_bytes: int) -> None:
+    found = []
+    for path in (str(bucket / "in" / "orders-0" / f"{0:020d}.log"), f"{log}/{0:020d}.log"):
+        size = (bucket / "in" / "orders-0" / f"{0:020d}.log").stat().st_size
+        with SegmentReader(MixedFileSystem(), path, 0, size, block_bytes=block_bytes) as reader:
+            found.append(b"".join(block.raw.tobytes() for block in reader.blocks(check_crc=True)))
+    assert found[0] == found[1] != b""
+
+
+def test_an_object_that_became_shorter_is_told(bucket: Path, log: str) -> None:
+    path = f"{log}/{130:020d}.log"
+    with pytest.raises(CorruptLogError, match="file ends here"), SegmentReader(MixedFileSystem(), path, 0, 10**6) as reader:
+        list(reader.blocks(check_crc=True))
+
+
+def test_an_output_is_there_when_it_is_closed(bucket: Path) -> None:
+    output = MixedFileSystem().create(f"{PLACE}/new", "/like/nothing")
+    output.write([b"ab", memoryview(b"cd")])
+    output.copy_from(_put(bucket, "other", b"ef"))
+    output.close(sync=True, mtime_ms=0)
+    output.abandon()
+    assert (bucket / "new").read_bytes() == b"abcdef"
+    failed = ObjectOutput(f"{PLACE}/failed")
+    failed.write([b"ab"])
+    failed.remove()
+    assert not (bucket / "failed").exists()
+
+
+def _put(bucket: Path, name: str, data: bytes) -> str:
+    (bucket / name).write_bytes(data)
+    return f"{PLACE}/{name}"
+
+
+def test_files_are_copied_between_places(bucket: Path, tmp_path: Path) -> None:
+    source = _put(bucket, "source", b"0123456789")
+    os.utime(bucket / "source", ns=(5 * 10**9, 5 * 10**9))
+    MixedFileSystem().copy(source, str(tmp_path / "here"), 2, 5)
+    assert (tmp_path / "here").read_bytes() == b"23456"
+    assert (tmp_path / "here").stat().st_mtime_ns == 5 * 10**9
+    output = OutputFileSystem()
+    output.copy(str(tmp_path / "here"), f"{PLACE}/up", 1, 3)
+    output.copy(source, f"{PLACE}/whole")
+    output.copy(source, f"{PLACE}/part", 4, 2)
+    assert [(bucket / name).read_bytes() for name in ("up", "whole", "part")] == [b"345", b"0123456789", b"45"]
+    with pytest.raises(StorageError, match="No such file or directory"):
+        MixedFileSystem().copy(f"{PLACE}/nothing", str(tmp_path / "there"))
+
+
+class Turned:
+    """The client of gs: in what it does otherwise than the others, over a file system of this machine."""
+
+    type_name = "gcs"
+
+    def __init__(self, opened: list[bool]) -> None:
+        self._disk, self._opened = fs.LocalFileSystem(), opened
+
+    def open_input_file(self, key: str) -> FileOf:
+        return FileOf(self._disk.open_input_file(key), self._opened)
+
+    def open_input_stream(self, key: str, compression: str | None = "detect") -> Any:
+        stream = self._disk.open_input_stream(key, compression=compression)
+        if self._opened and not self._opened.pop(0):
+            raise OSError("google::cloud::Status(PERMISSION_DENIED: no)")
+        return stream
+
+    def delete_dir(self, key: str) -> None:
+        raise OSError(f"No such directory: {key}")
+
+
+class FileOf:
+    """A file that is opened when it is looked at; ``opened`` says of each try whether it succeeds."""
+
+    def __init__(self, file: Any, opened: list[bool]) -> None:
+        self._file, self._opened = file, opened
+
+    @property
+    def closed(self) -> bool:
+        return bool(self._opened) and not self._opened.pop(0)
+
+    def size(self) -> int:
+        size: int = self._file.size()
+        return size
+
+    def read_at(self, length: int, start: int) -> bytes:
+        data: bytes = self._file.read_at(length, start)
+        return data
+
+
+@pytest.mark.parametrize(
+    ("opened", "told"),
+    [
+        ([False, True, True], ""),
+        ([False, False], "cannot read: .*check the credentials"),
+        ([False, True, False], "cannot read: the client takes it for closed"),
+    ],
+)
+def test_a_file_that_the_client_could_not_open_is_opened_again_or_told(
+    bucket: Path, monkeypatch: pytest.MonkeyPatch, opened: list[bool], told: str
+) -> None:
+    path = _put(bucket, "object", b"0123456789")
+    monkeypatch.setattr(clients, "_connect", lambda *_: clients._Client(Turned(opened), str(bucket)))
+    file = ObjectFile(path)
+    if told:
+        with pytest.raises(StorageError, match=told):
+            file.read_at(3, 4)
+    else:
+        assert (file.read_at(3, 4), file.size()) == (b"456", 10)
+
+
+def test_a_directory_that_is_gone_already_is_removed(bucket: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    OutputFileSystem().remove_tree(f"{PLACE}/nothing")
+    monkeypatch.setattr(clients, "_connect", lambda *_: clients._Client(Turned([]), str(bucket)))
+    monkeypatch.setattr(clients, "_clients", {})
+    OutputFileSystem().remove_tree(f"{PLACE}/nothing")
+
+
+@pytest.mark.parametrize("field", ["ETag", "etag"])
+def test_the_mark_of_an_object_is_found_whatever_the_store_calls_it(
+    bucket: Path, monkeypatch: pytest.MonkeyPatch, field: str
+) -> None:
+    class File:
+        """A file that knows its object's fields."""
+
+        closed = False
+
+        def metadata(self) -> dict[str, bytes]:
+            return {"Content-Type": b"x", field: b'"abc"'}
+
+    store = Turned([])
+    monkeypatch.setattr(store, "open_input_file", lambda *_: File())
+    monkeypatch.setattr(clients, "_connect", lambda *_: clients._Client(store, str(bucket)))
+    assert ObjectFile(f"{PLACE}/object").etag() == "abc"
+
+
+def test_names_do_not_make_data_be_compressed(bucket: Path) -> None:
+    output = ObjectOutput(f"{PLACE}/notes.gz")
+    output.write([b"not compressed"])
+    output.close(sync=True)
+    assert (bucket / "notes.gz").read_bytes() == b"not compressed" == read_whole(f"{PLACE}/notes.gz")
+
+
+def test_gs_is_not_tried_for_a_quarter_of_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    class Files:
+        """What takes the address."""
+
+        @staticmethod
+        def from_uri(address: str) -> tuple[object, str]:
+            asked.append(address)
+            return object(), "bucket"
+
+    monkeypatch.setattr(fs, "FileSystem", Files)
+    clients._connect("gs://bucket", {})
+    clients._connect("gs://anonymous@bucket", {"scheme": "http", "retry_limit_seconds": "5"})
+    assert asked == ["gs://bucket/?retry_limit_seconds=60", "gs://anonymous@bucket/?retry_limit_seconds=5&scheme=http"]
+
+
+def test_credentials_are_taken_out_of_what_a_store_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAHIDDEN")
+    told = clients.refused(OSError("AWS Error ACCESS_DENIED for AKIAHIDDEN\nmore"), "s3://b/x", "read")
+    assert str(told) == "s3://b/x: cannot read: AWS Error ACCESS_DENIED for …; check the credentials and what they may do there"
+
+
+def test_an_answer_that_breaks_the_clients_buffer_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clients, "_WAITS_S", (0.0, 0.0))
+    answers: list[Exception | bytes] = [OSError("Failed to flush response stream (eof: 0, bad: 1)"), b"data"]
+
+    def read() -> bytes:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    assert clients.repeated(read) == b"data"
+    answers[:] = [OSError("other")]
+    with pytest.raises(OSError, match="other"):
+        clients.repeated(read)
+
+
+def test_nothing_is_opened_before_sparks_daemon_forks() -> None:
+    program = "import sys, compaction.spark.daemon as d; d.load(); sys.exit('pyarrow.fs' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False, timeout=120).returncode == 0
