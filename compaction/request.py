@@ -18,7 +18,7 @@ class CompactionRequest:
     ``resolver`` knows every source of configuration but the metadata log of a log directory (``Resolver.with_metadata``).
     ``include_active`` says that the directories are exports that no broker will append to, ``allow_keyless`` that records
     without a key may go. ``metadata_dirs`` are absolute: log directories, or metadata logs themselves, whose metadata log
-    applies to log directories of the same cluster (``compaction.storage.metadata_sources``).
+    applies to log directories of the same cluster (``compaction.logdir.settings.metadata_sources``).
     """
 
     log_dirs: tuple[str, ...]

@@ -23,13 +23,13 @@ from compaction.errors import CompactionError, StorageError, UsageError
 from compaction.formats.properties import parse_properties
 from compaction.fs.text_files import check_writable, read_text, write_text
 from compaction.fs.uri import environment, is_inside, place, resolved
+from compaction.logdir.dirty_estimate import has_fresh
+from compaction.logdir.discover import Selector, check_log_dirs, discover
+from compaction.logdir.settings.metadata_sources import require_metadata_log
 from compaction.metrics import open_metrics
 from compaction.names import CLUSTER_METADATA_TOPIC
 from compaction.printable import printable, printable_lines
 from compaction.report import LogStatus, RunReport, print_report
-from compaction.storage.discover import Selector, check_log_dirs, discover
-from compaction.storage.fresh import has_fresh
-from compaction.storage.metadata_sources import require_metadata_log
 from compaction.stores.mixed import file_system
 from compaction.stores.remote import require_finished
 from jobs import _logging

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 if not __package__:
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from compaction.logdir.discover import Selector  # noqa: E402
 from compaction.report import RunReport  # noqa: E402 - the checkout must be on the path first
 from compaction.request import CompactionRequest  # noqa: E402
-from compaction.storage.discover import Selector  # noqa: E402
 from jobs import _cli, _logging  # noqa: E402
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from compaction.config import Policy  # noqa: E402
 from compaction.config.policy import CONFIGURED  # noqa: E402
 from compaction.errors import UsageError  # noqa: E402
 from compaction.fs.text_files import write_text  # noqa: E402
+from compaction.logdir.discover import Selector  # noqa: E402
 from compaction.request import CompactionRequest, ComparisonRequest  # noqa: E402
-from compaction.storage.discover import Selector  # noqa: E402
 from jobs import _cli, _logging  # noqa: E402
 
 if TYPE_CHECKING:

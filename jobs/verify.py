@@ -18,9 +18,9 @@ if not __package__:
 from compaction.errors import UsageError  # noqa: E402 - the checkout must be on the path first
 from compaction.fs.text_files import write_text  # noqa: E402
 from compaction.fs.uri import place  # noqa: E402
+from compaction.locking.access import Purpose, access  # noqa: E402
+from compaction.logdir.discover import Selector, check_log_dirs  # noqa: E402
 from compaction.names import TopicPartition, parse_partition_dir  # noqa: E402
-from compaction.storage.access import Purpose, access  # noqa: E402
-from compaction.storage.discover import Selector, check_log_dirs  # noqa: E402
 from compaction.stores.mixed import file_system  # noqa: E402
 from compaction.stores.remote import require_finished  # noqa: E402
 from compaction.verify.certificate import LogCertificate, Status, VerifyReport  # noqa: E402

@@ -18,7 +18,7 @@ from compaction.formats.legacy_header import HEADER_V0
 from compaction.fs.filesystem import FileSystem
 from compaction.kernels.dump_records import largest_timestamp
 from compaction.kernels.dump_state import DONE, DUMP_ERRORS
-from compaction.storage.blocks import MAX_BATCH_BYTES
+from compaction.logdir.blocks import MAX_BATCH_BYTES
 
 WINDOW_BYTES = 1 << 20
 _UP_TO_MAGIC = HEADER.offset("magic") + 1

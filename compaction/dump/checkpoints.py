@@ -25,6 +25,7 @@ from compaction.formats.checkpoints import (
 from compaction.formats.properties import parse_meta_properties
 from compaction.fs.filesystem import FileSystem, base_name, join, parent
 from compaction.fs.text_files import read_small_text
+from compaction.logdir.segments import inspect_segment, segment_bases
 from compaction.names import (
     CLEAN_SHUTDOWN,
     LEADER_EPOCHS,
@@ -33,7 +34,6 @@ from compaction.names import (
     TopicPartition,
     parse_partition_dir,
 )
-from compaction.storage.segments import inspect_segment, segment_bases
 
 _REPAIR = "remove or repair it; a broker writes it anew"
 _FIRST_ENTRY_LINE = 3

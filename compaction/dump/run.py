@@ -19,7 +19,7 @@ from compaction.dump.segment import SegmentDump, SegmentView
 from compaction.errors import CorruptLogError, LogError, UsageError
 from compaction.fs.filesystem import FileSystem
 from compaction.fs.ranges import view
-from compaction.storage.scan import SegmentScan
+from compaction.logdir.batch_scan import SegmentScan
 from compaction.storage.spool import PairSpool
 
 _NAMED_BY_OFFSET = (Kind.LOG, Kind.INDEX, Kind.TIMEINDEX, Kind.TXNINDEX)

@@ -20,8 +20,8 @@ from compaction.fs.filesystem import Files
 from compaction.kernels.batches import CONTROL_BIT
 from compaction.kernels.columns import Columns, fill_columns, measure_records, new_columns
 from compaction.kernels.records import OK, RECORD_ERRORS
+from compaction.logdir.blocks import Block, SegmentReader
 from compaction.passes.decoder import MODERN_MAGIC, Decoded, Decoder
-from compaction.storage.blocks import Block, SegmentReader
 from compaction.stores.mixed import MixedFileSystem
 
 TRANSACTIONAL_BIT = 0x10

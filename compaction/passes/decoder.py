@@ -17,7 +17,7 @@ from compaction.formats.transcode import transcode
 from compaction.kernels.batches import HEADER_SIZE
 from compaction.kernels.legacy import GROWTH, plain_messages
 from compaction.kernels.rewrite import LOG_APPEND_TIME_BIT
-from compaction.storage.blocks import Block
+from compaction.logdir.blocks import Block
 
 MODERN_MAGIC = 2
 CODEC_BITS = 7

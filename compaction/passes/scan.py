@@ -20,12 +20,12 @@ from compaction.kernels.key_filter import KeyFilter
 from compaction.kernels.offset_map import Arena, by_shard
 from compaction.kernels.records import ASK, KEYLESS, MAP, MESSAGES, RECORD_ERRORS, SKIP, TOMBSTONES, scan_records
 from compaction.kernels.tables import ENTRY_BYTES, ENTRY_WORDS, MAX_OFFSET
+from compaction.logdir.blocks import Block, SegmentReader
+from compaction.logdir.throttle import Throttle
 from compaction.passes.decoder import MODERN_MAGIC, Decoded, Decoder, check_count
 from compaction.passes.shards import resolve
 from compaction.passes.task_map import TaskMap
 from compaction.passes.work import Packed, Resolved, ScanLog, ScanSettings, Slice, SliceSummary
-from compaction.storage.blocks import Block, SegmentReader
-from compaction.storage.throttle import Throttle
 
 #: ``(log, shard)``; the shard of a summary is ``SUMMARY``
 Key = tuple[int, int]

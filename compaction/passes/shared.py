@@ -20,11 +20,11 @@ from compaction.kernels.offset_map import Arena
 from compaction.kernels.records import KEYLESS, MESSAGES, RECORD_ERRORS, TOMBSTONES
 from compaction.kernels.tables import DROP
 from compaction.kernels.tally import COLUMNS, tally
+from compaction.logdir.blocks import Block, SegmentReader
+from compaction.logdir.throttle import Throttle
 from compaction.passes.decoder import Decoded, Decoder
 from compaction.passes.scan import SUMMARY, Key, LogScan, check_offsets, dirty_records
 from compaction.passes.work import Packed, ScanLog, ScanSettings, Slice, SliceSummary
-from compaction.storage.blocks import Block, SegmentReader
-from compaction.storage.throttle import Throttle
 
 _HOUR_MS, _DAY_MS = 3_600_000, 86_400_000
 #: the ages that records are counted by begin here, ms

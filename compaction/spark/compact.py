@@ -17,6 +17,9 @@ from compaction.config import BrokerConfig
 from compaction.errors import CompactionError, of_log
 from compaction.fs.filesystem import FileSystem
 from compaction.fs.uri import is_remote
+from compaction.locking.access import Purpose, access
+from compaction.locking.claim import PROCESSES, Runs
+from compaction.logdir.discover import LogLocation
 from compaction.report import LogReport, LogStatus, RunReport
 from compaction.request import CompactionRequest
 from compaction.spark.look_ahead import look_ahead_with
@@ -28,10 +31,7 @@ from compaction.spark.progress import Progress
 from compaction.spark.round import Cleaned, Round, RoundOptions
 from compaction.spark.session import Session
 from compaction.spark.threads import at_once
-from compaction.storage.access import Purpose, access
-from compaction.storage.claim import PROCESSES, Runs
 from compaction.storage.destination import Destination, Planned, destination
-from compaction.storage.discover import LogLocation
 from compaction.storage.prepare import LookAhead, prepare
 from compaction.storage.space import Room
 from compaction.stores.mixed import MixedFileSystem, file_system

@@ -19,6 +19,9 @@ from compaction.comparison.figures import ComparedLog, Comparison
 from compaction.errors import CompactionError, of_log
 from compaction.fs.filesystem import FileSystem
 from compaction.fs.overlay import OverlayFileSystem
+from compaction.locking.access import Purpose, access
+from compaction.logdir.discover import LogLocation
+from compaction.logdir.settings.log_settings import Settings, read_settings
 from compaction.passes.shared import AGE_BOUNDS_MS, Source, Tally
 from compaction.passes.work import Slice
 from compaction.request import CompactionRequest, ComparisonRequest
@@ -32,10 +35,7 @@ from compaction.spark.round import Cleaned, Round, RoundOptions, scan_settings, 
 from compaction.spark.session import Session
 from compaction.spark.shared_engine import SparkEngine
 from compaction.spark.shared_passes import Described, Engine, SharedPasses
-from compaction.storage.access import Purpose, access
-from compaction.storage.discover import LogLocation
 from compaction.storage.prepare import LookAhead, ReadLog, read_logs
-from compaction.storage.settings import Settings, read_settings
 from compaction.stores.mixed import file_system
 
 

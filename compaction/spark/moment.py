@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from compaction.cleaning.model import LogView
 from compaction.fs.local import LocalFileSystem
+from compaction.logdir.changes import moved
 from compaction.report import LogReport
-from compaction.storage.watch import moved
 
 _LOG = logging.getLogger(__name__)
 _MOVED = "the log moved while it was read"

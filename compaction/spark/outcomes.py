@@ -23,6 +23,8 @@ from compaction.comparison.figures import (
 from compaction.fs.filesystem import FileSystem
 from compaction.kernels.tables import ENTRY_BYTES
 from compaction.kernels.tally import BYTES, KEYLESS, RECORDS, TOMBSTONES
+from compaction.logdir.discover import LogLocation
+from compaction.logdir.settings.log_settings import Settings
 from compaction.passes.measure import Repetition
 from compaction.passes.shared import Tally
 from compaction.report import LogReport, LogStatus
@@ -30,8 +32,6 @@ from compaction.spark.compact import cleaned_report, expired_report
 from compaction.spark.expire import expiry_report
 from compaction.spark.round import Cleaned
 from compaction.spark.shared_passes import Described
-from compaction.storage.discover import LogLocation
-from compaction.storage.settings import Settings
 
 #: what decides over a plan's output and figures, apart from the log itself
 PlanKey = tuple[str, int, int, tuple[Group, ...], int, int, int, tuple[ProducerEntry, ...]]

@@ -19,6 +19,7 @@ from pyspark import RDD, SparkContext
 
 from compaction.fs.filesystem import Files
 from compaction.kernels.key_filter import KeyFilter
+from compaction.logdir.throttle import UNLIMITED
 from compaction.passes.rewrite import join_parts, rewrite_piece
 from compaction.passes.scan import SUMMARY, Key, collect_keys, scan_slices, together
 from compaction.passes.shards import merge_lists, resolve_shard, split_by_piece
@@ -40,7 +41,6 @@ from compaction.spark.passes import KEYS, Rewritten, Scanned
 from compaction.spark.progress import Progress
 from compaction.spark.threads import at_once
 from compaction.spark.worker import settle
-from compaction.storage.throttle import UNLIMITED
 
 
 @contextmanager

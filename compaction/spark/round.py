@@ -19,6 +19,7 @@ from compaction.formats.indexes import read_offset_index
 from compaction.fs.filesystem import FileSystem, join, real_file
 from compaction.kernels.key_filter import KeyFilter
 from compaction.kernels.siphash import HashSecret
+from compaction.logdir.slices import cut_segment
 from compaction.names import INDEX, LOG, segment_file
 from compaction.passes.scan import dirty_records
 from compaction.passes.work import (
@@ -35,7 +36,6 @@ from compaction.passes.work import (
 from compaction.spark.partition import Sizes, pack, record_bound, shards, sizes
 from compaction.spark.passes import Passes, Scanned
 from compaction.spark.room import without_room
-from compaction.storage.slicing import cut_segment
 from compaction.storage.space import Room
 from compaction.storage.swap import SwapGroup
 from compaction.stores.mixed import MixedFileSystem

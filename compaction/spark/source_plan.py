@@ -19,17 +19,17 @@ from compaction.fs.filesystem import FileSystem, base_name, join, parent, real_f
 from compaction.fs.lock import require_unlocked
 from compaction.fs.overlay import OverlayFileSystem
 from compaction.fs.uri import is_remote, place, resolved
+from compaction.logdir.checkpoint_store import read_checkpoints
+from compaction.logdir.discover import LogLocation, Selector, check_log_dirs, discover
+from compaction.logdir.read_log import ReadOptions, read_log
+from compaction.logdir.segments import segment_bases
+from compaction.logdir.slices import cut_segment
 from compaction.names import LOG, TopicPartition, parse_partition_dir, segment_file
 from compaction.passes.columns import MAX_LONG, MIN_LONG, Bounds, Reading
 from compaction.spark.partition import pack
 from compaction.spark.source_filters import Pushed
-from compaction.storage.checkpoint_store import read_checkpoints
-from compaction.storage.discover import LogLocation, Selector, check_log_dirs, discover
-from compaction.storage.read_log import ReadOptions, read_log
 from compaction.storage.recover import recover_log
 from compaction.storage.seek import first_offset_since, positions_of
-from compaction.storage.segments import segment_bases
-from compaction.storage.slicing import cut_segment
 from compaction.stores.mixed import file_system
 from compaction.stores.remote import require_finished
 

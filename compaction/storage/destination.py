@@ -16,16 +16,16 @@ from compaction.cleaning.policy import PolicyPlan
 from compaction.fs.filesystem import FileSystem
 from compaction.fs.overlay import DeferredFileSystem, OverlayFileSystem
 from compaction.fs.uri import is_remote, require_in_place
+from compaction.locking.access import Access
+from compaction.logdir.changes import require_unmoved
+from compaction.logdir.checkpoint_store import Change, CheckpointFiles
+from compaction.logdir.discover import LogLocation
 from compaction.names import CLEANER_OFFSETS
-from compaction.storage.access import Access
-from compaction.storage.checkpoint_store import Change, CheckpointFiles
-from compaction.storage.discover import LogLocation
 from compaction.storage.expire import carry_out_expiry
 from compaction.storage.object_publish import ObjectPublication
 from compaction.storage.publish import LocalPublication, Publication
 from compaction.storage.recover import mend_log
 from compaction.storage.swap import SwapGroup, discard_unfinished, remove_deleted, swap_in
-from compaction.storage.watch import require_unmoved
 
 #: a swap waits a dozen times for the disk, which serves many at once
 LOGS_AT_ONCE = 8

@@ -19,10 +19,10 @@ from compaction.formats.producer_snapshot import SnapshotEntry, write_snapshot
 from compaction.fs.durable import replace_file
 from compaction.fs.filesystem import FileSystem, join
 from compaction.fs.text_files import read_small_text
+from compaction.logdir.checkpoint_store import Change, CheckpointFiles
+from compaction.logdir.discover import LogLocation
+from compaction.logdir.segments import segment_bases
 from compaction.names import INDEX, LEADER_EPOCHS, LOG, LOG_STARTS, SNAPSHOT, TIMEINDEX, TXNINDEX, segment_file
-from compaction.storage.checkpoint_store import Change, CheckpointFiles
-from compaction.storage.discover import LogLocation
-from compaction.storage.segments import segment_bases
 from compaction.storage.swap import mark_deleted
 
 

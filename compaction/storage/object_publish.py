@@ -26,8 +26,8 @@ from compaction.cleaning.model import Segment
 from compaction.errors import CorruptLogError, StorageError, UsageError
 from compaction.fs.filesystem import FileSystem, base_name, join
 from compaction.fs.uri import is_inside, resolved
+from compaction.logdir.discover import LogLocation
 from compaction.names import LOG, segment_file
-from compaction.storage.discover import LogLocation
 from compaction.storage.publish import Copy, Publication, layout
 from compaction.storage.swap import SwapGroup
 from compaction.stores.listings import list_directory, look_up

@@ -16,16 +16,16 @@ from compaction.errors import CompactionError, StorageError, of_log
 from compaction.fs.filesystem import FileSystem, parent
 from compaction.fs.overlay import DeferredFileSystem, OverlayFileSystem
 from compaction.fs.uri import any_remote, is_remote, resolved
+from compaction.locking.access import Access
+from compaction.locking.claim import NOBODY, Owner
+from compaction.locking.mounts import mount_points
+from compaction.logdir.checkpoint_store import Checkpoints, read_checkpoints
+from compaction.logdir.discover import LogLocation, Selector, discover
+from compaction.logdir.read_log import ReadOptions, read_log
+from compaction.logdir.segments import segment_bases
+from compaction.logdir.settings.log_settings import Settings, read_settings, require_policy
 from compaction.request import CompactionRequest
-from compaction.storage.access import Access
-from compaction.storage.checkpoint_store import Checkpoints, read_checkpoints
-from compaction.storage.claim import NOBODY, Owner
-from compaction.storage.discover import LogLocation, Selector, discover
-from compaction.storage.mounts import mount_points
-from compaction.storage.read_log import ReadOptions, read_log
 from compaction.storage.recover import RecoveryReport, recover_log, settle_log
-from compaction.storage.segments import segment_bases
-from compaction.storage.settings import Settings, read_settings, require_policy
 
 Plan = TypeVar("Plan")
 

@@ -23,6 +23,13 @@ from compaction.fs.durable import TMP, write_verified
 from compaction.fs.filesystem import FileSystem, base_name, join, parent
 from compaction.fs.text_files import read_small
 from compaction.fs.uri import is_inside, is_remote, resolved
+from compaction.locking.access import require_unlocked_still
+from compaction.locking.claim import is_claim
+from compaction.locking.mounts import is_mount_point
+from compaction.logdir.changes import require_unmoved
+from compaction.logdir.checkpoint_store import read_offsets
+from compaction.logdir.discover import LogLocation
+from compaction.logdir.segments import require_same_indexes
 from compaction.names import (
     CLEANER_OFFSETS,
     CLUSTER_METADATA_TOPIC,
@@ -36,15 +43,8 @@ from compaction.names import (
     parse_segment_file,
     segment_file,
 )
-from compaction.storage.access import require_unlocked_still
-from compaction.storage.checkpoint_store import read_offsets
-from compaction.storage.claim import is_claim
-from compaction.storage.discover import LogLocation
-from compaction.storage.mounts import is_mount_point
-from compaction.storage.segments import require_same_indexes
 from compaction.storage.swap import SwapGroup, any_log, is_unfinished
 from compaction.storage.verification import copy_verified
-from compaction.storage.watch import require_unmoved
 from compaction.stores.manifest import MANIFEST, MARKER
 
 METADATA_LOG = f"{CLUSTER_METADATA_TOPIC}-0"

@@ -20,10 +20,10 @@ from compaction.fs.durable import replace_file
 from compaction.fs.filesystem import FileSystem, join
 from compaction.fs.ranges import view
 from compaction.kernels.tables import ABORT
+from compaction.logdir.batch_scan import Rows, SegmentScan
+from compaction.logdir.read_log import MarkerReader, ReadOptions, replay_producers
+from compaction.logdir.segments import LONG_MAX, NO_TIMESTAMP
 from compaction.names import INDEX, LOG, TIMEINDEX, TXNINDEX, segment_file
-from compaction.storage.read_log import MarkerReader, ReadOptions, replay_producers
-from compaction.storage.scan import Rows, SegmentScan
-from compaction.storage.segments import LONG_MAX, NO_TIMESTAMP
 
 #: Kafka's default of ``index.interval.bytes``
 INDEX_INTERVAL_BYTES = 4096

@@ -28,6 +28,12 @@ from compaction.fs.contents import difference
 from compaction.fs.durable import TMP, remove_temporary
 from compaction.fs.filesystem import FileSystem, join
 from compaction.fs.ranges import view
+from compaction.locking.claim import NOBODY, Owner
+from compaction.logdir.batch_scan import SegmentScan
+from compaction.logdir.checkpoint_store import CheckpointFiles, read_offsets
+from compaction.logdir.discover import LogLocation
+from compaction.logdir.read_log import snapshots
+from compaction.logdir.segments import SegmentState, inspect_segment, segment_bases
 from compaction.names import (
     CLEAN,
     DELETED,
@@ -39,15 +45,9 @@ from compaction.names import (
     parse_segment_file,
     segment_file,
 )
-from compaction.storage.checkpoint_store import CheckpointFiles, read_offsets
-from compaction.storage.claim import NOBODY, Owner
-from compaction.storage.discover import LogLocation
 from compaction.storage.journal import Journal, JournalGroup, read_journal, remove_journal
-from compaction.storage.read_log import snapshots
 from compaction.storage.rebuild import INDEX_INTERVAL_BYTES, look_for_producers, rebuild_indexes, rebuild_txn_index
 from compaction.storage.rollback import roll_back
-from compaction.storage.scan import SegmentScan
-from compaction.storage.segments import SegmentState, inspect_segment, segment_bases
 from compaction.storage.split import split_segment
 from compaction.storage.swap import (
     discard_unfinished,

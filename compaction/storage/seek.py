@@ -14,8 +14,8 @@ from compaction.errors import StorageError
 from compaction.formats.indexes import read_offset_index, read_time_index
 from compaction.fs.filesystem import FileSystem, join
 from compaction.fs.ranges import view
+from compaction.logdir.batch_scan import first_batch
 from compaction.names import INDEX, LOG, TIMEINDEX, segment_file
-from compaction.storage.scan import first_batch
 
 
 def first_offset_since(fs: FileSystem, log_path: str, segment: Segment, timestamp_ms: int) -> int:

@@ -22,10 +22,10 @@ from compaction.formats import indexes
 from compaction.fs.durable import write_verified
 from compaction.fs.filesystem import Extent, FileSystem, join
 from compaction.fs.ranges import view
+from compaction.logdir.batch_scan import Rows, SegmentScan
+from compaction.logdir.segments import MAX_RELATIVE_OFFSET
 from compaction.names import CLEANED, DELETED, INDEX, LOG, SEGMENT_KINDS, SWAP, TIMEINDEX, TXNINDEX, segment_file
 from compaction.storage.rebuild import IndexBuilder
-from compaction.storage.scan import Rows, SegmentScan
-from compaction.storage.segments import MAX_RELATIVE_OFFSET
 from compaction.storage.verification import copy_verified
 
 

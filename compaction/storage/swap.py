@@ -36,6 +36,9 @@ from dataclasses import dataclass
 from compaction.errors import StorageError
 from compaction.fs.contents import Written
 from compaction.fs.filesystem import FileStat, FileSystem, join
+from compaction.locking.claim import NOBODY, Owner
+from compaction.logdir.checkpoint_store import Change, CheckpointFiles
+from compaction.logdir.discover import LogLocation
 from compaction.names import (
     CLEAN,
     CLEANED,
@@ -48,9 +51,6 @@ from compaction.names import (
     parse_segment_file,
     segment_file,
 )
-from compaction.storage.checkpoint_store import Change, CheckpointFiles
-from compaction.storage.claim import NOBODY, Owner
-from compaction.storage.discover import LogLocation
 from compaction.storage.journal import JOURNAL, Journal, JournalGroup, Source, remove_journal, write_journal
 
 

@@ -17,8 +17,8 @@ from compaction.fs.contents import Written, bytes_of, differs, verify_file
 from compaction.fs.filesystem import Extent, Files, FileSystem
 from compaction.kernels.batches import scan_batches
 from compaction.kernels.tables import BATCH_ROW
+from compaction.logdir.blocks import SegmentReader
 from compaction.names import LOG
-from compaction.storage.blocks import SegmentReader
 
 _ROWS = 1 << 14
 _BATCH_END_BYTES = 128 << 10

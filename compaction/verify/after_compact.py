@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from compaction.errors import UsageError
+from compaction.logdir.discover import Selector, discover
+from compaction.logdir.settings.log_settings import Settings, read_settings
 from compaction.names import TopicPartition
 from compaction.report import LogReport, LogStatus, RunReport
 from compaction.request import CompactionRequest
-from compaction.storage.discover import Selector, discover
 from compaction.storage.publish import layout
-from compaction.storage.settings import Settings, read_settings
 from compaction.stores.mixed import file_system
 from compaction.verify.request import VerifyRequest
 

@@ -17,7 +17,7 @@ from compaction.formats.errors import FormatError
 from compaction.formats.legacy import parse_legacy
 from compaction.kernels.batches import HEADER_SIZE
 from compaction.kernels.locate import RECORD_ROW, locate_messages, locate_records
-from compaction.storage.blocks import Block, SegmentReader
+from compaction.logdir.blocks import Block, SegmentReader
 from compaction.stores.mixed import MixedFileSystem
 from compaction.verify.model import Int64s, Rows, Stretch
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from compaction.errors import CompactionError
 from compaction.fs.filesystem import FileSystem
+from compaction.logdir.discover import LogLocation, Selector, discover
+from compaction.logdir.settings.log_settings import Settings, read_settings
 from compaction.request import CompactionRequest
-from compaction.storage.discover import LogLocation, Selector, discover
-from compaction.storage.settings import Settings, read_settings
 from compaction.stores.mixed import file_system
 from compaction.verify.certificate import LogCertificate, VerifyReport
 from compaction.verify.certify import certify_pairs

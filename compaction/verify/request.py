@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from compaction.config import Resolver
+from compaction.logdir.discover import Selector
 from compaction.names import TopicPartition
-from compaction.storage.discover import Selector
 
 
 @dataclass(frozen=True)

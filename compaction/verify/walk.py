@@ -15,9 +15,9 @@ from compaction.formats.indexes import TXN_ROW, read_txn_index
 from compaction.fs.filesystem import FileSystem
 from compaction.fs.ranges import view
 from compaction.kernels.tables import ABORT, COMMIT
+from compaction.logdir.batch_scan import SegmentScan
+from compaction.logdir.blocks import SegmentReader
 from compaction.names import LOG, TXNINDEX
-from compaction.storage.blocks import SegmentReader
-from compaction.storage.scan import SegmentScan
 from compaction.stores.mixed import file_system
 from compaction.verify.index_checks import IndexChecks
 from compaction.verify.model import MAX_OFFSET, Findings, Rows, SegmentFiles

@@ -14,7 +14,7 @@ from compaction.names import CLEANER_OFFSETS, LOCK, LOG, segment_file
 from compaction.storage import space
 from tests.crash.surroundings import NOBODY, big_batches, run, run_as_nobody, small_disk
 from tests.damage.sound_logs import look_at, sound_log, write_log
-from tests.storage.logs import build
+from tests.logdir.logs import build
 
 pytestmark = pytest.mark.crash
 

@@ -22,8 +22,8 @@ from tests.damage.harm import reseal
 from tests.damage.sound_logs import Files, look_at, sound_log, write_log
 from tests.fs.watched import Before, Operation, WatchedFiles
 from tests.kafka.encode import Batch, Record
-from tests.storage.logs import NOW_MS as BUILT_MS
-from tests.storage.logs import build
+from tests.logdir.logs import NOW_MS as BUILT_MS
+from tests.logdir.logs import build
 
 SOUND = sound_log("none")
 #: so small that a segment is written in parts

@@ -11,7 +11,7 @@ from compaction.cleaning.model import AbortedTxn
 from compaction.formats.producer_snapshot import SnapshotEntry, write_snapshot
 from compaction.names import INDEX, LEADER_EPOCHS, LOG, SNAPSHOT, TIMEINDEX, TXNINDEX, segment_file
 from tests.kafka.encode import ABORT, COMMIT, Batch, Legacy, Producer, Record, marker
-from tests.storage.logs import build
+from tests.logdir.logs import build
 
 NOW_MS = 1_700_000_000_000
 SEGMENT_OFFSETS = 20

@@ -33,6 +33,8 @@ from compaction.kernels.batches import scan_batches
 from compaction.kernels.columns import HEADERS, KEYS, VALUES
 from compaction.kernels.siphash import HashSecret
 from compaction.kernels.tables import MARK_SHIFT
+from compaction.logdir.batch_scan import SegmentScan
+from compaction.logdir.read_log import MarkerReader
 from compaction.passes.columns import Reading, read_columns
 from compaction.passes.rewrite import rewrite_piece
 from compaction.passes.scan import SUMMARY, scan_slices
@@ -41,8 +43,6 @@ from compaction.passes.transactions import scan_transactions
 from compaction.passes.work import GroupOutput, Packed, Piece, RewriteLog, ScanLog, ScanSettings, Slice, SliceSummary
 from compaction.report import LogReport, LogStatus
 from compaction.storage.journal import JOURNAL, read_journal
-from compaction.storage.read_log import MarkerReader
-from compaction.storage.scan import SegmentScan
 from tests.damage.sound_logs import NOW_MS, Files, look_at, sound_log, write_log
 from tests.local_job import clean_locally
 

@@ -20,8 +20,8 @@ from tests.local_passes import LocalPasses
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from compaction.logdir.blocks import Block
     from compaction.report import RunReport
-    from compaction.storage.blocks import Block
 
 TOPICS = ("aside", "damaged", "zeta")
 OPTIONS = ("--set", "cleanup.policy=compact", "--set", "min.cleanable.dirty.ratio=0", "--as-of-ms", str(NOW_MS))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from compaction.storage.discover import Selector
+from compaction.logdir.discover import Selector
 from jobs import _cli
 
 ALL = Selector()

@@ -17,7 +17,7 @@ from compaction.storage.journal import Journal, JournalGroup, write_journal
 from tests.crash.surroundings import run
 from tests.damage.sound_logs import NOW_MS, look_at, sound_log, write_log
 from tests.kafka.encode import Batch, Record
-from tests.storage.logs import build
+from tests.logdir.logs import build
 
 #: no part of a message, name or path
 SECRETS = ("Zugangswort", "geheimer-Wert", "Kopfzeilenname", "Kopfzeilenwert")

@@ -15,7 +15,7 @@ from jobs import compact, dry_run, expire
 from tests.golden.make_sample import HOUR_MS, START_MS
 from tests.local_engine import LocalEngine
 from tests.local_passes import LocalPasses
-from tests.storage.guesses import METADATA, SECOND, identify, jbod
+from tests.logdir.settings.guesses import METADATA, SECOND, identify, jbod
 
 #: what is in the sample has expired, by Kafka's defaults too
 NOW_MS = START_MS + 300 * HOUR_MS

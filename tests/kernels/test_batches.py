@@ -18,7 +18,7 @@ from compaction.fs.ranges import view
 from compaction.kernels.batches import HEADER_SIZE, crc32, scan_batches
 from compaction.kernels.native import crc32c
 from compaction.kernels.tables import BATCH_ROW
-from compaction.storage.scan import SegmentScan
+from compaction.logdir.batch_scan import SegmentScan
 from tests.kafka.encode import Batch, Record
 from tests.kernels.tables import as_array, random_segment
 from tests.oracle.logs import ABORT, Batching, LogBuilder, Sent

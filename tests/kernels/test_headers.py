@@ -13,7 +13,7 @@ from compaction.fs.local import LocalFileSystem
 from compaction.fs.ranges import View, view
 from compaction.kernels.headers import IO_ERROR, header_buffer, walk_headers
 from compaction.kernels.tables import BATCH_ROW
-from compaction.storage.scan import SegmentScan
+from compaction.logdir.batch_scan import SegmentScan
 from tests.kafka.encode import ABORT, COMMIT, Batch, Legacy, Producer, Record, marker
 
 

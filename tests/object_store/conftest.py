@@ -43,7 +43,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from compaction.formats.batch import BatchSpec, encode_batch
     from compaction.formats.record import Record
     from compaction.fs.local import LocalFileSystem
-    from tests.storage.logs import build, data_batch
+    from tests.logdir.logs import build, data_batch
 
     log = tmp_path_factory.mktemp("large") / "orders-0"
     log.mkdir()

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from compaction.fs.filesystem import Files
+from compaction.logdir.blocks import SegmentReader
 from compaction.passes import decoder, rewrite, scan
 from compaction.passes.work import Piece, RewriteLog, ScanLog, ScanSettings, Slice, SliceSummary
 from compaction.report import LogStatus
@@ -24,7 +25,6 @@ from compaction.spark import round as round_module
 from compaction.spark.compact import Workers, carry_out
 from compaction.spark.partition import Sizes
 from compaction.spark.passes import Rewritten, Scanned
-from compaction.storage.blocks import SegmentReader
 from tests.conformance.ours import topics_file
 from tests.conftest import ROOT
 from tests.kafka.jars import spark_home

@@ -7,14 +7,14 @@ import pytest
 from compaction.cleaning.model import ProducerEntry
 from compaction.errors import CorruptLogError
 from compaction.fs.filesystem import FileSystem, join
+from compaction.logdir.checkpoint_store import read_checkpoints
+from compaction.logdir.read_log import ReadOptions, read_log, snapshots
 from compaction.names import DELETED, LEADER_EPOCHS, LOG_STARTS
-from compaction.storage.checkpoint_store import read_checkpoints
 from compaction.storage.expire import expire_segments
-from compaction.storage.read_log import ReadOptions, read_log, snapshots
 from compaction.storage.recover import recover_log
 from tests.fs.faults import FaultyFileSystem, Stopped, crash_states
-from tests.storage.broker_model import start_broker
-from tests.storage.logs import NOW_MS, TOPIC, data_segment, location, put_snapshot, served
+from tests.logdir.broker_model import start_broker
+from tests.logdir.logs import NOW_MS, TOPIC, data_segment, location, put_snapshot, served
 
 HERE = location("/logs")
 PRODUCER = ProducerEntry(7, 0, 3, 205, 0, NOW_MS, -1, -1)

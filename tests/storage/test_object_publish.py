@@ -20,7 +20,7 @@ from compaction.stores.manifest import MANIFEST, MARKER, Manifest, marker
 from compaction.stores.mixed import MixedFileSystem
 from compaction.stores.remote import RemoteFileSystem, require_finished
 from compaction.stores.streams import ObjectOutput, RangeReader, read_whole
-from tests.storage.logs import data_segment, location
+from tests.logdir.logs import data_segment, location
 from tests.stores.remote_places import PLACE, TaggingStore, begin, bucket, log, publish
 
 __all__ = ["bucket", "log"]

@@ -12,15 +12,15 @@ from compaction.errors import LockedError, StorageError, UsageError
 from compaction.fs.filesystem import FileSystem, join
 from compaction.fs.local import LocalFileSystem
 from compaction.fs.overlay import OverlayFileSystem
+from compaction.logdir.checkpoint_store import read_checkpoints
+from compaction.logdir.discover import LogLocation
+from compaction.logdir.read_log import read_segments
 from compaction.names import TopicPartition
-from compaction.storage.checkpoint_store import read_checkpoints
-from compaction.storage.discover import LogLocation
 from compaction.storage.publish import LocalPublication, Publication, layout
-from compaction.storage.read_log import read_segments
 from compaction.storage.recover import recover_log
 from compaction.storage.swap import SwapGroup
 from tests.fs.faults import FaultyFileSystem, Stopped, crash_states
-from tests.storage.logs import TOPIC, build, data_batch, data_segment, location, put_snapshot, served, tree
+from tests.logdir.logs import TOPIC, build, data_batch, data_segment, location, put_snapshot, served, tree
 
 FS = LocalFileSystem()
 OTHER = TopicPartition("payments", 1)

@@ -11,12 +11,12 @@ from compaction.errors import CorruptLogError
 from compaction.formats.producer_snapshot import SnapshotEntry
 from compaction.fs.filesystem import join, real_file
 from compaction.fs.overlay import OverlayFileSystem
+from compaction.logdir.checkpoint_store import Checkpoints
+from compaction.logdir.read_log import ReadOptions, read_log, read_segments
 from compaction.names import INDEX, LOG, TIMEINDEX, TXNINDEX, segment_file
-from compaction.storage.checkpoint_store import Checkpoints
-from compaction.storage.read_log import ReadOptions, read_log, read_segments
 from compaction.storage.recover import recover_log
 from tests.fs.faults import FaultyFileSystem
-from tests.storage.logs import (
+from tests.logdir.logs import (
     NOW_MS,
     Built,
     build,

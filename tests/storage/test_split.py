@@ -7,13 +7,13 @@ import pytest
 from compaction.cleaning.model import AbortedTxn
 from compaction.fs.filesystem import FileSystem, real_file
 from compaction.fs.overlay import OverlayFileSystem
+from compaction.logdir.read_log import read_segments
+from compaction.logdir.segments import MAX_RELATIVE_OFFSET, segment_bases
 from compaction.names import INDEX, LOG, TIMEINDEX, TXNINDEX
-from compaction.storage.read_log import read_segments
 from compaction.storage.recover import recover_log
-from compaction.storage.segments import MAX_RELATIVE_OFFSET, segment_bases
 from tests.fs.faults import FaultyFileSystem, Stopped, crash_states
-from tests.storage.broker_model import start_broker
-from tests.storage.logs import Built, build, data_batch, data_segment, location, served, tree
+from tests.logdir.broker_model import start_broker
+from tests.logdir.logs import Built, build, data_batch, data_segment, location, served, tree
 
 HERE = location("/logs")
 FAR = 5 * 2**30

@@ -14,15 +14,15 @@ from compaction.fs.contents import Written
 from compaction.fs.durable import remove_temporary
 from compaction.fs.filesystem import FileSystem, join
 from compaction.fs.overlay import OverlayFileSystem
+from compaction.logdir.checkpoint_store import read_checkpoints
+from compaction.logdir.read_log import read_segments
 from compaction.names import CLEANER_OFFSETS, DELETED, LOG, TopicPartition, segment_file
-from compaction.storage.checkpoint_store import read_checkpoints
 from compaction.storage.journal import JOURNAL, JournalGroup
-from compaction.storage.read_log import read_segments
 from compaction.storage.recover import recover_log
 from compaction.storage.swap import SwapGroup, finish_group, remove_deleted, source_at, swap_in
 from tests.fs.faults import FaultyFileSystem, Stopped, crash_states
-from tests.storage.broker_model import start_broker
-from tests.storage.logs import TOPIC, Built, build, data_batch, data_segment, location, put_snapshot, served, tree
+from tests.logdir.broker_model import start_broker
+from tests.logdir.logs import TOPIC, Built, build, data_batch, data_segment, location, put_snapshot, served, tree
 
 LOG_DIR = "/logs"
 HERE = location(LOG_DIR)

@@ -15,8 +15,8 @@ from compaction.storage.recover import recover_log
 from tests.fs.faults import FaultyFileSystem, Stopped, crash_states
 from tests.kafka.gateway import Gateway
 from tests.kafka.log import KafkaLog, Opening
+from tests.logdir.logs import NOW_MS, location, served, tree
 from tests.storage import test_split, test_swap
-from tests.storage.logs import NOW_MS, location, served, tree
 
 pytestmark = [pytest.mark.kafka, pytest.mark.crash]
 

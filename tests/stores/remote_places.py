@@ -18,7 +18,7 @@ from compaction.storage.swap import SwapGroup
 from compaction.stores import clients, source_check
 from compaction.stores.mixed import file_system
 from compaction.stores.streams import ObjectOutput
-from tests.storage.logs import build, data_batch, data_segment, location
+from tests.logdir.logs import build, data_batch, data_segment, location
 
 PLACE = "s3://bucket"
 

@@ -22,9 +22,9 @@ from compaction.stores.manifest import MANIFEST, MARKER
 from jobs import compact as job
 from jobs import dump_log, expire
 from tests.conftest import ROOT
+from tests.logdir.logs import data_segment
 from tests.object_store.fixtures import Bucket, any_bucket, files, published
 from tests.object_store.local_run import COMPACT, KEEP, NOW_MS, figures, run
-from tests.storage.logs import data_segment
 
 __all__ = ["any_bucket"]
 

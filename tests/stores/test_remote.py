@@ -18,16 +18,16 @@ from compaction.errors import CorruptLogError, StorageError
 from compaction.fs.local import LocalFileSystem
 from compaction.fs.overlay import OverlayFileSystem
 from compaction.fs.ranges import View, view
-from compaction.storage.blocks import SegmentReader
-from compaction.storage.read_log import read_segments
+from compaction.logdir.batch_scan import SegmentScan
+from compaction.logdir.blocks import SegmentReader
+from compaction.logdir.read_log import read_segments
 from compaction.storage.recover import recover_log
-from compaction.storage.scan import SegmentScan
 from compaction.stores import clients
 from compaction.stores.mixed import MixedFileSystem, file_system
 from compaction.stores.object_output import OutputFileSystem
 from compaction.stores.remote import RemoteFileSystem
 from compaction.stores.streams import ObjectFile, ObjectOutput, RangeReader, read_whole
-from tests.storage.logs import location
+from tests.logdir.logs import location
 from tests.stores.remote_places import PLACE, bucket, log
 
 __all__ = ["bucket", "log"]

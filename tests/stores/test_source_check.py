@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from compaction.errors import CorruptLogError, LogError, StorageError, UsageError
-from compaction.storage.blocks import SegmentReader
-from compaction.storage.read_log import read_segments
+from compaction.logdir.blocks import SegmentReader
+from compaction.logdir.read_log import read_segments
 from compaction.stores import listings, source_check
 from compaction.stores.manifest import MANIFEST
 from compaction.stores.mixed import MixedFileSystem

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from compaction.fs.filesystem import join
 from compaction.names import DELETED
-from tests.storage.broker_model import start_broker
-from tests.storage.logs import served
+from tests.logdir.broker_model import start_broker
+from tests.logdir.logs import served
 from tests.trust.memory import MemoryDisk
 from tests.trust.scenes import LOG_DIR, OUTPUT_DIR, Ended, Kind, log_path, made
 

@@ -37,7 +37,7 @@ from compaction.formats.errors import FormatError
 from compaction.fs.filesystem import ByteSource, base_name, parent
 from compaction.names import DELETED, LOG
 from compaction.storage.journal import JOURNAL
-from tests.storage.broker_model import start_broker
+from tests.logdir.broker_model import start_broker
 from tests.trust.checks import Tree, difference, tree, undisturbed
 from tests.trust.memory import MemoryDisk
 from tests.trust.scenes import KINDS, LOG_DIR, Ended, Kind, log_path

@@ -22,6 +22,8 @@ from compaction.formats.checkpoints import format_offset_checkpoint
 from compaction.formats.producer_snapshot import SnapshotEntry
 from compaction.formats.record import Record
 from compaction.fs.filesystem import FileSystem, join
+from compaction.locking.claim import Identity
+from compaction.logdir.discover import LogLocation
 from compaction.names import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS, TopicPartition
 from compaction.report import RunReport
 from compaction.request import CompactionRequest
@@ -29,12 +31,10 @@ from compaction.spark import compact, expire
 from compaction.spark.compact import Workers, carry_out
 from compaction.spark.expire import expire_logs
 from compaction.spark.partition import Sizes
-from compaction.storage.claim import Identity
-from compaction.storage.discover import LogLocation
 from tests.fs.faults import Stopped
 from tests.local_job import TopicConfigs, resolver_of
 from tests.local_passes import LocalPasses
-from tests.storage.logs import NOW_MS, Built, build, marker, put_snapshot
+from tests.logdir.logs import NOW_MS, Built, build, marker, put_snapshot
 from tests.trust.memory import MemoryDisk
 from tests.trust.watched import WatchedFileSystem
 

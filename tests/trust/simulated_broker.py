@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from compaction.formats.batch import RecordBatch, iter_batches
 from compaction.fs.filesystem import join
 from compaction.names import CLEANED, DELETED, INDEX, LOG, SEGMENT_KINDS, SWAP, TIMEINDEX, TXNINDEX, segment_file
-from tests.storage.broker_model import start_broker
+from tests.logdir.broker_model import start_broker
 from tests.trust.shared_disk import ActorFiles, Inode
 from tests.trust.simulated_logs import KEYS, PATH, History, bases, batch
 

@@ -13,7 +13,7 @@ from compaction.formats.indexes import read_txn_index
 from compaction.formats.record import Record
 from compaction.fs.filesystem import join
 from compaction.names import CLEANER_OFFSETS, LOG, TXNINDEX, segment_file
-from tests.storage.logs import NOW_MS, TOPIC, Built, build, marker
+from tests.logdir.logs import NOW_MS, TOPIC, Built, build, marker
 from tests.trust.shared_disk import Disk
 
 LOG_DIR = "/simulated/logs"

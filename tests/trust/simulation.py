@@ -40,13 +40,13 @@ from numpy.typing import NDArray
 
 from compaction.errors import CompactionError, LockedError
 from compaction.kernels import offset_map
+from compaction.locking.claim import Identity
 from compaction.report import LogStatus, RunReport
 from compaction.request import CompactionRequest
 from compaction.spark.compact import Workers, carry_out
-from compaction.storage.claim import Identity
 from tests.local_job import request_for
 from tests.local_passes import LocalPasses
-from tests.storage.logs import NOW_MS, TOPIC
+from tests.logdir.logs import NOW_MS, TOPIC
 from tests.trust.shared_disk import ActorFiles, Disk, Killed, LockTable
 from tests.trust.simulated_broker import Broker, Habits
 from tests.trust.simulated_logs import LOG_DIR, PATH, History, put_file, put_log, served

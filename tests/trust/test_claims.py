@@ -12,8 +12,8 @@ import pytest
 
 from compaction.errors import LockedError, StorageError
 from compaction.fs.local import LocalFileSystem
-from compaction.storage import claim as claims
-from compaction.storage.claim import Claim, Identity
+from compaction.locking import claim as claims
+from compaction.locking.claim import Claim, Identity
 from tests.fs.faults import FaultyFileSystem
 
 LOG_DIR = "/logs"

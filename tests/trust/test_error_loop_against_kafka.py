@@ -10,7 +10,7 @@ import pytest
 from compaction.fs.local import LocalFileSystem
 from tests.kafka.gateway import Gateway
 from tests.kafka.log import KafkaLog, Opening
-from tests.storage.logs import NOW_MS, served
+from tests.logdir.logs import NOW_MS, served
 from tests.trust.checks import not_as_served, undisturbed
 from tests.trust.error_loop import Search, sample
 from tests.trust.memory import MemoryDisk

@@ -6,7 +6,7 @@ import pytest
 
 from compaction.formats.batch import BatchSpec, encode_batch
 from compaction.formats.record import Record
-from compaction.storage.blocks import SegmentReader
+from compaction.logdir.blocks import SegmentReader
 from tests.trust.lying_storage import Lie, Outcome, tell, tell_at
 from tests.trust.memory import MemoryDisk
 from tests.trust.scenes import KINDS, Kind

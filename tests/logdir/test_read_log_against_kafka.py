@@ -11,16 +11,16 @@ import pytest
 
 from compaction.cleaning.model import LogView
 from compaction.fs.local import LocalFileSystem
+from compaction.logdir.checkpoint_store import Checkpoints
+from compaction.logdir.discover import LogLocation
+from compaction.logdir.read_log import ReadOptions, read_log
 from compaction.names import INDEX, TIMEINDEX, TXNINDEX
-from compaction.storage.checkpoint_store import Checkpoints
-from compaction.storage.discover import LogLocation
-from compaction.storage.read_log import ReadOptions, read_log
 from compaction.storage.recover import recover_log
 from tests.kafka.gateway import Gateway
 from tests.kafka.log import KafkaLog, Opening
+from tests.logdir.logs import TOPIC
 from tests.oracle.disk import write_partition
 from tests.oracle.random_logs import Flavour, RandomLog, random_log
-from tests.storage.logs import TOPIC
 
 pytestmark = pytest.mark.kafka
 

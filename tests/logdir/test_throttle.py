@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from compaction.storage.throttle import Throttle
+from compaction.logdir.throttle import Throttle
 
 
 class Clock:

@@ -20,8 +20,8 @@ from compaction.formats.errors import FormatError
 from compaction.formats.metadata_log import SNAPSHOT_FOOTER, ClusterConfigs
 from compaction.fs.filesystem import FileSystem, base_name, join
 from compaction.fs.ranges import view
+from compaction.logdir.batch_scan import SegmentScan
 from compaction.names import CLUSTER_METADATA_TOPIC, LOG, parse_segment_file
-from compaction.storage.scan import SegmentScan
 
 METADATA_LOG = f"{CLUSTER_METADATA_TOPIC}-0"
 _HINT = "restore it, or work on a copy without it and give the configuration by --set or --config"

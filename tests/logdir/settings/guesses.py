@@ -10,9 +10,9 @@ from compaction.config import Resolver
 from compaction.formats.batch import BatchSpec, encode_batch
 from compaction.formats.record import Record
 from compaction.fs.local import LocalFileSystem
+from compaction.logdir.discover import Selector, discover
+from compaction.logdir.settings.log_settings import Settings, read_settings
 from compaction.request import CompactionRequest
-from compaction.storage.discover import Selector, discover
-from compaction.storage.settings import Settings, read_settings
 from tests.formats.test_metadata_log import config, topic
 from tests.golden import unpack_sample
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 from compaction.fs.filesystem import join
 from compaction.fs.uri import is_remote
+from compaction.logdir.discover import Selector
 from compaction.names import CLEANER_OFFSETS, LOG, parse_partition_dir
-from compaction.storage.discover import Selector
 
 
 def has_fresh(log_dirs: Iterable[str], selector: Selector, size_bytes: int) -> bool:

@@ -28,11 +28,11 @@ from compaction.formats.producer_snapshot import read_snapshot
 from compaction.fs.filesystem import Files, FileSystem, join
 from compaction.fs.ranges import View, view
 from compaction.fs.text_files import read_small
+from compaction.logdir.batch_scan import SegmentScan
+from compaction.logdir.checkpoint_store import Checkpoints
+from compaction.logdir.discover import LogLocation
+from compaction.logdir.segments import inspect_segment, segment_bases
 from compaction.names import LOG, LOG_STARTS, SNAPSHOT, parse_segment_file, segment_file
-from compaction.storage.checkpoint_store import Checkpoints
-from compaction.storage.discover import LogLocation
-from compaction.storage.scan import SegmentScan
-from compaction.storage.segments import inspect_segment, segment_bases
 
 #: Kafka's default of ``producer.id.expiration.ms``
 DAY_MS = 86_400_000

@@ -10,7 +10,7 @@ cluster fail.
 2. A directory without ``cluster.id`` (an export) has its own metadata log, if any; else the one that ``--metadata`` names, if
    all metadata logs of the call are of one cluster.
 3. A metadata log that names no cluster applies to its own directory; named by ``--metadata``, and the only one of the call, it
-   applies to all. A topic's id decides in the end (``compaction.storage.settings``).
+   applies to all. A topic's id decides in the end (``compaction.logdir.settings.log_settings``).
 4. A metadata log named by ``--metadata`` that applies to no directory of the call makes the call wrong.
 
 A broker's dynamic configuration is that of the directory's own ``node.id``. Mirrors ``MetaPropertiesEnsemble`` (Kafka 4.3.0) as
@@ -28,8 +28,8 @@ from compaction.formats.metadata_log import CLUSTER_DEFAULT
 from compaction.formats.properties import MetaProperties, parse_meta_properties
 from compaction.fs.filesystem import FileSystem, join, parent
 from compaction.fs.text_files import read_small_text
+from compaction.logdir.settings.metadata_topic import MetadataLog, metadata_log_in, read_metadata_log
 from compaction.names import META_PROPERTIES
-from compaction.storage.metadata import MetadataLog, metadata_log_in, read_metadata_log
 from compaction.stores.mixed import file_system
 
 _HINT = "restore it; a broker does not start without it"

@@ -16,7 +16,7 @@ from compaction.errors import LockedError, StorageError, UsageError
 from compaction.fs.durable import remove_temporary
 from compaction.fs.filesystem import FileSystem
 from compaction.fs.uri import is_remote
-from compaction.storage.claim import NOBODY, PROCESSES, Claim, Owner, Runs
+from compaction.locking.claim import NOBODY, PROCESSES, Claim, Owner, Runs
 
 _LOG = logging.getLogger(__name__)
 

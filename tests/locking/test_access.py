@@ -11,9 +11,9 @@ import pytest
 
 from compaction.errors import LockedError, UsageError
 from compaction.fs.local import LocalFileSystem
+from compaction.locking.access import Purpose, access, require_unlocked_still
+from compaction.locking.claim import NOBODY, is_claim
 from compaction.names import LOCK
-from compaction.storage.access import Purpose, access, require_unlocked_still
-from compaction.storage.claim import NOBODY, is_claim
 from tests.crash.surroundings import small_disk
 from tests.fs.test_lock import held_elsewhere, try_elsewhere
 

@@ -15,10 +15,10 @@ from compaction.formats.record import Record
 from compaction.fs.contents import Written, written_of
 from compaction.fs.filesystem import FileSystem, join
 from compaction.kernels.batches import scan_batches
+from compaction.logdir.discover import LogLocation
+from compaction.logdir.segments import segment_bases
 from compaction.names import INDEX, LOG, SNAPSHOT, TIMEINDEX, TXNINDEX, TopicPartition, segment_file
-from compaction.storage.discover import LogLocation
 from compaction.storage.rebuild import IndexBuilder
-from compaction.storage.segments import segment_bases
 
 TOPIC = TopicPartition("orders", 0)
 NOW_MS = 1_700_000_000_000

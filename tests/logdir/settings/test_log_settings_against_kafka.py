@@ -14,7 +14,7 @@ from compaction.config.entries import TOPIC_ENTRIES
 from compaction.config.kinds import parse
 from compaction.formats.properties import parse_properties
 from compaction.fs.local import LocalFileSystem
-from compaction.storage.metadata_sources import MetadataSources
+from compaction.logdir.settings.metadata_sources import MetadataSources
 from tests.kafka.broker import Broker
 from tests.kafka.clients import Clients
 from tests.kafka.gateway import Gateway

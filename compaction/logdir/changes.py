@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from compaction.cleaning.model import LogView, Segment
 from compaction.errors import StorageError
 from compaction.fs.filesystem import Files, join
+from compaction.logdir.segments import identity_of, segment_bases
 from compaction.names import LOG, segment_file
-from compaction.storage.segments import identity_of, segment_bases
 
 _HINT = "make sure that no broker and no other job works on this directory, and run again"
 

@@ -10,9 +10,9 @@ from compaction.errors import CorruptLogError
 from compaction.formats.batch import BatchSpec, encode_batch
 from compaction.formats.record import Record
 from compaction.fs.local import LocalFileSystem
-from compaction.storage.metadata import MetadataLog, Position, read_metadata_log
+from compaction.logdir.settings.metadata_topic import MetadataLog, Position, read_metadata_log
 from tests.formats.test_metadata_log import config
-from tests.storage.guesses import METADATA, stored, write_metadata
+from tests.logdir.settings.guesses import METADATA, stored, write_metadata
 
 FOOTER = encode_batch([Record(9, 1, b"\x00\x00\x00\x04", b"\x00\x00")], BatchSpec(base_offset=9, control=True))
 

@@ -12,10 +12,10 @@ from compaction.errors import CorruptLogError, UsageError
 from compaction.formats.batch import iter_batches
 from compaction.formats.checkpoints import format_partition_metadata, topic_id_text
 from compaction.fs.local import LocalFileSystem
-from compaction.storage.metadata_sources import MetadataSources
-from compaction.storage.settings import Settings
+from compaction.logdir.settings.log_settings import Settings
+from compaction.logdir.settings.metadata_sources import MetadataSources
 from tests.formats.test_metadata_log import config, removal
-from tests.storage.guesses import (
+from tests.logdir.settings.guesses import (
     CLUSTER,
     METADATA,
     SECOND,

@@ -30,7 +30,7 @@ from typing import Protocol
 
 from compaction.errors import LockedError, StorageError
 from compaction.fs.filesystem import FileSystem, join
-from compaction.storage.mounts import is_local
+from compaction.locking.mounts import is_local
 
 _LOG = logging.getLogger(__name__)
 _NAME = re.compile(r"\.compaction-run\.(\d{8})")

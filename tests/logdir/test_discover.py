@@ -8,7 +8,7 @@ import pytest
 
 from compaction.errors import UsageError
 from compaction.fs.local import LocalFileSystem
-from compaction.storage.discover import Selector, check_log_dirs, discover
+from compaction.logdir.discover import Selector, check_log_dirs, discover
 
 FS = LocalFileSystem()
 ODD = [

@@ -11,7 +11,7 @@ import pytest
 
 from compaction.errors import LockedError, StorageError
 from compaction.fs.local import LocalFileSystem
-from compaction.storage.claim import Claim, Identity, is_claim
+from compaction.locking.claim import Claim, Identity, is_claim
 from compaction.storage.swap import swap_in
 from tests.storage.test_swap import END, HERE, LOG_DIR, PLAIN, dirty_log, everything, write_cleaned
 
@@ -78,7 +78,7 @@ def test_a_run_of_another_boot_is_over_on_a_local_disk_only(tmp_path: Path, monk
     """On a disk that several machines share, nobody can tell."""
     other = replace(Identity.of_this_process(), boot="another kernel's")
     assert other.is_over(str(tmp_path))
-    monkeypatch.setattr("compaction.storage.claim.is_local", lambda _: False)
+    monkeypatch.setattr("compaction.locking.claim.is_local", lambda _: False)
     assert not other.is_over(str(tmp_path))
 
 

@@ -13,12 +13,12 @@ from compaction.formats.legacy import LegacySpec, encode_legacy
 from compaction.formats.producer_snapshot import SnapshotEntry
 from compaction.formats.record import Record
 from compaction.fs.filesystem import join
+from compaction.logdir.checkpoint_store import Checkpoints
+from compaction.logdir.read_log import ReadOptions, read_log
+from compaction.logdir.segments import LONG_MAX
 from compaction.names import INDEX, LOG, TIMEINDEX, TopicPartition, segment_file
-from compaction.storage.checkpoint_store import Checkpoints
-from compaction.storage.read_log import ReadOptions, read_log
-from compaction.storage.segments import LONG_MAX
 from tests.fs.faults import FaultyFileSystem
-from tests.storage.logs import (
+from tests.logdir.logs import (
     NOW_MS,
     TOPIC,
     Built,

@@ -19,8 +19,8 @@ from compaction.formats.fields import FieldTable
 from compaction.fs.filesystem import Files, FileStat, join
 from compaction.fs.ranges import View, view
 from compaction.fs.text_files import MAX_INDEX_BYTES, read_small
+from compaction.logdir.batch_scan import SegmentScan, first_batch
 from compaction.names import INDEX, LOG, TIMEINDEX, TXNINDEX, parse_segment_file, segment_file
-from compaction.storage.scan import SegmentScan, first_batch
 
 _HINT = "restore this segment from a replica or a backup"
 _AGAIN = "make sure that nothing else works on this directory, check the disk, and run again"

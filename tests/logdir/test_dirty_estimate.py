@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from compaction.logdir.dirty_estimate import has_fresh
+from compaction.logdir.discover import Selector
 from compaction.names import CLEANER_OFFSETS
-from compaction.storage.discover import Selector
-from compaction.storage.fresh import has_fresh
 
 ALL = Selector()
 

@@ -9,8 +9,8 @@ import pytest
 
 from compaction.errors import CorruptLogError, StorageError
 from compaction.formats.checkpoints import format_offset_checkpoint
+from compaction.logdir.checkpoint_store import Change, CheckpointFiles, read_checkpoints
 from compaction.names import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, TopicPartition
-from compaction.storage.checkpoint_store import Change, CheckpointFiles, read_checkpoints
 from tests.fs.faults import FaultyFileSystem, Stopped, crash_states
 
 A, B = TopicPartition("a", 0), TopicPartition("b.c", 12)

@@ -17,10 +17,10 @@ from compaction.errors import CompactionError, ConfigError, CorruptLogError, Log
 from compaction.formats.checkpoints import parse_partition_metadata
 from compaction.fs.filesystem import FileSystem, join
 from compaction.fs.text_files import read_small_text
+from compaction.logdir.discover import LogLocation
+from compaction.logdir.settings.metadata_sources import MetadataSources, Stored
 from compaction.names import PARTITION_METADATA
 from compaction.request import CompactionRequest
-from compaction.storage.discover import LogLocation
-from compaction.storage.metadata_sources import MetadataSources, Stored
 
 _HINT = "restore it; without it a broker takes the log for another topic's"
 

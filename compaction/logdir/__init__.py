@@ -1,0 +1,1 @@
+"""What a log directory is: its partitions, segments, batches and checkpoints, and how a log is read."""
