@@ -31,12 +31,12 @@ from compaction.kernels.survivors import BAD_NAMES
 from compaction.kernels.tables import BUILT, DROP, IN_BLOCK, MARK_SHIFT, OUT_ROW, REWRITE, TO_COMPRESS
 from compaction.logdir.blocks import Block, SegmentReader
 from compaction.logdir.throttle import Throttle
+from compaction.output.segment_writer import PartWriter, SegmentWriter, new_suffix, part_paths
 from compaction.passes.compress import seal_compressed
 from compaction.passes.decoder import MODERN_MAGIC, Decoded, Decoder, check_count
 from compaction.passes.names import mend_names
 from compaction.passes.scan import check_offsets
 from compaction.passes.work import CleanStats, GroupOutput, Packed, Piece, PieceResult, RewriteLog, Slice
-from compaction.storage.segment_writer import PartWriter, SegmentWriter, new_suffix, part_paths
 
 _OUT_BYTES = 4 << 20
 _KEPT_COLUMNS = 6

@@ -22,6 +22,8 @@ from compaction.locking.access import Purpose, access
 from compaction.locking.claim import Owner
 from compaction.logdir.changes import require_unmoved
 from compaction.logdir.checkpoint_store import CheckpointFiles
+from compaction.output.segment_deletion import carry_out_expiry
+from compaction.output.swap import remove_deleted
 from compaction.report import LogReport, LogStatus, RunReport
 from compaction.request import CompactionRequest
 from compaction.spark.look_ahead import look_ahead_with
@@ -29,9 +31,7 @@ from compaction.spark.moment import of_this_moment
 from compaction.spark.session import Session
 from compaction.spark.threads import at_once
 from compaction.storage.destination import LOGS_AT_ONCE
-from compaction.storage.expire import carry_out_expiry
 from compaction.storage.prepare import LookAhead, Prepared, prepare
-from compaction.storage.swap import remove_deleted
 from compaction.stores.mixed import file_system
 
 

@@ -21,6 +21,7 @@ from compaction.kernels.key_filter import KeyFilter
 from compaction.kernels.siphash import HashSecret
 from compaction.logdir.slices import cut_segment
 from compaction.names import INDEX, LOG, segment_file
+from compaction.output.swap import SwapGroup
 from compaction.passes.scan import dirty_records
 from compaction.passes.work import (
     CleanStats,
@@ -37,7 +38,6 @@ from compaction.spark.partition import Sizes, pack, record_bound, shards, sizes
 from compaction.spark.passes import Passes, Scanned
 from compaction.spark.room import without_room
 from compaction.storage.space import Room
-from compaction.storage.swap import SwapGroup
 from compaction.stores.mixed import MixedFileSystem
 
 T = TypeVar("T")

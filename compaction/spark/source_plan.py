@@ -26,9 +26,9 @@ from compaction.logdir.segments import segment_bases
 from compaction.logdir.slices import cut_segment
 from compaction.names import LOG, TopicPartition, parse_partition_dir, segment_file
 from compaction.passes.columns import MAX_LONG, MIN_LONG, Bounds, Reading
+from compaction.recovery.recover import recover_log
 from compaction.spark.partition import pack
 from compaction.spark.source_filters import Pushed
-from compaction.storage.recover import recover_log
 from compaction.storage.seek import first_offset_since, positions_of
 from compaction.stores.mixed import file_system
 from compaction.stores.remote import require_finished

@@ -21,11 +21,11 @@ from compaction.logdir.changes import require_unmoved
 from compaction.logdir.checkpoint_store import Change, CheckpointFiles
 from compaction.logdir.discover import LogLocation
 from compaction.names import CLEANER_OFFSETS
-from compaction.storage.expire import carry_out_expiry
-from compaction.storage.object_publish import ObjectPublication
-from compaction.storage.publish import LocalPublication, Publication
-from compaction.storage.recover import mend_log
-from compaction.storage.swap import SwapGroup, discard_unfinished, remove_deleted, swap_in
+from compaction.output.object_publish import ObjectPublication
+from compaction.output.publish import LocalPublication, Publication
+from compaction.output.segment_deletion import carry_out_expiry
+from compaction.output.swap import SwapGroup, discard_unfinished, remove_deleted, swap_in
+from compaction.recovery.recover import mend_log
 
 #: a swap waits a dozen times for the disk, which serves many at once
 LOGS_AT_ONCE = 8

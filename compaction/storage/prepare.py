@@ -24,8 +24,8 @@ from compaction.logdir.discover import LogLocation, Selector, discover
 from compaction.logdir.read_log import ReadOptions, read_log
 from compaction.logdir.segments import segment_bases
 from compaction.logdir.settings.log_settings import Settings, read_settings, require_policy
+from compaction.recovery.recover import RecoveryReport, recover_log, settle_log
 from compaction.request import CompactionRequest
-from compaction.storage.recover import RecoveryReport, recover_log, settle_log
 
 Plan = TypeVar("Plan")
 

@@ -161,7 +161,7 @@ class RangeReader:
 
 
 class ObjectOutput:
-    """An object being written, see ``compaction.storage.segment_writer.Output``: it appears when it is closed. Large ones go in
+    """An object being written, see ``compaction.output.segment_writer.Output``: it appears when it is closed. Large ones go in
     parts.
 
     :raises StorageError: the store refuses, or has stored something else than was written

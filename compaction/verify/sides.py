@@ -14,7 +14,7 @@ from compaction.fs.filesystem import FileSystem, join
 from compaction.logdir.checkpoint_store import read_checkpoints
 from compaction.logdir.discover import LogLocation
 from compaction.names import DELETED, LOG, SWAP, TopicPartition, parse_segment_file
-from compaction.storage.journal import JOURNAL
+from compaction.output.journal import JOURNAL
 from compaction.verify.certificate import LogCertificate
 from compaction.verify.model import LogPair, Rules, SegmentFiles, Side
 

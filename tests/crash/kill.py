@@ -27,7 +27,7 @@ from pathlib import Path
 import psutil
 
 from compaction.names import CLEANER_OFFSETS, LOCK
-from compaction.storage.journal import JOURNAL
+from compaction.output.journal import JOURNAL
 from tests.damage.sound_logs import NOW_MS, look_at, sound_log, write_log
 
 ROOT = Path(__file__).resolve().parents[2]

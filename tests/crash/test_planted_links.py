@@ -10,7 +10,7 @@ import pytest
 
 from compaction.fs.local import LocalFileSystem
 from compaction.names import CLEANER_OFFSETS, LOCK
-from compaction.storage.journal import JOURNAL
+from compaction.output.journal import JOURNAL
 from tests.crash.surroundings import NOBODY, run
 from tests.damage.sound_logs import look_at, sound_log, write_log
 from tests.fs.watched import Operation, WatchedFiles

@@ -35,6 +35,7 @@ from compaction.kernels.siphash import HashSecret
 from compaction.kernels.tables import MARK_SHIFT
 from compaction.logdir.batch_scan import SegmentScan
 from compaction.logdir.read_log import MarkerReader
+from compaction.output.journal import JOURNAL, read_journal
 from compaction.passes.columns import Reading, read_columns
 from compaction.passes.rewrite import rewrite_piece
 from compaction.passes.scan import SUMMARY, scan_slices
@@ -42,7 +43,6 @@ from compaction.passes.shards import resolve_shard
 from compaction.passes.transactions import scan_transactions
 from compaction.passes.work import GroupOutput, Packed, Piece, RewriteLog, ScanLog, ScanSettings, Slice, SliceSummary
 from compaction.report import LogReport, LogStatus
-from compaction.storage.journal import JOURNAL, read_journal
 from tests.damage.sound_logs import NOW_MS, Files, look_at, sound_log, write_log
 from tests.local_job import clean_locally
 

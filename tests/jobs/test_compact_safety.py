@@ -13,7 +13,7 @@ import pytest
 from compaction.fs.contents import Written
 from compaction.fs.local import LocalFileSystem
 from compaction.names import CLEANER_OFFSETS, LOCK
-from compaction.storage.journal import Journal, JournalGroup, write_journal
+from compaction.output.journal import Journal, JournalGroup, write_journal
 from tests.crash.surroundings import run
 from tests.damage.sound_logs import NOW_MS, look_at, sound_log, write_log
 from tests.kafka.encode import Batch, Record

@@ -12,8 +12,8 @@ import pytest
 from compaction.errors import LockedError, StorageError
 from compaction.fs.local import LocalFileSystem
 from compaction.locking.claim import Claim, Identity, is_claim
-from compaction.storage.swap import swap_in
-from tests.storage.test_swap import END, HERE, LOG_DIR, PLAIN, dirty_log, everything, write_cleaned
+from compaction.output.swap import swap_in
+from tests.output.test_swap import END, HERE, LOG_DIR, PLAIN, dirty_log, everything, write_cleaned
 
 FS = LocalFileSystem()
 

@@ -18,7 +18,7 @@ from compaction.kernels.batches import scan_batches
 from compaction.logdir.discover import LogLocation
 from compaction.logdir.segments import segment_bases
 from compaction.names import INDEX, LOG, SNAPSHOT, TIMEINDEX, TXNINDEX, TopicPartition, segment_file
-from compaction.storage.rebuild import IndexBuilder
+from compaction.recovery.rebuild import IndexBuilder
 
 TOPIC = TopicPartition("orders", 0)
 NOW_MS = 1_700_000_000_000

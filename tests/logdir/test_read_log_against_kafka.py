@@ -15,7 +15,7 @@ from compaction.logdir.checkpoint_store import Checkpoints
 from compaction.logdir.discover import LogLocation
 from compaction.logdir.read_log import ReadOptions, read_log
 from compaction.names import INDEX, TIMEINDEX, TXNINDEX
-from compaction.storage.recover import recover_log
+from compaction.recovery.recover import recover_log
 from tests.kafka.gateway import Gateway
 from tests.kafka.log import KafkaLog, Opening
 from tests.logdir.logs import TOPIC

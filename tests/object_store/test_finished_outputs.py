@@ -12,8 +12,8 @@ import pytest
 from compaction.errors import CompactionError, UsageError
 from compaction.fs.local import LocalFileSystem
 from compaction.fs.uri import place
+from compaction.output.object_publish import ObjectPublication
 from compaction.report import LogStatus, RunReport
-from compaction.storage.object_publish import ObjectPublication
 from compaction.stores.manifest import MANIFEST, MARKER
 from compaction.stores.streams import ObjectOutput
 from jobs import dump_log

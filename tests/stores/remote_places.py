@@ -13,8 +13,8 @@ from compaction.fs.contents import Written
 from compaction.fs.local import LocalFileSystem
 from compaction.fs.overlay import OverlayFileSystem
 from compaction.names import LOG
-from compaction.storage.object_publish import ObjectPublication
-from compaction.storage.swap import SwapGroup
+from compaction.output.object_publish import ObjectPublication
+from compaction.output.swap import SwapGroup
 from compaction.stores import clients, source_check
 from compaction.stores.mixed import file_system
 from compaction.stores.streams import ObjectOutput

@@ -21,7 +21,7 @@ from compaction.fs.ranges import View, view
 from compaction.logdir.batch_scan import SegmentScan
 from compaction.logdir.blocks import SegmentReader
 from compaction.logdir.read_log import read_segments
-from compaction.storage.recover import recover_log
+from compaction.recovery.recover import recover_log
 from compaction.stores import clients
 from compaction.stores.mixed import MixedFileSystem, file_system
 from compaction.stores.object_output import OutputFileSystem

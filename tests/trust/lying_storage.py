@@ -36,7 +36,7 @@ from compaction.formats.batch import iter_batches
 from compaction.formats.errors import FormatError
 from compaction.fs.filesystem import ByteSource, base_name, parent
 from compaction.names import DELETED, LOG
-from compaction.storage.journal import JOURNAL
+from compaction.output.journal import JOURNAL
 from tests.logdir.broker_model import start_broker
 from tests.trust.checks import Tree, difference, tree, undisturbed
 from tests.trust.memory import MemoryDisk

@@ -14,7 +14,7 @@ from compaction.fs.overlay import OverlayFileSystem
 from compaction.logdir.checkpoint_store import Checkpoints
 from compaction.logdir.read_log import ReadOptions, read_log, read_segments
 from compaction.names import INDEX, LOG, TIMEINDEX, TXNINDEX, segment_file
-from compaction.storage.recover import recover_log
+from compaction.recovery.recover import recover_log
 from tests.fs.faults import FaultyFileSystem
 from tests.logdir.logs import (
     NOW_MS,

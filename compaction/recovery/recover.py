@@ -45,11 +45,8 @@ from compaction.names import (
     parse_segment_file,
     segment_file,
 )
-from compaction.storage.journal import Journal, JournalGroup, read_journal, remove_journal
-from compaction.storage.rebuild import INDEX_INTERVAL_BYTES, look_for_producers, rebuild_indexes, rebuild_txn_index
-from compaction.storage.rollback import roll_back
-from compaction.storage.split import split_segment
-from compaction.storage.swap import (
+from compaction.output.journal import Journal, JournalGroup, read_journal, remove_journal
+from compaction.output.swap import (
     discard_unfinished,
     finish_group,
     finish_round,
@@ -57,6 +54,9 @@ from compaction.storage.swap import (
     mark_deleted,
     remove_deleted,
 )
+from compaction.recovery.rebuild import INDEX_INTERVAL_BYTES, look_for_producers, rebuild_indexes, rebuild_txn_index
+from compaction.recovery.rollback import roll_back
+from compaction.recovery.split import split_segment
 
 #: the kernel that walks headers lets other threads run
 _SCAN_THREADS = 4

@@ -16,9 +16,9 @@ from compaction.logdir.checkpoint_store import read_checkpoints
 from compaction.logdir.discover import LogLocation
 from compaction.logdir.read_log import read_segments
 from compaction.names import TopicPartition
-from compaction.storage.publish import LocalPublication, Publication, layout
-from compaction.storage.recover import recover_log
-from compaction.storage.swap import SwapGroup
+from compaction.output.publish import LocalPublication, Publication, layout
+from compaction.output.swap import SwapGroup
+from compaction.recovery.recover import recover_log
 from tests.fs.faults import FaultyFileSystem, Stopped, crash_states
 from tests.logdir.logs import TOPIC, build, data_batch, data_segment, location, put_snapshot, served, tree
 

@@ -25,8 +25,8 @@ from compaction.fs.ranges import view
 from compaction.logdir.batch_scan import Rows, SegmentScan
 from compaction.logdir.segments import MAX_RELATIVE_OFFSET
 from compaction.names import CLEANED, DELETED, INDEX, LOG, SEGMENT_KINDS, SWAP, TIMEINDEX, TXNINDEX, segment_file
-from compaction.storage.rebuild import IndexBuilder
-from compaction.storage.verification import copy_verified
+from compaction.output.verification import copy_verified
+from compaction.recovery.rebuild import IndexBuilder
 
 
 @dataclass

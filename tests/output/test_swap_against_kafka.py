@@ -11,12 +11,13 @@ import pytest
 
 from compaction.fs.local import LocalFileSystem
 from compaction.names import CLEANER_OFFSETS
-from compaction.storage.recover import recover_log
+from compaction.recovery.recover import recover_log
 from tests.fs.faults import FaultyFileSystem, Stopped, crash_states
 from tests.kafka.gateway import Gateway
 from tests.kafka.log import KafkaLog, Opening
 from tests.logdir.logs import NOW_MS, location, served, tree
-from tests.storage import test_split, test_swap
+from tests.output import test_swap
+from tests.recovery import test_split
 
 pytestmark = [pytest.mark.kafka, pytest.mark.crash]
 

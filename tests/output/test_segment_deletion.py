@@ -10,8 +10,8 @@ from compaction.fs.filesystem import FileSystem, join
 from compaction.logdir.checkpoint_store import read_checkpoints
 from compaction.logdir.read_log import ReadOptions, read_log, snapshots
 from compaction.names import DELETED, LEADER_EPOCHS, LOG_STARTS
-from compaction.storage.expire import expire_segments
-from compaction.storage.recover import recover_log
+from compaction.output.segment_deletion import expire_segments
+from compaction.recovery.recover import recover_log
 from tests.fs.faults import FaultyFileSystem, Stopped, crash_states
 from tests.logdir.broker_model import start_broker
 from tests.logdir.logs import NOW_MS, TOPIC, data_segment, location, put_snapshot, served

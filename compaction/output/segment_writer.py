@@ -36,7 +36,7 @@ from compaction.fs.uri import is_remote
 from compaction.kernels.index import LAST_TIME_ENTRY, MAX_TIMESTAMP, MAX_TIMESTAMP_OFFSET, index_entries, new_state
 from compaction.kernels.tables import OUT_ROW
 from compaction.names import CLEAN, INDEX, LOG, TIMEINDEX, TXNINDEX, segment_file
-from compaction.storage.read_back import ReadBack
+from compaction.output.read_back import ReadBack
 
 _MAX_RELATIVE_OFFSET = (1 << 31) - 1
 _ROWS_AT_ONCE = 1 << 16

@@ -9,8 +9,8 @@ from compaction.errors import CorruptLogError
 from compaction.fs.contents import difference
 from compaction.fs.filesystem import FileSystem, join
 from compaction.names import CLEAN, DELETED, LOG, SEGMENT_KINDS, SNAPSHOT, SWAP, segment_file
-from compaction.storage.journal import JournalGroup, Source
-from compaction.storage.swap import exists, rename_if_there
+from compaction.output.journal import JournalGroup, Source
+from compaction.output.swap import exists, rename_if_there
 
 
 def roll_back(fs: FileSystem, path: str, group: JournalGroup) -> None:

@@ -12,7 +12,7 @@ from compaction.formats.batch import BatchSpec, encode_batch
 from compaction.formats.record import Record
 from compaction.fs.local import LocalFileSystem
 from compaction.kernels.tables import OUT_ROW
-from compaction.storage.segment_writer import SegmentWriter, new_suffix
+from compaction.output.segment_writer import SegmentWriter, new_suffix
 
 BASE = 7
 

@@ -23,7 +23,7 @@ from compaction.logdir.checkpoint_store import Change, CheckpointFiles
 from compaction.logdir.discover import LogLocation
 from compaction.logdir.segments import segment_bases
 from compaction.names import INDEX, LEADER_EPOCHS, LOG, LOG_STARTS, SNAPSHOT, TIMEINDEX, TXNINDEX, segment_file
-from compaction.storage.swap import mark_deleted
+from compaction.output.swap import mark_deleted
 
 
 def carry_out_expiry(

@@ -43,8 +43,8 @@ from compaction.names import (
     parse_segment_file,
     segment_file,
 )
-from compaction.storage.swap import SwapGroup, any_log, is_unfinished
-from compaction.storage.verification import copy_verified
+from compaction.output.swap import SwapGroup, any_log, is_unfinished
+from compaction.output.verification import copy_verified
 from compaction.stores.manifest import MANIFEST, MARKER
 
 METADATA_LOG = f"{CLUSTER_METADATA_TOPIC}-0"

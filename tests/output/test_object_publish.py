@@ -12,9 +12,9 @@ from compaction.errors import CorruptLogError, StorageError, UsageError
 from compaction.fs.contents import Written
 from compaction.fs.local import LocalFileSystem
 from compaction.names import LOG
-from compaction.storage import object_publish
-from compaction.storage.object_publish import ObjectPublication
-from compaction.storage.swap import SwapGroup
+from compaction.output import object_publish
+from compaction.output.object_publish import ObjectPublication
+from compaction.output.swap import SwapGroup
 from compaction.stores.listings import list_directory
 from compaction.stores.manifest import MANIFEST, MARKER, Manifest, marker
 from compaction.stores.mixed import MixedFileSystem

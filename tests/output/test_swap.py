@@ -17,9 +17,9 @@ from compaction.fs.overlay import OverlayFileSystem
 from compaction.logdir.checkpoint_store import read_checkpoints
 from compaction.logdir.read_log import read_segments
 from compaction.names import CLEANER_OFFSETS, DELETED, LOG, TopicPartition, segment_file
-from compaction.storage.journal import JOURNAL, JournalGroup
-from compaction.storage.recover import recover_log
-from compaction.storage.swap import SwapGroup, finish_group, remove_deleted, source_at, swap_in
+from compaction.output.journal import JOURNAL, JournalGroup
+from compaction.output.swap import SwapGroup, finish_group, remove_deleted, source_at, swap_in
+from compaction.recovery.recover import recover_log
 from tests.fs.faults import FaultyFileSystem, Stopped, crash_states
 from tests.logdir.broker_model import start_broker
 from tests.logdir.logs import TOPIC, Built, build, data_batch, data_segment, location, put_snapshot, served, tree

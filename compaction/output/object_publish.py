@@ -28,8 +28,8 @@ from compaction.fs.filesystem import FileSystem, base_name, join
 from compaction.fs.uri import is_inside, resolved
 from compaction.logdir.discover import LogLocation
 from compaction.names import LOG, segment_file
-from compaction.storage.publish import Copy, Publication, layout
-from compaction.storage.swap import SwapGroup
+from compaction.output.publish import Copy, Publication, layout
+from compaction.output.swap import SwapGroup
 from compaction.stores.listings import list_directory, look_up
 from compaction.stores.manifest import MANIFEST, MARKER, Entry, Manifest, marker, run_of
 from compaction.stores.object_output import OutputFileSystem, Stored

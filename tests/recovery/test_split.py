@@ -10,7 +10,7 @@ from compaction.fs.overlay import OverlayFileSystem
 from compaction.logdir.read_log import read_segments
 from compaction.logdir.segments import MAX_RELATIVE_OFFSET, segment_bases
 from compaction.names import INDEX, LOG, TIMEINDEX, TXNINDEX
-from compaction.storage.recover import recover_log
+from compaction.recovery.recover import recover_log
 from tests.fs.faults import FaultyFileSystem, Stopped, crash_states
 from tests.logdir.broker_model import start_broker
 from tests.logdir.logs import Built, build, data_batch, data_segment, location, served, tree

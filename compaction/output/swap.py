@@ -51,7 +51,7 @@ from compaction.names import (
     parse_segment_file,
     segment_file,
 )
-from compaction.storage.journal import JOURNAL, Journal, JournalGroup, Source, remove_journal, write_journal
+from compaction.output.journal import JOURNAL, Journal, JournalGroup, Source, remove_journal, write_journal
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import numpy as np
 from compaction.fs.contents import READ_BYTES, Written, device_blocks, give_back, lend
 from compaction.fs.filesystem import Files
 from compaction.fs.uri import is_remote
-from compaction.storage.verification import SegmentCheck
+from compaction.output.verification import SegmentCheck
 
 #: from so much on it pays to follow, and so far behind the writer: the device is still busy with what came last
 _FOLLOW_BYTES = 8 << 20
