@@ -46,7 +46,7 @@ $(STAMP): pyproject.toml constraints.txt | prerequisites
 	@"$$(.ci/prerequisites)" -m venv --clear $(VENV)
 	@$(PY) -m pip install --quiet --upgrade -c constraints.txt pip
 	@$(PY) -m pip install --quiet -c constraints.txt -e '.[dev]'
-	@$(PY) -m compaction.passes.ahead
+	@$(PY) -m compaction.startup.warm_up
 	@printf '%s' '$(CURDIR)' > $(VENV)/.installed
 	@echo "Installed. To use it in this shell: . $(VENV)/bin/activate"
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 if not __package__:
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from compaction.config.request import CompactionRequest  # noqa: E402
 from compaction.logdir.discover import Selector  # noqa: E402
 from compaction.report import RunReport  # noqa: E402 - the checkout must be on the path first
-from compaction.request import CompactionRequest  # noqa: E402
 from jobs import _cli, _logging  # noqa: E402
 
 if TYPE_CHECKING:
@@ -108,15 +108,15 @@ def read_request(arguments: argparse.Namespace) -> CompactionRequest:
 
 def compact(session_factory: SessionFactory, request: CompactionRequest) -> RunReport:
     """Runs the cleaner; Spark is imported no sooner than that, so that a wrong call is told at once."""
-    from compaction.spark import kernels
+    from compaction.startup import background
 
     session_factory = _cli.ahead(session_factory, request.log_dirs, Selector(request.topics, request.partitions))
-    kernels.compile_ahead(*kernels.PASSES)
-    from compaction.spark import compact as cleaner
+    background.compile_ahead(*background.PASSES)
+    from compaction.spark import runs
     from compaction.spark.progress import Progress
 
     with Progress(_logging.progress_stream()) as progress:
-        return cleaner.compact(session_factory, request, progress)
+        return runs.compact(session_factory, request, progress)
 
 
 def verify_run(request: CompactionRequest, report: RunReport) -> int:

@@ -21,10 +21,10 @@ from compaction.comparison.page import to_html  # noqa: E402
 from compaction.comparison.terminal import print_comparison, print_explanations  # noqa: E402
 from compaction.config import Policy  # noqa: E402
 from compaction.config.policy import CONFIGURED  # noqa: E402
+from compaction.config.request import CompactionRequest, ComparisonRequest  # noqa: E402
 from compaction.errors import UsageError  # noqa: E402
 from compaction.fs.text_files import write_text  # noqa: E402
 from compaction.logdir.discover import Selector  # noqa: E402
-from compaction.request import CompactionRequest, ComparisonRequest  # noqa: E402
 from jobs import _cli, _logging  # noqa: E402
 
 if TYPE_CHECKING:
@@ -136,11 +136,11 @@ def _selector(arguments: argparse.Namespace) -> Selector:
 
 def compare(session_factory: SessionFactory, request: ComparisonRequest) -> Comparison:
     """Runs the comparison; Spark is imported no sooner than that, so that a wrong call is told at once."""
-    from compaction.spark import kernels
+    from compaction.startup import background
 
     base = request.base
     session_factory = _cli.ahead(session_factory, base.log_dirs, Selector(base.topics, base.partitions))
-    kernels.compile_ahead(*kernels.PASSES, "comparison")
+    background.compile_ahead(*background.PASSES, "comparison")
     from compaction.spark import dry_run
     from compaction.spark.progress import Progress
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 if not __package__:
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from compaction.config.request import CompactionRequest  # noqa: E402
 from compaction.report import RunReport  # noqa: E402 - the checkout must be on the path first
-from compaction.request import CompactionRequest  # noqa: E402
 from jobs import _cli  # noqa: E402
 
 if TYPE_CHECKING:
@@ -84,9 +84,9 @@ def read_request(arguments: argparse.Namespace) -> CompactionRequest:
 
 def expire(session_factory: SessionFactory, request: CompactionRequest) -> RunReport:
     """Runs the delete policy; Spark is imported no sooner than that, so that a wrong call is told at once."""
-    from compaction.spark import expire as policy
+    from compaction.spark import runs
 
-    return policy.expire(session_factory, request)
+    return runs.expire(session_factory, request)
 
 
 def main(argv: Sequence[str] | None = None, run: Callable[[SessionFactory, CompactionRequest], RunReport] = expire) -> int:

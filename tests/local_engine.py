@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from compaction.engine.sizing import Sizes, pack
 from compaction.fs.filesystem import Files
+from compaction.passes.build_map import SUMMARY
 from compaction.passes.measure import Measured, Repetition, count_rounds, measure_shared, resolve_counts
-from compaction.passes.scan import SUMMARY
-from compaction.passes.shards import resolve_shard, split_by_piece
+from compaction.passes.merge import resolve_shard, split_by_piece
 from compaction.passes.shared import SharedSlice, SharedSummary, Source, counts_of, scan_shared
-from compaction.passes.transactions import scan_transactions
-from compaction.passes.work import Packed, ScanLog, ScanSettings, Slice, SliceSummary
-from compaction.spark.partition import Sizes, pack
+from compaction.passes.tasks import Packed, ScanLog, ScanSettings, Slice, SliceSummary
+from compaction.passes.txn_headers import scan_transactions
 from compaction.spark.shared_passes import Measuring
 
 

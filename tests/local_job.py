@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from compaction.config import Origin, Resolver, Setting, Source, TomlSettings
 from compaction.config.entries import TOPIC_ENTRIES
+from compaction.config.request import CompactionRequest
+from compaction.engine.clean import Workers, carry_out
+from compaction.engine.sizing import Sizes
 from compaction.names import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS
 from compaction.report import LogReport
-from compaction.request import CompactionRequest
-from compaction.spark.compact import Workers, carry_out
-from compaction.spark.partition import Sizes
 from tests.local_passes import LocalPasses
 
 if TYPE_CHECKING:

@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from compaction.engine.protocol import Rewritten, Scanned
+from compaction.engine.sizing import Sizes, pack
 from compaction.fs.filesystem import Files
 from compaction.kernels.key_filter import KeyFilter
-from compaction.passes.rewrite import join_parts, rewrite_piece
-from compaction.passes.scan import SUMMARY, collect_keys, scan_slices, together
-from compaction.passes.shards import resolve_shard, split_by_piece
-from compaction.passes.transactions import scan_transactions
-from compaction.passes.work import (
+from compaction.passes.build_map import SUMMARY, collect_keys, scan_slices, together
+from compaction.passes.clean_into import join_parts, rewrite_piece
+from compaction.passes.merge import resolve_shard, split_by_piece
+from compaction.passes.tasks import (
     GroupOutput,
     Packed,
     Piece,
@@ -25,12 +26,11 @@ from compaction.passes.work import (
     Slice,
     SliceSummary,
 )
-from compaction.spark.partition import Sizes, pack
-from compaction.spark.passes import Rewritten, Scanned
+from compaction.passes.txn_headers import scan_transactions
 
 
 class LocalPasses:
-    """See ``compaction.spark.passes.Passes``."""
+    """See ``compaction.engine.protocol.Passes``."""
 
     def __init__(self, sizes: Sizes) -> None:
         self._sizes = sizes

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TypeVar
 
+from compaction.dump.spool import PairSpool
 from compaction.errors import CompactionError
-from compaction.storage.spool import PairSpool
 
 _SMALLEST_MAP = 16
 _INT = 1 << 32

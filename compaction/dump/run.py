@@ -16,11 +16,11 @@ from compaction.dump.files import BOOTSTRAP_SNAPSHOT, Kind, Target, is_partition
 from compaction.dump.findings import Findings
 from compaction.dump.indexes import IndexView, dump_offset_index, dump_snapshot, dump_time_index, dump_txn_index
 from compaction.dump.segment import SegmentDump, SegmentView
+from compaction.dump.spool import PairSpool
 from compaction.errors import CorruptLogError, LogError, UsageError
 from compaction.fs.filesystem import FileSystem
 from compaction.fs.ranges import view
 from compaction.logdir.batch_scan import SegmentScan
-from compaction.storage.spool import PairSpool
 
 _NAMED_BY_OFFSET = (Kind.LOG, Kind.INDEX, Kind.TIMEINDEX, Kind.TXNINDEX)
 _LINES_AT_A_TIME = 1 << 12

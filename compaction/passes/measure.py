@@ -19,11 +19,11 @@ from compaction.kernels.tables import COPY, ENTRY_WORDS
 from compaction.kernels.tally import tally
 from compaction.logdir.blocks import Block, SegmentReader
 from compaction.logdir.throttle import Throttle
+from compaction.passes.build_map import LogScan
+from compaction.passes.clean_into import Rewriter
 from compaction.passes.decoder import Decoded, Decoder
-from compaction.passes.rewrite import Rewriter
-from compaction.passes.scan import LogScan
 from compaction.passes.shared import AGE_BOUNDS_MS, SharedSlice, Source, Tally
-from compaction.passes.work import CleanStats, Packed, RewriteLog, ScanLog, ScanSettings, Slice
+from compaction.passes.tasks import CleanStats, Packed, RewriteLog, ScanLog, ScanSettings, Slice
 
 #: keys that occur more than 2^(i-1) and at most 2^i times are counted under i
 REPETITIONS = 64

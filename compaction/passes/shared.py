@@ -22,9 +22,9 @@ from compaction.kernels.tables import DROP
 from compaction.kernels.tally import COLUMNS, tally
 from compaction.logdir.blocks import Block, SegmentReader
 from compaction.logdir.throttle import Throttle
+from compaction.passes.build_map import SUMMARY, Key, LogScan, check_offsets, dirty_records
 from compaction.passes.decoder import Decoded, Decoder
-from compaction.passes.scan import SUMMARY, Key, LogScan, check_offsets, dirty_records
-from compaction.passes.work import Packed, ScanLog, ScanSettings, Slice, SliceSummary
+from compaction.passes.tasks import Packed, ScanLog, ScanSettings, Slice, SliceSummary
 
 _HOUR_MS, _DAY_MS = 3_600_000, 86_400_000
 #: the ages that records are counted by begin here, ms

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from pyspark import SparkContext
 
-from compaction.spark.partition import pack
+from compaction.engine.sizing import pack
 from compaction.spark.session import Session
-from compaction.spark.worker import settle
+from compaction.startup.freeze_gc import settle
 from compaction.verify.certificate import LogCertificate, VerifyReport
 from compaction.verify.certify import certify_pairs
 from compaction.verify.compare import SliceResult, compare_slice

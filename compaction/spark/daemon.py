@@ -54,12 +54,12 @@ def load() -> list[str]:
     import pyspark.worker  # noqa: F401
 
     import compaction.spark.pipeline  # noqa: F401
-    from compaction.passes import ahead
-    from compaction.spark.kernels import PASSES, RARE
-    from compaction.spark.worker import settle
+    from compaction.startup import warm_up
+    from compaction.startup.background import PASSES, RARE
+    from compaction.startup.freeze_gc import settle
 
-    missing = ahead.missing(*PASSES, *RARE)
-    ahead.load(*{*PASSES, *RARE}.difference(missing))
+    missing = warm_up.missing(*PASSES, *RARE)
+    warm_up.load(*{*PASSES, *RARE}.difference(missing))
     settle()
     return [group for group in PASSES if group in missing]
 

@@ -16,6 +16,12 @@ from compaction.cleaning.model import LogView
 from compaction.cleaning.plan import LogPlan
 from compaction.cleaning.policy import plan_wholly
 from compaction.comparison.figures import ComparedLog, Comparison
+from compaction.config.request import CompactionRequest, ComparisonRequest
+from compaction.engine.busy import warn_of_moved
+from compaction.engine.clean import keyless_refusal, smallest_broker
+from compaction.engine.prepare import LookAhead, ReadLog, read_logs
+from compaction.engine.round import Cleaned, Round, RoundOptions, scan_settings, slices_of
+from compaction.engine.sizing import Sizes, sizes
 from compaction.errors import CompactionError, of_log
 from compaction.fs.filesystem import FileSystem
 from compaction.fs.overlay import OverlayFileSystem
@@ -23,19 +29,13 @@ from compaction.locking.access import Purpose, access
 from compaction.logdir.discover import LogLocation
 from compaction.logdir.settings.log_settings import Settings, read_settings
 from compaction.passes.shared import AGE_BOUNDS_MS, Source, Tally
-from compaction.passes.work import Slice
-from compaction.request import CompactionRequest, ComparisonRequest
-from compaction.spark.compact import keyless_refusal, smallest_broker
-from compaction.spark.look_ahead import look_ahead_with
-from compaction.spark.moment import warn_of_moved
+from compaction.passes.tasks import Slice
 from compaction.spark.outcomes import Case, LogCases, Survey, Work, compared, explained
-from compaction.spark.partition import Sizes, sizes
+from compaction.spark.parallel_read import look_ahead_with
 from compaction.spark.progress import Progress
-from compaction.spark.round import Cleaned, Round, RoundOptions, scan_settings, slices_of
 from compaction.spark.session import Session
 from compaction.spark.shared_engine import SparkEngine
 from compaction.spark.shared_passes import Described, Engine, SharedPasses
-from compaction.storage.prepare import LookAhead, ReadLog, read_logs
 from compaction.stores.mixed import file_system
 
 

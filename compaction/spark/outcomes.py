@@ -20,6 +20,9 @@ from compaction.comparison.figures import (
     Repeated,
     Spread,
 )
+from compaction.engine.clean import cleaned_report, expired_report
+from compaction.engine.delete import expiry_report
+from compaction.engine.round import Cleaned
 from compaction.fs.filesystem import FileSystem
 from compaction.kernels.tables import ENTRY_BYTES
 from compaction.kernels.tally import BYTES, KEYLESS, RECORDS, TOMBSTONES
@@ -28,9 +31,6 @@ from compaction.logdir.settings.log_settings import Settings
 from compaction.passes.measure import Repetition
 from compaction.passes.shared import Tally
 from compaction.report import LogReport, LogStatus
-from compaction.spark.compact import cleaned_report, expired_report
-from compaction.spark.expire import expiry_report
-from compaction.spark.round import Cleaned
 from compaction.spark.shared_passes import Described
 
 #: what decides over a plan's output and figures, apart from the log itself

@@ -17,14 +17,16 @@ import numpy as np
 from numpy.typing import NDArray
 from pyspark import RDD, SparkContext
 
+from compaction.engine.concurrency import at_once
+from compaction.engine.protocol import KEYS, Rewritten, Scanned
+from compaction.engine.sizing import Sizes, deal_shards, most_records, pack
 from compaction.fs.filesystem import Files
 from compaction.kernels.key_filter import KeyFilter
 from compaction.logdir.throttle import UNLIMITED
-from compaction.passes.rewrite import join_parts, rewrite_piece
-from compaction.passes.scan import SUMMARY, Key, collect_keys, scan_slices, together
-from compaction.passes.shards import merge_lists, resolve_shard, split_by_piece
-from compaction.passes.transactions import scan_transactions
-from compaction.passes.work import (
+from compaction.passes.build_map import SUMMARY, Key, collect_keys, scan_slices, together
+from compaction.passes.clean_into import join_parts, rewrite_piece
+from compaction.passes.merge import merge_lists, resolve_shard, split_by_piece
+from compaction.passes.tasks import (
     GroupOutput,
     Packed,
     Piece,
@@ -36,11 +38,9 @@ from compaction.passes.work import (
     Slice,
     SliceSummary,
 )
-from compaction.spark.partition import Sizes, deal_shards, most_records, pack
-from compaction.spark.passes import KEYS, Rewritten, Scanned
+from compaction.passes.txn_headers import scan_transactions
 from compaction.spark.progress import Progress
-from compaction.spark.threads import at_once
-from compaction.spark.worker import settle
+from compaction.startup.freeze_gc import settle
 
 
 @contextmanager
@@ -73,7 +73,7 @@ _LOSERS_S = 10.0
 
 
 class SparkPasses:
-    """The Spark jobs of one run: see ``compaction.spark.passes.Passes``. ``sizes`` say how much of the logs one task reads.
+    """The Spark jobs of one run: see ``compaction.engine.protocol.Passes``. ``sizes`` say how much of the logs one task reads.
 
     ``progress`` is told the bytes that the tasks of each pass have read.
     """

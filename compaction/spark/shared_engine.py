@@ -9,19 +9,19 @@ from typing import Any
 import numpy as np
 from pyspark import RDD, SparkContext
 
+from compaction.engine.protocol import KEYS
+from compaction.engine.sizing import Sizes, pack
 from compaction.fs.filesystem import Files
+from compaction.passes.build_map import SUMMARY, Key
 from compaction.passes.measure import Measured, Repetition, count_rounds, measure_shared, resolve_counts
-from compaction.passes.scan import SUMMARY, Key
-from compaction.passes.shards import merge_lists, resolve_shard, split_by_piece
+from compaction.passes.merge import merge_lists, resolve_shard, split_by_piece
 from compaction.passes.shared import SharedSlice, SharedSummary, Source, counts_of, scan_shared
-from compaction.passes.transactions import scan_transactions
-from compaction.passes.work import ScanLog, ScanSettings, Slice, SliceSummary
-from compaction.spark.partition import Sizes, pack
-from compaction.spark.passes import KEYS
+from compaction.passes.tasks import ScanLog, ScanSettings, Slice, SliceSummary
+from compaction.passes.txn_headers import scan_transactions
 from compaction.spark.pipeline import shown
 from compaction.spark.progress import Progress
 from compaction.spark.shared_passes import Measuring
-from compaction.spark.worker import settle
+from compaction.startup.freeze_gc import settle
 
 
 class SparkEngine:

@@ -13,12 +13,13 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from compaction.engine.protocol import Rewritten, Scanned
 from compaction.fs.filesystem import Files
 from compaction.kernels.key_filter import KeyFilter
 from compaction.kernels.siphash import HashSecret
 from compaction.passes.measure import Measured, Repetition
 from compaction.passes.shared import SharedSlice, SharedSummary, Source, Tally
-from compaction.passes.work import (
+from compaction.passes.tasks import (
     CleanStats,
     GroupOutput,
     Piece,
@@ -29,7 +30,6 @@ from compaction.passes.work import (
     Slice,
     SliceSummary,
 )
-from compaction.spark.passes import Rewritten, Scanned
 
 
 class Variant(NamedTuple):
@@ -85,7 +85,7 @@ class Described:
 
 
 class SharedPasses:
-    """Implements ``compaction.spark.passes.Passes``; a dry run's only.
+    """Implements ``compaction.engine.protocol.Passes``; a dry run's only.
 
     :param sources: by number, what is to be described, and all of its slices in the order of offsets
     """

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from compaction.config.request import CompactionRequest
 from compaction.errors import UsageError
 from compaction.logdir.discover import Selector, discover
 from compaction.logdir.settings.log_settings import Settings, read_settings
 from compaction.names import TopicPartition
 from compaction.output.publish import layout
 from compaction.report import LogReport, LogStatus, RunReport
-from compaction.request import CompactionRequest
 from compaction.stores.mixed import file_system
 from compaction.verify.request import VerifyRequest
 

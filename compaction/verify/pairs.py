@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from compaction.config.request import CompactionRequest
 from compaction.errors import CompactionError
 from compaction.fs.filesystem import FileSystem
 from compaction.logdir.discover import LogLocation, Selector, discover
 from compaction.logdir.settings.log_settings import Settings, read_settings
-from compaction.request import CompactionRequest
 from compaction.stores.mixed import file_system
 from compaction.verify.certificate import LogCertificate, VerifyReport
 from compaction.verify.certify import certify_pairs

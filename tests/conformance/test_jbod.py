@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from compaction.spark.compact import Workers, carry_out
+from compaction.engine.clean import Workers, carry_out
 from jobs import compact
 from tests.conformance.ours import expire_ours, run_job
 from tests.kafka.broker import Broker

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from compaction.config.sources import read_sets
-from compaction.spark.compact import Workers, carry_out
-from compaction.spark.partition import Sizes
+from compaction.engine.clean import Workers, carry_out
+from compaction.engine.sizing import Sizes
 from tests.conformance.scenario_tools import Writer
 from tests.conformance.segment_bytes import RawBatch, batches_of
 from tests.kafka.cleaner import clean_partition

@@ -15,8 +15,8 @@ import psutil
 
 from compaction.fs import local_output
 from compaction.fs.filesystem import Chunk
-from compaction.passes import rewrite as real
-from compaction.passes.work import Piece, PieceResult, RewriteLog
+from compaction.passes import clean_into as real
+from compaction.passes.tasks import Piece, PieceResult, RewriteLog
 
 #: the directory in which faults are counted
 MARKS = "FAULTY_TASKS_MARKS"

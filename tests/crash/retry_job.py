@@ -13,9 +13,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from compaction.engine.clean import Workers, carry_out
+from compaction.engine.sizing import Sizes
 from compaction.spark import pipeline
-from compaction.spark.compact import Workers, carry_out
-from compaction.spark.partition import Sizes
 from compaction.spark.session import build_session
 from tests.crash.faulty_tasks import FAULTS, MARKS
 from tests.damage.sound_logs import NOW_MS

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from unittest.mock import patch
 
+from compaction.engine import destination
 from compaction.fs.local import LocalFileSystem
-from compaction.storage import destination
 from tests.crash.surroundings import Ended, run
 from tests.fs.faults import Stopped
 from tests.fs.watched import CHANGES, Operation, WatchedFiles

@@ -13,11 +13,11 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from compaction.config.request import CompactionRequest
+from compaction.engine.clean import Workers, carry_out
+from compaction.engine.sizing import Sizes
 from compaction.fs.filesystem import FileSystem
 from compaction.report import RunReport
-from compaction.request import CompactionRequest
-from compaction.spark.compact import Workers, carry_out
-from compaction.spark.partition import Sizes
 from jobs import compact
 from jobs.compact import SessionFactory
 from tests.damage.sound_logs import NOW_MS

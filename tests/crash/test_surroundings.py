@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from compaction.engine import free_space
 from compaction.names import CLEANER_OFFSETS, LOCK, LOG, segment_file
-from compaction.storage import space
 from tests.crash.surroundings import NOBODY, big_batches, run, run_as_nobody, small_disk
 from tests.damage.sound_logs import look_at, sound_log, write_log
 from tests.logdir.logs import build
@@ -82,7 +82,7 @@ def test_what_was_refused_fits_when_the_others_have_made_room(disk: Path) -> Non
 def test_a_disk_that_fills_up_while_outputs_are_written_leaves_the_log_as_it_was(
     disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(space.Room, "fits", lambda *_: True)
+    monkeypatch.setattr(free_space.Room, "fits", lambda *_: True)
     (disk / "other files").write_bytes(bytes(4 << 20))
     before = look_at(disk / "stays-0")
     ended = run(disk)

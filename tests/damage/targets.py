@@ -36,12 +36,12 @@ from compaction.kernels.tables import MARK_SHIFT
 from compaction.logdir.batch_scan import SegmentScan
 from compaction.logdir.read_log import MarkerReader
 from compaction.output.journal import JOURNAL, read_journal
+from compaction.passes.build_map import SUMMARY, scan_slices
+from compaction.passes.clean_into import rewrite_piece
 from compaction.passes.columns import Reading, read_columns
-from compaction.passes.rewrite import rewrite_piece
-from compaction.passes.scan import SUMMARY, scan_slices
-from compaction.passes.shards import resolve_shard
-from compaction.passes.transactions import scan_transactions
-from compaction.passes.work import GroupOutput, Packed, Piece, RewriteLog, ScanLog, ScanSettings, Slice, SliceSummary
+from compaction.passes.merge import resolve_shard
+from compaction.passes.tasks import GroupOutput, Packed, Piece, RewriteLog, ScanLog, ScanSettings, Slice, SliceSummary
+from compaction.passes.txn_headers import scan_transactions
 from compaction.report import LogReport, LogStatus
 from tests.damage.sound_logs import NOW_MS, Files, look_at, sound_log, write_log
 from tests.local_job import clean_locally

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from compaction.config.request import CompactionRequest
+from compaction.engine.clean import Workers, carry_out
 from compaction.names import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS
-from compaction.request import CompactionRequest
-from compaction.spark.compact import Workers, carry_out
 from jobs import compact
 from jobs.compact import SessionFactory
 from tests.damage.sound_logs import NOW_MS, look_at, sound_log, write_log
@@ -72,9 +72,9 @@ def test_one_line_says_which_log_which_file_and_where(log_dir: Path, capsys: pyt
 @pytest.mark.spark
 def test_so_it_is_on_spark(log_dir: Path, capsys: pytest.CaptureFixture[str], spark: SparkSession) -> None:
     def on_spark(_: SessionFactory, request: CompactionRequest) -> RunReport:
-        from compaction.spark import compact as cleaner
+        from compaction.spark import runs
 
-        return cleaner.compact(lambda: spark, request)
+        return runs.compact(lambda: spark, request)
 
     path = _damage(log_dir, sound_log("zstd").log(0), lambda data: _flip(data, 200))
     lines = [line for line in _run(log_dir, on_spark, capsys) if line.startswith("error")]
@@ -122,16 +122,16 @@ def test_what_nobody_foresaw_is_one_logs_failure(
     log_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A defect of the program that shows with one log does not end the run of the others."""
-    from compaction.passes import scan
+    from compaction.passes import build_map
 
-    sound = scan.check_offsets
+    sound = build_map.check_offsets
 
     def defect(block: Block, floor: int, path: str, end_offset: int) -> int:
         if "damaged" in path:
             raise IndexError("index 7 is out of bounds")
         return sound(block, floor, path, end_offset)
 
-    monkeypatch.setattr(scan, "check_offsets", defect)
+    monkeypatch.setattr(build_map, "check_offsets", defect)
     lines = _run(log_dir, _locally, capsys)
     path = log_dir / "damaged-0" / sound_log("zstd").log(0)
     what = "unforeseen failure (IndexError: index 7 is out of bounds); nothing was changed"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from compaction.dump.findings import Findings, java_order
-from compaction.storage.spool import PairSpool
+from compaction.dump.spool import PairSpool
 
 
 def test_paths_come_in_the_order_of_a_java_map() -> None:

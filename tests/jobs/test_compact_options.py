@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from compaction.config.request import CompactionRequest
 from compaction.errors import CorruptLogError, LockedError
 from compaction.fs.uri import OPTIONS_VARIABLE
 from compaction.names import TopicPartition
 from compaction.report import LogReport, LogStatus, RunReport
-from compaction.request import CompactionRequest
 from jobs import compact
 from jobs.compact import SessionFactory
 

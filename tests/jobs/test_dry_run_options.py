@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from compaction.comparison.figures import Comparison
+from compaction.config.request import ComparisonRequest
 from compaction.names import TopicPartition
-from compaction.request import ComparisonRequest
 from compaction.spark.dry_run import Engines, compare_with
 from jobs import dry_run
 from jobs.dry_run import SessionFactory

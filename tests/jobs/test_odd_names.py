@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from compaction.spark.compact import Workers, carry_out
+from compaction.engine.clean import Workers, carry_out
 from jobs import compact
 from tests.damage.sound_logs import NOW_MS, sound_log, write_log
 from tests.kafka.encode import Batch, Record

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from compaction.config.request import CompactionRequest
+from compaction.engine.clean import Workers, carry_out
 from compaction.report import RunReport
-from compaction.request import CompactionRequest
-from compaction.spark.compact import Workers, carry_out
 from jobs import compact, verify
 from jobs.compact import SessionFactory
 from tests.local_passes import LocalPasses

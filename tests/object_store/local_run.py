@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 
+from compaction.engine.clean import Workers, carry_out
+from compaction.engine.sizing import Sizes
 from compaction.report import RunReport
-from compaction.spark.compact import Workers, carry_out
-from compaction.spark.partition import Sizes
 from jobs import compact as job
 from tests.local_passes import LocalPasses
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from compaction.cleaning.model import ProducerEntry
+from compaction.engine.sizing import Sizes
 from compaction.report import LogReport, LogStatus
-from compaction.spark.partition import Sizes
 from tests.local_job import clean_locally, read_offsets, write_offsets
 from tests.oracle.cleaner import NaiveConfig, NaiveResult, NaiveRound, after_round, clean_log_naively
 from tests.oracle.disk import read_partition, write_partition, write_producers

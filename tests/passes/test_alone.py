@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from compaction.engine.clean import Workers, carry_out
+from compaction.engine.protocol import Scanned
+from compaction.engine.sizing import Sizes
 from compaction.kernels.tables import ENTRY_BYTES
-from compaction.passes.scan import together
-from compaction.passes.work import Resolved, ScanLog, ScanSettings, Slice
-from compaction.spark.compact import Workers, carry_out
-from compaction.spark.partition import Sizes
-from compaction.spark.passes import Scanned
+from compaction.passes.build_map import together
+from compaction.passes.tasks import Resolved, ScanLog, ScanSettings, Slice
 from tests.local_job import request_for
 from tests.local_passes import LocalPasses
 from tests.memory import scratch

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from compaction.kernels.key_counts import KeyCounts
 from compaction.kernels.offset_map import Arena, SkimpyOffsetMap
 from compaction.kernels.siphash import HashSecret
-from compaction.passes.scan import LogScan
-from compaction.passes.work import ScanLog, ScanSettings, Slice
+from compaction.passes.build_map import LogScan
+from compaction.passes.tasks import ScanLog, ScanSettings, Slice
 from compaction.spark.dry_run import Engines, compare_with
 from tests.local_engine import LocalEngine
 from tests.local_job import clean_locally, write_offsets

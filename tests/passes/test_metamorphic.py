@@ -15,16 +15,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from compaction.engine import round as round_module
+from compaction.engine import sizing
+from compaction.engine.clean import Workers, carry_out
+from compaction.engine.protocol import Rewritten, Scanned
+from compaction.engine.sizing import Sizes
 from compaction.fs.filesystem import Files
 from compaction.logdir.blocks import SegmentReader
-from compaction.passes import decoder, rewrite, scan
-from compaction.passes.work import Piece, RewriteLog, ScanLog, ScanSettings, Slice, SliceSummary
+from compaction.passes import build_map, clean_into, decoder
+from compaction.passes.tasks import Piece, RewriteLog, ScanLog, ScanSettings, Slice, SliceSummary
 from compaction.report import LogStatus
-from compaction.spark import partition
-from compaction.spark import round as round_module
-from compaction.spark.compact import Workers, carry_out
-from compaction.spark.partition import Sizes
-from compaction.spark.passes import Rewritten, Scanned
 from tests.conformance.ours import topics_file
 from tests.conftest import ROOT
 from tests.kafka.jars import spark_home
@@ -108,7 +108,7 @@ def test_any_number_of_cores_and_any_order_of_tasks_gives_the_same_bytes(
     """Sizes follow from the number of cores; slices may be small enough here for a small log to be cut."""
     case = random_case(*chosen)
     with pytest.MonkeyPatch.context() as patch, scratch() as root:
-        patch.setattr(partition, "_MIN_SLICE_BYTES", 300)
+        patch.setattr(sizing, "_MIN_SLICE_BYTES", 300)
         lay_out(root, case)
         request = request_for(root, NOW_MS, {case.name: case.topic_config})
         carry_out(lambda: Workers(lambda sizes: AnyOrder(sizes, seed), cores), request)
@@ -141,9 +141,9 @@ def test_any_number_of_sparks_cores_gives_the_same_bytes(tmp_path: Path, master:
 def cramped(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Every buffer so small that nearly every batch is too large for it, and maps of a handful of keys."""
     monkeypatch.setattr(round_module, "_TASK_MAP_BYTES", 8 * 24)
-    monkeypatch.setattr(scan, "_ENTRIES", 1)
-    monkeypatch.setattr(rewrite, "_OUT_BYTES", 70)
-    monkeypatch.setattr(rewrite, "_KEPT_ROWS", 1)
+    monkeypatch.setattr(build_map, "_ENTRIES", 1)
+    monkeypatch.setattr(clean_into, "_OUT_BYTES", 70)
+    monkeypatch.setattr(clean_into, "_KEPT_ROWS", 1)
     monkeypatch.setattr(decoder, "SCRATCH_BYTES", 64)
     defaults = SegmentReader.__init__.__kwdefaults__
     assert defaults is not None
@@ -231,9 +231,9 @@ def test_what_a_run_leaves_is_the_same_wherever_the_log_lies(flavour: str) -> No
         place = root / "a" / "b"
         place.mkdir(parents=True)
         lay_out(place, case)
-        partition = place / f"{case.name}-0"
+        sizing = place / f"{case.name}-0"
         for left in (".log.clean", ".index.cleaned", ".log.deleted"):
-            (partition / f"{0:020d}{left}").write_bytes(b"left by another")
+            (sizing / f"{0:020d}{left}").write_bytes(b"left by another")
         clean_locally(place, NOW_MS, {case.name: case.topic_config})
         assert files(place, case) == expected
         shutil.rmtree(place)

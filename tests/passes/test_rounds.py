@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from compaction.engine.sizing import Sizes
 from compaction.kernels.key_filter import KeyFilter
-from compaction.spark.partition import Sizes
 from tests.local_job import read_offsets
 from tests.memory import scratch
 from tests.passes.random_cases import FLAVOURS, NOW_MS, random_case, random_cases

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from compaction.config import Resolver, read_sets
-from compaction.request import CompactionRequest
+from compaction.config.request import CompactionRequest
+from compaction.engine.clean import Workers, carry_out
 from compaction.spark import certify as on_spark
 from compaction.spark.certify import SparkEngine
-from compaction.spark.compact import Workers, carry_out
 from compaction.verify import offset_ranges
 from compaction.verify.certificate import Status, VerifyReport
 from compaction.verify.engine import LocalEngine

@@ -20,14 +20,14 @@ from rich.filesize import decimal
 
 from compaction.comparison.figures import ComparedLog, Comparison, Holdings, Outcome, OutcomeStatus
 from compaction.config import Policy, Resolver, read_sets
+from compaction.config.request import CompactionRequest, ComparisonRequest
+from compaction.engine.clean import Workers, carry_out
+from compaction.engine.delete import expire_logs
+from compaction.engine.sizing import Sizes
 from compaction.passes.shared import AGE_BOUNDS_MS, POSITIONS, SharedSlice
-from compaction.passes.work import ScanLog
+from compaction.passes.tasks import ScanLog
 from compaction.report import LogReport
-from compaction.request import CompactionRequest, ComparisonRequest
-from compaction.spark.compact import Workers, carry_out
 from compaction.spark.dry_run import Engines, compare, compare_with, explain
-from compaction.spark.expire import expire_logs
-from compaction.spark.partition import Sizes
 from compaction.spark.progress import Progress
 from tests.golden import unpack_sample
 from tests.kafka.cleaner import clean_partition

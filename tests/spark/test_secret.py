@@ -17,10 +17,10 @@ import pytest
 from numpy.typing import NDArray
 from pyspark import SparkContext
 
+from compaction.engine.clean import Workers, carry_out
+from compaction.engine.sizing import Sizes
 from compaction.kernels.siphash import HashSecret
-from compaction.spark.compact import Workers, carry_out
 from compaction.spark.dry_run import Engines, compare_with
-from compaction.spark.partition import Sizes
 from compaction.spark.pipeline import SparkPasses
 from compaction.spark.shared_engine import SparkEngine
 from tests.local_job import request_for, write_offsets

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 import xxhash
 
+from compaction.engine.sizing import Sizes
 from compaction.errors import StorageError, UsageError
 from compaction.fs.local import LocalFileSystem
 from compaction.fs.uri import OPTIONS_VARIABLE
 from compaction.report import LogStatus, RunReport
-from compaction.spark.partition import Sizes
 from compaction.stores.manifest import MANIFEST, MARKER
 from jobs import compact as job
 from jobs import dump_log, expire

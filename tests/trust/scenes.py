@@ -16,6 +16,11 @@ from typing import NamedTuple
 from unittest.mock import patch
 
 from compaction.cleaning.model import AbortedTxn
+from compaction.config.request import CompactionRequest
+from compaction.engine import clean, delete
+from compaction.engine.clean import Workers, carry_out
+from compaction.engine.delete import expire_logs
+from compaction.engine.sizing import Sizes
 from compaction.errors import CompactionError, UsageError
 from compaction.formats.batch import BatchSpec, encode_batch
 from compaction.formats.checkpoints import format_offset_checkpoint
@@ -26,11 +31,6 @@ from compaction.locking.claim import Identity
 from compaction.logdir.discover import LogLocation
 from compaction.names import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS, TopicPartition
 from compaction.report import RunReport
-from compaction.request import CompactionRequest
-from compaction.spark import compact, expire
-from compaction.spark.compact import Workers, carry_out
-from compaction.spark.expire import expire_logs
-from compaction.spark.partition import Sizes
 from tests.fs.faults import Stopped
 from tests.local_job import TopicConfigs, resolver_of
 from tests.local_passes import LocalPasses
@@ -285,7 +285,7 @@ def _in_order() -> Iterator[None]:
     def one_by_one(works: Sequence[Callable[[], object]], threads: int) -> list[object]:
         return [work() for work in works]
 
-    with patch.object(compact, "at_once", one_by_one), patch.object(expire, "at_once", one_by_one):
+    with patch.object(clean, "at_once", one_by_one), patch.object(delete, "at_once", one_by_one):
         yield
 
 

@@ -38,12 +38,12 @@ from unittest.mock import patch
 import numpy as np
 from numpy.typing import NDArray
 
+from compaction.config.request import CompactionRequest
+from compaction.engine.clean import Workers, carry_out
 from compaction.errors import CompactionError, LockedError
 from compaction.kernels import offset_map
 from compaction.locking.claim import Identity
 from compaction.report import LogStatus, RunReport
-from compaction.request import CompactionRequest
-from compaction.spark.compact import Workers, carry_out
 from tests.local_job import request_for
 from tests.local_passes import LocalPasses
 from tests.logdir.logs import NOW_MS, TOPIC

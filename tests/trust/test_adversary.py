@@ -19,10 +19,10 @@ from pathlib import Path
 import pytest
 import xxhash
 
+from compaction.engine.clean import Workers, carry_out
+from compaction.engine.delete import expire_logs
 from compaction.names import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS
 from compaction.output.journal import JOURNAL
-from compaction.spark.compact import Workers, carry_out
-from compaction.spark.expire import expire_logs
 from tests.crash.surroundings import NOBODY, run
 from tests.damage.sound_logs import NOW_MS, look_at
 from tests.local_job import request_for

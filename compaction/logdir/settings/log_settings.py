@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from compaction.cleaning.verdicts import SkipCause
 from compaction.config import BrokerConfig, Resolver, TopicConfig
+from compaction.config.request import CompactionRequest
 from compaction.errors import CompactionError, ConfigError, CorruptLogError, LogError, PolicyUnknownError
 from compaction.formats.checkpoints import parse_partition_metadata
 from compaction.fs.filesystem import FileSystem, join
@@ -20,7 +21,6 @@ from compaction.fs.text_files import read_small_text
 from compaction.logdir.discover import LogLocation
 from compaction.logdir.settings.metadata_sources import MetadataSources, Stored
 from compaction.names import PARTITION_METADATA
-from compaction.request import CompactionRequest
 
 _HINT = "restore it; without it a broker takes the log for another topic's"
 

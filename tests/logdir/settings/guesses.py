@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from compaction.config import Resolver
+from compaction.config.request import CompactionRequest
 from compaction.formats.batch import BatchSpec, encode_batch
 from compaction.formats.record import Record
 from compaction.fs.local import LocalFileSystem
 from compaction.logdir.discover import Selector, discover
 from compaction.logdir.settings.log_settings import Settings, read_settings
-from compaction.request import CompactionRequest
 from tests.formats.test_metadata_log import config, topic
 from tests.golden import unpack_sample
 

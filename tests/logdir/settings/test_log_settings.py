@@ -8,12 +8,12 @@ import pytest
 
 from compaction.config import Origin, Resolver, Setting, Source, TomlSettings, TopicConfig, read_properties, read_sets
 from compaction.config.entries import TOPIC_ENTRIES
+from compaction.config.request import CompactionRequest
 from compaction.errors import CorruptLogError
 from compaction.formats.properties import parse_properties
 from compaction.fs.local import LocalFileSystem
 from compaction.logdir.discover import Selector, discover
 from compaction.logdir.settings.log_settings import Settings, read_settings
-from compaction.request import CompactionRequest
 from tests.golden import unpack_sample
 from tests.golden.make_sample import CLEANED, LATER, TOPICS
 

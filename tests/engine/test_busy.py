@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from compaction.cleaning.model import LogView
+from compaction.engine.busy import of_this_moment, warn_of_moved
+from compaction.engine.prepare import read_logs
 from compaction.fs.local import LocalFileSystem
 from compaction.fs.overlay import OverlayFileSystem
 from compaction.report import LogReport, LogStatus
-from compaction.spark.moment import of_this_moment, warn_of_moved
-from compaction.storage.prepare import read_logs
 from tests.damage.sound_logs import NOW_MS, sound_log, write_log
 from tests.local_job import request_for
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from compaction.storage.spool import PairSpool
+from compaction.dump.spool import PairSpool
 
 
 @pytest.fixture(params=[1 << 20, 4], ids=["in memory", "in a file"])

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from compaction.cleaning.model import LogView
+from compaction.engine.prepare import LogTask, LookAhead, look
 from compaction.errors import CompactionError
 from compaction.spark.session import Session
-from compaction.storage.prepare import LogTask, LookAhead, look
 from compaction.stores.mixed import file_system
 
 _TASKS_PER_CORE = 4

@@ -14,6 +14,10 @@ from compaction.cleaning.retention import ActiveProducers, RoundRules
 from compaction.cleaning.transactions import Verdicts, aborted_for_map, resolve_cleaning
 from compaction.cleaning.txn_tables import KEYLESS_ROW, TXN_ROW, AbortedSpans
 from compaction.config import BrokerConfig
+from compaction.engine.admission import without_room
+from compaction.engine.free_space import Room
+from compaction.engine.protocol import Passes, Scanned
+from compaction.engine.sizing import Sizes, pack, record_bound, shards, sizes
 from compaction.errors import StorageError, of_log
 from compaction.formats.indexes import read_offset_index
 from compaction.fs.filesystem import FileSystem, join, real_file
@@ -22,8 +26,8 @@ from compaction.kernels.siphash import HashSecret
 from compaction.logdir.slices import cut_segment
 from compaction.names import INDEX, LOG, segment_file
 from compaction.output.swap import SwapGroup
-from compaction.passes.scan import dirty_records
-from compaction.passes.work import (
+from compaction.passes.build_map import dirty_records
+from compaction.passes.tasks import (
     CleanStats,
     GroupOutput,
     Piece,
@@ -34,10 +38,6 @@ from compaction.passes.work import (
     Slice,
     SliceSummary,
 )
-from compaction.spark.partition import Sizes, pack, record_bound, shards, sizes
-from compaction.spark.passes import Passes, Scanned
-from compaction.spark.room import without_room
-from compaction.storage.space import Room
 from compaction.stores.mixed import MixedFileSystem
 
 T = TypeVar("T")

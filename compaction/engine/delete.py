@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
 from compaction.cleaning.expiry import ExpiryPlan, plan_expiry
+from compaction.config.request import CompactionRequest
+from compaction.engine.busy import of_this_moment
+from compaction.engine.concurrency import at_once
+from compaction.engine.destination import LOGS_AT_ONCE
+from compaction.engine.prepare import LookAhead, Prepared, prepare
 from compaction.errors import PolicyUnknownError, of_log
 from compaction.fs.filesystem import FileSystem
 from compaction.fs.overlay import OverlayFileSystem
@@ -25,28 +29,17 @@ from compaction.logdir.checkpoint_store import CheckpointFiles
 from compaction.output.segment_deletion import carry_out_expiry
 from compaction.output.swap import remove_deleted
 from compaction.report import LogReport, LogStatus, RunReport
-from compaction.request import CompactionRequest
-from compaction.spark.look_ahead import look_ahead_with
-from compaction.spark.moment import of_this_moment
-from compaction.spark.session import Session
-from compaction.spark.threads import at_once
-from compaction.storage.destination import LOGS_AT_ONCE
-from compaction.storage.prepare import LookAhead, Prepared, prepare
 from compaction.stores.mixed import file_system
-
-
-def expire(session_factory: Callable[[], Session], request: CompactionRequest) -> RunReport:
-    """Apply the delete policy to the logs of ``request``; a Spark session is started only for very many segments.
-
-    :raises UsageError: a log directory is locked, or the selectors match nothing
-    """
-    return expire_logs(request, look_ahead_with(session_factory))
 
 
 def expire_logs(
     request: CompactionRequest, look_ahead: LookAhead | None = None, files: FileSystem | None = None
 ) -> RunReport:
-    """See ``expire``; ``look_ahead`` reads logs when they are many, ``files`` is how they are reached."""
+    """Apply the delete policy to the logs of ``request``.
+
+    :param look_ahead: reads logs when they are many
+    :param files: how they are reached
+    """
     started = time.monotonic()
     if not request.dry_run:
         require_in_place(request.log_dirs, "expired")

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.passes.work import Slice
-from compaction.spark.partition import busy, deal_shards, most_records, pack, sizes
+from compaction.engine.sizing import busy, deal_shards, most_records, pack, sizes
+from compaction.passes.tasks import Slice
 
 FULL = 1000
 

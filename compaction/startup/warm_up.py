@@ -1,4 +1,4 @@
-"""``python -m compaction.passes.ahead [GROUP ...]``: compile kernels ahead of their use, so that nobody waits for them later.
+"""``python -m compaction.startup.warm_up [GROUP ...]``: compile kernels before their first use, so that nobody waits.
 
 A group is what one kind of work calls; all of them when none is named. A kernel is compiled, or loaded, when it is called: here
 it is called with nothing to do.

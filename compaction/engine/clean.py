@@ -14,6 +14,15 @@ from compaction.cleaning.plan import CompactionPlan, LogPlan, plan_logs
 from compaction.cleaning.policy import plan_policy
 from compaction.cleaning.verdicts import Verdict
 from compaction.config import BrokerConfig
+from compaction.config.request import CompactionRequest
+from compaction.engine.busy import of_this_moment
+from compaction.engine.concurrency import at_once
+from compaction.engine.destination import Destination, Planned, destination
+from compaction.engine.free_space import Room
+from compaction.engine.prepare import LookAhead, prepare
+from compaction.engine.protocol import Passes
+from compaction.engine.round import Cleaned, Round, RoundOptions
+from compaction.engine.sizing import Sizes
 from compaction.errors import CompactionError, of_log
 from compaction.fs.filesystem import FileSystem
 from compaction.fs.uri import is_remote
@@ -21,19 +30,6 @@ from compaction.locking.access import Purpose, access
 from compaction.locking.claim import PROCESSES, Runs
 from compaction.logdir.discover import LogLocation
 from compaction.report import LogReport, LogStatus, RunReport
-from compaction.request import CompactionRequest
-from compaction.spark.look_ahead import look_ahead_with
-from compaction.spark.moment import of_this_moment
-from compaction.spark.partition import Sizes
-from compaction.spark.passes import Passes
-from compaction.spark.pipeline import SparkPasses
-from compaction.spark.progress import Progress
-from compaction.spark.round import Cleaned, Round, RoundOptions
-from compaction.spark.session import Session
-from compaction.spark.threads import at_once
-from compaction.storage.destination import Destination, Planned, destination
-from compaction.storage.prepare import LookAhead, prepare
-from compaction.storage.space import Room
 from compaction.stores.mixed import MixedFileSystem, file_system
 
 #: a log of whose records a larger share has no key is refused: compaction would drop them
@@ -47,23 +43,6 @@ class Workers(NamedTuple):
     cores: int
 
 
-def compact(
-    session_factory: Callable[[], Session], request: CompactionRequest, progress: Progress | None = None
-) -> RunReport:
-    """Carry out ``request`` on Spark; the session is started only when there is something to clean.
-
-    :param progress: where the passes show how far they are
-
-    :raises UsageError: a log directory is locked, or the selectors match nothing
-    """
-
-    def start() -> Workers:
-        sc = session_factory().sparkContext
-        return Workers(lambda sizes: SparkPasses(sc, sizes, progress), sc.defaultParallelism)
-
-    return carry_out(start, request, look_ahead=look_ahead_with(session_factory))
-
-
 def carry_out(
     start: Callable[[], Workers],
     request: CompactionRequest,
@@ -72,7 +51,7 @@ def carry_out(
     files: FileSystem | None = None,
     runs: Runs = PROCESSES,
 ) -> RunReport:
-    """Carry out ``request`` by whatever ``start`` starts; see ``compact`` and, for ``sizes``, ``RoundOptions``.
+    """Carry out ``request`` by whatever ``start`` starts, when there is something to clean; for ``sizes`` see ``RoundOptions``.
 
     :param look_ahead: reads logs when they are many
     :param files: how driver and tasks reach all files; chosen by the paths if not given

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from compaction.spark.threads import at_once
+from compaction.engine.concurrency import at_once
 
 
 @pytest.mark.parametrize("threads", [1, 3, 16])

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from compaction.engine.free_space import Room
 from compaction.kernels.tables import OUT_ROW
-from compaction.passes.work import Piece, PieceResult, RewriteLog
-from compaction.storage.space import Room
+from compaction.passes.tasks import Piece, PieceResult, RewriteLog
 
 #: two index entries, and what the file system rounds up for each of a segment's files
 _INDEX_ENTRY_BYTES = 20

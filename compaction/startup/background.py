@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from compaction.passes import ahead
+from compaction.startup import warm_up
 
 #: what the tasks of a compaction call, in the order in which they do; planning has compiled ``scan`` by then
 PASSES = ("first_pass", "second_pass", "scan")
@@ -23,12 +23,12 @@ def compile_ahead(*groups: str) -> None:
 
     It is one process for all groups: what they share is compiled once, and the other cores are busy with Spark's start.
     """
-    missing = ahead.missing(*groups)
+    missing = warm_up.missing(*groups)
     if not missing:
         return
     path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
     compiler = subprocess.Popen(  # noqa: S603 - this interpreter, this package
-        [sys.executable, "-m", ahead.__name__, *missing],
+        [sys.executable, "-m", warm_up.__name__, *missing],
         env={**os.environ, "PYTHONPATH": path},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

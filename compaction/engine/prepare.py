@@ -12,6 +12,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from compaction.cleaning.model import LogView
 from compaction.config import TopicConfig
+from compaction.config.request import CompactionRequest
 from compaction.errors import CompactionError, StorageError, of_log
 from compaction.fs.filesystem import FileSystem, parent
 from compaction.fs.overlay import DeferredFileSystem, OverlayFileSystem
@@ -25,7 +26,6 @@ from compaction.logdir.read_log import ReadOptions, read_log
 from compaction.logdir.segments import segment_bases
 from compaction.logdir.settings.log_settings import Settings, read_settings, require_policy
 from compaction.recovery.recover import RecoveryReport, recover_log, settle_log
-from compaction.request import CompactionRequest
 
 Plan = TypeVar("Plan")
 

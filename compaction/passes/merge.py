@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from compaction.kernels.offset_map import SkimpyOffsetMap, by_bound
 from compaction.kernels.tables import CANDIDATE, ENTRY_BYTES, ENTRY_WORDS, MARK_SHIFT, TOMBSTONE
-from compaction.passes.work import Packed, Resolved
+from compaction.passes.tasks import Packed, Resolved
 
 T = TypeVar("T")
 

@@ -9,9 +9,9 @@ import pytest
 
 from compaction.cleaning.retention import ActiveProducers, RoundRules
 from compaction.cleaning.txn_tables import AbortedSpans
-from compaction.passes.work import CleanStats, GroupOutput, Piece, PieceResult, RewriteLog, Slice
-from compaction.spark.room import without_room
-from compaction.storage.space import FreeSpace, Room
+from compaction.engine.admission import without_room
+from compaction.engine.free_space import FreeSpace, Room
+from compaction.passes.tasks import CleanStats, GroupOutput, Piece, PieceResult, RewriteLog, Slice
 
 MIB = 1 << 20
 

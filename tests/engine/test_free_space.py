@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from compaction.storage.space import FreeSpace, Room, free_space
+from compaction.engine.free_space import FreeSpace, Room, free_space
 
 MIB = 1 << 20
 DISKS = {"/a": FreeSpace(1, 20 * MIB), "/a/deep": FreeSpace(1, 20 * MIB), "/b": FreeSpace(2, 8 * MIB)}

@@ -23,9 +23,9 @@ from compaction.kernels.tables import ENTRY_BYTES, ENTRY_WORDS, MAX_OFFSET
 from compaction.logdir.blocks import Block, SegmentReader
 from compaction.logdir.throttle import Throttle
 from compaction.passes.decoder import MODERN_MAGIC, Decoded, Decoder, check_count
-from compaction.passes.shards import resolve
+from compaction.passes.merge import resolve
 from compaction.passes.task_map import TaskMap
-from compaction.passes.work import Packed, Resolved, ScanLog, ScanSettings, Slice, SliceSummary
+from compaction.passes.tasks import Packed, Resolved, ScanLog, ScanSettings, Slice, SliceSummary
 
 #: ``(log, shard)``; the shard of a summary is ``SUMMARY``
 Key = tuple[int, int]

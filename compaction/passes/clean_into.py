@@ -32,11 +32,11 @@ from compaction.kernels.tables import BUILT, DROP, IN_BLOCK, MARK_SHIFT, OUT_ROW
 from compaction.logdir.blocks import Block, SegmentReader
 from compaction.logdir.throttle import Throttle
 from compaction.output.segment_writer import PartWriter, SegmentWriter, new_suffix, part_paths
+from compaction.passes.build_map import check_offsets
 from compaction.passes.compress import seal_compressed
 from compaction.passes.decoder import MODERN_MAGIC, Decoded, Decoder, check_count
-from compaction.passes.names import mend_names
-from compaction.passes.scan import check_offsets
-from compaction.passes.work import CleanStats, GroupOutput, Packed, Piece, PieceResult, RewriteLog, Slice
+from compaction.passes.header_names import mend_names
+from compaction.passes.tasks import CleanStats, GroupOutput, Packed, Piece, PieceResult, RewriteLog, Slice
 
 _OUT_BYTES = 4 << 20
 _KEPT_COLUMNS = 6

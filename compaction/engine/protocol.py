@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from compaction.fs.filesystem import Files
 from compaction.kernels.key_filter import KeyFilter
-from compaction.passes.work import GroupOutput, Piece, PieceResult, RewriteLog, ScanLog, ScanSettings, Slice, SliceSummary
+from compaction.passes.tasks import GroupOutput, Piece, PieceResult, RewriteLog, ScanLog, ScanSettings, Slice, SliceSummary
 
 #: the piece number under which a shard reports how many keys it held
 KEYS = -1

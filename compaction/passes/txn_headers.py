@@ -8,7 +8,7 @@ from compaction.cleaning.txn_tables import TXN_ROW, summarise
 from compaction.errors import of_log
 from compaction.fs.filesystem import Files
 from compaction.logdir.blocks import SegmentReader
-from compaction.passes.work import Slice, SliceSummary
+from compaction.passes.tasks import Slice, SliceSummary
 
 
 def scan_transactions(part: Slice, files: Files) -> SliceSummary:

@@ -13,16 +13,16 @@ import pytest
 
 from compaction.cleaning.model import LogView
 from compaction.config import Resolver, read_sets
+from compaction.config.request import CompactionRequest
+from compaction.engine import prepare
+from compaction.engine.delete import expire_logs
+from compaction.engine.prepare import LogTask, look
 from compaction.errors import CompactionError, ConfigError
 from compaction.formats.batch import BatchSpec, encode_batch
 from compaction.formats.record import Record
 from compaction.fs.local import LocalFileSystem
 from compaction.report import LogReport, LogStatus, RunReport
-from compaction.request import CompactionRequest
-from compaction.spark.expire import expire_logs
-from compaction.spark.look_ahead import look_ahead_with
-from compaction.storage import prepare
-from compaction.storage.prepare import LogTask, look
+from compaction.spark.parallel_read import look_ahead_with
 from tests.formats.test_metadata_log import config as stored_config
 from tests.golden import unpack_sample
 

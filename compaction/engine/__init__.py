@@ -1,0 +1,1 @@
+"""One run over many logs, free of Spark; ``clean`` is the story."""

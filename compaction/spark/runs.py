@@ -1,0 +1,38 @@
+"""The engine's runs on Spark: what each job calls. The session is started only when there is work for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from compaction.config.request import CompactionRequest
+from compaction.engine.clean import Workers, carry_out
+from compaction.engine.delete import expire_logs
+from compaction.report import RunReport
+from compaction.spark.parallel_read import look_ahead_with
+from compaction.spark.pipeline import SparkPasses
+from compaction.spark.progress import Progress
+from compaction.spark.session import Session
+
+
+def compact(
+    session_factory: Callable[[], Session], request: CompactionRequest, progress: Progress | None = None
+) -> RunReport:
+    """Clean the logs of ``request``; the session is started only when there is something to clean.
+
+    :param progress: where the passes show how far they are
+    :raises UsageError: a log directory is locked, or the selectors match nothing
+    """
+
+    def start() -> Workers:
+        sc = session_factory().sparkContext
+        return Workers(lambda sizes: SparkPasses(sc, sizes, progress), sc.defaultParallelism)
+
+    return carry_out(start, request, look_ahead=look_ahead_with(session_factory))
+
+
+def expire(session_factory: Callable[[], Session], request: CompactionRequest) -> RunReport:
+    """Apply the delete policy to the logs of ``request``; the session is started only for very many segments.
+
+    :raises UsageError: a log directory is locked, or the selectors match nothing
+    """
+    return expire_logs(request, look_ahead_with(session_factory))

@@ -1,1 +1,0 @@
-"""Everything that touches files: reading logs at rest, recovery, the swap, checkpoints, locks and publishing."""
