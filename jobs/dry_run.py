@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 if not __package__:
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from compaction.comparison.document import explanations_to_json, to_json  # noqa: E402 - the checkout must be on the path first
-from compaction.comparison.figures import ComparedLog, Comparison  # noqa: E402
-from compaction.comparison.metrics import comparison_metrics  # noqa: E402
-from compaction.comparison.page import to_html  # noqa: E402
-from compaction.comparison.terminal import print_comparison, print_explanations  # noqa: E402
+from compaction.compare.comparison_metrics import comparison_metrics  # noqa: E402
+from compaction.compare.document import explanations_to_json, to_json  # noqa: E402 - the checkout must be on the path first
+from compaction.compare.figures import ComparedLog, Comparison  # noqa: E402
+from compaction.compare.html_page import to_html  # noqa: E402
+from compaction.compare.terminal import print_comparison, print_explanations  # noqa: E402
 from compaction.config import Policy  # noqa: E402
 from compaction.config.policy import CONFIGURED  # noqa: E402
 from compaction.config.request import CompactionRequest, ComparisonRequest  # noqa: E402
@@ -141,18 +141,18 @@ def compare(session_factory: SessionFactory, request: ComparisonRequest) -> Comp
     base = request.base
     session_factory = _cli.ahead(session_factory, base.log_dirs, Selector(base.topics, base.partitions))
     background.compile_ahead(*background.PASSES, "comparison")
-    from compaction.spark import dry_run
+    from compaction.spark import runs
     from compaction.spark.progress import Progress
 
     with Progress(_logging.progress_stream()) as progress:
-        return dry_run.compare(session_factory, request, progress)
+        return runs.compare(session_factory, request, progress)
 
 
 def explain(request: ComparisonRequest) -> tuple[ComparedLog, ...]:
     """Finds out why, without Spark."""
-    from compaction.spark import dry_run
+    from compaction.compare.run import explain
 
-    return dry_run.explain(request)
+    return explain(request)
 
 
 def main(

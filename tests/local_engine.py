@@ -7,19 +7,19 @@ from typing import Any
 
 import numpy as np
 
+from compaction.compare.count import SharedSlice, SharedSummary, Source, counts_of, scan_shared
+from compaction.compare.measure import Measured, Repetition, count_rounds, measure_shared, resolve_counts
+from compaction.compare.shared_passes import Measuring
 from compaction.engine.sizing import Sizes, pack
 from compaction.fs.filesystem import Files
 from compaction.passes.build_map import SUMMARY
-from compaction.passes.measure import Measured, Repetition, count_rounds, measure_shared, resolve_counts
 from compaction.passes.merge import resolve_shard, split_by_piece
-from compaction.passes.shared import SharedSlice, SharedSummary, Source, counts_of, scan_shared
 from compaction.passes.tasks import Packed, ScanLog, ScanSettings, Slice, SliceSummary
 from compaction.passes.txn_headers import scan_transactions
-from compaction.spark.shared_passes import Measuring
 
 
 class LocalEngine:
-    """See ``compaction.spark.shared_passes.Engine``. ``reads`` counts the slices that pass 1 was given."""
+    """See ``compaction.compare.shared_passes.Engine``. ``reads`` counts the slices that pass 1 was given."""
 
     def __init__(self, sizes: Sizes) -> None:
         self._sizes = sizes

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from compaction.config.request import CompactionRequest
+from compaction.compare.figures import Comparison
+from compaction.compare.run import Engines, compare_with
+from compaction.config.request import CompactionRequest, ComparisonRequest
 from compaction.engine.clean import Workers, carry_out
 from compaction.engine.delete import expire_logs
 from compaction.report import RunReport
+from compaction.spark.comparison_jobs import SparkEngine
 from compaction.spark.parallel_read import look_ahead_with
 from compaction.spark.pipeline import SparkPasses
 from compaction.spark.progress import Progress
@@ -36,3 +39,20 @@ def expire(session_factory: Callable[[], Session], request: CompactionRequest) -
     :raises UsageError: a log directory is locked, or the selectors match nothing
     """
     return expire_logs(request, look_ahead_with(session_factory))
+
+
+def compare(
+    session_factory: Callable[[], Session], request: ComparisonRequest, progress: Progress | None = None
+) -> Comparison:
+    """Compare the policies of ``request`` on Spark.
+
+    :param progress: where the passes show how far they are
+    :raises UsageError: the selectors match nothing
+    :raises ConfigError: a policy contradicts itself or the rest of the configuration
+    """
+
+    def start() -> Engines:
+        sc = session_factory().sparkContext
+        return Engines(lambda sizes: SparkEngine(sc, sizes, progress), sc.defaultParallelism)
+
+    return compare_with(start, request, look_ahead=look_ahead_with(session_factory))

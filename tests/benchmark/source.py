@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 
 import psutil
 
+from compaction.source.data_source import register
 from compaction.spark.session import build_session, ship_package
-from compaction.spark.source import register
 from tests.benchmark.generate import Profile, write_log
 from tests.benchmark.machine import machine
 

@@ -24,8 +24,8 @@ from compaction.errors import LogError
 from compaction.fs.local import LocalFileSystem
 from compaction.kernels.columns import KEYS, VALUES
 from compaction.names import LOG, segment_file
-from compaction.passes.columns import Bounds, Reading, read_columns
 from compaction.passes.decoder import MAX_PLAIN_BYTES
+from compaction.source.read_columns import Bounds, Reading, read_columns
 from tests.damage.harm import reseal
 from tests.damage.sound_logs import NOW_MS, SEGMENT_OFFSETS, sound_log, write_log
 from tests.kafka.encode import Batch, Legacy, Record, compress

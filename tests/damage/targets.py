@@ -38,11 +38,11 @@ from compaction.logdir.read_log import MarkerReader
 from compaction.output.journal import JOURNAL, read_journal
 from compaction.passes.build_map import SUMMARY, scan_slices
 from compaction.passes.clean_into import rewrite_piece
-from compaction.passes.columns import Reading, read_columns
 from compaction.passes.merge import resolve_shard
 from compaction.passes.tasks import GroupOutput, Packed, Piece, RewriteLog, ScanLog, ScanSettings, Slice, SliceSummary
 from compaction.passes.txn_headers import scan_transactions
 from compaction.report import LogReport, LogStatus
+from compaction.source.read_columns import Reading, read_columns
 from tests.damage.sound_logs import NOW_MS, Files, look_at, sound_log, write_log
 from tests.local_job import clean_locally
 
@@ -135,7 +135,7 @@ def columns(data: bytes, directory: Path) -> None:
 
 
 def _reading(check: bool) -> Reading:
-    from compaction.passes.columns import Bounds
+    from compaction.source.read_columns import Bounds
 
     return Reading(Bounds(), KEYS | VALUES | HEADERS, control=True, check_crcs=check)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from itertools import permutations
 
+from compaction.compare import run
 from compaction.config import BrokerConfig
 from compaction.engine.clean import smallest_broker
-from compaction.spark import dry_run
 
 SMALL_MAP = BrokerConfig(dedupe_buffer_bytes=1 << 20, load_factor=0.9)
 SLOW = BrokerConfig(dedupe_buffer_bytes=1 << 30, load_factor=0.8, io_max_bytes_per_second=1000.0)
@@ -27,4 +27,4 @@ def test_one_broker_is_taken_as_it_is_and_none_as_kafkas_defaults() -> None:
 
 
 def test_dry_runs_choose_in_the_same_way() -> None:
-    assert vars(dry_run)["smallest_broker"] is smallest_broker
+    assert vars(run)["smallest_broker"] is smallest_broker

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from compaction.comparison.figures import Comparison
+from compaction.compare.figures import Comparison
+from compaction.compare.run import Engines, compare_with
 from compaction.config.request import ComparisonRequest
 from compaction.names import TopicPartition
-from compaction.spark.dry_run import Engines, compare_with
 from jobs import dry_run
 from jobs.dry_run import SessionFactory
 from tests.golden import unpack_sample

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from compaction.compare.run import Engines, compare_with
 from compaction.engine.clean import Workers, carry_out
-from compaction.spark.dry_run import Engines, compare_with
 from jobs import compact, dry_run, expire
 from tests.golden.make_sample import HOUR_MS, START_MS
 from tests.local_engine import LocalEngine

@@ -12,12 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from compaction.compare.run import Engines, compare_with
 from compaction.kernels.key_counts import KeyCounts
 from compaction.kernels.offset_map import Arena, SkimpyOffsetMap
 from compaction.kernels.siphash import HashSecret
 from compaction.passes.build_map import LogScan
 from compaction.passes.tasks import ScanLog, ScanSettings, Slice
-from compaction.spark.dry_run import Engines, compare_with
+from tests.compare.test_run import request
 from tests.local_engine import LocalEngine
 from tests.local_job import clean_locally, write_offsets
 from tests.oracle.disk import read_partition, write_partition
@@ -25,7 +26,6 @@ from tests.oracle.logs import LogBuilder, Sent
 from tests.passes.forged_keys import clustered, forged_for
 from tests.passes.random_cases import FLAVOURS, NOW_MS, random_case
 from tests.passes.test_metamorphic import WHOLE, cleaned
-from tests.spark.test_dry_run import request
 
 TOPIC = {"accounts": {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}}
 VICTIM = b"customer-42"

@@ -17,17 +17,17 @@ import pytest
 from numpy.typing import NDArray
 from pyspark import SparkContext
 
+from compaction.compare.run import Engines, compare_with
 from compaction.engine.clean import Workers, carry_out
 from compaction.engine.sizing import Sizes
 from compaction.kernels.siphash import HashSecret
-from compaction.spark.dry_run import Engines, compare_with
+from compaction.spark.comparison_jobs import SparkEngine
 from compaction.spark.pipeline import SparkPasses
-from compaction.spark.shared_engine import SparkEngine
+from tests.compare.test_run import request
 from tests.local_job import request_for, write_offsets
 from tests.local_passes import LocalPasses
 from tests.oracle.disk import write_partition
 from tests.oracle.logs import LogBuilder, Sent
-from tests.spark.test_dry_run import request
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -18,17 +18,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from rich.filesize import decimal
 
-from compaction.comparison.figures import ComparedLog, Comparison, Holdings, Outcome, OutcomeStatus
+from compaction.compare.count import AGE_BOUNDS_MS, POSITIONS, SharedSlice
+from compaction.compare.figures import ComparedLog, Comparison, Holdings, Outcome, OutcomeStatus
+from compaction.compare.run import Engines, compare_with, explain
 from compaction.config import Policy, Resolver, read_sets
 from compaction.config.request import CompactionRequest, ComparisonRequest
 from compaction.engine.clean import Workers, carry_out
 from compaction.engine.delete import expire_logs
 from compaction.engine.sizing import Sizes
-from compaction.passes.shared import AGE_BOUNDS_MS, POSITIONS, SharedSlice
 from compaction.passes.tasks import ScanLog
 from compaction.report import LogReport
-from compaction.spark.dry_run import Engines, compare, compare_with, explain
 from compaction.spark.progress import Progress
+from compaction.spark.runs import compare
 from tests.golden import unpack_sample
 from tests.kafka.cleaner import clean_partition
 from tests.kafka.encode import Batch, Record

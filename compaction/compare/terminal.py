@@ -10,7 +10,7 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
-from compaction.comparison.figures import ComparedLog, Comparison, Holdings, Outcome, OutcomeStatus
+from compaction.compare.figures import ComparedLog, Comparison, Holdings, Outcome, OutcomeStatus
 from compaction.printable import printable
 
 _STYLES = {

@@ -23,13 +23,13 @@ from compaction.fs.uri import is_remote, place, resolved
 from compaction.logdir.checkpoint_store import read_checkpoints
 from compaction.logdir.discover import LogLocation, Selector, check_log_dirs, discover
 from compaction.logdir.read_log import ReadOptions, read_log
-from compaction.logdir.seek import first_offset_since, positions_of
 from compaction.logdir.segments import segment_bases
 from compaction.logdir.slices import cut_segment
 from compaction.names import LOG, TopicPartition, parse_partition_dir, segment_file
-from compaction.passes.columns import MAX_LONG, MIN_LONG, Bounds, Reading
 from compaction.recovery.recover import recover_log
-from compaction.spark.source_filters import Pushed
+from compaction.source.pushed_filters import Pushed
+from compaction.source.read_columns import MAX_LONG, MIN_LONG, Bounds, Reading
+from compaction.source.seek import first_offset_since, positions_of
 from compaction.stores.mixed import file_system
 from compaction.stores.remote import require_finished
 

@@ -9,23 +9,23 @@ from typing import Any
 import numpy as np
 from pyspark import RDD, SparkContext
 
+from compaction.compare.count import SharedSlice, SharedSummary, Source, counts_of, scan_shared
+from compaction.compare.measure import Measured, Repetition, count_rounds, measure_shared, resolve_counts
+from compaction.compare.shared_passes import Measuring
 from compaction.engine.protocol import KEYS
 from compaction.engine.sizing import Sizes, pack
 from compaction.fs.filesystem import Files
 from compaction.passes.build_map import SUMMARY, Key
-from compaction.passes.measure import Measured, Repetition, count_rounds, measure_shared, resolve_counts
 from compaction.passes.merge import merge_lists, resolve_shard, split_by_piece
-from compaction.passes.shared import SharedSlice, SharedSummary, Source, counts_of, scan_shared
 from compaction.passes.tasks import ScanLog, ScanSettings, Slice, SliceSummary
 from compaction.passes.txn_headers import scan_transactions
 from compaction.spark.pipeline import shown
 from compaction.spark.progress import Progress
-from compaction.spark.shared_passes import Measuring
 from compaction.startup.freeze_gc import settle
 
 
 class SparkEngine:
-    """Implements ``compaction.spark.shared_passes.Engine``; ``sizes`` say how much of the logs one task reads.
+    """Implements ``compaction.compare.shared_passes.Engine``; ``sizes`` say how much of the logs one task reads.
 
     ``progress`` is told the bytes that the tasks of each pass have read.
     """

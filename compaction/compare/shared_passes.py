@@ -2,7 +2,7 @@
 
 ``Round`` numbers its plans and asks for passes over their slices; here slices that are the same bytes become one, plans that
 build the same map become one variant, and what was found is handed back under every plan's number. See
-``compaction.passes.shared``.
+``compaction.compare.count``.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from compaction.compare.count import SharedSlice, SharedSummary, Source, Tally
+from compaction.compare.measure import Measured, Repetition
 from compaction.engine.protocol import Rewritten, Scanned
 from compaction.fs.filesystem import Files
 from compaction.kernels.key_filter import KeyFilter
 from compaction.kernels.siphash import HashSecret
-from compaction.passes.measure import Measured, Repetition
-from compaction.passes.shared import SharedSlice, SharedSummary, Source, Tally
 from compaction.passes.tasks import (
     CleanStats,
     GroupOutput,
@@ -33,7 +33,7 @@ from compaction.passes.tasks import (
 
 
 class Variant(NamedTuple):
-    """One way to build a log's map, see ``compaction.passes.shared``; slices and the plans that share it are numbers."""
+    """One way to build a log's map, see ``compaction.compare.count``; slices and the plans that share it are numbers."""
 
     scan: ScanLog
     slices: tuple[int, ...]

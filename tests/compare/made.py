@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from compaction.comparison.figures import (
+from compaction.compare.count import AGE_BOUNDS_MS, POSITIONS
+from compaction.compare.figures import (
     ComparedLog,
     Comparison,
     Holdings,
@@ -12,7 +13,6 @@ from compaction.comparison.figures import (
     Repeated,
     Spread,
 )
-from compaction.passes.shared import AGE_BOUNDS_MS, POSITIONS
 from compaction.report import LogReport, LogStatus
 
 #: 2025-11-18T08:53:20Z

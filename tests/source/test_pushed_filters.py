@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql import datasource as ds
 
 from compaction.names import TopicPartition
-from compaction.passes.columns import MAX_LONG, MIN_LONG, Bounds
-from compaction.spark.source_filters import push
+from compaction.source.pushed_filters import push
+from compaction.source.read_columns import MAX_LONG, MIN_LONG, Bounds
 
 if not hasattr(ds, "EqualTo"):
     pytest.skip("PySpark 4.0 tells a data source nothing about filters", allow_module_level=True)

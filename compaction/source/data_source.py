@@ -1,11 +1,11 @@
 """``spark.read.format("kafka_log").load(DIR)``: the records of log directories at rest as a DataFrame.
 
-    from compaction.spark.source import register
+    from compaction.source.data_source import register
     register(spark)
     orders = spark.read.format("kafka_log").option("topic", "orders").load("/var/lib/kafka/data")
 
-The columns are those of Spark's own Kafka source (``compaction.spark.source_columns``), the options those of
-``compaction.spark.source_plan.OPTIONS``. Records come as Arrow batches straight from the kernels. Conditions on ``topic``,
+The columns are those of Spark's own Kafka source (``compaction.source.arrow_columns``), the options those of
+``compaction.source.read_plan.OPTIONS``. Records come as Arrow batches straight from the kernels. Conditions on ``topic``,
 ``partition``, ``offset`` and ``timestamp`` choose files, index ranges and batches before anything is decoded, from PySpark 4.1
 on; PySpark 4.0 has no such interface, there the options do. PySpark does not tell a Python data source which columns a query
 uses: give them by the option ``columns`` or by ``spark.read.schema(…)``, and the others are not decoded.
@@ -23,10 +23,10 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from compaction.fs.uri import environment
-from compaction.passes.columns import read_columns
-from compaction.spark.source_columns import ArrowColumns, check_schema, source_schema, variable_columns
-from compaction.spark.source_filters import Pushed, push
-from compaction.spark.source_plan import ReadRequest, Share, flag, plan_reading
+from compaction.source.arrow_columns import ArrowColumns, check_schema, source_schema, variable_columns
+from compaction.source.pushed_filters import Pushed, push
+from compaction.source.read_columns import read_columns
+from compaction.source.read_plan import ReadRequest, Share, flag, plan_reading
 
 FORMAT = "kafka_log"
 _PUSHDOWN = "spark.sql.python.filterPushdown.enabled"

@@ -3,7 +3,7 @@
 | field | meaning |
 | --- | --- |
 | ``run_id``, ``as_of_ms``, ``status`` | as in the report of a run; ``dry_run`` is always true |
-| ``age_bounds_ms``, ``places`` | what counts by age and by place are counted by (``compaction.comparison.figures``) |
+| ``age_bounds_ms``, ``places`` | what counts by age and by place are counted by (``compaction.compare.figures``) |
 | ``policies`` | one object a policy, in the order given: its sums over all logs |
 | ``logs`` | one object a log: ``before``, ``spread``, ``keys``, and ``policies``, one object each in the same order |
 """
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from compaction.comparison.figures import ComparedLog, Comparison, Outcome, PolicyTotals
+from compaction.compare.figures import ComparedLog, Comparison, Outcome, PolicyTotals
 from compaction.printable import printable_json
 
 SCHEMA_VERSION = 1

@@ -1,7 +1,7 @@
 """Compares policies: every log is read once, whatever the number of policies, and nothing is written.
 
 Each policy is planned as the run that would carry it out. The plans that differ go through one ``Round``, whose passes share
-the reading (``compaction.spark.shared_passes``); the figures of a policy are therefore those of its run.
+the reading (``compaction.compare.shared_passes``); the figures of a policy are therefore those of its run.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ from typing import NamedTuple
 from compaction.cleaning.model import LogView
 from compaction.cleaning.plan import LogPlan
 from compaction.cleaning.policy import plan_wholly
-from compaction.comparison.figures import ComparedLog, Comparison
+from compaction.compare.count import AGE_BOUNDS_MS, Source, Tally
+from compaction.compare.figures import ComparedLog, Comparison
+from compaction.compare.outcomes import Case, LogCases, Survey, Work, compared, explained
+from compaction.compare.shared_passes import Described, Engine, SharedPasses
 from compaction.config.request import CompactionRequest, ComparisonRequest
 from compaction.engine.busy import warn_of_moved
 from compaction.engine.clean import keyless_refusal, smallest_broker
@@ -28,14 +31,7 @@ from compaction.fs.overlay import OverlayFileSystem
 from compaction.locking.access import Purpose, access
 from compaction.logdir.discover import LogLocation
 from compaction.logdir.settings.log_settings import Settings, read_settings
-from compaction.passes.shared import AGE_BOUNDS_MS, Source, Tally
 from compaction.passes.tasks import Slice
-from compaction.spark.outcomes import Case, LogCases, Survey, Work, compared, explained
-from compaction.spark.parallel_read import look_ahead_with
-from compaction.spark.progress import Progress
-from compaction.spark.session import Session
-from compaction.spark.shared_engine import SparkEngine
-from compaction.spark.shared_passes import Described, Engine, SharedPasses
 from compaction.stores.mixed import file_system
 
 
@@ -46,30 +42,20 @@ class Engines(NamedTuple):
     cores: int
 
 
-def compare(
-    session_factory: Callable[[], Session], request: ComparisonRequest, progress: Progress | None = None
-) -> Comparison:
-    """Compare the policies of ``request`` on Spark.
-
-    :param progress: where the passes show how far they are
-    :raises UsageError: the selectors match nothing
-    :raises ConfigError: a policy contradicts itself or the rest of the configuration
-    """
-
-    def start() -> Engines:
-        sc = session_factory().sparkContext
-        return Engines(lambda sizes: SparkEngine(sc, sizes, progress), sc.defaultParallelism)
-
-    return compare_with(start, request, look_ahead=look_ahead_with(session_factory))
-
-
 def compare_with(
     start: Callable[[], Engines],
     request: ComparisonRequest,
     chosen: Sizes | None = None,
     look_ahead: LookAhead | None = None,
 ) -> Comparison:
-    """See ``compare``; ``chosen`` sizes of the work are those for the amount of data where not given, and change no result."""
+    """Compare the policies of ``request``.
+
+    :param start: starts whoever does the work, when there is some
+    :param chosen: sizes of the work, by the amount of data if not given; they change no result
+    :param look_ahead: reads logs when they are many
+    :raises UsageError: the selectors match nothing
+    :raises ConfigError: a policy contradicts itself or the rest of the configuration
+    """
     started = time.monotonic()
     with access(file_system(request.base.log_dirs), request.base.log_dirs, Purpose.LOOK) as held:
         logs = _cases(request, _readings(request, look_ahead))

@@ -13,12 +13,12 @@ from chispa import assert_df_equality
 from chispa.schema_comparer import assert_schema_equality
 from pyspark.sql import datasource
 
-from compaction.spark.source import register
+from compaction.source.data_source import register
 from tests.golden import unpack_sample
 from tests.kafka.broker import Broker
 from tests.kafka.clients import Clients, Consumed
 from tests.kafka.gateway import Gateway
-from tests.spark.plain_consumer import EPOCH, Served, serve, served
+from tests.source.plain_consumer import EPOCH, Served, serve, served
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from compaction.comparison.figures import Comparison, OutcomeStatus
-from compaction.comparison.page import MOST_EXPLAINED, to_html
-from tests.comparison.browser import DARK, Browser, find_browser
-from tests.comparison.made import POLICIES, comparison, failed, log
+from compaction.compare.figures import Comparison, OutcomeStatus
+from compaction.compare.html_page import MOST_EXPLAINED, to_html
+from tests.compare.browser import DARK, Browser, find_browser
+from tests.compare.made import POLICIES, comparison, failed, log
 
 CHARTS = ("bytes", "records", "tombstones", "keys", "ages-0", "ages-1", "places-0", "places-1", "rounds")
 

@@ -12,7 +12,7 @@ import json
 from importlib.resources import files
 from typing import Any
 
-from compaction.comparison.figures import ComparedLog, Comparison, Holdings, Outcome
+from compaction.compare.figures import ComparedLog, Comparison, Holdings, Outcome
 from compaction.printable import printable, printable_json
 
 #: with more logs than this the page leaves out the conditions
@@ -99,4 +99,4 @@ def _embedded(values: dict[str, Any]) -> str:
 
 
 def _asset(name: str) -> str:
-    return files("compaction.comparison").joinpath("assets", name).read_text("utf-8")
+    return files("compaction.compare").joinpath("assets", name).read_text("utf-8")

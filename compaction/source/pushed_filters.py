@@ -14,7 +14,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from compaction.names import TopicPartition
-from compaction.passes.columns import MAX_LONG, MIN_LONG, Bounds
+from compaction.source.read_columns import MAX_LONG, MIN_LONG, Bounds
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _NEVER_NULL = ("topic", "partition", "offset", "timestamp", "timestampType")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from compaction.comparison.metrics import comparison_metrics
-from tests.comparison.made import AS_OF_MS, POLICIES, comparison, failed, log
+from compaction.compare.comparison_metrics import comparison_metrics
+from tests.compare.made import AS_OF_MS, POLICIES, comparison, failed, log
 
 
 def test_every_log_has_its_figures_before_and_under_each_policy() -> None:

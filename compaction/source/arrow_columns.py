@@ -32,8 +32,8 @@ from compaction.kernels.batches import CONTROL_BIT
 from compaction.kernels.columns import HEADERS, KEYS, VALUES, Bytes
 from compaction.kernels.rewrite import LOG_APPEND_TIME_BIT
 from compaction.names import TopicPartition
-from compaction.passes.columns import TRANSACTIONAL_BIT, Records
 from compaction.passes.decoder import CODEC_BITS
+from compaction.source.read_columns import TRANSACTIONAL_BIT, Records
 
 _HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 _RECORD_COLUMNS: tuple[tuple[str, DataType], ...] = (

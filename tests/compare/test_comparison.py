@@ -7,13 +7,13 @@ import json
 
 import pytest
 
-from compaction.comparison.document import explanations_to_json, to_json
-from compaction.comparison.figures import Comparison, Holdings, OutcomeStatus, Spread
-from compaction.comparison.page import age_labels
-from compaction.comparison.terminal import freed, print_comparison, print_explanations
-from compaction.passes.shared import AGE_BOUNDS_MS
+from compaction.compare.count import AGE_BOUNDS_MS
+from compaction.compare.document import explanations_to_json, to_json
+from compaction.compare.figures import Comparison, Holdings, OutcomeStatus, Spread
+from compaction.compare.html_page import age_labels
+from compaction.compare.terminal import freed, print_comparison, print_explanations
 from compaction.report import RunStatus
-from tests.comparison.made import AS_OF_MS, POLICIES, comparison, failed, log
+from tests.compare.made import AS_OF_MS, POLICIES, comparison, failed, log
 
 
 class Terminal(io.StringIO):

@@ -11,7 +11,8 @@ from compaction.cleaning.grouping import Group
 from compaction.cleaning.model import LogView, ProducerEntry
 from compaction.cleaning.policy import PolicyPlan
 from compaction.cleaning.verdicts import Verdict
-from compaction.comparison.figures import (
+from compaction.compare.count import Tally
+from compaction.compare.figures import (
     ComparedLog,
     Holdings,
     KeyFigures,
@@ -20,6 +21,8 @@ from compaction.comparison.figures import (
     Repeated,
     Spread,
 )
+from compaction.compare.measure import Repetition
+from compaction.compare.shared_passes import Described
 from compaction.engine.clean import cleaned_report, expired_report
 from compaction.engine.delete import expiry_report
 from compaction.engine.round import Cleaned
@@ -28,10 +31,7 @@ from compaction.kernels.tables import ENTRY_BYTES
 from compaction.kernels.tally import BYTES, KEYLESS, RECORDS, TOMBSTONES
 from compaction.logdir.discover import LogLocation
 from compaction.logdir.settings.log_settings import Settings
-from compaction.passes.measure import Repetition
-from compaction.passes.shared import Tally
 from compaction.report import LogReport, LogStatus
-from compaction.spark.shared_passes import Described
 
 #: what decides over a plan's output and figures, apart from the log itself
 PlanKey = tuple[str, int, int, tuple[Group, ...], int, int, int, tuple[ProducerEntry, ...]]

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from compaction.comparison.figures import ComparedLog, Comparison, Holdings, Outcome
+from compaction.compare.figures import ComparedLog, Comparison, Holdings, Outcome
 from compaction.metrics import Metric, document
 
 _WHAT = (("bytes", "bytes"), ("records", ""), ("segments", ""), ("tombstones", ""))

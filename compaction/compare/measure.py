@@ -1,6 +1,6 @@
 """Pass 2 for several policies at once: every slice is read once, every policy's output is made of it and counted, not written.
 
-A *case* is one way to rewrite a log with the map of a variant (see ``compaction.passes.shared``).
+A *case* is one way to rewrite a log with the map of a variant (see ``compaction.compare.count``).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from compaction.compare.count import AGE_BOUNDS_MS, SharedSlice, Source, Tally
 from compaction.errors import CorruptLogError, LogError, of_log
 from compaction.fs.filesystem import Files
 from compaction.kernels.key_counts import KeyCounts, new_table, put_until_full
@@ -22,7 +23,6 @@ from compaction.logdir.throttle import Throttle
 from compaction.passes.build_map import LogScan
 from compaction.passes.clean_into import Rewriter
 from compaction.passes.decoder import Decoded, Decoder
-from compaction.passes.shared import AGE_BOUNDS_MS, SharedSlice, Source, Tally
 from compaction.passes.tasks import CleanStats, Packed, RewriteLog, ScanLog, ScanSettings, Slice
 
 #: keys that occur more than 2^(i-1) and at most 2^i times are counted under i

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from pyspark.sql.types import StructType
 
 from compaction.names import parse_partition_dir
-from compaction.spark.source import FilteringKafkaLogReader, KafkaLogSource
+from compaction.source.data_source import FilteringKafkaLogReader, KafkaLogSource
 from tests.oracle.disk import read_partition
 from tests.oracle.records import NaiveBatch
 

@@ -14,13 +14,13 @@ from pyspark.sql import datasource as ds
 from pyspark.sql.types import LongType, StructField, StructType
 
 from compaction.errors import CorruptLogError, LockedError, UsageError
-from compaction.spark.source import KafkaLogReader, KafkaLogSource
-from compaction.spark.source_columns import source_schema
-from compaction.spark.source_plan import OPTIONS
+from compaction.source.arrow_columns import source_schema
+from compaction.source.data_source import KafkaLogReader, KafkaLogSource
+from compaction.source.read_plan import OPTIONS
 from tests.golden import unpack_sample
 from tests.oracle.disk import write_partition, write_producers
 from tests.oracle.random_logs import Flavour, RandomLog, random_log
-from tests.spark.plain_consumer import EPOCH, Served, read_rows, reader_of, serve, served
+from tests.source.plain_consumer import EPOCH, Served, read_rows, reader_of, serve, served
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -1,0 +1,1 @@
+"""The ``kafka_log`` data source of Spark."""
