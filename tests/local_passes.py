@@ -11,7 +11,7 @@ import numpy as np
 from compaction.engine.protocol import Rewritten, Scanned
 from compaction.engine.sizing import Sizes, pack
 from compaction.fs.filesystem import Files
-from compaction.kernels.key_filter import KeyFilter
+from compaction.kernels.keys.key_filter import KeyFilter
 from compaction.passes.build_map import SUMMARY, collect_keys, scan_slices, together
 from compaction.passes.clean_into import join_parts, rewrite_piece
 from compaction.passes.merge import resolve_shard, split_by_piece

@@ -28,7 +28,7 @@ from compaction.cleaning.model import AbortedTxn, ProducerEntry
 from compaction.formats.batch import parse_batch, parse_control_record
 from compaction.formats.batch_header import CONTROL, TRANSACTIONAL
 from compaction.formats.errors import FormatError
-from compaction.kernels.tables import ABORT, COMMIT
+from compaction.kernels.reading.tables import ABORT, COMMIT
 
 Rows = NDArray[np.void]
 

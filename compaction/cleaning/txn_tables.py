@@ -16,7 +16,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.kernels.tables import ABORT, COMMIT
+from compaction.kernels.reading.tables import ABORT, COMMIT
 
 Int64s = NDArray[np.int64]
 Bools = NDArray[np.bool_]

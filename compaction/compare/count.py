@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from compaction.cleaning.txn_tables import KEYLESS_ROW, TXN_ROW, keyless_rows, summarise
 from compaction.errors import CorruptLogError, of_log
-from compaction.kernels.key_counts import KeyCounts
-from compaction.kernels.offset_map import Arena
-from compaction.kernels.records import KEYLESS, MESSAGES, RECORD_ERRORS, TOMBSTONES
-from compaction.kernels.tables import DROP
-from compaction.kernels.tally import COLUMNS, tally
+from compaction.kernels.keys.key_counts import KeyCounts
+from compaction.kernels.keys.offset_map import Arena
+from compaction.kernels.reading.records import KEYLESS, MESSAGES, RECORD_ERRORS, TOMBSTONES
+from compaction.kernels.reading.tables import DROP
+from compaction.kernels.rewriting.tally import COLUMNS, tally
 from compaction.logdir.blocks import Block, SegmentReader
 from compaction.logdir.throttle import Throttle
 from compaction.passes.build_map import SUMMARY, Key, LogScan, check_offsets, dirty_records
@@ -36,7 +36,7 @@ POSITIONS = 50
 @dataclass(frozen=True)
 class Tally:
     """Counts of records: ``positions`` int64[50, 4] by part of the log, ``ages`` int64[9, 4] by ``age_bucket``; columns as in
-    ``compaction.kernels.tally``."""
+    ``compaction.kernels.rewriting.tally``."""
 
     positions: NDArray[np.int64]
     ages: NDArray[np.int64]

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from compaction.compare.count import AGE_BOUNDS_MS, SharedSlice, Source, Tally
 from compaction.errors import CorruptLogError, LogError, of_log
 from compaction.fs.filesystem import Files
-from compaction.kernels.key_counts import KeyCounts, new_table, put_until_full
-from compaction.kernels.records import RECORD_ERRORS
-from compaction.kernels.tables import COPY, ENTRY_WORDS
-from compaction.kernels.tally import tally
+from compaction.kernels.keys.key_counts import KeyCounts, new_table, put_until_full
+from compaction.kernels.reading.records import RECORD_ERRORS
+from compaction.kernels.reading.tables import COPY, ENTRY_WORDS
+from compaction.kernels.rewriting.tally import tally
 from compaction.logdir.blocks import Block, SegmentReader
 from compaction.logdir.throttle import Throttle
 from compaction.passes.build_map import LogScan

@@ -27,8 +27,8 @@ from compaction.engine.clean import cleaned_report, expired_report
 from compaction.engine.delete import expiry_report
 from compaction.engine.round import Cleaned
 from compaction.fs.filesystem import FileSystem
-from compaction.kernels.tables import ENTRY_BYTES
-from compaction.kernels.tally import BYTES, KEYLESS, RECORDS, TOMBSTONES
+from compaction.kernels.reading.tables import ENTRY_BYTES
+from compaction.kernels.rewriting.tally import BYTES, KEYLESS, RECORDS, TOMBSTONES
 from compaction.logdir.discover import LogLocation
 from compaction.logdir.settings.log_settings import Settings
 from compaction.report import LogReport, LogStatus

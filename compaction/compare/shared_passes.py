@@ -17,8 +17,8 @@ from compaction.compare.count import SharedSlice, SharedSummary, Source, Tally
 from compaction.compare.measure import Measured, Repetition
 from compaction.engine.protocol import Rewritten, Scanned
 from compaction.fs.filesystem import Files
-from compaction.kernels.key_filter import KeyFilter
-from compaction.kernels.siphash import HashSecret
+from compaction.kernels.keys.key_filter import KeyFilter
+from compaction.kernels.reading.siphash import HashSecret
 from compaction.passes.tasks import (
     CleanStats,
     GroupOutput,

@@ -16,8 +16,8 @@ from compaction.formats.errors import FormatError
 from compaction.formats.legacy import parse_legacy
 from compaction.formats.legacy_header import HEADER_V0
 from compaction.fs.filesystem import FileSystem
-from compaction.kernels.dump_records import largest_timestamp
-from compaction.kernels.dump_state import DONE, DUMP_ERRORS
+from compaction.kernels.lines.line_state import DONE, DUMP_ERRORS
+from compaction.kernels.lines.record_lines import largest_timestamp
 from compaction.logdir.blocks import MAX_BATCH_BYTES
 
 WINDOW_BYTES = 1 << 20

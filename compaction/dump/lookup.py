@@ -22,7 +22,7 @@ from compaction.formats.indexes import read_offset_index, read_time_index
 from compaction.formats.legacy import LegacyBatch, parse_legacy
 from compaction.fs.filesystem import FileSystem
 from compaction.fs.text_files import MAX_INDEX_BYTES, read_small
-from compaction.kernels.batches import scan_batches
+from compaction.kernels.reading.batches import scan_batches
 from compaction.names import INDEX, TIMEINDEX
 
 _V2 = 2

@@ -19,11 +19,11 @@ from compaction.formats.codecs import Codec, decompress
 from compaction.formats.errors import FormatError
 from compaction.formats.legacy import parse_legacy
 from compaction.fs.filesystem import FileSystem
-from compaction.kernels import dump_state as at
-from compaction.kernels.batches import HEADER_SIZE
-from compaction.kernels.dump import dump_batches, finish_batch
-from compaction.kernels.dump_messages import dump_messages, inner_messages
-from compaction.kernels.dump_records import check_records, dump_records
+from compaction.kernels.lines import line_state as at
+from compaction.kernels.lines.batch_lines import dump_batches, finish_batch
+from compaction.kernels.lines.message_lines import dump_messages, inner_messages
+from compaction.kernels.lines.record_lines import check_records, dump_records
+from compaction.kernels.reading.batches import HEADER_SIZE
 
 BLOCK_BYTES = 4 << 20
 _TEXT_BYTES = 4 << 20

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from compaction.engine.free_space import Room
-from compaction.kernels.tables import OUT_ROW
+from compaction.kernels.reading.tables import OUT_ROW
 from compaction.passes.tasks import Piece, PieceResult, RewriteLog
 
 #: two index entries, and what the file system rounds up for each of a segment's files

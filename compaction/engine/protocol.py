@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from compaction.fs.filesystem import Files
-from compaction.kernels.key_filter import KeyFilter
+from compaction.kernels.keys.key_filter import KeyFilter
 from compaction.passes.tasks import GroupOutput, Piece, PieceResult, RewriteLog, ScanLog, ScanSettings, Slice, SliceSummary
 
 #: the piece number under which a shard reports how many keys it held

@@ -21,8 +21,8 @@ from compaction.engine.sizing import Sizes, pack, record_bound, shards, sizes
 from compaction.errors import StorageError, of_log
 from compaction.formats.indexes import read_offset_index
 from compaction.fs.filesystem import FileSystem, join, real_file
-from compaction.kernels.key_filter import KeyFilter
-from compaction.kernels.siphash import HashSecret
+from compaction.kernels.keys.key_filter import KeyFilter
+from compaction.kernels.reading.siphash import HashSecret
 from compaction.logdir.slices import cut_segment
 from compaction.names import INDEX, LOG, segment_file
 from compaction.output.swap import SwapGroup

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from compaction.cleaning.model import Segment
 from compaction.cleaning.plan import LogPlan
-from compaction.kernels.tables import ENTRY_BYTES
+from compaction.kernels.reading.tables import ENTRY_BYTES
 from compaction.passes.tasks import Slice
 
 T = TypeVar("T")

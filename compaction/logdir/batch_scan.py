@@ -14,9 +14,17 @@ from numpy.typing import NDArray
 
 from compaction.fs.filesystem import ByteSource
 from compaction.fs.ranges import View
-from compaction.kernels.batches import BATCH_ERRORS, HEADER_SIZE, LOG_OVERHEAD, OTHER_MAGIC, PARTIAL, BatchScan, scan_batches
-from compaction.kernels.headers import IO_ERROR, LONG_CONTROL, header_buffer, walk_headers
-from compaction.kernels.tables import BATCH_ROW
+from compaction.kernels.reading.batches import (
+    BATCH_ERRORS,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    OTHER_MAGIC,
+    PARTIAL,
+    BatchScan,
+    scan_batches,
+)
+from compaction.kernels.reading.headers import IO_ERROR, LONG_CONTROL, header_buffer, walk_headers
+from compaction.kernels.reading.tables import BATCH_ROW
 from compaction.logdir.blocks import MAX_BATCH_BYTES
 
 Rows = NDArray[np.void]

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from compaction.errors import CorruptLogError, UnsupportedLogError
 from compaction.fs.filesystem import Files
-from compaction.kernels.batches import LOG_OVERHEAD, fold_heads, scan_batches
-from compaction.kernels.tables import BATCH_ROW
+from compaction.kernels.reading.batches import LOG_OVERHEAD, fold_heads, scan_batches
+from compaction.kernels.reading.tables import BATCH_ROW
 
 #: small enough for a core's cache, large enough that the loop over blocks costs nothing
 BLOCK_BYTES = 2 << 20

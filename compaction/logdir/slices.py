@@ -12,7 +12,7 @@ from compaction.cleaning.model import Segment
 from compaction.errors import StorageError
 from compaction.formats.indexes import read_offset_index
 from compaction.fs.filesystem import FileSystem
-from compaction.kernels.batches import HEADER_SIZE, scan_batches
+from compaction.kernels.reading.batches import HEADER_SIZE, scan_batches
 from compaction.names import INDEX, LOG, segment_file
 
 #: a boundary batch is read whole to confirm it; one larger than this is no boundary

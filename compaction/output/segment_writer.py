@@ -33,8 +33,8 @@ from compaction.formats.indexes import (
 from compaction.fs.contents import Written, bytes_of, differs, verify_file
 from compaction.fs.filesystem import Chunk, Extent, FileSystem, Output, join
 from compaction.fs.uri import is_remote
-from compaction.kernels.index import LAST_TIME_ENTRY, MAX_TIMESTAMP, MAX_TIMESTAMP_OFFSET, index_entries, new_state
-from compaction.kernels.tables import OUT_ROW
+from compaction.kernels.reading.tables import OUT_ROW
+from compaction.kernels.rewriting.index import LAST_TIME_ENTRY, MAX_TIMESTAMP, MAX_TIMESTAMP_OFFSET, index_entries, new_state
 from compaction.names import CLEAN, INDEX, LOG, TIMEINDEX, TXNINDEX, segment_file
 from compaction.output.read_back import ReadBack
 

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from compaction.fs.contents import Written, bytes_of, differs, verify_file
 from compaction.fs.filesystem import Extent, Files, FileSystem
-from compaction.kernels.batches import scan_batches
-from compaction.kernels.tables import BATCH_ROW
+from compaction.kernels.reading.batches import scan_batches
+from compaction.kernels.reading.tables import BATCH_ROW
 from compaction.logdir.blocks import SegmentReader
 from compaction.names import LOG
 

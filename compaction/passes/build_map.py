@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from compaction.cleaning.txn_tables import KEYLESS_ROW, TXN_ROW, keyless_rows, summarise
 from compaction.errors import CorruptLogError, UnsupportedLogError, of_log
-from compaction.kernels.key_filter import KeyFilter
-from compaction.kernels.offset_map import Arena, by_shard
-from compaction.kernels.records import ASK, KEYLESS, MAP, MESSAGES, RECORD_ERRORS, SKIP, TOMBSTONES, scan_records
-from compaction.kernels.tables import ENTRY_BYTES, ENTRY_WORDS, MAX_OFFSET
+from compaction.kernels.keys.key_filter import KeyFilter
+from compaction.kernels.keys.offset_map import Arena, by_shard
+from compaction.kernels.reading.records import ASK, KEYLESS, MAP, MESSAGES, RECORD_ERRORS, SKIP, TOMBSTONES, scan_records
+from compaction.kernels.reading.tables import ENTRY_BYTES, ENTRY_WORDS, MAX_OFFSET
 from compaction.logdir.blocks import Block, SegmentReader
 from compaction.logdir.throttle import Throttle
 from compaction.passes.decoder import MODERN_MAGIC, Decoded, Decoder, check_count

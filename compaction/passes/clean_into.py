@@ -16,10 +16,11 @@ from compaction.errors import CompactionError, CorruptLogError, UnsupportedLogEr
 from compaction.formats.errors import FormatError
 from compaction.fs.contents import Written
 from compaction.fs.filesystem import Chunk
-from compaction.kernels.batches import first_bad_crc, scan_batches
-from compaction.kernels.decide import decide
-from compaction.kernels.records import RECORD_ERRORS
-from compaction.kernels.rewrite import (
+from compaction.kernels.reading.batches import first_bad_crc, scan_batches
+from compaction.kernels.reading.records import RECORD_ERRORS
+from compaction.kernels.reading.tables import BUILT, DROP, IN_BLOCK, MARK_SHIFT, OUT_ROW, REWRITE, TO_COMPRESS
+from compaction.kernels.rewriting.batch_retention import decide
+from compaction.kernels.rewriting.rewrite import (
     BYTES_KEPT,
     COUNTERS,
     RECORD_GROWTH,
@@ -27,8 +28,7 @@ from compaction.kernels.rewrite import (
     TOMBSTONES_REMOVED,
     rewrite,
 )
-from compaction.kernels.survivors import BAD_NAMES
-from compaction.kernels.tables import BUILT, DROP, IN_BLOCK, MARK_SHIFT, OUT_ROW, REWRITE, TO_COMPRESS
+from compaction.kernels.rewriting.survivors import BAD_NAMES
 from compaction.logdir.blocks import Block, SegmentReader
 from compaction.logdir.throttle import Throttle
 from compaction.output.segment_writer import PartWriter, SegmentWriter, new_suffix, part_paths

@@ -5,7 +5,7 @@ from __future__ import annotations
 import google_crc32c
 
 from compaction.formats.codecs import Codec, compress
-from compaction.kernels.batches import HEADER_SIZE, LOG_OVERHEAD
+from compaction.kernels.reading.batches import HEADER_SIZE, LOG_OVERHEAD
 
 _LENGTH_AT = 8
 _CRC_AT = 17

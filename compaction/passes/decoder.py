@@ -14,9 +14,8 @@ from compaction.errors import CorruptLogError, UnsupportedLogError
 from compaction.formats.codecs import BufferTooSmall, Codec, CodecError, decompress_into
 from compaction.formats.errors import FormatError
 from compaction.formats.transcode import transcode
-from compaction.kernels.batches import HEADER_SIZE
-from compaction.kernels.legacy import GROWTH, plain_messages
-from compaction.kernels.rewrite import LOG_APPEND_TIME_BIT
+from compaction.kernels.reading.batches import HEADER_SIZE, LOG_APPEND_TIME_BIT
+from compaction.kernels.reading.plain_messages import GROWTH, plain_messages
 from compaction.logdir.blocks import Block
 
 MODERN_MAGIC = 2

@@ -10,8 +10,8 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.kernels.offset_map import SkimpyOffsetMap, by_bound
-from compaction.kernels.tables import CANDIDATE, ENTRY_BYTES, ENTRY_WORDS, MARK_SHIFT, TOMBSTONE
+from compaction.kernels.keys.offset_map import SkimpyOffsetMap, by_bound
+from compaction.kernels.reading.tables import CANDIDATE, ENTRY_BYTES, ENTRY_WORDS, MARK_SHIFT, TOMBSTONE
 from compaction.passes.tasks import Packed, Resolved
 
 T = TypeVar("T")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.kernels.offset_map import Arena, SkimpyOffsetMap
+from compaction.kernels.keys.offset_map import Arena, SkimpyOffsetMap
 
 #: the second map's share of the first one's memory
 _SECOND = 4

@@ -19,8 +19,8 @@ from compaction.cleaning.retention import RoundRules
 from compaction.cleaning.txn_tables import KEYLESS_ROW, AbortedSpans
 from compaction.fs.contents import Written
 from compaction.fs.filesystem import FileSystem
-from compaction.kernels.key_filter import KeyFilter
-from compaction.kernels.siphash import HashSecret
+from compaction.kernels.keys.key_filter import KeyFilter
+from compaction.kernels.reading.siphash import HashSecret
 from compaction.stores.mixed import MixedFileSystem
 
 #: what is shuffled: an array of plain words

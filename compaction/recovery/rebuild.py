@@ -19,7 +19,7 @@ from compaction.formats.batch_header import CONTROL, TRANSACTIONAL
 from compaction.fs.durable import replace_file
 from compaction.fs.filesystem import FileSystem, join
 from compaction.fs.ranges import view
-from compaction.kernels.tables import ABORT
+from compaction.kernels.reading.tables import ABORT
 from compaction.logdir.batch_scan import Rows, SegmentScan
 from compaction.logdir.read_log import MarkerReader, ReadOptions, replay_producers
 from compaction.logdir.segments import LONG_MAX, NO_TIMESTAMP

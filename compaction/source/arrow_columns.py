@@ -28,9 +28,8 @@ from pyspark.sql.types import (
 )
 
 from compaction.errors import UsageError
-from compaction.kernels.batches import CONTROL_BIT
-from compaction.kernels.columns import HEADERS, KEYS, VALUES, Bytes
-from compaction.kernels.rewrite import LOG_APPEND_TIME_BIT
+from compaction.kernels.reading.batches import CONTROL_BIT, LOG_APPEND_TIME_BIT
+from compaction.kernels.reading.columns import HEADERS, KEYS, VALUES, Bytes
 from compaction.names import TopicPartition
 from compaction.passes.decoder import CODEC_BITS
 from compaction.source.read_columns import TRANSACTIONAL_BIT, Records

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from compaction.cleaning.txn_tables import AbortedSpans
 from compaction.errors import CorruptLogError
 from compaction.fs.filesystem import Files
-from compaction.kernels.batches import CONTROL_BIT
-from compaction.kernels.columns import Columns, fill_columns, measure_records, new_columns
-from compaction.kernels.records import OK, RECORD_ERRORS
+from compaction.kernels.reading.batches import CONTROL_BIT
+from compaction.kernels.reading.columns import Columns, fill_columns, measure_records, new_columns
+from compaction.kernels.reading.records import OK, RECORD_ERRORS
 from compaction.logdir.blocks import Block, SegmentReader
 from compaction.passes.decoder import MODERN_MAGIC, Decoded, Decoder
 from compaction.stores.mixed import MixedFileSystem

@@ -27,7 +27,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from compaction.kernels.ownership import why_not_own
+from compaction.kernels.compiling.ownership import why_not_own
 
 #: where a process listens that has loaded
 ADDRESS = "KAFKA_LOG_COMPACTION_PRELOADED"

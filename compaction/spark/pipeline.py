@@ -21,7 +21,7 @@ from compaction.engine.concurrency import at_once
 from compaction.engine.protocol import KEYS, Rewritten, Scanned
 from compaction.engine.sizing import Sizes, deal_shards, most_records, pack
 from compaction.fs.filesystem import Files
-from compaction.kernels.key_filter import KeyFilter
+from compaction.kernels.keys.key_filter import KeyFilter
 from compaction.logdir.throttle import UNLIMITED
 from compaction.passes.build_map import SUMMARY, Key, collect_keys, scan_slices, together
 from compaction.passes.clean_into import join_parts, rewrite_piece

@@ -13,7 +13,7 @@ Works the same under ``spark-submit`` and as a plain Python program, where a loc
 | ``spark.log.level`` | ``ERROR`` | the job speaks for itself; a taken UI port is no news |
 | ``spark.ui.showConsoleProgress`` | ``false`` | the job draws its own progress |
 | ``spark.ui.liveUpdate.period`` | ``0`` | a finished task counts at once, not with the next heartbeat |
-| ``spark.executorEnv.NUMBA_CACHE_DIR`` | local: see ``compaction.kernels.cache`` | workers need not look |
+| ``spark.executorEnv.NUMBA_CACHE_DIR`` | local: see ``compaction.kernels.compiling.cache`` | workers need not look |
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from typing import Protocol
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
-from compaction.kernels.cache import CACHE_DIR, NOWHERE, place
+from compaction.kernels.compiling.cache import CACHE_DIR, NOWHERE, place
 from compaction.spark import daemon
 from compaction.spark.daemon import Preloaded
 

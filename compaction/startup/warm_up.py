@@ -15,28 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compaction.formats.indexes import OFFSET_ROW, TIME_ROW
-from compaction.kernels import (
-    batches,
-    columns,
-    decide,
-    dump,
-    dump_messages,
-    dump_records,
-    dump_state,
-    headers,
-    index,
-    key_counts,
-    key_filter,
-    locate,
-    offset_map,
-    records,
-    rewrite,
-    tally,
-)
-from compaction.kernels import legacy as messages
-from compaction.kernels.cache import done, note_done
-from compaction.kernels.siphash import HashSecret
-from compaction.kernels.tables import BATCH_ROW, ENTRY_WORDS, OUT_ROW
+from compaction.kernels.compiling.cache import done, note_done
+from compaction.kernels.keys import key_counts, key_filter, offset_map
+from compaction.kernels.lines import batch_lines, line_state, message_lines, record_lines
+from compaction.kernels.reading import batches, columns, headers, locate, records
+from compaction.kernels.reading import plain_messages as messages
+from compaction.kernels.reading.siphash import HashSecret
+from compaction.kernels.reading.tables import BATCH_ROW, ENTRY_WORDS, OUT_ROW
+from compaction.kernels.rewriting import batch_retention, index, rewrite, tally
 
 
 def _empty(kind: Any, *shape: int) -> NDArray[Any]:
@@ -81,7 +67,7 @@ def second_pass() -> None:
     """What writes segments."""
     block, scratch, rows, spans = _rows()
     marks, limits, each = _empty(np.uint64), _empty(np.int64, 4), _empty(np.uint8)
-    decide.decide(rows, each, marks, limits, each)
+    batch_retention.decide(rows, each, marks, limits, each)
     batches.first_bad_crc(block, 0, rows, each != 0)
     out, kept, counters = _empty(OUT_ROW), _empty(np.int64, 0, 6), _empty(np.int64, rewrite.COUNTERS)
     rewrite.rewrite(block, scratch, rows, spans, each, each, marks, limits, 0, 0, 0, block, out, kept, counters)
@@ -130,16 +116,16 @@ def certifier() -> None:
 def dumping() -> None:
     """What dumps print with."""
     data = np.frombuffer(b"", np.uint8)
-    state, options = _empty(np.int64, dump_state.STATE_SIZE), _empty(np.int64, dump_state.OPTIONS_SIZE)
+    state, options = _empty(np.int64, line_state.STATE_SIZE), _empty(np.int64, line_state.OPTIONS_SIZE)
     rest = state, options, _empty(np.uint8), _empty(np.int64, 0, 2)
-    state[dump_state.STEP] = -1
-    dump.dump_batches(data, 0, _empty(np.int64, 2), *rest)
-    dump.finish_batch(state)
-    dump_records.dump_records(data, 0, *rest)
-    dump_records.check_records(data, 0, 0)
-    dump_records.largest_timestamp(data, 0, 0, 0, 0)
-    dump_messages.dump_messages(data, 0, 0, *rest)
-    dump_messages.inner_messages(data)
+    state[line_state.STEP] = -1
+    batch_lines.dump_batches(data, 0, _empty(np.int64, 2), *rest)
+    batch_lines.finish_batch(state)
+    record_lines.dump_records(data, 0, *rest)
+    record_lines.check_records(data, 0, 0)
+    record_lines.largest_timestamp(data, 0, 0, 0, 0)
+    message_lines.dump_messages(data, 0, 0, *rest)
+    message_lines.inner_messages(data)
 
 
 _WORK = (scan, first_pass, second_pass, large_logs, markers, legacy, comparison, source, certifier, dumping)

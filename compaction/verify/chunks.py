@@ -15,8 +15,8 @@ from compaction.errors import CorruptLogError
 from compaction.formats.codecs import Codec, decompress
 from compaction.formats.errors import FormatError
 from compaction.formats.legacy import parse_legacy
-from compaction.kernels.batches import HEADER_SIZE
-from compaction.kernels.locate import RECORD_ROW, locate_messages, locate_records
+from compaction.kernels.reading.batches import HEADER_SIZE
+from compaction.kernels.reading.locate import RECORD_ROW, locate_messages, locate_records
 from compaction.logdir.blocks import Block, SegmentReader
 from compaction.stores.mixed import MixedFileSystem
 from compaction.verify.model import Int64s, Rows, Stretch

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from compaction.errors import CorruptLogError, LogError
 from compaction.formats.java_text import java_text
-from compaction.kernels.locate import HEADERS, KEY, TIMESTAMP, VALUE, compare_records
-from compaction.kernels.tables import ABORT, COMMIT
+from compaction.kernels.reading.locate import HEADERS, KEY, TIMESTAMP, VALUE, compare_records
+from compaction.kernels.reading.tables import ABORT, COMMIT
 from compaction.verify.batch_checks import check_batches
 from compaction.verify.chunks import Chunk, read_chunks
 from compaction.verify.key_tables import KeyTables

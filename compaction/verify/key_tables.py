@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from compaction.kernels.locate import assign_parts, gather_keys
+from compaction.kernels.reading.locate import assign_parts, gather_keys
 from compaction.verify.chunks import Chunk
 from compaction.verify.model import Findings, Int64s, Rows
 

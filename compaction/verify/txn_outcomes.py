@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compaction.formats.indexes import TXN_ROW
-from compaction.kernels.tables import ABORT, COMMIT
+from compaction.kernels.reading.tables import ABORT, COMMIT
 from compaction.names import CLEANER_OFFSETS, TXNINDEX
 from compaction.verify.by_producer import following
 from compaction.verify.model import AbortedRanges, Findings, Int64s, LogPair, Rows

@@ -14,7 +14,7 @@ from compaction.formats.errors import FormatError
 from compaction.formats.indexes import TXN_ROW, read_txn_index
 from compaction.fs.filesystem import FileSystem
 from compaction.fs.ranges import view
-from compaction.kernels.tables import ABORT, COMMIT
+from compaction.kernels.reading.tables import ABORT, COMMIT
 from compaction.logdir.batch_scan import SegmentScan
 from compaction.logdir.blocks import SegmentReader
 from compaction.names import LOG, TXNINDEX

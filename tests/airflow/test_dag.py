@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from compaction.kernels.batches import HEADER_SIZE
+from compaction.kernels.reading.batches import HEADER_SIZE
 from tests.golden import unpack_sample
 from tests.kafka.jars import spark_home
 

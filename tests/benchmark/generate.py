@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 from numba import njit
 
-from compaction.kernels.bytes import put_varlong, varlong_size
-from compaction.kernels.native import crc32c, store16, store32, store64
+from compaction.kernels.compiling.native import crc32c, store16, store32, store64
+from compaction.kernels.reading.bytes import put_varlong, varlong_size
 
 _KEY_BYTES = 16
 

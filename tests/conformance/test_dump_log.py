@@ -16,7 +16,7 @@ from compaction.dump.files import Target
 from compaction.dump.lookup import find_timestamp, start_position
 from compaction.formats.java_text import java_text
 from compaction.fs.local import LocalFileSystem
-from compaction.kernels.text import TEXT_GROWTH, put_text
+from compaction.kernels.lines.numbers import TEXT_GROWTH, put_text
 from tests.conformance.dump_files import T0, TEXTS, damaged_segments, records, sound_segments, write_segments
 from tests.conformance.dump_tool import Dumped, KafkaDump, our_dump
 from tests.golden import unpack_sample

@@ -22,7 +22,7 @@ from compaction.dump.lookup import find_timestamp
 from compaction.dump.segment import SegmentDump, SegmentView
 from compaction.errors import LogError
 from compaction.fs.local import LocalFileSystem
-from compaction.kernels.columns import KEYS, VALUES
+from compaction.kernels.reading.columns import KEYS, VALUES
 from compaction.names import LOG, segment_file
 from compaction.passes.decoder import MAX_PLAIN_BYTES
 from compaction.source.read_columns import Bounds, Reading, read_columns

@@ -29,10 +29,10 @@ from compaction.formats.properties import parse_meta_properties, parse_propertie
 from compaction.formats.transcode import transcode
 from compaction.fs.local import LocalFileSystem
 from compaction.fs.ranges import View
-from compaction.kernels.batches import scan_batches
-from compaction.kernels.columns import HEADERS, KEYS, VALUES
-from compaction.kernels.siphash import HashSecret
-from compaction.kernels.tables import MARK_SHIFT
+from compaction.kernels.reading.batches import scan_batches
+from compaction.kernels.reading.columns import HEADERS, KEYS, VALUES
+from compaction.kernels.reading.siphash import HashSecret
+from compaction.kernels.reading.tables import MARK_SHIFT
 from compaction.logdir.batch_scan import SegmentScan
 from compaction.logdir.read_log import MarkerReader
 from compaction.output.journal import JOURNAL, read_journal

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.kernels.tables import CANDIDATE, DISCARD, MARK_SHIFT, MARKER_OF_EMPTY_TXN, RETAIN_EMPTY, TOMBSTONE
+from compaction.kernels.reading.tables import CANDIDATE, DISCARD, MARK_SHIFT, MARKER_OF_EMPTY_TXN, RETAIN_EMPTY, TOMBSTONE
 from tests.oracle.records import NaiveBatch, NaiveRecord
 
 

@@ -14,7 +14,7 @@ from compaction.formats.producer_snapshot import SnapshotEntry, write_snapshot
 from compaction.formats.record import Record
 from compaction.fs.contents import Written, written_of
 from compaction.fs.filesystem import FileSystem, join
-from compaction.kernels.batches import scan_batches
+from compaction.kernels.reading.batches import scan_batches
 from compaction.logdir.discover import LogLocation
 from compaction.logdir.segments import segment_bases
 from compaction.names import INDEX, LOG, SNAPSHOT, TIMEINDEX, TXNINDEX, TopicPartition, segment_file

@@ -11,7 +11,7 @@ from compaction.errors import CorruptLogError
 from compaction.formats.batch import BatchSpec, encode_batch
 from compaction.formats.record import Record
 from compaction.fs.local import LocalFileSystem
-from compaction.kernels.tables import OUT_ROW
+from compaction.kernels.reading.tables import OUT_ROW
 from compaction.output.segment_writer import SegmentWriter, new_suffix
 
 BASE = 7

@@ -11,7 +11,7 @@ import pytest
 from compaction.engine.clean import Workers, carry_out
 from compaction.engine.protocol import Scanned
 from compaction.engine.sizing import Sizes
-from compaction.kernels.tables import ENTRY_BYTES
+from compaction.kernels.reading.tables import ENTRY_BYTES
 from compaction.passes.build_map import together
 from compaction.passes.tasks import Resolved, ScanLog, ScanSettings, Slice
 from tests.local_job import request_for

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from compaction.compare.run import Engines, compare_with
-from compaction.kernels.key_counts import KeyCounts
-from compaction.kernels.offset_map import Arena, SkimpyOffsetMap
-from compaction.kernels.siphash import HashSecret
+from compaction.kernels.keys.key_counts import KeyCounts
+from compaction.kernels.keys.offset_map import Arena, SkimpyOffsetMap
+from compaction.kernels.reading.siphash import HashSecret
 from compaction.passes.build_map import LogScan
 from compaction.passes.tasks import ScanLog, ScanSettings, Slice
 from tests.compare.test_run import request

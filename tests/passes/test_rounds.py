@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from compaction.engine.sizing import Sizes
-from compaction.kernels.key_filter import KeyFilter
+from compaction.kernels.keys.key_filter import KeyFilter
 from tests.local_job import read_offsets
 from tests.memory import scratch
 from tests.passes.random_cases import FLAVOURS, NOW_MS, random_case, random_cases

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from compaction.kernels.offset_map import Arena
-from compaction.kernels.tables import ENTRY_BYTES, MARK_SHIFT
+from compaction.kernels.keys.offset_map import Arena
+from compaction.kernels.reading.tables import ENTRY_BYTES, MARK_SHIFT
 from compaction.passes.task_map import TaskMap
 
 SLOTS = 400

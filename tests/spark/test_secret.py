@@ -20,7 +20,7 @@ from pyspark import SparkContext
 from compaction.compare.run import Engines, compare_with
 from compaction.engine.clean import Workers, carry_out
 from compaction.engine.sizing import Sizes
-from compaction.kernels.siphash import HashSecret
+from compaction.kernels.reading.siphash import HashSecret
 from compaction.spark.comparison_jobs import SparkEngine
 from compaction.spark.pipeline import SparkPasses
 from tests.compare.test_run import request

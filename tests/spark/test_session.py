@@ -42,7 +42,7 @@ extra = {{"spark.ui.enabled": "false", "spark.executorEnv.NUMBA_CACHE_DIR": plac
 session = build_session("test", extra=extra)
 ship_package(session)
 def worker(_):
-    from compaction.kernels.cache import place
+    from compaction.kernels.compiling.cache import place
     return str(place())
 print(session.sparkContext.parallelize([0], 1).map(worker).first())
 session.stop()

@@ -41,7 +41,7 @@ from numpy.typing import NDArray
 from compaction.config.request import CompactionRequest
 from compaction.engine.clean import Workers, carry_out
 from compaction.errors import CompactionError, LockedError
-from compaction.kernels import offset_map
+from compaction.kernels.keys import offset_map
 from compaction.locking.claim import Identity
 from compaction.report import LogStatus, RunReport
 from tests.local_job import request_for

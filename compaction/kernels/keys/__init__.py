@@ -1,0 +1,1 @@
+"""Loops over keys: the offset map, filters, counts."""

@@ -1,0 +1,1 @@
+"""Loops that print batches and records as the dump tool does."""

@@ -1,0 +1,1 @@
+"""Loops that find batches and records in blocks of bytes, and hash their keys."""

@@ -1,0 +1,286 @@
+"""Finds the record batches in a stretch of a segment: boundaries, checksums and header fields, one row a batch.
+
+Mirrors ``ByteBufferLogInputStream.nextBatch``, ``DefaultRecordBatch.ensureValid`` and ``AbstractLegacyRecordBatch.ensureValid``
+(Kafka 4.3.0). A stretch may end within a batch: that one is left for the next stretch.
+"""
+
+from __future__ import annotations
+
+from itertools import cycle
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compaction.kernels.compiling.jit import inner, kernel
+from compaction.kernels.compiling.native import crc32c, load64, load_be16, load_be32, load_be64
+from compaction.kernels.reading.bytes import be16, varint, varlong
+from compaction.kernels.reading.tables import BATCH_ROW, EMPTY_CONTROL, NOT_CONTROL
+
+LOG_OVERHEAD = 12
+HEADER_SIZE = 61
+_MAGIC_AT = 16
+_CRC_AT = 17
+_ATTRIBUTES_AT = 21
+_LEGACY_HEADER = {0: 14, 1: 22}
+_LEGACY_MIN = 14
+#: with the 12 bytes before it counted: what a row's ``size`` holds, and what Kafka's own arithmetic takes
+LARGEST_SIZE = 0x7FFFFFFF
+LOG_APPEND_TIME_BIT = 0x08
+CONTROL_BIT = 0x20
+#: a control type that cannot be read; such a batch is corrupt
+BAD_CONTROL_TYPE = -3
+#: stands for the types below 0, which Kafka does not know either
+_UNKNOWN_CONTROL = 0x7FFF
+
+OK, BAD_LENGTH, BAD_MAGIC, BAD_CRC, BAD_OFFSETS, BAD_COUNT, BAD_CONTROL_RECORD, PARTIAL, OTHER_MAGIC = range(9)
+BATCH_ERRORS = {
+    BAD_LENGTH: "batch has an impossible length",
+    BAD_MAGIC: "batch has an unknown magic",
+    BAD_CRC: "batch fails its CRC",
+    BAD_OFFSETS: "batch has impossible offsets",
+    BAD_COUNT: "batch has an impossible record count",
+    BAD_CONTROL_RECORD: "control batch has no readable control record",
+}
+
+
+class BatchScan(NamedTuple):
+    """What ``scan_batches`` found.
+
+    ``rows`` are the whole batches (``BATCH_ROW``), ``consumed`` the bytes that they take, ``error`` what is wrong with the
+    batch at ``error_position`` (a position in the segment), if anything, ``need`` the size of the batch at ``consumed`` when
+    its length field could be read and it does not end within the buffer (0 otherwise).
+    """
+
+    rows: NDArray[np.void]
+    consumed: int
+    error: str | None
+    error_position: int
+    need: int
+
+
+def _crc32_table() -> NDArray[np.uint32]:
+    """``table[k, b]`` for CRC-32 (IEEE) by eight bytes at a time."""
+    table = np.zeros((8, 256), np.uint32)
+    for byte in range(256):
+        word = byte
+        for _ in range(8):
+            word = (word >> 1) ^ (0xEDB88320 if word & 1 else 0)
+        table[0, byte] = word
+    for k in range(1, 8):
+        table[k] = (table[k - 1] >> 8) ^ table[0][table[k - 1] & 0xFF]
+    return table
+
+
+_CRC32 = _crc32_table()
+
+
+@inner
+def crc32(data, start, end):  # type: ignore[no-untyped-def]
+    """CRC-32 (IEEE, as in zlib and ``java.util.zip.CRC32``) of ``data[start:end]``, uint32. Magic 0 and 1 use it."""
+    crc = np.uint32(0xFFFFFFFF)
+    at = start
+    while at + 8 <= end:
+        mixed = np.uint32(0)
+        for k in range(4):
+            byte = np.uint32(data[at + k]) ^ ((crc >> np.uint32(8 * k)) & np.uint32(0xFF))
+            mixed ^= _CRC32[7 - k, byte]
+        for k in range(4, 8):
+            mixed ^= _CRC32[7 - k, data[at + k]]
+        crc = mixed
+        at += 8
+    while at < end:
+        crc = (crc >> np.uint32(8)) ^ _CRC32[0, (crc ^ np.uint32(data[at])) & np.uint32(0xFF)]
+        at += 1
+    return crc ^ np.uint32(0xFFFFFFFF)
+
+
+@inner
+def control_type(data, at, end, count):  # type: ignore[no-untyped-def]
+    """The type in the first record's key of the control batch at ``at``: int16, or one of the special values."""
+    if count == 0:
+        return EMPTY_CONTROL
+    length, p = varint(data, at + HEADER_SIZE, end)
+    if p < 0 or length < 1 or p + length > end:
+        return BAD_CONTROL_TYPE
+    end = p + length
+    _, p = varlong(data, p + 1, end)
+    if p < 0:
+        return BAD_CONTROL_TYPE
+    _, p = varint(data, p, end)
+    if p < 0:
+        return BAD_CONTROL_TYPE
+    key_length, p = varint(data, p, end)
+    if p < 0 or key_length < 4 or p + key_length > end:
+        return BAD_CONTROL_TYPE
+    if be16(data, p) < 0:
+        return BAD_CONTROL_TYPE
+    kind = be16(data, p + 2)
+    return kind if kind >= 0 else _UNKNOWN_CONTROL
+
+
+@inner
+def read_v2(address, size, check_crc, row):  # type: ignore[no-untyped-def]
+    """Fill ``row`` from the ``size`` bytes of a v2 batch at ``address``, all but its control type; an error code."""
+    if size < HEADER_SIZE:
+        return BAD_LENGTH
+    if check_crc:
+        stored = np.uint32(load_be32(np.uintp(address + _CRC_AT)))
+        if crc32c(np.uintp(address + _ATTRIBUTES_AT), np.uintp(size - _ATTRIBUTES_AT)) != stored:
+            return BAD_CRC
+    delta = load_be32(np.uintp(address + 23))
+    base = load_be64(np.uintp(address))
+    count = load_be32(np.uintp(address + 57))
+    if base < 0 or delta < 0 or base > np.int64(0x7FFFFFFFFFFFFFFF) - delta:
+        return BAD_OFFSETS
+    attributes = load_be16(np.uintp(address + _ATTRIBUTES_AT))
+    if count < 0 or (attributes & 7 == 0 and count > (size - HEADER_SIZE) // 6) or count > delta + 1:
+        return BAD_COUNT
+    row.base_offset, row.last_offset = base, base + delta
+    row.leader_epoch = load_be32(np.uintp(address + LOG_OVERHEAD))
+    row.attributes = attributes
+    row.base_timestamp, row.max_timestamp = load_be64(np.uintp(address + 27)), load_be64(np.uintp(address + 35))
+    row.producer_id, row.producer_epoch = load_be64(np.uintp(address + 43)), load_be16(np.uintp(address + 51))
+    row.base_sequence, row.count = load_be32(np.uintp(address + 53)), count
+    return OK
+
+
+@inner
+def _read_legacy(data, at, size, magic, check_crc, row):  # type: ignore[no-untyped-def]
+    """Fill ``row`` from the message of magic 0 or 1 at ``data[at:at+size]``; an error code."""
+    header = 22 if magic == 1 else 14
+    if size < LOG_OVERHEAD + header:
+        return BAD_LENGTH
+    address = data.ctypes.data + at
+    if check_crc and crc32(data, at + _MAGIC_AT, at + size) != np.uint32(load_be32(np.uintp(address + LOG_OVERHEAD))):
+        return BAD_CRC
+    offset = load_be64(np.uintp(address))
+    if offset < 0:
+        return BAD_OFFSETS
+    row.base_offset, row.last_offset = offset, offset
+    row.leader_epoch, row.attributes = -1, np.int16(data[at + 17])
+    row.base_timestamp, row.max_timestamp = -1, load_be64(np.uintp(address + 18)) if magic == 1 else np.int64(-1)
+    row.producer_id, row.producer_epoch = -1, -1
+    row.base_sequence, row.count = -1, -1
+    return OK
+
+
+@inner
+def _next(data, at, base_position, legacy, row):  # type: ignore[no-untyped-def]
+    """``(size, code)`` of the batch at ``data[at:]``; ``row`` gets what all magics have. Of a batch that is not wholly there
+    ``PARTIAL``, and size 0 if its length field is not either."""
+    left = len(data) - at
+    if left < LOG_OVERHEAD + 5:
+        return np.int64(0), PARTIAL
+    size = load_be32(np.uintp(data.ctypes.data + at + 8)) + LOG_OVERHEAD
+    magic = np.int8(data[at + _MAGIC_AT])
+    if size < LOG_OVERHEAD + _LEGACY_MIN:
+        return size, BAD_LENGTH
+    if magic < 0 or magic > 2:
+        return size, BAD_MAGIC
+    if size > left:
+        return size, PARTIAL
+    if size > LARGEST_SIZE:
+        return size, BAD_LENGTH
+    row.position, row["size"], row.magic, row.control_type = base_position + at, size, magic, NOT_CONTROL
+    return size, OK if (magic < 2) == legacy else OTHER_MAGIC
+
+
+# what few logs have is compiled apart, when it comes
+
+
+@kernel
+def scan_v2(data, base_position, check_crc, rows, n, at):  # type: ignore[no-untyped-def]
+    """Fill ``rows[n:]`` from the v2 batches at ``data[at:]``: ``(rows filled, bytes consumed, code, size of the batch there)``.
+
+    ``OTHER_MAGIC`` says that the batch there is one for ``scan_legacy``.
+    """
+    while n < len(rows):
+        size, code = _next(data, at, base_position, False, rows[n])
+        if code == OK:
+            code = read_v2(data.ctypes.data + at, size, check_crc, rows[n])
+        if code != OK:
+            return n, at, code, size
+        n, at = n + 1, at + size
+    return n, at, OK, np.int64(0)
+
+
+@kernel
+def scan_legacy(data, base_position, check_crc, rows, n, at):  # type: ignore[no-untyped-def]
+    """As ``scan_v2`` for messages of magic 0 and 1."""
+    while n < len(rows):
+        size, code = _next(data, at, base_position, True, rows[n])
+        if code == OK:
+            code = _read_legacy(data, at, size, rows[n].magic, check_crc, rows[n])
+        if code != OK:
+            return n, at, code, size
+        n, at = n + 1, at + size
+    return n, at, OK, np.int64(0)
+
+
+@kernel
+def read_control_types(data, base_position, rows):  # type: ignore[no-untyped-def]
+    """Set the types of control batches among ``rows``, which lie in ``data``; the first row without a readable one, or how many
+    rows there are."""
+    for i in range(len(rows)):
+        row = rows[i]
+        if row.attributes & CONTROL_BIT and row.magic == 2:
+            at = row.position - base_position
+            row.control_type = control_type(data, at, at + row["size"], row.count)
+            if row.control_type == BAD_CONTROL_TYPE:
+                return i
+    return len(rows)
+
+
+@kernel
+def fold_heads(data, base_position, rows, state):  # type: ignore[no-untyped-def]
+    """Fold the first 21 bytes of each of ``rows`` (``BATCH_ROW[r]``, which lie in ``data``) into ``state`` (uint64[2]), in
+    order: offset, size, magic and checksum, of magic 2 the leader epoch too."""
+    for i in range(len(rows)):
+        address = data.ctypes.data + (rows[i].position - base_position)
+        for at in (0, 8, 13):
+            word = load64(np.uintp(address + at))
+            low, high = state[0] ^ word, state[1] ^ word
+            low ^= low << np.uint64(13)
+            low ^= low >> np.uint64(7)
+            high ^= high << np.uint64(25)
+            high ^= high >> np.uint64(27)
+            state[0], state[1] = low ^ low << np.uint64(17), high ^ high << np.uint64(12)
+
+
+@kernel
+def first_bad_crc(data, base_position, rows, wanted):  # type: ignore[no-untyped-def]
+    """The first of ``rows`` (``BATCH_ROW[r]`` of magic 2, which lie in ``data``) that is ``wanted`` (bool[r]) and fails its
+    CRC, or how many rows there are."""
+    for i in range(len(rows)):
+        if wanted[i]:
+            address = data.ctypes.data + (rows[i].position - base_position)
+            stored = np.uint32(load_be32(np.uintp(address + _CRC_AT)))
+            if crc32c(np.uintp(address + _ATTRIBUTES_AT), np.uintp(rows[i]["size"] - _ATTRIBUTES_AT)) != stored:
+                return i
+    return len(rows)
+
+
+def scan_batches(
+    data: NDArray[np.uint8], base_position: int, *, check_crc: bool, rows: NDArray[np.void] | None = None
+) -> BatchScan:
+    """The whole batches at the start of ``data``, a stretch of a segment that begins at ``base_position``.
+
+    Stops at the end of ``data``, at the first batch that is not wholly in it, at a corrupt one, or when ``rows`` is full.
+
+    :param data: uint8[n], contiguous
+    :param check_crc: compare checksums too; else headers are believed
+    :param rows: ``BATCH_ROW`` array to fill (the result's ``rows`` is a view of it); made when not given
+    """
+    if rows is None:
+        rows = np.empty(max(16, len(data) // 26 + 1), BATCH_ROW)
+    n, at = 0, 0
+    for scan in cycle((scan_v2, scan_legacy)):
+        n, at, code, size = scan(data, base_position, check_crc, rows, n, at)
+        if code != OTHER_MAGIC:
+            break
+    if (rows["attributes"][:n] & CONTROL_BIT).any():
+        sound = read_control_types(data, base_position, rows[:n])
+        if sound < n:
+            n, at, code = sound, int(rows["position"][sound]) - base_position, BAD_CONTROL_RECORD
+    return BatchScan(rows[:n], at, BATCH_ERRORS.get(code), base_position + at, size if code == PARTIAL else 0)

@@ -1,0 +1,150 @@
+"""Big-endian integers and zig-zag varints in byte arrays, for other kernels to inline.
+
+Positions are checked by the callers unless a function says that it checks.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from compaction.kernels.compiling.jit import inner
+
+#: what the varint readers return for the new position when a varint does not end before ``end`` or is too long
+BAD_VARINT = -1
+
+
+@inner
+def be16(data, at):  # type: ignore[no-untyped-def]
+    """int16 at ``data[at:at+2]``."""
+    return np.int16((np.uint16(data[at]) << np.uint16(8)) | np.uint16(data[at + 1]))
+
+
+@inner
+def be32(data, at):  # type: ignore[no-untyped-def]
+    """int32 at ``data[at:at+4]``."""
+    word = np.uint32(0)
+    for i in range(4):
+        word = (word << np.uint32(8)) | np.uint32(data[at + i])
+    return np.int32(word)
+
+
+@inner
+def be64(data, at):  # type: ignore[no-untyped-def]
+    """int64 at ``data[at:at+8]``."""
+    word = np.uint64(0)
+    for i in range(8):
+        word = (word << np.uint64(8)) | np.uint64(data[at + i])
+    return np.int64(word)
+
+
+@inner
+def varint(data, at, end):  # type: ignore[no-untyped-def]
+    """The zig-zag varint at ``data[at:]`` and the position after it: ``(value int64, next)``.
+
+    At most 5 bytes (``ByteUtils.readVarint``); ``next`` is ``BAD_VARINT`` when it is longer or runs past ``end``.
+    """
+    if at < end and data[at] < 0x80:
+        one = np.int64(data[at])
+        return (one >> 1) ^ -(one & 1), at + 1
+    word = np.uint64(0)
+    for i in range(5):
+        if at + i >= end:
+            return np.int64(0), BAD_VARINT
+        byte = np.uint64(data[at + i])
+        word |= (byte & np.uint64(0x7F)) << np.uint64(7 * i)
+        if byte < np.uint64(0x80):
+            low = np.int64(word & np.uint64(0xFFFFFFFF))
+            return (low >> 1) ^ -(low & 1), at + i + 1
+    return np.int64(0), BAD_VARINT
+
+
+@inner
+def varlong(data, at, end):  # type: ignore[no-untyped-def]
+    """As ``varint`` for 64 bits: at most 10 bytes (``ByteUtils.readVarlong``)."""
+    if at < end and data[at] < 0x80:
+        one = np.int64(data[at])
+        return (one >> 1) ^ -(one & 1), at + 1
+    word = np.uint64(0)
+    for i in range(10):
+        if at + i >= end:
+            return np.int64(0), BAD_VARINT
+        byte = np.uint64(data[at + i])
+        word |= (byte & np.uint64(0x7F)) << np.uint64(7 * i)
+        if byte < np.uint64(0x80):
+            return np.int64(word >> np.uint64(1)) ^ -np.int64(word & np.uint64(1)), at + i + 1
+    return np.int64(0), BAD_VARINT
+
+
+@inner
+def short_varint(word):  # type: ignore[no-untyped-def]
+    """The zig-zag varint at the start of ``word`` (uint64, its first byte lowest): ``(value int64, bytes taken)``.
+
+    0 bytes taken: it has more than three, or more than it needs.
+    """
+    value = word & np.uint64(0x7F)
+    size = 1
+    if word & np.uint64(0x80):
+        second = word >> np.uint64(8) & np.uint64(0x7F)
+        value |= second << np.uint64(7)
+        size = 2 if second else 0
+        if word & np.uint64(0x8000):
+            third = word >> np.uint64(16) & np.uint64(0x7F)
+            value |= third << np.uint64(14)
+            size = 3 if third and word & np.uint64(0x800000) == 0 else 0
+    signed = np.int64(value)
+    return (signed >> 1) ^ -(signed & 1), size
+
+
+@inner
+def varlong_size(value):  # type: ignore[no-untyped-def]
+    """Bytes that ``value`` takes as a zig-zag varint or varlong."""
+    value = np.int64(value)
+    word = (np.uint64(value) << np.uint64(1)) ^ np.uint64(value >> 63)
+    size = 1
+    while word >= np.uint64(0x80):
+        word >>= np.uint64(7)
+        size += 1
+    return size
+
+
+@inner
+def put_varlong(data, at, value):  # type: ignore[no-untyped-def]
+    """Write ``value`` as a zig-zag varint or varlong at ``data[at:]`` and return the position after it."""
+    value = np.int64(value)
+    word = (np.uint64(value) << np.uint64(1)) ^ np.uint64(value >> 63)
+    while word >= np.uint64(0x80):
+        data[at] = np.uint8((word & np.uint64(0x7F)) | np.uint64(0x80))
+        word >>= np.uint64(7)
+        at += 1
+    data[at] = np.uint8(word)
+    return at + 1
+
+
+@inner
+def is_utf8(data, at, end):  # type: ignore[no-untyped-def]
+    """Whether ``data[at:end]`` is well-formed UTF-8: shortest forms only, no surrogates, nothing above U+10FFFF."""
+    while at < end:
+        first = data[at]
+        at += 1
+        if first < 0x80:
+            continue
+        if first < 0xC2 or first > 0xF4:
+            return False
+        more = 1 + (first >= 0xE0) + (first >= 0xF0)
+        if at + more > end:
+            return False
+        low, high = 0x80, 0xBF
+        if first == 0xE0:
+            low = 0xA0
+        elif first == 0xED:
+            high = 0x9F
+        elif first == 0xF0:
+            low = 0x90
+        elif first == 0xF4:
+            high = 0x8F
+        for k in range(more):
+            if data[at + k] < low or data[at + k] > high:
+                return False
+            low, high = 0x80, 0xBF
+        at += more
+    return True

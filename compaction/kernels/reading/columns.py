@@ -1,0 +1,204 @@
+"""Turns the records of v2 batches into columns: offsets, times, and keys, values and headers as offsets and bytes.
+
+The layout of what has a variable size is Arrow's: n + 1 int32 offsets into one run of bytes, and a bit a row (least significant
+first) that says whether there is a value. ``measure_records`` chooses the records and sizes the columns, ``fill_columns`` fills
+them.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compaction.kernels.compiling.jit import inner, kernel
+from compaction.kernels.compiling.native import copy_bytes
+from compaction.kernels.reading.batches import LOG_APPEND_TIME_BIT
+from compaction.kernels.reading.bytes import varint
+from compaction.kernels.reading.records import BAD_RECORD, OK, RECORDS_MISSING, RECORDS_REMAINING, read_record
+
+#: which columns of variable size are wanted
+KEYS, VALUES, HEADERS = 1, 2, 4
+
+#: the bytes that the headers of a record without any take: their number
+NO_HEADERS = 1
+
+#: what ``measure_records`` counts
+RECORDS, KEY_BYTES, VALUE_BYTES, HEADER_COUNT, HEADER_KEY_BYTES, HEADER_VALUE_BYTES = range(6)
+
+
+class Bytes(NamedTuple):
+    """A column of byte strings: ``offsets`` int32[n + 1], ``data`` uint8[], ``valid`` uint8[⌈n / 8⌉] (one bit a row)."""
+
+    offsets: NDArray[np.int32]
+    data: NDArray[np.uint8]
+    valid: NDArray[np.uint8]
+
+
+class Columns(NamedTuple):
+    """Columns of ``n`` records. Columns that were not wanted have no rows.
+
+    ``offset``, ``timestamp_ms``: int64[n]. ``header_starts``: int32[n + 1], where each record's headers begin in
+    ``header_keys`` (always valid) and ``header_values``.
+    """
+
+    offset: NDArray[np.int64]
+    timestamp_ms: NDArray[np.int64]
+    keys: Bytes
+    values: Bytes
+    header_starts: NDArray[np.int32]
+    header_keys: Bytes
+    header_values: Bytes
+
+
+def new_columns(sizes: NDArray[np.int64], wanted: int) -> Columns:
+    """Room for what ``measure_records`` counted."""
+    n = int(sizes[RECORDS])
+    headers = int(sizes[HEADER_COUNT])
+    return Columns(
+        np.empty(n, np.int64),
+        np.empty(n, np.int64),
+        _new_bytes(n, int(sizes[KEY_BYTES])) if wanted & KEYS else _new_bytes(0, 0),
+        _new_bytes(n, int(sizes[VALUE_BYTES])) if wanted & VALUES else _new_bytes(0, 0),
+        np.zeros(n + 1 if wanted & HEADERS else 1, np.int32),
+        _new_bytes(headers, int(sizes[HEADER_KEY_BYTES])),
+        _new_bytes(headers, int(sizes[HEADER_VALUE_BYTES])),
+    )
+
+
+def _new_bytes(rows: int, size: int) -> Bytes:
+    return Bytes(np.zeros(rows + 1, np.int32), np.empty(size, np.uint8), np.zeros((rows + 7) // 8, np.uint8))
+
+
+@inner
+def _times(row, timestamp_delta):  # type: ignore[no-untyped-def]
+    """The record's timestamp: of a batch with LogAppendTime the batch's."""
+    if row.attributes & LOG_APPEND_TIME_BIT:
+        return row.max_timestamp
+    return row.base_timestamp + timestamp_delta
+
+
+@inner
+def _measure_headers(data, at, stop, sizes):  # type: ignore[no-untyped-def]
+    """Count the headers at ``data[at:stop]``, which ``read_record`` has found well-formed."""
+    count, at = varint(data, at, stop)
+    sizes[HEADER_COUNT] += count
+    for _ in range(count):
+        size, at = varint(data, at, stop)
+        sizes[HEADER_KEY_BYTES] += size
+        at += size
+        size, at = varint(data, at, stop)
+        if size > 0:
+            sizes[HEADER_VALUE_BYTES] += size
+            at += size
+
+
+@kernel
+def measure_records(raw, scratch, rows, spans, bounds, wanted, chosen, sizes):  # type: ignore[no-untyped-def]
+    """Check the records of ``rows`` and count what the columns of those within ``bounds`` need.
+
+    :param raw: uint8[], the block of the segment; ``scratch`` uint8[], decompressed records
+    :param rows: ``BATCH_ROW[r]``, all describing magic 2
+    :param spans: int64[r, 3]: start, end, and 1 for ``scratch``, 0 for ``raw``; a batch that ends before it
+        starts is passed over
+    :param bounds: int64[4]: first offset, last offset, first timestamp, last timestamp, all inclusive
+    :param wanted: ``KEYS | VALUES | HEADERS``
+    :param chosen: int32[r] to fill: how many records of each batch are within ``bounds``
+    :param sizes: int64[6], zeros, to fill: see ``RECORDS`` …
+    :returns: ``(batch at fault, error)``; the error is ``OK`` or one of ``RECORD_ERRORS``
+    """
+    for i in range(len(rows)):
+        row = rows[i]
+        at, end = spans[i, 0], spans[i, 1]
+        chosen[i] = 0
+        if end < at:
+            continue
+        data = scratch if spans[i, 2] else raw
+        for _ in range(row.count):
+            if at >= end:
+                return i, RECORDS_MISSING
+            stop, timestamp_delta, offset_delta, key_at, key_size, value_size = read_record(data, at, end)
+            if stop < 0:
+                return i, BAD_RECORD
+            offset, time = row.base_offset + offset_delta, _times(row, timestamp_delta)
+            if bounds[0] <= offset <= bounds[1] and bounds[2] <= time <= bounds[3]:
+                chosen[i] += 1
+                sizes[KEY_BYTES] += max(key_size, 0)
+                sizes[VALUE_BYTES] += max(value_size, 0)
+                if wanted & HEADERS:
+                    _, value_at = varint(data, key_at + max(key_size, 0), stop)
+                    headers_at = value_at + max(value_size, 0)
+                    if stop - headers_at > NO_HEADERS:
+                        _measure_headers(data, headers_at, stop, sizes)
+            at = stop
+        if at != end:
+            return i, RECORDS_REMAINING
+        sizes[RECORDS] += chosen[i]
+    return len(rows), OK
+
+
+@inner
+def _put(offsets, bytes_, valid, n, used, data, at, size):  # type: ignore[no-untyped-def]
+    """Row ``n`` of a column, null when ``size`` is below 0, its bytes at ``used``; the bytes used then."""
+    if size >= 0:
+        valid[n >> 3] |= np.uint8(1 << (n & 7))
+        if size > 0:
+            used = copy_bytes(bytes_, used, data, at, at + size)
+    offsets[n + 1] = used
+    return used
+
+
+@inner
+def _put_headers(names, values, h, name_used, value_used, data, at, stop):  # type: ignore[no-untyped-def]
+    """The headers of one record from row ``h`` on: the next row and the bytes used."""
+    count, at = varint(data, at, stop)
+    for _ in range(count):
+        size, at = varint(data, at, stop)
+        name_used = _put(names.offsets, names.data, names.valid, h, name_used, data, at, size)
+        at += size
+        size, at = varint(data, at, stop)
+        value_used = _put(values.offsets, values.data, values.valid, h, value_used, data, at, size)
+        at += max(size, 0)
+        h += 1
+    return h, name_used, value_used
+
+
+@kernel
+def fill_columns(raw, scratch, rows, spans, bounds, wanted, columns):  # type: ignore[no-untyped-def]
+    """Fill ``columns`` (``new_columns``) with the records that ``measure_records`` chose by the same arguments."""
+    # arrays that are looked up in the loop would be counted in and out for each record
+    offsets, times, header_starts = columns.offset, columns.timestamp_ms, columns.header_starts
+    key_offsets, key_data, key_valid = columns.keys.offsets, columns.keys.data, columns.keys.valid
+    value_offsets, value_data, value_valid = columns.values.offsets, columns.values.data, columns.values.valid
+    names, values = columns.header_keys, columns.header_values
+    n, h = 0, 0
+    key_used, value_used, name_used, header_value_used = 0, 0, 0, 0
+    for i in range(len(rows)):
+        row = rows[i]
+        at, end = spans[i, 0], spans[i, 1]
+        if end < at:
+            continue
+        data = scratch if spans[i, 2] else raw
+        for _ in range(row.count):
+            stop, timestamp_delta, offset_delta, key_at, key_size, value_size = read_record(data, at, end)
+            at = stop
+            offset, time = row.base_offset + offset_delta, _times(row, timestamp_delta)
+            if not (bounds[0] <= offset <= bounds[1] and bounds[2] <= time <= bounds[3]):
+                continue
+            offsets[n], times[n] = offset, time
+            if wanted & KEYS:
+                key_used = _put(key_offsets, key_data, key_valid, n, key_used, data, key_at, key_size)
+            if wanted & (VALUES | HEADERS):
+                _, value_at = varint(data, key_at + max(key_size, 0), stop)
+                if wanted & VALUES:
+                    value_used = _put(value_offsets, value_data, value_valid, n, value_used, data, value_at, value_size)
+                if wanted & HEADERS:
+                    headers_at = value_at + max(value_size, 0)
+                    if stop - headers_at > NO_HEADERS:
+                        h, name_used, header_value_used = _put_headers(
+                            names, values, h, name_used, header_value_used, data, headers_at, stop
+                        )
+                    header_starts[n + 1] = h
+            n += 1
+    return n

@@ -1,0 +1,102 @@
+"""Walks the headers of a segment's batches, reading nothing else of them.
+
+Each header is read by ``pread``, without Python, so that several threads walk at once. A bad sector, or a file that was cut
+short, is a result; with a memory map it would be a signal that ends the process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from typing import Any
+
+import numpy as np
+from numba import config, types
+from numpy.typing import NDArray
+
+from compaction.kernels.compiling.jit import kernel
+from compaction.kernels.compiling.native import load_be32
+from compaction.kernels.reading.batches import (
+    BAD_CONTROL_RECORD,
+    BAD_CONTROL_TYPE,
+    BAD_LENGTH,
+    BAD_MAGIC,
+    CONTROL_BIT,
+    LARGEST_SIZE,
+    LOG_OVERHEAD,
+    OK,
+    OTHER_MAGIC,
+    PARTIAL,
+    control_type,
+    read_v2,
+)
+from compaction.kernels.reading.tables import NOT_CONTROL
+
+#: what is read of each batch: a v2 header, and the key of a control record
+HEADER_BYTES = 128
+_MAGIC_AT = 16
+_SMALLEST = 14
+#: the system refused, or the batch needs a longer look
+IO_ERROR, LONG_CONTROL = 100, 101
+
+_pread = types.ExternalFunction("pread", types.int64(types.int32, types.uintp, types.uint64, types.int64))
+
+if config.DISABLE_JIT:
+
+    def _pread(descriptor: Any, address: Any, size: Any, position: Any) -> int:  # noqa: F811
+        try:
+            data = os.pread(int(descriptor), int(size), int(position))
+        except OSError:
+            return -1
+        ctypes.memmove(int(address), data, len(data))
+        return len(data)
+
+
+@kernel
+def walk_headers(descriptor, position, end, buffer, rows):  # type: ignore[no-untyped-def]
+    """Fill ``rows`` (``BATCH_ROW[r]``) from the v2 batches from byte ``position`` of a file on, none of which ends past
+    ``end``: ``(rows filled, position after them, code)``.
+
+    ``OTHER_MAGIC`` and ``LONG_CONTROL`` say that the batch there is one for ``scan_batches``; ``PARTIAL`` that it does not end
+    by ``end``, or that nothing is left.
+
+    :param buffer: uint8[``HEADER_BYTES``], scratch space
+    """
+    n = 0
+    address = buffer.ctypes.data
+    while n < len(rows):
+        left = end - position
+        if left < LOG_OVERHEAD + 5:
+            return n, position, PARTIAL
+        wanted = min(np.int64(HEADER_BYTES), left)
+        got = _pread(np.int32(descriptor), np.uintp(address), np.uint64(wanted), np.int64(position))
+        if got < wanted:
+            return n, position, IO_ERROR
+        size = load_be32(np.uintp(address + 8)) + LOG_OVERHEAD
+        magic = np.int8(buffer[_MAGIC_AT])
+        if size < LOG_OVERHEAD + _SMALLEST:
+            return n, position, BAD_LENGTH
+        if magic < 0 or magic > 2:
+            return n, position, BAD_MAGIC
+        if size > left:
+            return n, position, PARTIAL
+        if size > LARGEST_SIZE:
+            return n, position, BAD_LENGTH
+        if magic < 2:
+            return n, position, OTHER_MAGIC
+        row = rows[n]
+        row.position, row["size"], row.magic, row.control_type = position, size, magic, NOT_CONTROL
+        code = read_v2(address, size, False, row)
+        if code != OK:
+            return n, position, code
+        if row.attributes & CONTROL_BIT:
+            row.control_type = control_type(buffer, 0, min(size, got), row.count)
+            if row.control_type == BAD_CONTROL_TYPE:
+                return n, position, LONG_CONTROL if got < size else BAD_CONTROL_RECORD
+        n, position = n + 1, position + size
+    return n, position, OK
+
+
+def header_buffer() -> NDArray[np.uint8]:
+    """Scratch space of ``walk_headers``."""
+    return np.zeros(HEADER_BYTES, np.uint8)

@@ -1,0 +1,216 @@
+"""Locates the fields of records for the certifier: one row a record, keys and values left where they lie.
+
+It shares no code with the kernels that a compaction reads and writes records with, so that a fault of theirs is not repeated
+here. Positions are checked before they are read.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from compaction.kernels.compiling.jit import inner, kernel
+
+#: One row per record. ``offset``, ``timestamp`` (effective: the batch's with log append time, -1 for magic 0). ``key_at``,
+#: ``value_at``: positions of the bytes, sizes of -1 stand for null. ``headers_at``, ``end``: the headers from their number on,
+#: nothing for magic 0 and 1. ``batch``: the row of its batch.
+RECORD_ROW = np.dtype(
+    (
+        np.record,
+        [
+            ("offset", np.int64),
+            ("timestamp", np.int64),
+            ("key_at", np.int64),
+            ("value_at", np.int64),
+            ("headers_at", np.int64),
+            ("end", np.int64),
+            ("key_size", np.int32),
+            ("value_size", np.int32),
+            ("batch", np.int64),
+        ],
+    )
+)
+
+_LOG_APPEND_TIME = 0x08
+_MESSAGE_HEADER = 18
+#: what ``compare_records`` finds different, as bits
+TIMESTAMP, KEY, VALUE, HEADERS = 1, 2, 4, 8
+
+
+@inner
+def _zigzag(data, at, end, most):  # type: ignore[no-untyped-def]
+    """The zig-zag number of at most ``most`` bytes at ``data[at:end]`` and the position after it, -1 for a malformed one."""
+    word, shift = np.uint64(0), np.uint64(0)
+    for i in range(at, min(end, at + most)):
+        byte = np.uint64(data[i])
+        word |= (byte & np.uint64(127)) << shift
+        if byte < np.uint64(128):
+            return np.int64(word >> np.uint64(1)) ^ -np.int64(word & np.uint64(1)), i + 1
+        shift += np.uint64(7)
+    return np.int64(0), -1
+
+
+@inner
+def _bytes(data, at, end):  # type: ignore[no-untyped-def]
+    """The start, the size and the end of a field with its length before it; an end of -1 for a malformed one. Every size below
+    0 stands for null, as Kafka reads it, and comes out as -1."""
+    size, start = _zigzag(data, at, end, 5)
+    if start < 0 or size > end - start:
+        return start, size, -1
+    return start, max(size, np.int64(-1)), start + max(size, np.int64(0))
+
+
+@kernel
+def locate_records(data, rows, starts, ends, found):  # type: ignore[no-untyped-def]
+    """Fill ``found`` with the records of v2 batches.
+
+    :param data: uint8[n]; ``rows``: ``BATCH_ROW[b]``
+    :param starts, ends: int64[b], where the decompressed records of each batch lie in ``data``; a batch that ends before it
+        starts is passed over
+    :param found: ``RECORD_ROW[m]``, as many as the counts of these batches add up to
+    :returns: ``(records, batch at fault)``, the latter -1 if all are well-formed
+    """
+    n = 0
+    for i in range(len(rows)):
+        row = rows[i]
+        at, end = starts[i], ends[i]
+        if end < at:
+            continue
+        for _ in range(row.count):
+            size, body = _zigzag(data, at, end, 5)
+            if body < 0 or size < 1 or size > end - body:
+                return n, i
+            stop = body + size
+            time, at = _zigzag(data, body + 1, stop, 10)
+            if at < 0:
+                return n, i
+            delta, at = _zigzag(data, at, stop, 5)
+            if at < 0:
+                return n, i
+            key_at, key_size, at = _bytes(data, at, stop)
+            if at < 0:
+                return n, i
+            value_at, value_size, at = _bytes(data, at, stop)
+            if at < 0:
+                return n, i
+            record = found[n]
+            record.offset = row.base_offset + delta
+            record.timestamp = row.max_timestamp if row.attributes & _LOG_APPEND_TIME else row.base_timestamp + time
+            record.key_at, record.key_size, record.value_at, record.value_size = key_at, key_size, value_at, value_size
+            record.headers_at, record.end, record.batch = at, stop, i
+            n, at = n + 1, stop
+        if at != end:
+            return n, i
+    return n, -1
+
+
+@inner
+def _int32(data, at):  # type: ignore[no-untyped-def]
+    """The big-endian int32 at ``data[at:]``."""
+    word = np.int64(0)
+    for i in range(4):
+        word = (word << 8) | np.int64(data[at + i])
+    return word - (np.int64(1) << 32) if word >> 31 else word
+
+
+@kernel
+def locate_messages(data, rows, starts, ends, found):  # type: ignore[no-untyped-def]
+    """As ``locate_records`` for uncompressed messages of magic 0 and 1, whole in ``data``: one record each."""
+    n = 0
+    for i in range(len(rows)):
+        row = rows[i]
+        at, end = starts[i], ends[i]
+        if end < at:
+            continue
+        key_at = at + _MESSAGE_HEADER + 4 + (8 if row.magic else 0)
+        if key_at > end:
+            return n, i
+        key_size = _int32(data, key_at - 4)
+        value_at = key_at + max(key_size, 0) + 4
+        if value_at > end:
+            return n, i
+        value_size = _int32(data, value_at - 4)
+        if value_at + max(value_size, 0) > end:
+            return n, i
+        record = found[n]
+        record.offset, record.timestamp, record.batch = row.last_offset, row.max_timestamp, i
+        record.key_at, record.key_size = key_at, max(key_size, -1)
+        record.value_at, record.value_size = value_at, max(value_size, -1)
+        record.headers_at = record.end = end
+        n += 1
+    return n, -1
+
+
+@inner
+def _same(one, at, other, from_, size):  # type: ignore[no-untyped-def]
+    """Whether ``size`` bytes are equal."""
+    for i in range(size):
+        if one[at + i] != other[from_ + i]:
+            return False
+    return True
+
+
+@inner
+def _same_field(one, at, size, other, from_, other_size):  # type: ignore[no-untyped-def]
+    """Whether two fields are both null or equal in every byte."""
+    return size == other_size and _same(one, at, other, from_, size)
+
+
+@kernel
+def compare_records(after, after_data, before, before_data, partner, differences):  # type: ignore[no-untyped-def]
+    """Compare records byte by byte with those that they come from.
+
+    :param after, before: ``RECORD_ROW[m]``, ``RECORD_ROW[n]`` with their ``uint8`` data
+    :param partner: int64[m], the row in ``before``, below 0 for none
+    :param differences: uint8[m] to fill: what differs (``TIMESTAMP | KEY | VALUE | HEADERS``). Headers count as different when
+        their bytes are, although they may mean the same
+    """
+    for i in range(len(after)):
+        differences[i] = 0
+        if partner[i] < 0:
+            continue
+        a, b = after[i], before[partner[i]]
+        if a.timestamp != b.timestamp:
+            differences[i] |= TIMESTAMP
+        if not _same_field(after_data, a.key_at, a.key_size, before_data, b.key_at, b.key_size):
+            differences[i] |= KEY
+        if not _same_field(after_data, a.value_at, a.value_size, before_data, b.value_at, b.value_size):
+            differences[i] |= VALUE
+        size, other = a.end - a.headers_at, b.end - b.headers_at
+        none = size == 1 and after_data[a.headers_at] == 0 and other == 0
+        if not none and not _same_field(after_data, a.headers_at, size, before_data, b.headers_at, other):
+            differences[i] |= HEADERS
+
+
+@kernel
+def gather_keys(data, records, offsets, keys):  # type: ignore[no-untyped-def]
+    """Copy keys together.
+
+    :param records: ``RECORD_ROW[n]`` with keys
+    :param offsets: int32[n + 1] to fill, where each begins in ``keys``, uint8[] to fill
+    """
+    used = 0
+    offsets[0] = 0
+    for i in range(len(records)):
+        at = records[i].key_at
+        for k in range(records[i].key_size):
+            keys[used + k] = data[at + k]
+        used += records[i].key_size
+        offsets[i + 1] = used
+
+
+@kernel
+def assign_parts(offsets, keys, seed, parts, part_of):  # type: ignore[no-untyped-def]
+    """Assign keys to parts of the work.
+
+    The part is chosen by a hash that only spreads the work: equal keys meet, and whether keys are equal is decided elsewhere.
+
+    :param offsets: int32[n + 1], where each key begins in ``keys``, uint8[]
+    :param seed: of 32 bits, drawn for the run
+    :param part_of: int32[n] to fill, each below ``parts``
+    """
+    for i in range(len(part_of)):
+        # FNV-1a of 32 bits, which 64 hold without overflow
+        mixed = np.int64(seed)
+        for k in range(offsets[i], offsets[i + 1]):
+            mixed = ((mixed ^ np.int64(keys[k])) * np.int64(16777619)) & np.int64(0xFFFFFFFF)
+        part_of[i] = np.int32((mixed ^ (mixed >> np.int64(15))) % np.int64(parts))

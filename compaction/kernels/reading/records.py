@@ -1,0 +1,217 @@
+"""Walks the records of v2 batches, checks them, and turns each keyed record into a map entry: key hash and mark.
+
+Mirrors ``DefaultRecord.readFrom`` (what is well-formed) and ``Cleaner.buildOffsetMapForSegment`` (what enters the map),
+Kafka 4.3.0. Nothing is copied but 24 bytes a record.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from compaction.kernels.compiling.jit import inner, kernel
+from compaction.kernels.compiling.native import load8, load64
+from compaction.kernels.reading.bytes import short_varint, varint, varlong
+from compaction.kernels.reading.siphash import NO_KEY, hash_keys
+from compaction.kernels.reading.tables import CANDIDATE, MARK_SHIFT, TOMBSTONE
+
+OK, BAD_RECORD, RECORDS_MISSING, RECORDS_REMAINING, OFFSET_ORDER = range(5)
+RECORD_ERRORS = {
+    BAD_RECORD: "record is not well-formed",
+    RECORDS_MISSING: "batch ends before its declared number of records",
+    RECORDS_REMAINING: "batch holds more bytes than its declared number of records",
+    OFFSET_ORDER: "record offsets do not ascend within the batch",
+}
+
+#: what ``scan_records`` does with a batch
+MAP, ASK, SKIP = 0, 1, 2
+#: columns of its ``counters``
+MESSAGES, KEYLESS, TOMBSTONES = range(3)
+#: a record without key and value
+_SHORTEST = 6
+#: bytes that are surely enough to read a record's length, deltas and key length, three bytes each, eight at a time
+_FRONT = 18
+
+
+@inner
+def skip_headers(data, at, end, count):  # type: ignore[no-untyped-def]
+    """The position after ``count`` record headers at ``data[at:end]``, or -1 when they are not well-formed."""
+    for _ in range(count):
+        size, at = varint(data, at, end)
+        if at < 0 or size < 0 or size > end - at:
+            return -1
+        at += size
+        size, at = varint(data, at, end)
+        if at < 0 or size > end - at:
+            return -1
+        if size > 0:
+            at += size
+    return at
+
+
+@inner
+def read_record(data, at, end):  # type: ignore[no-untyped-def]
+    """The fields of the v2 record at ``data[at:end]``.
+
+    ``(next, timestamp_delta, offset_delta, key_at, key_size, value_size)``: ``next`` is the position after the record or -1
+    when it is not well-formed; a size below 0 means null.
+    """
+    length, p = varint(data, at, end)
+    if p < 0 or length < 1 or length > end - p:
+        return -1, 0, 0, 0, 0, 0
+    stop = p + length
+    timestamp_delta, p = varlong(data, p + 1, stop)
+    if p < 0:
+        return -1, 0, 0, 0, 0, 0
+    offset_delta, p = varint(data, p, stop)
+    if p < 0:
+        return -1, 0, 0, 0, 0, 0
+    key_size, p = varint(data, p, stop)
+    if p < 0 or key_size > stop - p:
+        return -1, 0, 0, 0, 0, 0
+    key_at = p
+    if key_size > 0:
+        p += key_size
+    value_size, p = varint(data, p, stop)
+    if p < 0 or value_size > stop - p:
+        return -1, 0, 0, 0, 0, 0
+    if value_size > 0:
+        p += value_size
+    headers, p = varint(data, p, stop)
+    if p < 0 or headers < 0:
+        return -1, 0, 0, 0, 0, 0
+    if headers > 0:
+        p = skip_headers(data, p, stop, headers)
+    if p != stop:
+        return -1, 0, 0, 0, 0, 0
+    return stop, timestamp_delta, offset_delta, key_at, key_size, value_size
+
+
+@inner
+def quick_bounds(address, at, end):  # type: ignore[no-untyped-def]
+    """As ``quick_record``, of the record's front only: ``(next, offset_delta)``; the rest may be anything."""
+    if end - at < _FRONT:
+        return 0, 0
+    length, taken = short_varint(load64(np.uintp(address + at)))
+    body = at + taken
+    if taken == 0 or length < _SHORTEST or length > end - body:
+        return 0, 0
+    _, skipped = short_varint(load64(np.uintp(address + body + 1)))
+    offset_delta, delta_size = short_varint(load64(np.uintp(address + body + 1 + skipped)))
+    if skipped == 0 or delta_size == 0:
+        return 0, 0
+    return body + length, offset_delta
+
+
+@inner
+def quick_record(address, at, end):  # type: ignore[no-untyped-def]
+    """The fields of the v2 record at ``data[at:end]`` if it is of the usual form, where ``address`` is that of ``data[0]``:
+    no headers, no attributes, canonical varints of at most three bytes.
+
+    ``(next, timestamp_delta, offset_delta, tail, key_at, key_size, value_size)``: ``next`` is the position after the record,
+    or 0 when ``read_record`` must look at it, sound or not; ``tail`` is the position of the key's length. No byte outside of
+    ``data[at:end]`` is read.
+    """
+    if end - at < _FRONT:
+        return 0, 0, 0, 0, 0, 0, 0
+    length, taken = short_varint(load64(np.uintp(address + at)))
+    body = at + taken
+    stop = body + length
+    timestamp_delta, timestamp_size = short_varint(load64(np.uintp(address + body + 1)))
+    p = body + 1 + timestamp_size
+    offset_delta, offset_size = short_varint(load64(np.uintp(address + p)))
+    tail = p + offset_size
+    key_size, size = short_varint(load64(np.uintp(address + tail)))
+    key_at = tail + size
+    if taken == 0 or timestamp_size == 0 or offset_size == 0 or size == 0 or key_size < -1:
+        return 0, 0, 0, 0, 0, 0, 0
+    p = key_at + max(key_size, 0)
+    if length < _SHORTEST or stop > end or p + 8 > end:
+        return 0, 0, 0, 0, 0, 0, 0
+    value_size, size = short_varint(load64(np.uintp(address + p)))
+    p += size + max(value_size, 0)
+    if size == 0 or value_size < -1 or p != stop - 1 or load8(np.uintp(address + p)) or load8(np.uintp(address + body)):
+        return 0, 0, 0, 0, 0, 0, 0
+    return stop, timestamp_delta, offset_delta, tail, key_at, key_size, value_size
+
+
+@inner
+def _scan_batch(data, start, end, row, first_dirty, ask, entries, n, asks, m, counters):  # type: ignore[no-untyped-def]
+    """One batch of ``scan_records``: ``(n, m, error)``. Holds addresses and sizes of keys in place of hashes."""
+    address = data.ctypes.data
+    at = start
+    last_delta = np.int64(-1)
+    for _ in range(row.count):
+        if at >= end:
+            return n, m, RECORDS_MISSING
+        stop, _, delta, _, key_at, key_size, value_size = quick_record(address, at, end)
+        if stop == 0:
+            stop, _, delta, key_at, key_size, value_size = read_record(data, at, end)
+        at = stop
+        if at < 0:
+            return n, m, BAD_RECORD
+        if delta <= last_delta or row.base_offset + delta > row.last_offset:
+            return n, m, OFFSET_ORDER
+        last_delta = delta
+        offset = row.base_offset + delta
+        clean = offset < first_dirty
+        mark = np.uint64(offset + 1) << np.uint64(MARK_SHIFT)
+        if value_size < 0:
+            mark |= np.uint64(TOMBSTONE)
+            counters[TOMBSTONES] += 1
+        if key_size < 0:
+            counters[KEYLESS] += 1
+            if clean:
+                asks[m, 0], asks[m, 1], asks[m, 2] = 0, NO_KEY, mark | np.uint64(CANDIDATE)
+                m += 1
+            continue
+        if clean or ask:
+            asks[m, 0], asks[m, 1], asks[m, 2] = address + key_at, key_size, mark | np.uint64(CANDIDATE)
+            m += 1
+        else:
+            entries[n, 0], entries[n, 1], entries[n, 2] = address + key_at, key_size, mark
+            n += 1
+    counters[MESSAGES] += row.count
+    if at != end:
+        return n, m, RECORDS_REMAINING
+    return n, m, OK
+
+
+@kernel
+def scan_records(raw, scratch, rows, spans, actions, first_dirty, first_row, entries, asks, keyless, counters, secret):  # type: ignore[no-untyped-def]
+    """Entries of the records of ``rows[first_row:]``, as many batches as fit.
+
+    :param raw: uint8[], the block of the segment; ``scratch`` uint8[], decompressed records
+    :param rows: ``BATCH_ROW[r]``, all of magic 2
+    :param spans: int64[r, 3]: where the records of each batch lie: start, end, and 1 for ``scratch``, 0 for ``raw``
+    :param actions: uint8[r]: ``MAP``: records at or above ``first_dirty`` become ``entries``, those below ``asks``; ``ASK``:
+        all become ``asks``; ``SKIP``: nothing is read
+    :param entries: uint64[c, 3] to fill; ``asks`` uint64[c, 3] likewise, with ``CANDIDATE`` set. An ask of a record without a
+        key has hash 0, 0
+    :param keyless: int32[r] to fill: records without a key in each batch that is read
+    :param counters: int64[3], added to: ``MESSAGES``, ``KEYLESS``, ``TOMBSTONES``
+    :param secret: from ``HashSecret.state``
+    :returns: ``(next row, entries filled, asks filled, error)``; with an error, ``next row`` is the batch at fault,
+        and what is filled is of no use. No progress without an error means that ``c`` is below the count of
+        ``rows[first_row]``
+    """
+    n, m = 0, 0
+    capacity = len(entries)
+    next_row = len(rows)
+    for i in range(first_row, len(rows)):
+        if actions[i] == SKIP:
+            continue
+        row = rows[i]
+        if max(n, m) + row.count > capacity:
+            next_row = i
+            break
+        data = scratch if spans[i, 2] else raw
+        keyless_before = counters[KEYLESS]
+        n, m, error = _scan_batch(
+            data, spans[i, 0], spans[i, 1], row, first_dirty, actions[i] == ASK, entries, n, asks, m, counters
+        )
+        keyless[i] = counters[KEYLESS] - keyless_before
+        if error != OK:
+            return i, n, m, error
+    hash_keys(entries, n, secret)
+    hash_keys(asks, m, secret)
+    return next_row, n, m, OK

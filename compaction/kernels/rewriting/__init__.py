@@ -1,0 +1,1 @@
+"""Loops that decide what a batch keeps, and write it."""

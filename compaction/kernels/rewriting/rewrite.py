@@ -1,0 +1,286 @@
+"""Builds the batches of the output from the survivors of each batch.
+
+Mirrors ``MemoryRecords.filterTo``, ``MemoryRecordsBuilder`` and ``DefaultRecord.writeTo`` (Kafka 4.3.0), byte for byte:
+
+- base offset, last offset delta, producer fields, leader epoch, codec and timestamp type stay; old magics become magic 2 with
+  the first kept record's offset as base and the last kept one's as last offset;
+- the base timestamp is the delete horizon if the batch has or gets one, else the first kept record's timestamp, and deltas
+  are relative to it; the timestamp of every record of a LogAppendTime batch is the batch's max timestamp;
+- the max timestamp is the largest kept one (LogAppendTime: as it was);
+- record attributes are 0 and varints are as short as can be.
+
+A run of records that come out as they went in is copied in one piece.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from compaction.kernels.compiling.jit import inner, kernel
+from compaction.kernels.compiling.native import copy_bytes, crc32c, store16, store32, store64
+from compaction.kernels.reading.batches import CONTROL_BIT, HEADER_SIZE, LOG_APPEND_TIME_BIT
+from compaction.kernels.reading.bytes import put_varlong, varint, varlong_size
+from compaction.kernels.reading.records import OK
+from compaction.kernels.reading.tables import (
+    BUILT,
+    COPY,
+    DISCARD,
+    DROP,
+    EMPTY,
+    IN_BLOCK,
+    MARKER_OF_EMPTY_TXN,
+    RETAIN_EMPTY,
+    REWRITE,
+    TO_COMPRESS,
+)
+from compaction.kernels.rewriting.batch_retention import HORIZON_BIT
+from compaction.kernels.rewriting.survivors import BAD_NAMES, survivors
+
+TRANSACTIONAL_BIT = 0x10
+_TYPE_AND_TXN_BITS = 0x38
+BAD_TIMESTAMP = 16
+EMPTY_LEGACY = 17
+BAD_PRODUCER = 18
+REWRITE_ERRORS = {
+    BAD_TIMESTAMP: "record has a negative timestamp",
+    EMPTY_LEGACY: "batch of an old magic lost all its records but must keep its header, which only magic 2 can",
+    BAD_PRODUCER: "batch is transactional without a producer id, or has a producer id without an epoch or sequence",
+}
+
+#: what a record may grow by when it is written anew: timestamp delta, offset delta, length
+RECORD_GROWTH = 20
+
+#: columns of ``counters``
+(
+    MESSAGES_READ, BYTES_READ, MESSAGES_KEPT, BYTES_KEPT, TOMBSTONES_REMOVED, ABORTED_RECORDS, MARKERS_REMOVED, READ_DISCARDED,
+) = range(8)  # fmt: skip
+COUNTERS = 8
+
+
+@inner
+def _write_header(out, at, size, row, base_offset, last_offset, attributes, base_ts, max_ts, count):  # type: ignore[no-untyped-def]
+    """The 61 bytes of a v2 header at ``out[at:]``; the CRC is written by ``_seal``."""
+    if at < 0 or at + HEADER_SIZE > len(out):
+        raise IndexError("a batch header lies outside of its array")
+    address = out.ctypes.data + at
+    store64(np.uintp(address), np.int64(base_offset))
+    store32(np.uintp(address + 8), np.int64(size - 12))
+    store32(np.uintp(address + 12), np.int64(row.leader_epoch))
+    out[at + 16] = 2
+    store16(np.uintp(address + 21), np.int64(attributes))
+    store32(np.uintp(address + 23), np.int64(last_offset - base_offset))
+    store64(np.uintp(address + 27), np.int64(base_ts))
+    store64(np.uintp(address + 35), np.int64(max_ts))
+    store64(np.uintp(address + 43), np.int64(row.producer_id))
+    store16(np.uintp(address + 51), np.int64(row.producer_epoch))
+    store32(np.uintp(address + 53), np.int64(row.base_sequence))
+    store32(np.uintp(address + 57), np.int64(count))
+
+
+@inner
+def _seal(out, at, size):  # type: ignore[no-untyped-def]
+    """Write the CRC of the batch ``out[at:at+size]``, whose header was written before."""
+    address = out.ctypes.data + at
+    store32(np.uintp(address + 17), np.int64(crc32c(np.uintp(address + 21), np.uintp(size - 21))))
+
+
+@inner
+def _put_tail(out, w, data, at, stop):  # type: ignore[no-untyped-def]
+    """Key, value and headers of ``data[at:stop]`` with canonical varints, at ``out[w:]``; the position after them."""
+    fields, done = 2, 0
+    p = at
+    while done < fields:
+        size, p = varint(data, p, stop)
+        w = put_varlong(out, w, max(size, -1))
+        if size > 0:
+            w = copy_bytes(out, w, data, p, p + size)
+            p += size
+        done += 1
+        if done == 2 and fields == 2 and p < stop:
+            headers, p = varint(data, p, stop)
+            w = put_varlong(out, w, headers)
+            fields += 2 * headers
+    return w
+
+
+@inner
+def _put_record(out, w, data, tail_at, stop, timestamp_delta, offset_delta, canonical):  # type: ignore[no-untyped-def]
+    """A record with new deltas and the tail ``data[tail_at:stop]``, at ``out[w:]``; the position after it."""
+    fixed = 1 + varlong_size(timestamp_delta) + varlong_size(offset_delta)
+    if canonical:
+        w = put_varlong(out, w, fixed + stop - tail_at)
+    else:
+        # a canonical tail is no longer than the given one: write it once to learn its size, then again in its place
+        w = put_varlong(out, w, fixed + _put_tail(out, w, data, tail_at, stop) - w)
+    out[w] = 0
+    w = put_varlong(out, w + 1, timestamp_delta)
+    w = put_varlong(out, w, offset_delta)
+    if not canonical:
+        return _put_tail(out, w, data, tail_at, stop)
+    return copy_bytes(out, w, data, tail_at, stop)
+
+
+@inner
+def _put_records(out, w, data, kept, n, row, base_offset, base_ts, records_ts):  # type: ignore[no-untyped-def]
+    """Write the first ``n`` of ``kept`` at ``out[w:]``; ``records_ts`` is the old base timestamp (LogAppendTime: of every
+    record). ``(position after them, max timestamp, error)``."""
+    # messages of magic 1 were given their append time when they were decoded; those of magic 0 within them have none
+    append_time = row.magic == 2 and row.attributes & LOG_APPEND_TIME_BIT != 0
+    max_ts = np.int64(-1)
+    offset_shift = row.base_offset - base_offset
+    run_start, run_stop = np.int64(0), np.int64(0)
+    for i in range(n):
+        timestamp = records_ts if append_time else records_ts + kept[i, 3]
+        if timestamp < -1:
+            return w, max_ts, BAD_TIMESTAMP
+        max_ts = max(max_ts, timestamp)
+        if kept[i, 5] and timestamp - base_ts == kept[i, 3] and offset_shift == 0:
+            if run_stop == kept[i, 0] and run_stop > run_start:
+                run_stop = kept[i, 1]
+                continue
+            w = copy_bytes(out, w, data, run_start, run_stop)
+            run_start, run_stop = kept[i, 0], kept[i, 1]
+            continue
+        w = copy_bytes(out, w, data, run_start, run_stop)
+        run_start = run_stop = np.int64(0)
+        delta = timestamp - base_ts
+        w = _put_record(out, w, data, kept[i, 2], kept[i, 1], delta, kept[i, 4] + offset_shift, kept[i, 5] != 0)
+    return copy_bytes(out, w, data, run_start, run_stop), max_ts, OK
+
+
+@inner
+def _rewrite_batch(out, w, data, row, kept, n, horizon_ms, out_row):  # type: ignore[no-untyped-def]
+    """Write a batch of the ``n`` kept records at ``out[w:]``; ``horizon_ms`` is its new delete horizon, -1 for none. The
+    position after it and an error. A batch to be compressed is left without CRC and with the size of its plain form."""
+    append_time = row.attributes & LOG_APPEND_TIME_BIT != 0
+    records_ts = row.max_timestamp if append_time and row.magic == 2 else row.base_timestamp
+    attributes = row.attributes & (7 | _TYPE_AND_TXN_BITS | HORIZON_BIT)
+    base_ts = row.base_timestamp
+    if row.magic < 2:
+        attributes &= 7 | LOG_APPEND_TIME_BIT
+    elif attributes & HORIZON_BIT and base_ts < 0:
+        attributes &= ~HORIZON_BIT
+    if horizon_ms >= 0:
+        attributes |= HORIZON_BIT
+        base_ts = horizon_ms
+    elif attributes & HORIZON_BIT == 0:
+        base_ts = records_ts if append_time and row.magic == 2 else records_ts + kept[0, 3]
+    base_offset, last_offset = row.base_offset, row.last_offset
+    if row.magic < 2:
+        base_offset, last_offset = row.base_offset + kept[0, 4], row.base_offset + kept[n - 1, 4]
+    end, max_ts, error = _put_records(out, w + HEADER_SIZE, data, kept, n, row, base_offset, base_ts, records_ts)
+    if append_time:
+        max_ts = row.max_timestamp
+    _write_header(out, w, end - w, row, base_offset, last_offset, attributes, base_ts, max_ts, n)
+    out_row.start, out_row["size"], out_row.last_offset, out_row.max_timestamp = w, end - w, last_offset, max_ts
+    if attributes & 7:
+        out_row.source = TO_COMPRESS
+    else:
+        out_row.source = BUILT
+        _seal(out, w, end - w)
+    if error == OK and _lacks_producer(row):
+        error = BAD_PRODUCER
+    return end, error
+
+
+@inner
+def _lacks_producer(row):  # type: ignore[no-untyped-def]
+    """Whether ``MemoryRecordsBuilder.validateProducerState`` refuses the batch."""
+    if row.magic < 2:
+        return False
+    if row.producer_id == -1:
+        return row.attributes & TRANSACTIONAL_BIT != 0
+    return row.producer_epoch == -1 or (row.base_sequence < 0 and row.attributes & CONTROL_BIT == 0)
+
+
+@inner
+def _copy(row, block_position, out_row):  # type: ignore[no-untyped-def]
+    """The batch as it lies in its block."""
+    out_row.start, out_row["size"], out_row.source = row.position - block_position, row["size"], IN_BLOCK
+    out_row.last_offset, out_row.max_timestamp = row.last_offset, row.max_timestamp
+
+
+@inner
+def _write_empty(out, w, row, out_row):  # type: ignore[no-untyped-def]
+    """A header without records (``DefaultRecordBatch.writeEmptyHeader``) at ``out[w:]``."""
+    attributes = row.attributes & _TYPE_AND_TXN_BITS
+    _write_header(out, w, HEADER_SIZE, row, row.base_offset, row.last_offset, attributes, -1, row.max_timestamp, 0)
+    _seal(out, w, HEADER_SIZE)
+    out_row.start, out_row["size"], out_row.source = w, HEADER_SIZE, BUILT
+    out_row.last_offset, out_row.max_timestamp = row.last_offset, row.max_timestamp
+    return w + HEADER_SIZE
+
+
+@kernel
+def rewrite(  # type: ignore[no-untyped-def]
+    raw, scratch, rows, spans, actions, verdicts, marks, limits, new_horizon_ms, first_row, block_position,
+    out, out_rows, kept, counters,
+):  # fmt: skip
+    """Turn ``rows[first_row:]`` into output batches, as far as ``out`` and ``kept`` surely suffice.
+
+    :param raw, scratch, spans: as for ``scan_records``; spans are read for ``REWRITE`` rows only
+    :param actions: uint8[r] from ``decide``; ``verdicts``, ``marks`` as given to it
+    :param limits: int64[4]: first dirty offset, latest offset of the map, now (ms), and 1 if legacy tombstones of this
+        segment stay
+    :param new_horizon_ms: the delete horizon to set where one is due
+    :param block_position: position of ``raw[0]`` in the segment
+    :param out: uint8[], the rewrite buffer; ``out_rows``: ``OUT_ROW[r]``; ``kept``: int64[c, 6], scratch space
+    :param counters: int64[8], added to
+    :returns: ``(next row, output batches, bytes of out used, error)``; with an error, ``next row`` is the batch at fault. No
+        progress without an error means that ``out`` or ``kept`` is too small for that row. After ``BAD_NAMES`` the work can go
+        on with that batch once its names are mended
+    """
+    w, n_out, mark_at = 0, 0, 0
+    for i in range(first_row, len(rows)):
+        row = rows[i]
+        if actions[i] == EMPTY and len(out) - w < HEADER_SIZE:
+            return i, n_out, w, OK
+        if actions[i] == REWRITE:
+            plain_size = spans[i, 1] - spans[i, 0]
+            if len(out) - w < HEADER_SIZE + plain_size + RECORD_GROWTH * np.int64(row.count) or len(kept) < row.count:
+                return i, n_out, w, OK
+        discarded = verdicts[i] & DISCARD != 0
+        n = 0
+        if actions[i] == COPY:
+            _copy(row, block_position, out_rows[n_out])
+            n = row.count
+            n_out += 1
+        elif actions[i] == EMPTY:
+            w = _write_empty(out, w, row, out_rows[n_out])
+            n_out += 1
+        elif actions[i] != DROP:
+            data = scratch if spans[i, 2] else raw
+            n, expired, tombstone, bad_names, mark_at, error = survivors(
+                data, spans[i, 0], spans[i, 1], row, verdicts[i], marks, mark_at, limits, kept
+            )
+            horizon = np.int64(-1)
+            if (tombstone or verdicts[i] & MARKER_OF_EMPTY_TXN) and (row.magic < 2 or row.attributes & HORIZON_BIT == 0):
+                horizon = new_horizon_ms
+            untouched = row.magic == 2 and n == row.count and horizon < 0
+            if error == OK and bad_names and not untouched:
+                error = BAD_NAMES
+            if error != OK:
+                return i, n_out, w, error
+            counters[TOMBSTONES_REMOVED] += expired
+            if n > 0 and untouched:
+                _copy(row, block_position, out_rows[n_out])
+                n_out += 1
+            elif n > 0:
+                w, error = _rewrite_batch(out, w, data, row, kept, n, horizon, out_rows[n_out])
+                n_out += 1
+            elif verdicts[i] & RETAIN_EMPTY:
+                if row.magic < 2:
+                    return i, n_out, w, EMPTY_LEGACY
+                w = _write_empty(out, w, row, out_rows[n_out])
+                n_out += 1
+            if error != OK:
+                return i, n_out, w, error
+        counters[BYTES_READ] += row["size"]
+        counters[MESSAGES_KEPT] += n
+        if not (discarded and verdicts[i] & RETAIN_EMPTY == 0):
+            counters[MESSAGES_READ] += row.count
+        if discarded:
+            counters[MARKERS_REMOVED if row.attributes & CONTROL_BIT else ABORTED_RECORDS] += row.count
+            if verdicts[i] & RETAIN_EMPTY:
+                counters[READ_DISCARDED] += row.count
+    return len(rows), n_out, w, OK

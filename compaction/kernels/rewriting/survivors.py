@@ -1,0 +1,152 @@
+"""Which records of a batch stay, and in which form they are: as Kafka writes them, or to be written anew.
+
+Mirrors ``Cleaner.shouldRetainRecord``, ``MemoryRecords.filterTo`` (what it keeps) and ``DefaultRecord.readFrom`` (Kafka 4.3.0).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from compaction.kernels.compiling.jit import inner
+from compaction.kernels.reading.batches import CONTROL_BIT
+from compaction.kernels.reading.bytes import is_utf8, varint, varlong, varlong_size
+from compaction.kernels.reading.records import BAD_RECORD, OK, quick_bounds, quick_record, read_record
+from compaction.kernels.reading.tables import CANDIDATE, DISCARD, MARK_SHIFT
+from compaction.kernels.rewriting.batch_retention import HORIZON_BIT
+
+#: the batch has a header whose name is no UTF-8: Kafka writes such names otherwise than it reads them (``mend_names``)
+BAD_NAMES = 19
+#: forms of a record
+LOOSE, CANONICAL = 0, 1
+
+
+@inner
+def _tail_form(data, at, stop, key_size, value_size):  # type: ignore[no-untyped-def]
+    """``CANONICAL`` when the varints from the key's length on are as Kafka writes them, ``LOOSE`` when not, ``BAD_NAMES`` when
+    a header's name is no UTF-8."""
+    _, p = varint(data, at, stop)
+    canonical = p - at == varlong_size(key_size) and key_size >= -1
+    p += max(key_size, 0)
+    _, q = varint(data, p, stop)
+    canonical &= q - p == varlong_size(value_size) and value_size >= -1
+    p = q + max(value_size, 0)
+    count, q = varint(data, p, stop)
+    canonical &= q - p == varlong_size(count)
+    p = q
+    for k in range(2 * count):
+        size, q = varint(data, p, stop)
+        canonical &= q - p == varlong_size(size) and size >= -1
+        p = q + max(size, 0)
+        if k & 1 == 0 and not is_utf8(data, q, p):
+            return BAD_NAMES
+    return CANONICAL if canonical else LOOSE
+
+
+@inner
+def _form(data, at, stop, timestamp_delta, offset_delta, key_size, value_size):  # type: ignore[no-untyped-def]
+    """Where the key's length lies in the record ``data[at:stop]``, and the form of the whole record."""
+    _, body = varint(data, at, stop)
+    _, q = varlong(data, body + 1, stop)
+    _, tail = varint(data, q, stop)
+    canonical = tail == q + varlong_size(offset_delta) and q - body - 1 == varlong_size(timestamp_delta)
+    canonical &= body - at == varlong_size(stop - body) and data[body] == 0
+    form = _tail_form(data, tail, stop, key_size, value_size)
+    return tail, LOOSE if form == CANONICAL and not canonical else form
+
+
+@inner
+def skip_marks(marks, at, offset):  # type: ignore[no-untyped-def]
+    """The first index ``>= at`` whose mark is of ``offset`` or above; marks ascend and so do the offsets asked for."""
+    bound = np.uint64(offset + 1) << np.uint64(MARK_SHIFT)
+    while at < len(marks) and marks[at] < bound:
+        at += 1
+    return at
+
+
+@inner
+def stays(offset, keyless, tombstone, marks, at, first_dirty, latest_offset, tombstones_go):  # type: ignore[no-untyped-def]
+    """``(whether the data record at offset stays, whether it is an expired tombstone, next index into marks)``."""
+    at = skip_marks(marks, at, offset)
+    listed = at < len(marks) and marks[at] >> np.uint64(MARK_SHIFT) == np.uint64(offset + 1)
+    if offset > latest_offset:
+        return True, False, at
+    if keyless:
+        return False, False, at
+    if offset < first_dirty:
+        latest = not (listed and marks[at] & np.uint64(CANDIDATE) != 0)
+    else:
+        latest = listed
+    if latest and tombstone and tombstones_go:
+        return False, True, at
+    return latest, False, at
+
+
+@inner
+def _peek(data, at, end):  # type: ignore[no-untyped-def]
+    """``(next, offset delta)`` of the record at ``data[at:end]``, its key and value unseen; ``next`` is -1 where it is cut
+    off."""
+    length, p = varint(data, at, end)
+    if p < 0 or length < 1 or length > end - p:
+        return -1, np.int64(0)
+    stop = p + length
+    p += 1
+    while p < stop and data[p] >= 0x80:
+        p += 1
+    delta, p = varint(data, p + 1, stop)
+    if p < 0:
+        return -1, delta
+    return stop, delta
+
+
+@inner
+def survivors(data, start, end, row, verdict, marks, mark_at, limits, kept):  # type: ignore[no-untyped-def]
+    """Fill ``kept`` int64[count, 6] with the surviving records of one batch: start, stop, tail position, timestamp delta,
+    offset delta, and whether its form is canonical.
+
+    ``(number kept, expired tombstones that go, whether a tombstone is among the kept, whether a header's name is no UTF-8, next
+    mark, error)``."""
+    first_dirty, latest_offset, now_ms, retain_legacy = limits
+    control = row.magic == 2 and row.attributes & CONTROL_BIT != 0
+    if row.magic == 2:
+        tombstones_go = row.attributes & HORIZON_BIT != 0 and now_ms >= row.base_timestamp
+    else:
+        tombstones_go = retain_legacy == 0
+    n, expired_total, tombstone_kept, bad_names = 0, 0, False, False
+    address = data.ctypes.data
+    p = start
+    for _ in range(row.count):
+        at = p
+        if not control:
+            p, offset_delta = quick_bounds(address, at, end)
+            if p == 0:
+                p, offset_delta = _peek(data, at, end)
+            if p < 0:
+                return n, expired_total, tombstone_kept, bad_names, mark_at, BAD_RECORD
+            offset = row.base_offset + offset_delta
+            if first_dirty <= offset <= latest_offset:
+                mark_at = skip_marks(marks, mark_at, offset)
+                if mark_at == len(marks) or marks[mark_at] >> np.uint64(MARK_SHIFT) != np.uint64(offset + 1):
+                    continue
+        p, timestamp_delta, offset_delta, tail, _, key_size, value_size = quick_record(address, at, end)
+        quick = p > 0
+        if not quick:
+            p, timestamp_delta, offset_delta, _, key_size, value_size = read_record(data, at, end)
+        if p < 0:
+            return n, expired_total, tombstone_kept, bad_names, mark_at, BAD_RECORD
+        remains = control
+        if not control:
+            offset = row.base_offset + offset_delta
+            remains, expired, mark_at = stays(
+                offset, key_size < 0, value_size < 0, marks, mark_at, first_dirty, latest_offset, tombstones_go
+            )
+            expired_total += expired
+        if remains and verdict & DISCARD == 0:
+            tombstone_kept |= value_size < 0
+            form = CANONICAL
+            if not quick:
+                tail, form = _form(data, at, p, timestamp_delta, offset_delta, key_size, value_size)
+                bad_names |= form == BAD_NAMES
+            kept[n, 0], kept[n, 1], kept[n, 2], kept[n, 3], kept[n, 4] = at, p, tail, timestamp_delta, offset_delta
+            kept[n, 5] = form == CANONICAL
+            n += 1
+    return n, expired_total, tombstone_kept, bad_names, mark_at, OK
