@@ -23,7 +23,7 @@ from jobs import _cli  # noqa: E402
 
 if TYPE_CHECKING:
     from compaction.dump.decoders import Decoder
-    from compaction.dump.run import DumpRequest, Offsets
+    from compaction.dump.tool import DumpRequest, Offsets
 
 _DESCRIPTION = """\
 Print the files of Kafka logs at rest: record batches and records, indexes, producer snapshots
@@ -178,7 +178,7 @@ def _add_indexes(options: _cli.Parser) -> None:
 
 
 def _offsets(text: str) -> Offsets:
-    from compaction.dump.run import Offsets
+    from compaction.dump.tool import Offsets
 
     match = re.fullmatch(r"(?P<first>[0-9]{1,19})?(?P<colon>:)?(?P<last>[0-9]{1,19})?", text)
     if match is None or not (match["first"] or match["last"]):
@@ -209,9 +209,9 @@ def read_request(arguments: argparse.Namespace) -> DumpRequest:
 
     :raises UsageError: a decoder that there is not
     """
-    from compaction.dump.indexes import IndexView
-    from compaction.dump.run import DumpRequest
+    from compaction.dump.index_files import IndexView
     from compaction.dump.segment import SegmentView
+    from compaction.dump.tool import DumpRequest
 
     chosen = [name for name in _DECODERS if getattr(arguments, f"{name.replace('-', '_')}_decoder")]
     classes = (arguments.key_decoder_class, arguments.value_decoder_class)
@@ -261,7 +261,7 @@ def _class_decoder(key_class: str | None, value_class: str | None) -> Decoder | 
 
 def dump(request: DumpRequest) -> int:
     """Carries out a request on standard output and standard error; the exit code."""
-    from compaction.dump.run import Dump
+    from compaction.dump.tool import Dump
     from compaction.stores.mixed import file_system
 
     # a pipe is given the very bytes that Kafka's tool prints; a terminal would obey what a key says

@@ -25,9 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compaction.cleaning.model import AbortedTxn, ProducerEntry
-from compaction.formats.batch import parse_batch, parse_control_record
-from compaction.formats.batch_header import CONTROL, TRANSACTIONAL
-from compaction.formats.errors import FormatError
+from compaction.formats.primitives.malformed import FormatError
+from compaction.formats.record_batch.batch import parse_batch, parse_control_record
+from compaction.formats.record_batch.batch_header import CONTROL, TRANSACTIONAL
 from compaction.kernels.reading.tables import ABORT, COMMIT
 
 Rows = NDArray[np.void]

@@ -11,11 +11,11 @@ import struct
 from collections.abc import Callable
 from functools import lru_cache
 
-from compaction.formats import message_tables
-from compaction.formats.errors import FormatError
+from compaction.dump import message_schemas
+from compaction.dump.coordinator_records import Message, MessageError, Values, read_table
 from compaction.formats.java_text import Json, java_text, json_text
-from compaction.formats.messages import Message, MessageError, Values, read_table
-from compaction.formats.varint import decode_unsigned
+from compaction.formats.primitives.malformed import FormatError
+from compaction.formats.primitives.varint import decode_unsigned
 
 #: takes a record's key, value and offset; gives the texts after ``key:`` and ``payload:``, ``None`` for nothing
 Decoder = Callable[[bytes | None, bytes | None, int], tuple[str | None, str | None]]
@@ -43,7 +43,7 @@ def control_text(key: bytes, value: bytes | None) -> str:
     :raises FormatError: it is not what its type says
     """
     kind = int.from_bytes(key[_SHORT_BYTES : 2 * _SHORT_BYTES], "big", signed=True)
-    message = next((each for each in _table(message_tables.CONTROL_RECORDS).values() if each.type == kind), None)
+    message = next((each for each in _table(message_schemas.CONTROL_RECORDS).values() if each.type == kind), None)
     if message is None:
         return f" controlType: UNKNOWN({kind})"
     if value is None:
@@ -56,17 +56,17 @@ def control_text(key: bytes, value: bytes | None) -> str:
 
 def decode_offsets(key: bytes | None, value: bytes | None, offset: int) -> tuple[str | None, str | None]:
     """Records of ``__consumer_offsets``."""
-    return _coordinator_record(message_tables.GROUP_RECORDS, key, value, offset)
+    return _coordinator_record(message_schemas.GROUP_RECORDS, key, value, offset)
 
 
 def decode_transactions(key: bytes | None, value: bytes | None, offset: int) -> tuple[str | None, str | None]:
     """Records of ``__transaction_state``."""
-    return _coordinator_record(message_tables.TRANSACTION_RECORDS, key, value, offset)
+    return _coordinator_record(message_schemas.TRANSACTION_RECORDS, key, value, offset)
 
 
 def decode_share_state(key: bytes | None, value: bytes | None, offset: int) -> tuple[str | None, str | None]:
     """Records of ``__share_group_state``."""
-    return _coordinator_record(message_tables.SHARE_RECORDS, key, value, offset)
+    return _coordinator_record(message_schemas.SHARE_RECORDS, key, value, offset)
 
 
 def decode_metadata(_key: bytes | None, value: bytes | None, offset: int) -> tuple[str | None, str | None]:
@@ -93,7 +93,7 @@ def _metadata_form(value: bytes) -> Json:
             raise FormatError(_unknown_frame(number))
         frame.append(number)
     _, kind, version = frame
-    message = next((each for each in _table(message_tables.METADATA_RECORDS).values() if each.type == kind), None)
+    message = next((each for each in _table(message_schemas.METADATA_RECORDS).values() if each.type == kind), None)
     if message is None:
         raise FormatError(f"org.apache.kafka.common.errors.UnsupportedVersionException: Unknown metadata id {kind}")
     try:
@@ -168,7 +168,7 @@ def _coordinator_value(table: str, kind: int, value: bytes) -> str:
         raise FormatError(f"Found an unknown record version {version} for {kind} type")
     values = _read(message, value, version, version)
     form = message.to_json(values, version)
-    if table is message_tables.GROUP_RECORDS and kind == _GROUP_METADATA and values["protocolType"] == _CONSUMER_PROTOCOL:
+    if table is message_schemas.GROUP_RECORDS and kind == _GROUP_METADATA and values["protocolType"] == _CONSUMER_PROTOCOL:
         _show_members(form["members"], values["members"])
     return json_text({"version": str(version), "data": form})
 
@@ -184,7 +184,7 @@ def _read(message: Message, data: bytes, version: int, said: int) -> Values:
 
 def _show_members(forms: Json, members: Json | bytes) -> None:
     """Put what consumers keep in a member's subscription and assignment in place of the bytes, where it can be read."""
-    protocol = {message.name: message for message in _table(message_tables.CONSUMER_PROTOCOL).values()}
+    protocol = {message.name: message for message in _table(message_schemas.CONSUMER_PROTOCOL).values()}
     if not isinstance(forms, list) or not isinstance(members, list):
         return
     for form, member in zip(forms, members, strict=True):

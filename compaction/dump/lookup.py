@@ -13,13 +13,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.dump.batches import MAX_PLAIN_BYTES, BatchReader, check_size
-from compaction.dump.files import Target
+from compaction.dump.batch_stream import MAX_PLAIN_BYTES, BatchReader, check_size
+from compaction.dump.inputs import Target
 from compaction.errors import CorruptLogError
-from compaction.formats.batch import RecordBatch, parse_batch
-from compaction.formats.errors import FormatError
 from compaction.formats.indexes import read_offset_index, read_time_index
-from compaction.formats.legacy import LegacyBatch, parse_legacy
+from compaction.formats.primitives.malformed import FormatError
+from compaction.formats.record_batch.batch import RecordBatch, parse_batch
+from compaction.formats.record_batch.message_set import LegacyBatch, parse_legacy
 from compaction.fs.filesystem import FileSystem
 from compaction.fs.text_files import MAX_INDEX_BYTES, read_small
 from compaction.kernels.reading.batches import scan_batches

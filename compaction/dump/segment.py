@@ -12,12 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.dump.batches import MAX_PLAIN_BYTES, check_size
+from compaction.dump.batch_stream import MAX_PLAIN_BYTES, check_size
 from compaction.dump.decoders import Decoder, control_text
 from compaction.errors import CorruptLogError
-from compaction.formats.codecs import Codec, decompress
-from compaction.formats.errors import FormatError
-from compaction.formats.legacy import parse_legacy
+from compaction.formats.compression.codecs import Codec, decompress
+from compaction.formats.primitives.malformed import FormatError
+from compaction.formats.record_batch.message_set import parse_legacy
 from compaction.fs.filesystem import FileSystem
 from compaction.kernels.lines import line_state as at
 from compaction.kernels.lines.batch_lines import dump_batches, finish_batch

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from compaction.formats.errors import FormatError
-from compaction.formats.fields import Buffer, FieldTable
+from compaction.formats.primitives.fields import Buffer, FieldTable
+from compaction.formats.primitives.malformed import FormatError
 
 
 class OffsetIndexEntry(NamedTuple):

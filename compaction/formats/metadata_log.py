@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from compaction.formats.batch import RecordBatch, iter_batches
 from compaction.formats.checkpoints import topic_id_text
-from compaction.formats.errors import FormatError
-from compaction.formats.fields import Buffer
-from compaction.formats.varint import decode_unsigned
+from compaction.formats.primitives.fields import Buffer
+from compaction.formats.primitives.malformed import FormatError
+from compaction.formats.primitives.varint import decode_unsigned
+from compaction.formats.record_batch.batch import RecordBatch, iter_batches
 
 _FRAME_VERSION = 1
 _VERSION = 0

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from compaction.formats.checksums import crc32c
-from compaction.formats.errors import FormatError
-from compaction.formats.fields import Buffer, FieldTable
+from compaction.formats.primitives.checksums import crc32c
+from compaction.formats.primitives.fields import Buffer, FieldTable
+from compaction.formats.primitives.malformed import FormatError
 
 VERSION = 1
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from compaction.cleaning.model import LogView, ProducerEntry, Segment
 from compaction.cleaning.producers import EndTxnMarker, ProducerStates, read_end_txn_marker
 from compaction.errors import CorruptLogError
-from compaction.formats.errors import FormatError
+from compaction.formats.primitives.malformed import FormatError
 from compaction.formats.producer_snapshot import read_snapshot
 from compaction.fs.filesystem import Files, FileSystem, join
 from compaction.fs.ranges import View, view

@@ -14,8 +14,8 @@ from typing import Any
 from compaction.cleaning.model import AbortedTxn, Segment
 from compaction.errors import CorruptLogError, StorageError
 from compaction.formats import indexes
-from compaction.formats.errors import FormatError
-from compaction.formats.fields import FieldTable
+from compaction.formats.primitives.fields import FieldTable
+from compaction.formats.primitives.malformed import FormatError
 from compaction.fs.filesystem import Files, FileStat, join
 from compaction.fs.ranges import View, view
 from compaction.fs.text_files import MAX_INDEX_BYTES, read_small

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compaction.errors import CompactionError, CorruptLogError, UnsupportedLogError, of_log
-from compaction.formats.errors import FormatError
+from compaction.formats.primitives.malformed import FormatError
 from compaction.fs.contents import Written
 from compaction.fs.filesystem import Chunk
 from compaction.kernels.reading.batches import first_bad_crc, scan_batches

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import google_crc32c
 
-from compaction.formats.codecs import Codec, compress
+from compaction.formats.compression.codecs import Codec, compress
 from compaction.kernels.reading.batches import HEADER_SIZE, LOG_OVERHEAD
 
 _LENGTH_AT = 8

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compaction.errors import CorruptLogError, UnsupportedLogError
-from compaction.formats.codecs import BufferTooSmall, Codec, CodecError, decompress_into
-from compaction.formats.errors import FormatError
-from compaction.formats.transcode import transcode
+from compaction.formats.compression.codecs import BufferTooSmall, Codec, CodecError, decompress_into
+from compaction.formats.primitives.malformed import FormatError
+from compaction.formats.record_batch.transcode import transcode
 from compaction.kernels.reading.batches import HEADER_SIZE, LOG_APPEND_TIME_BIT
 from compaction.kernels.reading.plain_messages import GROWTH, plain_messages
 from compaction.logdir.blocks import Block

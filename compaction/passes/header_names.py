@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from compaction.formats.record import Header, Record, RecordBase, decode_records, encode_records
+from compaction.formats.record_batch.record import Header, Record, RecordBase, decode_records, encode_records
 
 _BASE = RecordBase(offset=0, timestamp=0)
 _SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")

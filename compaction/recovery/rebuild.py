@@ -15,7 +15,7 @@ from compaction.cleaning.model import AbortedTxn, Segment
 from compaction.cleaning.producers import CompletedTxn
 from compaction.errors import CorruptLogError
 from compaction.formats import indexes
-from compaction.formats.batch_header import CONTROL, TRANSACTIONAL
+from compaction.formats.record_batch.batch_header import CONTROL, TRANSACTIONAL
 from compaction.fs.durable import replace_file
 from compaction.fs.filesystem import FileSystem, join
 from compaction.fs.ranges import view

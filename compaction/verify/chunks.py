@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compaction.errors import CorruptLogError
-from compaction.formats.codecs import Codec, decompress
-from compaction.formats.errors import FormatError
-from compaction.formats.legacy import parse_legacy
+from compaction.formats.compression.codecs import Codec, decompress
+from compaction.formats.primitives.malformed import FormatError
+from compaction.formats.record_batch.message_set import parse_legacy
 from compaction.kernels.reading.batches import HEADER_SIZE
 from compaction.kernels.reading.locate import RECORD_ROW, locate_messages, locate_records
 from compaction.logdir.blocks import Block, SegmentReader

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from compaction.formats.errors import FormatError
 from compaction.formats.indexes import check_offset_index, check_time_index, read_offset_index, read_time_index
+from compaction.formats.primitives.malformed import FormatError
 from compaction.fs.filesystem import FileSystem
 from compaction.names import INDEX, TIMEINDEX
 from compaction.verify.model import Findings, Int64s, Rows, SegmentFiles

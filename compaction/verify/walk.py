@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from compaction.errors import CorruptLogError, LogError
-from compaction.formats.errors import FormatError
 from compaction.formats.indexes import TXN_ROW, read_txn_index
+from compaction.formats.primitives.malformed import FormatError
 from compaction.fs.filesystem import FileSystem
 from compaction.fs.ranges import view
 from compaction.kernels.reading.tables import ABORT, COMMIT

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from compaction.cleaning.model import ProducerEntry
 from compaction.cleaning.producers import EndTxnMarker, ProducerStates, read_end_txn_marker
-from compaction.formats.batch import BatchSpec, encode_batch, end_txn_marker
-from compaction.formats.batch_header import CONTROL, TRANSACTIONAL
+from compaction.formats.record_batch.batch import BatchSpec, encode_batch, end_txn_marker
+from compaction.formats.record_batch.batch_header import CONTROL, TRANSACTIONAL
 from compaction.kernels.reading.tables import ABORT, BATCH_ROW, COMMIT, EMPTY_CONTROL, NOT_CONTROL
 
 DAY_MS = 86_400_000

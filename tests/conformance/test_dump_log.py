@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compaction.dump.files import Target
+from compaction.dump.inputs import Target
 from compaction.dump.lookup import find_timestamp, start_position
 from compaction.formats.java_text import java_text
 from compaction.fs.local import LocalFileSystem

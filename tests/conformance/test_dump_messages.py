@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from compaction.formats import message_tables
+from compaction.dump import message_schemas
+from compaction.dump.coordinator_records import Field, Message, Versions, read_table
 from compaction.formats.java_text import Json
-from compaction.formats.messages import Field, Message, Versions, read_table
 from tests.conformance.dump_files import T0, write_segments
 from tests.conformance.dump_tool import KafkaDump, our_dump
 from tests.kafka.encode import Batch, Record
@@ -28,34 +28,34 @@ pytestmark = pytest.mark.kafka
 _GENERATED = "org.apache.kafka.coordinator.{}.generated."
 #: jar, the package of its messages, the table, the option that decodes them
 FAMILIES = {
-    "group": ("kafka-group-coordinator", _GENERATED.format("group"), message_tables.GROUP_RECORDS, "--offsets-decoder"),
+    "group": ("kafka-group-coordinator", _GENERATED.format("group"), message_schemas.GROUP_RECORDS, "--offsets-decoder"),
     "transaction": (
         "kafka-transaction-coordinator",
         _GENERATED.format("transaction"),
-        message_tables.TRANSACTION_RECORDS,
+        message_schemas.TRANSACTION_RECORDS,
         "--transaction-log-decoder",
     ),
     "share": (
         "kafka-share-coordinator",
         _GENERATED.format("share"),
-        message_tables.SHARE_RECORDS,
+        message_schemas.SHARE_RECORDS,
         "--share-group-state-decoder",
     ),
     "metadata": (
         "kafka-metadata",
         "org.apache.kafka.common.metadata.",
-        message_tables.METADATA_RECORDS,
+        message_schemas.METADATA_RECORDS,
         "--cluster-metadata-decoder",
     ),
 }
 CLIENT_MESSAGES = (
-    (2, "LeaderChange", "LeaderChangeMessage", message_tables.CONTROL_RECORDS),
-    (3, "SnapshotHeader", "SnapshotHeaderRecord", message_tables.CONTROL_RECORDS),
-    (4, "SnapshotFooter", "SnapshotFooterRecord", message_tables.CONTROL_RECORDS),
-    (5, "KRaftVersion", "KRaftVersionRecord", message_tables.CONTROL_RECORDS),
-    (6, "KRaftVoters", "VotersRecord", message_tables.CONTROL_RECORDS),
-    (0, "subscription", "ConsumerProtocolSubscription", message_tables.CONSUMER_PROTOCOL),
-    (1, "assignment", "ConsumerProtocolAssignment", message_tables.CONSUMER_PROTOCOL),
+    (2, "LeaderChange", "LeaderChangeMessage", message_schemas.CONTROL_RECORDS),
+    (3, "SnapshotHeader", "SnapshotHeaderRecord", message_schemas.CONTROL_RECORDS),
+    (4, "SnapshotFooter", "SnapshotFooterRecord", message_schemas.CONTROL_RECORDS),
+    (5, "KRaftVersion", "KRaftVersionRecord", message_schemas.CONTROL_RECORDS),
+    (6, "KRaftVoters", "VotersRecord", message_schemas.CONTROL_RECORDS),
+    (0, "subscription", "ConsumerProtocolSubscription", message_schemas.CONSUMER_PROTOCOL),
+    (1, "assignment", "ConsumerProtocolAssignment", message_schemas.CONSUMER_PROTOCOL),
 )
 
 
@@ -257,7 +257,7 @@ def test_what_consumers_keep_in_a_group(tools: Gateway, tmp_path: Path) -> None:
     jar, package, table, option = FAMILIES["group"]
     java, clients, chance = JavaMessages(tools, package), JavaMessages(tools, "org.apache.kafka.common.message."), Chance(9)
     names = {(each.type, each.kind): each.java_name for each in definitions(jar)}
-    messages, protocol = read_table(table), read_table(message_tables.CONSUMER_PROTOCOL)
+    messages, protocol = read_table(table), read_table(message_schemas.CONSUMER_PROTOCOL)
     records: list[Record] = []
     for version in (0, 3, 4):
         for own in range(4):

@@ -13,7 +13,7 @@ import pytest
 
 from compaction.engine.sizing import Sizes
 from compaction.errors import StorageError
-from compaction.formats.batch import iter_batches
+from compaction.formats.record_batch.batch import iter_batches
 from compaction.fs.local import LocalFileSystem
 from compaction.names import CLEANER_OFFSETS
 from compaction.output.journal import JOURNAL

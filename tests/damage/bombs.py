@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pyarrow
 
-from compaction.dump.files import Target
+from compaction.dump.inputs import Target
 from compaction.dump.lookup import find_timestamp
 from compaction.dump.segment import SegmentDump, SegmentView
 from compaction.errors import LogError

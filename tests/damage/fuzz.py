@@ -132,7 +132,7 @@ def _columns() -> Target:
 def _payload() -> Target:
     from hypothesis import strategies as st
 
-    from compaction.formats.codecs import Codec, compress
+    from compaction.formats.compression.codecs import Codec, compress
     from tests.damage.harm import harmed_bytes
     from tests.damage.targets import payload
 

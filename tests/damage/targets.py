@@ -21,12 +21,12 @@ from compaction.cleaning.retention import ActiveProducers, RoundRules
 from compaction.cleaning.txn_tables import AbortedSpans
 from compaction.errors import CompactionError, UnforeseenError
 from compaction.formats import checkpoints, indexes, producer_snapshot
-from compaction.formats.batch import RecordBatch, iter_batches, parse_control_record
-from compaction.formats.codecs import Codec, decompress
-from compaction.formats.errors import FormatError
+from compaction.formats.compression.codecs import Codec, decompress
 from compaction.formats.metadata_log import parse_record, read_cluster_configs
+from compaction.formats.primitives.malformed import FormatError
 from compaction.formats.properties import parse_meta_properties, parse_properties
-from compaction.formats.transcode import transcode
+from compaction.formats.record_batch.batch import RecordBatch, iter_batches, parse_control_record
+from compaction.formats.record_batch.transcode import transcode
 from compaction.fs.local import LocalFileSystem
 from compaction.fs.ranges import View
 from compaction.kernels.reading.batches import scan_batches

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from compaction.dump import lookup
-from compaction.dump.files import Target
+from compaction.dump.inputs import Target
 from compaction.dump.lookup import find_timestamp, may_hold, segments_with, start_position
 from compaction.errors import CorruptLogError
 from compaction.fs.local import LocalFileSystem

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from compaction.dump import segment
-from compaction.dump.batches import BatchReader
+from compaction.dump.batch_stream import BatchReader
 from compaction.dump.decoders import decode_with, text_decoder
-from compaction.dump.files import Target
+from compaction.dump.inputs import Target
 from compaction.dump.lookup import find_timestamp
 from compaction.dump.segment import Pairs, SegmentDump, SegmentView
 from compaction.errors import CorruptLogError, UnsupportedLogError

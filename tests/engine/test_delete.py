@@ -18,8 +18,8 @@ from compaction.engine import prepare
 from compaction.engine.delete import expire_logs
 from compaction.engine.prepare import LogTask, look
 from compaction.errors import CompactionError, ConfigError
-from compaction.formats.batch import BatchSpec, encode_batch
-from compaction.formats.record import Record
+from compaction.formats.record_batch.batch import BatchSpec, encode_batch
+from compaction.formats.record_batch.record import Record
 from compaction.fs.local import LocalFileSystem
 from compaction.report import LogReport, LogStatus, RunReport
 from compaction.spark.parallel_read import look_ahead_with

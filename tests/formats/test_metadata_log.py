@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from compaction.formats.batch import BatchSpec, encode_batch
-from compaction.formats.errors import FormatError
-from compaction.formats.legacy import encode_legacy
 from compaction.formats.metadata_log import ClusterConfigs, parse_record, read_cluster_configs, topic_configs
-from compaction.formats.record import Record
-from compaction.formats.varint import encode_unsigned
+from compaction.formats.primitives.malformed import FormatError
+from compaction.formats.primitives.varint import encode_unsigned
+from compaction.formats.record_batch.batch import BatchSpec, encode_batch
+from compaction.formats.record_batch.message_set import encode_legacy
+from compaction.formats.record_batch.record import Record
 from tests.formats.golden import golden, unbase64
 
 GOLDEN = golden("metadata")

@@ -9,9 +9,9 @@ import numpy as np
 
 from compaction.cleaning.model import AbortedTxn
 from compaction.formats import indexes
-from compaction.formats.batch import BatchSpec, encode_batch, end_txn_marker, iter_batches
 from compaction.formats.producer_snapshot import SnapshotEntry, write_snapshot
-from compaction.formats.record import Record
+from compaction.formats.record_batch.batch import BatchSpec, encode_batch, end_txn_marker, iter_batches
+from compaction.formats.record_batch.record import Record
 from compaction.fs.contents import Written, written_of
 from compaction.fs.filesystem import FileSystem, join
 from compaction.kernels.reading.batches import scan_batches

@@ -9,9 +9,9 @@ import pytest
 
 from compaction.cleaning.model import AbortedTxn, LogView, ProducerEntry
 from compaction.errors import CorruptLogError
-from compaction.formats.legacy import LegacySpec, encode_legacy
 from compaction.formats.producer_snapshot import SnapshotEntry
-from compaction.formats.record import Record
+from compaction.formats.record_batch.message_set import LegacySpec, encode_legacy
+from compaction.formats.record_batch.record import Record
 from compaction.fs.filesystem import join
 from compaction.logdir.checkpoint_store import Checkpoints
 from compaction.logdir.read_log import ReadOptions, read_log

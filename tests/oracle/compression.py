@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compaction.formats import codecs
+from compaction.formats.compression import codecs
 
 _LIMIT_BYTES = 1 << 28
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from compaction.errors import CorruptLogError
-from compaction.formats.batch import BatchSpec, encode_batch
-from compaction.formats.record import Record
+from compaction.formats.record_batch.batch import BatchSpec, encode_batch
+from compaction.formats.record_batch.record import Record
 from compaction.fs.local import LocalFileSystem
 from compaction.kernels.reading.tables import OUT_ROW
 from compaction.output.segment_writer import SegmentWriter, new_suffix

@@ -86,8 +86,8 @@ def test_a_log_is_recovered_and_read_as_from_a_disk(bucket: Path, log: str) -> N
 def test_batches_are_found_through_windows_as_in_a_file(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     sizes = [chance.choice([1, 100, 40_000, 70_000, 200_000]) for _ in range(60)]
-    from compaction.formats.batch import BatchSpec, encode_batch
-    from compaction.formats.record import Record
+    from compaction.formats.record_batch.batch import BatchSpec, encode_batch
+    from compaction.formats.record_batch.record import Record
 
     batches = [encode_batch([Record(i, 0, b"k", bytes(size))], BatchSpec(base_offset=i)) for i, size in enumerate(sizes)]
     whole = b"".join(batches) + chance.choice([b"", bytes(30), batches[0][:-1], b"\xff" * 100])

@@ -32,8 +32,8 @@ from functools import cache
 from typing import NamedTuple, TypeVar
 
 from compaction.errors import StorageError
-from compaction.formats.batch import iter_batches
-from compaction.formats.errors import FormatError
+from compaction.formats.primitives.malformed import FormatError
+from compaction.formats.record_batch.batch import iter_batches
 from compaction.fs.filesystem import ByteSource, base_name, parent
 from compaction.names import DELETED, LOG
 from compaction.output.journal import JOURNAL

@@ -22,10 +22,10 @@ from compaction.engine.clean import Workers, carry_out
 from compaction.engine.delete import expire_logs
 from compaction.engine.sizing import Sizes
 from compaction.errors import CompactionError, UsageError
-from compaction.formats.batch import BatchSpec, encode_batch
 from compaction.formats.checkpoints import format_offset_checkpoint
 from compaction.formats.producer_snapshot import SnapshotEntry
-from compaction.formats.record import Record
+from compaction.formats.record_batch.batch import BatchSpec, encode_batch
+from compaction.formats.record_batch.record import Record
 from compaction.fs.filesystem import FileSystem, join
 from compaction.locking.claim import Identity
 from compaction.logdir.discover import LogLocation

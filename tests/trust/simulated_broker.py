@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from compaction.formats.batch import RecordBatch, iter_batches
+from compaction.formats.record_batch.batch import RecordBatch, iter_batches
 from compaction.fs.filesystem import join
 from compaction.names import CLEANED, DELETED, INDEX, LOG, SEGMENT_KINDS, SWAP, TIMEINDEX, TXNINDEX, segment_file
 from tests.logdir.broker_model import start_broker

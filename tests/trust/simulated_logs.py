@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from compaction.cleaning.model import AbortedTxn
-from compaction.formats.batch import BatchSpec, RecordBatch, encode_batch, iter_batches
 from compaction.formats.checkpoints import format_offset_checkpoint
 from compaction.formats.indexes import read_txn_index
-from compaction.formats.record import Record
+from compaction.formats.record_batch.batch import BatchSpec, RecordBatch, encode_batch, iter_batches
+from compaction.formats.record_batch.record import Record
 from compaction.fs.filesystem import join
 from compaction.names import CLEANER_OFFSETS, LOG, TXNINDEX, segment_file
 from tests.logdir.logs import NOW_MS, TOPIC, Built, build, marker

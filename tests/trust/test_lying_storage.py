@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from compaction.formats.batch import BatchSpec, encode_batch
-from compaction.formats.record import Record
+from compaction.formats.record_batch.batch import BatchSpec, encode_batch
+from compaction.formats.record_batch.record import Record
 from compaction.logdir.blocks import SegmentReader
 from tests.trust.lying_storage import Lie, Outcome, tell, tell_at
 from tests.trust.memory import MemoryDisk

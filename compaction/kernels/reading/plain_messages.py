@@ -1,7 +1,7 @@
 """Turns plain messages of magic 0 and 1 into the bytes of v2 records, so that the other kernels need to know only one form.
 
 A plain message is a batch of one record (Kafka 4.3.0: ``AbstractLegacyRecordBatch``, ``LegacyRecord``); compressed wrappers are
-decoded by ``compaction.formats.transcode``.
+decoded by ``compaction.formats.record_batch.transcode``.
 """
 
 from __future__ import annotations

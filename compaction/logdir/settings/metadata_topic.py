@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from compaction.errors import CorruptLogError
-from compaction.formats.errors import FormatError
 from compaction.formats.metadata_log import SNAPSHOT_FOOTER, ClusterConfigs
+from compaction.formats.primitives.malformed import FormatError
 from compaction.fs.filesystem import FileSystem, base_name, join
 from compaction.fs.ranges import view
 from compaction.logdir.batch_scan import SegmentScan

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compaction.formats.batch import BatchSpec, encode_batch, parse_batch
-from compaction.formats.record import Header, Record
+from compaction.formats.record_batch.batch import BatchSpec, encode_batch, parse_batch
+from compaction.formats.record_batch.record import Header, Record
 from compaction.kernels.reading.batches import HEADER_SIZE, scan_batches
 from compaction.kernels.reading.columns import (
     HEADERS,

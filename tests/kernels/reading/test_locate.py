@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from compaction.formats.batch import BatchSpec, encode_batch, parse_batch
-from compaction.formats.codecs import Codec
-from compaction.formats.legacy import LegacySpec, encode_legacy, parse_legacy
-from compaction.formats.record import Header, Record
+from compaction.formats.compression.codecs import Codec
+from compaction.formats.record_batch.batch import BatchSpec, encode_batch, parse_batch
+from compaction.formats.record_batch.message_set import LegacySpec, encode_legacy, parse_legacy
+from compaction.formats.record_batch.record import Header, Record
 from compaction.kernels.reading.batches import HEADER_SIZE, scan_batches
 from compaction.kernels.reading.locate import (
     HEADERS,

@@ -9,8 +9,8 @@ import pytest
 
 from compaction.config import Resolver, read_properties, read_sets
 from compaction.errors import CorruptLogError, UsageError
-from compaction.formats.batch import iter_batches
 from compaction.formats.checkpoints import format_partition_metadata, topic_id_text
+from compaction.formats.record_batch.batch import iter_batches
 from compaction.fs.local import LocalFileSystem
 from compaction.logdir.settings.log_settings import Settings
 from compaction.logdir.settings.metadata_sources import MetadataSources

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.dump.batches import BatchAt, BatchReader
-from compaction.dump.files import Target
+from compaction.dump.batch_stream import BatchAt, BatchReader
 from compaction.dump.findings import Findings
+from compaction.dump.inputs import Target
 from compaction.errors import CorruptLogError
-from compaction.formats.errors import FormatError
 from compaction.formats.indexes import OFFSET_ENTRY, TIME_ENTRY, TXN_ENTRY
+from compaction.formats.primitives.malformed import FormatError
 from compaction.formats.producer_snapshot import SnapshotEntry, read_snapshot
 from compaction.fs.filesystem import FileSystem
 from compaction.fs.text_files import MAX_INDEX_BYTES, read_small

@@ -20,13 +20,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from compaction.formats.batch_header import LOG_APPEND_TIME, LOG_OVERHEAD_BYTES
-from compaction.formats.checksums import crc32
-from compaction.formats.codecs import Codec, compress, decompress
-from compaction.formats.errors import FormatError
-from compaction.formats.fields import Buffer
-from compaction.formats.legacy_header import CRC_START, HEADER_V0, HEADER_V1, EntryHeader, EntryHeaderV1
-from compaction.formats.record import NO_TIMESTAMP, Record
+from compaction.formats.compression.codecs import Codec, compress, decompress
+from compaction.formats.primitives.checksums import crc32
+from compaction.formats.primitives.fields import Buffer
+from compaction.formats.primitives.malformed import FormatError
+from compaction.formats.record_batch.batch_header import LOG_APPEND_TIME, LOG_OVERHEAD_BYTES
+from compaction.formats.record_batch.message_header import CRC_START, HEADER_V0, HEADER_V1, EntryHeader, EntryHeaderV1
+from compaction.formats.record_batch.record import NO_TIMESTAMP, Record
 
 _INT_BYTES = 4
 _INT = struct.Struct(">i")

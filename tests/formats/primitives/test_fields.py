@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.formats.errors import BufferTooSmall, CodecError, FormatError
-from compaction.formats.fields import FieldTable
+from compaction.formats.primitives.fields import FieldTable
+from compaction.formats.primitives.malformed import BufferTooSmall, CodecError, FormatError
 
 
 class Sample(NamedTuple):

@@ -7,8 +7,8 @@ buffer ends inside a number or the number does not end in time.
 
 from __future__ import annotations
 
-from compaction.formats.errors import FormatError
-from compaction.formats.fields import Buffer
+from compaction.formats.primitives.fields import Buffer
+from compaction.formats.primitives.malformed import FormatError
 
 _MAX_BYTES = {32: 5, 64: 10}
 

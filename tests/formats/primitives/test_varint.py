@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.formats import varint
-from compaction.formats.errors import FormatError
+from compaction.formats.primitives import varint
+from compaction.formats.primitives.malformed import FormatError
 
 #: values and bytes from Kafka's ByteUtilsTest
 VARINTS = [

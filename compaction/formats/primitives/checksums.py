@@ -7,7 +7,7 @@ import zlib
 import google_crc32c
 import numpy as np
 
-from compaction.formats.fields import Buffer
+from compaction.formats.primitives.fields import Buffer
 
 
 def crc32c(data: Buffer) -> int:

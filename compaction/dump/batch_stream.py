@@ -10,11 +10,11 @@ from typing import NamedTuple
 import numpy as np
 
 from compaction.errors import CorruptLogError, UnsupportedLogError
-from compaction.formats.batch_header import HEADER, LOG_OVERHEAD_BYTES
-from compaction.formats.codecs import Codec, decompress
-from compaction.formats.errors import FormatError
-from compaction.formats.legacy import parse_legacy
-from compaction.formats.legacy_header import HEADER_V0
+from compaction.formats.compression.codecs import Codec, decompress
+from compaction.formats.primitives.malformed import FormatError
+from compaction.formats.record_batch.batch_header import HEADER, LOG_OVERHEAD_BYTES
+from compaction.formats.record_batch.message_header import HEADER_V0
+from compaction.formats.record_batch.message_set import parse_legacy
 from compaction.fs.filesystem import FileSystem
 from compaction.kernels.lines.line_state import DONE, DUMP_ERRORS
 from compaction.kernels.lines.record_lines import largest_timestamp

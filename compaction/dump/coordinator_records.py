@@ -15,9 +15,9 @@ import struct
 from typing import Any, NamedTuple
 
 from compaction.formats.checkpoints import topic_id_text
-from compaction.formats.errors import FormatError
 from compaction.formats.java_text import Json, java_text
-from compaction.formats.varint import decode_unsigned
+from compaction.formats.primitives.malformed import FormatError
+from compaction.formats.primitives.varint import decode_unsigned
 
 Values = dict[str, Any]
 Value = Json | bytes
@@ -116,7 +116,7 @@ class Message(NamedTuple):
 
 
 def read_table(text: str) -> dict[tuple[int, str], Message]:
-    """The messages of a table in ``compaction.formats.message_tables``, by type and name."""
+    """The messages of a table in ``compaction.dump.message_schemas``, by type and name."""
     messages = {}
     for paragraph in re.split(r"\n(?=\S)", text.strip()):
         head, _, fields = paragraph.partition(":")

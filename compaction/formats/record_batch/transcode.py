@@ -12,8 +12,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from compaction.formats.batch import seal_batch
-from compaction.formats.batch_header import (
+from compaction.formats.compression.codecs import Codec, compress
+from compaction.formats.primitives.fields import Buffer
+from compaction.formats.primitives.malformed import FormatError
+from compaction.formats.record_batch.batch import seal_batch
+from compaction.formats.record_batch.batch_header import (
     DELETE_HORIZON,
     LOG_APPEND_TIME,
     MAGIC,
@@ -22,11 +25,8 @@ from compaction.formats.batch_header import (
     NO_PRODUCER_ID,
     BatchHeader,
 )
-from compaction.formats.codecs import Codec, compress
-from compaction.formats.errors import FormatError
-from compaction.formats.fields import Buffer
-from compaction.formats.legacy import LegacyBatch, LegacyColumns, Longs, parse_legacy
-from compaction.formats.record import NO_SEQUENCE, NO_TIMESTAMP, RecordBase, encode_record
+from compaction.formats.record_batch.message_set import LegacyBatch, LegacyColumns, Longs, parse_legacy
+from compaction.formats.record_batch.record import NO_SEQUENCE, NO_TIMESTAMP, RecordBase, encode_record
 
 _LIMIT_BYTES = 2**31 - 1
 _VARINT_BYTES = 10

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.formats.batch import BatchSpec, encode_batch, iter_batches
-from compaction.formats.codecs import Codec, CodecError, compress
-from compaction.formats.errors import FormatError
-from compaction.formats.legacy import LegacyBatch, LegacySpec, encode_legacy, parse_legacy
-from compaction.formats.legacy_header import CRC_START, HEADER_V0, HEADER_V1
-from compaction.formats.record import Record
+from compaction.formats.compression.codecs import Codec, CodecError, compress
+from compaction.formats.primitives.malformed import FormatError
+from compaction.formats.record_batch.batch import BatchSpec, encode_batch, iter_batches
+from compaction.formats.record_batch.message_header import CRC_START, HEADER_V0, HEADER_V1
+from compaction.formats.record_batch.message_set import LegacyBatch, LegacySpec, encode_legacy, parse_legacy
+from compaction.formats.record_batch.record import Record
 from tests.formats.golden import comparable, golden, record, unbase64
 
 GOLDEN = [case for case in golden("batches") if case["batches"][0]["magic"] < 2]

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.formats.batch import BatchSpec, encode_batch, iter_batches, parse_batch
-from compaction.formats.codecs import Codec
-from compaction.formats.errors import FormatError
-from compaction.formats.legacy import LegacyBatch, LegacySpec, encode_legacy, parse_legacy
-from compaction.formats.record import Record, RecordBase, encode_records
-from compaction.formats.transcode import encode_columns, transcode, transcode_columns, transcode_plain
+from compaction.formats.compression.codecs import Codec
+from compaction.formats.primitives.malformed import FormatError
+from compaction.formats.record_batch.batch import BatchSpec, encode_batch, iter_batches, parse_batch
+from compaction.formats.record_batch.message_set import LegacyBatch, LegacySpec, encode_legacy, parse_legacy
+from compaction.formats.record_batch.record import Record, RecordBase, encode_records
+from compaction.formats.record_batch.transcode import encode_columns, transcode, transcode_columns, transcode_plain
 from tests.formats.golden import FILTER_HORIZON_MS, FIRST_TWO, comparable, golden, unbase64
 
 GOLDEN = [case for case in golden("batches") if case["batches"][0]["magic"] < 2]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from compaction.formats.fields import FieldTable
+from compaction.formats.primitives.fields import FieldTable
 
 
 class EntryHeader(NamedTuple):

@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.formats import batch_header as bits
-from compaction.formats.batch import (
+from compaction.formats.compression.codecs import Codec, CodecError
+from compaction.formats.primitives.malformed import FormatError
+from compaction.formats.record_batch import batch_header as bits
+from compaction.formats.record_batch.batch import (
     BatchSpec,
     ControlRecord,
     RecordBatch,
@@ -22,9 +24,7 @@ from compaction.formats.batch import (
     parse_control_record,
     seal_batch,
 )
-from compaction.formats.codecs import Codec, CodecError
-from compaction.formats.errors import FormatError
-from compaction.formats.record import Header, Record, RecordBase, decode_record, encode_record, increment_sequence
+from compaction.formats.record_batch.record import Header, Record, RecordBase, decode_record, encode_record, increment_sequence
 from tests.formats.golden import FIRST_TWO, comparable, golden, record, unbase64
 
 GOLDEN = [case for case in golden("batches") if case["batches"][0]["magic"] == 2]

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
 from compaction.dump import lookup
-from compaction.dump.checkpoints import CheckpointDump
-from compaction.dump.files import BOOTSTRAP_SNAPSHOT, Kind, Target, is_partition, log_dir_files, partition_files
+from compaction.dump.checkpoint_files import CheckpointDump
 from compaction.dump.findings import Findings
-from compaction.dump.indexes import IndexView, dump_offset_index, dump_snapshot, dump_time_index, dump_txn_index
+from compaction.dump.index_files import IndexView, dump_offset_index, dump_snapshot, dump_time_index, dump_txn_index
+from compaction.dump.inputs import BOOTSTRAP_SNAPSHOT, Kind, Target, is_partition, log_dir_files, partition_files
 from compaction.dump.segment import SegmentDump, SegmentView
 from compaction.dump.spool import PairSpool
 from compaction.errors import CorruptLogError, LogError, UsageError

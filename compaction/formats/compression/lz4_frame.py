@@ -15,8 +15,8 @@ import cramjam
 import numpy as np
 import xxhash
 
-from compaction.formats.errors import BufferTooSmall, CodecError
-from compaction.formats.fields import Buffer
+from compaction.formats.primitives.fields import Buffer
+from compaction.formats.primitives.malformed import BufferTooSmall, CodecError
 
 _MAGIC = 0x184D2204
 _HEADER = struct.Struct("<IBB")

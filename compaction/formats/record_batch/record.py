@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from compaction.formats.errors import FormatError
-from compaction.formats.fields import Buffer
-from compaction.formats.varint import decode_varint, decode_varlong, encode_varint, encode_varlong
+from compaction.formats.primitives.fields import Buffer
+from compaction.formats.primitives.malformed import FormatError
+from compaction.formats.primitives.varint import decode_varint, decode_varlong, encode_varint, encode_varlong
 
 NO_TIMESTAMP = -1
 NO_SEQUENCE = -1

@@ -10,7 +10,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from compaction.formats.batch_header import (
+from compaction.formats.compression.codecs import Codec, compress, decompress
+from compaction.formats.primitives.checksums import crc32c
+from compaction.formats.primitives.fields import Buffer
+from compaction.formats.primitives.malformed import FormatError
+from compaction.formats.record_batch.batch_header import (
     ABORT,
     COMMIT,
     CONTROL,
@@ -25,13 +29,9 @@ from compaction.formats.batch_header import (
     TRANSACTIONAL,
     BatchHeader,
 )
-from compaction.formats.checksums import crc32c
-from compaction.formats.codecs import Codec, compress, decompress
-from compaction.formats.errors import FormatError
-from compaction.formats.fields import Buffer
-from compaction.formats.legacy import LegacyBatch, parse_legacy
-from compaction.formats.legacy_header import HEADER_V0
-from compaction.formats.record import (
+from compaction.formats.record_batch.message_header import HEADER_V0
+from compaction.formats.record_batch.message_set import LegacyBatch, parse_legacy
+from compaction.formats.record_batch.record import (
     NO_SEQUENCE,
     NO_TIMESTAMP,
     Record,

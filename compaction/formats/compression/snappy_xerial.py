@@ -13,8 +13,8 @@ import struct
 
 import cramjam
 
-from compaction.formats.errors import BufferTooSmall, CodecError
-from compaction.formats.fields import Buffer
+from compaction.formats.primitives.fields import Buffer
+from compaction.formats.primitives.malformed import BufferTooSmall, CodecError
 
 _MAGIC = b"\x82SNAPPY\x00"
 _VERSION = 1

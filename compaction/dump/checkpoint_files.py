@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from compaction.dump.files import OFFSET_CHECKPOINTS, Target, is_partition
 from compaction.dump.findings import Findings
+from compaction.dump.inputs import OFFSET_CHECKPOINTS, Target, is_partition
 from compaction.errors import CorruptLogError
 from compaction.formats.checkpoints import (
     EpochEntry,

@@ -6,8 +6,8 @@ import struct
 
 import pytest
 
-from compaction.formats.java_text import json_text
-from compaction.formats.message_tables import (
+from compaction.dump.coordinator_records import Field, MessageError, Versions, read_table
+from compaction.dump.message_schemas import (
     CONSUMER_PROTOCOL,
     CONTROL_RECORDS,
     GROUP_RECORDS,
@@ -15,7 +15,7 @@ from compaction.formats.message_tables import (
     SHARE_RECORDS,
     TRANSACTION_RECORDS,
 )
-from compaction.formats.messages import Field, MessageError, Versions, read_table
+from compaction.formats.java_text import json_text
 
 TABLE = """
 0 plain 0-2 -: small int8, unsigned uint16, big int64, flag bool, ratio float64, name string, note string? =null,

@@ -14,7 +14,7 @@ from typing import Generic, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from compaction.formats.errors import FormatError
+from compaction.formats.primitives.malformed import FormatError
 
 Buffer = bytes | bytearray | memoryview
 

@@ -1,0 +1,1 @@
+"""The codecs of batches, and the frames that Kafka puts around them."""

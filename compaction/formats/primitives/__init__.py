@@ -1,0 +1,1 @@
+"""Fields, checksums and variable-length integers: what all formats are made of."""
