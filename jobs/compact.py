@@ -121,7 +121,7 @@ def compact(session_factory: SessionFactory, request: CompactionRequest) -> RunR
 
 def verify_run(request: CompactionRequest, report: RunReport) -> int:
     """Certifies what a run left, a line a log; the exit code."""
-    from compaction.verify.after_compact import requests
+    from compaction.certifier.after_compact import requests
     from jobs.verify import show, verify
 
     codes = [show(verify(lambda: _cli.start_session("compact"), each)) for each in requests(request, report)]
@@ -138,7 +138,7 @@ def main(argv: Sequence[str] | None = None, run: Callable[[SessionFactory, Compa
     def body(arguments: argparse.Namespace) -> int:
         request = read_request(arguments)
         if arguments.verify:
-            from compaction.verify.after_compact import require_sources
+            from compaction.certifier.after_compact import require_sources
 
             require_sources(request)
         report = run(lambda: _cli.start_session("compact"), request)

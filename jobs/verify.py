@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 if not __package__:
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from compaction.certifier.certificate import LogCertificate, Status, VerifyReport  # noqa: E402
+from compaction.certifier.verify_request import VerifyRequest  # noqa: E402
 from compaction.errors import UsageError  # noqa: E402 - the checkout must be on the path first
 from compaction.fs.text_files import write_text  # noqa: E402
 from compaction.fs.uri import place  # noqa: E402
@@ -23,8 +25,6 @@ from compaction.logdir.discover import Selector, check_log_dirs  # noqa: E402
 from compaction.names import TopicPartition, parse_partition_dir  # noqa: E402
 from compaction.stores.mixed import file_system  # noqa: E402
 from compaction.stores.remote import require_finished  # noqa: E402
-from compaction.verify.certificate import LogCertificate, Status, VerifyReport  # noqa: E402
-from compaction.verify.request import VerifyRequest  # noqa: E402
 from jobs import _cli  # noqa: E402
 
 if TYPE_CHECKING:
@@ -170,18 +170,18 @@ def _held(request: VerifyRequest) -> AbstractContextManager[object]:
 
 def verify(session_factory: SessionFactory, request: VerifyRequest) -> VerifyReport:
     """Certifies the logs; Spark is imported no sooner than that, so that a wrong call is told at once."""
-    from compaction.spark import certify
+    from compaction.spark import certify_job
 
     with _held(request):
-        return certify.certify(session_factory, request)
+        return certify_job.certify(session_factory, request)
 
 
 def explain(session_factory: SessionFactory, request: VerifyRequest, offset: int) -> list[str]:
     """What became of one record of the log that is asked for."""
-    from compaction.spark import certify
+    from compaction.spark import certify_job
 
     with _held(request):
-        return certify.why(session_factory, request, offset)
+        return certify_job.why(session_factory, request, offset)
 
 
 def show(report: VerifyReport, file: str | None = None) -> int:

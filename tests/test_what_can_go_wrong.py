@@ -19,8 +19,8 @@ TESTS: dict[str, dict[str, tuple[str, ...]]] = {
             "test_the_job_keeps_away_from_a_running_broker",
             "test_a_dry_run_looks_on_and_says_that_a_broker_is_at_work",
         ),
-        "spark/test_moment.py": ("test_a_log_that_moved_is_told_from_one_in_use",),
-        "storage/test_lock.py": ("test_the_error_names_directory_holder_and_what_to_do",),
+        "engine/test_busy.py": ("test_a_log_that_moved_is_told_from_one_in_use",),
+        "fs/test_lock.py": ("test_the_error_names_directory_holder_and_what_to_do",),
     },
     "`cannot lock the log directory": {
         "crash/test_surroundings.py": (
@@ -35,7 +35,7 @@ TESTS: dict[str, dict[str, tuple[str, ...]]] = {
             "test_what_does_not_fit_is_refused_with_figures_before_anything_is_written",
             "test_what_was_refused_fits_when_the_others_have_made_room",
         ),
-        "spark/test_room.py": ("test_a_part_needs_room_twice",),
+        "engine/test_admission.py": ("test_a_part_needs_room_twice",),
     },
     "`No space left on device`": {
         "crash/test_surroundings.py": ("test_a_disk_that_fills_up_while_outputs_are_written_leaves_the_log_as_it_was",),
@@ -43,7 +43,7 @@ TESTS: dict[str, dict[str, tuple[str, ...]]] = {
     "the run was killed": {
         "crash/test_kill.py": ("test_a_killed_run_is_made_good_by_the_next_one",),
         "crash/test_beside_a_broker.py": ("test_a_broker_started_after_a_stop_serves_every_survivor",),
-        "storage/test_swap.py": (
+        "output/test_swap.py": (
             "test_recovery_after_any_stop_serves_all_of_the_one_or_all_of_the_other",
             "test_a_broker_that_starts_after_any_stop_serves_every_survivor",
             "test_a_stop_within_the_recovery_does_no_harm_either",
@@ -60,7 +60,7 @@ TESTS: dict[str, dict[str, tuple[str, ...]]] = {
             "test_an_active_segment_cut_off_anywhere_is_a_torn_tail",
             "test_indexes_and_snapshots_are_no_damage",
         ),
-        "storage/test_recover.py": ("test_broken_indexes_are_rebuilt_as_a_broker_would_have_written_them",),
+        "recovery/test_recover.py": ("test_broken_indexes_are_rebuilt_as_a_broker_would_have_written_them",),
     },
     "`…-checkpoint`": {
         "damage/test_job.py": ("test_a_garbled_checkpoint_fails_the_logs_of_its_directory",),
@@ -85,7 +85,7 @@ TESTS: dict[str, dict[str, tuple[str, ...]]] = {
         "trust/test_lying_storage.py": ("test_no_lie_of_the_disk_ends_in_exit_code_0_and_other_bytes", "test_lies_are_noticed"),
     },
     "`log directory is claimed": {
-        "storage/test_claim.py": (
+        "locking/test_claim.py": (
             "test_a_second_run_yields_to_one_that_may_be_at_work",
             "test_the_claim_of_a_killed_run_of_this_machine_is_taken_over",
             "test_a_run_of_another_boot_is_over_on_a_local_disk_only",
@@ -99,7 +99,7 @@ TESTS: dict[str, dict[str, tuple[str, ...]]] = {
         ),
     },
     "`the journal of an earlier run": {
-        "storage/test_swap.py": ("test_a_journal_that_is_not_as_it_was_written_fails_the_log_and_changes_nothing",),
+        "output/test_swap.py": ("test_a_journal_that_is_not_as_it_was_written_fails_the_log_and_changes_nothing",),
         "jobs/test_compact_safety.py": ("test_a_journal_that_names_other_paths_is_no_journal",),
         "trust/test_adversary.py": ("test_a_planted_journal_is_its_logs_error_at_most",),
     },
@@ -109,7 +109,7 @@ TESTS: dict[str, dict[str, tuple[str, ...]]] = {
             "test_compact_does_not_skip_a_log_of_unknown_policy_in_silence",
             "test_with_the_metadata_log_expire_deletes_what_the_policies_say",
         ),
-        "storage/test_metadata_sources.py": ("test_a_topic_without_a_policy_of_its_own_waits_for_server_properties",),
+        "logdir/settings/test_metadata_sources.py": ("test_a_topic_without_a_policy_of_its_own_waits_for_server_properties",),
     },
     "`--output-dir is a mount": {
         "crash/test_copies.py": ("test_a_mount_point_as_the_output_directory_is_refused_before_any_work",),
@@ -119,13 +119,13 @@ TESTS: dict[str, dict[str, tuple[str, ...]]] = {
             "test_a_log_with_an_object_that_is_not_as_listed_fails_and_the_others_do_not",
             "test_a_copy_of_an_output_elsewhere_is_read",
         ),
-        "storage/test_source_check.py": (
+        "stores/test_source_check.py": (
             "test_files_that_mean_nothing_are_not_seen",
             "test_a_log_with_an_object_that_is_not_as_listed_fails",
         ),
     },
     "`compiled kernels are kept in": {
-        "kernels/test_cache.py": (
+        "kernels/compiling/test_cache.py": (
             "test_what_others_could_have_planted_never_runs",
             "test_a_choice_that_others_may_write_to_is_not_used_and_says_why",
             "test_nothing_is_kept_where_nothing_is_to_be_kept",

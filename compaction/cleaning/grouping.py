@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from compaction.cleaning.model import Segment
+from compaction.cleaning.log_view import Segment
 
 #: an index entry holds the offset relative to its segment's base in a signed 32-bit integer
 MAX_RELATIVE_OFFSET = 2**31 - 1

@@ -5,7 +5,7 @@ The rule: a log whose ``cleanup.policy`` holds ``compact`` and that has bytes is
     dirty bytes / (clean + dirty bytes) > min.cleanable.dirty.ratio, or
     dirty bytes > 0 and max.compaction.lag.ms has passed for the first dirty batch of a closed segment
 
-and the dirtiest log comes first. ``compaction.cleaning.dirtiness`` says what is dirty. The segments from the first one up to
+and the dirtiest log comes first. ``compaction.cleaning.log_to_clean`` says what is dirty. The segments from the first one up to
 the end take part, cleaned ones included, in the groups of ``compaction.cleaning.grouping``. ``__cluster_metadata`` is refused:
 its records have no keys and a broker prunes it by snapshots. A log whose ``cleanup.policy`` is a guess
 (``compaction.config.policy_guess``) is refused too, whatever the guess: compaction removes records as well.
@@ -19,11 +19,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from compaction.cleaning.dirtiness import MIN_LAG, Dirtiness, Limit, dirtiness, first_dirty_offset, segments_between
 from compaction.cleaning.grouping import Group, group_segments, overflows
-from compaction.cleaning.model import LogView, Segment
-from compaction.cleaning.remedies import ratio_remedy
-from compaction.cleaning.verdicts import Condition, SkipCause, Verdict, shown
+from compaction.cleaning.log_to_clean import MIN_LAG, Dirtiness, Limit, dirtiness, first_dirty_offset, segments_between
+from compaction.cleaning.log_view import LogView, Segment
+from compaction.cleaning.skip_reasons import Condition, SkipCause, Verdict, ratio_remedy, shown
 from compaction.config import TopicConfig
 from compaction.names import CLUSTER_METADATA_TOPIC
 

@@ -31,7 +31,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from compaction.cleaning.model import AbortedTxn, Segment
+from compaction.cleaning.log_view import AbortedTxn, Segment
 from compaction.cleaning.txn_tables import TXN_ROW, AbortedSpans, Bools, Int64s, Rows, TxnKind, rank, summarise
 from compaction.errors import UnsupportedLogError
 

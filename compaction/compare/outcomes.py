@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from compaction.cleaning.expiry import ExpiryPlan
-from compaction.cleaning.explain import explain_compaction, explain_expiry
+from compaction.cleaning.cleanup_policy import PolicyPlan
+from compaction.cleaning.explanation import explain_compaction, explain_expiry
 from compaction.cleaning.grouping import Group
-from compaction.cleaning.model import LogView, ProducerEntry
-from compaction.cleaning.policy import PolicyPlan
-from compaction.cleaning.verdicts import Verdict
+from compaction.cleaning.log_view import LogView, ProducerEntry
+from compaction.cleaning.segment_retention import ExpiryPlan
+from compaction.cleaning.skip_reasons import Verdict
 from compaction.compare.count import Tally
 from compaction.compare.figures import (
     ComparedLog,

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from compaction.cleaning.model import LogView
+from compaction.cleaning.cleanup_policy import plan_wholly
+from compaction.cleaning.log_view import LogView
 from compaction.cleaning.plan import LogPlan
-from compaction.cleaning.policy import plan_wholly
 from compaction.compare.count import AGE_BOUNDS_MS, Source, Tally
 from compaction.compare.figures import ComparedLog, Comparison
 from compaction.compare.outcomes import Case, LogCases, Survey, Work, compared, explained

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
-from compaction.cleaning.model import LogView
+from compaction.cleaning.log_view import LogView
 from compaction.fs.local import LocalFileSystem
 from compaction.logdir.changes import moved
 from compaction.report import LogReport

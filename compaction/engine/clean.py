@@ -9,10 +9,10 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from compaction.cleaning.expiry import ExpiryPlan
+from compaction.cleaning.cleanup_policy import plan_policy
 from compaction.cleaning.plan import CompactionPlan, LogPlan, plan_logs
-from compaction.cleaning.policy import plan_policy
-from compaction.cleaning.verdicts import Verdict
+from compaction.cleaning.segment_retention import ExpiryPlan
+from compaction.cleaning.skip_reasons import Verdict
 from compaction.config import BrokerConfig
 from compaction.config.request import CompactionRequest
 from compaction.engine.busy import of_this_moment

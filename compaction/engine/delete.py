@@ -12,7 +12,7 @@ import uuid
 from dataclasses import replace
 from functools import partial
 
-from compaction.cleaning.expiry import ExpiryPlan, plan_expiry
+from compaction.cleaning.segment_retention import ExpiryPlan, plan_expiry
 from compaction.config.request import CompactionRequest
 from compaction.engine.busy import of_this_moment
 from compaction.engine.concurrency import at_once

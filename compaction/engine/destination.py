@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-from compaction.cleaning.policy import PolicyPlan
+from compaction.cleaning.cleanup_policy import PolicyPlan
 from compaction.fs.filesystem import FileSystem
 from compaction.fs.overlay import DeferredFileSystem, OverlayFileSystem
 from compaction.fs.uri import is_remote, require_in_place

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
-from compaction.cleaning.model import LogView
+from compaction.cleaning.log_view import LogView
 from compaction.config import TopicConfig
 from compaction.config.request import CompactionRequest
 from compaction.errors import CompactionError, StorageError, of_log

@@ -8,9 +8,9 @@ from typing import TypeVar
 
 import numpy as np
 
-from compaction.cleaning.model import LogView, Segment
+from compaction.cleaning.log_view import LogView, Segment
 from compaction.cleaning.plan import LogPlan
-from compaction.cleaning.retention import ActiveProducers, RoundRules
+from compaction.cleaning.record_retention import ActiveProducers, RoundRules
 from compaction.cleaning.transactions import Verdicts, aborted_for_map, resolve_cleaning
 from compaction.cleaning.txn_tables import KEYLESS_ROW, TXN_ROW, AbortedSpans
 from compaction.config import BrokerConfig

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from compaction.cleaning.model import Segment
+from compaction.cleaning.log_view import Segment
 from compaction.cleaning.plan import LogPlan
 from compaction.kernels.reading.tables import ENTRY_BYTES
 from compaction.passes.tasks import Slice

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from compaction.cleaning.model import LogView, Segment
+from compaction.cleaning.log_view import LogView, Segment
 from compaction.errors import StorageError
 from compaction.fs.filesystem import Files, join
 from compaction.logdir.segments import identity_of, segment_bases

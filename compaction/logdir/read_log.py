@@ -20,8 +20,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from compaction.cleaning.model import LogView, ProducerEntry, Segment
-from compaction.cleaning.producers import EndTxnMarker, ProducerStates, read_end_txn_marker
+from compaction.cleaning.log_view import LogView, ProducerEntry, Segment
+from compaction.cleaning.producer_state import EndTxnMarker, ProducerStates, read_end_txn_marker
 from compaction.errors import CorruptLogError
 from compaction.formats.primitives.malformed import FormatError
 from compaction.formats.producer_snapshot import read_snapshot

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from compaction.cleaning.model import AbortedTxn, Segment
+from compaction.cleaning.log_view import AbortedTxn, Segment
 from compaction.errors import CorruptLogError, StorageError
 from compaction.formats import indexes
 from compaction.formats.primitives.fields import FieldTable

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from compaction.cleaning.model import Segment
+from compaction.cleaning.log_view import Segment
 from compaction.errors import StorageError
 from compaction.formats.indexes import read_offset_index
 from compaction.fs.filesystem import FileSystem

@@ -22,7 +22,7 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from compaction.cleaning.model import Segment
+from compaction.cleaning.log_view import Segment
 from compaction.errors import CorruptLogError, StorageError, UsageError
 from compaction.fs.filesystem import FileSystem, base_name, join
 from compaction.fs.uri import is_inside, resolved

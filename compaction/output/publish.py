@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from compaction.cleaning.model import Segment
+from compaction.cleaning.log_view import Segment
 from compaction.errors import StorageError, UsageError
 from compaction.formats.checkpoints import format_offset_checkpoint
 from compaction.fs.durable import TMP, write_verified

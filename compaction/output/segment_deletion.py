@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from compaction.cleaning.expiry import ExpiryPlan
-from compaction.cleaning.model import ProducerEntry
+from compaction.cleaning.log_view import ProducerEntry
+from compaction.cleaning.segment_retention import ExpiryPlan
 from compaction.formats.checkpoints import EpochEntry, format_leader_epochs, parse_leader_epochs
 from compaction.formats.producer_snapshot import SnapshotEntry, write_snapshot
 from compaction.fs.durable import replace_file

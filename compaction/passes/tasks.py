@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.cleaning.model import AbortedTxn
-from compaction.cleaning.retention import RoundRules
+from compaction.cleaning.log_view import AbortedTxn
+from compaction.cleaning.record_retention import RoundRules
 from compaction.cleaning.txn_tables import KEYLESS_ROW, AbortedSpans
 from compaction.fs.contents import Written
 from compaction.fs.filesystem import FileSystem

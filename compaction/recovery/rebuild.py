@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from compaction.cleaning.model import AbortedTxn, Segment
-from compaction.cleaning.producers import CompletedTxn
+from compaction.cleaning.log_view import AbortedTxn, Segment
+from compaction.cleaning.producer_state import CompletedTxn
 from compaction.errors import CorruptLogError
 from compaction.formats import indexes
 from compaction.formats.record_batch.batch_header import CONTROL, TRANSACTIONAL

@@ -22,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from compaction.cleaning.model import Segment
+from compaction.cleaning.log_view import Segment
 from compaction.errors import CorruptLogError
 from compaction.fs.contents import difference
 from compaction.fs.durable import TMP, remove_temporary

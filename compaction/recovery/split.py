@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from compaction.cleaning.model import AbortedTxn, Segment
+from compaction.cleaning.log_view import AbortedTxn, Segment
 from compaction.formats import indexes
 from compaction.fs.durable import write_verified
 from compaction.fs.filesystem import Extent, FileSystem, join

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from compaction.cleaning.model import AbortedTxn, LogView, Segment
+from compaction.cleaning.log_view import AbortedTxn, LogView, Segment
 from compaction.cleaning.txn_tables import AbortedSpans
 from compaction.engine.sizing import pack
 from compaction.errors import UsageError

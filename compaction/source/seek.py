@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.cleaning.model import Segment
+from compaction.cleaning.log_view import Segment
 from compaction.errors import StorageError
 from compaction.formats.indexes import read_offset_index, read_time_index
 from compaction.fs.filesystem import FileSystem, join

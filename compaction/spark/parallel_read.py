@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from compaction.cleaning.model import LogView
+from compaction.cleaning.log_view import LogView
 from compaction.engine.prepare import LogTask, LookAhead, look
 from compaction.errors import CompactionError
 from compaction.spark.session import Session

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from compaction.cleaning.grouping import MAX_RELATIVE_OFFSET, group_segments, overflows
-from compaction.cleaning.model import Segment
+from compaction.cleaning.log_view import Segment
 from tests.cleaning.views import segment
 
 UNBOUNDED = 2**31 - 1

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from compaction.cleaning.model import LogView
+from compaction.cleaning.cleanup_policy import plan_policy
+from compaction.cleaning.log_view import LogView
 from compaction.cleaning.plan import LogPlan, plan_log, plan_logs
-from compaction.cleaning.policy import plan_policy
-from compaction.cleaning.verdicts import SkipCause, Verdict
+from compaction.cleaning.skip_reasons import SkipCause, Verdict
 from compaction.config import Resolver, TopicConfig, read_properties, read_sets
 from compaction.formats.properties import parse_properties
 from compaction.names import TopicPartition

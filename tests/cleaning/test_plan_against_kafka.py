@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from compaction.cleaning.dirtiness import dirtiness
-from compaction.cleaning.expiry import ExpiryCause, plan_expiry
-from compaction.cleaning.model import LogView
+from compaction.cleaning.log_to_clean import dirtiness
+from compaction.cleaning.log_view import LogView
 from compaction.cleaning.plan import plan_log
-from compaction.cleaning.verdicts import Verdict
+from compaction.cleaning.segment_retention import ExpiryCause, plan_expiry
+from compaction.cleaning.skip_reasons import Verdict
 from compaction.config import Resolver, TopicConfig, read_sets
 from compaction.fs.local import LocalFileSystem
 from compaction.logdir.checkpoint_store import Checkpoints

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from compaction.cleaning.model import AbortedTxn, Segment
+from compaction.cleaning.log_view import AbortedTxn, Segment
 from compaction.cleaning.transactions import TXN_ROW, TxnKind, Verdicts, aborted_for_map, resolve_cleaning, summarise
 from compaction.errors import UnsupportedLogError
 from tests.oracle.cleaner import NaiveConfig, NaiveRound, after_round, clean_log_naively

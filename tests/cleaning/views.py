@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from compaction.cleaning.model import LogView, Segment
+from compaction.cleaning.log_view import LogView, Segment
 from compaction.names import TopicPartition
 
 NOW_MS = 1_700_000_000_000

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from compaction.certifier.certificate import LogCertificate
+from compaction.certifier.checks.judge import LocalEngine
+from compaction.certifier.pairs import certify
+from compaction.certifier.verify_request import VerifyRequest
 from compaction.config import Resolver, read_toml
-from compaction.verify.certificate import LogCertificate
-from compaction.verify.engine import LocalEngine
-from compaction.verify.pairs import certify
-from compaction.verify.request import VerifyRequest
 from tests.conformance.compare import differences
 from tests.conformance.ours import clean_ours, topics_file
 from tests.kafka.cleaner import Cleaned, clean_partition_if_due

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from compaction.verify.certificate import Status
+from compaction.certifier.certificate import Status
 from tests.conformance.bench import Bench, Round
 from tests.conformance.cleaning_scenarios import cleaning_scenarios
 from tests.conformance.planning_scenarios import planning_scenarios

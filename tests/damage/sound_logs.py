@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from compaction.cleaning.model import AbortedTxn
+from compaction.cleaning.log_view import AbortedTxn
 from compaction.formats.producer_snapshot import SnapshotEntry, write_snapshot
 from compaction.names import INDEX, LEADER_EPOCHS, LOG, SNAPSHOT, TIMEINDEX, TXNINDEX, segment_file
 from tests.kafka.encode import ABORT, COMMIT, Batch, Legacy, Producer, Record, marker

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from compaction.cleaning.retention import ActiveProducers, RoundRules
+from compaction.cleaning.record_retention import ActiveProducers, RoundRules
 from compaction.cleaning.txn_tables import AbortedSpans
 from compaction.errors import CompactionError, UnforeseenError
 from compaction.formats import checkpoints, indexes, producer_snapshot

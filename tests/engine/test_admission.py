@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from compaction.cleaning.retention import ActiveProducers, RoundRules
+from compaction.cleaning.record_retention import ActiveProducers, RoundRules
 from compaction.cleaning.txn_tables import AbortedSpans
 from compaction.engine.admission import without_room
 from compaction.engine.free_space import FreeSpace, Room

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from compaction.cleaning.model import LogView
+from compaction.cleaning.log_view import LogView
 from compaction.engine.busy import of_this_moment, warn_of_moved
 from compaction.engine.prepare import read_logs
 from compaction.fs.local import LocalFileSystem

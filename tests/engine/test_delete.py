@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from compaction.cleaning.model import LogView
+from compaction.cleaning.log_view import LogView
 from compaction.config import Resolver, read_sets
 from compaction.config.request import CompactionRequest
 from compaction.engine import prepare

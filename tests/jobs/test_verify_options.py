@@ -14,8 +14,8 @@ from compaction.engine.clean import Workers, carry_out
 from compaction.report import RunReport
 from jobs import compact, verify
 from jobs.compact import SessionFactory
+from tests.certifier.story import CONFIG, NOW_MS, Story, build, records
 from tests.local_passes import LocalPasses
-from tests.verify.story import CONFIG, NOW_MS, Story, build, records
 
 SETS = ["--set", *(f"{name}={value}" for name, value in CONFIG.items())]
 

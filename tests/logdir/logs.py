@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from compaction.cleaning.model import AbortedTxn
+from compaction.cleaning.log_view import AbortedTxn
 from compaction.formats import indexes
 from compaction.formats.producer_snapshot import SnapshotEntry, write_snapshot
 from compaction.formats.record_batch.batch import BatchSpec, encode_batch, end_txn_marker, iter_batches

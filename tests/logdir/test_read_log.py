@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from compaction.cleaning.model import AbortedTxn, LogView, ProducerEntry
+from compaction.cleaning.log_view import AbortedTxn, LogView, ProducerEntry
 from compaction.errors import CorruptLogError
 from compaction.formats.producer_snapshot import SnapshotEntry
 from compaction.formats.record_batch.message_set import LegacySpec, encode_legacy

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from compaction.cleaning.model import LogView
+from compaction.cleaning.log_view import LogView
 from compaction.fs.local import LocalFileSystem
 from compaction.logdir.checkpoint_store import Checkpoints
 from compaction.logdir.discover import LogLocation

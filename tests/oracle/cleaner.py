@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from compaction.cleaning.model import AbortedTxn, ProducerEntry
+from compaction.cleaning.log_view import AbortedTxn, ProducerEntry
 from tests.oracle.records import KafkaRefuses, NaiveBatch, NaiveRecord, encode, encode_empty
 from tests.oracle.segments import NaiveSegment, SegmentWriter
 from tests.oracle.txns import CleanedTransactions, collect_aborted

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from compaction.cleaning.model import ProducerEntry
+from compaction.cleaning.log_view import ProducerEntry
 from compaction.formats.producer_snapshot import SnapshotEntry, write_snapshot
 from tests.oracle.segments import NaiveSegment
 

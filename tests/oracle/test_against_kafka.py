@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from py4j.protocol import Py4JJavaError
 
-from compaction.cleaning.model import ProducerEntry
+from compaction.cleaning.log_view import ProducerEntry
 from tests.kafka.cleaner import Cleaned, clean_partition
 from tests.kafka.gateway import Gateway
 from tests.kafka.log import Opening

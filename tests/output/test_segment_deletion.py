@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from compaction.cleaning.model import ProducerEntry
+from compaction.cleaning.log_view import ProducerEntry
 from compaction.errors import CorruptLogError
 from compaction.fs.filesystem import FileSystem, join
 from compaction.logdir.checkpoint_store import read_checkpoints

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from compaction.cleaning.model import AbortedTxn
+from compaction.cleaning.log_view import AbortedTxn
 from compaction.errors import CorruptLogError, StorageError
 from compaction.formats.checkpoints import format_offset_checkpoint
 from compaction.fs.contents import Written

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from compaction.cleaning.model import ProducerEntry
+from compaction.cleaning.log_view import ProducerEntry
 from compaction.engine.sizing import Sizes
 from compaction.report import LogReport, LogStatus
 from tests.local_job import clean_locally, read_offsets, write_offsets

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from compaction.cleaning.expiry import plan_expiry
-from compaction.cleaning.model import LogView, ProducerEntry
+from compaction.cleaning.log_view import LogView, ProducerEntry
+from compaction.cleaning.segment_retention import plan_expiry
 from compaction.config import TopicConfig
 from compaction.names import TopicPartition
 from compaction.report import LogReport, LogStatus

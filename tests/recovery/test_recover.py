@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from compaction.cleaning.model import AbortedTxn
+from compaction.cleaning.log_view import AbortedTxn
 from compaction.errors import CorruptLogError
 from compaction.formats.producer_snapshot import SnapshotEntry
 from compaction.fs.filesystem import join, real_file

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from compaction.cleaning.model import AbortedTxn
+from compaction.cleaning.log_view import AbortedTxn
 from compaction.fs.filesystem import FileSystem, real_file
 from compaction.fs.overlay import OverlayFileSystem
 from compaction.logdir.read_log import read_segments

@@ -15,7 +15,7 @@ from functools import cache, partial
 from typing import NamedTuple
 from unittest.mock import patch
 
-from compaction.cleaning.model import AbortedTxn
+from compaction.cleaning.log_view import AbortedTxn
 from compaction.config.request import CompactionRequest
 from compaction.engine import clean, delete
 from compaction.engine.clean import Workers, carry_out

@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass, field
 from functools import cache
 
-from compaction.cleaning.model import AbortedTxn
+from compaction.cleaning.log_view import AbortedTxn
 from compaction.formats.checkpoints import format_offset_checkpoint
 from compaction.formats.indexes import read_txn_index
 from compaction.formats.record_batch.batch import BatchSpec, RecordBatch, encode_batch, iter_batches

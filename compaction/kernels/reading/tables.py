@@ -57,9 +57,8 @@ MARK_SHIFT = 2
 #: the highest offset that a mark can hold
 MAX_OFFSET = (1 << 61) - 2
 
-#: Bits of a batch's verdict (``compaction.cleaning.retention.BatchVerdict``): its records go (aborted data, or a marker whose
-#: time has
-#: come) …
+#: Bits of a batch's verdict (``compaction.cleaning.record_retention.BatchVerdict``): its records are discarded (aborted
+#: data, or a marker past its delete horizon) …
 DISCARD = 1
 #: … its header stays even when no record does …
 RETAIN_EMPTY = 2

@@ -1,0 +1,59 @@
+"""What ``compact --verify`` certifies: the logs of the run, each against what it was made from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from compaction.certifier.verify_request import VerifyRequest
+from compaction.config.request import CompactionRequest
+from compaction.errors import UsageError
+from compaction.logdir.discover import Selector, discover
+from compaction.logdir.settings.log_settings import Settings, read_settings
+from compaction.names import TopicPartition
+from compaction.output.publish import layout
+from compaction.report import LogReport, LogStatus, RunReport
+from compaction.stores.mixed import file_system
+
+
+def require_sources(request: CompactionRequest) -> None:
+    """That a run leaves what it can be verified against.
+
+    :raises UsageError: it does not
+    """
+    if request.dry_run:
+        raise UsageError("--verify: a dry run writes nothing that could be verified", hint="leave one of both out")
+    if request.output_dir is not None:
+        return
+    fs = file_system(request.log_dirs)
+    locations = discover(fs, request.log_dirs, Selector(request.topics, request.partitions))
+    for location, settings in zip(locations, read_settings(fs, locations, request), strict=True):
+        if isinstance(settings, Settings) and settings.topic.file_delete_delay_ms == 0:
+            source = settings.topic.source("file.delete.delay.ms")
+            what = f"{location.topic_partition} has file.delete.delay.ms=0 ({source}), which deletes the sources at once"
+            raise UsageError(f"--verify: {what}", hint="set another delay, or write to --output-dir")
+
+
+def requests(request: CompactionRequest, report: RunReport) -> Iterator[VerifyRequest]:
+    """What is to be verified after a run, one request a log directory. A copy has every log that did not fail; in place only
+    those count that were changed."""
+    targets = {} if request.output_dir is None else layout(request.output_dir, request.log_dirs)
+    for log_dir in request.log_dirs:
+        logs = frozenset(_chosen(report.logs, log_dir, in_place=not targets))
+        if logs:
+            yield VerifyRequest(
+                before=(log_dir,) if targets else (),
+                after=(targets.get(log_dir, log_dir),),
+                now_ms=request.as_of_ms,
+                exact=True,
+                logs=logs,
+                resolver=request.resolver,
+                metadata_dirs=request.metadata_dirs,
+                include_active=request.include_active,
+            )
+
+
+def _chosen(logs: Iterable[LogReport], log_dir: str, *, in_place: bool) -> Iterator[TopicPartition]:
+    for log in logs:
+        changed = log.status is LogStatus.CLEANED or log.expired_segments
+        if log.log_dir == log_dir and log.status is not LogStatus.FAILED and (changed or not in_place):
+            yield TopicPartition(log.topic, log.partition)

@@ -1,0 +1,166 @@
+"""What a verification found, as JSON for machines and as text for people. No key or value of a record ever gets in.
+
+The JSON document has ``schema_version`` 1:
+
+| field | meaning |
+| --- | --- |
+| ``as_of_ms`` | the time that tombstones and markers were judged by |
+| ``status`` | ``holds``, ``violated``, or ``failed`` (at least one log could not be judged, and none is violated) |
+| ``totals`` | logs by status, and sums of the numbers of records |
+| ``logs`` | one object a log: the fields of ``LogCertificate`` |
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from compaction.certifier.checks.model import Findings, Violation
+from compaction.names import TopicPartition
+
+SCHEMA_VERSION = 1
+#: why records are missing
+REASONS = ("superseded", "tombstone", "aborted", "marker", "invalid", "below_log_start", "expired")
+_WORDS = {"tombstone": "tombstones", "marker": "markers", "invalid": "without a key", "below_log_start": "below the log start"}
+#: records that could have been dropped
+LEFT = ("superseded_left", "aborted_left", "invalid_left")
+
+
+class Status(str, enum.Enum):
+    """Of a log, and of all."""
+
+    HOLDS = "holds"
+    VIOLATED = "violated"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class LogCertificate:
+    """What was found of one log.
+
+    ``missing`` are records of ``before`` that ``after`` lacks, by reason, ``lost`` those without one. ``left`` are records that
+    could have been dropped: information, keeping too much loses nothing. ``violations`` are the first of
+    ``violation_count``, by offset. ``reason`` says why a log could not be judged.
+    """
+
+    topic: str
+    partition: int
+    status: Status
+    reason: str = ""
+    records_before: int = 0
+    records_after: int = 0
+    missing: Mapping[str, int] = field(default_factory=dict)
+    lost: int = 0
+    left: Mapping[str, int] = field(default_factory=dict)
+    violation_count: int = 0
+    violations: tuple[Violation, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """``topic-partition``."""
+        return f"{self.topic}-{self.partition}"
+
+    @classmethod
+    def failed(cls, name: TopicPartition, reason: str) -> LogCertificate:
+        """A log that cannot be judged."""
+        return cls(name.topic, name.partition, Status.FAILED, reason)
+
+    @classmethod
+    def violated(cls, name: TopicPartition, offset: int, what: str) -> LogCertificate:
+        """A log with one violation."""
+        return cls(name.topic, name.partition, Status.VIOLATED, violation_count=1, violations=(Violation(offset, what),))
+
+    @classmethod
+    def of(cls, name: TopicPartition, findings: Findings, counts: Counter[str]) -> LogCertificate:
+        """The outcome for a log that was compared."""
+        missing = {reason: counts[reason] for reason in REASONS}
+        return cls(
+            name.topic,
+            name.partition,
+            Status.VIOLATED if findings.count else Status.HOLDS,
+            records_before=counts["records_before"],
+            records_after=counts["records_after"],
+            missing=missing,
+            lost=counts["missing"] - sum(missing.values()),
+            left={kind: counts[kind] for kind in LEFT},
+            violation_count=findings.count,
+            violations=tuple(findings.named),
+        )
+
+    def document(self) -> dict[str, Any]:
+        """The log's object in the JSON document."""
+        return {
+            "topic": self.topic,
+            "partition": self.partition,
+            "status": self.status.value,
+            "reason": self.reason,
+            "records_before": self.records_before,
+            "records_after": self.records_after,
+            "missing": dict(self.missing),
+            "lost": self.lost,
+            "left": dict(self.left),
+            "violation_count": self.violation_count,
+            "violations": [{"offset": each.offset, "what": each.what} for each in self.violations],
+        }
+
+    def lines(self) -> list[str]:
+        """The outcome, and the violations by topic, partition and offset."""
+        if self.status is Status.FAILED:
+            return [f"{self.name} failed: {self.reason}"]
+        why = ", ".join(f"{n} {_WORDS.get(reason, reason)}" for reason, n in self.missing.items() if n)
+        lost = f", {self.lost} LOST" if self.lost else ""
+        lines = [f"{self.name} {self.status.value}: {self.records_before} -> {self.records_after} records{lost}"]
+        lines += [f"    missing: {why}"] if why else []
+        lines += [f"    {self.name}:{each.offset}: {each.what}" for each in self.violations]
+        more = self.violation_count - len(self.violations)
+        return lines + ([f"    and {more} more violations"] if more else [])
+
+
+@dataclass(frozen=True)
+class VerifyReport:
+    """What was found of all logs; ``seconds`` is the time that it took."""
+
+    as_of_ms: int
+    logs: tuple[LogCertificate, ...]
+    seconds: float = 0.0
+
+    @property
+    def status(self) -> Status:
+        """Violated when any log is, else failed when any could not be judged."""
+        found = {log.status for log in self.logs}
+        return next((status for status in (Status.VIOLATED, Status.FAILED) if status in found), Status.HOLDS)
+
+    @property
+    def exit_code(self) -> int:
+        """0: all hold. 1: they do not, or it could not be told."""
+        return 0 if self.status is Status.HOLDS else 1
+
+    def to_json(self) -> str:
+        """The document, indented, ending in a newline."""
+        sums = {
+            "records_before": sum(log.records_before for log in self.logs),
+            "records_after": sum(log.records_after for log in self.logs),
+            "lost": sum(log.lost for log in self.logs),
+            "violations": sum(log.violation_count for log in self.logs),
+            "missing": {reason: sum(log.missing.get(reason, 0) for log in self.logs) for reason in REASONS},
+        }
+        document = {
+            "schema_version": SCHEMA_VERSION,
+            "as_of_ms": self.as_of_ms,
+            "status": self.status.value,
+            "totals": {"logs": len(self.logs), **self._by_status(), **sums, "seconds": round(self.seconds, 3)},
+            "logs": [log.document() for log in self.logs],
+        }
+        return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+
+    def summary(self) -> str:
+        """All in one line."""
+        counts = ", ".join(f"{n} {status}" for status, n in self._by_status().items())
+        return f"{len(self.logs)} logs: {counts}; {self.status.value} ({self.seconds:.1f} s)"
+
+    def _by_status(self) -> dict[str, int]:
+        return {status.value: sum(log.status is status for log in self.logs) for status in Status}

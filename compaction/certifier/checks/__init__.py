@@ -1,0 +1,1 @@
+"""The single checks of the certifier, over batches, keys, transactions and indexes."""

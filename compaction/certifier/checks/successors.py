@@ -1,0 +1,23 @@
+"""Looks for the last record of one key: what a single question needs, without the keys of all others."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from compaction.certifier.checks.chunks import read_chunks
+from compaction.certifier.checks.key_tables import keys_of
+from compaction.certifier.checks.model import SliceWork
+from compaction.certifier.checks.record_compare import Kinds, candidates
+
+
+def last_of_key(work: SliceWork, key: bytes) -> int:
+    """The last offset of a range at which a record of this key may supersede others, -1 without one."""
+    last = -1
+    for chunk in read_chunks(work.before, work.first_offset, work.end_offset):
+        records = chunk.records[candidates(chunk.records["offset"], Kinds.of(chunk, work), work)]
+        records = records[records["key_size"] == len(key)]
+        equal = pc.equal(keys_of(chunk, records), pa.scalar(key, pa.binary()))
+        same = records["offset"][equal.to_numpy(zero_copy_only=False)]
+        last = max(last, int(same.max()) if len(same) else -1)
+    return last

@@ -1,0 +1,249 @@
+"""What a partition remembers of its producers after its batches have been replayed.
+
+Mirrors ``ProducerStateManager``, ``ProducerAppendInfo`` and ``ProducerStateEntry`` (Kafka 4.3.0) as
+``UnifiedLog.rebuildProducerState`` drives them, with append origin *replication*, which validates nothing:
+
+1. A data batch makes its epoch, last offset, sequence and max timestamp the producer's. A new epoch forgets older batches.
+2. A transactional data batch opens a transaction at its base offset unless one is open.
+3. A commit or abort marker closes it; its epoch, coordinator epoch and timestamp become the producer's. A bumped epoch
+   forgets the batches, so that ``last_data_offset`` becomes -1.
+4. A control batch without records, or of another type, changes nothing.
+5. A producer is expired when it has no open transaction and now - last timestamp ≥ ``producer.id.expiration.ms``.
+
+Updates of one segment are gathered and merged at its end (:meth:`ProducerStates.flush`). Of the five batches
+that Kafka remembers only the last is kept: the others serve to find duplicates of new batches. Where Kafka refuses to load a
+log (data without a transaction inside one) the replay goes on, the transaction staying open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compaction.cleaning.log_view import AbortedTxn, ProducerEntry
+from compaction.formats.primitives.malformed import FormatError
+from compaction.formats.record_batch.batch import parse_batch, parse_control_record
+from compaction.formats.record_batch.batch_header import CONTROL, TRANSACTIONAL
+from compaction.kernels.reading.tables import ABORT, COMMIT
+
+Rows = NDArray[np.void]
+
+NONE = -1
+_MAX_SEQUENCE = 2**31 - 1
+#: far more than a marker takes
+_MARKER_BYTES = 1 << 20
+#: below this many batches a plain loop is faster than array operations
+_SHORT_RUN = 48
+
+
+class EndTxnMarker(NamedTuple):
+    """What a commit or abort marker says besides its type (Kafka: ``EndTransactionMarker``)."""
+
+    coordinator_epoch: int
+    timestamp_ms: int
+
+
+class CompletedTxn(NamedTuple):
+    """A transaction whose marker was read. ``last_stable_offset`` is the log's at that moment, after it."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    aborted: bool
+    last_stable_offset: int
+
+    def index_entry(self) -> AbortedTxn:
+        """Its ``.txnindex`` entry."""
+        return AbortedTxn(self.producer_id, self.first_offset, self.last_offset, self.last_stable_offset)
+
+
+def read_end_txn_marker(batch: bytes | memoryview) -> EndTxnMarker:
+    """The coordinator epoch and timestamp in a control batch (its first record; control batches are not compressed).
+
+    :raises FormatError: the record is not what the format says
+    """
+    record = next(parse_batch(batch).records(_MARKER_BYTES), None)
+    if record is None:
+        raise FormatError("control batch without a record")
+    epoch = parse_control_record(record).coordinator_epoch
+    return EndTxnMarker(NONE if epoch is None else epoch, record.timestamp)
+
+
+@dataclass
+class _State:
+    """One producer: what is known, or (``None`` for the batch) what one segment adds to it."""
+
+    epoch: int = NONE
+    coordinator_epoch: int = NONE
+    last_timestamp_ms: int = NONE
+    txn_first_offset: int = NONE
+    batch: _Batch | None = None
+
+    def take_epoch(self, epoch: int) -> None:
+        if epoch != self.epoch:
+            self.batch = None
+            self.epoch = epoch
+
+
+class _Batch(NamedTuple):
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+
+
+class ProducerStates:
+    """The producers of one partition; feed it snapshot entries, then batches in log order, segment by segment."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, _State] = {}
+        self._pending: dict[int, _State] = {}
+        #: open transactions: first offset -> producer id
+        self._open: dict[int, int] = {}
+        #: closed transactions: first offset -> offset of the marker
+        self._closed: dict[int, int] = {}
+        self._started: list[tuple[int, int]] = []
+        self._completed: list[tuple[int, int, int, bool]] = []
+
+    def load(self, entries: Iterable[ProducerEntry], now_ms: int, expiration_ms: int) -> None:
+        """Take over the entries of a snapshot that are not expired at ``now_ms``."""
+        for entry in entries:
+            state = _State(entry.producer_epoch, entry.coordinator_epoch, entry.last_timestamp_ms)
+            state.txn_first_offset = entry.current_txn_first_offset
+            if entry.last_data_offset >= 0:
+                state.batch = _Batch(entry.last_sequence, entry.last_data_offset, entry.offset_delta)
+            if _is_expired(state, now_ms, expiration_ms):
+                continue
+            self._known[entry.producer_id] = state
+            if state.txn_first_offset >= 0:
+                self._open[state.txn_first_offset] = entry.producer_id
+
+    def append(self, rows: Rows, marker_at: Callable[[int], EndTxnMarker]) -> None:
+        """Replay batches of one segment.
+
+        :param rows: ``BATCH_ROW``, (n,), in log order
+        :param marker_at: the marker in the control batch at a byte position of the segment
+        """
+        mine = rows[(rows["producer_id"] >= 0) & (rows["magic"] >= 2)]
+        if not len(mine):
+            return
+        control = (mine["attributes"] & CONTROL) != 0
+        start = 0
+        for at in [*np.flatnonzero(control).tolist(), len(mine)]:
+            self._append_data(mine[start:at])
+            if at < len(mine):
+                self._append_control(mine[at], marker_at)
+            start = at + 1
+
+    def flush(self) -> list[CompletedTxn]:
+        """Merge what the segment added: to be called after its last batch; the transactions that ended in it, in log order."""
+        for producer_id, update in self._pending.items():
+            known = self._known.setdefault(producer_id, _State(epoch=update.epoch))
+            known.take_epoch(update.epoch)
+            known.batch = update.batch or known.batch
+            known.coordinator_epoch = update.coordinator_epoch
+            known.txn_first_offset = update.txn_first_offset
+            known.last_timestamp_ms = update.last_timestamp_ms
+        self._open.update(self._started)
+        done = []
+        for producer_id, first, last, aborted in self._completed:
+            done.append(CompletedTxn(producer_id, first, last, aborted, self._stable_after(producer_id, last)))
+            self._open.pop(first, None)
+            self._closed[first] = last
+        self._pending, self._started, self._completed = {}, [], []
+        return done
+
+    def expire(self, now_ms: int, expiration_ms: int) -> None:
+        """Forget the producers that are expired at ``now_ms``."""
+        self._known = {
+            producer_id: state for producer_id, state in self._known.items() if not _is_expired(state, now_ms, expiration_ms)
+        }
+
+    def entries(self) -> tuple[ProducerEntry, ...]:
+        """The producers, ascending by id."""
+        return tuple(self._entries())
+
+    def first_unstable_offset(self, high_watermark: int) -> int | None:
+        """First offset of the oldest transaction that is open or whose marker is at or past the high watermark."""
+        unstable = [*self._open, *(first for first, last in self._closed.items() if last >= high_watermark)]
+        return min(unstable, default=None)
+
+    def _entries(self) -> Iterator[ProducerEntry]:
+        for producer_id, state in sorted(self._known.items()):
+            batch = state.batch or _Batch(NONE, NONE, 0)
+            yield ProducerEntry(
+                producer_id,
+                state.epoch,
+                batch.last_sequence,
+                batch.last_offset,
+                batch.offset_delta,
+                state.last_timestamp_ms,
+                state.coordinator_epoch,
+                state.txn_first_offset,
+            )
+
+    def _update(self, producer_id: int) -> _State:
+        update = self._pending.get(producer_id)
+        if update is None:
+            known = self._known.get(producer_id)
+            update = _State() if known is None else replace(known, batch=None)
+            self._pending[producer_id] = update
+        return update
+
+    def _append_data(self, rows: Rows) -> None:
+        if len(rows) > _SHORT_RUN:
+            rows = rows[_first_and_last(rows)]
+        for row in rows:
+            self._append_batch(row)
+
+    def _append_batch(self, row: np.void) -> None:
+        producer_id, first, last = int(row["producer_id"]), int(row["base_offset"]), int(row["last_offset"])
+        update = self._update(producer_id)
+        update.take_epoch(int(row["producer_epoch"]))
+        update.batch = _Batch(_last_sequence(int(row["base_sequence"]), last - first), last, last - first)
+        update.last_timestamp_ms = int(row["max_timestamp"])
+        if row["attributes"] & TRANSACTIONAL and update.txn_first_offset < 0:
+            update.txn_first_offset = first
+            self._started.append((first, producer_id))
+
+    def _append_control(self, row: np.void, marker_at: Callable[[int], EndTxnMarker]) -> None:
+        if row["control_type"] not in (ABORT, COMMIT):
+            return
+        marker = marker_at(int(row["position"]))
+        producer_id, offset = int(row["producer_id"]), int(row["base_offset"])
+        update = self._update(producer_id)
+        if update.txn_first_offset >= 0:
+            self._completed.append((producer_id, update.txn_first_offset, offset, bool(row["control_type"] == ABORT)))
+        update.take_epoch(int(row["producer_epoch"]))
+        update.coordinator_epoch = marker.coordinator_epoch
+        update.txn_first_offset = NONE
+        update.last_timestamp_ms = marker.timestamp_ms
+
+    def _stable_after(self, producer_id: int, last_offset: int) -> int:
+        """Kafka: ``ProducerStateManager.lastStableOffset(CompletedTxn)``."""
+        others = [first for first, owner in self._open.items() if owner != producer_id]
+        return min(others, default=last_offset + 1)
+
+
+def _is_expired(state: _State, now_ms: int, expiration_ms: int) -> bool:
+    return state.txn_first_offset < 0 and now_ms - state.last_timestamp_ms >= expiration_ms
+
+
+def _last_sequence(base_sequence: int, delta: int) -> int:
+    """Kafka: ``DefaultRecordBatch.lastSequence``: sequence numbers wrap to 0."""
+    if base_sequence == NONE:
+        return NONE
+    return (base_sequence + delta) % (_MAX_SEQUENCE + 1)
+
+
+def _first_and_last(rows: Rows) -> NDArray[np.int64]:
+    """Of a run without control batches, the rows that decide: each producer's last batch and first transactional one."""
+    ids = rows["producer_id"]
+    _, from_end = np.unique(ids[::-1], return_index=True)
+    transactional = np.flatnonzero(rows["attributes"] & TRANSACTIONAL)
+    _, first = np.unique(ids[transactional], return_index=True)
+    chosen: NDArray[np.int64] = np.union1d(len(rows) - 1 - from_end, transactional[first])
+    return chosen

@@ -1,0 +1,467 @@
+"""The certifier names every kind of damage that is done to what a cleaning left, by topic, partition and offset."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from compaction.certifier.certificate import Status
+from tests.certifier.story import NOW_MS, TOPIC, Story, build, records
+from tests.oracle.disk import read_partition
+from tests.oracle.records import NaiveRecord, encode, encode_empty
+from tests.oracle.segments import txn_index_bytes
+
+#: changes ``after``; the offset that must be named, and a part of what must be said of it
+Corruption = Callable[[Story], tuple[int, str]]
+
+
+@pytest.fixture(scope="module")
+def cleaned(tmp_path_factory: pytest.TempPathFactory) -> Story:
+    return Story.cleaned(tmp_path_factory.mktemp("story"))
+
+
+@pytest.fixture
+def story(cleaned: Story, tmp_path: Path) -> Story:
+    shutil.copytree(cleaned.after, tmp_path / "after")
+    return Story(cleaned.before, tmp_path / "after")
+
+
+def drop(key: str) -> Callable[[list[NaiveRecord]], list[NaiveRecord]]:
+    return lambda found: [each for each in found if each.key != key.encode()]
+
+
+def alter(name: str, /, **changes: object) -> Callable[[list[NaiveRecord]], list[NaiveRecord]]:
+    return lambda found: [replace(each, **changes) if each.key == name.encode() else each for each in found]  # type: ignore[arg-type]
+
+
+def of_record(name: str, what: str, /, **changes: object) -> Corruption:
+    def corrupt(story: Story) -> tuple[int, str]:
+        offset = story.offset_of(name)
+        story.change(offset, records(alter(name, **changes)))
+        return offset, what
+
+    return corrupt
+
+
+def of_batch(key: str, what: str, **fields: int) -> Corruption:
+    def corrupt(story: Story) -> tuple[int, str]:
+        offset = story.offset_of(key)
+        base = story.batch_of(offset).base_offset
+        story.change(offset, lambda batch: encode(replace(batch, **fields), batch.records()))  # type: ignore[arg-type]
+        return base, what
+
+    return corrupt
+
+
+def dropped_unique_record(story: Story) -> tuple[int, str]:
+    offset = story.offset_of("unique-2")
+    story.change(offset, records(drop("unique-2")))
+    return offset, "last of its key"
+
+
+def dropped_batch(story: Story) -> tuple[int, str]:
+    offset = story.offset_of("late")
+    story.change(offset, lambda _: ())
+    return offset, "last of its key"
+
+
+def emptied_batch(story: Story) -> tuple[int, str]:
+    offset = story.offset_of("late")
+    story.change(offset, encode_empty)
+    return offset, "last of its key"
+
+
+def older_record_in_place_of_the_last(story: Story) -> tuple[int, str]:
+    offset = story.offset_of("c", before=True)
+    story.change(offset, records(drop("c")))
+    older = next(
+        (b, r) for s in read_partition(story.before / f"{TOPIC}-0") for b in s.batches for r in b.records() if r.key == b"c"
+    )
+    story.change(older[1].offset, records(lambda found: [*found, older[1]]))
+    return offset, "last of its key"
+
+
+def moved_record(story: Story) -> tuple[int, str]:
+    offset = story.offset_of("unique-3")
+    story.change(offset, records(lambda found: [replace(found[-1], offset=offset - 1)]))
+    return offset, "last of its key"
+
+
+def swapped_values(story: Story) -> tuple[int, str]:
+    one, other = story.offset_of("unique-4"), story.offset_of("unique-5")
+    story.change(one, records(alter("unique-4", value=b"v" * 300)))
+    story.change(other, records(alter("unique-5", value=b"value")))
+    return one, "value of the record differs"
+
+
+def duplicated_record(story: Story) -> tuple[int, str]:
+    offset = story.offset_of("unique-4")
+    raw = story.batch_of(offset).raw
+    segment = story.segment_of(offset)
+    batches = [batch.raw for batch in segment.batches]
+    at = batches.index(raw)
+    log = b"".join([*batches[: at + 1], raw, *batches[at + 1 :]])
+    story.write(offset, "log", log)
+    return story.batch_of(offset).base_offset, "expected"
+
+
+def deleted_record_that_is_back(story: Story) -> tuple[int, str]:
+    """What a tombstone deleted, which is gone itself: to keep too much loses nothing, but this changes what consumers see."""
+    deleted = story.offset_of("dead-old", first=True, before=True)
+    bring_back(story, deleted)
+    return story.offset_of("dead-old", before=True), "tombstone is missing though older records of its key are left"
+
+
+def bring_back(story: Story, offset: int) -> None:
+    """Put a batch of the source back."""
+    source = next(b for s in build() for b in s.batches if b.base_offset <= offset <= b.last_offset)
+    segment = story.segment_of(offset)
+    others = [batch for batch in segment.batches if batch.last_offset != source.last_offset]
+    story.replace(segment, [batch.raw for batch in sorted([*others, source], key=lambda b: b.base_offset)])
+
+
+def record_from_nowhere(story: Story) -> tuple[int, str]:
+    offset = story.offset_of("unique-1")
+    story.change(offset, records(lambda found: [replace(found[-1], offset=offset - 1, key=b"made-up"), *found[-1:]]))
+    return offset - 1, "key of the record differs"
+
+
+def tombstone_before_its_horizon(story: Story) -> tuple[int, str]:
+    offset = story.offset_of("dead-soon")
+    story.change(offset, lambda _: ())
+    return offset, "last of its key"
+
+
+def new_tombstone_at_once(story: Story) -> tuple[int, str]:
+    offset = story.offset_of("dead-new")
+    story.change(offset, records(drop("dead-new")))
+    return offset, "last of its key"
+
+
+def horizon_made_earlier(story: Story) -> tuple[int, str]:
+    batch = story.batch_of(story.offset_of("dead-soon"))
+    story.change(batch.base_offset, lambda b: encode(b, b.records(), NOW_MS - 5))
+    return batch.base_offset, "delete horizon was moved"
+
+
+def horizon_of_another_round(story: Story) -> tuple[int, str]:
+    batch = story.batch_of(story.offset_of("dead-new"))
+    story.change(batch.base_offset, lambda b: encode(b, b.records(), NOW_MS + 1))
+    return batch.base_offset, "not that of the round"
+
+
+def horizon_taken_off(story: Story) -> tuple[int, str]:
+    batch = story.batch_of(story.offset_of("dead-soon"))
+    story.change(batch.base_offset, lambda b: encode(b, b.records()))
+    return batch.base_offset, "delete horizon is gone"
+
+
+def dropped_commit_marker(story: Story) -> tuple[int, str]:
+    marker = story.markers(7)[-1].base_offset
+    story.change(marker, lambda _: ())
+    return marker, "marker is missing though data"
+
+
+def abort_marker_made_commit(story: Story) -> tuple[int, str]:
+    marker = story.markers(8)[-1].base_offset
+    story.change(marker, records(lambda found: [replace(found[0], key=struct.pack(">hh", 0, 1))]))
+    return marker, "key of the record differs"
+
+
+def commit_marker_made_abort(story: Story) -> tuple[int, str]:
+    marker = story.markers(7)[-1].base_offset
+    story.change(marker, records(lambda found: [replace(found[0], key=struct.pack(">hh", 0, 0))]))
+    return story.offset_of("late"), "ends otherwise"
+
+
+def aborted_data_left_as_committed(story: Story) -> tuple[int, str]:
+    """The data of an aborted transaction comes back without its entry in the index and with a COMMIT marker."""
+    source = next(b for s in build() for b in s.batches if b.producer_id == 8 and not b.control)
+    segment = story.segment_of(source.base_offset)
+    marker = story.markers(8)[0].base_offset
+    story.change(marker, records(lambda found: [replace(found[0], key=struct.pack(">hh", 0, 1))]))
+    segment = story.segment_of(source.base_offset)
+    batches = sorted([*segment.batches, source], key=lambda b: b.base_offset)
+    story.replace(segment, [batch.raw for batch in batches], aborted=())
+    return source.base_offset, "ends otherwise"
+
+
+def turned_bit(story: Story) -> tuple[int, str]:
+    offset = story.offset_of("unique-0")
+    batch = story.batch_of(offset)
+    segment = story.segment_of(offset)
+    at = batch.position + len(batch.raw) - 2
+    story.write(offset, "log", segment.log[:at] + bytes([segment.log[at] ^ 1]) + segment.log[at + 1 :])
+    return batch.base_offset, "fails its CRC"
+
+
+def cut_last_batch(story: Story) -> tuple[int, str]:
+    last = story.segments()[-1]
+    story.write(last.base_offset, "log", last.log[:-3])
+    return last.batches[-1].base_offset, "log ends at offset"
+
+
+def cut_inactive_segment(story: Story) -> tuple[int, str]:
+    segment = story.segments()[0]
+    story.write(segment.base_offset, "log", segment.log[:-3])
+    return segment.batches[-1].base_offset, "segment"
+
+
+def log_end_moved(story: Story) -> tuple[int, str]:
+    last = story.segments()[-1]
+    batch = last.batches[-1]
+    moved = replace(batch, base_offset=batch.last_offset + 1, last_offset=batch.last_offset + 1)
+    record = replace(batch.records()[0], offset=batch.last_offset + 1)
+    story.replace(last, [*(b.raw for b in last.batches), encode(moved, [record])])
+    return batch.last_offset + 1, "log ends at offset"
+
+
+def index_entry_to_a_wrong_position(story: Story) -> tuple[int, str]:
+    segment = next(s for s in story.segments() if s.index)
+    relative, position = struct.unpack(">ii", segment.index[:8])
+    story.write(segment.base_offset, "index", struct.pack(">ii", relative, position - 1) + segment.index[8:])
+    return segment.base_offset + relative, "does not point"
+
+
+def index_entry_of_no_batch(story: Story) -> tuple[int, str]:
+    segment = next(s for s in story.segments() if s.index)
+    relative, position = struct.unpack(">ii", segment.index[-8:])
+    story.write(segment.base_offset, "index", segment.index[:-8] + struct.pack(">ii", relative + 5000, position))
+    return segment.base_offset + relative + 5000, "no batch's last offset"
+
+
+def index_out_of_order(story: Story) -> tuple[int, str]:
+    segment = next(s for s in story.segments() if s.index)
+    story.write(segment.base_offset, "index", segment.index + segment.index[:8])
+    return segment.base_offset, "does not increase"
+
+
+def missing_index(story: Story) -> tuple[int, str]:
+    segment = story.segments()[0]
+    (story.path / f"{segment.base_offset:020d}.index").unlink()
+    return segment.base_offset, ".index is missing"
+
+
+def time_index_that_lies(story: Story) -> tuple[int, str]:
+    segment = next(s for s in story.segments() if s.time_index)
+    time, relative = struct.unpack(">qi", segment.time_index[:12])
+    story.write(segment.base_offset, "timeindex", struct.pack(">qi", time + 1, relative) + segment.time_index[12:])
+    return segment.base_offset + relative, "not the largest timestamp"
+
+
+def time_index_without_its_end(story: Story) -> tuple[int, str]:
+    segment = next(s for s in story.segments() if s.time_index)
+    story.write(segment.base_offset, "timeindex", b"")
+    return segment.next_offset - 1, "ends before the segment's largest timestamp"
+
+
+def transaction_index_of_nothing(story: Story) -> tuple[int, str]:
+    marker = story.markers(8)[-1].base_offset
+    story.write(marker, "txnindex", txn_index_bytes([(8, marker - 1, marker + 1, marker + 2)]))  # type: ignore[list-item]
+    return marker + 1, "without an abort marker"
+
+
+def transaction_index_that_covers_committed_data(story: Story) -> tuple[int, str]:
+    marker = story.markers(8)[-1].base_offset
+    entries = [entry for entry in story.segment_of(marker).aborted_txns if entry.last_offset == marker]
+    assert entries, "the job left no entry"
+    story.write(marker, "txnindex", txn_index_bytes([entries[0]._replace(first_offset=0)]))
+    return marker, "differs from that of the source"
+
+
+def transaction_index_that_covers_too_little(story: Story) -> tuple[int, str]:
+    source = next(b for s in build() for b in s.batches if b.producer_id == 8 and not b.control)
+    bring_back(story, source.base_offset)
+    marker = story.markers(8)[0].base_offset
+    entries = [entry for entry in story.segment_of(marker).aborted_txns if entry.last_offset == marker]
+    assert entries, "the job left no entry"
+    story.write(marker, "txnindex", txn_index_bytes([entries[0]._replace(first_offset=source.last_offset)]))
+    return source.base_offset, "has no entry for this aborted data"
+
+
+def missing_segment(story: Story) -> tuple[int, str]:
+    segment = story.segments()[0]
+    for file in story.path.glob(f"{segment.base_offset:020d}.*"):
+        file.unlink()
+    return segment.base_offset, "segment was deleted though cleanup.policy does not include delete"
+
+
+def missing_middle_segment(story: Story) -> tuple[int, str]:
+    segment = story.segment_of(story.offset_of("unique-2"))
+    assert segment.base_offset
+    lost = min(r.offset for b in segment.batches for r in b.records() if not b.control)
+    for file in story.path.glob(f"{segment.base_offset:020d}.*"):
+        file.unlink()
+    return lost, "last of its key"
+
+
+def extra_segment(story: Story) -> tuple[int, str]:
+    base = story.offset_of("unique-5") - 1
+    for kind in ("log", "index", "timeindex"):
+        (story.path / f"{base:020d}.{kind}").touch()
+    return base, "none of the source's"
+
+
+def copied_segment(story: Story) -> tuple[int, str]:
+    first, second = story.segments()[:2]
+    (story.path / f"{second.base_offset:020d}.log").write_bytes(first.log)
+    return first.base_offset, "expected"
+
+
+def emptied_segment(story: Story) -> tuple[int, str]:
+    segment = story.segments()[0]
+    story.replace(segment, [], aborted=())
+    lost = min(r.offset for b in segment.batches for r in b.records() if not b.control and r.key)
+    return lost, "last of its key"
+
+
+def changed_active_segment(story: Story) -> tuple[int, str]:
+    offset = story.offset_of("unique-6")
+    story.change(offset, records(drop("unique-6")))
+    return offset, "cleaning did not come so far"
+
+
+def active_segment_in_another_form(story: Story) -> tuple[int, str]:
+    last = story.segments()[-1]
+    with (story.path / f"{last.base_offset:020d}.log").open("ab") as file:
+        file.truncate(len(last.batches[-1].raw) - 61)
+    return last.base_offset, "active segment was changed"
+
+
+def checkpoint_past_the_end(story: Story) -> tuple[int, str]:
+    story.set_checkpoint(cleaner_offsets=10_000)
+    return 10_000, "past what may be cleaned"
+
+
+def checkpoint_past_an_open_transaction(story: Story) -> tuple[int, str]:
+    offset = story.offset_of("open")
+    story.set_checkpoint(cleaner_offsets=offset + 1)
+    return offset, "where a transaction is open"
+
+
+def checkpoint_lost(story: Story) -> tuple[int, str]:
+    (story.after / "cleaner-offset-checkpoint").unlink()
+    return story.offset_of("a", first=True, before=True), "cleaning did not come so far"
+
+
+def log_start_moved(story: Story) -> tuple[int, str]:
+    story.set_checkpoint(log_starts=1)
+    return 1, "log start was moved into a segment"
+
+
+def segment_deleted_though_compacted(story: Story) -> tuple[int, str]:
+    segments = build()
+    for segment in story.segments():
+        if segment.base_offset < segments[1].base_offset:
+            for file in story.path.glob(f"{segment.base_offset:020d}.*"):
+                file.unlink()
+    story.set_checkpoint(log_starts=segments[1].base_offset)
+    return 0, "cleanup.policy does not include delete"
+
+
+def log_gone(story: Story) -> tuple[int, str]:
+    shutil.rmtree(story.path)
+    return 0, "log is missing"
+
+
+CORRUPTIONS: dict[str, Corruption] = {
+    "value with a new CRC": of_record("unique-2", "value of the record differs", value=b"valuE"),
+    "null value": of_record("unique-2", "value of the record differs", value=None),
+    "empty value in place of null": of_record("dead-soon", "value of the record differs", value=b""),
+    "key": of_record("unique-2", "key of the record differs", key=b"unique-9"),
+    "no key": of_record("unique-2", "key of the record differs", key=None),
+    "header value": of_record("unique-2", "headers of the record differ", headers=((b"name", b"other"), (b"none", None))),
+    "header name": of_record("unique-2", "headers of the record differ", headers=((b"nome", b"content"), (b"none", None))),
+    "header dropped": of_record("unique-2", "headers of the record differ", headers=()),
+    "header null made empty": of_record(
+        "unique-2", "headers of the record differ", headers=((b"name", b"content"), (b"none", b""))
+    ),
+    "timestamp": of_record("unique-2", "timestamp of the record differs", timestamp=NOW_MS - 60_000),
+    "leader epoch": of_batch("unique-0", "leader epoch of the batch differs", leader_epoch=4),
+    "producer id": of_batch("late", "producer id of the batch differs", producer_id=70),
+    "producer epoch": of_batch("late", "producer epoch of the batch differs", producer_epoch=5),
+    "sequence": of_batch("late", "base sequence of the batch differs", base_sequence=50),
+    "transactional bit": of_batch("late", "transactional bit of the batch differs", attributes=0),
+    "codec": of_batch("unique-2", "codec of the batch differs", attributes=1),
+    "timestamp type": of_batch("unique-2", "timestamp type of the batch differs", attributes=8),
+    "last offset of a batch": of_batch("unique-2", "", last_offset=18),
+    **{
+        each.__name__.replace("_", " "): each
+        for each in (
+            dropped_unique_record,
+            dropped_batch,
+            emptied_batch,
+            moved_record,
+            swapped_values,
+            duplicated_record,
+            deleted_record_that_is_back,
+            record_from_nowhere,
+            tombstone_before_its_horizon,
+            new_tombstone_at_once,
+            horizon_made_earlier,
+            horizon_of_another_round,
+            horizon_taken_off,
+            dropped_commit_marker,
+            abort_marker_made_commit,
+            commit_marker_made_abort,
+            aborted_data_left_as_committed,
+            older_record_in_place_of_the_last,
+            turned_bit,
+            cut_last_batch,
+            cut_inactive_segment,
+            log_end_moved,
+            index_entry_to_a_wrong_position,
+            index_entry_of_no_batch,
+            index_out_of_order,
+            missing_index,
+            time_index_that_lies,
+            time_index_without_its_end,
+            transaction_index_of_nothing,
+            transaction_index_that_covers_committed_data,
+            transaction_index_that_covers_too_little,
+            missing_segment,
+            missing_middle_segment,
+            extra_segment,
+            copied_segment,
+            emptied_segment,
+            changed_active_segment,
+            active_segment_in_another_form,
+            checkpoint_past_the_end,
+            checkpoint_past_an_open_transaction,
+            checkpoint_lost,
+            log_start_moved,
+            segment_deleted_though_compacted,
+            log_gone,
+        )
+    },
+}
+
+
+def test_what_the_job_left_holds(cleaned: Story) -> None:
+    (log,) = cleaned.verify().logs
+    assert (log.status, log.violations) == (Status.HOLDS, ())
+    counts = {reason: count for reason, count in log.missing.items() if count}
+    assert set(counts) == {"superseded", "tombstone", "aborted", "invalid"}
+
+
+@pytest.mark.parametrize("name", CORRUPTIONS)
+def test_damage_is_named_by_topic_partition_and_offset(story: Story, name: str) -> None:
+    offset, what = CORRUPTIONS[name](story)
+    report = story.verify()
+    (log,) = report.logs
+    assert (report.exit_code, log.status, log.name) == (1, Status.VIOLATED, "story-0")
+    named = {(each.offset, each.what) for each in log.violations}
+    assert any(at == offset and what in said for at, said in named), named
+
+
+@pytest.mark.parametrize(("strict", "status"), [(False, Status.HOLDS), (True, Status.VIOLATED)])
+def test_superseded_records_that_are_left_count_only_when_strict(story: Story, strict: bool, status: Status) -> None:
+    bring_back(story, story.offset_of("a", first=True, before=True))
+    (log,) = story.verify(strict=strict).logs
+    assert (log.status, log.left["superseded_left"] > 0) == (status, True)
+    assert {each.what for each in log.violations} == ({"older records of this record's key are left"} if strict else set())

@@ -1,0 +1,76 @@
+"""What would change a verdict is told exactly."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compaction.cleaning.skip_reasons import amount, bytes_missing, duration, ratio_below, ratio_remedy
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "text"),
+    [
+        (0, "0 ms"),
+        (1, "1 ms"),
+        (999, "999 ms"),
+        (1000, "1 s"),
+        (90_000, "1 min 30 s"),
+        (3_600_000, "1 h"),
+        (3_601_000, "1 h"),
+        (90_000_000, "1 d 1 h"),
+        (10 * 86_400_000 + 5, "10 d"),
+        (-1500, "1 s 500 ms"),
+    ],
+)
+def test_durations(milliseconds: int, text: str) -> None:
+    assert duration(milliseconds) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 bytes"), (999, "999 bytes"), (1000, "1.0 kB"), (412_000_000, "412.0 MB"), (3 * 10**12, "3.0 TB")]
+)
+def test_amounts(count: int, text: str) -> None:
+    assert amount(count) == text
+
+
+@given(st.integers(0, 10**6), st.integers(0, 10**6), st.floats(0, 1))
+def test_the_missing_bytes_are_the_fewest_that_suffice(clean: int, dirty: int, ratio: float) -> None:
+    more = bytes_missing(clean, dirty, ratio)
+    if more is None:
+        assert ratio == 1
+        return
+    assert (dirty + more) / max(clean + dirty + more, 1) > ratio
+    if more:
+        assert not (dirty + more - 1) / max(clean + dirty + more - 1, 1) > ratio
+
+
+def test_a_bound_next_to_one_is_answered_at_once() -> None:
+    assert bytes_missing(1_000_000, 5, 1 - 2**-53) is not None
+
+
+@given(st.floats(0.0001, 1))
+def test_the_lower_bound_is_below_the_ratio_and_short(ratio: float) -> None:
+    bound = ratio_below(ratio)
+    assert 0 <= bound < ratio
+    assert len(f"{bound:g}") <= 7
+
+
+@pytest.mark.parametrize(("ratio", "bound"), [(0.31, 0.3), (0.3, 0.2), (0.05, 0.04), (1.0, 0.9), (0.1, 0.09), (1e-9, 0.0)])
+def test_round_bounds(ratio: float, bound: float) -> None:
+    assert ratio_below(ratio) == bound
+
+
+def test_a_log_at_a_third_needs_as_much_dirty_as_clean() -> None:
+    assert ratio_remedy(2_000_000, 1_000_000, 0.5) == (
+        "becomes cleanable after 1.0 MB more, or with min.cleanable.dirty.ratio=0.3"
+    )
+
+
+def test_a_bound_of_one_cannot_be_reached_by_bytes() -> None:
+    assert ratio_remedy(1, 3, 1.0) == "becomes cleanable with min.cleanable.dirty.ratio=0.7"
+
+
+def test_without_anything_dirty_no_bound_helps() -> None:
+    assert ratio_remedy(5, 0, 0.5) == "becomes cleanable once a closed segment is dirty"

@@ -1,0 +1,84 @@
+"""Verification on Spark says what it says in one process, however the work is cut."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from compaction.certifier.certificate import Status, VerifyReport
+from compaction.certifier.checks import offset_ranges
+from compaction.certifier.checks.judge import LocalEngine
+from compaction.certifier.pairs import certify
+from compaction.certifier.verify_request import VerifyRequest
+from compaction.config import Resolver, read_sets
+from compaction.config.request import CompactionRequest
+from compaction.engine.clean import Workers, carry_out
+from compaction.spark import certify_job as on_spark
+from compaction.spark.certify_job import SparkEngine
+from tests.golden import unpack_sample
+from tests.local_passes import LocalPasses
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+NOW_MS = 1_767_225_600_000
+
+
+@pytest.fixture(scope="module")
+def request_(tmp_path_factory: pytest.TempPathFactory) -> VerifyRequest:
+    """The sample and a compacted copy of it."""
+    root = tmp_path_factory.mktemp("certify")
+    log_dir, copy = unpack_sample(root), root / "copy"
+    resolver = Resolver(read_sets(["min.cleanable.dirty.ratio=0"]))
+    run = CompactionRequest((str(log_dir),), NOW_MS, resolver=resolver, output_dir=str(copy), allow_keyless=True)
+    assert carry_out(lambda: Workers(LocalPasses, 2), run).exit_code == 0
+    return VerifyRequest((str(log_dir),), (str(copy),), NOW_MS, exact=True, resolver=resolver)
+
+
+def timeless(report: VerifyReport) -> VerifyReport:
+    return replace(report, seconds=0)
+
+
+@pytest.mark.parametrize("slice_bytes", [1_000, 64 << 20])
+def test_spark_and_one_process_agree_on_logs_that_hold(
+    spark: SparkSession, request_: VerifyRequest, slice_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(offset_ranges, "PART_BYTES", slice_bytes)
+    local = certify(LocalEngine(), request_)
+    assert local.status is Status.HOLDS
+    assert timeless(certify(SparkEngine(spark.sparkContext), request_, slice_bytes)) == timeless(local)
+
+
+def test_spark_and_one_process_agree_on_logs_that_are_violated(
+    spark: SparkSession, request_: VerifyRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(offset_ranges, "PART_BYTES", 5_000)
+    # copy for source: everything that cleaning dropped is nowhere in the source
+    turned = replace(request_, before=request_.after, after=request_.before)
+    local = certify(LocalEngine(), turned)
+    assert local.status is Status.VIOLATED
+    found = certify(SparkEngine(spark.sparkContext), turned, 2_000)
+    assert [log.name for log in found.logs if log.status is Status.VIOLATED] == [
+        log.name for log in local.logs if log.status is Status.VIOLATED
+    ]
+    assert [log.violation_count for log in found.logs] == [log.violation_count for log in local.logs]
+
+
+def test_small_logs_need_no_session(request_: VerifyRequest) -> None:
+    def no_session() -> SparkSession:
+        raise AssertionError("a session was started")
+
+    assert on_spark.certify(no_session, request_).status is Status.HOLDS
+
+
+def test_large_logs_are_verified_on_spark(
+    spark: SparkSession, request_: VerifyRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(on_spark, "WORTH_SPARK_BYTES", 0)
+    assert on_spark.certify(lambda: spark, request_).status is Status.HOLDS
+    assert on_spark.certify(lambda: spark, replace(request_, before=(), after=request_.before)).status is Status.HOLDS
