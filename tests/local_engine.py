@@ -13,8 +13,8 @@ from compaction.compare.shared_passes import Measuring
 from compaction.engine.sizing import Sizes, pack
 from compaction.fs.filesystem import Files
 from compaction.passes.build_map import SUMMARY
-from compaction.passes.merge import resolve_shard, split_by_piece
-from compaction.passes.tasks import Packed, ScanLog, ScanSettings, Slice, SliceSummary
+from compaction.passes.merge import resolve_shard, split_by_part
+from compaction.passes.tasks import MapContext, MapSettings, Packed, Slice, SliceSummary
 from compaction.passes.txn_headers import scan_transactions
 
 
@@ -30,9 +30,9 @@ class LocalEngine:
     def scan(
         self,
         slices: Sequence[SharedSlice],
-        variants: Mapping[int, ScanLog],
+        variants: Mapping[int, MapContext],
         sources: Mapping[int, Source],
-        settings: ScanSettings,
+        settings: MapSettings,
     ) -> tuple[list[SharedSummary], Any]:
         summaries: list[SharedSummary] = []
         merged: dict[tuple[int, int], list[Any]] = {}
@@ -62,11 +62,11 @@ class LocalEngine:
                 firsts = np.array([part_of[each].first_offset for each in variant.slices], np.int64)
                 found, count = resolve_shard(packed, variant.scan.first_dirty_offset, work.load_factor)
                 keys[number] = keys.get(number, 0) + count
-                for at, part in split_by_piece(found, firsts):
+                for at, part in split_by_part(found, firsts):
                     marks.setdefault((number, variant.slices[at]), []).append(part)
         return list(measure_shared(work.slices, work.cases, marks, work.sources)), keys
 
     def rounds(
-        self, works: Sequence[tuple[Sequence[Slice], ScanLog]], settings: ScanSettings, most_keys: int
+        self, works: Sequence[tuple[Sequence[Slice], MapContext]], settings: MapSettings, most_keys: int
     ) -> list[int]:
         return [count_rounds(*work, settings, most_keys) for work in works]

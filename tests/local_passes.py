@@ -13,16 +13,16 @@ from compaction.engine.sizing import Sizes, pack
 from compaction.fs.filesystem import Files
 from compaction.kernels.keys.key_filter import KeyFilter
 from compaction.passes.build_map import SUMMARY, collect_keys, scan_slices, together
-from compaction.passes.clean_into import join_parts, rewrite_piece
-from compaction.passes.merge import resolve_shard, split_by_piece
+from compaction.passes.clean_into import clean_part, join_parts
+from compaction.passes.merge import resolve_shard, split_by_part
 from compaction.passes.tasks import (
+    CleanContext,
     GroupOutput,
+    MapContext,
+    MapSettings,
+    OutputPart,
     Packed,
-    Piece,
-    PieceResult,
-    RewriteLog,
-    ScanLog,
-    ScanSettings,
+    PartResult,
     Slice,
     SliceSummary,
 )
@@ -39,13 +39,13 @@ class LocalPasses:
         return [scan_transactions(part, files) for part in slices]
 
     def dirty_keys(
-        self, slices: Sequence[Slice], logs: Mapping[int, ScanLog], settings: ScanSettings, filters: Mapping[int, KeyFilter]
+        self, slices: Sequence[Slice], logs: Mapping[int, MapContext], settings: MapSettings, filters: Mapping[int, KeyFilter]
     ) -> Mapping[int, KeyFilter]:
         for log, keys in collect_keys(slices, logs, settings, filters):
             filters[log].join(keys)
         return filters
 
-    def scan(self, slices: Sequence[Slice], logs: Mapping[int, ScanLog], settings: ScanSettings) -> Scanned:
+    def scan(self, slices: Sequence[Slice], logs: Mapping[int, MapContext], settings: MapSettings) -> Scanned:
         summaries: list[SliceSummary] = []
         merged: dict[tuple[int, int], list[Any]] = {}
         tasks = pack(slices, lambda part: part.size_bytes, self._sizes.scan_bytes)
@@ -59,7 +59,13 @@ class LocalPasses:
         return Scanned(tuple(summaries), merged)
 
     def rewrite(
-        self, scanned: Scanned, logs: Mapping[int, RewriteLog], pieces: Sequence[Piece], load_factor: float, *, dry_run: bool
+        self,
+        scanned: Scanned,
+        logs: Mapping[int, CleanContext],
+        pieces: Sequence[OutputPart],
+        load_factor: float,
+        *,
+        dry_run: bool,
     ) -> Rewritten:
         firsts = {log: np.array([p.first_offset for p in pieces if p.output.log == log], np.int64) for log in logs}
         marks: dict[tuple[int, int], list[Packed]] = {}
@@ -68,13 +74,13 @@ class LocalPasses:
             if log in logs:
                 found, count = resolve_shard(packed, logs[log].first_dirty_offset, load_factor)
                 keys[log] = keys.get(log, 0) + count
-                for piece, part in split_by_piece(found, firsts[log]):
+                for piece, part in split_by_part(found, firsts[log]):
                     marks.setdefault((log, piece), []).append(part)
         results = [
-            rewrite_piece(piece, logs[piece.output.log], marks.get((piece.output.log, piece.number), []), dry_run=dry_run)
+            clean_part(piece, logs[piece.output.log], marks.get((piece.output.log, piece.number), []), dry_run=dry_run)
             for piece in pieces
         ]
         return Rewritten(tuple(results), keys)
 
-    def join(self, groups: Sequence[tuple[GroupOutput, RewriteLog, list[PieceResult]]]) -> list[PieceResult]:
+    def join(self, groups: Sequence[tuple[GroupOutput, CleanContext, list[PartResult]]]) -> list[PartResult]:
         return [join_parts(*group) for group in groups]

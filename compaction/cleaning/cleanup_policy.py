@@ -1,7 +1,7 @@
 """What ``cleanup.policy`` does to one log in one run: deletion first, then compaction of what is left.
 
 The rule: a log whose policy holds both ``compact`` and ``delete`` loses its expired segments, and what is compacted is planned
-on the log as it is afterwards. A log that is only compacted keeps segments below its log start; ``plan_expiry`` takes those.
+on the log as it is afterwards. A log that is only compacted keeps segments below its log start; ``plan_deletion`` takes those.
 
 A policy that is a guess is not carried out: neither half of it removes anything.
 
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from compaction.cleaning.log_view import LogView
 from compaction.cleaning.plan import LogPlan, plan_log
-from compaction.cleaning.segment_retention import ExpiryPlan, plan_expiry
+from compaction.cleaning.segment_retention import DeletionPlan, plan_deletion
 from compaction.config import TopicConfig
 
 
@@ -24,14 +24,14 @@ class PolicyPlan:
     """``expiry`` is ``None`` where nothing is deleted; ``compaction`` is planned on ``expiry.after`` where there is one."""
 
     compaction: LogPlan
-    expiry: ExpiryPlan | None = None
+    expiry: DeletionPlan | None = None
 
 
 def plan_policy(view: LogView, config: TopicConfig, *, now_ms: int, include_active: bool = False) -> PolicyPlan:
     """What a compaction run does to one log; parameters as for ``plan_log``."""
     if config.policy_guess is not None or not (config.cleanup_compact and config.cleanup_delete):
         return PolicyPlan(plan_log(view, config, now_ms=now_ms, include_active=include_active))
-    expiry = plan_expiry(view, config, now_ms=now_ms)
+    expiry = plan_deletion(view, config, now_ms=now_ms)
     return PolicyPlan(plan_log(expiry.after, config, now_ms=now_ms, include_active=include_active), expiry)
 
 
@@ -39,5 +39,5 @@ def plan_wholly(view: LogView, config: TopicConfig, *, now_ms: int, include_acti
     """What a log's policy comes to: a compaction run where it is to be compacted, else the delete policy alone."""
     if config.cleanup_compact:
         return plan_policy(view, config, now_ms=now_ms, include_active=include_active)
-    expiry = plan_expiry(view, config, now_ms=now_ms)
+    expiry = plan_deletion(view, config, now_ms=now_ms)
     return PolicyPlan(plan_log(expiry.after, config, now_ms=now_ms, include_active=include_active), expiry)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from compaction.cleaning.log_to_clean import ACTIVE, HIGH_WATERMARK, MIN_LAG, Limit, segments_between
+from compaction.cleaning.log_to_clean import ACTIVE, HIGH_WATERMARK, MIN_LAG, CleaningBound, segments_between
 from compaction.cleaning.log_view import Segment
 from compaction.cleaning.plan import LogPlan
-from compaction.cleaning.segment_retention import ExpiryPlan
+from compaction.cleaning.segment_retention import DeletionPlan
 from compaction.cleaning.skip_reasons import Condition, amount, duration, ratio_remedy
 from compaction.config.kinds import LONG_MAX
 
@@ -36,7 +36,7 @@ def explain_compaction(plan: LogPlan, now_ms: int) -> tuple[Answer, ...]:
     return (*(_condition(plan, each, now_ms) for each in plan.conditions), *_limits(plan, now_ms))
 
 
-def explain_expiry(plan: ExpiryPlan, now_ms: int) -> tuple[Answer, ...]:
+def explain_deletion(plan: DeletionPlan, now_ms: int) -> tuple[Answer, ...]:
     """Why segments go, and why the oldest one that stays does not."""
     gone = _gone(plan)
     if plan.config.policy_guess is not None:
@@ -50,7 +50,7 @@ def explain_expiry(plan: ExpiryPlan, now_ms: int) -> tuple[Answer, ...]:
     return (*gone, _size(plan, oldest), _time(plan, oldest, now_ms), *_held(plan, oldest))
 
 
-def _gone(plan: ExpiryPlan) -> tuple[Answer, ...]:
+def _gone(plan: DeletionPlan) -> tuple[Answer, ...]:
     """The segments that go; of many, the oldest and a line that sums up the others."""
     shown = tuple(Answer(str(removal), True) for removal in plan.removals[:MOST_SEGMENTS])
     others = plan.removals[MOST_SEGMENTS:]
@@ -98,7 +98,7 @@ def _limits(plan: LogPlan, now_ms: int) -> Iterator[Answer]:
         yield Answer(text, None, _limit_remedy(plan, limit, now_ms))
 
 
-def _limit_remedy(plan: LogPlan, limit: Limit, now_ms: int) -> str:
+def _limit_remedy(plan: LogPlan, limit: CleaningBound, now_ms: int) -> str:
     if limit.name == ACTIVE:
         size = sum(each.size_bytes for each in plan.view.segments if each.base_offset >= limit.offset)
         held = f"its {amount(size)} stay" if size else "it is empty"
@@ -116,7 +116,7 @@ def _limit_remedy(plan: LogPlan, limit: Limit, now_ms: int) -> str:
     return "it ends when its producer, or the coordinator for it, commits or aborts (kafka-transactions --describe, abort)"
 
 
-def _size(plan: ExpiryPlan, oldest: Segment) -> Answer:
+def _size(plan: DeletionPlan, oldest: Segment) -> Answer:
     bound, source = plan.config.retention_bytes, plan.config.source("retention.bytes")
     left = plan.after.size_bytes - oldest.size_bytes
     if bound < 0:
@@ -125,7 +125,7 @@ def _size(plan: ExpiryPlan, oldest: Segment) -> Answer:
     return Answer(text, False, f"goes after {amount(bound - left)} more, or with retention.bytes={left}")
 
 
-def _time(plan: ExpiryPlan, oldest: Segment, now_ms: int) -> Answer:
+def _time(plan: DeletionPlan, oldest: Segment, now_ms: int) -> Answer:
     bound, source = plan.config.retention_ms, plan.config.source("retention.ms")
     age_ms = now_ms - oldest.largest_timestamp_ms
     lower = f"with retention.ms={age_ms - 1}"
@@ -138,7 +138,7 @@ def _time(plan: ExpiryPlan, oldest: Segment, now_ms: int) -> Answer:
     return Answer(text, False, f"{wait}, or {lower}" if age_ms > 0 else f"{wait}: {_FUTURE}")
 
 
-def _held(plan: ExpiryPlan, oldest: Segment) -> Iterator[Answer]:
+def _held(plan: DeletionPlan, oldest: Segment) -> Iterator[Answer]:
     end = plan.after.segments[1].base_offset if len(plan.after.segments) > 1 else plan.after.log_end_offset
     if plan.after.high_watermark < end:
         yield Answer(f"high watermark {plan.after.high_watermark} lies before the end of segment {oldest.base_offset}", None)

@@ -34,7 +34,7 @@ ACTIVE, HIGH_WATERMARK, LAST_STABLE, MIN_LAG = (
 
 
 @dataclass(frozen=True)
-class Limit:
+class CleaningBound:
     """Something past which nothing is cleaned: what it is, and the first offset that it forbids; ``detail`` says more of it."""
 
     name: str
@@ -46,7 +46,7 @@ class Limit:
 
 
 @dataclass(frozen=True)
-class Dirtiness:
+class LogToClean:
     """How dirty a log is. Offsets and bytes are as in the module's rule; ``limits`` has the strictest first.
 
     ``overdue_ms`` is by how much ``max.compaction.lag.ms`` has passed for the oldest dirty closed segment, 0 if it has not.
@@ -57,7 +57,7 @@ class Dirtiness:
     clean_bytes: int
     dirty_bytes: int
     overdue_ms: int
-    limits: tuple[Limit, ...]
+    limits: tuple[CleaningBound, ...]
     checkpoint_reset: bool
 
     @property
@@ -67,7 +67,7 @@ class Dirtiness:
         return self.dirty_bytes / total if total else 0.0
 
 
-def dirtiness(view: LogView, config: TopicConfig, *, now_ms: int, include_active: bool) -> Dirtiness:
+def log_to_clean(view: LogView, config: TopicConfig, *, now_ms: int, include_active: bool) -> LogToClean:
     """How dirty a log with at least one segment is.
 
     :param now_ms: the present, milliseconds
@@ -79,7 +79,7 @@ def dirtiness(view: LogView, config: TopicConfig, *, now_ms: int, include_active
     limits = _limits(view, config, dirty, active_base, now_ms)
     held = _closed_from(closed, active_base, max(first_dirty, limits[0].offset))
     end = held[0].base_offset if held else active_base
-    return Dirtiness(
+    return LogToClean(
         first_dirty_offset=first_dirty,
         end_offset=end,
         clean_bytes=_bytes_of(segments_between(view.segments, -1, first_dirty)),
@@ -124,17 +124,19 @@ def _closed_from(closed: Sequence[Segment], active_base: int, offset: int) -> tu
     return segments_between(closed, offset, active_base)
 
 
-def _limits(view: LogView, config: TopicConfig, dirty: Sequence[Segment], active_base: int, now_ms: int) -> tuple[Limit, ...]:
-    limits = [Limit(ACTIVE, active_base)]
+def _limits(
+    view: LogView, config: TopicConfig, dirty: Sequence[Segment], active_base: int, now_ms: int
+) -> tuple[CleaningBound, ...]:
+    limits = [CleaningBound(ACTIVE, active_base)]
     if view.last_stable_offset < view.high_watermark:
-        limits.append(Limit(LAST_STABLE, view.last_stable_offset, _transaction(view)))
-    limits.append(Limit(HIGH_WATERMARK, view.high_watermark))
+        limits.append(CleaningBound(LAST_STABLE, view.last_stable_offset, _transaction(view)))
+    limits.append(CleaningBound(HIGH_WATERMARK, view.high_watermark))
     if config.min_compaction_lag_ms > 0:
         newest_cleanable_ms = now_ms - config.min_compaction_lag_ms
         young = next((each for each in dirty if each.largest_timestamp_ms > newest_cleanable_ms), None)
         if young is not None:
             # as the name alone the offset would read as the setting's value
-            limits.append(Limit(MIN_LAG, young.base_offset, MIN_LAG))
+            limits.append(CleaningBound(MIN_LAG, young.base_offset, MIN_LAG))
     return tuple(sorted(limits, key=lambda limit: limit.offset))
 
 

@@ -20,7 +20,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from compaction.cleaning.grouping import Group, group_segments, overflows
-from compaction.cleaning.log_to_clean import MIN_LAG, Dirtiness, Limit, dirtiness, first_dirty_offset, segments_between
+from compaction.cleaning.log_to_clean import (
+    MIN_LAG,
+    CleaningBound,
+    LogToClean,
+    first_dirty_offset,
+    log_to_clean,
+    segments_between,
+)
 from compaction.cleaning.log_view import LogView, Segment
 from compaction.cleaning.skip_reasons import Condition, SkipCause, Verdict, ratio_remedy, shown
 from compaction.config import TopicConfig
@@ -52,7 +59,7 @@ class LogPlan:
     checkpoint_reset: bool = False
     overflowed: tuple[Segment, ...] = ()
     conditions: tuple[Condition, ...] = ()
-    limits: tuple[Limit, ...] = ()
+    limits: tuple[CleaningBound, ...] = ()
 
     @property
     def cleanable_ratio(self) -> float:
@@ -119,7 +126,7 @@ def plan_log(view: LogView, config: TopicConfig, *, now_ms: int, include_active:
     refusal = _refusal(view, config)
     if refusal is not None:
         return _refused(view, config, refusal, standing)
-    dirt = dirtiness(view, config, now_ms=now_ms, include_active=include_active)
+    dirt = log_to_clean(view, config, now_ms=now_ms, include_active=include_active)
     asked = _conditions(dirt, config)
     has_dirty, over_ratio, overdue = asked
     cleans = over_ratio.holds or (has_dirty.holds and overdue.holds)
@@ -190,7 +197,7 @@ def _refusal(view: LogView, config: TopicConfig) -> tuple[SkipCause, str] | None
     return None
 
 
-def _conditions(dirt: Dirtiness, config: TopicConfig) -> tuple[Condition, Condition, Condition]:
+def _conditions(dirt: LogToClean, config: TopicConfig) -> tuple[Condition, Condition, Condition]:
     ratio, bound = dirt.cleanable_ratio, config.min_cleanable_dirty_ratio
     return (
         Condition("dirty bytes", dirt.dirty_bytes, ">", 0, dirt.dirty_bytes > 0),
@@ -205,20 +212,20 @@ def _conditions(dirt: Dirtiness, config: TopicConfig) -> tuple[Condition, Condit
     )  # fmt: skip
 
 
-def _skip_cause(dirt: Dirtiness, config: TopicConfig) -> SkipCause:
+def _skip_cause(dirt: LogToClean, config: TopicConfig) -> SkipCause:
     """Lag where only ``min.compaction.lag.ms`` stands between the log and its dirty segments, else the ratio."""
     held_by_lag = config.min_compaction_lag_ms > 0 and dirt.limits[0].name == MIN_LAG
     return SkipCause.LAG if held_by_lag and dirt.dirty_bytes == 0 else SkipCause.RATIO
 
 
-def _why_clean(over_ratio: Condition, overdue: Condition, dirt: Dirtiness) -> str:
+def _why_clean(over_ratio: Condition, overdue: Condition, dirt: LogToClean) -> str:
     amount = _amount(dirt)
     if over_ratio.holds:
         return f"{amount}: over {shown(over_ratio.bound)} ({over_ratio.origin})"
     return f"{amount}: {overdue.setting} passed {overdue.value} ms ago ({overdue.source})"
 
 
-def _why_not(dirt: Dirtiness, asked: tuple[Condition, Condition, Condition]) -> str:
+def _why_not(dirt: LogToClean, asked: tuple[Condition, Condition, Condition]) -> str:
     has_dirty, over_ratio, overdue = asked
     held = f"held back by {dirt.limits[0]}"
     if not has_dirty.holds:
@@ -228,7 +235,7 @@ def _why_not(dirt: Dirtiness, asked: tuple[Condition, Condition, Condition]) -> 
     return f"{_amount(dirt)}, not over {bound}, and {overdue.setting} has not passed; {held}; {remedy}"
 
 
-def _amount(dirt: Dirtiness) -> str:
+def _amount(dirt: LogToClean) -> str:
     total = dirt.clean_bytes + dirt.dirty_bytes
     return f"{dirt.dirty_bytes} of {total} bytes dirty, ratio {shown(dirt.cleanable_ratio)}"
 

@@ -39,7 +39,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compaction.cleaning.log_view import ProducerEntry, Segment
-from compaction.cleaning.txn_tables import AbortedSpans, Bools, Int64s, Rows
+from compaction.cleaning.txn_tables import AbortedRanges, Bools, Int64s, Rows
 
 _TRANSACTIONAL = 0x10
 _CONTROL = 0x20
@@ -107,7 +107,7 @@ class RoundRules:
     (exclusive).
     """
 
-    spans: AbortedSpans
+    spans: AbortedRanges
     discardable: Int64s
     producers: ActiveProducers
     upper_bound_offset: int
@@ -129,7 +129,7 @@ def batch_verdicts(
     rows: Rows,
     *,
     discardable: Int64s,
-    spans: AbortedSpans,
+    spans: AbortedRanges,
     producers: ActiveProducers,
     upper_bound_offset: int,
     now_ms: int,

@@ -30,7 +30,7 @@ from compaction.config.kinds import LONG_MAX
 from compaction.names import CLUSTER_METADATA_TOPIC
 
 
-class ExpiryCause(enum.Enum):
+class DeletionCause(enum.Enum):
     """Why a segment goes."""
 
     LOG_START = "log start"
@@ -43,7 +43,7 @@ class Removal:
     """A segment that goes, and why; ``why`` has the numbers."""
 
     segment: Segment
-    cause: ExpiryCause
+    cause: DeletionCause
     why: str
 
     def __str__(self) -> str:
@@ -51,7 +51,7 @@ class Removal:
 
 
 @dataclass(frozen=True)
-class ExpiryPlan:
+class DeletionPlan:
     """What the delete policy does to one log.
 
     ``removals`` are ascending. ``new_log_start_offset`` is the log start afterwards. ``rolled_base_offset`` is the base of the
@@ -85,21 +85,21 @@ class ExpiryPlan:
 _Rule = Callable[[Segment, "Segment | None"], "str | None"]
 
 
-def plan_expiry(view: LogView, config: TopicConfig, *, now_ms: int) -> ExpiryPlan:
+def plan_deletion(view: LogView, config: TopicConfig, *, now_ms: int) -> DeletionPlan:
     """What the delete policy does to one log as of ``now_ms``, milliseconds."""
     obstacle = _obstacle(view, config)
     if obstacle is not None:
-        return ExpiryPlan(view, config, (), view.log_start_offset, None, view, obstacle)
+        return DeletionPlan(view, config, (), view.log_start_offset, None, view, obstacle)
     now, removals = view, []
     for cause, rule_for in _PASSES:
-        rule = rule_for(now, config, now_ms) if cause is ExpiryCause.LOG_START or config.cleanup_delete else None
+        rule = rule_for(now, config, now_ms) if cause is DeletionCause.LOG_START or config.cleanup_delete else None
         if rule is not None:
             gone = [Removal(segment, cause, why) for segment, why in _oldest_first(now, rule)]
             now = _without(now, len(gone), now_ms)
             removals += gone
     rolled = now.segments[0].base_offset if removals and len(removals) == len(view.segments) else None
     reason = _summary(view, config, removals, now_ms)
-    return ExpiryPlan(view, config, tuple(removals), now.log_start_offset, rolled, now, reason)
+    return DeletionPlan(view, config, tuple(removals), now.log_start_offset, rolled, now, reason)
 
 
 def _obstacle(view: LogView, config: TopicConfig) -> str | None:
@@ -165,10 +165,10 @@ def _by_time(view: LogView, config: TopicConfig, now_ms: int) -> _Rule | None:
     return rule
 
 
-_PASSES: tuple[tuple[ExpiryCause, Callable[[LogView, TopicConfig, int], _Rule | None]], ...] = (
-    (ExpiryCause.LOG_START, _by_log_start),
-    (ExpiryCause.SIZE, _by_size),
-    (ExpiryCause.TIME, _by_time),
+_PASSES: tuple[tuple[DeletionCause, Callable[[LogView, TopicConfig, int], _Rule | None]], ...] = (
+    (DeletionCause.LOG_START, _by_log_start),
+    (DeletionCause.SIZE, _by_size),
+    (DeletionCause.TIME, _by_time),
 )
 
 
@@ -196,7 +196,7 @@ def _rolled(base_offset: int, now_ms: int) -> Segment:
 def _summary(view: LogView, config: TopicConfig, removals: Sequence[Removal], now_ms: int) -> str:
     policy = f"cleanup.policy is {config.cleanup_policy or 'none'} ({config.source('cleanup.policy')})"
     if removals:
-        by_cause = [(cause, [each for each in removals if each.cause is cause]) for cause in ExpiryCause]
+        by_cause = [(cause, [each for each in removals if each.cause is cause]) for cause in DeletionCause]
         parts = [f"{len(found)} by {cause.value}" for cause, found in by_cause if found]
         return f"{len(removals)} of {len(view.segments)} segments go ({', '.join(parts)}); {policy}"
     if not config.cleanup_delete:

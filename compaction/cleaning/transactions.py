@@ -32,10 +32,10 @@ from typing import NamedTuple
 import numpy as np
 
 from compaction.cleaning.log_view import AbortedTxn, Segment
-from compaction.cleaning.txn_tables import TXN_ROW, AbortedSpans, Bools, Int64s, Rows, TxnKind, rank, summarise
+from compaction.cleaning.txn_tables import TXN_ROW, AbortedRanges, Bools, Int64s, Rows, TxnKind, rank, summarise
 from compaction.errors import UnsupportedLogError
 
-__all__ = ["TXN_ROW", "AbortedSpans", "TxnKind", "Verdicts", "aborted_for_map", "resolve_cleaning", "summarise"]
+__all__ = ["TXN_ROW", "AbortedRanges", "TxnKind", "Verdicts", "aborted_for_map", "resolve_cleaning", "summarise"]
 
 _NO_END = int(np.iinfo(np.int64).max)
 _BEFORE_ALL = int(np.iinfo(np.int64).min)
@@ -50,7 +50,7 @@ class Verdicts:
     order in which they go to its ``.txnindex``.
     """
 
-    spans: AbortedSpans
+    spans: AbortedRanges
     discardable: Int64s
     txn_index: tuple[tuple[AbortedTxn, ...], ...]
 
@@ -62,7 +62,7 @@ def aborted_for_map(
     end_offset: int,
     first_position_scanned: int,
     rows: Rows,
-) -> AbortedSpans:
+) -> AbortedRanges:
     """The aborted data that the offset map of [start, end) leaves out (Kafka: ``Cleaner.buildOffsetMap``).
 
     One list is added, before the first batch. Reading begins at the position that the offset index of the start segment gives
@@ -248,10 +248,10 @@ def _abort_markers(rows: Rows) -> list[_Marker]:
     return [_Marker(*values) for values in zip(*columns, strict=True)]
 
 
-def _spans(closed: Sequence[_Span]) -> AbortedSpans:
+def _spans(closed: Sequence[_Span]) -> AbortedRanges:
     ordered = sorted(closed, key=lambda span: (span.producer_id, span.start))
     columns = np.array([span[:3] for span in ordered], dtype=np.int64).reshape(-1, 3)
-    return AbortedSpans(*(np.ascontiguousarray(columns[:, i]) for i in range(3)))
+    return AbortedRanges(*(np.ascontiguousarray(columns[:, i]) for i in range(3)))
 
 
 def _observed(closed: Sequence[_Span], data: Rows) -> Bools:
@@ -264,7 +264,7 @@ def _observed(closed: Sequence[_Span], data: Rows) -> Bools:
     return seen
 
 
-def _discardable(rows: Rows, data: Rows, spans: AbortedSpans, keeping: set[int]) -> Int64s:
+def _discardable(rows: Rows, data: Rows, spans: AbortedRanges, keeping: set[int]) -> Int64s:
     """Last offsets of the control batches that may be discarded, ascending; ``keeping`` has those of needed ABORT markers."""
     committed = data[~spans.contains(data["producer_id"], data["last_offset"])]
     commits = rows[rows["kind"] == TxnKind.COMMIT]

@@ -1,4 +1,4 @@
-"""The compact forms of transaction resolution: what a slice hands in (``TXN_ROW``) and what it gets back (``AbortedSpans``).
+"""The compact forms of transaction resolution: what a slice hands in (``TXN_ROW``) and what it gets back (``AbortedRanges``).
 
 Why two data batches for each producer and gap are enough. Let a gap be the batches of one producer between two of its
 control batches, inside one slice, so inside one segment. Index entries become known at segment starts only, hence none within
@@ -61,7 +61,7 @@ class TxnKind(IntEnum):
 
 
 @dataclass(frozen=True, eq=False)
-class AbortedSpans:
+class AbortedRanges:
     """Spans of aborted data: three int64 arrays of one length, ascending by producer id, then offset; spans do not overlap.
 
     A transactional data batch is aborted iff a span of its producer has ``first_offset`` ≤ its last offset ≤ ``last_offset``.

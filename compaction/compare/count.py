@@ -24,7 +24,7 @@ from compaction.logdir.blocks import Block, SegmentReader
 from compaction.logdir.throttle import Throttle
 from compaction.passes.build_map import SUMMARY, Key, LogScan, check_offsets, dirty_records
 from compaction.passes.decoder import Decoded, Decoder
-from compaction.passes.tasks import Packed, ScanLog, ScanSettings, Slice, SliceSummary
+from compaction.passes.tasks import MapContext, MapSettings, Packed, Slice, SliceSummary
 
 _HOUR_MS, _DAY_MS = 3_600_000, 86_400_000
 #: the ages that records are counted by begin here, ms
@@ -99,7 +99,7 @@ def counts_of(source: int) -> int:
 
 
 def scan_shared(
-    slices: Iterable[SharedSlice], variants: Mapping[int, ScanLog], sources: Mapping[int, Source], settings: ScanSettings
+    slices: Iterable[SharedSlice], variants: Mapping[int, MapContext], sources: Mapping[int, Source], settings: MapSettings
 ) -> Iterator[tuple[Key, list[Packed | SharedSummary]]]:
     """Packed map entries by variant and shard, packed key counts by source and shard, and one summary a slice.
 
@@ -116,8 +116,8 @@ def scan_shared(
 class KeyScan(LogScan):
     """Counts keys where ``LogScan`` maps them; what it hands on are hashes and counts."""
 
-    def __init__(self, shards: int, settings: ScanSettings, most_records: int) -> None:
-        super().__init__(ScanLog(0, shards), settings, 0, Arena())
+    def __init__(self, shards: int, settings: MapSettings, most_records: int) -> None:
+        super().__init__(MapContext(0, shards), settings, 0, Arena())
         self._counts = KeyCounts(settings.map_bytes, most_records)
 
     def _take(self, n: int, m: int) -> None:
@@ -141,7 +141,7 @@ class _SourceScan:
     """Neighbouring slices of one source."""
 
     def __init__(
-        self, slices: list[SharedSlice], variants: Mapping[int, ScanLog], source: Source, settings: ScanSettings
+        self, slices: list[SharedSlice], variants: Mapping[int, MapContext], source: Source, settings: MapSettings
     ) -> None:
         self.slices, self._files = slices, settings.files
         wanted = sorted({variant for each in slices for variant in each.variants})

@@ -23,7 +23,7 @@ from compaction.logdir.throttle import Throttle
 from compaction.passes.build_map import LogScan
 from compaction.passes.clean_into import Rewriter
 from compaction.passes.decoder import Decoded, Decoder
-from compaction.passes.tasks import CleanStats, Packed, RewriteLog, ScanLog, ScanSettings, Slice
+from compaction.passes.tasks import CleanContext, CleanStats, MapContext, MapSettings, Packed, Slice
 
 #: keys that occur more than 2^(i-1) and at most 2^i times are counted under i
 REPETITIONS = 64
@@ -53,7 +53,7 @@ class _Case:
 
 def measure_shared(
     slices: Iterable[SharedSlice],
-    cases: Mapping[int, Sequence[tuple[int, RewriteLog]]],
+    cases: Mapping[int, Sequence[tuple[int, CleanContext]]],
     marks: Mapping[tuple[int, int], Sequence[Packed]],
     sources: Mapping[int, Source],
 ) -> Iterator[Measured]:
@@ -164,7 +164,7 @@ def resolve_counts(packed: Sequence[Packed]) -> Repetition:
 class _RoundScan(LogScan):
     """Counts the rounds of a map that takes so many keys."""
 
-    def __init__(self, log: ScanLog, settings: ScanSettings, most_keys: int) -> None:
+    def __init__(self, log: MapContext, settings: MapSettings, most_keys: int) -> None:
         super().__init__(log, settings, 0)
         self._most = most_keys
         self._table = new_table(most_keys)
@@ -181,7 +181,7 @@ class _RoundScan(LogScan):
                 self.rounds += 1
 
 
-def count_rounds(slices: Sequence[Slice], log: ScanLog, settings: ScanSettings, most_keys: int) -> int:
+def count_rounds(slices: Sequence[Slice], log: MapContext, settings: MapSettings, most_keys: int) -> int:
     """How often Kafka's cleaner would have to go over a log whose map takes ``most_keys`` at a time.
 
     :param slices: all of a variant's, in the order of offsets

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from compaction.cleaning.cleanup_policy import PolicyPlan
-from compaction.cleaning.explanation import explain_compaction, explain_expiry
+from compaction.cleaning.explanation import explain_compaction, explain_deletion
 from compaction.cleaning.grouping import Group
 from compaction.cleaning.log_view import LogView, ProducerEntry
-from compaction.cleaning.segment_retention import ExpiryPlan
+from compaction.cleaning.segment_retention import DeletionPlan
 from compaction.cleaning.skip_reasons import Verdict
 from compaction.compare.count import Tally
 from compaction.compare.figures import (
@@ -24,8 +24,8 @@ from compaction.compare.figures import (
 from compaction.compare.measure import Repetition
 from compaction.compare.shared_passes import Described
 from compaction.engine.clean import cleaned_report, expired_report
-from compaction.engine.delete import expiry_report
-from compaction.engine.round import Cleaned
+from compaction.engine.delete import deletion_report
+from compaction.engine.round import CleanResult
 from compaction.fs.filesystem import FileSystem
 from compaction.kernels.reading.tables import ENTRY_BYTES
 from compaction.kernels.rewriting.tally import BYTES, KEYLESS, RECORDS, TOMBSTONES
@@ -80,13 +80,13 @@ class Case:
         """Every condition, a line each."""
         config, expiry = self.settings.topic, self.plan.expiry
         lines = explain_compaction(self.plan.compaction, self.now_ms) if config.cleanup_compact or expiry is None else ()
-        return tuple(map(str, (*(explain_expiry(expiry, self.now_ms) if expiry is not None else ()), *lines)))
+        return tuple(map(str, (*(explain_deletion(expiry, self.now_ms) if expiry is not None else ()), *lines)))
 
     @property
     def report(self) -> LogReport:
         """The report of a run, as far as the plan alone tells."""
         if not self.settings.topic.cleanup_compact and self.plan.expiry is not None:
-            return expiry_report(self.plan.expiry)
+            return deletion_report(self.plan.expiry)
         return expired_report(self.plan.compaction, self.plan.expiry)
 
 
@@ -104,7 +104,7 @@ class Work:
     """What a plan was found to make of its log. ``refusal`` is why a run would ask first, ``rounds`` are a broker's, by the
     keys that its map takes."""
 
-    cleaned: Cleaned
+    cleaned: CleanResult
     gone: Tally
     refusal: str | None
     rounds: Mapping[int, int]
@@ -191,7 +191,7 @@ def _status(case: Case) -> OutcomeStatus:
 
 def _expired(case: Case, described: Described) -> tuple[Holdings, Tally]:
     """What the delete policy takes."""
-    plan: ExpiryPlan | None = case.plan.expiry
+    plan: DeletionPlan | None = case.plan.expiry
     if plan is None:
         return Holdings(), Tally.empty()
     index_of = {segment.base_offset: number for number, segment in enumerate(case.view.segments)}

@@ -20,10 +20,10 @@ from compaction.compare.figures import ComparedLog, Comparison
 from compaction.compare.outcomes import Case, LogCases, Survey, Work, compared, explained
 from compaction.compare.shared_passes import Described, Engine, SharedPasses
 from compaction.config.request import CompactionRequest, ComparisonRequest
-from compaction.engine.busy import warn_of_moved
+from compaction.engine.busy import warn_of_changes
 from compaction.engine.clean import keyless_refusal, smallest_broker
-from compaction.engine.prepare import LookAhead, ReadLog, read_logs
-from compaction.engine.round import Cleaned, Round, RoundOptions, scan_settings, slices_of
+from compaction.engine.prepare import ParallelRead, ReadLog, read_logs
+from compaction.engine.round import CleanResult, Round, RoundOptions, map_settings, slices_of
 from compaction.engine.sizing import Sizes, sizes
 from compaction.errors import CompactionError, of_log
 from compaction.fs.filesystem import FileSystem
@@ -46,7 +46,7 @@ def compare_with(
     start: Callable[[], Engines],
     request: ComparisonRequest,
     chosen: Sizes | None = None,
-    look_ahead: LookAhead | None = None,
+    parallel_read: ParallelRead | None = None,
 ) -> Comparison:
     """Compare the policies of ``request``.
 
@@ -58,20 +58,20 @@ def compare_with(
     """
     started = time.monotonic()
     with access(file_system(request.base.log_dirs), request.base.log_dirs, Purpose.LOOK) as held:
-        logs = _cases(request, _readings(request, look_ahead))
+        logs = _cases(request, _readings(request, parallel_read))
         survey = _survey(start, request, logs, chosen)
-        warn_of_moved(held.in_use, _views(logs))
+        warn_of_changes(held.in_use, _views(logs))
     found = tuple(compared(log, survey) for log in logs)
     names = tuple(policy.name for policy in request.policies)
     seconds = time.monotonic() - started
     return Comparison(uuid.uuid4().hex, request.base.as_of_ms, names, found, AGE_BOUNDS_MS, seconds)
 
 
-def explain(request: ComparisonRequest, look_ahead: LookAhead | None = None) -> tuple[ComparedLog, ...]:
+def explain(request: ComparisonRequest, parallel_read: ParallelRead | None = None) -> tuple[ComparedLog, ...]:
     """What each policy would do to each log, and why; only indexes and headers are read, and there are no figures."""
     with access(file_system(request.base.log_dirs), request.base.log_dirs, Purpose.LOOK) as held:
-        logs = _cases(request, _readings(request, look_ahead))
-        warn_of_moved(held.in_use, _views(logs))
+        logs = _cases(request, _readings(request, parallel_read))
+        warn_of_changes(held.in_use, _views(logs))
     return tuple(map(explained, logs))
 
 
@@ -86,7 +86,7 @@ class Reading(NamedTuple):
     logs: tuple[ReadLog, ...]
 
 
-def _readings(request: ComparisonRequest, look_ahead: LookAhead | None) -> list[Reading]:
+def _readings(request: ComparisonRequest, parallel_read: ParallelRead | None) -> list[Reading]:
     """One for each policy; those that read alike share it, and a file system where recovery has nothing to do."""
     made: list[Reading] = []
     readings = []
@@ -95,7 +95,7 @@ def _readings(request: ComparisonRequest, look_ahead: LookAhead | None) -> list[
         reading = next((again for each in made if (again := _again(each, base)) is not None), None)
         if reading is None:
             fs = OverlayFileSystem(file_system(base.log_dirs))
-            reading = Reading(fs, read_logs(fs, base, look_ahead))
+            reading = Reading(fs, read_logs(fs, base, parallel_read))
             made.append(reading)
         readings.append(reading)
     first = readings[0].fs
@@ -187,7 +187,7 @@ class _OneReading:
         cleaned = self._round(passes, list(plans.values()))
         if not passes.described and sources:
             rate = self._broker.io_max_bytes_per_second / self._engines.cores
-            passes.scan([], {}, scan_settings(self._broker, rate))
+            passes.scan([], {}, map_settings(self._broker, rate))
         for number, path in enumerate(self._views):
             if number in passes.described:
                 survey.described[path] = passes.described[number]
@@ -200,7 +200,7 @@ class _OneReading:
             gone = passes.gone.get(number, Tally.empty())
             survey.works[key] = Work(cleaned[number], gone, self._refusals.get(id(plans[key])), own)
 
-    def _round(self, passes: SharedPasses, plans: Sequence[LogPlan]) -> list[Cleaned]:
+    def _round(self, passes: SharedPasses, plans: Sequence[LogPlan]) -> list[CleanResult]:
         if not plans:
             return []
         options = RoundOptions(

@@ -20,13 +20,13 @@ from compaction.fs.filesystem import Files
 from compaction.kernels.keys.key_filter import KeyFilter
 from compaction.kernels.reading.siphash import HashSecret
 from compaction.passes.tasks import (
+    CleanContext,
     CleanStats,
     GroupOutput,
-    Piece,
-    PieceResult,
-    RewriteLog,
-    ScanLog,
-    ScanSettings,
+    MapContext,
+    MapSettings,
+    OutputPart,
+    PartResult,
     Slice,
     SliceSummary,
 )
@@ -35,7 +35,7 @@ from compaction.passes.tasks import (
 class Variant(NamedTuple):
     """One way to build a log's map, see ``compaction.compare.count``; slices and the plans that share it are numbers."""
 
-    scan: ScanLog
+    scan: MapContext
     slices: tuple[int, ...]
     logs: tuple[int, ...]
 
@@ -45,7 +45,7 @@ class Measuring(NamedTuple):
 
     slices: Sequence[SharedSlice]
     variants: Mapping[int, Variant]
-    cases: Mapping[int, Sequence[tuple[int, RewriteLog]]]
+    cases: Mapping[int, Sequence[tuple[int, CleanContext]]]
     sources: Mapping[int, Source]
     load_factor: float
 
@@ -59,9 +59,9 @@ class Engine(Protocol):
     def scan(
         self,
         slices: Sequence[SharedSlice],
-        variants: Mapping[int, ScanLog],
+        variants: Mapping[int, MapContext],
         sources: Mapping[int, Source],
-        settings: ScanSettings,
+        settings: MapSettings,
     ) -> tuple[list[SharedSummary], Any]:
         """Pass 1: a summary a slice, and the merged shards wherever the engine keeps them."""
 
@@ -71,7 +71,7 @@ class Engine(Protocol):
     def measure(self, merged: Any, work: Measuring) -> tuple[list[Measured], Mapping[int, int]]:
         """Pass 2: what each case makes of each slice, and the distinct keys of each variant's map."""
 
-    def rounds(self, works: Sequence[tuple[Sequence[Slice], ScanLog]], settings: ScanSettings, most_keys: int) -> list[int]:
+    def rounds(self, works: Sequence[tuple[Sequence[Slice], MapContext]], settings: MapSettings, most_keys: int) -> list[int]:
         """Kafka's rounds for each log, see ``count_rounds``."""
 
 
@@ -96,7 +96,7 @@ class SharedPasses:
         parts = [part for _, slices in sources.values() for part in slices]
         self._parts = {_place(part): SharedSlice(number, part, ()) for number, part in enumerate(parts)}
         self._variants: dict[int, Variant] = {}
-        self._settings = ScanSettings(0, 1.0, HashSecret.random())
+        self._settings = MapSettings(0, 1.0, HashSecret.random())
         #: by source, once ``scan`` has run
         self.described: dict[int, Described] = {}
         #: by plan, once ``rewrite`` has run: the records that are not in the output
@@ -110,12 +110,12 @@ class SharedPasses:
         return [_as_of(part, self._parts[_place(part)].part, found[_place(part)]) for part in slices]
 
     def dirty_keys(
-        self, slices: Sequence[Slice], logs: Mapping[int, ScanLog], settings: ScanSettings, filters: Mapping[int, KeyFilter]
+        self, slices: Sequence[Slice], logs: Mapping[int, MapContext], settings: MapSettings, filters: Mapping[int, KeyFilter]
     ) -> Mapping[int, KeyFilter]:
         """None: policies differ in what is dirty."""
         return {}
 
-    def scan(self, slices: Sequence[Slice], logs: Mapping[int, ScanLog], settings: ScanSettings) -> Scanned:
+    def scan(self, slices: Sequence[Slice], logs: Mapping[int, MapContext], settings: MapSettings) -> Scanned:
         """Pass 1 over all sources; summaries are those of ``slices``."""
         self._settings = settings
         self._variants = self._group(slices, logs)
@@ -137,7 +137,13 @@ class SharedPasses:
         return Scanned(tuple(summaries), merged)
 
     def rewrite(
-        self, scanned: Scanned, logs: Mapping[int, RewriteLog], pieces: Sequence[Piece], load_factor: float, *, dry_run: bool
+        self,
+        scanned: Scanned,
+        logs: Mapping[int, CleanContext],
+        pieces: Sequence[OutputPart],
+        load_factor: float,
+        *,
+        dry_run: bool,
     ) -> Rewritten:
         """Pass 2 over the slices of ``pieces``."""
         if not dry_run:
@@ -151,7 +157,7 @@ class SharedPasses:
         keys = {log: keys_of.get(number, 0) for number, variant in self._variants.items() for log in variant.logs}
         return Rewritten(tuple(self._results(measured, pieces)), keys)
 
-    def join(self, groups: Sequence[tuple[GroupOutput, RewriteLog, list[PieceResult]]]) -> list[PieceResult]:
+    def join(self, groups: Sequence[tuple[GroupOutput, CleanContext, list[PartResult]]]) -> list[PartResult]:
         """Nothing: no parts were written."""
         return []
 
@@ -176,7 +182,7 @@ class SharedPasses:
                 rounds.update({(log, most): count for log in variant.logs if (log, most) in rounds})
         return rounds
 
-    def _group(self, slices: Sequence[Slice], logs: Mapping[int, ScanLog]) -> dict[int, Variant]:
+    def _group(self, slices: Sequence[Slice], logs: Mapping[int, MapContext]) -> dict[int, Variant]:
         """The variants: plans of the same slices whose maps are built alike."""
         numbers: dict[int, list[int]] = {log: [] for log in logs}
         for part in slices:
@@ -204,7 +210,7 @@ class SharedPasses:
             source: Described(by_segment[source], repetitions.get(source), errors.get(source)) for source in self._sources
         }
 
-    def _results(self, measured: Iterable[Measured], pieces: Sequence[Piece]) -> Iterable[PieceResult]:
+    def _results(self, measured: Iterable[Measured], pieces: Sequence[OutputPart]) -> Iterable[PartResult]:
         """One result a piece, of those of its slices; what went is added up by plan."""
         by_slice = {(each.case, each.number): each for each in measured}
         for piece in pieces:
@@ -214,14 +220,14 @@ class SharedPasses:
                 stats += found.stats
                 error = error or found.error
                 self.gone[output.log] = self.gone.get(output.log, Tally.empty()) + found.gone
-            yield PieceResult(output.log, output.group, piece.number, stats, None, error)
+            yield PartResult(output.log, output.group, piece.number, stats, None, error)
 
 
 def _place(part: Slice) -> tuple[str, int, int]:
     return part.path, part.start, part.end
 
 
-def _likeness(scan: ScanLog) -> object:
+def _likeness(scan: MapContext) -> object:
     """Equal for maps that are built alike."""
     aborted = scan.aborted
     spans = b"" if aborted is None else np.stack([aborted.producer_id, aborted.first_offset, aborted.last_offset]).tobytes()

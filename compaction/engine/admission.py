@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from compaction.engine.free_space import Room
+from compaction.engine.free_space import SpaceBudget
 from compaction.kernels.reading.tables import OUT_ROW
-from compaction.passes.tasks import Piece, PieceResult, RewriteLog
+from compaction.passes.tasks import CleanContext, OutputPart, PartResult
 
 #: two index entries, and what the file system rounds up for each of a segment's files
 _INDEX_ENTRY_BYTES = 20
@@ -20,11 +20,11 @@ _TXN_ENTRY_BYTES = 34
 _BATCH_BYTES = 128
 
 
-def without_room(
-    room: Room,
-    logs: Mapping[int, RewriteLog],
-    pieces: Sequence[Piece],
-    measure: Callable[[], Sequence[PieceResult]],
+def logs_without_space(
+    room: SpaceBudget,
+    logs: Mapping[int, CleanContext],
+    pieces: Sequence[OutputPart],
+    measure: Callable[[], Sequence[PartResult]],
 ) -> dict[int, tuple[int, int]]:
     """The logs whose output would not fit: bytes needed and bytes free.
 
@@ -45,7 +45,7 @@ def without_room(
     return refused
 
 
-def _needed(piece: Piece, log: RewriteLog, kept_bytes: int, batches: int) -> int:
+def _needed(piece: OutputPart, log: CleanContext, kept_bytes: int, batches: int) -> int:
     """Bytes on disk for ``kept_bytes`` of so many batches, indexes included; a part is there twice until the swap."""
     indexes = _INDEX_ENTRY_BYTES * (kept_bytes // max(1, log.index_interval_bytes) + 1)
     whole = kept_bytes + indexes + _SEGMENT_BYTES + _TXN_ENTRY_BYTES * len(piece.output.aborted_txns)

@@ -16,7 +16,7 @@ _MOVED = "the log moved while it was read"
 _IN_USE = "in use, as of this moment"
 
 
-def of_this_moment(reports: Iterable[LogReport], in_use: Collection[str], views: Iterable[LogView]) -> list[LogReport]:
+def note_logs_in_use(reports: Iterable[LogReport], in_use: Collection[str], views: Iterable[LogView]) -> list[LogReport]:
     """The reports, with a note on each log in a directory of ``in_use``."""
     by_name = {(*view.topic_partition, view.log_dir): view for view in views if view.log_dir in in_use}
 
@@ -30,7 +30,7 @@ def of_this_moment(reports: Iterable[LogReport], in_use: Collection[str], views:
     return [noted(report) for report in reports] if in_use else list(reports)
 
 
-def warn_of_moved(in_use: Collection[str], views: Iterable[LogView]) -> None:
+def warn_of_changes(in_use: Collection[str], views: Iterable[LogView]) -> None:
     """A warning for each log in a directory of ``in_use`` that has changed since it was looked at."""
     for path, view in {view.path: view for view in views if view.log_dir in in_use}.items():
         if moved(LocalFileSystem(), view):

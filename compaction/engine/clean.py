@@ -11,17 +11,17 @@ from typing import NamedTuple
 
 from compaction.cleaning.cleanup_policy import plan_policy
 from compaction.cleaning.plan import CompactionPlan, LogPlan, plan_logs
-from compaction.cleaning.segment_retention import ExpiryPlan
+from compaction.cleaning.segment_retention import DeletionPlan
 from compaction.cleaning.skip_reasons import Verdict
 from compaction.config import BrokerConfig
 from compaction.config.request import CompactionRequest
-from compaction.engine.busy import of_this_moment
-from compaction.engine.concurrency import at_once
+from compaction.engine.busy import note_logs_in_use
+from compaction.engine.concurrency import run_concurrently
 from compaction.engine.destination import Destination, Planned, destination
-from compaction.engine.free_space import Room
-from compaction.engine.prepare import LookAhead, prepare
+from compaction.engine.free_space import SpaceBudget
+from compaction.engine.prepare import ParallelRead, prepare
 from compaction.engine.protocol import Passes
-from compaction.engine.round import Cleaned, Round, RoundOptions
+from compaction.engine.round import CleanResult, Round, RoundOptions
 from compaction.engine.sizing import Sizes
 from compaction.errors import CompactionError, of_log
 from compaction.fs.filesystem import FileSystem
@@ -43,11 +43,11 @@ class Workers(NamedTuple):
     cores: int
 
 
-def carry_out(
+def clean_logs(
     start: Callable[[], Workers],
     request: CompactionRequest,
     sizes: Sizes | None = None,
-    look_ahead: LookAhead | None = None,
+    parallel_read: ParallelRead | None = None,
     files: FileSystem | None = None,
     runs: Runs = PROCESSES,
 ) -> RunReport:
@@ -64,7 +64,7 @@ def carry_out(
         destination(files, request.log_dirs, request.output_dir, held, dry_run=request.dry_run) as place,
     ):
         plan_for = partial(plan_policy, now_ms=request.as_of_ms, include_active=request.include_active)
-        prepared = prepare(place.fs, request, plan_for, look_ahead, held)
+        prepared = prepare(place.fs, request, plan_for, parallel_read, held)
         planned = {found.location.path: Planned(found.location, found.plan) for found in prepared if found.plan is not None}
         plan = plan_logs(request.as_of_ms, [each.plan.compaction for each in planned.values()])
         broker = smallest_broker(found.settings.broker for found in prepared if found.plan is not None)
@@ -72,7 +72,7 @@ def carry_out(
         works = [partial(_cleaned, place, planned[each.plan.view.path], each) for each in cleaned]
         skipped = (planned[each.view.path] for each in plan.logs if each.verdict is Verdict.SKIP)
         works += [partial(_skipped, place, log) for log in skipped]
-        reports = of_this_moment(at_once(works, place.at_once), held.in_use, (log.view for log in plan.logs))
+        reports = note_logs_in_use(run_concurrently(works, place.at_once), held.in_use, (log.view for log in plan.logs))
     failures = [_failure(found.location, str(found.error)) for found in prepared if found.error is not None]
     seconds = time.monotonic() - started
     return RunReport(uuid.uuid4().hex, request.as_of_ms, request.dry_run, (*reports, *failures), seconds)
@@ -111,7 +111,7 @@ def _clean(
     plan: CompactionPlan,
     planned: Mapping[str, Planned],
     settings: RoundSettings,
-) -> list[Cleaned]:
+) -> list[CleanResult]:
     """One round over all logs that want it."""
     if not plan.to_clean:
         return []
@@ -129,17 +129,17 @@ def _clean(
     return Round(workers.passes, workers.cores, place.fs, plan.to_clean, options).run()
 
 
-def _room(request: CompactionRequest, plan: CompactionPlan) -> Room | None:
+def _room(request: CompactionRequest, plan: CompactionPlan) -> SpaceBudget | None:
     """The space that outputs may take. Another place takes copies of all that is not cleaned, too."""
     if request.dry_run:
         return None
     if request.output_dir is None:
-        return Room()
+        return SpaceBudget()
     if is_remote(request.output_dir):
         return None
     everything = sum(segment.size_bytes for log in plan.logs for segment in log.view.segments)
     cleaned = sum(segment.size_bytes for log in plan.to_clean for segment in log.segments)
-    return Room(everything - cleaned)
+    return SpaceBudget(everything - cleaned)
 
 
 def keyless_refusal(*, allow_keyless: bool) -> Callable[[LogPlan, int, int], str | None]:
@@ -157,7 +157,7 @@ def keyless_refusal(*, allow_keyless: bool) -> Callable[[LogPlan, int, int], str
     return refuse
 
 
-def _cleaned(place: Destination, log: Planned, each: Cleaned) -> LogReport:
+def _cleaned(place: Destination, log: Planned, each: CleanResult) -> LogReport:
     """Hand a cleaned log to its destination; its report. A log that failed stays as it was."""
     started = time.monotonic()
     error = each.error
@@ -173,7 +173,7 @@ def _cleaned(place: Destination, log: Planned, each: Cleaned) -> LogReport:
     return replace(cleaned_report(each, log.plan.expiry), seconds=time.monotonic() - started)
 
 
-def cleaned_report(each: Cleaned, expiry: ExpiryPlan | None) -> LogReport:
+def cleaned_report(each: CleanResult, expiry: DeletionPlan | None) -> LogReport:
     """The report of a log that was, or would be, cleaned."""
     plan, stats = each.plan, each.stats
     return replace(
@@ -196,7 +196,7 @@ def cleaned_report(each: Cleaned, expiry: ExpiryPlan | None) -> LogReport:
     )
 
 
-def expired_report(plan: LogPlan, expiry: ExpiryPlan | None) -> LogReport:
+def expired_report(plan: LogPlan, expiry: DeletionPlan | None) -> LogReport:
     """The report of a log that is not compacted; what the delete policy takes is in it."""
     name, reason = plan.view.topic_partition, plan.reason
     unknown = plan.config.policy_guess is not None

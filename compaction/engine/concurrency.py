@@ -9,7 +9,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def at_once(works: Sequence[Callable[[], T]], threads: int) -> list[T]:
+def run_concurrently(works: Sequence[Callable[[], T]], threads: int) -> list[T]:
     """What each of ``works`` gives, in their order, by at most so many threads; by none where one would do.
 
     When one raises, or the caller is interrupted, those that run are brought to their ends and the rest are not begun.

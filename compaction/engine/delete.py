@@ -12,28 +12,28 @@ import uuid
 from dataclasses import replace
 from functools import partial
 
-from compaction.cleaning.segment_retention import ExpiryPlan, plan_expiry
+from compaction.cleaning.segment_retention import DeletionPlan, plan_deletion
 from compaction.config.request import CompactionRequest
-from compaction.engine.busy import of_this_moment
-from compaction.engine.concurrency import at_once
+from compaction.engine.busy import note_logs_in_use
+from compaction.engine.concurrency import run_concurrently
 from compaction.engine.destination import LOGS_AT_ONCE
-from compaction.engine.prepare import LookAhead, Prepared, prepare
+from compaction.engine.prepare import ParallelRead, Prepared, prepare
 from compaction.errors import PolicyUnknownError, of_log
 from compaction.fs.filesystem import FileSystem
 from compaction.fs.overlay import OverlayFileSystem
 from compaction.fs.uri import require_in_place
 from compaction.locking.access import Purpose, access
 from compaction.locking.claim import Owner
-from compaction.logdir.changes import require_unmoved
+from compaction.logdir.changes import require_unchanged
 from compaction.logdir.checkpoint_store import CheckpointFiles
-from compaction.output.segment_deletion import carry_out_expiry
+from compaction.output.segment_deletion import delete_segments
 from compaction.output.swap import remove_deleted
 from compaction.report import LogReport, LogStatus, RunReport
 from compaction.stores.mixed import file_system
 
 
-def expire_logs(
-    request: CompactionRequest, look_ahead: LookAhead | None = None, files: FileSystem | None = None
+def delete_old_segments(
+    request: CompactionRequest, parallel_read: ParallelRead | None = None, files: FileSystem | None = None
 ) -> RunReport:
     """Apply the delete policy to the logs of ``request``.
 
@@ -46,16 +46,16 @@ def expire_logs(
     files = files or file_system(request.log_dirs)
     fs: FileSystem = OverlayFileSystem(files) if request.dry_run else files
     with access(files, request.log_dirs, Purpose.LOOK if request.dry_run else Purpose.CHANGE) as held:
-        plan_for = partial(plan_expiry, now_ms=request.as_of_ms)
-        prepared = prepare(fs, request, plan_for, look_ahead, held, policy_required=True)
+        plan_for = partial(plan_deletion, now_ms=request.as_of_ms)
+        prepared = prepare(fs, request, plan_for, parallel_read, held, policy_required=True)
         views = (log.plan.view for log in prepared if log.plan is not None)
         checkpoints = CheckpointFiles(fs)
         works = [partial(_finish, fs, checkpoints, held.owner(log.location.log_dir), log) for log in prepared]
-        reports = of_this_moment(at_once(works, 1 if request.dry_run else LOGS_AT_ONCE), held.in_use, views)
+        reports = note_logs_in_use(run_concurrently(works, 1 if request.dry_run else LOGS_AT_ONCE), held.in_use, views)
     return RunReport(uuid.uuid4().hex, request.as_of_ms, request.dry_run, tuple(reports), time.monotonic() - started)
 
 
-def _finish(fs: FileSystem, checkpoints: CheckpointFiles, owner: Owner, log: Prepared[ExpiryPlan]) -> LogReport:
+def _finish(fs: FileSystem, checkpoints: CheckpointFiles, owner: Owner, log: Prepared[DeletionPlan]) -> LogReport:
     """Delete what has expired of one log; its report. A dry run does the same to an overlay, in memory."""
     name, log_dir = log.location.topic_partition, log.location.log_dir
     started = time.monotonic()
@@ -66,16 +66,16 @@ def _finish(fs: FileSystem, checkpoints: CheckpointFiles, owner: Owner, log: Pre
     try:
         owner.require()
         if log.plan.removals:
-            require_unmoved(fs, fs, log.location.path, log.plan.view.segments)
-        carry_out_expiry(fs, log.location, log.plan, checkpoints)
+            require_unchanged(fs, fs, log.location.path, log.plan.view.segments)
+        delete_segments(fs, log.location, log.plan, checkpoints)
         if log.plan.config.file_delete_delay_ms == 0:
             remove_deleted(fs, log.location.path)
     except Exception as error:
         return replace(failed, reason=str(of_log(error, log.location.path)))
-    return replace(expiry_report(log.plan), seconds=time.monotonic() - started)
+    return replace(deletion_report(log.plan), seconds=time.monotonic() - started)
 
 
-def expiry_report(plan: ExpiryPlan) -> LogReport:
+def deletion_report(plan: DeletionPlan) -> LogReport:
     """The report of one log; the bytes and segments before and after are those of the whole log, records are not counted."""
     name = plan.view.topic_partition
     report = LogReport(name.topic, name.partition, plan.view.log_dir, LogStatus.SKIPPED, plan.reason)

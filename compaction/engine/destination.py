@@ -1,8 +1,8 @@
-"""Where the result of a run goes: in place of the sources, to another place, or nowhere.
+"""Where the result of a run goes: in place of the sources, into a copy, or nowhere.
 
-A run hands each log to its destination when all is known about it. ``InPlace`` swaps it in at once, and takes many logs at a
-time: what it waits for is the disk. ``Elsewhere`` gathers everything and lets it appear as a whole when the run ends, logs that
-were not cleaned included, those that failed left out. ``Nowhere`` is a dry run's.
+A run passes each log to its destination when all is known about it. ``InPlace`` swaps it in at once, several logs concurrently,
+because a swap mostly waits for the disk. ``CopyOutput`` collects all logs and publishes them together when the run ends: cleaned
+and uncleaned ones, without those that failed. ``DryRunOutput`` writes nothing.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from compaction.fs.filesystem import FileSystem
 from compaction.fs.overlay import DeferredFileSystem, OverlayFileSystem
 from compaction.fs.uri import is_remote, require_in_place
 from compaction.locking.access import Access
-from compaction.logdir.changes import require_unmoved
+from compaction.logdir.changes import require_unchanged
 from compaction.logdir.checkpoint_store import Change, CheckpointFiles
 from compaction.logdir.discover import LogLocation
 from compaction.names import CLEANER_OFFSETS
 from compaction.output.object_publish import ObjectPublication
 from compaction.output.publish import LocalPublication, Publication
-from compaction.output.segment_deletion import carry_out_expiry
+from compaction.output.segment_deletion import delete_segments
 from compaction.output.swap import SwapGroup, discard_unfinished, remove_deleted, swap_in
-from compaction.recovery.recover import mend_log
+from compaction.recovery.recover import repair_log
 
 #: a swap waits a dozen times for the disk, which serves many at once
 LOGS_AT_ONCE = 8
@@ -40,7 +40,7 @@ class Planned:
 
 
 class Destination(Protocol):
-    """Takes the logs of a run, ``at_once`` of them at a time, from as many threads.
+    """Takes the logs of a run, ``run_concurrently`` of them at a time, from as many threads.
 
     ``fs`` is how the run sees its sources: recovered, where need be in memory.
     """
@@ -61,7 +61,7 @@ class Destination(Protocol):
         """A log that could not be cleaned: it stays as it was."""
 
 
-class Nowhere:
+class DryRunOutput:
     """A dry run: nothing is written anywhere."""
 
     def __init__(self, sources: FileSystem) -> None:
@@ -100,7 +100,7 @@ class InPlace:
     def cleaned(self, log: Planned, groups: Sequence[SwapGroup]) -> None:
         plan, owner = log.plan.compaction, self._held.owner(log.location.log_dir)
         try:
-            require_unmoved(self.fs, self._disk, log.location.path, plan.segments)
+            require_unchanged(self.fs, self._disk, log.location.path, plan.segments)
             self._prepare(log)
         except Exception:
             discard_unfinished(self._disk, log.location.path)
@@ -113,7 +113,7 @@ class InPlace:
 
     def skipped(self, log: Planned) -> None:
         self._prepare(log)
-        _mend_checkpoint(self._checkpoints, log)
+        _repair_checkpoint(self._checkpoints, log)
 
     def failed(self, log: Planned) -> None:
         discard_unfinished(self._disk, log.location.path)
@@ -126,18 +126,18 @@ class InPlace:
             self._held.owner(log.location.log_dir).require()
         if changed:
             plan = log.plan.compaction
-            mend_log(
+            repair_log(
                 self._disk,
                 log.location.path,
                 index_interval_bytes=plan.config.index_interval_bytes,
                 log_start=lambda: plan.view.log_start_offset,
             )
         if log.plan.expiry is not None and log.plan.expiry.removals:
-            require_unmoved(self._disk, self._disk, log.location.path, log.plan.expiry.view.segments)
+            require_unchanged(self._disk, self._disk, log.location.path, log.plan.expiry.view.segments)
             _expire(self._disk, log, self._checkpoints)
 
 
-class Elsewhere:
+class CopyOutput:
     """Everything goes to another place, which appears when ``Publication.commit`` is called."""
 
     def __init__(self, publication: Publication, sources: FileSystem) -> None:
@@ -152,7 +152,7 @@ class Elsewhere:
         self._add(log, groups, log.plan.compaction.end_offset)
 
     def skipped(self, log: Planned) -> None:
-        _mend_checkpoint(CheckpointFiles(self.fs), log)
+        _repair_checkpoint(CheckpointFiles(self.fs), log)
         self._add(log, (), None)
 
     def _add(self, log: Planned, groups: Sequence[SwapGroup], end_offset: int | None) -> None:
@@ -171,10 +171,10 @@ class Elsewhere:
 
 def _expire(fs: FileSystem, log: Planned, checkpoints: CheckpointFiles | None = None) -> None:
     if log.plan.expiry is not None:
-        carry_out_expiry(fs, log.location, log.plan.expiry, checkpoints)
+        delete_segments(fs, log.location, log.plan.expiry, checkpoints)
 
 
-def _mend_checkpoint(checkpoints: CheckpointFiles, log: Planned) -> None:
+def _repair_checkpoint(checkpoints: CheckpointFiles, log: Planned) -> None:
     plan = log.plan.compaction
     if plan.checkpoint_reset:
         change = Change(plan.view.topic_partition, plan.first_dirty_offset)
@@ -193,14 +193,14 @@ def destination(
         that cannot be worked on in place
     """
     if dry_run:
-        yield Nowhere(files)
+        yield DryRunOutput(files)
     elif output_dir is None:
         require_in_place(log_dirs, "compacted")
         yield InPlace(files, held)
     else:
         publication = _publication(files, output_dir, log_dirs)
         try:
-            place = Elsewhere(publication, files)
+            place = CopyOutput(publication, files)
             yield place
             publication.commit(place.fs)
         except BaseException:

@@ -31,7 +31,7 @@ def free_space(path: str) -> FreeSpace:
         return FreeSpace(place.stat().st_dev, found.f_bavail * found.f_frsize)
 
 
-class Room:
+class SpaceBudget:
     """Gives out the free bytes of file systems, each as it was when it was first asked about.
 
     :param reserved_bytes: so much of every file system is spoken for

@@ -25,7 +25,7 @@ from compaction.logdir.discover import LogLocation, Selector, discover
 from compaction.logdir.read_log import ReadOptions, read_log
 from compaction.logdir.segments import segment_bases
 from compaction.logdir.settings.log_settings import Settings, read_settings, require_policy
-from compaction.recovery.recover import RecoveryReport, recover_log, settle_log
+from compaction.recovery.recover import RecoveryReport, finish_interrupted_swap, recover_log
 
 Plan = TypeVar("Plan")
 
@@ -57,7 +57,7 @@ class LogTask(NamedTuple):
 
 
 #: looks at many logs at once, in order; see :func:`look`
-LookAhead = Callable[[Sequence[LogTask]], "list[LogView | CompactionError | None]"]
+ParallelRead = Callable[[Sequence[LogTask]], "list[LogView | CompactionError | None]"]
 
 
 def look(base: FileSystem, log: LogTask) -> LogView | CompactionError | None:
@@ -80,7 +80,7 @@ class ReadLog(NamedTuple):
 def read_logs(
     fs: FileSystem,
     request: CompactionRequest,
-    look_ahead: LookAhead | None = None,
+    parallel_read: ParallelRead | None = None,
     held: Access = _NO_ACCESS,
     *,
     policy_required: bool = False,
@@ -98,7 +98,7 @@ def read_logs(
         settings = {location: require_policy(each) for location, each in settings.items()}
     if not request.dry_run:
         settings.update(_beyond_locks(locations, request.log_dirs))
-    seen = _look_ahead(fs, settings, request.as_of_ms, look_ahead)
+    seen = _parallel_read(fs, settings, request.as_of_ms, parallel_read)
     recovered = [_recover(fs, log, settings[log], held.owner(log.log_dir)) for log in locations if seen.get(log) is None]
     checkpoints = _checkpoints(fs, locations)
     views = {location: view for location, view in seen.items() if view is not None}
@@ -111,7 +111,7 @@ def prepare(
     fs: FileSystem,
     request: CompactionRequest,
     plan_for: Callable[[LogView, TopicConfig], Plan],
-    look_ahead: LookAhead | None = None,
+    parallel_read: ParallelRead | None = None,
     held: Access = _NO_ACCESS,
     *,
     policy_required: bool = False,
@@ -128,18 +128,18 @@ def prepare(
         except Exception as error:
             return Prepared(log.location, settings=log.settings, error=of_log(error, log.location.path))
 
-    return tuple(map(plan, read_logs(fs, request, look_ahead, held, policy_required=policy_required)))
+    return tuple(map(plan, read_logs(fs, request, parallel_read, held, policy_required=policy_required)))
 
 
-def _look_ahead(
+def _parallel_read(
     fs: FileSystem,
     logs: Mapping[LogLocation, Settings | CompactionError],
     now_ms: int,
-    look_ahead: LookAhead | None,
+    parallel_read: ParallelRead | None,
 ) -> dict[LogLocation, LogView | CompactionError | None]:
     """What others found of logs that are many; nothing where they are few."""
     many = MANY_REMOTE_SEGMENTS if any_remote(log.path for log in logs) else MANY_SEGMENTS
-    if look_ahead is None or sum(len(segment_bases(fs, log.path)) for log in logs) < many:
+    if parallel_read is None or sum(len(segment_bases(fs, log.path)) for log in logs) < many:
         return {}
     checkpoints = _checkpoints(fs, logs)
     tasks = [
@@ -147,7 +147,7 @@ def _look_ahead(
         for log, configured in logs.items()
         if isinstance(configured, Settings)
     ]
-    return dict(zip([task.location for task in tasks], look_ahead(tasks), strict=True))
+    return dict(zip([task.location for task in tasks], parallel_read(tasks), strict=True))
 
 
 def _beyond_locks(locations: Iterable[LogLocation], log_dirs: Sequence[str]) -> dict[LogLocation, CompactionError]:
@@ -190,7 +190,7 @@ def _recover(
         report = recover_log(trial, location, index_interval_bytes=interval_bytes)
         if trial.changed:
             if isinstance(fs, DeferredFileSystem):
-                settle_log(fs.disk, location, owner)
+                finish_interrupted_swap(fs.disk, location, owner)
             report = recover_log(fs, location, index_interval_bytes=interval_bytes, owner=owner)
     except Exception as error:
         return _Recovered(location, settings, error=of_log(error, location.path))

@@ -8,7 +8,16 @@ from typing import Any, Protocol
 
 from compaction.fs.filesystem import Files
 from compaction.kernels.keys.key_filter import KeyFilter
-from compaction.passes.tasks import GroupOutput, Piece, PieceResult, RewriteLog, ScanLog, ScanSettings, Slice, SliceSummary
+from compaction.passes.tasks import (
+    CleanContext,
+    GroupOutput,
+    MapContext,
+    MapSettings,
+    OutputPart,
+    PartResult,
+    Slice,
+    SliceSummary,
+)
 
 #: the piece number under which a shard reports how many keys it held
 KEYS = -1
@@ -26,7 +35,7 @@ class Scanned:
 class Rewritten:
     """What pass 2 gives: one result a piece, and the number of distinct keys of each log's map."""
 
-    results: tuple[PieceResult, ...]
+    results: tuple[PartResult, ...]
     keys: Mapping[int, int]
 
 
@@ -37,20 +46,26 @@ class Passes(Protocol):
         """Headers only: the transaction summary of each slice."""
 
     def dirty_keys(
-        self, slices: Sequence[Slice], logs: Mapping[int, ScanLog], settings: ScanSettings, filters: Mapping[int, KeyFilter]
+        self, slices: Sequence[Slice], logs: Mapping[int, MapContext], settings: MapSettings, filters: Mapping[int, KeyFilter]
     ) -> Mapping[int, KeyFilter]:
         """The keys of the dirty records in ``slices``, by log; none where these passes have no use for them.
 
         :param filters: empty ones
         """
 
-    def scan(self, slices: Sequence[Slice], logs: Mapping[int, ScanLog], settings: ScanSettings) -> Scanned:
+    def scan(self, slices: Sequence[Slice], logs: Mapping[int, MapContext], settings: MapSettings) -> Scanned:
         """Pass 1 over ``slices``, in the order of logs and offsets."""
 
     def rewrite(
-        self, scanned: Scanned, logs: Mapping[int, RewriteLog], pieces: Sequence[Piece], load_factor: float, *, dry_run: bool
+        self,
+        scanned: Scanned,
+        logs: Mapping[int, CleanContext],
+        pieces: Sequence[OutputPart],
+        load_factor: float,
+        *,
+        dry_run: bool,
     ) -> Rewritten:
         """Pass 2 over ``pieces``, in the order of logs and offsets."""
 
-    def join(self, groups: Sequence[tuple[GroupOutput, RewriteLog, list[PieceResult]]]) -> list[PieceResult]:
+    def join(self, groups: Sequence[tuple[GroupOutput, CleanContext, list[PartResult]]]) -> list[PartResult]:
         """Join the parts of groups that several tasks wrote."""

@@ -12,10 +12,10 @@ from compaction.cleaning.log_view import LogView, Segment
 from compaction.cleaning.plan import LogPlan
 from compaction.cleaning.record_retention import ActiveProducers, RoundRules
 from compaction.cleaning.transactions import Verdicts, aborted_for_map, resolve_cleaning
-from compaction.cleaning.txn_tables import KEYLESS_ROW, TXN_ROW, AbortedSpans
+from compaction.cleaning.txn_tables import KEYLESS_ROW, TXN_ROW, AbortedRanges
 from compaction.config import BrokerConfig
-from compaction.engine.admission import without_room
-from compaction.engine.free_space import Room
+from compaction.engine.admission import logs_without_space
+from compaction.engine.free_space import SpaceBudget
 from compaction.engine.protocol import Passes, Scanned
 from compaction.engine.sizing import Sizes, pack, record_bound, shards, sizes
 from compaction.errors import StorageError, of_log
@@ -28,13 +28,13 @@ from compaction.names import INDEX, LOG, segment_file
 from compaction.output.swap import SwapGroup
 from compaction.passes.build_map import dirty_records
 from compaction.passes.tasks import (
+    CleanContext,
     CleanStats,
     GroupOutput,
-    Piece,
-    PieceResult,
-    RewriteLog,
-    ScanLog,
-    ScanSettings,
+    MapContext,
+    MapSettings,
+    OutputPart,
+    PartResult,
     Slice,
     SliceSummary,
 )
@@ -52,7 +52,7 @@ _FILTER_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
-class Cleaned:
+class CleanResult:
     """What a round made of one log. ``invalid`` counts the records that went for want of a key, ``groups`` are the outputs to
     be swapped in (named in a dry run too, without files).
 
@@ -83,14 +83,14 @@ class RoundOptions:
     directory_of: Callable[[LogPlan], str]
     refuse: Callable[[LogPlan, int, int], str | None]
     sizes: Sizes | None = None
-    room: Room | None = None
+    room: SpaceBudget | None = None
     files: FileSystem = field(default_factory=MixedFileSystem)
 
 
-def scan_settings(broker: BrokerConfig, bytes_per_second: float) -> ScanSettings:
+def map_settings(broker: BrokerConfig, bytes_per_second: float) -> MapSettings:
     """What bounds a task of pass 1 that may read so many bytes a second. Each call draws a new hash secret."""
     map_bytes = min(_TASK_MAP_BYTES, broker.dedupe_buffer_bytes)
-    return ScanSettings(map_bytes, broker.load_factor, HashSecret.random(), bytes_per_second)
+    return MapSettings(map_bytes, broker.load_factor, HashSecret.random(), bytes_per_second)
 
 
 def slices_of(fs: FileSystem, log: int, view: LogView, segments: Sequence[Segment], slice_bytes: int) -> list[Slice]:
@@ -131,15 +131,15 @@ class Round:
         self._failed: dict[int, str] = {}
         self._aborted_keyless: dict[int, int] = {}
 
-    def run(self) -> list[Cleaned]:
+    def run(self) -> list[CleanResult]:
         """What became of each log, in the order of the plans."""
         slices = self._of_each(self._slices)
         early = self._early_transactions(slices)
         scan_logs = self._of_each(lambda log, plan: self._scan_log(log, plan, early))
         if not scan_logs:
-            return [Cleaned(plan, error=self._failed[log]) for log, plan in self._plans.items()]
+            return [CleanResult(plan, error=self._failed[log]) for log, plan in self._plans.items()]
         broker = self._options.broker
-        settings = replace(scan_settings(broker, self._task_rate), files=self._options.files)
+        settings = replace(map_settings(broker, self._task_rate), files=self._options.files)
         scan_logs = self._with_dirty_keys(slices, scan_logs, settings)
         scanned = self._passes.scan([part for log in scan_logs for part in slices[log]], scan_logs, settings)
         found = self._found(scanned.summaries)
@@ -159,16 +159,16 @@ class Round:
             stats[result.log] += result.stats
         return [self._outcome(log, found[log], outputs, stats[log], rewritten.keys.get(log, 0)) for log in self._plans]
 
-    def _refuse_without_room(self, scanned: Scanned, logs: Mapping[int, RewriteLog], pieces: Sequence[Piece]) -> None:
+    def _refuse_without_room(self, scanned: Scanned, logs: Mapping[int, CleanContext], pieces: Sequence[OutputPart]) -> None:
         if self._options.room is None or not pieces:
             return
 
-        def measure() -> Sequence[PieceResult]:
+        def measure() -> Sequence[PartResult]:
             load_factor = self._options.broker.load_factor
             return self._passes.rewrite(scanned, logs, pieces, load_factor, dry_run=True).results
 
         try:
-            refused = without_room(self._options.room, logs, pieces, measure)
+            refused = logs_without_space(self._options.room, logs, pieces, measure)
         except StorageError:
             # a file system that does not tell its free space says so by itself when there is none
             return
@@ -191,7 +191,7 @@ class Round:
     def _slices(self, log: int, plan: LogPlan) -> list[Slice]:
         return slices_of(self._fs, log, plan.view, plan.segments, self._sizes.slice_bytes)
 
-    def _early_transactions(self, slices: Mapping[int, Sequence[Slice]]) -> dict[int, AbortedSpans]:
+    def _early_transactions(self, slices: Mapping[int, Sequence[Slice]]) -> dict[int, AbortedRanges]:
         """The aborted data that stays out of the map, of logs whose transaction indexes name any."""
         logs = [log for log in slices if any(s.aborted_txns for s in self._plans[log].view.segments)]
         if not logs:
@@ -200,7 +200,7 @@ class Round:
         spans = self._of_each(lambda log, plan: self._aborted(plan, found[log]) if log in logs else None)
         return {log: span for log, span in spans.items() if span is not None}
 
-    def _aborted(self, plan: LogPlan, found: SliceSummary) -> AbortedSpans:
+    def _aborted(self, plan: LogPlan, found: SliceSummary) -> AbortedRanges:
         view, start = plan.view, plan.first_dirty_offset
         first = max((s for s in view.segments if s.base_offset <= start), key=lambda s: s.base_offset, default=view.segments[0])
         data = self._fs.read_bytes(join(view.path, segment_file(first.base_offset, INDEX)))
@@ -209,12 +209,12 @@ class Round:
         position = int(entries["position"][at]) if at >= 0 else 0
         return aborted_for_map(view.segments, view.log_start_offset, start, plan.end_offset, position, found.txn_rows)
 
-    def _scan_log(self, log: int, plan: LogPlan, early: Mapping[int, AbortedSpans]) -> ScanLog:
-        return ScanLog(plan.first_dirty_offset, shards(plan, self._sizes.shard_entries), early.get(log))
+    def _scan_log(self, log: int, plan: LogPlan, early: Mapping[int, AbortedRanges]) -> MapContext:
+        return MapContext(plan.first_dirty_offset, shards(plan, self._sizes.shard_entries), early.get(log))
 
     def _with_dirty_keys(
-        self, slices: Mapping[int, Sequence[Slice]], logs: Mapping[int, ScanLog], settings: ScanSettings
-    ) -> dict[int, ScanLog]:
+        self, slices: Mapping[int, Sequence[Slice]], logs: Mapping[int, MapContext], settings: MapSettings
+    ) -> dict[int, MapContext]:
         """The logs, those that are mostly clean with the keys of their dirty section: most of their records then need not ask
         whether they are beaten."""
         dirty: list[Slice] = []
@@ -259,7 +259,7 @@ class Round:
             for log, total in totals.items()
         }
 
-    def _work(self, log: int, plan: LogPlan, found: SliceSummary) -> tuple[RewriteLog, Verdicts]:
+    def _work(self, log: int, plan: LogPlan, found: SliceSummary) -> tuple[CleanContext, Verdicts]:
         view, now_ms = plan.view, self._options.now_ms
         groups = [group.segments for group in plan.groups]
         verdicts = resolve_cleaning(view.segments, groups, view.log_start_offset, found.txn_rows)
@@ -267,7 +267,7 @@ class Round:
         self._aborted_keyless[log] = int(found.keyless_rows["keyless"][aborted].sum())
         producers = ActiveProducers.of(view.producers)
         rules = RoundRules(verdicts.spans, verdicts.discardable, producers, plan.end_offset, now_ms)
-        work = RewriteLog(
+        work = CleanContext(
             plan.first_dirty_offset,
             plan.end_offset - 1,
             plan.config.delete_retention_ms,
@@ -280,10 +280,10 @@ class Round:
         )
         return work, verdicts
 
-    def _pieces(self, log: int, slices: Sequence[Slice], verdicts: Verdicts) -> list[Piece]:
+    def _pieces(self, log: int, slices: Sequence[Slice], verdicts: Verdicts) -> list[OutputPart]:
         """The pieces of one log; a group without a byte is one empty piece."""
         plan = self._plans[log]
-        pieces: list[Piece] = []
+        pieces: list[OutputPart] = []
         segment_of = [segment.base_offset for segment in plan.view.segments]
         by_base: dict[int, list[Slice]] = {}
         for part in slices:
@@ -297,20 +297,20 @@ class Round:
             packs = [parts] if whole else pack(parts, lambda part: part.size_bytes, self._sizes.slice_bytes)
             for each in packs:
                 first = each[0].first_offset
-                pieces.append(Piece(output, len(pieces), tuple(each), first, len(packs) == 1))
+                pieces.append(OutputPart(output, len(pieces), tuple(each), first, len(packs) == 1))
         return pieces
 
     def _whole_segments(
-        self, results: Sequence[PieceResult], pieces: Sequence[Piece], logs: Mapping[int, RewriteLog]
-    ) -> dict[tuple[int, int], PieceResult]:
+        self, results: Sequence[PartResult], pieces: Sequence[OutputPart], logs: Mapping[int, CleanContext]
+    ) -> dict[tuple[int, int], PartResult]:
         """What was written of each output segment, parts joined; failures are noted."""
-        result_of: dict[tuple[int, int], PieceResult] = {}
+        result_of: dict[tuple[int, int], PartResult] = {}
         for result in results:
             if result.error is not None:
                 self._failed.setdefault(result.log, result.error)
             result_of[result.log, result.number] = result
-        whole: dict[tuple[int, int], PieceResult] = {}
-        parts: dict[tuple[int, int], tuple[GroupOutput, RewriteLog, list[PieceResult]]] = {}
+        whole: dict[tuple[int, int], PartResult] = {}
+        parts: dict[tuple[int, int], tuple[GroupOutput, CleanContext, list[PartResult]]] = {}
         for piece in pieces:
             output, result = piece.output, result_of[piece.output.log, piece.number]
             if output.log in self._failed:
@@ -326,11 +326,11 @@ class Round:
         return whole
 
     def _outcome(
-        self, log: int, found: SliceSummary, outputs: Mapping[tuple[int, int], PieceResult], stats: CleanStats, keys: int
-    ) -> Cleaned:
+        self, log: int, found: SliceSummary, outputs: Mapping[tuple[int, int], PartResult], stats: CleanStats, keys: int
+    ) -> CleanResult:
         plan = self._plans[log]
         if log in self._failed:
-            return Cleaned(plan, messages=found.messages, error=self._failed[log])
+            return CleanResult(plan, messages=found.messages, error=self._failed[log])
         groups = tuple(
             SwapGroup(
                 group.base_offset,
@@ -342,7 +342,7 @@ class Round:
             for number, group in enumerate(plan.groups)
         )
         invalid = found.keyless - self._aborted_keyless.get(log, 0)
-        return Cleaned(plan, stats, keys, found.messages, invalid, groups)
+        return CleanResult(plan, stats, keys, found.messages, invalid, groups)
 
 
 def _as_seen(slices: Mapping[int, Sequence[Slice]], summaries: Sequence[SliceSummary]) -> dict[int, list[Slice]]:

@@ -24,7 +24,7 @@ def moved(fs: Files, view: LogView) -> bool:
         return True
 
 
-def require_unmoved(fs: Files, disk: Files, log_path: str, segments: Iterable[Segment]) -> None:
+def require_unchanged(fs: Files, disk: Files, log_path: str, segments: Iterable[Segment]) -> None:
     """:raises StorageError: one of the segments is no longer what was read: another log may be in its place
 
     :param fs: how the log was read, recovered in memory if need be

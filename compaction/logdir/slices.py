@@ -19,7 +19,7 @@ from compaction.names import INDEX, LOG, segment_file
 _MAX_BOUNDARY_BATCH = 16 << 20
 
 
-class Stretch(NamedTuple):
+class ByteRange(NamedTuple):
     """Bytes ``[start, end)`` of a segment's log file; its batches have offsets in ``[first_offset, end_offset)``."""
 
     start: int
@@ -30,7 +30,7 @@ class Stretch(NamedTuple):
 
 def cut_segment(
     fs: FileSystem, log_path: str, segment: Segment, target_bytes: int
-) -> tuple[Stretch, ...]:
+) -> tuple[ByteRange, ...]:
     """The stretches of one segment, of about ``target_bytes`` each, in order; one where the index gives no boundary.
 
     An index entry names a batch by its last offset and its position. It is believed only if a batch with that last offset and a
@@ -41,7 +41,7 @@ def cut_segment(
     if size_bytes > target_bytes + target_bytes // 2:
         cuts += _boundaries(fs, log_path, base_offset, size_bytes, target_bytes)
     cuts.append((size_bytes, segment.next_offset))
-    return tuple(Stretch(start, end, first, last) for (start, first), (end, last) in pairwise(cuts))
+    return tuple(ByteRange(start, end, first, last) for (start, first), (end, last) in pairwise(cuts))
 
 
 def _boundaries(

@@ -26,7 +26,7 @@ from compaction.fs.uri import is_inside, is_remote, resolved
 from compaction.locking.access import require_unlocked_still
 from compaction.locking.claim import is_claim
 from compaction.locking.mounts import is_mount_point
-from compaction.logdir.changes import require_unmoved
+from compaction.logdir.changes import require_unchanged
 from compaction.logdir.checkpoint_store import read_offsets
 from compaction.logdir.discover import LogLocation
 from compaction.logdir.segments import require_same_indexes
@@ -115,7 +115,7 @@ class Publication(ABC):
         self._fs.fsync_dir(target)
         if not is_remote(target):
             require_same_indexes(self._fs, target, (each for each in segments if each.base_offset not in replaced))
-        require_unmoved(source, self._disk, location.path, segments)
+        require_unchanged(source, self._disk, location.path, segments)
         self._added[location.log_dir][location.topic_partition] = end_offset
         if self._like.get(location.log_dir) is None:
             self._like[location.log_dir] = _real_log(source, location.path)

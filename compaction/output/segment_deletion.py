@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from compaction.cleaning.log_view import ProducerEntry
-from compaction.cleaning.segment_retention import ExpiryPlan
+from compaction.cleaning.segment_retention import DeletionPlan
 from compaction.formats.checkpoints import EpochEntry, format_leader_epochs, parse_leader_epochs
 from compaction.formats.producer_snapshot import SnapshotEntry, write_snapshot
 from compaction.fs.durable import replace_file
@@ -26,8 +26,8 @@ from compaction.names import INDEX, LEADER_EPOCHS, LOG, LOG_STARTS, SNAPSHOT, TI
 from compaction.output.swap import mark_deleted
 
 
-def carry_out_expiry(
-    fs: FileSystem, location: LogLocation, plan: ExpiryPlan, checkpoints: CheckpointFiles | None = None
+def delete_segments(
+    fs: FileSystem, location: LogLocation, plan: DeletionPlan, checkpoints: CheckpointFiles | None = None
 ) -> None:
     """Do to a log what ``plan`` says; nothing where it removes nothing. See :func:`expire_segments`."""
     if plan.removals:

@@ -22,10 +22,10 @@ from compaction.kernels.reading.records import ASK, KEYLESS, MAP, MESSAGES, RECO
 from compaction.kernels.reading.tables import ENTRY_BYTES, ENTRY_WORDS, MAX_OFFSET
 from compaction.logdir.blocks import Block, SegmentReader
 from compaction.logdir.throttle import Throttle
-from compaction.passes.decoder import MODERN_MAGIC, Decoded, Decoder, check_count
+from compaction.passes.decoder import V2_MAGIC, Decoded, Decoder, check_count
 from compaction.passes.merge import resolve
 from compaction.passes.task_map import TaskMap
-from compaction.passes.tasks import Packed, Resolved, ScanLog, ScanSettings, Slice, SliceSummary
+from compaction.passes.tasks import MapContext, MapSettings, Packed, Resolved, Slice, SliceSummary
 
 #: ``(log, shard)``; the shard of a summary is ``SUMMARY``
 Key = tuple[int, int]
@@ -38,7 +38,7 @@ _ASK_BYTES = 32 << 20
 
 
 def scan_slices(
-    slices: Iterable[Slice], logs: Mapping[int, ScanLog], settings: ScanSettings
+    slices: Iterable[Slice], logs: Mapping[int, MapContext], settings: MapSettings
 ) -> Iterator[tuple[Key, list[Packed | Resolved | SliceSummary]]]:
     """Packed entries (``uint64[n, 3]``) by shard, and one summary a slice. The shard of a log that is ``alone`` comes resolved,
     if its entries could be held together.
@@ -61,14 +61,14 @@ def scan_slices(
             yield (log, shard), [packed]
 
 
-def together(logs: Mapping[int, ScanLog], tasks: Iterable[Iterable[Slice]]) -> dict[int, ScanLog]:
+def together(logs: Mapping[int, MapContext], tasks: Iterable[Iterable[Slice]]) -> dict[int, MapContext]:
     """``logs``, those marked as ``alone`` whose map has one shard and whose slices are all in one of ``tasks``."""
     places = Counter(log for task in tasks for log in {part.log for part in task})
     return {log: replace(work, alone=work.shards == 1 and places[log] == 1) for log, work in logs.items()}
 
 
 def collect_keys(
-    slices: Iterable[Slice], logs: Mapping[int, ScanLog], settings: ScanSettings, filters: Mapping[int, KeyFilter]
+    slices: Iterable[Slice], logs: Mapping[int, MapContext], settings: MapSettings, filters: Mapping[int, KeyFilter]
 ) -> Iterator[tuple[int, KeyFilter]]:
     """The keys of the dirty records of some slices, by log. What cannot be read is for pass 1 to tell.
 
@@ -113,7 +113,7 @@ class LogScan:
     """Entries and asks of one log gathered over the slices of one task."""
 
     def __init__(
-        self, log: ScanLog, settings: ScanSettings, most_records: int, arena: Arena | None = None
+        self, log: MapContext, settings: MapSettings, most_records: int, arena: Arena | None = None
     ) -> None:
         self._log = log
         self.files = settings.files
@@ -176,7 +176,7 @@ class LogScan:
             transactional = (attributes & _TRANSACTIONAL) != 0
             aborted = self._log.aborted.contains(rows["producer_id"], rows["last_offset"])
             actions[transactional & aborted] = ASK
-        actions[((attributes & _CONTROL) != 0) & (rows["magic"] >= MODERN_MAGIC)] = SKIP
+        actions[((attributes & _CONTROL) != 0) & (rows["magic"] >= V2_MAGIC)] = SKIP
         return actions
 
     def records(
@@ -268,7 +268,7 @@ class LogScan:
 class _FilterScan(LogScan):
     """Notes keys where ``LogScan`` maps them, and asks nothing."""
 
-    def __init__(self, log: ScanLog, settings: ScanSettings, keys: KeyFilter) -> None:
+    def __init__(self, log: MapContext, settings: MapSettings, keys: KeyFilter) -> None:
         super().__init__(log, settings, 0, Arena())
         self.keys = keys
 

@@ -34,9 +34,9 @@ from compaction.logdir.throttle import Throttle
 from compaction.output.segment_writer import PartWriter, SegmentWriter, new_suffix, part_paths
 from compaction.passes.build_map import check_offsets
 from compaction.passes.compress import seal_compressed
-from compaction.passes.decoder import MODERN_MAGIC, Decoded, Decoder, check_count
-from compaction.passes.header_names import mend_names
-from compaction.passes.tasks import CleanStats, GroupOutput, Packed, Piece, PieceResult, RewriteLog, Slice
+from compaction.passes.decoder import V2_MAGIC, Decoded, Decoder, check_count
+from compaction.passes.header_names import repair_header_names
+from compaction.passes.tasks import CleanContext, CleanStats, GroupOutput, OutputPart, Packed, PartResult, Slice
 
 _OUT_BYTES = 4 << 20
 _KEPT_COLUMNS = 6
@@ -58,7 +58,7 @@ class NullWriter:
         """Nothing."""
 
 
-def rewrite_piece(piece: Piece, log: RewriteLog, packed_marks: Sequence[Packed], *, dry_run: bool) -> PieceResult:
+def clean_part(piece: OutputPart, log: CleanContext, packed_marks: Sequence[Packed], *, dry_run: bool) -> PartResult:
     """Write one piece (or only count, in a dry run). What goes wrong with it is told in the result.
 
     :param packed_marks: the piece's marks, from any number of shards, each uint64
@@ -72,11 +72,11 @@ def rewrite_piece(piece: Piece, log: RewriteLog, packed_marks: Sequence[Packed],
         written = _write(piece, log, work, suffix)
     except Exception as error:
         failure = of_log(error, *work.at)
-        return PieceResult(output.log, output.group, piece.number, CleanStats(), None, str(failure))
-    return PieceResult(output.log, output.group, piece.number, work.stats(), suffix, batches=work.batches, written=written)
+        return PartResult(output.log, output.group, piece.number, CleanStats(), None, str(failure))
+    return PartResult(output.log, output.group, piece.number, work.stats(), suffix, batches=work.batches, written=written)
 
 
-def _write(piece: Piece, log: RewriteLog, work: Rewriter, suffix: str | None) -> tuple[Written, ...]:
+def _write(piece: OutputPart, log: CleanContext, work: Rewriter, suffix: str | None) -> tuple[Written, ...]:
     """Write the output of a piece: a verified segment, or a part of one, or nothing in a dry run."""
     output, files = piece.output, log.files
     if suffix is None:
@@ -97,7 +97,7 @@ def _write(piece: Piece, log: RewriteLog, work: Rewriter, suffix: str | None) ->
 class Rewriter:
     """The buffers and counters of one piece."""
 
-    def __init__(self, log: RewriteLog, marks: NDArray[np.uint64]) -> None:
+    def __init__(self, log: CleanContext, marks: NDArray[np.uint64]) -> None:
         self._log = log
         self._marks = marks
         #: the file and the byte position that the work has come to
@@ -232,7 +232,7 @@ def _check_batches(block: Block, actions: NDArray[np.uint8], path: str) -> None:
     :raises CorruptLogError: one fails its CRC
     """
     rows = block.rows
-    if rows["magic"][0] < MODERN_MAGIC:
+    if rows["magic"][0] < V2_MAGIC:
         return
     bad = first_bad_crc(block.raw, block.position, rows, actions != DROP)
     if bad < len(rows):
@@ -244,7 +244,7 @@ def _check_messages(block: Block, path: str) -> None:
 
     :raises CorruptLogError: one fails its CRC
     """
-    if (block.rows["magic"] < MODERN_MAGIC).any():
+    if (block.rows["magic"] < V2_MAGIC).any():
         found = scan_batches(block.raw, block.position, check_crc=True)
         if found.error is not None:
             raise CorruptLogError(found.error, path=path, position=found.error_position, hint=_CHANGED)
@@ -256,7 +256,7 @@ def _mended(block: Block, decoded: Decoded, at: int, path: str) -> Decoded:
     rows = decoded.rows[at : at + 1]
     records = memoryview(decoded.scratch if in_scratch else block.raw)[start:end]
     try:
-        names = mend_names(records, int(rows["count"][0]))
+        names = repair_header_names(records, int(rows["count"][0]))
     except FormatError as error:
         raise CorruptLogError(error.what, path=path, position=int(rows["position"][0]), hint="restore this segment") from None
     mended = np.frombuffer(bytearray(names), np.uint8)
@@ -269,7 +269,7 @@ def _failure(error: int, path: str, position: int) -> CompactionError:
     return CorruptLogError(RECORD_ERRORS[error], path=path, position=position, hint="restore this segment")
 
 
-def join_parts(output: GroupOutput, log: RewriteLog, parts: Sequence[PieceResult]) -> PieceResult:
+def join_parts(output: GroupOutput, log: CleanContext, parts: Sequence[PartResult]) -> PartResult:
     """Join the parts of one group, in order, to a complete segment. The swap's clean-up removes the parts."""
     files, stem = log.files, (log.directory, output.base_offset, new_suffix())
     try:
@@ -280,5 +280,5 @@ def join_parts(output: GroupOutput, log: RewriteLog, parts: Sequence[PieceResult
             written = segment.close(output.mtime_ms, output.aborted_txns)
     except Exception as error:
         failure = of_log(error, output.like)
-        return PieceResult(output.log, output.group, 0, CleanStats(), None, str(failure))
-    return PieceResult(output.log, output.group, 0, CleanStats(), stem[2], written=written)
+        return PartResult(output.log, output.group, 0, CleanStats(), None, str(failure))
+    return PartResult(output.log, output.group, 0, CleanStats(), stem[2], written=written)

@@ -18,7 +18,7 @@ from compaction.kernels.reading.batches import HEADER_SIZE, LOG_APPEND_TIME_BIT
 from compaction.kernels.reading.plain_messages import GROWTH, plain_messages
 from compaction.logdir.blocks import Block
 
-MODERN_MAGIC = 2
+V2_MAGIC = 2
 CODEC_BITS = 7
 #: decompressed bytes held at a time, unless a single batch needs more
 SCRATCH_BYTES = 4 << 20
@@ -72,7 +72,7 @@ class Decoder:
 
         A part is valid until the next one. ``decode`` takes it from there.
         """
-        legacy = block.rows["magic"] < MODERN_MAGIC
+        legacy = block.rows["magic"] < V2_MAGIC
         if not legacy.any():
             yield block
             return
@@ -136,7 +136,7 @@ class Decoder:
         :raises CorruptLogError: a payload cannot be decompressed
         """
         rows = block.rows
-        if rows["magic"][0] < MODERN_MAGIC:
+        if rows["magic"][0] < V2_MAGIC:
             yield Decoded(0, rows, self._legacy_spans[: len(rows)], self._scratch)
             return
         spans = np.zeros((len(rows), 3), np.int64)

@@ -16,7 +16,7 @@ _SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}".encode()
 
 
-def mend_names(records: memoryview, count: int) -> bytes:
+def repair_header_names(records: memoryview, count: int) -> bytes:
     """The ``count`` records of a v2 batch, uncompressed, with header names as Kafka would write them."""
     return encode_records((_mended(record) for record in decode_records(records, count, _BASE)), _BASE)
 

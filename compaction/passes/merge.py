@@ -65,7 +65,7 @@ def _table_bytes(entries: int, load_factor: float) -> int:
 
 def _answers(shard: SkimpyOffsetMap, asks: NDArray[np.uint64], first_dirty_offset: int) -> NDArray[np.uint64]:
     """The marks that follow from the asks."""
-    goes = shard.beaten(asks)
+    goes = shard.superseded_by_map(asks)
     goes |= (asks[:, 0] == 0) & (asks[:, 1] == 0)
     marks = asks[:, 2]
     clean = marks < np.uint64((first_dirty_offset + 1) << MARK_SHIFT)
@@ -74,7 +74,7 @@ def _answers(shard: SkimpyOffsetMap, asks: NDArray[np.uint64], first_dirty_offse
     return np.concatenate([marks[clean & goes], stays[clean & ~goes & tombstone], stays[~clean & ~goes]])
 
 
-def split_by_piece(marks: Packed, first_offsets: NDArray[np.int64]) -> Iterator[tuple[int, Packed]]:
+def split_by_part(marks: Packed, first_offsets: NDArray[np.int64]) -> Iterator[tuple[int, Packed]]:
     """The marks of each piece that has any, in no order: ``(piece number, uint64[n])``.
 
     :param first_offsets: int64[pieces], ascending; marks below the first one belong to no piece

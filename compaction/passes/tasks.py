@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from compaction.cleaning.log_view import AbortedTxn
 from compaction.cleaning.record_retention import RoundRules
-from compaction.cleaning.txn_tables import KEYLESS_ROW, AbortedSpans
+from compaction.cleaning.txn_tables import KEYLESS_ROW, AbortedRanges
 from compaction.fs.contents import Written
 from compaction.fs.filesystem import FileSystem
 from compaction.kernels.keys.key_filter import KeyFilter
@@ -66,7 +66,7 @@ class SliceId(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ScanLog:
+class MapContext:
     """What the first pass needs to know of a log.
 
     ``first_dirty_offset``: records below only ask whether they are beaten. ``shards``: how many parts the log's map has.
@@ -76,7 +76,7 @@ class ScanLog:
 
     first_dirty_offset: int
     shards: int
-    aborted: AbortedSpans | None = None
+    aborted: AbortedRanges | None = None
     dirty_keys: KeyFilter | None = None
     alone: bool = False
 
@@ -89,7 +89,7 @@ class Resolved(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ScanSettings:
+class MapSettings:
     """Bounds of the first pass: memory of a task's map before it is handed on, its load factor, and a task's rate of
     reading.
 
@@ -123,7 +123,7 @@ class SliceSummary:
 
 
 @dataclass(frozen=True, eq=False)
-class RewriteLog:
+class CleanContext:
     """What the second pass needs to know of a log (offsets inclusive, times in ms).
 
     ``latest_offset`` is the map's last offset. ``directory`` is where the output goes, ``bytes_per_second`` a task's rate of
@@ -157,7 +157,7 @@ class GroupOutput:
 
 
 @dataclass(frozen=True)
-class Piece:
+class OutputPart:
     """A run of slices of one output group; ``number`` counts within the log, ``whole`` when it is the group's only one."""
 
     output: GroupOutput
@@ -199,7 +199,7 @@ class CleanStats:
 
 
 @dataclass(frozen=True)
-class PieceResult:
+class PartResult:
     """What became of a piece. ``suffix`` ends the names of the files written (none in a dry run); ``error`` is one line.
 
     ``batches`` counts those in the output, empty ones included. ``written`` is what the files hold: those of a complete segment

@@ -86,14 +86,14 @@ def recover_log(
     :raises CorruptLogError: a closed segment is damaged, or a swap can neither be finished nor undone
     :raises StorageError: the file system refused; the next run goes on from there
     """
-    actions = settle_log(fs, location, owner)
+    actions = finish_interrupted_swap(fs, location, owner)
     log_start = partial(_log_start, fs, location)
-    report = mend_log(fs, location.path, index_interval_bytes=index_interval_bytes, log_start=log_start)
+    report = repair_log(fs, location.path, index_interval_bytes=index_interval_bytes, log_start=log_start)
     report.actions[:0] = actions
     return report
 
 
-def settle_log(fs: FileSystem, location: LogLocation, owner: Owner = NOBODY) -> list[str]:
+def finish_interrupted_swap(fs: FileSystem, location: LogLocation, owner: Owner = NOBODY) -> list[str]:
     """The part of ``recover_log`` that deals with what an earlier run or a broker left behind; segments stay as they are.
 
     :raises CorruptLogError: a swap can neither be finished nor undone
@@ -103,7 +103,7 @@ def settle_log(fs: FileSystem, location: LogLocation, owner: Owner = NOBODY) -> 
     return report.actions
 
 
-def mend_log(
+def repair_log(
     fs: FileSystem,
     log_path: str,
     *,

@@ -14,14 +14,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.cleaning.txn_tables import AbortedSpans
+from compaction.cleaning.txn_tables import AbortedRanges
 from compaction.errors import CorruptLogError
 from compaction.fs.filesystem import Files
 from compaction.kernels.reading.batches import CONTROL_BIT
 from compaction.kernels.reading.columns import Columns, fill_columns, measure_records, new_columns
 from compaction.kernels.reading.records import OK, RECORD_ERRORS
 from compaction.logdir.blocks import Block, SegmentReader
-from compaction.passes.decoder import MODERN_MAGIC, Decoded, Decoder
+from compaction.passes.decoder import V2_MAGIC, Decoded, Decoder
 from compaction.stores.mixed import MixedFileSystem
 
 TRANSACTIONAL_BIT = 0x10
@@ -68,7 +68,7 @@ class Reading:
 
     bounds: Bounds
     wanted: int
-    aborted: AbortedSpans | None = None
+    aborted: AbortedRanges | None = None
     control: bool = False
     check_crcs: bool = True
     files: Files = field(default_factory=MixedFileSystem)
@@ -100,7 +100,7 @@ def read_columns(path: str, start: int, end: int, reading: Reading) -> Iterator[
 def _wanted(rows: NDArray[np.void], reading: Reading) -> NDArray[np.bool_]:
     """Which batches may hold wanted records, by their headers."""
     bounds = reading.bounds
-    modern = rows["magic"] >= MODERN_MAGIC
+    modern = rows["magic"] >= V2_MAGIC
     wanted = (rows["base_offset"] <= bounds.last_offset) & (rows["last_offset"] >= bounds.first_offset)
     wanted &= ~modern | (rows["max_timestamp"] >= bounds.first_timestamp_ms)
     if not reading.control:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from compaction.cleaning.log_view import AbortedTxn, LogView, Segment
-from compaction.cleaning.txn_tables import AbortedSpans
+from compaction.cleaning.txn_tables import AbortedRanges
 from compaction.engine.sizing import pack
 from compaction.errors import UsageError
 from compaction.fs.filesystem import FileSystem, base_name, join, parent, real_file
@@ -210,7 +210,7 @@ def _reading(view: LogView, request: ReadRequest, bounds: Bounds, wanted: int) -
     return Reading(bounds.within(visible), wanted, aborted, request.control, request.check_crcs)
 
 
-def aborted_spans(txns: Iterable[AbortedTxn]) -> AbortedSpans:
+def aborted_spans(txns: Iterable[AbortedTxn]) -> AbortedRanges:
     """The data of aborted transactions as the transaction indexes tell; entries that overlap become one span."""
     spans: list[list[int]] = []
     for producer, first, last, _ in sorted(txns):
@@ -219,7 +219,7 @@ def aborted_spans(txns: Iterable[AbortedTxn]) -> AbortedSpans:
         else:
             spans.append([producer, first, last])
     columns = np.array(spans, np.int64).reshape(-1, 3).T
-    return AbortedSpans(columns[0], columns[1], columns[2])
+    return AbortedRanges(columns[0], columns[1], columns[2])
 
 
 def _slices(fs: FileSystem, view: LogView, bounds: Bounds, slice_bytes: int) -> Iterator[SegmentSlice]:

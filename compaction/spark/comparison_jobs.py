@@ -16,8 +16,8 @@ from compaction.engine.protocol import KEYS
 from compaction.engine.sizing import Sizes, pack
 from compaction.fs.filesystem import Files
 from compaction.passes.build_map import SUMMARY, Key
-from compaction.passes.merge import merge_lists, resolve_shard, split_by_piece
-from compaction.passes.tasks import ScanLog, ScanSettings, Slice, SliceSummary
+from compaction.passes.merge import merge_lists, resolve_shard, split_by_part
+from compaction.passes.tasks import MapContext, MapSettings, Slice, SliceSummary
 from compaction.passes.txn_headers import scan_transactions
 from compaction.spark.pipeline import shown
 from compaction.spark.progress import Progress
@@ -45,9 +45,9 @@ class SparkEngine:
     def scan(
         self,
         slices: Sequence[SharedSlice],
-        variants: Mapping[int, ScanLog],
+        variants: Mapping[int, MapContext],
         sources: Mapping[int, Source],
-        settings: ScanSettings,
+        settings: MapSettings,
     ) -> tuple[list[SharedSummary], Any]:
         """See ``Engine``; the maps and counts stay in the shuffle."""
         tasks = pack(slices, lambda each: each.part.size_bytes, self._sizes.scan_bytes)
@@ -102,7 +102,7 @@ class SparkEngine:
                 if shard != SUMMARY and number in places:
                     marks, keys = resolve_shard(packed, places[number][0], load_factor)
                     yield (number, KEYS), [keys]
-                    for at, part in split_by_piece(marks, places[number][1]):
+                    for at, part in split_by_part(marks, places[number][1]):
                         yield (number, slices_of[number][at]), [part]
 
         def partition(key: Key) -> int:
@@ -123,7 +123,7 @@ class SparkEngine:
         )
 
     def rounds(
-        self, works: Sequence[tuple[Sequence[Slice], ScanLog]], settings: ScanSettings, most_keys: int
+        self, works: Sequence[tuple[Sequence[Slice], MapContext]], settings: MapSettings, most_keys: int
     ) -> list[int]:
         """See ``Engine``; a task a log."""
         if not works:

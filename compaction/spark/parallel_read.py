@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from compaction.cleaning.log_view import LogView
-from compaction.engine.prepare import LogTask, LookAhead, look
+from compaction.engine.prepare import LogTask, ParallelRead, look
 from compaction.errors import CompactionError
 from compaction.spark.session import Session
 from compaction.stores.mixed import file_system
@@ -13,13 +13,13 @@ from compaction.stores.mixed import file_system
 _TASKS_PER_CORE = 4
 
 
-def look_ahead_with(session_factory: Callable[[], Session]) -> LookAhead:
-    """A ``LookAhead`` that starts the session when it is called."""
+def parallel_read_with(session_factory: Callable[[], Session]) -> ParallelRead:
+    """A ``ParallelRead`` that starts the session when it is called."""
 
-    def look_ahead(tasks: Sequence[LogTask]) -> list[LogView | CompactionError | None]:
+    def parallel_read(tasks: Sequence[LogTask]) -> list[LogView | CompactionError | None]:
         sc = session_factory().sparkContext
         sc.setJobDescription(f"read {len(tasks)} logs")
         parts = min(len(tasks), _TASKS_PER_CORE * sc.defaultParallelism)
         return sc.parallelize(tasks, parts).map(lambda task: look(file_system([task.location.path]), task)).collect()
 
-    return look_ahead
+    return parallel_read

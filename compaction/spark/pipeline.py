@@ -17,24 +17,24 @@ import numpy as np
 from numpy.typing import NDArray
 from pyspark import RDD, SparkContext
 
-from compaction.engine.concurrency import at_once
+from compaction.engine.concurrency import run_concurrently
 from compaction.engine.protocol import KEYS, Rewritten, Scanned
 from compaction.engine.sizing import Sizes, deal_shards, most_records, pack
 from compaction.fs.filesystem import Files
 from compaction.kernels.keys.key_filter import KeyFilter
 from compaction.logdir.throttle import UNLIMITED
 from compaction.passes.build_map import SUMMARY, Key, collect_keys, scan_slices, together
-from compaction.passes.clean_into import join_parts, rewrite_piece
-from compaction.passes.merge import merge_lists, resolve_shard, split_by_piece
+from compaction.passes.clean_into import clean_part, join_parts
+from compaction.passes.merge import merge_lists, resolve_shard, split_by_part
 from compaction.passes.tasks import (
+    CleanContext,
     GroupOutput,
+    MapContext,
+    MapSettings,
+    OutputPart,
     Packed,
-    Piece,
-    PieceResult,
+    PartResult,
     Resolved,
-    RewriteLog,
-    ScanLog,
-    ScanSettings,
     Slice,
     SliceSummary,
 )
@@ -49,7 +49,7 @@ def shown(
     progress: Progress | None,
     name: str,
     description: str,
-    tasks: Sequence[Sequence[Slice] | Sequence[Piece]],
+    tasks: Sequence[Sequence[Slice] | Sequence[OutputPart]],
 ) -> Iterator[None]:
     """What runs in the block is called ``description`` in Spark's UI, and shown as the pass ``name``."""
     if progress is None:
@@ -95,7 +95,7 @@ class SparkPasses:
             return headers.flatMap(lambda task: [scan_transactions(part, files) for part in task]).collect()
 
     def dirty_keys(
-        self, slices: Sequence[Slice], logs: Mapping[int, ScanLog], settings: ScanSettings, filters: Mapping[int, KeyFilter]
+        self, slices: Sequence[Slice], logs: Mapping[int, MapContext], settings: MapSettings, filters: Mapping[int, KeyFilter]
     ) -> Mapping[int, KeyFilter]:
         """The keys of the dirty records in ``slices``, by log."""
         share = sum(part.size_bytes for part in slices) // self._sc.defaultParallelism
@@ -114,7 +114,7 @@ class SparkPasses:
                 found[log].join(keys)
         return found
 
-    def scan(self, slices: Sequence[Slice], logs: Mapping[int, ScanLog], settings: ScanSettings) -> Scanned:
+    def scan(self, slices: Sequence[Slice], logs: Mapping[int, MapContext], settings: MapSettings) -> Scanned:
         """Pass 1. What it found is collected; the maps stay in the shuffle for ``rewrite``."""
         tasks = self.deal(slices)
         shards = sum(log.shards for log in logs.values())
@@ -146,8 +146,8 @@ class SparkPasses:
     def rewrite(
         self,
         scanned: Scanned,
-        logs: Mapping[int, RewriteLog],
-        pieces: Sequence[Piece],
+        logs: Mapping[int, CleanContext],
+        pieces: Sequence[OutputPart],
         load_factor: float,
         *,
         dry_run: bool,
@@ -167,10 +167,10 @@ class SparkPasses:
                 if shard != SUMMARY and log in first_offsets:
                     marks, keys = resolve_shard(packed, first_dirty[log], load_factor)
                     yield (log, KEYS), [keys]
-                    for piece, part in split_by_piece(marks, first_offsets[log]):
+                    for piece, part in split_by_part(marks, first_offsets[log]):
                         yield (log, piece), [part]
 
-        def rewrite_task(task: int, items: Iterable[tuple[Key, list[Any]]]) -> Iterator[PieceResult | tuple[int, int]]:
+        def rewrite_task(task: int, items: Iterable[tuple[Key, list[Any]]]) -> Iterator[PartResult | tuple[int, int]]:
             settle()
             known, work = shared.value
             marks = dict(items)
@@ -178,12 +178,12 @@ class SparkPasses:
                 if piece == KEYS:
                     yield log, sum(counts)
 
-            def rewritten(piece: Piece) -> PieceResult:
+            def rewritten(piece: OutputPart) -> PartResult:
                 log = piece.output.log
-                return rewrite_piece(piece, known[log], marks.get((log, piece.number), []), dry_run=dry_run)
+                return clean_part(piece, known[log], marks.get((log, piece.number), []), dry_run=dry_run)
 
             threads = 1 if dry_run or throttled else _PIECES_AT_ONCE
-            yield from at_once([partial(rewritten, piece) for piece in work[task]], threads)
+            yield from run_concurrently([partial(rewritten, piece) for piece in work[task]], threads)
 
         def partition(key: Key) -> int:
             log, piece = key
@@ -196,11 +196,11 @@ class SparkPasses:
         _await_losers(self._sc)
         keys: dict[int, int] = {}
         for item in found:
-            if not isinstance(item, PieceResult):
+            if not isinstance(item, PartResult):
                 keys[item[0]] = keys.get(item[0], 0) + item[1]
-        return Rewritten(tuple(item for item in found if isinstance(item, PieceResult)), keys)
+        return Rewritten(tuple(item for item in found if isinstance(item, PartResult)), keys)
 
-    def join(self, groups: Sequence[tuple[GroupOutput, RewriteLog, list[PieceResult]]]) -> list[PieceResult]:
+    def join(self, groups: Sequence[tuple[GroupOutput, CleanContext, list[PartResult]]]) -> list[PartResult]:
         """Join the parts of groups that several tasks wrote."""
         if not groups:
             return []
@@ -227,7 +227,7 @@ def _summaries(items: Iterable[tuple[Key, list[Any]]]) -> list[SliceSummary]:
     return [summary for _, found in items for summary in found]
 
 
-def _first_offsets(pieces: Sequence[Piece]) -> dict[int, NDArray[np.int64]]:
+def _first_offsets(pieces: Sequence[OutputPart]) -> dict[int, NDArray[np.int64]]:
     """int64 first offsets of each log's pieces."""
     bounds: dict[int, list[int]] = {}
     for piece in pieces:

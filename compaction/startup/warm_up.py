@@ -48,7 +48,7 @@ def first_pass() -> None:
     records.scan_records(*_rows(), _empty(np.uint8), 0, 0, entries, entries, _empty(np.int32), counters, secret)
     held = offset_map.SkimpyOffsetMap(0, 1.0, 0)
     held.put(entries)
-    held.beaten(entries)
+    held.superseded_by_map(entries)
 
 
 def large_logs() -> None:

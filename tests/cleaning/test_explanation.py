@@ -6,10 +6,10 @@ import re
 
 import pytest
 
-from compaction.cleaning.explanation import Answer, explain_compaction, explain_expiry
+from compaction.cleaning.explanation import Answer, explain_compaction, explain_deletion
 from compaction.cleaning.log_view import LogView, ProducerEntry
 from compaction.cleaning.plan import plan_log
-from compaction.cleaning.segment_retention import plan_expiry
+from compaction.cleaning.segment_retention import plan_deletion
 from compaction.cleaning.skip_reasons import Verdict
 from compaction.config import Resolver, read_sets
 from tests.cleaning.views import DAY_MS, NOW_MS, log, segment
@@ -114,11 +114,11 @@ def test_the_active_segment_tells_what_stays() -> None:
 
 def expiry(view: LogView, *sets: str) -> list[Answer]:
     config = Resolver(read_sets((DELETE, *sets))).topic("orders")
-    return list(explain_expiry(plan_expiry(view, config, now_ms=NOW_MS), NOW_MS))
+    return list(explain_deletion(plan_deletion(view, config, now_ms=NOW_MS), NOW_MS))
 
 
 def goes(view: LogView, *sets: str) -> int:
-    return len(plan_expiry(view, Resolver(read_sets((DELETE, *sets))).topic("orders"), now_ms=NOW_MS).removals)
+    return len(plan_deletion(view, Resolver(read_sets((DELETE, *sets))).topic("orders"), now_ms=NOW_MS).removals)
 
 
 def daily() -> LogView:
@@ -159,7 +159,7 @@ def test_a_policy_without_delete_is_told() -> None:
 
 def test_a_policy_that_is_a_guess_is_told_with_what_to_do() -> None:
     config = Resolver().topic("orders")
-    (only,) = explain_expiry(plan_expiry(daily(), config, now_ms=NOW_MS), NOW_MS)
+    (only,) = explain_deletion(plan_deletion(daily(), config, now_ms=NOW_MS), NOW_MS)
     first = explain_compaction(plan_log(daily(), config, now_ms=NOW_MS), NOW_MS)[0]
     for answer in (only, first):
         assert (answer.text, answer.holds) == ("cleanup policy is known", False)

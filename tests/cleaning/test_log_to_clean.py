@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from compaction.cleaning.log_to_clean import Dirtiness, dirtiness, segments_between
+from compaction.cleaning.log_to_clean import LogToClean, log_to_clean, segments_between
 from compaction.cleaning.log_view import LogView
 from compaction.config import TopicConfig
 from tests.cleaning.views import NOW_MS, log, segment
@@ -19,9 +19,9 @@ def four(**given: Any) -> LogView:
     return log(segment(0), segment(10), segment(20), segment(30), end=40, **given)
 
 
-def judged(view: LogView, *, include_active: bool = False, **settings: Any) -> Dirtiness:
+def judged(view: LogView, *, include_active: bool = False, **settings: Any) -> LogToClean:
     config = TopicConfig(cleanup_compact=True, **settings)
-    return dirtiness(view, config, now_ms=NOW_MS, include_active=include_active)
+    return log_to_clean(view, config, now_ms=NOW_MS, include_active=include_active)
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from compaction.cleaning.log_to_clean import dirtiness
+from compaction.cleaning.log_to_clean import log_to_clean
 from compaction.cleaning.log_view import LogView
 from compaction.cleaning.plan import plan_log
-from compaction.cleaning.segment_retention import ExpiryCause, plan_expiry
+from compaction.cleaning.segment_retention import DeletionCause, plan_deletion
 from compaction.cleaning.skip_reasons import Verdict
 from compaction.config import Resolver, TopicConfig, read_sets
 from compaction.fs.local import LocalFileSystem
@@ -82,7 +82,7 @@ def test_what_is_dirty_is_what_kafka_finds_dirty(gateway: Gateway, tmp_path: Pat
             "min.cleanable.dirty.ratio": str(rng.choice([0, 0.3, 0.5, 0.9])),
         }
         case = laid_out(tmp_path, seed, rng, settings)
-        ours = dirtiness(case.view, case.config, now_ms=case.opening.now_ms, include_active=False)
+        ours = log_to_clean(case.view, case.config, now_ms=case.opening.now_ms, include_active=False)
         plan = plan_log(case.view, case.config, now_ms=case.opening.now_ms)
         with KafkaLog(gateway, case.path, case.opening) as log:
             theirs = select(log, case.view.cleaner_checkpoint)
@@ -133,7 +133,7 @@ def test_segments_are_joined_as_kafka_joins_them(gateway: Gateway, tmp_path: Pat
 
 
 def test_what_expires_is_what_kafka_deletes(gateway: Gateway, tmp_path: Path) -> None:
-    causes: set[ExpiryCause] = set()
+    causes: set[DeletionCause] = set()
     wholly = 0
     for seed in range(LOGS):
         rng = random.Random(seed)
@@ -143,7 +143,7 @@ def test_what_expires_is_what_kafka_deletes(gateway: Gateway, tmp_path: Path) ->
             "retention.bytes": str(rng.choice([-1, -1, 0, 1_000, 4_000, 6_000])),
         }
         case = laid_out(tmp_path, seed, rng, settings)
-        plan = plan_expiry(case.view, case.config, now_ms=case.opening.now_ms)
+        plan = plan_deletion(case.view, case.config, now_ms=case.opening.now_ms)
         theirs = expire_partition(gateway, case.path, case.opening)
         assert (len(plan.removals), plan.new_log_start_offset) == theirs, seed
         left = sorted(int(file.name[:20]) for file in case.path.glob("*.log"))
@@ -151,5 +151,5 @@ def test_what_expires_is_what_kafka_deletes(gateway: Gateway, tmp_path: Path) ->
         causes |= {removal.cause for removal in plan.removals}
         wholly += plan.rolled_base_offset is not None
         shutil.rmtree(case.path)
-    assert causes == set(ExpiryCause)
+    assert causes == set(DeletionCause)
     assert wholly

@@ -22,7 +22,7 @@ from compaction.cleaning.record_retention import (
     legacy_tombstones_may_go,
     tombstones_may_go,
 )
-from compaction.cleaning.transactions import AbortedSpans, resolve_cleaning, summarise
+from compaction.cleaning.transactions import AbortedRanges, resolve_cleaning, summarise
 from tests.oracle.cleaner import NaiveConfig, NaiveRound, after_round, clean_log_naively
 from tests.oracle.logs import ABORT, COMMIT, Batching, LogBuilder, Sent
 from tests.oracle.random_logs import Flavour, random_log
@@ -35,9 +35,9 @@ HORIZON, NOW = 5_000, 6_000
 NOBODY = ActiveProducers.of([])
 
 
-def spans(*triples: tuple[int, int, int]) -> AbortedSpans:
+def spans(*triples: tuple[int, int, int]) -> AbortedRanges:
     columns = np.array(triples, dtype=np.int64).reshape(-1, 3)
-    return AbortedSpans(columns[:, 0].copy(), columns[:, 1].copy(), columns[:, 2].copy())
+    return AbortedRanges(columns[:, 0].copy(), columns[:, 1].copy(), columns[:, 2].copy())
 
 
 def rows_of(log: LogBuilder) -> NDArray[np.void]:

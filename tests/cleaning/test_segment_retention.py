@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from compaction.cleaning.log_view import LogView
-from compaction.cleaning.segment_retention import ExpiryCause, ExpiryPlan, plan_expiry
+from compaction.cleaning.segment_retention import DeletionCause, DeletionPlan, plan_deletion
 from compaction.cleaning.skip_reasons import Verdict
 from compaction.config import Resolver, read_sets
 from compaction.names import TopicPartition
 from tests.cleaning.views import NOW_MS, log, segment
 
-LOG_START, SIZE, TIME = ExpiryCause.LOG_START, ExpiryCause.SIZE, ExpiryCause.TIME
+LOG_START, SIZE, TIME = DeletionCause.LOG_START, DeletionCause.SIZE, DeletionCause.TIME
 
 
 def three(**given: Any) -> LogView:
@@ -22,12 +22,12 @@ def three(**given: Any) -> LogView:
     return log(*(segment(base, 100, timestamp_ms=NOW_MS - age) for base, age in ages.items()), end=30, **given)
 
 
-def expired(view: LogView, *sets: str) -> ExpiryPlan:
+def expired(view: LogView, *sets: str) -> DeletionPlan:
     config = Resolver(sets=read_sets(["cleanup.policy=delete", "retention.ms=-1", *sets])).topic(view.topic_partition.topic)
-    return plan_expiry(view, config, now_ms=NOW_MS)
+    return plan_deletion(view, config, now_ms=NOW_MS)
 
 
-def gone(plan: ExpiryPlan) -> list[tuple[int, ExpiryCause]]:
+def gone(plan: DeletionPlan) -> list[tuple[int, DeletionCause]]:
     return [(removal.segment.base_offset, removal.cause) for removal in plan.removals]
 
 
@@ -155,7 +155,7 @@ def test_the_log_afterwards_can_be_planned_on() -> None:
     plan = expired(three(cleaner_checkpoint=5), "retention.ms=250")
     assert [each.base_offset for each in plan.after.segments] == [10, 20]
     assert (plan.after.log_start_offset, plan.after.cleaner_checkpoint) == (10, 5)
-    again = plan_expiry(plan.after, plan.config, now_ms=NOW_MS)
+    again = plan_deletion(plan.after, plan.config, now_ms=NOW_MS)
     assert (again.removals, again.after) == ((), plan.after)
 
 
@@ -175,14 +175,14 @@ def test_a_tiered_topic_keeps_everything() -> None:
 
 def test_a_log_whose_policy_is_a_guess_keeps_everything() -> None:
     view = three(log_start_offset=15)
-    plan = plan_expiry(view, Resolver(read_sets(["retention.ms=1", "retention.bytes=0"])).topic("orders"), now_ms=NOW_MS)
+    plan = plan_deletion(view, Resolver(read_sets(["retention.ms=1", "retention.bytes=0"])).topic("orders"), now_ms=NOW_MS)
     assert (gone(plan), plan.after, plan.verdict) == ([], view, Verdict.SKIP)
     assert plan.reason.startswith("refused: cleanup.policy is unknown: no metadata log is in the directories of this call; ")
 
 
 def test_a_default_that_is_assumed_takes_segments_and_is_told() -> None:
     resolver = Resolver(read_sets(["retention.ms=250"]), assume_default_policy=True)
-    plan = plan_expiry(three(), resolver.topic("orders"), now_ms=NOW_MS)
+    plan = plan_deletion(three(), resolver.topic("orders"), now_ms=NOW_MS)
     assert gone(plan) == [(0, TIME)]
     assert plan.reason.endswith("cleanup.policy is delete (Kafka's default, assumed by --assume-default-policy)")
 

@@ -23,10 +23,10 @@ from compaction.compare.figures import ComparedLog, Comparison, Holdings, Outcom
 from compaction.compare.run import Engines, compare_with, explain
 from compaction.config import Policy, Resolver, read_sets
 from compaction.config.request import CompactionRequest, ComparisonRequest
-from compaction.engine.clean import Workers, carry_out
-from compaction.engine.delete import expire_logs
+from compaction.engine.clean import Workers, clean_logs
+from compaction.engine.delete import delete_old_segments
 from compaction.engine.sizing import Sizes
-from compaction.passes.tasks import ScanLog
+from compaction.passes.tasks import MapContext
 from compaction.report import LogReport
 from compaction.spark.progress import Progress
 from compaction.spark.runs import compare
@@ -112,7 +112,9 @@ def run_for_real(log_dir: Path, policy: str, scratch: Path, **given: Any) -> tup
                  for setting in Policy.read(policy).settings)  # fmt: skip
     run = CompactionRequest((str(copy),), NOW_MS, resolver=Resolver(sets), **{"allow_keyless": True, **given})
     compacts = any("compact" in str(setting.value) for setting in sets if setting.name == "cleanup.policy")
-    report = carry_out(lambda: Workers(LocalPasses, 2), run) if compacts else expire_logs(replace(run, allow_keyless=False))
+    report = (
+        clean_logs(lambda: Workers(LocalPasses, 2), run) if compacts else delete_old_segments(replace(run, allow_keyless=False))
+    )
     return copy, {log.name: log for log in report.logs}
 
 
@@ -267,9 +269,9 @@ class CountingEngine(LocalEngine):
     """Keeps what it was given to read."""
 
     scanned: Sequence[SharedSlice] = ()
-    variants: Mapping[int, ScanLog]
+    variants: Mapping[int, MapContext]
 
-    def scan(self, slices: Sequence[SharedSlice], variants: Mapping[int, ScanLog], *rest: Any) -> Any:
+    def scan(self, slices: Sequence[SharedSlice], variants: Mapping[int, MapContext], *rest: Any) -> Any:
         self.scanned, self.variants = [*self.scanned, *slices], variants
         return super().scan(slices, variants, *rest)
 

@@ -20,7 +20,7 @@ from compaction.certifier.verify_request import VerifyRequest
 from compaction.config import Resolver, read_toml
 from tests.conformance.compare import differences
 from tests.conformance.ours import clean_ours, topics_file
-from tests.kafka.cleaner import Cleaned, clean_partition_if_due
+from tests.kafka.cleaner import CleanResult, clean_partition_if_due
 from tests.kafka.gateway import Gateway
 from tests.kafka.log import KafkaLog, Opening
 
@@ -70,7 +70,7 @@ class Round:
     certifier says of ours."""
 
     ours: Mapping[str, Any]
-    kafkas: Cleaned | None
+    kafkas: CleanResult | None
     differences: Sequence[str]
     certificate: LogCertificate
 
@@ -154,12 +154,12 @@ class Bench:
                 if scenario.damages_kafkas:
                     scenario.damage(first)
 
-    def _clean_with_kafka(self, name: str, now_ms: int) -> Cleaned | None:
+    def _clean_with_kafka(self, name: str, now_ms: int) -> CleanResult | None:
         path = self.kafkas / f"{name}-0"
         one = self._scenarios[name]
         opening = Opening(now_ms, one.topic_config, one.log_start_offset, one.high_watermark)
         outcome = clean_partition_if_due(self._gateway, path, opening, self._checkpoints[name])
-        if not isinstance(outcome, Cleaned):
+        if not isinstance(outcome, CleanResult):
             return None
         self._checkpoints[name] = outcome.end_offset
         return outcome

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.kafka.cleaner import Cleaned, clean_partition_if_due
+from tests.kafka.cleaner import CleanResult, clean_partition_if_due
 from tests.kafka.gateway import Gateway
 from tests.kafka.log import Opening, expire_partition
 
@@ -15,7 +15,7 @@ def logs_of(log_dir: Path) -> list[str]:
     return sorted(path.name for path in log_dir.iterdir() if path.is_dir() and path.name != "__cluster_metadata-0")
 
 
-def clean_as_broker(gateway: Gateway, log_dir: Path, log: str, config: Mapping[str, str], as_of_ms: int) -> Cleaned | None:
+def clean_as_broker(gateway: Gateway, log_dir: Path, log: str, config: Mapping[str, str], as_of_ms: int) -> CleanResult | None:
     """Deletion, where the policy has it beside compaction, then cleaning; ``None`` where nothing was cleaned.
 
     :param config: topic-level settings, ``cleanup.policy`` among them
@@ -32,7 +32,7 @@ def clean_as_broker(gateway: Gateway, log_dir: Path, log: str, config: Mapping[s
         return None
     opening = Opening(as_of_ms, config, start, marks.get(log, 0), clean_shutdown=True)
     outcome = clean_partition_if_due(gateway, log_dir / log, opening, cleaned.get(log))
-    return outcome if isinstance(outcome, Cleaned) else None
+    return outcome if isinstance(outcome, CleanResult) else None
 
 
 def checkpoint(path: Path) -> dict[str, int]:

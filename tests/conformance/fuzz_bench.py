@@ -17,7 +17,7 @@ from py4j.protocol import Py4JJavaError
 from compaction.report import LogReport, LogStatus
 from tests.conformance.compare import differences
 from tests.conformance.stories import ROUND_TIMES, NewSegment, Story, Turn
-from tests.kafka.cleaner import Cleaned, Selected, clean_partition_if_due
+from tests.kafka.cleaner import CleanResult, Selected, clean_partition_if_due
 from tests.kafka.gateway import Gateway
 from tests.kafka.log import LONG_MAX, KafkaLog, Opening, expire_partition
 from tests.local_job import TopicConfigs, read_offsets, write_offsets
@@ -215,7 +215,7 @@ class FuzzBench:
         if self._was_killed(turn):
             _forget_active_indexes(self._ours / f"{name}-0", theirs)
         yield from differences(self._gateway, self._ours / f"{name}-0", theirs, int(story.config["index.interval.bytes"]))
-        if isinstance(outcome, Cleaned):
+        if isinstance(outcome, CleanResult):
             progress.cleaned += 1
             progress.end_offset = outcome.end_offset
             yield from _figures(outcome, report)
@@ -233,7 +233,7 @@ def _skipped(outcome: Selected, checkpoint: int | None, our_end: int | None) -> 
         yield f"cleaner checkpoint {our_end} of a log that is not cleaned, expected {expected}"
 
 
-def _figures(outcome: Cleaned, report: LogReport) -> Iterator[str]:
+def _figures(outcome: CleanResult, report: LogReport) -> Iterator[str]:
     if report.status is not LogStatus.CLEANED:
         yield f"Kafka cleaned it, the job: {report.status.value}, {report.reason}"
         return

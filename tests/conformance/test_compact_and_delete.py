@@ -13,7 +13,7 @@ import pytest
 from compaction.report import LogReport, LogStatus
 from tests.conformance.compare import differences
 from tests.conformance.scenario_tools import Writer
-from tests.kafka.cleaner import Cleaned, Selected, clean_partition_if_due
+from tests.kafka.cleaner import CleanResult, Selected, clean_partition_if_due
 from tests.kafka.encode import Producer
 from tests.kafka.gateway import Gateway
 from tests.kafka.log import Expired, KafkaLog, Opening, expire_partition
@@ -48,7 +48,7 @@ class Outcome:
     report: LogReport
     log_start_offset: int
     expired: Expired
-    cleaned: Cleaned | Selected
+    cleaned: CleanResult | Selected
 
 
 def day(writer: Writer, keys: str, days_ago: int) -> list[bytes]:

@@ -23,7 +23,7 @@ from tests.conformance.broker_dir import checkpoint, clean_as_broker, logs_of
 from tests.conformance.compare import differences
 from tests.conformance.ours import clean_ours
 from tests.kafka.broker import Broker
-from tests.kafka.cleaner import Cleaned
+from tests.kafka.cleaner import CleanResult
 from tests.kafka.clients import Clients, Producer
 from tests.kafka.gateway import Gateway
 
@@ -58,7 +58,7 @@ class Round:
     the broker had before it and when it started again."""
 
     found: list[str]
-    outcomes: Mapping[str, Cleaned | None]
+    outcomes: Mapping[str, CleanResult | None]
     report: Mapping[str, Mapping[str, Any]]
     checkpoint: Mapping[str, int]
     before: Mapping[str, Mapping[int, tuple[int, int]]]
@@ -139,7 +139,7 @@ class Rounds:
             self.done.append(Round(found, outcomes, report, moved, before, after, latest, kept))
         return self.done
 
-    def _kafka(self, kafkas: Path, log: str, as_of_ms: int) -> Cleaned | None:
+    def _kafka(self, kafkas: Path, log: str, as_of_ms: int) -> CleanResult | None:
         topic = log.rsplit("-", 1)[0]
         return clean_as_broker(self.gateway, kafkas, log, TOPICS.get(topic, INTERNAL), as_of_ms)
 

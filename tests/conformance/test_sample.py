@@ -17,7 +17,7 @@ from tests.conformance.segment_bytes import batches_of, expected_indexes, segmen
 from tests.golden import unpack_sample
 from tests.golden.make_sample import CLEANED, COMPACT, TOPICS
 from tests.kafka.broker import Broker
-from tests.kafka.cleaner import Cleaned
+from tests.kafka.cleaner import CleanResult
 from tests.kafka.clients import Clients, Consumed
 from tests.kafka.gateway import Gateway
 
@@ -44,7 +44,7 @@ class Both:
     ours: Path
     kafkas: Path
     report: Mapping[str, Mapping[str, Any]]
-    outcomes: Mapping[str, Cleaned | None]
+    outcomes: Mapping[str, CleanResult | None]
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ import psutil
 from compaction.fs import local_output
 from compaction.fs.filesystem import Chunk
 from compaction.passes import clean_into as real
-from compaction.passes.tasks import Piece, PieceResult, RewriteLog
+from compaction.passes.tasks import CleanContext, OutputPart, PartResult
 
 #: the directory in which faults are counted
 MARKS = "FAULTY_TASKS_MARKS"
@@ -37,7 +37,7 @@ def first_time(name: str, times: int = 1) -> bool:
     return False
 
 
-def _stop_half_way(piece: Piece, log: RewriteLog, marks: Sequence[object], *, dry_run: bool) -> PieceResult:
+def _stop_half_way(piece: OutputPart, log: CleanContext, marks: Sequence[object], *, dry_run: bool) -> PartResult:
     """Write some batches of the piece, then end the task."""
     written = local_output.LocalOutput.write
 
@@ -47,49 +47,49 @@ def _stop_half_way(piece: Piece, log: RewriteLog, marks: Sequence[object], *, dr
 
     local_output.LocalOutput.write = half  # type: ignore[method-assign]
     try:
-        return real.rewrite_piece(piece, log, marks, dry_run=dry_run)  # type: ignore[arg-type]
+        return real.clean_part(piece, log, marks, dry_run=dry_run)  # type: ignore[arg-type]
     finally:
         local_output.LocalOutput.write = written  # type: ignore[method-assign]
 
 
-def _stop_when_done(piece: Piece, log: RewriteLog, marks: Sequence[object], *, dry_run: bool) -> PieceResult:
+def _stop_when_done(piece: OutputPart, log: CleanContext, marks: Sequence[object], *, dry_run: bool) -> PartResult:
     """Write the piece whole, then end the task."""
-    real.rewrite_piece(piece, log, marks, dry_run=dry_run)  # type: ignore[arg-type]
+    real.clean_part(piece, log, marks, dry_run=dry_run)  # type: ignore[arg-type]
     raise Interrupted("all of it is written")
 
 
-def _kill_worker(piece: Piece, log: RewriteLog, marks: Sequence[object], *, dry_run: bool) -> PieceResult:
+def _kill_worker(piece: OutputPart, log: CleanContext, marks: Sequence[object], *, dry_run: bool) -> PartResult:
     """Write the piece whole, then kill the Python worker."""
-    result = real.rewrite_piece(piece, log, marks, dry_run=dry_run)  # type: ignore[arg-type]
+    result = real.clean_part(piece, log, marks, dry_run=dry_run)  # type: ignore[arg-type]
     os.kill(os.getpid(), signal.SIGKILL)
     return result
 
 
-def _kill_executor(piece: Piece, log: RewriteLog, marks: Sequence[object], *, dry_run: bool) -> PieceResult:
+def _kill_executor(piece: OutputPart, log: CleanContext, marks: Sequence[object], *, dry_run: bool) -> PartResult:
     """Write the piece whole, then kill the executor's JVM."""
-    result = real.rewrite_piece(piece, log, marks, dry_run=dry_run)  # type: ignore[arg-type]
+    result = real.clean_part(piece, log, marks, dry_run=dry_run)  # type: ignore[arg-type]
     next(parent for parent in psutil.Process().parents() if parent.name() == "java").kill()
     time.sleep(60)
     return result
 
 
-def fails_in_many_ways(piece: Piece, log: RewriteLog, marks: Sequence[object], *, dry_run: bool) -> PieceResult:
+def fails_in_many_ways(piece: OutputPart, log: CleanContext, marks: Sequence[object], *, dry_run: bool) -> PartResult:
     """Eight pieces fail once each: three half written, three written, two with their worker."""
     if first_time(f"piece-{piece.output.log}-{piece.number}"):
         for name, times, fail in (("half", 3, _stop_half_way), ("done", 3, _stop_when_done), ("worker", 2, _kill_worker)):
             if first_time(name, times):
                 return fail(piece, log, marks, dry_run=dry_run)
-    return real.rewrite_piece(piece, log, marks, dry_run=dry_run)  # type: ignore[arg-type]
+    return real.clean_part(piece, log, marks, dry_run=dry_run)  # type: ignore[arg-type]
 
 
-def kills_executor(piece: Piece, log: RewriteLog, marks: Sequence[object], *, dry_run: bool) -> PieceResult:
+def kills_executor(piece: OutputPart, log: CleanContext, marks: Sequence[object], *, dry_run: bool) -> PartResult:
     """The executor's JVM is killed, once, with the output of a piece written."""
     if first_time("executor"):
         return _kill_executor(piece, log, marks, dry_run=dry_run)
-    return real.rewrite_piece(piece, log, marks, dry_run=dry_run)  # type: ignore[arg-type]
+    return real.clean_part(piece, log, marks, dry_run=dry_run)  # type: ignore[arg-type]
 
 
-def runs_twice(piece: Piece, log: RewriteLog, marks: Sequence[object], *, dry_run: bool) -> PieceResult:
+def runs_twice(piece: OutputPart, log: CleanContext, marks: Sequence[object], *, dry_run: bool) -> PartResult:
     """One piece hangs until it was started again elsewhere; then both are written at once."""
     marked = Path(os.environ[MARKS])
     slow = f"slow-piece-{piece.output.log}-{piece.number}"
@@ -100,7 +100,7 @@ def runs_twice(piece: Piece, log: RewriteLog, marks: Sequence[object], *, dry_ru
             time.sleep(0.01)
     elif (marked / slow).exists():
         first_time("again")
-    return real.rewrite_piece(piece, log, marks, dry_run=dry_run)  # type: ignore[arg-type]
+    return real.clean_part(piece, log, marks, dry_run=dry_run)  # type: ignore[arg-type]
 
 
 FAULTS = {"tasks": fails_in_many_ways, "executor": kills_executor, "twice": runs_twice}

@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from compaction.engine.clean import Workers, carry_out
+from compaction.engine.clean import Workers, clean_logs
 from compaction.engine.sizing import Sizes
 from compaction.spark import pipeline
 from compaction.spark.session import build_session
@@ -62,9 +62,9 @@ def main(log_dir: Path, master: str, fault: str) -> int:
         },
     )
     passes = pipeline.SparkPasses if fault == "twice" else LostShuffle
-    pipeline.rewrite_piece = FAULTS[fault]  # type: ignore[assignment, attr-defined]
+    pipeline.clean_part = FAULTS[fault]  # type: ignore[assignment, attr-defined]
     workers = Workers(lambda sizes: passes(session.sparkContext, sizes), 2)
-    report = carry_out(lambda: workers, request_for(log_dir, NOW_MS, topics), SIZES)
+    report = clean_logs(lambda: workers, request_for(log_dir, NOW_MS, topics), SIZES)
     print(json.dumps({"failed": [log.reason for log in report.logs if log.status.value == "failed"]}))
     session.stop()
     return report.exit_code

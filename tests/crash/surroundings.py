@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from compaction.config.request import CompactionRequest
-from compaction.engine.clean import Workers, carry_out
+from compaction.engine.clean import Workers, clean_logs
 from compaction.engine.sizing import Sizes
 from compaction.fs.filesystem import FileSystem
 from compaction.report import RunReport
@@ -70,7 +70,7 @@ def run(
     Passes.events = events or {}
 
     def carried_out(_: SessionFactory, request: CompactionRequest) -> RunReport:
-        return carry_out(lambda: Workers(Passes, 2), request, sizes, files=files)
+        return clean_logs(lambda: Workers(Passes, 2), request, sizes, files=files)
 
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):

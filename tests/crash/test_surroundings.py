@@ -82,7 +82,7 @@ def test_what_was_refused_fits_when_the_others_have_made_room(disk: Path) -> Non
 def test_a_disk_that_fills_up_while_outputs_are_written_leaves_the_log_as_it_was(
     disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(free_space.Room, "fits", lambda *_: True)
+    monkeypatch.setattr(free_space.SpaceBudget, "fits", lambda *_: True)
     (disk / "other files").write_bytes(bytes(4 << 20))
     before = look_at(disk / "stays-0")
     ended = run(disk)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from compaction.cleaning.record_retention import ActiveProducers, RoundRules
-from compaction.cleaning.txn_tables import AbortedSpans
+from compaction.cleaning.txn_tables import AbortedRanges
 from compaction.errors import CompactionError, UnforeseenError
 from compaction.formats import checkpoints, indexes, producer_snapshot
 from compaction.formats.compression.codecs import Codec, decompress
@@ -37,9 +37,9 @@ from compaction.logdir.batch_scan import SegmentScan
 from compaction.logdir.read_log import MarkerReader
 from compaction.output.journal import JOURNAL, read_journal
 from compaction.passes.build_map import SUMMARY, scan_slices
-from compaction.passes.clean_into import rewrite_piece
+from compaction.passes.clean_into import clean_part
 from compaction.passes.merge import resolve_shard
-from compaction.passes.tasks import GroupOutput, Packed, Piece, RewriteLog, ScanLog, ScanSettings, Slice, SliceSummary
+from compaction.passes.tasks import CleanContext, GroupOutput, MapContext, MapSettings, OutputPart, Packed, Slice, SliceSummary
 from compaction.passes.txn_headers import scan_transactions
 from compaction.report import LogReport, LogStatus
 from compaction.source.read_columns import Reading, read_columns
@@ -49,7 +49,7 @@ from tests.local_job import clean_locally
 LIMIT_BYTES = 1 << 20
 MAX_OFFSET = (1 << 61) - 2
 _POSITION = re.compile(r"\.log at byte \d+: ")
-_NO_SPANS = AbortedSpans(*(np.empty(0, np.int64) for _ in range(3)))
+_NO_SPANS = AbortedRanges(*(np.empty(0, np.int64) for _ in range(3)))
 
 
 @contextmanager
@@ -102,7 +102,7 @@ def passes(data: bytes, directory: Path, first_dirty: int = 7) -> None:
     part = Slice(0, 0, str(path), 0, MAX_OFFSET, 0, len(data), 1)
     _named(scan_transactions(part, LocalFileSystem()).error)
     shards: dict[int, list[Any]] = {}
-    for (_, shard), values in scan_slices([part], {0: ScanLog(first_dirty, 3)}, ScanSettings(1 << 16, 0.9, HashSecret(1, 2))):
+    for (_, shard), values in scan_slices([part], {0: MapContext(first_dirty, 3)}, MapSettings(1 << 16, 0.9, HashSecret(1, 2))):
         for value in values:
             if isinstance(value, SliceSummary):
                 _named(value.error)
@@ -117,9 +117,9 @@ def passes(data: bytes, directory: Path, first_dirty: int = 7) -> None:
 
 def _rewrite(part: Slice, marks: list[Packed], directory: Path, first_dirty: int) -> None:
     rules = RoundRules(_NO_SPANS, np.empty(0, np.int64), ActiveProducers.of(()), 40, NOW_MS)
-    log = RewriteLog(first_dirty, 60, 1000, 0, 100, rules, str(directory), math.inf)
-    piece = Piece(GroupOutput(0, 0, 0, 1, (), part.path), 0, (part,), 0, whole=True)
-    _named(rewrite_piece(piece, log, marks, dry_run=False).error)
+    log = CleanContext(first_dirty, 60, 1000, 0, 100, rules, str(directory), math.inf)
+    piece = OutputPart(GroupOutput(0, 0, 0, 1, (), part.path), 0, (part,), 0, whole=True)
+    _named(clean_part(piece, log, marks, dry_run=False).error)
     for name in directory.glob("*.clean*"):
         name.unlink()
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from compaction.config.request import CompactionRequest
-from compaction.engine.clean import Workers, carry_out
+from compaction.engine.clean import Workers, clean_logs
 from compaction.names import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS
 from jobs import compact
 from jobs.compact import SessionFactory
@@ -29,7 +29,7 @@ Run = Callable[[SessionFactory, CompactionRequest], "RunReport"]
 
 
 def _locally(_: SessionFactory, request: CompactionRequest) -> RunReport:
-    return carry_out(lambda: Workers(LocalPasses, 2), request)
+    return clean_logs(lambda: Workers(LocalPasses, 2), request)
 
 
 def _flip(data: bytes, at: int) -> bytes:

@@ -8,59 +8,60 @@ import numpy as np
 import pytest
 
 from compaction.cleaning.record_retention import ActiveProducers, RoundRules
-from compaction.cleaning.txn_tables import AbortedSpans
-from compaction.engine.admission import without_room
-from compaction.engine.free_space import FreeSpace, Room
-from compaction.passes.tasks import CleanStats, GroupOutput, Piece, PieceResult, RewriteLog, Slice
+from compaction.cleaning.txn_tables import AbortedRanges
+from compaction.engine.admission import logs_without_space
+from compaction.engine.free_space import FreeSpace, SpaceBudget
+from compaction.passes.tasks import CleanContext, CleanStats, GroupOutput, OutputPart, PartResult, Slice
 
 MIB = 1 << 20
 
 
-def log(directory: str) -> RewriteLog:
+def log(directory: str) -> CleanContext:
     none = np.empty(0, np.int64)
-    rules = RoundRules(AbortedSpans(none, none, none), none, ActiveProducers(none, none, np.empty(0, np.int16)), 100, 0)
-    return RewriteLog(0, 99, 0, 0, 4096, rules, directory)
+    rules = RoundRules(AbortedRanges(none, none, none), none, ActiveProducers(none, none, np.empty(0, np.int16)), 100, 0)
+    return CleanContext(0, 99, 0, 0, 4096, rules, directory)
 
 
-def pieces_of(number: int, mebibytes: int, *, parts: int = 1) -> list[Piece]:
+def pieces_of(number: int, mebibytes: int, *, parts: int = 1) -> list[OutputPart]:
     output = GroupOutput(number, 0, 0, 0, (), "like")
     size = mebibytes * MIB // parts
     return [
-        Piece(output, part, (Slice(number, 0, "path", part, part + 1, 0, size, 0),), part, parts == 1) for part in range(parts)
+        OutputPart(output, part, (Slice(number, 0, "path", part, part + 1, 0, size, 0),), part, parts == 1)
+        for part in range(parts)
     ]
 
 
 class Measured:
     """A pass 2 that keeps so many MiB of each piece, in batches of 16 KiB."""
 
-    def __init__(self, pieces: Sequence[Piece], kept: Sequence[float]) -> None:
+    def __init__(self, pieces: Sequence[OutputPart], kept: Sequence[float]) -> None:
         self.calls = 0
         self._results = [
-            PieceResult(each.output.log, 0, each.number, CleanStats(bytes_kept=int(size * MIB)), batches=int(size * 64))
+            PartResult(each.output.log, 0, each.number, CleanStats(bytes_kept=int(size * MIB)), batches=int(size * 64))
             for each, size in zip(pieces, kept, strict=True)
         ]
 
-    def __call__(self) -> Sequence[PieceResult]:
+    def __call__(self) -> Sequence[PartResult]:
         self.calls += 1
         return self._results
 
 
-def room_of(mebibytes: int) -> Room:
+def room_of(mebibytes: int) -> SpaceBudget:
     """Room without its margin."""
-    return Room(-4 * MIB, lambda _: FreeSpace(1, mebibytes * MIB))
+    return SpaceBudget(-4 * MIB, lambda _: FreeSpace(1, mebibytes * MIB))
 
 
 @pytest.mark.parametrize(("parts", "free", "measured"), [(1, 102, 0), (1, 99, 1), (16, 240, 0), (16, 199, 1)])
 def test_nothing_is_measured_where_all_of_it_would_fit(parts: int, free: int, measured: int) -> None:
     pieces = pieces_of(0, 100, parts=parts)
     measure = Measured(pieces, [1] * parts)
-    assert without_room(room_of(free), {0: log("/a")}, pieces, measure) == {}
+    assert logs_without_space(room_of(free), {0: log("/a")}, pieces, measure) == {}
     assert measure.calls == measured
 
 
 def test_logs_are_taken_in_order_while_there_is_room() -> None:
     pieces = pieces_of(0, 100) + pieces_of(1, 100) + pieces_of(2, 100)
-    refused = without_room(room_of(60), {n: log("/a") for n in range(3)}, pieces, Measured(pieces, [30, 40, 20]))
+    refused = logs_without_space(room_of(60), {n: log("/a") for n in range(3)}, pieces, Measured(pieces, [30, 40, 20]))
     assert list(refused) == [1]
     needed, free = refused[1]
     assert 40 * MIB < needed < 41 * MIB
@@ -69,7 +70,7 @@ def test_logs_are_taken_in_order_while_there_is_room() -> None:
 
 def test_a_part_needs_room_twice() -> None:
     pieces = pieces_of(0, 100, parts=2)
-    refused = without_room(room_of(90), {0: log("/a")}, pieces, Measured(pieces, [25, 25]))
+    refused = logs_without_space(room_of(90), {0: log("/a")}, pieces, Measured(pieces, [25, 25]))
     needed, free = refused[0]
     assert 100 * MIB < needed < 101 * MIB
     assert free == 90 * MIB

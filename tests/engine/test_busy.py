@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from compaction.cleaning.log_view import LogView
-from compaction.engine.busy import of_this_moment, warn_of_moved
+from compaction.engine.busy import note_logs_in_use, warn_of_changes
 from compaction.engine.prepare import read_logs
 from compaction.fs.local import LocalFileSystem
 from compaction.fs.overlay import OverlayFileSystem
@@ -52,9 +52,9 @@ def test_a_log_that_moved_is_told_from_one_in_use(
     assert len(views) == 2
     change(tmp_path / "moving-0")
     reports = [LogReport(topic, 0, str(tmp_path), LogStatus.CLEANED, "dirty") for topic in ("moving", "still")]
-    told = of_this_moment(reports, {str(tmp_path)}, views)
+    told = note_logs_in_use(reports, {str(tmp_path)}, views)
     notes = ["the log moved while it was read", "in use, as of this moment"]
     assert [report.reason for report in told] == [f"dirty ({note})" for note in notes]
-    warn_of_moved({str(tmp_path)}, views)
+    warn_of_changes({str(tmp_path)}, views)
     assert [record.getMessage() for record in caplog.records] == [f"{tmp_path}/moving-0: the log moved while it was read"]
-    assert of_this_moment(reports, set(), views) == reports
+    assert note_logs_in_use(reports, set(), views) == reports

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from compaction.engine.concurrency import at_once
+from compaction.engine.concurrency import run_concurrently
 
 
 @pytest.mark.parametrize("threads", [1, 3, 16])
@@ -20,12 +20,12 @@ def test_results_come_in_the_order_of_the_works(threads: int) -> None:
 
         return done
 
-    assert at_once([work(number) for number in range(40)], threads) == list(range(40))
+    assert run_concurrently([work(number) for number in range(40)], threads) == list(range(40))
 
 
 def test_one_work_needs_no_thread() -> None:
-    assert at_once([threading.current_thread], 16) == [threading.main_thread()]
-    assert at_once([], 16) == []
+    assert run_concurrently([threading.current_thread], 16) == [threading.main_thread()]
+    assert run_concurrently([], 16) == []
 
 
 def test_an_interruption_ends_what_runs_and_begins_no_more() -> None:
@@ -40,6 +40,6 @@ def test_an_interruption_ends_what_runs_and_begins_no_more() -> None:
         ended.append(number)
 
     with pytest.raises(KeyboardInterrupt):
-        at_once([lambda number=number: work(number) for number in range(100)], 4)  # type: ignore[misc]
+        run_concurrently([lambda number=number: work(number) for number in range(100)], 4)  # type: ignore[misc]
     assert len(begun) < 20
     assert sorted({*ended, 1}) == sorted(begun)

@@ -15,14 +15,14 @@ from compaction.cleaning.log_view import LogView
 from compaction.config import Resolver, read_sets
 from compaction.config.request import CompactionRequest
 from compaction.engine import prepare
-from compaction.engine.delete import expire_logs
+from compaction.engine.delete import delete_old_segments
 from compaction.engine.prepare import LogTask, look
 from compaction.errors import CompactionError, ConfigError
 from compaction.formats.record_batch.batch import BatchSpec, encode_batch
 from compaction.formats.record_batch.record import Record
 from compaction.fs.local import LocalFileSystem
 from compaction.report import LogReport, LogStatus, RunReport
-from compaction.spark.parallel_read import look_ahead_with
+from compaction.spark.parallel_read import parallel_read_with
 from tests.formats.test_metadata_log import config as stored_config
 from tests.golden import unpack_sample
 
@@ -53,24 +53,24 @@ def by_name(report: RunReport) -> dict[str, LogReport]:
 
 def test_a_dry_run_tells_what_a_run_does_and_writes_nothing(logs: Path) -> None:
     before = tree(logs)
-    dry = expire_logs(request(logs, dry_run=True))
+    dry = delete_old_segments(request(logs, dry_run=True))
     assert tree(logs) == before
-    real = expire_logs(request(logs))
+    real = delete_old_segments(request(logs))
     assert by_name(dry) == by_name(real)
     assert {log.name for log in real.logs if log.expired_segments} >= {"clickstream-0", "clickstream-1", "sessions-0"}
     assert tree(logs) != before
 
 
 def test_a_second_run_finds_nothing_to_do_and_takes_the_deleted_files_away(logs: Path) -> None:
-    expire_logs(request(logs))
+    delete_old_segments(request(logs))
     assert list(logs.rglob("*.deleted"))
-    again = expire_logs(request(logs))
+    again = delete_old_segments(request(logs))
     assert again.totals["expired_segments"] == 0
     assert not list(logs.rglob("*.deleted"))
 
 
 def test_without_a_delay_files_go_at_once(logs: Path) -> None:
-    expire_logs(request(logs, "file.delete.delay.ms=0"))
+    delete_old_segments(request(logs, "file.delete.delay.ms=0"))
     assert not list(logs.rglob("*.deleted"))
 
 
@@ -78,7 +78,7 @@ def test_a_damaged_log_fails_alone_and_stays_as_it_was(logs: Path) -> None:
     segment = sorted((logs / "clickstream-0").glob("*.log"))[0]
     segment.write_bytes(segment.read_bytes()[:-7])
     before = tree(logs / "clickstream-0")
-    report = expire_logs(request(logs))
+    report = delete_old_segments(request(logs))
     assert report.exit_code == 1
     failed = [log for log in report.logs if log.status is LogStatus.FAILED]
     assert [log.name for log in failed] == ["clickstream-0"]
@@ -96,7 +96,7 @@ def with_stored(logs: Path, topic: str, name: str, value: str) -> None:
 
 def test_a_bad_value_in_the_metadata_log_fails_the_logs_of_its_topic(logs: Path) -> None:
     with_stored(logs, "clickstream", "retention.ms", "-7")
-    report = by_name(expire_logs(request(logs)))
+    report = by_name(delete_old_segments(request(logs)))
     assert {name for name, log in report.items() if log.status is LogStatus.FAILED} == {"clickstream-0", "clickstream-1"}
     assert "retention.ms = '-7' is less than -1" in report["clickstream-0"].reason
     assert report["sessions-0"].expired_segments
@@ -111,7 +111,7 @@ def test_an_unreadable_metadata_log_fails_the_logs_of_its_directory(logs: Path, 
     batch = encode_batch([Record(10**6 + 1, 1, None, b"\x09\x04\x00")], BatchSpec(base_offset=10**6 + 1))
     log.write_bytes(log.read_bytes() + batch)
     both = replace(request(logs, "cleanup.policy=delete", "retention.ms=1"), log_dirs=(str(logs), str(other)))
-    report = expire_logs(both)
+    report = delete_old_segments(both)
     failed = {log.log_dir for log in report.logs if log.status is LogStatus.FAILED}
     assert failed == {str(logs)}
     assert [log.status for log in report.logs if log.log_dir == str(other)] == [LogStatus.CLEANED]
@@ -120,7 +120,7 @@ def test_an_unreadable_metadata_log_fails_the_logs_of_its_directory(logs: Path, 
 def test_settings_of_the_call_that_contradict_each_other_end_it_before_anything_is_touched(logs: Path) -> None:
     before = tree(logs)
     with pytest.raises(ConfigError, match=r"min\.compaction\.lag\.ms is 9"):
-        expire_logs(request(logs, "min.compaction.lag.ms=9", "max.compaction.lag.ms=8"))
+        delete_old_segments(request(logs, "min.compaction.lag.ms=9", "max.compaction.lag.ms=8"))
     assert {name: size for name, size in tree(logs).items() if not name.endswith(".lock")} == before
 
 
@@ -136,7 +136,7 @@ def test_producers_expire_by_the_configuration_that_the_broker_stored(logs: Path
     log.write_bytes(log.read_bytes() + encode_batch([Record(10**6, 1, None, stored)], BatchSpec(base_offset=10**6)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(prepare, "MANY_SEGMENTS", 1)
-        expire_logs(request(logs, dry_run=True), spy)
+        delete_old_segments(request(logs, dry_run=True), spy)
     assert set(seen) == {777}
 
 
@@ -144,21 +144,21 @@ def test_producers_expire_by_the_configuration_that_the_broker_stored(logs: Path
 def test_many_logs_are_read_by_spark_with_the_same_outcome(
     logs: Path, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    alone = expire_logs(request(logs, dry_run=True))
+    alone = delete_old_segments(request(logs, dry_run=True))
     # one log that has to be recovered first, one that is damaged
     (logs / "sessions-0" / f"{0:020d}.index").unlink()
     segment = min((logs / "orders-0").glob("*.log"))
     segment.write_bytes(segment.read_bytes()[:-7])
     monkeypatch.setattr(prepare, "MANY_SEGMENTS", 1)
     before = tree(logs)
-    together = expire_logs(request(logs, dry_run=True), look_ahead_with(lambda: spark))
+    together = delete_old_segments(request(logs, dry_run=True), parallel_read_with(lambda: spark))
     assert tree(logs) == before
     expected = by_name(alone)
     found = by_name(together)
     assert found.pop("orders-0").status is LogStatus.FAILED
     del expected["orders-0"]
     assert found == expected
-    assert expire_logs(request(logs), look_ahead_with(lambda: spark)).totals["expired_segments"] == sum(
+    assert delete_old_segments(request(logs), parallel_read_with(lambda: spark)).totals["expired_segments"] == sum(
         log.expired_segments for log in expected.values()
     )
 
@@ -173,6 +173,6 @@ def test_a_look_tells_when_something_must_be_recovered(logs: Path) -> None:
     (logs / "clickstream-0" / f"{0:020d}.index").unlink()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(prepare, "MANY_SEGMENTS", 1)
-        expire_logs(request(logs, dry_run=True, topic="clickstream"), spy)
+        delete_old_segments(request(logs, dry_run=True, topic="clickstream"), spy)
     assert found[0] is None
     assert isinstance(found[1], LogView)

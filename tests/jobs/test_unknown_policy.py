@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from compaction.compare.run import Engines, compare_with
-from compaction.engine.clean import Workers, carry_out
+from compaction.engine.clean import Workers, clean_logs
 from jobs import compact, dry_run, expire
 from tests.golden.make_sample import HOUR_MS, START_MS
 from tests.local_engine import LocalEngine
@@ -52,7 +52,7 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Command:
         if job == "expire":
             code = expire.main(argv)
         elif job == "compact":
-            code = compact.main(argv, lambda _, request: carry_out(lambda: Workers(LocalPasses, 2), request))
+            code = compact.main(argv, lambda _, request: clean_logs(lambda: Workers(LocalPasses, 2), request))
         else:
             code = dry_run.main(argv, lambda _, request: compare_with(lambda: Engines(LocalEngine, 2), request))
         return Ended(code, report, capsys)

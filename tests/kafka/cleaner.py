@@ -49,7 +49,7 @@ class Selected:
 
 
 @dataclass(frozen=True)
-class Cleaned:
+class CleanResult:
     """The outcome of one round: ``end_offset`` is what the checkpoint would move to."""
 
     selected: Selected
@@ -80,7 +80,7 @@ def select(log: KafkaLog, checkpoint: int | None) -> Selected:
 
 def clean_open_log(
     log: KafkaLog, checkpoint: int | None, map_bytes: int = 4 << 20, max_message_bytes: int = _MAX_MESSAGE_BYTES
-) -> Cleaned:
+) -> CleanResult:
     """Cleans an open log once, whatever its ratio; nothing is done where nothing is dirty.
 
     ``map_bytes`` is the size of the ``SkimpyOffsetMap``: a small one ends the round early.
@@ -92,7 +92,7 @@ def clean_open_log(
     outcome = cleaner.doClean(target, log.clock.now_ms)
     raw = gateway.fields(outcome.getValue())
     stats = CleanStats(**{name: raw[_camel(name)] for name in CleanStats.__dataclass_fields__})
-    return Cleaned(selected, int(outcome.getKey()), stats)
+    return CleanResult(selected, int(outcome.getKey()), stats)
 
 
 def new_cleaner(gateway: Gateway, clock: Any, map_bytes: int, max_message_bytes: int = _MAX_MESSAGE_BYTES) -> Any:
@@ -111,7 +111,7 @@ def new_cleaner(gateway: Gateway, clock: Any, map_bytes: int, max_message_bytes:
 
 def clean_partition(
     gateway: Gateway, path: Path, opening: Opening, checkpoint: int | None = None, map_bytes: int = 4 << 20
-) -> Cleaned:
+) -> CleanResult:
     """Cleans the partition directory ``path`` in place and leaves what a broker would, once ``.deleted`` files are gone.
 
     Loading and closing a log also write: a producer snapshot at the log end, the tail of the active segment's time index. Those
@@ -128,7 +128,7 @@ def clean_partition(
 
 def clean_partition_if_due(
     gateway: Gateway, path: Path, opening: Opening, checkpoint: int | None = None, map_bytes: int = 4 << 20
-) -> Cleaned | Selected:
+) -> CleanResult | Selected:
     """As ``clean_partition``, but only where the broker's cleaner would choose the log: else what it is judged by."""
     before = _Unrelated(path)
     log = KafkaLog(gateway, path, opening)

@@ -17,7 +17,7 @@ import pytest
 from py4j.protocol import Py4JJavaError
 
 from compaction.cleaning.log_view import ProducerEntry
-from tests.kafka.cleaner import Cleaned, clean_partition
+from tests.kafka.cleaner import CleanResult, clean_partition
 from tests.kafka.gateway import Gateway
 from tests.kafka.log import Opening
 from tests.oracle.cleaner import NaiveConfig, NaiveResult, NaiveRound, after_round, clean_log_naively
@@ -80,7 +80,7 @@ def random_setting(rng: random.Random, log: RandomLog) -> Setting:
 
 def kafka_cleans(
     gateway: Gateway, path: Path, segments: Sequence[NaiveSegment], setting: Setting, now_ms: int, checkpoint: int
-) -> Cleaned:
+) -> CleanResult:
     """Lays the log out as after a clean shutdown and lets Kafka clean it."""
     write_partition(path, segments)
     write_producers(path, segments[-1].next_offset, (e._replace(last_timestamp_ms=now_ms) for e in setting.producers))
@@ -120,7 +120,7 @@ def test_four_rounds_leave_what_kafka_leaves(gateway: Gateway, tmp_path: Path, n
 
 
 def compared(
-    segments: Sequence[NaiveSegment], expected: NaiveResult, cleaned: Cleaned, path: Path, where: str
+    segments: Sequence[NaiveSegment], expected: NaiveResult, cleaned: CleanResult, path: Path, where: str
 ) -> list[NaiveSegment]:
     """Compares everything a round leaves; returns Kafka's segments for the next one."""
     ours, theirs = after_round(segments, expected), read_partition(path)

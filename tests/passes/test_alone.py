@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from compaction.engine.clean import Workers, carry_out
+from compaction.engine.clean import Workers, clean_logs
 from compaction.engine.protocol import Scanned
 from compaction.engine.sizing import Sizes
 from compaction.kernels.reading.tables import ENTRY_BYTES
 from compaction.passes.build_map import together
-from compaction.passes.tasks import Resolved, ScanLog, ScanSettings, Slice
+from compaction.passes.tasks import MapContext, MapSettings, Resolved, Slice
 from tests.local_job import request_for
 from tests.local_passes import LocalPasses
 from tests.memory import scratch
@@ -31,7 +31,7 @@ class Watching(LocalPasses):
         self.handed_on: Mapping[Any, Sequence[Any]] = {}
         self._map_bytes = map_bytes
 
-    def scan(self, slices: Sequence[Slice], logs: Mapping[int, ScanLog], settings: ScanSettings) -> Scanned:
+    def scan(self, slices: Sequence[Slice], logs: Mapping[int, MapContext], settings: MapSettings) -> Scanned:
         small = replace(settings, map_bytes=self._map_bytes or settings.map_bytes)
         scanned = super().scan(slices, logs, small)
         self.handed_on = scanned.merged
@@ -43,7 +43,7 @@ def part(log: int) -> Slice:
 
 
 def test_logs_in_one_task_and_one_shard_are_alone() -> None:
-    logs = {0: ScanLog(0, 1), 1: ScanLog(0, 1), 2: ScanLog(0, 2), 3: ScanLog(0, 1)}
+    logs = {0: MapContext(0, 1), 1: MapContext(0, 1), 2: MapContext(0, 2), 3: MapContext(0, 1)}
     found = together(logs, [[part(0), part(0), part(1)], [part(1), part(2), part(3)]])
     assert {log: work.alone for log, work in found.items()} == {0: True, 1: False, 2: False, 3: True}
 
@@ -56,7 +56,7 @@ def test_a_map_that_was_full_is_handed_on_in_parts_and_the_bytes_are_the_same(fl
     with scratch() as root:
         lay_out(root, case)
         request = request_for(root, NOW_MS, {case.name: case.topic_config})
-        carry_out(lambda: Workers(lambda _: watching, 2), request, WHOLE)
+        clean_logs(lambda: Workers(lambda _: watching, 2), request, WHOLE)
         assert files(root, case) == cleaned(case, Sizes(300, 300, 1 << 20))
     for parts in watching.handed_on.values():
         assert len(parts) == 1 or not any(isinstance(each, Resolved) for each in parts)

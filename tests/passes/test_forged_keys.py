@@ -17,7 +17,7 @@ from compaction.kernels.keys.key_counts import KeyCounts
 from compaction.kernels.keys.offset_map import Arena, SkimpyOffsetMap
 from compaction.kernels.reading.siphash import HashSecret
 from compaction.passes.build_map import LogScan
-from compaction.passes.tasks import ScanLog, ScanSettings, Slice
+from compaction.passes.tasks import MapContext, MapSettings, Slice
 from tests.compare.test_run import request
 from tests.local_engine import LocalEngine
 from tests.local_job import clean_locally, write_offsets
@@ -86,7 +86,7 @@ def scanned(path: Path, keys: list[bytes]) -> NDArray[np.uint64]:
         log.batch([Sent(key, b"") for key in keys[at : at + 2_000]])
     write_partition(path, log.build())
     (file,) = path.glob("*.log")
-    scan = LogScan(ScanLog(0, 1), ScanSettings(1 << 24, 0.9, HashSecret.random()), len(keys), Arena())
+    scan = LogScan(MapContext(0, 1), MapSettings(1 << 24, 0.9, HashSecret.random()), len(keys), Arena())
     summary = scan.slice(Slice(0, 0, str(file), 0, len(keys), 0, file.stat().st_size, 0))
     assert summary.error is None
     return np.concatenate([entries for _, entries in scan.rest()])

@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 
 from compaction.engine import round as round_module
 from compaction.engine import sizing
-from compaction.engine.clean import Workers, carry_out
+from compaction.engine.clean import Workers, clean_logs
 from compaction.engine.protocol import Rewritten, Scanned
 from compaction.engine.sizing import Sizes
 from compaction.fs.filesystem import Files
 from compaction.logdir.blocks import SegmentReader
 from compaction.passes import build_map, clean_into, decoder
-from compaction.passes.tasks import Piece, RewriteLog, ScanLog, ScanSettings, Slice, SliceSummary
+from compaction.passes.tasks import CleanContext, MapContext, MapSettings, OutputPart, Slice, SliceSummary
 from compaction.report import LogStatus
 from tests.conformance.ours import topics_file
 from tests.conftest import ROOT
@@ -88,13 +88,19 @@ class AnyOrder(LocalPasses):
     def transactions(self, slices: Sequence[Slice], files: Files) -> list[SliceSummary]:
         return self._shuffled(super().transactions(slices, files))
 
-    def scan(self, slices: Sequence[Slice], logs: Mapping[int, ScanLog], settings: ScanSettings) -> Scanned:
+    def scan(self, slices: Sequence[Slice], logs: Mapping[int, MapContext], settings: MapSettings) -> Scanned:
         scanned = super().scan(slices, logs, settings)
         merged = {key: self._shuffled(scanned.merged[key]) for key in self._shuffled(scanned.merged)}
         return Scanned(tuple(self._shuffled(scanned.summaries)), merged)
 
     def rewrite(
-        self, scanned: Scanned, logs: Mapping[int, RewriteLog], pieces: Sequence[Piece], load_factor: float, *, dry_run: bool
+        self,
+        scanned: Scanned,
+        logs: Mapping[int, CleanContext],
+        pieces: Sequence[OutputPart],
+        load_factor: float,
+        *,
+        dry_run: bool,
     ) -> Rewritten:
         done = super().rewrite(scanned, logs, pieces, load_factor, dry_run=dry_run)
         return Rewritten(tuple(self._shuffled(done.results)), done.keys)
@@ -111,7 +117,7 @@ def test_any_number_of_cores_and_any_order_of_tasks_gives_the_same_bytes(
         patch.setattr(sizing, "_MIN_SLICE_BYTES", 300)
         lay_out(root, case)
         request = request_for(root, NOW_MS, {case.name: case.topic_config})
-        carry_out(lambda: Workers(lambda sizes: AnyOrder(sizes, seed), cores), request)
+        clean_logs(lambda: Workers(lambda sizes: AnyOrder(sizes, seed), cores), request)
         assert files(root, case) == cleaned(case, WHOLE)
 
 

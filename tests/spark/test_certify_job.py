@@ -15,7 +15,7 @@ from compaction.certifier.pairs import certify
 from compaction.certifier.verify_request import VerifyRequest
 from compaction.config import Resolver, read_sets
 from compaction.config.request import CompactionRequest
-from compaction.engine.clean import Workers, carry_out
+from compaction.engine.clean import Workers, clean_logs
 from compaction.spark import certify_job as on_spark
 from compaction.spark.certify_job import SparkEngine
 from tests.golden import unpack_sample
@@ -36,7 +36,7 @@ def request_(tmp_path_factory: pytest.TempPathFactory) -> VerifyRequest:
     log_dir, copy = unpack_sample(root), root / "copy"
     resolver = Resolver(read_sets(["min.cleanable.dirty.ratio=0"]))
     run = CompactionRequest((str(log_dir),), NOW_MS, resolver=resolver, output_dir=str(copy), allow_keyless=True)
-    assert carry_out(lambda: Workers(LocalPasses, 2), run).exit_code == 0
+    assert clean_logs(lambda: Workers(LocalPasses, 2), run).exit_code == 0
     return VerifyRequest((str(log_dir),), (str(copy),), NOW_MS, exact=True, resolver=resolver)
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pyspark import SparkContext
 
 from compaction.compare.run import Engines, compare_with
-from compaction.engine.clean import Workers, carry_out
+from compaction.engine.clean import Workers, clean_logs
 from compaction.engine.sizing import Sizes
 from compaction.kernels.reading.siphash import HashSecret
 from compaction.spark.comparison_jobs import SparkEngine
@@ -110,7 +110,7 @@ def parallelized(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bytes]]:
 def compact(log_dir: Path, sc: SparkContext) -> str:
     """The report of a run, as it is written."""
     workers = Workers(lambda sizes: SparkPasses(sc, sizes), 2)
-    report = carry_out(lambda: workers, request_for(log_dir, NOW_MS, TOPIC), TINY)
+    report = clean_logs(lambda: workers, request_for(log_dir, NOW_MS, TOPIC), TINY)
     assert report.exit_code == 0
     return report.to_json()
 
@@ -170,7 +170,7 @@ def test_every_run_draws_a_secret_of_its_own_and_hashes_all_keys_with_it(
     for number in range(2):
         log_dir = tmp_path / str(number)
         lay_out(log_dir)
-        carry_out(lambda: Workers(LocalPasses, 2), request_for(log_dir, NOW_MS, TOPIC), TINY)
+        clean_logs(lambda: Workers(LocalPasses, 2), request_for(log_dir, NOW_MS, TOPIC), TINY)
         assert len(drawn) == number + 1
         assert set(used) == {drawn[-1]}
         used.clear()

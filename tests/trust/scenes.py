@@ -18,8 +18,8 @@ from unittest.mock import patch
 from compaction.cleaning.log_view import AbortedTxn
 from compaction.config.request import CompactionRequest
 from compaction.engine import clean, delete
-from compaction.engine.clean import Workers, carry_out
-from compaction.engine.delete import expire_logs
+from compaction.engine.clean import Workers, clean_logs
+from compaction.engine.delete import delete_old_segments
 from compaction.engine.sizing import Sizes
 from compaction.errors import CompactionError, UsageError
 from compaction.formats.checkpoints import format_offset_checkpoint
@@ -216,8 +216,8 @@ class Kind(NamedTuple):
         with _in_order(), _of_a_process_that_is_over():
             try:
                 if self.expires:
-                    return Ended.of(expire_logs(request, files=fs))
-                return Ended.of(carry_out(lambda: Workers(LocalPasses, 2), request, _SIZES, files=fs))
+                    return Ended.of(delete_old_segments(request, files=fs))
+                return Ended.of(clean_logs(lambda: Workers(LocalPasses, 2), request, _SIZES, files=fs))
             except UsageError as error:
                 return Ended(2, {}, str(error))
             except CompactionError as error:
@@ -285,7 +285,7 @@ def _in_order() -> Iterator[None]:
     def one_by_one(works: Sequence[Callable[[], object]], threads: int) -> list[object]:
         return [work() for work in works]
 
-    with patch.object(clean, "at_once", one_by_one), patch.object(delete, "at_once", one_by_one):
+    with patch.object(clean, "run_concurrently", one_by_one), patch.object(delete, "run_concurrently", one_by_one):
         yield
 
 

@@ -19,8 +19,8 @@ from pathlib import Path
 import pytest
 import xxhash
 
-from compaction.engine.clean import Workers, carry_out
-from compaction.engine.delete import expire_logs
+from compaction.engine.clean import Workers, clean_logs
+from compaction.engine.delete import delete_old_segments
 from compaction.names import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS
 from compaction.output.journal import JOURNAL
 from tests.crash.surroundings import NOBODY, run
@@ -54,11 +54,11 @@ def names_of_a_run(place: Path, kind: str) -> list[str]:
     request = request_for(logs, NOW_MS, {"aside": SETTINGS, "subject": SETTINGS})
     if kind == "expire":
         deleting = {"cleanup.policy": "delete", "retention.ms": "1"}
-        expire_logs(request_for(logs, NOW_MS * 2, {"aside": deleting, "subject": deleting}), files=files)
+        delete_old_segments(request_for(logs, NOW_MS * 2, {"aside": deleting, "subject": deleting}), files=files)
     elif kind == "copy":
-        carry_out(lambda: Workers(LocalPasses, 2), replace(request, output_dir=str(place / "out")), files=files)
+        clean_logs(lambda: Workers(LocalPasses, 2), replace(request, output_dir=str(place / "out")), files=files)
     else:
-        carry_out(lambda: Workers(LocalPasses, 2), request, files=files)
+        clean_logs(lambda: Workers(LocalPasses, 2), request, files=files)
     return files.predictable(place)
 
 

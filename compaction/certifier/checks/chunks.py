@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.certifier.checks.model import Int64s, Rows, Stretch
+from compaction.certifier.checks.model import ByteRange, Int64s, Rows
 from compaction.errors import CorruptLogError
 from compaction.formats.compression.codecs import Codec, decompress
 from compaction.formats.primitives.malformed import FormatError
@@ -43,7 +43,7 @@ class Chunk(NamedTuple):
     mtime_ms: int
 
 
-def read_chunks(stretches: Iterable[Stretch], first_offset: int, end_offset: int) -> Iterator[Chunk]:
+def read_chunks(stretches: Iterable[ByteRange], first_offset: int, end_offset: int) -> Iterator[Chunk]:
     """The batches with last offsets in ``[first_offset, end_offset)``.
 
     :raises CorruptLogError: a batch or record is not what the format says
@@ -58,7 +58,7 @@ def read_chunks(stretches: Iterable[Stretch], first_offset: int, end_offset: int
                     yield from _chunks(Block(block.position, block.raw, rows), stretch)
 
 
-def _chunks(block: Block, stretch: Stretch) -> Iterator[Chunk]:
+def _chunks(block: Block, stretch: ByteRange) -> Iterator[Chunk]:
     """The block in runs of one format, each decompressed up to about ``_CHUNK_BYTES``."""
     kind = np.where(block.rows["magic"] >= 2, 2, np.where((block.rows["attributes"] & CODEC) != 0, 1, 0))
     edges = [0, *(np.flatnonzero(np.diff(kind)) + 1).tolist(), len(kind)]
@@ -74,7 +74,7 @@ def _chunks(block: Block, stretch: Stretch) -> Iterator[Chunk]:
             yield from _batches(block, rows, stretch)
 
 
-def _batches(block: Block, rows: Rows, stretch: Stretch) -> Iterator[Chunk]:
+def _batches(block: Block, rows: Rows, stretch: ByteRange) -> Iterator[Chunk]:
     starts = rows["position"] - block.position + HEADER_SIZE
     ends = starts + rows["size"] - HEADER_SIZE
     # the position of a batch without records says nothing: its payload is empty, whatever its codec
@@ -97,11 +97,11 @@ def _batches(block: Block, rows: Rows, stretch: Stretch) -> Iterator[Chunk]:
     yield _cut(parts, rows[first:], (starts[first:], ends[first:]), stretch)
 
 
-def _cut(parts: list[NDArray[np.uint8]], rows: Rows, bounds: tuple[Int64s, Int64s], stretch: Stretch) -> Chunk:
+def _cut(parts: list[NDArray[np.uint8]], rows: Rows, bounds: tuple[Int64s, Int64s], stretch: ByteRange) -> Chunk:
     return _located(locate_records, np.concatenate(parts), rows.copy(), bounds, stretch)
 
 
-def _located(locate: Locate, data: NDArray[np.uint8], rows: Rows, bounds: tuple[Int64s, Int64s], stretch: Stretch) -> Chunk:
+def _located(locate: Locate, data: NDArray[np.uint8], rows: Rows, bounds: tuple[Int64s, Int64s], stretch: ByteRange) -> Chunk:
     counts = np.where(rows["magic"] >= 2, rows["count"], 1).astype(np.int64)
     short = counts * _LEAST_RECORD_BYTES > bounds[1] - bounds[0]
     if short.any():
@@ -113,7 +113,7 @@ def _located(locate: Locate, data: NDArray[np.uint8], rows: Rows, bounds: tuple[
     return Chunk(rows, found[:n], data, stretch.path, stretch.mtime_ms)
 
 
-def _wrapper(block: Block, row: Rows, stretch: Stretch) -> Chunk:
+def _wrapper(block: Block, row: Rows, stretch: ByteRange) -> Chunk:
     """A compressed message of magic 0 or 1."""
     start = int(row["position"][0]) - block.position
     try:

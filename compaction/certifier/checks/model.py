@@ -91,7 +91,7 @@ class LogPair:
 
 
 @dataclass(frozen=True)
-class Stretch:
+class ByteRange:
     """Whole batches in bytes ``[start, end)`` of a segment; ``mtime_ms`` is the segment's."""
 
     path: str
@@ -131,8 +131,8 @@ class SliceWork:
     log: int
     first_offset: int
     end_offset: int
-    before: tuple[Stretch, ...]
-    after: tuple[Stretch, ...]
+    before: tuple[ByteRange, ...]
+    after: tuple[ByteRange, ...]
     aborted: AbortedRanges
     rules: Rules
     before_start: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator
 
-from compaction.certifier.checks.model import MAX_OFFSET, AbortedRanges, LogPair, SegmentFiles, SliceWork, Stretch
+from compaction.certifier.checks.model import MAX_OFFSET, AbortedRanges, ByteRange, LogPair, SegmentFiles, SliceWork
 from compaction.certifier.checks.walk import Walk
 
 #: both sides of a range of offsets have about so many bytes
@@ -19,7 +19,7 @@ def slices(
 ) -> Iterator[SliceWork]:
     """The ranges of a log: together they hold every offset."""
     stretches = [piece for walk in before for piece in _cut(walk)]
-    packs: list[list[tuple[int, Stretch]]] = []
+    packs: list[list[tuple[int, ByteRange]]] = []
     filled = slice_bytes
     for offset, stretch in stretches:
         if filled >= slice_bytes:
@@ -50,14 +50,14 @@ def slices(
         )
 
 
-def _cut(walk: Walk) -> Iterator[tuple[int, Stretch]]:
+def _cut(walk: Walk) -> Iterator[tuple[int, ByteRange]]:
     """The pieces of a segment, each with the offset that it begins at."""
     ends = [position for position, _ in walk.cuts[1:]] + [walk.size_bytes]
     for (position, offset), end in zip(walk.cuts, ends, strict=False):
         yield offset, _stretch(walk.task.files, position, end)
 
 
-def _within(walks: list[Walk], first_offset: int, end_offset: int) -> Iterator[Stretch]:
+def _within(walks: list[Walk], first_offset: int, end_offset: int) -> Iterator[ByteRange]:
     """The pieces that may hold batches with last offsets in a range."""
     for walk in walks:
         if walk.next_offset <= first_offset or walk.task.files.base_offset >= end_offset or not walk.cuts:
@@ -68,8 +68,8 @@ def _within(walks: list[Walk], first_offset: int, end_offset: int) -> Iterator[S
             yield _stretch(walk.task.files, start, end)
 
 
-def _stretch(files: SegmentFiles, start: int, end: int) -> Stretch:
-    return Stretch(files.path(), start, end, files.mtime_ms)
+def _stretch(files: SegmentFiles, start: int, end: int) -> ByteRange:
+    return ByteRange(files.path(), start, end, files.mtime_ms)
 
 
 def _legacy_horizon_ms(pair: LogPair) -> int:

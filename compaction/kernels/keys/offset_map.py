@@ -234,7 +234,7 @@ class SkimpyOffsetMap:
         """Take those of uint64[n, 3] ``entries`` whose keys are held, as ``put`` does; the others, moved to the front."""
         return entries[: _update(self._table, entries)]
 
-    def beaten(self, asks: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    def superseded_by_map(self, asks: NDArray[np.uint64]) -> NDArray[np.bool_]:
         """bool[n]: for each of uint64[n, 3] ``asks``, whether a higher offset is held for its key."""
         result = np.empty(len(asks), np.bool_)
         _beaten(self._table, asks, result)

@@ -14,7 +14,7 @@ from compaction.kernels.reading.records import BAD_RECORD, OK, quick_bounds, qui
 from compaction.kernels.reading.tables import CANDIDATE, DISCARD, MARK_SHIFT
 from compaction.kernels.rewriting.batch_retention import HORIZON_BIT
 
-#: the batch has a header whose name is no UTF-8: Kafka writes such names otherwise than it reads them (``mend_names``)
+#: the batch has a header whose name is no UTF-8: Kafka writes such names otherwise than it reads them (``repair_header_names``)
 BAD_NAMES = 19
 #: forms of a record
 LOOSE, CANONICAL = 0, 1

@@ -53,7 +53,7 @@ def test_a_record_is_beaten_by_a_higher_offset_of_its_key_only(
     found = SkimpyOffsetMap(1 << 16, 0.9, 60, Arena())
     found.put(entries(puts))
     expected = [highest.get(key, -1) > offset for key, offset, _ in asked]
-    assert found.beaten(entries(asked, CANDIDATE)).tolist() == expected
+    assert found.superseded_by_map(entries(asked, CANDIDATE)).tolist() == expected
 
 
 @pytest.mark.parametrize("load_factor", [0.5, 0.75, 0.9, 1.0])
@@ -66,7 +66,7 @@ def test_a_map_takes_as_many_keys_as_its_buffer_and_load_factor_allow(slots: int
     assert (found.room(), len(found)) == (0, room)
     with pytest.raises(ValueError, match="do not fit"):
         found.put(entries([((1, 7), 99, False)]))
-    assert not found.beaten(entries([((room, 7), 0, False)], CANDIDATE)).any()
+    assert not found.superseded_by_map(entries([((room, 7), 0, False)], CANDIDATE)).any()
     found.clear()
     assert (len(found), found.room(), content(found.slots)) == (0, room, {})
 
