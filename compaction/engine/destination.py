@@ -1,8 +1,8 @@
 """Where the result of a run goes: in place of the sources, into a copy, or nowhere.
 
 A run passes each log to its destination when all is known about it. ``InPlace`` swaps it in at once, several logs concurrently,
-because a swap mostly waits for the disk. ``CopyOutput`` collects all logs and publishes them together when the run ends: cleaned
-and uncleaned ones, without those that failed. ``DryRunOutput`` writes nothing.
+because a swap mostly waits for the disk. ``CopyOutput`` collects all logs and publishes them together when the run ends, cleaned
+or not, without those that failed. ``DryRunOutput`` writes nothing.
 """
 
 from __future__ import annotations
