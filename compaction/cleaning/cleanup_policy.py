@@ -21,23 +21,23 @@ from compaction.config import TopicConfig
 
 @dataclass(frozen=True)
 class PolicyPlan:
-    """``expiry`` is ``None`` where nothing is deleted; ``compaction`` is planned on ``expiry.after`` where there is one."""
+    """``deletion`` is ``None`` where nothing is deleted; ``compaction`` is planned on ``deletion.after`` where there is one."""
 
     compaction: LogPlan
-    expiry: DeletionPlan | None = None
+    deletion: DeletionPlan | None = None
 
 
-def plan_policy(view: LogView, config: TopicConfig, *, now_ms: int, include_active: bool = False) -> PolicyPlan:
+def plan_compact_run(view: LogView, config: TopicConfig, *, now_ms: int, include_active: bool = False) -> PolicyPlan:
     """What a compaction run does to one log; parameters as for ``plan_log``."""
     if config.policy_guess is not None or not (config.cleanup_compact and config.cleanup_delete):
         return PolicyPlan(plan_log(view, config, now_ms=now_ms, include_active=include_active))
-    expiry = plan_deletion(view, config, now_ms=now_ms)
-    return PolicyPlan(plan_log(expiry.after, config, now_ms=now_ms, include_active=include_active), expiry)
+    deletion = plan_deletion(view, config, now_ms=now_ms)
+    return PolicyPlan(plan_log(deletion.after, config, now_ms=now_ms, include_active=include_active), deletion)
 
 
-def plan_wholly(view: LogView, config: TopicConfig, *, now_ms: int, include_active: bool = False) -> PolicyPlan:
+def plan_cleanup_policy(view: LogView, config: TopicConfig, *, now_ms: int, include_active: bool = False) -> PolicyPlan:
     """What a log's policy comes to: a compaction run where it is to be compacted, else the delete policy alone."""
     if config.cleanup_compact:
-        return plan_policy(view, config, now_ms=now_ms, include_active=include_active)
-    expiry = plan_deletion(view, config, now_ms=now_ms)
-    return PolicyPlan(plan_log(expiry.after, config, now_ms=now_ms, include_active=include_active), expiry)
+        return plan_compact_run(view, config, now_ms=now_ms, include_active=include_active)
+    deletion = plan_deletion(view, config, now_ms=now_ms)
+    return PolicyPlan(plan_log(deletion.after, config, now_ms=now_ms, include_active=include_active), deletion)

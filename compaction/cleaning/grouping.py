@@ -50,12 +50,14 @@ class Group:
         return f"[{bases}] {self.size_bytes} bytes"
 
 
-def group_segments(segments: Sequence[Segment], *, max_bytes: int, max_index_bytes: int, end_offset: int) -> tuple[Group, ...]:
-    """The groups in ascending order; ``end_offset`` (exclusive) is the end of the round."""
+def group_segments(
+    segments: Sequence[Segment], *, max_bytes: int, max_index_bytes: int, first_uncleanable_offset: int
+) -> tuple[Group, ...]:
+    """The groups in ascending order; ``first_uncleanable_offset`` (exclusive) is the end of the round."""
     groups: list[list[Segment]] = []
     totals = _Totals(0, 0, 0)
     for position, segment in enumerate(segments):
-        following = segments[position + 1].base_offset if position + 1 < len(segments) else end_offset
+        following = segments[position + 1].base_offset if position + 1 < len(segments) else first_uncleanable_offset
         with_it = totals.plus(segment)
         fits = with_it.fit(max_bytes, max_index_bytes)
         if groups and fits and (segment.size_bytes == 0 or _in_range(following - 1, groups[-1][0])):

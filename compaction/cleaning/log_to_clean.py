@@ -53,7 +53,7 @@ class LogToClean:
     """
 
     first_dirty_offset: int
-    end_offset: int
+    first_uncleanable_offset: int
     clean_bytes: int
     dirty_bytes: int
     overdue_ms: int
@@ -81,7 +81,7 @@ def log_to_clean(view: LogView, config: TopicConfig, *, now_ms: int, include_act
     end = held[0].base_offset if held else active_base
     return LogToClean(
         first_dirty_offset=first_dirty,
-        end_offset=end,
+        first_uncleanable_offset=end,
         clean_bytes=_bytes_of(segments_between(view.segments, -1, first_dirty)),
         dirty_bytes=_bytes_of(segments_between(view.segments, min(first_dirty, end), end)),
         overdue_ms=_overdue_ms(dirty, config, now_ms),

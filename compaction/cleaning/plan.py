@@ -51,7 +51,7 @@ class LogPlan:
     reason: str
     skip_cause: SkipCause | None = None
     first_dirty_offset: int = 0
-    end_offset: int = 0
+    first_uncleanable_offset: int = 0
     clean_bytes: int = 0
     dirty_bytes: int = 0
     groups: tuple[Group, ...] = ()
@@ -77,7 +77,8 @@ class LogPlan:
         if self.verdict is Verdict.SKIP:
             return f"{self.view.topic_partition}: skip, {self.reason}"
         segments = f"{len(self.segments)} segments into {len(self.groups)}"
-        return f"{self.view.topic_partition}: clean [{self.first_dirty_offset}, {self.end_offset}), {segments}, {self.reason}"
+        offsets = f"[{self.first_dirty_offset}, {self.first_uncleanable_offset})"
+        return f"{self.view.topic_partition}: clean {offsets}, {segments}, {self.reason}"
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,7 @@ def plan_log(view: LogView, config: TopicConfig, *, now_ms: int, include_active:
     cleans = over_ratio.holds or (has_dirty.holds and overdue.holds)
     cause = None if cleans else _skip_cause(dirt, config)
     reason = _why_clean(over_ratio, overdue, dirt) if cause is None else f"{cause.value}: {_why_not(dirt, asked)}"
-    taking_part = segments_between(view.segments, 0, dirt.end_offset) if cleans else ()
+    taking_part = segments_between(view.segments, 0, dirt.first_uncleanable_offset) if cleans else ()
     return LogPlan(
         view,
         config,
@@ -140,14 +141,14 @@ def plan_log(view: LogView, config: TopicConfig, *, now_ms: int, include_active:
         reason + (_reset_note(view) if dirt.checkpoint_reset else ""),
         cause,
         first_dirty_offset=dirt.first_dirty_offset,
-        end_offset=dirt.end_offset,
+        first_uncleanable_offset=dirt.first_uncleanable_offset,
         clean_bytes=dirt.clean_bytes,
         dirty_bytes=dirt.dirty_bytes,
         groups=group_segments(
             taking_part,
             max_bytes=config.segment_bytes,
             max_index_bytes=config.segment_index_bytes,
-            end_offset=dirt.end_offset,
+            first_uncleanable_offset=dirt.first_uncleanable_offset,
         ),
         legacy_delete_horizon_ms=_legacy_delete_horizon_ms(view, config, dirt.first_dirty_offset),
         checkpoint_reset=dirt.checkpoint_reset,

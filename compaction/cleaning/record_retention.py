@@ -103,14 +103,14 @@ class ActiveProducers:
 class RoundRules:
     """What one cleaning round knows about its batches.
 
-    ``discardable`` and ``spans`` come from transaction resolution; ``upper_bound_offset`` is the first uncleanable offset
-    (exclusive).
+    ``discardable`` and ``aborted`` come from transaction resolution; ``first_uncleanable_offset``
+    is exclusive.
     """
 
-    spans: AbortedRanges
+    aborted: AbortedRanges
     discardable: Int64s
     producers: ActiveProducers
-    upper_bound_offset: int
+    first_uncleanable_offset: int
     now_ms: int
 
     def verdicts(self, rows: Rows) -> NDArray[np.uint8]:
@@ -118,9 +118,9 @@ class RoundRules:
         return batch_verdicts(
             rows,
             discardable=self.discardable,
-            spans=self.spans,
+            aborted=self.aborted,
             producers=self.producers,
-            upper_bound_offset=self.upper_bound_offset,
+            first_uncleanable_offset=self.first_uncleanable_offset,
             now_ms=self.now_ms,
         )
 
@@ -129,33 +129,33 @@ def batch_verdicts(
     rows: Rows,
     *,
     discardable: Int64s,
-    spans: AbortedRanges,
+    aborted: AbortedRanges,
     producers: ActiveProducers,
-    upper_bound_offset: int,
+    first_uncleanable_offset: int,
     now_ms: int,
 ) -> NDArray[np.uint8]:
     """The ``BatchVerdict`` bits of each batch, (n,) uint8.
 
     :param rows: ``BATCH_ROW`` table (n,), any part of the round's segments
     :param discardable: last offsets of the control batches that may be discarded, ascending
-    :param spans: the aborted data of the cleaning pass
+    :param aborted: the aborted data of the cleaning pass
     :param upper_bound_offset: first uncleanable offset of the round (exclusive)
     """
     control = _control(rows)
     transactional = ((rows["attributes"] & _TRANSACTIONAL) != 0) & (rows["magic"] >= 2) & ~control
-    aborted = np.zeros(len(rows), dtype=np.bool_)
-    aborted[transactional] = spans.contains(rows["producer_id"][transactional], rows["last_offset"][transactional])
+    is_aborted = np.zeros(len(rows), dtype=np.bool_)
+    is_aborted[transactional] = aborted.contains(rows["producer_id"][transactional], rows["last_offset"][transactional])
     marker_may_go = control & np.isin(rows["last_offset"], discardable)
     passed = horizon_passed(rows, now_ms)
-    discard = aborted | (marker_may_go & passed)
-    retain_empty = producers.are_last_records(rows) | (rows["last_offset"] + 1 == upper_bound_offset)
+    discard = is_aborted | (marker_may_go & passed)
+    retain_empty = producers.are_last_records(rows) | (rows["last_offset"] + 1 == first_uncleanable_offset)
     bits = (
         (discard, BatchVerdict.DISCARD_RECORDS),
         (retain_empty, BatchVerdict.RETAIN_EMPTY),
         (discard & ~retain_empty, BatchVerdict.DELETE),
         (control, BatchVerdict.CONTROL),
         (marker_may_go, BatchVerdict.MARKER_OF_EMPTY_TXN),
-        (aborted, BatchVerdict.ABORTED),
+        (is_aborted, BatchVerdict.ABORTED),
         (passed, BatchVerdict.HORIZON_PASSED),
     )
     verdicts = np.zeros(len(rows), dtype=np.uint8)

@@ -35,22 +35,22 @@ from compaction.cleaning.log_view import AbortedTxn, Segment
 from compaction.cleaning.txn_tables import TXN_ROW, AbortedRanges, Bools, Int64s, Rows, TxnKind, rank, summarise
 from compaction.errors import UnsupportedLogError
 
-__all__ = ["TXN_ROW", "AbortedRanges", "TxnKind", "Verdicts", "aborted_for_map", "resolve_cleaning", "summarise"]
+__all__ = ["TXN_ROW", "AbortedRanges", "TxnKind", "TxnResolution", "aborted_for_map", "resolve_cleaning", "summarise"]
 
 _NO_END = int(np.iinfo(np.int64).max)
 _BEFORE_ALL = int(np.iinfo(np.int64).min)
 
 
 @dataclass(frozen=True, eq=False)
-class Verdicts:
-    """The outcome of one cleaning pass.
+class TxnResolution:
+    """How transactions decide one cleaning pass.
 
-    ``spans`` are the aborted data; ``discardable`` the last offsets of the control batches that may be discarded, ascending
-    int64 (unambiguous: no two batches of a log share a last offset); ``txn_index`` has one tuple of entries per group, in the
-    order in which they go to its ``.txnindex``.
+    ``aborted`` are the ranges of aborted data. ``discardable`` are the last offsets of the control batches that may be
+    discarded, ascending int64; no two batches of a log share a last offset. ``txn_index`` has one tuple of entries per group, in
+    the order of its ``.txnindex``.
     """
 
-    spans: AbortedRanges
+    aborted: AbortedRanges
     discardable: Int64s
     txn_index: tuple[tuple[AbortedTxn, ...], ...]
 
@@ -90,7 +90,7 @@ def aborted_for_map(
 
 def resolve_cleaning(
     segments: Sequence[Segment], groups: Sequence[Sequence[Segment]], log_start_offset: int, rows: Rows
-) -> Verdicts:
+) -> TxnResolution:
     """Replay the cleaning pass over all groups (Kafka: ``Cleaner.cleanSegments`` and ``cleanInto``).
 
     Before each segment the aborted transactions of [its base, the next segment's base in the group, else its own next offset)
@@ -114,7 +114,7 @@ def resolve_cleaning(
         entries[span.group].append(span.txn)
     for group in entries:
         _check_ascending(group)
-    return Verdicts(spans, _discardable(rows, data, spans, keeping), tuple(tuple(group) for group in entries))
+    return TxnResolution(spans, _discardable(rows, data, spans, keeping), tuple(tuple(group) for group in entries))
 
 
 class _Span(NamedTuple):

@@ -60,7 +60,7 @@ class Case:
         return (
             plan.view.path,
             plan.first_dirty_offset,
-            plan.end_offset,
+            plan.first_uncleanable_offset,
             plan.groups,
             plan.config.delete_retention_ms,
             plan.legacy_delete_horizon_ms,
@@ -78,16 +78,16 @@ class Case:
     @property
     def why(self) -> tuple[str, ...]:
         """Every condition, a line each."""
-        config, expiry = self.settings.topic, self.plan.expiry
-        lines = explain_compaction(self.plan.compaction, self.now_ms) if config.cleanup_compact or expiry is None else ()
-        return tuple(map(str, (*(explain_deletion(expiry, self.now_ms) if expiry is not None else ()), *lines)))
+        config, deletion = self.settings.topic, self.plan.deletion
+        lines = explain_compaction(self.plan.compaction, self.now_ms) if config.cleanup_compact or deletion is None else ()
+        return tuple(map(str, (*(explain_deletion(deletion, self.now_ms) if deletion is not None else ()), *lines)))
 
     @property
     def report(self) -> LogReport:
         """The report of a run, as far as the plan alone tells."""
-        if not self.settings.topic.cleanup_compact and self.plan.expiry is not None:
-            return deletion_report(self.plan.expiry)
-        return expired_report(self.plan.compaction, self.plan.expiry)
+        if not self.settings.topic.cleanup_compact and self.plan.deletion is not None:
+            return deletion_report(self.plan.deletion)
+        return expired_report(self.plan.compaction, self.plan.deletion)
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ def _outcome(case: Case, work: Work | None, described: Described, whole: Tally) 
             failed = replace(report, status=LogStatus.FAILED, reason=work.cleaned.error)
             return Outcome(case.policy, OutcomeStatus.FAILED, failed.reason, _bare(failed), why=case.why)
         # the plan of another policy with the same output gave the figures; the words are this policy's own
-        report = cleaned_report(replace(work.cleaned, plan=case.plan.compaction), case.plan.expiry)
+        report = cleaned_report(replace(work.cleaned, plan=case.plan.compaction), case.plan.deletion)
         reason, lost = report.reason, gone_first + work.gone
         stats, plan = work.cleaned.stats, case.plan.compaction
         after_bytes -= stats.bytes_read - stats.bytes_kept
@@ -191,7 +191,7 @@ def _status(case: Case) -> OutcomeStatus:
 
 def _expired(case: Case, described: Described) -> tuple[Holdings, Tally]:
     """What the delete policy takes."""
-    plan: DeletionPlan | None = case.plan.expiry
+    plan: DeletionPlan | None = case.plan.deletion
     if plan is None:
         return Holdings(), Tally.empty()
     index_of = {segment.base_offset: number for number, segment in enumerate(case.view.segments)}

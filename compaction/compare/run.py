@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from compaction.cleaning.cleanup_policy import plan_wholly
+from compaction.cleaning.cleanup_policy import plan_cleanup_policy
 from compaction.cleaning.log_view import LogView
 from compaction.cleaning.plan import LogPlan
 from compaction.compare.count import AGE_BOUNDS_MS, Source, Tally
@@ -139,7 +139,7 @@ def _case(request: ComparisonRequest, policy: str, fs: OverlayFileSystem, log: R
         return str(log.view)
     now_ms, config = request.base.as_of_ms, log.settings.topic
     try:
-        plan = plan_wholly(log.view, config, now_ms=now_ms, include_active=request.base.include_active)
+        plan = plan_cleanup_policy(log.view, config, now_ms=now_ms, include_active=request.base.include_active)
     except Exception as error:
         return str(of_log(error, log.location.path))
     return Case(policy, now_ms, log.settings, fs, log.view, plan)

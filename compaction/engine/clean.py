@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from compaction.cleaning.cleanup_policy import plan_policy
+from compaction.cleaning.cleanup_policy import plan_compact_run
 from compaction.cleaning.plan import CompactionPlan, LogPlan, plan_logs
 from compaction.cleaning.segment_retention import DeletionPlan
 from compaction.cleaning.skip_reasons import Verdict
@@ -63,7 +63,7 @@ def clean_logs(
         access(files, request.log_dirs, _purpose(request), runs) as held,
         destination(files, request.log_dirs, request.output_dir, held, dry_run=request.dry_run) as place,
     ):
-        plan_for = partial(plan_policy, now_ms=request.as_of_ms, include_active=request.include_active)
+        plan_for = partial(plan_compact_run, now_ms=request.as_of_ms, include_active=request.include_active)
         prepared = prepare(place.fs, request, plan_for, parallel_read, held)
         planned = {found.location.path: Planned(found.location, found.plan) for found in prepared if found.plan is not None}
         plan = plan_logs(request.as_of_ms, [each.plan.compaction for each in planned.values()])
@@ -170,17 +170,17 @@ def _cleaned(place: Destination, log: Planned, each: CleanResult) -> LogReport:
         error = str(of_log(failed, log.location.path))
     if error is not None:
         return _failure(log.location, error)
-    return replace(cleaned_report(each, log.plan.expiry), seconds=time.monotonic() - started)
+    return replace(cleaned_report(each, log.plan.deletion), seconds=time.monotonic() - started)
 
 
-def cleaned_report(each: CleanResult, expiry: DeletionPlan | None) -> LogReport:
+def cleaned_report(each: CleanResult, deletion: DeletionPlan | None) -> LogReport:
     """The report of a log that was, or would be, cleaned."""
     plan, stats = each.plan, each.stats
     return replace(
-        expired_report(plan, expiry),
+        expired_report(plan, deletion),
         status=LogStatus.CLEANED,
         first_dirty_offset=plan.first_dirty_offset,
-        end_offset=plan.end_offset,
+        end_offset=plan.first_uncleanable_offset,
         bytes_before=stats.bytes_read,
         bytes_after=stats.bytes_kept,
         records_before=stats.messages_read,
@@ -196,18 +196,18 @@ def cleaned_report(each: CleanResult, expiry: DeletionPlan | None) -> LogReport:
     )
 
 
-def expired_report(plan: LogPlan, expiry: DeletionPlan | None) -> LogReport:
+def expired_report(plan: LogPlan, deletion: DeletionPlan | None) -> LogReport:
     """The report of a log that is not compacted; what the delete policy takes is in it."""
     name, reason = plan.view.topic_partition, plan.reason
     unknown = plan.config.policy_guess is not None
     report = LogReport(name.topic, name.partition, plan.view.log_dir, LogStatus.SKIPPED, reason, policy_unknown=unknown)
-    if expiry is None or not expiry.removals:
+    if deletion is None or not deletion.removals:
         return report
     return replace(
         report,
-        reason=f"{expiry.reason}; then {reason}",
-        expired_segments=len(expiry.removals),
-        expired_bytes=expiry.removed_bytes,
+        reason=f"{deletion.reason}; then {reason}",
+        expired_segments=len(deletion.removals),
+        expired_bytes=deletion.removed_bytes,
     )
 
 
@@ -217,7 +217,7 @@ def _skipped(place: Destination, log: Planned) -> LogReport:
         place.skipped(log)
     except Exception as failed:
         return _failure(log.location, of_log(failed, log.location.path))
-    return expired_report(log.plan.compaction, log.plan.expiry)
+    return expired_report(log.plan.compaction, log.plan.deletion)
 
 
 def _failure(location: LogLocation, error: str | CompactionError) -> LogReport:

@@ -106,7 +106,12 @@ class InPlace:
             discard_unfinished(self._disk, log.location.path)
             raise
         swap_in(
-            self._disk, log.location, groups, end_offset=plan.end_offset, checkpoints=self._checkpoints, owner=owner
+            self._disk,
+            log.location,
+            groups,
+            end_offset=plan.first_uncleanable_offset,
+            checkpoints=self._checkpoints,
+            owner=owner,
         )
         if plan.config.file_delete_delay_ms == 0:
             remove_deleted(self._disk, log.location.path)
@@ -120,7 +125,7 @@ class InPlace:
 
     def _prepare(self, log: Planned) -> None:
         """Do on disk what recovery did in memory, then delete what has expired."""
-        expires = log.plan.expiry is not None and bool(log.plan.expiry.removals)
+        expires = log.plan.deletion is not None and bool(log.plan.deletion.removals)
         changed = self._deferred.changed_in(log.location.path)
         if expires or changed:
             self._held.owner(log.location.log_dir).require()
@@ -132,8 +137,8 @@ class InPlace:
                 index_interval_bytes=plan.config.index_interval_bytes,
                 log_start=lambda: plan.view.log_start_offset,
             )
-        if log.plan.expiry is not None and log.plan.expiry.removals:
-            require_unchanged(self._disk, self._disk, log.location.path, log.plan.expiry.view.segments)
+        if log.plan.deletion is not None and log.plan.deletion.removals:
+            require_unchanged(self._disk, self._disk, log.location.path, log.plan.deletion.view.segments)
             _expire(self._disk, log, self._checkpoints)
 
 
@@ -149,7 +154,7 @@ class CopyOutput:
         return self._publication.log_path(location)
 
     def cleaned(self, log: Planned, groups: Sequence[SwapGroup]) -> None:
-        self._add(log, groups, log.plan.compaction.end_offset)
+        self._add(log, groups, log.plan.compaction.first_uncleanable_offset)
 
     def skipped(self, log: Planned) -> None:
         _repair_checkpoint(CheckpointFiles(self.fs), log)
@@ -170,8 +175,8 @@ class CopyOutput:
 
 
 def _expire(fs: FileSystem, log: Planned, checkpoints: CheckpointFiles | None = None) -> None:
-    if log.plan.expiry is not None:
-        delete_segments(fs, log.location, log.plan.expiry, checkpoints)
+    if log.plan.deletion is not None:
+        delete_segments(fs, log.location, log.plan.deletion, checkpoints)
 
 
 def _repair_checkpoint(checkpoints: CheckpointFiles, log: Planned) -> None:

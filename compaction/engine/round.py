@@ -11,7 +11,7 @@ import numpy as np
 from compaction.cleaning.log_view import LogView, Segment
 from compaction.cleaning.plan import LogPlan
 from compaction.cleaning.record_retention import ActiveProducers, RoundRules
-from compaction.cleaning.transactions import Verdicts, aborted_for_map, resolve_cleaning
+from compaction.cleaning.transactions import TxnResolution, aborted_for_map, resolve_cleaning
 from compaction.cleaning.txn_tables import KEYLESS_ROW, TXN_ROW, AbortedRanges
 from compaction.config import BrokerConfig
 from compaction.engine.admission import logs_without_space
@@ -207,7 +207,9 @@ class Round:
         entries = read_offset_index(data, first.base_offset)
         at = int(np.searchsorted(entries["offset"], start, side="right")) - 1
         position = int(entries["position"][at]) if at >= 0 else 0
-        return aborted_for_map(view.segments, view.log_start_offset, start, plan.end_offset, position, found.txn_rows)
+        return aborted_for_map(
+            view.segments, view.log_start_offset, start, plan.first_uncleanable_offset, position, found.txn_rows
+        )
 
     def _scan_log(self, log: int, plan: LogPlan, early: Mapping[int, AbortedRanges]) -> MapContext:
         return MapContext(plan.first_dirty_offset, shards(plan, self._sizes.shard_entries), early.get(log))
@@ -259,17 +261,17 @@ class Round:
             for log, total in totals.items()
         }
 
-    def _work(self, log: int, plan: LogPlan, found: SliceSummary) -> tuple[CleanContext, Verdicts]:
+    def _work(self, log: int, plan: LogPlan, found: SliceSummary) -> tuple[CleanContext, TxnResolution]:
         view, now_ms = plan.view, self._options.now_ms
         groups = [group.segments for group in plan.groups]
         verdicts = resolve_cleaning(view.segments, groups, view.log_start_offset, found.txn_rows)
-        aborted = verdicts.spans.contains(found.keyless_rows["producer_id"], found.keyless_rows["last_offset"])
+        aborted = verdicts.aborted.contains(found.keyless_rows["producer_id"], found.keyless_rows["last_offset"])
         self._aborted_keyless[log] = int(found.keyless_rows["keyless"][aborted].sum())
         producers = ActiveProducers.of(view.producers)
-        rules = RoundRules(verdicts.spans, verdicts.discardable, producers, plan.end_offset, now_ms)
+        rules = RoundRules(verdicts.aborted, verdicts.discardable, producers, plan.first_uncleanable_offset, now_ms)
         work = CleanContext(
             plan.first_dirty_offset,
-            plan.end_offset - 1,
+            plan.first_uncleanable_offset - 1,
             plan.config.delete_retention_ms,
             plan.legacy_delete_horizon_ms,
             plan.config.index_interval_bytes,
@@ -280,7 +282,7 @@ class Round:
         )
         return work, verdicts
 
-    def _pieces(self, log: int, slices: Sequence[Slice], verdicts: Verdicts) -> list[OutputPart]:
+    def _pieces(self, log: int, slices: Sequence[Slice], verdicts: TxnResolution) -> list[OutputPart]:
         """The pieces of one log; a group without a byte is one empty piece."""
         plan = self._plans[log]
         pieces: list[OutputPart] = []

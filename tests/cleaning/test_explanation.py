@@ -112,7 +112,7 @@ def test_the_active_segment_tells_what_stays() -> None:
     assert active.remedy.startswith("its 10 bytes stay until a broker rolls it")
 
 
-def expiry(view: LogView, *sets: str) -> list[Answer]:
+def deletion(view: LogView, *sets: str) -> list[Answer]:
     config = Resolver(read_sets((DELETE, *sets))).topic("orders")
     return list(explain_deletion(plan_deletion(view, config, now_ms=NOW_MS), NOW_MS))
 
@@ -127,7 +127,7 @@ def daily() -> LogView:
 
 
 def test_time_and_size_tell_what_would_take_the_oldest_segment() -> None:
-    size, age = expiry(daily(), f"retention.ms={6 * DAY_MS}", "retention.bytes=450")
+    size, age = deletion(daily(), f"retention.ms={6 * DAY_MS}", "retention.bytes=450")
     assert size.text == "400 bytes left without segment 0 >= 450 (retention.bytes, --set retention.bytes)"
     assert size.remedy == "goes after 50 bytes more, or with retention.bytes=400"
     assert age.text == f"age of segment 0 {5 * DAY_MS} ms > {6 * DAY_MS} (retention.ms, --set retention.ms)"
@@ -139,21 +139,21 @@ def test_time_and_size_tell_what_would_take_the_oldest_segment() -> None:
 )
 def test_the_remedies_do_what_they_say(limits: tuple[str, str]) -> None:
     assert goes(daily(), *limits) == 0
-    for answer in expiry(daily(), *limits):
+    for answer in deletion(daily(), *limits):
         changed = re.search(r"retention\.(?:ms|bytes)=\d+", answer.remedy)
         assert changed is not None
         assert goes(daily(), *limits, changed[0]) == 1
 
 
 def test_what_goes_is_told_and_what_keeps_the_rest() -> None:
-    first, second, *rest = expiry(daily(), f"retention.ms={4 * DAY_MS - 1}")
+    first, second, *rest = deletion(daily(), f"retention.ms={4 * DAY_MS - 1}")
     assert (first.holds, second.holds) == (True, True)
     assert first.text.startswith("segment 0 (100 bytes) goes by time")
     assert f"age of segment 20 {3 * DAY_MS} ms" in rest[-1].text
 
 
 def test_a_policy_without_delete_is_told() -> None:
-    (only,) = expiry(daily(), COMPACT)
+    (only,) = deletion(daily(), COMPACT)
     assert (only.text, only.holds) == ("cleanup policy compact includes delete (--set cleanup.policy)", False)
 
 
@@ -168,23 +168,23 @@ def test_a_policy_that_is_a_guess_is_told_with_what_to_do() -> None:
 
 def test_a_high_watermark_that_holds_back_deletion_is_told() -> None:
     view = log(segment(0), segment(10), end=20, high_watermark=5)
-    assert expiry(view, "retention.ms=1")[-1].text == "high watermark 5 lies before the end of segment 0"
-    assert expiry(view, "retention.ms=1")[-2].holds is True
+    assert deletion(view, "retention.ms=1")[-1].text == "high watermark 5 lies before the end of segment 0"
+    assert deletion(view, "retention.ms=1")[-2].holds is True
 
 
 def test_an_empty_log_is_told() -> None:
-    (only,) = expiry(log(segment(0, 0), end=0), "retention.ms=1")
+    (only,) = deletion(log(segment(0, 0), end=0), "retention.ms=1")
     assert only.text == "segment 0 is empty and active, it stays"
 
 
 def test_of_very_many_segments_the_rest_is_summed_up() -> None:
     view = log(*(segment(at, timestamp_ms=NOW_MS - DAY_MS) for at in range(25)), segment(25, 0), end=25)
-    told = expiry(view, "retention.ms=1")
+    told = deletion(view, "retention.ms=1")
     assert len(told) == 12
     assert told[10].text == "15 more segments (1.5 kB) go by time"
 
 
 def test_a_record_of_the_future_is_told() -> None:
     view = log(segment(0, timestamp_ms=NOW_MS + DAY_MS), segment(10), end=20)
-    assert expiry(view, f"retention.ms={DAY_MS}")[-1].remedy == "goes in 2 d: its newest record lies in the future"
-    assert expiry(view, "retention.ms=-1")[-1].remedy == "its newest record lies in the future"
+    assert deletion(view, f"retention.ms={DAY_MS}")[-1].remedy == "goes in 2 d: its newest record lies in the future"
+    assert deletion(view, "retention.ms=-1")[-1].remedy == "its newest record lies in the future"

@@ -61,7 +61,7 @@ def test_the_end_is_the_base_of_the_segment_that_holds_the_first_uncleanable_off
     given: dict[str, Any], end: int, limit: str
 ) -> None:
     dirt = judged(four(**given))
-    assert dirt.end_offset == end
+    assert dirt.first_uncleanable_offset == end
     assert dirt.limits[0].name.startswith(limit)
     assert dirt.dirty_bytes == end * 10
 
@@ -79,17 +79,17 @@ def test_segments_wholly_below_log_start_count_as_clean() -> None:
 
 def test_nothing_is_dirty_when_the_open_transaction_starts_in_the_segment_of_the_checkpoint() -> None:
     dirt = judged(four(cleaner_checkpoint=15, last_stable_offset=17))
-    assert (dirt.end_offset, dirt.dirty_bytes) == (10, 0)
+    assert (dirt.first_uncleanable_offset, dirt.dirty_bytes) == (10, 0)
 
 
 def test_nothing_is_dirty_when_the_checkpoint_lies_in_the_active_segment() -> None:
     dirt = judged(four(cleaner_checkpoint=35))
-    assert (dirt.first_dirty_offset, dirt.end_offset, dirt.dirty_bytes, dirt.clean_bytes) == (35, 30, 0, 400)
+    assert (dirt.first_dirty_offset, dirt.first_uncleanable_offset, dirt.dirty_bytes, dirt.clean_bytes) == (35, 30, 0, 400)
 
 
 def test_the_last_stable_offset_below_the_first_dirty_one_does_not_pull_it_down() -> None:
     dirt = judged(four(cleaner_checkpoint=20, last_stable_offset=5))
-    assert (dirt.first_dirty_offset, dirt.end_offset, dirt.dirty_bytes) == (20, 20, 0)
+    assert (dirt.first_dirty_offset, dirt.first_uncleanable_offset, dirt.dirty_bytes) == (20, 20, 0)
 
 
 LAGGING = log(
@@ -112,12 +112,12 @@ LAGGING = log(
     ],
 )
 def test_min_compaction_lag_ends_at_the_first_segment_that_is_too_young(lag_ms: int, end: int) -> None:
-    assert judged(LAGGING, min_compaction_lag_ms=lag_ms).end_offset == end
+    assert judged(LAGGING, min_compaction_lag_ms=lag_ms).first_uncleanable_offset == end
 
 
 def test_min_compaction_lag_does_not_look_at_clean_segments() -> None:
     view = log(segment(0, timestamp_ms=NOW_MS), segment(10), segment(20), end=30, cleaner_checkpoint=10)
-    assert judged(view, min_compaction_lag_ms=1).end_offset == 20
+    assert judged(view, min_compaction_lag_ms=1).first_uncleanable_offset == 20
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_max_compaction_lag_does_not_look_at_clean_segments() -> None:
 
 def test_an_export_is_cleaned_up_to_its_log_end() -> None:
     dirt = judged(FOUR, include_active=True)
-    assert (dirt.end_offset, dirt.dirty_bytes) == (40, 400)
+    assert (dirt.first_uncleanable_offset, dirt.dirty_bytes) == (40, 400)
 
 
 def test_a_log_of_one_segment_has_nothing_to_clean_unless_it_is_an_export() -> None:
@@ -164,11 +164,11 @@ def test_an_empty_last_segment_of_an_export_stays_active() -> None:
 
 @pytest.mark.parametrize(("stable", "end"), [(35, 30), (30, 30), (29, 20), (39, 30), (40, 40)])
 def test_an_open_transaction_holds_back_the_last_segment_of_an_export(stable: int, end: int) -> None:
-    assert judged(four(last_stable_offset=stable), include_active=True).end_offset == end
+    assert judged(four(last_stable_offset=stable), include_active=True).first_uncleanable_offset == end
 
 
 def test_min_compaction_lag_holds_back_the_last_segment_of_an_export() -> None:
-    assert judged(LAGGING, include_active=True, min_compaction_lag_ms=50).end_offset == 30
+    assert judged(LAGGING, include_active=True, min_compaction_lag_ms=50).first_uncleanable_offset == 30
 
 
 def test_max_compaction_lag_sees_the_last_segment_of_an_export() -> None:

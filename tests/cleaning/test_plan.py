@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from compaction.cleaning.cleanup_policy import plan_policy
+from compaction.cleaning.cleanup_policy import plan_compact_run
 from compaction.cleaning.log_view import LogView
 from compaction.cleaning.plan import LogPlan, plan_log, plan_logs
 from compaction.cleaning.skip_reasons import SkipCause, Verdict
@@ -70,8 +70,8 @@ def test_a_log_that_is_not_to_be_compacted_is_skipped(policy: str, shown: str) -
 def test_a_log_whose_policy_is_a_guess_is_not_cleaned_whatever_the_guess(default: str) -> None:
     properties = read_properties(parse_properties(f"log.cleanup.policy={default}", "s"), "s")
     view = log(segment(0), segment(10), segment(20, 10), end=30)
-    found = plan_policy(view, Resolver(properties=properties).topic("orders"), now_ms=NOW_MS)
-    assert (found.compaction.verdict, found.compaction.skip_cause, found.expiry) == (Verdict.SKIP, SkipCause.REFUSED, None)
+    found = plan_compact_run(view, Resolver(properties=properties).topic("orders"), now_ms=NOW_MS)
+    assert (found.compaction.verdict, found.compaction.skip_cause, found.deletion) == (Verdict.SKIP, SkipCause.REFUSED, None)
     assert found.compaction.reason.startswith("refused: cleanup.policy is unknown: ")
 
 
@@ -154,7 +154,7 @@ def test_a_skipped_log_has_no_groups() -> None:
 
 def test_the_active_segment_of_an_export_takes_part() -> None:
     plan = planned(half_dirty(), include_active=True)
-    assert (plan.verdict, plan.end_offset, len(plan.segments)) == (Verdict.CLEAN, 30, 3)
+    assert (plan.verdict, plan.first_uncleanable_offset, len(plan.segments)) == (Verdict.CLEAN, 30, 3)
 
 
 @pytest.mark.parametrize(

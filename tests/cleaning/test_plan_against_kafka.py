@@ -89,7 +89,7 @@ def test_what_is_dirty_is_what_kafka_finds_dirty(gateway: Gateway, tmp_path: Pat
         assert (
             Selected(
                 ours.first_dirty_offset,
-                ours.end_offset,
+                ours.first_uncleanable_offset,
                 ours.checkpoint_reset,
                 ours.clean_bytes,
                 ours.dirty_bytes,
@@ -122,9 +122,9 @@ def test_segments_are_joined_as_kafka_joins_them(gateway: Gateway, tmp_path: Pat
         case = laid_out(tmp_path, seed, rng, settings)
         plan = plan_log(case.view, case.config, now_ms=case.opening.now_ms)
         with KafkaLog(gateway, case.path, case.opening) as log:
-            taking_part = log.java.logSegments(0, plan.end_offset)
+            taking_part = log.java.logSegments(0, plan.first_uncleanable_offset)
             bounds = case.config.segment_bytes, case.config.segment_index_bytes
-            groups = cleaner.groupSegmentsBySize(taking_part, *bounds, plan.end_offset)
+            groups = cleaner.groupSegmentsBySize(taking_part, *bounds, plan.first_uncleanable_offset)
             theirs = [[segment.baseOffset() for segment in group] for group in groups]
         if plan.verdict is Verdict.CLEAN:
             assert [[segment.base_offset for segment in group.segments] for group in plan.groups] == theirs, seed

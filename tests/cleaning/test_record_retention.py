@@ -45,7 +45,7 @@ def rows_of(log: LogBuilder) -> NDArray[np.void]:
     return batch_table(segment)
 
 
-RULES = RoundRules(spans(), np.empty(0, np.int64), NOBODY, upper_bound_offset=1_000, now_ms=NOW)
+RULES = RoundRules(spans(), np.empty(0, np.int64), NOBODY, first_uncleanable_offset=1_000, now_ms=NOW)
 
 
 def producer(last_data_offset: int, epoch: int = 0) -> ActiveProducers:
@@ -64,7 +64,7 @@ def marker(horizon_ms: int = -1, *, epoch: int = 0, empty: bool = False) -> NDAr
     return rows_of(log)
 
 
-ABORTED = replace(RULES, spans=spans((P, 0, 9)))
+ABORTED = replace(RULES, aborted=spans((P, 0, 9)))
 MAY_GO = replace(RULES, discardable=np.array([0], np.int64))
 
 
@@ -79,12 +79,14 @@ MAY_GO = replace(RULES, discardable=np.array([0], np.int64))
             V.DISCARD_RECORDS | V.RETAIN_EMPTY | V.ABORTED,
             id="aborted data that is the last of an active producer leaves an empty batch",
         ),
-        pytest.param(data(), replace(ABORTED, spans=spans((P, 1, 9))), V(0), id="data before the span is not aborted"),
-        pytest.param(data(), replace(ABORTED, spans=spans((P + 1, 0, 9))), V(0), id="another producer's span"),
+        pytest.param(data(), replace(ABORTED, aborted=spans((P, 1, 9))), V(0), id="data before the span is not aborted"),
+        pytest.param(data(), replace(ABORTED, aborted=spans((P + 1, 0, 9))), V(0), id="another producer's span"),
         pytest.param(data(), replace(RULES, producers=producer(1)), V(0), id="not the last data of the producer"),
         pytest.param(data(), replace(RULES, producers=producer(-1)), V(0), id="data never stands in for a last marker"),
-        pytest.param(data(), replace(RULES, upper_bound_offset=1), V.RETAIN_EMPTY, id="the end of the round keeps its offset"),
-        pytest.param(data(), replace(RULES, upper_bound_offset=2), V(0), id="one before the end of the round does not"),
+        pytest.param(
+            data(), replace(RULES, first_uncleanable_offset=1), V.RETAIN_EMPTY, id="the end of the round keeps its offset"
+        ),
+        pytest.param(data(), replace(RULES, first_uncleanable_offset=2), V(0), id="one before the end of the round does not"),
         pytest.param(data(), MAY_GO, V(0), id="only control batches are discardable by offset"),
         pytest.param(data(HORIZON), RULES, V.HORIZON_PASSED, id="a horizon in the past lets tombstones go"),
         pytest.param(marker(), RULES, V.CONTROL, id="a marker whose transaction has data stays as it is"),
@@ -189,9 +191,9 @@ def test_verdicts_agree_with_the_oracle_over_rounds_of_random_logs() -> None:
             verdicts = batch_verdicts(
                 cleaned,
                 discardable=resolved.discardable,
-                spans=resolved.spans,
+                aborted=resolved.aborted,
                 producers=ActiveProducers.of(active),
-                upper_bound_offset=end,
+                first_uncleanable_offset=end,
                 now_ms=now_ms,
             )
             bits = (V.DISCARD_RECORDS, V.RETAIN_EMPTY, V.MARKER_OF_EMPTY_TXN)

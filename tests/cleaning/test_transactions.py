@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from compaction.cleaning.log_view import AbortedTxn, Segment
-from compaction.cleaning.transactions import TXN_ROW, TxnKind, Verdicts, aborted_for_map, resolve_cleaning, summarise
+from compaction.cleaning.transactions import TXN_ROW, TxnKind, TxnResolution, aborted_for_map, resolve_cleaning, summarise
 from compaction.errors import UnsupportedLogError
 from tests.oracle.cleaner import NaiveConfig, NaiveRound, after_round, clean_log_naively
 from tests.oracle.logs import ABORT, COMMIT, LEADER_CHANGE, Batching, LogBuilder, Sent
@@ -41,18 +41,18 @@ def summaries(segments: Sequence[NaiveSegment], rng: random.Random | None = None
     return np.concatenate(parts)
 
 
-def resolve(segments: Sequence[NaiveSegment], groups: Sequence[Sequence[int]], log_start: int = 0) -> Verdicts:
+def resolve(segments: Sequence[NaiveSegment], groups: Sequence[Sequence[int]], log_start: int = 0) -> TxnResolution:
     """Resolution of a round whose groups are given by segment indexes."""
     models = [as_segment(segment) for segment in segments]
     return resolve_cleaning(models, [[models[at] for at in group] for group in groups], log_start, summaries(segments))
 
 
-def aborted_offsets(segments: Sequence[NaiveSegment], verdicts: Verdicts) -> list[int]:
+def aborted_offsets(segments: Sequence[NaiveSegment], verdicts: TxnResolution) -> list[int]:
     """Last offsets of the transactional data batches within the spans."""
     batches = [batch for segment in segments for batch in segment.batches if batch.transactional and not batch.control]
     producers = np.array([batch.producer_id for batch in batches], dtype=np.int64)
     offsets = np.array([batch.last_offset for batch in batches], dtype=np.int64)
-    return [int(offset) for offset in offsets[verdicts.spans.contains(producers, offsets)]]
+    return [int(offset) for offset in offsets[verdicts.aborted.contains(producers, offsets)]]
 
 
 def test_interleaved_transactions_are_told_apart() -> None:
@@ -115,7 +115,7 @@ def test_a_transaction_whose_marker_lies_past_the_cleaned_segments_is_aborted_wi
     log.marker(P, ABORT)
     segments = log.build()
     verdicts = resolve(segments, [[0]])
-    assert verdicts.spans.last_offset.tolist() == [2**63 - 1]
+    assert verdicts.aborted.last_offset.tolist() == [2**63 - 1]
     assert verdicts.txn_index == ((),)
 
 
@@ -161,8 +161,8 @@ def test_a_log_without_transactions_needs_nothing() -> None:
     rows = summaries(segments)
     assert len(rows) == 0
     verdicts = resolve(segments, [[0]])
-    assert len(verdicts.spans) == 0
-    assert not verdicts.spans.contains(np.array([1]), np.array([1])).any()
+    assert len(verdicts.aborted) == 0
+    assert not verdicts.aborted.contains(np.array([1]), np.array([1])).any()
     assert verdicts.discardable.dtype == np.int64
 
 
@@ -272,7 +272,7 @@ def check_against_replay(segments: Sequence[NaiveSegment], log_start: int, rng: 
     rows = summaries(segments, rng)
     rng.shuffle(order := list(range(len(rows))))
 
-    def resolved() -> Verdicts:
+    def resolved() -> TxnResolution:
         return resolve_cleaning(models, [[models[at] for at in group] for group in groups], log_start, rows[order])
 
     try:
