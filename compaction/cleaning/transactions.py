@@ -46,8 +46,8 @@ class TxnResolution:
     """How transactions decide one cleaning pass.
 
     ``aborted`` are the ranges of aborted data. ``discardable`` are the last offsets of the control batches that may be
-    discarded, ascending int64; no two batches of a log share a last offset. ``txn_index`` has one tuple of entries per group, in
-    the order of its ``.txnindex``.
+    discarded, ascending int64; no two batches of a log share a last offset. ``txn_index`` has one tuple of entries per group,
+    in the order of its ``.txnindex``.
     """
 
     aborted: AbortedRanges

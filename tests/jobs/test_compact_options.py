@@ -76,24 +76,24 @@ def test_a_bare_call_takes_every_log_as_of_now(log_dir: Path) -> None:
 def test_every_option_arrives(log_dir: Path, tmp_path: Path) -> None:
     request = requested(
         "--log-dir", log_dir, "--topic", "ord.*", "sales", "--topic", "x", "--partition", "orders-1", "--as-of-ms", "12345",
-        "--dry-run", "--output-dir", tmp_path / "out", "--include-active", "--allow-keyless", "--set", "segment.ms=5",
-        "segment.jitter.ms=1", "--set", "retention.ms=-1",
+        "--dry-run", "--output-dir", tmp_path / "out", "--include-active", "--allow-keyless", "--set", "retention.bytes=5",
+        "delete.retention.ms=1", "--set", "retention.ms=-1",
     )  # fmt: skip
     assert [each.pattern for each in request.topics] == ["ord.*", "sales", "x"]
     assert request.partitions == {TopicPartition("orders", 1)}
     assert (request.as_of_ms, request.dry_run, request.output_dir) == (12345, True, str(tmp_path / "out"))
     assert (request.include_active, request.allow_keyless) == (True, True)
     config = request.resolver.topic("orders")
-    assert (config.segment_ms, config.segment_jitter_ms, config.retention_ms) == (5, 1, -1)
+    assert (config.retention_bytes, config.delete_retention_ms, config.retention_ms) == (5, 1, -1)
 
 
 def test_configuration_files_are_told_apart_by_their_names(log_dir: Path, tmp_path: Path) -> None:
-    (tmp_path / "server.properties").write_text("log.roll.ms=5\nlog.segment.bytes=2097152\n# caf\xe9\n", "latin-1")
-    (tmp_path / "c.toml").write_text("[broker]\nlog.roll.ms = 6\n")
+    (tmp_path / "server.properties").write_text("log.retention.ms=5\nlog.segment.bytes=2097152\n# caf\xe9\n", "latin-1")
+    (tmp_path / "c.toml").write_text("[broker]\nlog.retention.ms = 6\n")
     request = requested("--log-dir", log_dir, "--config", tmp_path / "c.toml", tmp_path / "server.properties")
     config = request.resolver.topic("orders")
-    assert (config.segment_ms, config.segment_bytes) == (6, 2_097_152)
-    assert str(config.source("segment.ms")) == f"{tmp_path}/c.toml line 2 (log.roll.ms)"
+    assert (config.retention_ms, config.segment_bytes) == (6, 2_097_152)
+    assert str(config.source("retention.ms")) == f"{tmp_path}/c.toml line 2 (log.retention.ms)"
 
 
 def test_one_directory_under_two_names_is_taken_once(log_dir: Path, tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ WrongCall = Callable[[Path], list[object]]
         (lambda data: ["--log-dir", data, "--as-of-ms", "-1"], "argument --as-of-ms"),
         (lambda data: ["--log-dir", data, "--set", "segment.byte=1"], "did you mean segment.bytes?"),
         (lambda data: ["--log-dir", data, "--set", "segment.bytes=1"], "--set: segment.bytes = '1' is less than 1048576"),
-        (lambda data: ["--log-dir", data, "--set", "log.cleaner.dedupe.buffer.size=1"], "bytes a thread"),
+        (lambda data: ["--log-dir", data, "--set", "log.cleaner.dedupe.buffer.size=1"], "bytes per thread"),
         (lambda data: ["--log-dir", data, "--config", data / "none.toml"], "none.toml: cannot be read"),
         (lambda data: ["--log-dir", data, "--config", data / "orders-0"], "orders-0: cannot be read: Is a directory"),
         (lambda data: ["--log-dir", data, "--output-dir", data], "--output-dir overlaps the log directory"),

@@ -65,7 +65,7 @@ def test_policies_are_handed_on_in_their_order(logs: Path) -> None:
         (["--policy", "compact"], "--policy: 'compact' is not KEY=VALUE"),
         (["--policy", "cleanup.polcy=compact"], "did you mean cleanup.policy?"),
         (["--policy", "retention.ms=5", "retention.ms=5"], "--policy 'retention.ms=5' is given twice"),
-        (["--policy", "log.cleaner.dedupe.buffer.size=1"], "bytes a thread"),
+        (["--policy", "log.cleaner.dedupe.buffer.size=1"], "bytes per thread"),
         (["--policy", "min.compaction.lag.ms=9,max.compaction.lag.ms=8"], "min.compaction.lag.ms is 9"),
         (["--explain", "orders"], "--partition 'orders' is not TOPIC-N"),
         (["--explain", "orders-77"], "no such partition: orders-77"),
