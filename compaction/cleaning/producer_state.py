@@ -27,8 +27,7 @@ from numpy.typing import NDArray
 from compaction.cleaning.log_view import AbortedTxn, ProducerEntry
 from compaction.formats.primitives.malformed import FormatError
 from compaction.formats.record_batch.batch import parse_batch, parse_control_record
-from compaction.formats.record_batch.batch_header import CONTROL, TRANSACTIONAL
-from compaction.kernels.reading.tables import ABORT, COMMIT
+from compaction.formats.record_batch.batch_header import ABORT, COMMIT, CONTROL, TRANSACTIONAL
 
 Rows = NDArray[np.void]
 

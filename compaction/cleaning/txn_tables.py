@@ -16,7 +16,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.kernels.reading.tables import ABORT, COMMIT
+from compaction.formats.record_batch.batch_header import ABORT, COMMIT, CONTROL, TRANSACTIONAL
 
 Int64s = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -43,9 +43,6 @@ TXN_ROW = np.dtype(
 
 #: One row per transactional data batch that holds records without a key: they are invalid only if the batch is not aborted.
 KEYLESS_ROW = np.dtype([("producer_id", np.int64), ("last_offset", np.int64), ("keyless", np.int64)])
-
-_TRANSACTIONAL = 0x10
-_CONTROL = 0x20
 
 
 class TxnKind(IntEnum):
@@ -92,8 +89,8 @@ def summarise(rows: Rows, segment_index: int) -> Rows:
     :param segment_index: index of that segment in the log's list of segments
     """
     modern = rows["magic"] >= 2
-    control = modern & ((rows["attributes"] & _CONTROL) != 0)
-    data = modern & ~control & ((rows["attributes"] & _TRANSACTIONAL) != 0)
+    control = modern & ((rows["attributes"] & CONTROL) != 0)
+    data = modern & ~control & ((rows["attributes"] & TRANSACTIONAL) != 0)
     if not control.any() and not data.any():
         return np.empty(0, dtype=TXN_ROW)
     chosen = control.copy()
@@ -111,7 +108,7 @@ def summarise(rows: Rows, segment_index: int) -> Rows:
 
 def keyless_rows(rows: Rows, keyless: NDArray[np.int32]) -> Rows:
     """The ``KEYLESS_ROW`` table of a ``BATCH_ROW`` table whose batches hold so many records without a key, (n,) int32."""
-    data = (rows["magic"] >= 2) & ((rows["attributes"] & (_TRANSACTIONAL | _CONTROL)) == _TRANSACTIONAL)
+    data = (rows["magic"] >= 2) & ((rows["attributes"] & (TRANSACTIONAL | CONTROL)) == TRANSACTIONAL)
     chosen = data & (keyless > 0)
     found = np.empty(np.count_nonzero(chosen), KEYLESS_ROW)
     found["producer_id"], found["last_offset"] = rows["producer_id"][chosen], rows["last_offset"][chosen]
