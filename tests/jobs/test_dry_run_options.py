@@ -151,8 +151,8 @@ def test_an_open_transaction_is_told_with_its_producer(logs: Path, capsys: pytes
 def test_why_segments_are_not_deleted_is_told(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = explained(logs, capsys, "--explain", "clickstream-0", "sessions-0", "--set", "retention.ms=31536000000")
     assert "retention.ms, --set retention.ms)\n" in text
-    assert "goes in 33" in text
-    assert "goes by size: " in text
+    assert "deleted in 33" in text
+    assert "is deleted by size: " in text
 
 
 def test_explanations_go_to_a_report_too(logs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
