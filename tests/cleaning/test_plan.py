@@ -6,12 +6,10 @@ from typing import Any
 
 import pytest
 
-from compaction.cleaning.cleanup_policy import plan_compact_run
 from compaction.cleaning.log_view import LogView
 from compaction.cleaning.plan import LogPlan, plan_log, plan_logs
 from compaction.cleaning.skip_reasons import SkipCause, Verdict
-from compaction.config import Resolver, TopicConfig, read_properties, read_sets
-from compaction.formats.properties import parse_properties
+from compaction.config import Resolver, TopicConfig, read_sets
 from compaction.names import TopicPartition
 from tests.cleaning.views import DAY_MS, NOW_MS, log, segment
 
@@ -64,15 +62,6 @@ def test_a_log_that_is_not_to_be_compacted_is_skipped(policy: str, shown: str) -
     plan = plan_log(half_dirty(), config, now_ms=NOW_MS)
     assert (plan.verdict, plan.skip_cause) == (Verdict.SKIP, SkipCause.POLICY)
     assert plan.reason == f"policy: cleanup.policy is {shown} (--set cleanup.policy), only compact is cleaned"
-
-
-@pytest.mark.parametrize("default", ["compact", "compact,delete", "delete"])
-def test_a_log_whose_policy_is_a_guess_is_not_cleaned_whatever_the_guess(default: str) -> None:
-    properties = read_properties(parse_properties(f"log.cleanup.policy={default}", "s"), "s")
-    view = log(segment(0), segment(10), segment(20, 10), end=30)
-    found = plan_compact_run(view, Resolver(properties=properties).topic("orders"), now_ms=NOW_MS)
-    assert (found.compaction.verdict, found.compaction.skip_cause, found.deletion) == (Verdict.SKIP, SkipCause.REFUSED, None)
-    assert found.compaction.reason.startswith("refused: cleanup.policy is unknown: ")
 
 
 def test_a_policy_of_both_is_compacted() -> None:

@@ -1,4 +1,4 @@
-"""Transaction resolution: named situations first, then agreement with the batch-by-batch state of the oracle."""
+"""Transaction resolution: named cases, then agreement with the oracle, which replays batch by batch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from compaction.cleaning.log_view import AbortedTxn, Segment
-from compaction.cleaning.transactions import TXN_ROW, TxnKind, TxnResolution, aborted_for_map, resolve_cleaning, summarise
+from compaction.cleaning.transactions import TxnResolution, aborted_for_map, resolve_cleaning
+from compaction.cleaning.txn_tables import TXN_ROW, TxnKind, summarise
 from compaction.errors import UnsupportedLogError
 from tests.oracle.cleaner import NaiveConfig, NaiveRound, after_round, clean_log_naively
 from tests.oracle.logs import ABORT, COMMIT, LEADER_CHANGE, Batching, LogBuilder, Sent
@@ -32,7 +33,7 @@ def txn(producer: int) -> Batching:
 
 
 def summaries(segments: Sequence[NaiveSegment], rng: random.Random | None = None) -> NDArray[np.void]:
-    """The rows of all segments, summarised whole or in random slices."""
+    """The rows of all segments, each summarized as one slice or as random slices."""
     parts = [np.empty(0, dtype=TXN_ROW)]
     for index, segment in enumerate(segments):
         table = batch_table(segment)
@@ -48,7 +49,7 @@ def resolve(segments: Sequence[NaiveSegment], groups: Sequence[Sequence[int]], l
 
 
 def aborted_offsets(segments: Sequence[NaiveSegment], verdicts: TxnResolution) -> list[int]:
-    """Last offsets of the transactional data batches within the spans."""
+    """Last offsets of the transactional data batches in the aborted ranges."""
     batches = [batch for segment in segments for batch in segment.batches if batch.transactional and not batch.control]
     producers = np.array([batch.producer_id for batch in batches], dtype=np.int64)
     offsets = np.array([batch.last_offset for batch in batches], dtype=np.int64)
