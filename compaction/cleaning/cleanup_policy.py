@@ -32,7 +32,7 @@ def plan_compact_run(view: LogView, config: TopicConfig, *, now_ms: int, include
 
 
 def plan_cleanup_policy(view: LogView, config: TopicConfig, *, now_ms: int, include_active: bool = False) -> PolicyPlan:
-    """The plan of the command that applies the policy: a compaction run if it has ``compact``, else the delete policy alone."""
+    """The plan of the command for this policy: a compaction run if it has ``compact``, else a run of the delete policy."""
     if config.cleanup_compact:
         return plan_compact_run(view, config, now_ms=now_ms, include_active=include_active)
     return _planned(view, config, now_ms, include_active=include_active, deletes=True)

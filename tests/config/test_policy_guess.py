@@ -93,7 +93,7 @@ def test_internal_topics_have_the_policy_that_a_broker_creates_them_with(topic: 
         (resolver(KNOWN, properties=""), "delete", "Kafka's default"),
     ],
 )
-def test_a_default_is_assumed_only_if_the_call_says_so_and_only_where_nothing_else_is_known(
+def test_a_default_is_assumed_only_with_the_option_and_only_for_an_unknown_policy(
     given: Resolver, policy: str, source: str
 ) -> None:
     assumed = Resolver(tomls=given.tomls, properties=given.properties, metadata=given.metadata, assume_default_policy=True)
