@@ -142,12 +142,12 @@ TESTS: dict[str, dict[str, tuple[str, ...]]] = {
     "a log is `skipped`": {
         "cleaning/test_plan.py": (
             "test_a_log_that_is_not_to_be_compacted_is_skipped",
-            "test_a_skip_for_the_ratio_gives_the_numbers_and_where_the_bound_comes_from",
+            "test_a_skip_for_the_ratio_has_its_numbers_and_the_source_of_the_bound",
             "test_a_log_held_back_by_min_compaction_lag_says_so",
             "test_an_empty_log_is_skipped",
         ),
     },
-    "the newest data": {"cleaning/test_plan.py": ("test_the_active_segment_of_an_export_takes_part",)},
+    "the newest data": {"cleaning/test_plan.py": ("test_the_last_segment_of_an_export_is_cleaned",)},
     "`missing: …` from `make`": {"test_frame.py": ("test_each_missing_thing_is_one_line_that_says_what_to_install",)},
     "New files have the mode": {
         "jobs/test_compact_safety.py": (
