@@ -111,7 +111,7 @@ def compact(session_factory: SessionFactory, request: CompactionRequest) -> RunR
     from compaction.startup import background
 
     session_factory = _cli.ahead(session_factory, request.log_dirs, Selector(request.topics, request.partitions))
-    background.compile_ahead(*background.PASSES)
+    background.compile_kernels(*background.PASSES)
     from compaction.spark import runs
     from compaction.spark.progress import Progress
 

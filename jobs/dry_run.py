@@ -140,7 +140,7 @@ def compare(session_factory: SessionFactory, request: ComparisonRequest) -> Comp
 
     base = request.base
     session_factory = _cli.ahead(session_factory, base.log_dirs, Selector(base.topics, base.partitions))
-    background.compile_ahead(*background.PASSES, "comparison")
+    background.compile_kernels(*background.PASSES, "comparison")
     from compaction.spark import runs
     from compaction.spark.progress import Progress
 

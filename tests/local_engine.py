@@ -9,7 +9,7 @@ import numpy as np
 
 from compaction.compare.count import SharedSlice, SharedSummary, Source, counts_of, scan_shared
 from compaction.compare.measure import Measured, Repetition, count_rounds, measure_shared, resolve_counts
-from compaction.compare.shared_passes import Measuring
+from compaction.compare.shared_passes import MeasureInputs
 from compaction.engine.sizing import Sizes, pack
 from compaction.fs.filesystem import Files
 from compaction.passes.build_map import SUMMARY
@@ -36,7 +36,7 @@ class LocalEngine:
     ) -> tuple[list[SharedSummary], Any]:
         summaries: list[SharedSummary] = []
         merged: dict[tuple[int, int], list[Any]] = {}
-        for task in pack(slices, lambda each: each.part.size_bytes, self._sizes.scan_bytes):
+        for task in pack(slices, lambda each: each.slice.size_bytes, self._sizes.scan_bytes):
             for key, values in scan_shared(task, variants, sources, settings):
                 if key[1] == SUMMARY:
                     summaries += values  # type: ignore[arg-type]
@@ -52,8 +52,8 @@ class LocalEngine:
                 found[source] = found[source] + repetition if source in found else repetition
         return found
 
-    def measure(self, merged: Any, work: Measuring) -> tuple[list[Measured], Mapping[int, int]]:
-        part_of = {each.number: each.part for each in work.slices}
+    def measure(self, merged: Any, work: MeasureInputs) -> tuple[list[Measured], Mapping[int, int]]:
+        part_of = {each.number: each.slice for each in work.slices}
         marks: dict[tuple[int, int], list[Packed]] = {}
         keys: dict[int, int] = {}
         for (number, _), packed in merged.items():

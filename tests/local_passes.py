@@ -12,7 +12,7 @@ from compaction.engine.protocol import Rewritten, Scanned
 from compaction.engine.sizing import Sizes, pack
 from compaction.fs.filesystem import Files
 from compaction.kernels.keys.key_filter import KeyFilter
-from compaction.passes.build_map import SUMMARY, collect_keys, scan_slices, together
+from compaction.passes.build_map import SUMMARY, collect_keys, flag_single_task_logs, scan_slices
 from compaction.passes.clean_into import clean_part, join_parts
 from compaction.passes.merge import resolve_shard, split_by_part
 from compaction.passes.tasks import (
@@ -49,7 +49,7 @@ class LocalPasses:
         summaries: list[SliceSummary] = []
         merged: dict[tuple[int, int], list[Any]] = {}
         tasks = pack(slices, lambda part: part.size_bytes, self._sizes.scan_bytes)
-        known = together(logs, tasks)
+        known = flag_single_task_logs(logs, tasks)
         for task in tasks:
             for (log, shard), values in scan_slices(task, known, settings):
                 if shard == SUMMARY:

@@ -77,10 +77,10 @@ class Source:
 
 @dataclass(frozen=True)
 class SharedSlice:
-    """A slice that is read once; ``part.log`` is its source, ``variants`` are those that it belongs to."""
+    """A slice that is read once; ``slice.log`` is its source, ``variants`` are those that it belongs to."""
 
     number: int
-    part: Slice
+    slice: Slice
     variants: tuple[int, ...]
 
 
@@ -105,7 +105,7 @@ def scan_shared(
 
     A slice that cannot be read gives a summary with an error.
     """
-    for source, neighbours in groupby(slices, key=lambda each: each.part.log):
+    for source, neighbours in groupby(slices, key=lambda each: each.slice.log):
         scan = _SourceScan(list(neighbours), variants, sources[source], settings)
         for each in scan.slices:
             yield (source, SUMMARY), [scan.read(each)]
@@ -147,11 +147,11 @@ class _SourceScan:
         wanted = sorted({variant for each in slices for variant in each.variants})
         share = replace(settings, map_bytes=settings.map_bytes // (len(wanted) + 1))
         self._frame, self._bounds = source.frame, np.array(AGE_BOUNDS_MS, np.int64)
-        self._keys = KeyScan(source.shards, share, dirty_records((each.part for each in slices), 0))
+        self._keys = KeyScan(source.shards, share, dirty_records((each.slice for each in slices), 0))
         self._scans: dict[int, LogScan] = {}
         for variant in wanted:
             log = variants[variant]
-            parts = [each.part for each in slices if variant in each.variants]
+            parts = [each.slice for each in slices if variant in each.variants]
             self._scans[variant] = LogScan(log, share, dirty_records(parts, log.first_dirty_offset), Arena())
         self._throttle = Throttle(settings.bytes_per_second)
 
@@ -163,7 +163,7 @@ class _SourceScan:
 
     def read(self, each: SharedSlice) -> SharedSummary:
         """Read one slice, for all of its variants."""
-        part, found = each.part, _Found()
+        part, found = each.slice, _Found()
         position, next_offset = part.start, part.first_offset
         try:
             with SegmentReader(self._files, part.path, part.start, part.end) as reader:
@@ -171,7 +171,7 @@ class _SourceScan:
                 for block in reader.blocks(check_crc=True):
                     position = block.position
                     self._throttle.count(len(block.raw))
-                    for rows in decoder.modern(block):
+                    for rows in decoder.as_v2(block):
                         next_offset = check_offsets(rows, next_offset, part.path)
                         found.txn_rows.append(summarise(rows.rows, part.segment_index))
                         self._block(rows, decoder, each, found)
@@ -185,7 +185,7 @@ class _SourceScan:
         keyless, before = np.zeros(len(block.rows), np.int32), found.counters[KEYLESS]
         scans = [self._scans[variant] for variant in each.variants]
         actions = [scan.actions(block.rows) for scan in scans]
-        all_actions, path = self._keys.actions(block.rows), each.part.path
+        all_actions, path = self._keys.actions(block.rows), each.slice.path
         for decoded in decoder.decode(block):
             self._keys.records(block, decoded, all_actions, (keyless, found.counters), path)
             for scan, wanted in zip(scans, actions, strict=True):

@@ -31,12 +31,12 @@ REPETITIONS = 64
 
 @dataclass(frozen=True)
 class Measured:
-    """What a case makes of a slice; ``gone`` counts the records that are not in the output."""
+    """What a case makes of a slice; ``dropped`` counts the records that are not in the output."""
 
     case: int
     number: int
     stats: CleanStats
-    gone: Tally
+    dropped: Tally
     error: str | None = None
 
 
@@ -47,7 +47,7 @@ class _Case:
     number: int
     rewriter: Rewriter
     limits: NDArray[np.int64]
-    gone: Tally = field(default_factory=Tally.empty)
+    dropped: Tally = field(default_factory=Tally.empty)
     error: LogError | None = None
 
 
@@ -64,7 +64,7 @@ def measure_shared(
     """
     for each in slices:
         wanted = [
-            _Case(number, rewriter, rewriter.limits(each.part))
+            _Case(number, rewriter, rewriter.limits(each.slice))
             for variant in each.variants
             for number, log in cases.get(variant, ())
             for rewriter in [Rewriter(log, _sorted(marks.get((variant, each.number), ())))]
@@ -72,10 +72,10 @@ def measure_shared(
         if wanted:
             logs = [log for variant in each.variants for _, log in cases.get(variant, ())]
             throttle = Throttle(min(log.bytes_per_second for log in logs))
-            _read(logs[0].files, each.part, wanted, sources[each.part.log], throttle)
+            _read(logs[0].files, each.slice, wanted, sources[each.slice.log], throttle)
         for case in wanted:
             error = None if case.error is None else str(case.error)
-            yield Measured(case.number, each.number, case.rewriter.stats(), case.gone, error)
+            yield Measured(case.number, each.number, case.rewriter.stats(), case.dropped, error)
 
 
 def _sorted(packed: Sequence[Packed]) -> NDArray[np.uint64]:
@@ -91,7 +91,7 @@ def _read(files: Files, part: Slice, cases: Sequence[_Case], source: Source, thr
             for block in reader.blocks(check_crc=False):
                 position = block.position
                 throttle.count(len(block.raw))
-                for rows in decoder.modern(block):
+                for rows in decoder.as_v2(block):
                     _block(rows, decoder, cases, frame, part.path)
     except Exception as error:
         for case in cases:
@@ -126,7 +126,7 @@ def _measure(
     marks = case.rewriter.marks_from(int(rows["base_offset"][0]))
     at, error = tally(
         block.raw, decoded.scratch, rows, decoded.spans, actions, verdicts, marks, case.limits, frame,
-        np.array(AGE_BOUNDS_MS, np.int64), case.gone.positions, case.gone.ages,
+        np.array(AGE_BOUNDS_MS, np.int64), case.dropped.positions, case.dropped.ages,
     )  # fmt: skip
     if error:
         position = int(rows[at]["position"])

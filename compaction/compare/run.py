@@ -197,7 +197,7 @@ class _OneReading:
         rounds = passes.broker_rounds([pair for pair in pairs if pair[0] in keys], keys)
         for key, number in numbers.items():
             own = {most: count for (log, most), count in rounds.items() if log == number}
-            gone = passes.gone.get(number, Tally.empty())
+            gone = passes.dropped.get(number, Tally.empty())
             survey.works[key] = Work(cleaned[number], gone, self._refusals.get(id(plans[key])), own)
 
     def _round(self, passes: SharedPasses, plans: Sequence[LogPlan]) -> list[CleanResult]:

@@ -40,7 +40,7 @@ class Variant(NamedTuple):
     logs: tuple[int, ...]
 
 
-class Measuring(NamedTuple):
+class MeasureInputs(NamedTuple):
     """What pass 2 is given besides the maps: the slices, the variants, the plans to be measured by variant, and the sources."""
 
     slices: Sequence[SharedSlice]
@@ -68,7 +68,7 @@ class Engine(Protocol):
     def repetitions(self, merged: Any) -> Mapping[int, Repetition]:
         """How often keys occur, by source."""
 
-    def measure(self, merged: Any, work: Measuring) -> tuple[list[Measured], Mapping[int, int]]:
+    def measure(self, merged: Any, work: MeasureInputs) -> tuple[list[Measured], Mapping[int, int]]:
         """Pass 2: what each case makes of each slice, and the distinct keys of each variant's map."""
 
     def rounds(self, works: Sequence[tuple[Sequence[Slice], MapContext]], settings: MapSettings, most_keys: int) -> list[int]:
@@ -100,14 +100,14 @@ class SharedPasses:
         #: by source, once ``scan`` has run
         self.described: dict[int, Described] = {}
         #: by plan, once ``rewrite`` has run: the records that are not in the output
-        self.gone: dict[int, Tally] = {}
+        self.dropped: dict[int, Tally] = {}
 
     def transactions(self, slices: Sequence[Slice], files: Files) -> list[SliceSummary]:
         """The transaction summary of each slice; the same bytes are read once."""
         places = list(dict.fromkeys(_place(part) for part in slices))
-        shared = [self._parts[place].part for place in places]
+        shared = [self._parts[place].slice for place in places]
         found = dict(zip(places, self._engine.transactions(shared, files), strict=True))
-        return [_as_of(part, self._parts[_place(part)].part, found[_place(part)]) for part in slices]
+        return [_as_of(part, self._parts[_place(part)].slice, found[_place(part)]) for part in slices]
 
     def dirty_keys(
         self, slices: Sequence[Slice], logs: Mapping[int, MapContext], settings: MapSettings, filters: Mapping[int, KeyFilter]
@@ -133,7 +133,7 @@ class SharedPasses:
         summaries = []
         for part in slices:
             shared = self._parts[_place(part)]
-            summaries.append(_as_of(part, shared.part, by_number[shared.number].summary))
+            summaries.append(_as_of(part, shared.slice, by_number[shared.number].summary))
         return Scanned(tuple(summaries), merged)
 
     def rewrite(
@@ -152,7 +152,7 @@ class SharedPasses:
             number: [(log, logs[log]) for log in variant.logs if log in logs] for number, variant in self._variants.items()
         }
         slices = [each for each in self._parts.values() if any(cases[variant] for variant in each.variants)]
-        work = Measuring(slices, self._variants, cases, self._sources, load_factor)
+        work = MeasureInputs(slices, self._variants, cases, self._sources, load_factor)
         measured, keys_of = self._engine.measure(scanned.merged, work)
         keys = {log: keys_of.get(number, 0) for number, variant in self._variants.items() for log in variant.logs}
         return Rewritten(tuple(self._results(measured, pieces)), keys)
@@ -170,7 +170,7 @@ class SharedPasses:
         :param keys: how many keys each plan's map has
         """
         rounds = dict.fromkeys(wanted, 1)
-        by_number = {each.number: each.part for each in self._parts.values()}
+        by_number = {each.number: each.slice for each in self._parts.values()}
         for most in sorted({most for log, most in rounds if keys.get(log, 0) >= most}):
             variants = [
                 variant
@@ -201,9 +201,9 @@ class SharedPasses:
         by_segment: dict[int, dict[int, Tally]] = {source: {} for source in self._sources}
         errors: dict[int, str] = {}
         for each in self._parts.values():
-            source, summary = each.part.log, summaries[each.number]
+            source, summary = each.slice.log, summaries[each.number]
             segments = by_segment[source]
-            segments[each.part.segment_index] = segments.get(each.part.segment_index, Tally.empty()) + summary.tally
+            segments[each.slice.segment_index] = segments.get(each.slice.segment_index, Tally.empty()) + summary.tally
             if summary.summary.error is not None:
                 errors.setdefault(source, summary.summary.error)
         return {
@@ -219,7 +219,7 @@ class SharedPasses:
                 found = by_slice[output.log, self._parts[_place(part)].number]
                 stats += found.stats
                 error = error or found.error
-                self.gone[output.log] = self.gone.get(output.log, Tally.empty()) + found.gone
+                self.dropped[output.log] = self.dropped.get(output.log, Tally.empty()) + found.dropped
             yield PartResult(output.log, output.group, piece.number, stats, None, error)
 
 

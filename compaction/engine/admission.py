@@ -49,4 +49,4 @@ def _needed(piece: OutputPart, log: CleanContext, kept_bytes: int, batches: int)
     """Bytes on disk for ``kept_bytes`` of so many batches, indexes included; a part is there twice until the swap."""
     indexes = _INDEX_ENTRY_BYTES * (kept_bytes // max(1, log.index_interval_bytes) + 1)
     whole = kept_bytes + indexes + _SEGMENT_BYTES + _TXN_ENTRY_BYTES * len(piece.output.aborted_txns)
-    return whole if piece.whole else whole + kept_bytes + OUT_ROW.itemsize * batches
+    return whole if piece.complete else whole + kept_bytes + OUT_ROW.itemsize * batches

@@ -315,7 +315,7 @@ class Round:
             output, result = piece.output, result_of[piece.output.log, piece.number]
             if output.log in self._failed:
                 continue
-            if piece.whole or self._options.dry_run:
+            if piece.complete or self._options.dry_run:
                 whole[output.log, output.group] = result
             else:
                 parts.setdefault((output.log, output.group), (output, logs[output.log], []))[2].append(result)

@@ -18,7 +18,16 @@ from compaction.cleaning.txn_tables import KEYLESS_ROW, TXN_ROW, keyless_rows, s
 from compaction.errors import CorruptLogError, UnsupportedLogError, of_log
 from compaction.kernels.keys.key_filter import KeyFilter
 from compaction.kernels.keys.offset_map import Arena, by_shard
-from compaction.kernels.reading.records import ASK, KEYLESS, MAP, MESSAGES, RECORD_ERRORS, SKIP, TOMBSTONES, scan_records
+from compaction.kernels.reading.records import (
+    KEYLESS,
+    LOOKUPS_ONLY,
+    MAP,
+    MESSAGES,
+    RECORD_ERRORS,
+    SKIP,
+    TOMBSTONES,
+    scan_records,
+)
 from compaction.kernels.reading.tables import ENTRY_BYTES, ENTRY_WORDS, MAX_OFFSET
 from compaction.logdir.blocks import Block, SegmentReader
 from compaction.logdir.throttle import Throttle
@@ -40,8 +49,8 @@ _ASK_BYTES = 32 << 20
 def scan_slices(
     slices: Iterable[Slice], logs: Mapping[int, MapContext], settings: MapSettings
 ) -> Iterator[tuple[Key, list[Packed | Resolved | SliceSummary]]]:
-    """Packed entries (``uint64[n, 3]``) by shard, and one summary a slice. The shard of a log that is ``alone`` comes resolved,
-    if its entries could be held together.
+    """Packed entries (``uint64[n, 3]``) by shard, and one summary a slice. The shard of a ``single_task`` log is
+    resolved here, if its entries could be held together.
 
     A slice that cannot be read gives a summary with an error; its log's entries are then of no use, which is the caller's to
     see.
@@ -61,10 +70,10 @@ def scan_slices(
             yield (log, shard), [packed]
 
 
-def together(logs: Mapping[int, MapContext], tasks: Iterable[Iterable[Slice]]) -> dict[int, MapContext]:
-    """``logs``, those marked as ``alone`` whose map has one shard and whose slices are all in one of ``tasks``."""
+def flag_single_task_logs(logs: Mapping[int, MapContext], tasks: Iterable[Iterable[Slice]]) -> dict[int, MapContext]:
+    """``logs``, those marked as ``single_task`` whose map has one shard and whose slices are all in one of ``tasks``."""
     places = Counter(log for task in tasks for log in {part.log for part in task})
-    return {log: replace(work, alone=work.shards == 1 and places[log] == 1) for log, work in logs.items()}
+    return {log: replace(work, single_task=work.shards == 1 and places[log] == 1) for log, work in logs.items()}
 
 
 def collect_keys(
@@ -140,7 +149,7 @@ class LogScan:
                 for block in reader.blocks(check_crc=True):
                     self._position = block.position
                     self._throttle.count(len(block.raw))
-                    for rows in decoder.modern(block):
+                    for rows in decoder.as_v2(block):
                         next_offset = check_offsets(rows, next_offset, part.path, part.end_offset)
                         txn_rows.append(summarise(rows.rows, part.segment_index))
                         keyless += self._block(rows, decoder, counters, part.path)
@@ -175,7 +184,7 @@ class LogScan:
         if self._log.aborted is not None and len(self._log.aborted):
             transactional = (attributes & _TRANSACTIONAL) != 0
             aborted = self._log.aborted.contains(rows["producer_id"], rows["last_offset"])
-            actions[transactional & aborted] = ASK
+            actions[transactional & aborted] = LOOKUPS_ONLY
         actions[((attributes & _CONTROL) != 0) & (rows["magic"] >= V2_MAGIC)] = SKIP
         return actions
 
@@ -227,7 +236,7 @@ class LogScan:
         self._map.put(self._entries[:n])
         asks = self._ask_room[:m]
         if m and self._log.dirty_keys is not None:
-            asks = self._log.dirty_keys.sift(asks, self._log.first_dirty_offset)
+            asks = self._log.dirty_keys.prune(asks, self._log.first_dirty_offset)
         if len(asks):
             self._asks.append(asks.copy())
             self._asked += len(asks)
@@ -252,9 +261,9 @@ class LogScan:
 
     def whole(self) -> Resolved | None:
         """What becomes of the log, if all that there is of it was scanned and is still held."""
-        if not self._log.alone or self._any_handed_on or self._full or self._map.whole is None:
+        if not self._log.single_task or self._any_handed_on or self._full or self._map.complete is None:
             return None
-        return resolve(self._map.whole, self._asks, self._log.first_dirty_offset)
+        return resolve(self._map.complete, self._asks, self._log.first_dirty_offset)
 
     def rest(self) -> Iterator[tuple[int, Packed]]:
         """All that is left, by shard."""

@@ -18,7 +18,7 @@ from compaction.fs.contents import Written
 from compaction.fs.filesystem import Chunk
 from compaction.kernels.reading.batches import first_bad_crc, scan_batches
 from compaction.kernels.reading.records import RECORD_ERRORS
-from compaction.kernels.reading.tables import BUILT, DROP, IN_BLOCK, MARK_SHIFT, OUT_ROW, REWRITE, TO_COMPRESS
+from compaction.kernels.reading.tables import BUILT, DROP, IN_BLOCK, OFFSET_SHIFT, OUT_ROW, REWRITE, TO_COMPRESS
 from compaction.kernels.rewriting.batch_retention import decide
 from compaction.kernels.rewriting.rewrite import (
     BYTES_KEPT,
@@ -82,7 +82,7 @@ def _write(piece: OutputPart, log: CleanContext, work: Rewriter, suffix: str | N
     if suffix is None:
         work.run(piece.slices, NullWriter())
         return ()
-    if not piece.whole:
+    if not piece.complete:
         part = part_paths(log.directory, output.base_offset, piece.number, suffix)
         with PartWriter(files, part, output.like) as writer:
             work.run(piece.slices, writer)
@@ -122,7 +122,7 @@ class Rewriter:
                     self.at = (part.path, block.position)
                     self._throttle.count(len(block.raw))
                     _check_messages(block, part.path)
-                    for rows in decoder.modern(block):
+                    for rows in decoder.as_v2(block):
                         floor = check_offsets(rows, floor, part.path, part.end_offset)
                         for chunks, out_rows in self._block(rows, decoder, limits, part.path):
                             writer.append(chunks, out_rows)
@@ -140,7 +140,7 @@ class Rewriter:
 
     def marks_from(self, offset: int) -> NDArray[np.uint64]:
         """The marks at ``offset`` and above."""
-        return self._marks[np.searchsorted(self._marks, np.uint64((offset + 1) << MARK_SHIFT)) :]
+        return self._marks[np.searchsorted(self._marks, np.uint64((offset + 1) << OFFSET_SHIFT)) :]
 
     def _block(
         self, block: Block, decoder: Decoder, limits: NDArray[np.int64], path: str
@@ -151,7 +151,7 @@ class Rewriter:
             yield from self.rows(block, decoded, actions, verdicts, limits, path)
 
     def decide(self, block: Block, limits: NDArray[np.int64]) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-        """What becomes of each batch of a part that ``Decoder.modern`` gave: actions and verdicts, uint8."""
+        """What becomes of each batch of a part that ``Decoder.as_v2`` gave: actions and verdicts, uint8."""
         rows = block.rows
         verdicts = self._log.rules.verdicts(rows)
         actions = np.empty(len(rows), np.uint8)

@@ -66,7 +66,7 @@ class Decoder:
         self._scratch = np.empty(0, np.uint8)
         self._legacy_spans = np.empty((0, 3), np.int64)
 
-    def modern(self, block: Block) -> Iterator[Block]:
+    def as_v2(self, block: Block) -> Iterator[Block]:
         """The block in parts of which each is either all of magic 2 or all of older magics; the rows of the latter are mended
         to describe v2 batches (``magic`` stays), so that their offsets, counts and timestamps can be relied on.
 
@@ -130,7 +130,7 @@ class Decoder:
         return CorruptLogError(what, path=self._path, position=int(row["position"]), hint="restore this segment")
 
     def decode(self, block: Block, wanted: NDArray[np.bool_] | None = None) -> Iterator[Decoded]:
-        """The batches of a part that ``modern`` gave, in order, in as few pieces as the scratch buffer allows.
+        """The batches of a part that ``as_v2`` gave, in order, in as few pieces as the scratch buffer allows.
 
         :param wanted: bool[r], which batches' records are needed; all when not given
         :raises CorruptLogError: a payload cannot be decompressed

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compaction.kernels.keys.offset_map import SkimpyOffsetMap, by_bound
-from compaction.kernels.reading.tables import CANDIDATE, ENTRY_BYTES, ENTRY_WORDS, MARK_SHIFT, TOMBSTONE
+from compaction.kernels.reading.tables import CANDIDATE, ENTRY_BYTES, ENTRY_WORDS, OFFSET_SHIFT, TOMBSTONE
 from compaction.passes.tasks import Packed, Resolved
 
 T = TypeVar("T")
@@ -68,7 +68,7 @@ def _answers(shard: SkimpyOffsetMap, asks: NDArray[np.uint64], first_dirty_offse
     goes = shard.superseded_by_map(asks)
     goes |= (asks[:, 0] == 0) & (asks[:, 1] == 0)
     marks = asks[:, 2]
-    clean = marks < np.uint64((first_dirty_offset + 1) << MARK_SHIFT)
+    clean = marks < np.uint64((first_dirty_offset + 1) << OFFSET_SHIFT)
     stays = marks & ~np.uint64(CANDIDATE)
     tombstone = (marks & np.uint64(TOMBSTONE)) != 0
     return np.concatenate([marks[clean & goes], stays[clean & ~goes & tombstone], stays[~clean & ~goes]])
@@ -80,11 +80,11 @@ def split_by_part(marks: Packed, first_offsets: NDArray[np.int64]) -> Iterator[t
     :param first_offsets: int64[pieces], ascending; marks below the first one belong to no piece
     """
     if len(first_offsets) == 1:
-        within = marks[marks >= np.uint64((int(first_offsets[0]) + 1) << MARK_SHIFT)]
+        within = marks[marks >= np.uint64((int(first_offsets[0]) + 1) << OFFSET_SHIFT)]
         if len(within):
             yield 0, within
         return
-    bounds = (first_offsets.astype(np.uint64) + np.uint64(1)) << np.uint64(MARK_SHIFT)
+    bounds = (first_offsets.astype(np.uint64) + np.uint64(1)) << np.uint64(OFFSET_SHIFT)
     edges = np.zeros(len(bounds) + 2, np.int64)
     ordered = by_bound(marks, bounds, edges)
     for piece, (start, end) in enumerate(pairwise(edges[1:].tolist())):

@@ -47,7 +47,7 @@ class TaskMap:
         self._hand_on = hand_on
         self._came, self._unknown = 0, 0
         #: the map that holds all entries taken so far; ``None`` once it could not
-        self.whole: SkimpyOffsetMap | None = self._first
+        self.complete: SkimpyOffsetMap | None = self._first
 
     def put(self, entries: NDArray[np.uint64]) -> None:
         """Take uint64[n, 3] ``entries``, the order of which is lost."""
@@ -56,7 +56,7 @@ class TaskMap:
                 entries = _fill(self._first, entries)
                 if not len(entries):
                     return
-                self.whole = None
+                self.complete = None
                 self._second = SkimpyOffsetMap(*self._second_size, self._second_arena)
             unknown = self._first.update(entries)
             self._came += len(entries)

@@ -71,14 +71,14 @@ class MapContext:
 
     ``first_dirty_offset``: records below only ask whether they are beaten. ``shards``: how many parts the log's map has.
     ``aborted``: the spans whose data stays out of the map. ``dirty_keys``: the keys of the dirty section, where it pays to know
-    them beforehand. ``alone``: all slices of the log are one task's, whose map is then the log's.
+    them beforehand. ``single_task``: all slices of the log are one task's, whose map is then the log's.
     """
 
     first_dirty_offset: int
     shards: int
     aborted: AbortedRanges | None = None
     dirty_keys: KeyFilter | None = None
-    alone: bool = False
+    single_task: bool = False
 
 
 class Resolved(NamedTuple):
@@ -158,13 +158,13 @@ class GroupOutput:
 
 @dataclass(frozen=True)
 class OutputPart:
-    """A run of slices of one output group; ``number`` counts within the log, ``whole`` when it is the group's only one."""
+    """A run of slices of one output group; ``number`` counts within the log, ``complete`` when it is the group's only one."""
 
     output: GroupOutput
     number: int
     slices: tuple[Slice, ...]
     first_offset: int
-    whole: bool
+    complete: bool
 
     @property
     def size_bytes(self) -> int:

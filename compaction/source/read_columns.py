@@ -90,7 +90,7 @@ def read_columns(path: str, start: int, end: int, reading: Reading) -> Iterator[
     decoder = Decoder(path)
     with SegmentReader(reading.files, path, start, end) as reader:
         for block in reader.blocks(check_crc=reading.check_crcs):
-            for part in decoder.modern(block):
+            for part in decoder.as_v2(block):
                 wanted = _wanted(part.rows, reading)
                 if wanted.any():
                     for decoded in decoder.decode(part, wanted):

@@ -23,7 +23,7 @@ from compaction.certifier.pairs import find_pairs
 from compaction.certifier.verify_request import VerifyRequest
 from compaction.engine.sizing import pack
 from compaction.spark.session import Session
-from compaction.startup.freeze_gc import settle
+from compaction.startup.freeze_gc import freeze_gc
 
 #: both sides together; below it a session takes longer to start than the work
 WORTH_SPARK_BYTES = 256 << 20
@@ -82,7 +82,7 @@ class SparkEngine:
         strict_of = dict(strict)
 
         def compare_task(some: Iterable[list[SliceWork]]) -> Iterator[tuple[Key, SliceResult | bytes]]:
-            settle()
+            freeze_gc()
             for work in (work for each in some for work in each):
                 result, keys = compare_slice(work)
                 yield (work.log, _RESULT), result
@@ -90,7 +90,7 @@ class SparkEngine:
                     yield (work.log, part), packed
 
         def join_task(items: Iterable[tuple[Key, SliceResult | bytes]]) -> Iterator[SliceResult]:
-            settle()
+            freeze_gc()
             joined: dict[Key, JoinedKeys] = {}
             for key, item in items:
                 if isinstance(item, SliceResult):

@@ -11,7 +11,7 @@ from pyspark import RDD, SparkContext
 
 from compaction.compare.count import SharedSlice, SharedSummary, Source, counts_of, scan_shared
 from compaction.compare.measure import Measured, Repetition, count_rounds, measure_shared, resolve_counts
-from compaction.compare.shared_passes import Measuring
+from compaction.compare.shared_passes import MeasureInputs
 from compaction.engine.protocol import KEYS
 from compaction.engine.sizing import Sizes, pack
 from compaction.fs.filesystem import Files
@@ -21,7 +21,7 @@ from compaction.passes.tasks import MapContext, MapSettings, Slice, SliceSummary
 from compaction.passes.txn_headers import scan_transactions
 from compaction.spark.pipeline import shown
 from compaction.spark.progress import Progress
-from compaction.startup.freeze_gc import settle
+from compaction.startup.freeze_gc import freeze_gc
 
 
 class SparkEngine:
@@ -50,7 +50,7 @@ class SparkEngine:
         settings: MapSettings,
     ) -> tuple[list[SharedSummary], Any]:
         """See ``Engine``; the maps and counts stay in the shuffle."""
-        tasks = pack(slices, lambda each: each.part.size_bytes, self._sizes.scan_bytes)
+        tasks = pack(slices, lambda each: each.slice.size_bytes, self._sizes.scan_bytes)
         shards_of = {number: scan.shards for number, scan in variants.items()}
         shards_of.update({counts_of(number): source.shards for number, source in sources.items()})
         first = dict(zip(shards_of, accumulate(shards_of.values(), initial=0), strict=False))
@@ -63,7 +63,7 @@ class SparkEngine:
             return maps if key[1] == SUMMARY else (shared.value[2][key[0]] + key[1]) % maps
 
         def scan_task(task: Iterable[list[SharedSlice]]) -> Iterator[tuple[Key, list[Any]]]:
-            settle()
+            freeze_gc()
             known, described, _ = shared.value
             for part in task:
                 yield from scan_shared(part, known, described, settings)
@@ -83,11 +83,11 @@ class SparkEngine:
             found[number] = found[number] + repetition if number in found else repetition
         return {source: found[counts_of(source)] for source in map(counts_of, found)}
 
-    def measure(self, merged: Any, work: Measuring) -> tuple[list[Measured], Mapping[int, int]]:
+    def measure(self, merged: Any, work: MeasureInputs) -> tuple[list[Measured], Mapping[int, int]]:
         """See ``Engine``."""
-        tasks = pack(work.slices, lambda each: each.part.size_bytes, self._sizes.slice_bytes)
+        tasks = pack(work.slices, lambda each: each.slice.size_bytes, self._sizes.slice_bytes)
         task_of = {each.number: task for task, slices in enumerate(tasks) for each in slices}
-        part_of = {each.number: each.part for each in work.slices}
+        part_of = {each.number: each.slice for each in work.slices}
         places = {
             number: (variant.scan.first_dirty_offset, np.array([part_of[n].first_offset for n in variant.slices], np.int64))
             for number, variant in work.variants.items()
@@ -109,7 +109,7 @@ class SparkEngine:
             return 0 if key[1] == KEYS else task_of[key[1]]
 
         def measure_task(task: int, items: Iterable[tuple[Key, list[Any]]]) -> Iterator[Measured | tuple[int, int]]:
-            settle()
+            freeze_gc()
             known, cases, sources = shared.value
             marks = dict(items)
             yield from ((number, sum(counts)) for (number, at), counts in marks.items() if at == KEYS)
@@ -134,7 +134,7 @@ class SparkEngine:
 
 
 def _parts(tasks: Sequence[Sequence[SharedSlice]]) -> list[list[Slice]]:
-    return [[each.part for each in task] for task in tasks]
+    return [[each.slice for each in task] for task in tasks]
 
 
 def _summaries(items: Iterable[tuple[Key, list[Any]]]) -> list[SharedSummary]:

@@ -27,7 +27,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from compaction.kernels.compiling.ownership import why_not_own
+from compaction.kernels.compiling.ownership import why_not_private
 
 #: where a process listens that has loaded
 ADDRESS = "KAFKA_LOG_COMPACTION_PRELOADED"
@@ -56,11 +56,11 @@ def load() -> list[str]:
     import compaction.spark.pipeline  # noqa: F401
     from compaction.startup import warm_up
     from compaction.startup.background import PASSES, RARE
-    from compaction.startup.freeze_gc import settle
+    from compaction.startup.freeze_gc import freeze_gc
 
     missing = warm_up.missing(*PASSES, *RARE)
     warm_up.load(*{*PASSES, *RARE}.difference(missing))
-    settle()
+    freeze_gc()
     return [group for group in PASSES if group in missing]
 
 
@@ -73,7 +73,7 @@ class Preloaded:
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._place = tempfile.mkdtemp(prefix="kafka-log-compaction-")
-        reason = why_not_own(Path(self._place))
+        reason = why_not_private(Path(self._place))
         if reason:
             Path(self._place).rmdir()
             raise PermissionError(reason)
@@ -158,7 +158,7 @@ def _manage() -> None:
 
 def _is_own(directory: Path) -> bool:
     try:
-        return not why_not_own(directory)
+        return not why_not_private(directory)
     except OSError:
         return False
 

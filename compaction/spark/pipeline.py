@@ -23,7 +23,7 @@ from compaction.engine.sizing import Sizes, deal_shards, most_records, pack
 from compaction.fs.filesystem import Files
 from compaction.kernels.keys.key_filter import KeyFilter
 from compaction.logdir.throttle import UNLIMITED
-from compaction.passes.build_map import SUMMARY, Key, collect_keys, scan_slices, together
+from compaction.passes.build_map import SUMMARY, Key, collect_keys, flag_single_task_logs, scan_slices
 from compaction.passes.clean_into import clean_part, join_parts
 from compaction.passes.merge import merge_lists, resolve_shard, split_by_part
 from compaction.passes.tasks import (
@@ -40,7 +40,7 @@ from compaction.passes.tasks import (
 )
 from compaction.passes.txn_headers import scan_transactions
 from compaction.spark.progress import Progress
-from compaction.startup.freeze_gc import settle
+from compaction.startup.freeze_gc import freeze_gc
 
 
 @contextmanager
@@ -104,7 +104,7 @@ class SparkPasses:
 
         # not broadcast: PySpark writes broadcasts to files, and the settings hold the run's secret
         def collect(task: list[Slice]) -> Iterator[tuple[int, KeyFilter]]:
-            settle()
+            freeze_gc()
             known, empty = shared.value
             return collect_keys(task, known, settings, empty)
 
@@ -121,7 +121,7 @@ class SparkPasses:
         records = most_records(slices)
         fill = {log: (work.shards, records[log]) for log, work in logs.items()}
         maps, first = deal_shards(fill, _SHARDS_PER_TASK * self._sizes.shard_entries, 2 * self._sc.defaultParallelism)
-        shared = self._sc.broadcast((together(logs, tasks), first))
+        shared = self._sc.broadcast((flag_single_task_logs(logs, tasks), first))
 
         # PySpark writes broadcasts, and functions larger than 1 MiB, to files. The settings, which hold the secret, are
         # part of the function, and all that grows with the logs is broadcast
@@ -130,7 +130,7 @@ class SparkPasses:
             return maps if shard == SUMMARY else (shared.value[1][log] + shard) % maps
 
         def scan_task(task: Iterable[list[Slice]]) -> Iterator[tuple[Key, list[Packed | Resolved | SliceSummary]]]:
-            settle()
+            freeze_gc()
             known, _ = shared.value
             for part in task:
                 yield from scan_slices(part, known, settings)
@@ -171,7 +171,7 @@ class SparkPasses:
                         yield (log, piece), [part]
 
         def rewrite_task(task: int, items: Iterable[tuple[Key, list[Any]]]) -> Iterator[PartResult | tuple[int, int]]:
-            settle()
+            freeze_gc()
             known, work = shared.value
             marks = dict(items)
             for (log, piece), counts in marks.items():

@@ -33,7 +33,7 @@ from typing import Protocol
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
-from compaction.kernels.compiling.cache import CACHE_DIR, NOWHERE, place
+from compaction.kernels.compiling.cache import CACHE_DIR, NO_CACHE, process_cache_dir
 from compaction.spark import daemon
 from compaction.spark.daemon import Preloaded
 
@@ -185,7 +185,7 @@ def _is_local(conf: SparkConf) -> bool:
 def _share_kernel_cache(conf: SparkConf) -> None:
     """Local workers keep compiled kernels where this process does, or nowhere; executors elsewhere find a place of their own.
     Each looks for itself whether others could have written there."""
-    chosen = (place() or NOWHERE) if _is_local(conf) else os.environ.get(CACHE_DIR)
+    chosen = (process_cache_dir() or NO_CACHE) if _is_local(conf) else os.environ.get(CACHE_DIR)
     if chosen:
         conf.setIfMissing(_EXECUTOR_CACHE_DIR, str(chosen))
 

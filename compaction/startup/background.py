@@ -18,7 +18,7 @@ RARE = ("large_logs", "markers", "legacy")
 _ROOT = Path(__file__).resolve().parents[2]
 
 
-def compile_ahead(*groups: str) -> None:
+def compile_kernels(*groups: str) -> None:
     """Start compiling those of some groups of kernels that are missing, in this order. The compiler ends with this process.
 
     It is one process for all groups: what they share is compiled once, and the other cores are busy with Spark's start.

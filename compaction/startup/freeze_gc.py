@@ -11,7 +11,7 @@ class _Worker:
     settled = False
 
 
-def settle() -> None:
+def freeze_gc() -> None:
     """Keep all that is loaded by now out of later collections; to be called at the start of a task. Only the first call
     counts."""
     if not _Worker.settled:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compaction.formats.indexes import OFFSET_ROW, TIME_ROW
-from compaction.kernels.compiling.cache import done, note_done
+from compaction.kernels.compiling.cache import is_compiled, note_compiled
 from compaction.kernels.keys import key_counts, key_filter, offset_map
 from compaction.kernels.lines import batch_lines, line_state, message_lines, record_lines
 from compaction.kernels.reading import batches, columns, headers, locate, records
@@ -59,7 +59,7 @@ def large_logs() -> None:
     offset_map.SkimpyOffsetMap(0, 1.0, 0).update(entries)
     filtered = key_filter.KeyFilter.sized(0, 0)
     filtered.add(entries)
-    filtered.sift(entries, 0)
+    filtered.prune(entries, 0)
     offset_map.by_bound(marks, marks, _empty(np.int64, 2))
 
 
@@ -82,7 +82,7 @@ def markers() -> None:
 def legacy() -> None:
     """What reads messages of magic 0 and 1."""
     block, scratch, rows, spans = _rows()
-    batches.scan_legacy(block, 0, True, rows, 0, 0)
+    batches.scan_messages(block, 0, True, rows, 0, 0)
     messages.plain_messages(block, 0, rows, 0, scratch, spans)
 
 
@@ -136,12 +136,12 @@ def load(*names: str) -> None:
     """Have the kernels of some groups in this process, from other processes' work or compiled."""
     for name in names:
         GROUPS[name]()
-        note_done(name)
+        note_compiled(name)
 
 
 def missing(*names: str) -> list[str]:
     """Those of some groups that no process has noted as compiled."""
-    return [name for name in names if not done(name)]
+    return [name for name in names if not is_compiled(name)]
 
 
 def main(argv: Sequence[str]) -> int:

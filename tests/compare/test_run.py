@@ -280,9 +280,9 @@ def test_every_segment_is_read_once_whatever_the_number_of_policies(logs: Path) 
     engine = CountingEngine(SMALL)
     several = [*POLICIES[:4], "cleanup.policy=delete,retention.bytes=3000", "configured"]
     compare_with(lambda: Engines(lambda _: engine, 2), request(logs, *several), SMALL)
-    places = [(each.part.path, each.part.start) for each in engine.scanned]
+    places = [(each.slice.path, each.slice.start) for each in engine.scanned]
     assert len(places) == len(set(places))
-    assert sum(each.part.size_bytes for each in engine.scanned) == sum(file.stat().st_size for file in logs.rglob("*.log"))
+    assert sum(each.slice.size_bytes for each in engine.scanned) == sum(file.stat().st_size for file in logs.rglob("*.log"))
 
 
 def test_policies_of_the_same_range_share_a_map(logs: Path) -> None:

@@ -32,7 +32,7 @@ from compaction.fs.ranges import View
 from compaction.kernels.reading.batches import scan_batches
 from compaction.kernels.reading.columns import HEADERS, KEYS, VALUES
 from compaction.kernels.reading.siphash import HashSecret
-from compaction.kernels.reading.tables import MARK_SHIFT
+from compaction.kernels.reading.tables import OFFSET_SHIFT
 from compaction.logdir.batch_scan import SegmentScan
 from compaction.logdir.read_log import MarkerReader
 from compaction.output.journal import JOURNAL, read_journal
@@ -110,7 +110,7 @@ def passes(data: bytes, directory: Path, first_dirty: int = 7) -> None:
                 shards.setdefault(shard, []).append(value)
     shards.pop(SUMMARY, None)
     found = [resolve_shard(packed, first_dirty, 0.9)[0] for packed in shards.values()]
-    every = (np.arange(1, 80, dtype=np.uint64) << np.uint64(MARK_SHIFT)) | np.uint64(1)
+    every = (np.arange(1, 80, dtype=np.uint64) << np.uint64(OFFSET_SHIFT)) | np.uint64(1)
     for marks in (found, [], [every]):
         _rewrite(part, marks, directory, first_dirty)
 
@@ -118,7 +118,7 @@ def passes(data: bytes, directory: Path, first_dirty: int = 7) -> None:
 def _rewrite(part: Slice, marks: list[Packed], directory: Path, first_dirty: int) -> None:
     rules = RoundRules(_NO_SPANS, np.empty(0, np.int64), ActiveProducers.of(()), 40, NOW_MS)
     log = CleanContext(first_dirty, 60, 1000, 0, 100, rules, str(directory), math.inf)
-    piece = OutputPart(GroupOutput(0, 0, 0, 1, (), part.path), 0, (part,), 0, whole=True)
+    piece = OutputPart(GroupOutput(0, 0, 0, 1, (), part.path), 0, (part,), 0, complete=True)
     _named(clean_part(piece, log, marks, dry_run=False).error)
     for name in directory.glob("*.clean*"):
         name.unlink()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.kernels.reading.tables import CANDIDATE, DISCARD, MARK_SHIFT, MARKER_OF_EMPTY_TXN, RETAIN_EMPTY, TOMBSTONE
+from compaction.kernels.reading.tables import CANDIDATE, DISCARD, MARKER_OF_EMPTY_TXN, OFFSET_SHIFT, RETAIN_EMPTY, TOMBSTONE
 from tests.oracle.records import NaiveBatch, NaiveRecord
 
 
@@ -38,11 +38,11 @@ class Situation:
                 tombstone = TOMBSTONE if record.value is None else 0
                 wins = self.is_latest(record)
                 if record.offset >= self.first_dirty:
-                    found += [tombstone | (record.offset + 1) << MARK_SHIFT] if wins else []
+                    found += [tombstone | (record.offset + 1) << OFFSET_SHIFT] if wins else []
                 elif not wins:
-                    found.append(tombstone | CANDIDATE | (record.offset + 1) << MARK_SHIFT)
+                    found.append(tombstone | CANDIDATE | (record.offset + 1) << OFFSET_SHIFT)
                 elif tombstone:
-                    found.append(tombstone | (record.offset + 1) << MARK_SHIFT)
+                    found.append(tombstone | (record.offset + 1) << OFFSET_SHIFT)
         return np.array(sorted(found), np.uint64)
 
     def is_latest(self, record: NaiveRecord) -> bool:

@@ -12,7 +12,7 @@ from compaction.engine.clean import Workers, clean_logs
 from compaction.engine.protocol import Scanned
 from compaction.engine.sizing import Sizes
 from compaction.kernels.reading.tables import ENTRY_BYTES
-from compaction.passes.build_map import together
+from compaction.passes.build_map import flag_single_task_logs
 from compaction.passes.tasks import MapContext, MapSettings, Resolved, Slice
 from tests.local_job import request_for
 from tests.local_passes import LocalPasses
@@ -44,8 +44,8 @@ def part(log: int) -> Slice:
 
 def test_logs_in_one_task_and_one_shard_are_alone() -> None:
     logs = {0: MapContext(0, 1), 1: MapContext(0, 1), 2: MapContext(0, 2), 3: MapContext(0, 1)}
-    found = together(logs, [[part(0), part(0), part(1)], [part(1), part(2), part(3)]])
-    assert {log: work.alone for log, work in found.items()} == {0: True, 1: False, 2: False, 3: True}
+    found = flag_single_task_logs(logs, [[part(0), part(0), part(1)], [part(1), part(2), part(3)]])
+    assert {log: work.single_task for log, work in found.items()} == {0: True, 1: False, 2: False, 3: True}
 
 
 @pytest.mark.parametrize("flavour", sorted(FLAVOURS))

@@ -48,10 +48,10 @@ def test_a_log_alone_is_left_as_it_is_among_many(flavour: str) -> None:
 
 def test_mostly_clean_logs_are_left_the_same_though_few_records_ask(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = {"before": 0, "after": 0}
-    sift = KeyFilter.sift
+    prune = KeyFilter.prune
 
     def counted(self: KeyFilter, asks: NDArray[np.uint64], first_dirty_offset: int) -> NDArray[np.uint64]:
-        kept = sift(self, asks, first_dirty_offset)
+        kept = prune(self, asks, first_dirty_offset)
         asked["before"] += len(asks)
         asked["after"] += len(kept)
         return kept

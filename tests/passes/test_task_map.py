@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from compaction.kernels.keys.offset_map import Arena
-from compaction.kernels.reading.tables import ENTRY_BYTES, MARK_SHIFT
+from compaction.kernels.reading.tables import ENTRY_BYTES, OFFSET_SHIFT
 from compaction.passes.task_map import TaskMap
 
 SLOTS = 400
@@ -20,7 +20,7 @@ def entries_of(keys: NDArray[np.int64], first_offset: int) -> NDArray[np.uint64]
     """An entry a key at ascending offsets; keys are spread over the slots."""
     spread = keys.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     offsets = np.arange(first_offset, first_offset + len(keys), dtype=np.uint64)
-    return np.stack([spread, keys.astype(np.uint64), (offsets + np.uint64(1)) << np.uint64(MARK_SHIFT)], axis=1)
+    return np.stack([spread, keys.astype(np.uint64), (offsets + np.uint64(1)) << np.uint64(OFFSET_SHIFT)], axis=1)
 
 
 class Taken:
@@ -44,7 +44,7 @@ class Taken:
             self._take(slots)
         found: dict[int, int] = {}
         for key, mark in ((int(key), int(mark)) for part in self.parts for key, mark in part[:, 1:]):
-            found[key] = max(found.get(key, -1), (mark >> MARK_SHIFT) - 1)
+            found[key] = max(found.get(key, -1), (mark >> OFFSET_SHIFT) - 1)
         return found
 
 
@@ -67,7 +67,7 @@ def test_keys_that_fit_are_never_handed_on() -> None:
     taken, keys = Taken(), np.arange(200)
     for _ in range(20):
         taken.put(np.random.default_rng(1).permutation(keys))
-    whole = taken.map.whole
+    whole = taken.map.complete
     assert not taken.parts
     assert whole is not None
     assert len(whole) == len(keys)
@@ -76,7 +76,7 @@ def test_keys_that_fit_are_never_handed_on() -> None:
 def test_a_map_that_had_to_let_go_is_not_whole() -> None:
     taken = Taken()
     taken.put(np.arange(SLOTS + 1))
-    assert taken.map.whole is None
+    assert taken.map.complete is None
 
 
 def test_keys_that_come_again_and_again_stay() -> None:

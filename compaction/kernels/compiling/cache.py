@@ -39,11 +39,11 @@ from numba.core import config
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile, _CacheLocator
 
 import compaction.kernels
-from compaction.kernels.compiling.ownership import is_own_file, make_own, why_not_own
+from compaction.kernels.compiling.ownership import is_private_file, make_private, why_not_private
 
 CACHE_DIR = "NUMBA_CACHE_DIR"
 #: the choice of keeping nothing
-NOWHERE = os.devnull
+NO_CACHE = os.devnull
 _LOG = logging.getLogger(__name__)
 #: so many states of the sources keep their kernels
 _STATES = 8
@@ -71,7 +71,7 @@ def cache_dir(home: Path | None = None) -> Path | None:
 
     :param home: home directory to take instead of the user's
     """
-    if os.environ.get(CACHE_DIR) == NOWHERE:
+    if os.environ.get(CACHE_DIR) == NO_CACHE:
         return None
     wanted = _wanted(home)
     reason, foreign = ("no home directory", False) if wanted is None else _refusal(wanted)
@@ -109,7 +109,7 @@ def _refusal(directory: Path) -> tuple[str, bool]:
     kept = directory / fingerprint()
     try:
         # what was compiled there before counts, although nothing can be added
-        reason = why_not_own(kept) if os.path.lexists(kept) else make_own(directory)
+        reason = why_not_private(kept) if os.path.lexists(kept) else make_private(directory)
     except OSError as error:
         return f"{directory} cannot be written ({error.strerror})", False
     return reason, bool(reason)
@@ -126,7 +126,7 @@ def _temporary() -> tuple[Path | None, bool]:
 
 
 @cache
-def place() -> Path | None:
+def process_cache_dir() -> Path | None:
     """``cache_dir`` of this process, looked for once."""
     return cache_dir()
 
@@ -143,7 +143,7 @@ class _Locator(_CacheLocator):  # type: ignore[misc]
     @classmethod
     def from_function(cls, py_func: Callable[..., Any], _: str) -> _Locator | None:
         """The locator of a kernel; ``None`` where nothing can be kept."""
-        here = place()
+        here = process_cache_dir()
         return None if here is None else cls(py_func, here / fingerprint())
 
     def ensure_cache_path(self) -> None:
@@ -188,7 +188,7 @@ class _OwnFiles(IndexDataCacheFile):  # type: ignore[misc]
         path = os.path.join(self._cache_path, name)  # noqa: PTH118
         if not os.path.lexists(path):
             return False
-        reason = why_not_own(Path(self._cache_path)) or ("" if is_own_file(path) else f"{path} is not yours alone")
+        reason = why_not_private(Path(self._cache_path)) or ("" if is_private_file(path) else f"{path} is not yours alone")
         if reason:
             _LOG.info("%s: a kernel there is not used but compiled anew", reason)
         return not reason
@@ -264,7 +264,7 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
 
 
 def _mark(group: str) -> Path | None:
-    here = place()
+    here = process_cache_dir()
     if here is None or config.DISABLE_JIT:
         return None
     # a directory that several machines see holds the code of each kind of CPU
@@ -272,13 +272,13 @@ def _mark(group: str) -> Path | None:
     return here / fingerprint() / f"{group}.{hashlib.sha256(repr(cpu).encode()).hexdigest()[:8]}.done"
 
 
-def done(group: str) -> bool:
-    """Whether ``note_done`` was called for a group of kernels by any process on a machine like this one, or nothing is kept."""
+def is_compiled(group: str) -> bool:
+    """Whether any process on a machine with this CPU has noted a group of kernels as compiled; always true without a cache."""
     mark = _mark(group)
     return mark is None or mark.exists()
 
 
-def note_done(group: str) -> None:
+def note_compiled(group: str) -> None:
     """Note that all kernels of a group are there."""
     mark = _mark(group)
     if mark is not None and not mark.exists():
@@ -288,6 +288,6 @@ def note_done(group: str) -> None:
             _LOG.info("%s cannot be written: %s", mark, error.strerror)
 
 
-def kept(function: Callable[..., Any]) -> KernelCache | None:
+def kernel_cache(function: Callable[..., Any]) -> KernelCache | None:
     """The cache of a kernel; ``None`` where nothing can be kept."""
-    return None if place() is None else KernelCache(function)
+    return None if process_cache_dir() is None else KernelCache(function)

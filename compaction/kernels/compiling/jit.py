@@ -13,7 +13,7 @@ from typing import Any
 from numba import config, njit, types
 from numba.core.options import DefaultOptions
 
-from compaction.kernels.compiling.cache import kept
+from compaction.kernels.compiling.cache import kernel_cache
 
 #: Kernels make no arrays and those that they are given stay their caller's, so that none needs to be counted; to compile the
 #: counting takes a tenth of the time. numba does not promise this option.
@@ -24,7 +24,7 @@ def kernel(function: Callable[..., Any]) -> Any:
     """``function`` compiled when it is first called, without Python's lock, and kept on disk for other processes."""
     compiled = _compiled(function, nogil=True)
     if not config.DISABLE_JIT:
-        compiled._cache = kept(function) or compiled._cache
+        compiled._cache = kernel_cache(function) or compiled._cache
     return compiled
 
 

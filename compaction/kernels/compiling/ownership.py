@@ -25,7 +25,7 @@ _OWNER_ONLY = 0o700
 _MAX_LINKS = 40
 
 
-def why_not_own(directory: Path, *, shared: bool = False) -> str:
+def why_not_private(directory: Path, *, shared: bool = False) -> str:
     """What makes a directory one that others could have written to, in a few words; empty for the user's own.
 
     :param shared: a place like ``/tmp`` does too, to make something in
@@ -42,8 +42,8 @@ def why_not_own(directory: Path, *, shared: bool = False) -> str:
     return f"{path} can be written by others" if _others_write(found) and not shared else ""
 
 
-def make_own(directory: Path) -> str:
-    """Make a directory, and those above it, for this user alone; why it is not the user's own, if so (as ``why_not_own``).
+def make_private(directory: Path) -> str:
+    """Make a directory, and those above it, for this user alone; why it is not the user's own, if so (as ``why_not_private``).
 
     Nothing is made in a directory in which others could replace it.
 
@@ -51,20 +51,20 @@ def make_own(directory: Path) -> str:
     """
     missing = [each for each in (directory, *directory.parents) if not os.path.lexists(each)]
     if missing:
-        reason = why_not_own(missing[-1].parent, shared=True)
+        reason = why_not_private(missing[-1].parent, shared=True)
         if reason:
             return reason
     for each in reversed(missing):
         # other processes make the same
         each.mkdir(mode=_OWNER_ONLY, exist_ok=True)
-    reason = why_not_own(directory)
+    reason = why_not_private(directory)
     if not reason:
         with tempfile.TemporaryFile(dir=directory):
             pass
     return reason
 
 
-def is_own_file(path: str) -> bool:
+def is_private_file(path: str) -> bool:
     """Whether a file, in a directory of the user's own, is a regular file that nobody else may write to."""
     try:
         found = Path(path).lstat()

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compaction.kernels.compiling.jit import inner, kernel
-from compaction.kernels.reading.tables import CANDIDATE, MARK_SHIFT, TOMBSTONE
+from compaction.kernels.reading.tables import CANDIDATE, OFFSET_SHIFT, TOMBSTONE
 
 _BITS_PER_KEY = 16
 _WORD_BITS = 64
@@ -81,7 +81,7 @@ class KeyFilter:
         """Take in the keys of another filter of the same size."""
         self.words |= other.words
 
-    def sift(self, asks: NDArray[np.uint64], first_dirty_offset: int) -> NDArray[np.uint64]:
+    def prune(self, asks: NDArray[np.uint64], first_dirty_offset: int) -> NDArray[np.uint64]:
         """Those of uint64[n, 3] ``asks`` (which is overwritten) that have to be asked."""
-        dirty = np.uint64((first_dirty_offset + 1) << MARK_SHIFT)
+        dirty = np.uint64((first_dirty_offset + 1) << OFFSET_SHIFT)
         return asks[: _sift(self.words, asks, dirty)]

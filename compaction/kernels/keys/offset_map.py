@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from compaction.kernels.compiling.jit import inner, kernel
 from compaction.kernels.compiling.native import prefetch
-from compaction.kernels.reading.tables import ENTRY_BYTES, ENTRY_WORDS, MARK_SHIFT
+from compaction.kernels.reading.tables import ENTRY_BYTES, ENTRY_WORDS, OFFSET_SHIFT
 
 _AHEAD = 12
 _FEWEST_SLOTS = 4
@@ -54,7 +54,7 @@ def _put(table, entries):  # type: ignore[no-untyped-def]
                 added += 1
                 break
             if table[slot, 0] == low and table[slot, 1] == high:
-                if mark >> np.uint64(MARK_SHIFT) > held >> np.uint64(MARK_SHIFT):
+                if mark >> np.uint64(OFFSET_SHIFT) > held >> np.uint64(OFFSET_SHIFT):
                     table[slot, 2] = mark
                 break
             slot = slot + np.uint64(1) if slot + np.uint64(1) < slots else np.uint64(0)
@@ -79,7 +79,7 @@ def _update(table, entries):  # type: ignore[no-untyped-def]
         if held == 0:
             entries[others, 0], entries[others, 1], entries[others, 2] = low, high, mark
             others += 1
-        elif mark >> np.uint64(MARK_SHIFT) > held >> np.uint64(MARK_SHIFT):
+        elif mark >> np.uint64(OFFSET_SHIFT) > held >> np.uint64(OFFSET_SHIFT):
             table[slot, 2] = mark
     return others
 
@@ -97,7 +97,7 @@ def _beaten(table, asks, result):  # type: ignore[no-untyped-def]
         slot = _first_slot(low, slots)
         while table[slot, 2] != 0:
             if table[slot, 0] == low and table[slot, 1] == high:
-                result[i] = table[slot, 2] >> np.uint64(MARK_SHIFT) > mark >> np.uint64(MARK_SHIFT)
+                result[i] = table[slot, 2] >> np.uint64(OFFSET_SHIFT) > mark >> np.uint64(OFFSET_SHIFT)
                 break
             slot = slot + np.uint64(1) if slot + np.uint64(1) < slots else np.uint64(0)
 

@@ -73,7 +73,7 @@ def _read_v2(data, at, state):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _read_legacy(data, at, state):  # type: ignore[no-untyped-def]
+def _read_message(data, at, state):  # type: ignore[no-untyped-def]
     state[BATCH_OFFSET] = state[BATCH_LAST] = be64(data, at)
     state[BATCH_ATTRIBUTES] = np.int8(data[at + 17])
     state[BATCH_TIMESTAMP] = state[BATCH_MAX_TIMESTAMP] = be64(data, at + 18) if data[at + MAGIC_AT] else np.int64(-1)
@@ -163,7 +163,7 @@ def _find_batch(data, block_position, limits, state):  # type: ignore[no-untyped
             return SHORT_HEADER
         _read_v2(data, at, state)
     else:
-        _read_legacy(data, at, state)
+        _read_message(data, at, state)
     return DONE
 
 

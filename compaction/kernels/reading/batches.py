@@ -146,7 +146,7 @@ def read_v2(address, size, check_crc, row):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _read_legacy(data, at, size, magic, check_crc, row):  # type: ignore[no-untyped-def]
+def _read_message(data, at, size, magic, check_crc, row):  # type: ignore[no-untyped-def]
     """Fill ``row`` from the message of magic 0 or 1 at ``data[at:at+size]``; an error code."""
     header = 22 if magic == 1 else 14
     if size < LOG_OVERHEAD + header:
@@ -193,7 +193,7 @@ def _next(data, at, base_position, legacy, row):  # type: ignore[no-untyped-def]
 def scan_v2(data, base_position, check_crc, rows, n, at):  # type: ignore[no-untyped-def]
     """Fill ``rows[n:]`` from the v2 batches at ``data[at:]``: ``(rows filled, bytes consumed, code, size of the batch there)``.
 
-    ``OTHER_MAGIC`` says that the batch there is one for ``scan_legacy``.
+    ``OTHER_MAGIC`` says that the batch there is one for ``scan_messages``.
     """
     while n < len(rows):
         size, code = _next(data, at, base_position, False, rows[n])
@@ -206,12 +206,12 @@ def scan_v2(data, base_position, check_crc, rows, n, at):  # type: ignore[no-unt
 
 
 @kernel
-def scan_legacy(data, base_position, check_crc, rows, n, at):  # type: ignore[no-untyped-def]
+def scan_messages(data, base_position, check_crc, rows, n, at):  # type: ignore[no-untyped-def]
     """As ``scan_v2`` for messages of magic 0 and 1."""
     while n < len(rows):
         size, code = _next(data, at, base_position, True, rows[n])
         if code == OK:
-            code = _read_legacy(data, at, size, rows[n].magic, check_crc, rows[n])
+            code = _read_message(data, at, size, rows[n].magic, check_crc, rows[n])
         if code != OK:
             return n, at, code, size
         n, at = n + 1, at + size
@@ -275,7 +275,7 @@ def scan_batches(
     if rows is None:
         rows = np.empty(max(16, len(data) // 26 + 1), BATCH_ROW)
     n, at = 0, 0
-    for scan in cycle((scan_v2, scan_legacy)):
+    for scan in cycle((scan_v2, scan_messages)):
         n, at, code, size = scan(data, base_position, check_crc, rows, n, at)
         if code != OTHER_MAGIC:
             break

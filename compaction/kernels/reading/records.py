@@ -12,7 +12,7 @@ from compaction.kernels.compiling.jit import inner, kernel
 from compaction.kernels.compiling.native import load8, load64
 from compaction.kernels.reading.bytes import short_varint, varint, varlong
 from compaction.kernels.reading.siphash import NO_KEY, hash_keys
-from compaction.kernels.reading.tables import CANDIDATE, MARK_SHIFT, TOMBSTONE
+from compaction.kernels.reading.tables import CANDIDATE, OFFSET_SHIFT, TOMBSTONE
 
 OK, BAD_RECORD, RECORDS_MISSING, RECORDS_REMAINING, OFFSET_ORDER = range(5)
 RECORD_ERRORS = {
@@ -23,7 +23,7 @@ RECORD_ERRORS = {
 }
 
 #: what ``scan_records`` does with a batch
-MAP, ASK, SKIP = 0, 1, 2
+MAP, LOOKUPS_ONLY, SKIP = 0, 1, 2
 #: columns of its ``counters``
 MESSAGES, KEYLESS, TOMBSTONES = range(3)
 #: a record without key and value
@@ -154,7 +154,7 @@ def _scan_batch(data, start, end, row, first_dirty, ask, entries, n, asks, m, co
         last_delta = delta
         offset = row.base_offset + delta
         clean = offset < first_dirty
-        mark = np.uint64(offset + 1) << np.uint64(MARK_SHIFT)
+        mark = np.uint64(offset + 1) << np.uint64(OFFSET_SHIFT)
         if value_size < 0:
             mark |= np.uint64(TOMBSTONE)
             counters[TOMBSTONES] += 1
@@ -183,8 +183,8 @@ def scan_records(raw, scratch, rows, spans, actions, first_dirty, first_row, ent
     :param raw: uint8[], the block of the segment; ``scratch`` uint8[], decompressed records
     :param rows: ``BATCH_ROW[r]``, all of magic 2
     :param spans: int64[r, 3]: where the records of each batch lie: start, end, and 1 for ``scratch``, 0 for ``raw``
-    :param actions: uint8[r]: ``MAP``: records at or above ``first_dirty`` become ``entries``, those below ``asks``; ``ASK``:
-        all become ``asks``; ``SKIP``: nothing is read
+    :param actions: uint8[r]: ``MAP``: records at or above ``first_dirty`` become ``entries``, those below ``asks``;
+        ``LOOKUPS_ONLY``: all become ``asks``; ``SKIP``: nothing is read
     :param entries: uint64[c, 3] to fill; ``asks`` uint64[c, 3] likewise, with ``CANDIDATE`` set. An ask of a record without a
         key has hash 0, 0
     :param keyless: int32[r] to fill: records without a key in each batch that is read
@@ -207,7 +207,7 @@ def scan_records(raw, scratch, rows, spans, actions, first_dirty, first_row, ent
         data = scratch if spans[i, 2] else raw
         keyless_before = counters[KEYLESS]
         n, m, error = _scan_batch(
-            data, spans[i, 0], spans[i, 1], row, first_dirty, actions[i] == ASK, entries, n, asks, m, counters
+            data, spans[i, 0], spans[i, 1], row, first_dirty, actions[i] == LOOKUPS_ONLY, entries, n, asks, m, counters
         )
         keyless[i] = counters[KEYLESS] - keyless_before
         if error != OK:

@@ -53,7 +53,7 @@ ENTRY_BYTES = 24
 TOMBSTONE = 1
 #: in an entry: not part of the map, only asks whether the map holds a higher offset; in a survivor list: this record goes
 CANDIDATE = 2
-MARK_SHIFT = 2
+OFFSET_SHIFT = 2
 #: the highest offset that a mark can hold
 MAX_OFFSET = (1 << 61) - 2
 

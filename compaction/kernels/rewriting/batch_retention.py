@@ -17,8 +17,8 @@ from compaction.kernels.reading.tables import (
     DISCARD,
     DROP,
     EMPTY,
-    MARK_SHIFT,
     MARKER_OF_EMPTY_TXN,
+    OFFSET_SHIFT,
     RETAIN_EMPTY,
     REWRITE,
     TOMBSTONE,
@@ -30,7 +30,7 @@ HORIZON_BIT = 0x40
 @inner
 def _first_at_least(marks, offset, at):  # type: ignore[no-untyped-def]
     """The first index ``>= at`` whose mark is of ``offset`` or above."""
-    bound = np.uint64(offset + 1) << np.uint64(MARK_SHIFT)
+    bound = np.uint64(offset + 1) << np.uint64(OFFSET_SHIFT)
     step = 1
     low, high = at, at
     while high < len(marks) and marks[high] < bound:

@@ -39,11 +39,11 @@ from compaction.kernels.rewriting.survivors import BAD_NAMES, survivors
 TRANSACTIONAL_BIT = 0x10
 _TYPE_AND_TXN_BITS = 0x38
 BAD_TIMESTAMP = 16
-EMPTY_LEGACY = 17
+EMPTY_OLD_BATCH = 17
 BAD_PRODUCER = 18
 REWRITE_ERRORS = {
     BAD_TIMESTAMP: "record has a negative timestamp",
-    EMPTY_LEGACY: "batch of an old magic lost all its records but must keep its header, which only magic 2 can",
+    EMPTY_OLD_BATCH: "batch of an old magic lost all its records but must keep its header, which only magic 2 can",
     BAD_PRODUCER: "batch is transactional without a producer id, or has a producer id without an epoch or sequence",
 }
 
@@ -270,7 +270,7 @@ def rewrite(  # type: ignore[no-untyped-def]
                 n_out += 1
             elif verdicts[i] & RETAIN_EMPTY:
                 if row.magic < 2:
-                    return i, n_out, w, EMPTY_LEGACY
+                    return i, n_out, w, EMPTY_OLD_BATCH
                 w = _write_empty(out, w, row, out_rows[n_out])
                 n_out += 1
             if error != OK:

@@ -11,7 +11,7 @@ from compaction.kernels.compiling.jit import inner
 from compaction.kernels.reading.batches import CONTROL_BIT
 from compaction.kernels.reading.bytes import is_utf8, varint, varlong, varlong_size
 from compaction.kernels.reading.records import BAD_RECORD, OK, quick_bounds, quick_record, read_record
-from compaction.kernels.reading.tables import CANDIDATE, DISCARD, MARK_SHIFT
+from compaction.kernels.reading.tables import CANDIDATE, DISCARD, OFFSET_SHIFT
 from compaction.kernels.rewriting.batch_retention import HORIZON_BIT
 
 #: the batch has a header whose name is no UTF-8: Kafka writes such names otherwise than it reads them (``repair_header_names``)
@@ -55,9 +55,9 @@ def _form(data, at, stop, timestamp_delta, offset_delta, key_size, value_size): 
 
 
 @inner
-def skip_marks(marks, at, offset):  # type: ignore[no-untyped-def]
+def skip_below(marks, at, offset):  # type: ignore[no-untyped-def]
     """The first index ``>= at`` whose mark is of ``offset`` or above; marks ascend and so do the offsets asked for."""
-    bound = np.uint64(offset + 1) << np.uint64(MARK_SHIFT)
+    bound = np.uint64(offset + 1) << np.uint64(OFFSET_SHIFT)
     while at < len(marks) and marks[at] < bound:
         at += 1
     return at
@@ -66,8 +66,8 @@ def skip_marks(marks, at, offset):  # type: ignore[no-untyped-def]
 @inner
 def stays(offset, keyless, tombstone, marks, at, first_dirty, latest_offset, tombstones_go):  # type: ignore[no-untyped-def]
     """``(whether the data record at offset stays, whether it is an expired tombstone, next index into marks)``."""
-    at = skip_marks(marks, at, offset)
-    listed = at < len(marks) and marks[at] >> np.uint64(MARK_SHIFT) == np.uint64(offset + 1)
+    at = skip_below(marks, at, offset)
+    listed = at < len(marks) and marks[at] >> np.uint64(OFFSET_SHIFT) == np.uint64(offset + 1)
     if offset > latest_offset:
         return True, False, at
     if keyless:
@@ -124,8 +124,8 @@ def survivors(data, start, end, row, verdict, marks, mark_at, limits, kept):  # 
                 return n, expired_total, tombstone_kept, bad_names, mark_at, BAD_RECORD
             offset = row.base_offset + offset_delta
             if first_dirty <= offset <= latest_offset:
-                mark_at = skip_marks(marks, mark_at, offset)
-                if mark_at == len(marks) or marks[mark_at] >> np.uint64(MARK_SHIFT) != np.uint64(offset + 1):
+                mark_at = skip_below(marks, mark_at, offset)
+                if mark_at == len(marks) or marks[mark_at] >> np.uint64(OFFSET_SHIFT) != np.uint64(offset + 1):
                     continue
         p, timestamp_delta, offset_delta, tail, _, key_size, value_size = quick_record(address, at, end)
         quick = p > 0

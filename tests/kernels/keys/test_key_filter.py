@@ -46,7 +46,7 @@ def test_asks_that_go_are_clean_have_a_key_and_are_of_no_mapped_key(
     filtered = KeyFilter.sized(keys, 1 << 20)
     filtered.add(table(entries))
     asks = [(low, high, mark | CANDIDATE | (TOMBSTONE if mark % 3 == 0 else 0)) for low, high, mark in [*asked, *entries]]
-    kept = filtered.sift(table(asks), first_dirty).tolist()
+    kept = filtered.prune(table(asks), first_dirty).tolist()
     words = filtered.words.tolist()
 
     def matters(low: int, high: int, mark: int) -> bool:
@@ -78,4 +78,4 @@ def test_few_other_keys_pass(keys: int) -> None:
     filtered.add(rng.integers(0, 1 << 63, (keys, 3), np.uint64) << np.uint64(1) & ~np.uint64(CANDIDATE) | np.uint64(4))
     asks = rng.integers(0, 1 << 63, (100_000, 3), np.uint64) << np.uint64(1)
     asks[:, 2] = 8 | CANDIDATE
-    assert len(filtered.sift(asks, 1 << 40)) < 0.04 * 100_000
+    assert len(filtered.prune(asks, 1 << 40)) < 0.04 * 100_000

@@ -10,9 +10,9 @@ import pytest
 from numpy.typing import NDArray
 
 from compaction.kernels.reading.records import (
-    ASK,
     BAD_RECORD,
     KEYLESS,
+    LOOKUPS_ONLY,
     MAP,
     MESSAGES,
     OFFSET_ORDER,
@@ -46,7 +46,7 @@ def naive_scan(batches: Sequence[NaiveBatch], actions: Sequence[int], first_dirt
     for batch, action in zip(batches, actions, strict=True):
         for record in batch.records() if action != SKIP else ():
             flags = 1 if record.value is None else 0
-            if record.offset < first_dirty or (action == ASK and record.key is not None):
+            if record.offset < first_dirty or (action == LOOKUPS_ONLY and record.key is not None):
                 asks.append(entry(record.key, record.offset, flags | 2))
             elif record.key is not None:
                 entries.append(entry(record.key, record.offset, flags))
@@ -77,7 +77,7 @@ def scan(blocks: Blocks, actions: Sequence[int], first_dirty: int, capacity: int
 def test_entries_are_those_of_a_walk_over_records(seed: int) -> None:
     rng = random.Random(seed)
     blocks = blocks_of(random_segment(seed))
-    actions = [SKIP if batch.control else rng.choice((MAP, MAP, MAP, ASK, SKIP)) for batch in blocks.batches]
+    actions = [SKIP if batch.control else rng.choice((MAP, MAP, MAP, LOOKUPS_ONLY, SKIP)) for batch in blocks.batches]
     first_dirty = rng.randrange(int(blocks.rows["base_offset"][0]), int(blocks.rows["last_offset"][-1]) + 2)
     most = max(int(blocks.rows["count"].max()), 1)
     entries, asks, counters = scan(blocks, actions, first_dirty, rng.choice((most, most + 3, 10_000)))

@@ -13,8 +13,8 @@ from compaction.kernels.reading.tables import (
     DISCARD,
     DROP,
     EMPTY,
-    MARK_SHIFT,
     MARKER_OF_EMPTY_TXN,
+    OFFSET_SHIFT,
     RETAIN_EMPTY,
     REWRITE,
     TOMBSTONE,
@@ -78,7 +78,7 @@ def test_marks_of_other_batches_are_passed_over() -> None:
     rows["base_offset"], rows["last_offset"], rows["count"] = [5_000, 9_000, 20_000], [5_001, 9_002, 20_000], [2, 3, 1]
     rows["magic"] = 2
     offsets = [*range(5_000), 5_000, 5_001, *range(5_002, 9_000), 9_001, *range(9_500, 19_000)]
-    marks = np.array([(offset + 1) << MARK_SHIFT for offset in offsets], np.uint64)
+    marks = np.array([(offset + 1) << OFFSET_SHIFT for offset in offsets], np.uint64)
     actions = np.empty(3, np.uint8)
     limits = np.array([0, 1 << 40, 0, 0], np.int64)
     assert decide(rows, np.zeros(3, np.uint8), marks, limits, actions) == 0
@@ -89,7 +89,7 @@ def test_marks_of_other_batches_are_passed_over() -> None:
 def test_a_tombstone_goes_at_its_horizon(now_ms: int, action: int, expired: int) -> None:
     rows = np.zeros(1, BATCH_ROW)
     rows["count"], rows["magic"], rows["attributes"], rows["base_timestamp"] = 1, 2, 0x40, 1_000
-    marks = np.array([1 << MARK_SHIFT | TOMBSTONE], np.uint64)
+    marks = np.array([1 << OFFSET_SHIFT | TOMBSTONE], np.uint64)
     actions = np.empty(1, np.uint8)
     assert decide(rows, np.zeros(1, np.uint8), marks, np.array([0, 10, now_ms, 0], np.int64), actions) == expired
     assert actions.tolist() == [action]
