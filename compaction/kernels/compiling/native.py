@@ -148,7 +148,7 @@ def _move(typing_context: Any, target: Any, source: Any, length: Any) -> Any:
 
 
 @inner
-def copy_bytes(out, at, data, start, stop):  # type: ignore[no-untyped-def]
+def copy_bytes(out, at, data, start, stop):
     """Copy ``data[start:stop]`` to ``out[at:]`` and return the position after it; both uint8 arrays.
 
     :raises IndexError: a range lies outside of its array

@@ -12,7 +12,7 @@ _LOAD = 0.7
 
 
 @kernel
-def _add(table, entries, once):  # type: ignore[no-untyped-def]
+def _add(table, entries, once):
     """Add uint64[n, 3] ``entries`` to uint64[slots, 3] ``table`` (which must have room); keys added. ``once``: each counts 1,
     whatever its third word is."""
     mask = np.uint64(len(table) - 1)
@@ -31,7 +31,7 @@ def _add(table, entries, once):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def put_until_full(table, entries, at, used, most):  # type: ignore[no-untyped-def]
+def put_until_full(table, entries, at, used, most):
     """Take the keys of uint64[n, 3] ``entries[at:]`` into ``table`` as long as it holds fewer than ``most`` of them.
 
     ``(next entry, keys held)``: as in Kafka's cleaner, an entry that meets a full map is not looked up, so that it ends the

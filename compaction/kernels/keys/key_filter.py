@@ -18,20 +18,20 @@ _MOST_WORDS = (1 << 32) - 1
 
 
 @inner
-def _word(high, words):  # type: ignore[no-untyped-def]
+def _word(high, words):
     """The word of a key; ``words`` is below 2^32. Shards and slots go by the other halves of the hash."""
     return (high & np.uint64(0xFFFFFFFF)) * words >> np.uint64(32)
 
 
 @inner
-def _bits(low):  # type: ignore[no-untyped-def]
+def _bits(low):
     """The two bits of a key, which may be one."""
     one = np.uint64(1)
     return one << (low & np.uint64(63)) | one << (low >> np.uint64(6) & np.uint64(63))
 
 
 @kernel
-def _add(words, entries):  # type: ignore[no-untyped-def]
+def _add(words, entries):
     """Set the bits of uint64[n, 3] ``entries`` in uint64[w] ``words``; empty slots and asks are passed over."""
     size = np.uint64(len(words))
     for i in range(len(entries)):
@@ -40,7 +40,7 @@ def _add(words, entries):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _sift(words, asks, dirty):  # type: ignore[no-untyped-def]
+def _sift(words, asks, dirty):
     """Move to the front of uint64[n, 3] ``asks`` those that may get an answer that matters; how many they are.
 
     That are records of ``dirty`` (uint64: the least mark of the dirty section) and above, tombstones, records without a key,

@@ -21,13 +21,13 @@ _GOOD_LOAD = 0.6
 
 
 @inner
-def _first_slot(low, slots):  # type: ignore[no-untyped-def]
+def _first_slot(low, slots):
     """Where probing for a key begins; ``slots`` is below 2^32."""
     return (low >> np.uint64(32)) * slots >> np.uint64(32)
 
 
 @inner
-def _fetch(base, low, slots):  # type: ignore[no-untyped-def]
+def _fetch(base, low, slots):
     """Ask for the key's first slot, which may lie in two cache lines."""
     first = np.uintp(base + _first_slot(low, slots) * np.uint64(ENTRY_BYTES))
     prefetch(first)
@@ -35,7 +35,7 @@ def _fetch(base, low, slots):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _put(table, entries):  # type: ignore[no-untyped-def]
+def _put(table, entries):
     """Put uint64[n, 3] ``entries`` into uint64[slots, 3] ``table`` (which must have room), highest offset wins; keys added."""
     slots = np.uint64(len(table))
     base = np.uint64(table.ctypes.data)
@@ -62,7 +62,7 @@ def _put(table, entries):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _update(table, entries):  # type: ignore[no-untyped-def]
+def _update(table, entries):
     """Raise the offsets of those keys of uint64[n, 3] ``entries`` that ``table`` holds, and move the entries of all others to
     the front; how many these are."""
     slots = np.uint64(len(table))
@@ -85,7 +85,7 @@ def _update(table, entries):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _beaten(table, asks, result):  # type: ignore[no-untyped-def]
+def _beaten(table, asks, result):
     """Fill bool[n] ``result``: whether ``table`` holds a higher offset for the key of each of uint64[n, 3] ``asks``."""
     slots = np.uint64(len(table))
     base = np.uint64(table.ctypes.data)
@@ -103,7 +103,7 @@ def _beaten(table, asks, result):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _by_shard(entries, shards, starts, fill, out):  # type: ignore[no-untyped-def]
+def _by_shard(entries, shards, starts, fill, out):
     """Copy the rows of uint64[n, 3] ``entries`` whose mark is not 0 to ``out`` (of the same shape), ordered by shard.
 
     :param starts: int64[shards + 1], zeros; gets where each shard starts, and the number of rows
@@ -124,7 +124,7 @@ def _by_shard(entries, shards, starts, fill, out):  # type: ignore[no-untyped-de
 
 
 @kernel
-def _by_bound(marks, bounds, edges, fill, part_of, out):  # type: ignore[no-untyped-def]
+def _by_bound(marks, bounds, edges, fill, part_of, out):
     """Copy uint64[n] ``marks`` to ``out``, ordered by part; see ``by_bound``.
 
     :param fill: int64[b + 1], scratch space, as is int32[n] ``part_of``

@@ -64,7 +64,7 @@ _HORIZON_BIT = 0x40
 
 
 @inner
-def _read_v2(data, at, state):  # type: ignore[no-untyped-def]
+def _read_v2(data, at, state):
     state[BATCH_OFFSET] = be64(data, at)
     state[BATCH_LAST] = be64(data, at) + np.int64(be32(data, at + 23))
     state[BATCH_ATTRIBUTES] = be16(data, at + ATTRIBUTES_AT)
@@ -73,7 +73,7 @@ def _read_v2(data, at, state):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _read_message(data, at, state):  # type: ignore[no-untyped-def]
+def _read_message(data, at, state):
     state[BATCH_OFFSET] = state[BATCH_LAST] = be64(data, at)
     state[BATCH_ATTRIBUTES] = np.int8(data[at + 17])
     state[BATCH_TIMESTAMP] = state[BATCH_MAX_TIMESTAMP] = be64(data, at + 18) if data[at + MAGIC_AT] else np.int64(-1)
@@ -82,7 +82,7 @@ def _read_message(data, at, state):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _put_v2_start(out, w, data, at, state):  # type: ignore[no-untyped-def]
+def _put_v2_start(out, w, data, at, state):
     """The fields that only batches of magic 2 have."""
     attributes, sequence = state[BATCH_ATTRIBUTES], state[BATCH_SEQUENCE]
     w = put_number(out, w, numbers.BASE_OFFSET, state[BATCH_OFFSET])
@@ -103,7 +103,7 @@ def _put_v2_start(out, w, data, at, state):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _put_batch(out, w, data, at, state):  # type: ignore[no-untyped-def]
+def _put_batch(out, w, data, at, state):
     """The line of the batch at ``data[at:]``: ``(position after it, status)``. Without its end where Java would throw within
     it."""
     magic, attributes, size = state[BATCH_MAGIC], state[BATCH_ATTRIBUTES], state[BATCH_SIZE]
@@ -131,14 +131,14 @@ def _put_batch(out, w, data, at, state):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def finish_batch(state):  # type: ignore[no-untyped-def]
+def finish_batch(state):
     """Go on to the batch after the current one."""
     state[POSITION] += state[BATCH_SIZE]
     state[STEP] = -1
 
 
 @inner
-def _find_batch(data, block_position, limits, state):  # type: ignore[no-untyped-def]
+def _find_batch(data, block_position, limits, state):
     """Read the header of the batch at ``state[POSITION]``; ``DONE``, or why not. ``limits``: where the stretch ends, and the
     file."""
     at = state[POSITION] - block_position
@@ -168,7 +168,7 @@ def _find_batch(data, block_position, limits, state):  # type: ignore[no-untyped
 
 
 @inner
-def _start_records(data, block_position, state):  # type: ignore[no-untyped-def]
+def _start_records(data, block_position, state):
     """Whether, and from where, the records of the batch can be printed; ``DONE`` when they can."""
     at = state[POSITION] - block_position
     if state[BATCH_MAGIC] >= V2:
@@ -185,7 +185,7 @@ def _start_records(data, block_position, state):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _dump_plain(data, block_position, state, options, out, gaps):  # type: ignore[no-untyped-def]
+def _dump_plain(data, block_position, state, options, out, gaps):
     """The records of a batch that is not compressed; a status."""
     at = state[POSITION] - block_position
     end = at + state[BATCH_SIZE]
@@ -198,7 +198,7 @@ def _dump_plain(data, block_position, state, options, out, gaps):  # type: ignor
 
 
 @inner
-def _dump_header(data, block_position, limits, state, options, out):  # type: ignore[no-untyped-def]
+def _dump_header(data, block_position, limits, state, options, out):
     """Find the next wanted batch and print its line; a status."""
     while True:
         status = _find_batch(data, block_position, limits, state)
@@ -218,7 +218,7 @@ def _dump_header(data, block_position, limits, state, options, out):  # type: ig
 
 
 @kernel
-def dump_batches(data, block_position, limits, state, options, out, gaps):  # type: ignore[no-untyped-def]
+def dump_batches(data, block_position, limits, state, options, out, gaps):
     """Print the batches of a segment from ``state[POSITION]`` on.
 
     :param data: uint8[n], the bytes of the segment from ``block_position`` on

@@ -51,7 +51,7 @@ _KEY_V0, _KEY_V1 = 22, 30
 
 
 @inner
-def _read_message(data, at, end, state):  # type: ignore[no-untyped-def]
+def _read_message(data, at, end, state):
     """Read key and value of the message at ``data[at:end]`` into ``state``: whether their sizes can be read."""
     key_at = at + (_KEY_V1 if data[at + MAGIC_AT] else _KEY_V0)
     if key_at > end:
@@ -65,7 +65,7 @@ def _read_message(data, at, end, state):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _put_message(out, w, data, at, end, timestamp, state, options):  # type: ignore[no-untyped-def]
+def _put_message(out, w, data, at, end, timestamp, state, options):
     """The message of magic 0 or 1 at ``data[at:end]``, its fields in ``state``: ``(position after it, status)``."""
     if not options[SKIP_METADATA]:
         label = time_label(state[BATCH_MAGIC], state[BATCH_ATTRIBUTES])
@@ -83,14 +83,14 @@ def _put_message(out, w, data, at, end, timestamp, state, options):  # type: ign
 
 
 @inner
-def _message_room(state, options, end):  # type: ignore[no-untyped-def]
+def _message_room(state, options, end):
     if options[PRINT] != TEXT:
         return 0
     return max(state[KEY_BYTES], 0) + max(min(state[VALUE_BYTES], end - state[VALUE_AT]), 0)
 
 
 @inner
-def dump_message(data, at, end, timestamp, state, options, out, gaps):  # type: ignore[no-untyped-def]
+def dump_message(data, at, end, timestamp, state, options, out, gaps):
     """One message whose offset is ``state[RECORD_OFFSET]``; a status."""
     w = state[WRITTEN]
     if not options[FIRST_OFFSET] <= state[RECORD_OFFSET] <= options[LAST_OFFSET]:
@@ -109,7 +109,7 @@ def dump_message(data, at, end, timestamp, state, options, out, gaps):  # type: 
 
 
 @kernel
-def inner_messages(data):  # type: ignore[no-untyped-def]
+def inner_messages(data):
     """``(messages, last one's offset, end of the last one)`` of a decompressed wrapper; the first is negative for an impossible
     size. A torn message at the end does not count."""
     at, count, last = np.int64(0), np.int64(0), np.int64(0)
@@ -126,7 +126,7 @@ def inner_messages(data):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def dump_messages(data, end, base_offset, state, options, out, gaps):  # type: ignore[no-untyped-def]
+def dump_messages(data, end, base_offset, state, options, out, gaps):
     """Print the messages of a decompressed wrapper, ``data[state[RECORD]:end]``, as ``dump_records`` does.
 
     :param base_offset: added to the offsets of the messages

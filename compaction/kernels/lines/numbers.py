@@ -39,7 +39,7 @@ _STARTS = np.cumsum([0, *map(len, _TEXTS)]).astype(np.int64)
 
 
 @inner
-def put_label(out, w, label):  # type: ignore[no-untyped-def]
+def put_label(out, w, label):
     """Write a label (one of the numbers above) at ``out[w:]`` and return the position after it."""
     for i in range(_STARTS[label], _STARTS[label + 1]):
         out[w] = _BYTES[i]
@@ -48,13 +48,13 @@ def put_label(out, w, label):  # type: ignore[no-untyped-def]
 
 
 @inner
-def put_bool(out, w, value):  # type: ignore[no-untyped-def]
+def put_bool(out, w, value):
     """Write ``true`` or ``false``."""
     return put_label(out, w, TRUE if value else FALSE)
 
 
 @inner
-def put_long(out, w, value):  # type: ignore[no-untyped-def]
+def put_long(out, w, value):
     """Write an int64 in decimal at ``out[w:]`` and return the position after it."""
     left = np.uint64(value)
     if value < 0:
@@ -74,13 +74,13 @@ def put_long(out, w, value):  # type: ignore[no-untyped-def]
 
 
 @inner
-def put_number(out, w, label, value):  # type: ignore[no-untyped-def]
+def put_number(out, w, label, value):
     """Write a label and an int64."""
     return put_long(out, put_label(out, w, label), value)
 
 
 @inner
-def _sequence(data, at, end):  # type: ignore[no-untyped-def]
+def _sequence(data, at, end):
     """``(bytes to take, whether they are a character)`` for the byte above 127 at ``data[at]``, as Java's decoder has it."""
     first = data[at]
     if first < 0xC2 or first > 0xF4:
@@ -102,7 +102,7 @@ def _sequence(data, at, end):  # type: ignore[no-untyped-def]
 
 
 @inner
-def put_text(out, w, data, start, stop):  # type: ignore[no-untyped-def]
+def put_text(out, w, data, start, stop):
     """Write ``data[start:stop]`` as ``new String(bytes, UTF_8)`` prints: what is no UTF-8 becomes U+FFFD. The position after
     it."""
     at = start

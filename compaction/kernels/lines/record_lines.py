@@ -58,7 +58,7 @@ _MARKER_KEY, _MARKER_VALUE = 4, 6
 
 
 @inner
-def last_sequence(base, delta):  # type: ignore[no-untyped-def]
+def last_sequence(base, delta):
     """``DefaultRecordBatch.lastSequence`` and ``incrementSequence``, in Java's int arithmetic."""
     largest = np.int32(0x7FFFFFFF)
     if np.int32(base) > np.int32(np.int64(largest) - np.int64(delta)):
@@ -67,14 +67,14 @@ def last_sequence(base, delta):  # type: ignore[no-untyped-def]
 
 
 @inner
-def time_label(magic, attributes):  # type: ignore[no-untyped-def]
+def time_label(magic, attributes):
     if magic == 0:
         return numbers.NO_TIMESTAMP_TYPE
     return numbers.LOG_APPEND_TIME if attributes & APPEND_TIME_BIT else numbers.CREATE_TIME
 
 
 @inner
-def checksum(data, at, size, magic):  # type: ignore[no-untyped-def]
+def checksum(data, at, size, magic):
     """``(stored checksum, whether it is the computed one)`` of the batch at ``data[at:at+size]``."""
     if magic >= V2:
         stored = np.uint32(be32(data, at + CRC_AT))
@@ -87,7 +87,7 @@ def checksum(data, at, size, magic):  # type: ignore[no-untyped-def]
 
 
 @inner
-def follow(state, gaps):  # type: ignore[no-untyped-def]
+def follow(state, gaps):
     """Note the offset of a record, and a gap before it."""
     offset = state[RECORD_OFFSET]
     previous = state[PREVIOUS]
@@ -98,12 +98,12 @@ def follow(state, gaps):  # type: ignore[no-untyped-def]
 
 
 @inner
-def has_room(out, w, gaps, state, needed):  # type: ignore[no-untyped-def]
+def has_room(out, w, gaps, state, needed):
     return len(out) - w >= LINE_ROOM + numbers.TEXT_GROWTH * needed and state[GAPS] < len(gaps)
 
 
 @inner
-def put_contents(out, w, data, state, options):  # type: ignore[no-untyped-def]
+def put_contents(out, w, data, state, options):
     """Key and value of the record in ``state`` as text."""
     prefix = numbers.INDENT if options[SKIP_METADATA] else numbers.SPACE
     if state[KEY_BYTES] >= 0:
@@ -117,7 +117,7 @@ def put_contents(out, w, data, state, options):  # type: ignore[no-untyped-def]
 
 
 @inner
-def put_metadata(out, w, state, timestamp, label):  # type: ignore[no-untyped-def]
+def put_metadata(out, w, state, timestamp, label):
     w = put_number(out, put_label(out, w, numbers.INDENT), numbers.OFFSET, state[RECORD_OFFSET])
     w = put_number(out, w, label, timestamp)
     w = put_number(out, w, numbers.KEY_SIZE, state[KEY_BYTES])
@@ -125,7 +125,7 @@ def put_metadata(out, w, state, timestamp, label):  # type: ignore[no-untyped-de
 
 
 @inner
-def _put_header_keys(out, w, data, at, end):  # type: ignore[no-untyped-def]
+def _put_header_keys(out, w, data, at, end):
     """The keys of the headers at ``data[at:end]``, which are well-formed."""
     count, at = varint(data, at, end)
     w = put_label(out, w, numbers.HEADER_KEYS)
@@ -140,7 +140,7 @@ def _put_header_keys(out, w, data, at, end):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _put_marker(out, w, data, state):  # type: ignore[no-untyped-def]
+def _put_marker(out, w, data, state):
     """The meaning of an end-of-transaction marker: ``(position after it, status)``; ``CONTROL_TEXT`` for any other control
     record."""
     key_at, value_at = state[KEY_AT], state[VALUE_AT]
@@ -156,7 +156,7 @@ def _put_marker(out, w, data, state):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _next_record(data, end, state):  # type: ignore[no-untyped-def]
+def _next_record(data, end, state):
     """Read the record at ``state[RECORD]`` into ``state``: ``(position after it, timestamp delta, offset delta, position of its
     headers)``, the first negative when it is not well-formed."""
     stop, timestamp_delta, offset_delta, key_at, key_size, value_size = read_record(data, state[RECORD], end)
@@ -170,7 +170,7 @@ def _next_record(data, end, state):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _put_record(out, w, data, span, delta, state, options):  # type: ignore[no-untyped-def]
+def _put_record(out, w, data, span, delta, state, options):
     """One record of magic 2; ``span`` are its headers' start and its end, ``delta`` its timestamp's and offset's: ``(w,
     status)``."""
     attributes = state[BATCH_ATTRIBUTES]
@@ -193,7 +193,7 @@ def _put_record(out, w, data, span, delta, state, options):  # type: ignore[no-u
 
 
 @kernel
-def dump_records(data, end, state, options, out, gaps):  # type: ignore[no-untyped-def]
+def dump_records(data, end, state, options, out, gaps):
     """Print the records of the current batch of magic 2 from ``data[state[RECORD]:end]`` on; ``DONE`` when all are.
 
     :param data: uint8[], the segment's block or decompressed records
@@ -226,7 +226,7 @@ def dump_records(data, end, state, options, out, gaps):  # type: ignore[no-untyp
 
 
 @kernel
-def check_records(data, end, count):  # type: ignore[no-untyped-def]
+def check_records(data, end, count):
     """Whether ``data[:end]`` holds ``count`` well-formed records of magic 2 and nothing else, as a status."""
     at = 0
     for _ in range(count):
@@ -237,7 +237,7 @@ def check_records(data, end, count):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def largest_timestamp(data, at, end, count, base):  # type: ignore[no-untyped-def]
+def largest_timestamp(data, at, end, count, base):
     """``(largest timestamp of the records at data[at:end], status)``; -1 for none, ``base`` is the batch's base timestamp."""
     largest = np.int64(-1)
     for _ in range(count):

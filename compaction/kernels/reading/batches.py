@@ -76,7 +76,7 @@ _CRC32 = _crc32_table()
 
 
 @inner
-def crc32(data, start, end):  # type: ignore[no-untyped-def]
+def crc32(data, start, end):
     """CRC-32 (IEEE, as in zlib and ``java.util.zip.CRC32``) of ``data[start:end]``, uint32. Magic 0 and 1 use it."""
     crc = np.uint32(0xFFFFFFFF)
     at = start
@@ -96,7 +96,7 @@ def crc32(data, start, end):  # type: ignore[no-untyped-def]
 
 
 @inner
-def control_type(data, at, end, count):  # type: ignore[no-untyped-def]
+def control_type(data, at, end, count):
     """The type in the first record's key of the control batch at ``at``: int16, or one of the special values."""
     if count == 0:
         return EMPTY_CONTROL
@@ -120,7 +120,7 @@ def control_type(data, at, end, count):  # type: ignore[no-untyped-def]
 
 
 @inner
-def read_v2(address, size, check_crc, row):  # type: ignore[no-untyped-def]
+def read_v2(address, size, check_crc, row):
     """Fill ``row`` from the ``size`` bytes of a v2 batch at ``address``, all but its control type; an error code."""
     if size < HEADER_SIZE:
         return BAD_LENGTH
@@ -146,7 +146,7 @@ def read_v2(address, size, check_crc, row):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _read_message(data, at, size, magic, check_crc, row):  # type: ignore[no-untyped-def]
+def _read_message(data, at, size, magic, check_crc, row):
     """Fill ``row`` from the message of magic 0 or 1 at ``data[at:at+size]``; an error code."""
     header = 22 if magic == 1 else 14
     if size < LOG_OVERHEAD + header:
@@ -166,7 +166,7 @@ def _read_message(data, at, size, magic, check_crc, row):  # type: ignore[no-unt
 
 
 @inner
-def _next(data, at, base_position, legacy, row):  # type: ignore[no-untyped-def]
+def _next(data, at, base_position, legacy, row):
     """``(size, code)`` of the batch at ``data[at:]``; ``row`` gets what all magics have. Of a batch that is not wholly there
     ``PARTIAL``, and size 0 if its length field is not either."""
     left = len(data) - at
@@ -190,7 +190,7 @@ def _next(data, at, base_position, legacy, row):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def scan_v2(data, base_position, check_crc, rows, n, at):  # type: ignore[no-untyped-def]
+def scan_v2(data, base_position, check_crc, rows, n, at):
     """Fill ``rows[n:]`` from the v2 batches at ``data[at:]``: ``(rows filled, bytes consumed, code, size of the batch there)``.
 
     ``OTHER_MAGIC`` says that the batch there is one for ``scan_messages``.
@@ -206,7 +206,7 @@ def scan_v2(data, base_position, check_crc, rows, n, at):  # type: ignore[no-unt
 
 
 @kernel
-def scan_messages(data, base_position, check_crc, rows, n, at):  # type: ignore[no-untyped-def]
+def scan_messages(data, base_position, check_crc, rows, n, at):
     """As ``scan_v2`` for messages of magic 0 and 1."""
     while n < len(rows):
         size, code = _next(data, at, base_position, True, rows[n])
@@ -219,7 +219,7 @@ def scan_messages(data, base_position, check_crc, rows, n, at):  # type: ignore[
 
 
 @kernel
-def read_control_types(data, base_position, rows):  # type: ignore[no-untyped-def]
+def read_control_types(data, base_position, rows):
     """Set the types of control batches among ``rows``, which lie in ``data``; the first row without a readable one, or how many
     rows there are."""
     for i in range(len(rows)):
@@ -233,7 +233,7 @@ def read_control_types(data, base_position, rows):  # type: ignore[no-untyped-de
 
 
 @kernel
-def fold_heads(data, base_position, rows, state):  # type: ignore[no-untyped-def]
+def fold_heads(data, base_position, rows, state):
     """Fold the first 21 bytes of each of ``rows`` (``BATCH_ROW[r]``, which lie in ``data``) into ``state`` (uint64[2]), in
     order: offset, size, magic and checksum, of magic 2 the leader epoch too."""
     for i in range(len(rows)):
@@ -249,7 +249,7 @@ def fold_heads(data, base_position, rows, state):  # type: ignore[no-untyped-def
 
 
 @kernel
-def first_bad_crc(data, base_position, rows, wanted):  # type: ignore[no-untyped-def]
+def first_bad_crc(data, base_position, rows, wanted):
     """The first of ``rows`` (``BATCH_ROW[r]`` of magic 2, which lie in ``data``) that is ``wanted`` (bool[r]) and fails its
     CRC, or how many rows there are."""
     for i in range(len(rows)):

@@ -72,7 +72,7 @@ def _new_bytes(rows: int, size: int) -> Bytes:
 
 
 @inner
-def _times(row, timestamp_delta):  # type: ignore[no-untyped-def]
+def _times(row, timestamp_delta):
     """The record's timestamp: of a batch with LogAppendTime the batch's."""
     if row.attributes & LOG_APPEND_TIME_BIT:
         return row.max_timestamp
@@ -80,7 +80,7 @@ def _times(row, timestamp_delta):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _measure_headers(data, at, stop, sizes):  # type: ignore[no-untyped-def]
+def _measure_headers(data, at, stop, sizes):
     """Count the headers at ``data[at:stop]``, which ``read_record`` has found well-formed."""
     count, at = varint(data, at, stop)
     sizes[HEADER_COUNT] += count
@@ -95,7 +95,7 @@ def _measure_headers(data, at, stop, sizes):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def measure_records(raw, scratch, rows, spans, bounds, wanted, chosen, sizes):  # type: ignore[no-untyped-def]
+def measure_records(raw, scratch, rows, spans, bounds, wanted, chosen, sizes):
     """Check the records of ``rows`` and count what the columns of those within ``bounds`` need.
 
     :param raw: uint8[], the block of the segment; ``scratch`` uint8[], decompressed records
@@ -139,7 +139,7 @@ def measure_records(raw, scratch, rows, spans, bounds, wanted, chosen, sizes):  
 
 
 @inner
-def _put(offsets, bytes_, valid, n, used, data, at, size):  # type: ignore[no-untyped-def]
+def _put(offsets, bytes_, valid, n, used, data, at, size):
     """Row ``n`` of a column, null when ``size`` is below 0, its bytes at ``used``; the bytes used then."""
     if size >= 0:
         valid[n >> 3] |= np.uint8(1 << (n & 7))
@@ -150,7 +150,7 @@ def _put(offsets, bytes_, valid, n, used, data, at, size):  # type: ignore[no-un
 
 
 @inner
-def _put_headers(names, values, h, name_used, value_used, data, at, stop):  # type: ignore[no-untyped-def]
+def _put_headers(names, values, h, name_used, value_used, data, at, stop):
     """The headers of one record from row ``h`` on: the next row and the bytes used."""
     count, at = varint(data, at, stop)
     for _ in range(count):
@@ -165,7 +165,7 @@ def _put_headers(names, values, h, name_used, value_used, data, at, stop):  # ty
 
 
 @kernel
-def fill_columns(raw, scratch, rows, spans, bounds, wanted, columns):  # type: ignore[no-untyped-def]
+def fill_columns(raw, scratch, rows, spans, bounds, wanted, columns):
     """Fill ``columns`` (``new_columns``) with the records that ``measure_records`` chose by the same arguments."""
     # arrays that are looked up in the loop would be counted in and out for each record
     offsets, times, header_starts = columns.offset, columns.timestamp_ms, columns.header_starts

@@ -53,7 +53,7 @@ if config.DISABLE_JIT:
 
 
 @kernel
-def walk_headers(descriptor, position, end, buffer, rows):  # type: ignore[no-untyped-def]
+def walk_headers(descriptor, position, end, buffer, rows):
     """Fill ``rows`` (``BATCH_ROW[r]``) from the v2 batches from byte ``position`` of a file on, none of which ends past
     ``end``: ``(rows filled, position after them, code)``.
 

@@ -37,7 +37,7 @@ TIMESTAMP, KEY, VALUE, HEADERS = 1, 2, 4, 8
 
 
 @inner
-def _zigzag(data, at, end, most):  # type: ignore[no-untyped-def]
+def _zigzag(data, at, end, most):
     """The zig-zag number of at most ``most`` bytes at ``data[at:end]`` and the position after it, -1 for a malformed one."""
     word, shift = np.uint64(0), np.uint64(0)
     for i in range(at, min(end, at + most)):
@@ -50,7 +50,7 @@ def _zigzag(data, at, end, most):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _bytes(data, at, end):  # type: ignore[no-untyped-def]
+def _bytes(data, at, end):
     """The start, the size and the end of a field with its length before it; an end of -1 for a malformed one. Every size below
     0 stands for null, as Kafka reads it, and comes out as -1."""
     size, start = _zigzag(data, at, end, 5)
@@ -60,7 +60,7 @@ def _bytes(data, at, end):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def locate_records(data, rows, starts, ends, found):  # type: ignore[no-untyped-def]
+def locate_records(data, rows, starts, ends, found):
     """Fill ``found`` with the records of v2 batches.
 
     :param data: uint8[n]; ``rows``: ``BATCH_ROW[b]``
@@ -104,7 +104,7 @@ def locate_records(data, rows, starts, ends, found):  # type: ignore[no-untyped-
 
 
 @inner
-def _int32(data, at):  # type: ignore[no-untyped-def]
+def _int32(data, at):
     """The big-endian int32 at ``data[at:]``."""
     word = np.int64(0)
     for i in range(4):
@@ -113,7 +113,7 @@ def _int32(data, at):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def locate_messages(data, rows, starts, ends, found):  # type: ignore[no-untyped-def]
+def locate_messages(data, rows, starts, ends, found):
     """As ``locate_records`` for uncompressed messages of magic 0 and 1, whole in ``data``: one record each."""
     n = 0
     for i in range(len(rows)):
@@ -141,7 +141,7 @@ def locate_messages(data, rows, starts, ends, found):  # type: ignore[no-untyped
 
 
 @inner
-def _same(one, at, other, from_, size):  # type: ignore[no-untyped-def]
+def _same(one, at, other, from_, size):
     """Whether ``size`` bytes are equal."""
     for i in range(size):
         if one[at + i] != other[from_ + i]:
@@ -150,13 +150,13 @@ def _same(one, at, other, from_, size):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _same_field(one, at, size, other, from_, other_size):  # type: ignore[no-untyped-def]
+def _same_field(one, at, size, other, from_, other_size):
     """Whether two fields are both null or equal in every byte."""
     return size == other_size and _same(one, at, other, from_, size)
 
 
 @kernel
-def compare_records(after, after_data, before, before_data, partner, differences):  # type: ignore[no-untyped-def]
+def compare_records(after, after_data, before, before_data, partner, differences):
     """Compare records byte by byte with those that they come from.
 
     :param after, before: ``RECORD_ROW[m]``, ``RECORD_ROW[n]`` with their ``uint8`` data
@@ -182,7 +182,7 @@ def compare_records(after, after_data, before, before_data, partner, differences
 
 
 @kernel
-def gather_keys(data, records, offsets, keys):  # type: ignore[no-untyped-def]
+def gather_keys(data, records, offsets, keys):
     """Copy keys together.
 
     :param records: ``RECORD_ROW[n]`` with keys
@@ -199,7 +199,7 @@ def gather_keys(data, records, offsets, keys):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def assign_parts(offsets, keys, seed, parts, part_of):  # type: ignore[no-untyped-def]
+def assign_parts(offsets, keys, seed, parts, part_of):
     """Assign keys to parts of the work.
 
     The part is chosen by a hash that only spreads the work: equal keys meet, and whether keys are equal is decided elsewhere.

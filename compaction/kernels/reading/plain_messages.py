@@ -15,7 +15,7 @@ GROWTH = 16
 
 
 @kernel
-def plain_messages(raw, block_position, rows, first_row, scratch, spans):  # type: ignore[no-untyped-def]
+def plain_messages(raw, block_position, rows, first_row, scratch, spans):
     """Write the records of plain messages ``rows[first_row:]`` into ``scratch`` as far as it takes them, and mend the rows.
 
     :param rows: ``BATCH_ROW[r]``, all plain and of magic 0 or 1; count and base timestamp are set

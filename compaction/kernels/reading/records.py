@@ -33,7 +33,7 @@ _FRONT = 18
 
 
 @inner
-def skip_headers(data, at, end, count):  # type: ignore[no-untyped-def]
+def skip_headers(data, at, end, count):
     """The position after ``count`` record headers at ``data[at:end]``, or -1 when they are not well-formed."""
     for _ in range(count):
         size, at = varint(data, at, end)
@@ -49,7 +49,7 @@ def skip_headers(data, at, end, count):  # type: ignore[no-untyped-def]
 
 
 @inner
-def read_record(data, at, end):  # type: ignore[no-untyped-def]
+def read_record(data, at, end):
     """The fields of the v2 record at ``data[at:end]``.
 
     ``(next, timestamp_delta, offset_delta, key_at, key_size, value_size)``: ``next`` is the position after the record or -1
@@ -87,7 +87,7 @@ def read_record(data, at, end):  # type: ignore[no-untyped-def]
 
 
 @inner
-def quick_bounds(address, at, end):  # type: ignore[no-untyped-def]
+def quick_bounds(address, at, end):
     """As ``quick_record``, of the record's front only: ``(next, offset_delta)``; the rest may be anything."""
     if end - at < _FRONT:
         return 0, 0
@@ -103,7 +103,7 @@ def quick_bounds(address, at, end):  # type: ignore[no-untyped-def]
 
 
 @inner
-def quick_record(address, at, end):  # type: ignore[no-untyped-def]
+def quick_record(address, at, end):
     """The fields of the v2 record at ``data[at:end]`` if it is of the usual form, where ``address`` is that of ``data[0]``:
     no headers, no attributes, canonical varints of at most three bytes.
 
@@ -135,7 +135,7 @@ def quick_record(address, at, end):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _scan_batch(data, start, end, row, first_dirty, ask, entries, n, asks, m, counters):  # type: ignore[no-untyped-def]
+def _scan_batch(data, start, end, row, first_dirty, ask, entries, n, asks, m, counters):
     """One batch of ``scan_records``: ``(n, m, error)``. Holds addresses and sizes of keys in place of hashes."""
     address = data.ctypes.data
     at = start
@@ -177,7 +177,7 @@ def _scan_batch(data, start, end, row, first_dirty, ask, entries, n, asks, m, co
 
 
 @kernel
-def scan_records(raw, scratch, rows, spans, actions, first_dirty, first_row, entries, asks, keyless, counters, secret):  # type: ignore[no-untyped-def]
+def scan_records(raw, scratch, rows, spans, actions, first_dirty, first_row, entries, asks, keyless, counters, secret):
     """Entries of the records of ``rows[first_row:]``, as many batches as fit.
 
     :param raw: uint8[], the block of the segment; ``scratch`` uint8[], decompressed records

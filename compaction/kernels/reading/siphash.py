@@ -61,7 +61,7 @@ class HashSecret:
 
 
 @inner
-def _round(a, b, c, d):  # type: ignore[no-untyped-def]
+def _round(a, b, c, d):
     """SipRound over the state ``v0`` to ``v3``."""
     a += b
     b = (b << np.uint64(13) | b >> np.uint64(51)) ^ a
@@ -77,14 +77,14 @@ def _round(a, b, c, d):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _absorb(a, b, c, d, word):  # type: ignore[no-untyped-def]
+def _absorb(a, b, c, d, word):
     """The state after one message word."""
     a, b, c, d = _round(a, b, c, d ^ word)
     return a ^ word, b, c, d
 
 
 @inner
-def _finish(a, b, c, d):  # type: ignore[no-untyped-def]
+def _finish(a, b, c, d):
     """The state after the three rounds that precede each half of the output."""
     a, b, c, d = _round(a, b, c, d)
     a, b, c, d = _round(a, b, c, d)
@@ -92,7 +92,7 @@ def _finish(a, b, c, d):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _last_word(address, size):  # type: ignore[no-untyped-def]
+def _last_word(address, size):
     """The last message word of the ``size`` bytes at ``address`` (int64): the bytes after the last whole word, and the size.
 
     Reads no byte outside the key.
@@ -112,13 +112,13 @@ def _last_word(address, size):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _with_key(low, high):  # type: ignore[no-untyped-def]
+def _with_key(low, high):
     """The hash, except that 0, 0 becomes 0, 1: it means "no key", and a record with a key must not be dropped as invalid."""
     return low, high | np.uint64(low == 0 and high == 0)
 
 
 @inner
-def siphash(low, high, address, size):  # type: ignore[no-untyped-def]
+def siphash(low, high, address, size):
     """``(low64, high64)``: SipHash-1-3-128 of the ``size`` bytes at ``address`` (int64) under the secret ``low``, ``high``."""
     a, b, c, d = low ^ _INIT0, high ^ _INIT1, low ^ _INIT2, high ^ _INIT3
     for at in range(0, size - 7, 8):
@@ -131,7 +131,7 @@ def siphash(low, high, address, size):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _absorb_lanes(state):  # type: ignore[no-untyped-def]
+def _absorb_lanes(state):
     """``_absorb`` in each lane. The length is loaded: the compiler would unroll a loop of known length, not vectorise it."""
     for k in range(np.int64(state[_LANE_COUNT])):
         a, b, c, d = _absorb(state[_V0 + k], state[_V1 + k], state[_V2 + k], state[_V3 + k], state[_WORD + k])
@@ -139,7 +139,7 @@ def _absorb_lanes(state):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _finish_lanes(state):  # type: ignore[no-untyped-def]
+def _finish_lanes(state):
     """Computes each lane's hash: the first half replaces its message word, the second half is its second result."""
     for k in range(np.int64(state[_LANE_COUNT])):
         a, b, c, d = state[_V0 + k], state[_V1 + k], state[_V2 + k], state[_V3 + k]
@@ -150,7 +150,7 @@ def _finish_lanes(state):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _hash_lanes(table, state, words, waiting):  # type: ignore[no-untyped-def]
+def _hash_lanes(table, state, words, waiting):
     """Hash the keys of the ``_LANES`` rows listed at ``state[waiting:]``, all of ``words`` whole words (both uint64)."""
     low, high = state[0], state[1]
     for k in range(_LANES):
@@ -171,14 +171,14 @@ def _hash_lanes(table, state, words, waiting):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _hash_row(table, state, row):  # type: ignore[no-untyped-def]
+def _hash_row(table, state, row):
     """Hash the key of one row."""
     low, high = siphash(state[0], state[1], np.int64(table[row, 0]), np.int64(table[row, 1]))
     table[row, 0], table[row, 1] = _with_key(low, high)
 
 
 @inner
-def hash_keys(table, rows, state):  # type: ignore[no-untyped-def]
+def hash_keys(table, rows, state):
     """Replace the address and size of a key in each of the first ``rows`` rows of uint64[n, 3] ``table`` by the two halves of
     its hash. A row with size ``NO_KEY`` gets 0, 0, which is the hash of no key.
 

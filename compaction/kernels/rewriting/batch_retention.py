@@ -28,7 +28,7 @@ HORIZON_BIT = 0x40
 
 
 @inner
-def _first_at_least(marks, offset, at):  # type: ignore[no-untyped-def]
+def _first_at_least(marks, offset, at):
     """The first index ``>= at`` whose mark is of ``offset`` or above."""
     bound = np.uint64(offset + 1) << np.uint64(OFFSET_SHIFT)
     step = 1
@@ -48,7 +48,7 @@ def _first_at_least(marks, offset, at):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _kept(row, marks, low, high, dirty, expired):  # type: ignore[no-untyped-def]
+def _kept(row, marks, low, high, dirty, expired):
     """``(records kept, tombstones that stay, tombstones that expire)`` of a batch wholly in one section; its marks are
     ``marks[low:high]``."""
     listed, dropped, tombstones = high - low, 0, 0
@@ -64,7 +64,7 @@ def _kept(row, marks, low, high, dirty, expired):  # type: ignore[no-untyped-def
 
 
 @kernel
-def decide(rows, verdicts, marks, limits, actions):  # type: ignore[no-untyped-def]
+def decide(rows, verdicts, marks, limits, actions):
     """Fill ``actions`` (uint8[r]) with ``DROP``, ``COPY``, ``EMPTY`` or ``REWRITE`` for ``rows`` (``BATCH_ROW[r]``); the number
     of expired tombstones in batches that lose all records (``rewrite`` counts those of the others).
 

@@ -20,7 +20,7 @@ def new_state(base_offset: int) -> np.ndarray:
 
 
 @kernel
-def index_entries(out_rows, interval_bytes, state, offsets, times):  # type: ignore[no-untyped-def]
+def index_entries(out_rows, interval_bytes, state, offsets, times):
     """Entries for ``out_rows`` (``OUT_ROW[n]``), which follow those of earlier calls: ``(offset entries, time entries)``.
 
     :param state: int64[5], carried and changed

@@ -58,7 +58,7 @@ COUNTERS = 8
 
 
 @inner
-def _write_header(out, at, size, row, base_offset, last_offset, attributes, base_ts, max_ts, count):  # type: ignore[no-untyped-def]
+def _write_header(out, at, size, row, base_offset, last_offset, attributes, base_ts, max_ts, count):
     """The 61 bytes of a v2 header at ``out[at:]``; the CRC is written by ``_seal``."""
     if at < 0 or at + HEADER_SIZE > len(out):
         raise IndexError("a batch header lies outside of its array")
@@ -78,14 +78,14 @@ def _write_header(out, at, size, row, base_offset, last_offset, attributes, base
 
 
 @inner
-def _seal(out, at, size):  # type: ignore[no-untyped-def]
+def _seal(out, at, size):
     """Write the CRC of the batch ``out[at:at+size]``, whose header was written before."""
     address = out.ctypes.data + at
     store32(np.uintp(address + 17), np.int64(crc32c(np.uintp(address + 21), np.uintp(size - 21))))
 
 
 @inner
-def _put_tail(out, w, data, at, stop):  # type: ignore[no-untyped-def]
+def _put_tail(out, w, data, at, stop):
     """Key, value and headers of ``data[at:stop]`` with canonical varints, at ``out[w:]``; the position after them."""
     fields, done = 2, 0
     p = at
@@ -104,7 +104,7 @@ def _put_tail(out, w, data, at, stop):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _put_record(out, w, data, tail_at, stop, timestamp_delta, offset_delta, canonical):  # type: ignore[no-untyped-def]
+def _put_record(out, w, data, tail_at, stop, timestamp_delta, offset_delta, canonical):
     """A record with new deltas and the tail ``data[tail_at:stop]``, at ``out[w:]``; the position after it."""
     fixed = 1 + varlong_size(timestamp_delta) + varlong_size(offset_delta)
     if canonical:
@@ -121,7 +121,7 @@ def _put_record(out, w, data, tail_at, stop, timestamp_delta, offset_delta, cano
 
 
 @inner
-def _put_records(out, w, data, kept, n, row, base_offset, base_ts, records_ts):  # type: ignore[no-untyped-def]
+def _put_records(out, w, data, kept, n, row, base_offset, base_ts, records_ts):
     """Write the first ``n`` of ``kept`` at ``out[w:]``; ``records_ts`` is the old base timestamp (LogAppendTime: of every
     record). ``(position after them, max timestamp, error)``."""
     # messages of magic 1 were given their append time when they were decoded; those of magic 0 within them have none
@@ -149,7 +149,7 @@ def _put_records(out, w, data, kept, n, row, base_offset, base_ts, records_ts): 
 
 
 @inner
-def _rewrite_batch(out, w, data, row, kept, n, horizon_ms, out_row):  # type: ignore[no-untyped-def]
+def _rewrite_batch(out, w, data, row, kept, n, horizon_ms, out_row):
     """Write a batch of the ``n`` kept records at ``out[w:]``; ``horizon_ms`` is its new delete horizon, -1 for none. The
     position after it and an error. A batch to be compressed is left without CRC and with the size of its plain form."""
     append_time = row.attributes & LOG_APPEND_TIME_BIT != 0
@@ -184,7 +184,7 @@ def _rewrite_batch(out, w, data, row, kept, n, horizon_ms, out_row):  # type: ig
 
 
 @inner
-def _lacks_producer(row):  # type: ignore[no-untyped-def]
+def _lacks_producer(row):
     """Whether ``MemoryRecordsBuilder.validateProducerState`` refuses the batch."""
     if row.magic < 2:
         return False
@@ -194,14 +194,14 @@ def _lacks_producer(row):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _copy(row, block_position, out_row):  # type: ignore[no-untyped-def]
+def _copy(row, block_position, out_row):
     """The batch as it lies in its block."""
     out_row.start, out_row["size"], out_row.source = row.position - block_position, row["size"], IN_BLOCK
     out_row.last_offset, out_row.max_timestamp = row.last_offset, row.max_timestamp
 
 
 @inner
-def _write_empty(out, w, row, out_row):  # type: ignore[no-untyped-def]
+def _write_empty(out, w, row, out_row):
     """A header without records (``DefaultRecordBatch.writeEmptyHeader``) at ``out[w:]``."""
     attributes = row.attributes & _TYPE_AND_TXN_BITS
     _write_header(out, w, HEADER_SIZE, row, row.base_offset, row.last_offset, attributes, -1, row.max_timestamp, 0)
@@ -212,7 +212,7 @@ def _write_empty(out, w, row, out_row):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def rewrite(  # type: ignore[no-untyped-def]
+def rewrite(
     raw, scratch, rows, spans, actions, verdicts, marks, limits, new_horizon_ms, first_row, block_position,
     out, out_rows, kept, counters,
 ):  # fmt: skip

@@ -21,7 +21,7 @@ LOOSE, CANONICAL = 0, 1
 
 
 @inner
-def _tail_form(data, at, stop, key_size, value_size):  # type: ignore[no-untyped-def]
+def _tail_form(data, at, stop, key_size, value_size):
     """``CANONICAL`` when the varints from the key's length on are as Kafka writes them, ``LOOSE`` when not, ``BAD_NAMES`` when
     a header's name is no UTF-8."""
     _, p = varint(data, at, stop)
@@ -43,7 +43,7 @@ def _tail_form(data, at, stop, key_size, value_size):  # type: ignore[no-untyped
 
 
 @inner
-def _form(data, at, stop, timestamp_delta, offset_delta, key_size, value_size):  # type: ignore[no-untyped-def]
+def _form(data, at, stop, timestamp_delta, offset_delta, key_size, value_size):
     """Where the key's length lies in the record ``data[at:stop]``, and the form of the whole record."""
     _, body = varint(data, at, stop)
     _, q = varlong(data, body + 1, stop)
@@ -55,7 +55,7 @@ def _form(data, at, stop, timestamp_delta, offset_delta, key_size, value_size): 
 
 
 @inner
-def skip_below(marks, at, offset):  # type: ignore[no-untyped-def]
+def skip_below(marks, at, offset):
     """The first index ``>= at`` whose mark is of ``offset`` or above; marks ascend and so do the offsets asked for."""
     bound = np.uint64(offset + 1) << np.uint64(OFFSET_SHIFT)
     while at < len(marks) and marks[at] < bound:
@@ -64,7 +64,7 @@ def skip_below(marks, at, offset):  # type: ignore[no-untyped-def]
 
 
 @inner
-def stays(offset, keyless, tombstone, marks, at, first_dirty, latest_offset, tombstones_go):  # type: ignore[no-untyped-def]
+def stays(offset, keyless, tombstone, marks, at, first_dirty, latest_offset, tombstones_go):
     """``(whether the data record at offset stays, whether it is an expired tombstone, next index into marks)``."""
     at = skip_below(marks, at, offset)
     listed = at < len(marks) and marks[at] >> np.uint64(OFFSET_SHIFT) == np.uint64(offset + 1)
@@ -82,7 +82,7 @@ def stays(offset, keyless, tombstone, marks, at, first_dirty, latest_offset, tom
 
 
 @inner
-def _peek(data, at, end):  # type: ignore[no-untyped-def]
+def _peek(data, at, end):
     """``(next, offset delta)`` of the record at ``data[at:end]``, its key and value unseen; ``next`` is -1 where it is cut
     off."""
     length, p = varint(data, at, end)
@@ -99,7 +99,7 @@ def _peek(data, at, end):  # type: ignore[no-untyped-def]
 
 
 @inner
-def survivors(data, start, end, row, verdict, marks, mark_at, limits, kept):  # type: ignore[no-untyped-def]
+def survivors(data, start, end, row, verdict, marks, mark_at, limits, kept):
     """Fill ``kept`` int64[count, 6] with the surviving records of one batch: start, stop, tail position, timestamp delta,
     offset delta, and whether its form is canonical.
 

@@ -18,7 +18,7 @@ COLUMNS = 4
 
 
 @inner
-def age_bucket(timestamp, now_ms, bounds):  # type: ignore[no-untyped-def]
+def age_bucket(timestamp, now_ms, bounds):
     """0 for a time after now, ``i + 1`` for an age from ``bounds[i]`` (int64[b], ms, ascending from 0) up to the next bound,
     ``b + 1`` for a record without a time."""
     if timestamp < 0:
@@ -31,7 +31,7 @@ def age_bucket(timestamp, now_ms, bounds):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _count(row, offset, timestamp, size, key_size, value_size, frame, bounds, positions, ages):  # type: ignore[no-untyped-def]
+def _count(row, offset, timestamp, size, key_size, value_size, frame, bounds, positions, ages):
     """Count one record."""
     share = (offset - frame[0]) / (frame[1] - frame[0])
     place = max(0, min(len(positions) - 1, int(share * len(positions))))
@@ -51,7 +51,7 @@ def _count(row, offset, timestamp, size, key_size, value_size, frame, bounds, po
 
 
 @inner
-def _goes(row, verdict, offset, keyless, tombstone, marks, mark_at, limits):  # type: ignore[no-untyped-def]
+def _goes(row, verdict, offset, keyless, tombstone, marks, mark_at, limits):
     """``(whether a record of a batch that is rewritten goes, next index into marks)``; see ``rewrite``."""
     first_dirty, latest_offset, now_ms, retain_legacy = limits
     if verdict & DISCARD != 0:
@@ -67,7 +67,7 @@ def _goes(row, verdict, offset, keyless, tombstone, marks, mark_at, limits):  # 
 
 
 @kernel
-def tally(raw, scratch, rows, spans, actions, verdicts, marks, limits, frame, bounds, positions, ages):  # type: ignore[no-untyped-def]
+def tally(raw, scratch, rows, spans, actions, verdicts, marks, limits, frame, bounds, positions, ages):
     """Count the records that go; ``(batch at fault, error)``, the number of batches without one.
 
     :param raw, scratch, rows, spans: as for ``scan_records``; spans are read for all rows but ``COPY`` ones
