@@ -123,7 +123,7 @@ class KeyScan(LogScan):
     def _take(self, n: int, m: int) -> None:
         done = 0
         while done < n:
-            room = self._counts.room()
+            room = self._counts.remaining()
             if not room:
                 self._hand_on(self._counts.slots)
                 self._counts.clear()

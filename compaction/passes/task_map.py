@@ -88,8 +88,8 @@ class TaskMap:
 def _fill(held: SkimpyOffsetMap, entries: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Put entries into a map until it counts as full; those left."""
     reserve = max(1, held.capacity // _RESERVE)
-    while len(entries) and held.room() >= min(len(entries), reserve):
-        room = held.room()
+    while len(entries) and held.remaining() >= min(len(entries), reserve):
+        room = held.remaining()
         held.put(entries[:room])
         entries = entries[room:]
     return entries

@@ -1,6 +1,6 @@
-"""Big-endian integers and zig-zag varints in byte arrays, for other kernels to inline.
+"""Big-endian integers, zig-zag varints and UTF-8 in byte arrays, for other kernels to inline.
 
-Positions are checked by the callers unless a function says that it checks.
+Callers check positions, except where a function takes an ``end``.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import numpy as np
 
 from compaction.kernels.compiling.jit import inner
 
-#: what the varint readers return for the new position when a varint does not end before ``end`` or is too long
+#: the position that the varint readers return for a varint that is too long or continues after ``end``
 BAD_VARINT = -1
 
 
@@ -41,7 +41,7 @@ def be64(data, at):
 def varint(data, at, end):
     """The zig-zag varint at ``data[at:]`` and the position after it: ``(value int64, next)``.
 
-    At most 5 bytes (``ByteUtils.readVarint``); ``next`` is ``BAD_VARINT`` when it is longer or runs past ``end``.
+    At most 5 bytes (``ByteUtils.readVarint``); ``next`` is ``BAD_VARINT`` if it is longer or continues after ``end``.
     """
     if at < end and data[at] < 0x80:
         one = np.int64(data[at])
@@ -60,7 +60,7 @@ def varint(data, at, end):
 
 @inner
 def varlong(data, at, end):
-    """As ``varint`` for 64 bits: at most 10 bytes (``ByteUtils.readVarlong``)."""
+    """As ``varint``, for 64 bits: at most 10 bytes (``ByteUtils.readVarlong``)."""
     if at < end and data[at] < 0x80:
         one = np.int64(data[at])
         return (one >> 1) ^ -(one & 1), at + 1
@@ -77,9 +77,9 @@ def varlong(data, at, end):
 
 @inner
 def short_varint(word):
-    """The zig-zag varint at the start of ``word`` (uint64, its first byte lowest): ``(value int64, bytes taken)``.
+    """The zig-zag varint at the start of ``word`` (uint64, little-endian): ``(value int64, size)``.
 
-    0 bytes taken: it has more than three, or more than it needs.
+    ``size`` is 0 for a varint of more than three bytes or of more bytes than necessary.
     """
     value = word & np.uint64(0x7F)
     size = 1
@@ -97,7 +97,7 @@ def short_varint(word):
 
 @inner
 def varlong_size(value):
-    """Bytes that ``value`` takes as a zig-zag varint or varlong."""
+    """Size in bytes of ``value`` as a zig-zag varint or varlong."""
     value = np.int64(value)
     word = (np.uint64(value) << np.uint64(1)) ^ np.uint64(value >> 63)
     size = 1

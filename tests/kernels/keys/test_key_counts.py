@@ -48,14 +48,14 @@ def test_counts_add_up() -> None:
 
 def test_memory_is_bounded_and_told_before_it_runs_out() -> None:
     counts = KeyCounts(64 * 24, 10**9)
-    room = counts.room()
+    room = counts.remaining()
     assert 0 < room < 64
     counts.add(entries(list(range(room))), once=True)
-    assert counts.room() == 0
+    assert counts.remaining() == 0
     with pytest.raises(ValueError, match="1 entries do not fit"):
         counts.add(entries([1]), once=True)
     counts.clear()
-    assert (len(counts), counts.room(), held(counts)) == (0, room, {})
+    assert (len(counts), counts.remaining(), held(counts)) == (0, room, {})
 
 
 def rounds_of(keys: list[int], most: int) -> int:

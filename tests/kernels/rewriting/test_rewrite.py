@@ -35,7 +35,7 @@ from compaction.kernels.rewriting.rewrite import (
     rewrite,
 )
 from compaction.kernels.rewriting.survivors import BAD_NAMES
-from tests.kernels.marks import Situation, random_situation
+from tests.kernels.situations import Situation, random_situation
 from tests.kernels.tables import Blocks, blocks_of, random_segment
 from tests.oracle import compression
 from tests.oracle.logs import Batching, LogBuilder, Sent
@@ -88,13 +88,13 @@ def run(blocks: Blocks, situation: Situation, out_bytes: int, kept_rows: int) ->
     verdicts = np.array(situation.verdicts, np.uint8)
     actions = np.empty(len(blocks.rows), np.uint8)
     found = Output()
-    found.counters[TOMBSTONES_REMOVED] += decide(blocks.rows, verdicts, situation.marks, situation.limits, actions)
+    found.counters[TOMBSTONES_REMOVED] += decide(blocks.rows, verdicts, situation.survivors, situation.limits, actions)
     out, kept = np.empty(out_bytes, np.uint8), np.empty((kept_rows, 6), np.int64)
     at = 0
     while at < len(blocks.rows):
         out_rows = np.empty(len(blocks.rows), OUT_ROW)
         next_at, n, used, error = rewrite(
-            blocks.raw, blocks.scratch, blocks.rows, blocks.spans, actions, verdicts, situation.marks, situation.limits,
+            blocks.raw, blocks.scratch, blocks.rows, blocks.spans, actions, verdicts, situation.survivors, situation.limits,
             NEW_HORIZON_MS, at, 0, out, out_rows, kept, found.counters,
         )  # fmt: skip
         assert error == OK
@@ -184,7 +184,7 @@ def call(blocks: Blocks, situation: Situation, out_bytes: int = 10_000, kept_row
     return tuple(
         rewrite(
             blocks.raw, blocks.scratch, blocks.rows, blocks.spans, np.full(rows, REWRITE, np.uint8),
-            np.zeros(rows, np.uint8), situation.marks, situation.limits, NEW_HORIZON_MS, 0, 0, out,
+            np.zeros(rows, np.uint8), situation.survivors, situation.limits, NEW_HORIZON_MS, 0, 0, out,
             np.empty(rows, OUT_ROW), kept, np.zeros(COUNTERS, np.int64),
         )
     )  # fmt: skip
@@ -217,7 +217,7 @@ def test_a_horizon_below_zero_is_none() -> None:
     out, kept, out_rows = np.zeros(500, np.uint8), np.empty((2, 6), np.int64), np.empty(1, OUT_ROW)
     actions, verdicts = np.array([REWRITE], np.uint8), np.zeros(1, np.uint8)
     rewrite(
-        blocks.raw, blocks.scratch, blocks.rows, blocks.spans, actions, verdicts, situation.marks, situation.limits,
+        blocks.raw, blocks.scratch, blocks.rows, blocks.spans, actions, verdicts, situation.survivors, situation.limits,
         NEW_HORIZON_MS, 0, 0, out, out_rows, kept, np.zeros(COUNTERS, np.int64),
     )  # fmt: skip
     assert out[22] & 0x40 == 0

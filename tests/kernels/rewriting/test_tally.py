@@ -12,7 +12,7 @@ from compaction.kernels.reading.records import BAD_RECORD, OK
 from compaction.kernels.reading.tables import COPY, DROP, EMPTY, REWRITE
 from compaction.kernels.rewriting.batch_retention import decide
 from compaction.kernels.rewriting.tally import BYTES, COLUMNS, KEYLESS, RECORDS, TOMBSTONES, age_bucket, tally
-from tests.kernels.marks import Situation, random_situation
+from tests.kernels.situations import Situation, random_situation
 from tests.kernels.tables import Blocks, blocks_of, random_segment
 from tests.oracle.records import NaiveBatch, NaiveRecord
 
@@ -42,7 +42,7 @@ def run(blocks: Blocks, situation: Situation, actions: NDArray[np.uint8], frame:
     counts = Counts()
     found = tally(
         blocks.raw, blocks.scratch, blocks.rows, blocks.spans, actions, np.array(situation.verdicts, np.uint8),
-        situation.marks, situation.limits, np.array(frame, np.int64), np.array(BOUNDS, np.int64),
+        situation.survivors, situation.limits, np.array(frame, np.int64), np.array(BOUNDS, np.int64),
         counts.positions, counts.ages,
     )  # fmt: skip
     assert found == (len(blocks.rows), OK)
@@ -65,7 +65,7 @@ def setting(seed: int) -> tuple[Blocks, Situation, tuple[int, int, int]]:
 def test_what_a_round_drops_is_counted(seed: int) -> None:
     blocks, situation, frame = setting(seed)
     actions = np.empty(len(blocks.rows), np.uint8)
-    decide(blocks.rows, np.array(situation.verdicts, np.uint8), situation.marks, situation.limits, actions)
+    decide(blocks.rows, np.array(situation.verdicts, np.uint8), situation.survivors, situation.limits, actions)
     expected = Counts()
     for batch, verdict in zip(blocks.batches, situation.verdicts, strict=True):
         kept = {record.offset for record in situation.kept(batch, verdict)}
@@ -100,7 +100,7 @@ def test_a_record_that_is_not_well_formed_is_told() -> None:
     counts, actions = Counts(), np.full(len(blocks.rows), DROP, np.uint8)
     actions[:at] = COPY
     found = tally(
-        blocks.raw, blocks.scratch, blocks.rows, blocks.spans, actions, actions, situation.marks, situation.limits,
+        blocks.raw, blocks.scratch, blocks.rows, blocks.spans, actions, actions, situation.survivors, situation.limits,
         np.array(frame, np.int64), np.array(BOUNDS, np.int64), counts.positions, counts.ages,
     )  # fmt: skip
     assert found == (at, BAD_RECORD)
@@ -123,6 +123,6 @@ def test_rewritten_batches_are_among_those_that_are_counted() -> None:
     for seed in range(12):
         blocks, situation, _ = setting(seed)
         actions = np.empty(len(blocks.rows), np.uint8)
-        decide(blocks.rows, np.array(situation.verdicts, np.uint8), situation.marks, situation.limits, actions)
+        decide(blocks.rows, np.array(situation.verdicts, np.uint8), situation.survivors, situation.limits, actions)
         seen |= set(actions.tolist())
     assert seen == {DROP, COPY, EMPTY, REWRITE}

@@ -1,4 +1,4 @@
-"""What the first pass says of records, made here from decoded records: marks, verdicts, limits."""
+"""What the first pass says of records, made here from decoded records: survivors, verdicts, limits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.kernels.reading.tables import CANDIDATE, DISCARD, MARKER_OF_EMPTY_TXN, OFFSET_SHIFT, RETAIN_EMPTY, TOMBSTONE
+from compaction.kernels.reading.tables import DISCARD, DROPPED, MARKER_OF_EMPTY_TXN, OFFSET_SHIFT, RETAIN_EMPTY, TOMBSTONE
 from tests.oracle.records import NaiveBatch, NaiveRecord
 
 
@@ -30,7 +30,7 @@ class Situation:
         return np.array([self.first_dirty, self.latest_offset, self.now_ms, self.retain_legacy], np.int64)
 
     @property
-    def marks(self) -> NDArray[np.uint64]:
+    def survivors(self) -> NDArray[np.uint64]:
         """Of the dirty section what the map keeps; of the clean one what goes and the tombstones that stay."""
         found = []
         for batch in self.batches:
@@ -40,7 +40,7 @@ class Situation:
                 if record.offset >= self.first_dirty:
                     found += [tombstone | (record.offset + 1) << OFFSET_SHIFT] if wins else []
                 elif not wins:
-                    found.append(tombstone | CANDIDATE | (record.offset + 1) << OFFSET_SHIFT)
+                    found.append(tombstone | DROPPED | (record.offset + 1) << OFFSET_SHIFT)
                 elif tombstone:
                     found.append(tombstone | (record.offset + 1) << OFFSET_SHIFT)
         return np.array(sorted(found), np.uint64)
