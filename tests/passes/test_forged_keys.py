@@ -87,9 +87,9 @@ def scanned(path: Path, keys: list[bytes]) -> NDArray[np.uint64]:
     write_partition(path, log.build())
     (file,) = path.glob("*.log")
     scan = LogScan(MapContext(0, 1), MapSettings(1 << 24, 0.9, HashSecret.random()), len(keys), Arena())
-    summary = scan.slice(Slice(0, 0, str(file), 0, len(keys), 0, file.stat().st_size, 0))
+    summary = scan.scan(Slice(0, 0, str(file), 0, len(keys), 0, file.stat().st_size, 0))
     assert summary.error is None
-    return np.concatenate([entries for _, entries in scan.rest()])
+    return np.concatenate([entries for _, entries in scan.drain()])
 
 
 def test_keys_crafted_to_cluster_are_probed_no_longer_than_random_ones(tmp_path: Path) -> None:

@@ -26,9 +26,9 @@ def entries_of(keys: NDArray[np.int64], first_offset: int) -> NDArray[np.uint64]
 class Taken:
     """A map and what it has handed on."""
 
-    def __init__(self, most_records: int = 1 << 30, load_factor: float = 0.9) -> None:
+    def __init__(self, max_records: int = 1 << 30, load_factor: float = 0.9) -> None:
         self.parts: list[NDArray[np.uint64]] = []
-        self.map = TaskMap(MAP_BYTES, load_factor, most_records, self._take, Arena())
+        self.map = TaskMap(MAP_BYTES, load_factor, max_records, self._take, Arena())
         self.offset = 0
 
     def _take(self, slots: NDArray[np.uint64]) -> None:
@@ -40,7 +40,7 @@ class Taken:
 
     def merged(self) -> dict[int, int]:
         """Key -> newest offset of all that was handed on and of the rest."""
-        for slots in self.map.rest():
+        for slots in self.map.drain():
             self._take(slots)
         found: dict[int, int] = {}
         for key, mark in ((int(key), int(mark)) for part in self.parts for key, mark in part[:, 1:]):
@@ -116,6 +116,6 @@ def test_a_map_for_a_handful_of_keys_takes_any_number() -> None:
     found: list[int] = []
     tiny = TaskMap(4 * ENTRY_BYTES, 0.9, len(entries), lambda slots: found.extend(slots[slots[:, 2] != 0, 1].tolist()), Arena())
     tiny.put(entries)
-    for slots in tiny.rest():
+    for slots in tiny.drain():
         found += slots[slots[:, 2] != 0, 1].tolist()
     assert sorted(found) == list(range(20_000))
