@@ -19,13 +19,13 @@ from compaction.passes.txn_headers import scan_transactions
 
 
 class LocalEngine:
-    """See ``compaction.compare.shared_passes.Engine``. ``reads`` counts the slices that pass 1 was given."""
+    """See ``compaction.compare.shared_passes.Engine``."""
 
     def __init__(self, sizes: Sizes) -> None:
         self._sizes = sizes
 
     def transactions(self, slices: Sequence[Slice], files: Files) -> list[SliceSummary]:
-        return [scan_transactions(part, files) for part in slices]
+        return [scan_transactions(each, files) for each in slices]
 
     def scan(
         self,
@@ -53,18 +53,18 @@ class LocalEngine:
         return found
 
     def measure(self, merged: Any, work: MeasureInputs) -> tuple[list[Measured], Mapping[int, int]]:
-        part_of = {each.number: each.slice for each in work.slices}
-        marks: dict[tuple[int, int], list[Packed]] = {}
+        slice_of = {each.number: each.slice for each in work.slices}
+        survivors: dict[tuple[int, int], list[Packed]] = {}
         keys: dict[int, int] = {}
         for (number, _), packed in merged.items():
             if number >= 0 and work.cases.get(number):
                 variant = work.variants[number]
-                firsts = np.array([part_of[each].first_offset for each in variant.slices], np.int64)
+                firsts = np.array([slice_of[each].first_offset for each in variant.slices], np.int64)
                 found, count = resolve_shard(packed, variant.scan.first_dirty_offset, work.load_factor)
                 keys[number] = keys.get(number, 0) + count
-                for at, part in split_by_part(found, firsts):
-                    marks.setdefault((number, variant.slices[at]), []).append(part)
-        return list(measure_shared(work.slices, work.cases, marks, work.sources)), keys
+                for at, of_slice in split_by_part(found, firsts):
+                    survivors.setdefault((number, variant.slices[at]), []).append(of_slice)
+        return list(measure_shared(work.slices, work.cases, survivors, work.sources)), keys
 
     def rounds(
         self, works: Sequence[tuple[Sequence[Slice], MapContext]], settings: MapSettings, most_keys: int

@@ -1,5 +1,4 @@
-"""The passes without Spark: the same tasks, one after the other, in this process. Slow where Spark is fast, and plain to
-see."""
+"""The passes without Spark: the same tasks, one after the other, in this process."""
 
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ class LocalPasses:
         self._sizes = sizes
 
     def transactions(self, slices: Sequence[Slice], files: Files) -> list[SliceSummary]:
-        return [scan_transactions(part, files) for part in slices]
+        return [scan_transactions(each, files) for each in slices]
 
     def dirty_keys(
         self, slices: Sequence[Slice], logs: Mapping[int, MapContext], settings: MapSettings, filters: Mapping[int, KeyFilter]
@@ -48,7 +47,7 @@ class LocalPasses:
     def scan(self, slices: Sequence[Slice], logs: Mapping[int, MapContext], settings: MapSettings) -> Scanned:
         summaries: list[SliceSummary] = []
         merged: dict[tuple[int, int], list[Any]] = {}
-        tasks = pack(slices, lambda part: part.size_bytes, self._sizes.scan_bytes)
+        tasks = pack(slices, lambda each: each.size_bytes, self._sizes.scan_bytes)
         known = flag_single_task_logs(logs, tasks)
         for task in tasks:
             for (log, shard), values in scan_slices(task, known, settings):
@@ -62,23 +61,23 @@ class LocalPasses:
         self,
         scanned: Scanned,
         logs: Mapping[int, CleanContext],
-        pieces: Sequence[OutputPart],
+        parts: Sequence[OutputPart],
         load_factor: float,
         *,
         dry_run: bool,
     ) -> Rewritten:
-        firsts = {log: np.array([p.first_offset for p in pieces if p.output.log == log], np.int64) for log in logs}
-        marks: dict[tuple[int, int], list[Packed]] = {}
+        firsts = {log: np.array([p.first_offset for p in parts if p.output.log == log], np.int64) for log in logs}
+        survivors: dict[tuple[int, int], list[Packed]] = {}
         keys: dict[int, int] = {}
         for (log, _), packed in scanned.merged.items():
             if log in logs:
                 found, count = resolve_shard(packed, logs[log].first_dirty_offset, load_factor)
                 keys[log] = keys.get(log, 0) + count
-                for piece, part in split_by_part(found, firsts[log]):
-                    marks.setdefault((log, piece), []).append(part)
+                for number, of_part in split_by_part(found, firsts[log]):
+                    survivors.setdefault((log, number), []).append(of_part)
         results = [
-            clean_part(piece, logs[piece.output.log], marks.get((piece.output.log, piece.number), []), dry_run=dry_run)
-            for piece in pieces
+            clean_part(part, logs[part.output.log], survivors.get((part.output.log, part.number), []), dry_run=dry_run)
+            for part in parts
         ]
         return Rewritten(tuple(results), keys)
 

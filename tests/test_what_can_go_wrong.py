@@ -126,9 +126,9 @@ TESTS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "`compiled kernels are kept in": {
         "kernels/compiling/test_cache.py": (
-            "test_what_others_could_have_planted_never_runs",
-            "test_a_choice_that_others_may_write_to_is_not_used_and_says_why",
-            "test_nothing_is_kept_where_nothing_is_to_be_kept",
+            "test_files_that_others_could_have_planted_never_run",
+            "test_a_chosen_directory_that_others_may_write_to_is_not_used_with_a_warning",
+            "test_nothing_is_written_without_a_cache",
         ),
     },
     "`… of … records": {

@@ -1,7 +1,4 @@
-"""Reduces garbage collection in Spark's Python workers: Spark collects garbage after every task, and loaded modules are none.
-
-Tested by ``tests/spark/test_daemon.py``.
-"""
+"""Reduces garbage collection in Spark's Python workers, which collect after every task: loaded modules are no garbage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the first pass says of records, made here from decoded records: survivors, verdicts, limits."""
+"""Random rounds over decoded records, with what pass 1 would find: survivor entries, verdicts, limits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.oracle.records import NaiveBatch, NaiveRecord
 
 @dataclass(frozen=True)
 class Situation:
-    """A round over some batches: the map's winners, what holds for each batch, and the limits that kernels take."""
+    """A round over some batches: the highest offset of each key, the verdict on each batch, and the kernels' limits."""
 
     batches: tuple[NaiveBatch, ...]
     latest: dict[bytes, int]
@@ -31,7 +31,7 @@ class Situation:
 
     @property
     def survivors(self) -> NDArray[np.uint64]:
-        """Of the dirty section what the map keeps; of the clean one what goes and the tombstones that stay."""
+        """Survivor entries: dirty records that the map holds, clean records to be dropped, and other clean tombstones."""
         found = []
         for batch in self.batches:
             for record in () if batch.control else batch.records():
@@ -46,16 +46,16 @@ class Situation:
         return np.array(sorted(found), np.uint64)
 
     def is_latest(self, record: NaiveRecord) -> bool:
-        """Whether no higher offset is mapped for its key; a record without one never is."""
+        """Whether its key has no higher offset in the map; false without a key."""
         return record.key is not None and record.offset >= self.latest.get(record.key, -1)
 
     def kept(self, batch: NaiveBatch, verdict: int) -> list[NaiveRecord]:
-        """The records of a batch that stay, one by one."""
+        """The retained records of a batch."""
         if verdict & DISCARD:
             return []
-        return [record for record in batch.records() if batch.control or self._stays(batch, record)]
+        return [record for record in batch.records() if batch.control or self._is_retained(batch, record)]
 
-    def _stays(self, batch: NaiveBatch, record: NaiveRecord) -> bool:
+    def _is_retained(self, batch: NaiveBatch, record: NaiveRecord) -> bool:
         if record.offset > self.latest_offset:
             return True
         if not self.is_latest(record):
@@ -68,7 +68,7 @@ class Situation:
 
 
 def random_situation(rng: random.Random, batches: Sequence[NaiveBatch]) -> Situation:
-    """A round that begins and whose map ends anywhere, over these batches."""
+    """A round over these batches, with any first dirty offset and any latest offset of the map."""
     low, high = batches[0].base_offset, batches[-1].last_offset
     first_dirty = rng.choice((low, rng.randrange(low, high + 1), high + 1))
     latest_offset = rng.choice((high, high, rng.randrange(low, high + 1)))

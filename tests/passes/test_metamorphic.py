@@ -76,7 +76,7 @@ def test_slices_tasks_and_shards_of_any_size_give_the_same_bytes(chosen: tuple[s
 
 
 class AnyOrder(LocalPasses):
-    """The passes as a cluster may run them: tasks end, and what they hand on arrives, in any order."""
+    """The passes as a cluster may run them: tasks end, and their results arrive, in any order."""
 
     def __init__(self, sizes: Sizes, seed: int) -> None:
         super().__init__(sizes)
@@ -190,7 +190,7 @@ def test_a_second_run_changes_nothing(chosen: tuple[str, int], from_the_start: b
 
 @QUICK
 @given(CASES)
-def test_a_dry_run_tells_the_figures_of_the_real_one_and_changes_nothing(chosen: tuple[str, int]) -> None:
+def test_a_dry_run_reports_the_figures_of_a_real_run_and_changes_nothing(chosen: tuple[str, int]) -> None:
     case = random_case(*chosen)
     with scratch() as root:
         lay_out(root, case)
@@ -206,7 +206,7 @@ def test_a_dry_run_tells_the_figures_of_the_real_one_and_changes_nothing(chosen:
 
 @QUICK
 @given(st.sampled_from(["no-transactions", "gzip", "lz4", "zstd", "one-key"]), st.integers(0, 60))
-def test_what_survives_is_the_last_value_of_each_key_of_a_dictionary(flavour: str, seed: int) -> None:
+def test_the_output_has_the_last_value_of_each_key(flavour: str, seed: int) -> None:
     case = random_case(flavour, seed)
     case.checkpoint = case.segments[0].base_offset
     end = case.end_offset()
@@ -229,7 +229,7 @@ def records(segments: Sequence[NaiveSegment]) -> list[NaiveRecord]:
 
 
 @pytest.mark.parametrize("flavour", sorted(FLAVOURS))
-def test_what_a_run_leaves_is_the_same_wherever_the_log_lies(flavour: str) -> None:
+def test_the_output_does_not_depend_on_the_log_directory(flavour: str) -> None:
     """The output depends on the log alone: not on its directory, nor on what an earlier run left behind there."""
     case = random_case(flavour, 50)
     expected = cleaned(case, WHOLE)

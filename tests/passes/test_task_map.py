@@ -1,4 +1,4 @@
-"""A task's map takes any number of keys in bounded memory, loses none, and keeps those that come again."""
+"""A task's map takes any number of keys in bounded memory, loses none, and keeps recurring keys resident."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def entries_of(keys: NDArray[np.int64], first_offset: int) -> NDArray[np.uint64]
 
 
 class Taken:
-    """A map and what it has handed on."""
+    """A map and what it has spilled."""
 
     def __init__(self, max_records: int = 1 << 30, load_factor: float = 0.9) -> None:
         self.parts: list[NDArray[np.uint64]] = []
@@ -39,7 +39,7 @@ class Taken:
         self.offset += len(keys)
 
     def merged(self) -> dict[int, int]:
-        """Key -> newest offset of all that was handed on and of the rest."""
+        """Key -> highest offset of all entries, spilled or not."""
         for slots in self.map.drain():
             self._take(slots)
         found: dict[int, int] = {}
@@ -54,7 +54,7 @@ def newest(portions: list[NDArray[np.int64]]) -> dict[int, int]:
 
 @settings(deadline=None)
 @given(st.integers(0, 2**32), st.lists(st.tuples(st.integers(1, 900), st.integers(1, 3000)), min_size=1, max_size=8))
-def test_every_key_comes_out_with_its_newest_offset(seed: int, sizes: list[tuple[int, int]]) -> None:
+def test_every_key_is_emitted_with_its_highest_offset(seed: int, sizes: list[tuple[int, int]]) -> None:
     rng = np.random.default_rng(seed)
     portions = [rng.integers(0, keys, records) for records, keys in sizes]
     taken = Taken()
@@ -63,47 +63,47 @@ def test_every_key_comes_out_with_its_newest_offset(seed: int, sizes: list[tuple
     assert taken.merged() == newest(portions)
 
 
-def test_keys_that_fit_are_never_handed_on() -> None:
+def test_keys_that_fit_are_never_spilled() -> None:
     taken, keys = Taken(), np.arange(200)
     for _ in range(20):
         taken.put(np.random.default_rng(1).permutation(keys))
-    whole = taken.map.complete
+    complete = taken.map.complete
     assert not taken.parts
-    assert whole is not None
-    assert len(whole) == len(keys)
+    assert complete is not None
+    assert len(complete) == len(keys)
 
 
-def test_a_map_that_had_to_let_go_is_not_whole() -> None:
+def test_a_map_that_has_spilled_is_not_complete() -> None:
     taken = Taken()
     taken.put(np.arange(SLOTS + 1))
     assert taken.map.complete is None
 
 
-def test_keys_that_come_again_and_again_stay() -> None:
+def test_recurring_keys_stay_resident() -> None:
     rng = np.random.default_rng(2)
     portions = [rng.integers(0, 2 * SLOTS, 100) for _ in range(400)]
     taken = Taken()
     for portion in portions:
         taken.put(portion)
-    # a map that began anew each time it was full would have handed on eight records in ten
+    # a map reset each time it is full would spill eight records in ten
     assert taken.merged() == newest(portions)
     assert sum(map(len, taken.parts)) < 0.7 * 40_000
 
 
-def test_keys_that_were_written_for_a_while_give_way() -> None:
+def test_keys_that_are_no_longer_written_are_evicted() -> None:
     rng = np.random.default_rng(3)
     portions = [1000 * day + rng.integers(0, 300, 3000) for day in range(10)]
     taken = Taken()
     for portion in portions:
         for part in np.split(portion, 30):
             taken.put(part)
-    handed_on = sum(map(len, taken.parts))
+    spilled = sum(map(len, taken.parts))
     assert taken.merged() == newest(portions)
-    assert handed_on < 6000
+    assert spilled < 6000
 
 
 @pytest.mark.parametrize("load_factor", [0.01, 0.5, 1.0])
-def test_any_load_factor_does(load_factor: float) -> None:
+def test_the_map_works_with_any_load_factor(load_factor: float) -> None:
     portions = [np.random.default_rng(4).integers(0, 1000, 500) for _ in range(6)]
     taken = Taken(load_factor=load_factor)
     for portion in portions:
@@ -111,7 +111,7 @@ def test_any_load_factor_does(load_factor: float) -> None:
     assert taken.merged() == newest(portions)
 
 
-def test_a_map_for_a_handful_of_keys_takes_any_number() -> None:
+def test_a_tiny_map_takes_any_number_of_keys() -> None:
     entries = entries_of(np.arange(20_000), 0)
     found: list[int] = []
     tiny = TaskMap(4 * ENTRY_BYTES, 0.9, len(entries), lambda slots: found.extend(slots[slots[:, 2] != 0, 1].tolist()), Arena())

@@ -1,4 +1,4 @@
-"""The filter of dirty keys: no key of a map is ever missing from it, and what lookups need no answer is told apart."""
+"""The filter of dirty keys: it matches every key of a map, and prunes lookups without effect."""
 
 from __future__ import annotations
 

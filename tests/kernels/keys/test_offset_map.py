@@ -1,4 +1,4 @@
-"""The offset map against a dictionary, with hashes that collide; partitions of it by shard, and of marks by bound."""
+"""The offset map against a dictionary, with colliding hashes; entries by shard, and survivor entries by output part."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_only_a_higher_offset_of_the_same_key_supersedes_a_record(
 
 @pytest.mark.parametrize("load_factor", [0.5, 0.75, 0.9, 1.0])
 @pytest.mark.parametrize("slots", [2, 4, 64, 4096])
-def test_a_map_takes_as_many_keys_as_its_buffer_and_load_factor_allow(slots: int, load_factor: float) -> None:
+def test_a_map_holds_as_many_keys_as_its_buffer_and_load_factor_allow(slots: int, load_factor: float) -> None:
     found = SkimpyOffsetMap(slots * ENTRY_BYTES, load_factor, 1 << 40, Arena())
     room = found.remaining()
     assert room == min(int(slots * load_factor), slots - 1)
@@ -72,7 +72,7 @@ def test_a_map_takes_as_many_keys_as_its_buffer_and_load_factor_allow(slots: int
 
 
 @pytest.mark.parametrize("expected_keys", [0, 1, 100, 5_000])
-def test_a_map_for_few_keys_is_small_and_takes_them(expected_keys: int) -> None:
+def test_a_map_for_few_keys_is_small_and_holds_them(expected_keys: int) -> None:
     found = SkimpyOffsetMap(1 << 24, 0.9, expected_keys, Arena())
     assert found.remaining() >= expected_keys
     assert found.slots.nbytes < 1 << 19
