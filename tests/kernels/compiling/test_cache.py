@@ -161,9 +161,7 @@ class TestCacheDir:
         os.chown(link, STRANGER, STRANGER, follow_symlinks=False)
         assert cache_dir() == tmp_path / f"kafka-log-compaction-{os.getuid()}"
 
-    def test_a_private_directory_in_a_shared_sticky_one_is_used(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_private_directory_in_a_shared_sticky_one_is_used(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (tmp_path / "shared").mkdir()
         (tmp_path / "shared").chmod(0o1777)
         monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "shared" / "a" / "b"))
