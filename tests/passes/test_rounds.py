@@ -56,7 +56,7 @@ def test_mostly_clean_logs_need_few_lookups_for_the_same_output(monkeypatch: pyt
         lookups["after"] += len(kept)
         return kept
 
-    monkeypatch.setattr(KeyFilter, "sift", counted)
+    monkeypatch.setattr(KeyFilter, "prune", counted)
     cases = random_cases(range(20, 26))
     for case in cases:
         # all but the last closed segment count as cleaned
