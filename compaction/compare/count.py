@@ -121,7 +121,7 @@ class SharedSummary:
 
 
 def counts_of(source: int) -> int:
-    """The number that stands for a source's key counts in place of a log in a ``Key``; negative, unlike those of variants."""
+    """Identifies the key counts of a source in a ``Key``; negative, unlike the numbers of variants."""
     return -1 - source
 
 

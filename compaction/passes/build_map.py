@@ -97,7 +97,7 @@ def dirty_records(slices: Iterable[Slice], first_dirty_offset: int) -> int:
 
 
 def check_offsets(block: Block, floor: int, path: str, end_offset: int = MAX_OFFSET) -> int:
-    """The offset after the last batch of ``block``, whose batches must lie in ``[floor, end_offset)``.
+    """The offset after the last batch of ``block``, whose offsets must be in ``[floor, end_offset)``.
 
     :raises CorruptLogError: offsets decrease, or reach ``end_offset``
     :raises UnsupportedLogError: offsets reach ``MAX_OFFSET``
