@@ -14,7 +14,7 @@ from compaction.formats.compression.codecs import Codec, decompress
 from compaction.formats.primitives.malformed import FormatError
 from compaction.formats.record_batch.batch_header import HEADER, LOG_OVERHEAD_BYTES
 from compaction.formats.record_batch.message_header import HEADER_V0
-from compaction.formats.record_batch.message_set import parse_legacy
+from compaction.formats.record_batch.message_set import parse_message_entry
 from compaction.fs.filesystem import FileSystem
 from compaction.kernels.lines.line_state import DONE, DUMP_ERRORS
 from compaction.kernels.lines.record_lines import largest_timestamp
@@ -101,7 +101,7 @@ class BatchReader:
         data = self._bytes(batch.position, batch.size)
         try:
             if batch.magic < _V2:
-                return max(-1, int(parse_legacy(data).columns(MAX_PLAIN_BYTES).timestamp.max()))
+                return max(-1, int(parse_message_entry(data).columns(MAX_PLAIN_BYTES).timestamp.max()))
             return self._largest_of_records(data)
         except FormatError as error:
             raise self._error(error.what, batch.position) from None

@@ -19,7 +19,7 @@ from compaction.errors import CorruptLogError
 from compaction.formats.indexes import read_offset_index, read_time_index
 from compaction.formats.primitives.malformed import FormatError
 from compaction.formats.record_batch.batch import RecordBatch, parse_batch
-from compaction.formats.record_batch.message_set import LegacyBatch, parse_legacy
+from compaction.formats.record_batch.message_set import MessageEntry, parse_message_entry
 from compaction.fs.filesystem import FileSystem
 from compaction.fs.text_files import MAX_INDEX_BYTES, read_small
 from compaction.kernels.reading.batches import scan_batches
@@ -108,7 +108,7 @@ def segments_with(logs: Sequence[Target], first_offset: int, last_offset: int | 
 def _first_record(target: Target, raw: bytes, position: int, timestamp: int) -> tuple[int, int] | None:
     """Offset and time of a batch's first record at or after a time."""
     try:
-        batch: RecordBatch | LegacyBatch = parse_batch(raw) if raw[16] == _V2 else parse_legacy(raw)
+        batch: RecordBatch | MessageEntry = parse_batch(raw) if raw[16] == _V2 else parse_message_entry(raw)
         for record in batch.records(MAX_PLAIN_BYTES):
             if record.timestamp >= timestamp:
                 return record.offset, record.timestamp

@@ -17,7 +17,7 @@ from compaction.dump.decoders import Decoder, control_text
 from compaction.errors import CorruptLogError
 from compaction.formats.compression.codecs import Codec, decompress
 from compaction.formats.primitives.malformed import FormatError
-from compaction.formats.record_batch.message_set import parse_legacy
+from compaction.formats.record_batch.message_set import parse_message_entry
 from compaction.fs.filesystem import FileSystem
 from compaction.kernels.lines import line_state as at
 from compaction.kernels.lines.batch_lines import dump_batches, finish_batch
@@ -201,7 +201,7 @@ class SegmentDump:
 
     def _messages(self, batch: memoryview) -> tuple[NDArray[np.uint8], int, int]:
         """The messages in a wrapper: their bytes, where the last one ends, and what their offsets count from."""
-        wrapper = parse_legacy(batch)
+        wrapper = parse_message_entry(batch)
         if wrapper.codec is Codec.ZSTD:
             raise FormatError(f"a wrapper of magic {wrapper.magic} cannot use zstd")
         payload = wrapper.own_record().value

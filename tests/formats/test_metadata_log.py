@@ -10,7 +10,7 @@ from compaction.formats.metadata_log import ClusterConfigs, parse_record, read_c
 from compaction.formats.primitives.malformed import FormatError
 from compaction.formats.primitives.varint import encode_unsigned
 from compaction.formats.record_batch.batch import BatchSpec, encode_batch
-from compaction.formats.record_batch.message_set import encode_legacy
+from compaction.formats.record_batch.message_set import encode_message_set
 from compaction.formats.record_batch.record import Record
 from tests.formats.golden import golden, unbase64
 
@@ -122,7 +122,7 @@ def test_damaged_batches() -> None:
     with pytest.raises(FormatError, match="fails its CRC"):
         read_cluster_configs([data])
     with pytest.raises(FormatError, match="metadata batch of magic 1"):
-        read_cluster_configs([encode_legacy([Record(0, 1, None, b"")])])
+        read_cluster_configs([encode_message_set([Record(0, 1, None, b"")])])
 
 
 def test_a_frame_gives_type_version_and_message() -> None:

@@ -10,7 +10,7 @@ import pytest
 from compaction.cleaning.log_view import AbortedTxn, LogView, ProducerEntry
 from compaction.errors import CorruptLogError
 from compaction.formats.producer_snapshot import SnapshotEntry
-from compaction.formats.record_batch.message_set import LegacySpec, encode_legacy
+from compaction.formats.record_batch.message_set import MessageSetSpec, encode_message_set
 from compaction.formats.record_batch.record import Record
 from compaction.fs.filesystem import join
 from compaction.logdir.checkpoint_store import Checkpoints
@@ -73,7 +73,7 @@ def test_a_preallocated_tail_does_not_count(kind: str) -> None:
 
 
 def test_records_without_timestamps_fall_back_on_the_mtime() -> None:
-    messages = encode_legacy([Record(offset, -1, b"k", b"v") for offset in (3, 4)], LegacySpec(magic=0))
+    messages = encode_message_set([Record(offset, -1, b"k", b"v") for offset in (3, 4)], MessageSetSpec(magic=0))
     fs = log_with(Built(0, {LOG: messages, INDEX: b"", TIMEINDEX: b""}), data_segment(10, [10]))
     segment = read(fs).segments[0]
     assert (segment.next_offset, segment.largest_timestamp_ms) == (5, segment.mtime_ms)

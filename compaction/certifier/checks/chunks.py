@@ -15,7 +15,7 @@ from compaction.certifier.checks.model import ByteRange, Int64s, Rows
 from compaction.errors import CorruptLogError
 from compaction.formats.compression.codecs import Codec, decompress
 from compaction.formats.primitives.malformed import FormatError
-from compaction.formats.record_batch.message_set import parse_legacy
+from compaction.formats.record_batch.message_set import parse_message_entry
 from compaction.kernels.reading.batches import HEADER_SIZE
 from compaction.kernels.reading.locate import RECORD_ROW, locate_messages, locate_records
 from compaction.logdir.blocks import Block, SegmentReader
@@ -117,7 +117,7 @@ def _wrapper(block: Block, row: Rows, stretch: ByteRange) -> Chunk:
     """A compressed message of magic 0 or 1."""
     start = int(row["position"][0]) - block.position
     try:
-        columns = parse_legacy(memoryview(block.raw), start).columns(_MOST_BYTES)
+        columns = parse_message_entry(memoryview(block.raw), start).columns(_MOST_BYTES)
     except FormatError as error:
         raise _corrupt(str(error), stretch.path, row[0]) from error
     found = np.zeros(len(columns), RECORD_ROW)

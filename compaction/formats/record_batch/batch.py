@@ -30,7 +30,7 @@ from compaction.formats.record_batch.batch_header import (
     BatchHeader,
 )
 from compaction.formats.record_batch.message_header import HEADER_V0
-from compaction.formats.record_batch.message_set import LegacyBatch, parse_legacy
+from compaction.formats.record_batch.message_set import MessageEntry, parse_message_entry
 from compaction.formats.record_batch.record import (
     NO_SEQUENCE,
     NO_TIMESTAMP,
@@ -246,7 +246,7 @@ def parse_batch(buf: Buffer, pos: int = 0) -> RecordBatch:
     return RecordBatch(pos, header, memoryview(buf)[pos : pos + size])
 
 
-def iter_batches(buf: Buffer, pos: int = 0, *, torn_tail: bool = False) -> Iterator[RecordBatch | LegacyBatch]:
+def iter_batches(buf: Buffer, pos: int = 0, *, torn_tail: bool = False) -> Iterator[RecordBatch | MessageEntry]:
     """The batches of any magic from ``pos`` to the end of the buffer; CRCs and records are not looked at.
 
     :param torn_tail: end without an error where the buffer does, inside a batch
@@ -259,7 +259,7 @@ def iter_batches(buf: Buffer, pos: int = 0, *, torn_tail: bool = False) -> Itera
         magic = HEADER_V0.get(buf, "magic", pos)
         if not 0 <= magic <= MAGIC:
             raise FormatError(f"unknown magic {magic}", pos)
-        batch = parse_batch(buf, pos) if magic == MAGIC else parse_legacy(buf, pos)
+        batch = parse_batch(buf, pos) if magic == MAGIC else parse_message_entry(buf, pos)
         yield batch
         pos += batch.size
 

@@ -40,7 +40,7 @@ _HEADERS = (HEADER_V0, HEADER_V1)
 
 
 @dataclass(frozen=True)
-class LegacyColumns:
+class MessageColumns:
     """The records of one entry as arrays of shape (n,): starts are positions in ``data``, a length of -1 stands for null."""
 
     data: memoryview
@@ -54,10 +54,10 @@ class LegacyColumns:
     def __len__(self) -> int:
         return len(self.offset)
 
-    def take(self, keep: npt.NDArray[np.bool_]) -> LegacyColumns:
+    def take(self, keep: npt.NDArray[np.bool_]) -> MessageColumns:
         """The rows where ``keep`` (shape (n,)) is true."""
         columns = (self.offset, self.timestamp, self.key_start, self.key_length, self.value_start, self.value_length)
-        return LegacyColumns(self.data, *(column[keep] for column in columns))
+        return MessageColumns(self.data, *(column[keep] for column in columns))
 
     def records(self) -> Iterator[Record]:
         """One value per row."""
@@ -70,7 +70,7 @@ class LegacyColumns:
 
 
 @dataclass(frozen=True)
-class LegacyBatch:
+class MessageEntry:
     """One entry in a buffer, plain or wrapper: ``position`` is its byte position there, ``data`` the whole entry.
 
     ``timestamp`` is the message's own, -1 for magic 0.
@@ -117,7 +117,7 @@ class LegacyBatch:
             stored, computed = self.header.crc, self.computed_crc
             raise FormatError(f"message fails its CRC (stored {stored:#x}, computed {computed:#x})", self.position)
 
-    def columns(self, limit_bytes: int = _LIMIT_BYTES) -> LegacyColumns:
+    def columns(self, limit_bytes: int = _LIMIT_BYTES) -> MessageColumns:
         """The records as arrays; at most ``limit_bytes`` are decompressed. Positions in errors are positions in the payload.
 
         :raises FormatError: for an empty, null, nested or ill-formed wrapper, and fields that run past their message
@@ -125,7 +125,7 @@ class LegacyBatch:
         codec = self.codec
         if codec is Codec.NONE:
             row = (self.last_offset, self.timestamp, *self._spans())
-            return LegacyColumns(self.data, *np.array(row, np.int64).reshape(-1, 1))
+            return MessageColumns(self.data, *np.array(row, np.int64).reshape(-1, 1))
         if codec is Codec.ZSTD:
             raise FormatError(f"a wrapper of magic {self.magic} cannot use zstd", self.position)
         _, _, start, length = self._spans()
@@ -157,7 +157,7 @@ class LegacyBatch:
         """The records one by one, offsets absolute."""
         return self.columns(limit_bytes).records()
 
-    def _inner(self, payload: memoryview) -> LegacyColumns:
+    def _inner(self, payload: memoryview) -> MessageColumns:
         starts = _entry_starts(payload)
         if not len(starts):
             raise FormatError("compressed wrapper without messages", self.position)
@@ -176,7 +176,7 @@ class LegacyBatch:
 
 
 @dataclass(frozen=True)
-class LegacySpec:
+class MessageSetSpec:
     """How to write messages: each as its own entry, or with a codec in one wrapper.
 
     ``inner_magic`` defaults to ``magic``; relative offsets count from ``base_offset``, by default the first record's.
@@ -189,7 +189,7 @@ class LegacySpec:
     base_offset: int | None = None
 
 
-def parse_legacy(buf: Buffer, pos: int = 0) -> LegacyBatch:
+def parse_message_entry(buf: Buffer, pos: int = 0) -> MessageEntry:
     """The entry of magic 0 or 1 at ``pos``; its CRC and records are not looked at.
 
     :raises FormatError: for another magic, a size too small for the fields, or one that runs past the buffer
@@ -201,12 +201,12 @@ def parse_legacy(buf: Buffer, pos: int = 0) -> LegacyBatch:
     if size < _minimum_bytes(header.magic) or size > len(buf) - pos:
         raise FormatError(f"message size {header.size} does not fit, {len(buf) - pos} bytes left", pos)
     timestamp = HEADER_V1.get(buf, "timestamp", pos) if header.magic else NO_TIMESTAMP
-    return LegacyBatch(pos, header, timestamp, memoryview(buf)[pos : pos + size])
+    return MessageEntry(pos, header, timestamp, memoryview(buf)[pos : pos + size])
 
 
-def encode_legacy(records: Sequence[Record], spec: LegacySpec | None = None) -> bytes:
+def encode_message_set(records: Sequence[Record], spec: MessageSetSpec | None = None) -> bytes:
     """Entries as ``MemoryRecordsBuilder`` writes them for old magics; headers and sequences of records are not written."""
-    spec = LegacySpec() if spec is None else spec
+    spec = MessageSetSpec() if spec is None else spec
     inner_magic = spec.magic if spec.inner_magic is None else spec.inner_magic
     append_time = spec.log_append_time_ms
     relative = spec.magic > 0 and spec.codec is not Codec.NONE
@@ -257,7 +257,7 @@ def _entry_starts(payload: memoryview) -> Longs:
     return np.array(starts, np.int64)
 
 
-def _columns(data: memoryview, starts: Longs) -> LegacyColumns:
+def _columns(data: memoryview, starts: Longs) -> MessageColumns:
     """Rows for the entries at ``starts``, with offsets and timestamps as stored."""
     raw = np.frombuffer(data, np.uint8)
     ends = starts + LOG_OVERHEAD_BYTES + _gather(raw, starts + HEADER_V0.offset("size"), 4)
@@ -274,7 +274,7 @@ def _columns(data: memoryview, starts: Longs) -> LegacyColumns:
     _refuse(value_start > ends, starts, "message whose key runs past its end")
     value_length = np.maximum(_gather(raw, value_start - _INT_BYTES, 4), -1)
     _refuse(value_start + value_length > ends, starts, "message whose value runs past its end")
-    return LegacyColumns(data, _gather(raw, starts, 8), timestamp, key_start, key_length, value_start, value_length)
+    return MessageColumns(data, _gather(raw, starts, 8), timestamp, key_start, key_length, value_start, value_length)
 
 
 def _gather(raw: npt.NDArray[np.uint8], positions: Longs, width: int) -> Longs:

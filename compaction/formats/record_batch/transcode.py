@@ -25,7 +25,7 @@ from compaction.formats.record_batch.batch_header import (
     NO_PRODUCER_ID,
     BatchHeader,
 )
-from compaction.formats.record_batch.message_set import LegacyBatch, LegacyColumns, Longs, parse_legacy
+from compaction.formats.record_batch.message_set import Longs, MessageColumns, MessageEntry, parse_message_entry
 from compaction.formats.record_batch.record import NO_SEQUENCE, NO_TIMESTAMP, RecordBase, encode_record
 
 _LIMIT_BYTES = 2**31 - 1
@@ -47,14 +47,14 @@ class Transcoded(NamedTuple):
 
 
 def transcode(buf: Buffer, pos: int = 0, *, limit_bytes: int = _LIMIT_BYTES) -> Transcoded:
-    """The entry of magic 0 or 1 at ``pos`` with all of its records; errors as for ``LegacyBatch.columns``."""
-    batch = parse_legacy(buf, pos)
+    """The entry of magic 0 or 1 at ``pos`` with all of its records; errors as for ``MessageEntry.columns``."""
+    batch = parse_message_entry(buf, pos)
     if batch.codec is Codec.NONE:
         return transcode_plain(batch)
     return transcode_columns(batch, batch.columns(limit_bytes))
 
 
-def transcode_columns(batch: LegacyBatch, kept: LegacyColumns, delete_horizon_ms: int | None = None) -> Transcoded:
+def transcode_columns(batch: MessageEntry, kept: MessageColumns, delete_horizon_ms: int | None = None) -> Transcoded:
     """The kept records of an entry, at least one.
 
     :param delete_horizon_ms: when its tombstones may go; Kafka sets it where one is among the kept
@@ -69,7 +69,7 @@ def transcode_columns(batch: LegacyBatch, kept: LegacyColumns, delete_horizon_ms
     return Transcoded(header, encode_columns(kept, header.base_offset, header.base_timestamp))
 
 
-def transcode_plain(batch: LegacyBatch, delete_horizon_ms: int | None = None) -> Transcoded:
+def transcode_plain(batch: MessageEntry, delete_horizon_ms: int | None = None) -> Transcoded:
     """A message that is no wrapper; the same as ``transcode_columns``, without arrays."""
     record = batch.own_record()
     if record.timestamp < NO_TIMESTAMP:
@@ -80,7 +80,7 @@ def transcode_plain(batch: LegacyBatch, delete_horizon_ms: int | None = None) ->
 
 
 def _header(
-    batch: LegacyBatch, offsets: tuple[int, int], timestamps: tuple[int, int], count: int, delete_horizon_ms: int | None
+    batch: MessageEntry, offsets: tuple[int, int], timestamps: tuple[int, int], count: int, delete_horizon_ms: int | None
 ) -> BatchHeader:
     """``offsets`` are the first and the last, ``timestamps`` the first and the largest of the kept records."""
     flags = LOG_APPEND_TIME if batch.is_log_append_time else 0
@@ -102,7 +102,7 @@ def _header(
     )
 
 
-def encode_columns(columns: LegacyColumns, base_offset: int, base_timestamp: int) -> bytes:
+def encode_columns(columns: MessageColumns, base_offset: int, base_timestamp: int) -> bytes:
     """The rows as records of magic 2, back to back, without headers."""
     head = [_varints(columns.timestamp - base_timestamp), _varints(columns.offset - base_offset)]
     key_size, value_size = _varints(columns.key_length), _varints(columns.value_length)

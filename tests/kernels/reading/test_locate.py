@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from compaction.formats.compression.codecs import Codec
 from compaction.formats.record_batch.batch import BatchSpec, encode_batch, parse_batch
-from compaction.formats.record_batch.message_set import LegacySpec, encode_legacy, parse_legacy
+from compaction.formats.record_batch.message_set import MessageSetSpec, encode_message_set, parse_message_entry
 from compaction.formats.record_batch.record import Header, Record
 from compaction.kernels.reading.batches import HEADER_SIZE, scan_batches
 from compaction.kernels.reading.locate import (
@@ -63,13 +63,15 @@ def test_records_are_where_they_are_said_to_be(fields: list[Fields]) -> None:
 
 @given(SOME, st.sampled_from((0, 1)))
 def test_messages_are_where_they_are_said_to_be(fields: list[Fields], magic: int) -> None:
-    raw = encode_legacy([Record(r.offset, r.timestamp, r.key, r.value) for r in records(fields)], LegacySpec(magic, Codec.NONE))
+    raw = encode_message_set(
+        [Record(r.offset, r.timestamp, r.key, r.value) for r in records(fields)], MessageSetSpec(magic, Codec.NONE)
+    )
     data = np.frombuffer(raw, np.uint8)
     rows = scan_batches(data, 0, check_crc=True).rows
     found = np.zeros(len(rows), RECORD_ROW)
     ends = (rows["position"] + rows["size"]).astype(np.int64)
     assert locate_messages(data, rows, rows["position"].astype(np.int64), ends, found) == (len(fields), -1)
-    expected = [parse_legacy(raw, int(row["position"])).own_record() for row in rows]
+    expected = [parse_message_entry(raw, int(row["position"])).own_record() for row in rows]
     assert found["offset"].tolist() == [r.offset for r in expected]
     assert [field(data, r["key_at"], r["key_size"]) for r in found] == [r.key for r in expected]
     assert [field(data, r["value_at"], r["value_size"]) for r in found] == [r.value for r in expected]
