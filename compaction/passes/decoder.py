@@ -117,9 +117,8 @@ class Decoder:
         self._ensure(len(made.records))
         self._scratch[: len(made.records)] = np.frombuffer(made.records, np.uint8)
         self._legacy_spans = np.array([[0, len(made.records), 1]], np.int64)
-        row["base_offset"] = made.header.base_offset
-        row["last_offset"] = made.header.base_offset + made.header.last_offset_delta
-        row["base_timestamp"], row["count"] = made.header.base_timestamp, made.header.record_count
+        row["base_offset"], row["last_offset"] = made.base_offset, made.last_offset
+        row["base_timestamp"], row["count"] = made.base_timestamp, made.record_count
         return at + 1
 
     def _ensure(self, size: int) -> None:

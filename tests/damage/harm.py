@@ -12,9 +12,10 @@ from collections.abc import Callable
 import google_crc32c
 from hypothesis import strategies as st
 
-from compaction.formats.compression.codecs import Codec, CodecError, compress, decompress
+from compaction.formats.compression.codecs import Codec, CodecError, decompress
 from compaction.formats.record_batch.batch_header import HEADER
 from compaction.formats.record_batch.message_header import HEADER_V1
+from tests.formats.encode import compress
 
 Draw = Callable[[st.SearchStrategy[int]], int]
 _PLAIN_BYTES = 1 << 20

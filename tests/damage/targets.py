@@ -89,7 +89,7 @@ def walk(data: bytes) -> None:
                         parse_control_record(record)
             if not isinstance(batch, RecordBatch):
                 with meant_errors():
-                    transcode(data, batch.position, limit_bytes=LIMIT_BYTES).seal()
+                    transcode(data, batch.position, limit_bytes=LIMIT_BYTES)
     with meant_errors():
         read_cluster_configs([data])
 

@@ -18,11 +18,11 @@ from compaction.engine import prepare
 from compaction.engine.delete import delete_old_segments
 from compaction.engine.prepare import LogTask, look
 from compaction.errors import CompactionError, ConfigError
-from compaction.formats.record_batch.batch import BatchSpec, encode_batch
 from compaction.formats.record_batch.record import Record
 from compaction.fs.local import LocalFileSystem
 from compaction.report import LogReport, LogStatus, RunReport
 from compaction.spark.parallel_read import parallel_read_with
+from tests.formats.encode import BatchSpec, encode_batch
 from tests.formats.test_metadata_log import config as stored_config
 from tests.golden import unpack_sample
 

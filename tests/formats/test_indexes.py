@@ -150,12 +150,12 @@ def test_which_time_entries_are_trusted(data: bytes, valid: int) -> None:
 @pytest.mark.parametrize(
     ("check", "data", "message", "position"),
     [
-        (indexes.check_offset_index, offsets((5, 42)) + b"\x00", "offset index of 9 bytes is no multiple of 8", 8),
+        (indexes.check_offset_index, offsets((5, 42)) + b"\x00", "offset index of 9 bytes is not a multiple of 8", 8),
         (indexes.check_offset_index, offsets((5, 42), (6, 43), (6, 44)), "offset index entry 2 .relative offset 6", 16),
         (indexes.check_offset_index, offsets((5, 42), (6, 42)), "offset index entry 1", 8),
         (indexes.check_offset_index, offsets((-1, 42)), "offset index entry 0", 0),
         (indexes.check_offset_index, bytes(8) + offsets((5, 42), (0, 0), (6, 43)) + bytes(8), "offset index entry 2", 16),
-        (indexes.check_time_index, times((5, 42)) + b"\x00", "time index of 13 bytes is no multiple of 12", 12),
+        (indexes.check_time_index, times((5, 42)) + b"\x00", "time index of 13 bytes is not a multiple of 12", 12),
         (indexes.check_time_index, times((5, 42), (4, 43)), "time index entry 1", 12),
         (indexes.check_time_index, times((5, 42), (6, 41)), "time index entry 1 .relative offset 41", 12),
     ],

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from compaction.formats.metadata_log import ClusterConfigs, parse_record, read_cluster_configs, topic_configs
+from compaction.formats.metadata_log import ClusterConfigs, parse_record, read_cluster_configs
 from compaction.formats.primitives.malformed import FormatError
 from compaction.formats.primitives.varint import encode_unsigned
-from compaction.formats.record_batch.batch import BatchSpec, encode_batch
-from compaction.formats.record_batch.message_set import encode_message_set
 from compaction.formats.record_batch.record import Record
+from tests.formats.encode import BatchSpec, encode_batch, encode_message_set
 from tests.formats.golden import golden, unbase64
 
 GOLDEN = golden("metadata")
@@ -52,7 +51,7 @@ def test_kafkas_own_records(buffers: Sequence[bytes]) -> None:
     assert configs.topics == GOLDEN["topics"]
     assert configs.topic_ids == GOLDEN["topic_ids"]
     assert configs.brokers == GOLDEN["brokers"]
-    assert topic_configs(buffers) == GOLDEN["topics"]
+    assert read_cluster_configs(buffers).topics == GOLDEN["topics"]
 
 
 def test_batches_that_a_snapshot_covers_are_left_out() -> None:
@@ -82,14 +81,14 @@ def test_batches_that_a_snapshot_covers_are_left_out() -> None:
     ],
 )
 def test_replay(values: list[bytes], expected: dict[str, dict[str, str]]) -> None:
-    assert topic_configs([batch(*values)]) == expected
-    assert topic_configs([batch(value, base=index) for index, value in enumerate(values)]) == expected
+    assert read_cluster_configs([batch(*values)]).topics == expected
+    assert read_cluster_configs([batch(value, base=index) for index, value in enumerate(values)]).topics == expected
 
 
 def test_a_torn_tail_is_left_out() -> None:
     data = batch(config("t", "a", "1")) + batch(config("t", "a", "2"), base=1)
     for cut in range(len(batch(config("t", "a", "1"))), len(data)):
-        assert topic_configs([data[:cut]]) == {"t": {"a": "1"}}
+        assert read_cluster_configs([data[:cut]]).topics == {"t": {"a": "1"}}
 
 
 def test_topic_ids_are_text_as_in_partition_metadata() -> None:

@@ -54,7 +54,7 @@ def test_a_truncated_file_is_found(length: int) -> None:
 def test_an_unknown_version(version: int) -> None:
     data = bytearray(DATA)
     HEADER.put(data, "version", version)
-    with pytest.raises(FormatError, match=f"version {version} is not known"):
+    with pytest.raises(FormatError, match=f"unknown snapshot version {version}"):
         read_snapshot(data)
 
 
@@ -62,7 +62,7 @@ def test_an_unknown_version(version: int) -> None:
 def test_an_impossible_count(count: int) -> None:
     data = bytearray(DATA)
     HEADER.put(data, "entry_count", count)
-    with pytest.raises(FormatError, match=f"{count} entries announced"):
+    with pytest.raises(FormatError, match=f"{count} entries declared"):
         read_snapshot(data)
 
 

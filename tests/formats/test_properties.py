@@ -74,7 +74,7 @@ def test_meta_properties_of_version_0_name_a_broker() -> None:
     [
         ("version=2\n", "version '2'"),
         ("version=1\nnode.id=x\n", "node.id: 'x'"),
-        (f"version=1\nnode.id={'7' * 100_000}\n", "node.id: '7{80}'… is no integer"),
+        (f"version=1\nnode.id={'7' * 100_000}\n", "node.id: '7{80}'… is not an integer"),
         # of a broker's file, which is no error of the call
         ("cluster.id=\\u12\n", "line 1: malformed"),
     ],

@@ -283,7 +283,7 @@ class TestIndexes:
         index.write_bytes(index.read_bytes() + b"odd")
         ended = dump("--files", index, times, "--index-sanity-check")
         assert ended.code == 1
-        assert "its size of 27 bytes is no multiple of 8" in ended.errors[0]
+        assert "its size of 27 bytes is not a multiple of 8" in ended.errors[0]
         assert ended.lines[-1] == f"{times} passed sanity check."
 
     def test_a_log_without_its_index(self, dump: Call, made: Made) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from compaction.cleaning.log_view import AbortedTxn
 from compaction.formats import indexes
 from compaction.formats.producer_snapshot import SnapshotEntry, write_snapshot
-from compaction.formats.record_batch.batch import BatchSpec, encode_batch, end_txn_marker, iter_batches
+from compaction.formats.record_batch.batch import iter_batches
 from compaction.formats.record_batch.record import Record
 from compaction.fs.contents import Written, written_of
 from compaction.fs.filesystem import FileSystem, join
@@ -19,6 +19,7 @@ from compaction.logdir.discover import LogLocation
 from compaction.logdir.segments import segment_bases
 from compaction.names import INDEX, LOG, SNAPSHOT, TIMEINDEX, TXNINDEX, TopicPartition, segment_file
 from compaction.recovery.rebuild import IndexBuilder
+from tests.formats.encode import BatchSpec, encode_batch, end_txn_marker
 
 TOPIC = TopicPartition("orders", 0)
 NOW_MS = 1_700_000_000_000

@@ -10,13 +10,13 @@ import pytest
 from compaction.cleaning.log_view import AbortedTxn, LogView, ProducerEntry
 from compaction.errors import CorruptLogError
 from compaction.formats.producer_snapshot import SnapshotEntry
-from compaction.formats.record_batch.message_set import MessageSetSpec, encode_message_set
 from compaction.formats.record_batch.record import Record
 from compaction.fs.filesystem import join
 from compaction.logdir.checkpoint_store import Checkpoints
 from compaction.logdir.read_log import ReadOptions, read_log
 from compaction.logdir.segments import LONG_MAX
 from compaction.names import INDEX, LOG, TIMEINDEX, TopicPartition, segment_file
+from tests.formats.encode import MessageSetSpec, encode_message_set
 from tests.fs.faults import FaultyFileSystem
 from tests.logdir.logs import (
     NOW_MS,

@@ -62,7 +62,7 @@ def test_when_every_segment_goes_an_empty_one_takes_over() -> None:
 def test_a_garbled_checkpoint_keeps_every_segment() -> None:
     fs = log_of_three()
     fs.put(join("/logs", LOG_STARTS), b"0\n7\n")
-    with pytest.raises(CorruptLogError, match="7 entries announced"):
+    with pytest.raises(CorruptLogError, match="7 entries declared"):
         expire_segments(fs, HERE, [0], log_start_offset=100, log_end_offset=206)
     assert sorted(served(fs, HERE.path)) == [5, 10, 105, 200, 205]
 

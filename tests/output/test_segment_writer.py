@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from compaction.errors import CorruptLogError
-from compaction.formats.record_batch.batch import BatchSpec, encode_batch
 from compaction.formats.record_batch.record import Record
 from compaction.fs.local import LocalFileSystem
 from compaction.kernels.reading.tables import OUT_ROW
 from compaction.output.segment_writer import SegmentWriter, new_suffix
+from tests.formats.encode import BatchSpec, encode_batch
 
 BASE = 7
 

@@ -32,6 +32,7 @@ from tests.stores.remote_places import PLACE, bucket, log
 
 __all__ = ["bucket", "log"]
 
+
 def test_a_place_is_read_like_a_directory(bucket: Path, log: str) -> None:
     here, there = str(bucket / "in"), f"{PLACE}/in"
     local, far = LocalFileSystem(), RemoteFileSystem()
@@ -86,8 +87,8 @@ def test_a_log_is_recovered_and_read_as_from_a_disk(bucket: Path, log: str) -> N
 def test_batches_are_found_through_windows_as_in_a_file(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     sizes = [chance.choice([1, 100, 40_000, 70_000, 200_000]) for _ in range(60)]
-    from compaction.formats.record_batch.batch import BatchSpec, encode_batch
     from compaction.formats.record_batch.record import Record
+    from tests.formats.encode import BatchSpec, encode_batch
 
     batches = [encode_batch([Record(i, 0, b"k", bytes(size))], BatchSpec(base_offset=i)) for i, size in enumerate(sizes)]
     whole = b"".join(batches) + chance.choice([b"", bytes(30), batches[0][:-1], b"\xff" * 100])

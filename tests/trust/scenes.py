@@ -24,13 +24,13 @@ from compaction.engine.sizing import Sizes
 from compaction.errors import CompactionError, UsageError
 from compaction.formats.checkpoints import format_offset_checkpoint
 from compaction.formats.producer_snapshot import SnapshotEntry
-from compaction.formats.record_batch.batch import BatchSpec, encode_batch
 from compaction.formats.record_batch.record import Record
 from compaction.fs.filesystem import FileSystem, join
 from compaction.locking.claim import Identity
 from compaction.logdir.discover import LogLocation
 from compaction.names import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS, TopicPartition
 from compaction.report import RunReport
+from tests.formats.encode import BatchSpec, encode_batch
 from tests.fs.faults import Stopped
 from tests.local_job import TopicConfigs, resolver_of
 from tests.local_passes import LocalPasses

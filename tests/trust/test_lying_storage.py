@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from compaction.formats.record_batch.batch import BatchSpec, encode_batch
 from compaction.formats.record_batch.record import Record
 from compaction.logdir.blocks import SegmentReader
+from tests.formats.encode import BatchSpec, encode_batch
 from tests.trust.lying_storage import Lie, Outcome, tell, tell_at
 from tests.trust.memory import MemoryDisk
 from tests.trust.scenes import KINDS, Kind

@@ -13,7 +13,8 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.formats.compression.codecs import BufferTooSmall, Codec, CodecError, compress, decompress, decompress_into
+from compaction.formats.compression.codecs import BufferTooSmall, Codec, CodecError, decompress, decompress_into
+from tests.formats.encode import compress
 from tests.formats.golden import golden, noise, text, unbase64
 
 COMPRESSING = [codec for codec in Codec if codec is not Codec.NONE]

@@ -13,22 +13,14 @@ from hypothesis import strategies as st
 from compaction.formats.compression.codecs import Codec, CodecError
 from compaction.formats.primitives.malformed import FormatError
 from compaction.formats.record_batch import batch_header as bits
-from compaction.formats.record_batch.batch import (
-    BatchSpec,
-    ControlRecord,
-    RecordBatch,
-    encode_batch,
-    end_txn_marker,
-    iter_batches,
-    parse_batch,
-    parse_control_record,
-    seal_batch,
-)
+from compaction.formats.record_batch.batch import ControlRecord, RecordBatch, iter_batches, parse_batch, parse_control_record
 from compaction.formats.record_batch.record import Header, Record, RecordBase, decode_record, encode_record, increment_sequence
+from tests.formats.encode import BatchSpec, encode_batch, end_txn_marker, seal_batch
 from tests.formats.golden import FIRST_TWO, comparable, golden, record, unbase64
 
 GOLDEN = [case for case in golden("batches") if case["batches"][0]["magic"] == 2]
 IDS = [case["name"] for case in GOLDEN]
+_LEADER_CHANGE = 2
 DATA = [case for case in GOLDEN if not case["batches"][0]["control"] and case["batches"][0]["count"]]
 
 #: with log append time the builder was given other timestamps than can be read back
@@ -184,7 +176,7 @@ def test_markers(commit: bool) -> None:
 
 
 def test_other_control_records_have_no_coordinator() -> None:
-    assert parse_control_record(Record(0, 0, b"\x00\x00\x00\x02", b"")) == ControlRecord(bits.LEADER_CHANGE, 0, None)
+    assert parse_control_record(Record(0, 0, b"\x00\x00\x00\x02", b"")) == ControlRecord(_LEADER_CHANGE, 0, None)
     assert parse_control_record(Record(0, 0, b"\x00\x09\x00\x01\xff", b"\x00\x00\x00\x00\x00\x07more")) == (bits.COMMIT, 9, 7)
 
 

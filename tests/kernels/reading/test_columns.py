@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compaction.formats.record_batch.batch import BatchSpec, encode_batch, parse_batch
+from compaction.formats.record_batch.batch import parse_batch
 from compaction.formats.record_batch.record import Header, Record
 from compaction.kernels.reading.batches import HEADER_SIZE, scan_batches
 from compaction.kernels.reading.columns import (
@@ -23,6 +23,7 @@ from compaction.kernels.reading.columns import (
     new_columns,
 )
 from compaction.kernels.reading.records import BAD_RECORD, OK, RECORDS_MISSING, RECORDS_REMAINING
+from tests.formats.encode import BatchSpec, encode_batch
 
 ALL = KEYS | VALUES | HEADERS
 EVERYTHING = (0, 2**63 - 1, -(2**63), 2**63 - 1)

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from compaction.formats.compression.codecs import Codec
-from compaction.formats.record_batch.batch import BatchSpec, encode_batch, parse_batch
-from compaction.formats.record_batch.message_set import MessageSetSpec, encode_message_set, parse_message_entry
+from compaction.formats.record_batch.batch import parse_batch
+from compaction.formats.record_batch.message_set import parse_message_entry
 from compaction.formats.record_batch.record import Header, Record
 from compaction.kernels.reading.batches import HEADER_SIZE, scan_batches
 from compaction.kernels.reading.locate import (
@@ -25,6 +25,7 @@ from compaction.kernels.reading.locate import (
     locate_messages,
     locate_records,
 )
+from tests.formats.encode import BatchSpec, MessageSetSpec, encode_batch, encode_message_set
 
 Fields = tuple[int, bytes | None, bytes | None, tuple[Header, ...]]
 TEXTS = st.none() | st.binary(max_size=200)

@@ -9,7 +9,7 @@ import pytest
 
 from compaction.config import Resolver, read_properties, read_sets
 from compaction.errors import CorruptLogError, UsageError
-from compaction.formats.checkpoints import format_partition_metadata, topic_id_text
+from compaction.formats.checkpoints import topic_id_text
 from compaction.formats.record_batch.batch import iter_batches
 from compaction.fs.local import LocalFileSystem
 from compaction.logdir.settings.log_settings import Settings
@@ -209,7 +209,7 @@ def test_a_topic_of_the_same_name_and_another_id_does_not_lend_its_policy(tmp_pa
     values = [*stored("orders", "delete"), config("orders", "retention.ms", "5")]
     write_metadata(log_dir, values)
     for partition, topic_id in ((0, b"x" * 16), (1, b"y" * 16)):
-        text = format_partition_metadata(topic_id_text(topic_id))
+        text = f"version: 0\ntopic_id: {topic_id_text(topic_id)}"
         (log_dir / f"orders-{partition}" / "partition.metadata").write_text(text, encoding="utf-8")
     found = settings_of(log_dir)
     assert {name[-1]: policy_of(each) for name, each in found.items()} == {"0": "delete", "1": "unknown", "2": "delete"}
