@@ -246,7 +246,7 @@ def _check(fs: FileSystem, target: Target, entry_bytes: int, problem: str) -> No
     found = fs.stat(target.path)
     size = 0 if found is None else found.size
     if not problem and size % entry_bytes:
-        problem = f"its size of {size} bytes is no multiple of {entry_bytes}"
+        problem = f"its size of {size} bytes is not a multiple of {entry_bytes}"
     if problem:
         raise CorruptLogError(f"fails the sanity check: {problem}", path=target.path, hint=REBUILD_HINT)
 
