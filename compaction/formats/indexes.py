@@ -164,7 +164,7 @@ def check_time_index(data: Buffer) -> None:
 
 
 def check_txn_index(data: Buffer, base_offset: int) -> None:
-    """``FormatError`` for an unknown version or a transaction that ends before the segment; ``TransactionIndex.sanityCheck``."""
+    """``TransactionIndex.sanityCheck``: ``FormatError`` for another version or a transaction that ends before the segment."""
     rows = read_txn_index(data)
     for number in np.flatnonzero(rows["last_offset"] < base_offset)[:1]:
         last = rows["last_offset"][number]
