@@ -22,8 +22,8 @@ from compaction.printable import TerminalOutput  # noqa: E402
 from jobs import _cli  # noqa: E402
 
 if TYPE_CHECKING:
-    from compaction.dump.decoders import Decoder
-    from compaction.dump.tool import DumpRequest, Offsets
+    from compaction.dump.dump_tool import DumpRequest, Offsets
+    from compaction.dump.record_decoders import Decoder
 
 _DESCRIPTION = """\
 Print the files of Kafka logs at rest: record batches and records, indexes, producer snapshots
@@ -178,7 +178,7 @@ def _add_indexes(options: _cli.Parser) -> None:
 
 
 def _offsets(text: str) -> Offsets:
-    from compaction.dump.tool import Offsets
+    from compaction.dump.dump_tool import Offsets
 
     match = re.fullmatch(r"(?P<first>[0-9]{1,19})?(?P<colon>:)?(?P<last>[0-9]{1,19})?", text)
     if match is None or not (match["first"] or match["last"]):
@@ -209,9 +209,9 @@ def read_request(arguments: argparse.Namespace) -> DumpRequest:
 
     :raises UsageError: a decoder that there is not
     """
-    from compaction.dump.index_files import IndexView
-    from compaction.dump.segment import SegmentView
-    from compaction.dump.tool import DumpRequest
+    from compaction.dump.dump_tool import DumpRequest
+    from compaction.dump.index_dump import IndexView
+    from compaction.dump.segment_dump import SegmentView
 
     chosen = [name for name in _DECODERS if getattr(arguments, f"{name.replace('-', '_')}_decoder")]
     classes = (arguments.key_decoder_class, arguments.value_decoder_class)
@@ -232,13 +232,13 @@ def read_request(arguments: argparse.Namespace) -> DumpRequest:
 
 
 def _topic_decoder(name: str) -> Decoder:
-    from compaction.dump import decoders
+    from compaction.dump import record_decoders
 
     known = {
-        "offsets": decoders.decode_offsets,
-        "transaction-log": decoders.decode_transactions,
-        "cluster-metadata": decoders.decode_metadata,
-        "share-group-state": decoders.decode_share_state,
+        "offsets": record_decoders.decode_offsets,
+        "transaction-log": record_decoders.decode_transactions,
+        "cluster-metadata": record_decoders.decode_metadata,
+        "share-group-state": record_decoders.decode_share_state,
     }
     if name not in known:
         raise UsageError(f"--{name}-decoder is not supported", hint="use --print-data-log, or Kafka's own tool")
@@ -247,21 +247,21 @@ def _topic_decoder(name: str) -> Decoder:
 
 def _class_decoder(key_class: str | None, value_class: str | None) -> Decoder | None:
     """``None`` for strings, which need no decoder."""
-    from compaction.dump import decoders
+    from compaction.dump import record_decoders
 
     given = [name or _STRING_DECODER for name in (key_class, value_class)]
     try:
-        of_keys, of_values = (decoders.text_decoder(name) for name in given)
+        of_keys, of_values = (record_decoders.text_decoder(name) for name in given)
     except KeyError as error:
         raise UsageError(
             f"decoder class {error} cannot be loaded", hint="there are StringDecoder, IntegerDecoder and LongDecoder"
         ) from None
-    return None if given == [_STRING_DECODER, _STRING_DECODER] else decoders.decode_with(of_keys, of_values)
+    return None if given == [_STRING_DECODER, _STRING_DECODER] else record_decoders.decode_with(of_keys, of_values)
 
 
 def dump(request: DumpRequest) -> int:
     """Carries out a request on standard output and standard error; the exit code."""
-    from compaction.dump.tool import Dump
+    from compaction.dump.dump_tool import Dump
     from compaction.stores.mixed import file_system
 
     # a pipe is given the very bytes that Kafka's tool prints; a terminal would obey what a key says

@@ -1,4 +1,4 @@
-"""The messages in the values and keys of Kafka's own topics, as tables; ``compaction.dump.coordinator_records`` reads them.
+"""The messages in the values and keys of Kafka's own topics, as tables; ``compaction.dump.generated_messages`` reads them.
 
 A message is ``<type> <name> <versions> <first flexible version, or ->: <fields>``; a field ``<name> <type>``, then where it is
 so: ``?`` (may be null), the versions that have it, ``#<tag>`` (``#<tag>@<versions>``: tagged in these), ``=<default>``. ``[…]``

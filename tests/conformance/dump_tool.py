@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from py4j.protocol import Py4JJavaError
 
-from compaction.dump.tool import Dump
+from compaction.dump.dump_tool import Dump
 from compaction.fs.local import LocalFileSystem
 from jobs import dump_log
 from tests.kafka.gateway import Gateway

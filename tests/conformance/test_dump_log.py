@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compaction.dump.inputs import Target
-from compaction.dump.lookup import find_timestamp, start_position
+from compaction.dump.index_lookup import find_timestamp, start_position
+from compaction.dump.targets import Target
 from compaction.formats.java_text import java_text
 from compaction.fs.local import LocalFileSystem
-from compaction.kernels.lines.numbers import TEXT_GROWTH, put_text
+from compaction.kernels.lines.text import TEXT_GROWTH, put_text
 from tests.conformance.dump_files import T0, TEXTS, damaged_segments, records, sound_segments, write_segments
 from tests.conformance.dump_tool import Dumped, KafkaDump, our_dump
 from tests.golden import unpack_sample

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pyarrow
 
-from compaction.dump.inputs import Target
-from compaction.dump.lookup import find_timestamp
-from compaction.dump.segment import SegmentDump, SegmentView
+from compaction.dump.index_lookup import find_timestamp
+from compaction.dump.segment_dump import SegmentDump, SegmentView
+from compaction.dump.targets import Target
 from compaction.errors import LogError
 from compaction.fs.local import LocalFileSystem
 from compaction.kernels.reading.columns import KEYS, VALUES

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from compaction.kernels.compiling.jit import inner, kernel
-from compaction.kernels.lines import numbers
+from compaction.kernels.lines import text
 from compaction.kernels.lines.line_state import (
     ATTRIBUTES_AT,
     BAD_CODEC,
@@ -52,8 +52,8 @@ from compaction.kernels.lines.line_state import (
     WRITTEN,
 )
 from compaction.kernels.lines.message_lines import dump_message
-from compaction.kernels.lines.numbers import put_bool, put_label, put_number
 from compaction.kernels.lines.record_lines import checksum, dump_records, last_sequence, time_label
+from compaction.kernels.lines.text import put_bool, put_label, put_number
 from compaction.kernels.reading.batches import CONTROL_BIT, HEADER_SIZE, LOG_OVERHEAD
 from compaction.kernels.reading.bytes import be16, be32, be64
 
@@ -85,21 +85,21 @@ def _read_legacy(data, at, state):  # type: ignore[no-untyped-def]
 def _put_v2_start(out, w, data, at, state):  # type: ignore[no-untyped-def]
     """The fields that only batches of magic 2 have."""
     attributes, sequence = state[BATCH_ATTRIBUTES], state[BATCH_SEQUENCE]
-    w = put_number(out, w, numbers.BASE_OFFSET, state[BATCH_OFFSET])
-    w = put_number(out, w, numbers.LAST_OFFSET, state[BATCH_LAST])
-    w = put_number(out, w, numbers.COUNT, state[BATCH_COUNT])
-    w = put_number(out, w, numbers.BASE_SEQUENCE, sequence)
+    w = put_number(out, w, text.BASE_OFFSET, state[BATCH_OFFSET])
+    w = put_number(out, w, text.LAST_OFFSET, state[BATCH_LAST])
+    w = put_number(out, w, text.COUNT, state[BATCH_COUNT])
+    w = put_number(out, w, text.BASE_SEQUENCE, sequence)
     last = np.int64(-1) if sequence == -1 else last_sequence(sequence, be32(data, at + 23))
-    w = put_number(out, w, numbers.LAST_SEQUENCE, last)
-    w = put_number(out, w, numbers.PRODUCER_ID, be64(data, at + 43))
-    w = put_number(out, w, numbers.PRODUCER_EPOCH, np.int64(be16(data, at + 51)))
-    w = put_number(out, w, numbers.LEADER_EPOCH, np.int64(be32(data, at + LOG_OVERHEAD)))
-    w = put_bool(out, put_label(out, w, numbers.IS_TRANSACTIONAL), attributes & _TRANSACTIONAL_BIT != 0)
-    w = put_bool(out, put_label(out, w, numbers.IS_CONTROL), attributes & CONTROL_BIT != 0)
-    w = put_label(out, w, numbers.DELETE_HORIZON)
+    w = put_number(out, w, text.LAST_SEQUENCE, last)
+    w = put_number(out, w, text.PRODUCER_ID, be64(data, at + 43))
+    w = put_number(out, w, text.PRODUCER_EPOCH, np.int64(be16(data, at + 51)))
+    w = put_number(out, w, text.LEADER_EPOCH, np.int64(be32(data, at + LOG_OVERHEAD)))
+    w = put_bool(out, put_label(out, w, text.IS_TRANSACTIONAL), attributes & _TRANSACTIONAL_BIT != 0)
+    w = put_bool(out, put_label(out, w, text.IS_CONTROL), attributes & CONTROL_BIT != 0)
+    w = put_label(out, w, text.DELETE_HORIZON)
     if attributes & _HORIZON_BIT:
-        return put_label(out, put_number(out, w, numbers.SOME_LONG, state[BATCH_TIMESTAMP]), numbers.BRACKET)
-    return put_label(out, w, numbers.NO_LONG)
+        return put_label(out, put_number(out, w, text.SOME_LONG, state[BATCH_TIMESTAMP]), text.BRACKET)
+    return put_label(out, w, text.NO_LONG)
 
 
 @inner
@@ -110,24 +110,24 @@ def _put_batch(out, w, data, at, state):  # type: ignore[no-untyped-def]
     if magic >= V2:
         w = _put_v2_start(out, w, data, at, state)
     else:
-        w = put_number(out, w, numbers.OFFSET, state[BATCH_OFFSET])
+        w = put_number(out, w, text.OFFSET, state[BATCH_OFFSET])
     if magic < 0:
         return w, BAD_MAGIC
     if attributes & CODEC_BITS > KNOWN_CODECS:
         return w, BAD_CODEC
-    w = put_number(out, w, numbers.POSITION, state[POSITION])
+    w = put_number(out, w, text.POSITION, state[POSITION])
     w = put_number(out, w, time_label(magic, attributes), state[BATCH_MAX_TIMESTAMP])
-    w = put_number(out, w, numbers.SIZE, size)
-    w = put_number(out, w, numbers.MAGIC, magic)
-    w = put_label(out, put_label(out, w, numbers.CODEC), numbers.NONE + (attributes & CODEC_BITS))
+    w = put_number(out, w, text.SIZE, size)
+    w = put_number(out, w, text.MAGIC, magic)
+    w = put_label(out, put_label(out, w, text.CODEC), text.NONE + (attributes & CODEC_BITS))
     stored, valid = checksum(data, at, size, magic)
-    w = put_number(out, w, numbers.CRC, stored)
-    w = put_bool(out, put_label(out, w, numbers.IS_VALID), valid)
+    w = put_number(out, w, text.CRC, stored)
+    w = put_bool(out, put_label(out, w, text.IS_VALID), valid)
     if not valid:
         if state[INVALID] == 0:
             state[FIRST_INVALID] = state[POSITION]
         state[INVALID] += 1
-    return put_label(out, w, numbers.LINE_END), DONE
+    return put_label(out, w, text.LINE_END), DONE
 
 
 @kernel

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from compaction.kernels.compiling.jit import inner, kernel
-from compaction.kernels.lines import numbers
+from compaction.kernels.lines import text
 from compaction.kernels.lines.line_state import (
     APPEND_TIME_BIT,
     BAD_CODEC,
@@ -40,8 +40,8 @@ from compaction.kernels.lines.line_state import (
     VALUE_BYTES,
     WRITTEN,
 )
-from compaction.kernels.lines.numbers import put_bool, put_label, put_number
 from compaction.kernels.lines.record_lines import checksum, follow, has_room, put_contents, put_metadata, time_label
+from compaction.kernels.lines.text import put_bool, put_label, put_number
 from compaction.kernels.reading.batches import LOG_OVERHEAD
 from compaction.kernels.reading.bytes import be32, be64
 
@@ -71,15 +71,15 @@ def _put_message(out, w, data, at, end, timestamp, state, options):  # type: ign
         label = time_label(state[BATCH_MAGIC], state[BATCH_ATTRIBUTES])
         w = put_metadata(out, w, state, timestamp, label)
         stored, valid = checksum(data, at, end - at, 0)
-        w = put_bool(out, put_label(out, w, numbers.RECORD_IS_VALID), valid)
-        w = put_number(out, w, numbers.CRC, stored)
+        w = put_bool(out, put_label(out, w, text.RECORD_IS_VALID), valid)
+        w = put_number(out, w, text.CRC, stored)
     if options[PRINT] != NOTHING and state[VALUE_AT] + max(state[VALUE_BYTES], 0) > end:
         return w, BAD_RECORD
     if options[PRINT] == BY_CALLER:
         return w, CONTENTS
     if options[PRINT] == TEXT:
         w = put_contents(out, w, data, state, options)
-    return put_label(out, w, numbers.LINE_END), DONE
+    return put_label(out, w, text.LINE_END), DONE
 
 
 @inner

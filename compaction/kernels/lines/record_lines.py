@@ -10,7 +10,7 @@ import numpy as np
 
 from compaction.kernels.compiling.jit import inner, kernel
 from compaction.kernels.compiling.native import crc32c
-from compaction.kernels.lines import numbers
+from compaction.kernels.lines import text
 from compaction.kernels.lines.line_state import (
     APPEND_TIME_BIT,
     ATTRIBUTES_AT,
@@ -49,7 +49,7 @@ from compaction.kernels.lines.line_state import (
     VALUE_BYTES,
     WRITTEN,
 )
-from compaction.kernels.lines.numbers import put_label, put_number, put_text
+from compaction.kernels.lines.text import put_label, put_number, put_text
 from compaction.kernels.reading.batches import CONTROL_BIT, HEADER_SIZE, LOG_OVERHEAD, crc32
 from compaction.kernels.reading.bytes import be16, be32, varint
 from compaction.kernels.reading.records import read_record
@@ -69,8 +69,8 @@ def last_sequence(base, delta):  # type: ignore[no-untyped-def]
 @inner
 def time_label(magic, attributes):  # type: ignore[no-untyped-def]
     if magic == 0:
-        return numbers.NO_TIMESTAMP_TYPE
-    return numbers.LOG_APPEND_TIME if attributes & APPEND_TIME_BIT else numbers.CREATE_TIME
+        return text.NO_TIMESTAMP_TYPE
+    return text.LOG_APPEND_TIME if attributes & APPEND_TIME_BIT else text.CREATE_TIME
 
 
 @inner
@@ -99,44 +99,44 @@ def follow(state, gaps):  # type: ignore[no-untyped-def]
 
 @inner
 def has_room(out, w, gaps, state, needed):  # type: ignore[no-untyped-def]
-    return len(out) - w >= LINE_ROOM + numbers.TEXT_GROWTH * needed and state[GAPS] < len(gaps)
+    return len(out) - w >= LINE_ROOM + text.TEXT_GROWTH * needed and state[GAPS] < len(gaps)
 
 
 @inner
 def put_contents(out, w, data, state, options):  # type: ignore[no-untyped-def]
     """Key and value of the record in ``state`` as text."""
-    prefix = numbers.INDENT if options[SKIP_METADATA] else numbers.SPACE
+    prefix = text.INDENT if options[SKIP_METADATA] else text.SPACE
     if state[KEY_BYTES] >= 0:
-        w = put_label(out, put_label(out, w, prefix), numbers.KEY)
+        w = put_label(out, put_label(out, w, prefix), text.KEY)
         w = put_text(out, w, data, state[KEY_AT], state[KEY_AT] + state[KEY_BYTES])
-        prefix = numbers.SPACE
+        prefix = text.SPACE
     if state[VALUE_BYTES] >= 0:
-        w = put_label(out, put_label(out, w, prefix), numbers.PAYLOAD)
+        w = put_label(out, put_label(out, w, prefix), text.PAYLOAD)
         w = put_text(out, w, data, state[VALUE_AT], state[VALUE_AT] + state[VALUE_BYTES])
     return w
 
 
 @inner
 def put_metadata(out, w, state, timestamp, label):  # type: ignore[no-untyped-def]
-    w = put_number(out, put_label(out, w, numbers.INDENT), numbers.OFFSET, state[RECORD_OFFSET])
+    w = put_number(out, put_label(out, w, text.INDENT), text.OFFSET, state[RECORD_OFFSET])
     w = put_number(out, w, label, timestamp)
-    w = put_number(out, w, numbers.KEY_SIZE, state[KEY_BYTES])
-    return put_number(out, w, numbers.VALUE_SIZE, state[VALUE_BYTES])
+    w = put_number(out, w, text.KEY_SIZE, state[KEY_BYTES])
+    return put_number(out, w, text.VALUE_SIZE, state[VALUE_BYTES])
 
 
 @inner
 def _put_header_keys(out, w, data, at, end):  # type: ignore[no-untyped-def]
     """The keys of the headers at ``data[at:end]``, which are well-formed."""
     count, at = varint(data, at, end)
-    w = put_label(out, w, numbers.HEADER_KEYS)
+    w = put_label(out, w, text.HEADER_KEYS)
     for i in range(count):
         size, at = varint(data, at, end)
         if i:
-            w = put_label(out, w, numbers.COMMA)
+            w = put_label(out, w, text.COMMA)
         w = put_text(out, w, data, at, at + size)
         size, at = varint(data, at + size, end)
         at += max(size, 0)
-    return put_label(out, w, numbers.BRACKET)
+    return put_label(out, w, text.BRACKET)
 
 
 @inner
@@ -151,8 +151,8 @@ def _put_marker(out, w, data, state):  # type: ignore[no-untyped-def]
         return w, CONTROL_TEXT
     if state[VALUE_BYTES] < _MARKER_VALUE or be16(data, value_at) < 0:
         return w, BAD_CONTROL
-    w = put_label(out, w, numbers.ABORT_MARKER + kind)
-    return put_number(out, w, numbers.COORDINATOR_EPOCH, np.int64(be32(data, value_at + 2))), DONE
+    w = put_label(out, w, text.ABORT_MARKER + kind)
+    return put_number(out, w, text.COORDINATOR_EPOCH, np.int64(be32(data, value_at + 2))), DONE
 
 
 @inner
@@ -179,7 +179,7 @@ def _put_record(out, w, data, span, delta, state, options):  # type: ignore[no-u
         timestamp = state[BATCH_MAX_TIMESTAMP] if attributes & APPEND_TIME_BIT else state[BATCH_TIMESTAMP] + delta[0]
         w = put_metadata(out, w, state, timestamp, time_label(V2, attributes))
         sequence = state[BATCH_SEQUENCE]
-        w = put_number(out, w, numbers.SEQUENCE, last_sequence(sequence, delta[1]) if sequence >= 0 else np.int64(-1))
+        w = put_number(out, w, text.SEQUENCE, last_sequence(sequence, delta[1]) if sequence >= 0 else np.int64(-1))
         w = _put_header_keys(out, w, data, span[0], span[1])
         if control:
             w, status = _put_marker(out, w, data, state)
@@ -189,7 +189,7 @@ def _put_record(out, w, data, span, delta, state, options):  # type: ignore[no-u
         return w, CONTENTS
     if options[PRINT] == TEXT and not control:
         w = put_contents(out, w, data, state, options)
-    return put_label(out, w, numbers.LINE_END), DONE
+    return put_label(out, w, text.LINE_END), DONE
 
 
 @kernel

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from compaction.dump import lookup
-from compaction.dump.inputs import Target
-from compaction.dump.lookup import find_timestamp, may_hold, segments_with, start_position
+from compaction.dump import index_lookup
+from compaction.dump.index_lookup import find_timestamp, may_hold, segments_with, start_position
+from compaction.dump.targets import Target
 from compaction.errors import CorruptLogError
 from compaction.fs.local import LocalFileSystem
 from tests.dump.segments import T0, Made, write_partition, write_segment
@@ -111,7 +111,7 @@ def test_small_blocks_find_the_same(made: Made, block: int, monkeypatch: pytest.
     made.path.write_bytes(made.path.read_bytes()[:-3])
     times = [record.timestamp for record in made.records] + [made.records[-1].timestamp + 1]
     before = [find_timestamp(FILES, target(made), time) for time in times]
-    monkeypatch.setattr(lookup, "BLOCK_BYTES", block)
+    monkeypatch.setattr(index_lookup, "BLOCK_BYTES", block)
     assert [find_timestamp(FILES, target(made), time) for time in times] == before
     assert before[-1] is None
     assert before[0] is not None

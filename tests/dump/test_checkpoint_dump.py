@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from compaction.dump.checkpoint_files import CheckpointDump
+from compaction.dump.checkpoint_dump import CheckpointDump
 from compaction.dump.findings import Findings
-from compaction.dump.inputs import Target
+from compaction.dump.targets import Target
 from compaction.errors import CorruptLogError
 from compaction.fs.local import LocalFileSystem
 from tests.dump.segments import write_partition

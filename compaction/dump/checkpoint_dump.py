@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from compaction.dump.findings import Findings
-from compaction.dump.inputs import OFFSET_CHECKPOINTS, Target, is_partition
+from compaction.dump.targets import OFFSET_CHECKPOINTS, Target, is_partition
 from compaction.errors import CorruptLogError
 from compaction.formats.checkpoints import (
     EpochEntry,

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from compaction.dump.coordinator_records import Field, MessageError, Versions, read_table
+from compaction.dump.generated_messages import Field, MessageError, Versions, read_table
 from compaction.dump.message_schemas import (
     CONSUMER_PROTOCOL,
     CONTROL_RECORDS,

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.dump.batch_stream import MAX_PLAIN_BYTES, BatchReader, check_size
-from compaction.dump.inputs import Target
+from compaction.dump.batch_reader import MAX_PLAIN_BYTES, BatchReader, check_size
+from compaction.dump.targets import Target
 from compaction.errors import CorruptLogError
 from compaction.formats.indexes import read_offset_index, read_time_index
 from compaction.formats.primitives.malformed import FormatError

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
-from compaction.dump import lookup
-from compaction.dump.checkpoint_files import CheckpointDump
+from compaction.dump.checkpoint_dump import CheckpointDump
 from compaction.dump.findings import Findings
-from compaction.dump.index_files import IndexView, dump_offset_index, dump_snapshot, dump_time_index, dump_txn_index
-from compaction.dump.inputs import BOOTSTRAP_SNAPSHOT, Kind, Target, is_partition, log_dir_files, partition_files
-from compaction.dump.segment import SegmentDump, SegmentView
+from compaction.dump.index_dump import IndexView, dump_offset_index, dump_snapshot, dump_time_index, dump_txn_index
+from compaction.dump.index_lookup import find_timestamp, may_hold, segments_with, start_position
+from compaction.dump.segment_dump import SegmentDump, SegmentView
 from compaction.dump.spool import PairSpool
+from compaction.dump.targets import BOOTSTRAP_SNAPSHOT, Kind, Target, is_partition, log_dir_files, partition_files
 from compaction.errors import CorruptLogError, LogError, UsageError
 from compaction.fs.filesystem import FileSystem
 from compaction.fs.ranges import view
@@ -119,13 +119,13 @@ class Dump:
             return targets
         logs = [target for target in targets if target.kind is Kind.LOG]
         if request.offsets is not None:
-            return lookup.segments_with(logs, *request.offsets)
+            return segments_with(logs, *request.offsets)
         return self._first_with(logs, request.timestamp or 0)
 
     def _first_with(self, logs: Sequence[Target], timestamp: int) -> list[Target]:
         """The segment with the first record of a time or later; the last segment where there is none."""
         for log in logs[:-1]:
-            if lookup.may_hold(self._fs, log, timestamp) and lookup.find_timestamp(self._fs, log, timestamp) is not None:
+            if may_hold(self._fs, log, timestamp) and find_timestamp(self._fs, log, timestamp) is not None:
                 return [log]
         return list(logs[-1:])
 
@@ -186,13 +186,13 @@ class Dump:
         """What to show of a log; tells what a look-up found, ``None`` where that is nothing."""
         view, offsets = self._request.segment, self._request.offsets
         if offsets is not None:
-            start = lookup.start_position(self._fs, target, offsets.first)
+            start = start_position(self._fs, target, offsets.first)
             last = "" if offsets.last is None else offsets.last
             self._text(f"Looking for offsets {offsets.first}:{last} from position: {start}\n")
             return replace(view, start=start, first_offset=offsets.first, last_offset=offsets.last)
         if self._request.timestamp is None:
             return view
-        found = lookup.find_timestamp(self._fs, target, self._request.timestamp)
+        found = find_timestamp(self._fs, target, self._request.timestamp)
         if found is None:
             self._text(f"No record at or after timestamp {self._request.timestamp}\n")
             return None

@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from compaction.dump import segment
-from compaction.dump.batch_stream import BatchReader
-from compaction.dump.decoders import decode_with, text_decoder
-from compaction.dump.inputs import Target
-from compaction.dump.lookup import find_timestamp
-from compaction.dump.segment import Pairs, SegmentDump, SegmentView
+from compaction.dump import segment_dump
+from compaction.dump.batch_reader import BatchReader
+from compaction.dump.index_lookup import find_timestamp
+from compaction.dump.record_decoders import decode_with, text_decoder
+from compaction.dump.segment_dump import Pairs, SegmentDump, SegmentView
+from compaction.dump.targets import Target
 from compaction.errors import CorruptLogError, UnsupportedLogError
 from compaction.fs.local import LocalFileSystem
 from tests.conformance.dump_files import damaged_segments, sound_segments
@@ -73,9 +73,9 @@ class TestPieces:
             written.write_bytes(content)
             monkeypatch.undo()
             whole = Shown(written, view)
-            monkeypatch.setattr(segment, "BLOCK_BYTES", 64 + 13 * (number % 9))
-            monkeypatch.setattr(segment, "_TEXT_BYTES", 1030 + 37 * (number % 5))
-            monkeypatch.setattr(segment, "_GAPS", 1)
+            monkeypatch.setattr(segment_dump, "BLOCK_BYTES", 64 + 13 * (number % 9))
+            monkeypatch.setattr(segment_dump, "_TEXT_BYTES", 1030 + 37 * (number % 5))
+            monkeypatch.setattr(segment_dump, "_GAPS", 1)
             pieces = Shown(written, view)
             assert (pieces.text, pieces.gaps, pieces.error) == (whole.text, whole.gaps, whole.error)
             assert (pieces.dump.position, pieces.dump.invalid) == (whole.dump.position, whole.dump.invalid)
@@ -90,7 +90,7 @@ class TestPieces:
                 assert (slow.text, slow.gaps, slow.error) == (fast.text, fast.gaps, fast.error)
 
     def test_a_file_that_shrinks_is_told_as_such(self, written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(segment, "BLOCK_BYTES", 100)
+        monkeypatch.setattr(segment_dump, "BLOCK_BYTES", 100)
         made = write_segment(written.parent, batches=9)
         dump = SegmentDump(FILES, str(made.path), SegmentView(), lambda pairs: None)
         pieces = iter(dump)

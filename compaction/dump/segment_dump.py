@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.dump.batch_stream import MAX_PLAIN_BYTES, check_size
-from compaction.dump.decoders import Decoder, control_text
+from compaction.dump.batch_reader import MAX_PLAIN_BYTES, check_size
+from compaction.dump.record_decoders import Decoder, control_text
 from compaction.errors import CorruptLogError
 from compaction.formats.compression.codecs import Codec, decompress
 from compaction.formats.primitives.malformed import FormatError

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from compaction.dump import message_schemas
-from compaction.dump.coordinator_records import Message, MessageError, Values, read_table
+from compaction.dump.generated_messages import Message, MessageError, Values, read_table
 from compaction.formats.java_text import Json, java_text, json_text
 from compaction.formats.primitives.malformed import FormatError
 from compaction.formats.primitives.varint import decode_unsigned

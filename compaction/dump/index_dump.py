@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.dump.batch_stream import BatchAt, BatchReader
+from compaction.dump.batch_reader import BatchAt, BatchReader
 from compaction.dump.findings import Findings
-from compaction.dump.inputs import Target
+from compaction.dump.targets import Target
 from compaction.errors import CorruptLogError
 from compaction.formats.indexes import OFFSET_ENTRY, TIME_ENTRY, TXN_ENTRY
 from compaction.formats.primitives.malformed import FormatError

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compaction.formats.java_text import java_text
-from compaction.kernels.lines import numbers
+from compaction.kernels.lines import text
 
 MIN, MAX = -(2**63), 2**63 - 1
 
@@ -19,44 +19,44 @@ def written(size: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
 
 @given(st.integers(MIN, MAX))
 def test_numbers_are_decimal(value: int) -> None:
-    out = written(numbers.LONG_CHARACTERS)
-    end = numbers.put_long(out, 0, np.int64(value))
+    out = written(text.LONG_CHARACTERS)
+    end = text.put_long(out, 0, np.int64(value))
     assert out[:end].tobytes().decode() == str(value)
     assert set(out[end:].tolist()) <= {0xEE}
 
 
 @pytest.mark.parametrize("value", [0, 9, 10, -1, -10, MIN, MAX, *(10**n for n in range(19)), *(10**n - 1 for n in range(19))])
 def test_numbers_at_the_edges(value: int) -> None:
-    out = written(numbers.LONG_CHARACTERS)
-    assert out[: numbers.put_long(out, 0, np.int64(value))].tobytes().decode() == str(value)
+    out = written(text.LONG_CHARACTERS)
+    assert out[: text.put_long(out, 0, np.int64(value))].tobytes().decode() == str(value)
 
 
 @settings(max_examples=300)
 @given(st.lists(st.sampled_from([b"a", b"\xe9", "é€𝄞".encode(), b"\xed\xa0\x80", b"\xf0\x9f", b"\x80", b"\xf4\x90", b"\xc0"])))
 def test_bytes_become_what_java_reads_in_them(parts: list[bytes]) -> None:
     raw = np.frombuffer(b"-" + b"".join(parts) + b"-", np.uint8)
-    out = written(numbers.TEXT_GROWTH * len(raw))
-    end = numbers.put_text(out, 0, raw, 1, len(raw) - 1)
+    out = written(text.TEXT_GROWTH * len(raw))
+    end = text.put_text(out, 0, raw, 1, len(raw) - 1)
     assert out[:end].tobytes().decode() == java_text(b"".join(parts))
 
 
 @given(st.binary(max_size=20))
 def test_any_bytes_become_text(raw: bytes) -> None:
     data = np.frombuffer(raw, np.uint8)
-    out = written(numbers.TEXT_GROWTH * len(data))
-    assert out[: numbers.put_text(out, 0, data, 0, len(data))].tobytes().decode() == java_text(raw)
+    out = written(text.TEXT_GROWTH * len(data))
+    assert out[: text.put_text(out, 0, data, 0, len(data))].tobytes().decode() == java_text(raw)
 
 
 @pytest.mark.parametrize(
     ("label", "expected"),
     [
-        (numbers.BASE_OFFSET, "baseOffset: "),
-        (numbers.ZSTD, "zstd"),
-        (numbers.LINE_END, "\n"),
-        (numbers.NONE, "none"),
-        (numbers.COMMA, ","),
+        (text.BASE_OFFSET, "baseOffset: "),
+        (text.ZSTD, "zstd"),
+        (text.LINE_END, "\n"),
+        (text.NONE, "none"),
+        (text.COMMA, ","),
     ],
 )
 def test_labels_have_their_text(label: int, expected: str) -> None:
-    out = written(numbers.LABEL_CHARACTERS)
-    assert out[: numbers.put_label(out, 0, label)].tobytes().decode() == expected
+    out = written(text.LABEL_CHARACTERS)
+    assert out[: text.put_label(out, 0, label)].tobytes().decode() == expected
