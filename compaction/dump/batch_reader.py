@@ -1,6 +1,8 @@
-"""Looks at single batches of a segment by position, as index entries and look-ups need it: a window of the file at a time.
+"""Reads single batches of a segment by position, through a window of the file.
 
 Mirrors ``FileLogInputStream.nextBatch`` and the batches' iterators (Kafka 4.3.0).
+
+Tested by ``tests/dump/test_index_lookup.py`` and ``tests/jobs/test_dump_log.py``.
 """
 
 from __future__ import annotations
@@ -24,13 +26,13 @@ WINDOW_BYTES = 1 << 20
 _UP_TO_MAGIC = HEADER.offset("magic") + 1
 _SMALLEST_SIZE = 14
 _APPEND_TIME_BIT = 8
-#: what one batch may decompress to, as in the cleaner
+#: limit of a decompressed batch, as in the cleaner
 MAX_PLAIN_BYTES = 256 << 20
 _V2 = 2
 
 
 class BatchAt(NamedTuple):
-    """A batch: its position and whole size in bytes, and its last offset."""
+    """A batch: its position, its size in bytes with the header, its magic and last offset."""
 
     position: int
     size: int
@@ -44,7 +46,7 @@ class BatchAt(NamedTuple):
 
 
 def check_size(size: int, path: str, position: int) -> None:
-    """:raises UnsupportedLogError: a batch is too large to be read: a damaged length field may name 2 GiB"""
+    """:raises UnsupportedLogError: the batch is too large to be read; a damaged length field may be up to 2 GiB"""
     if size > MAX_BATCH_BYTES:
         what = f"batch of {size} bytes, more than {MAX_BATCH_BYTES} are not supported"
         raise UnsupportedLogError(what, path=path, position=position, hint="restore this segment")
@@ -57,13 +59,13 @@ class BatchReader:
         self._fs, self._path = fs, path
         found = fs.stat(path)
         if found is None:
-            raise CorruptLogError("the segment's log is missing", path=path, hint="put the log beside its indexes")
+            raise CorruptLogError("the segment's log is missing", path=path, hint="put the log next to its indexes")
         self.size = found.size
         self._window = b""
         self._window_at = 0
 
     def _bytes(self, position: int, size: int) -> memoryview:
-        """``size`` bytes from ``position`` on, fewer at the end of the file."""
+        """``size`` bytes at ``position``, or fewer at the end of the file."""
         start = position - self._window_at
         if start < 0 or start + size > len(self._window):
             self._window = self._fs.read_bytes(self._path, position, max(size, WINDOW_BYTES))
@@ -71,9 +73,9 @@ class BatchReader:
         return memoryview(self._window)[start : start + size]
 
     def batch_at(self, position: int, end: int) -> BatchAt | None:
-        """The batch at ``position``; ``None`` where no whole one lies before ``end``.
+        """The batch at ``position``; ``None`` if it is not complete before ``end``.
 
-        :raises CorruptLogError: its size is impossible, or the file ends within its header
+        :raises CorruptLogError: its size is impossible, or the file ends inside its header
         """
         if position >= end - _UP_TO_MAGIC:
             return None
@@ -92,10 +94,10 @@ class BatchReader:
         return BatchAt(position, LOG_OVERHEAD_BYTES + size, magic, last_offset)
 
     def largest_timestamp(self, batch: BatchAt) -> int:
-        """The largest timestamp of a batch's records, -1 without any.
+        """The largest timestamp of a batch's records, -1 without records.
 
         :raises CorruptLogError: the records cannot be read
-        :raises UnsupportedLogError: they are too many bytes
+        :raises UnsupportedLogError: the batch is too large
         """
         check_size(batch.size, self._path, batch.position)
         data = self._bytes(batch.position, batch.size)

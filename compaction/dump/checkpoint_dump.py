@@ -1,9 +1,9 @@
-"""Shows and checks the checkpoints of a log directory and of its partitions.
+"""Prints and verifies the checkpoints of a log directory and of its partitions.
 
-Kafka has no tool for them; the rules are those by which a broker reads them (Kafka 4.3.0: ``LogManager``, ``UnifiedLog``,
+Kafka has no tool for checkpoints; the rules are those of a broker that reads them (Kafka 4.3.0: ``LogManager``, ``UnifiedLog``,
 ``LeaderEpochFileCache``, ``LogCleanerManager``, ``MetaProperties``, ``PartitionMetadataFile``, ``CleanShutdownFileHandler``). A
-file that cannot be parsed raises; one that can, but contradicts itself or the logs beside it, is shown whole and each
-contradiction noted.
+malformed file raises an error. A file that contradicts itself or the logs in its directory is printed completely, and each
+contradiction is a finding.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from compaction.names import (
     parse_partition_dir,
 )
 
-_REPAIR = "remove or repair it; a broker writes it anew"
+_REPAIR = "remove or repair it; a broker writes a new one"
 _FIRST_ENTRY_LINE = 3
 
 
 class Bounds(NamedTuple):
-    """Where a log begins and ends (exclusive) by its segments."""
+    """First offset and end offset (exclusive) of a log, from its segments."""
 
     first_offset: int
     end_offset: int
 
 
 class CheckpointDump:
-    """Dumps checkpoints one after the other; remembers the bounds of logs and the ids of topics."""
+    """Dumps checkpoints; caches the bounds of logs and the ids of topics."""
 
     def __init__(self, fs: FileSystem, findings: Findings) -> None:
         self._fs, self._findings = fs, findings
@@ -57,7 +57,7 @@ class CheckpointDump:
     def dump(self, target: Target) -> Iterator[str]:
         """Lines for one file.
 
-        :raises CorruptLogError: the file is not what the format says
+        :raises CorruptLogError: the file is malformed
         """
         dumpers: dict[str, Callable[[Target, str], Iterator[str]]] = {
             LEADER_EPOCHS: self._epochs,
@@ -83,7 +83,7 @@ class CheckpointDump:
             where = _shown_bounds(bounds) if known else " (no such log here)"
             yield f"topic: {name.topic} partition: {name.partition} offset: {offset}{where}"
             if counts[name] > 1:
-                self._note(target, f"line {line}: {name} stands there {counts[name]} times, the last one counts")
+                self._note(target, f"line {line}: {name} appears {counts[name]} times, the last line wins")
                 counts[name] = 1
             self._note(target, *_offset_problems(line, (name, offset), bounds))
 
@@ -106,7 +106,7 @@ class CheckpointDump:
         if name is not None:
             first, other = self._topic_ids.setdefault((parent(directory), name.topic), (found.topic_id, directory))
             if first != found.topic_id:
-                self._note(target, f"line 2: topic id {found.topic_id} is not {first}, which {other} has")
+                self._note(target, f"line 2: topic id {found.topic_id} differs from {first} in {other}")
 
     def _meta(self, target: Target, text: str) -> Iterator[str]:
         found = parse_meta_properties(text, target.path)
@@ -116,14 +116,14 @@ class CheckpointDump:
         yield " ".join(f"{name}: {value}" for name, value in shown.items() if value is not None)
         if found.version:
             missing = [name for name, value in (("cluster.id", found.cluster_id), ("node.id", found.node_id)) if value is None]
-            self._note(target, *(f"{name} is missing, and a broker does not start without it" for name in missing))
+            self._note(target, *(f"{name} is missing; a broker does not start without it" for name in missing))
 
     def _clean_shutdown(self, target: Target, text: str) -> Iterator[str]:
         epoch = parse_clean_shutdown(text)
         yield "clean shutdown" if epoch is None else f"clean shutdown brokerEpoch: {epoch}"
 
     def _bounds_of(self, path: str) -> Bounds | None:
-        """The bounds of the log in a directory; ``None`` where it has no segments or they cannot be read."""
+        """The bounds of the log in a directory; ``None`` if it has no segments or they cannot be read."""
         if path not in self._bounds:
             self._bounds[path] = None
             bases = segment_bases(self._fs, path)
@@ -155,7 +155,7 @@ def _epoch_problems(line: int, entry: EpochEntry, before: EpochEntry | None, bou
     if entry.epoch < 0 or entry.start_offset < 0:
         yield f"line {line}: epoch {entry.epoch} at offset {entry.start_offset} is negative"
     if before is not None and entry.epoch <= before.epoch:
-        yield f"line {line}: epoch {entry.epoch} does not come after epoch {before.epoch}"
+        yield f"line {line}: epoch {entry.epoch} is not greater than epoch {before.epoch}"
     if before is not None and entry.start_offset <= before.start_offset:
         yield f"line {line}: epoch {entry.epoch} starts at offset {entry.start_offset}, not after {before.start_offset}"
     if bounds is not None and entry.start_offset > bounds.end_offset:

@@ -1,7 +1,9 @@
-"""Dumps the files of a call one after the other: text to one stream, findings and errors to another, and the call's outcome.
+"""Dumps files: text to one stream, findings and errors to another.
 
-Mirrors ``DumpLogSegments.main`` (Kafka 4.3.0). A file that cannot be read to its end does not stop the others, where Kafka's
-tool dies of it.
+Mirrors ``DumpLogSegments.main`` (Kafka 4.3.0). After an error in one file, Kafka's tool stops; this one continues with the next
+file.
+
+Tested by ``tests/jobs/test_dump_log.py`` and ``tests/conformance/test_dump_log.py``.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ _RENAME = "rename it back"
 
 
 class Offsets(NamedTuple):
-    """A range of offsets, both ends included, ``None`` for no end."""
+    """A range of offsets, both ends inclusive, ``None`` for no end."""
 
     first: int
     last: int | None
@@ -36,7 +38,7 @@ class Offsets(NamedTuple):
 
 @dataclass(frozen=True)
 class DumpRequest:
-    """What to dump, and how. At most one of ``offsets`` and ``timestamp`` is given."""
+    """The files and how to dump them; at most one of ``offsets`` and ``timestamp`` is set."""
 
     files: tuple[str, ...]
     segment: SegmentView = field(default_factory=SegmentView)
@@ -46,19 +48,19 @@ class DumpRequest:
 
     @property
     def looks_up(self) -> bool:
-        """Whether something is to be looked up in logs."""
+        """Whether to search logs for offsets or a timestamp."""
         return self.offsets is not None or self.timestamp is not None
 
 
 class Output(Protocol):
-    """Where bytes go."""
+    """A binary stream."""
 
     def write(self, data: bytes | memoryview, /) -> object:
-        """Take them."""
+        """Writes bytes."""
 
 
 class Dump:
-    """Carries out a request: text goes to ``out``, and each line of findings to ``tell``, each error to ``fail``."""
+    """Dumps the files of a request; text goes to ``out``, lines of findings to ``tell``, errors to ``fail``."""
 
     def __init__(
         self, fs: FileSystem, request: DumpRequest, out: Output, tell: Callable[[str], None], fail: Callable[[str], None]
@@ -70,33 +72,33 @@ class Dump:
         self._line_open = False
 
     def run(self, working_dir: str) -> bool:
-        """Whether everything could be read and is sound.
+        """Whether all files could be read and are valid.
 
-        :param working_dir: what Java would make paths absolute with
-        :raises UsageError: a file does not exist, or cannot be dumped by its name
+        :param working_dir: the directory of relative paths
+        :raises UsageError: a file does not exist, or its name does not tell how to dump it
         """
         targets = self._targets(working_dir)
-        sound = True
+        valid = True
         for target in targets:
             self._text(f"Dumping {target.shown}\n")
             try:
                 self._dump(target)
             except LogError as error:
-                sound = False
+                valid = False
                 self._end_line()
                 self._fail(error.describe())
         for line in self._findings.lines():
             self._tell(line)
         for each in self._findings.errors:
             self._fail(each.describe())
-        return sound and not self._findings.errors
+        return valid and not self._findings.errors
 
     def _targets(self, working_dir: str) -> list[Target]:
         targets = []
         for path in self._request.files:
             found = self._fs.stat(path)
             if found is None:
-                raise UsageError("no such file or directory", path=path, hint="separate paths by blanks or commas")
+                raise UsageError("no such file or directory", path=path, hint="separate paths by spaces or commas")
             paths = self._directory(path) if found.is_dir else [path]
             some = [Target.of(each, working_dir) for each in paths]
             targets += self._narrow(some) if found.is_dir else some
@@ -107,11 +109,11 @@ class Dump:
     def _directory(self, path: str) -> list[str]:
         files = partition_files(self._fs, path) if is_partition(self._fs, path.rstrip("/")) else log_dir_files(self._fs, path)
         if not files:
-            raise UsageError("holds neither checkpoints nor segments", path=path, hint="give a log directory or a partition's")
+            raise UsageError("contains neither checkpoints nor segments", path=path, hint="give a log or partition directory")
         return files
 
     def _narrow(self, targets: list[Target]) -> list[Target]:
-        """Of a directory's files, those that the options are about."""
+        """The files of a directory to which the options apply."""
         request = self._request
         if request.index.sanity_check or request.index.verify_only:
             return [target for target in targets if target.kind in (Kind.INDEX, Kind.TIMEINDEX)]
@@ -123,7 +125,7 @@ class Dump:
         return self._first_with(logs, request.timestamp or 0)
 
     def _first_with(self, logs: Sequence[Target], timestamp: int) -> list[Target]:
-        """The segment with the first record of a time or later; the last segment where there is none."""
+        """The segment with the first record at or after a timestamp; the last segment if there is none."""
         for log in logs[:-1]:
             if may_hold(self._fs, log, timestamp) and find_timestamp(self._fs, log, timestamp) is not None:
                 return [log]
@@ -136,7 +138,7 @@ class Dump:
             raise UsageError("the name of a metadata snapshot is OFFSET-EPOCH.checkpoint", path=target.path, hint=_RENAME)
         if self._request.looks_up and target.kind is not Kind.LOG:
             raise UsageError(
-                f"--offsets and --timestamp look into logs, and this is no log but: {target.kind.value}",
+                f"--offsets and --timestamp require a log, not this {target.kind.value}",
                 path=target.path, hint="give a .log file or a partition's directory",
             )  # fmt: skip
 
@@ -183,7 +185,7 @@ class Dump:
             self._note_damage(target, dump.position)
 
     def _view(self, target: Target) -> SegmentView | None:
-        """What to show of a log; tells what a look-up found, ``None`` where that is nothing."""
+        """What to print of a log, ``None`` for nothing; prints the result of a lookup."""
         view, offsets = self._request.segment, self._request.offsets
         if offsets is not None:
             start = start_position(self._fs, target, offsets.first)
@@ -204,12 +206,12 @@ class Dump:
 
     def _note_invalid(self, target: Target, dump: SegmentDump) -> None:
         if dump.invalid:
-            what = "1 batch fails its CRC" if dump.invalid == 1 else f"{dump.invalid} batches fail their CRC, this is the first"
+            what = "1 batch fails its CRC" if dump.invalid == 1 else f"{dump.invalid} batches fail their CRC; this is the first"
             error = CorruptLogError(what, path=target.path, position=dump.first_invalid, hint="restore this segment")
             self._findings.errors.append(error)
 
     def _note_damage(self, target: Target, position: int) -> None:
-        """A torn tail is none; a batch that claims to run past the end, with sound ones after its start, is."""
+        """Reports an incomplete batch as damage if valid batches follow after its start; else the log has only a torn tail."""
         damage = SegmentScan(view(self._fs, target.path), position).finish().damage()
         if damage is not None:
             error = CorruptLogError(damage, path=target.path, position=position, hint="restore this segment")
@@ -231,8 +233,7 @@ class Dump:
 
 
 def _encoded(text: str) -> bytes:
-    """UTF-8, names of files as they are; half a surrogate pair from elsewhere (a properties file may name one) as Java prints
-    it."""
+    """UTF-8, with the original bytes of file names; lone surrogates (possible in properties files) as Java prints them."""
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
@@ -240,7 +241,7 @@ def _encoded(text: str) -> bytes:
 
 
 def _joined(lines: Iterable[str]) -> Iterator[str]:
-    """Lines in pieces of some size; those before an error come out before it."""
+    """Lines joined to texts of limited size; yields the lines before an error first."""
     held: list[str] = []
     try:
         for line in lines:

@@ -1,10 +1,10 @@
-"""Reads Kafka's own messages (records of its internal topics) by table, and writes them as the JSON that its tools print.
+"""Reads messages by Kafka's message schemas, such as records of its internal topics, and converts them to its tools' JSON.
 
-Mirrors the code that Kafka 4.3.0 generates from its message definitions: numbers are big-endian; strings, bytes and arrays have
-their length in front (16 bits for strings, 32 for the others), or in flexible versions an unsigned varint of length + 1 (0:
-null); a structure that may be null has a byte in front (-1: null), a tagged one a varint (0: null); flexible structures end in
-tagged fields. In JSON, fields stand in the order of their definition, a tagged field with its default value is left out, bytes
-are base64, ids Kafka's text form.
+Mirrors the code that Kafka 4.3.0 generates from its message definitions. Numbers are big-endian. Strings, bytes and arrays
+start with their length (16 bits for strings, 32 for the others), or in flexible versions with length + 1 as an unsigned varint
+(0: null). A nullable structure starts with a byte (-1: null), a tagged one with a varint (0: null). Flexible structures end
+with tagged fields. In JSON, fields are in the order of their definition; tagged fields with their default value are omitted;
+bytes are base64, ids Kafka's text form.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _TOKEN = re.compile(r"[\[\]{},?]|[^\s\[\]{},?]+")
 
 
 class MessageError(FormatError):
-    """Bytes are not the message that they should be. ``java`` is the message of the exception that Java throws there."""
+    """A malformed message. ``java`` is the message of Java's exception."""
 
     def __init__(self, what: str, position: int | None = None, java: str | None = None) -> None:
         super().__init__(what, position)
@@ -43,13 +43,13 @@ class MessageError(FormatError):
 
 
 class Versions(NamedTuple):
-    """A range of versions, both ends included."""
+    """A range of versions, both ends inclusive."""
 
     first: int
     last: int
 
     def has(self, version: int) -> bool:
-        """Whether a version lies in it."""
+        """Whether the range includes a version."""
         return self.first <= version <= self.last
 
     @classmethod
@@ -63,8 +63,8 @@ _ALWAYS = Versions(-_INFINITE, _INFINITE)
 
 
 class Field(NamedTuple):
-    """A field: ``kind`` is a number's type, ``string``, ``bytes``, ``uuid``, ``[`` (an array of ``parts[0]``) or ``{`` (of
-    ``parts``)."""
+    """A field. ``kind`` is a number's type, ``string``, ``bytes``, ``uuid``, ``[`` (array of ``parts[0]``) or ``{`` (structure
+    of ``parts``)."""
 
     name: str
     kind: str
@@ -76,11 +76,11 @@ class Field(NamedTuple):
     default: str | None = None
 
     def is_tagged(self, version: int) -> bool:
-        """Whether it is among the tagged fields of a version."""
+        """Whether it is a tagged field in a version."""
         return self.tag is not None and self.tagged.has(version)
 
     def default_value(self) -> Value:
-        """The value that it has where it is not sent."""
+        """The value of a field that is not in the data."""
         if self.default == "null":
             return None
         if self.kind in _NUMBERS:
@@ -94,7 +94,7 @@ class Field(NamedTuple):
 
 
 class Message(NamedTuple):
-    """One message of a table."""
+    """The schema of one message."""
 
     type: int
     name: str
@@ -105,18 +105,18 @@ class Message(NamedTuple):
     def read(self, data: bytes, version: int) -> tuple[Values, int]:
         """The values at the start of ``data`` and the position after them.
 
-        :raises MessageError: the bytes are not such a message
+        :raises MessageError: the message is malformed
         """
         reader = _Reader(data, version, self.flexible.has(version))
         return reader.structure(self.fields), reader.pos
 
     def to_json(self, values: Values, version: int) -> dict[str, Json]:
-        """The JSON form of values that ``read`` gave."""
+        """The JSON form of values returned by ``read``."""
         return _json_structure(self.fields, values, version)
 
 
 def read_table(text: str) -> dict[tuple[int, str], Message]:
-    """The messages of a table in ``compaction.dump.message_schemas``, by type and name."""
+    """Parses a table of ``compaction.dump.message_schemas``; messages by type and name."""
     messages = {}
     for paragraph in re.split(r"\n(?=\S)", text.strip()):
         head, _, fields = paragraph.partition(":")
@@ -133,7 +133,7 @@ def read_table(text: str) -> dict[tuple[int, str], Message]:
 
 
 class _FieldParser:
-    """Reads the field syntax of a table, token by token."""
+    """Parses the field syntax of a table."""
 
     def __init__(self, tokens: list[str]) -> None:
         self._tokens = tokens
@@ -145,7 +145,7 @@ class _FieldParser:
         return False
 
     def fields(self, end: str) -> tuple[Field, ...]:
-        """Fields up to ``end``, a bracket or the end of the text."""
+        """Fields up to ``end``: a bracket, or empty for the end of the text."""
         found: list[Field] = []
         while self._tokens and self._tokens[0] != end:
             found.append(self._field(self._tokens.pop(0)))
@@ -178,14 +178,14 @@ class _FieldParser:
 
 
 class _Reader:
-    """Takes values off a buffer in one version of a message."""
+    """Reads values of one version of a message from a buffer."""
 
     def __init__(self, data: bytes, version: int, flexible: bool) -> None:
         self._data, self._version, self._flexible = data, version, flexible
         self.pos = 0
 
     def structure(self, fields: tuple[Field, ...]) -> Values:
-        """A structure's values by name; fields of other versions have none."""
+        """The values of a structure by name, without fields of other versions."""
         wanted = [field for field in fields if field.versions.has(self._version)]
         values = {field.name: self._value(field) for field in wanted if not field.is_tagged(self._version)}
         if self._flexible:
@@ -206,7 +206,7 @@ class _Reader:
         if field.kind == "uuid":
             return topic_id_text(self._take(_UUID_BYTES))
         if field.kind == "{":
-            # a tagged one has an unsigned varint in its place
+            # a tagged structure starts with an unsigned varint instead of a byte
             if field.nullable and (self._unsigned() <= 0 if field.is_tagged(self._version) else self._take(1)[0] > 0x7F):
                 return None
             return self.structure(field.parts)
@@ -232,7 +232,7 @@ class _Reader:
         return int.from_bytes(self._take(width), "big", signed=True)
 
     def _unsigned(self) -> int:
-        """An unsigned varint, which Java holds in an ``int``."""
+        """An unsigned varint, converted to Java's signed ``int``."""
         try:
             value, self.pos = decode_unsigned(self._data, self.pos)
         except FormatError as error:

@@ -1,9 +1,11 @@
-"""Dumps and verifies the index files of a segment and its producer snapshot.
+"""Prints and verifies the index files of a segment and its producer snapshot.
 
 Mirrors ``DumpLogSegments.dumpIndex``, ``dumpTimeIndex``, ``dumpTxnIndex`` and ``dumpProducerIdSnapshot`` with
-``AbstractIndex``, ``OffsetIndex``, ``TimeIndex`` and ``TransactionIndex`` (Kafka 4.3.0). Differences: where an index or log is
-missing Kafka's tool makes an empty file and dies, here nothing is written; and each time index entry costs it a walk to the end
-of the log, so that it dies of damage anywhere behind, where here only the batches up to the entry's are looked at.
+``AbstractIndex``, ``OffsetIndex``, ``TimeIndex`` and ``TransactionIndex`` (Kafka 4.3.0). Differences: if an index or log is
+missing, Kafka's tool creates an empty file and fails; this one writes nothing. For each time index entry, Kafka's tool scans
+the rest of the log and fails at any damage; this one reads only up to the entry's batch.
+
+Tested by ``tests/jobs/test_dump_log.py`` and ``tests/conformance/test_dump_log.py``.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from compaction.names import INDEX, LOG
 
 #: Kafka's default of ``--max-message-size``
 MAX_MESSAGE_BYTES = 5 * 1024 * 1024
-REBUILD_HINT = "remove it: a broker builds it anew when it loads the log"
+REBUILD_HINT = "remove it: a broker rebuilds it when it loads the log"
 #: ``AbstractIndex.warmEntries`` of an offset index
 _WARM_ENTRIES = 8192 // OFFSET_ENTRY.size
 _CHUNK_ENTRIES = 1 << 14
@@ -38,8 +40,7 @@ _LOW_OFFSET = "its last offset is below its base offset"
 
 @dataclass(frozen=True)
 class IndexView:
-    """What to do with an index: check it as a broker does when it starts, verify it without printing it, or both print and
-    verify."""
+    """How to dump an index: only the sanity check of a starting broker, verify only, or (default) print and verify."""
 
     sanity_check: bool = False
     verify_only: bool = False
@@ -47,12 +48,12 @@ class IndexView:
 
 
 def dump_offset_index(fs: FileSystem, target: Target, view: IndexView, findings: Findings) -> Iterator[str]:
-    """Lines for an offset index; entries that do not point at their batch go to ``findings``.
+    """Lines for an offset index; adds entries that do not match their batch to ``findings``.
 
-    :raises CorruptLogError: the index fails the sanity check, or an entry points at no batch
+    :raises CorruptLogError: the index fails the sanity check, or an entry does not point at a batch
     """
     batches = BatchReader(fs, target.sibling(LOG))
-    base = _base_offset(target)
+    base = target.base_offset or 0
     entries = OFFSET_ENTRY.array(_read(fs, target.path))
     if not len(entries):
         yield f"{target.shown} is empty."
@@ -75,16 +76,16 @@ def dump_offset_index(fs: FileSystem, target: Target, view: IndexView, findings:
 
 
 def dump_time_index(fs: FileSystem, target: Target, view: IndexView, findings: Findings) -> Iterator[str]:
-    """Lines for a time index; entries that disagree with the log go to ``findings``.
+    """Lines for a time index; adds entries that disagree with the log to ``findings``.
 
-    :raises CorruptLogError: the index fails the sanity check, or the log cannot be read where an entry points
+    :raises CorruptLogError: the index fails the sanity check, or the log cannot be read at the position of an entry
     """
     batches = BatchReader(fs, target.sibling(LOG))
-    base = _base_offset(target)
+    base = target.base_offset or 0
     positions = _Positions(batches, _read(fs, target.sibling(INDEX)), target.sibling(INDEX))
     entries = TIME_ENTRY.array(_read(fs, target.path))
     if view.sanity_check:
-        _check(fs, target, TIME_ENTRY.size, _insane_times(entries))
+        _check(fs, target, TIME_ENTRY.size, _time_problem(entries))
         yield f"{target.shown} passed sanity check."
         return
     wrong: list[int] = []
@@ -101,16 +102,16 @@ def dump_time_index(fs: FileSystem, target: Target, view: IndexView, findings: F
 
 
 def dump_txn_index(fs: FileSystem, target: Target) -> Iterator[str]:
-    """Lines for a transaction index; a torn entry at the end is left out.
+    """Lines for a transaction index; ignores an incomplete entry at the end.
 
     :raises CorruptLogError: an entry has an unknown version
     """
     entries = TXN_ENTRY.array(_read(fs, target.path)).tolist()
-    # Kafka reads the version's first byte alone
+    # Kafka reads only the first byte of the version
     versions = [(entry[0] >> 8, number) for number, entry in enumerate(entries)]
     for version, number in versions:
         if version > 0:
-            what, position = f"entry has version {version}, which is not known", number * TXN_ENTRY.size
+            what, position = f"entry has the unknown version {version}", number * TXN_ENTRY.size
             raise CorruptLogError(what, path=target.path, position=position, hint=REBUILD_HINT)
     for (version, _), (_, producer, first, last, stable) in zip(versions, entries, strict=True):
         yield f"version: {version} producerId: {producer} firstOffset: {first} lastOffset: {last} lastStableOffset: {stable}"
@@ -119,7 +120,7 @@ def dump_txn_index(fs: FileSystem, target: Target) -> Iterator[str]:
 def dump_snapshot(fs: FileSystem, target: Target) -> Iterator[str]:
     """Lines for a producer snapshot.
 
-    :raises CorruptLogError: the file is not what the format says
+    :raises CorruptLogError: the file is malformed
     """
     try:
         entries = read_snapshot(_read(fs, target.path))
@@ -147,7 +148,7 @@ def _producer_line(entry: SnapshotEntry) -> str:
 
 
 class _Positions:
-    """Finds the first batch that ends at or after an offset, from where an offset index says on."""
+    """Finds the first batch that ends at or after an offset, by the offset index."""
 
     def __init__(self, batches: BatchReader, index: bytes, path: str) -> None:
         self._batches, self._path = batches, path
@@ -157,16 +158,16 @@ class _Positions:
         self._position = 0
 
     def find(self, relative: int, base: int) -> BatchAt | None:
-        """The batch, ``None`` where all end before."""
+        """The batch; ``None`` if all end before the offset."""
         slot = lower_slot(self._offsets, relative)
         start = 0 if slot < 0 else int(self._positions[slot])
         if not 0 <= start <= self._batches.size:
             raise CorruptLogError(
-                f"index entry points at byte {start}, which the log does not have",
+                f"index entry points at byte {start}, outside the log",
                 path=self._path, position=slot * OFFSET_ENTRY.size, hint=REBUILD_HINT,
             )  # fmt: skip
         offset = base + relative
-        # a walk from the same place for a later offset would pass the same batches first
+        # a search from the same position for a later offset continues after the batches already read
         if start != self._start or offset < self._offset:
             self._position = start
         self._start, self._offset = start, offset
@@ -180,7 +181,7 @@ class _Positions:
 def lower_slot(offsets: NDArray[np.int32], relative: int) -> int:
     """The last entry at or below a relative offset by binary search, -1 for none.
 
-    Mirrors ``AbstractIndex.indexSlotRangeFor`` step by step, so that an index whose entries do not ascend gives the same.
+    Repeats the steps of ``AbstractIndex.indexSlotRangeFor``, to give the same result if entries are not sorted.
     """
     if not len(offsets):
         return -1
@@ -202,7 +203,7 @@ def lower_slot(offsets: NDArray[np.int32], relative: int) -> int:
 def _verify_time(
     batches: BatchReader, batch: BatchAt | None, entry: tuple[int, int, int], place: tuple[Target, Findings]
 ) -> bool:
-    """Hold an entry (timestamp, offset, timestamp of the entry before) against its batch: whether it is right."""
+    """Whether an entry (timestamp, offset, timestamp of the previous entry) agrees with its batch; adds findings."""
     timestamp, offset, before = entry
     target, findings = place
     if batch is None or batch.last_offset != offset:
@@ -235,8 +236,8 @@ def _batch_of_entry(batches: BatchReader, target: Target, entry: tuple[int, int]
     )  # fmt: skip
 
 
-def _insane_times(entries: NDArray[np.void]) -> str:
-    """Why ``TimeIndex.sanityCheck`` refuses the index, if it does."""
+def _time_problem(entries: NDArray[np.void]) -> str:
+    """The reason why ``TimeIndex.sanityCheck`` fails, or an empty text."""
     if len(entries) and entries["timestamp"][-1] < entries["timestamp"][0]:
         return "its last timestamp is below its first"
     return _LOW_OFFSET if len(entries) and entries["relative_offset"][-1] < 0 else ""
@@ -253,24 +254,17 @@ def _check(fs: FileSystem, target: Target, entry_bytes: int, problem: str) -> No
 
 def _note(findings: Findings, target: Target, wrong: list[int], entry_bytes: int, what: str) -> None:
     if wrong:
-        text = f"{len(wrong)} of the index's entries {what}, this is the first"
+        text = f"{len(wrong)} of the index's entries {what}; this is the first"
         findings.errors.append(CorruptLogError(text, path=target.path, position=wrong[0] * entry_bytes, hint=REBUILD_HINT))
 
 
 def _rows(entries: NDArray[np.void]) -> Iterator[tuple[int, ...]]:
-    """The entries as plain tuples, so many at a time that a preallocated index does not fill the memory."""
+    """The entries as tuples, in chunks, because a preallocated index may be large."""
     for start in range(0, len(entries), _CHUNK_ENTRIES):
         yield from entries[start : start + _CHUNK_ENTRIES].tolist()
 
 
 def _read(fs: FileSystem, path: str) -> bytes:
     if fs.stat(path) is None:
-        raise CorruptLogError("the segment's index is missing", path=path, hint="put it beside the others")
+        raise CorruptLogError("the segment's index is missing", path=path, hint="put it next to the segment's log")
     return read_small(fs, path, REBUILD_HINT, MAX_INDEX_BYTES)
-
-
-def _base_offset(target: Target) -> int:
-    base = target.base_offset
-    if base is None:
-        raise CorruptLogError("the name does not start with the segment's base offset", path=target.path, hint="rename it back")
-    return base

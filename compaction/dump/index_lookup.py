@@ -1,8 +1,8 @@
-"""Finds offsets and times in a segment by binary search in its indexes, as a broker does.
+"""Finds offsets and timestamps in a segment by binary search in its indexes, as a broker does.
 
-Mirrors ``LogSegment.translateOffset`` and ``findOffsetByTimestamp``, ``FileRecords.searchForTimestamp`` (Kafka 4.3.0): the
-offset index gives a batch at or before the one that is wanted, the time index an offset at or before it, and the log is walked
-from there. An index that is missing, or does not point at its batch, is not believed: the log is walked from its start.
+Mirrors ``LogSegment.translateOffset``, ``LogSegment.findOffsetByTimestamp`` and ``FileRecords.searchForTimestamp`` (Kafka
+4.3.0). The offset index gives a batch at or before the offset, the time index an offset at or before the timestamp; the log is
+scanned from there. If an index is missing or does not point at a matching batch, the log is scanned from its start.
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ BLOCK_BYTES = 4 << 20
 
 
 class Found(NamedTuple):
-    """The first record at or after a time: where the search in the log began, the batch's position, the record's offset and
-    time."""
+    """The first record at or after a timestamp: start position of the scan, position of its batch, its offset and timestamp."""
 
     start: int
     position: int
@@ -40,7 +39,7 @@ class Found(NamedTuple):
 
 
 def start_position(fs: FileSystem, target: Target, offset: int) -> int:
-    """The position from which the log is to be walked for ``offset``: that of the last index entry at or below it, else 0."""
+    """The position from which to scan the log for ``offset``: that of the last index entry at or below it, else 0."""
     base = target.base_offset or 0
     rows = _index(fs, target, INDEX, base)
     slot = int(np.searchsorted(rows["offset"], offset, "right")) - 1 if len(rows) else -1
@@ -56,9 +55,9 @@ def start_position(fs: FileSystem, target: Target, offset: int) -> int:
 
 
 def find_timestamp(fs: FileSystem, target: Target, timestamp: int) -> Found | None:
-    """The first record whose timestamp is ``timestamp`` or later; ``None`` where all are earlier.
+    """The first record at or after ``timestamp``; ``None`` if all are earlier.
 
-    :raises CorruptLogError: a batch on the way cannot be read
+    :raises CorruptLogError: a scanned batch cannot be read
     """
     rows = _index(fs, target, TIMEINDEX, target.base_offset or 0)
     slot = int(np.searchsorted(rows["timestamp"], timestamp, "right")) - 1 if len(rows) else -1
@@ -71,11 +70,11 @@ def find_timestamp(fs: FileSystem, target: Target, timestamp: int) -> Found | No
 
 
 def _batches_from(fs: FileSystem, path: str, position: int, timestamp: int) -> Iterator[tuple[bytes, int]]:
-    """Bytes and positions of the batches from ``position`` on whose largest timestamp is ``timestamp`` or later."""
+    """Bytes and positions of the batches from ``position`` on with a maximum timestamp of at least ``timestamp``."""
     found, need = fs.stat(path), 0
     size = 0 if found is None else found.size
     while position < size:
-        # writable, as the kernel's other callers have it, so that it is not compiled anew
+        # a writable array, like those of the kernel's other callers: no second compilation
         data = bytearray(fs.read_bytes(path, position, max(BLOCK_BYTES, need)))
         scan = scan_batches(np.frombuffer(data, np.uint8), position, check_crc=False)
         for row in scan.rows[scan.rows["max_timestamp"] >= timestamp]:
@@ -92,13 +91,16 @@ def _batches_from(fs: FileSystem, path: str, position: int, timestamp: int) -> I
 
 
 def may_hold(fs: FileSystem, target: Target, timestamp: int) -> bool:
-    """Whether a closed segment may have a record of that time or later, by its time index's last entry."""
+    """Whether an inactive segment may have a record at or after ``timestamp``, by the last entry of its time index."""
     rows = _index(fs, target, TIMEINDEX, target.base_offset or 0)
     return not len(rows) or int(rows["timestamp"][-1]) >= timestamp
 
 
 def segments_with(logs: Sequence[Target], first_offset: int, last_offset: int | None) -> list[Target]:
-    """Of a log's segments, ascending, those that may hold offsets between the two (inclusive, ``None`` for no end)."""
+    """The segments that may have offsets from ``first_offset`` to ``last_offset`` (inclusive, ``None`` for no end).
+
+    :param logs: segments of one log in ascending order
+    """
     bases = np.array([log.base_offset or 0 for log in logs], np.int64)
     first = max(int(np.searchsorted(bases, first_offset, "right")) - 1, 0)
     end = len(logs) if last_offset is None else int(np.searchsorted(bases, last_offset, "right"))
@@ -106,7 +108,7 @@ def segments_with(logs: Sequence[Target], first_offset: int, last_offset: int | 
 
 
 def _first_record(target: Target, raw: bytes, position: int, timestamp: int) -> tuple[int, int] | None:
-    """Offset and time of a batch's first record at or after a time."""
+    """Offset and timestamp of the first record of a batch at or after ``timestamp``."""
     try:
         batch: RecordBatch | MessageEntry = parse_batch(raw) if raw[16] == _V2 else parse_message_entry(raw)
         for record in batch.records(MAX_PLAIN_BYTES):
@@ -118,7 +120,7 @@ def _first_record(target: Target, raw: bytes, position: int, timestamp: int) -> 
 
 
 def _index(fs: FileSystem, target: Target, kind: str, base: int) -> NDArray[np.void]:
-    """The believable entries of an index, none where it is missing."""
+    """The valid entries of an index; empty if it is missing or too large."""
     path = target.sibling(kind)
     try:
         data = b"" if fs.stat(path) is None else read_small(fs, path, "remove it", MAX_INDEX_BYTES)

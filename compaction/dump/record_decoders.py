@@ -1,8 +1,10 @@
-"""Gives keys and values of Kafka's own topics, and control records, the text that Kafka's dump tool prints for them.
+"""Formats records of Kafka's internal topics, and control records, as Kafka's dump tool prints them.
 
 Mirrors ``DumpLogSegments.OffsetsMessageParser``, ``TransactionLogMessageParser``, ``ShareGroupStateMessageParser``,
-``ClusterMetadataLogMessageParser``, ``DecoderMessageParser`` and ``printControlRecord`` (Kafka 4.3.0). A record that cannot be
-decoded is named and skipped, as there; only the reason in that text is this package's own.
+``ClusterMetadataLogMessageParser``, ``DecoderMessageParser`` and ``printControlRecord`` (Kafka 4.3.0). As in Kafka,
+a record that cannot be decoded is reported in its place; only the reason is worded differently.
+
+Tested by ``tests/dump/test_generated_messages.py`` and ``tests/conformance/test_dump_messages.py``.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from compaction.formats.java_text import Json, java_text, json_text
 from compaction.formats.primitives.malformed import FormatError
 from compaction.formats.primitives.varint import decode_unsigned
 
-#: takes a record's key, value and offset; gives the texts after ``key:`` and ``payload:``, ``None`` for nothing
+#: from a record's key, value and offset to the texts after ``key:`` and ``payload:``; ``None`` omits one
 Decoder = Callable[[bytes | None, bytes | None, int], tuple[str | None, str | None]]
 
 _DELETED = "<DELETE>"
@@ -32,15 +34,15 @@ _table = lru_cache(maxsize=None)(read_table)
 
 
 class _UnknownTypeError(Exception):
-    """A record of a type that is not in the table."""
+    """The record type is not in the table."""
 
 
 def control_text(key: bytes, value: bytes | None) -> str:
-    """The end of the line of a control record that is no end-of-transaction marker.
+    """The text of a control record that is not an end-of-transaction marker.
 
-    Read as version 0, as Kafka does, whatever version the record says that it has.
+    Like Kafka, reads every record as version 0.
 
-    :raises FormatError: it is not what its type says
+    :raises FormatError: the record is malformed
     """
     kind = int.from_bytes(key[_SHORT_BYTES : 2 * _SHORT_BYTES], "big", signed=True)
     message = next((each for each in _table(message_schemas.CONTROL_RECORDS).values() if each.type == kind), None)
@@ -70,7 +72,7 @@ def decode_share_state(key: bytes | None, value: bytes | None, offset: int) -> t
 
 
 def decode_metadata(_key: bytes | None, value: bytes | None, offset: int) -> tuple[str | None, str | None]:
-    """Records of ``__cluster_metadata``; they have no keys."""
+    """Records of ``__cluster_metadata``, which have no keys."""
     try:
         return None, json_text(_metadata_form(value or b""))
     except FormatError as error:
@@ -78,7 +80,7 @@ def decode_metadata(_key: bytes | None, value: bytes | None, offset: int) -> tup
 
 
 def _metadata_form(value: bytes) -> Json:
-    """A metadata record: its frame (three unsigned varints: frame version, type, version) and its message."""
+    """A metadata record: three unsigned varints (frame version, type, version) and the message."""
     pos, frame = 0, []
     for name in ("frame version", "type", "version"):
         try:
@@ -87,7 +89,7 @@ def _metadata_form(value: bytes) -> Json:
             raise FormatError(f"Error while reading {name}") from None
         if _SHORT_MAX < number <= _INT_MAX:
             raise FormatError(f"Value for {name} was too large.")
-        # Java casts the int, negative or not, to a short
+        # Java casts the int to a short
         number = (number & _SHORT_BITS) - ((number & _SHORT_SIGN) << 1)
         if name == "frame version" and number != _FRAME_VERSION:
             raise FormatError(_unknown_frame(number))
@@ -118,7 +120,7 @@ def _unknown_frame(number: int) -> str:
 
 
 def text_decoder(name: str) -> Callable[[bytes], str]:
-    """One of Kafka's own decoder classes by its full or its short name, ``KeyError`` for any other."""
+    """One of Kafka's decoder classes by its full or short name; ``KeyError`` for any other."""
     package, _, short = name.rpartition(".")
     if package not in ("", "org.apache.kafka.tools.api"):
         raise KeyError(name)
@@ -126,7 +128,7 @@ def text_decoder(name: str) -> Callable[[bytes], str]:
 
 
 def decode_with(key_decoder: Callable[[bytes], str], value_decoder: Callable[[bytes], str]) -> Decoder:
-    """Keys and values by a decoder each."""
+    """A decoder for keys and one for values."""
 
     def decode(key: bytes | None, value: bytes | None, _offset: int) -> tuple[str | None, str | None]:
         return None if key is None else key_decoder(key), None if value is None else value_decoder(value)
@@ -148,7 +150,7 @@ def _number(code: str) -> Callable[[bytes], str]:
 
 def _coordinator_record(table: str, key: bytes | None, value: bytes | None, offset: int) -> tuple[str | None, str | None]:
     if key is None:
-        raise FormatError("the decoder needs a key, and there is none")
+        raise FormatError("the decoder needs a key, but the record has none")
     try:
         kind = _version(key, "key")
         key_message = _message(table, kind, "key")
@@ -174,7 +176,7 @@ def _coordinator_value(table: str, kind: int, value: bytes) -> str:
 
 
 def _read(message: Message, data: bytes, version: int, said: int) -> Values:
-    """The message after a version number; ``said`` is the version that Kafka names when it cannot be read."""
+    """The message after a version number; ``said`` is the version in Kafka's error message."""
     try:
         return message.read(data[_SHORT_BYTES:], version)[0]
     except MessageError as error:
@@ -183,7 +185,7 @@ def _read(message: Message, data: bytes, version: int, said: int) -> Values:
 
 
 def _show_members(forms: Json, members: Json | bytes) -> None:
-    """Put what consumers keep in a member's subscription and assignment in place of the bytes, where it can be read."""
+    """Replaces the bytes of members' subscriptions and assignments by their decoded form if it can be read."""
     protocol = {message.name: message for message in _table(message_schemas.CONSUMER_PROTOCOL).values()}
     if not isinstance(forms, list) or not isinstance(members, list):
         return

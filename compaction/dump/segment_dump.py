@@ -1,7 +1,7 @@
-"""Dumps the batches of one segment as text, a block at a time: the loop around the kernels, which do the printing.
+"""Prints the batches and records of one segment, block by block; the kernels format the lines.
 
-Mirrors ``DumpLogSegments.dumpLog`` (Kafka 4.3.0). Python is at work once a block and once a compressed batch, and per record
-only where a decoder has to be asked. Where Kafka's tool dies of an exception, the same text comes out and then an error.
+Mirrors ``DumpLogSegments.dumpLog`` (Kafka 4.3.0). Python code runs once per block and compressed batch, and per record only
+with a decoder. Where Kafka's tool fails with an exception, the same text is printed, then an error is raised.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ Pairs = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class SegmentView:
-    """What to show of a segment.
+    """What to print of a segment.
 
-    ``decoder`` gives keys and values as text, ``None`` for UTF-8 (done by the kernels). ``start`` is the byte position of the
-    first batch to look at, ``max_bytes`` how far to read from the file's start. ``first_offset`` and ``last_offset``
-    (inclusive) narrow it down to batches that hold one of these offsets, and to records that have one.
+    ``decoder`` formats keys and values; with ``None``, the kernels decode UTF-8. ``start`` is the byte position of the first
+    batch, ``max_bytes`` the end position. ``first_offset`` and ``last_offset`` (inclusive) select the batches and records of a
+    range.
     """
 
     deep: bool = False
@@ -53,11 +53,11 @@ class SegmentView:
 
     @property
     def whole(self) -> bool:
-        """Whether it is the whole file."""
+        """Whether the complete file is selected."""
         return self.max_bytes is None and self.first_offset is None and self.last_offset is None
 
     def options(self) -> NDArray[np.int64]:
-        """As the kernels take it."""
+        """The options of the kernels."""
         options = np.zeros(at.OPTIONS_SIZE, np.int64)
         options[at.DEEP], options[at.SKIP_METADATA] = self.deep, self.skip_metadata
         if self.contents:
@@ -68,14 +68,14 @@ class SegmentView:
 
 
 class SegmentDump:
-    """Iterates over the text of one segment, in pieces that are valid until the next one.
+    """Iterates over the text of one segment, in buffers that are valid until the next one.
 
-    Afterwards ``position`` is where it ended, ``size`` the file's, ``invalid`` the number of batches that fail their CRC and
-    ``first_invalid`` the position of the first.
+    Afterwards ``position`` is the end of the last batch, ``size`` the file's size, ``invalid`` the number of batches that fail
+    their CRC and ``first_invalid`` the position of the first.
 
-    :param gaps: is given pairs of offsets int64[n, 2] that do not follow upon each other
-    :raises CorruptLogError: while iterating: a batch or record cannot be read; the text before it has been given
-    :raises UnsupportedLogError: likewise: a batch is too large
+    :param gaps: receives pairs of non-consecutive offsets, int64[n, 2]
+    :raises CorruptLogError: while iterating, a batch or record cannot be read; the text before it was yielded
+    :raises UnsupportedLogError: while iterating, a batch is too large
     """
 
     def __init__(self, fs: FileSystem, path: str, view: SegmentView, gaps: Callable[[Pairs], None]) -> None:
@@ -100,12 +100,12 @@ class SegmentDump:
 
     @property
     def invalid(self) -> int:
-        """Batches that fail their CRC."""
+        """Number of batches that fail their CRC."""
         return int(self._state[at.INVALID])
 
     @property
     def first_invalid(self) -> int:
-        """The position of the first of these."""
+        """Position of the first batch that fails its CRC."""
         return int(self._state[at.FIRST_INVALID])
 
     def __iter__(self) -> Iterator[memoryview]:
@@ -124,16 +124,16 @@ class SegmentDump:
         )
 
     def _load(self) -> None:
-        """The next block, from the batch at hand on."""
+        """Reads the next block, from the current batch on."""
         need = int(self._state[at.NEED])
         check_size(need, self._path, self.position)
         self._block_position = self.position
         self._block = _frozen(self._fs.read_bytes(self._path, self.position, max(BLOCK_BYTES, need)))
         if len(self._block) < need:
-            raise self._error("file has become shorter while it was read", "run again when nothing writes to it")
+            raise self._error("file was truncated while it was read", "run again when nothing writes to it")
 
     def _print(self, step: Callable[[], int], data: NDArray[np.uint8]) -> Generator[memoryview, None, int]:
-        """Calls a kernel until it needs anything but room, and gives what it prints; returns its status."""
+        """Calls a kernel until it needs more than output space; yields the text and returns the status."""
         state = self._state
         while True:
             status = step()
@@ -152,14 +152,14 @@ class SegmentDump:
                 return status
 
     def _text(self, status: int, data: NDArray[np.uint8]) -> str:
-        """The part of a record's line that is left to Python."""
+        """The part of a record's line that the kernels do not print."""
         state = self._state
-        key, value = (self._field(data, *state[[place, place + 1]].tolist()) for place in (at.KEY_AT, at.VALUE_AT))
+        key, value = (self._field(data, *state[[field, field + 1]].tolist()) for field in (at.KEY_AT, at.VALUE_AT))
         try:
             if status == at.CONTROL_TEXT:
                 return control_text(key or b"", value)
             if self._view.decoder is None:
-                raise TypeError("a record's contents are asked for without a decoder")
+                raise TypeError("contents without a decoder")
             shown = self._view.decoder(key, value, int(state[at.RECORD_OFFSET]))
         except FormatError as error:
             raise self._error(f"record at offset {state[at.RECORD_OFFSET]} cannot be decoded: {error.what}") from None
@@ -172,7 +172,7 @@ class SegmentDump:
         return None if size < 0 else data[start : start + size].tobytes()
 
     def _compressed(self) -> Iterator[memoryview]:
-        """Decompresses the batch at hand and prints its records."""
+        """Decompresses the current batch and prints its records."""
         state = self._state
         start = self.position - self._block_position
         batch = memoryview(self._block)[start : start + int(state[at.BATCH_SIZE])]
@@ -200,7 +200,7 @@ class SegmentDump:
         return _frozen(decompress(codec, payload, limit_bytes=MAX_PLAIN_BYTES, magic=magic))
 
     def _messages(self, batch: memoryview) -> tuple[NDArray[np.uint8], int, int]:
-        """The messages in a wrapper: their bytes, where the last one ends, and what their offsets count from."""
+        """The messages in a wrapper: their bytes, the end of the last one, and the base of their offsets."""
         wrapper = parse_message_entry(batch)
         if wrapper.codec is Codec.ZSTD:
             raise FormatError(f"a wrapper of magic {wrapper.magic} cannot use zstd")
@@ -222,7 +222,7 @@ class SegmentDump:
 
 
 def _frozen(data: bytes | memoryview) -> NDArray[np.uint8]:
-    """Bytes as an array that kernels see as read-only, whatever they are, so that each is compiled once."""
+    """Bytes as a read-only array, so that kernels are compiled for one type only."""
     array = np.frombuffer(data, np.uint8)
     array.flags.writeable = False
     return array

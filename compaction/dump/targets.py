@@ -1,4 +1,9 @@
-"""What the files of a call are: by name, as Kafka's dump tool tells them apart, and the checkpoints that it does not know."""
+"""Determines the kind of a file from its name, and the files of a directory to dump.
+
+The kinds are those of Kafka's dump tool, and checkpoints.
+
+Tested by ``tests/jobs/test_dump_log.py`` and ``tests/conformance/test_dump_log.py``.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +33,10 @@ from compaction.names import (
 
 METADATA_SNAPSHOT = ".checkpoint"
 BOOTSTRAP_SNAPSHOT = "bootstrap.checkpoint"
-#: the checkpoints of a log directory, in the order in which they are shown
+#: the checkpoints of a log directory, in the order of the dump
 LOG_DIR_FILES = (META_PROPERTIES, CLEAN_SHUTDOWN, RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS, CLEANER_OFFSETS)
 OFFSET_CHECKPOINTS = (RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS, CLEANER_OFFSETS)
-#: those of a partition
+#: the checkpoints of a partition
 PARTITION_FILES = (LEADER_EPOCHS, PARTITION_METADATA)
 _BY_NAME = frozenset((*LOG_DIR_FILES, *PARTITION_FILES))
 _OFFSET = re.compile(r"[0-9]{1,20}")
@@ -41,7 +46,7 @@ _KIND_ORDER = (LOG, INDEX, TIMEINDEX, TXNINDEX, SNAPSHOT)
 
 
 class Kind(Enum):
-    """What a file is; the value names it for people."""
+    """The kind of a file; the value is its name in errors."""
 
     LOG = "log"
     METADATA_SNAPSHOT = "metadata snapshot"
@@ -64,7 +69,7 @@ _SUFFIXES = {
 
 
 class Target(NamedTuple):
-    """A file to dump: ``shown`` as Java prints the path that was given, ``absolute`` as it makes it absolute."""
+    """A file to dump: ``shown`` is the given path as Java prints it, ``absolute`` the absolute path."""
 
     path: str
     shown: str
@@ -72,7 +77,7 @@ class Target(NamedTuple):
 
     @classmethod
     def of(cls, path: str, working_dir: str) -> Target:
-        """From a path as given; an address stays what it is."""
+        """From a path or URI; URIs are not made absolute."""
         if is_remote(path):
             return cls(path, path.rstrip("/"), path.rstrip("/"))
         shown = re.sub("/+", "/", path)
@@ -86,7 +91,7 @@ class Target(NamedTuple):
 
     @property
     def stem(self) -> str:
-        """The name up to its first dot: the base offset of a segment's file."""
+        """The name up to its first dot, in a segment's file its base offset."""
         return self.name.partition(".")[0]
 
     @property
@@ -97,7 +102,7 @@ class Target(NamedTuple):
 
     @property
     def kind(self) -> Kind:
-        """By the name's last suffix."""
+        """The kind by the name or its last suffix."""
         if self.name in _BY_NAME:
             return Kind.CHECKPOINT
         return _SUFFIXES.get("." + self.name.rpartition(".")[2], Kind.UNKNOWN) if "." in self.name else Kind.UNKNOWN
@@ -109,12 +114,12 @@ class Target(NamedTuple):
         return None if match is None else (int(match["offset"]), int(match["epoch"]))
 
     def sibling(self, kind: str) -> str:
-        """The path of the same segment's file of another kind."""
+        """The path of another file of the same segment."""
         return join(parent(self.path), self.stem + kind)
 
 
 def partition_files(fs: FileSystem, directory: str) -> list[str]:
-    """The segments' files of a partition directory, a segment at a time, then its own checkpoints."""
+    """The files of a partition directory: segment by segment, then its checkpoints."""
     names = fs.listdir(directory)
     parsed = {name: parse_segment_file(name) for name in names}
     own = [(file.base_offset, _KIND_ORDER.index(file.kind), name) for name, file in parsed.items() if file and not file.suffix]
@@ -134,7 +139,7 @@ def log_dir_files(fs: FileSystem, directory: str) -> list[str]:
 
 
 def is_partition(fs: FileSystem, path: str) -> bool:
-    """Whether it is a directory whose name is a partition's."""
+    """Whether it is a partition directory."""
     if parse_partition_dir(base_name(path)) is None:
         return False
     found = fs.stat(path)

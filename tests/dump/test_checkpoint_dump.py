@@ -1,4 +1,4 @@
-"""Checkpoints shown and held against the logs beside them."""
+"""Checkpoints are printed and compared with the logs in their directory."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def problems(path: Path, text: str) -> list[str]:
 
 class TestOffsets:
     @pytest.mark.parametrize("name", [*OFFSETS, "cleaner-offset-checkpoint"])
-    def test_entries_are_shown_with_the_bounds_of_their_logs(self, log_dir: Path, name: str) -> None:
+    def test_entries_are_printed_with_the_bounds_of_their_logs(self, log_dir: Path, name: str) -> None:
         findings = Findings()
         text = "0\n3\norders 0 200\norders 1 495\ngone-topic 7 12\n"
         assert shown(log_dir / name, text, findings) == [
@@ -55,29 +55,31 @@ class TestOffsets:
             ("orders 0 496", ["line 3: orders-0 has offset 496, past its log end offset 495"]),
             ("orders 0 -1", ["line 3: orders-0 has the negative offset -1"]),
             ("gone 0 -1", ["line 3: gone-0 has the negative offset -1"]),
-            ("orders 0 1\norders 1 1\norders 0 2", ["line 3: orders-0 stands there 3 times, the last one counts"]),
+            ("orders 0 1\norders 1 1\norders 0 2", ["line 3: orders-0 appears 3 times, the last line wins"]),
         ],
     )
-    def test_what_contradicts_the_log_is_told_with_its_line(self, log_dir: Path, entries: str, expected: list[str]) -> None:
+    def test_contradictions_to_the_log_are_reported_with_their_line(
+        self, log_dir: Path, entries: str, expected: list[str]
+    ) -> None:
         found = problems(log_dir / OFFSETS[0], f"0\n{len(entries.splitlines())}\n{entries}\n")
         assert found == [text.replace("3 times", "2 times") for text in expected]
 
-    def test_an_empty_file_holds_nothing(self, log_dir: Path) -> None:
+    def test_an_empty_file_has_no_entries(self, log_dir: Path) -> None:
         assert shown(log_dir / OFFSETS[0], "") == ["version: 0 entries: 0"]
 
     @pytest.mark.parametrize("text", ["1\n0\n", "0\n2\norders 0 1\n", "0\n1\norders 0\n", "0\n1\norders 0 x\n", "zero\n"])
-    def test_a_garbled_file_is_an_error_with_its_line(self, log_dir: Path, text: str) -> None:
+    def test_a_malformed_file_is_an_error_with_its_line(self, log_dir: Path, text: str) -> None:
         with pytest.raises(CorruptLogError, match=r"checkpoint: line \d: "):
             shown(log_dir / OFFSETS[0], text)
 
-    def test_bytes_that_are_no_text_have_their_position(self, log_dir: Path) -> None:
+    def test_malformed_utf8_is_an_error_with_its_position(self, log_dir: Path) -> None:
         path = log_dir / OFFSETS[0]
         path.write_bytes(b"0\n1\n\xff\xff")
         with pytest.raises(CorruptLogError) as caught:
             list(CheckpointDump(LocalFileSystem(), Findings()).dump(Target.of(str(path), "/")))
         assert caught.value.position == 4
 
-    def test_a_log_whose_end_cannot_be_read_is_told_once(self, log_dir: Path) -> None:
+    def test_a_log_whose_end_cannot_be_read_is_reported_once(self, log_dir: Path) -> None:
         last = sorted((log_dir / "orders-0").glob("*.log"))[-1]
         content = bytearray(last.read_bytes())
         content[16] = 7
@@ -91,7 +93,7 @@ class TestOffsets:
 
 
 class TestEpochs:
-    def test_epochs_are_shown(self, log_dir: Path) -> None:
+    def test_epochs_are_printed(self, log_dir: Path) -> None:
         assert shown(log_dir / "orders-0" / "leader-epoch-checkpoint", "0\n2\n0 0\n5 495\n") == [
             "version: 0 entries: 2 firstOffset: 0 logEndOffset: 495",
             "epoch: 0 startOffset: 0",
@@ -101,16 +103,16 @@ class TestEpochs:
     @pytest.mark.parametrize(
         ("entries", "expected"),
         [
-            ("1 0\n1 5", "line 4: epoch 1 does not come after epoch 1"),
+            ("1 0\n1 5", "line 4: epoch 1 is not greater than epoch 1"),
             ("1 7\n2 7", "line 4: epoch 2 starts at offset 7, not after 7"),
             ("1 0\n2 496", "line 4: epoch 2 starts at offset 496, past the log end offset 495"),
             ("1 -1\n2 6", "line 3: epoch 1 at offset -1 is negative"),
         ],
     )
-    def test_epochs_that_cannot_be_are_told(self, log_dir: Path, entries: str, expected: str) -> None:
+    def test_impossible_epochs_are_reported(self, log_dir: Path, entries: str, expected: str) -> None:
         assert problems(log_dir / "orders-0" / "leader-epoch-checkpoint", f"0\n2\n{entries}\n") == [expected]
 
-    def test_a_copy_outside_of_its_log_is_shown_all_the_same(self, tmp_path: Path) -> None:
+    def test_a_copy_outside_of_its_log_is_printed_too(self, tmp_path: Path) -> None:
         assert shown(tmp_path / "leader-epoch-checkpoint", "0\n1\n3 9\n") == [
             "version: 0 entries: 1",
             "epoch: 3 startOffset: 9",
@@ -126,7 +128,7 @@ class TestIdentity:
             lines = shown(log_dir / name / "partition.metadata", f"version: 0\ntopic_id: {topic_id}", findings, dump)
             assert lines == [f"version: 0 topicId: {topic_id}"]
         assert [error.what for error in findings.errors] == [
-            f"line 2: topic id {second} is not {first}, which {log_dir / 'orders-0'} has"
+            f"line 2: topic id {second} differs from {first} in {log_dir / 'orders-0'}"
         ]
 
     def test_meta_properties(self, tmp_path: Path) -> None:
@@ -134,7 +136,7 @@ class TestIdentity:
         text = "#comment\nversion=1\nnode.id=3\ncluster.id=abc\ndirectory.id=xyz\n"
         assert shown(path, text) == ["version: 1 clusterId: abc nodeId: 3 directoryId: xyz"]
         assert shown(path, "version=0\nbroker.id=3\n") == ["version: 0 nodeId: 3"]
-        assert problems(path, "version=1\nnode.id=3\n") == ["cluster.id is missing, and a broker does not start without it"]
+        assert problems(path, "version=1\nnode.id=3\n") == ["cluster.id is missing; a broker does not start without it"]
         with pytest.raises(CorruptLogError, match="version '7'"):
             shown(path, "version=7\n")
 
@@ -146,5 +148,5 @@ class TestIdentity:
             ("garbage", "clean shutdown"),
         ],
     )
-    def test_a_clean_shutdown_is_one_whatever_the_file_says(self, tmp_path: Path, text: str, expected: str) -> None:
+    def test_a_clean_shutdown_file_needs_no_content(self, tmp_path: Path, text: str, expected: str) -> None:
         assert shown(tmp_path / ".kafka_cleanshutdown", text) == [expected]

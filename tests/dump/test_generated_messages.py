@@ -1,4 +1,4 @@
-"""Messages by table: every rule of the encoding, on bytes written by hand from it."""
+"""Messages are read by their schemas: every rule of the encoding, on bytes written by hand."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TABLE = """
 
 
 class TestTables:
-    def test_fields_know_what_is_said_of_them(self) -> None:
+    def test_attributes_of_fields_are_parsed(self) -> None:
         fields = {field.name: field for field in read_table(TABLE)[2, "mixed"].fields}
         assert fields["name"] == Field("name", "string")
         assert fields["late"] == Field("late", "int32", versions=Versions(2, 1 << 15), tag=0)
@@ -54,7 +54,7 @@ class TestTables:
             (METADATA_RECORDS, 26),
         ],
     )
-    def test_kafkas_own_are_complete(self, table: str, count: int) -> None:
+    def test_the_tables_of_kafkas_messages_are_complete(self, table: str, count: int) -> None:
         messages = read_table(table)
         assert len(messages) == count
         assert all(
@@ -99,7 +99,7 @@ class TestPlain:
         with pytest.raises(MessageError):
             read_table(TABLE)[0, "plain"].read(self.DATA[:cut], 0)
 
-    def test_null_where_none_may_be_is_refused_in_javas_words(self) -> None:
+    def test_null_in_a_non_nullable_field_is_refused_with_javas_message(self) -> None:
         broken = self.DATA[:20] + struct.pack(">h", -1)
         with pytest.raises(MessageError, match="non-nullable field name was serialized as null"):
             read_table(TABLE)[0, "plain"].read(broken, 0)
@@ -130,7 +130,7 @@ class TestFlexible:
             '"extra":77,"inner":{"id":4},"more":{"id":5}}'
         )
 
-    def test_tagged_fields_with_their_default_are_left_out(self) -> None:
+    def test_tagged_fields_with_their_default_are_omitted(self) -> None:
         flexible = read_table(TABLE)[1, "flexible"]
         data = b"\x01" + b"\x01" + b"\x01" + b"\x00" + b"\x01" + b"\xff" + b"\x00"
         values, _ = flexible.read(data, 0)
@@ -141,7 +141,7 @@ class TestFlexible:
             read_table(TABLE)[1, "flexible"].read(b"\x01\x01\x01\x64\x00", 0)
 
 
-def test_a_version_decides_what_is_flexible() -> None:
+def test_the_version_determines_the_flexible_encoding() -> None:
     mixed = read_table(TABLE)[2, "mixed"]
     assert mixed.read(struct.pack(">h", 1) + b"x", 0)[0] == {"name": "x"}
     assert mixed.read(b"\x02x" + struct.pack(">h", 6) + b"\x01\x00\x04" + struct.pack(">i", 5), 2)[0] == {

@@ -1,4 +1,4 @@
-"""Offsets and times found by index, against a walk over all records; and what becomes of a look-up where indexes are bad."""
+"""Offsets and timestamps found by index are those that a scan of all records finds, also with damaged indexes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def made(request: pytest.FixtureRequest, tmp_path: Path) -> Made:
 
 
 class TestOffsets:
-    def test_the_walk_starts_at_the_last_entry_before(self, made: Made) -> None:
+    def test_the_scan_starts_at_the_last_entry_before_the_offset(self, made: Made) -> None:
         starts = [start_position(FILES, target(made), offset) for offset in range(990, 1200)]
         assert starts == sorted(starts)
         assert set(starts) == {0, *(made.positions[i] for i in (3, 6, 9, 12, 15, 18))}
@@ -35,7 +35,7 @@ class TestOffsets:
             assert start <= made.positions[batch]
 
     @pytest.mark.parametrize("harm", ["missing", "empty", "garbled"])
-    def test_an_index_that_cannot_be_believed_is_not(self, made: Made, harm: str) -> None:
+    def test_a_malformed_index_is_not_used(self, made: Made, harm: str) -> None:
         index = made.path.with_suffix(".index")
         if harm == "missing":
             index.unlink()
@@ -43,7 +43,7 @@ class TestOffsets:
             index.write_bytes(b"" if harm == "empty" else index.read_bytes()[4:12] * 3)
         assert start_position(FILES, target(made), 1150) == 0
 
-    def test_an_index_of_another_log_is_not_believed(self, made: Made, tmp_path: Path) -> None:
+    def test_an_index_of_another_log_is_not_used(self, made: Made, tmp_path: Path) -> None:
         other = write_segment(tmp_path / "other", 1000, batches=20, count=3)
         made.path.with_suffix(".index").write_bytes(other.path.with_suffix(".index").read_bytes())
         assert start_position(FILES, target(made), 1150) == 0
@@ -64,7 +64,7 @@ class TestTimes:
         assert found.start == made.positions[18]
         assert found.position == made.positions[19]
 
-    def test_without_indexes_it_finds_the_same(self, made: Made) -> None:
+    def test_the_result_is_the_same_without_indexes(self, made: Made) -> None:
         times = [record.timestamp for record in made.records[::7]]
         before = [find_timestamp(FILES, target(made), time) for time in times]
         made.path.with_suffix(".timeindex").unlink()
@@ -72,7 +72,7 @@ class TestTimes:
         after = [find_timestamp(FILES, target(made), time) for time in times]
         assert [found and found[1:] for found in after] == [found and found[1:] for found in before]
 
-    def test_damage_on_the_way_has_its_position(self, made: Made) -> None:
+    def test_damage_in_scanned_batches_is_an_error_with_a_position(self, made: Made) -> None:
         content = bytearray(made.path.read_bytes())
         content[made.positions[1] + 16] = 9
         made.path.write_bytes(bytes(content))
@@ -81,7 +81,7 @@ class TestTimes:
             find_timestamp(FILES, target(made), made.records[-1].timestamp)
         assert caught.value.position == made.positions[1]
 
-    def test_a_time_index_tells_what_a_closed_segment_cannot_hold(self, made: Made) -> None:
+    def test_a_time_index_excludes_later_timestamps(self, made: Made) -> None:
         assert may_hold(FILES, target(made), T0)
         assert not may_hold(FILES, target(made), made.records[-1].timestamp + 1)
         made.path.with_suffix(".timeindex").unlink()
@@ -106,7 +106,7 @@ def test_segments_are_chosen_by_their_base_offsets(tmp_path: Path, first: int, l
 
 
 @pytest.mark.parametrize("block", [64, 200, 1000])
-def test_small_blocks_find_the_same(made: Made, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_block_size_does_not_change_the_result(made: Made, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     made.path.with_suffix(".timeindex").unlink()
     made.path.write_bytes(made.path.read_bytes()[:-3])
     times = [record.timestamp for record in made.records] + [made.records[-1].timestamp + 1]

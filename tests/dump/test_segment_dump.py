@@ -1,4 +1,4 @@
-"""The text of one segment: the same however it is cut into pieces, narrowed down to offsets, and in bounded memory."""
+"""The text of one segment does not depend on buffer sizes; offset ranges; bounded memory."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ EVERYTHING = SegmentView(deep=True, contents=True)
 
 
 class Shown:
-    """What a dump gave: its text, the gaps, and the error that ended it."""
+    """The result of a dump: its text, the gaps, and the error that ended it."""
 
     def __init__(self, path: Path, view: SegmentView) -> None:
         self.gaps: list[tuple[int, int]] = []
@@ -66,7 +66,7 @@ class TestPieces:
     @pytest.mark.parametrize(
         "view", [SegmentView(), SegmentView(deep=True), EVERYTHING], ids=["batches", "records", "contents"]
     )
-    def test_small_blocks_and_buffers_change_nothing(
+    def test_the_sizes_of_blocks_and_buffers_do_not_change_the_text(
         self, written: Path, view: SegmentView, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         for number, content in enumerate(segments()):
@@ -80,7 +80,7 @@ class TestPieces:
             assert (pieces.text, pieces.gaps, pieces.error) == (whole.text, whole.gaps, whole.error)
             assert (pieces.dump.position, pieces.dump.invalid) == (whole.dump.position, whole.dump.invalid)
 
-    def test_a_decoder_of_text_gives_what_the_kernels_give(self, written: Path) -> None:
+    def test_a_text_decoder_prints_the_same_as_the_kernels(self, written: Path) -> None:
         decode = decode_with(text_decoder("StringDecoder"), text_decoder("org.apache.kafka.tools.api.StringDecoder"))
         for content in segments():
             written.write_bytes(content)
@@ -89,21 +89,21 @@ class TestPieces:
                 slow = Shown(written, SegmentView(deep=True, contents=True, skip_metadata=skip, decoder=decode))
                 assert (slow.text, slow.gaps, slow.error) == (fast.text, fast.gaps, fast.error)
 
-    def test_a_file_that_shrinks_is_told_as_such(self, written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_file_truncated_while_reading_is_an_error(self, written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(segment_dump, "BLOCK_BYTES", 100)
         made = write_segment(written.parent, batches=9)
         dump = SegmentDump(FILES, str(made.path), SegmentView(), lambda pairs: None)
         pieces = iter(dump)
         next(pieces)
         made.path.write_bytes(made.path.read_bytes()[: made.positions[3] + 5])
-        with pytest.raises(CorruptLogError, match="has become shorter"):
+        with pytest.raises(CorruptLogError, match="was truncated"):
             list(pieces)
 
 
 class TestNarrowing:
     @pytest.mark.parametrize("codec", ["none", "zstd"])
     @pytest.mark.parametrize(("first", "last"), [(0, 0), (7, 31), (8, 8), (9, 9), (90, None), (95, 400), (200, 300), (0, None)])
-    def test_only_batches_and_records_with_these_offsets(
+    def test_only_batches_and_records_in_the_range_are_printed(
         self, tmp_path: Path, codec: str, first: int, last: int | None
     ) -> None:
         made = write_segment(tmp_path, codec=codec)
@@ -113,19 +113,19 @@ class TestNarrowing:
         wanted = [made.positions[i] for i in range(12) if 8 * i + 6 >= first and 8 * i <= end]
         assert shown.batches() == wanted
 
-    def test_gaps_before_the_first_record_are_none(self, tmp_path: Path) -> None:
+    def test_an_offset_range_starts_without_a_gap(self, tmp_path: Path) -> None:
         made = write_segment(tmp_path)
         assert Shown(made.path, SegmentView(deep=True)).gaps[0] == (0, 2)
         assert Shown(made.path, SegmentView(deep=True, first_offset=8, last_offset=12)).gaps == [(8, 10), (10, 12)]
 
-    def test_max_bytes_leaves_out_the_batch_that_it_cuts(self, tmp_path: Path) -> None:
+    def test_a_batch_beyond_max_bytes_is_not_printed(self, tmp_path: Path) -> None:
         made = write_segment(tmp_path)
         assert len(Shown(made.path, SegmentView(max_bytes=made.positions[5])).batches()) == 5
         assert len(Shown(made.path, SegmentView(max_bytes=made.positions[5] - 1)).batches()) == 4
         assert Shown(made.path, SegmentView(max_bytes=0)).text == b""
 
 
-def test_a_batch_of_two_gib_is_not_read_into_memory(tmp_path: Path) -> None:
+def test_a_batch_of_two_gib_is_refused_without_reading_it(tmp_path: Path) -> None:
     """A sparse file: what its length field says lies within it."""
     path, start = tmp_path / f"{0:020d}.log", 2**31 + 4096
     raw = bytearray(Batch([Record(0, T0, b"k", b"v")]).encode())

@@ -122,7 +122,7 @@ def test_offsets_that_java_reads(text: str, expected: dict[TopicPartition, int])
         ("0\n-3\na 0 1\n", 2, "-3 entries declared, 1 found"),
     ],
 )
-def test_garbled_offsets_name_source_and_line(text: str, line: int, what: str) -> None:
+def test_malformed_offsets_are_errors_with_source_and_line(text: str, line: int, what: str) -> None:
     with pytest.raises(CorruptLogError) as caught:
         parse_offsets(text)
     assert caught.value.path == str(SOURCE)
@@ -131,7 +131,7 @@ def test_garbled_offsets_name_source_and_line(text: str, line: int, what: str) -
 
 
 @pytest.mark.parametrize(("text", "line"), [("0\n1\n0\n", 3), ("0\n1\n0 0 0\n", 3), ("0\n1\n2147483648 0\n", 3), ("2\n", 1)])
-def test_garbled_leader_epochs(text: str, line: int) -> None:
+def test_malformed_leader_epochs_are_errors_with_a_line(text: str, line: int) -> None:
     with pytest.raises(CorruptLogError, match=f"line {line}: "):
         checkpoints.parse_leader_epochs(text, SOURCE)
 
@@ -169,7 +169,7 @@ def test_a_later_version_of_partition_metadata_is_read() -> None:
         (f"version: 0\ntopic_id: {TOPIC_ID}AA", 2),
     ],
 )
-def test_garbled_partition_metadata(text: str, line: int) -> None:
+def test_malformed_partition_metadata_is_an_error_with_a_line(text: str, line: int) -> None:
     with pytest.raises(CorruptLogError, match=f"line {line}: "):
         checkpoints.parse_partition_metadata(text, SOURCE)
 
@@ -187,13 +187,13 @@ def test_garbled_partition_metadata(text: str, line: int) -> None:
         ('{"brokerEpoch":-1}', -1),
     ],
 )
-def test_clean_shutdown_files(text: str, epoch: int | None) -> None:
+def test_the_broker_epoch_of_a_clean_shutdown_file(text: str, epoch: int | None) -> None:
     assert checkpoints.parse_clean_shutdown(text) == epoch
 
 
 @pytest.mark.parametrize("parse", [checkpoints.parse_offset_checkpoint, checkpoints.parse_leader_epochs])
 @given(text=st.text(st.sampled_from("0123456789 \n\tt-"), max_size=30))
-def test_no_text_leads_to_another_error(parse: Callable[[str, object], Any], text: str) -> None:
+def test_no_text_raises_any_other_error(parse: Callable[[str, object], Any], text: str) -> None:
     try:
         assert parse(text, SOURCE) is not None
     except CorruptLogError as error:
@@ -214,7 +214,7 @@ MIB = 1 << 20
         pytest.param("0\n9\n" + "t 0 5\n" * MIB, "9 entries declared, 1048576 found", id="a count that lies"),
     ],
 )
-def test_a_hostile_checkpoint_ends_in_a_short_error_within_seconds_and_little_memory(text: str, what: str) -> None:
+def test_a_hostile_checkpoint_gives_a_short_error_in_bounded_time_and_memory(text: str, what: str) -> None:
     tracemalloc.start()
     started = time.monotonic()
     try:
@@ -228,5 +228,5 @@ def test_a_hostile_checkpoint_ends_in_a_short_error_within_seconds_and_little_me
     assert time.monotonic() - started < 30
 
 
-def test_a_clean_shutdown_file_of_brackets_alone_says_nothing() -> None:
+def test_a_clean_shutdown_file_of_brackets_has_no_epoch() -> None:
     assert checkpoints.parse_clean_shutdown("[" * MIB) is None

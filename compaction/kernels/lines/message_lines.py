@@ -1,7 +1,9 @@
-"""Prints messages of magic 0 and 1 as Kafka's dump tool does, those inside a compressed one too.
+"""Formats v0 and v1 messages, plain or inside a wrapper, as Kafka's dump tool prints them.
 
 Mirrors ``DumpLogSegments.dumpBatchRecords``, ``LegacyRecord`` and ``AbstractLegacyRecordBatch.DeepRecordsIterator`` (Kafka
 4.3.0).
+
+Tested by ``tests/dump/test_segment_dump.py`` and ``tests/conformance/test_dump_log.py``.
 """
 
 from __future__ import annotations
@@ -46,13 +48,13 @@ from compaction.kernels.reading.batches import LOG_OVERHEAD
 from compaction.kernels.reading.bytes import be32, be64
 
 _SMALLEST = 14
-#: where the key of a message lies, its size in the four bytes before
+#: position of the key in a message, after four bytes of size
 _KEY_V0, _KEY_V1 = 22, 30
 
 
 @inner
 def _read_message(data, at, end, state):  # type: ignore[no-untyped-def]
-    """Read key and value of the message at ``data[at:end]`` into ``state``: whether their sizes can be read."""
+    """Read key and value of the message at ``data[at:end]`` into ``state``; whether their size fields are inside it."""
     key_at = at + (_KEY_V1 if data[at + MAGIC_AT] else _KEY_V0)
     if key_at > end:
         return False
@@ -66,7 +68,7 @@ def _read_message(data, at, end, state):  # type: ignore[no-untyped-def]
 
 @inner
 def _put_message(out, w, data, at, end, timestamp, state, options):  # type: ignore[no-untyped-def]
-    """The message of magic 0 or 1 at ``data[at:end]``, its fields in ``state``: ``(position after it, status)``."""
+    """The v0 or v1 message at ``data[at:end]``, whose fields are in ``state``: ``(position after it, status)``."""
     if not options[SKIP_METADATA]:
         label = time_label(state[BATCH_MAGIC], state[BATCH_ATTRIBUTES])
         w = put_metadata(out, w, state, timestamp, label)
@@ -91,7 +93,7 @@ def _message_room(state, options, end):  # type: ignore[no-untyped-def]
 
 @inner
 def dump_message(data, at, end, timestamp, state, options, out, gaps):  # type: ignore[no-untyped-def]
-    """One message whose offset is ``state[RECORD_OFFSET]``; a status."""
+    """The message with the offset ``state[RECORD_OFFSET]``; a status."""
     w = state[WRITTEN]
     if not options[FIRST_OFFSET] <= state[RECORD_OFFSET] <= options[LAST_OFFSET]:
         state[STEP] += 1
@@ -110,8 +112,10 @@ def dump_message(data, at, end, timestamp, state, options, out, gaps):  # type: 
 
 @kernel
 def inner_messages(data):  # type: ignore[no-untyped-def]
-    """``(messages, last one's offset, end of the last one)`` of a decompressed wrapper; the first is negative for an impossible
-    size. A torn message at the end does not count."""
+    """``(number of messages, offset and end of the last)`` of a decompressed wrapper; the number is -1 for an impossible size.
+
+    Ignores an incomplete message at the end.
+    """
     at, count, last = np.int64(0), np.int64(0), np.int64(0)
     while len(data) - at >= LOG_OVERHEAD:
         size = np.int64(be32(data, at + 8))

@@ -1,7 +1,9 @@
-"""Prints records of magic 2 as Kafka's dump tool does, and looks at them without printing.
+"""Formats v2 records as Kafka's dump tool prints them; also validates records and finds their largest timestamp.
 
 Mirrors ``DumpLogSegments.dumpBatchRecords``, ``printRecordMetadata`` and ``printRecordContents``, and ``DefaultRecord`` (Kafka
 4.3.0).
+
+Tested by ``tests/dump/test_segment_dump.py``, ``tests/dump/test_index_lookup.py`` and ``tests/conformance/test_dump_log.py``.
 """
 
 from __future__ import annotations
@@ -75,7 +77,7 @@ def time_label(magic, attributes):  # type: ignore[no-untyped-def]
 
 @inner
 def checksum(data, at, size, magic):  # type: ignore[no-untyped-def]
-    """``(stored checksum, whether it is the computed one)`` of the batch at ``data[at:at+size]``."""
+    """``(stored checksum, whether it is valid)`` of the batch at ``data[at:at+size]``."""
     if magic >= V2:
         stored = np.uint32(be32(data, at + CRC_AT))
         if size < HEADER_SIZE:
@@ -88,7 +90,7 @@ def checksum(data, at, size, magic):  # type: ignore[no-untyped-def]
 
 @inner
 def follow(state, gaps):  # type: ignore[no-untyped-def]
-    """Note the offset of a record, and a gap before it."""
+    """Remember the offset of a record; report a gap before it."""
     offset = state[RECORD_OFFSET]
     previous = state[PREVIOUS]
     if state[FOLLOWS] and offset != previous + 1:
@@ -126,7 +128,7 @@ def put_metadata(out, w, state, timestamp, label):  # type: ignore[no-untyped-de
 
 @inner
 def _put_header_keys(out, w, data, at, end):  # type: ignore[no-untyped-def]
-    """The keys of the headers at ``data[at:end]``, which are well-formed."""
+    """The keys of the valid headers at ``data[at:end]``."""
     count, at = varint(data, at, end)
     w = put_label(out, w, text.HEADER_KEYS)
     for i in range(count):
@@ -141,8 +143,7 @@ def _put_header_keys(out, w, data, at, end):  # type: ignore[no-untyped-def]
 
 @inner
 def _put_marker(out, w, data, state):  # type: ignore[no-untyped-def]
-    """The meaning of an end-of-transaction marker: ``(position after it, status)``; ``CONTROL_TEXT`` for any other control
-    record."""
+    """An end-of-transaction marker: ``(position after it, status)``; ``CONTROL_TEXT`` for other control records."""
     key_at, value_at = state[KEY_AT], state[VALUE_AT]
     if state[KEY_BYTES] < _MARKER_KEY or be16(data, key_at) < 0:
         return w, BAD_CONTROL
@@ -158,7 +159,7 @@ def _put_marker(out, w, data, state):  # type: ignore[no-untyped-def]
 @inner
 def _next_record(data, end, state):  # type: ignore[no-untyped-def]
     """Read the record at ``state[RECORD]`` into ``state``: ``(position after it, timestamp delta, offset delta, position of its
-    headers)``, the first negative when it is not well-formed."""
+    headers)``; the first is negative if the record is malformed."""
     stop, timestamp_delta, offset_delta, key_at, key_size, value_size = read_record(data, state[RECORD], end)
     if stop < 0:
         return stop, timestamp_delta, offset_delta, stop
@@ -171,8 +172,7 @@ def _next_record(data, end, state):  # type: ignore[no-untyped-def]
 
 @inner
 def _put_record(out, w, data, span, delta, state, options):  # type: ignore[no-untyped-def]
-    """One record of magic 2; ``span`` are its headers' start and its end, ``delta`` its timestamp's and offset's: ``(w,
-    status)``."""
+    """A v2 record: ``(w, status)``. ``span``: start of headers, end of record; ``delta``: timestamp and offset delta."""
     attributes = state[BATCH_ATTRIBUTES]
     control = attributes & CONTROL_BIT != 0
     if not options[SKIP_METADATA]:
@@ -194,13 +194,12 @@ def _put_record(out, w, data, span, delta, state, options):  # type: ignore[no-u
 
 @kernel
 def dump_records(data, end, state, options, out, gaps):  # type: ignore[no-untyped-def]
-    """Print the records of the current batch of magic 2 from ``data[state[RECORD]:end]`` on; ``DONE`` when all are.
+    """Print the records of the current v2 batch in ``data[state[RECORD]:end]``.
 
     :param data: uint8[], the segment's block or decompressed records
-    :param out: uint8[], text, filled up to ``state[WRITTEN]``; ``gaps`` int64[g, 2] likewise up to ``state[GAPS]``: offsets
-    that
-        do not follow upon each other
-    :returns: a status; without progress, ``FULL`` means that ``out`` is too small for one record
+    :param out: uint8[], text, filled up to ``state[WRITTEN]``
+    :param gaps: int64[g, 2], non-consecutive offsets, filled up to ``state[GAPS]``
+    :returns: a status; ``FULL`` without progress means that ``out`` is too small for one record
     """
     w = state[WRITTEN]
     status = DONE
@@ -227,7 +226,7 @@ def dump_records(data, end, state, options, out, gaps):  # type: ignore[no-untyp
 
 @kernel
 def check_records(data, end, count):  # type: ignore[no-untyped-def]
-    """Whether ``data[:end]`` holds ``count`` well-formed records of magic 2 and nothing else, as a status."""
+    """``DONE`` if ``data[:end]`` consists of ``count`` valid v2 records, else an error status."""
     at = 0
     for _ in range(count):
         at = read_record(data, at, end)[0]
@@ -238,7 +237,7 @@ def check_records(data, end, count):  # type: ignore[no-untyped-def]
 
 @kernel
 def largest_timestamp(data, at, end, count, base):  # type: ignore[no-untyped-def]
-    """``(largest timestamp of the records at data[at:end], status)``; -1 for none, ``base`` is the batch's base timestamp."""
+    """``(largest timestamp of the records in data[at:end], status)``, -1 without records; ``base``: the base timestamp."""
     largest = np.int64(-1)
     for _ in range(count):
         at, delta, _, _, _, _ = read_record(data, at, end)

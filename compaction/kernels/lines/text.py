@@ -1,6 +1,6 @@
-"""Text written straight into byte arrays, for kernels that print: labels, decimal numbers, and bytes as Java prints them.
+"""Writes text into byte arrays: labels, decimal numbers, and bytes as Java prints them.
 
-No function checks the room in ``out``: the callers do, by ``LONG_CHARACTERS``, ``LABEL_CHARACTERS`` and ``TEXT_GROWTH``.
+The callers make sure that ``out`` has enough space: ``line_state.LINE_ROOM``, and ``TEXT_GROWTH`` times the bytes of texts.
 """
 
 from __future__ import annotations
@@ -9,11 +9,7 @@ import numpy as np
 
 from compaction.kernels.compiling.jit import inner
 
-#: what a number takes at most
-LONG_CHARACTERS = 20
-#: what a label takes at most
-LABEL_CHARACTERS = 32
-#: a byte that is no UTF-8 becomes the three bytes of U+FFFD
+#: a malformed byte becomes U+FFFD, three bytes
 TEXT_GROWTH = 3
 
 _TEXTS = (
@@ -40,7 +36,7 @@ _STARTS = np.cumsum([0, *map(len, _TEXTS)]).astype(np.int64)
 
 @inner
 def put_label(out, w, label):  # type: ignore[no-untyped-def]
-    """Write a label (one of the numbers above) at ``out[w:]`` and return the position after it."""
+    """Write a label (its index in ``_TEXTS``) at ``out[w:]`` and return the position after it."""
     for i in range(_STARTS[label], _STARTS[label + 1]):
         out[w] = _BYTES[i]
         w += 1
@@ -81,7 +77,7 @@ def put_number(out, w, label, value):  # type: ignore[no-untyped-def]
 
 @inner
 def _sequence(data, at, end):  # type: ignore[no-untyped-def]
-    """``(bytes to take, whether they are a character)`` for the byte above 127 at ``data[at]``, as Java's decoder has it."""
+    """``(length, whether valid)`` of the multi-byte UTF-8 sequence at ``data[at]``, as in Java's decoder."""
     first = data[at]
     if first < 0xC2 or first > 0xF4:
         return 1, False
@@ -97,14 +93,14 @@ def _sequence(data, at, end):  # type: ignore[no-untyped-def]
         if at + i >= end or data[at + i] < low or data[at + i] > high:
             return i, False
         low, high = 0x80, 0xBF
-    # an encoded surrogate is one bad character to Java, not three bad bytes
+    # Java decodes an encoded surrogate as one malformed character, not as three malformed bytes
     return length, not (first == 0xED and data[at + 1] >= 0xA0)
 
 
 @inner
 def put_text(out, w, data, start, stop):  # type: ignore[no-untyped-def]
-    """Write ``data[start:stop]`` as ``new String(bytes, UTF_8)`` prints: what is no UTF-8 becomes U+FFFD. The position after
-    it."""
+    """Write ``data[start:stop]`` as ``new String(bytes, UTF_8)`` prints it (malformed bytes become U+FFFD); return the position
+    after it."""
     at = start
     while at < stop:
         if data[at] < 0x80:

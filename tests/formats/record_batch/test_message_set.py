@@ -59,7 +59,7 @@ def test_kafkas_messages_are_read_as_kafka_reads_them(case: dict[str, Any]) -> N
 
 
 @pytest.mark.parametrize("case", comparable(GOLDEN), ids=lambda c: c["name"])
-def test_kafkas_messages_are_written_again_byte_for_byte(case: dict[str, Any]) -> None:
+def test_kafkas_messages_are_encoded_byte_for_byte(case: dict[str, Any]) -> None:
     data = unbase64(case["bytes"])
     found = batches(data)
     outer = found[0]
@@ -96,7 +96,7 @@ def test_inner_messages_may_have_another_magic(rows: list[Record], magic: int, i
 
 
 @given(message_lists(), st.sampled_from(WRAPPING), st.sampled_from([0, 1]))
-def test_log_append_time_overrides_inner_timestamps_of_magic_1(rows: list[Record], codec: Codec, inner_magic: int) -> None:
+def test_log_append_time_overrides_inner_v1_timestamps(rows: list[Record], codec: Codec, inner_magic: int) -> None:
     data = bytearray(encode_message_set(rows, MessageSetSpec(1, codec, inner_magic=inner_magic)))
     data[HEADER_V1.offset("attributes")] |= 8
     HEADER_V1.put(data, "timestamp", 777)
@@ -109,13 +109,13 @@ def test_a_plain_message_keeps_its_own_append_time() -> None:
     assert batches(data)[0].is_log_append_time
 
 
-def test_magic_0_has_no_timestamp_type() -> None:
+def test_v0_has_no_timestamp_type() -> None:
     data = bytearray(encode_message_set([Record(3, 5, b"k", b"v")], MessageSetSpec(0)))
     data[HEADER_V0.offset("attributes")] |= 8
     assert not batches(bytes(data))[0].is_log_append_time
 
 
-def test_a_wrapper_at_offset_0_holds_absolute_offsets() -> None:
+def test_a_wrapper_at_offset_0_has_absolute_offsets() -> None:
     data = bytearray(encode_message_set([Record(offset, 5, b"k", b"v") for offset in (0, 1, 2)], MessageSetSpec(1, Codec.GZIP)))
     HEADER_V1.put(data, "offset", 0)
     assert [row.offset for row in read(bytes(data))] == [0, 1, 2]
@@ -168,7 +168,7 @@ class TestDamage:
         assert caught.value.position == 40
 
     @pytest.mark.parametrize("magic", [0, 1])
-    def test_a_torn_tail_is_an_error_unless_allowed(self, magic: int) -> None:
+    def test_an_incomplete_batch_is_an_error_unless_allowed(self, magic: int) -> None:
         data = encode_message_set(self.rows, MessageSetSpec(magic))
         first = batches(data)[0].size
         for cut in range(first + 1, len(data)):
@@ -214,7 +214,7 @@ class TestDamage:
             read(self.wrap(compress(Codec.GZIP, b"")))
 
     @pytest.mark.parametrize(("codec", "error"), [(Codec.ZSTD, FormatError), (5, CodecError)])
-    def test_codecs_that_old_magics_do_not_have(self, codec: int, error: type[FormatError]) -> None:
+    def test_codecs_unknown_to_message_sets_are_errors(self, codec: int, error: type[FormatError]) -> None:
         with pytest.raises(error, match="zstd|codec 5"):
             read(self.wrap(b"payload", codec))
 
@@ -223,7 +223,7 @@ class TestDamage:
             read(self.wrap(compress(Codec.GZIP, encode_message_set(self.rows, MessageSetSpec(1, Codec.GZIP)))))
 
     @pytest.mark.parametrize("cut", [1, 12, 20, 25])
-    def test_a_torn_inner_message_ends_the_wrapper(self, cut: int) -> None:
+    def test_an_incomplete_inner_message_ends_the_wrapper(self, cut: int) -> None:
         inner = encode_message_set([Record(0, 5, b"a", b"1"), Record(1, 6, b"b", b"2"), Record(2, 7, None, None)])
         expected = [Record(10, 5, b"a", b"1"), Record(11, 6, b"b", b"2")]
         assert read(self.wrap(compress(Codec.GZIP, inner[:-cut]))) == expected
@@ -240,7 +240,7 @@ class TestDamage:
         with pytest.raises(FormatError, match="unknown magic"):
             read(self.wrap(compress(Codec.GZIP, bytes(inner))))
 
-    def test_an_inner_message_of_magic_1_without_room_for_its_timestamp(self) -> None:
+    def test_an_inner_v1_message_too_small_for_its_timestamp(self) -> None:
         inner = bytearray(encode_message_set([Record(0, 0, None, None)], MessageSetSpec(0)))
         HEADER_V0.put(inner, "magic", 1)
         with pytest.raises(FormatError, match="too short"):
@@ -251,13 +251,13 @@ class TestDamage:
         with pytest.raises(CodecError, match="more than 1000"):
             parse_message_entry(data).columns(limit_bytes=1000)
 
-    def test_inner_checksums_do_not_count(self) -> None:
+    def test_inner_checksums_are_not_verified(self) -> None:
         inner = bytearray(encode_message_set([Record(0, 5, b"key", b"value")]))
         HEADER_V0.put(inner, "crc", 1)
         assert read(self.wrap(compress(Codec.GZIP, bytes(inner)))) == [Record(11, 5, b"key", b"value")]
 
     @pytest.mark.parametrize("magic", [0, 1])
-    def test_a_wrong_lz4_header_checksum_passes_in_magic_0_only(self, magic: int) -> None:
+    def test_a_wrong_lz4_header_checksum_is_accepted_only_in_v0(self, magic: int) -> None:
         data = bytearray(encode_message_set(self.rows, MessageSetSpec(magic, Codec.LZ4)))
         value = (HEADER_V1 if magic else HEADER_V0).size + 8
         data[value + 6] ^= 0xFF
