@@ -180,7 +180,7 @@ class Dump:
             else:
                 self._findings.gaps[target.absolute] = spool
             self._note_invalid(target, dump)
-        if view.whole and dump.position < dump.size:
+        if view.complete and dump.position < dump.size:
             self._text(f"Found {dump.size - dump.position} invalid bytes at the end of {target.name}\n")
             self._note_damage(target, dump.position)
 

@@ -224,10 +224,10 @@ def _batch_of_entry(batches: BatchReader, target: Target, entry: tuple[int, int]
         batch = batches.batch_at(position, min(batches.size, position + max_bytes))
         if batch is not None:
             return batch
-        whole = batches.batch_at(position, batches.size)
-        if whole is not None:
+        batch_beyond_limit = batches.batch_at(position, batches.size)
+        if batch_beyond_limit is not None:
             raise CorruptLogError(
-                f"batch of {whole.size} bytes is larger than --max-message-size {max_bytes}",
+                f"batch of {batch_beyond_limit.size} bytes is larger than --max-message-size {max_bytes}",
                 path=target.sibling(LOG), position=position, hint="give a larger --max-message-size",
             )  # fmt: skip
     raise CorruptLogError(

@@ -52,7 +52,7 @@ class SegmentView:
     last_offset: int | None = None
 
     @property
-    def whole(self) -> bool:
+    def complete(self) -> bool:
         """Whether the complete file is selected."""
         return self.max_bytes is None and self.first_offset is None and self.last_offset is None
 

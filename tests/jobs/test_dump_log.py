@@ -92,7 +92,7 @@ def spawned(*argv: object, head: int | None = None) -> subprocess.CompletedProce
 
 class TestWrongCalls:
     @pytest.mark.parametrize(
-        ("argv", "told"),
+        ("argv", "expected"),
         [
             ((), "the following arguments are required: --files"),
             (("--files", "/no/such.log"), "/no/such.log: no such file or directory"),
@@ -110,8 +110,8 @@ class TestWrongCalls:
             (("--files", "x.log", "--print"), "unrecognized arguments: --print"),
         ],
     )
-    def test_give_one_error_line_and_no_output(self, dump: Call, argv: Sequence[str], told: str) -> None:
-        assert told in dump.refused(*argv)
+    def test_give_one_error_line_and_no_output(self, dump: Call, argv: Sequence[str], expected: str) -> None:
+        assert expected in dump.refused(*argv)
 
     def test_if_one_file_is_missing_none_is_printed(self, dump: Call, made: Made) -> None:
         assert "no such file" in dump.refused("--files", made.path, "/no/such.log")

@@ -6,7 +6,7 @@ codec       written                                                        also 
 ``GZIP``    one member, level 6, header as the JDK (16 and later) has it   several members; trailing bytes are ignored
 ``SNAPPY``  xerial framing 1/1, blocks of 32 KiB                           several streams; one raw block without framing
 ``LZ4``     one frame, independent 64-KiB blocks, no checksums             block checksums (verified), a content size, larger
-                                                                           blocks; magic 0: any header checksum
+                                                                           blocks; v0: any header checksum
 ``ZSTD``    one frame, level 3, no checksum, no size, empty last block     checksums, a content size; several frames
 ==========  =============================================================  ==================================================
 

@@ -68,7 +68,7 @@ class MessageColumns:
 class MessageEntry:
     """One entry of a message set, a plain message or a wrapper.
 
-    ``position`` is its byte position in the buffer, ``data`` its bytes, ``timestamp`` the message's own, -1 for magic 0.
+    ``position`` is its byte position in the buffer, ``data`` its bytes, ``timestamp`` the message's own, -1 in v0.
     """
 
     position: int
