@@ -55,10 +55,11 @@ _EPILOG = """\
 findings:
   Index entries that disagree with the log, and gaps between offsets, are listed on standard error
   at the end, as Kafka's tool does. (Cleaning leaves gaps; they are reported with --deep-iteration
-  and --print-data-log.) One error line follows for each batch that fails its CRC, index that
-  disagrees with its log and checkpoint that contradicts its logs, with file and byte position (in
-  checkpoints, the line). Bytes after the last complete batch are reported on standard output. They
-  are an error only if valid batches follow in them: the end of an active segment may be incomplete.
+  and --print-data-log.) One error line follows for each log with batches that fail their CRC, each
+  index that disagrees with its log and each checkpoint entry that contradicts a log, with file and
+  byte position (in checkpoints, the line). Bytes after the last complete batch are reported on
+  standard output. They are an error only if valid batches follow in them: the end of an active
+  segment may be incomplete.
 
 exit status:
   0  all files were printed and are valid
