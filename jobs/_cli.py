@@ -22,8 +22,8 @@ from compaction.config.sources import Setting
 from compaction.errors import CompactionError, StorageError, UsageError
 from compaction.formats.properties import parse_properties
 from compaction.fs.text_files import check_writable, read_text, write_text
-from compaction.fs.uri import environment, is_inside, place, resolved
-from compaction.logdir.dirty_estimate import has_fresh
+from compaction.fs.uri import environment, is_inside, parse_uri, resolved
+from compaction.logdir.dirty_estimate import has_dirty_bytes
 from compaction.logdir.discover import Selector, check_log_dirs, discover
 from compaction.logdir.settings.metadata_sources import require_metadata_log
 from compaction.metrics import open_metrics
@@ -239,7 +239,7 @@ def read_log_dirs(arguments: argparse.Namespace, selector: Selector) -> tuple[st
     :raises UsageError: one is missing, no directory, a single partition, inside another or unfinished, or cannot be reached; a
         partition that does not exist
     """
-    given = [place(path, "--log-dir") for path in arguments.log_dir]
+    given = [parse_uri(path, "--log-dir") for path in arguments.log_dir]
     files = file_system(given)
     with call_errors():
         log_dirs = check_log_dirs(files, given)
@@ -257,7 +257,7 @@ def read_metadata_dirs(arguments: argparse.Namespace) -> tuple[str, ...]:
 
     :raises UsageError: one has no metadata log, or cannot be reached
     """
-    given = [place(path, "--metadata") for path in arguments.metadata]
+    given = [parse_uri(path, "--metadata") for path in arguments.metadata]
     files = file_system(given)
     with call_errors():
         for path in given:
@@ -281,7 +281,7 @@ def check_output_dir(output_dir: str | None, log_dirs: Sequence[str]) -> str | N
     """
     if output_dir is None:
         return None
-    target = resolved(place(output_dir, "--output-dir"))
+    target = resolved(parse_uri(output_dir, "--output-dir"))
     for log_dir in log_dirs:
         if is_inside(target, log_dir) or is_inside(log_dir, target):
             raise UsageError(
@@ -305,7 +305,7 @@ def start_session(name: str) -> PlainSession:
 def ahead(factory: Callable[[], Session], log_dirs: Sequence[str], selector: Selector) -> Callable[[], Session]:
     """``factory``, at work already in a thread where there is likely something to do: Spark takes two seconds to start, and
     logs can be looked at meanwhile."""
-    if not has_fresh(log_dirs, selector, _WORTH_SPARK_BYTES):
+    if not has_dirty_bytes(log_dirs, selector, _WORTH_SPARK_BYTES):
         return factory
 
     def start() -> Session:

@@ -17,7 +17,7 @@ if not __package__:
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from compaction.errors import UsageError  # noqa: E402 - the checkout must be on the path first
-from compaction.fs.uri import place  # noqa: E402
+from compaction.fs.uri import parse_uri  # noqa: E402
 from compaction.printable import TerminalOutput  # noqa: E402
 from jobs import _cli  # noqa: E402
 
@@ -217,7 +217,7 @@ def read_request(arguments: argparse.Namespace) -> DumpRequest:
     classes = (arguments.key_decoder_class, arguments.value_decoder_class)
     contents = bool(arguments.print_data_log or chosen or classes != (None, None))
     return DumpRequest(
-        files=tuple(place(path, "--files") for given in arguments.files for path in given.split(",") if path),
+        files=tuple(parse_uri(path, "--files") for given in arguments.files for path in given.split(",") if path),
         segment=SegmentView(
             deep=arguments.deep_iteration or contents,
             contents=contents,

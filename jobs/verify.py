@@ -19,7 +19,7 @@ from compaction.certifier.certificate import LogCertificate, Status, VerifyRepor
 from compaction.certifier.verify_request import VerifyRequest  # noqa: E402
 from compaction.errors import UsageError  # noqa: E402 - the checkout must be on the path first
 from compaction.fs.text_files import write_text  # noqa: E402
-from compaction.fs.uri import place  # noqa: E402
+from compaction.fs.uri import parse_uri  # noqa: E402
 from compaction.locking.access import Purpose, access  # noqa: E402
 from compaction.logdir.discover import Selector, check_log_dirs  # noqa: E402
 from compaction.names import TopicPartition, parse_partition_dir  # noqa: E402
@@ -144,7 +144,7 @@ def read_call(arguments: argparse.Namespace) -> Call:
 
 
 def _log_dirs(given: Sequence[str], option: str) -> tuple[str, ...]:
-    places = [place(path, option) for path in given]
+    places = [parse_uri(path, option) for path in given]
     with _cli.call_errors():
         found = check_log_dirs(file_system(places), places)
         for path in found:

@@ -11,7 +11,7 @@ from compaction.compare.count import SharedSlice, SharedSummary, Source, counts_
 from compaction.compare.measure import Measured, Repetition, count_rounds, measure_shared, resolve_counts
 from compaction.compare.shared_passes import Measuring
 from compaction.engine.sizing import Sizes, pack
-from compaction.fs.filesystem import Files
+from compaction.fs.filesystem import ReadableFileSystem
 from compaction.passes.build_map import SUMMARY
 from compaction.passes.merge import resolve_shard, split_by_part
 from compaction.passes.tasks import MapContext, MapSettings, Packed, Slice, SliceSummary
@@ -24,7 +24,7 @@ class LocalEngine:
     def __init__(self, sizes: Sizes) -> None:
         self._sizes = sizes
 
-    def transactions(self, slices: Sequence[Slice], files: Files) -> list[SliceSummary]:
+    def transactions(self, slices: Sequence[Slice], files: ReadableFileSystem) -> list[SliceSummary]:
         return [scan_transactions(part, files) for part in slices]
 
     def scan(
@@ -66,7 +66,5 @@ class LocalEngine:
                     marks.setdefault((number, variant.slices[at]), []).append(part)
         return list(measure_shared(work.slices, work.cases, marks, work.sources)), keys
 
-    def rounds(
-        self, works: Sequence[tuple[Sequence[Slice], MapContext]], settings: MapSettings, most_keys: int
-    ) -> list[int]:
+    def rounds(self, works: Sequence[tuple[Sequence[Slice], MapContext]], settings: MapSettings, most_keys: int) -> list[int]:
         return [count_rounds(*work, settings, most_keys) for work in works]

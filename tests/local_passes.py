@@ -10,7 +10,7 @@ import numpy as np
 
 from compaction.engine.protocol import Rewritten, Scanned
 from compaction.engine.sizing import Sizes, pack
-from compaction.fs.filesystem import Files
+from compaction.fs.filesystem import ReadableFileSystem
 from compaction.kernels.keys.key_filter import KeyFilter
 from compaction.passes.build_map import SUMMARY, collect_keys, scan_slices, together
 from compaction.passes.clean_into import clean_part, join_parts
@@ -35,7 +35,7 @@ class LocalPasses:
     def __init__(self, sizes: Sizes) -> None:
         self._sizes = sizes
 
-    def transactions(self, slices: Sequence[Slice], files: Files) -> list[SliceSummary]:
+    def transactions(self, slices: Sequence[Slice], files: ReadableFileSystem) -> list[SliceSummary]:
         return [scan_transactions(part, files) for part in slices]
 
     def dirty_keys(

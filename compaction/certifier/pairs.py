@@ -50,7 +50,7 @@ def _locations(
 ) -> tuple[LogLocation, ...]:
     """The chosen logs; ``named``: each partition that was asked for by name must be there."""
     found = discover(fs, log_dirs, request.selector if named else Selector())
-    chosen = (each for each in found if request.selector.takes(each.topic_partition))
+    chosen = (each for each in found if request.selector.matches(each.topic_partition))
     return tuple(each for each in chosen if request.logs is None or each.topic_partition in request.logs)
 
 

@@ -104,7 +104,7 @@ def _side(fs: FileSystem, location: LogLocation, segments: tuple[SegmentFiles, .
     if not segments:
         raise CorruptLogError("no segments are here", path=location.path, hint="give the directory that holds the log")
     checkpoints = read_checkpoints(fs, location.log_dir)
-    checkpoints.require_sound()
+    checkpoints.require_valid()
     name = location.topic_partition
     start = max(checkpoints.log_starts.get(name, 0), segments[0].base_offset)
     return Side(segments, start, checkpoints.cleaner_offsets.get(name))

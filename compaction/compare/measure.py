@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from compaction.compare.count import AGE_BOUNDS_MS, SharedSlice, Source, Tally
 from compaction.errors import CorruptLogError, LogError, of_log
-from compaction.fs.filesystem import Files
+from compaction.fs.filesystem import ReadableFileSystem
 from compaction.kernels.keys.key_counts import KeyCounts, new_table, put_until_full
 from compaction.kernels.reading.records import RECORD_ERRORS
 from compaction.kernels.reading.tables import COPY, ENTRY_WORDS
@@ -82,7 +82,7 @@ def _sorted(packed: Sequence[Packed]) -> NDArray[np.uint64]:
     return np.sort(np.concatenate([np.empty(0, np.uint64), *packed]))
 
 
-def _read(files: Files, part: Slice, cases: Sequence[_Case], source: Source, throttle: Throttle) -> None:
+def _read(files: ReadableFileSystem, part: Slice, cases: Sequence[_Case], source: Source, throttle: Throttle) -> None:
     """Read a slice once for all cases; what is wrong with the slice is every case's error."""
     position, frame = part.start, source.frame
     try:

@@ -57,7 +57,7 @@ def compare_with(
     :raises ConfigError: a policy contradicts itself or the rest of the configuration
     """
     started = time.monotonic()
-    with access(file_system(request.base.log_dirs), request.base.log_dirs, Purpose.LOOK) as held:
+    with access(file_system(request.base.log_dirs), request.base.log_dirs, Purpose.READ) as held:
         logs = _cases(request, _readings(request, parallel_read))
         survey = _survey(start, request, logs, chosen)
         warn_of_changes(held.in_use, _views(logs))
@@ -69,7 +69,7 @@ def compare_with(
 
 def explain(request: ComparisonRequest, parallel_read: ParallelRead | None = None) -> tuple[ComparedLog, ...]:
     """What each policy would do to each log, and why; only indexes and headers are read, and there are no figures."""
-    with access(file_system(request.base.log_dirs), request.base.log_dirs, Purpose.LOOK) as held:
+    with access(file_system(request.base.log_dirs), request.base.log_dirs, Purpose.READ) as held:
         logs = _cases(request, _readings(request, parallel_read))
         warn_of_changes(held.in_use, _views(logs))
     return tuple(map(explained, logs))
@@ -145,9 +145,7 @@ def _case(request: ComparisonRequest, policy: str, fs: OverlayFileSystem, log: R
     return Case(policy, now_ms, log.settings, fs, log.view, plan)
 
 
-def _survey(
-    start: Callable[[], Engines], request: ComparisonRequest, logs: Sequence[LogCases], chosen: Sizes | None
-) -> Survey:
+def _survey(start: Callable[[], Engines], request: ComparisonRequest, logs: Sequence[LogCases], chosen: Sizes | None) -> Survey:
     """Read the logs, once for each file system that policies see them through: nearly always there is one."""
     survey, engines = Survey(), None
     sound = [log for log in logs if log.error is None]

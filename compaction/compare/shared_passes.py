@@ -16,7 +16,7 @@ import numpy as np
 from compaction.compare.count import SharedSlice, SharedSummary, Source, Tally
 from compaction.compare.measure import Measured, Repetition
 from compaction.engine.protocol import Rewritten, Scanned
-from compaction.fs.filesystem import Files
+from compaction.fs.filesystem import ReadableFileSystem
 from compaction.kernels.keys.key_filter import KeyFilter
 from compaction.kernels.reading.siphash import HashSecret
 from compaction.passes.tasks import (
@@ -53,7 +53,7 @@ class Measuring(NamedTuple):
 class Engine(Protocol):
     """Runs the tasks."""
 
-    def transactions(self, slices: Sequence[Slice], files: Files) -> list[SliceSummary]:
+    def transactions(self, slices: Sequence[Slice], files: ReadableFileSystem) -> list[SliceSummary]:
         """Headers only: the transaction summary of each slice."""
 
     def scan(
@@ -102,7 +102,7 @@ class SharedPasses:
         #: by plan, once ``rewrite`` has run: the records that are not in the output
         self.gone: dict[int, Tally] = {}
 
-    def transactions(self, slices: Sequence[Slice], files: Files) -> list[SliceSummary]:
+    def transactions(self, slices: Sequence[Slice], files: ReadableFileSystem) -> list[SliceSummary]:
         """The transaction summary of each slice; the same bytes are read once."""
         places = list(dict.fromkeys(_place(part) for part in slices))
         shared = [self._parts[place].part for place in places]
@@ -195,9 +195,7 @@ class SharedPasses:
             for number, alike in enumerate(found.values())
         }
 
-    def _describe(
-        self, summaries: Mapping[int, SharedSummary], repetitions: Mapping[int, Repetition]
-    ) -> dict[int, Described]:
+    def _describe(self, summaries: Mapping[int, SharedSummary], repetitions: Mapping[int, Repetition]) -> dict[int, Described]:
         by_segment: dict[int, dict[int, Tally]] = {source: {} for source in self._sources}
         errors: dict[int, str] = {}
         for each in self._parts.values():
@@ -206,9 +204,7 @@ class SharedPasses:
             segments[each.part.segment_index] = segments.get(each.part.segment_index, Tally.empty()) + summary.tally
             if summary.summary.error is not None:
                 errors.setdefault(source, summary.summary.error)
-        return {
-            source: Described(by_segment[source], repetitions.get(source), errors.get(source)) for source in self._sources
-        }
+        return {source: Described(by_segment[source], repetitions.get(source), errors.get(source)) for source in self._sources}
 
     def _results(self, measured: Iterable[Measured], pieces: Sequence[OutputPart]) -> Iterable[PartResult]:
         """One result a piece, of those of its slices; what went is added up by plan."""

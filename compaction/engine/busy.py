@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from compaction.cleaning.log_view import LogView
 from compaction.fs.local import LocalFileSystem
-from compaction.logdir.changes import moved
+from compaction.logdir.changes import has_changed
 from compaction.report import LogReport
 
 _LOG = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ def note_logs_in_use(reports: Iterable[LogReport], in_use: Collection[str], view
         view = by_name.get((report.topic, report.partition, report.log_dir))
         if view is None:
             return report
-        note = _MOVED if moved(LocalFileSystem(), view) else _IN_USE
+        note = _MOVED if has_changed(LocalFileSystem(), view) else _IN_USE
         return replace(report, reason=f"{report.reason} ({note})")
 
     return [noted(report) for report in reports] if in_use else list(reports)
@@ -33,5 +33,5 @@ def note_logs_in_use(reports: Iterable[LogReport], in_use: Collection[str], view
 def warn_of_changes(in_use: Collection[str], views: Iterable[LogView]) -> None:
     """A warning for each log in a directory of ``in_use`` that has changed since it was looked at."""
     for path, view in {view.path: view for view in views if view.log_dir in in_use}.items():
-        if moved(LocalFileSystem(), view):
+        if has_changed(LocalFileSystem(), view):
             _LOG.warning("%s: %s", path, _MOVED)

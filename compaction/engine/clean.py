@@ -80,7 +80,7 @@ def clean_logs(
 
 def _purpose(request: CompactionRequest) -> Purpose:
     if request.dry_run:
-        return Purpose.LOOK
+        return Purpose.READ
     return Purpose.CHANGE if request.output_dir is None else Purpose.COPY
 
 

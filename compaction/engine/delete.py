@@ -45,7 +45,7 @@ def delete_old_segments(
         require_in_place(request.log_dirs, "expired")
     files = files or file_system(request.log_dirs)
     fs: FileSystem = OverlayFileSystem(files) if request.dry_run else files
-    with access(files, request.log_dirs, Purpose.LOOK if request.dry_run else Purpose.CHANGE) as held:
+    with access(files, request.log_dirs, Purpose.READ if request.dry_run else Purpose.CHANGE) as held:
         plan_for = partial(plan_deletion, now_ms=request.as_of_ms)
         prepared = prepare(fs, request, plan_for, parallel_read, held, policy_required=True)
         views = (log.plan.view for log in prepared if log.plan is not None)

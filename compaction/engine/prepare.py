@@ -18,7 +18,7 @@ from compaction.fs.filesystem import FileSystem, parent
 from compaction.fs.overlay import DeferredFileSystem, OverlayFileSystem
 from compaction.fs.uri import any_remote, is_remote, resolved
 from compaction.locking.access import Access
-from compaction.locking.claim import NOBODY, Owner
+from compaction.locking.claim import NO_OWNER, Owner
 from compaction.locking.mounts import mount_points
 from compaction.logdir.checkpoint_store import Checkpoints, read_checkpoints
 from compaction.logdir.discover import LogLocation, Selector, discover
@@ -179,7 +179,7 @@ class _Recovered(NamedTuple):
 
 
 def _recover(
-    fs: FileSystem, location: LogLocation, settings: Settings | CompactionError, owner: Owner = NOBODY
+    fs: FileSystem, location: LogLocation, settings: Settings | CompactionError, owner: Owner = NO_OWNER
 ) -> _Recovered:
     """Recover a log that can be recovered: a first try in memory finds damage before anything is changed."""
     if isinstance(settings, CompactionError):

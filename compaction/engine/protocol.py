@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from compaction.fs.filesystem import Files
+from compaction.fs.filesystem import ReadableFileSystem
 from compaction.kernels.keys.key_filter import KeyFilter
 from compaction.passes.tasks import (
     CleanContext,
@@ -42,7 +42,7 @@ class Rewritten:
 class Passes(Protocol):
     """The passes over all logs of a run."""
 
-    def transactions(self, slices: Sequence[Slice], files: Files) -> list[SliceSummary]:
+    def transactions(self, slices: Sequence[Slice], files: ReadableFileSystem) -> list[SliceSummary]:
         """Headers only: the transaction summary of each slice."""
 
     def dirty_keys(

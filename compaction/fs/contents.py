@@ -15,14 +15,14 @@ import xxhash
 from numpy.typing import NDArray
 
 from compaction.errors import StorageError
-from compaction.fs.filesystem import Extent, Files
+from compaction.fs.filesystem import FileRange, ReadableFileSystem
 
 #: a multiple of what devices read at once, and of every device's block
 READ_BYTES = 2 << 20
 _MOST_SPARE = 16
 
 
-class Written(NamedTuple):
+class FileDigest(NamedTuple):
     """What a file, or a part of a joined one, must hold: ``digest`` is the XXH3-128 of its ``size`` bytes, hexadecimal.
 
     ``kind`` is the file's suffix (``.log``, ``.index``, …), ``mtime_ns`` its time of last modification when it was read back:
@@ -35,27 +35,27 @@ class Written(NamedTuple):
     mtime_ns: int = 0
 
 
-def written_of(data: bytes) -> Written:
+def digest_of(data: bytes) -> FileDigest:
     """What a file must hold that ``data`` was written to."""
-    return Written("", len(data), xxhash.xxh3_128_hexdigest(data))
+    return FileDigest("", len(data), xxhash.xxh3_128_hexdigest(data))
 
 
-def verify_file(files: Files, path: str, written: Written) -> None:
+def verify_file(files: ReadableFileSystem, path: str, written: FileDigest) -> None:
     """Hold a file against its hash.
 
     :raises StorageError: the device gives other bytes
     """
-    if (problem := difference(files, path, written)) is not None:
-        raise differs(path, problem)
+    if (problem := find_mismatch(files, path, written)) is not None:
+        raise read_back_error(path, problem)
 
 
-def difference(files: Files, path: str, written: Written) -> str | None:
+def find_mismatch(files: ReadableFileSystem, path: str, written: FileDigest) -> str | None:
     """In which way a file, as the device gives it, is not what was written, if it is not.
 
     :raises StorageError: it cannot be read
     """
     content, size = xxhash.xxh3_128(), 0
-    for data in device_blocks(files, path):
+    for data in read_device_blocks(files, path):
         content.update(data)
         size += len(data)
         if size > written.size:
@@ -65,19 +65,19 @@ def difference(files: Files, path: str, written: Written) -> str | None:
     return None if content.hexdigest() == written.digest else "other bytes than were written"
 
 
-def differs(path: str, problem: str) -> StorageError:
+def read_back_error(path: str, problem: str) -> StorageError:
     """An output is not what was written."""
     hint = "the log was left as it was; check the disk, its controller and the memory before anything else"
     return StorageError(f"output is read back otherwise than it was written: {problem}", path=path, hint=hint)
 
 
-def device_blocks(files: Files, path: str) -> Iterator[NDArray[np.uint8]]:
+def read_device_blocks(files: ReadableFileSystem, path: str) -> Iterator[NDArray[np.uint8]]:
     """All bytes that a file has when it is opened, uint8, a block at a time, each valid until the next.
 
     :raises StorageError: it cannot be read
     """
-    source = files.reader(path, 0, 2**63 - 1, fresh=True)
-    buffer = lend()
+    source = files.reader(path, 0, 2**63 - 1, uncached=True)
+    buffer = borrow_buffer()
     try:
         size, at = source.size(), 0
         view = memoryview(buffer)[: -(-size // mmap.PAGESIZE) * mmap.PAGESIZE]
@@ -85,11 +85,11 @@ def device_blocks(files: Files, path: str) -> Iterator[NDArray[np.uint8]]:
             yield buffer[:n]
             at += n
     finally:
-        give_back(buffer)
+        return_buffer(buffer)
         source.close()
 
 
-def bytes_of(files: Files, extent: Extent, block_bytes: int = READ_BYTES) -> Iterator[memoryview]:
+def read_range(files: ReadableFileSystem, extent: FileRange, block_bytes: int = READ_BYTES) -> Iterator[memoryview]:
     """The bytes of a byte range, in blocks of this size but for the last, each valid until the next.
 
     :raises StorageError: the file is shorter
@@ -113,7 +113,7 @@ def bytes_of(files: Files, extent: Extent, block_bytes: int = READ_BYTES) -> Ite
         source.close()
 
 
-def lend() -> NDArray[np.uint8]:
+def borrow_buffer() -> NDArray[np.uint8]:
     """A buffer of ``READ_BYTES``, uint8, that begins at a page, as devices want it: one that was given back, or a new one,
     which takes as long to make as a small file to read."""
     try:
@@ -122,7 +122,7 @@ def lend() -> NDArray[np.uint8]:
         return np.frombuffer(mmap.mmap(-1, READ_BYTES), np.uint8)
 
 
-def give_back(buffer: NDArray[np.uint8]) -> None:
+def return_buffer(buffer: NDArray[np.uint8]) -> None:
     """Nobody looks at the buffer any more."""
     if len(_spare) < _MOST_SPARE:
         _spare.append(buffer)

@@ -16,7 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.fs.contents import give_back, lend
+from compaction.fs.contents import borrow_buffer, return_buffer
 
 _SYNC_FILE_RANGE_WRITE = 2
 
@@ -50,7 +50,7 @@ class DirectWriter:
     def room(self) -> memoryview:
         """Where the next bytes go: at least one; see :meth:`took`."""
         if not self._buffers:
-            self._buffers.append(lend())
+            self._buffers.append(borrow_buffer())
         return memoryview(self._buffers[0])[self._filled :]
 
     def took(self, size: int) -> None:
@@ -61,7 +61,7 @@ class DirectWriter:
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1)
             self._direct = set_direct(self._descriptor, direct=True)
-            self._buffers.append(lend())
+            self._buffers.append(borrow_buffer())
         self._wait()
         self._writing = self._thread.submit(self._write, memoryview(self._buffers[0]))
         self._buffers.reverse()
@@ -80,7 +80,7 @@ class DirectWriter:
         if self._thread is not None:
             self._thread.shutdown()
         while self._buffers:
-            give_back(self._buffers.pop())
+            return_buffer(self._buffers.pop())
 
     def _wait(self) -> None:
         writing, self._writing = self._writing, None

@@ -11,7 +11,7 @@ import re
 import uuid
 
 from compaction.errors import StorageError
-from compaction.fs.contents import verify_file, written_of
+from compaction.fs.contents import digest_of, verify_file
 from compaction.fs.filesystem import FileSystem, join, parent
 
 TMP = ".tmp"
@@ -43,7 +43,7 @@ def write_verified(fs: FileSystem, path: str, data: bytes, *, like: str | None =
     """
     fs.write_file(path, data, like=like, mtime_ns=mtime_ns)
     fs.fsync(path)
-    verify_file(fs, path, written_of(data))
+    verify_file(fs, path, digest_of(data))
 
 
 def remove_temporary(fs: FileSystem, directory: str) -> int:

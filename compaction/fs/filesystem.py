@@ -48,7 +48,7 @@ class FileStat(NamedTuple):
     ctime_ns: int = 0
 
 
-class Extent(NamedTuple):
+class FileRange(NamedTuple):
     """A byte range of a real file: ``size`` bytes from byte ``start``."""
 
     path: str
@@ -95,7 +95,7 @@ class Output(Protocol):
         """Release the file and remove it."""
 
 
-class Files(Protocol):
+class ReadableFileSystem(Protocol):
     """What can be read of a place. Paths are strings; a missing file is ``None`` for ``stat``, else an error."""
 
     def listdir(self, path: str) -> list[str]:
@@ -107,17 +107,17 @@ class Files(Protocol):
     def read_bytes(self, path: str, start: int = 0, length: int | None = None) -> bytes:
         """Bytes from ``start``, at most ``length`` of them."""
 
-    def reader(self, path: str, start: int, end: int, *, fresh: bool = False) -> ByteSource:
+    def reader(self, path: str, start: int, end: int, *, uncached: bool = False) -> ByteSource:
         """Opens the byte range ``[start, end)`` of a file.
 
         :param fresh: the device is read, not what the system remembers of the file
         """
 
-    def real_path(self, path: str) -> Extent | None:
+    def real_path(self, path: str) -> FileRange | None:
         """The real file, and the byte range of it, that holds ``path``'s bytes; ``None`` if they are in memory only."""
 
 
-class FileSystem(Files, Protocol):
+class FileSystem(ReadableFileSystem, Protocol):
     """What storage needs of a file system: what is read, and what changes."""
 
     def write_file(self, path: str, data: bytes, *, like: str | None = None, mtime_ns: int | None = None) -> None:
@@ -200,7 +200,7 @@ class storage_errors:  # noqa: N801
             raise StorageError(f"cannot {self._doing}: {reason}", path=self._path, hint=hint) from error
 
 
-def real_file(files: Files, path: str) -> Extent:
+def real_file(files: ReadableFileSystem, path: str) -> FileRange:
     """The real file, and the byte range of it, that holds ``path``'s bytes.
 
     :raises StorageError: they are in memory only

@@ -17,7 +17,7 @@ from pathlib import Path
 from compaction.errors import StorageError
 from compaction.fs import lock as locks
 from compaction.fs.direct import set_direct
-from compaction.fs.filesystem import ByteSource, Extent, FileStat, Lock, Output, base_name, parent, storage_errors
+from compaction.fs.filesystem import ByteSource, FileRange, FileStat, Lock, Output, base_name, parent, storage_errors
 from compaction.fs.local_output import LocalOutput, opened_directory, take_after
 
 _NO_SECOND_NAME = (errno.EEXIST, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS)
@@ -54,12 +54,12 @@ class LocalFileSystem:
                 start, length = start + len(data), length - len(data)
             return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def reader(self, path: str, start: int, end: int, *, fresh: bool = False) -> ByteSource:
-        return LocalSource(path, fresh=fresh)
+    def reader(self, path: str, start: int, end: int, *, uncached: bool = False) -> ByteSource:
+        return LocalSource(path, uncached=uncached)
 
-    def real_path(self, path: str) -> Extent | None:
+    def real_path(self, path: str) -> FileRange | None:
         found = self.stat(path)
-        return Extent(path, 0, 0 if found is None else found.size)
+        return FileRange(path, 0, 0 if found is None else found.size)
 
     def write_file(self, path: str, data: bytes, *, like: str | None = None, mtime_ns: int | None = None) -> None:
         output = LocalOutput(path, like)
@@ -177,14 +177,14 @@ class LocalSource:
     :raises StorageError: the file cannot be opened
     """
 
-    def __init__(self, path: str, *, fresh: bool = False) -> None:
+    def __init__(self, path: str, *, uncached: bool = False) -> None:
         self._path = path
-        self._descriptor = _open_past_cache(path) if fresh else -1
+        self._descriptor = _open_past_cache(path) if uncached else -1
         self._direct = self._descriptor >= 0
         if not self._direct:
             with storage_errors(path, "open"):
                 self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            if fresh:
+            if uncached:
                 self._drop_pages()
 
     @property

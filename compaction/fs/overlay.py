@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from compaction.errors import StorageError
 from compaction.fs.filesystem import (
     ByteSource,
-    Extent,
-    Files,
+    FileRange,
     FileStat,
     FileSystem,
     Lock,
     Output,
+    ReadableFileSystem,
     base_name,
     join,
     normal,
@@ -29,13 +29,13 @@ class _Node:
     """A file as changed: a byte range of a real file, or bytes."""
 
     stat: FileStat
-    content: Extent | bytes
+    content: FileRange | bytes
 
 
 class OverlayFileSystem:
     """Reads fall through to ``base``; every change stays in memory."""
 
-    def __init__(self, base: Files) -> None:
+    def __init__(self, base: ReadableFileSystem) -> None:
         self._base = base
         #: path -> the file now; ``None``: removed
         self._changed: dict[str, _Node | None] = {}
@@ -75,15 +75,15 @@ class OverlayFileSystem:
             return node.content[start:end]
         return self._base.read_bytes(node.content.path, node.content.start + start, max(0, end - start))
 
-    def reader(self, path: str, start: int, end: int, *, fresh: bool = False) -> ByteSource:
+    def reader(self, path: str, start: int, end: int, *, uncached: bool = False) -> ByteSource:
         if normal(path) not in self._changed:
-            return self._base.reader(path, start, end, fresh=fresh)
+            return self._base.reader(path, start, end, uncached=uncached)
         content = self._node(path).content
         if isinstance(content, bytes):
             return _InMemory(content)
-        return _Ranged(self._base.reader(content.path, content.start + start, content.start + end, fresh=fresh), content)
+        return _Ranged(self._base.reader(content.path, content.start + start, content.start + end, uncached=uncached), content)
 
-    def real_path(self, path: str) -> Extent | None:
+    def real_path(self, path: str) -> FileRange | None:
         content = self._node(path).content
         return None if isinstance(content, bytes) else content
 
@@ -109,7 +109,7 @@ class OverlayFileSystem:
         if isinstance(node.content, bytes):
             self._set(target, _Node(stat, node.content[start:end]))
         else:
-            self._set(target, _Node(stat, Extent(node.content.path, node.content.start + start, end - start)))
+            self._set(target, _Node(stat, FileRange(node.content.path, node.content.start + start, end - start)))
 
     def rename(self, source: str, target: str) -> None:
         node = self._node(source)
@@ -154,7 +154,7 @@ class OverlayFileSystem:
         stat = None if key in self._changed else self._base.stat(path)
         if stat is None:
             raise StorageError("no such file", path=path)
-        return _Node(stat, Extent(key, 0, stat.size))
+        return _Node(stat, FileRange(key, 0, stat.size))
 
     def _set(self, path: str, node: _Node | None) -> None:
         key = normal(path)
@@ -166,7 +166,7 @@ class OverlayFileSystem:
 class _Ranged:
     """A byte range of a file, read as if it were all of one."""
 
-    def __init__(self, source: ByteSource, extent: Extent) -> None:
+    def __init__(self, source: ByteSource, extent: FileRange) -> None:
         self._source, self._extent = source, extent
 
     def size(self) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compaction.errors import StorageError
-from compaction.fs.filesystem import ByteSource, Files
+from compaction.fs.filesystem import ByteSource, ReadableFileSystem
 
 #: fetched at least, and kept: headers are read a few bytes at a time
 _WINDOW_BYTES = 64 * 1024
@@ -96,7 +96,7 @@ class View:
         return any(any(self[at : at + _CHUNK_BYTES].tobytes()) for at in range(0, len(self), _CHUNK_BYTES))
 
 
-def view(files: Files, path: str) -> View:
+def view(files: ReadableFileSystem, path: str) -> View:
     """All of a file, as long as it is now.
 
     :raises StorageError: there is no such file

@@ -12,8 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from compaction.errors import CorruptLogError, StorageError, UsageError
-from compaction.fs.contents import difference, written_of
-from compaction.fs.filesystem import Files
+from compaction.fs.contents import digest_of, find_mismatch
+from compaction.fs.filesystem import ReadableFileSystem
 
 #: what a checkpoint, a snapshot or a configuration file may take: a checkpoint of a million partitions does not
 MAX_SMALL_BYTES = 64 << 20
@@ -43,7 +43,7 @@ def read_text(path: str, encoding: str = "utf-8") -> str:
         raise UsageError(f"is not {encoding} text", path=path, position=error.start, hint=f"save it as {encoding}") from None
 
 
-def read_small(fs: Files, path: str, hint: str, limit_bytes: int = MAX_SMALL_BYTES) -> bytes:
+def read_small(fs: ReadableFileSystem, path: str, hint: str, limit_bytes: int = MAX_SMALL_BYTES) -> bytes:
     """The whole of a file of a log directory that is small if it is what its name says.
 
     :param hint: what to do about one that is not
@@ -60,7 +60,7 @@ def read_small(fs: Files, path: str, hint: str, limit_bytes: int = MAX_SMALL_BYT
     return data
 
 
-def read_small_text(fs: Files, path: str, hint: str, encoding: str = "utf-8") -> str:
+def read_small_text(fs: ReadableFileSystem, path: str, hint: str, encoding: str = "utf-8") -> str:
     """As ``read_small``, as text. No checksum protects such files: what is read is what the device gives once more.
 
     :raises CorruptLogError: it is no text either
@@ -68,7 +68,7 @@ def read_small_text(fs: Files, path: str, hint: str, encoding: str = "utf-8") ->
     """
     for _ in range(_ATTEMPTS):
         data = read_small(fs, path, hint)
-        if difference(fs, path, written_of(data)) is None:
+        if find_mismatch(fs, path, digest_of(data)) is None:
             break
     else:
         what = "file is read differently each time"

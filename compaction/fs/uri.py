@@ -35,7 +35,7 @@ NOT_IN_PLACE = "rename is not atomic there, so that a stop half way would lose r
 
 
 def is_remote(path: str) -> bool:
-    """Whether ``path`` is an address; ``file:`` addresses become paths when a call is read (``place``)."""
+    """Whether ``path`` is an address; ``file:`` addresses become paths when a call is read (``parse_uri``)."""
     return not path.startswith("/") and "://" in path[:_HEAD]
 
 
@@ -44,7 +44,7 @@ def any_remote(paths: Iterable[str]) -> bool:
     return any(map(is_remote, paths))
 
 
-def place(given: str, option: str) -> str:
+def parse_uri(given: str, option: str) -> str:
     """The path or address that an option gives; what an address says of how to reach the store is remembered.
 
     :raises UsageError: an address of an unknown kind, without a bucket, or with credentials in it

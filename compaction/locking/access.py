@@ -16,7 +16,7 @@ from compaction.errors import LockedError, StorageError, UsageError
 from compaction.fs.durable import remove_temporary
 from compaction.fs.filesystem import FileSystem
 from compaction.fs.uri import is_remote
-from compaction.locking.claim import NOBODY, PROCESSES, Claim, Owner, Runs
+from compaction.locking.claim import NO_OWNER, PROCESSES, Claim, Owner, Runs
 
 _LOG = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ _LOG = logging.getLogger(__name__)
 class Purpose(enum.Enum):
     """What a run does to its log directories."""
 
-    LOOK = "look"
+    READ = "read"
     COPY = "copy"
     CHANGE = "change"
 
@@ -38,7 +38,7 @@ class Access:
 
     def owner(self, log_dir: str) -> Owner:
         """The claim on a directory."""
-        return self.owners.get(log_dir, NOBODY)
+        return self.owners.get(log_dir, NO_OWNER)
 
 
 @contextmanager
@@ -52,7 +52,7 @@ def access(files: FileSystem, log_dirs: Sequence[str], purpose: Purpose, runs: R
     local = [each for each in log_dirs if not is_remote(each)]
     owners: dict[str, Owner] = {}
     with ExitStack() as stack:
-        if purpose is Purpose.LOOK:
+        if purpose is Purpose.READ:
             yield Access(in_use=frozenset(_in_use(files, local)))
             return
         identity = runs.begin()
@@ -67,7 +67,7 @@ def access(files: FileSystem, log_dirs: Sequence[str], purpose: Purpose, runs: R
         yield Access(owners)
 
 
-def require_unlocked_still(files: FileSystem, log_dirs: Sequence[str]) -> None:
+def require_still_unlocked(files: FileSystem, log_dirs: Sequence[str]) -> None:
     """For who copies directories that may have had no lock file.
 
     :raises LockedError: a broker or another run has taken a lock meanwhile

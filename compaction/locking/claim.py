@@ -60,7 +60,7 @@ class _Nobody:
         """Nothing."""
 
 
-NOBODY: Owner = _Nobody()
+NO_OWNER: Owner = _Nobody()
 
 
 @dataclass(frozen=True)

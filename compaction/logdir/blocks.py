@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compaction.errors import CorruptLogError, UnsupportedLogError
-from compaction.fs.filesystem import Files
+from compaction.fs.filesystem import ReadableFileSystem
 from compaction.kernels.reading.batches import LOG_OVERHEAD, fold_heads, scan_batches
 from compaction.kernels.reading.tables import BATCH_ROW
 
@@ -37,7 +37,7 @@ class SegmentReader:
     :raises UnsupportedLogError: a batch is larger than ``MAX_BATCH_BYTES``
     """
 
-    def __init__(self, files: Files, path: str, start: int, end: int, *, block_bytes: int = BLOCK_BYTES) -> None:
+    def __init__(self, files: ReadableFileSystem, path: str, start: int, end: int, *, block_bytes: int = BLOCK_BYTES) -> None:
         self._path, self._start, self._end = path, start, end
         self._buffer = np.empty(block_bytes, np.uint8)
         self._rows = np.empty(min(_ROWS_PER_BLOCK, block_bytes // LOG_OVERHEAD + 1), BATCH_ROW)

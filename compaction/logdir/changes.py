@@ -7,14 +7,14 @@ from collections.abc import Iterable
 
 from compaction.cleaning.log_view import LogView, Segment
 from compaction.errors import StorageError
-from compaction.fs.filesystem import Files, join
+from compaction.fs.filesystem import ReadableFileSystem, join
 from compaction.logdir.segments import identity_of, segment_bases
 from compaction.names import LOG, segment_file
 
 _HINT = "make sure that no broker and no other job works on this directory, and run again"
 
 
-def moved(fs: Files, view: LogView) -> bool:
+def has_changed(fs: ReadableFileSystem, view: LogView) -> bool:
     """Whether segments came, went, or were written to since ``view`` was made."""
     try:
         if segment_bases(fs, view.path) != [segment.base_offset for segment in view.segments]:
@@ -24,7 +24,7 @@ def moved(fs: Files, view: LogView) -> bool:
         return True
 
 
-def require_unchanged(fs: Files, disk: Files, log_path: str, segments: Iterable[Segment]) -> None:
+def require_unchanged(fs: ReadableFileSystem, disk: ReadableFileSystem, log_path: str, segments: Iterable[Segment]) -> None:
     """:raises StorageError: one of the segments is no longer what was read: another log may be in its place
 
     :param fs: how the log was read, recovered in memory if need be
@@ -36,7 +36,7 @@ def require_unchanged(fs: Files, disk: Files, log_path: str, segments: Iterable[
             raise StorageError("segment has changed since it was read; the log was left as it is", path=path, hint=_HINT)
 
 
-def _changed(fs: Files, disk: Files, log_path: str, segment: Segment) -> bool:
+def _changed(fs: ReadableFileSystem, disk: ReadableFileSystem, log_path: str, segment: Segment) -> bool:
     path = join(log_path, segment_file(segment.base_offset, LOG))
     if fs.stat(path) is None:
         return True

@@ -37,7 +37,7 @@ class Checkpoints:
     cleaner_offsets: Offsets = field(default_factory=dict)
     damage: tuple[LogError, ...] = ()
 
-    def require_sound(self) -> None:
+    def require_valid(self) -> None:
         """:raises LogError: one of the files is garbled or cannot be read"""
         for error in self.damage:
             raise error

@@ -11,7 +11,7 @@ from compaction.logdir.discover import Selector
 from compaction.names import CLEANER_OFFSETS, LOG, parse_partition_dir
 
 
-def has_fresh(log_dirs: Iterable[str], selector: Selector, size_bytes: int) -> bool:
+def has_dirty_bytes(log_dirs: Iterable[str], selector: Selector, size_bytes: int) -> bool:
     """Whether so many bytes of the chosen logs' segments were written after the cleaner's checkpoint; addresses, and what
     cannot be read, count for nothing.
 
@@ -37,7 +37,7 @@ def has_fresh(log_dirs: Iterable[str], selector: Selector, size_bytes: int) -> b
 
 def _is_chosen(entry: os.DirEntry[str], selector: Selector) -> bool:
     topic_partition = parse_partition_dir(entry.name)
-    return topic_partition is not None and selector.takes(topic_partition) and entry.is_dir()
+    return topic_partition is not None and selector.matches(topic_partition) and entry.is_dir()
 
 
 def _fresh_bytes(log_path: str, since_s: float) -> int:

@@ -47,7 +47,7 @@ class Selector:
         """
         return cls(tuple(_pattern(topic) for topic in topics), frozenset(_partition(name) for name in partitions))
 
-    def takes(self, topic_partition: TopicPartition) -> bool:
+    def matches(self, topic_partition: TopicPartition) -> bool:
         """Whether the call asks for this log."""
         if not self.topics and not self.partitions:
             return True
@@ -87,7 +87,7 @@ def discover(fs: FileSystem, log_dirs: Iterable[str], selector: Selector) -> tup
     :raises UsageError: a partition was asked for by name and is nowhere
     """
     every = [(location, name) for log_dir in log_dirs for location, name in _logs_of(fs, log_dir)]
-    chosen = [(location, name) for location, name in every if selector.takes(location.topic_partition)]
+    chosen = [(location, name) for location, name in every if selector.matches(location.topic_partition)]
     # a directory's own name wins over links to it, whichever log directory they lie in
     own: dict[tuple[object, ...], LogLocation] = {}
     for location, name in sorted(chosen, key=lambda each: _is_link(each[0].path)):

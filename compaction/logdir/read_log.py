@@ -25,7 +25,7 @@ from compaction.cleaning.producer_state import EndTxnMarker, ProducerStates, rea
 from compaction.errors import CorruptLogError
 from compaction.formats.primitives.malformed import FormatError
 from compaction.formats.producer_snapshot import read_snapshot
-from compaction.fs.filesystem import Files, FileSystem, join
+from compaction.fs.filesystem import FileSystem, ReadableFileSystem, join
 from compaction.fs.ranges import View, view
 from compaction.fs.text_files import read_small
 from compaction.logdir.batch_scan import SegmentScan
@@ -61,7 +61,7 @@ def read_log(
     :param without_producers: base offsets of segments that need no replay (``RecoveryReport.without_producers``)
     :raises CorruptLogError: a checkpoint is garbled, or a segment's end is
     """
-    checkpoints.require_sound()
+    checkpoints.require_valid()
     name = location.topic_partition
     segments = read_segments(fs, location.path) if segments is None else segments
     checkpoint = checkpoints.log_starts.get(name, 0)
@@ -94,7 +94,7 @@ def read_log(
     )
 
 
-def read_segments(fs: Files, log_path: str) -> tuple[Segment, ...]:
+def read_segments(fs: ReadableFileSystem, log_path: str) -> tuple[Segment, ...]:
     """The segments of a log, ascending; the last one is active."""
     bases = segment_bases(fs, log_path)
     return tuple(inspect_segment(fs, log_path, base, active=base == bases[-1]).segment for base in bases)
@@ -116,9 +116,7 @@ def replay_producers(
     return states
 
 
-def replay_segment(
-    fs: FileSystem, log_path: str, segment: Segment, bounds: tuple[int, int], states: ProducerStates
-) -> None:
+def replay_segment(fs: FileSystem, log_path: str, segment: Segment, bounds: tuple[int, int], states: ProducerStates) -> None:
     """Feed one segment's batches that end within ``[bounds[0], bounds[1])`` to ``states``; headers only."""
     path = join(log_path, segment_file(segment.base_offset, LOG))
     data = view(fs, path)[: segment.size_bytes]

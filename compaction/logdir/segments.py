@@ -16,7 +16,7 @@ from compaction.errors import CorruptLogError, StorageError
 from compaction.formats import indexes
 from compaction.formats.primitives.fields import FieldTable
 from compaction.formats.primitives.malformed import FormatError
-from compaction.fs.filesystem import Files, FileStat, join
+from compaction.fs.filesystem import FileStat, ReadableFileSystem, join
 from compaction.fs.ranges import View, view
 from compaction.fs.text_files import MAX_INDEX_BYTES, read_small
 from compaction.logdir.batch_scan import SegmentScan, first_batch
@@ -57,14 +57,14 @@ class SegmentState:
         return self.segment.next_offset - 1 - self.segment.base_offset > MAX_RELATIVE_OFFSET
 
 
-def segment_bases(fs: Files, log_path: str) -> list[int]:
+def segment_bases(fs: ReadableFileSystem, log_path: str) -> list[int]:
     """Base offsets of the segments in a partition directory, ascending."""
     parsed = (parse_segment_file(name) for name in fs.listdir(log_path))
     return sorted(file.base_offset for file in parsed if file is not None and file.kind == LOG and not file.suffix)
 
 
 def inspect_segment(
-    fs: Files, log_path: str, base_offset: int, *, active: bool, index_interval_bytes: int | None = None
+    fs: ReadableFileSystem, log_path: str, base_offset: int, *, active: bool, index_interval_bytes: int | None = None
 ) -> SegmentState:
     """Read one segment's indexes, first batch and last batches.
 
@@ -106,7 +106,7 @@ def inspect_segment(
     return SegmentState(segment, len(data) - tail.scan.position, tail.scan.last_position, problem, txn_problem)
 
 
-def require_same_indexes(fs: Files, log_path: str, segments: Iterable[Segment]) -> None:
+def require_same_indexes(fs: ReadableFileSystem, log_path: str, segments: Iterable[Segment]) -> None:
     """Look at copies of segments: their indexes must be those that were there when the log was planned.
 
     :param segments: as planned; the log's last one may have a torn tail
@@ -135,7 +135,7 @@ def identity_of(found: FileStat) -> tuple[int, int, int]:
 class _Index:
     """What is used of an offset or time index file: the number of valid entries, the last one, and what is wrong."""
 
-    def __init__(self, fs: Files, log_path: str, base_offset: int, kind: str) -> None:
+    def __init__(self, fs: ReadableFileSystem, log_path: str, base_offset: int, kind: str) -> None:
         self._base_offset = base_offset
         self.count = 0
         self.problem: str | None = None
@@ -206,7 +206,7 @@ class _Tail:
             raise CorruptLogError(damage, path=path, position=self.scan.position, hint=_HINT)
 
 
-def _used_part(fs: Files, path: str, size: int) -> bytes | None:
+def _used_part(fs: ReadableFileSystem, path: str, size: int) -> bytes | None:
     """An index file's bytes without a preallocated tail, whole entries of either size kept (both sizes divide 24); ``None`` if
     these are more than any index has.
 
@@ -236,7 +236,7 @@ def _first_timestamp(data: View) -> int:
     return int(row["max_timestamp"][0]) if len(row) else NO_TIMESTAMP
 
 
-def _aborted_txns(fs: Files, log_path: str, base_offset: int) -> tuple[tuple[AbortedTxn, ...], str | None]:
+def _aborted_txns(fs: ReadableFileSystem, log_path: str, base_offset: int) -> tuple[tuple[AbortedTxn, ...], str | None]:
     path = join(log_path, segment_file(base_offset, TXNINDEX))
     if fs.stat(path) is None:
         return (), None

@@ -17,7 +17,7 @@ from typing import Any
 import xxhash
 
 from compaction.errors import CorruptLogError
-from compaction.fs.contents import Written
+from compaction.fs.contents import FileDigest
 from compaction.fs.durable import replace_file
 from compaction.fs.filesystem import FileSystem, join
 from compaction.names import LOG, SEGMENT_KINDS
@@ -42,7 +42,7 @@ class JournalGroup:
     """One output segment: its files, as they must be, the log first, and the segments that they replace."""
 
     base_offset: int
-    files: tuple[Written, ...]
+    files: tuple[FileDigest, ...]
     sources: tuple[Source, ...]
 
     @property
@@ -111,7 +111,7 @@ def _journal_of(value: dict[str, Any]) -> Journal:
 
 def _group_of(value: dict[str, Any]) -> JournalGroup:
     files = tuple(
-        Written(SEGMENT_KINDS[SEGMENT_KINDS.index(kind)], _whole(size), str(digest), _whole(mtime_ns))
+        FileDigest(SEGMENT_KINDS[SEGMENT_KINDS.index(kind)], _whole(size), str(digest), _whole(mtime_ns))
         for kind, size, digest, mtime_ns in value["files"]
     )
     if not files or files[0].kind != LOG:

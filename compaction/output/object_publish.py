@@ -30,9 +30,9 @@ from compaction.logdir.discover import LogLocation
 from compaction.names import LOG, segment_file
 from compaction.output.publish import Copy, Publication, layout
 from compaction.output.swap import SwapGroup
-from compaction.stores.listings import list_directory, look_up
+from compaction.stores.listings import list_directory, stat_objects
 from compaction.stores.manifest import MANIFEST, MARKER, Entry, Manifest, marker, run_of
-from compaction.stores.object_output import OutputFileSystem, Stored
+from compaction.stores.object_output import OutputFileSystem, WrittenObject
 from compaction.stores.streams import ObjectFile, delete_object, read_whole, require_stored
 
 _LOG = logging.getLogger(__name__)
@@ -121,7 +121,7 @@ class ObjectPublication(Publication):
             raise StorageError("output of this run is not known by size and content", path=name)
         for written in group.files:
             name, final = (join(target, segment_file(group.base_offset, written.kind, end)) for end in (group.suffix, ""))
-            self._output.adopt(name, final, Stored(written.size, written.digest, group.mtime_ms * 1_000_000))
+            self._output.adopt(name, final, WrittenObject(written.size, written.digest, group.mtime_ms * 1_000_000))
 
     def _copy_all(self, source: FileSystem, copies: Sequence[Copy]) -> None:
         with ThreadPoolExecutor(_THREADS) as pool:
@@ -135,7 +135,7 @@ class ObjectPublication(Publication):
 
     def _is_own(self) -> bool:
         path = join(self._place, MARKER)
-        return look_up([path])[0] is not None and run_of(read_whole(path)) == self._run
+        return stat_objects([path])[0] is not None and run_of(read_whole(path)) == self._run
 
     def _require_own(self) -> None:
         """:raises StorageError: another run has begun to write here"""

@@ -23,7 +23,7 @@ from compaction.fs.durable import TMP, write_verified
 from compaction.fs.filesystem import FileSystem, base_name, join, parent
 from compaction.fs.text_files import read_small
 from compaction.fs.uri import is_inside, is_remote, resolved
-from compaction.locking.access import require_unlocked_still
+from compaction.locking.access import require_still_unlocked
 from compaction.locking.claim import is_claim
 from compaction.locking.mounts import is_mount_point
 from compaction.logdir.changes import require_unchanged
@@ -141,7 +141,7 @@ class Publication(ABC):
             self._copy_metadata(source, join(log_dir, METADATA_LOG), join(root, METADATA_LOG))
             self._write_checkpoints(source, log_dir, root)
             self._fs.fsync_dir(root)
-        require_unlocked_still(source, list(self._roots))
+        require_still_unlocked(source, list(self._roots))
         self._appear()
 
     @abstractmethod

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from compaction.fs.contents import READ_BYTES, Written, device_blocks, give_back, lend
-from compaction.fs.filesystem import Files
+from compaction.fs.contents import READ_BYTES, FileDigest, borrow_buffer, read_device_blocks, return_buffer
+from compaction.fs.filesystem import ReadableFileSystem
 from compaction.fs.uri import is_remote
 from compaction.output.verification import SegmentCheck
 
@@ -25,7 +25,7 @@ class ReadBack:
     :param parts: of a joined file; the writer adds to them, and only then to the file
     """
 
-    def __init__(self, files: Files, path: str, parts: Sequence[Written]) -> None:
+    def __init__(self, files: ReadableFileSystem, path: str, parts: Sequence[FileDigest]) -> None:
         self._files, self._path = files, path
         self._check = SegmentCheck(path, parts)
         self._turn = threading.Condition()
@@ -46,13 +46,13 @@ class ReadBack:
             self._ready_bytes = max(0, written_bytes - _FOLLOW_BYTES) // READ_BYTES * READ_BYTES
             self._turn.notify()
 
-    def end(self, size: int, batches: int, digest: str | None) -> Written:
+    def end(self, size: int, batches: int, digest: str | None) -> FileDigest:
         """The file is complete and synced; what it holds. See ``SegmentCheck.end``.
 
         :raises StorageError: the device gives other bytes than were written, or cannot be read
         """
         if self._thread is None:
-            for block in device_blocks(self._files, self._path):
+            for block in read_device_blocks(self._files, self._path):
                 self._check.feed(block)
         else:
             self._stop(size)
@@ -75,13 +75,13 @@ class ReadBack:
 
     def _follow(self) -> None:
         try:
-            source = self._files.reader(self._path, 0, 2**63 - 1, fresh=True)
+            source = self._files.reader(self._path, 0, 2**63 - 1, uncached=True)
             try:
-                buffer, at = lend(), 0
+                buffer, at = borrow_buffer(), 0
                 while self._await(at) and (n := source.read_into(memoryview(buffer), at, at)):
                     self._check.feed(np.asarray(buffer[:n]))
                     at += n
-                give_back(buffer)
+                return_buffer(buffer)
             finally:
                 source.close()
         except Exception as error:

@@ -30,8 +30,8 @@ from compaction.formats.indexes import (
     write_time_index,
     write_txn_index,
 )
-from compaction.fs.contents import Written, bytes_of, differs, verify_file
-from compaction.fs.filesystem import Chunk, Extent, FileSystem, Output, join
+from compaction.fs.contents import FileDigest, read_back_error, read_range, verify_file
+from compaction.fs.filesystem import Chunk, FileRange, FileSystem, Output, join
 from compaction.fs.uri import is_remote
 from compaction.kernels.reading.tables import OUT_ROW
 from compaction.kernels.rewriting.index import LAST_TIME_ENTRY, MAX_TIMESTAMP, MAX_TIMESTAMP_OFFSET, index_entries, new_state
@@ -70,9 +70,9 @@ class HashedOutput:
             self._hash.update(chunk)
         self.output.write(chunks)
 
-    def written(self, kind: str) -> Written:
+    def written(self, kind: str) -> FileDigest:
         """Size and hash of all that was written so far."""
-        return Written(kind, self.size, self._hash.hexdigest())
+        return FileDigest(kind, self.size, self._hash.hexdigest())
 
 
 class PartWriter:
@@ -101,7 +101,7 @@ class PartWriter:
         self._batches.write(chunks)
         self._rows.write([out_rows.tobytes()])
 
-    def close(self) -> tuple[Written, ...]:
+    def close(self) -> tuple[FileDigest, ...]:
         """Done: what the part's files must hold, batches first."""
         self._batches.output.close(sync=False)
         self._rows.output.close(sync=False)
@@ -125,7 +125,7 @@ class SegmentWriter:
         self._interval, self._like = index_interval_bytes, like
         self._log = HashedOutput(files, self._path(LOG), like, write_behind=True)
         self._files = {LOG: self._log}
-        self._parts: list[Written] = []
+        self._parts: list[FileDigest] = []
         self._read_back = ReadBack(files, self._path(LOG), self._parts)
         self._batches = 0
         self._state = new_state(self._base_offset)
@@ -152,7 +152,7 @@ class SegmentWriter:
         self._index(out_rows)
         self._read_back.advance(self._log.size)
 
-    def append_part(self, paths: tuple[str, str], written: tuple[Written, ...]) -> None:
+    def append_part(self, paths: tuple[str, str], written: tuple[FileDigest, ...]) -> None:
         """The batches of a part, whose bytes are compared with ``written`` when the segment is verified.
 
         :raises StorageError: the part's rows are not those that were written
@@ -161,12 +161,12 @@ class SegmentWriter:
         self._parts.append(batches)
         self._log.output.copy_from(paths[0])
         table = xxhash.xxh3_128()
-        for data in bytes_of(self._fs, Extent(paths[1], 0, rows.size), _ROWS_AT_ONCE * OUT_ROW.itemsize):
+        for data in read_range(self._fs, FileRange(paths[1], 0, rows.size), _ROWS_AT_ONCE * OUT_ROW.itemsize):
             table.update(data)
             if len(data) % OUT_ROW.itemsize == 0:
                 self._index(np.frombuffer(data, OUT_ROW))
         if table.hexdigest() != rows.digest:
-            raise differs(paths[1], "other bytes than were written")
+            raise read_back_error(paths[1], "other bytes than were written")
         self._read_back.advance(sum(part.size for part in self._parts))
 
     def _index(self, out_rows: NDArray[np.void]) -> None:
@@ -182,7 +182,7 @@ class SegmentWriter:
         if m:
             self._times.append(times[:m].copy())
 
-    def close(self, mtime_ms: int, aborted_txns: Sequence[AbortedTxn]) -> tuple[Written, ...]:
+    def close(self, mtime_ms: int, aborted_txns: Sequence[AbortedTxn]) -> tuple[FileDigest, ...]:
         """Write the indexes and flush all files to the disk, with the given time of last modification; what they hold, the log
         first, as the device gives it back.
 

@@ -34,9 +34,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from compaction.errors import StorageError
-from compaction.fs.contents import Written
+from compaction.fs.contents import FileDigest
 from compaction.fs.filesystem import FileStat, FileSystem, join
-from compaction.locking.claim import NOBODY, Owner
+from compaction.locking.claim import NO_OWNER, Owner
 from compaction.logdir.checkpoint_store import Change, CheckpointFiles
 from compaction.logdir.discover import LogLocation
 from compaction.names import (
@@ -66,7 +66,7 @@ class SwapGroup:
     source_base_offsets: tuple[int, ...]
     suffix: str = CLEAN
     mtime_ms: int = 0
-    files: tuple[Written, ...] = ()
+    files: tuple[FileDigest, ...] = ()
 
 
 def swap_in(
@@ -76,7 +76,7 @@ def swap_in(
     *,
     end_offset: int | None,
     checkpoints: CheckpointFiles | None = None,
-    owner: Owner = NOBODY,
+    owner: Owner = NO_OWNER,
 ) -> None:
     """Replace each group's sources by its output, then move the log's cleaner checkpoint to ``end_offset``.
 
@@ -188,13 +188,13 @@ def _require_output(fs: FileSystem, path: str, group: JournalGroup) -> dict[str,
     return found_as_swap
 
 
-def _require_unchanged(fs: FileSystem, path: str, written: Written) -> None:
+def _require_unchanged(fs: FileSystem, path: str, written: FileDigest) -> None:
     """:raises StorageError: size or time of last modification of an output are others"""
     if not _is_that(fs.stat(path), written):
         raise StorageError("output has changed since it was written", path=path, hint=_NEXT_RUN)
 
 
-def _is_that(found: FileStat | None, written: Written) -> bool:
+def _is_that(found: FileStat | None, written: FileDigest) -> bool:
     return found is not None and (found.size, found.mtime_ns) == (written.size, written.mtime_ns)
 
 

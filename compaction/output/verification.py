@@ -13,8 +13,8 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from compaction.fs.contents import Written, bytes_of, differs, verify_file
-from compaction.fs.filesystem import Extent, Files, FileSystem
+from compaction.fs.contents import FileDigest, read_back_error, read_range, verify_file
+from compaction.fs.filesystem import FileRange, FileSystem, ReadableFileSystem
 from compaction.kernels.reading.batches import scan_batches
 from compaction.kernels.reading.tables import BATCH_ROW
 from compaction.logdir.blocks import SegmentReader
@@ -31,7 +31,7 @@ class SegmentCheck:
     :param parts: of a joined file, as far as they are known; there must be no byte of one before it is
     """
 
-    def __init__(self, path: str, parts: Sequence[Written] = ()) -> None:
+    def __init__(self, path: str, parts: Sequence[FileDigest] = ()) -> None:
         self._path, self._parts = path, parts
         self._hash, self._part, self._part_bytes, self._number = xxhash.xxh3_128(), xxhash.xxh3_128(), 0, 0
         self._rest = np.empty(0, np.uint8)
@@ -64,7 +64,7 @@ class SegmentCheck:
             if len(scan.rows):
                 self._take(scan.rows)
             if scan.error is not None:
-                raise differs(self._path, f"{scan.error} at byte {scan.error_position}")
+                raise read_back_error(self._path, f"{scan.error} at byte {scan.error_position}")
             taken += scan.consumed
             if not len(scan.rows):
                 break
@@ -73,7 +73,7 @@ class SegmentCheck:
     def _take(self, rows: NDArray[np.void]) -> None:
         floors = np.concatenate([[self._last_offset], rows["last_offset"][:-1]])
         if (rows["base_offset"] <= floors).any() or (rows["last_offset"] < rows["base_offset"]).any():
-            raise differs(self._path, "offsets run backwards")
+            raise read_back_error(self._path, "offsets run backwards")
         self._last_offset = int(rows["last_offset"][-1])
         self.batches += len(rows)
 
@@ -89,10 +89,10 @@ class SegmentCheck:
     def _end_parts(self) -> None:
         while self._number < len(self._parts) and self._part_bytes == self._parts[self._number].size:
             if self._part.hexdigest() != self._parts[self._number].digest:
-                raise differs(self._path, "other bytes than were written")
+                raise read_back_error(self._path, "other bytes than were written")
             self._part, self._part_bytes, self._number = xxhash.xxh3_128(), 0, self._number + 1
 
-    def end(self, size: int, batches: int, digest: str | None) -> Written:
+    def end(self, size: int, batches: int, digest: str | None) -> FileDigest:
         """The file ends here; what it holds.
 
         :param digest: of the whole file, ``None`` for a joined one
@@ -100,16 +100,16 @@ class SegmentCheck:
         """
         self._end_parts()
         if self.size != size or len(self._rest) or self._number < len(self._parts):
-            raise differs(self._path, f"{self.size} bytes, {size} were written")
+            raise read_back_error(self._path, f"{self.size} bytes, {size} were written")
         if self.batches != batches:
-            raise differs(self._path, f"{self.batches} batches, {batches} were written")
+            raise read_back_error(self._path, f"{self.batches} batches, {batches} were written")
         found = self._hash.hexdigest()
         if digest is not None and digest != found:
-            raise differs(self._path, "other bytes than were written")
-        return Written(LOG, size, found)
+            raise read_back_error(self._path, "other bytes than were written")
+        return FileDigest(LOG, size, found)
 
 
-def copy_verified(source: Files, target: FileSystem, extent: Extent, path: str, valid_bytes: int = 0) -> None:
+def copy_verified(source: ReadableFileSystem, target: FileSystem, extent: FileRange, path: str, valid_bytes: int = 0) -> None:
     """Copy a byte range into a new file, safe on return, and hold what the device has against what the source gives.
 
     :param valid_bytes: so many bytes at its start are batches, whose checksums must hold
@@ -123,6 +123,6 @@ def copy_verified(source: Files, target: FileSystem, extent: Extent, path: str, 
         with SegmentReader(source, extent.path, extent.start, extent.start + valid_bytes) as reader:
             for block in reader.blocks(check_crc=True):
                 content.update(block.raw)
-    for data in bytes_of(source, Extent(extent.path, extent.start + valid_bytes, extent.size - valid_bytes)):
+    for data in read_range(source, FileRange(extent.path, extent.start + valid_bytes, extent.size - valid_bytes)):
         content.update(data)
-    verify_file(target, path, Written("", extent.size, content.hexdigest()))
+    verify_file(target, path, FileDigest("", extent.size, content.hexdigest()))

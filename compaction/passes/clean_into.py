@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from compaction.errors import CompactionError, CorruptLogError, UnsupportedLogError, of_log
 from compaction.formats.primitives.malformed import FormatError
-from compaction.fs.contents import Written
+from compaction.fs.contents import FileDigest
 from compaction.fs.filesystem import Chunk
 from compaction.kernels.reading.batches import first_bad_crc, scan_batches
 from compaction.kernels.reading.records import RECORD_ERRORS
@@ -76,7 +76,7 @@ def clean_part(piece: OutputPart, log: CleanContext, packed_marks: Sequence[Pack
     return PartResult(output.log, output.group, piece.number, work.stats(), suffix, batches=work.batches, written=written)
 
 
-def _write(piece: OutputPart, log: CleanContext, work: Rewriter, suffix: str | None) -> tuple[Written, ...]:
+def _write(piece: OutputPart, log: CleanContext, work: Rewriter, suffix: str | None) -> tuple[FileDigest, ...]:
     """Write the output of a piece: a verified segment, or a part of one, or nothing in a dry run."""
     output, files = piece.output, log.files
     if suffix is None:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from compaction.cleaning.log_view import AbortedTxn
 from compaction.cleaning.record_retention import RoundRules
 from compaction.cleaning.txn_tables import KEYLESS_ROW, AbortedRanges
-from compaction.fs.contents import Written
+from compaction.fs.contents import FileDigest
 from compaction.fs.filesystem import FileSystem
 from compaction.kernels.keys.key_filter import KeyFilter
 from compaction.kernels.reading.siphash import HashSecret
@@ -213,4 +213,4 @@ class PartResult:
     suffix: str | None = None
     error: str | None = None
     batches: int = 0
-    written: tuple[Written, ...] = ()
+    written: tuple[FileDigest, ...] = ()

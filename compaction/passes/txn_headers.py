@@ -6,12 +6,12 @@ import numpy as np
 
 from compaction.cleaning.txn_tables import TXN_ROW, summarise
 from compaction.errors import of_log
-from compaction.fs.filesystem import Files
+from compaction.fs.filesystem import ReadableFileSystem
 from compaction.logdir.blocks import SegmentReader
 from compaction.passes.tasks import Slice, SliceSummary
 
 
-def scan_transactions(part: Slice, files: Files) -> SliceSummary:
+def scan_transactions(part: Slice, files: ReadableFileSystem) -> SliceSummary:
     """The slice's ``TXN_ROW`` summary; checksums are left to the first pass."""
     rows = [np.empty(0, TXN_ROW)]
     try:

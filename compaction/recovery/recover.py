@@ -24,11 +24,11 @@ from functools import partial
 
 from compaction.cleaning.log_view import Segment
 from compaction.errors import CorruptLogError
-from compaction.fs.contents import difference
+from compaction.fs.contents import find_mismatch
 from compaction.fs.durable import TMP, remove_temporary
 from compaction.fs.filesystem import FileSystem, join
 from compaction.fs.ranges import view
-from compaction.locking.claim import NOBODY, Owner
+from compaction.locking.claim import NO_OWNER, Owner
 from compaction.logdir.batch_scan import SegmentScan
 from compaction.logdir.checkpoint_store import CheckpointFiles, read_offsets
 from compaction.logdir.discover import LogLocation
@@ -79,7 +79,7 @@ class RecoveryReport:
 
 
 def recover_log(
-    fs: FileSystem, location: LogLocation, *, index_interval_bytes: int = INDEX_INTERVAL_BYTES, owner: Owner = NOBODY
+    fs: FileSystem, location: LogLocation, *, index_interval_bytes: int = INDEX_INTERVAL_BYTES, owner: Owner = NO_OWNER
 ) -> RecoveryReport:
     """Recover one log; to be called with the lock held and before the log dir's checkpoints are read.
 
@@ -93,7 +93,7 @@ def recover_log(
     return report
 
 
-def finish_interrupted_swap(fs: FileSystem, location: LogLocation, owner: Owner = NOBODY) -> list[str]:
+def finish_interrupted_swap(fs: FileSystem, location: LogLocation, owner: Owner = NO_OWNER) -> list[str]:
     """The part of ``recover_log`` that deals with what an earlier run or a broker left behind; segments stay as they are.
 
     :raises CorruptLogError: a swap can neither be finished nor undone
@@ -159,7 +159,7 @@ def _resumable(fs: FileSystem, path: str, group: JournalGroup) -> bool:
         place = next((suffix for suffix in (CLEAN, SWAP, "") if _is_there(fs, path, base, written.kind, suffix)), None)
         if places.get(LOG) == "":
             continue
-        if place is None or difference(fs, join(path, segment_file(base, written.kind, place)), written):
+        if place is None or find_mismatch(fs, join(path, segment_file(base, written.kind, place)), written):
             return False
         places[written.kind] = place
     for source in group.sources:
@@ -184,7 +184,7 @@ def _without_lost_indexes(fs: FileSystem, path: str, group: JournalGroup) -> Jou
         suffix = next((each for each in (CLEAN, SWAP) if _is_there(fs, path, base, written.kind, each)), "")
         name = join(path, segment_file(base, written.kind, suffix))
         found = fs.stat(name)
-        if written.kind != LOG and is_final and (found is None or difference(fs, name, written) is not None):
+        if written.kind != LOG and is_final and (found is None or find_mismatch(fs, name, written) is not None):
             fs.unlink(name)
         else:
             kept.append(written if found is None else written._replace(mtime_ns=found.mtime_ns))

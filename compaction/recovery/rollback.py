@@ -6,7 +6,7 @@ What a broker has done since the swap stopped stays: it finishes swaps by its ow
 from __future__ import annotations
 
 from compaction.errors import CorruptLogError
-from compaction.fs.contents import difference
+from compaction.fs.contents import find_mismatch
 from compaction.fs.filesystem import FileSystem, join
 from compaction.names import CLEAN, DELETED, LOG, SEGMENT_KINDS, SNAPSHOT, SWAP, segment_file
 from compaction.output.journal import JournalGroup, Source
@@ -56,7 +56,7 @@ def _was_final(fs: FileSystem, path: str, group: JournalGroup) -> bool:
     log = join(path, segment_file(group.base_offset, LOG))
     for name in (log, log + DELETED):
         found = fs.stat(name)
-        if found is not None and found.inode not in sources and difference(fs, name, group.files[0]) is None:
+        if found is not None and found.inode not in sources and find_mismatch(fs, name, group.files[0]) is None:
             return True
     return False
 

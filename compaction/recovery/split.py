@@ -20,7 +20,7 @@ import numpy as np
 from compaction.cleaning.log_view import AbortedTxn, Segment
 from compaction.formats import indexes
 from compaction.fs.durable import write_verified
-from compaction.fs.filesystem import Extent, FileSystem, join
+from compaction.fs.filesystem import FileRange, FileSystem, join
 from compaction.fs.ranges import view
 from compaction.logdir.batch_scan import Rows, SegmentScan
 from compaction.logdir.segments import MAX_RELATIVE_OFFSET
@@ -91,7 +91,7 @@ def _write_piece(fs: FileSystem, log_path: str, piece: _Piece, source: Segment) 
     found = fs.stat(log)
     mtime_ns = None if found is None else found.mtime_ns
     target = join(log_path, segment_file(piece.base_offset, LOG, CLEANED))
-    copy_verified(fs, fs, Extent(log, piece.start, piece.end - piece.start), target)
+    copy_verified(fs, fs, FileRange(log, piece.start, piece.end - piece.start), target)
     offsets, times = piece.builder.finish()
     files = [(INDEX, offsets), (TIMEINDEX, times)]
     txns = [txn for txn in source.aborted_txns if piece.base_offset <= txn.last_offset <= piece.last_offset]

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from compaction.cleaning.txn_tables import AbortedRanges
 from compaction.errors import CorruptLogError
-from compaction.fs.filesystem import Files
+from compaction.fs.filesystem import ReadableFileSystem
 from compaction.kernels.reading.batches import CONTROL_BIT
 from compaction.kernels.reading.columns import Columns, fill_columns, measure_records, new_columns
 from compaction.kernels.reading.records import OK, RECORD_ERRORS
@@ -71,7 +71,7 @@ class Reading:
     aborted: AbortedRanges | None = None
     control: bool = False
     check_crcs: bool = True
-    files: Files = field(default_factory=MixedFileSystem)
+    files: ReadableFileSystem = field(default_factory=MixedFileSystem)
 
 
 class Records(NamedTuple):
@@ -112,9 +112,7 @@ def _wanted(rows: NDArray[np.void], reading: Reading) -> NDArray[np.bool_]:
     return found
 
 
-def _columns(
-    block: Block, decoded: Decoded, wanted: NDArray[np.bool_], reading: Reading, path: str
-) -> Iterator[Records]:
+def _columns(block: Block, decoded: Decoded, wanted: NDArray[np.bool_], reading: Reading, path: str) -> Iterator[Records]:
     rows, first = decoded.rows, decoded.first_row
     spans = decoded.spans.copy()
     spans[~wanted[first : first + len(rows)]] = 0, -1, 0

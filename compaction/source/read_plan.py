@@ -19,7 +19,7 @@ from compaction.errors import UsageError
 from compaction.fs.filesystem import FileSystem, base_name, join, parent, real_file
 from compaction.fs.lock import require_unlocked
 from compaction.fs.overlay import OverlayFileSystem
-from compaction.fs.uri import is_remote, place, resolved
+from compaction.fs.uri import is_remote, parse_uri, resolved
 from compaction.logdir.checkpoint_store import read_checkpoints
 from compaction.logdir.discover import LogLocation, Selector, check_log_dirs, discover
 from compaction.logdir.read_log import ReadOptions, read_log
@@ -93,7 +93,7 @@ class ReadRequest:
             _number(given, "endingtimestamp", MAX_LONG + 1) - 1,
         )
         return cls(
-            tuple(place(path, "path") for path in paths),
+            tuple(parse_uri(path, "path") for path in paths),
             Selector.parse(given.get("topic", "").split(), given.get("partition", "").split()),
             level == READ_COMMITTED,
             bounds,
@@ -170,7 +170,7 @@ def _locations(fs: FileSystem, request: ReadRequest) -> Iterable[LogLocation]:
     for path in map(resolved, single):
         name = parse_partition_dir(base_name(path))
         _require_at_rest(parent(path))
-        if name is not None and request.selector.takes(name):
+        if name is not None and request.selector.matches(name):
             yield LogLocation(name, parent(path), path)
     log_dirs = check_log_dirs(fs, [path for path in request.paths if path not in single])
     for log_dir in log_dirs:

@@ -14,7 +14,7 @@ from compaction.compare.measure import Measured, Repetition, count_rounds, measu
 from compaction.compare.shared_passes import Measuring
 from compaction.engine.protocol import KEYS
 from compaction.engine.sizing import Sizes, pack
-from compaction.fs.filesystem import Files
+from compaction.fs.filesystem import ReadableFileSystem
 from compaction.passes.build_map import SUMMARY, Key
 from compaction.passes.merge import merge_lists, resolve_shard, split_by_part
 from compaction.passes.tasks import MapContext, MapSettings, Slice, SliceSummary
@@ -35,7 +35,7 @@ class SparkEngine:
         self._sizes = sizes
         self._progress = progress
 
-    def transactions(self, slices: Sequence[Slice], files: Files) -> list[SliceSummary]:
+    def transactions(self, slices: Sequence[Slice], files: ReadableFileSystem) -> list[SliceSummary]:
         """See ``Engine``."""
         tasks = pack(slices, lambda part: part.size_bytes, self._sizes.scan_bytes)
         with shown(self._sc, self._progress, "transactions", f"read batch headers of {len(slices)} slices", tasks):
@@ -122,9 +122,7 @@ class SparkEngine:
             each for each in found if not isinstance(each, Measured)
         )
 
-    def rounds(
-        self, works: Sequence[tuple[Sequence[Slice], MapContext]], settings: MapSettings, most_keys: int
-    ) -> list[int]:
+    def rounds(self, works: Sequence[tuple[Sequence[Slice], MapContext]], settings: MapSettings, most_keys: int) -> list[int]:
         """See ``Engine``; a task a log."""
         if not works:
             return []

@@ -20,7 +20,7 @@ from pyspark import RDD, SparkContext
 from compaction.engine.concurrency import run_concurrently
 from compaction.engine.protocol import KEYS, Rewritten, Scanned
 from compaction.engine.sizing import Sizes, deal_shards, most_records, pack
-from compaction.fs.filesystem import Files
+from compaction.fs.filesystem import ReadableFileSystem
 from compaction.kernels.keys.key_filter import KeyFilter
 from compaction.logdir.throttle import UNLIMITED
 from compaction.passes.build_map import SUMMARY, Key, collect_keys, scan_slices, together
@@ -87,7 +87,7 @@ class SparkPasses:
         """The slices of each task of a pass over ``slices``."""
         return pack(slices, lambda part: part.size_bytes, self._sizes.scan_bytes)
 
-    def transactions(self, slices: Sequence[Slice], files: Files) -> list[SliceSummary]:
+    def transactions(self, slices: Sequence[Slice], files: ReadableFileSystem) -> list[SliceSummary]:
         """Headers only: the transaction summary of each slice, for logs whose aborted data must be known before pass 1."""
         tasks = self.deal(slices)
         with shown(self._sc, self._progress, "transactions", f"read batch headers of {len(slices)} slices", tasks):

@@ -118,7 +118,7 @@ def reason_of(error: Exception) -> str:
     return text
 
 
-def refused(error: Exception, path: str, doing: str) -> StorageError:
+def store_error(error: Exception, path: str, doing: str) -> StorageError:
     """An error of a store as this package tells it."""
     reason = reason_of(error)
     found = (hint for pattern, hint in _HINTS if re.search(pattern, str(error), re.IGNORECASE))
@@ -126,7 +126,7 @@ def refused(error: Exception, path: str, doing: str) -> StorageError:
     return StorageError(f"cannot {doing}: {reason}", path=path, hint=hint or "solve this and run again; nothing was lost")
 
 
-def is_refusal(error: StorageError) -> bool:
+def is_access_denied(error: StorageError) -> bool:
     """Whether a store refused because the caller may not do that."""
     cause = error.__cause__
     return isinstance(cause, PermissionError) or bool(re.search(f"{_HINTS[0][0]}|{_REFUSED}", str(cause), re.IGNORECASE))
@@ -149,7 +149,7 @@ def remote_errors(path: str, doing: str) -> Iterator[None]:
         yield
     except (OSError, ArrowException) as error:
         cause = _as_not_found(error)
-        raise refused(cause, path, doing) from cause
+        raise store_error(cause, path, doing) from cause
 
 
 def repeated(read: Callable[[], bytes]) -> bytes:

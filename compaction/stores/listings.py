@@ -8,7 +8,7 @@ from typing import Any
 
 from compaction.errors import StorageError
 from compaction.fs.filesystem import FileStat
-from compaction.stores.clients import is_refusal, located, remote_errors
+from compaction.stores.clients import is_access_denied, located, remote_errors
 
 #: the store whose listings, as pyarrow gives them, have only directories that somebody has put there as objects
 _ONLY_MARKED = "gcs"
@@ -19,10 +19,10 @@ def _stat_of(info: Any) -> FileStat:
     from pyarrow import fs
 
     is_dir = info.type == fs.FileType.Directory
-    return made_stat(info.size or 0, info.mtime_ns or 0, is_dir=is_dir)._replace(is_file=info.type == fs.FileType.File)
+    return object_stat(info.size or 0, info.mtime_ns or 0, is_dir=is_dir)._replace(is_file=info.type == fs.FileType.File)
 
 
-def made_stat(size: int, mtime_ns: int, *, is_dir: bool) -> FileStat:
+def object_stat(size: int, mtime_ns: int, *, is_dir: bool) -> FileStat:
     """What is known of an object or a directory of a store."""
     return FileStat(size, mtime_ns, 0o755 if is_dir else 0o644, os.geteuid(), os.getegid(), 0, is_dir, not is_dir)
 
@@ -48,7 +48,7 @@ def _folded(names: Mapping[str, FileStat]) -> dict[str, FileStat]:
     found: dict[str, FileStat] = {}
     for name, stat in names.items():
         first, slash, _ = name.partition("/")
-        found.setdefault(first, made_stat(0, 0, is_dir=True) if slash else stat)
+        found.setdefault(first, object_stat(0, 0, is_dir=True) if slash else stat)
     return found
 
 
@@ -57,7 +57,7 @@ def is_missing(error: StorageError) -> bool:
     return isinstance(error.__cause__, FileNotFoundError)
 
 
-def look_up(paths: Sequence[str]) -> list[FileStat | None]:
+def stat_objects(paths: Sequence[str]) -> list[FileStat | None]:
     """What each of some addresses of one store is; ``None`` where nothing is."""
     from pyarrow import fs
 
@@ -69,14 +69,14 @@ def look_up(paths: Sequence[str]) -> list[FileStat | None]:
     return [None if info.type == fs.FileType.NotFound else _stat_of(info) for info in infos]
 
 
-def look_up_if_allowed(paths: Sequence[str]) -> list[FileStat | None]:
-    """``look_up`` for what need not be there; what may not be looked at is not there.
+def stat_objects_if_allowed(paths: Sequence[str]) -> list[FileStat | None]:
+    """``stat_objects`` for what need not be there; what may not be looked at is not there.
 
     :raises StorageError: the store failed for any other reason
     """
     try:
-        return look_up(paths)
+        return stat_objects(paths)
     except StorageError as error:
-        if not is_refusal(error):
+        if not is_access_denied(error):
             raise
-    return [None] if len(paths) == 1 else [found for path in paths for found in look_up_if_allowed([path])]
+    return [None] if len(paths) == 1 else [found for path in paths for found in stat_objects_if_allowed([path])]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from compaction.fs.filesystem import ByteSource, Extent, Files, FileStat, FileSystem, Output
+from compaction.fs.filesystem import ByteSource, FileRange, FileStat, FileSystem, Output, ReadableFileSystem
 from compaction.fs.local import LocalFileSystem
 from compaction.fs.local_output import LocalOutput
 from compaction.fs.uri import any_remote, is_remote
@@ -28,7 +28,7 @@ class MixedFileSystem(LocalFileSystem):
         """Open objects and listings stay in this process."""
         return MixedFileSystem, ()
 
-    def _of(self, path: str) -> Files:
+    def _of(self, path: str) -> ReadableFileSystem:
         return self._remote if is_remote(path) else _LOCAL
 
     def listdir(self, path: str) -> list[str]:
@@ -40,10 +40,10 @@ class MixedFileSystem(LocalFileSystem):
     def read_bytes(self, path: str, start: int = 0, length: int | None = None) -> bytes:
         return self._of(path).read_bytes(path, start, length)
 
-    def reader(self, path: str, start: int, end: int, *, fresh: bool = False) -> ByteSource:
-        return self._of(path).reader(path, start, end, fresh=fresh)
+    def reader(self, path: str, start: int, end: int, *, uncached: bool = False) -> ByteSource:
+        return self._of(path).reader(path, start, end, uncached=uncached)
 
-    def real_path(self, path: str) -> Extent | None:
+    def real_path(self, path: str) -> FileRange | None:
         return self._of(path).real_path(path)
 
     def write_file(self, path: str, data: bytes, *, like: str | None = None, mtime_ns: int | None = None) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from compaction.errors import StorageError
-from compaction.fs.filesystem import Extent, FileStat, Lock
+from compaction.fs.filesystem import FileRange, FileStat, Lock
 from compaction.fs.local import LocalFileSystem
 from compaction.fs.uri import is_remote, split
 from compaction.stores.clients import located, remote_errors
-from compaction.stores.listings import is_missing, list_directory, look_up
+from compaction.stores.listings import is_missing, list_directory, stat_objects
 from compaction.stores.source_check import shared
 from compaction.stores.streams import COPY_BYTES, ObjectFile, ObjectOutput, RangeReader, delete_object, require_stored
 
@@ -18,7 +18,7 @@ _FLAT = frozenset({"s3", "gcs", "abfs"})
 
 
 @dataclass(frozen=True)
-class Stored:
+class WrittenObject:
     """An object as it was written: its bytes (no hash for what the store copied from an object that has none listed), and the
     file's own time of last modification, ns (0: when it was written)."""
 
@@ -34,7 +34,7 @@ class OutputFileSystem:
     """
 
     def __init__(self) -> None:
-        self.written: dict[str, Stored] = {}
+        self.written: dict[str, WrittenObject] = {}
         self._local = LocalFileSystem()
 
     def listdir(self, path: str) -> list[str]:
@@ -46,19 +46,19 @@ class OutputFileSystem:
             raise
 
     def stat(self, path: str) -> FileStat | None:
-        return look_up([path])[0]
+        return stat_objects([path])[0]
 
     def read_bytes(self, path: str, start: int = 0, length: int | None = None) -> bytes:
         file = ObjectFile(path)
         end = file.size() if length is None else min(file.size(), start + length)
         return file.read_at(end - start, start) if end > start else b""
 
-    def reader(self, path: str, start: int, end: int, *, fresh: bool = False) -> RangeReader:
+    def reader(self, path: str, start: int, end: int, *, uncached: bool = False) -> RangeReader:
         return RangeReader(path, start, end, checked=False)
 
-    def real_path(self, path: str) -> Extent | None:
+    def real_path(self, path: str) -> FileRange | None:
         found = self.stat(path)
-        return Extent(path, 0, 0 if found is None else found.size)
+        return FileRange(path, 0, 0 if found is None else found.size)
 
     def create(self, path: str, like: str | None, *, write_behind: bool = False) -> ObjectOutput:
         return ObjectOutput(path)
@@ -83,7 +83,7 @@ class OutputFileSystem:
     def _close(self, output: ObjectOutput, mtime_ns: int = 0) -> None:
         output.close(sync=True)
         if output.content is not None:
-            self.written[output.path] = Stored(*output.content, mtime_ns)
+            self.written[output.path] = WrittenObject(*output.content, mtime_ns)
 
     def copy(self, source: str, target: str, start: int = 0, length: int | None = None) -> None:
         """A file of any place to a new object; within a store, by the store.
@@ -93,7 +93,7 @@ class OutputFileSystem:
         if not is_remote(source):
             self._upload(source, target, start, length)
             return
-        found = look_up([source])[0]
+        found = stat_objects([source])[0]
         size = 0 if found is None else found.size
         end = size if length is None else start + length
         if (start, end) == (0, size) and split(source)[0] == split(target)[0] and self._copy_known(source, target, size):
@@ -109,7 +109,7 @@ class OutputFileSystem:
                 return False
             xxh3_128 = listed[0].xxh3_128
         self._copy_within(source, target)
-        self.written[target] = Stored(size, xxh3_128)
+        self.written[target] = WrittenObject(size, xxh3_128)
         return True
 
     def _copy_within(self, source: str, target: str) -> None:
@@ -144,19 +144,19 @@ class OutputFileSystem:
             output.remove()
             raise
 
-    def adopt(self, source: str, target: str, stored: Stored) -> None:
+    def adopt(self, source: str, target: str, stored: WrittenObject) -> None:
         """Give an object that a task has written its final name.
 
         :raises StorageError: it is not there
         """
-        require_stored(source, look_up([source])[0], stored.size_bytes)
+        require_stored(source, stat_objects([source])[0], stored.size_bytes)
         self._copy_within(source, target)
         delete_object(source)
         self.written[target] = stored
 
     def rename(self, source: str, target: str) -> None:
         found = self.stat(source)
-        known = self.written.pop(source, None) or Stored(0 if found is None else found.size, None)
+        known = self.written.pop(source, None) or WrittenObject(0 if found is None else found.size, None)
         self.adopt(source, target, known)
 
     def link(self, source: str, target: str) -> bool:

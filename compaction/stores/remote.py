@@ -10,10 +10,10 @@ from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 
 from compaction.errors import LogError, StorageError, UsageError
-from compaction.fs.filesystem import Extent, FileStat, base_name, join, parent
+from compaction.fs.filesystem import FileRange, FileStat, base_name, join, parent
 from compaction.fs.uri import NOT_IN_PLACE, is_remote, split
 from compaction.names import INDEX, SNAPSHOT, TIMEINDEX, TXNINDEX, parse_partition_dir
-from compaction.stores.listings import is_missing, list_directory, look_up
+from compaction.stores.listings import is_missing, list_directory, stat_objects
 from compaction.stores.source_check import Listing, Sources, content_of, is_meaningful
 from compaction.stores.streams import ObjectFile, RangeReader, open_input
 
@@ -62,7 +62,7 @@ class RemoteFileSystem:
         path = path.rstrip("/")
         directory = parent(path)
         if not split(path)[1] or not self._is_listed(directory, base_name(path)):
-            return look_up([path])[0]
+            return stat_objects([path])[0]
         listing = self._listing(directory, missing_ok=True)
         if listing.fault is not None:
             raise listing.fault
@@ -83,14 +83,14 @@ class RemoteFileSystem:
         end = file.size() if length is None else min(file.size(), start + length)
         return file.read_at(end - start, start) if end > start else b""
 
-    def reader(self, path: str, start: int, end: int, *, fresh: bool = False) -> RangeReader:
+    def reader(self, path: str, start: int, end: int, *, uncached: bool = False) -> RangeReader:
         """Opens a byte range; a store always answers with what it holds."""
         return RangeReader(path, start, end)
 
-    def real_path(self, path: str) -> Extent | None:
+    def real_path(self, path: str) -> FileRange | None:
         """The file itself."""
         found = self.stat(path)
-        return Extent(path, 0, 0 if found is None else found.size)
+        return FileRange(path, 0, 0 if found is None else found.size)
 
     def _listing(self, path: str, *, missing_ok: bool = False) -> Listing:
         if path not in self._listings:

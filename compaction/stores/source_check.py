@@ -34,7 +34,7 @@ from compaction.names import (
     parse_segment_file,
 )
 from compaction.stores.clients import located, remote_errors
-from compaction.stores.listings import look_up_if_allowed, made_stat
+from compaction.stores.listings import object_stat, stat_objects_if_allowed
 from compaction.stores.manifest import MANIFEST, MARKER, Content, Entry, Manifest, run_of
 
 #: how long a task takes a manifest for unchanged
@@ -112,7 +112,7 @@ class Sources:
         if known is not None and time.monotonic() - known[0] <= self._max_age_s:
             return known[2]
         paths = [join(root, MANIFEST), join(root, MARKER)]
-        found = look_up_if_allowed(paths)
+        found = stat_objects_if_allowed(paths)
         manifest = known[2] if known is not None and known[1] == found else _read(root, found)
         self._known[root] = time.monotonic(), found, manifest
         return manifest
@@ -141,9 +141,9 @@ class Sources:
             return Listing(entries)
         files = {name: stat for name, stat in entries.items() if stat.is_file}
         listed = governing.manifest.files_in(governing.within)
-        made = {name: made_stat(0, 0, is_dir=True) for name in governing.manifest.directories_in(governing.within)}
+        made = {name: object_stat(0, 0, is_dir=True) for name in governing.manifest.directories_in(governing.within)}
         made |= {name: stat for name, stat in entries.items() if not stat.is_file or is_meaningful(name)}
-        made |= {name: made_stat(each.size, each.mtime_ms * 1_000_000, is_dir=False) for name, each in listed.items()}
+        made |= {name: object_stat(each.size, each.mtime_ms * 1_000_000, is_dir=False) for name, each in listed.items()}
         return Listing(made, next(_faults(governing, directory, files), None))
 
     def entry(self, path: str) -> tuple[Entry, bool] | None:

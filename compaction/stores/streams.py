@@ -15,7 +15,7 @@ import xxhash
 from compaction.errors import StorageError
 from compaction.fs.filesystem import FileStat
 from compaction.stores.clients import located, remote_errors, repeated
-from compaction.stores.listings import look_up
+from compaction.stores.listings import stat_objects
 from compaction.stores.manifest import Content
 from compaction.stores.source_check import Sources, shared
 
@@ -201,7 +201,7 @@ class ObjectOutput:
         """Close: the object is there afterwards, whole."""
         with remote_errors(self.path, "write"):
             self._stream.close()
-        require_stored(self.path, look_up([self.path])[0], self._size_bytes)
+        require_stored(self.path, stat_objects([self.path])[0], self._size_bytes)
         self.content = Content(self._size_bytes, self._hash.hexdigest())
 
     def abandon(self) -> None:

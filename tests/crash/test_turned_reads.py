@@ -25,8 +25,8 @@ class TurnedReads(LocalFileSystem):
     def arm(self) -> None:
         self.armed = True
 
-    def reader(self, path: str, start: int, end: int, *, fresh: bool = False) -> ByteSource:
-        source = super().reader(path, start, end, fresh=fresh)
+    def reader(self, path: str, start: int, end: int, *, uncached: bool = False) -> ByteSource:
+        source = super().reader(path, start, end, uncached=uncached)
         return _Turned(source, self) if self.armed and Path(path).name == self.name else source
 
 

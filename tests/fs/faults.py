@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from compaction.errors import StorageError
-from compaction.fs.filesystem import Extent, FileStat
+from compaction.fs.filesystem import FileRange, FileStat
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -135,11 +135,11 @@ class FaultyFileSystem:
         data = self.inode(path).data
         return data[start:] if length is None else data[start : start + length]
 
-    def reader(self, path: str, start: int, end: int, *, fresh: bool = False) -> MemorySource:
+    def reader(self, path: str, start: int, end: int, *, uncached: bool = False) -> MemorySource:
         return MemorySource(self.inode(path).data)
 
-    def real_path(self, path: str) -> Extent:
-        return Extent(path, 0, len(self.inode(path).data))
+    def real_path(self, path: str) -> FileRange:
+        return FileRange(path, 0, len(self.inode(path).data))
 
     # changing
 
@@ -256,9 +256,7 @@ class FaultyFileSystem:
     def content(self) -> frozenset[tuple[str, str, bytes]]:
         """All files: directory, name, bytes."""
         return frozenset(
-            (path, name, inode.data)
-            for path, directory in self._directories.items()
-            for name, inode in directory.names.items()
+            (path, name, inode.data) for path, directory in self._directories.items() for name, inode in directory.names.items()
         )
 
     def settle(self) -> FaultyFileSystem:

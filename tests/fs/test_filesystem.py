@@ -81,7 +81,7 @@ class TestEveryFileSystem:
         fs.write_file(f"{place}/new", b"abcdef")
         fs.copy(f"{place}/old", f"{place}/part", 3, 4)
         for name, data in (("new", b"abcdef"), ("part", b"3456"), ("old", b"0123456789")):
-            source = fs.reader(f"{place}/{name}", 0, len(data), fresh=True)
+            source = fs.reader(f"{place}/{name}", 0, len(data), uncached=True)
             buffer = bytearray(20)
             assert source.size() == len(data)
             assert source.read_into(memoryview(buffer), 1, 0) == len(data) - 1

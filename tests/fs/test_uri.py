@@ -10,7 +10,7 @@ import pytest
 
 from compaction.errors import UsageError
 from compaction.fs.filesystem import base_name, join, normal, parent
-from compaction.fs.uri import OPTIONS_VARIABLE, environment, is_inside, is_remote, options_of, place, resolved, split
+from compaction.fs.uri import OPTIONS_VARIABLE, environment, is_inside, is_remote, options_of, parse_uri, resolved, split
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +37,7 @@ def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_an_address_loses_its_options_and_a_file_address_is_a_path(given: str, path: str) -> None:
-    assert place(given, "--log-dir") == path
+    assert parse_uri(given, "--log-dir") == path
 
 
 @pytest.mark.parametrize(
@@ -59,14 +59,14 @@ def test_an_address_loses_its_options_and_a_file_address_is_a_path(given: str, p
 )
 def test_what_is_no_good_address_is_told_without_repeating_secrets(given: str, told: str) -> None:
     with pytest.raises(UsageError, match=told) as error:
-        place(given, "--log-dir")
+        parse_uri(given, "--log-dir")
     assert "hidden" not in str(error.value)
 
 
 def test_options_are_kept_by_bucket_for_this_process_and_others() -> None:
-    place("s3://one/a?region=eu-west-1&scheme=http", "--log-dir")
-    place("s3://two/b?endpoint_override=localhost:9000", "--output-dir")
-    place("s3://one/c", "--output-dir")
+    parse_uri("s3://one/a?region=eu-west-1&scheme=http", "--log-dir")
+    parse_uri("s3://two/b?endpoint_override=localhost:9000", "--output-dir")
+    parse_uri("s3://one/c", "--output-dir")
     assert options_of("s3://one") == {"region": "eu-west-1", "scheme": "http"}
     assert json.loads(environment()[OPTIONS_VARIABLE]) == json.loads(os.environ[OPTIONS_VARIABLE])
     assert options_of("s3://two") == {"endpoint_override": "localhost:9000"}
@@ -74,9 +74,9 @@ def test_options_are_kept_by_bucket_for_this_process_and_others() -> None:
 
 
 def test_one_bucket_is_not_reached_in_two_ways() -> None:
-    place("s3://one/a?region=eu-west-1", "--log-dir")
+    parse_uri("s3://one/a?region=eu-west-1", "--log-dir")
     with pytest.raises(UsageError, match="in different ways"):
-        place("s3://one/b?region=eu-west-2", "--output-dir")
+        parse_uri("s3://one/b?region=eu-west-2", "--output-dir")
 
 
 def test_only_addresses_are_remote() -> None:

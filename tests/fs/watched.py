@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from compaction.fs.filesystem import ByteSource, Chunk, Extent, FileStat, FileSystem, Lock, Output
+from compaction.fs.filesystem import ByteSource, Chunk, FileRange, FileStat, FileSystem, Lock, Output
 
 
 class Operation(NamedTuple):
@@ -18,9 +18,7 @@ class Operation(NamedTuple):
 
 Before = Callable[[Operation], None]
 #: operations that change something; what is appended to an output counts when it is closed
-CHANGES = frozenset(
-    "write_file link_new create close remove copy rename unlink mkdir remove_tree fsync fsync_dir".split(" ")
-)
+CHANGES = frozenset("write_file link_new create close remove copy rename unlink mkdir remove_tree fsync fsync_dir".split(" "))
 
 
 class WatchedFiles:
@@ -42,11 +40,11 @@ class WatchedFiles:
     def read_bytes(self, path: str, start: int = 0, length: int | None = None) -> bytes:
         return self._tell("read_bytes", path).read_bytes(path, start, length)
 
-    def reader(self, path: str, start: int, end: int, *, fresh: bool = False) -> ByteSource:
-        name = "reader of the device" if fresh else "reader"
-        return _WatchedSource(self._tell(name, path).reader(path, start, end, fresh=fresh), path, self._before)
+    def reader(self, path: str, start: int, end: int, *, uncached: bool = False) -> ByteSource:
+        name = "reader of the device" if uncached else "reader"
+        return _WatchedSource(self._tell(name, path).reader(path, start, end, uncached=uncached), path, self._before)
 
-    def real_path(self, path: str) -> Extent | None:
+    def real_path(self, path: str) -> FileRange | None:
         return self._tell("real_path", path).real_path(path)
 
     def write_file(self, path: str, data: bytes, *, like: str | None = None, mtime_ns: int | None = None) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from compaction.fs.contents import Written
+from compaction.fs.contents import FileDigest
 from compaction.fs.local import LocalFileSystem
 from compaction.names import CLEANER_OFFSETS, LOCK
 from compaction.output.journal import Journal, JournalGroup, write_journal
@@ -158,7 +158,7 @@ def test_a_journal_that_names_other_paths_is_no_journal(tmp_path: Path) -> None:
     write_log(log, sound_log("none").files)
     victim = tmp_path / "data" / "victim"
     victim.write_text("precious")
-    files = (Written(".log", 8, "0" * 32), Written("/../../victim", 8, "0" * 32))
+    files = (FileDigest(".log", 8, "0" * 32), FileDigest("/../../victim", 8, "0" * 32))
     write_journal(LocalFileSystem(), str(log), Journal((JournalGroup(0, files, ()),), None, 1))
     before = look_at(log)
     ended = run(tmp_path / "data")
@@ -183,4 +183,3 @@ def test_another_place_must_lie_outside_of_the_logs(tmp_path: Path, place: str) 
     assert ended.code == 2
     assert re.match(r"error: .*--output-dir", ended.err)
     assert look_at(tmp_path / "data" / "orders-0") == before
-

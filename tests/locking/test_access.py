@@ -11,8 +11,8 @@ import pytest
 
 from compaction.errors import LockedError, UsageError
 from compaction.fs.local import LocalFileSystem
-from compaction.locking.access import Purpose, access, require_unlocked_still
-from compaction.locking.claim import NOBODY, is_claim
+from compaction.locking.access import Purpose, access, require_still_unlocked
+from compaction.locking.claim import NO_OWNER, is_claim
 from compaction.names import LOCK
 from tests.crash.surroundings import small_disk
 from tests.fs.test_lock import held_elsewhere, try_elsewhere
@@ -37,7 +37,7 @@ def test_who_changes_a_directory_holds_its_lock_and_a_claim(tmp_path: Path) -> N
 def test_who_copies_keeps_a_broker_out_and_other_readers_in(tmp_path: Path) -> None:
     (tmp_path / LOCK).touch()
     with access(FS, [str(tmp_path)], Purpose.COPY) as held:
-        assert held.owner(str(tmp_path)) is NOBODY
+        assert held.owner(str(tmp_path)) is NO_OWNER
         assert "in use" in try_elsewhere(tmp_path)
     assert try_elsewhere(tmp_path) == "free\n"
 
@@ -51,7 +51,7 @@ def test_who_copies_learns_of_a_broker_that_began_meanwhile(tmp_path: Path) -> N
     """There was no lock file to share."""
     with access(FS, [str(tmp_path)], Purpose.COPY), held_elsewhere(tmp_path):
         with pytest.raises(LockedError, match="has begun to work here while the logs were copied"):
-            require_unlocked_still(FS, [str(tmp_path)])
+            require_still_unlocked(FS, [str(tmp_path)])
 
 
 def test_who_copies_works_on_a_disk_mounted_for_reading(tmp_path: Path, missing: Callable[[str], None]) -> None:
@@ -65,7 +65,7 @@ def test_who_copies_works_on_a_disk_mounted_for_reading(tmp_path: Path, missing:
 
 
 def test_who_only_looks_holds_nothing_and_says_who_is_at_work(tmp_path: Path) -> None:
-    with held_elsewhere(tmp_path), access(FS, [str(tmp_path)], Purpose.LOOK) as held:
+    with held_elsewhere(tmp_path), access(FS, [str(tmp_path)], Purpose.READ) as held:
         assert held.in_use == {str(tmp_path)}
         assert names(tmp_path) == [LOCK]
 

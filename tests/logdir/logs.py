@@ -12,7 +12,7 @@ from compaction.formats import indexes
 from compaction.formats.producer_snapshot import SnapshotEntry, write_snapshot
 from compaction.formats.record_batch.batch import BatchSpec, encode_batch, end_txn_marker, iter_batches
 from compaction.formats.record_batch.record import Record
-from compaction.fs.contents import Written, written_of
+from compaction.fs.contents import FileDigest, digest_of
 from compaction.fs.filesystem import FileSystem, join
 from compaction.kernels.reading.batches import scan_batches
 from compaction.logdir.discover import LogLocation
@@ -59,7 +59,7 @@ class Built:
     base_offset: int
     files: dict[str, bytes] = field(default_factory=dict)
 
-    def put(self, fs: FileSystem, path: str, suffix: str = "") -> tuple[Written, ...]:
+    def put(self, fs: FileSystem, path: str, suffix: str = "") -> tuple[FileDigest, ...]:
         """Write the files; what they hold, the log first."""
         written = []
         for kind, data in self.files.items():
@@ -70,7 +70,7 @@ class Built:
             fs.fsync(name)
             found = fs.stat(name)
             assert found is not None
-            written.append(written_of(data)._replace(kind=kind, mtime_ns=found.mtime_ns))
+            written.append(digest_of(data)._replace(kind=kind, mtime_ns=found.mtime_ns))
         return tuple(written)
 
 

@@ -40,14 +40,14 @@ def test_each_file_has_its_own_offsets() -> None:
     )
     found = read_checkpoints(fs, "/logs")
     assert (found.log_starts, found.high_watermarks, found.cleaner_offsets) == ({A: 1}, {A: 2}, {A: 3, B: 4})
-    found.require_sound()
+    found.require_valid()
 
 
 @pytest.mark.parametrize("data", [None, b"", b"0\n", b"0\n0\n"])
 def test_missing_and_empty_files_hold_nothing(data: bytes | None) -> None:
     fs = log_dir() if data is None else log_dir(cleaner_offset_checkpoint=data)
     found = read_checkpoints(fs, "/logs")
-    found.require_sound()
+    found.require_valid()
     assert found.cleaner_offsets == {}
 
 
@@ -56,7 +56,7 @@ def test_missing_and_empty_files_hold_nothing(data: bytes | None) -> None:
 def test_a_garbled_file_is_reported_with_its_name_and_left_alone(name: str, data: bytes) -> None:
     fs = log_dir(**{name: data})
     with pytest.raises(CorruptLogError) as caught:
-        read_checkpoints(fs, "/logs").require_sound()
+        read_checkpoints(fs, "/logs").require_valid()
     assert caught.value.path == f"/logs/{name}"
     with pytest.raises(CorruptLogError):
         update(fs, name, {A: 7})
@@ -64,7 +64,7 @@ def test_a_garbled_file_is_reported_with_its_name_and_left_alone(name: str, data
 
 
 def test_recovery_points_are_not_needed_and_may_be_garbled() -> None:
-    read_checkpoints(log_dir(**{RECOVERY_POINTS: b"noise"}), "/logs").require_sound()
+    read_checkpoints(log_dir(**{RECOVERY_POINTS: b"noise"}), "/logs").require_valid()
 
 
 CHANGES = [
@@ -214,4 +214,4 @@ def test_a_checkpoint_that_cannot_be_read_is_its_directorys_damage() -> None:
     found = read_checkpoints(fs.settle(), "/logs")
     assert [str(error) for error in found.damage] == [f"{PATH}: cannot read: Input/output error"]
     with pytest.raises(StorageError):
-        found.require_sound()
+        found.require_valid()

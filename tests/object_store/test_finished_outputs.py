@@ -11,7 +11,7 @@ import pytest
 
 from compaction.errors import CompactionError, UsageError
 from compaction.fs.local import LocalFileSystem
-from compaction.fs.uri import place
+from compaction.fs.uri import parse_uri
 from compaction.output.object_publish import ObjectPublication
 from compaction.report import LogStatus, RunReport
 from compaction.stores.manifest import MANIFEST, MARKER
@@ -88,9 +88,7 @@ def test_a_log_with_an_object_that_is_not_as_listed_fails_and_the_others_do_not(
 
 
 @pytest.mark.parametrize("name", ["meta.properties", MANIFEST, f"__cluster_metadata-0/{0:020d}.log"])
-def test_a_call_on_a_directory_with_an_object_that_is_not_as_listed_fails(
-    any_bucket: Bucket, sample: Path, name: str
-) -> None:
+def test_a_call_on_a_directory_with_an_object_that_is_not_as_listed_fails(any_bucket: Bucket, sample: Path, name: str) -> None:
     run("--log-dir", sample, "--output-dir", any_bucket.address("out"), "--topic", "ledger")
     cut(any_bucket, f"out/{name}")
     if name == MANIFEST:
@@ -129,7 +127,7 @@ def test_late_uploads_after_ctrl_c_leave_no_source_and_a_place_for_the_next_run(
     any_bucket: Bucket, sample: Path, on_disk: OnDisk, caplog: pytest.LogCaptureFixture
 ) -> None:
     address = any_bucket.address("out")
-    out = place(address, "--output-dir")
+    out = parse_uri(address, "--output-dir")
     publication = ObjectPublication.begin(out, [str(sample)], LocalFileSystem())
     publication._handed_out = True
     late = ObjectOutput(f"{out}/orders-0/{0:020d}.log.clean.late")
@@ -151,7 +149,7 @@ def test_an_upload_of_a_dead_run_that_ends_after_the_next_run_is_not_seen(
     any_bucket: Bucket, sample: Path, on_disk: OnDisk
 ) -> None:
     address = any_bucket.address("out")
-    late = ObjectOutput(f"{place(address, '--output-dir')}/orders-0/{0:020d}.log.clean.late")
+    late = ObjectOutput(f"{parse_uri(address, '--output-dir')}/orders-0/{0:020d}.log.clean.late")
     late.write([b"late"])
     run("--log-dir", sample, "--output-dir", address)
     expected = figures(run("--log-dir", address, "--dry-run", *COMPACT))

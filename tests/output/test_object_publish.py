@@ -9,7 +9,7 @@ import pytest
 import xxhash
 
 from compaction.errors import CorruptLogError, StorageError, UsageError
-from compaction.fs.contents import Written
+from compaction.fs.contents import FileDigest
 from compaction.fs.local import LocalFileSystem
 from compaction.names import LOG
 from compaction.output import object_publish
@@ -166,9 +166,7 @@ def test_what_an_unfinished_run_left_is_removed(bucket: Path, log: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [LOG, ".timeindex"])
-def test_a_store_that_loses_bytes_fails_the_writer(
-    bucket: Path, log: str, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
+def test_a_store_that_loses_bytes_fails_the_writer(bucket: Path, log: str, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     monkeypatch.setattr(TaggingStore, "losing", (f"{kind}.clean.one",))
     with pytest.raises(StorageError, match=r"has \d+ bytes in the store, \d+ were written"):
         begin(SOURCE, OUT)
@@ -194,7 +192,7 @@ def test_a_task_output_that_was_cut_before_its_adoption_fails_the_log(bucket: Pa
     output.write([b"0123456789"])
     output.close(sync=True)
     (bucket / "out" / f"{FIRST}.clean.one").write_bytes(b"01234")
-    group = SwapGroup(0, (0,), ".clean.one", 0, (Written(LOG, 10, ""),))
+    group = SwapGroup(0, (0,), ".clean.one", 0, (FileDigest(LOG, 10, ""),))
     with pytest.raises(StorageError, match="has 5 bytes in the store, 10 were written"):
         publication.add_log(MixedFileSystem(), here, [group], (), end_offset=1)
     # neither published in parts

@@ -10,7 +10,7 @@ import pytest
 from compaction.cleaning.log_view import AbortedTxn
 from compaction.errors import CorruptLogError, StorageError
 from compaction.formats.checkpoints import format_offset_checkpoint
-from compaction.fs.contents import Written
+from compaction.fs.contents import FileDigest
 from compaction.fs.durable import remove_temporary
 from compaction.fs.filesystem import FileSystem, join
 from compaction.fs.overlay import OverlayFileSystem
@@ -80,7 +80,7 @@ def write_cleaned(fs: FileSystem, kept: Kept, suffix: str = ".clean") -> tuple[S
     groups = []
     for group in GROUPS:
         output = built(kept, group.base_offset)
-        vanished = (Written(LOG, 0, ""),)
+        vanished = (FileDigest(LOG, 0, ""),)
         files = output.put(fs, HERE.path, suffix) if group.base_offset in kept else vanished
         groups.append(replace(group, suffix=suffix, files=files))
     return tuple(groups)
@@ -217,7 +217,7 @@ def test_a_source_of_its_outputs_size_and_time_is_not_taken_for_it() -> None:
     names = [join(HERE.path, segment_file(base, LOG)) for base in (0, 100)]
     first = fs.stat(names[0])
     assert first is not None
-    written = Written(LOG, first.size, "0" * 32, first.mtime_ns)
+    written = FileDigest(LOG, first.size, "0" * 32, first.mtime_ns)
     group = JournalGroup(0, (written,), (source_at(fs, HERE.path, 0), source_at(fs, HERE.path, 100)))
     with pytest.raises(StorageError, match="has changed since it was written"):
         finish_group(fs, HERE.path, group)

@@ -20,7 +20,7 @@ from compaction.engine import sizing
 from compaction.engine.clean import Workers, clean_logs
 from compaction.engine.protocol import Rewritten, Scanned
 from compaction.engine.sizing import Sizes
-from compaction.fs.filesystem import Files
+from compaction.fs.filesystem import ReadableFileSystem
 from compaction.logdir.blocks import SegmentReader
 from compaction.passes import build_map, clean_into, decoder
 from compaction.passes.tasks import CleanContext, MapContext, MapSettings, OutputPart, Slice, SliceSummary
@@ -85,7 +85,7 @@ class AnyOrder(LocalPasses):
     def _shuffled(self, items: Iterable[T]) -> list[T]:
         return sorted(items, key=lambda _: self._rng.random())
 
-    def transactions(self, slices: Sequence[Slice], files: Files) -> list[SliceSummary]:
+    def transactions(self, slices: Sequence[Slice], files: ReadableFileSystem) -> list[SliceSummary]:
         return self._shuffled(super().transactions(slices, files))
 
     def scan(self, slices: Sequence[Slice], logs: Mapping[int, MapContext], settings: MapSettings) -> Scanned:

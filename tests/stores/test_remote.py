@@ -32,6 +32,7 @@ from tests.stores.remote_places import PLACE, bucket, log
 
 __all__ = ["bucket", "log"]
 
+
 def test_a_place_is_read_like_a_directory(bucket: Path, log: str) -> None:
     here, there = str(bucket / "in"), f"{PLACE}/in"
     local, far = LocalFileSystem(), RemoteFileSystem()
@@ -292,7 +293,7 @@ def test_gs_is_not_tried_for_a_quarter_of_an_hour(monkeypatch: pytest.MonkeyPatc
 
 def test_credentials_are_taken_out_of_what_a_store_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAHIDDEN")
-    told = clients.refused(OSError("AWS Error ACCESS_DENIED for AKIAHIDDEN\nmore"), "s3://b/x", "read")
+    told = clients.store_error(OSError("AWS Error ACCESS_DENIED for AKIAHIDDEN\nmore"), "s3://b/x", "read")
     assert str(told) == "s3://b/x: cannot read: AWS Error ACCESS_DENIED for …; check the credentials and what they may do there"
 
 

@@ -259,13 +259,11 @@ def test_an_output_that_took_the_place_of_another_is_read_by_tasks_that_know_the
     assert read() == data != first
 
 
-def test_a_store_that_fails_is_not_taken_for_one_without_a_manifest(
-    out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_that_fails_is_not_taken_for_one_without_a_manifest(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(paths: list[str]) -> list[object]:
         raise StorageError("cannot look", path=paths[0]) from cause
 
-    monkeypatch.setattr(listings, "look_up", failing)
+    monkeypatch.setattr(listings, "stat_objects", failing)
     cause: OSError = OSError("NETWORK_CONNECTION")
     with pytest.raises(LogError, match="cannot look"):
         RemoteFileSystem().listdir(OUT)

@@ -56,7 +56,7 @@ class MemoryDisk(FaultyFileSystem):
             ctime_ns=file.ctime_ns,
         )  # fmt: skip
 
-    def reader(self, path: str, start: int, end: int, *, fresh: bool = False) -> MemorySource:
+    def reader(self, path: str, start: int, end: int, *, uncached: bool = False) -> MemorySource:
         return LiveSource(self.file(path))
 
     def file(self, path: str) -> File:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from compaction.errors import LockedError, StorageError
-from compaction.fs.filesystem import Extent, FileStat, base_name, parent, storage_errors
+from compaction.fs.filesystem import FileRange, FileStat, base_name, parent, storage_errors
 
 #: asks for the turn: the operation's name and its path
 Turn = Callable[[str, str], None]
@@ -167,15 +167,15 @@ class ActorFiles:
             data = self.disk.file(path).data
         return data[start:] if length is None else data[start : start + length]
 
-    def reader(self, path: str, start: int, end: int, *, fresh: bool = False) -> Reader:
+    def reader(self, path: str, start: int, end: int, *, uncached: bool = False) -> Reader:
         self.turn("open", path)
         with storage_errors(path, "open"):
             return Reader(self.disk.file(path), lambda: self.turn("read", path))
 
-    def real_path(self, path: str) -> Extent:
+    def real_path(self, path: str) -> FileRange:
         self.turn("stat", path)
         found = self.disk.stat(path)
-        return Extent(path, 0, 0 if found is None else found.size)
+        return FileRange(path, 0, 0 if found is None else found.size)
 
     # changing
 

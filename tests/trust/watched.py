@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
-from compaction.fs.filesystem import ByteSource, Chunk, Extent, FileStat, FileSystem, Lock, Output, parent
+from compaction.fs.filesystem import ByteSource, Chunk, FileRange, FileStat, FileSystem, Lock, Output, parent
 
 T = TypeVar("T")
 
@@ -58,14 +58,14 @@ class WatchedFileSystem:
     def read_bytes(self, path: str, start: int = 0, length: int | None = None) -> bytes:
         return self.do("read", path, lambda: self.inner.read_bytes(path, start, length))
 
-    def reader(self, path: str, start: int, end: int, *, fresh: bool = False) -> ByteSource:
-        return WatchedSource(self, path, self.do("open", path, lambda: self.inner.reader(path, start, end, fresh=fresh)))
+    def reader(self, path: str, start: int, end: int, *, uncached: bool = False) -> ByteSource:
+        return WatchedSource(self, path, self.do("open", path, lambda: self.inner.reader(path, start, end, uncached=uncached)))
 
     def read_into(self, path: str, source: ByteSource, view: memoryview, at: tuple[int, int]) -> int:
         """One read of an open file; ``at`` are position and floor."""
         return self.do("read_into", path, lambda: source.read_into(view, *at))
 
-    def real_path(self, path: str) -> Extent | None:
+    def real_path(self, path: str) -> FileRange | None:
         return self.do("stat", path, lambda: self.inner.real_path(path))
 
     # changing

@@ -19,7 +19,7 @@ from compaction.formats.checkpoints import parse_partition_metadata
 from compaction.fs.filesystem import FileSystem, join
 from compaction.fs.text_files import read_small_text
 from compaction.logdir.discover import LogLocation
-from compaction.logdir.settings.metadata_sources import MetadataSources, Stored
+from compaction.logdir.settings.metadata_sources import MetadataSources, StoredConfig
 from compaction.names import PARTITION_METADATA
 
 _HINT = "restore it; without it a broker takes the log for another topic's"
@@ -66,14 +66,14 @@ def require_policy(settings: Settings | CompactionError) -> Settings | Compactio
     return PolicyUnknownError(f"{SkipCause.REFUSED.value}: {settings.topic.policy_guess}")
 
 
-def _stored(sources: MetadataSources, log_dir: str) -> Stored | LogError:
+def _stored(sources: MetadataSources, log_dir: str) -> StoredConfig | LogError:
     try:
         return sources.of(log_dir)
     except LogError as error:
         return error
 
 
-def _of_log(fs: FileSystem, location: LogLocation, stored: Stored | LogError) -> Stored:
+def _of_log(fs: FileSystem, location: LogLocation, stored: StoredConfig | LogError) -> StoredConfig:
     """What is stored, without the log's topic if the metadata log knows another one of that name.
 
     :raises LogError: the metadata log or ``partition.metadata`` is damaged
@@ -99,7 +99,7 @@ def _topic_id(fs: FileSystem, location: LogLocation) -> str | None:
     return parse_partition_metadata(read_small_text(fs, path, _HINT, "latin-1"), path).topic_id
 
 
-def _settings(location: LogLocation, given: Resolver, stored: Stored) -> Settings:
+def _settings(location: LogLocation, given: Resolver, stored: StoredConfig) -> Settings:
     """:raises CorruptLogError: a value in the metadata log is bad"""
     topic = location.topic_partition.topic
     found = given.with_metadata(stored.topics, stored.broker, note=stored.note, unknown=stored.unknown)

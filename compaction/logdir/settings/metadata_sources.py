@@ -37,7 +37,7 @@ _NAMELESS = MetaProperties(0, None, None, None)
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredConfig:
     """What is stored of the topics and the broker of one log directory: nothing where no metadata log applies.
 
     ``path`` is the metadata log, ``topics`` has every topic that it knows, ``topic_ids`` their ids. ``note`` names the log in
@@ -90,19 +90,19 @@ class MetadataSources:
             if each.named:
                 self._require_used(each)
 
-    def of(self, log_dir: str) -> Stored:
+    def of(self, log_dir: str) -> StoredConfig:
         """What is stored for a log directory of the call.
 
         :raises LogError: the metadata log, another one of its cluster, or ``meta.properties`` is damaged
         """
         if not self._candidates:
-            return Stored()
+            return StoredConfig()
         identity = self._identities[log_dir]
         if isinstance(identity, LogError):
             raise identity
         group = self._group(log_dir, identity.cluster_id)
         if not group:
-            return Stored(unknown=self._why_none(identity.cluster_id))
+            return StoredConfig(unknown=self._why_none(identity.cluster_id))
         logs = [(self._log(each), each) for each in group]
         log, candidate = max(logs, key=lambda pair: (pair[0].position, pair[1].home == log_dir))
         return _stored(log, _node(identity), _note(candidate, log_dir, identity))
@@ -207,10 +207,10 @@ def _note(candidate: _Candidate, log_dir: str, identity: MetaProperties) -> str:
     return f" {candidate.path}"
 
 
-def _stored(log: MetadataLog, node: str | None, note: str) -> Stored:
+def _stored(log: MetadataLog, node: str | None, note: str) -> StoredConfig:
     configs = log.configs
     cluster, own = configs.brokers.get(CLUSTER_DEFAULT, {}), configs.brokers.get(node or CLUSTER_DEFAULT, {})
-    return Stored(
+    return StoredConfig(
         path=log.path,
         topics={name: configs.topics.get(name, {}) for name in configs.topic_ids},
         topic_ids=configs.topic_ids,
