@@ -24,7 +24,7 @@ from compaction.engine.protocol import Passes
 from compaction.engine.round import CleanResult, Round, RoundOptions
 from compaction.engine.sizing import Sizes
 from compaction.errors import CompactionError, of_log
-from compaction.fs.filesystem import FileSystem
+from compaction.fs.filesystem import DiskFileSystem
 from compaction.fs.uri import is_remote
 from compaction.locking.access import Purpose, access
 from compaction.locking.claim import PROCESSES, Runs
@@ -48,7 +48,7 @@ def clean_logs(
     request: CompactionRequest,
     sizes: Sizes | None = None,
     parallel_read: ParallelRead | None = None,
-    files: FileSystem | None = None,
+    files: DiskFileSystem | None = None,
     runs: Runs = PROCESSES,
 ) -> RunReport:
     """Carry out ``request`` by whatever ``start`` starts, when there is something to clean; for ``sizes`` see ``RoundOptions``.
@@ -89,7 +89,7 @@ class RoundSettings(NamedTuple):
 
     broker: BrokerConfig
     sizes: Sizes | None
-    files: FileSystem
+    files: DiskFileSystem
 
 
 def smallest_broker(brokers: Iterable[BrokerConfig]) -> BrokerConfig:

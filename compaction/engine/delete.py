@@ -19,7 +19,7 @@ from compaction.engine.concurrency import run_concurrently
 from compaction.engine.destination import LOGS_AT_ONCE
 from compaction.engine.prepare import ParallelRead, Prepared, prepare
 from compaction.errors import PolicyUnknownError, of_log
-from compaction.fs.filesystem import FileSystem
+from compaction.fs.filesystem import DiskFileSystem, FileSystem
 from compaction.fs.overlay import OverlayFileSystem
 from compaction.fs.uri import require_in_place
 from compaction.locking.access import Purpose, access
@@ -33,7 +33,7 @@ from compaction.stores.mixed import file_system
 
 
 def delete_old_segments(
-    request: CompactionRequest, parallel_read: ParallelRead | None = None, files: FileSystem | None = None
+    request: CompactionRequest, parallel_read: ParallelRead | None = None, files: DiskFileSystem | None = None
 ) -> RunReport:
     """Apply the delete policy to the logs of ``request``.
 

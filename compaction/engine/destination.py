@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from compaction.cleaning.cleanup_policy import PolicyPlan
-from compaction.fs.filesystem import FileSystem
+from compaction.fs.filesystem import DiskFileSystem, FileSystem
 from compaction.fs.overlay import DeferredFileSystem, OverlayFileSystem
 from compaction.fs.uri import is_remote, require_in_place
 from compaction.locking.access import Access
@@ -87,7 +87,7 @@ class InPlace:
     Indexes are rebuilt and segments split in memory at first, and on disk only when the log turned out to be sound.
     """
 
-    def __init__(self, disk: FileSystem, held: Access) -> None:
+    def __init__(self, disk: DiskFileSystem, held: Access) -> None:
         self._disk, self._held = disk, held
         self._checkpoints = CheckpointFiles(self._disk)
         self._deferred = DeferredFileSystem(self._disk)
@@ -105,9 +105,7 @@ class InPlace:
         except Exception:
             discard_unfinished(self._disk, log.location.path)
             raise
-        swap_in(
-            self._disk, log.location, groups, end_offset=plan.end_offset, checkpoints=self._checkpoints, owner=owner
-        )
+        swap_in(self._disk, log.location, groups, end_offset=plan.end_offset, checkpoints=self._checkpoints, owner=owner)
         if plan.config.file_delete_delay_ms == 0:
             remove_deleted(self._disk, log.location.path)
 
@@ -183,7 +181,7 @@ def _repair_checkpoint(checkpoints: CheckpointFiles, log: Planned) -> None:
 
 @contextmanager
 def destination(
-    files: FileSystem, log_dirs: Sequence[str], output_dir: str | None, held: Access, *, dry_run: bool
+    files: DiskFileSystem, log_dirs: Sequence[str], output_dir: str | None, held: Access, *, dry_run: bool
 ) -> Iterator[Destination]:
     """The destination of a run; another place appears when the block ends without an error, and leaves no trace otherwise.
 
@@ -208,7 +206,7 @@ def destination(
             raise
 
 
-def _publication(files: FileSystem, output_dir: str, log_dirs: Sequence[str]) -> Publication:
+def _publication(files: DiskFileSystem, output_dir: str, log_dirs: Sequence[str]) -> Publication:
     if is_remote(output_dir):
         return ObjectPublication.begin(output_dir, log_dirs, files)
     return LocalPublication.begin(files, output_dir, log_dirs)

@@ -20,7 +20,7 @@ from compaction.engine.protocol import Passes, Scanned
 from compaction.engine.sizing import Sizes, pack, record_bound, shards, sizes
 from compaction.errors import StorageError, of_log
 from compaction.formats.indexes import read_offset_index
-from compaction.fs.filesystem import FileSystem, join, real_file
+from compaction.fs.filesystem import DiskFileSystem, FileSystem, join, real_file
 from compaction.kernels.keys.key_filter import KeyFilter
 from compaction.kernels.reading.siphash import HashSecret
 from compaction.logdir.slices import cut_segment
@@ -84,7 +84,7 @@ class RoundOptions:
     refuse: Callable[[LogPlan, int, int], str | None]
     sizes: Sizes | None = None
     room: SpaceBudget | None = None
-    files: FileSystem = field(default_factory=MixedFileSystem)
+    files: DiskFileSystem = field(default_factory=MixedFileSystem)
 
 
 def map_settings(broker: BrokerConfig, bytes_per_second: float) -> MapSettings:

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from urllib.parse import parse_qsl, unquote
 
-from compaction.errors import UsageError
+from compaction.errors import StorageError, UsageError
 
 #: scheme as given -> scheme as the libraries know it
 SCHEMES: Mapping[str, str] = MappingProxyType(
@@ -31,7 +31,7 @@ OPTIONS_VARIABLE = "KAFKA_LOG_COMPACTION_PLACES"
 _HEAD = 12
 _ADDRESS = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<authority>[^/?]*)(?P<key>[^?]*)(?:\?(?P<options>.*))?")
 _SECRET = re.compile(r"secret|password|token|access_key|account_key|sig$", re.IGNORECASE)
-NOT_IN_PLACE = "rename is not atomic there, so that a stop half way would lose records"
+_NOT_IN_PLACE = "rename is not atomic there, so that a stop half way would lose records"
 
 
 def is_remote(path: str) -> bool:
@@ -114,8 +114,14 @@ def is_inside(path: str, other: str) -> bool:
     return Path(path).is_relative_to(other)
 
 
+def require_local(path: str) -> None:
+    """:raises StorageError: ``path`` is a URI, which is never changed in place"""
+    if is_remote(path):
+        raise StorageError(f"cannot be changed in place: {_NOT_IN_PLACE}", path=path, hint="use --output-dir")
+
+
 def require_in_place(paths: Iterable[str], doing: str) -> None:
     """:raises UsageError: one of the places cannot be worked on in place"""
     for path in filter(is_remote, paths):
-        what = f"cannot be {doing} in place: {NOT_IN_PLACE}"
+        what = f"cannot be {doing} in place: {_NOT_IN_PLACE}"
         raise UsageError(what, path=path, hint="use compact with --output-dir, or copy it to a disk")

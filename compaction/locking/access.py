@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from compaction.errors import LockedError, StorageError, UsageError
 from compaction.fs.durable import remove_temporary
-from compaction.fs.filesystem import FileSystem
+from compaction.fs.filesystem import DiskFileSystem
 from compaction.fs.uri import is_remote
 from compaction.locking.claim import NO_OWNER, PROCESSES, Claim, Owner, Runs
 
@@ -42,7 +42,7 @@ class Access:
 
 
 @contextmanager
-def access(files: FileSystem, log_dirs: Sequence[str], purpose: Purpose, runs: Runs = PROCESSES) -> Iterator[Access]:
+def access(files: DiskFileSystem, log_dirs: Sequence[str], purpose: Purpose, runs: Runs = PROCESSES) -> Iterator[Access]:
     """Hold log directories for a run. Addresses have no lock that a broker could hold.
 
     :param runs: tells this run from others
@@ -67,7 +67,7 @@ def access(files: FileSystem, log_dirs: Sequence[str], purpose: Purpose, runs: R
         yield Access(owners)
 
 
-def require_still_unlocked(files: FileSystem, log_dirs: Sequence[str]) -> None:
+def require_still_unlocked(files: DiskFileSystem, log_dirs: Sequence[str]) -> None:
     """For who copies directories that may have had no lock file.
 
     :raises LockedError: a broker or another run has taken a lock meanwhile
@@ -79,7 +79,7 @@ def require_still_unlocked(files: FileSystem, log_dirs: Sequence[str]) -> None:
             raise LockedError(f"{holder} has begun to work here while the logs were copied", path=log_dir, hint=hint)
 
 
-def _in_use(files: FileSystem, log_dirs: Sequence[str]) -> Iterator[str]:
+def _in_use(files: DiskFileSystem, log_dirs: Sequence[str]) -> Iterator[str]:
     for log_dir in log_dirs:
         holder = files.lock_holder(log_dir)
         if holder is not None:

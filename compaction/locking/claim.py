@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Protocol
 
 from compaction.errors import LockedError, StorageError
-from compaction.fs.filesystem import FileSystem, join
+from compaction.fs.filesystem import DiskFileSystem, FileSystem, join
 from compaction.locking.mounts import is_local
 
 _LOG = logging.getLogger(__name__)
@@ -126,13 +126,13 @@ IsOver = Callable[[Identity, str], bool]
 class Claim:
     """A run's claim on one log directory; a context manager. Take it with :meth:`take`, the directory's lock held."""
 
-    def __init__(self, fs: FileSystem, log_dir: str, number: int, identity: Identity) -> None:
+    def __init__(self, fs: DiskFileSystem, log_dir: str, number: int, identity: Identity) -> None:
         self._fs, self._log_dir, self._number, self._identity = fs, log_dir, number, identity
         #: what the claim's file is known by, once its content was looked at
         self._file: tuple[int, ...] | None = None
 
     @classmethod
-    def take(cls, fs: FileSystem, log_dir: str, identity: Identity, is_over: IsOver = Identity.is_over) -> Claim:
+    def take(cls, fs: DiskFileSystem, log_dir: str, identity: Identity, is_over: IsOver = Identity.is_over) -> Claim:
         """Claim ``log_dir`` for a run.
 
         :param is_over: tells whether another run cannot be at work any more

@@ -24,7 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from compaction.cleaning.log_view import Segment
 from compaction.errors import CorruptLogError, StorageError, UsageError
-from compaction.fs.filesystem import FileSystem, base_name, join
+from compaction.fs.filesystem import DiskFileSystem, FileSystem, base_name, join
 from compaction.fs.uri import is_inside, resolved
 from compaction.logdir.discover import LogLocation
 from compaction.names import LOG, segment_file
@@ -42,14 +42,14 @@ _THREADS = 8
 class ObjectPublication(Publication):
     """A set of log directories in the making, in a remote place. Begin with :meth:`begin`."""
 
-    def __init__(self, output: OutputFileSystem, disk: FileSystem, place: str, log_dirs: Sequence[str], run: str) -> None:
+    def __init__(self, output: OutputFileSystem, disk: DiskFileSystem, place: str, log_dirs: Sequence[str], run: str) -> None:
         super().__init__(output, disk, place, layout(place, log_dirs))
         self._output, self._place, self._run = output, place, run
         #: whether tasks may write
         self._handed_out = False
 
     @classmethod
-    def begin(cls, output_dir: str, log_dirs: Sequence[str], disk: FileSystem) -> ObjectPublication:
+    def begin(cls, output_dir: str, log_dirs: Sequence[str], disk: DiskFileSystem) -> ObjectPublication:
         """Prepare to publish to ``output_dir``, which must be empty, not there, or unfinished.
 
         :raises UsageError: it is something else, or lies in a log directory; log directories of one name

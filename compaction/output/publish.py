@@ -20,7 +20,7 @@ from compaction.cleaning.log_view import Segment
 from compaction.errors import StorageError, UsageError
 from compaction.formats.checkpoints import format_offset_checkpoint
 from compaction.fs.durable import TMP, write_verified
-from compaction.fs.filesystem import FileSystem, base_name, join, parent
+from compaction.fs.filesystem import DiskFileSystem, FileSystem, base_name, join, parent
 from compaction.fs.text_files import read_small
 from compaction.fs.uri import is_inside, is_remote, resolved
 from compaction.locking.access import require_still_unlocked
@@ -60,7 +60,7 @@ class Publication(ABC):
     :param roots: by log directory, where its output is gathered
     """
 
-    def __init__(self, fs: FileSystem, disk: FileSystem, output_dir: str, roots: Mapping[str, str]) -> None:
+    def __init__(self, fs: FileSystem, disk: DiskFileSystem, output_dir: str, roots: Mapping[str, str]) -> None:
         self._fs, self._disk = fs, disk
         self._output_dir = output_dir
         self._roots = dict(roots)
@@ -141,7 +141,7 @@ class Publication(ABC):
             self._copy_metadata(source, join(log_dir, METADATA_LOG), join(root, METADATA_LOG))
             self._write_checkpoints(source, log_dir, root)
             self._fs.fsync_dir(root)
-        require_still_unlocked(source, list(self._roots))
+        require_still_unlocked(self._disk, list(self._roots))
         self._appear()
 
     @abstractmethod
@@ -213,14 +213,14 @@ class Publication(ABC):
 class LocalPublication(Publication):
     """A set of log directories in the making, on a disk: gathered in a directory of this run's own beside the target."""
 
-    def __init__(self, fs: FileSystem, output_dir: str, staging: str, log_dirs: Sequence[str]) -> None:
+    def __init__(self, fs: DiskFileSystem, output_dir: str, staging: str, log_dirs: Sequence[str]) -> None:
         self._data = join(staging, "data")
         super().__init__(fs, fs, output_dir, layout(self._data, log_dirs))
         self._staging = staging
         self._lock = fs.lock(staging)
 
     @classmethod
-    def begin(cls, fs: FileSystem, output_dir: str, log_dirs: Sequence[str]) -> LocalPublication:
+    def begin(cls, fs: DiskFileSystem, output_dir: str, log_dirs: Sequence[str]) -> LocalPublication:
         """Prepare to publish to ``output_dir``, which must be empty or not there.
 
         :raises UsageError: it is something else, or lies in a log directory; log directories of one name
@@ -266,7 +266,7 @@ class Copy(NamedTuple):
     valid_bytes: int = 0
 
 
-def _remove_unless_in_use(fs: FileSystem, staging: str) -> None:
+def _remove_unless_in_use(fs: DiskFileSystem, staging: str) -> None:
     """Remove what a killed run has gathered: a directory of this user's own, whose lock nobody holds.
 
     :raises LockedError: another run publishes there now

@@ -31,7 +31,7 @@ from compaction.formats.indexes import (
     write_txn_index,
 )
 from compaction.fs.contents import FileDigest, read_back_error, read_range, verify_file
-from compaction.fs.filesystem import Chunk, FileRange, FileSystem, Output, join
+from compaction.fs.filesystem import Chunk, DiskFileSystem, FileRange, Output, join
 from compaction.fs.uri import is_remote
 from compaction.kernels.reading.tables import OUT_ROW
 from compaction.kernels.rewriting.index import LAST_TIME_ENTRY, MAX_TIMESTAMP, MAX_TIMESTAMP_OFFSET, index_entries, new_state
@@ -59,7 +59,7 @@ class HashedOutput:
     :raises StorageError: the file system refuses
     """
 
-    def __init__(self, files: FileSystem, path: str, like: str, *, write_behind: bool = False) -> None:
+    def __init__(self, files: DiskFileSystem, path: str, like: str, *, write_behind: bool = False) -> None:
         self.output: Output = files.create(path, like, write_behind=write_behind)
         self.size, self._hash = 0, xxhash.xxh3_128()
 
@@ -78,7 +78,7 @@ class HashedOutput:
 class PartWriter:
     """One part of an output segment: its batches and their rows, not synced (they do not outlive the run)."""
 
-    def __init__(self, files: FileSystem, part: tuple[str, str], like: str) -> None:
+    def __init__(self, files: DiskFileSystem, part: tuple[str, str], like: str) -> None:
         self._batches = HashedOutput(files, part[0], like)
         try:
             self._rows = HashedOutput(files, part[1], like)
@@ -119,7 +119,7 @@ class SegmentWriter:
     :raises StorageError: the file system refuses
     """
 
-    def __init__(self, files: FileSystem, stem: tuple[str, int, str], *, index_interval_bytes: int, like: str) -> None:
+    def __init__(self, files: DiskFileSystem, stem: tuple[str, int, str], *, index_interval_bytes: int, like: str) -> None:
         self._fs = files
         self._directory, self._base_offset, self._suffix = stem
         self._interval, self._like = index_interval_bytes, like

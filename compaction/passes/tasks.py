@@ -18,7 +18,7 @@ from compaction.cleaning.log_view import AbortedTxn
 from compaction.cleaning.record_retention import RoundRules
 from compaction.cleaning.txn_tables import KEYLESS_ROW, AbortedRanges
 from compaction.fs.contents import FileDigest
-from compaction.fs.filesystem import FileSystem
+from compaction.fs.filesystem import DiskFileSystem
 from compaction.kernels.keys.key_filter import KeyFilter
 from compaction.kernels.reading.siphash import HashSecret
 from compaction.stores.mixed import MixedFileSystem
@@ -101,7 +101,7 @@ class MapSettings:
     load_factor: float
     secret: HashSecret
     bytes_per_second: float = math.inf
-    files: FileSystem = field(default_factory=MixedFileSystem)
+    files: DiskFileSystem = field(default_factory=MixedFileSystem)
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ class CleanContext:
     rules: RoundRules
     directory: str
     bytes_per_second: float = math.inf
-    files: FileSystem = field(default_factory=MixedFileSystem)
+    files: DiskFileSystem = field(default_factory=MixedFileSystem)
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 
 from compaction.errors import StorageError
-from compaction.fs.filesystem import FileRange, FileStat, Lock
+from compaction.fs.filesystem import Chunk, FileRange, FileStat
 from compaction.fs.local import LocalFileSystem
 from compaction.fs.uri import is_remote, split
 from compaction.stores.clients import located, remote_errors
@@ -60,21 +62,6 @@ class OutputFileSystem:
         found = self.stat(path)
         return FileRange(path, 0, 0 if found is None else found.size)
 
-    def create(self, path: str, like: str | None, *, write_behind: bool = False) -> ObjectOutput:
-        return ObjectOutput(path)
-
-    def link_new(self, path: str, data: bytes, like: str) -> bool:
-        """:raises StorageError: always; a store cannot do that"""
-        raise StorageError("a store gives no names in one step", path=path)
-
-    def lock(self, log_dir: str, *, shared: bool = False) -> Lock:
-        """:raises StorageError: always; a store has no locks"""
-        raise StorageError("a store has no locks", path=log_dir)
-
-    def lock_holder(self, log_dir: str) -> str | None:
-        """Nobody: a store has no locks."""
-        return None
-
     def write_file(self, path: str, data: bytes, *, like: str | None = None, mtime_ns: int | None = None) -> None:
         output = ObjectOutput(path)
         output.write([data])
@@ -91,14 +78,16 @@ class OutputFileSystem:
         :raises CorruptLogError: the file is not the one that its manifest lists
         """
         if not is_remote(source):
-            self._upload(source, target, start, length)
+            local = self._local.stat(source)
+            self._store(self._local_blocks(source, start, length), target, 0 if local is None else local.mtime_ns)
             return
         found = stat_objects([source])[0]
         size = 0 if found is None else found.size
         end = size if length is None else start + length
         if (start, end) == (0, size) and split(source)[0] == split(target)[0] and self._copy_known(source, target, size):
             return
-        self._stream(source, target, start, end)
+        with closing(RangeReader(source, start, end)) as reader:
+            self._store(reader.blocks(), target)
 
     def _copy_known(self, source: str, target: str, size: int) -> bool:
         """Copy an object within the store, unless its content needs a look: a manifest lists it, and not with this ETag."""
@@ -117,32 +106,21 @@ class OutputFileSystem:
         with remote_errors(target, f"copy {source} here"):
             store.copy_file(key, target_key)
 
-    def _stream(self, source: str, target: str, start: int, end: int) -> None:
-        reader, output = RangeReader(source, start, end), ObjectOutput(target)
+    def _store(self, blocks: Iterable[Chunk], target: str, mtime_ns: int = 0) -> None:
+        output = ObjectOutput(target)
         try:
-            buffer = memoryview(bytearray(min(COPY_BYTES, max(1, end - start))))
-            at = start
-            while at < end and (n := reader.read_into(buffer[: end - at], at, at)):
-                output.write([buffer[:n]])
-                at += n
-            self._close(output)
+            for block in blocks:
+                output.write([block])
+            self._close(output, mtime_ns)
         except BaseException:
             output.remove()
             raise
-        finally:
-            reader.close()
 
-    def _upload(self, source: str, target: str, start: int, length: int | None) -> None:
-        found, output = self._local.stat(source), ObjectOutput(target)
-        try:
-            end = None if length is None else start + length
-            while data := self._local.read_bytes(source, start, COPY_BYTES if end is None else min(COPY_BYTES, end - start)):
-                output.write([data])
-                start += len(data)
-            self._close(output, 0 if found is None else found.mtime_ns)
-        except BaseException:
-            output.remove()
-            raise
+    def _local_blocks(self, path: str, start: int, length: int | None) -> Iterator[bytes]:
+        end = None if length is None else start + length
+        while data := self._local.read_bytes(path, start, COPY_BYTES if end is None else min(COPY_BYTES, end - start)):
+            yield data
+            start += len(data)
 
     def adopt(self, source: str, target: str, stored: WrittenObject) -> None:
         """Give an object that a task has written its final name.

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from compaction.errors import LogError, StorageError, UsageError
 from compaction.fs.filesystem import FileRange, FileStat, base_name, join, parent
-from compaction.fs.uri import NOT_IN_PLACE, is_remote, split
+from compaction.fs.uri import is_remote, split
 from compaction.names import INDEX, SNAPSHOT, TIMEINDEX, TXNINDEX, parse_partition_dir
 from compaction.stores.listings import is_missing, list_directory, stat_objects
 from compaction.stores.source_check import Listing, Sources, content_of, is_meaningful
@@ -162,8 +162,3 @@ class RemoteFileSystem:
                     break
                 names.append(each)
         return names
-
-
-def read_only(path: str) -> StorageError:
-    """An address is not changed in place."""
-    return StorageError(f"cannot be changed in place: {NOT_IN_PLACE}", path=path, hint="use --output-dir")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -137,6 +137,14 @@ class RangeReader:
         if n > 0:
             view[:n] = memoryview(data)[at : at + n]
         return max(0, n)
+
+    def blocks(self) -> Iterator[memoryview]:
+        """The whole range in blocks, each valid until the next; ends early if the object is shorter."""
+        at = self._start
+        buffer = memoryview(bytearray(min(COPY_BYTES, max(1, self._end - at))))
+        while at < self._end and (n := self.read_into(buffer[: self._end - at], at, at)):
+            yield buffer[:n]
+            at += n
 
     def _count(self, data: bytes) -> None:
         """Take the next range into the hash; an object that comes to its end is checked."""

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from compaction.config.request import CompactionRequest
 from compaction.engine.clean import Workers, clean_logs
 from compaction.engine.sizing import Sizes
-from compaction.fs.filesystem import FileSystem
+from compaction.fs.filesystem import DiskFileSystem
 from compaction.report import RunReport
 from jobs import compact
 from jobs.compact import SessionFactory
@@ -59,7 +59,7 @@ def run(
     log_dir: Path,
     *options: object,
     events: dict[str, Callable[[], None]] | None = None,
-    files: FileSystem | None = None,
+    files: DiskFileSystem | None = None,
     sizes: Sizes | None = None,
 ) -> Ended:
     """``jobs/compact.py`` without Spark; all files are reached through ``files``."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from compaction.fs.filesystem import ByteSource, Chunk, FileRange, FileStat, FileSystem, Lock, Output
+from compaction.fs.filesystem import ByteSource, Chunk, DiskFileSystem, FileRange, FileStat, Lock, Output
 
 
 class Operation(NamedTuple):
@@ -24,10 +24,10 @@ CHANGES = frozenset("write_file link_new create close remove copy rename unlink 
 class WatchedFiles:
     """``files``, with ``before`` called before each operation; what it raises is raised in its place."""
 
-    def __init__(self, files: FileSystem, before: Before) -> None:
+    def __init__(self, files: DiskFileSystem, before: Before) -> None:
         self._files, self._before = files, before
 
-    def _tell(self, name: str, path: str, target: str = "") -> FileSystem:
+    def _tell(self, name: str, path: str, target: str = "") -> DiskFileSystem:
         self._before(Operation(name, path, target))
         return self._files
 

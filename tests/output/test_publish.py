@@ -20,6 +20,7 @@ from compaction.output.publish import LocalPublication, Publication, layout
 from compaction.output.swap import SwapGroup
 from compaction.recovery.recover import recover_log
 from tests.fs.faults import FaultyFileSystem, Stopped, crash_states
+from tests.fs.test_lock import held_elsewhere
 from tests.logdir.logs import TOPIC, build, data_batch, data_segment, location, put_snapshot, served, tree
 
 FS = LocalFileSystem()
@@ -70,6 +71,14 @@ def test_the_target_holds_cleaned_and_other_segments(tmp_path: Path) -> None:
     target = location(str(tmp_path / "target"))
     assert sorted(served(FS, target.path)) == [10, 200]
     assert recover_log(FS, target).actions == []
+
+
+def test_nothing_appears_if_a_broker_locks_the_source_during_the_copy(tmp_path: Path) -> None:
+    log_dir, target = source_dir(tmp_path), tmp_path / "target"
+    publication = LocalPublication.begin(FS, str(target), [log_dir])
+    with held_elsewhere(Path(log_dir)), pytest.raises(LockedError, match="has begun to work here while the logs were copied"):
+        publication.commit(OverlayFileSystem(FS))
+    assert not target.exists()
 
 
 def test_the_target_holds_what_a_broker_needs_besides(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from compaction.formats.checkpoints import format_offset_checkpoint
 from compaction.formats.producer_snapshot import SnapshotEntry
 from compaction.formats.record_batch.batch import BatchSpec, encode_batch
 from compaction.formats.record_batch.record import Record
-from compaction.fs.filesystem import FileSystem, join
+from compaction.fs.filesystem import DiskFileSystem, join
 from compaction.locking.claim import Identity
 from compaction.logdir.discover import LogLocation
 from compaction.names import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS, TopicPartition
@@ -202,7 +202,7 @@ class Kind(NamedTuple):
         """The disk that the run finds."""
         return _start(self).clone()
 
-    def run(self, fs: FileSystem) -> Ended:
+    def run(self, fs: DiskFileSystem) -> Ended:
         """The run, one log after the other; whatever ends it is its end."""
         request = CompactionRequest(
             log_dirs=(LOG_DIR,),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
-from compaction.fs.filesystem import ByteSource, Chunk, FileRange, FileStat, FileSystem, Lock, Output, parent
+from compaction.fs.filesystem import ByteSource, Chunk, DiskFileSystem, FileRange, FileStat, Lock, Output, parent
 
 T = TypeVar("T")
 
@@ -31,9 +31,9 @@ class Operation(NamedTuple):
 
 
 class WatchedFileSystem:
-    """See ``compaction.fs.filesystem.FileSystem``; ``log`` has the operations so far."""
+    """See ``compaction.fs.filesystem.DiskFileSystem``; ``log`` has the operations so far."""
 
-    def __init__(self, inner: FileSystem) -> None:
+    def __init__(self, inner: DiskFileSystem) -> None:
         self.inner = inner
         self.log: list[Operation] = []
 

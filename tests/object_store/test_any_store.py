@@ -86,9 +86,7 @@ def test_a_dry_run_has_the_same_figures_and_writes_nothing(any_bucket: Bucket, s
     assert {request.method for request in any_bucket.asked()} == any_bucket.reading
 
 
-def test_a_log_in_a_store_can_be_dumped(
-    any_bucket: Bucket, sample: Path, capfdbinary: pytest.CaptureFixture[bytes]
-) -> None:
+def test_a_log_in_a_store_can_be_dumped(any_bucket: Bucket, sample: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     any_bucket.put_tree(sample / "orders-0", "in/orders-0")
     assert dump_log.main(["--files", any_bucket.address("in/orders-0"), "--print-data-log"]) == 0
     remote = capfdbinary.readouterr().out
@@ -194,9 +192,7 @@ def test_a_finished_output_and_what_is_not_ours_are_left_alone(any_bucket: Bucke
     assert any_bucket.tree("theirs") == {"data.parquet": b"data"}
 
 
-def test_work_in_place_is_refused_with_the_reason(
-    any_bucket: Bucket, sample: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_work_in_place_is_refused_with_the_reason(any_bucket: Bucket, sample: Path, capsys: pytest.CaptureFixture[str]) -> None:
     any_bucket.put_tree(sample / "orders-0", "in/orders-0")
     for main in (job.main, expire.main):
         assert main(["--log-dir", any_bucket.address("in")]) == 2
