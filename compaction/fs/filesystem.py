@@ -210,10 +210,10 @@ def real_file(files: ReadableFileSystem, path: str) -> FileRange:
 
     :raises StorageError: they are in memory only
     """
-    extent = files.real_path(path)
-    if extent is None:
+    found = files.real_path(path)
+    if found is None:
         raise StorageError("file exists in memory only", path=path)
-    return extent
+    return found
 
 
 def join(directory: str, *names: str) -> str:

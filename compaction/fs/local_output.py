@@ -3,6 +3,8 @@
 
 A name is created or removed relative to its open directory, which must not be reached by a link: the owner of a log directory
 could replace a partition by a link while root runs the job.
+
+Tested by ``tests/fs/test_local.py``, ``tests/fs/test_direct.py`` and ``tests/crash/test_planted_links.py``.
 """
 
 from __future__ import annotations
@@ -54,7 +56,7 @@ class LocalOutput:
         return StorageError(
             f"cannot write ({error.strerror})",
             path=self.path,
-            hint="the log is as it was; make room or repair permissions and run again",
+            hint="the log is unchanged; free some space or repair permissions and run again",
         )
 
     def write(self, chunks: Sequence[Chunk]) -> None:
@@ -77,7 +79,7 @@ class LocalOutput:
         except OSError as error:
             raise self._refused(error) from error
         if length is not None and left:
-            raise StorageError("file has become shorter while it was copied", path=path, position=start, hint=_CHANGED)
+            raise StorageError("file was truncated while it was copied", path=path, position=start, hint=_CHANGED)
 
     def make_readable(self) -> None:
         """Make the file readable by everybody."""

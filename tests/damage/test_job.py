@@ -104,7 +104,7 @@ def test_a_huge_checkpoint_is_one_line_for_each_log_of_its_directory_and_the_oth
         file.truncate(1 << 40)
     assert compact.main(["--log-dir", str(log_dir), str(other), *OPTIONS], _locally) == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"error: elsewhere-0: {other / HIGH_WATERMARKS}: is larger than 64 MiB, which no such file is")
+    assert line.startswith(f"error: elsewhere-0: {other / HIGH_WATERMARKS}: is larger than 64 MiB, the limit for such files")
     assert (log_dir / CLEANER_OFFSETS).read_text().splitlines()[1] == "3"
 
 

@@ -10,15 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from pyarrow import fs
 
 from compaction.errors import CorruptLogError, StorageError
 from compaction.fs.local import LocalFileSystem
 from compaction.fs.overlay import OverlayFileSystem
-from compaction.fs.ranges import View, view
-from compaction.logdir.batch_scan import SegmentScan
+from compaction.fs.ranges import view
 from compaction.logdir.blocks import SegmentReader
 from compaction.logdir.read_log import read_segments
 from compaction.recovery.recover import recover_log
@@ -81,36 +79,6 @@ def test_a_log_is_recovered_and_read_as_from_a_disk(bucket: Path, log: str) -> N
     told = recover_log(far, location(f"{PLACE}/in")).actions
     assert told == recover_log(near, here).actions != []
     assert read_segments(far, log) == read_segments(near, here.path)
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_batches_are_found_through_windows_as_in_a_file(tmp_path: Path, seed: int) -> None:
-    chance = random.Random(seed)
-    sizes = [chance.choice([1, 100, 40_000, 70_000, 200_000]) for _ in range(60)]
-    from compaction.formats.record_batch.batch import BatchSpec, encode_batch
-    from compaction.formats.record_batch.record import Record
-
-    batches = [encode_batch([Record(i, 0, b"k", bytes(size))], BatchSpec(base_offset=i)) for i, size in enumerate(sizes)]
-    whole = b"".join(batches) + chance.choice([b"", bytes(30), batches[0][:-1], b"\xff" * 100])
-    (tmp_path / "segment").write_bytes(whole)
-    ranged = View("far", lambda start, length: whole[start : start + length], len(whole))
-    near = SegmentScan(view(LocalFileSystem(), str(tmp_path / "segment")), check_crc=True)
-    far = SegmentScan(ranged, check_crc=True)
-    rows = [np.concatenate(list(scan)) for scan in (near, far)]
-    assert np.array_equal(rows[0], rows[1])
-    ends = [(scan.position, scan.error, scan.next_offset, scan.complete) for scan in (near, far)]
-    assert ends[0] == ends[1]
-    assert near.damage() == far.damage()
-
-
-def test_slices_of_slices_read_what_they_name() -> None:
-    data = bytes(range(256)) * 1000
-    ranged = View("far", lambda start, length: data[start : start + length], len(data))
-    assert ranged[1000:][5:20].tobytes() == data[1005:1020]
-    assert len(ranged[10:5]) == 0
-    assert ranged[-3:].tobytes() == data[-3:]
-    assert ranged[300_000:].tobytes() == b""
-    assert ranged.any() and not ranged[0:1].any()
 
 
 @pytest.mark.parametrize("seed", range(5))
