@@ -1,4 +1,7 @@
-"""What lies in object stores and on remote file systems: listings and look-ups, as the store has them at this moment."""
+"""Listings and attributes of objects and remote files, uncached.
+
+Tested by ``tests/stores/test_listings.py`` and ``tests/stores/test_remote.py``.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,12 @@ from compaction.errors import StorageError
 from compaction.fs.filesystem import FileStat
 from compaction.stores.clients import is_access_denied, located, remote_errors
 
-#: the store whose listings, as pyarrow gives them, have only directories that somebody has put there as objects
+#: the store whose pyarrow listings contain only directories that exist as objects
 _ONLY_MARKED = "gcs"
 
 
 def _stat_of(info: Any) -> FileStat:
-    """A listed object; everybody may read it, and copies belong to whoever makes them."""
+    """Attributes of a listed object."""
     from pyarrow import fs
 
     is_dir = info.type == fs.FileType.Directory
@@ -23,14 +26,14 @@ def _stat_of(info: Any) -> FileStat:
 
 
 def object_stat(size: int, mtime_ns: int, *, is_dir: bool) -> FileStat:
-    """What is known of an object or a directory of a store."""
+    """Attributes of an object or directory: readable by everybody, owned by the current user."""
     return FileStat(size, mtime_ns, 0o755 if is_dir else 0o644, os.geteuid(), os.getegid(), 0, is_dir, not is_dir)
 
 
 def list_directory(path: str, *, recursive: bool = False) -> dict[str, FileStat]:
-    """What lies in a directory (with ``recursive``: below it), by its name relative to the directory.
+    """The entries of a directory (``recursive``: all below it), by name relative to the directory.
 
-    :raises StorageError: there is no such directory, or the store refused
+    :raises StorageError: the directory is missing, or the store refused
     """
     from pyarrow import fs
 
@@ -44,7 +47,7 @@ def list_directory(path: str, *, recursive: bool = False) -> dict[str, FileStat]
 
 
 def _folded(names: Mapping[str, FileStat]) -> dict[str, FileStat]:
-    """Of what lies below a directory, what lies in it."""
+    """The direct entries of a directory, from a recursive listing."""
     found: dict[str, FileStat] = {}
     for name, stat in names.items():
         first, slash, _ = name.partition("/")
@@ -53,12 +56,12 @@ def _folded(names: Mapping[str, FileStat]) -> dict[str, FileStat]:
 
 
 def is_missing(error: StorageError) -> bool:
-    """Whether a store refused because there is no such object or directory."""
+    """Whether an object or directory was not found."""
     return isinstance(error.__cause__, FileNotFoundError)
 
 
 def stat_objects(paths: Sequence[str]) -> list[FileStat | None]:
-    """What each of some addresses of one store is; ``None`` where nothing is."""
+    """The attributes of URIs of one store, in one request; ``None`` for a missing one."""
     from pyarrow import fs
 
     if not paths:
@@ -70,9 +73,9 @@ def stat_objects(paths: Sequence[str]) -> list[FileStat | None]:
 
 
 def stat_objects_if_allowed(paths: Sequence[str]) -> list[FileStat | None]:
-    """``stat_objects`` for what need not be there; what may not be looked at is not there.
+    """``stat_objects`` that treats an object as missing if access is denied.
 
-    :raises StorageError: the store failed for any other reason
+    :raises StorageError: the store failed for another reason
     """
     try:
         return stat_objects(paths)

@@ -1,4 +1,7 @@
-"""Files of an output in an object store or on a remote file system, as they are written."""
+"""Writes the files of an output in an object store or on a remote file system.
+
+Tested by ``tests/output/test_object_publish.py``, ``tests/stores/test_remote.py`` and ``tests/object_store/test_any_store.py``.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +18,14 @@ from compaction.stores.listings import is_missing, list_directory, stat_objects
 from compaction.stores.source_check import shared
 from compaction.stores.streams import COPY_BYTES, ObjectFile, ObjectOutput, RangeReader, delete_object, require_stored
 
-#: kinds of stores in which a directory is nothing but the prefix of its objects
+#: stores in which a directory is only a prefix of keys
 _FLAT = frozenset({"s3", "gcs", "abfs"})
 
 
 @dataclass(frozen=True)
 class WrittenObject:
-    """An object as it was written: its bytes (no hash for what the store copied from an object that has none listed), and the
-    file's own time of last modification, ns (0: when it was written)."""
+    """An object as it was written: size, content hash (``None`` for a copy made by the store of an object without a listed
+    one), and the file's modification time, ns (0: the time of the upload)."""
 
     size_bytes: int
     xxh3_128: str | None
@@ -30,7 +33,7 @@ class WrittenObject:
 
 
 class OutputFileSystem:
-    """The place of an output that nobody reads yet: nothing is remembered, a rename is a copy and a removal.
+    """Implements ``filesystem.FileSystem`` for an unpublished output. Nothing is cached; a rename is a copy and a removal.
 
     ``written`` has the files by path.
     """
@@ -73,9 +76,9 @@ class OutputFileSystem:
             self.written[output.path] = WrittenObject(*output.content, mtime_ns)
 
     def copy(self, source: str, target: str, start: int = 0, length: int | None = None) -> None:
-        """A file of any place to a new object; within a store, by the store.
+        """Copy a local file or an object into a new object; within one store, the store copies it.
 
-        :raises CorruptLogError: the file is not the one that its manifest lists
+        :raises CorruptLogError: the file differs from its manifest entry
         """
         if not is_remote(source):
             local = self._local.stat(source)
@@ -90,7 +93,7 @@ class OutputFileSystem:
             self._store(reader.blocks(), target)
 
     def _copy_known(self, source: str, target: str, size: int) -> bool:
-        """Copy an object within the store, unless its content needs a look: a manifest lists it, and not with this ETag."""
+        """Copy an object within the store; ``False`` if it must be read: its manifest entry has no ETag, or another one."""
         listed = shared().entry(source)
         xxh3_128 = None
         if listed is not None:
@@ -123,9 +126,9 @@ class OutputFileSystem:
             start += len(data)
 
     def adopt(self, source: str, target: str, stored: WrittenObject) -> None:
-        """Give an object that a task has written its final name.
+        """Rename an object that a task has written.
 
-        :raises StorageError: it is not there
+        :raises StorageError: it is missing, or has another size
         """
         require_stored(source, stat_objects([source])[0], stored.size_bytes)
         self._copy_within(source, target)
@@ -138,7 +141,7 @@ class OutputFileSystem:
         self.adopt(source, target, known)
 
     def link(self, source: str, target: str) -> bool:
-        """Never: an object has one name."""
+        """Always ``False``: stores have no links."""
         return False
 
     def unlink(self, path: str) -> None:
@@ -146,7 +149,7 @@ class OutputFileSystem:
         self.written.pop(path, None)
 
     def mkdir(self, path: str, like: str | None = None, *, private: bool = False) -> None:
-        """A directory, where the place has any: in a store it is there when it has an object."""
+        """Make a directory on a remote file system; a store has none."""
         store, key = located(path)
         if store.type_name not in _FLAT:
             with remote_errors(path, "make the directory"):
@@ -162,10 +165,11 @@ class OutputFileSystem:
                 raise
 
     def utime(self, path: str, mtime_ns: int) -> None:
+        """Set a file's modification time for the manifest."""
         self.written[path] = replace(self.written[path], mtime_ns=mtime_ns)
 
     def fsync(self, path: str) -> None:
-        """Nothing to make safe."""
+        """No operation: an object is durable when its upload is complete."""
 
     def fsync_dir(self, path: str) -> None:
-        """Nothing to make safe."""
+        """No operation: an object is durable when its upload is complete."""

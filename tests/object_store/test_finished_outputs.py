@@ -50,7 +50,7 @@ def turned(bucket: Bucket, key: str) -> str:
 def extra(bucket: Bucket, key: str) -> str:
     """There is another segment."""
     bucket.put(key.replace("/00000", "/00001"), bucket.get(key))
-    return "_manifest.json does not list it"
+    return "is not listed in _manifest.json"
 
 
 def read_by_the_source(address: str) -> list[object]:

@@ -263,7 +263,7 @@ def test_a_finished_output_of_format_1_is_not_removed_on_a_guess(bucket: Path, l
     (bucket / "out" / MANIFEST).write_text(json.dumps({"format": 1, "files": old}))
     require_finished(OUT)
     (bucket / "out" / MARKER).write_bytes(marker("somebody"))
-    with pytest.raises(UsageError, match=f"or remove {MARKER} if no run is at work there"):
+    with pytest.raises(UsageError, match=f"or remove {MARKER} if no run is writing it"):
         require_finished(OUT)
     with pytest.raises(UsageError, match="exists and is not empty"):
         ObjectPublication.begin(OUT, [SOURCE], MixedFileSystem())

@@ -76,7 +76,7 @@ def test_the_target_holds_cleaned_and_other_segments(tmp_path: Path) -> None:
 def test_nothing_appears_if_a_broker_locks_the_source_during_the_copy(tmp_path: Path) -> None:
     log_dir, target = source_dir(tmp_path), tmp_path / "target"
     publication = LocalPublication.begin(FS, str(target), [log_dir])
-    with held_elsewhere(Path(log_dir)), pytest.raises(LockedError, match="has begun to work here while the logs were copied"):
+    with held_elsewhere(Path(log_dir)), pytest.raises(LockedError, match="locked this directory while the logs were copied"):
         publication.commit(OverlayFileSystem(FS))
     assert not target.exists()
 

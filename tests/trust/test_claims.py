@@ -123,7 +123,7 @@ def test_a_claim_that_is_no_file_is_not_opened(kind: str, tmp_path: Path) -> Non
 def test_the_last_number_is_named_when_no_further_claim_can_be_put(tmp_path: Path) -> None:
     planted = tmp_path / ".compaction-run.99999999"
     planted.write_text(json.dumps(asdict(run("over"))))
-    with pytest.raises(LockedError, match="no number is left"):
+    with pytest.raises(LockedError, match="the highest possible claim number is taken"):
         Claim.take(LocalFileSystem(), str(tmp_path), run("new"), Known("over").is_over)
     assert list(tmp_path.iterdir()) == [planted]
 

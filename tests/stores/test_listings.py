@@ -1,4 +1,4 @@
-"""What Google's store tells in a way of its own, as pyarrow has it: directories, and that nothing is there."""
+"""Listings of Google's store through pyarrow: directories without marker objects, and its error for a missing object."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from compaction.stores.clients import remote_errors
 
 @dataclass
 class OnlyMarked:
-    """A store of files by path and size; without a marker there is no directory in a listing that does not go down."""
+    """A store of files by path and size; a non-recursive listing has no directories without marker objects."""
 
     files: dict[str, int]
     type_name: str = "gcs"
 
     def get_file_info(self, selector: Any) -> list[Any]:
-        """All files below a directory, or those that lie in it."""
+        """All files below a directory, or those directly in it."""
         below = {path: size for path, size in self.files.items() if path.startswith(f"{selector.base_dir}/")}
         if not below:
             raise OSError(f"No such file or directory '{selector.base_dir}'")
@@ -37,7 +37,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> OnlyMarked:
     return made
 
 
-def test_directories_are_seen_by_the_objects_in_them(store: OnlyMarked) -> None:
+def test_directories_are_found_by_their_objects(store: OnlyMarked) -> None:
     found = listings.list_directory("gs://bucket/in")
     assert {name: (stat.is_dir, stat.is_file, stat.size) for name, stat in found.items()} == {
         "meta.properties": (False, True, 7),
@@ -52,7 +52,7 @@ def test_what_lies_below_has_its_whole_name(store: OnlyMarked) -> None:
 
 
 def test_a_directory_that_is_not_there_is_told_as_such(store: OnlyMarked) -> None:
-    with pytest.raises(StorageError, match="cannot list the directory: No such file or directory; check the address") as told:
+    with pytest.raises(StorageError, match="cannot list the directory: No such file or directory; check the URI") as told:
         listings.list_directory("gs://bucket/nothing")
     assert isinstance(told.value.__cause__, FileNotFoundError)
 
