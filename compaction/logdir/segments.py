@@ -1,8 +1,10 @@
-"""What the files of one segment say: sizes, indexes, the batches after the last index entry, and what is wrong with them.
+"""Inspects the files of one segment: sizes, indexes, the batches after the last index entry, and their errors.
 
 Mirrors ``LogSegment`` (Kafka 4.3.0): ``readNextOffset`` (scan from the last index entry), ``largestTimestamp``,
-``getFirstBatchTimestamp``. Where a broker takes an index file's whole length for entries, a preallocated tail does
-not count here.
+``getFirstBatchTimestamp``. Difference: a broker counts an index file's full length as entries, while a preallocated tail is
+ignored here.
+
+Tested by ``tests/logdir/test_read_log.py``, ``tests/recovery/test_recover.py`` and ``tests/damage/test_segments.py``.
 """
 
 from __future__ import annotations
@@ -27,9 +29,9 @@ _AGAIN = "make sure that nothing else works on this directory, check the disk, a
 NO_TIMESTAMP = -1
 LONG_MAX = 2**63 - 1
 MAX_RELATIVE_OFFSET = 2**31 - 1
-#: index files up to this size are read whole
+#: index files up to this size are read completely
 _SMALL_BYTES = 64 * 1024
-#: per kind of index: an entry's fields, the count of its valid entries, and what says why it is not sound
+#: per kind of index: the fields of an entry, the count of valid entries, and a check that raises
 _RULES: dict[str, tuple[FieldTable[Any], Callable[[bytes], int], Callable[[bytes], None]]] = {
     INDEX: (indexes.OFFSET_ENTRY, indexes.valid_offset_entries, indexes.check_offset_index),
     TIMEINDEX: (indexes.TIME_ENTRY, indexes.valid_time_entries, indexes.check_time_index),
@@ -38,11 +40,11 @@ _RULES: dict[str, tuple[FieldTable[Any], Callable[[bytes], int], Callable[[bytes
 
 @dataclass(frozen=True)
 class SegmentState:
-    """One segment as found.
+    """The state of one segment.
 
-    ``segment`` is what planning sees. ``torn_bytes`` follow the last whole batch of an active segment, which begins at byte
-    ``last_position``. ``index_problem`` and ``txn_problem`` say why the offset and time index, or the transaction index, must
-    be rebuilt.
+    ``segment`` is for planning. ``torn_bytes`` follow the last complete batch of an active segment, which begins at byte
+    ``last_position``. ``index_problem`` and ``txn_problem`` are the reasons to rebuild the offset and time index, or the
+    transaction index.
     """
 
     segment: Segment
@@ -53,7 +55,7 @@ class SegmentState:
 
     @property
     def overflows(self) -> bool:
-        """Whether its offsets do not fit its indexes (Kafka: ``LogSegment.hasOverflow``)."""
+        """Whether relative offsets exceed the range of indexes (Kafka: ``LogSegment.hasOverflow``)."""
         return self.segment.next_offset - 1 - self.segment.base_offset > MAX_RELATIVE_OFFSET
 
 
@@ -68,9 +70,10 @@ def inspect_segment(
 ) -> SegmentState:
     """Read one segment's indexes, first batch and last batches.
 
-    :param active: whether a torn tail is no error
-    :param index_interval_bytes: look for truncated indexes too: no batch may start more than twice this after the last entry
-    :raises CorruptLogError: the end of the segment is not what the format says
+    :param active: whether a torn tail is permitted
+    :param index_interval_bytes: if given, detect truncated indexes: no batch may start more than twice this after the last
+        entry
+    :raises CorruptLogError: the end of the segment is malformed
     """
     path = join(log_path, segment_file(base_offset, LOG))
     data = view(fs, path)
@@ -107,10 +110,10 @@ def inspect_segment(
 
 
 def require_same_indexes(fs: ReadableFileSystem, log_path: str, segments: Iterable[Segment]) -> None:
-    """Look at copies of segments: their indexes must be those that were there when the log was planned.
+    """Check that copied segments have the indexes that the log had when it was planned.
 
     :param segments: as planned; the log's last one may have a torn tail
-    :raises CorruptLogError: the end of a segment is not what the format says
+    :raises CorruptLogError: the end of a segment is malformed
     :raises StorageError: indexes have changed
     """
     last = max(segment_bases(fs, log_path), default=-1)
@@ -128,12 +131,12 @@ def _index_entries(segment: Segment) -> tuple[object, ...]:
 
 
 def identity_of(found: FileStat) -> tuple[int, int, int]:
-    """Device, inode and time of the last change of any kind, ns: another file, or other bytes in it, have others."""
+    """Device, inode and ctime, ns: they change with any replacement of the file or its bytes."""
     return found.device, found.inode, found.ctime_ns
 
 
 class _Index:
-    """What is used of an offset or time index file: the number of valid entries, the last one, and what is wrong."""
+    """An offset or time index file: the number of valid entries, the last one, and the problem, if any."""
 
     def __init__(self, fs: ReadableFileSystem, log_path: str, base_offset: int, kind: str) -> None:
         self._base_offset = base_offset
@@ -163,26 +166,27 @@ class _Index:
         return self.last[0] if self.last else NO_TIMESTAMP
 
     def start_in(self, data: View) -> int:
-        """Of an offset index: the last entry's position, 0 (and a problem) where the log holds no such batch."""
+        """Of an offset index: the last entry's position; 0, and a problem, if there is no such batch in the log."""
         if not self.last:
             return 0
         relative, position = self.last
         row = first_batch(data[position:], position)
         if len(row) and int(row["last_offset"][0]) == self._base_offset + relative:
             return position
-        self.problem = f"{INDEX} is stale: its last entry is no batch of the segment"
+        self.problem = f"{INDEX} is stale: its last entry is not a batch of the segment"
         self.count, self.last = 0, ()
         return 0
 
     def sparse(self, last_position: int, interval_bytes: int | None) -> str | None:
-        """Of an offset index: whether entries are missing at its end."""
+        """Of an offset index: the problem if entries are missing at its end."""
         last_entry = self.last[1] if self.last else 0
         if interval_bytes is None or last_position - last_entry <= 2 * interval_bytes:
             return None
         return f"{INDEX} is truncated: {last_position - last_entry} bytes follow its last entry"
 
     def stale(self, next_offset: int, tail_timestamp: int, first_timestamp: int, active: bool) -> str | None:
-        """Of a time index: whether it belongs to other data, or lacks the entry that closing a segment adds."""
+        """Of a time index: the problem if it belongs to other data, or lacks the entry added when a segment becomes
+        inactive."""
         if self.last and self._base_offset + self.last[1] >= next_offset:
             return f"{TIMEINDEX} is stale: its last entry lies past the segment's end"
         if not active and self.last_timestamp < max(tail_timestamp, first_timestamp):
@@ -207,10 +211,10 @@ class _Tail:
 
 
 def _used_part(fs: ReadableFileSystem, path: str, size: int) -> bytes | None:
-    """An index file's bytes without a preallocated tail, whole entries of either size kept (both sizes divide 24); ``None`` if
-    these are more than any index has.
+    """An index file without its preallocated tail, in complete entries of either size (both divide 24); ``None`` if this is
+    larger than any index.
 
-    Not through a memory map: a broker cuts the tail off when it closes a segment, and a dry run may look on.
+    Not memory-mapped: a running broker may truncate the tail during a dry run.
     """
     step = 24 * 1024
     low, high = 0, -(-size // step)
@@ -255,4 +259,4 @@ def _aborted_txns(fs: ReadableFileSystem, log_path: str, base_offset: int) -> tu
 
 def _unfinished(scan: SegmentScan, size: int) -> str:
     left = size - scan.position
-    return scan.error or f"{left} bytes after the last whole batch of a closed segment"
+    return scan.error or f"{left} bytes after the last complete batch of an inactive segment"

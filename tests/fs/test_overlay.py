@@ -41,7 +41,7 @@ def test_a_renamed_byte_range_leads_to_the_real_file(directory: str) -> None:
 
 
 def test_changes_are_known_by_directory(directory: str) -> None:
-    fs = OverlayFileSystem(LocalFileSystem())
-    assert not fs.changed
+    fs, unchanged = OverlayFileSystem(LocalFileSystem()), OverlayFileSystem(LocalFileSystem())
     fs.write_file(f"{directory}/sub/new", b"abc")
-    assert fs.changed and fs.changed_in(f"{directory}/sub") and not fs.changed_in(directory)
+    assert (fs.changed, unchanged.changed) == (True, False)
+    assert (fs.changed_in(f"{directory}/sub"), fs.changed_in(directory)) == (True, False)

@@ -137,7 +137,7 @@ WrongCall = Callable[[Path], list[object]]
         (lambda data: ["--log-dir", data / "orders-0" / f"{0:020d}.log"], "not a directory"),
         (lambda data: ["--log-dir", data / "orders-0"], "this is one partition's directory"),
         (lambda data: ["--log-dir", data, data.parent], "--log-dir: it lies inside"),
-        (lambda data: ["--log-dir", data, "--topic", "("], "--topic '(' is no regular expression"),
+        (lambda data: ["--log-dir", data, "--topic", "("], "--topic '(' is not a regular expression"),
         (lambda data: ["--log-dir", data, "--partition", "orders"], "--partition 'orders' is not TOPIC-N"),
         (lambda data: ["--log-dir", data, "--partition", "orders-7"], "no such partition: orders-7"),
         (lambda data: ["--log-dir", data, "--partition", "__cluster_metadata-0"], "__cluster_metadata is never touched"),

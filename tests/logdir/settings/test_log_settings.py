@@ -47,7 +47,7 @@ def effective(config: TopicConfig, name: str) -> object:
     return str(value)
 
 
-def test_every_topic_has_what_it_was_created_with(logs: Path) -> None:
+def test_every_topic_has_the_settings_of_its_creation(logs: Path) -> None:
     found = configs(logs)
     assert set(TOPICS) | {CLEANED, "__consumer_offsets", "__transaction_state"} == set(found)
     for topic, (_, given) in TOPICS.items():
@@ -61,7 +61,7 @@ def test_every_topic_has_what_it_was_created_with(logs: Path) -> None:
         assert set(others.values()) == {Origin.DEFAULT}, topic
 
 
-def test_a_setting_that_was_changed_has_its_last_value(logs: Path) -> None:
+def test_a_changed_setting_has_its_last_value(logs: Path) -> None:
     cleaned = configs(logs)[CLEANED]
     assert (cleaned.min_cleanable_dirty_ratio, str(cleaned.source("min.cleanable.dirty.ratio"))) == (
         0.5,
@@ -69,7 +69,7 @@ def test_a_setting_that_was_changed_has_its_last_value(logs: Path) -> None:
     )
 
 
-def test_internal_topics_have_what_the_broker_created_them_with(logs: Path) -> None:
+def test_internal_topics_have_the_settings_of_their_creation(logs: Path) -> None:
     offsets = configs(logs)["__consumer_offsets"]
     assert (offsets.cleanup_policy, offsets.compression_type) == ("compact", "producer")
     assert offsets.source("cleanup.policy").origin is Origin.METADATA
@@ -95,14 +95,14 @@ def properties(text: str) -> Resolver:
         (properties("log.roll.ms=9"), 3_600_000, "the topic's configuration in the metadata log"),
     ],
 )
-def test_what_the_broker_stored_for_a_topic_has_its_place_among_the_sources(
+def test_stored_topic_settings_have_their_precedence_among_the_sources(
     logs: Path, resolver: Resolver, value: int, source: str
 ) -> None:
     orders = configs(logs, resolver)["orders"]
     assert (orders.segment_ms, str(orders.source("segment.ms"))) == (value, source)
 
 
-def test_what_it_did_not_store_comes_from_the_brokers_properties(logs: Path) -> None:
+def test_settings_that_are_not_stored_come_from_the_brokers_properties(logs: Path) -> None:
     orders = configs(logs, properties("num.partitions=7\nlog.cleaner.min.cleanable.ratio=0.25\n"))["orders"]
     assert (orders.min_cleanable_dirty_ratio, str(orders.source("min.cleanable.dirty.ratio"))) == (
         0.25,
@@ -110,7 +110,7 @@ def test_what_it_did_not_store_comes_from_the_brokers_properties(logs: Path) -> 
     )
 
 
-def test_without_a_metadata_log_only_the_call_says_what_holds(logs: Path, tmp_path: Path) -> None:
+def test_without_a_metadata_log_only_options_apply(logs: Path, tmp_path: Path) -> None:
     bare = tmp_path / "bare"
     (bare / "orders-0").mkdir(parents=True)
     (bare / "__consumer_offsets-0").mkdir()
@@ -133,14 +133,14 @@ def damaged(logs: Path, at: float) -> list[Settings | CorruptLogError | object]:
 
 
 @pytest.mark.parametrize("at", [0.1, 0.5, 0.9])
-def test_a_damaged_metadata_log_is_told_for_every_log_of_its_directory(tmp_path: Path, at: float) -> None:
+def test_a_damaged_metadata_log_fails_every_log_of_its_directory(tmp_path: Path, at: float) -> None:
     found = damaged(unpack_sample(tmp_path), at)
     assert len(found) > 10
     assert {type(each) for each in found} == {CorruptLogError}
     assert "__cluster_metadata-0" in str(found[0])
 
 
-def test_a_metadata_log_whose_last_batch_was_cut_off_is_read_up_to_there(tmp_path: Path) -> None:
+def test_a_metadata_log_with_a_torn_tail_is_read_up_to_it(tmp_path: Path) -> None:
     logs = unpack_sample(tmp_path)
     log = min((logs / "__cluster_metadata-0").glob("*.log"))
     log.write_bytes(log.read_bytes()[:-5])

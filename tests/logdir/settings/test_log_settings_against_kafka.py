@@ -122,7 +122,7 @@ def effective(config: TopicConfig, name: str) -> object:
 
 
 @pytest.mark.parametrize("topic", TOPICS)
-def test_values_and_sources_are_the_brokers(stored: Stored, topic: str) -> None:
+def test_values_and_sources_equal_the_brokers(stored: Stored, topic: str) -> None:
     config, told = ours(stored.log_dir, topic), stored.told[topic]
     assert set(told) >= set(TOPIC_ENTRIES) - {"internal.segment.bytes"}
     for name, entry in TOPIC_ENTRIES.items():
@@ -138,7 +138,7 @@ def test_values_and_sources_are_the_brokers(stored: Stored, topic: str) -> None:
             assert config.source(name).origin is SOURCES[told[name].source], name
 
 
-def test_every_kind_of_source_was_met(stored: Stored) -> None:
+def test_every_kind_of_source_occurs(stored: Stored) -> None:
     met = {told.source for entries in stored.told.values() for told in entries.values()}
     assert met == set(SOURCES)
 
@@ -148,7 +148,7 @@ def test_the_brokers_own_settings_are_read(stored: Stored) -> None:
     assert (broker.cleaner_threads, broker.source("log.cleaner.threads").origin) == (2, Origin.METADATA_BROKER)
 
 
-def test_a_snapshot_alone_tells_what_was_stored_before_it(stored: Stored, tmp_path: Path) -> None:
+def test_a_snapshot_contains_the_settings_stored_before_it(stored: Stored, tmp_path: Path) -> None:
     log_dir = tmp_path / "logs"
     shutil.copytree(stored.log_dir, log_dir)
     assert list((log_dir / "__cluster_metadata-0").glob("*.checkpoint"))
