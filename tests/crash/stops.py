@@ -10,25 +10,28 @@ from compaction.engine import destination
 from compaction.fs.local import LocalFileSystem
 from tests.crash.surroundings import Ended, run
 from tests.fs.faults import Stopped
-from tests.fs.watched import CHANGES, Operation, WatchedFiles
+from tests.trust.watched import CHANGES, Operation, WatchedFileSystem
+
+#: what is appended to an output counts when it is closed
+_COUNTED = CHANGES - {"append", "append_copy", "link_sync"}
 
 
-class StoppingFiles(WatchedFiles):
-    """Real files; each change is noted in ``log``, and the one numbered ``stop_before`` and all after it do not happen."""
+class StoppingFiles(WatchedFileSystem):
+    """Real files; each change is noted in ``changes``, and the one numbered ``stop_before`` and all after it do not happen."""
 
     def __init__(self, stop_before: int | None) -> None:
         super().__init__(LocalFileSystem(), self._step)
         self.stop_before = stop_before
-        self.log: list[str] = []
+        self.changes: list[str] = []
 
     def _step(self, operation: Operation) -> None:
-        if operation.name not in CHANGES:
+        if operation.name not in _COUNTED:
             return
-        if len(self.log) == self.stop_before:
+        if len(self.changes) == self.stop_before:
             raise Stopped
-        name, path, target = operation
+        _, name, path, target = operation
         what = f"rename to {Path(target).name}:" if name == "rename" else name
-        self.log.append(f"{what} {Path(path).name}")
+        self.changes.append(f"{what} {Path(path).name}")
 
 
 def run_until(log_dir: Path, stop_before: int | None, *options: object) -> tuple[Ended | None, list[str]]:
@@ -39,10 +42,10 @@ def run_until(log_dir: Path, stop_before: int | None, *options: object) -> tuple
     files = StoppingFiles(stop_before)
     with patch.object(destination, "LOGS_AT_ONCE", 1):
         try:
-            return run(log_dir, *options, files=files), files.log
+            return run(log_dir, *options, files=files), files.changes
         except Stopped:
             _end_process(log_dir)
-            return None, files.log
+            return None, files.changes
 
 
 def _end_process(log_dir: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from compaction.fs.local import LocalFileSystem
 from tests.crash.surroundings import run, small_disk
 from tests.damage.sound_logs import sound_log, write_log
-from tests.fs.watched import Operation, WatchedFiles
+from tests.trust.watched import Operation, WatchedFileSystem
 
 SOUND = sound_log("none")
 
@@ -70,7 +70,8 @@ def test_new_directories_above_the_output_are_safe_before_it_appears(log_dir: Pa
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "mkdir", mkdir)
         patch.setattr(os, "fsync", fsync)
-        assert run(log_dir, "--output-dir", tmp_path / "new/parents/out", files=WatchedFiles(LocalFileSystem(), note)).code == 0
+        files = WatchedFileSystem(LocalFileSystem(), note)
+        assert run(log_dir, "--output-dir", tmp_path / "new/parents/out", files=files).code == 0
     for made_dir, above in ((tmp_path / "new", tmp_path), (tmp_path / "new/parents", tmp_path / "new")):
         at = calls.index(("mkdir", str(made_dir)))
         assert ("fsync", str(above)) in calls[at:]

@@ -13,7 +13,7 @@ from compaction.names import CLEANER_OFFSETS, LOCK
 from compaction.output.journal import JOURNAL
 from tests.crash.surroundings import NOBODY, run
 from tests.damage.sound_logs import look_at, sound_log, write_log
-from tests.fs.watched import Operation, WatchedFiles
+from tests.trust.watched import Operation, WatchedFileSystem
 
 SOUND = sound_log("none")
 VICTIM = b"root's own"
@@ -87,7 +87,7 @@ def test_a_link_planted_at_the_very_name_that_is_about_to_be_written_fails_the_l
             planted.append(found.path)
             Path(found.path).symlink_to(victim)
 
-    ended = run(log_dir, files=WatchedFiles(LocalFileSystem(), plant))
+    ended = run(log_dir, files=WatchedFileSystem(LocalFileSystem(), plant))
     assert planted
     assert ended.code == 1
     assert "File exists" in ended.err
@@ -139,7 +139,7 @@ def test_after_a_kill_under_umask_077_the_brokers_user_can_read_and_remove_every
 
     old = os.umask(0o077)
     try:
-        ended = run(log_dir, files=WatchedFiles(LocalFileSystem(), look))
+        ended = run(log_dir, files=WatchedFileSystem(LocalFileSystem(), look))
     finally:
         os.umask(old)
     assert ended.code == 0, ended.err

@@ -20,10 +20,10 @@ from compaction.output.journal import JOURNAL
 from tests.crash.surroundings import Ended, run
 from tests.damage.harm import reseal
 from tests.damage.sound_logs import Files, look_at, sound_log, write_log
-from tests.fs.watched import Before, Operation, WatchedFiles
 from tests.kafka.encode import Batch, Record
 from tests.logdir.logs import NOW_MS as BUILT_MS
 from tests.logdir.logs import build
+from tests.trust.watched import Before, Operation, WatchedFileSystem
 
 SOUND = sound_log("none")
 #: so small that a segment is written in parts
@@ -42,8 +42,8 @@ def contents(log: Path) -> Files:
     return {path.name: path.read_bytes() for path in log.iterdir()}
 
 
-def watched(before: Before) -> WatchedFiles:
-    return WatchedFiles(LocalFileSystem(), before)
+def watched(before: Before) -> WatchedFileSystem:
+    return WatchedFileSystem(LocalFileSystem(), before)
 
 
 def once(sign: Callable[[Operation], bool], act: Callable[[Operation], None]) -> Before:
@@ -93,11 +93,11 @@ def one_bit_turned(path: Path) -> None:
 HARMS = (halved, emptied, zeroed, one_bit_turned)
 #: the files of an output and of its parts, and the operation before which they are harmed
 OUTPUTS = {
-    "log": ("reader of the device", r"0{20}\.log\.clean\.[0-9a-f]+$", None),
-    "index": ("reader of the device", r"0{20}\.index\.clean\.[0-9a-f]+$", None),
-    "timeindex": ("reader of the device", r"0{20}\.timeindex\.clean\.[0-9a-f]+$", None),
-    "rows of a part": ("reader", r"0{20}\.log\.clean\.[0-9a-f]+\.\d+\.rows$", PARTS),
-    "joined log": ("reader of the device", r"0{20}\.log\.clean\.[0-9a-f]+$", PARTS),
+    "log": ("open uncached", r"0{20}\.log\.clean\.[0-9a-f]+$", None),
+    "index": ("open uncached", r"0{20}\.index\.clean\.[0-9a-f]+$", None),
+    "timeindex": ("open uncached", r"0{20}\.timeindex\.clean\.[0-9a-f]+$", None),
+    "rows of a part": ("open", r"0{20}\.log\.clean\.[0-9a-f]+\.\d+\.rows$", PARTS),
+    "joined log": ("open uncached", r"0{20}\.log\.clean\.[0-9a-f]+$", PARTS),
 }
 
 
@@ -126,11 +126,11 @@ def test_a_part_that_changed_before_it_is_joined_fails_the_log(log_dir: Path, ha
     before, harmed = look_at(log_dir / "subject-0"), []
 
     def act(found: Operation) -> None:
-        harm(Path(found.target))
-        harmed.append(found.target)
+        harm(Path(found.path))
+        harmed.append(found.path)
 
     def joins(found: Operation) -> bool:
-        return found.name == "append" and "subject-0" in found.target and Path(found.target).stat().st_size > 0
+        return found.name == "append_copy" and "subject-0" in found.path and Path(found.path).stat().st_size > 0
 
     ended = run(log_dir, files=watched(once(joins, act)), sizes=PARTS)
     assert harmed
@@ -139,7 +139,7 @@ def test_a_part_that_changed_before_it_is_joined_fails_the_log(log_dir: Path, ha
 
 def test_a_journal_with_a_turned_bit_is_noticed_before_it_counts(log_dir: Path) -> None:
     before = look_at(log_dir / "subject-0")
-    sign = in_subject("reader of the device", r"\.compaction-swap\.[0-9a-f]{32}\.tmp")
+    sign = in_subject("open uncached", r"\.compaction-swap\.[0-9a-f]{32}\.tmp")
     ended = run(log_dir, files=watched(once(sign, lambda found: one_bit_turned(Path(found.path)))))
     only_the_subject_failed(log_dir, ended, before, "read back otherwise")
 
@@ -148,7 +148,7 @@ def test_a_checkpoint_with_a_turned_bit_never_replaces_the_old_one(log_dir: Path
     (log_dir / CLEANER_OFFSETS).write_text("0\n1\naside 0 3\n")
 
     def sign(found: Operation) -> bool:
-        return found.name == "reader of the device" and f"{CLEANER_OFFSETS}." in found.path
+        return found.name == "open uncached" and f"{CLEANER_OFFSETS}." in found.path
 
     def harm(found: Operation) -> None:
         if sign(found):
@@ -299,10 +299,10 @@ def _io_error(found: Operation) -> None:
 
 #: what is read of a log in the driver, and by what
 READS = {
-    "segments for recovery": ("read_bytes", r"0{20}\.log$"),
-    "the active segment's tail": ("read_bytes", r"0+40\.log$"),
-    "an index": ("read_bytes", r"0{20}\.index$"),
-    "a producer snapshot": ("read_bytes", r"0+40\.snapshot$"),
+    "segments for recovery": ("read", r"0{20}\.log$"),
+    "the active segment's tail": ("read", r"0+40\.log$"),
+    "an index": ("read", r"0{20}\.index$"),
+    "a producer snapshot": ("read", r"0+40\.snapshot$"),
     "the listing": ("listdir", "?$"),
 }
 
@@ -335,7 +335,7 @@ def test_a_bad_sector_in_the_metadata_log_is_an_error_of_its_directorys_logs(log
     before, failed = look_at(log_dir / "subject-0"), []
 
     def fail(found: Operation) -> None:
-        if found.name in ("read_bytes", "reader", "read") and "__cluster_metadata-0/0" in found.path:
+        if found.name in ("read", "open", "read_into") and "__cluster_metadata-0/0" in found.path:
             failed.append(found)
             _io_error(found)
 
@@ -354,7 +354,7 @@ def test_a_file_cut_short_while_it_is_read_is_one_logs_error(log_dir: Path, mome
     path, seen = log_dir / "subject-0" / SOUND.log(1), []
 
     def cut(found: Operation) -> None:
-        if found.name in ("read_bytes", "read") and found.path == str(path):
+        if found.name in ("read", "read_into") and found.path == str(path):
             seen.append(found)
             if len(seen) == moment:
                 os.truncate(path, 70)

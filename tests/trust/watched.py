@@ -30,15 +30,22 @@ class Operation(NamedTuple):
         return f"#{self.number} {self.name} {self.path}" + (f" -> {self.target}" if self.target else "")
 
 
-class WatchedFileSystem:
-    """See ``compaction.fs.filesystem.DiskFileSystem``; ``log`` has the operations so far."""
+Before = Callable[[Operation], None]
 
-    def __init__(self, inner: DiskFileSystem) -> None:
-        self.inner = inner
+
+class WatchedFileSystem:
+    """See ``compaction.fs.filesystem.DiskFileSystem``; ``log`` has the operations so far.
+
+    :param before: called before each operation; what it raises is raised in its place
+    """
+
+    def __init__(self, inner: DiskFileSystem, before: Before = lambda _: None) -> None:
+        self.inner, self._before = inner, before
         self.log: list[Operation] = []
 
     def _do(self, operation: Operation, action: Callable[[], T]) -> T:
         """Carry an operation out."""
+        self._before(operation)
         return action()
 
     def do(self, name: str, path: str, action: Callable[[], T], target: str = "") -> T:
@@ -59,7 +66,8 @@ class WatchedFileSystem:
         return self.do("read", path, lambda: self.inner.read_bytes(path, start, length))
 
     def reader(self, path: str, start: int, end: int, *, uncached: bool = False) -> ByteSource:
-        return WatchedSource(self, path, self.do("open", path, lambda: self.inner.reader(path, start, end, uncached=uncached)))
+        name = "open uncached" if uncached else "open"
+        return WatchedSource(self, path, self.do(name, path, lambda: self.inner.reader(path, start, end, uncached=uncached)))
 
     def read_into(self, path: str, source: ByteSource, view: memoryview, at: tuple[int, int]) -> int:
         """One read of an open file; ``at`` are position and floor."""
