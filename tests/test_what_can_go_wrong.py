@@ -20,7 +20,7 @@ TESTS: dict[str, dict[str, tuple[str, ...]]] = {
             "test_a_dry_run_looks_on_and_says_that_a_broker_is_at_work",
         ),
         "engine/test_busy.py": ("test_a_log_that_moved_is_told_from_one_in_use",),
-        "fs/test_lock.py": ("test_the_error_names_directory_holder_and_what_to_do",),
+        "fs/test_lock.py": ("test_the_error_names_directory_holder_and_remedy",),
     },
     "`cannot lock the log directory": {
         "crash/test_surroundings.py": (
@@ -86,9 +86,9 @@ TESTS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "`log directory is claimed": {
         "locking/test_claim.py": (
-            "test_a_second_run_yields_to_one_that_may_be_at_work",
-            "test_the_claim_of_a_killed_run_of_this_machine_is_taken_over",
-            "test_a_run_of_another_boot_is_over_on_a_local_disk_only",
+            "test_a_second_run_fails_if_the_first_may_be_active",
+            "test_the_claim_of_a_killed_run_of_this_machine_is_superseded",
+            "test_a_run_of_another_boot_has_ended_only_on_a_local_disk",
         ),
     },
     "`is a link to …`": {
@@ -109,7 +109,7 @@ TESTS: dict[str, dict[str, tuple[str, ...]]] = {
             "test_compact_does_not_skip_a_log_of_unknown_policy_in_silence",
             "test_with_the_metadata_log_expire_deletes_what_the_policies_say",
         ),
-        "logdir/settings/test_metadata_sources.py": ("test_a_topic_without_a_policy_of_its_own_waits_for_server_properties",),
+        "logdir/settings/test_metadata_sources.py": ("test_a_topic_without_its_own_policy_needs_server_properties",),
     },
     "`--output-dir is a mount": {
         "crash/test_copies.py": ("test_a_mount_point_as_the_output_directory_is_refused_before_any_work",),
@@ -120,8 +120,8 @@ TESTS: dict[str, dict[str, tuple[str, ...]]] = {
             "test_a_copy_of_an_output_elsewhere_is_read",
         ),
         "stores/test_source_check.py": (
-            "test_files_that_mean_nothing_are_not_seen",
-            "test_a_log_with_an_object_that_is_not_as_listed_fails",
+            "test_insignificant_files_are_ignored",
+            "test_a_log_with_a_changed_object_fails",
         ),
     },
     "`compiled kernels are kept in": {
