@@ -99,7 +99,7 @@ class MemoryOutput:
 
 
 class MemoryLock:
-    """A lock that nobody else wants."""
+    """A lock without contention."""
 
     def release(self) -> None:
         """Nothing."""
@@ -186,7 +186,7 @@ class FaultyFileSystem:
             return
         inode, directory = self.inode(source), self._dir(Path(source).parent)
         assert Path(source).parent == Path(target).parent
-        # of two names of one file none goes
+        # a rename between two names of one file has no effect
         if directory.names.get(Path(target).name) is not inode:
             self._change(directory, _move(Path(source).name, Path(target).name, inode))
 
@@ -236,7 +236,7 @@ class FaultyFileSystem:
         return self._reborn(lambda directory: directory.names, lambda inode: inode.data)
 
     def after_power_loss(self, seed: int | None) -> Self:
-        """As a power loss may leave the files: with ``None`` all that was not safe is gone, else a random choice of it."""
+        """A state after a power loss: with ``None`` only durable changes are left, else also a random choice of the others."""
         chance = random.Random(seed)
 
         def names(directory: Directory) -> Names:

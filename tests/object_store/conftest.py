@@ -1,4 +1,4 @@
-"""Logs that the stores are given, and what a run on a disk makes of them."""
+"""Input logs of the stores, and the output of a run from disk to disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logs in an object store: every mix of places gives the bytes of a run on a disk, or nothing at all. For each store."""
+"""Logs in an object store: any input and output give the bytes of a run on a disk, or no output. For each store."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_bucket_itself_can_be_a_log_directory(any_bucket: Bucket, sample: Path
     assert figures(run("--log-dir", any_bucket.address(), "--dry-run")) == figures(run("--log-dir", sample, "--dry-run"))
 
 
-def test_the_times_of_files_go_with_the_manifest(any_bucket: Bucket, sample: Path, tmp_path: Path) -> None:
+def test_modification_times_are_kept_in_the_manifest(any_bucket: Bucket, sample: Path, tmp_path: Path) -> None:
     run("--log-dir", sample, "--output-dir", any_bucket.address("out"))
     run("--log-dir", sample, "--output-dir", tmp_path / "first")
     run("--log-dir", any_bucket.address("out"), "--output-dir", tmp_path / "second", *KEEP)
@@ -95,7 +95,7 @@ def test_a_log_in_a_store_can_be_dumped(any_bucket: Bucket, sample: Path, capfdb
     assert remote.replace(any_bucket.address("in").partition("?")[0].encode(), str(sample).encode()) == local
 
 
-def test_a_large_segment_goes_in_parts_and_comes_in_ranges(any_bucket: Bucket, large: Path, tmp_path: Path) -> None:
+def test_a_large_segment_is_uploaded_in_parts_and_read_in_ranges(any_bucket: Bucket, large: Path, tmp_path: Path) -> None:
     run("--log-dir", large, "--output-dir", tmp_path / "out", *COMPACT)
     any_bucket.put_tree(large, "in")
     any_bucket.forget()
@@ -106,7 +106,7 @@ def test_a_large_segment_goes_in_parts_and_comes_in_ranges(any_bucket: Bucket, l
     assert published(any_bucket) == files(tmp_path / "out")
 
 
-def test_a_prefix_of_many_objects_is_read_whole(any_bucket: Bucket, tmp_path: Path) -> None:
+def test_a_prefix_of_many_objects_is_read_completely(any_bucket: Bucket, tmp_path: Path) -> None:
     log = tmp_path / "in" / "orders-0"
     log.mkdir(parents=True)
     for base in range(0, 200, 10):
@@ -121,14 +121,14 @@ def test_a_prefix_of_many_objects_is_read_whole(any_bucket: Bucket, tmp_path: Pa
     assert [(found.segments_before, found.records_before) for found in report.logs] == [(20, 20)]
 
 
-def test_a_log_that_cannot_be_read_is_told_with_the_reason(any_bucket: Bucket, sample: Path, tmp_path: Path) -> None:
+def test_a_log_that_cannot_be_read_is_reported_with_the_reason(any_bucket: Bucket, sample: Path, tmp_path: Path) -> None:
     any_bucket.put_tree(sample, "in")
     with any_bucket.refusing(f"/orders-0/{0:020d}.log", reads=True):
         report = run("--log-dir", any_bucket.address("in"), "--output-dir", tmp_path / "out")
     check_left_out(report, any_bucket)
 
 
-def test_a_log_that_cannot_be_written_is_left_out_and_the_others_are_there(any_bucket: Bucket, sample: Path) -> None:
+def test_a_log_that_cannot_be_written_is_missing_in_the_output(any_bucket: Bucket, sample: Path) -> None:
     with any_bucket.refusing("/orders-0/"):
         report = run("--log-dir", sample, "--output-dir", any_bucket.address("out"))
     check_left_out(report, any_bucket)
@@ -145,7 +145,7 @@ def check_left_out(report: RunReport, bucket: Bucket) -> None:
 
 
 @pytest.mark.parametrize("refused", [MANIFEST, "meta.properties"])
-def test_what_cannot_be_completed_does_not_appear_and_is_no_source(
+def test_an_incomplete_output_is_not_published_and_is_refused_as_input(
     any_bucket: Bucket, sample: Path, on_disk: OnDisk, refused: str
 ) -> None:
     with any_bucket.refusing(refused), pytest.raises(StorageError, match="cannot write"):
@@ -158,7 +158,7 @@ def test_what_cannot_be_completed_does_not_appear_and_is_no_source(
 
 
 @pytest.mark.parametrize("at", [f"/{MANIFEST}", "/meta.properties", "/cleaner-offset-checkpoint"])
-def test_a_run_that_was_killed_is_not_taken_for_a_finished_one_and_the_next_one_starts_again(
+def test_the_output_of_a_killed_run_is_refused_and_replaced_by_the_next_run(
     any_bucket: Bucket, sample: Path, on_disk: OnDisk, at: str
 ) -> None:
     options = ("--log-dir", str(sample), "--output-dir", any_bucket.address("out"))
@@ -181,7 +181,7 @@ def test_a_run_that_was_killed_is_not_taken_for_a_finished_one_and_the_next_one_
     assert published(any_bucket) == on_disk[0]
 
 
-def test_a_finished_output_and_what_is_not_ours_are_left_alone(any_bucket: Bucket, sample: Path) -> None:
+def test_a_finished_output_and_unrelated_objects_are_not_changed(any_bucket: Bucket, sample: Path) -> None:
     run("--log-dir", sample, "--output-dir", any_bucket.address("out"), "--topic", "orders")
     any_bucket.put("theirs/data.parquet", b"data")
     before = any_bucket.tree("out")
@@ -204,7 +204,7 @@ def test_work_in_place_is_refused_with_the_reason(any_bucket: Bucket, sample: Pa
     ("key", "told"),
     [("nothing-here", "no such log directory"), ("in/orders-0", "this is one partition's directory")],
 )
-def test_a_wrong_address_is_told(any_bucket: Bucket, sample: Path, key: str, told: str) -> None:
+def test_a_wrong_uri_is_an_error(any_bucket: Bucket, sample: Path, key: str, told: str) -> None:
     any_bucket.put_tree(sample / "orders-0", "in/orders-0")
     with pytest.raises(UsageError, match=told):
         run("--log-dir", any_bucket.address(key), "--dry-run")

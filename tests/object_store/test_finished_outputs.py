@@ -1,4 +1,4 @@
-"""A finished output as the source of another run: what is not as its manifest lists it fails its log. For each store."""
+"""A finished output as the input of a run: an object that differs from its manifest entry fails its log. For each store."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OnDisk = tuple[dict[str, bytes], RunReport]
 
 
 def missing(bucket: Bucket, key: str) -> str:
-    """An object is gone."""
+    """Remove an object."""
     bucket.remove(key)
     return "is missing"
 
@@ -40,7 +40,7 @@ def cut(bucket: Bucket, key: str) -> str:
 
 
 def turned(bucket: Bucket, key: str) -> str:
-    """A bit of an object is another: of the first offset, which no checksum covers."""
+    """Flip a bit of the first offset, which no checksum covers."""
     data = bytearray(bucket.get(key))
     data[7] ^= 1
     bucket.put(key, bytes(data))
@@ -63,7 +63,7 @@ def read_by_the_source(address: str) -> list[object]:
 
 
 @pytest.mark.parametrize("damage", [missing, cut, turned, extra])
-def test_a_log_with_an_object_that_is_not_as_listed_fails_and_the_others_do_not(
+def test_only_the_log_with_a_changed_object_fails(
     any_bucket: Bucket, sample: Path, damage: Callable[[Bucket, str], str], capfd: pytest.CaptureFixture[str]
 ) -> None:
     out = any_bucket.address("out")
@@ -88,7 +88,7 @@ def test_a_log_with_an_object_that_is_not_as_listed_fails_and_the_others_do_not(
 
 
 @pytest.mark.parametrize("name", ["meta.properties", MANIFEST, f"__cluster_metadata-0/{0:020d}.log"])
-def test_a_call_on_a_directory_with_an_object_that_is_not_as_listed_fails(any_bucket: Bucket, sample: Path, name: str) -> None:
+def test_a_run_on_a_directory_with_a_changed_object_fails(any_bucket: Bucket, sample: Path, name: str) -> None:
     run("--log-dir", sample, "--output-dir", any_bucket.address("out"), "--topic", "ledger")
     cut(any_bucket, f"out/{name}")
     if name == MANIFEST:
@@ -101,13 +101,13 @@ def test_a_call_on_a_directory_with_an_object_that_is_not_as_listed_fails(any_bu
             run("--log-dir", any_bucket.address("out"), "--dry-run")
 
 
-def test_a_copy_of_an_output_elsewhere_is_read(any_bucket: Bucket, sample: Path) -> None:
+def test_a_copy_of_an_output_is_read(any_bucket: Bucket, sample: Path) -> None:
     run("--log-dir", sample, "--output-dir", any_bucket.address("out"))
     for name, data in any_bucket.tree("out").items():
         any_bucket.put(f"copy/{name}", data)
     found = [figures(run("--log-dir", any_bucket.address(key), "--dry-run", *COMPACT)) for key in ("out", "copy")]
     assert found[0] == found[1]
-    # small files are read whole, so that their content is known though the ETag of a copy may be another
+    # small files are read completely and compared by hash, as a copy may have other ETags
     key = next(key for key in sorted(any_bucket.keys("copy/orders-0")) if key.endswith(".timeindex") and any_bucket.get(key))
     turned(any_bucket, key)
     report = run("--log-dir", any_bucket.address("copy"), "--dry-run", *COMPACT)
@@ -123,7 +123,7 @@ def test_an_output_with_a_manifest_of_format_1_is_still_read(any_bucket: Bucket,
     assert figures(run("--log-dir", any_bucket.address("out"), "--dry-run", *COMPACT)) == expected
 
 
-def test_late_uploads_after_ctrl_c_leave_no_source_and_a_place_for_the_next_run(
+def test_late_uploads_after_ctrl_c_are_refused_as_input_and_do_not_disturb_the_next_run(
     any_bucket: Bucket, sample: Path, on_disk: OnDisk, caplog: pytest.LogCaptureFixture
 ) -> None:
     address = any_bucket.address("out")
@@ -145,7 +145,7 @@ def test_late_uploads_after_ctrl_c_leave_no_source_and_a_place_for_the_next_run(
     assert published(any_bucket) == on_disk[0]
 
 
-def test_an_upload_of_a_dead_run_that_ends_after_the_next_run_is_not_seen(
+def test_a_late_upload_of_a_dead_run_is_ignored(
     any_bucket: Bucket, sample: Path, on_disk: OnDisk
 ) -> None:
     address = any_bucket.address("out")

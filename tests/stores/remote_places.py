@@ -1,4 +1,4 @@
-"""Remote places over a directory of this machine: a bucket, a log in it, and an output of that log."""
+"""A store simulated by a local directory: a bucket, a log in it, and an output of that log."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Tagged:
 
 
 class TaggingStore:
-    """A file system of this machine that gives ETags, and that can be told to lose the end of what is written."""
+    """A file system of this machine that gives ETags, and can lose the end of writes."""
 
     #: ends of the keys of which a store loses the last byte that is written
     losing: tuple[str, ...] = ()
@@ -97,7 +97,7 @@ def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def log(bucket: Path) -> str:
-    """A log of three segments in the place."""
+    """A log of three segments in the bucket."""
     path = bucket / "in" / "orders-0"
     path.mkdir(parents=True)
     for segment in (data_segment(0, range(90)), data_segment(90, range(90, 130)), data_segment(130, [130])):

@@ -1,4 +1,4 @@
-"""The manifest: read back as it was written, or told to be none."""
+"""The manifest: any change to its content is detected."""
 
 from __future__ import annotations
 

@@ -150,7 +150,7 @@ def test_files_are_copied_between_disk_and_store(bucket: Path, tmp_path: Path) -
 
 
 class Turned:
-    """The client of gs: in what it does otherwise than the others, over a file system of this machine."""
+    """The differences of the client of gs: from others, over a local file system."""
 
     type_name = "gcs"
 
@@ -246,7 +246,7 @@ def test_requests_to_gs_are_retried_for_a_minute_only(monkeypatch: pytest.Monkey
     asked: list[str] = []
 
     class Files:
-        """What takes the address."""
+        """Receives the URI."""
 
         @staticmethod
         def from_uri(address: str) -> tuple[object, str]:

@@ -1,4 +1,4 @@
-"""Outputs as sources: what a run reads from one is what its manifest lists, or that log fails with one line."""
+"""Outputs as inputs: an object that differs from its manifest entry fails its log, with one line."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_a_task_refuses_an_object_with_another_etag(out: Path, at: int) -> None:
 
 @pytest.fixture
 def copied(bucket: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The directory behind a copy of the output, of which all ETags are others."""
+    """The directory behind a copy of the output, with other ETags."""
     shutil.copytree(out, bucket / "copy")
     document = json.loads((out / MANIFEST).read_bytes())
     assert all(each["etag"] for each in document["files"])
@@ -154,7 +154,7 @@ def copied(bucket: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_copy_with_other_etags_is_read(copied: Path) -> None:
     read_all(f"{PLACE}/copy/orders-0")
-    # where it was written, it would not be
+    # it would be refused under its original URI
     with pytest.raises(CorruptLogError, match="has ETag"):
         read_segments(MixedFileSystem(), ORDERS)
 
@@ -235,7 +235,7 @@ def test_a_directory_named_like_a_partition_has_its_own_manifest(bucket: Path, l
 
 
 def test_directories_beside_an_output_of_several_are_not_part_of_it(bucket: Path, log: str, out: Path) -> None:
-    """The log directories of an output are listed; another one there is somebody's own."""
+    """The log directories of an output are listed; an unlisted one is not part of it."""
     shutil.copytree(bucket / "in", out / "mine")
     read_all(f"{OUT}/mine/orders-0")
 
