@@ -81,11 +81,7 @@ def inspect_segment(
     times = _Index(fs, log_path, base_offset, TIMEINDEX)
     start = offsets.start_in(data)
     tail = _Tail(data, 0 if times.problem else start, path, check=active)
-    if not active and tail.scan.position < len(data):
-        raise CorruptLogError(_unfinished(tail.scan, len(data)), path=path, position=tail.scan.position, hint=_HINT)
-    if tail.first_offset is not None and tail.first_offset < base_offset:
-        what = f"batch begins at offset {tail.first_offset}, expected {base_offset} or more"
-        raise CorruptLogError(what, path=path, position=tail.scan.start, hint=_HINT)
+    tail.require_valid(base_offset, active=active)
     next_offset = base_offset if tail.scan.next_offset is None else tail.scan.next_offset
     first_timestamp = _first_timestamp(data)
     problem = offsets.problem or times.problem or offsets.sparse(tail.scan.last_position, index_interval_bytes)
@@ -198,6 +194,7 @@ class _Tail:
     """The batches from the last index entry on."""
 
     def __init__(self, data: View, start: int, path: str, *, check: bool) -> None:
+        self._path = path
         self.scan = SegmentScan(data, start, check_crc=check)
         self.max_timestamp = NO_TIMESTAMP
         self.first_offset: int | None = None
@@ -208,6 +205,16 @@ class _Tail:
         damage = self.scan.damage()
         if damage is not None:
             raise CorruptLogError(damage, path=path, position=self.scan.position, hint=_HINT)
+
+    def require_valid(self, base_offset: int, *, active: bool) -> None:
+        """:raises CorruptLogError: the segment is inactive and incomplete, or begins before its base offset"""
+        left = len(self.scan.data) - self.scan.position
+        if not active and left:
+            what = self.scan.error or f"{left} bytes after the last complete batch of an inactive segment"
+            raise CorruptLogError(what, path=self._path, position=self.scan.position, hint=_HINT)
+        if self.first_offset is not None and self.first_offset < base_offset:
+            what = f"batch begins at offset {self.first_offset}, expected {base_offset} or more"
+            raise CorruptLogError(what, path=self._path, position=self.scan.start, hint=_HINT)
 
 
 def _used_part(fs: ReadableFileSystem, path: str, size: int) -> bytes | None:
@@ -255,8 +262,3 @@ def _aborted_txns(fs: ReadableFileSystem, log_path: str, base_offset: int) -> tu
         return (), error.what
     problem = f"{TXNINDEX} ends within an entry" if len(data) % indexes.TXN_ENTRY.size else None
     return tuple(AbortedTxn(*row) for row in rows.tolist()), problem
-
-
-def _unfinished(scan: SegmentScan, size: int) -> str:
-    left = size - scan.position
-    return scan.error or f"{left} bytes after the last complete batch of an inactive segment"
