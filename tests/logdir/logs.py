@@ -1,4 +1,4 @@
-"""Small logs for the storage tests: segments of one-record batches, their indexes, and what a reader of the log is served."""
+"""Small logs for tests: segments of one-record batches, their indexes, and the records that a consumer gets."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Built:
 
 
 def build(base_offset: int, batches: Iterable[bytes], *, txns: Sequence[AbortedTxn] = (), interval: int = 4096) -> Built:
-    """A closed segment: its log and indexes as a broker leaves them."""
+    """An inactive segment: its log and the indexes that a broker would write."""
     log = b"".join(batches)
     builder = IndexBuilder(base_offset, interval)
     if log:
