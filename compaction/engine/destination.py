@@ -24,7 +24,7 @@ from compaction.names import CLEANER_OFFSETS
 from compaction.output.object_publish import ObjectPublication
 from compaction.output.publish import LocalPublication, Publication
 from compaction.output.segment_deletion import delete_segments
-from compaction.output.swap import SwapGroup, discard_unfinished, remove_deleted, swap_in
+from compaction.output.swap import SwapGroup, discard_unfinished, remove_deleted, replace_segments
 from compaction.recovery.recover import repair_log
 
 #: a swap waits a dozen times for the disk, which serves many at once
@@ -105,7 +105,7 @@ class InPlace:
         except Exception:
             discard_unfinished(self._disk, log.location.path)
             raise
-        swap_in(
+        replace_segments(
             self._disk, log.location, groups, end_offset=plan.end_offset, checkpoints=self._checkpoints, owner=owner
         )
         if plan.config.file_delete_delay_ms == 0:

@@ -69,7 +69,7 @@ class SwapGroup:
     files: tuple[Written, ...] = ()
 
 
-def swap_in(
+def replace_segments(
     fs: FileSystem,
     location: LogLocation,
     groups: Sequence[SwapGroup],
@@ -107,7 +107,7 @@ def swap_in(
         owner.require()
         finish_group(fs, path, recorded)
     owner.require()
-    finish_round(fs, location, journal, checkpoints)
+    finish_swap(fs, location, journal, checkpoints)
 
 
 def finish_group(fs: FileSystem, path: str, group: JournalGroup) -> None:
@@ -198,7 +198,7 @@ def _is_that(found: FileStat | None, written: Written) -> bool:
     return found is not None and (found.size, found.mtime_ns) == (written.size, written.mtime_ns)
 
 
-def finish_round(fs: FileSystem, location: LogLocation, journal: Journal, checkpoints: CheckpointFiles) -> None:
+def finish_swap(fs: FileSystem, location: LogLocation, journal: Journal, checkpoints: CheckpointFiles) -> None:
     """Move the cleaner checkpoint, if it still is where the round began, and end the swap (step 5).
 
     :raises StorageError: an output is not there any more as it was; the journal stays, and the next run repairs it

@@ -49,7 +49,7 @@ from compaction.output.journal import Journal, JournalGroup, read_journal, remov
 from compaction.output.swap import (
     discard_unfinished,
     finish_group,
-    finish_round,
+    finish_swap,
     is_unfinished,
     mark_deleted,
     remove_deleted,
@@ -138,7 +138,7 @@ def _resume(fs: FileSystem, location: LogLocation, journal: Journal, report: Rec
     for group in done:
         finish_group(fs, path, group)
     if good == len(journal.groups):
-        finish_round(fs, location, replace(journal, groups=tuple(done)), CheckpointFiles(fs))
+        finish_swap(fs, location, replace(journal, groups=tuple(done)), CheckpointFiles(fs))
         report.actions.append(f"finished an earlier swap of {good} segments")
         return
     for group in reversed(journal.groups[good:]):

@@ -28,7 +28,7 @@ import psutil
 
 from compaction.names import CLEANER_OFFSETS, LOCK
 from compaction.output.journal import JOURNAL
-from tests.damage.sound_logs import NOW_MS, look_at, sound_log, write_log
+from tests.damage.valid_logs import NOW_MS, look_at, valid_log, write_log
 
 ROOT = Path(__file__).resolve().parents[2]
 KINDS = ("none", "zstd", "lz4", "mixed", "transactions", "v1-gzip")
@@ -69,7 +69,7 @@ class Tally:
 def write_logs(log_dir: Path) -> None:
     """Six logs of many small segments, so that there are many groups to write and to swap."""
     for number, kind in enumerate(KINDS):
-        write_log(log_dir / f"topic{number}-{number}", sound_log(kind, SEGMENTS).files)
+        write_log(log_dir / f"topic{number}-{number}", valid_log(kind, SEGMENTS).files)
 
 
 def contents(log_dir: Path) -> Contents:

@@ -18,7 +18,7 @@ from compaction.engine.sizing import Sizes
 from compaction.spark import pipeline
 from compaction.spark.session import build_session
 from tests.crash.faulty_tasks import FAULTS, MARKS
-from tests.damage.sound_logs import NOW_MS
+from tests.damage.valid_logs import NOW_MS
 from tests.local_job import request_for
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -20,7 +20,7 @@ from compaction.fs.filesystem import FileSystem
 from compaction.report import RunReport
 from jobs import compact
 from jobs.compact import SessionFactory
-from tests.damage.sound_logs import NOW_MS
+from tests.damage.valid_logs import NOW_MS
 from tests.kafka.encode import Batch, Record
 from tests.local_passes import LocalPasses
 

@@ -10,16 +10,16 @@ import pytest
 
 from compaction.fs.local import LocalFileSystem
 from tests.crash.surroundings import run, small_disk
-from tests.damage.sound_logs import sound_log, write_log
+from tests.damage.valid_logs import valid_log, write_log
 from tests.fs.watched import Operation, WatchedFiles
 
-SOUND = sound_log("none")
+VALID = valid_log("none")
 
 
 @pytest.fixture
 def log_dir(tmp_path: Path) -> Path:
     for topic in ("aside", "subject"):
-        write_log(tmp_path / "data" / f"{topic}-0", SOUND.files)
+        write_log(tmp_path / "data" / f"{topic}-0", VALID.files)
     return tmp_path / "data"
 
 
@@ -78,7 +78,7 @@ def test_new_directories_above_the_output_are_safe_before_it_appears(log_dir: Pa
 
 
 def test_a_damaged_active_segment_is_not_copied_in_silence(log_dir: Path, tmp_path: Path) -> None:
-    damage(log_dir / "subject-0" / SOUND.log(2))
+    damage(log_dir / "subject-0" / VALID.log(2))
     ended = run(log_dir, "--output-dir", tmp_path / "out")
     assert ended.code == 1
     assert "error: subject-0: " in ended.err and "CRC" in ended.err
@@ -88,7 +88,7 @@ def test_a_damaged_active_segment_is_not_copied_in_silence(log_dir: Path, tmp_pa
 
 def test_a_damaged_log_that_is_skipped_is_not_copied_in_silence(log_dir: Path, tmp_path: Path) -> None:
     assert run(log_dir).code == 0
-    (path,) = [each for each in (log_dir / "subject-0").glob("*.log") if each.name == SOUND.log(0)]
+    (path,) = [each for each in (log_dir / "subject-0").glob("*.log") if each.name == VALID.log(0)]
     damage(path)
     ended = run(log_dir, "--output-dir", tmp_path / "out")
     assert ended.code == 1
@@ -98,7 +98,7 @@ def test_a_damaged_log_that_is_skipped_is_not_copied_in_silence(log_dir: Path, t
 
 def test_a_source_that_changes_while_it_is_copied_fails_its_log(log_dir: Path, tmp_path: Path) -> None:
     """The tail was replaced between the passes: the copy lacked keys that the source still had."""
-    path = log_dir / "subject-0" / SOUND.log(2)
+    path = log_dir / "subject-0" / VALID.log(2)
 
     def replace() -> None:
         data = path.read_bytes()

@@ -12,9 +12,9 @@ import pytest
 
 from compaction.fs.lock import LogDirLock
 from tests.crash.surroundings import run
-from tests.damage.sound_logs import look_at, sound_log, write_log
+from tests.damage.valid_logs import look_at, valid_log, write_log
 
-SOUND = sound_log("none")
+VALID = valid_log("none")
 
 
 @pytest.fixture
@@ -25,14 +25,14 @@ def root(missing: Callable[[str], None]) -> None:
 
 @pytest.fixture
 def log_dir(tmp_path: Path) -> Path:
-    write_log(tmp_path / "data/subject-0", SOUND.files)
+    write_log(tmp_path / "data/subject-0", VALID.files)
     return tmp_path / "data"
 
 
 @pytest.fixture
 def cleaned(tmp_path: Path) -> object:
     """What an undisturbed run leaves of the log."""
-    write_log(tmp_path / "undisturbed/subject-0", SOUND.files)
+    write_log(tmp_path / "undisturbed/subject-0", VALID.files)
     assert run(tmp_path / "undisturbed").code == 0
     return look_at(tmp_path / "undisturbed/subject-0")
 
@@ -96,7 +96,7 @@ def test_a_partition_link_that_leaves_the_log_directory_is_refused(log_dir: Path
     """The lock that is held is that of the link's directory: a broker may be at work where the log is."""
     (tmp_path / "links").mkdir()
     (tmp_path / "links/subject-0").symlink_to(log_dir / "subject-0")
-    write_log(tmp_path / "links/aside-0", SOUND.files)
+    write_log(tmp_path / "links/aside-0", VALID.files)
     before = look_at(log_dir / "subject-0")
     lock = LogDirLock.acquire(str(log_dir)) if locked else None
     try:

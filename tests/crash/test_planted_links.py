@@ -12,10 +12,10 @@ from compaction.fs.local import LocalFileSystem
 from compaction.names import CLEANER_OFFSETS, LOCK
 from compaction.output.journal import JOURNAL
 from tests.crash.surroundings import NOBODY, run
-from tests.damage.sound_logs import look_at, sound_log, write_log
+from tests.damage.valid_logs import look_at, valid_log, write_log
 from tests.fs.watched import Operation, WatchedFiles
 
-SOUND = sound_log("none")
+VALID = valid_log("none")
 VICTIM = b"root's own"
 
 
@@ -27,7 +27,7 @@ def root(missing: Callable[[str], None]) -> None:
 
 @pytest.fixture
 def log_dir(tmp_path: Path) -> Path:
-    write_log(tmp_path / "data/subject-0", SOUND.files)
+    write_log(tmp_path / "data/subject-0", VALID.files)
     (tmp_path / "victim").write_bytes(VICTIM)
     (tmp_path / "victim").chmod(0o600)
     return tmp_path / "data"

@@ -12,7 +12,7 @@ import pytest
 from tests.crash.faulty_tasks import MARKS
 from tests.crash.retry_job import CONFIG, SIZES
 from tests.crash.two_hosts import two_hosts
-from tests.damage.sound_logs import NOW_MS, look_at, sound_log, write_log
+from tests.damage.valid_logs import NOW_MS, look_at, valid_log, write_log
 from tests.local_job import clean_locally
 
 pytestmark = [pytest.mark.crash, pytest.mark.spark]
@@ -27,7 +27,7 @@ Contents = dict[str, dict[str, tuple[bytes, int, int]]]
 
 def _logs(log_dir: Path) -> Path:
     for kind in KINDS:
-        write_log(log_dir / f"{kind}-0", sound_log(kind, segments=7).files)
+        write_log(log_dir / f"{kind}-0", valid_log(kind, segments=7).files)
     return log_dir
 
 

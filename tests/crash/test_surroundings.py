@@ -13,7 +13,7 @@ import pytest
 from compaction.engine import free_space
 from compaction.names import CLEANER_OFFSETS, LOCK, LOG, segment_file
 from tests.crash.surroundings import NOBODY, big_batches, run, run_as_nobody, small_disk
-from tests.damage.sound_logs import look_at, sound_log, write_log
+from tests.damage.valid_logs import look_at, valid_log, write_log
 from tests.logdir.logs import build
 
 pytestmark = pytest.mark.crash
@@ -41,7 +41,7 @@ def disk(root: None, tmp_path: Path) -> Iterator[Path]:
 @pytest.fixture
 def log_dir(tmp_path: Path) -> Path:
     for topic in ("aside", "subject"):
-        write_log(tmp_path / "data" / f"{topic}-0", sound_log("none").files)
+        write_log(tmp_path / "data" / f"{topic}-0", valid_log("none").files)
     return tmp_path / "data"
 
 
@@ -136,7 +136,7 @@ def test_a_log_that_may_not_be_read_fails_and_the_others_are_cleaned(log_dir: Pa
     for path in (log_dir, *log_dir.rglob("*")):
         os.chown(path, NOBODY, NOBODY)
     _open_up(log_dir)
-    secret = log_dir / "subject-0" / sound_log("none").log(0)
+    secret = log_dir / "subject-0" / valid_log("none").log(0)
     os.chown(secret, 0, 0)
     secret.chmod(0o600)
     only_the_subject_fails(log_dir, rf"{secret}: cannot read: Permission denied; run as the user that owns .*")
@@ -157,7 +157,7 @@ def test_a_read_only_mount_makes_the_call_wrong(tmp_path: Path) -> None:
     import subprocess
 
     with small_disk(tmp_path / "disk", 4) as place:
-        write_log(place / "subject-0", sound_log("none").files)
+        write_log(place / "subject-0", valid_log("none").files)
         (place / LOCK).touch()
         subprocess.run(["mount", "-o", "remount,ro", str(place)], check=True)
         before = logs_of(place)
@@ -186,7 +186,7 @@ VANISHING = {
 
 @pytest.mark.parametrize(("event", "told"), VANISHING.values(), ids=VANISHING)
 def test_a_segment_that_vanishes_fails_its_log(log_dir: Path, event: str, told: str) -> None:
-    gone = log_dir / "subject-0" / sound_log("none").log(0)
+    gone = log_dir / "subject-0" / valid_log("none").log(0)
     before = look_at(log_dir / "subject-0")
     ended = run(log_dir, events={event: gone.unlink})
     assert ended.code == 1
@@ -199,7 +199,7 @@ def test_a_segment_that_vanishes_fails_its_log(log_dir: Path, event: str, told: 
 
 def test_a_directory_put_in_the_place_of_another_is_not_touched(log_dir: Path, tmp_path: Path) -> None:
     before = look_at(log_dir / "subject-0")
-    other = {**sound_log("none").files, sound_log("none").log(2): b""}
+    other = {**valid_log("none").files, valid_log("none").log(2): b""}
 
     def swap() -> None:
         (log_dir / "subject-0").rename(tmp_path / "moved away")
@@ -217,7 +217,7 @@ def test_a_directory_put_in_the_place_of_another_is_not_touched(log_dir: Path, t
 
 
 def test_a_segment_written_to_meanwhile_is_not_replaced(log_dir: Path) -> None:
-    path = log_dir / "subject-0" / sound_log("none").log(1)
+    path = log_dir / "subject-0" / valid_log("none").log(1)
 
     def write() -> None:
         path.write_bytes(path.read_bytes())
@@ -225,17 +225,17 @@ def test_a_segment_written_to_meanwhile_is_not_replaced(log_dir: Path) -> None:
     ended = run(log_dir, events={"after_rewrite": write})
     assert ended.code == 1
     assert "segment has changed since it was read" in ended.err
-    assert path.read_bytes() == sound_log("none").files[path.name]
+    assert path.read_bytes() == valid_log("none").files[path.name]
 
 
 def test_links_to_directories_and_files_are_followed_and_stay(log_dir: Path, tmp_path: Path) -> None:
     run(log_dir)
     expected = {name: found[0] for name, found in look_at(log_dir / "aside-0").items()}
-    write_log(tmp_path / "elsewhere" / "linked-0", sound_log("none").files)
+    write_log(tmp_path / "elsewhere" / "linked-0", valid_log("none").files)
     linked = tmp_path / "links"
     linked.mkdir()
     (linked / "linked-0").symlink_to(tmp_path / "elsewhere" / "linked-0")
-    active = tmp_path / "elsewhere" / "linked-0" / sound_log("none").log(2)
+    active = tmp_path / "elsewhere" / "linked-0" / valid_log("none").log(2)
     active.rename(tmp_path / "active segment")
     active.symlink_to(tmp_path / "active segment")
     (tmp_path / "link to links").symlink_to(linked)
@@ -257,9 +257,9 @@ ODD_NAMES = ("no number", "x-99999999999", "sp ace-0", "größe-0", "line\nbreak
 
 def test_odd_names_are_passed_over_or_taken_as_kafka_takes_them(log_dir: Path) -> None:
     for name in ODD_NAMES:
-        write_log(log_dir / name, sound_log("none").files)
+        write_log(log_dir / name, valid_log("none").files)
     for name in ("a.b_c-1-0", "-x-0", f"{'t' * 200}-7"):
-        write_log(log_dir / name, sound_log("none").files)
+        write_log(log_dir / name, valid_log("none").files)
     (log_dir / "file-0").touch()
     for name in ("123.log", "x.log", "00000000000000000007.log.part", "lost+found", ".hidden"):
         (log_dir / "subject-0" / name).touch()
@@ -272,7 +272,7 @@ def test_odd_names_are_passed_over_or_taken_as_kafka_takes_them(log_dir: Path) -
 
 
 def test_a_directory_in_the_place_of_a_segment_fails_its_log(log_dir: Path) -> None:
-    path = log_dir / "subject-0" / sound_log("none").log(1)
+    path = log_dir / "subject-0" / valid_log("none").log(1)
     path.unlink()
     path.mkdir()
     ended = run(log_dir)

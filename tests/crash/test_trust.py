@@ -19,13 +19,13 @@ from compaction.names import CLEANER_OFFSETS
 from compaction.output.journal import JOURNAL
 from tests.crash.surroundings import Ended, run
 from tests.damage.harm import reseal
-from tests.damage.sound_logs import Files, look_at, sound_log, write_log
+from tests.damage.valid_logs import Files, look_at, valid_log, write_log
 from tests.fs.watched import Before, Operation, WatchedFiles
 from tests.kafka.encode import Batch, Record
 from tests.logdir.logs import NOW_MS as BUILT_MS
 from tests.logdir.logs import build
 
-SOUND = sound_log("none")
+VALID = valid_log("none")
 #: so small that a segment is written in parts
 PARTS = Sizes(slice_bytes=300, scan_bytes=600, shard_entries=20)
 
@@ -34,7 +34,7 @@ PARTS = Sizes(slice_bytes=300, scan_bytes=600, shard_entries=20)
 def log_dir(tmp_path: Path) -> Path:
     """Two logs, one of which is going to be harmed."""
     for topic in ("aside", "subject"):
-        write_log(tmp_path / "data" / f"{topic}-0", SOUND.files)
+        write_log(tmp_path / "data" / f"{topic}-0", VALID.files)
     return tmp_path / "data"
 
 
@@ -238,7 +238,7 @@ def test_a_journal_without_its_outputs_never_takes_a_source_for_one(tmp_path: Pa
 
 def other_batches() -> bytes:
     """Valid batches of the same size and offsets as the first segment's, with other values."""
-    data = SOUND.files[SOUND.log(0)]
+    data = VALID.files[VALID.log(0)]
     again = data.replace(b"value-", b"VALUE-")
     assert again != data and len(again) == len(data)
     return b"".join(resealed(again))
@@ -258,7 +258,7 @@ def test_batches_replaced_by_other_valid_ones_between_the_passes_fail_the_log(
     log_dir: Path, tmp_path: Path, options: tuple[str, ...]
 ) -> None:
     """Sizes and times of modification are those of the file that was planned; the file even is the same."""
-    path = log_dir / "subject-0" / SOUND.log(0)
+    path = log_dir / "subject-0" / VALID.log(0)
     stat = path.stat()
 
     def replace() -> None:
@@ -272,13 +272,13 @@ def test_batches_replaced_by_other_valid_ones_between_the_passes_fail_the_log(
     assert "segment is not the one that the first pass read" in ended.err
     assert path.read_bytes() == other_batches()
     assert {name: data for name, data in contents(log_dir / "subject-0").items() if name != path.name} == {
-        name: data for name, data in SOUND.files.items() if name != path.name
+        name: data for name, data in VALID.files.items() if name != path.name
     }
     assert not list(tmp_path.glob("out/subject-0"))
 
 
 def test_a_bit_turned_between_the_passes_gets_no_new_checksum(log_dir: Path) -> None:
-    path = log_dir / "subject-0" / SOUND.log(0)
+    path = log_dir / "subject-0" / VALID.log(0)
     stat = path.stat()
 
     def turn() -> None:
@@ -328,7 +328,7 @@ def test_a_bad_sector_is_one_logs_error(log_dir: Path, read: str, options: tuple
 
 
 def test_a_bad_sector_in_the_metadata_log_is_an_error_of_its_directorys_logs(log_dir: Path, tmp_path: Path) -> None:
-    write_log(tmp_path / "other/elsewhere-0", SOUND.files)
+    write_log(tmp_path / "other/elsewhere-0", VALID.files)
     write_log(log_dir / "__cluster_metadata-0", {})
     for name, data in build(0, [Batch([Record(0, BUILT_MS, b"k", b"v")]).encode()]).files.items():
         (log_dir / "__cluster_metadata-0" / f"{0:020d}{name}").write_bytes(data)
@@ -351,7 +351,7 @@ def test_a_bad_sector_in_the_metadata_log_is_an_error_of_its_directorys_logs(log
 @pytest.mark.parametrize("moment", [1, 2, 3])
 def test_a_file_cut_short_while_it_is_read_is_one_logs_error(log_dir: Path, moment: int, options: tuple[str, ...]) -> None:
     """Through a memory map this ended the process with a signal."""
-    path, seen = log_dir / "subject-0" / SOUND.log(1), []
+    path, seen = log_dir / "subject-0" / VALID.log(1), []
 
     def cut(found: Operation) -> None:
         if found.name in ("read_bytes", "read") and found.path == str(path):

@@ -10,7 +10,7 @@ import pytest
 from compaction.fs.filesystem import ByteSource
 from compaction.fs.local import LocalFileSystem
 from tests.crash.surroundings import run
-from tests.damage.sound_logs import sound_log, write_log
+from tests.damage.valid_logs import valid_log, write_log
 
 KINDS = ("none", "zstd", "v0-none", "v1-none", "v1-gzip", "mixed", "transactions")
 
@@ -54,7 +54,7 @@ def outputs(log: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_bit_turned_between_the_passes_gets_no_new_checksum(tmp_path: Path, kind: str) -> None:
-    sound = sound_log(kind)
+    sound = valid_log(kind)
     write_log(tmp_path / "undisturbed" / "subject-0", sound.files)
     assert run(tmp_path / "undisturbed").code == 0
     expected = outputs(tmp_path / "undisturbed" / "subject-0")

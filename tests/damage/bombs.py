@@ -27,7 +27,7 @@ from compaction.names import LOG, segment_file
 from compaction.passes.decoder import MAX_PLAIN_BYTES
 from compaction.source.read_columns import Bounds, Reading, read_columns
 from tests.damage.harm import reseal
-from tests.damage.sound_logs import NOW_MS, SEGMENT_OFFSETS, sound_log, write_log
+from tests.damage.valid_logs import NOW_MS, SEGMENT_OFFSETS, valid_log, write_log
 from tests.kafka.encode import Batch, Legacy, Record, compress
 from tests.local_job import clean_locally
 
@@ -132,7 +132,7 @@ def _error(read: Callable[[], object]) -> str:
 
 def main(name: str) -> None:
     """Cleans a log with this bomb in its first, closed segment, and one with it in its active segment."""
-    log, bomb = sound_log("none"), BOMBS[name]()
+    log, bomb = valid_log("none"), BOMBS[name]()
     with tempfile.TemporaryDirectory() as scratch:
         log_dir = Path(scratch)
         write_log(log_dir / "warm-0", log.files)

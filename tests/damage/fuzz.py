@@ -95,7 +95,7 @@ def _segments() -> strategies.SearchStrategy[bytes]:
     from hypothesis import strategies as st
 
     from tests.damage.harm import harmed
-    from tests.damage.sound_logs import KINDS
+    from tests.damage.valid_logs import KINDS
 
     sound = {kind: b"".join(make(0)) for kind, make in KINDS.items()}
     return st.sampled_from(sorted(sound)).flatmap(lambda kind: harmed(sound[kind]))
@@ -146,7 +146,7 @@ def _small_files() -> Target:
     from hypothesis import strategies as st
 
     from tests.damage.harm import harmed_bytes
-    from tests.damage.small_files import SOUND
+    from tests.damage.small_files import VALID
     from tests.damage.targets import journal, scratch, small_file
 
     def fed(pair: tuple[str, bytes]) -> None:
@@ -155,18 +155,18 @@ def _small_files() -> Target:
         with scratch() as directory:
             return journal(pair[1], directory)
 
-    sound = sorted(SOUND)
-    return st.sampled_from(sound).flatmap(lambda name: harmed_bytes(SOUND[name]).map(lambda data: (name, data))), fed
+    sound = sorted(VALID)
+    return st.sampled_from(sound).flatmap(lambda name: harmed_bytes(VALID[name]).map(lambda data: (name, data))), fed
 
 
 def _job() -> Target:
     from hypothesis import strategies as st
 
     from tests.damage.harm import harmed, harmed_bytes
-    from tests.damage.sound_logs import KINDS, sound_log
     from tests.damage.targets import JobTarget
+    from tests.damage.valid_logs import KINDS, valid_log
 
-    logs = {kind: sound_log(kind).files for kind in KINDS}
+    logs = {kind: valid_log(kind).files for kind in KINDS}
     names = {kind: sorted(files) for kind, files in logs.items()}
     # half of the damage goes to the logs themselves
     which = st.sampled_from(sorted(logs)).flatmap(

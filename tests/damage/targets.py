@@ -43,7 +43,7 @@ from compaction.passes.tasks import CleanContext, GroupOutput, MapContext, MapSe
 from compaction.passes.txn_headers import scan_transactions
 from compaction.report import LogReport, LogStatus
 from compaction.source.read_columns import Reading, read_columns
-from tests.damage.sound_logs import NOW_MS, Files, look_at, sound_log, write_log
+from tests.damage.valid_logs import NOW_MS, Files, look_at, valid_log, write_log
 from tests.local_job import clean_locally
 
 LIMIT_BYTES = 1 << 20
@@ -186,7 +186,7 @@ class JobTarget:
     CONFIG = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", "index.interval.bytes": "100"}
 
     def __init__(self) -> None:
-        self._sound = sound_log("none").files
+        self._sound = valid_log("none").files
         self._outcome = self._cleaned_alone()
 
     def __call__(self, files: Files) -> LogStatus:

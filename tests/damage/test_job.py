@@ -14,7 +14,7 @@ from compaction.engine.clean import Workers, clean_logs
 from compaction.names import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS
 from jobs import compact
 from jobs.compact import SessionFactory
-from tests.damage.sound_logs import NOW_MS, look_at, sound_log, write_log
+from tests.damage.valid_logs import NOW_MS, look_at, valid_log, write_log
 from tests.local_passes import LocalPasses
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def _flip(data: bytes, at: int) -> bytes:
 @pytest.fixture
 def log_dir(tmp_path: Path) -> Path:
     for topic in TOPICS:
-        write_log(tmp_path / "data" / f"{topic}-0", sound_log("zstd").files)
+        write_log(tmp_path / "data" / f"{topic}-0", valid_log("zstd").files)
     return tmp_path / "data"
 
 
@@ -62,7 +62,7 @@ def _run(log_dir: Path, run: Run, capsys: pytest.CaptureFixture[str]) -> list[st
 
 
 def test_one_line_says_which_log_which_file_and_where(log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    log = sound_log("zstd").log(1)
+    log = valid_log("zstd").log(1)
     path = _damage(log_dir, log, lambda data: _flip(data, len(data) - 5))
     lines = _run(log_dir, _locally, capsys)
     assert len(lines) == 1
@@ -76,7 +76,7 @@ def test_so_it_is_on_spark(log_dir: Path, capsys: pytest.CaptureFixture[str], sp
 
         return runs.compact(lambda: spark, request)
 
-    path = _damage(log_dir, sound_log("zstd").log(0), lambda data: _flip(data, 200))
+    path = _damage(log_dir, valid_log("zstd").log(0), lambda data: _flip(data, 200))
     lines = [line for line in _run(log_dir, on_spark, capsys) if line.startswith("error")]
     assert len(lines) == 1
     assert re.search(rf"{path} at byte \d+: batch fails its CRC", lines[0])
@@ -99,7 +99,7 @@ def test_a_huge_checkpoint_is_one_line_for_each_log_of_its_directory_and_the_oth
     log_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = tmp_path / "other"
-    write_log(other / "elsewhere-0", sound_log("zstd").files)
+    write_log(other / "elsewhere-0", valid_log("zstd").files)
     with (other / HIGH_WATERMARKS).open("wb") as file:
         file.truncate(1 << 40)
     assert compact.main(["--log-dir", str(log_dir), str(other), *OPTIONS], _locally) == 1
@@ -109,7 +109,7 @@ def test_a_huge_checkpoint_is_one_line_for_each_log_of_its_directory_and_the_oth
 
 
 def test_a_huge_snapshot_and_huge_indexes_are_made_anew(log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    log = sound_log("zstd")
+    log = valid_log("zstd")
     for suffix in (".snapshot", ".txnindex"):
         with (log_dir / "damaged-0" / log.log(1)).with_suffix(suffix).open("wb") as file:
             file.truncate(1 << 40)
@@ -133,6 +133,6 @@ def test_what_nobody_foresaw_is_one_logs_failure(
 
     monkeypatch.setattr(build_map, "check_offsets", defect)
     lines = _run(log_dir, _locally, capsys)
-    path = log_dir / "damaged-0" / sound_log("zstd").log(0)
+    path = log_dir / "damaged-0" / valid_log("zstd").log(0)
     what = "unforeseen failure (IndexError: index 7 is out of bounds); nothing was changed"
     assert lines == [f"error: damaged-0: {path} at byte 0: {what}"]

@@ -14,14 +14,14 @@ from compaction.engine.prepare import read_logs
 from compaction.fs.local import LocalFileSystem
 from compaction.fs.overlay import OverlayFileSystem
 from compaction.report import LogReport, LogStatus
-from tests.damage.sound_logs import NOW_MS, sound_log, write_log
+from tests.damage.valid_logs import NOW_MS, valid_log, write_log
 from tests.local_job import request_for
 
-SOUND = sound_log("none")
+VALID = valid_log("none")
 
 
 def append(log: Path) -> None:
-    with (log / SOUND.log(2)).open("ab") as file:
+    with (log / VALID.log(2)).open("ab") as file:
         file.write(b"more")
 
 
@@ -30,11 +30,11 @@ def roll(log: Path) -> None:
 
 
 def expire(log: Path) -> None:
-    (log / SOUND.log(0)).unlink()
+    (log / VALID.log(0)).unlink()
 
 
 def clean(log: Path) -> None:
-    os.utime(log / SOUND.log(1), ns=(1, 1))
+    os.utime(log / VALID.log(1), ns=(1, 1))
 
 
 def remove(log: Path) -> None:
@@ -46,7 +46,7 @@ def test_a_log_that_moved_is_told_from_one_in_use(
     change: Callable[[Path], None], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for topic in ("still", "moving"):
-        write_log(tmp_path / f"{topic}-0", SOUND.files)
+        write_log(tmp_path / f"{topic}-0", VALID.files)
     found = read_logs(OverlayFileSystem(LocalFileSystem()), request_for(tmp_path, NOW_MS, {"still": {}, "moving": {}}))
     views = [log.view for log in found if isinstance(log.view, LogView)]
     assert len(views) == 2

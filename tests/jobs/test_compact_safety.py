@@ -15,7 +15,7 @@ from compaction.fs.local import LocalFileSystem
 from compaction.names import CLEANER_OFFSETS, LOCK
 from compaction.output.journal import Journal, JournalGroup, write_journal
 from tests.crash.surroundings import run
-from tests.damage.sound_logs import NOW_MS, look_at, sound_log, write_log
+from tests.damage.valid_logs import NOW_MS, look_at, valid_log, write_log
 from tests.kafka.encode import Batch, Record
 from tests.logdir.logs import build
 
@@ -68,8 +68,8 @@ METADATA_SELECTORS = {
 
 @pytest.mark.parametrize(("selector", "code"), METADATA_SELECTORS.items())
 def test_the_metadata_log_is_never_touched(tmp_path: Path, selector: tuple[str, str], code: int) -> None:
-    write_log(tmp_path / "__cluster_metadata-0", sound_log("none").files)
-    write_log(tmp_path / "orders-0", sound_log("none").files)
+    write_log(tmp_path / "__cluster_metadata-0", valid_log("none").files)
+    write_log(tmp_path / "orders-0", valid_log("none").files)
     before = look_at(tmp_path / "__cluster_metadata-0")
     ended = run(tmp_path, *selector)
     assert ended.code == code
@@ -107,7 +107,7 @@ def test_keys_values_and_headers_are_never_shown(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mask", [0o022, 0o077, 0o000])
 def test_outputs_have_the_mode_of_their_sources_whatever_the_umask(tmp_path: Path, mask: int) -> None:
     data = tmp_path / "data"
-    write_log(data / "orders-0", sound_log("transactions").files)
+    write_log(data / "orders-0", valid_log("transactions").files)
     for path in (data / "orders-0").iterdir():
         path.chmod(0o640)
     before = os.umask(mask)
@@ -125,7 +125,7 @@ def test_outputs_and_what_is_new_belong_to_the_owner_of_the_sources(tmp_path: Pa
     if os.geteuid() != 0:
         missing("root, which may give files away,")
     data = tmp_path / "data"
-    write_log(data / "orders-0", sound_log("transactions").files)
+    write_log(data / "orders-0", valid_log("transactions").files)
     (data / "orders-0" / f"{0:020d}.index").unlink()
     for path in (data, data / "orders-0", *(data / "orders-0").iterdir()):
         os.chown(path, 1234, 5678)
@@ -138,7 +138,7 @@ def test_outputs_and_what_is_new_belong_to_the_owner_of_the_sources(tmp_path: Pa
 
 
 def test_unfinished_outputs_are_as_private_as_their_sources(tmp_path: Path) -> None:
-    write_log(tmp_path / "data" / "orders-0", sound_log("none").files)
+    write_log(tmp_path / "data" / "orders-0", valid_log("none").files)
     for path in (tmp_path / "data" / "orders-0").iterdir():
         path.chmod(0o600)
     modes: set[int] = set()
@@ -155,7 +155,7 @@ def test_unfinished_outputs_are_as_private_as_their_sources(tmp_path: Path) -> N
 def test_a_journal_that_names_other_paths_is_no_journal(tmp_path: Path) -> None:
     """Whatever a directory that somebody else made says, files outside of it stay as they are, and its log fails."""
     log = tmp_path / "data" / "orders-0"
-    write_log(log, sound_log("none").files)
+    write_log(log, valid_log("none").files)
     victim = tmp_path / "data" / "victim"
     victim.write_text("precious")
     files = (Written(".log", 8, "0" * 32), Written("/../../victim", 8, "0" * 32))
@@ -170,7 +170,7 @@ def test_a_journal_that_names_other_paths_is_no_journal(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("place", ["inside", "parent", "same", "link"])
 def test_another_place_must_lie_outside_of_the_logs(tmp_path: Path, place: str) -> None:
-    write_log(tmp_path / "data" / "orders-0", sound_log("none").files)
+    write_log(tmp_path / "data" / "orders-0", valid_log("none").files)
     (tmp_path / "link").symlink_to(tmp_path / "data")
     target = {
         "inside": tmp_path / "data" / "out",

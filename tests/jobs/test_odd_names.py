@@ -13,7 +13,7 @@ import pytest
 
 from compaction.engine.clean import Workers, clean_logs
 from jobs import compact
-from tests.damage.sound_logs import NOW_MS, sound_log, write_log
+from tests.damage.valid_logs import NOW_MS, valid_log, write_log
 from tests.kafka.encode import Batch, Record
 from tests.local_passes import LocalPasses
 
@@ -28,7 +28,7 @@ OBEYED = (b"\x1b", "\u202e".encode(), b"\xff")
 def log_dir(tmp_path: Path) -> Path:
     """A sound log and one whose segment is no log."""
     made = Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + ODD))
-    write_log(made / "sound-0", sound_log("none").files)
+    write_log(made / "sound-0", valid_log("none").files)
     write_log(made / "damaged-0", {f"{0:020d}.log": b"\x1b" * 100, f"{50:020d}.log": b""})
     return made
 

@@ -12,7 +12,7 @@ import pytest
 from compaction.errors import LockedError, StorageError
 from compaction.fs.local import LocalFileSystem
 from compaction.locking.claim import Claim, Identity, is_claim
-from compaction.output.swap import swap_in
+from compaction.output.swap import replace_segments
 from tests.output.test_swap import END, HERE, LOG_DIR, PLAIN, dirty_log, everything, write_cleaned
 
 FS = LocalFileSystem()
@@ -117,7 +117,7 @@ def test_a_swap_looks_for_its_claim_before_each_group_and_at_its_end(looks: int)
     before = everything(fs)
     groups = write_cleaned(fs, PLAIN)
     with pytest.raises(StorageError, match="taken over"):
-        swap_in(fs, HERE, groups, end_offset=END, owner=TakenOver(looks))
+        replace_segments(fs, HERE, groups, end_offset=END, owner=TakenOver(looks))
     renamed = [line for line in fs.log if line.startswith("rename") and line.endswith(".log.swap")]
     assert len(renamed) == max(0, looks - 1)
     if not looks:

@@ -18,7 +18,7 @@ from compaction.logdir.checkpoint_store import read_checkpoints
 from compaction.logdir.read_log import read_segments
 from compaction.names import CLEANER_OFFSETS, DELETED, LOG, TopicPartition, segment_file
 from compaction.output.journal import JOURNAL, JournalGroup
-from compaction.output.swap import SwapGroup, finish_group, remove_deleted, source_at, swap_in
+from compaction.output.swap import SwapGroup, finish_group, remove_deleted, replace_segments, source_at
 from compaction.recovery.recover import recover_log
 from tests.fs.faults import FaultyFileSystem, Stopped, crash_states
 from tests.logdir.broker_model import start_broker
@@ -101,7 +101,7 @@ def run(fs: FileSystem, kept: Kept) -> None:
     """A whole run over the log, from recovery to the removal of the sources; a log that is clean already is left alone."""
     recover(fs)
     if read_checkpoints(fs, LOG_DIR).cleaner_offsets.get(TOPIC) != END:
-        swap_in(fs, HERE, write_cleaned(fs, kept), end_offset=END)
+        replace_segments(fs, HERE, write_cleaned(fs, kept), end_offset=END)
     remove_deleted(fs, HERE.path)
 
 
@@ -151,7 +151,7 @@ def test_the_cleaner_checkpoint_moves_and_other_entries_stay() -> None:
 
 def test_sources_stay_as_deleted_until_they_are_removed() -> None:
     fs = dirty_log()
-    swap_in(fs, HERE, write_cleaned(fs, PLAIN), end_offset=END)
+    replace_segments(fs, HERE, write_cleaned(fs, PLAIN), end_offset=END)
     deleted = [name for name in fs.listdir(HERE.path) if name.endswith(DELETED)]
     assert len(deleted) == 4 * 3 + 1 + 2
     sizes = sum(len(fs.read_bytes(join(HERE.path, name))) for name in deleted)
@@ -163,7 +163,7 @@ def test_the_files_are_renamed_log_first_and_group_by_group() -> None:
     fs = dirty_log()
     groups = write_cleaned(fs, PLAIN)
     fs.log.clear()
-    swap_in(fs, HERE, groups, end_offset=None)
+    replace_segments(fs, HERE, groups, end_offset=None)
     renames = [line.removeprefix("rename ") for line in fs.log if line.startswith("rename 0") and line.endswith(".clean")]
     kinds = ["log", "index", "timeindex", "txnindex"]
     expected = [f"{0:020d}.{kind}.clean" for kind in kinds] + [f"{200:020d}.{kind}.clean" for kind in kinds[:3]]
@@ -174,7 +174,7 @@ def test_the_output_of_the_winning_attempt_is_taken_and_the_others_go() -> None:
     fs = dirty_log()
     write_cleaned(fs, {0: ([5], []), 200: ([250], [])}, ".clean.attempt-1")
     groups = write_cleaned(fs, PLAIN, ".clean.attempt-2")
-    swap_in(fs, HERE, groups, end_offset=END)
+    replace_segments(fs, HERE, groups, end_offset=END)
     assert sorted(served(fs, HERE.path)) == [5, 150, 250, 310, 400, 401]
     assert not [name for name in fs.listdir(HERE.path) if ".clean" in name]
 
@@ -182,7 +182,7 @@ def test_the_output_of_the_winning_attempt_is_taken_and_the_others_go() -> None:
 def test_a_swap_of_nothing_only_moves_the_checkpoint() -> None:
     fs = dirty_log()
     before = tree(fs, HERE.path)
-    swap_in(fs, HERE, (), end_offset=END)
+    replace_segments(fs, HERE, (), end_offset=END)
     assert tree(fs, HERE.path) == before
     assert read_checkpoints(fs, LOG_DIR).cleaner_offsets[TOPIC] == END
 
@@ -198,7 +198,7 @@ def test_nothing_but_the_log_is_left_behind() -> None:
 def test_names_of_outputs_that_tasks_did_not_make_safe_are_made_safe() -> None:
     fs = dirty_log()
     groups = write_cleaned(fs, PLAIN, ".clean.attempt-1")
-    swap_in(fs, HERE, groups, end_offset=END)
+    replace_segments(fs, HERE, groups, end_offset=END)
     assert sorted(served(fs.after_power_loss(None), HERE.path)) == [5, 150, 250, 310, 400, 401]
 
 
@@ -207,7 +207,7 @@ def test_a_missing_output_changes_nothing() -> None:
     before = everything(fs)
     groups = write_cleaned(fs, {0: ([5], [])})
     with pytest.raises(StorageError, match="vanished"):
-        swap_in(fs, HERE, groups, end_offset=END)
+        replace_segments(fs, HERE, groups, end_offset=END)
     assert everything(fs) == before
 
 
@@ -230,7 +230,7 @@ def test_a_full_disk_before_the_commit_point_changes_nothing() -> None:
     groups = write_cleaned(fs, PLAIN)
     fs.fail = lambda operation, path: "No space left" if operation == "write" and JOURNAL in path else None
     with pytest.raises(StorageError, match="No space left"):
-        swap_in(fs, HERE, groups, end_offset=END)
+        replace_segments(fs, HERE, groups, end_offset=END)
     assert everything(fs) == before
 
 
@@ -239,7 +239,7 @@ def test_a_full_disk_at_the_checkpoint_is_made_good_by_the_next_run() -> None:
     groups = write_cleaned(fs, PLAIN)
     fs.fail = lambda operation, path: "No space left" if operation == "write" and CLEANER_OFFSETS in path else None
     with pytest.raises(StorageError, match="No space left"):
-        swap_in(fs, HERE, groups, end_offset=END)
+        replace_segments(fs, HERE, groups, end_offset=END)
     assert sorted(served(fs, HERE.path)) == [5, 150, 250, 310, 400, 401]
     fs.fail = lambda operation, path: None
     run(fs, PLAIN)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from compaction.fs.filesystem import Output
 from compaction.fs.local import LocalFileSystem
 from tests.crash.surroundings import run
-from tests.damage.sound_logs import sound_log, write_log
+from tests.damage.valid_logs import valid_log, write_log
 
 _TOKEN = re.compile(r"[0-9a-f]{32}")
 
@@ -43,7 +43,7 @@ def make_victims(place: Path) -> Path:
     place.mkdir(mode=0o750)
     (place / "secret").write_text("of somebody else")
     (place / "secret").chmod(0o600)
-    for name, data in sound_log("none").files.items():
+    for name, data in valid_log("none").files.items():
         (place / name).write_bytes(data)
     (place / "00000000000000000000.log.clean").write_text("looks like a leftover")
     return place
@@ -52,7 +52,7 @@ def make_victims(place: Path) -> Path:
 def make_logs(place: Path) -> Path:
     """A log directory of two logs."""
     for topic in ("aside", "subject"):
-        write_log(place / f"{topic}-0", sound_log("none").files)
+        write_log(place / f"{topic}-0", valid_log("none").files)
     return place
 
 

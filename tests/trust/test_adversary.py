@@ -24,7 +24,7 @@ from compaction.engine.delete import delete_old_segments
 from compaction.names import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS
 from compaction.output.journal import JOURNAL
 from tests.crash.surroundings import NOBODY, run
-from tests.damage.sound_logs import NOW_MS, look_at
+from tests.damage.valid_logs import NOW_MS, look_at
 from tests.local_job import request_for
 from tests.local_passes import LocalPasses
 from tests.trust.hostile import Recording, make_logs, make_victims, plant, run_quietly, seen

@@ -1,4 +1,4 @@
-"""Small sound logs of every kind, to be damaged: three segments each, the last of them active."""
+"""Small valid logs of every kind, to be damaged: three segments each, the last of them active."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ KINDS: dict[str, Callable[[int], list[bytes]]] = {
 
 
 @dataclass(frozen=True)
-class SoundLog:
+class ValidLog:
     """One partition's files, and the base offsets of its segments."""
 
     kind: str
@@ -101,7 +101,7 @@ class SoundLog:
         return segment_file(self.bases[number], LOG)
 
 
-def sound_log(kind: str, segments: int = 3) -> SoundLog:
+def valid_log(kind: str, segments: int = 3) -> ValidLog:
     """A log of the given kind (see ``KINDS`` and ``SHORT_KINDS``) with indexes, snapshots and leader epochs."""
     files: Files = {LEADER_EPOCHS: b"0\n1\n0 0\n"}
     bases = tuple(number * SEGMENT_OFFSETS for number in range(segments))
@@ -113,7 +113,7 @@ def sound_log(kind: str, segments: int = 3) -> SoundLog:
                 files[segment_file(base, suffix)] = built.files[suffix]
         if base:
             files[segment_file(base, SNAPSHOT)] = write_snapshot(_producers(base) if kind == "transactions" else [])
-    return SoundLog(kind, files, bases)
+    return ValidLog(kind, files, bases)
 
 
 def _producers(end: int) -> Sequence[SnapshotEntry]:
