@@ -27,7 +27,7 @@ from compaction.locking.claim import Owner
 from compaction.logdir.changes import require_unchanged
 from compaction.logdir.checkpoint_store import CheckpointFiles
 from compaction.output.segment_deletion import delete_segments
-from compaction.output.swap import remove_deleted
+from compaction.output.segment_files import remove_deleted
 from compaction.report import LogReport, LogStatus, RunReport
 from compaction.stores.mixed import file_system
 

@@ -1,8 +1,8 @@
 """Where the result of a run goes: in place of the sources, into a copy, or nowhere.
 
 A run passes each log to its destination when all is known about it. ``InPlace`` swaps it in at once, several logs concurrently,
-because a swap mostly waits for the disk. ``CopyOutput`` collects all logs and publishes them together when the run ends, cleaned
-or not, without those that failed. ``DryRunOutput`` writes nothing.
+because a swap mostly waits for the disk. ``CopyOutput`` collects all logs and publishes them together when the run ends,
+cleaned or not, without those that failed. ``DryRunOutput`` writes nothing.
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ from compaction.logdir.changes import require_unchanged
 from compaction.logdir.checkpoint_store import Change, CheckpointFiles
 from compaction.logdir.discover import LogLocation
 from compaction.names import CLEANER_OFFSETS
+from compaction.output.local_publish import LocalPublication
 from compaction.output.object_publish import ObjectPublication
-from compaction.output.publish import LocalPublication, Publication
+from compaction.output.publish import Publication
 from compaction.output.segment_deletion import delete_segments
-from compaction.output.swap import SwapGroup, discard_unfinished, remove_deleted, replace_segments
+from compaction.output.segment_files import discard_unfinished, remove_deleted
+from compaction.output.swap import SwapGroup, replace_segments
 from compaction.recovery.recover import repair_log
 
 #: a swap waits a dozen times for the disk, which serves many at once

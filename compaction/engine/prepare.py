@@ -25,7 +25,8 @@ from compaction.logdir.discover import LogLocation, Selector, discover
 from compaction.logdir.read_log import ReadOptions, read_log
 from compaction.logdir.segments import segment_bases
 from compaction.logdir.settings.log_settings import Settings, read_settings, require_policy
-from compaction.recovery.recover import RecoveryReport, finish_interrupted_swap, recover_log
+from compaction.recovery.interrupted_swap import finish_interrupted_swap
+from compaction.recovery.recover import RecoveryReport, recover_log
 
 Plan = TypeVar("Plan")
 

@@ -1,13 +1,11 @@
-"""Writes the files of an output segment: batches as they come, then its indexes, all on disk before it is done.
-
-In an object store a file appears when it is closed, and not before; mode, owner and times are those of the store.
-
-A segment is written under names that end in a suffix no other attempt uses (``.clean.<token>``); only the driver renames. What
-many tasks write of one segment are *parts*: batches (``.part``) and their ``OUT_ROW`` table (``.rows``), which one task joins.
-Of every file the writer keeps size and content hash as they should be; ``verification`` compares them with what the device
-holds.
+"""Writes the files of an output segment: its batches, then its indexes, all flushed to the disk.
 
 Mirrors ``LogSegment.append``, ``onBecomeInactiveSegment`` and ``flush`` (Kafka 4.3.0).
+
+File names end in a suffix that no other attempt uses (``.clean.<token>``); only the driver renames them. If several tasks write
+one segment, each writes an output part: its batches (``.part``) and their ``OUT_ROW`` table (``.rows``). One task joins the
+parts. The writer records the size and the content hash of every file, which ``verification`` compares with what the device
+returns. In an object store a file appears when it is closed; the store sets mode, owner and mtime.
 """
 
 from __future__ import annotations
@@ -43,18 +41,18 @@ _ROWS_AT_ONCE = 1 << 16
 
 
 def new_suffix() -> str:
-    """A suffix that no other attempt uses."""
+    """The suffix of one attempt's files."""
     return f"{CLEAN}.{uuid.uuid4().hex}"
 
 
 def part_paths(directory: str, base_offset: int, number: int, suffix: str) -> tuple[str, str]:
-    """The batches and the rows of a part."""
+    """The files of an output part: its batches and their rows."""
     stem = join(directory, segment_file(base_offset, LOG, f"{suffix}.{number}"))
     return stem + ".part", stem + ".rows"
 
 
 class HashedOutput:
-    """A file being written, and what it must hold in the end.
+    """A file being written, with the size and hash of its content.
 
     :raises StorageError: the file system refuses
     """
@@ -71,12 +69,12 @@ class HashedOutput:
         self.output.write(chunks)
 
     def written(self, kind: str) -> Written:
-        """Size and hash of all that was written so far."""
+        """Size and hash of the bytes written so far."""
         return Written(kind, self.size, self._hash.hexdigest())
 
 
 class PartWriter:
-    """One part of an output segment: its batches and their rows, not synced (they do not outlive the run)."""
+    """Writes one part of an output segment. Its files are not synced: they are temporary."""
 
     def __init__(self, files: FileSystem, part: tuple[str, str], like: str) -> None:
         self._batches = HashedOutput(files, part[0], like)
@@ -102,7 +100,7 @@ class PartWriter:
         self._rows.write([out_rows.tobytes()])
 
     def close(self) -> tuple[Written, ...]:
-        """Done: what the part's files must hold, batches first."""
+        """Close the files; returns their sizes and hashes, batches first."""
         self._batches.output.close(sync=False)
         self._rows.output.close(sync=False)
         return self._batches.written(PART), self._rows.written(ROWS)
@@ -113,9 +111,10 @@ PART, ROWS = ".part", ".rows"
 
 
 class SegmentWriter:
-    """One whole output segment.
+    """Writes one output segment.
 
-    :param like: a source segment's log file, whose mode and owner all files get
+    :param stem: directory, base offset and suffix of the files
+    :param like: a source segment's log file, whose mode and owner the files take
     :raises StorageError: the file system refuses
     """
 
@@ -153,9 +152,9 @@ class SegmentWriter:
         self._read_back.advance(self._log.size)
 
     def append_part(self, paths: tuple[str, str], written: tuple[Written, ...]) -> None:
-        """The batches of a part, whose bytes are compared with ``written`` when the segment is verified.
+        """Append the batches of a part; they are compared with ``written`` when the segment is verified.
 
-        :raises StorageError: the part's rows are not those that were written
+        :raises StorageError: the part's rows differ from those that were written
         """
         batches, rows = written
         self._parts.append(batches)
@@ -183,10 +182,9 @@ class SegmentWriter:
             self._times.append(times[:m].copy())
 
     def close(self, mtime_ms: int, aborted_txns: Sequence[AbortedTxn]) -> tuple[Written, ...]:
-        """Write the indexes and flush all files to the disk, with the given time of last modification; what they hold, the log
-        first, as the device gives it back.
+        """Write the indexes, flush all files with this mtime and read them back; returns their sizes and hashes, log first.
 
-        :raises StorageError: the file system refused, or the device gives other bytes than were written
+        :raises StorageError: the file system refused, or the device returns other bytes than were written
         """
         self._write_indexes(aborted_txns)
         for file in self._files.values():
@@ -202,7 +200,7 @@ class SegmentWriter:
         return tuple(each._replace(mtime_ns=times[each.kind]) for each in (log, *others))
 
     def _mtime_ns(self, kind: str) -> int:
-        """The time of last modification as the file system keeps it: some round it. An object has none of its own."""
+        """The mtime as the file system stores it, possibly rounded; 0 in an object store."""
         found = None if is_remote(self._directory) else self._fs.stat(self._path(kind))
         return 0 if found is None else found.mtime_ns
 

@@ -136,7 +136,7 @@ def test_late_uploads_after_ctrl_c_leave_no_source_and_a_place_for_the_next_run(
     late.write([b"late"])
     with caplog.at_level(logging.WARNING):
         publication.abort()
-    assert f"{MARKER} stays, as tasks may still write here; the next run into this place cleans up" in caplog.text
+    assert f"keeping {MARKER}, as tasks may still write here; the next run into this directory cleans up" in caplog.text
     late.close(sync=True)
     assert set(any_bucket.tree("out")) == {MARKER, f"orders-0/{0:020d}.log.clean.late"}
     with pytest.raises(UsageError, match="unfinished"):

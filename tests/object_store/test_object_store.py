@@ -62,7 +62,7 @@ def test_of_two_runs_into_one_place_the_later_one_wins(
             later.append(RunReport("", 0, False, ()))
             later.append(run("--log-dir", sample, "--output-dir", bucket.address("out")))
 
-    with store.gate(begin_another), pytest.raises(StorageError, match="another run writes to this place"):
+    with store.gate(begin_another), pytest.raises(StorageError, match="another run writes to this directory"):
         run("--log-dir", sample, "--output-dir", bucket.address("out"))
     assert published(bucket) == on_disk[0]
 

@@ -201,7 +201,7 @@ def test_a_task_output_that_was_cut_before_its_adoption_fails_the_log(bucket: Pa
     publication.leave_out(here)
     assert not [name for name in names(bucket / "out") if name.startswith("orders-0")]
     # nor without knowing what it should be
-    with pytest.raises(StorageError, match="not known by size and content"):
+    with pytest.raises(StorageError, match="size and content of this run's output are unknown"):
         publication.add_log(MixedFileSystem(), here, [SwapGroup(0, (0,), ".clean.one")], (), end_offset=1)
 
 

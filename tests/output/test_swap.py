@@ -18,7 +18,8 @@ from compaction.logdir.checkpoint_store import read_checkpoints
 from compaction.logdir.read_log import read_segments
 from compaction.names import CLEANER_OFFSETS, DELETED, LOG, TopicPartition, segment_file
 from compaction.output.journal import JOURNAL, JournalGroup
-from compaction.output.swap import SwapGroup, finish_group, remove_deleted, replace_segments, source_at
+from compaction.output.segment_files import remove_deleted
+from compaction.output.swap import SwapGroup, finish_group, replace_segments, source_at
 from compaction.recovery.recover import recover_log
 from tests.fs.faults import FaultyFileSystem, Stopped, crash_states
 from tests.logdir.broker_model import start_broker

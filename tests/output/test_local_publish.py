@@ -16,7 +16,8 @@ from compaction.logdir.checkpoint_store import read_checkpoints
 from compaction.logdir.discover import LogLocation
 from compaction.logdir.read_log import read_segments
 from compaction.names import TopicPartition
-from compaction.output.publish import LocalPublication, Publication, layout
+from compaction.output.local_publish import LocalPublication
+from compaction.output.publish import Publication, layout
 from compaction.output.swap import SwapGroup
 from compaction.recovery.recover import recover_log
 from tests.fs.faults import FaultyFileSystem, Stopped, crash_states
