@@ -15,74 +15,80 @@ TESTS: dict[str, dict[str, tuple[str, ...]]] = {
     "`log directory is in use": {
         "crash/test_beside_a_broker.py": (
             "test_a_broker_does_not_start_while_the_job_runs",
-            "test_a_second_job_is_told_who_is_at_work",
-            "test_the_job_keeps_away_from_a_running_broker",
-            "test_a_dry_run_looks_on_and_says_that_a_broker_is_at_work",
+            "test_a_second_job_reports_the_holder_of_the_lock",
+            "test_the_job_refuses_the_directory_of_a_running_broker",
+            "test_a_dry_run_reads_and_warns_that_a_broker_is_running",
         ),
         "engine/test_busy.py": ("test_a_log_that_moved_is_told_from_one_in_use",),
         "fs/test_lock.py": ("test_the_error_names_directory_holder_and_what_to_do",),
     },
     "`cannot lock the log directory": {
         "crash/test_surroundings.py": (
-            "test_a_directory_that_may_not_be_locked_makes_the_call_wrong",
-            "test_a_read_only_mount_makes_the_call_wrong",
+            "test_a_directory_that_may_not_be_locked_is_a_usage_error",
+            "test_a_read_only_mount_is_a_usage_error",
             "test_a_log_that_may_not_be_read_fails_and_the_others_are_cleaned",
             "test_a_log_that_may_not_be_written_fails_and_the_others_are_cleaned",
         ),
     },
     "`its cleaned segments take": {
         "crash/test_surroundings.py": (
-            "test_what_does_not_fit_is_refused_with_figures_before_anything_is_written",
-            "test_what_was_refused_fits_when_the_others_have_made_room",
+            "test_a_log_that_does_not_fit_is_refused_with_figures_before_anything_is_written",
+            "test_a_refused_log_fits_once_other_logs_have_freed_space",
         ),
         "engine/test_admission.py": ("test_a_part_needs_room_twice",),
     },
     "`No space left on device`": {
-        "crash/test_surroundings.py": ("test_a_disk_that_fills_up_while_outputs_are_written_leaves_the_log_as_it_was",),
+        "crash/test_surroundings.py": ("test_a_disk_that_fills_up_while_outputs_are_written_leaves_the_log_unchanged",),
     },
     "the run was killed": {
-        "crash/test_kill.py": ("test_a_killed_run_is_made_good_by_the_next_one",),
+        "crash/test_kill.py": ("test_the_run_after_a_killed_one_finishes_its_work",),
         "crash/test_beside_a_broker.py": ("test_a_broker_started_after_a_stop_serves_every_survivor",),
         "output/test_swap.py": (
-            "test_recovery_after_any_stop_serves_all_of_the_one_or_all_of_the_other",
-            "test_a_broker_that_starts_after_any_stop_serves_every_survivor",
-            "test_a_stop_within_the_recovery_does_no_harm_either",
+            "test_after_any_interruption_recovery_restores_the_sources_or_finishes_the_swap",
+            "test_a_broker_started_after_any_interruption_serves_every_survivor",
+            "test_recovery_can_itself_be_interrupted",
         ),
     },
     "executors are lost": {
-        "crash/test_retries.py": ("test_what_fails_is_done_again", "test_a_piece_written_twice_at_once_is_taken_once"),
+        "crash/test_retries.py": ("test_failed_tasks_are_retried", "test_an_output_part_written_by_two_tasks_is_used_once"),
     },
     "`batch fails its CRC`": {
-        "damage/test_job.py": ("test_one_line_says_which_log_which_file_and_where", "test_so_it_is_on_spark"),
-        "damage/test_segments.py": (
-            "test_a_closed_segment_cut_off_anywhere_within_a_batch_fails_its_log",
-            "test_a_flipped_bit_under_a_checksum_fails_the_log",
-            "test_an_active_segment_cut_off_anywhere_is_a_torn_tail",
-            "test_indexes_and_snapshots_are_no_damage",
+        "damage/test_job.py": (
+            "test_one_line_says_which_log_which_file_and_where",
+            "test_on_spark_the_error_names_the_same_log_file_and_position",
         ),
-        "recovery/test_recover.py": ("test_broken_indexes_are_rebuilt_as_a_broker_would_have_written_them",),
+        "damage/test_segments.py": (
+            "test_an_inactive_segment_truncated_within_a_batch_fails_its_log",
+            "test_a_flipped_bit_under_a_checksum_fails_the_log",
+            "test_an_active_segment_truncated_anywhere_has_a_torn_tail",
+            "test_damaged_indexes_and_snapshots_do_not_fail_the_log",
+        ),
+        "recovery/test_rebuild.py": ("test_broken_indexes_are_rebuilt_as_a_broker_would_have_written_them",),
     },
     "`…-checkpoint`": {
-        "damage/test_job.py": ("test_a_garbled_checkpoint_fails_the_logs_of_its_directory",),
+        "damage/test_job.py": ("test_a_malformed_checkpoint_fails_the_logs_of_its_directory",),
     },
     "`segment has changed": {
         "crash/test_surroundings.py": (
             "test_a_segment_that_vanishes_fails_its_log",
-            "test_a_directory_put_in_the_place_of_another_is_not_touched",
-            "test_a_segment_written_to_meanwhile_is_not_replaced",
+            "test_a_directory_that_replaces_another_is_not_changed",
+            "test_a_segment_that_changes_during_the_run_is_not_replaced",
         ),
         "crash/test_trust.py": (
             "test_batches_replaced_by_other_valid_ones_between_the_passes_fail_the_log",
-            "test_a_bit_turned_between_the_passes_gets_no_new_checksum",
-            "test_a_file_cut_short_while_it_is_read_is_one_logs_error",
+            "test_a_bit_flipped_between_the_passes_gets_no_new_checksum",
+            "test_a_file_truncated_while_it_is_read_is_one_logs_error",
         ),
     },
     "`output is read back": {
         "crash/test_trust.py": (
-            "test_an_output_that_is_not_what_was_written_is_never_swapped_in",
+            "test_an_output_that_differs_from_what_was_written_is_never_swapped_in",
             "test_a_bad_sector_is_one_logs_error",
         ),
-        "trust/test_lying_storage.py": ("test_no_lie_of_the_disk_ends_in_exit_code_0_and_other_bytes", "test_lies_are_noticed"),
+        "trust/test_lying_storage.py": (
+            "test_no_disk_fault_ends_in_exit_code_0_and_other_bytes",
+            "test_every_corrupted_write_is_detected",
+        ),
     },
     "`log directory is claimed": {
         "locking/test_claim.py": (
@@ -99,7 +105,7 @@ TESTS: dict[str, dict[str, tuple[str, ...]]] = {
         ),
     },
     "`the journal of an earlier run": {
-        "output/test_swap.py": ("test_a_journal_that_is_not_as_it_was_written_fails_the_log_and_changes_nothing",),
+        "output/test_swap.py": ("test_a_malformed_journal_fails_the_log_and_changes_nothing",),
         "jobs/test_compact_safety.py": ("test_a_journal_that_names_other_paths_is_no_journal",),
         "trust/test_adversary.py": ("test_a_planted_journal_is_its_logs_error_at_most",),
     },

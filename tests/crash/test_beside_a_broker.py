@@ -132,7 +132,7 @@ def test_a_broker_does_not_start_while_the_job_runs(log_dir: Path) -> None:
     gc.collect()
 
 
-def test_a_second_job_is_told_who_is_at_work(log_dir: Path) -> None:
+def test_a_second_job_reports_the_holder_of_the_lock(log_dir: Path) -> None:
     with LogDirLock.acquire(str(log_dir)):
         ended = run(log_dir, *OPTIONS)
     assert ended.code == 2
@@ -141,7 +141,7 @@ def test_a_second_job_is_told_who_is_at_work(log_dir: Path) -> None:
     assert ended.err.count("\n") == 1
 
 
-def test_the_job_keeps_away_from_a_running_broker(log_dir: Path) -> None:
+def test_the_job_refuses_the_directory_of_a_running_broker(log_dir: Path) -> None:
     with Broker(log_dir) as broker:
         before = _files(log_dir)
         for options in ((), ("--output-dir", log_dir.parent / "out")):
@@ -153,7 +153,7 @@ def test_the_job_keeps_away_from_a_running_broker(log_dir: Path) -> None:
         assert broker.running
 
 
-def test_a_dry_run_looks_on_and_says_that_a_broker_is_at_work(
+def test_a_dry_run_reads_and_warns_that_a_broker_is_running(
     log_dir: Path, gateway: Gateway, caplog: pytest.LogCaptureFixture
 ) -> None:
     at_rest = run(log_dir, *OPTIONS, "--dry-run")

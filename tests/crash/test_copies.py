@@ -45,7 +45,7 @@ def test_a_mount_point_as_the_output_directory_is_refused_before_any_work(
     assert begun == []
 
 
-def test_new_directories_above_the_output_are_safe_before_it_appears(log_dir: Path, tmp_path: Path) -> None:
+def test_new_directories_above_the_output_are_durable_before_it_appears(log_dir: Path, tmp_path: Path) -> None:
     """Without it a power loss takes the whole output, of which the run had said that it was there."""
     synced: list[str] = []
     made: list[str] = []
@@ -77,7 +77,7 @@ def test_new_directories_above_the_output_are_safe_before_it_appears(log_dir: Pa
     assert made and str(tmp_path / "new/parents") in synced
 
 
-def test_a_damaged_active_segment_is_not_copied_in_silence(log_dir: Path, tmp_path: Path) -> None:
+def test_a_damaged_active_segment_fails_its_log_instead_of_being_copied(log_dir: Path, tmp_path: Path) -> None:
     damage(log_dir / "subject-0" / VALID.log(2))
     ended = run(log_dir, "--output-dir", tmp_path / "out")
     assert ended.code == 1
@@ -86,7 +86,7 @@ def test_a_damaged_active_segment_is_not_copied_in_silence(log_dir: Path, tmp_pa
     assert (tmp_path / "out/aside-0").is_dir()
 
 
-def test_a_damaged_log_that_is_skipped_is_not_copied_in_silence(log_dir: Path, tmp_path: Path) -> None:
+def test_a_skipped_log_with_damage_fails_instead_of_being_copied(log_dir: Path, tmp_path: Path) -> None:
     assert run(log_dir).code == 0
     (path,) = [each for each in (log_dir / "subject-0").glob("*.log") if each.name == VALID.log(0)]
     damage(path)

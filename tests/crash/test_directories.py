@@ -49,7 +49,7 @@ def bind_mount(source: Path, target: Path, missing: Callable[[str], None]) -> It
         subprocess.run(["umount", str(target)], check=True)
 
 
-def test_a_directory_and_its_bind_mount_in_one_call_are_worked_on_once(
+def test_a_directory_and_its_bind_mount_in_one_call_are_cleaned_once(
     root: None, log_dir: Path, tmp_path: Path, missing: Callable[[str], None], cleaned: object
 ) -> None:
     with bind_mount(log_dir, tmp_path / "again", missing):
@@ -59,7 +59,7 @@ def test_a_directory_and_its_bind_mount_in_one_call_are_worked_on_once(
     assert look_at(log_dir / "subject-0") == cleaned
 
 
-def test_a_directory_and_a_link_to_it_in_one_call_are_worked_on_once(log_dir: Path, tmp_path: Path, cleaned: object) -> None:
+def test_a_directory_and_a_link_to_it_in_one_call_are_cleaned_once(log_dir: Path, tmp_path: Path, cleaned: object) -> None:
     (tmp_path / "link").symlink_to(log_dir)
     ended = run(log_dir, "--log-dir", tmp_path / "link", tmp_path / "undisturbed" / ".." / "data")
     assert ended.code == 0, ended.err

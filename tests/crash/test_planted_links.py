@@ -52,7 +52,7 @@ NAMES = {
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("options", [(), ("--output-dir", "out")], ids=["in place", "to a copy"])
-def test_a_link_planted_at_a_name_of_the_job_changes_no_file_of_others(
+def test_a_link_planted_at_a_file_name_of_the_job_is_not_written_through(
     log_dir: Path, tmp_path: Path, name: str, options: tuple[str, ...]
 ) -> None:
     victim = tmp_path / "victim"
@@ -63,7 +63,7 @@ def test_a_link_planted_at_a_name_of_the_job_changes_no_file_of_others(
     assert state(victim) == before
 
 
-def test_a_link_planted_as_the_staging_directory_has_nothing_emptied_elsewhere(log_dir: Path, tmp_path: Path) -> None:
+def test_a_link_planted_as_the_staging_directory_is_not_emptied(log_dir: Path, tmp_path: Path) -> None:
     """The hidden directory of a killed run is removed only if it is one, and this user's own."""
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious/file").write_bytes(VICTIM)
@@ -74,9 +74,7 @@ def test_a_link_planted_as_the_staging_directory_has_nothing_emptied_elsewhere(l
 
 
 @pytest.mark.parametrize("kind", ["write_file", "create"])
-def test_a_link_planted_at_the_very_name_that_is_about_to_be_written_fails_the_log(
-    log_dir: Path, tmp_path: Path, kind: str
-) -> None:
+def test_a_link_planted_at_the_next_file_to_be_written_fails_the_log(log_dir: Path, tmp_path: Path, kind: str) -> None:
     """Whoever guessed the name, or raced for it."""
     victim = tmp_path / "victim"
     before, logs = state(victim), look_at(log_dir / "subject-0")

@@ -61,14 +61,14 @@ FAULTS = {
 
 
 @pytest.mark.parametrize(("fault", "master"), FAULTS)
-def test_what_fails_is_done_again(fault: str, master: str, undisturbed: Contents, tmp_path: Path) -> None:
+def test_failed_tasks_are_retried(fault: str, master: str, undisturbed: Contents, tmp_path: Path) -> None:
     """Between the passes the files of the first one's shuffle are lost, too."""
     log_dir = _logs(tmp_path / "logs")
     assert _run(log_dir, master, fault, tmp_path / "marks") == FAULTS[fault, master]
     assert _contents(log_dir) == undisturbed
 
 
-def test_a_piece_written_twice_at_once_is_taken_once(undisturbed: Contents, tmp_path: Path) -> None:
+def test_an_output_part_written_by_two_tasks_is_used_once(undisturbed: Contents, tmp_path: Path) -> None:
     log_dir, cluster = _logs(tmp_path / "logs"), tmp_path / "cluster"
     cluster.mkdir()
     with two_hosts(cluster) as master:

@@ -55,7 +55,7 @@ def cleaned(log_dir: Path, topic: str) -> bool:
     return path.exists() and any(line.startswith(f"{topic} 0 ") for line in path.read_text().splitlines())
 
 
-def test_what_does_not_fit_is_refused_with_figures_before_anything_is_written(disk: Path) -> None:
+def test_a_log_that_does_not_fit_is_refused_with_figures_before_anything_is_written(disk: Path) -> None:
     before = look_at(disk / "stays-0")
     ended = run(disk)
     assert ended.code == 1
@@ -72,14 +72,14 @@ def test_what_does_not_fit_is_refused_with_figures_before_anything_is_written(di
     assert cleaned(disk, "shrinks")
 
 
-def test_what_was_refused_fits_when_the_others_have_made_room(disk: Path) -> None:
+def test_a_refused_log_fits_once_other_logs_have_freed_space(disk: Path) -> None:
     assert run(disk).code == 1
     assert not cleaned(disk, "stays")
     assert run(disk).code == 0
     assert cleaned(disk, "stays")
 
 
-def test_a_disk_that_fills_up_while_outputs_are_written_leaves_the_log_as_it_was(
+def test_a_disk_that_fills_up_while_outputs_are_written_leaves_the_log_unchanged(
     disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(free_space.SpaceBudget, "fits", lambda *_: True)
@@ -100,7 +100,7 @@ def test_a_disk_that_fills_up_while_outputs_are_written_leaves_the_log_as_it_was
     assert cleaned(disk, "stays")
 
 
-def test_another_place_that_is_too_small_is_refused_and_does_not_appear(disk: Path, tmp_path: Path) -> None:
+def test_an_output_directory_on_a_small_disk_is_refused_and_does_not_appear(disk: Path, tmp_path: Path) -> None:
     before = logs_of(disk)
     with small_disk(tmp_path / "small", 9) as small:
         ended = run(disk, "--output-dir", small / "out", "--topic", "stays")
@@ -143,7 +143,7 @@ def test_a_log_that_may_not_be_read_fails_and_the_others_are_cleaned(log_dir: Pa
 
 
 @pytest.mark.usefixtures("root")
-def test_a_directory_that_may_not_be_locked_makes_the_call_wrong(log_dir: Path) -> None:
+def test_a_directory_that_may_not_be_locked_is_a_usage_error(log_dir: Path) -> None:
     _open_up(log_dir)
     before = logs_of(log_dir)
     ended = run_as_nobody(log_dir)
@@ -153,7 +153,7 @@ def test_a_directory_that_may_not_be_locked_makes_the_call_wrong(log_dir: Path) 
 
 
 @pytest.mark.usefixtures("root")
-def test_a_read_only_mount_makes_the_call_wrong(tmp_path: Path) -> None:
+def test_a_read_only_mount_is_a_usage_error(tmp_path: Path) -> None:
     import subprocess
 
     with small_disk(tmp_path / "disk", 4) as place:
@@ -197,7 +197,7 @@ def test_a_segment_that_vanishes_fails_its_log(log_dir: Path, event: str, told: 
     assert cleaned(log_dir, "aside")
 
 
-def test_a_directory_put_in_the_place_of_another_is_not_touched(log_dir: Path, tmp_path: Path) -> None:
+def test_a_directory_that_replaces_another_is_not_changed(log_dir: Path, tmp_path: Path) -> None:
     before = look_at(log_dir / "subject-0")
     other = {**valid_log("none").files, valid_log("none").log(2): b""}
 
@@ -216,7 +216,7 @@ def test_a_directory_put_in_the_place_of_another_is_not_touched(log_dir: Path, t
     assert cleaned(log_dir, "aside")
 
 
-def test_a_segment_written_to_meanwhile_is_not_replaced(log_dir: Path) -> None:
+def test_a_segment_that_changes_during_the_run_is_not_replaced(log_dir: Path) -> None:
     path = log_dir / "subject-0" / valid_log("none").log(1)
 
     def write() -> None:
@@ -228,7 +228,7 @@ def test_a_segment_written_to_meanwhile_is_not_replaced(log_dir: Path) -> None:
     assert path.read_bytes() == valid_log("none").files[path.name]
 
 
-def test_links_to_directories_and_files_are_followed_and_stay(log_dir: Path, tmp_path: Path) -> None:
+def test_links_to_directories_and_files_are_followed_and_kept(log_dir: Path, tmp_path: Path) -> None:
     run(log_dir)
     expected = {name: found[0] for name, found in look_at(log_dir / "aside-0").items()}
     write_log(tmp_path / "elsewhere" / "linked-0", valid_log("none").files)
@@ -255,7 +255,7 @@ def test_a_link_and_its_directory_are_one_log(log_dir: Path) -> None:
 ODD_NAMES = ("no number", "x-99999999999", "sp ace-0", "größe-0", "line\nbreak-0", "-0", ".-0", "..-0", "a-0.deleted", "b-0-")
 
 
-def test_odd_names_are_passed_over_or_taken_as_kafka_takes_them(log_dir: Path) -> None:
+def test_odd_names_are_skipped_or_accepted_as_kafka_does(log_dir: Path) -> None:
     for name in ODD_NAMES:
         write_log(log_dir / name, valid_log("none").files)
     for name in ("a.b_c-1-0", "-x-0", f"{'t' * 200}-7"):
@@ -271,7 +271,7 @@ def test_odd_names_are_passed_over_or_taken_as_kafka_takes_them(log_dir: Path) -
         assert (log_dir / "subject-0" / name).exists()
 
 
-def test_a_directory_in_the_place_of_a_segment_fails_its_log(log_dir: Path) -> None:
+def test_a_directory_named_like_a_segment_fails_its_log(log_dir: Path) -> None:
     path = log_dir / "subject-0" / valid_log("none").log(1)
     path.unlink()
     path.mkdir()

@@ -103,7 +103,7 @@ OUTPUTS = {
 
 @pytest.mark.parametrize("harm", HARMS, ids=lambda harm: harm.__name__)
 @pytest.mark.parametrize("output", OUTPUTS)
-def test_an_output_that_is_not_what_was_written_is_never_swapped_in(
+def test_an_output_that_differs_from_what_was_written_is_never_swapped_in(
     log_dir: Path, output: str, harm: Callable[[Path], None]
 ) -> None:
     operation, pattern, sizes = OUTPUTS[output]
@@ -137,14 +137,14 @@ def test_a_part_that_changed_before_it_is_joined_fails_the_log(log_dir: Path, ha
     only_the_subject_failed(log_dir, ended, before, "(read back otherwise|file ends here|has become shorter|batch|CRC|header)")
 
 
-def test_a_journal_with_a_turned_bit_is_noticed_before_it_counts(log_dir: Path) -> None:
+def test_a_journal_with_a_flipped_bit_is_detected_before_the_commit(log_dir: Path) -> None:
     before = look_at(log_dir / "subject-0")
     sign = in_subject("reader of the device", r"\.compaction-swap\.[0-9a-f]{32}\.tmp")
     ended = run(log_dir, files=watched(once(sign, lambda found: one_bit_turned(Path(found.path)))))
     only_the_subject_failed(log_dir, ended, before, "read back otherwise")
 
 
-def test_a_checkpoint_with_a_turned_bit_never_replaces_the_old_one(log_dir: Path) -> None:
+def test_a_checkpoint_with_a_flipped_bit_never_replaces_the_old_one(log_dir: Path) -> None:
     (log_dir / CLEANER_OFFSETS).write_text("0\n1\naside 0 3\n")
 
     def sign(found: Operation) -> bool:
@@ -277,7 +277,7 @@ def test_batches_replaced_by_other_valid_ones_between_the_passes_fail_the_log(
     assert not list(tmp_path.glob("out/subject-0"))
 
 
-def test_a_bit_turned_between_the_passes_gets_no_new_checksum(log_dir: Path) -> None:
+def test_a_bit_flipped_between_the_passes_gets_no_new_checksum(log_dir: Path) -> None:
     path = log_dir / "subject-0" / VALID.log(0)
     stat = path.stat()
 
@@ -349,7 +349,7 @@ def test_a_bad_sector_in_the_metadata_log_is_an_error_of_its_directorys_logs(log
 
 @pytest.mark.parametrize("options", [(), ("--dry-run",)], ids=["in place", "dry run"])
 @pytest.mark.parametrize("moment", [1, 2, 3])
-def test_a_file_cut_short_while_it_is_read_is_one_logs_error(log_dir: Path, moment: int, options: tuple[str, ...]) -> None:
+def test_a_file_truncated_while_it_is_read_is_one_logs_error(log_dir: Path, moment: int, options: tuple[str, ...]) -> None:
     """Through a memory map this ended the process with a signal."""
     path, seen = log_dir / "subject-0" / VALID.log(1), []
 

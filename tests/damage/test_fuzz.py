@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 INPUTS = 1_500
 
 
-def test_damaged_bytes_are_told_or_read_and_nothing_else_happens() -> None:
+def test_damaged_bytes_are_read_or_raise_the_packages_errors() -> None:
     """No reader, kernel or pass leaves its arrays, raises what it is not meant to, or touches a log that it cannot read."""
     command = [sys.executable, "-m", "tests.damage.fuzz", "--inputs", str(INPUTS), "--seed", "7"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False)

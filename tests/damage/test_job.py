@@ -70,7 +70,9 @@ def test_one_line_says_which_log_which_file_and_where(log_dir: Path, capsys: pyt
 
 
 @pytest.mark.spark
-def test_so_it_is_on_spark(log_dir: Path, capsys: pytest.CaptureFixture[str], spark: SparkSession) -> None:
+def test_on_spark_the_error_names_the_same_log_file_and_position(
+    log_dir: Path, capsys: pytest.CaptureFixture[str], spark: SparkSession
+) -> None:
     def on_spark(_: SessionFactory, request: CompactionRequest) -> RunReport:
         from compaction.spark import runs
 
@@ -83,7 +85,7 @@ def test_so_it_is_on_spark(log_dir: Path, capsys: pytest.CaptureFixture[str], sp
 
 
 @pytest.mark.parametrize("name", [LOG_STARTS, HIGH_WATERMARKS, CLEANER_OFFSETS])
-def test_a_garbled_checkpoint_fails_the_logs_of_its_directory(
+def test_a_malformed_checkpoint_fails_the_logs_of_its_directory(
     log_dir: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (log_dir / name).write_text("0\n3\ndamaged 0 seven\n")
@@ -108,7 +110,7 @@ def test_a_huge_checkpoint_is_one_line_for_each_log_of_its_directory_and_the_oth
     assert (log_dir / CLEANER_OFFSETS).read_text().splitlines()[1] == "3"
 
 
-def test_a_huge_snapshot_and_huge_indexes_are_made_anew(log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_huge_snapshots_and_indexes_are_rebuilt(log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = valid_log("zstd")
     for suffix in (".snapshot", ".txnindex"):
         with (log_dir / "damaged-0" / log.log(1)).with_suffix(suffix).open("wb") as file:
@@ -118,7 +120,7 @@ def test_a_huge_snapshot_and_huge_indexes_are_made_anew(log_dir: Path, capsys: p
     assert (log_dir / CLEANER_OFFSETS).read_text().splitlines()[1] == "3"
 
 
-def test_what_nobody_foresaw_is_one_logs_failure(
+def test_an_unexpected_exception_is_one_logs_failure(
     log_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A defect of the program that shows with one log does not end the run of the others."""

@@ -24,7 +24,7 @@ def _with(log: ValidLog, name: str, data: bytes) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("kind", ["short", "short-zstd", "short-v1"])
-def test_a_closed_segment_cut_off_anywhere_within_a_batch_fails_its_log(job: JobTarget, kind: str) -> None:
+def test_an_inactive_segment_truncated_within_a_batch_fails_its_log(job: JobTarget, kind: str) -> None:
     log = valid_log(kind)
     name, data = log.log(1), log.files[log.log(1)]
     ends = {end for _, end in batches_of(data)} | {0}
@@ -35,7 +35,7 @@ def test_a_closed_segment_cut_off_anywhere_within_a_batch_fails_its_log(job: Job
 
 
 @pytest.mark.parametrize("kind", ["short", "short-zstd"])
-def test_an_active_segment_cut_off_anywhere_is_a_torn_tail(job: JobTarget, kind: str) -> None:
+def test_an_active_segment_truncated_anywhere_has_a_torn_tail(job: JobTarget, kind: str) -> None:
     log = valid_log(kind)
     name, data = log.log(2), log.files[log.log(2)]
     for size in range(len(data)):
@@ -63,7 +63,7 @@ def test_a_flipped_bit_in_an_old_message_fails_the_log(job: JobTarget, kind: str
         assert status is LogStatus.FAILED, at - start
 
 
-def test_offsets_that_go_back_fail_the_log(job: JobTarget) -> None:
+def test_offsets_that_do_not_increase_fail_the_log(job: JobTarget) -> None:
     log = valid_log("none")
     name, data = log.log(1), log.files[log.log(1)]
     spans = batches_of(data)
@@ -78,7 +78,7 @@ def test_offsets_that_go_back_fail_the_log(job: JobTarget) -> None:
 
 @pytest.mark.parametrize("fill", [b"\x00", b"\xff", b"\x02", b"garbage!"])
 @pytest.mark.parametrize("kind", ["none", "lz4", "v0-none", "v1-gzip", "mixed", "transactions"])
-def test_a_closed_segment_of_zeros_or_garbage_fails_its_log(job: JobTarget, kind: str, fill: bytes) -> None:
+def test_an_inactive_segment_of_zeros_or_garbage_fails_its_log(job: JobTarget, kind: str, fill: bytes) -> None:
     log = valid_log(kind)
     for number in (0, 1):
         data = log.files[log.log(number)]
@@ -89,7 +89,7 @@ def test_a_closed_segment_of_zeros_or_garbage_fails_its_log(job: JobTarget, kind
         assert job(_with(log, log.log(number), data[:middle] + filled[middle:])) is LogStatus.FAILED
 
 
-def test_indexes_and_snapshots_are_no_damage(job: JobTarget) -> None:
+def test_damaged_indexes_and_snapshots_do_not_fail_the_log(job: JobTarget) -> None:
     """They are rebuilt or passed over: whatever is in them, the log is cleaned."""
     for kind in ("none", "transactions"):
         log = valid_log(kind)

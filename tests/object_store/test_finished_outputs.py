@@ -131,7 +131,7 @@ def test_late_uploads_after_ctrl_c_leave_no_source_and_a_place_for_the_next_run(
     address = any_bucket.address("out")
     out = place(address, "--output-dir")
     publication = ObjectPublication.begin(out, [str(sample)], LocalFileSystem())
-    publication._handed_out = True
+    publication._tasks_may_write = True
     late = ObjectOutput(f"{out}/orders-0/{0:020d}.log.clean.late")
     late.write([b"late"])
     with caplog.at_level(logging.WARNING):

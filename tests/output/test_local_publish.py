@@ -73,7 +73,7 @@ def test_the_target_holds_cleaned_and_other_segments(tmp_path: Path) -> None:
     assert recover_log(FS, target).actions == []
 
 
-def test_the_target_holds_what_a_broker_needs_besides(tmp_path: Path) -> None:
+def test_the_target_holds_the_other_files_that_a_broker_needs(tmp_path: Path) -> None:
     log_dir = source_dir(tmp_path)
     publish(log_dir, str(tmp_path / "target"))
     names = set(snapshot_of(str(tmp_path / "target")))
@@ -82,21 +82,21 @@ def test_the_target_holds_what_a_broker_needs_besides(tmp_path: Path) -> None:
     assert not {name for name in names if "00000000000000000100" in name or ".lock" in name or ".clean." in name}
 
 
-def test_checkpoints_speak_of_the_published_logs_only(tmp_path: Path) -> None:
+def test_checkpoints_have_entries_of_the_published_logs_only(tmp_path: Path) -> None:
     log_dir = source_dir(tmp_path)
     publish(log_dir, str(tmp_path / "target"))
     found = read_checkpoints(FS, str(tmp_path / "target"))
     assert (found.log_starts, found.cleaner_offsets) == ({TOPIC: 5}, {TOPIC: 200})
 
 
-def test_the_source_is_left_as_it_was(tmp_path: Path) -> None:
+def test_the_source_is_not_changed(tmp_path: Path) -> None:
     log_dir = source_dir(tmp_path)
     before = snapshot_of(log_dir)
     publish(log_dir, str(tmp_path / "target"))
     assert snapshot_of(log_dir) == before
 
 
-def test_copies_keep_time_and_mode(tmp_path: Path) -> None:
+def test_copies_keep_mtime_and_mode(tmp_path: Path) -> None:
     log_dir = source_dir(tmp_path)
     name = "orders-0/00000000000000000200.log"
     (Path(log_dir) / name).chmod(0o640)
@@ -105,7 +105,7 @@ def test_copies_keep_time_and_mode(tmp_path: Path) -> None:
     assert (old.st_mtime_ns, old.st_mode) == (new.st_mtime_ns, new.st_mode)
 
 
-def test_indexes_rebuilt_in_memory_only_are_published(tmp_path: Path) -> None:
+def test_indexes_rebuilt_in_memory_are_published(tmp_path: Path) -> None:
     log_dir = source_dir(tmp_path)
     here = location(log_dir)
     (Path(here.path) / "00000000000000000100.timeindex").unlink()
@@ -119,14 +119,14 @@ def test_indexes_rebuilt_in_memory_only_are_published(tmp_path: Path) -> None:
     assert read_checkpoints(FS, str(tmp_path / "target")).cleaner_offsets == {TOPIC: 100}
 
 
-def test_an_empty_target_directory_is_taken(tmp_path: Path) -> None:
+def test_an_empty_target_directory_is_accepted(tmp_path: Path) -> None:
     (tmp_path / "target").mkdir()
     publish(source_dir(tmp_path), str(tmp_path / "target"))
     assert (tmp_path / "target/meta.properties").exists()
 
 
 @pytest.mark.parametrize("target", ["full", "file", "source/inside", "source"])
-def test_a_bad_target_is_refused(tmp_path: Path, target: str) -> None:
+def test_a_target_that_is_in_use_or_inside_the_source_is_refused(tmp_path: Path, target: str) -> None:
     log_dir = source_dir(tmp_path)
     (tmp_path / "full").mkdir()
     (tmp_path / "full/something").touch()
@@ -135,7 +135,7 @@ def test_a_bad_target_is_refused(tmp_path: Path, target: str) -> None:
         LocalPublication.begin(FS, str(tmp_path / target), [log_dir])
 
 
-def test_two_runs_cannot_publish_to_the_same_place(tmp_path: Path) -> None:
+def test_two_runs_cannot_publish_to_the_same_directory(tmp_path: Path) -> None:
     log_dir = source_dir(tmp_path)
     first = LocalPublication.begin(FS, str(tmp_path / "target"), [log_dir])
     with pytest.raises(LockedError):
@@ -144,7 +144,7 @@ def test_two_runs_cannot_publish_to_the_same_place(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["source"]
 
 
-def test_what_a_killed_run_left_is_removed_first(tmp_path: Path) -> None:
+def test_the_hidden_directory_of_a_killed_run_is_removed_first(tmp_path: Path) -> None:
     log_dir = source_dir(tmp_path)
     leftover = tmp_path / f".target.{uuid.uuid4().hex}.partial" / "data/orders-0"
     leftover.mkdir(parents=True)
@@ -156,7 +156,7 @@ def test_what_a_killed_run_left_is_removed_first(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", [f"{0:020d}.log", f"{200:020d}.index", "partition.metadata"])
 @pytest.mark.parametrize("harm", [Path.unlink, lambda path: path.write_bytes(b"?")], ids=["vanished", "cut"])
-def test_what_was_written_and_is_not_there_in_the_end_keeps_the_target_from_appearing(
+def test_the_target_does_not_appear_if_a_written_file_has_vanished_or_changed(
     tmp_path: Path, name: str, harm: Callable[[Path], None]
 ) -> None:
     log_dir, target = source_dir(tmp_path), tmp_path / "target"
@@ -177,7 +177,7 @@ def test_several_log_directories_keep_their_names(tmp_path: Path) -> None:
         layout("/out", ["/a/one", "/b/one"])
 
 
-def test_a_stop_at_any_moment_leaves_the_target_whole_or_absent() -> None:
+def test_after_any_interruption_the_target_is_complete_or_absent() -> None:
     def make(step: int) -> FaultyFileSystem:
         fs = FaultyFileSystem()
         here = location("/logs")
@@ -210,7 +210,7 @@ def test_a_stop_at_any_moment_leaves_the_target_whole_or_absent() -> None:
     assert seen == {False, True}
 
 
-def test_a_log_of_another_directory_lands_in_its_own(tmp_path: Path) -> None:
+def test_logs_are_published_to_the_directory_of_their_source(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     one, two = source_dir(tmp_path / "a"), source_dir(tmp_path / "b")

@@ -49,7 +49,7 @@ def names(fs: FileSystem) -> list[str]:
     return [name for name in fs.listdir(HERE.path) if not name.endswith(DELETED)]
 
 
-def test_the_oldest_segments_go_with_their_snapshots() -> None:
+def test_the_oldest_segments_are_deleted_with_their_snapshots() -> None:
     fs = log_of_three()
     delete(fs, [0, 100], start=200)
     assert [name for name in names(fs) if name.startswith("0")] == [
@@ -64,7 +64,7 @@ def test_leader_epochs_begin_at_the_log_start() -> None:
     assert fs.read_bytes(join(HERE.path, LEADER_EPOCHS)) == b"0\n2\n1 100\n4 150\n"
 
 
-def test_when_every_segment_goes_an_empty_one_takes_over() -> None:
+def test_if_every_segment_is_deleted_an_empty_one_is_created() -> None:
     fs = log_of_three()
     delete(fs, [0, 100, 200], start=206, producers=(PRODUCER,))
     recover_log(fs, HERE)
@@ -73,7 +73,7 @@ def test_when_every_segment_goes_an_empty_one_takes_over() -> None:
     assert dict(snapshots(fs, HERE.path)) == {206: [PRODUCER]}
 
 
-def test_a_garbled_checkpoint_keeps_every_segment() -> None:
+def test_with_a_malformed_checkpoint_no_segment_is_deleted() -> None:
     fs = log_of_three()
     fs.put(join("/logs", LOG_STARTS), b"0\n7\n")
     with pytest.raises(CorruptLogError, match="7 entries announced"):
@@ -83,7 +83,7 @@ def test_a_garbled_checkpoint_keeps_every_segment() -> None:
 
 @pytest.mark.parametrize("bases", [[0, 100], [0, 100, 200]])
 @pytest.mark.parametrize("with_broker", [False, True])
-def test_a_stop_at_any_moment_keeps_the_log_in_order(bases: list[int], with_broker: bool) -> None:
+def test_after_any_interruption_the_log_is_valid_and_can_be_deleted_from_again(bases: list[int], with_broker: bool) -> None:
     start = 200 if len(bases) == 2 else 206
 
     def make(step: int) -> FaultyFileSystem:

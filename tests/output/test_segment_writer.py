@@ -34,12 +34,12 @@ def write(directory: Path, last_offset: int) -> list[str]:
     return sorted(path.name for path in directory.iterdir())
 
 
-def test_the_last_offset_that_an_index_can_express_is_written(tmp_path: Path) -> None:
+def test_the_largest_offset_that_fits_the_index_is_written(tmp_path: Path) -> None:
     kinds = [name.split(".")[1] for name in write(tmp_path, BASE + 2**31 - 1)]
     assert kinds == ["index", "log", "timeindex"]
 
 
-def test_an_offset_out_of_reach_is_refused_and_nothing_stays(tmp_path: Path) -> None:
+def test_an_offset_that_does_not_fit_the_index_is_refused_and_no_file_is_left(tmp_path: Path) -> None:
     with pytest.raises(CorruptLogError, match=f"batch ends at offset {BASE + 2**31}, out of reach .* base offset {BASE}"):
         write(tmp_path, BASE + 2**31)
     assert list(tmp_path.iterdir()) == []

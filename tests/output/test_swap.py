@@ -130,7 +130,7 @@ def steps_of(kept: Kept) -> int:
     return fs.done - before
 
 
-def test_the_groups_take_the_place_of_their_sources() -> None:
+def test_the_outputs_replace_their_sources() -> None:
     fs = dirty_log()
     run(fs, PLAIN)
     bases = [name for name in fs.listdir(HERE.path) if name.endswith(".log")]
@@ -138,19 +138,19 @@ def test_the_groups_take_the_place_of_their_sources() -> None:
     assert sorted(served(fs, HERE.path)) == [5, 150, 250, 310, 400, 401]
 
 
-def test_snapshots_of_vanished_segments_go_and_the_others_stay() -> None:
+def test_snapshots_of_replaced_segments_are_removed_and_others_kept() -> None:
     fs = dirty_log()
     run(fs, PLAIN)
     assert [name for name in fs.listdir(HERE.path) if "snapshot" in name] == [f"{o:020d}.snapshot" for o in (200, 400)]
 
 
-def test_the_cleaner_checkpoint_moves_and_other_entries_stay() -> None:
+def test_the_cleaner_checkpoint_moves_and_other_entries_are_kept() -> None:
     fs = dirty_log()
     run(fs, PLAIN)
     assert read_checkpoints(fs, LOG_DIR).cleaner_offsets == {OTHER: 7, TOPIC: END}
 
 
-def test_sources_stay_as_deleted_until_they_are_removed() -> None:
+def test_sources_are_kept_as_deleted_until_they_are_removed() -> None:
     fs = dirty_log()
     replace_segments(fs, HERE, write_cleaned(fs, PLAIN), end_offset=END)
     deleted = [name for name in fs.listdir(HERE.path) if name.endswith(DELETED)]
@@ -171,7 +171,7 @@ def test_the_files_are_renamed_log_first_and_group_by_group() -> None:
     assert renames == expected
 
 
-def test_the_output_of_the_winning_attempt_is_taken_and_the_others_go() -> None:
+def test_only_the_output_of_the_winning_attempt_is_kept() -> None:
     fs = dirty_log()
     write_cleaned(fs, {0: ([5], []), 200: ([250], [])}, ".clean.attempt-1")
     groups = write_cleaned(fs, PLAIN, ".clean.attempt-2")
@@ -180,7 +180,7 @@ def test_the_output_of_the_winning_attempt_is_taken_and_the_others_go() -> None:
     assert not [name for name in fs.listdir(HERE.path) if ".clean" in name]
 
 
-def test_a_swap_of_nothing_only_moves_the_checkpoint() -> None:
+def test_a_swap_without_groups_only_moves_the_checkpoint() -> None:
     fs = dirty_log()
     before = tree(fs, HERE.path)
     replace_segments(fs, HERE, (), end_offset=END)
@@ -188,7 +188,7 @@ def test_a_swap_of_nothing_only_moves_the_checkpoint() -> None:
     assert read_checkpoints(fs, LOG_DIR).cleaner_offsets[TOPIC] == END
 
 
-def test_nothing_but_the_log_is_left_behind() -> None:
+def test_no_other_files_are_left() -> None:
     fs = dirty_log()
     run(fs, PLAIN)
     segments = [f"{base:020d}.{kind}" for base in (0, 200, 400) for kind in ("index", "log", "timeindex")]
@@ -196,7 +196,7 @@ def test_nothing_but_the_log_is_left_behind() -> None:
     assert fs.listdir(HERE.path) == sorted(segments + others)
 
 
-def test_names_of_outputs_that_tasks_did_not_make_safe_are_made_safe() -> None:
+def test_the_names_of_outputs_are_durable_after_the_swap() -> None:
     fs = dirty_log()
     groups = write_cleaned(fs, PLAIN, ".clean.attempt-1")
     replace_segments(fs, HERE, groups, end_offset=END)
@@ -212,7 +212,7 @@ def test_a_missing_output_changes_nothing() -> None:
     assert everything(fs) == before
 
 
-def test_a_source_of_its_outputs_size_and_time_is_not_taken_for_it() -> None:
+def test_a_source_with_the_size_and_mtime_of_its_output_is_not_taken_for_it() -> None:
     """The output has vanished after the commit point: the sources stay."""
     fs = dirty_log()
     names = [join(HERE.path, segment_file(base, LOG)) for base in (0, 100)]
@@ -235,7 +235,7 @@ def test_a_full_disk_before_the_commit_point_changes_nothing() -> None:
     assert everything(fs) == before
 
 
-def test_a_full_disk_at_the_checkpoint_is_made_good_by_the_next_run() -> None:
+def test_after_a_full_disk_at_the_checkpoint_the_next_run_finishes_the_swap() -> None:
     fs = dirty_log()
     groups = write_cleaned(fs, PLAIN)
     fs.fail = lambda operation, path: "No space left" if operation == "write" and CLEANER_OFFSETS in path else None
@@ -250,7 +250,7 @@ def test_a_full_disk_at_the_checkpoint_is_made_good_by_the_next_run() -> None:
 
 
 @pytest.mark.parametrize("kept", CASES.values(), ids=CASES.keys())
-def test_recovery_after_any_stop_serves_all_of_the_one_or_all_of_the_other(kept: Kept) -> None:
+def test_after_any_interruption_recovery_restores_the_sources_or_finishes_the_swap(kept: Kept) -> None:
     undisturbed = dirty_log()
     run(undisturbed, kept)
     start, end = everything(dirty_log()), everything(undisturbed)
@@ -266,7 +266,7 @@ def test_recovery_after_any_stop_serves_all_of_the_one_or_all_of_the_other(kept:
 
 
 @pytest.mark.parametrize("kept", CASES.values(), ids=CASES.keys())
-def test_a_broker_that_starts_after_any_stop_serves_every_survivor(kept: Kept) -> None:
+def test_a_broker_started_after_any_interruption_serves_every_survivor(kept: Kept) -> None:
     undisturbed = dirty_log()
     before = served(undisturbed, HERE.path)
     run(undisturbed, kept)
@@ -283,7 +283,7 @@ def test_a_broker_that_starts_after_any_stop_serves_every_survivor(kept: Kept) -
         assert again.items() <= found.items(), name
 
 
-def test_a_stop_within_the_recovery_does_no_harm_either() -> None:
+def test_recovery_can_itself_be_interrupted() -> None:
     undisturbed = dirty_log()
     run(undisturbed, PLAIN)
     start, end = everything(dirty_log()), everything(undisturbed)
@@ -301,7 +301,7 @@ def test_a_stop_within_the_recovery_does_no_harm_either() -> None:
             assert everything(again) in (start, end), (first, second)
 
 
-def test_a_dry_run_sees_the_log_as_recovered_and_writes_nothing() -> None:
+def test_a_dry_run_reads_the_recovered_log_and_writes_nothing() -> None:
     for name, fs in crash_states(stopped_run(PLAIN), steps_of(PLAIN), seeds=0):
         before = everything(fs)
         done = fs.done
@@ -313,7 +313,7 @@ def test_a_dry_run_sees_the_log_as_recovered_and_writes_nothing() -> None:
         assert planned == everything(fs), name
 
 
-def test_a_journal_is_dropped_when_a_source_has_changed_since() -> None:
+def test_a_swap_is_rolled_back_if_a_source_has_changed() -> None:
     fs = committed_but_not_begun()
     data_segment(300, [310, 320, 390]).put(fs, HERE.path)
     recover_log(fs, HERE)
@@ -322,7 +322,7 @@ def test_a_journal_is_dropped_when_a_source_has_changed_since() -> None:
     assert not [name for name in fs.listdir(HERE.path) if "clean" in name or name == JOURNAL]
 
 
-def test_a_checkpoint_that_moved_since_is_left_alone() -> None:
+def test_a_checkpoint_that_has_moved_since_is_kept() -> None:
     fs = committed_but_not_begun()
     fs.put(join(LOG_DIR, CLEANER_OFFSETS), format_offset_checkpoint({TOPIC: 300}).encode())
     recover_log(fs, HERE)
@@ -331,7 +331,7 @@ def test_a_checkpoint_that_moved_since_is_left_alone() -> None:
 
 
 @pytest.mark.parametrize("change", JOURNALS.values(), ids=JOURNALS.keys())
-def test_a_journal_that_is_not_as_it_was_written_fails_the_log_and_changes_nothing(change: Callable[[bytes], bytes]) -> None:
+def test_a_malformed_journal_fails_the_log_and_changes_nothing(change: Callable[[bytes], bytes]) -> None:
     """Its outputs may be the only copies of some records: nothing is removed on the word of a journal that nobody can read."""
     fs = committed_but_not_begun()
     name = join(HERE.path, JOURNAL)
@@ -342,7 +342,7 @@ def test_a_journal_that_is_not_as_it_was_written_fails_the_log_and_changes_nothi
     assert everything(fs) == before
 
 
-def test_a_journal_is_dropped_when_a_broker_has_cleaned_the_outputs_since() -> None:
+def test_a_journal_is_dropped_if_a_broker_has_cleaned_the_outputs_since() -> None:
     fs = stopped_after("rename 00000000000000000200.timeindex.swap")
     start_broker(fs, HERE.path)
     data_segment(0, [150]).put(fs, HERE.path)
@@ -351,7 +351,7 @@ def test_a_journal_is_dropped_when_a_broker_has_cleaned_the_outputs_since() -> N
     assert JOURNAL not in fs.listdir(HERE.path)
 
 
-def test_indexes_that_a_broker_made_of_a_finished_swap_are_no_damage() -> None:
+def test_indexes_that_a_broker_has_rebuilt_are_not_damage() -> None:
     fs = stopped_after("rename 00000000000000000000.log.clean")
     start_broker(fs, HERE.path)
     recover(fs)
@@ -362,7 +362,7 @@ def test_indexes_that_a_broker_made_of_a_finished_swap_are_no_damage() -> None:
     assert everything(fs, ignore=lost) == everything(undisturbed, ignore=lost)
 
 
-def test_a_broker_that_touched_a_finished_output_does_not_make_the_log_fail() -> None:
+def test_an_output_that_a_broker_has_touched_does_not_fail_the_log() -> None:
     fs = stopped_after("rename 00000000000000000200.timeindex.swap")
     fs.inode(join(HERE.path, f"{200:020d}.timeindex")).mtime_ns += 10**9
     recover(fs)

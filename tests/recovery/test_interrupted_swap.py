@@ -23,7 +23,7 @@ def test_leftovers_are_removed(suffix: str) -> None:
     assert tree(fs, PATH) == before
 
 
-def test_other_files_are_left_alone() -> None:
+def test_other_files_are_kept() -> None:
     fs = three()
     for other in ("partition.metadata", "notes.txt", "00000000000000000009.checkpoint.deleted", "leader-epoch-checkpoint"):
         fs.put(join(PATH, other), b"mine")
@@ -33,7 +33,7 @@ def test_other_files_are_left_alone() -> None:
 
 
 @pytest.mark.parametrize("gone", [(), (0,), (0, 100)])
-def test_a_complete_swap_is_finished_whatever_is_left_of_its_sources(gone: tuple[int, ...]) -> None:
+def test_a_complete_swap_is_finished_with_or_without_its_sources(gone: tuple[int, ...]) -> None:
     fs = three()
     put(fs, CLEANED_0, dict.fromkeys(KINDS, ".swap"))
     for base in gone:

@@ -84,12 +84,12 @@ def test_broken_indexes_are_rebuilt_as_a_broker_would_have_written_them(damage: 
 
 
 @pytest.mark.parametrize("kind", [INDEX, TIMEINDEX])
-def test_a_preallocated_tail_is_no_damage(kind: str) -> None:
+def test_preallocated_index_bytes_are_not_damage(kind: str) -> None:
     fs = broken(rewrite(kind, lambda data: data + bytes(24 * 5000)))
     assert recover_log(fs, HERE, index_interval_bytes=SMALL).actions == []
 
 
-def test_a_rebuilt_index_takes_mode_and_time_of_the_log() -> None:
+def test_a_rebuilt_index_takes_mode_and_mtime_of_the_log() -> None:
     fs = broken(remove(INDEX))
     log = fs.stat(name(0, LOG))
     recover_log(fs, HERE, index_interval_bytes=SMALL)
@@ -151,12 +151,12 @@ def test_the_rebuild_starts_from_the_newest_snapshot_before_the_segment() -> Non
     assert tree(fs, PATH) == before
 
 
-def test_an_abort_marker_whose_data_is_gone_needs_no_index() -> None:
+def test_an_abort_marker_without_data_needs_no_index() -> None:
     fs = log_with(build(0, [marker(12, 7, commit=False)]), data_segment(20, [20]))
     assert recover_log(fs, HERE).actions == []
 
 
-def test_rebuilt_transaction_indexes_are_among_what_recovery_found() -> None:
+def test_the_report_has_the_rebuilt_transaction_indexes() -> None:
     fs = log_with(*transactions())
     fs.unlink(name(10, TXNINDEX))
     assert recover_log(fs, HERE).segments == read_segments(fs, PATH)

@@ -13,7 +13,7 @@ from tests.logdir.logs import NOW_MS, build, data_batch, data_segment, idempoten
 from tests.recovery.small_logs import HERE, PATH, flipped, log_with, name, three
 
 
-def test_an_untouched_log_stays_as_it_is() -> None:
+def test_a_valid_log_is_not_changed() -> None:
     fs = three()
     before = tree(fs, PATH)
     assert recover_log(fs, HERE).actions == []
@@ -29,7 +29,7 @@ TAILS = {
 
 
 @pytest.mark.parametrize("tail", TAILS.values(), ids=TAILS.keys())
-def test_a_torn_tail_of_the_active_segment_is_passed_over_and_stays(tail: bytes) -> None:
+def test_a_torn_tail_of_the_active_segment_is_ignored_and_kept(tail: bytes) -> None:
     fs = three()
     active = name(200, LOG)
     fs.put(active, fs.read_bytes(active) + tail)
@@ -39,7 +39,7 @@ def test_a_torn_tail_of_the_active_segment_is_passed_over_and_stays(tail: bytes)
 
 
 @pytest.mark.parametrize("tail", TAILS.values(), ids=TAILS.keys())
-def test_a_torn_tail_of_a_closed_segment_is_an_error(tail: bytes) -> None:
+def test_a_torn_tail_of_an_inactive_segment_is_an_error(tail: bytes) -> None:
     fs = three()
     size = len(fs.read_bytes(name(100, LOG)))
     fs.put(name(100, LOG), fs.read_bytes(name(100, LOG)) + tail)
@@ -49,7 +49,7 @@ def test_a_torn_tail_of_a_closed_segment_is_an_error(tail: bytes) -> None:
 
 
 @pytest.mark.parametrize("at", [8, 9, 16, 20, 40, 70])
-def test_damage_within_the_active_segment_is_no_torn_tail(at: int) -> None:
+def test_damage_within_the_active_segment_is_not_a_torn_tail(at: int) -> None:
     fs = log_with(data_segment(0, [5]), data_segment(100, [105, 106, 107]))
     first = len(data_batch(105))
     fs.put(name(100, LOG), flipped(fs.read_bytes(name(100, LOG)), first + at))
@@ -58,7 +58,7 @@ def test_damage_within_the_active_segment_is_no_torn_tail(at: int) -> None:
     assert (caught.value.path, caught.value.position) == (name(100, LOG), first)
 
 
-def test_what_recovery_found_spares_reading_it_again() -> None:
+def test_the_report_replaces_reading_the_segments_again() -> None:
     fs = log_with(data_segment(0, [1]), build(10, [idempotent_batch(10, 7)]), data_segment(20, [20]))
     put_snapshot(fs, PATH, 10)
     fs.unlink(name(0, INDEX))
@@ -71,11 +71,11 @@ def test_what_recovery_found_spares_reading_it_again() -> None:
     assert told == read_log(fs, HERE, checkpoints, options)
 
 
-def test_an_empty_log_is_in_order() -> None:
+def test_an_empty_log_needs_no_recovery() -> None:
     fs = log_with()
     assert recover_log(fs, HERE).actions == []
 
 
-def test_an_empty_segment_is_in_order() -> None:
+def test_an_empty_segment_needs_no_recovery() -> None:
     fs = log_with(data_segment(0, []), data_segment(100, []))
     assert recover_log(fs, HERE).actions == []

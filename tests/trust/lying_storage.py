@@ -52,13 +52,13 @@ _SYNCS = frozenset(("fsync", "close", "fsync_dir"))
 class Lie(enum.Enum):
     """What the disk does."""
 
-    TURNED_READ = "a read has a bit turned"
+    FLIPPED_READ = "a read has a bit turned"
     SHORT_READ = "a read is cut short"
     STALE_READ = "a read gives an older content"
-    TURNED_WRITE = "a write lands with a bit turned"
+    FLIPPED_WRITE = "a write lands with a bit turned"
     SHORT_WRITE = "a write lands cut short"
     LOST_SYNC = "a flush does nothing, then the power fails"
-    TURNED_BIT = "a bit of a file turns"
+    FLIPPED_BIT = "a bit of a file turns"
     ZEROED = "a file is zeroed"
     CUT = "a file is cut"
     REMOVED = "a file vanishes"
@@ -67,9 +67,9 @@ class Lie(enum.Enum):
     @property
     def names(self) -> frozenset[str] | None:
         """The operations in which it is told; ``None``: between any two."""
-        if self in (Lie.TURNED_READ, Lie.SHORT_READ, Lie.STALE_READ):
+        if self in (Lie.FLIPPED_READ, Lie.SHORT_READ, Lie.STALE_READ):
             return _READS
-        if self in (Lie.TURNED_WRITE, Lie.SHORT_WRITE):
+        if self in (Lie.FLIPPED_WRITE, Lie.SHORT_WRITE):
             return _WRITES
         return _SYNCS if self is Lie.LOST_SYNC else None
 
@@ -156,7 +156,7 @@ class LyingFileSystem(WatchedFileSystem):
             old = self._chance.choice(past[-2:])
             changed = old[position or 0 :][: len(data)]
         else:
-            changed = self._turned(data) if self.lie is Lie.TURNED_READ else data[: self._chance.randrange(len(data))]
+            changed = self._turned(data) if self.lie is Lie.FLIPPED_READ else data[: self._chance.randrange(len(data))]
         if changed == data:
             return None
         self._told, self.harm.operation = True, str(operation)

@@ -63,7 +63,7 @@ def names_of_a_run(place: Path, kind: str) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", ["in place", "copy", "expire"])
-def test_a_link_at_a_name_that_a_run_creates_leads_nowhere(kind: str, tmp_path: Path, victims: Path) -> None:
+def test_a_link_at_a_name_that_a_run_creates_is_not_followed(kind: str, tmp_path: Path, victims: Path) -> None:
     names = names_of_a_run(tmp_path / "rehearsal", kind)
     assert len(names) > 5 or names == ["out"]
     before = seen(victims)
@@ -273,10 +273,10 @@ def beside_a_hostile_user(tmp_path: Path, victims: Path, seconds: float) -> None
     assert seen(victims) == before
 
 
-def test_a_hostile_owner_cannot_lead_root_out_of_the_directory(root: None, tmp_path: Path, victims: Path) -> None:
+def test_a_hostile_owner_cannot_redirect_root_outside_the_directory(root: None, tmp_path: Path, victims: Path) -> None:
     beside_a_hostile_user(tmp_path, victims, 2)
 
 
 @pytest.mark.crash
-def test_a_hostile_owner_cannot_lead_root_out_for_long(root: None, tmp_path: Path, victims: Path) -> None:
+def test_a_hostile_owner_cannot_redirect_root_within_a_minute(root: None, tmp_path: Path, victims: Path) -> None:
     beside_a_hostile_user(tmp_path, victims, 60)

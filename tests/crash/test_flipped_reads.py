@@ -53,7 +53,7 @@ def outputs(log: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_bit_turned_between_the_passes_gets_no_new_checksum(tmp_path: Path, kind: str) -> None:
+def test_a_bit_flipped_between_the_passes_gets_no_new_checksum(tmp_path: Path, kind: str) -> None:
     sound = valid_log(kind)
     write_log(tmp_path / "undisturbed" / "subject-0", sound.files)
     assert run(tmp_path / "undisturbed").code == 0
