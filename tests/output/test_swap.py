@@ -24,6 +24,7 @@ from compaction.recovery.recover import recover_log
 from tests.fs.faults import FaultyFileSystem, Stopped, crash_states
 from tests.logdir.broker_model import start_broker
 from tests.logdir.logs import TOPIC, Built, build, data_batch, data_segment, location, put_snapshot, served, tree
+from tests.output.test_journal import MALFORMED
 
 LOG_DIR = "/logs"
 HERE = location(LOG_DIR)
@@ -41,15 +42,6 @@ CASES: dict[str, Kept] = {
     "the last group is emptied": {0: ([5], []), 200: ([], [])},
     "a group ends before its last source": {0: ([5, 10], []), 200: ([210], [])},
     "nothing is removed": {0: ([5, 10, 60, 105, 150], [TXN]), 200: ([210, 250, 310, 390], [])},
-}
-
-JOURNALS: dict[str, Callable[[bytes], bytes]] = {
-    "another version": lambda data: data.replace(b'"version": 2', b'"version": 99'),
-    "cut short": lambda data: data[: len(data) // 2],
-    "empty": lambda data: b"",
-    "zeroed": lambda data: bytes(len(data)),
-    "another size": lambda data: data.replace(b'"size_bytes": ', b'"size_bytes": 1', 1),
-    "no group": lambda data: data.replace(b'"groups": [', b'"groups": [], "more": [', 1),
 }
 
 
@@ -330,7 +322,7 @@ def test_a_checkpoint_that_has_moved_since_is_kept() -> None:
     assert read_checkpoints(fs, LOG_DIR).cleaner_offsets == {TOPIC: 300}
 
 
-@pytest.mark.parametrize("change", JOURNALS.values(), ids=JOURNALS.keys())
+@pytest.mark.parametrize("change", MALFORMED.values(), ids=MALFORMED.keys())
 def test_a_malformed_journal_fails_the_log_and_changes_nothing(change: Callable[[bytes], bytes]) -> None:
     """Its outputs may be the only copies of some records: nothing is removed on the word of a journal that nobody can read."""
     fs = committed_but_not_begun()
