@@ -1,4 +1,4 @@
-"""The job on real files, made to stop before any of its changes, as if it had been killed there."""
+"""The job on real files, stopped before one of its changes as if it had been killed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.fs.watched import CHANGES, Operation, WatchedFiles
 
 
 class StoppingFiles(WatchedFiles):
-    """Real files; each change is noted in ``log``, and the one numbered ``stop_before`` and all after it do not happen."""
+    """Real files; each change is recorded in ``log``. Change number ``stop_before`` and all later ones do not happen."""
 
     def __init__(self, stop_before: int | None) -> None:
         super().__init__(LocalFileSystem(), self._step)
@@ -32,9 +32,9 @@ class StoppingFiles(WatchedFiles):
 
 
 def run_until(log_dir: Path, stop_before: int | None, *options: object) -> tuple[Ended | None, list[str]]:
-    """The job, stopped before a change; how it ended, ``None`` where it was stopped, and what it changed.
+    """Run the job, stopped before a change; returns its result, ``None`` if it was stopped, and its changes.
 
-    It swaps one log after the other, so that its changes come in the same order each time.
+    It swaps the logs sequentially, so that the order of its changes is always the same.
     """
     files = StoppingFiles(stop_before)
     with patch.object(destination, "LOGS_AT_ONCE", 1):
@@ -46,6 +46,6 @@ def run_until(log_dir: Path, stop_before: int | None, *options: object) -> tuple
 
 
 def _end_process(log_dir: Path) -> None:
-    """Have the claim be one of a process that has ended, which this one has not."""
+    """Make the claim that of an ended process: this process is still running."""
     for claim in log_dir.glob(".compaction-run.*"):
         claim.write_text(json.dumps({**json.loads(claim.read_text()), "started": "before"}))

@@ -1,4 +1,4 @@
-"""The job in this process, over logs in odd surroundings: small disks, other users, files that go while it works."""
+"""The job in this process, over logs in odd surroundings: small disks, other users, files that vanish during the run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NOBODY = 65_534
 
 
 class Ended(NamedTuple):
-    """How the command ended and what it told."""
+    """The exit code and the output of the command."""
 
     code: int
     out: str
@@ -37,7 +37,7 @@ class Ended(NamedTuple):
 
 
 class Disturbed(LocalPasses):
-    """Passes between which something happens: ``before_scan``, ``before_rewrite`` and ``after_rewrite`` are called."""
+    """Passes with hooks: ``before_scan``, ``before_rewrite`` and ``after_rewrite`` are called."""
 
     events: dict[str, Callable[[], None]] = {}
 
@@ -62,7 +62,7 @@ def run(
     files: FileSystem | None = None,
     sizes: Sizes | None = None,
 ) -> Ended:
-    """``jobs/compact.py`` without Spark; all files are reached through ``files``."""
+    """``jobs/compact.py`` without Spark; all file access is through ``files``."""
 
     class Passes(Disturbed):
         pass
@@ -79,7 +79,7 @@ def run(
 
 
 def run_as_nobody(log_dir: Path, *options: object) -> Ended:
-    """The same in a process of another user, who is not root."""
+    """The same in a process of an unprivileged user."""
     read, write = os.pipe()
     with warnings.catch_warnings():
         # the child only runs plain Python
@@ -103,7 +103,7 @@ def run_as_nobody(log_dir: Path, *options: object) -> Ended:
 
 @contextmanager
 def small_disk(place: Path, mebibytes: int) -> Iterator[Path]:
-    """A file system of its own of this size; for root."""
+    """A separate file system of this size; needs root."""
     place.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={mebibytes}m,mode=755", "tmpfs", str(place)], check=True)
     try:
@@ -113,7 +113,7 @@ def small_disk(place: Path, mebibytes: int) -> Iterator[Path]:
 
 
 def big_batches(base: int, mebibytes: int, *, keys: int) -> list[bytes]:
-    """Batches of values that do not compress, under so many keys, 256 KiB each."""
+    """Batches of incompressible values of 256 KiB, with this number of keys."""
     rng = random.Random(base)
     return [
         Batch([Record(base + i, NOW_MS - 10**6, b"key-%d" % (i % keys), rng.randbytes(256 * 1024))]).encode()

@@ -1,4 +1,4 @@
-"""A real broker on the directories: after a stop of the job, while the job runs, and at work while a dry run looks on."""
+"""A real broker on the directories: after the job was stopped, while the job runs, and running during a dry run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Served = dict[str, dict[tuple[int, int], object]]
 
 
 def served(gateway: Gateway, log_dir: Path) -> tuple[Served, object]:
-    """What consumers of a broker on the directory read, aborted data left out, and the ends of the logs."""
+    """The committed records that consumers of a broker on the directory read, and the log end offsets."""
     found: Served = {}
     ends = {}
     with Broker(log_dir) as broker:
@@ -43,7 +43,7 @@ def served(gateway: Gateway, log_dir: Path) -> tuple[Served, object]:
 
 
 def batches(log_dir: Path) -> dict[str, bytes]:
-    """All batches of each log, whatever segments they lie in."""
+    """All batches of each log, in any of its segments."""
     logs = [path for topic in TOPICS for path in log_dir.glob(f"{topic}-*")]
     return {log.name: b"".join(path.read_bytes() for path in sorted(log.glob("*.log"))) for log in logs}
 
@@ -75,7 +75,7 @@ STOPS: dict[str, tuple[Sign, int]] = {
 
 
 class Undisturbed(NamedTuple):
-    """The changes of a run, what was served before it and after it, the ends of the logs, and what the logs hold after it."""
+    """The changes of a run, the records served before and after it, the log end offsets, and the logs' batches after it."""
 
     steps: list[str]
     originals: Served
@@ -115,7 +115,7 @@ def test_a_broker_started_after_a_stop_serves_every_survivor(
     assert batches(log_dir) == undisturbed.batches
 
 
-# a broker that does not start leaves its scratch directory to be collected
+# a broker that does not start leaves its scratch directory to the garbage collector
 @pytest.mark.filterwarnings("ignore:Implicitly cleaning up:ResourceWarning")
 def test_a_broker_does_not_start_while_the_job_runs(log_dir: Path) -> None:
     told = []
@@ -187,6 +187,6 @@ def _figures(out: str) -> list[str]:
 
 
 def _files(log_dir: Path) -> dict[str, tuple[int, int]]:
-    """Size and modification time of all segment files of the cleaned topics; a broker writes the others anew at times."""
+    """Size and mtime of all segment files of the cleaned topics; a broker rewrites other files from time to time."""
     paths = [path for topic in TOPICS for path in log_dir.glob(f"{topic}-*/{'[0-9]' * 20}.*")]
     return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in paths}

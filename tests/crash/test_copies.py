@@ -1,4 +1,4 @@
-"""Runs to another place: what would fail at the end is refused at once, and nothing damaged is copied in silence."""
+"""Runs with --output-dir: an impossible target is refused at once, and damage fails its log instead of being copied."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def log_dir(tmp_path: Path) -> Path:
 
 
 def damage(path: Path) -> None:
-    """Turn one bit of a value, size and time unchanged."""
+    """Flip one bit of a value; size and mtime are unchanged."""
     stat, data = path.stat(), path.read_bytes()
     at = data.rindex(b"value-")
     path.write_bytes(data[:at] + b"w" + data[at + 1 :])
@@ -46,7 +46,7 @@ def test_a_mount_point_as_the_output_directory_is_refused_before_any_work(
 
 
 def test_new_directories_above_the_output_are_durable_before_it_appears(log_dir: Path, tmp_path: Path) -> None:
-    """Without it a power loss takes the whole output, of which the run had said that it was there."""
+    """Otherwise a power loss removes the output that the run has reported as complete."""
     synced: list[str] = []
     made: list[str] = []
 

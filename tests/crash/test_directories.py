@@ -1,4 +1,4 @@
-"""One directory under several names, and partitions that lie elsewhere: the lock is the log's, whatever its name is."""
+"""One directory under several names, and partitions in other directories: the lock belongs to the log, not to its name."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def log_dir(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def cleaned(tmp_path: Path) -> object:
-    """What an undisturbed run leaves of the log."""
+    """The log's files after an undisturbed run."""
     write_log(tmp_path / "undisturbed/subject-0", VALID.files)
     assert run(tmp_path / "undisturbed").code == 0
     return look_at(tmp_path / "undisturbed/subject-0")
@@ -93,7 +93,7 @@ def test_a_partition_that_is_a_mount_point_is_not_changed_without_its_directorys
 
 @pytest.mark.parametrize("locked", [True, False], ids=["its directory is locked", "its directory is free"])
 def test_a_partition_link_that_leaves_the_log_directory_is_refused(log_dir: Path, tmp_path: Path, locked: bool) -> None:
-    """The lock that is held is that of the link's directory: a broker may be at work where the log is."""
+    """The run holds the lock of the link's directory: a broker may hold that of the log's directory."""
     (tmp_path / "links").mkdir()
     (tmp_path / "links/subject-0").symlink_to(log_dir / "subject-0")
     write_log(tmp_path / "links/aside-0", VALID.files)

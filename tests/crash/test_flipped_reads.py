@@ -1,4 +1,4 @@
-"""A bit that is turned when the second pass reads: the record never gets a new checksum that makes it look right."""
+"""A bit flipped when the second pass reads: the record never gets a new checksum that hides the damage."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KINDS = ("none", "zstd", "v0-none", "v1-none", "v1-gzip", "mixed", "transactions
 
 
 class TurnedReads(LocalFileSystem):
-    """Once ``armed``, a bit of a file is another one whenever it is read through ``reader``."""
+    """Once ``armed``, one bit of a file is flipped in each read through ``reader``."""
 
     def __init__(self, name: str, position: int, bit: int) -> None:
         self.name, self.position, self.bit = name, position, bit
@@ -54,22 +54,22 @@ def outputs(log: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_bit_flipped_between_the_passes_gets_no_new_checksum(tmp_path: Path, kind: str) -> None:
-    sound = valid_log(kind)
-    write_log(tmp_path / "undisturbed" / "subject-0", sound.files)
+    valid = valid_log(kind)
+    write_log(tmp_path / "undisturbed" / "subject-0", valid.files)
     assert run(tmp_path / "undisturbed").code == 0
     expected = outputs(tmp_path / "undisturbed" / "subject-0")
-    chance, failed, name = random.Random(kind), 0, sound.log(1)
+    chance, failed, name = random.Random(kind), 0, valid.log(1)
     for number in range(16):
-        position = chance.randrange(len(sound.files[name]))
+        position = chance.randrange(len(valid.files[name]))
         files = TurnedReads(name, position, chance.randrange(8))
         place = tmp_path / str(number)
-        write_log(place / "subject-0", sound.files)
+        write_log(place / "subject-0", valid.files)
         ended = run(place, files=files, events={"before_rewrite": files.arm})
         if ended.code:
             failed += 1
             assert "error: subject-0: " in ended.err
-            assert outputs(place / "subject-0") == sound.files
+            assert outputs(place / "subject-0") == valid.files
         else:
-            # only a batch that is dropped whole need not be read
+            # only a batch that is dropped completely need not be read
             assert outputs(place / "subject-0") == expected, position
     assert failed

@@ -1,4 +1,4 @@
-"""A few of the kills that ``tests.crash.kill`` does by the hundred, and of those that ``kill_driver`` does by the thousand."""
+"""A sample of the kills of ``tests.crash.kill`` and ``tests.crash.kill_driver``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_the_run_after_a_killed_one_finishes_its_work() -> None:
-    """Every third chain runs on executors of their own."""
+    """Every third chain runs on separate executors."""
     tally = run(seed=20, kills=15, chains=3, cluster_every=3)
     assert sum(tally.kills.values()) >= 15
     assert tally.reruns >= 3

@@ -1,4 +1,4 @@
-"""A run of root where others may write: links at the names it uses lead nowhere, and rights stay as they were."""
+"""A run of root in a directory that others can write to: it follows no planted link, and permissions are kept."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def state(path: Path) -> tuple[bytes, int, int, int]:
     return path.read_bytes(), found.st_mode & 0o7777, found.st_uid, found.st_ino
 
 
-#: names that the job uses, or once used, and what a run with a link there ends with
+#: file names of the job, now or in the past -> the exit code of a run with a link there
 NAMES = {
     f"{CLEANER_OFFSETS}.tmp": 0,
     f"subject-0/{JOURNAL}.tmp": 0,
@@ -64,7 +64,7 @@ def test_a_link_planted_at_a_file_name_of_the_job_is_not_written_through(
 
 
 def test_a_link_planted_as_the_staging_directory_is_not_emptied(log_dir: Path, tmp_path: Path) -> None:
-    """The hidden directory of a killed run is removed only if it is one, and this user's own."""
+    """The hidden directory of a killed run is removed only if it is a directory that this user owns."""
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious/file").write_bytes(VICTIM)
     for name in (".out.partial", f".out.{'0' * 32}.partial"):
@@ -75,7 +75,7 @@ def test_a_link_planted_as_the_staging_directory_is_not_emptied(log_dir: Path, t
 
 @pytest.mark.parametrize("kind", ["write_file", "create"])
 def test_a_link_planted_at_the_next_file_to_be_written_fails_the_log(log_dir: Path, tmp_path: Path, kind: str) -> None:
-    """Whoever guessed the name, or raced for it."""
+    """As if somebody had guessed the name or won a race for it."""
     victim = tmp_path / "victim"
     before, logs = state(victim), look_at(log_dir / "subject-0")
     planted: list[str] = []

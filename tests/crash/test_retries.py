@@ -1,4 +1,4 @@
-"""Tasks that fail, run twice, or lose their executor or their input: the same bytes in the end, and no file left over."""
+"""Tasks that fail, run twice, or lose their executor or their input: the result has the same bytes, and no file is left."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Contents:
 
 
 def _run(log_dir: Path, master: str, fault: str, marks: Path) -> set[str]:
-    """Cleans the logs; the faults that happened."""
+    """Clean the logs; returns the faults that occurred."""
     marks.mkdir()
     environment = {**os.environ, MARKS: str(marks), "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
     command = [sys.executable, "-m", "tests.crash.retry_job", str(log_dir), master, fault]
@@ -62,7 +62,7 @@ FAULTS = {
 
 @pytest.mark.parametrize(("fault", "master"), FAULTS)
 def test_failed_tasks_are_retried(fault: str, master: str, undisturbed: Contents, tmp_path: Path) -> None:
-    """Between the passes the files of the first one's shuffle are lost, too."""
+    """Between the passes, the shuffle files of the first are lost, too."""
     log_dir = _logs(tmp_path / "logs")
     assert _run(log_dir, master, fault, tmp_path / "marks") == FAULTS[fault, master]
     assert _contents(log_dir) == undisturbed

@@ -1,4 +1,4 @@
-"""Full disks, missing permissions, files that vanish, links and odd names: nothing is lost, and the error is clear."""
+"""Full disks, missing permissions, files that vanish, links and odd names: no record is lost, and the error is clear."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def root(missing: Callable[[str], None]) -> None:
 
 @pytest.fixture
 def disk(root: None, tmp_path: Path) -> Iterator[Path]:
-    """A disk of 24 MiB with a log whose 8 MiB stay and one of whose 8 MiB almost nothing stays."""
+    """A disk of 24 MiB with two logs of 8 MiB: cleaning removes nothing from one and almost everything from the other."""
     with small_disk(tmp_path / "disk", 24) as place:
         for topic, keys in (("stays", 10**6), ("shrinks", 1)):
             files = {segment_file(0, LOG): b"".join(big_batches(0, 8, keys=keys))}
@@ -111,11 +111,11 @@ def test_an_output_directory_on_a_small_disk_is_refused_and_does_not_appear(disk
 
 
 def only_the_subject_fails(log_dir: Path, told: str) -> None:
-    """A run as nobody says so of one log, leaves it as it was, and cleans the other."""
+    """A run as user nobody reports the error of one log, does not change it, and cleans the other."""
     before = look_at(log_dir / "subject-0")
     ended = run_as_nobody(log_dir)
     assert ended.code == 1
-    # where compiled kernels are kept may be told, too: this user has no place for them yet
+    # a line about the cache of compiled kernels is allowed: this user has no cache yet
     (error,) = (line for line in ended.err.splitlines() if line.startswith("error: "))
     assert re.fullmatch(f"error: subject-0: {told}", error), ended.err
     assert look_at(log_dir / "subject-0") == before
@@ -171,7 +171,7 @@ def test_a_read_only_mount_is_a_usage_error(tmp_path: Path) -> None:
 
 
 def _open_up(log_dir: Path) -> None:
-    """Lets other users come to the directory."""
+    """Let other users reach the directory."""
     for parent in log_dir.parents:
         if parent.stat().st_mode & 0o001 == 0:
             parent.chmod(parent.stat().st_mode | 0o011)

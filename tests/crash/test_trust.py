@@ -1,4 +1,4 @@
-"""A disk that lies, and files that change under the job: the log fails, the sources stay, and the other log is cleaned."""
+"""Corrupting disks, and files that change during the job: the log fails, its sources are kept, the other log is cleaned."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from tests.logdir.logs import NOW_MS as BUILT_MS
 from tests.logdir.logs import build
 
 VALID = valid_log("none")
-#: so small that a segment is written in parts
+#: so small that a segment is written in several parts
 PARTS = Sizes(slice_bytes=300, scan_bytes=600, shard_entries=20)
 
 
 @pytest.fixture
 def log_dir(tmp_path: Path) -> Path:
-    """Two logs, one of which is going to be harmed."""
+    """Two logs, of which one will be damaged."""
     for topic in ("aside", "subject"):
         write_log(tmp_path / "data" / f"{topic}-0", VALID.files)
     return tmp_path / "data"
@@ -47,7 +47,7 @@ def watched(before: Before) -> WatchedFiles:
 
 
 def once(sign: Callable[[Operation], bool], act: Callable[[Operation], None]) -> Before:
-    """Acts before the first operation of this sign."""
+    """Acts before the first matching operation."""
     seen: list[Operation] = []
 
     def before(operation: Operation) -> None:
@@ -63,7 +63,7 @@ def in_subject(name: str, pattern: str) -> Callable[[Operation], bool]:
 
 
 def only_the_subject_failed(log_dir: Path, ended: Ended, before: object, told: str) -> None:
-    """The subject's files are as they were, and the error says why; the other log is cleaned."""
+    """The subject's files are unchanged, and the error says why; the other log is cleaned."""
     assert ended.code == 1
     assert re.search(f"error: subject-0: .*{told}", ended.err), ended.err
     assert ended.err.count("error: ") == 1, ended.err
@@ -91,7 +91,7 @@ def one_bit_turned(path: Path) -> None:
 
 
 HARMS = (halved, emptied, zeroed, one_bit_turned)
-#: the files of an output and of its parts, and the operation before which they are harmed
+#: the files of an output and of its parts -> the operation before which they are damaged
 OUTPUTS = {
     "log": ("reader of the device", r"0{20}\.log\.clean\.[0-9a-f]+$", None),
     "index": ("reader of the device", r"0{20}\.index\.clean\.[0-9a-f]+$", None),
@@ -158,7 +158,7 @@ def test_a_checkpoint_with_a_flipped_bit_never_replaces_the_old_one(log_dir: Pat
     assert ended.code == 1
     assert "read back otherwise" in ended.err
     assert (log_dir / CLEANER_OFFSETS).read_text() == "0\n1\naside 0 3\n"
-    # the next run finishes what the journals say
+    # the next run finishes the swaps of the journals
     assert run(log_dir).code == 0
     assert {line.split(" ")[0] for line in (log_dir / CLEANER_OFFSETS).read_text().splitlines()[2:]} == {"aside", "subject"}
 
@@ -167,7 +167,7 @@ EQUAL_KEYS = 40
 
 
 def equal_sizes(log: Path) -> dict[bytes, bytes]:
-    """A log whose first segment and whose output have the same size; the last value of each key."""
+    """A log whose first segment and whose output have the same size; returns the last value of each key."""
     first = [(b"key-%03d" % key, b"one") for key in range(EQUAL_KEYS)]
     second = [(b"key-%03d" % key, b"two") for key in range(EQUAL_KEYS, 2 * EQUAL_KEYS)]
     third = [(b"key-%03d" % key, b"six") for key in range(EQUAL_KEYS)]
@@ -192,7 +192,7 @@ def served(log: Path) -> dict[bytes, bytes]:
 
 
 def test_an_error_after_the_commit_point_removes_no_output_and_loses_no_record(tmp_path: Path) -> None:
-    """The directory's fsync fails once, right after the journal got its name; sources are as large as outputs."""
+    """The directory's fsync fails once, just after the journal was renamed; sources and outputs have the same size."""
     log = tmp_path / "data/subject-0"
     values = equal_sizes(log)
     renamed: list[str] = []
@@ -215,7 +215,7 @@ def test_an_error_after_the_commit_point_removes_no_output_and_loses_no_record(t
 
 
 def test_a_journal_without_its_outputs_never_takes_a_source_for_one(tmp_path: Path) -> None:
-    """As the handler of an earlier version left it: the journal is there, the outputs are gone, sizes are equal."""
+    """The state that an earlier version left after an error: a journal without outputs, with equal sizes."""
     log = tmp_path / "data/subject-0"
     values = equal_sizes(log)
     stopped: list[Operation] = []
@@ -257,7 +257,7 @@ def resealed(data: bytes) -> list[bytes]:
 def test_batches_replaced_by_other_valid_ones_between_the_passes_fail_the_log(
     log_dir: Path, tmp_path: Path, options: tuple[str, ...]
 ) -> None:
-    """Sizes and times of modification are those of the file that was planned; the file even is the same."""
+    """Size, mtime and inode are those of the planned file."""
     path = log_dir / "subject-0" / VALID.log(0)
     stat = path.stat()
 
@@ -297,7 +297,7 @@ def _io_error(found: Operation) -> None:
     raise StorageError(f"cannot read: {os.strerror(errno.EIO)}", path=found.path)
 
 
-#: what is read of a log in the driver, and by what
+#: the driver's reads of a log -> the reading function
 READS = {
     "segments for recovery": ("read_bytes", r"0{20}\.log$"),
     "the active segment's tail": ("read_bytes", r"0+40\.log$"),
@@ -350,7 +350,7 @@ def test_a_bad_sector_in_the_metadata_log_is_an_error_of_its_directorys_logs(log
 @pytest.mark.parametrize("options", [(), ("--dry-run",)], ids=["in place", "dry run"])
 @pytest.mark.parametrize("moment", [1, 2, 3])
 def test_a_file_truncated_while_it_is_read_is_one_logs_error(log_dir: Path, moment: int, options: tuple[str, ...]) -> None:
-    """Through a memory map this ended the process with a signal."""
+    """A memory map would end the process with a signal."""
     path, seen = log_dir / "subject-0" / VALID.log(1), []
 
     def cut(found: Operation) -> None:

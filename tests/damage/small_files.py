@@ -1,4 +1,4 @@
-"""Sound bytes of every file besides the segments' logs, by the name of its reader in ``targets``."""
+"""Valid bytes of every file other than a segment's log, by the name of its reader in ``targets``."""
 
 from __future__ import annotations
 

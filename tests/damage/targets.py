@@ -1,7 +1,7 @@
-"""What damaged bytes are fed to: decoders, kernels, passes, the whole job. Each target returns or raises what it is meant to.
+"""The fuzzer's targets: decoders, kernels, passes, the whole job. Each returns, or raises an expected error.
 
-Errors that a reader is meant to raise are passed over; anything else is a finding, and so is an error that had no name for
-what it met (``UnforeseenError``): with bounds checking on, that is also how a kernel says that it left its arrays.
+Expected errors of a reader are ignored. Any other exception is a finding, and so is ``UnforeseenError``: with bounds checking
+on, a kernel that leaves its arrays raises it, too.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _NO_SPANS = AbortedRanges(*(np.empty(0, np.int64) for _ in range(3)))
 
 @contextmanager
 def meant_errors() -> Iterator[None]:
-    """Pass over the errors that readers are meant to raise."""
+    """Ignore the errors that readers may raise."""
     try:
         yield
     except UnforeseenError as error:
@@ -95,8 +95,8 @@ def walk(data: bytes) -> None:
 
 
 def passes(data: bytes, directory: Path, first_dirty: int = 7) -> None:
-    """Both passes over a segment; the second one whether or not the first one found it sound, with the first one's marks, with
-    none, and with marks of every offset."""
+    """Both passes over a segment: the second one even if the first one fails, with the first one's survivor entries, with none,
+    and with entries of every offset."""
     path = directory / "00000000000000000000.log"
     path.write_bytes(data)
     part = Slice(0, 0, str(path), 0, MAX_OFFSET, 0, len(data), 1)
@@ -168,36 +168,36 @@ SMALL_READERS: dict[str, Callable[[bytes], object]] = {
 
 
 def small_file(reader: str, data: bytes) -> None:
-    """A file besides the segments' logs."""
+    """A file other than a segment's log."""
     with meant_errors():
         SMALL_READERS[reader](data)
 
 
 def journal(data: bytes, directory: Path) -> None:
-    """The swap's journal: whatever it says, it names no file but those of segments."""
+    """The swap's journal: whatever its content, it names only segment files."""
     (directory / JOURNAL).write_bytes(data)
     with meant_errors():
         read_journal(LocalFileSystem(), str(directory))
 
 
 class JobTarget:
-    """The whole job, in this process, over a damaged log and a sound one."""
+    """The whole job, in this process, over a damaged log and a valid one."""
 
     CONFIG = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", "index.interval.bytes": "100"}
 
     def __init__(self) -> None:
-        self._sound = valid_log("none").files
+        self._valid = valid_log("none").files
         self._outcome = self._cleaned_alone()
 
     def __call__(self, files: Files) -> LogStatus:
-        """Clean a log of these files beside the sound one; what became of it."""
+        """Clean a log of these files beside a valid one; returns its status."""
         with scratch() as log_dir:
             write_log(log_dir / "damaged-0", files)
-            write_log(log_dir / "sound-0", self._sound)
+            write_log(log_dir / "valid-0", self._valid)
             before = look_at(log_dir / "damaged-0")
-            reports = clean_locally(log_dir, NOW_MS, dict.fromkeys(("damaged", "sound"), self.CONFIG))
-            assert reports["sound"].status is LogStatus.CLEANED, reports["sound"]
-            assert look_at(log_dir / "sound-0") == self._outcome
+            reports = clean_locally(log_dir, NOW_MS, dict.fromkeys(("damaged", "valid"), self.CONFIG))
+            assert reports["valid"].status is LogStatus.CLEANED, reports["valid"]
+            assert look_at(log_dir / "valid-0") == self._outcome
             self._judge(reports["damaged"], before, look_at(log_dir / "damaged-0"))
             return reports["damaged"].status
 
@@ -210,14 +210,14 @@ class JobTarget:
 
     def _cleaned_alone(self) -> dict[str, tuple[bytes, int, int]]:
         with scratch() as log_dir:
-            write_log(log_dir / "sound-0", self._sound)
-            clean_locally(log_dir, NOW_MS, {"sound": self.CONFIG})
-            return look_at(log_dir / "sound-0")
+            write_log(log_dir / "valid-0", self._valid)
+            clean_locally(log_dir, NOW_MS, {"valid": self.CONFIG})
+            return look_at(log_dir / "valid-0")
 
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """A directory in memory where there is one: fsync costs nothing there."""
+    """A directory in memory if the machine has one: fsync is free there."""
     shared = Path("/dev/shm")
     directory = Path(tempfile.mkdtemp(prefix="damage-", dir=shared if shared.is_dir() else None))
     try:

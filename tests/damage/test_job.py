@@ -1,4 +1,4 @@
-"""What a user of the command sees of one damaged log among sound ones."""
+"""What the user of the command sees of one damaged log among valid ones."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _damage(log_dir: Path, name: str, change: Callable[[bytes], bytes]) -> Path:
 
 
 def _run(log_dir: Path, run: Run, capsys: pytest.CaptureFixture[str]) -> list[str]:
-    """The lines on standard error of a run that leaves the damaged log alone and cleans the others."""
+    """The standard error lines of a run that does not change the damaged log and cleans the others."""
     before = {topic: look_at(log_dir / f"{topic}-0") for topic in TOPICS}
     assert compact.main(["--log-dir", str(log_dir), *OPTIONS], run) == 1
     after = {topic: look_at(log_dir / f"{topic}-0") for topic in TOPICS}
@@ -123,15 +123,15 @@ def test_huge_snapshots_and_indexes_are_rebuilt(log_dir: Path, capsys: pytest.Ca
 def test_an_unexpected_exception_is_one_logs_failure(
     log_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A defect of the program that shows with one log does not end the run of the others."""
+    """A defect of the program that affects one log does not stop the others."""
     from compaction.passes import build_map
 
-    sound = build_map.check_offsets
+    check_offsets = build_map.check_offsets
 
     def defect(block: Block, floor: int, path: str, end_offset: int) -> int:
         if "damaged" in path:
             raise IndexError("index 7 is out of bounds")
-        return sound(block, floor, path, end_offset)
+        return check_offsets(block, floor, path, end_offset)
 
     monkeypatch.setattr(build_map, "check_offsets", defect)
     lines = _run(log_dir, _locally, capsys)

@@ -1,4 +1,4 @@
-"""One damage at a time, at every place: cut off at each byte, a bit flipped in each byte of a batch, through the whole job."""
+"""One kind of damage at every position: truncated at each byte, a flipped bit in each byte of a batch; for the whole job."""
 
 from __future__ import annotations
 
@@ -84,13 +84,13 @@ def test_an_inactive_segment_of_zeros_or_garbage_fails_its_log(job: JobTarget, k
         data = log.files[log.log(number)]
         filled = (fill * len(data))[: len(data)]
         assert job(_with(log, log.log(number), filled)) is LogStatus.FAILED
-        # from the middle on, so that sound batches come first
+        # from the middle on, so that valid batches come first
         middle = batches_of(data)[1][0]
         assert job(_with(log, log.log(number), data[:middle] + filled[middle:])) is LogStatus.FAILED
 
 
 def test_damaged_indexes_and_snapshots_do_not_fail_the_log(job: JobTarget) -> None:
-    """They are rebuilt or passed over: whatever is in them, the log is cleaned."""
+    """They are rebuilt or ignored: the log is cleaned whatever they contain."""
     for kind in ("none", "transactions"):
         log = valid_log(kind)
         for name, data in log.files.items():

@@ -24,7 +24,7 @@ _HEADERS = ((b"trace", b"\x00\xff"), (b"", None))
 
 
 def _records(base: int, count: int, *, headers: bool = False) -> list[Record]:
-    """Keys come again and again; each fifth record is a tombstone."""
+    """Keys repeat; every fifth record is a tombstone."""
     return [
         Record(
             base + i,
@@ -57,7 +57,7 @@ def _mixed(base: int) -> list[bytes]:
 
 
 def _transactions(base: int) -> list[bytes]:
-    """A committed and an aborted transaction, an emptied batch, one with a passed horizon."""
+    """A committed and an aborted transaction, an emptied batch, one past its delete horizon."""
     good, bad = Producer(1), Producer(2)
     return [
         Batch(_records(base, 3), producer_id=1, producer_epoch=0, base_sequence=base, transactional=True).encode(),
@@ -71,7 +71,7 @@ def _transactions(base: int) -> list[bytes]:
 
 
 def _short(codec: str) -> Callable[[int], list[bytes]]:
-    """Two small batches, for tests that go through every byte."""
+    """Two small batches, for tests of every byte."""
     return lambda base: [Batch(_records(base + i, 2), codec).encode() for i in (0, 2)]
 
 
@@ -122,7 +122,7 @@ def _producers(end: int) -> Sequence[SnapshotEntry]:
 
 
 def write_log(directory: Path, files: Files) -> None:
-    """Writes a partition directory; all files have one old modification time."""
+    """Write a partition directory; all files get the same old mtime."""
     directory.mkdir(parents=True)
     for name, data in files.items():
         (directory / name).write_bytes(data)
@@ -130,7 +130,7 @@ def write_log(directory: Path, files: Files) -> None:
 
 
 def look_at(directory: Path) -> dict[str, tuple[bytes, int, int]]:
-    """Bytes, modification time and mode of each file in a directory."""
+    """Bytes, mtime and mode of each file in a directory."""
     found = {}
     for path in sorted(directory.iterdir()):
         stat = path.stat()

@@ -17,7 +17,7 @@ PATH = "/logs/orders-0"
 FILES = (Written(LOG, 70, "ab" * 16, 5), Written(INDEX, 8, "cd" * 16, 6))
 GROUPS = (JournalGroup(0, FILES, (Source(0, 100, 1, 7), Source(90, 50, 2, 8))),)
 
-#: a change of a journal's bytes -> what a disk or a person may make of it
+#: name -> a change of a journal's bytes
 MALFORMED: dict[str, Callable[[bytes], bytes]] = {
     "another version": lambda data: data.replace(b'"version": 2', b'"version": 99'),
     "truncated": lambda data: data[: len(data) // 2],

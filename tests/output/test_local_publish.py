@@ -1,4 +1,4 @@
-"""Publishing: the target appears complete or not at all, and holds all that a broker needs."""
+"""Publishing to a disk: the target appears complete or not at all, and holds all files that a broker needs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OTHER = TopicPartition("payments", 1)
 
 
 def source_dir(root: Path) -> str:
-    """A log directory with one log of three segments, and what lies beside logs."""
+    """A log directory with one log of three segments, and the files beside its logs."""
     log_dir = root / "source"
     here = location(str(log_dir))
     Path(here.path).mkdir(parents=True)
@@ -57,7 +57,7 @@ def publish(log_dir: str, target: str) -> None:
 def add(
     publication: Publication, fs: FileSystem, here: LogLocation, groups: list[SwapGroup], *, end_offset: int | None
 ) -> None:
-    """Take a log in as it is now."""
+    """Add a log in its present state."""
     publication.add_log(fs, here, groups, read_segments(fs, here.path), end_offset=end_offset)
 
 

@@ -1,4 +1,4 @@
-"""Outputs in remote places: complete with a manifest of what was written, or unfinished and known to be."""
+"""Publishing to an object store: an output is complete, with a manifest of its objects, or known to be unfinished."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_the_manifest_has_size_etag_and_hash_of_what_was_written(bucket: Path, l
         for entry in manifest.files:
             data = (bucket / f"out-{copied}" / entry.path).read_bytes()
             assert (entry.size, bool(entry.etag)) == (len(data), True)
-            # what the store copies by itself passes nobody's eyes
+            # the bytes of a copy within the store are not read, so they are not hashed
             known = copied or f"{130:020d}" not in entry.path
             assert entry.xxh3_128 == (xxhash.xxh3_128_hexdigest(data) if known else None), entry
 
@@ -131,7 +131,7 @@ def test_an_upload_of_a_killed_run_during_the_next_commit_is_removed(
     arrived: list[Path] = []
 
     def listed(path: str, *, recursive: bool = False) -> object:
-        # one arrives before each listing of the commit
+        # an upload arrives before each listing of the commit
         if recursive:
             arrived.append(bucket / "out" / f"{FIRST}.clean.{len(arrived)}")
             arrived[-1].write_bytes(b"late")
@@ -181,8 +181,8 @@ def test_an_output_that_changes_before_the_manifest_fails_the_run(bucket: Path, 
     (bucket / "out" / FIRST).unlink()
     if change == "cut":
         (bucket / "out" / FIRST).write_bytes(data[:-1])
-    told = f"has {len(data) - 1} bytes in the store, {len(data)} were written" if change == "cut" else "has vanished"
-    with pytest.raises(StorageError, match=told):
+    message = f"has {len(data) - 1} bytes in the store, {len(data)} were written" if change == "cut" else "has vanished"
+    with pytest.raises(StorageError, match=message):
         publication.commit(source)
     assert not (bucket / "out" / MANIFEST).exists()
 
@@ -197,10 +197,10 @@ def test_a_tasks_output_that_is_truncated_before_its_rename_fails_the_log(bucket
     group = SwapGroup(0, (0,), ".clean.one", 0, (Written(LOG, 10, ""),))
     with pytest.raises(StorageError, match="has 5 bytes in the store, 10 were written"):
         publication.add_log(MixedFileSystem(), here, [group], (), end_offset=1)
-    # neither published in parts
+    # it is not published in part
     publication.leave_out(here)
     assert not [name for name in names(bucket / "out") if name.startswith("orders-0")]
-    # nor without knowing what it should be
+    # and an output of unknown content is not published
     with pytest.raises(StorageError, match="size and content of this run's output are unknown"):
         publication.add_log(MixedFileSystem(), here, [SwapGroup(0, (0,), ".clean.one")], (), end_offset=1)
 
@@ -240,7 +240,7 @@ def test_a_manifest_that_is_read_back_differently_fails_the_run(
 def test_a_manifest_beside_the_marker_of_another_run_is_unfinished(bucket: Path, log: str) -> None:
     publish(SOURCE, OUT)
     own = json.loads((bucket / "out" / MANIFEST).read_bytes())["run"]
-    # the run of the manifest itself was stopped before it could take its marker away
+    # the run that wrote the manifest was killed before it removed its marker
     (bucket / "out" / MARKER).write_bytes(marker(own))
     require_finished(OUT)
     with pytest.raises(UsageError, match="exists and is not empty"):
@@ -248,7 +248,7 @@ def test_a_manifest_beside_the_marker_of_another_run_is_unfinished(bucket: Path,
     (bucket / "out" / MARKER).write_bytes(marker("another"))
     with pytest.raises(UsageError, match="unfinished"):
         require_finished(OUT)
-    # a manifest that cannot be read may be that of a finished output
+    # a malformed manifest may belong to a finished output
     data = (bucket / "out" / MANIFEST).read_bytes()
     (bucket / "out" / MANIFEST).write_bytes(data[:-5])
     with pytest.raises(UsageError, match="exists and is not empty"):

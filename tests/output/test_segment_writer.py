@@ -1,4 +1,4 @@
-"""Output segments: what their indexes cannot express is refused, and nothing of it stays."""
+"""Output segments: offsets that do not fit the indexes are refused, and no file is left."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BASE = 7
 
 
 def write(directory: Path, last_offset: int) -> list[str]:
-    """A segment of one batch that ends at this offset; the names of the files written."""
+    """Write a segment of one batch that ends at this offset; returns the names of its files."""
     like = directory / "like.log"
     like.touch()
     row = np.zeros(1, OUT_ROW)

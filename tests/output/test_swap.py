@@ -1,4 +1,4 @@
-"""The swap: what it leaves, and that no kill, power loss or broker start in the middle of it loses a record."""
+"""The swap: its result, and that no kill, power loss or broker start during it loses a record."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def originals() -> list[Built]:
 
 
 def dirty_log() -> FaultyFileSystem:
-    """A log of four closed segments and an active one, with snapshots and checkpoints."""
+    """A log of four inactive segments and an active one, with snapshots and checkpoints."""
     fs = FaultyFileSystem()
     fs.mkdir(HERE.path)
     for segment in originals():
@@ -69,7 +69,7 @@ def dirty_log() -> FaultyFileSystem:
 
 
 def write_cleaned(fs: FileSystem, kept: Kept, suffix: str = ".clean") -> tuple[SwapGroup, ...]:
-    """The tasks' part: each group's output, written and fsynced; the groups."""
+    """Write and fsync each group's output, as tasks do; returns the groups."""
     groups = []
     for group in GROUPS:
         output = built(kept, group.base_offset)
@@ -85,13 +85,13 @@ def built(kept: Kept, base: int) -> Built:
 
 
 def recover(fs: FileSystem) -> None:
-    """What a run does to leftovers: temporary files of the log directory go when it is locked."""
+    """Recover as a run does: it removes temporary files of the log directory once that is locked."""
     remove_temporary(fs, LOG_DIR)
     recover_log(fs, HERE)
 
 
 def run(fs: FileSystem, kept: Kept) -> None:
-    """A whole run over the log, from recovery to the removal of the sources; a log that is clean already is left alone."""
+    """Run over the log, from recovery to the removal of the sources; a log that is already clean is skipped."""
     recover(fs)
     if read_checkpoints(fs, LOG_DIR).cleaner_offsets.get(TOPIC) != END:
         replace_segments(fs, HERE, write_cleaned(fs, kept), end_offset=END)
@@ -205,7 +205,7 @@ def test_a_missing_output_changes_nothing() -> None:
 
 
 def test_a_source_with_the_size_and_mtime_of_its_output_is_not_taken_for_it() -> None:
-    """The output has vanished after the commit point: the sources stay."""
+    """The output has vanished after the commit point: the sources are kept."""
     fs = dirty_log()
     names = [join(HERE.path, segment_file(base, LOG)) for base in (0, 100)]
     first = fs.stat(names[0])
@@ -324,7 +324,7 @@ def test_a_checkpoint_that_has_moved_since_is_kept() -> None:
 
 @pytest.mark.parametrize("change", MALFORMED.values(), ids=MALFORMED.keys())
 def test_a_malformed_journal_fails_the_log_and_changes_nothing(change: Callable[[bytes], bytes]) -> None:
-    """Its outputs may be the only copies of some records: nothing is removed on the word of a journal that nobody can read."""
+    """Its outputs may be the only copies of some records, so nothing is removed."""
     fs = committed_but_not_begun()
     name = join(HERE.path, JOURNAL)
     fs.put(name, change(fs.read_bytes(name)))
@@ -349,7 +349,7 @@ def test_indexes_that_a_broker_has_rebuilt_are_not_damage() -> None:
     recover(fs)
     undisturbed = dirty_log()
     run(undisturbed, PLAIN)
-    # the broker removes these with the sources; the data that they speak of is gone
+    # the broker removes these with the sources; their data has been removed
     lost = (".snapshot", ".txnindex")
     assert everything(fs, ignore=lost) == everything(undisturbed, ignore=lost)
 
@@ -375,7 +375,7 @@ def committed_but_not_begun() -> FaultyFileSystem:
 
 
 def stopped_after(change: str) -> FaultyFileSystem:
-    """The log after a kill that followed the first change of this name."""
+    """The log after a kill just after the first change that starts with ``change``."""
     for step in range(steps_of(PLAIN)):
         fs = stopped_run(PLAIN)(step)
         if any(line.startswith(change) for line in fs.log):

@@ -31,7 +31,7 @@ from tests.recovery.small_logs import HERE, PATH, SMALL, flipped, log_with, name
 
 
 def big() -> Built:
-    """A closed segment with several index entries."""
+    """An inactive segment with several index entries."""
     return build(0, [data_batch(offset) for offset in range(0, 90, 3)], interval=SMALL)
 
 

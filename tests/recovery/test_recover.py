@@ -1,4 +1,4 @@
-"""Recovery as a whole: torn tails, damage, and the report that spares reading the log again."""
+"""Recovery as a whole: torn tails, damage, and the report that replaces reading the segments again."""
 
 from __future__ import annotations
 
@@ -63,12 +63,12 @@ def test_the_report_replaces_reading_the_segments_again() -> None:
     put_snapshot(fs, PATH, 10)
     fs.unlink(name(0, INDEX))
     report = recover_log(fs, HERE)
-    # a snapshot vouches for segment 0, so that nobody looked; segment 10 does hold a producer's batch
+    # segment 0 has a snapshot without transactional producers, so it was not scanned; segment 10 holds a producer's batch
     assert report.without_producers == {20}
     assert report.segments == read_segments(fs, PATH)
     checkpoints, options = Checkpoints("/logs"), ReadOptions(NOW_MS)
-    told = read_log(fs, HERE, checkpoints, options, segments=report.segments, without_producers=report.without_producers)
-    assert told == read_log(fs, HERE, checkpoints, options)
+    view = read_log(fs, HERE, checkpoints, options, segments=report.segments, without_producers=report.without_producers)
+    assert view == read_log(fs, HERE, checkpoints, options)
 
 
 def test_an_empty_log_needs_no_recovery() -> None:

@@ -1,4 +1,4 @@
-"""Splitting a segment whose offsets overflow its indexes, and every stop in the middle of it."""
+"""Splitting a segment whose offsets overflow its indexes, and every interruption of the split."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OFFSETS = [3, 7, FAR, FAR + 9, 2 * FAR]
 
 
 def overflowing(base: int = 0, offsets: list[int] = OFFSETS, txns: tuple[AbortedTxn, ...] = ()) -> Built:
-    """A segment that no broker of today writes; its index covers the start only, as an old broker's would."""
+    """A segment that no current broker writes; its index covers only its start, as an old broker's would."""
     whole = build(offsets[0], [data_batch(offset) for offset in offsets[:1]])
     log = b"".join(data_batch(offset) for offset in offsets)
     files = {LOG: log, INDEX: b"", TIMEINDEX: whole.files[TIMEINDEX]}

@@ -1,4 +1,4 @@
-"""Claims: of all runs that want a directory one gets it, whatever they do at the same time and whatever claims are planted."""
+"""Claims: exactly one of several runs gets a directory, in any order of their steps and with any planted claim."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def run(token: str) -> Identity:
 
 
 class Known:
-    """Runs of which it is known whether they are over."""
+    """Runs with known ends."""
 
     def __init__(self, *over: str) -> None:
         self.over = set(over)
@@ -37,7 +37,7 @@ class Known:
 
 
 class Interrupted(FaultyFileSystem):
-    """Something happens once, just before the next claim is put."""
+    """Calls ``between`` once, just before the next claim is created."""
 
     between: Callable[[], None] | None = None
 

@@ -1,4 +1,4 @@
-"""The error loop: a sample of it in every test run, more of it among the suites, all of it by ``python -m``."""
+"""The error loop: a sample in every test run, more in the suites, everything with ``python -m``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.trust.watched import Operation, WatchedFileSystem
 
 _BY_NAME = {kind.name: kind for kind in KINDS}
 _NAMES = [kind.name.replace(" ", "-") for kind in KINDS]
-#: of which the suites take every operation; ``python -m tests.trust.error_loop --all`` does of all kinds, in half an hour
+#: the suites cover every operation of these kinds; ``python -m tests.trust.error_loop --all`` covers all kinds, in half an hour
 _WHOLE = ("expire", "compact after a run that was killed in its swaps", "dry run")
 _SAMPLED = [kind for kind in KINDS if kind.name not in _WHOLE]
 

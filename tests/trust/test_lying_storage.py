@@ -1,4 +1,4 @@
-"""Lying storage: a sample of it in every test run, more of it among the suites, all of it by ``python -m``."""
+"""Lying storage: a sample in every test run, more in the suites, everything with ``python -m``."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_none_of_many_disk_faults_ends_in_exit_code_0_and_other_bytes() -> None:
 
 
 def test_every_corrupted_write_is_detected() -> None:
-    """Of writes that land otherwise none may pass: the log is not replaced."""
+    """The log is not replaced."""
     kind = _BY_NAME["compact in place"]
     writes = [each for each in operations(kind) if each.name == "append"]
     found = [tell_at(kind, Lie.FLIPPED_WRITE, each.number, each.number) for each in writes]
@@ -43,7 +43,7 @@ def test_every_corrupted_write_is_detected() -> None:
 
 
 def test_a_stale_read_of_the_checkpoint_is_not_used() -> None:
-    """Else a run that has just finished an earlier swap cleans the log from where that one had begun."""
+    """Otherwise a run that has just finished an earlier swap cleans the log from the old checkpoint."""
     kind = _BY_NAME["compact after a run that was killed in its swaps"]
     reads = [each for each in operations(kind) if each.name == "read" and each.path.endswith("cleaner-offset-checkpoint")]
     found = [tell_at(kind, Lie.STALE_READ, each.number, each.number) for each in reads]
