@@ -33,10 +33,10 @@ from compaction.fs.filesystem import Chunk, Extent, FileSystem, Output, join
 from compaction.fs.uri import is_remote
 from compaction.kernels.reading.tables import OUT_ROW
 from compaction.kernels.rewriting.index import LAST_TIME_ENTRY, MAX_TIMESTAMP, MAX_TIMESTAMP_OFFSET, index_entries, new_state
+from compaction.logdir.segments import MAX_RELATIVE_OFFSET
 from compaction.names import CLEAN, INDEX, LOG, TIMEINDEX, TXNINDEX, segment_file
 from compaction.output.read_back import ReadBack
 
-_MAX_RELATIVE_OFFSET = (1 << 31) - 1
 _ROWS_AT_ONCE = 1 << 16
 
 
@@ -171,8 +171,8 @@ class SegmentWriter:
     def _index(self, out_rows: NDArray[np.void]) -> None:
         self._batches += len(out_rows)
         highest = int(out_rows["last_offset"].max(initial=self._base_offset))
-        if highest - self._base_offset > _MAX_RELATIVE_OFFSET:
-            what = f"batch ends at offset {highest}, out of reach of a segment with base offset {self._base_offset}"
+        if highest - self._base_offset > MAX_RELATIVE_OFFSET:
+            what = f"batch ends at offset {highest}, too far for an index with base offset {self._base_offset}"
             raise CorruptLogError(what, path=self._like, hint="restore this segment")
         offsets, times = np.empty(len(out_rows), OFFSET_ROW), np.empty(len(out_rows), TIME_ROW)
         n, m = index_entries(out_rows, self._interval, self._state, offsets, times)

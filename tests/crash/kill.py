@@ -153,13 +153,13 @@ class Killer:
         finish."""
         log_dir = scratch / "logs"
         shutil.copytree(self._template, log_dir)
-        told: list[str] = []
-        while len(told) < kills and (not told or self._code):
-            told.append(self._kill(log_dir, scratch, master))
+        killed: list[str] = []
+        while len(killed) < kills and (not killed or self._code):
+            killed.append(self._kill(log_dir, scratch, master))
         finish(start(log_dir, LOCAL, scratch), scratch)
         self.tally.reruns += 1
         if contents(log_dir) != self._expected:
-            raise AssertionError(f"after {told}: {difference(contents(log_dir), self._expected)}")
+            raise AssertionError(f"after {killed}: {difference(contents(log_dir), self._expected)}")
 
     def _kill(self, log_dir: Path, scratch: Path, master: str) -> str:
         """Start one run and kill its processes."""
@@ -168,12 +168,12 @@ class Killer:
         process = start(log_dir, master, scratch)
         began = time.monotonic()
         due = (lambda: time.monotonic() > began + delay) if moment == "any" else (lambda: begun(log_dir, moment))
-        told = self._kill_tasks(process, "executor" if master == CLUSTER else "worker", due)
+        killed = self._kill_tasks(process, "executor" if master == CLUSTER else "worker", due)
         if moment != "any":
             time.sleep(delay)
         members = family(process)
         if last and process.poll() is None:
-            told.append(self._kill_one(members, last, moment))
+            killed.append(self._kill_one(members, last, moment))
         self._code = process.wait(_TIMEOUT_S)
         self.tally.exits[self._code] += 1
         everyone = [each for role in members.values() for each in role]
@@ -182,11 +182,11 @@ class Killer:
         if wait:
             for each in alive:
                 each.kill()
-        return f"{', '.join(told)} +{delay:.3f} s"
+        return f"{', '.join(killed)} +{delay:.3f} s"
 
     def _kill_tasks(self, process: subprocess.Popen[bytes], other: str, due: Callable[[], bool]) -> list[str]:
         """Kill up to nine workers and executors before the driver."""
-        told: list[str] = []
+        killed: list[str] = []
         left = self._rng.randint(0, 9)
         next_at = 0.0
         while process.poll() is None and not due():
@@ -194,11 +194,11 @@ class Killer:
                 victim = self._rng.choice(("worker", "worker", other))
                 members = family(process)
                 if members[victim]:
-                    told.append(self._kill_one(members, victim, "any"))
+                    killed.append(self._kill_one(members, victim, "any"))
                     left -= 1
                     next_at = time.monotonic() + self._rng.uniform(0, 1)
             time.sleep(0.02 if left else 0.002)
-        return told
+        return killed
 
     def _kill_one(self, members: dict[str, list[psutil.Process]], victim: str, moment: str) -> str:
         chosen = [each for role in members.values() for each in role]

@@ -78,11 +78,11 @@ def run_kills(seed: int, kills: int, seconds: float = math.inf) -> Counter[str]:
         while done.total() < kills and time.monotonic() < deadline:
             log_dir = place / "logs"
             shutil.copytree(place / "template", log_dir)
-            told = [kill_once(log_dir, rng, run_seconds) for _ in range(5)]
-            done.update(moment for moment in told if moment)
+            killed = [kill_once(log_dir, rng, run_seconds) for _ in range(5)]
+            done.update(moment for moment in killed if moment)
             ended_with = run(log_dir, "--set", *SETTINGS)
             if ended_with.code or contents(log_dir) != expected:
-                raise AssertionError(f"after {told}: {ended_with.err}; {difference(contents(log_dir), expected)}")
+                raise AssertionError(f"after {killed}: {ended_with.err}; {difference(contents(log_dir), expected)}")
             shutil.rmtree(log_dir)
     return done
 

@@ -95,8 +95,8 @@ def run_as_nobody(log_dir: Path, *options: object) -> Ended:
         finally:
             os._exit(0)
     os.close(write)
-    with os.fdopen(read, "rb") as told:
-        code, out, err = told.read().decode().split("\0")
+    with os.fdopen(read, "rb") as pipe:
+        code, out, err = pipe.read().decode().split("\0")
     os.waitpid(child, 0)
     return Ended(int(code), out, err)
 

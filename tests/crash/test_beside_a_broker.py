@@ -118,17 +118,17 @@ def test_a_broker_started_after_a_stop_serves_every_survivor(
 # a broker that does not start leaves its scratch directory to the garbage collector
 @pytest.mark.filterwarnings("ignore:Implicitly cleaning up:ResourceWarning")
 def test_a_broker_does_not_start_while_the_job_runs(log_dir: Path) -> None:
-    told = []
+    errors = []
 
     def start() -> None:
         try:
             Broker(log_dir)
         except BrokerError as error:
-            told.append(str(error))
+            errors.append(str(error))
 
     assert run(log_dir, *OPTIONS, events={"before_rewrite": start}).code == 0
-    assert len(told) == 1
-    assert "lock" in told[0].lower()
+    assert len(errors) == 1
+    assert "lock" in errors[0].lower()
     gc.collect()
 
 

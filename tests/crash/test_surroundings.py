@@ -87,8 +87,8 @@ def test_a_disk_that_fills_up_while_outputs_are_written_leaves_the_log_unchanged
     before = look_at(disk / "stays-0")
     ended = run(disk)
     assert ended.code == 1
-    told = r"error: stays-0: \S+\.log\.clean\.\w+: cannot write \(No space left on device\); the log is as it was"
-    assert re.search(told, ended.err)
+    message = r"error: stays-0: \S+\.log\.clean\.\w+: cannot write \(No space left on device\); the log is as it was"
+    assert re.search(message, ended.err)
     assert look_at(disk / "stays-0") == before
     assert cleaned(disk, "shrinks")
     (disk / "other files").unlink()
@@ -110,14 +110,14 @@ def test_an_output_directory_on_a_small_disk_is_refused_and_does_not_appear(disk
     assert logs_of(disk) == before
 
 
-def only_the_subject_fails(log_dir: Path, told: str) -> None:
+def only_the_subject_fails(log_dir: Path, message: str) -> None:
     """A run as user nobody reports the error of one log, does not change it, and cleans the other."""
     before = look_at(log_dir / "subject-0")
     ended = run_as_nobody(log_dir)
     assert ended.code == 1
     # a line about the cache of compiled kernels is allowed: this user has no cache yet
     (error,) = (line for line in ended.err.splitlines() if line.startswith("error: "))
-    assert re.fullmatch(f"error: subject-0: {told}", error), ended.err
+    assert re.fullmatch(f"error: subject-0: {message}", error), ended.err
     assert look_at(log_dir / "subject-0") == before
     assert cleaned(log_dir, "aside")
 
@@ -184,13 +184,13 @@ VANISHING = {
 }
 
 
-@pytest.mark.parametrize(("event", "told"), VANISHING.values(), ids=VANISHING)
-def test_a_segment_that_vanishes_fails_its_log(log_dir: Path, event: str, told: str) -> None:
+@pytest.mark.parametrize(("event", "message"), VANISHING.values(), ids=VANISHING)
+def test_a_segment_that_vanishes_fails_its_log(log_dir: Path, event: str, message: str) -> None:
     gone = log_dir / "subject-0" / valid_log("none").log(0)
     before = look_at(log_dir / "subject-0")
     ended = run(log_dir, events={event: gone.unlink})
     assert ended.code == 1
-    assert re.search(told, ended.err), ended.err
+    assert re.search(message, ended.err), ended.err
     assert ended.err.count("\n") == 1
     del before[gone.name]
     assert look_at(log_dir / "subject-0") == before

@@ -62,10 +62,10 @@ def in_subject(name: str, pattern: str) -> Callable[[Operation], bool]:
     return lambda operation: operation.name == name and bool(re.search(rf"subject-0/{pattern}", operation.path))
 
 
-def only_the_subject_failed(log_dir: Path, ended: Ended, before: object, told: str) -> None:
+def only_the_subject_failed(log_dir: Path, ended: Ended, before: object, message: str) -> None:
     """The subject's files are unchanged, and the error says why; the other log is cleaned."""
     assert ended.code == 1
-    assert re.search(f"error: subject-0: .*{told}", ended.err), ended.err
+    assert re.search(f"error: subject-0: .*{message}", ended.err), ended.err
     assert ended.err.count("error: ") == 1, ended.err
     assert look_at(log_dir / "subject-0") == before
     checkpoint = (log_dir / CLEANER_OFFSETS).read_text().splitlines()[2:]

@@ -44,8 +44,8 @@ def main(argv: list[str] | None = None) -> int:
             began = time.monotonic()
             done, outcomes = run(target, inputs, options.seed)
             total += done
-            told = ", ".join(f"{count} {what}" for what, count in sorted(outcomes.items()))
-            print(f"{target}: {done} inputs, seed {options.seed}, {time.monotonic() - began:.0f} s; {told}", flush=True)
+            summary = ", ".join(f"{count} {what}" for what, count in sorted(outcomes.items()))
+            print(f"{target}: {done} inputs, seed {options.seed}, {time.monotonic() - began:.0f} s; {summary}", flush=True)
     print(f"{total} damaged inputs, nothing found")
     return 0
 

@@ -105,22 +105,22 @@ class LyingFileSystem(WatchedFileSystem):
     def __init__(self, disk: MemoryDisk, lie: Lie, at: int, chance: random.Random) -> None:
         super().__init__(disk)
         self.disk, self.lie, self.harm = disk, lie, Harm()
-        self._at, self._chance, self._told = at, chance, False
+        self._at, self._chance, self._injected = at, chance, False
         self._past: dict[str, list[bytes]] = {}
 
     def _do(self, operation: Operation, action: Callable[[], T]) -> T:
         self._remember(operation)
-        if self._told or operation.number < self._at:
+        if self._injected or operation.number < self._at:
             self._notice(operation)
             return action()
         if self.lie.names is None:
-            self._told = self._harm_a_file(operation)
+            self._injected = self._harm_a_file(operation)
             self._notice(operation)
             return action()
         if operation.name not in self.lie.names:
             return action()
         if self.lie is Lie.LOST_SYNC:
-            self._told = True
+            self._injected = True
             self.harm.operation = str(operation)
             return self._without_sync(operation, action)
         if operation.name in _WRITES:
@@ -129,11 +129,11 @@ class LyingFileSystem(WatchedFileSystem):
         return self._read_badly(operation, result) if isinstance(result, bytes) else result  # type: ignore[return-value]
 
     def read_into(self, path: str, source: ByteSource, view: memoryview, at: tuple[int, int]) -> int:
-        told = self._told
+        injected = self._injected
         n = super().read_into(path, source, view, at)
-        if told and self.harm.on_disk:
+        if injected and self.harm.on_disk:
             self._notice_bytes(path, bytes(view[:n]), at[0])
-        if told or self.log[-1].number < self._at or self.lie.names != _READS:
+        if injected or self.log[-1].number < self._at or self.lie.names != _READS:
             return n
         changed = self._changed_read(self.log[-1], bytes(view[:n]), at[0])
         if changed is None:
@@ -159,7 +159,7 @@ class LyingFileSystem(WatchedFileSystem):
             changed = self._turned(data) if self.lie is Lie.FLIPPED_READ else data[: self._chance.randrange(len(data))]
         if changed == data:
             return None
-        self._told, self.harm.operation = True, str(operation)
+        self._injected, self.harm.operation = True, str(operation)
         self.harm.looked.add(operation.path)
         whole, path = self.disk.file(operation.path).data, operation.path
         at = whole.find(data) if position is None else position
@@ -177,7 +177,7 @@ class LyingFileSystem(WatchedFileSystem):
             file.data = file.data[:before] + (new[: self._chance.randrange(len(new))] if short else self._turned(new))
             if file.synced:
                 file.safe = file.data
-            self._told, self.harm.operation = True, str(operation)
+            self._injected, self.harm.operation = True, str(operation)
         return result
 
     def _without_sync(self, operation: Operation, action: Callable[[], T]) -> T:
@@ -238,7 +238,7 @@ class LyingFileSystem(WatchedFileSystem):
 
     def _notice(self, operation: Operation) -> None:
         """Record reads of the damaged file."""
-        if self._told and self.harm.on_disk:
+        if self._injected and self.harm.on_disk:
             found = self.disk.stat(operation.path)
             path = operation.path if found is None else self.harm.before.get(found.inode, ("", b""))[0]
             looks = operation.name in ("read", "append_copy", "copy") or (operation.name == "stat" and self.harm.other_size)
@@ -256,7 +256,7 @@ class LyingFileSystem(WatchedFileSystem):
             self.harm.looked.add(harmed[0])
 
 
-class Told(NamedTuple):
+class Result(NamedTuple):
     """One run with a lie: its outcome, and the violations."""
 
     seed: int
@@ -270,26 +270,26 @@ class Told(NamedTuple):
         return f"seed {self.seed}: {self.kind.name}: {self.lie.value}: {self.harm}: {self.outcome.value} {self.problem}"
 
 
-def tell(seed: int) -> Told:
+def run_seed(seed: int) -> Result:
     """One run with one lie."""
     chance = random.Random(seed)
     kind, lie = chance.choice(KINDS), chance.choice(list(Lie))
-    return tell_at(kind, lie, chance.randrange(_operations(kind)), seed)
+    return run_with_lie(kind, lie, chance.randrange(_operations(kind)), seed)
 
 
-def tell_at(kind: Kind, lie: Lie, at: int, seed: int) -> Told:
+def run_with_lie(kind: Kind, lie: Lie, at: int, seed: int) -> Result:
     """One run with a lie at or after an operation."""
     disk = kind.start()
     fs = LyingFileSystem(disk, lie, at, random.Random(seed))
     try:
         ended = kind.run(fs)
     except Exception:
-        return Told(seed, kind, lie, Outcome.VIOLATION, fs.harm.operation, traceback.format_exc())
+        return Result(seed, kind, lie, Outcome.VIOLATION, fs.harm.operation, traceback.format_exc())
     harm = fs.harm
     outcome, problem = _judge(kind, ended, disk, fs)
     if not problem:
         problem = _lost(kind, disk.after_power_loss(None) if lie is Lie.LOST_SYNC else disk.after_kill(), fs, outcome)
-    return Told(seed, kind, lie, Outcome.VIOLATION if problem else outcome, harm.operation, problem)
+    return Result(seed, kind, lie, Outcome.VIOLATION if problem else outcome, harm.operation, problem)
 
 
 _counts: dict[str, int] = {}
@@ -431,10 +431,10 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     counts: Counter[tuple[Lie, Outcome]] = Counter()
     for seed in range(options.seed, options.seed + options.runs):
-        told = tell(seed)
-        counts[told.lie, told.outcome] += 1
-        if options.verbose or told.outcome is Outcome.VIOLATION:
-            print(told, flush=True)
+        result = run_seed(seed)
+        counts[result.lie, result.outcome] += 1
+        if options.verbose or result.outcome is Outcome.VIOLATION:
+            print(result, flush=True)
     print(f"{'':45}" + "".join(f"{outcome.value:>29}" for outcome in Outcome))
     for lie in Lie:
         print(f"{lie.value:45}" + "".join(f"{counts[lie, outcome]:29}" for outcome in Outcome))

@@ -44,12 +44,12 @@ def test_a_broker_serves_every_survivor_after_an_operation_has_failed(
 def problems(gateway: Gateway, tmp_path: Path, kind: Kind, state: MemoryDisk, *, clean: bool) -> list[str]:
     """The violations in the logs after a broker's start and stop."""
     wanted = undisturbed(kind)
-    told: list[str] = []
+    problems: list[str] = []
     for topic in kind.topics:
         place = tmp_path / Path(log_path(topic)).name
         state.copy_out(log_path(topic), place)
         with KafkaLog(gateway, place, Opening(NOW_MS, clean_shutdown=clean, recovery_point=0)):
             pass
-        told += not_as_served(topic, served(LocalFileSystem(), str(place)), wanted)
+        problems += not_as_served(topic, served(LocalFileSystem(), str(place)), wanted)
         shutil.rmtree(place)
-    return told
+    return problems
