@@ -15,9 +15,9 @@ if not __package__:
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from compaction.compare.comparison_metrics import comparison_metrics  # noqa: E402
-from compaction.compare.document import explanations_to_json, to_json  # noqa: E402 - the checkout must be on the path first
 from compaction.compare.figures import ComparedLog, Comparison  # noqa: E402
 from compaction.compare.html_page import to_html  # noqa: E402
+from compaction.compare.json_document import explanations_to_json, to_json  # noqa: E402 - the checkout must be on the path first
 from compaction.compare.terminal import print_comparison, print_explanations  # noqa: E402
 from compaction.config import Policy  # noqa: E402
 from compaction.config.policy import CONFIGURED  # noqa: E402
@@ -150,7 +150,7 @@ def compare(session_factory: SessionFactory, request: ComparisonRequest) -> Comp
 
 def explain(request: ComparisonRequest) -> tuple[ComparedLog, ...]:
     """Finds out why, without Spark."""
-    from compaction.compare.run import explain
+    from compaction.compare.compare_policies import explain
 
     return explain(request)
 

@@ -16,13 +16,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from compaction.certifier.certificate import LogCertificate, VerifyReport
-from compaction.certifier.checks.judge import Engine
 from compaction.certifier.checks.log_checks import check_log
-from compaction.certifier.checks.model import Findings, LogPair, SliceWork
+from compaction.certifier.checks.log_pair import Findings, LogPair, SliceWork
 from compaction.certifier.checks.offset_ranges import SLICE_BYTES, slices
-from compaction.certifier.checks.record_compare import SliceResult
-from compaction.certifier.checks.txn_outcomes import Transactions, check_index, check_markers, check_open, check_outcomes
-from compaction.certifier.checks.walk import Walk, WalkTask
+from compaction.certifier.checks.record_checks import SliceResult
+from compaction.certifier.checks.segment_walk import Walk, WalkTask
+from compaction.certifier.checks.txn_checks import Transactions, check_index, check_markers, check_open, check_outcomes
+from compaction.certifier.task_runner import Engine
 
 
 def certify_pairs(

@@ -11,15 +11,15 @@ from pyspark import SparkContext
 
 from compaction.certifier.certificate import LogCertificate, VerifyReport
 from compaction.certifier.certify import certify_pairs
-from compaction.certifier.checks.judge import Engine, LocalEngine
+from compaction.certifier.checks.key_lookup import last_of_key
 from compaction.certifier.checks.key_tables import JoinedKeys
-from compaction.certifier.checks.model import LogPair, SliceWork
+from compaction.certifier.checks.log_pair import LogPair, SliceWork
 from compaction.certifier.checks.offset_ranges import PART_BYTES, SLICE_BYTES
-from compaction.certifier.checks.record_compare import SliceResult, compare_slice
-from compaction.certifier.checks.successors import last_of_key
-from compaction.certifier.checks.walk import Walk, WalkTask, walk_segment
-from compaction.certifier.explain import explain
-from compaction.certifier.pairs import find_pairs
+from compaction.certifier.checks.record_checks import SliceResult, compare_slice
+from compaction.certifier.checks.segment_walk import Walk, WalkTask, walk_segment
+from compaction.certifier.explain_record import explain
+from compaction.certifier.find_pairs import find_pairs
+from compaction.certifier.task_runner import Engine, LocalEngine
 from compaction.certifier.verify_request import VerifyRequest
 from compaction.engine.sizing import pack
 from compaction.spark.session import Session
@@ -61,7 +61,7 @@ def _engine(session_factory: SessionFactory, pairs: Sequence[LogPair | LogCertif
 
 
 class SparkEngine:
-    """The work as Spark jobs; see ``compaction.certifier.checks.judge.Engine``."""
+    """The work as Spark jobs; see ``compaction.certifier.task_runner.Engine``."""
 
     parts = _MOST_PARTS
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from compaction.compare.compare_policies import Engines, compare_with
 from compaction.compare.figures import Comparison
-from compaction.compare.run import Engines, compare_with
 from compaction.config.request import CompactionRequest, ComparisonRequest
 from compaction.engine.clean import Workers, clean_logs
 from compaction.engine.delete import delete_old_segments

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compaction.certifier.certificate import VerifyReport
-from compaction.certifier.checks.judge import LocalEngine
-from compaction.certifier.pairs import certify
+from compaction.certifier.find_pairs import certify
+from compaction.certifier.task_runner import LocalEngine
 from compaction.certifier.verify_request import VerifyRequest
 from compaction.cleaning.log_view import AbortedTxn
 from tests.local_job import clean_locally, read_offsets, resolver_of, write_offsets

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from compaction.certifier.certificate import LogCertificate, Status
-from compaction.certifier.checks.judge import LocalEngine
-from compaction.certifier.pairs import certify
+from compaction.certifier.find_pairs import certify
+from compaction.certifier.task_runner import LocalEngine
 from compaction.certifier.verify_request import VerifyRequest
 from compaction.report import LogReport, LogStatus
 from tests.certifier.oracle import Judgement, Round, judge

@@ -8,9 +8,9 @@ import json
 import pytest
 
 from compaction.compare.count import AGE_BOUNDS_MS
-from compaction.compare.document import explanations_to_json, to_json
 from compaction.compare.figures import Comparison, Holdings, OutcomeStatus, Spread
 from compaction.compare.html_page import age_labels
+from compaction.compare.json_document import explanations_to_json, to_json
 from compaction.compare.terminal import freed, print_comparison, print_explanations
 from compaction.report import RunStatus
 from tests.compare.made import AS_OF_MS, POLICIES, comparison, failed, log

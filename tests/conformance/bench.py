@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compaction.certifier.certificate import LogCertificate
-from compaction.certifier.checks.judge import LocalEngine
-from compaction.certifier.pairs import certify
+from compaction.certifier.find_pairs import certify
+from compaction.certifier.task_runner import LocalEngine
 from compaction.certifier.verify_request import VerifyRequest
 from compaction.config import Resolver, read_toml
 from tests.conformance.compare import differences

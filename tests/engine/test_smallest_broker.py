@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import permutations
 
-from compaction.compare import run
+from compaction.compare import compare_policies
 from compaction.config import BrokerConfig
 from compaction.engine.clean import smallest_broker
 
@@ -27,4 +27,4 @@ def test_one_broker_is_taken_as_it_is_and_none_as_kafkas_defaults() -> None:
 
 
 def test_dry_runs_choose_in_the_same_way() -> None:
-    assert vars(run)["smallest_broker"] is smallest_broker
+    assert vars(compare_policies)["smallest_broker"] is smallest_broker

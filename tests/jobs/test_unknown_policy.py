@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from compaction.compare.run import Engines, compare_with
+from compaction.compare.compare_policies import Engines, compare_with
 from compaction.engine.clean import Workers, clean_logs
 from jobs import compact, dry_run, expire
 from tests.golden.make_sample import HOUR_MS, START_MS

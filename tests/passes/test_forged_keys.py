@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from compaction.compare.run import Engines, compare_with
+from compaction.compare.compare_policies import Engines, compare_with
 from compaction.kernels.keys.key_counts import KeyCounts
 from compaction.kernels.keys.offset_map import Arena, SkimpyOffsetMap
 from compaction.kernels.reading.siphash import HashSecret
 from compaction.passes.build_map import LogScan
 from compaction.passes.tasks import MapContext, MapSettings, Slice
-from tests.compare.test_run import request
+from tests.compare.test_compare_policies import request
 from tests.local_engine import LocalEngine
 from tests.local_job import clean_locally, write_offsets
 from tests.oracle.disk import read_partition, write_partition

@@ -10,8 +10,8 @@ import pytest
 
 from compaction.certifier.certificate import Status, VerifyReport
 from compaction.certifier.checks import offset_ranges
-from compaction.certifier.checks.judge import LocalEngine
-from compaction.certifier.pairs import certify
+from compaction.certifier.find_pairs import certify
+from compaction.certifier.task_runner import LocalEngine
 from compaction.certifier.verify_request import VerifyRequest
 from compaction.config import Resolver, read_sets
 from compaction.config.request import CompactionRequest

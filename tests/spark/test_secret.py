@@ -17,13 +17,13 @@ import pytest
 from numpy.typing import NDArray
 from pyspark import SparkContext
 
-from compaction.compare.run import Engines, compare_with
+from compaction.compare.compare_policies import Engines, compare_with
 from compaction.engine.clean import Workers, clean_logs
 from compaction.engine.sizing import Sizes
 from compaction.kernels.reading.siphash import HashSecret
 from compaction.spark.comparison_jobs import SparkEngine
 from compaction.spark.pipeline import SparkPasses
-from tests.compare.test_run import request
+from tests.compare.test_compare_policies import request
 from tests.local_job import request_for, write_offsets
 from tests.local_passes import LocalPasses
 from tests.oracle.disk import write_partition

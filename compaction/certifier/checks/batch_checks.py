@@ -16,9 +16,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.certifier.checks.chunks import CODEC, LOG_APPEND_TIME, Chunk
-from compaction.certifier.checks.model import Findings, Int64s, Rules
-from compaction.certifier.checks.walk import CONTROL, DELETE_HORIZON, TRANSACTIONAL
+from compaction.certifier.checks.log_pair import Findings, Int64s, Rules
+from compaction.certifier.checks.read_chunks import CODEC, LOG_APPEND_TIME, Chunk
+from compaction.certifier.checks.segment_walk import CONTROL, DELETE_HORIZON, TRANSACTIONAL
 
 _EQUAL = {
     "base_offset": "first offset",

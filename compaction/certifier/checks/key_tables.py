@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from compaction.certifier.checks.chunks import Chunk
-from compaction.certifier.checks.model import Findings, Int64s, Rows
+from compaction.certifier.checks.log_pair import Findings, Int64s, Rows
+from compaction.certifier.checks.read_chunks import Chunk
 from compaction.kernels.reading.locate import assign_parts, gather_keys
 
 Bools = NDArray[np.bool_]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from compaction.certifier.checks.model import Findings, LogPair
-from compaction.certifier.checks.walk import Walk
+from compaction.certifier.checks.log_pair import Findings, LogPair
+from compaction.certifier.checks.segment_walk import Walk
 from compaction.names import CLEANER_OFFSETS
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator
 
-from compaction.certifier.checks.model import MAX_OFFSET, AbortedRanges, ByteRange, LogPair, SegmentFiles, SliceWork
-from compaction.certifier.checks.walk import Walk
+from compaction.certifier.checks.log_pair import MAX_OFFSET, AbortedRanges, ByteRange, LogPair, SegmentFiles, SliceWork
+from compaction.certifier.checks.segment_walk import Walk
 
 #: both sides of a range of offsets have about so many bytes
 SLICE_BYTES = 64 << 20

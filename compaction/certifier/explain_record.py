@@ -7,13 +7,13 @@ from typing import NamedTuple
 import numpy as np
 
 from compaction.certifier.certify import walk_pair
-from compaction.certifier.checks.chunks import Chunk, read_chunks
-from compaction.certifier.checks.judge import Engine
 from compaction.certifier.checks.log_checks import log_end
-from compaction.certifier.checks.model import LogPair, SliceWork
+from compaction.certifier.checks.log_pair import LogPair, SliceWork
 from compaction.certifier.checks.offset_ranges import slices
-from compaction.certifier.checks.record_compare import Kinds
-from compaction.certifier.checks.txn_outcomes import Transactions
+from compaction.certifier.checks.read_chunks import Chunk, read_chunks
+from compaction.certifier.checks.record_checks import Kinds
+from compaction.certifier.checks.txn_checks import Transactions
+from compaction.certifier.task_runner import Engine
 
 _SLICE_BYTES = 16 << 20
 

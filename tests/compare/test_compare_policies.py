@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from rich.filesize import decimal
 
+from compaction.compare.compare_policies import Engines, compare_with, explain
 from compaction.compare.count import AGE_BOUNDS_MS, POSITIONS, SharedSlice
 from compaction.compare.figures import ComparedLog, Comparison, Holdings, Outcome, OutcomeStatus
-from compaction.compare.run import Engines, compare_with, explain
 from compaction.config import Policy, Resolver, read_sets
 from compaction.config.request import CompactionRequest, ComparisonRequest
 from compaction.engine.clean import Workers, clean_logs

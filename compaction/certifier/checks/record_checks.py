@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compaction.certifier.checks.batch_checks import check_batches
-from compaction.certifier.checks.chunks import Chunk, read_chunks
 from compaction.certifier.checks.key_tables import KeyTables
-from compaction.certifier.checks.model import Findings, Int64s, Rows, Rules, SliceWork
-from compaction.certifier.checks.txn_outcomes import are_aborted
-from compaction.certifier.checks.walk import CONTROL, DELETE_HORIZON, TRANSACTIONAL
+from compaction.certifier.checks.log_pair import Findings, Int64s, Rows, Rules, SliceWork
+from compaction.certifier.checks.read_chunks import Chunk, read_chunks
+from compaction.certifier.checks.segment_walk import CONTROL, DELETE_HORIZON, TRANSACTIONAL
+from compaction.certifier.checks.txn_checks import are_aborted
 from compaction.errors import CorruptLogError, LogError
 from compaction.formats.java_text import java_text
 from compaction.kernels.reading.locate import HEADERS, KEY, TIMESTAMP, VALUE, compare_records

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from compaction.certifier.certificate import LogCertificate
-from compaction.certifier.checks.model import LogPair, Rules, SegmentFiles, Side
+from compaction.certifier.checks.log_pair import LogPair, Rules, SegmentFiles, Side
 from compaction.errors import CompactionError, CorruptLogError, UsageError, of_log
 from compaction.fs.filesystem import FileSystem, join
 from compaction.logdir.checkpoint_store import read_checkpoints

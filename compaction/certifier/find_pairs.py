@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from compaction.certifier.certificate import LogCertificate, VerifyReport
 from compaction.certifier.certify import certify_pairs
-from compaction.certifier.checks.judge import Engine
-from compaction.certifier.checks.model import LogPair, Rules
+from compaction.certifier.checks.log_pair import LogPair, Rules
 from compaction.certifier.checks.offset_ranges import SLICE_BYTES
-from compaction.certifier.sides import pair_directories, pair_in_place
+from compaction.certifier.read_sides import pair_directories, pair_in_place
+from compaction.certifier.task_runner import Engine
 from compaction.certifier.verify_request import VerifyRequest
 from compaction.config.request import CompactionRequest
 from compaction.errors import CompactionError

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from compaction.certifier.checks.chunks import read_chunks
 from compaction.certifier.checks.key_tables import keys_of
-from compaction.certifier.checks.model import SliceWork
-from compaction.certifier.checks.record_compare import Kinds, candidates
+from compaction.certifier.checks.log_pair import SliceWork
+from compaction.certifier.checks.read_chunks import read_chunks
+from compaction.certifier.checks.record_checks import Kinds, candidates
 
 
 def last_of_key(work: SliceWork, key: bytes) -> int:

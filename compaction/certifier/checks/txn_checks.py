@@ -18,8 +18,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.certifier.checks.model import AbortedRanges, Findings, Int64s, LogPair, Rows
-from compaction.certifier.checks.walk import DATA, EVENT_ROW, Walk, join_runs
+from compaction.certifier.checks.log_pair import AbortedRanges, Findings, Int64s, LogPair, Rows
+from compaction.certifier.checks.segment_walk import DATA, EVENT_ROW, Walk, join_runs
 from compaction.formats.indexes import TXN_ROW
 from compaction.kernels.reading.tables import ABORT, COMMIT
 from compaction.names import CLEANER_OFFSETS, TXNINDEX

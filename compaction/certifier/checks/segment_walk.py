@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from compaction.certifier.checks.index_checks import IndexChecks
-from compaction.certifier.checks.model import MAX_OFFSET, Findings, Rows, SegmentFiles
+from compaction.certifier.checks.log_pair import MAX_OFFSET, Findings, Rows, SegmentFiles
 from compaction.errors import CorruptLogError, LogError
 from compaction.formats.indexes import TXN_ROW, read_txn_index
 from compaction.formats.primitives.malformed import FormatError

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from compaction.compare.compare_policies import Engines, compare_with
 from compaction.compare.figures import Comparison
-from compaction.compare.run import Engines, compare_with
 from compaction.config.request import ComparisonRequest
 from compaction.names import TopicPartition
 from jobs import dry_run

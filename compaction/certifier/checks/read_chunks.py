@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.certifier.checks.model import ByteRange, Int64s, Rows
+from compaction.certifier.checks.log_pair import ByteRange, Int64s, Rows
 from compaction.errors import CorruptLogError
 from compaction.formats.compression.codecs import Codec, decompress
 from compaction.formats.primitives.malformed import FormatError

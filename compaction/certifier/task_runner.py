@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from compaction.certifier.checks.key_lookup import last_of_key
 from compaction.certifier.checks.key_tables import JoinedKeys
-from compaction.certifier.checks.model import SliceWork
-from compaction.certifier.checks.record_compare import SliceResult, compare_slice
-from compaction.certifier.checks.successors import last_of_key
-from compaction.certifier.checks.walk import Walk, WalkTask, walk_segment
+from compaction.certifier.checks.log_pair import SliceWork
+from compaction.certifier.checks.record_checks import SliceResult, compare_slice
+from compaction.certifier.checks.segment_walk import Walk, WalkTask, walk_segment
 
 
 class Engine(Protocol):
