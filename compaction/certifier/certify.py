@@ -17,27 +17,27 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from compaction.certifier.certificate import LogCertificate, VerifyReport
 from compaction.certifier.checks.log_checks import check_log
-from compaction.certifier.checks.log_pair import Findings, LogPair, SliceWork
-from compaction.certifier.checks.offset_ranges import SLICE_BYTES, slices
-from compaction.certifier.checks.record_checks import SliceResult
-from compaction.certifier.checks.segment_walk import Walk, WalkTask
+from compaction.certifier.checks.log_pair import Findings, LogPair, RangeTask
+from compaction.certifier.checks.offset_ranges import RANGE_BYTES, slices
+from compaction.certifier.checks.record_checks import RangeResult
+from compaction.certifier.checks.segment_walk import SegmentWalk, WalkTask
 from compaction.certifier.checks.txn_checks import Transactions, check_index, check_markers, check_open, check_outcomes
-from compaction.certifier.task_runner import Engine
+from compaction.certifier.task_runner import TaskRunner
 
 
 def certify_pairs(
-    engine: Engine, pairs: Sequence[LogPair | LogCertificate], now_ms: int, slice_bytes: int = SLICE_BYTES
+    engine: TaskRunner, pairs: Sequence[LogPair | LogCertificate], now_ms: int, range_bytes: int = RANGE_BYTES
 ) -> VerifyReport:
     """The certificates of all logs, in order; what could not be paired is passed on."""
     started = time.monotonic()
     logs = {log: pair for log, pair in enumerate(pairs) if isinstance(pair, LogPair)}
     tasks = [task for log, pair in logs.items() for task in _walk_tasks(log, pair)]
-    walks: dict[tuple[int, bool], list[Walk]] = {}
+    walks: dict[tuple[int, bool], list[SegmentWalk]] = {}
     for walk in engine.walk(tasks):
         walks.setdefault((walk.task.log, walk.task.is_after), []).append(walk)
     certificates: dict[int, LogCertificate] = {}
     findings: dict[int, Findings] = {}
-    works: list[SliceWork] = []
+    works: list[RangeTask] = []
     for log, pair in logs.items():
         before, after = walks[log, False], walks[log, True]
         error = next((walk.error for walk in before if walk.error is not None), None)
@@ -45,7 +45,7 @@ def certify_pairs(
             certificates[log] = LogCertificate.failed(pair.topic_partition, error)
             continue
         findings[log] = Findings()
-        works += work_on(log, pair, before, after, findings[log], engine.parts, slice_bytes)
+        works += work_on(log, pair, before, after, findings[log], engine.parts, range_bytes)
     results = engine.compare(works, {log: logs[log].rules.strict for log in findings})
     certificates |= _conclude(logs, findings, results)
     outcome = (certificates[log] if isinstance(pair, LogPair) else pair for log, pair in enumerate(pairs))
@@ -58,14 +58,14 @@ def _walk_tasks(log: int, pair: LogPair) -> Iterator[WalkTask]:
     yield from (WalkTask(log, each, True, twins.get(each.base_offset)) for each in pair.after.segments)
 
 
-def walk_pair(engine: Engine, pair: LogPair) -> tuple[list[Walk], list[Walk]]:
+def walk_both_sides(engine: TaskRunner, pair: LogPair) -> tuple[list[SegmentWalk], list[SegmentWalk]]:
     """The segments of one log's sides."""
     walks = engine.walk(list(_walk_tasks(0, pair)))
     return [walk for walk in walks if not walk.task.is_after], [walk for walk in walks if walk.task.is_after]
 
 
 def _conclude(
-    logs: Mapping[int, LogPair], findings: Mapping[int, Findings], results: Sequence[SliceResult]
+    logs: Mapping[int, LogPair], findings: Mapping[int, Findings], results: Sequence[RangeResult]
 ) -> dict[int, LogCertificate]:
     counts: dict[int, Counter[str]] = {log: Counter() for log in findings}
     errors: dict[int, str] = {}
@@ -86,8 +86,14 @@ def _conclude(
 
 
 def work_on(
-    log: int, pair: LogPair, before: list[Walk], after: list[Walk], findings: Findings, parts: int, slice_bytes: int
-) -> Iterator[SliceWork]:
+    log: int,
+    pair: LogPair,
+    before: list[SegmentWalk],
+    after: list[SegmentWalk],
+    findings: Findings,
+    parts: int,
+    range_bytes: int,
+) -> Iterator[RangeTask]:
     """Check what the walks tell, and cut the log into ranges of offsets."""
     check_log(pair, before, after, findings)
     was, is_ = Transactions.of(before), Transactions.of(after)
@@ -95,4 +101,4 @@ def work_on(
     check_markers(was, is_, pair, findings)
     check_open(was, pair, findings)
     check_index(before, after, is_, pair, findings)
-    return slices(log, pair, before, after, was.aborted(), parts, slice_bytes)
+    return slices(log, pair, before, after, was.aborted(), parts, range_bytes)

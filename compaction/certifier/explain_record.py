@@ -6,19 +6,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from compaction.certifier.certify import walk_pair
+from compaction.certifier.certify import walk_both_sides
 from compaction.certifier.checks.log_checks import log_end
-from compaction.certifier.checks.log_pair import LogPair, SliceWork
+from compaction.certifier.checks.log_pair import LogPair, RangeTask
 from compaction.certifier.checks.offset_ranges import slices
 from compaction.certifier.checks.read_chunks import Chunk, read_chunks
-from compaction.certifier.checks.record_checks import Kinds
+from compaction.certifier.checks.record_checks import RecordKinds
 from compaction.certifier.checks.txn_checks import Transactions
-from compaction.certifier.task_runner import Engine
+from compaction.certifier.task_runner import TaskRunner
 
 _SLICE_BYTES = 16 << 20
 
 
-class Place(NamedTuple):
+class FoundRecord(NamedTuple):
     """A record in a chunk."""
 
     chunk: Chunk
@@ -30,13 +30,13 @@ class Place(NamedTuple):
         return self.chunk.path.rpartition("/")[2]
 
 
-def explain(engine: Engine, pair: LogPair, offset: int) -> list[str]:
+def explain(engine: TaskRunner, pair: LogPair, offset: int) -> list[str]:
     """What became of the record of ``before`` at ``offset``.
 
     :raises CorruptLogError: the batch that holds it cannot be read
     """
     name = f"{pair.topic_partition}:{offset}"
-    before, after = walk_pair(engine, pair)
+    before, after = walk_both_sides(engine, pair)
     broken = next((walk for walk in before if walk.error is not None and walk.next_offset <= offset), None)
     if broken is not None:
         return [f"{name} cannot be judged: {broken.error}"]
@@ -51,16 +51,20 @@ def explain(engine: Engine, pair: LogPair, offset: int) -> list[str]:
     return [f"{name} {line}" for line in _reasons(engine, works, work, source, offset)]
 
 
-def _find(work: SliceWork, offset: int, *, in_after: bool) -> Place | None:
+def _find(work: RangeTask, offset: int, *, in_after: bool) -> FoundRecord | None:
     for chunk in read_chunks(work.after if in_after else work.before, work.first_offset, work.end_offset):
         rows = np.flatnonzero(chunk.records["offset"] == offset)
         if len(rows):
-            return Place(chunk, int(rows[0]))
+            return FoundRecord(chunk, int(rows[0]))
     return None
 
 
-def _reasons(engine: Engine, works: list[SliceWork], work: SliceWork, source: Place, offset: int) -> list[str]:
-    kinds, row, batch = Kinds.of(source.chunk, work), source.row, source.chunk.rows[source.chunk.records["batch"][source.row]]
+def _reasons(engine: TaskRunner, works: list[RangeTask], work: RangeTask, source: FoundRecord, offset: int) -> list[str]:
+    kinds, row, batch = (
+        RecordKinds.of(source.chunk, work),
+        source.row,
+        source.chunk.rows[source.chunk.records["batch"][source.row]],
+    )
     known = (
         (offset < work.before_start, f"is missing: it is below the log start, offset {work.before_start}"),
         (offset < work.after_start, f"expired: its segment was deleted, the log starts at offset {work.after_start} now"),
@@ -75,7 +79,7 @@ def _reasons(engine: Engine, works: list[SliceWork], work: SliceWork, source: Pl
     return [_successor(engine, works, source, offset, droppable=bool(kinds.droppable[row]))]
 
 
-def _successor(engine: Engine, works: list[SliceWork], source: Place, offset: int, *, droppable: bool) -> str:
+def _successor(engine: TaskRunner, works: list[RangeTask], source: FoundRecord, offset: int, *, droppable: bool) -> str:
     record = source.chunk.records[source.row]
     key = source.chunk.data[record["key_at"] : record["key_at"] + record["key_size"]].tobytes()
     later = [work for work in works if work.end_offset > offset and work.first_offset < work.cleaned_to]

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from compaction.certifier.certificate import LogCertificate, VerifyReport
 from compaction.certifier.certify import certify_pairs
-from compaction.certifier.checks.log_pair import LogPair, Rules
-from compaction.certifier.checks.offset_ranges import SLICE_BYTES
+from compaction.certifier.checks.log_pair import CleaningRules, LogPair
+from compaction.certifier.checks.offset_ranges import RANGE_BYTES
 from compaction.certifier.read_sides import pair_directories, pair_in_place
-from compaction.certifier.task_runner import Engine
+from compaction.certifier.task_runner import TaskRunner
 from compaction.certifier.verify_request import VerifyRequest
 from compaction.config.request import CompactionRequest
 from compaction.errors import CompactionError
@@ -19,13 +19,13 @@ from compaction.logdir.settings.log_settings import Settings, read_settings
 from compaction.stores.mixed import file_system
 
 
-def certify(engine: Engine, request: VerifyRequest, slice_bytes: int = SLICE_BYTES) -> VerifyReport:
+def certify(engine: TaskRunner, request: VerifyRequest, range_bytes: int = RANGE_BYTES) -> VerifyReport:
     """Certify the logs that a request asks for.
 
     :raises UsageError: a partition was asked for by name and is nowhere
     :raises ConfigError: the call's own settings contradict each other
     """
-    return certify_pairs(engine, find_pairs(request), request.now_ms, slice_bytes)
+    return certify_pairs(engine, find_pairs(request), request.now_ms, range_bytes)
 
 
 def find_pairs(request: VerifyRequest) -> list[LogPair | LogCertificate]:
@@ -36,7 +36,7 @@ def find_pairs(request: VerifyRequest) -> list[LogPair | LogCertificate]:
     asked = CompactionRequest(log_dirs, request.now_ms, resolver=request.resolver, metadata_dirs=request.metadata_dirs)
     rules = dict(zip(sources, read_settings(fs, sources, asked), strict=True))
 
-    def rules_for(location: LogLocation) -> Rules | CompactionError:
+    def rules_for(location: LogLocation) -> CleaningRules | CompactionError:
         found = rules[location]
         return _rules(request, found) if isinstance(found, Settings) else found
 
@@ -54,9 +54,9 @@ def _locations(
     return tuple(each for each in chosen if request.logs is None or each.topic_partition in request.logs)
 
 
-def _rules(request: VerifyRequest, settings: Settings) -> Rules:
+def _rules(request: VerifyRequest, settings: Settings) -> CleaningRules:
     topic = settings.topic
-    return Rules(
+    return CleaningRules(
         now_ms=request.now_ms,
         exact=request.exact,
         delete_retention_ms=topic.delete_retention_ms,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from compaction.certifier.certificate import LogCertificate
-from compaction.certifier.checks.log_pair import LogPair, Rules, SegmentFiles, Side
+from compaction.certifier.checks.log_pair import CleaningRules, LogPair, SegmentFiles, Side
 from compaction.errors import CompactionError, CorruptLogError, UsageError, of_log
 from compaction.fs.filesystem import FileSystem, join
 from compaction.logdir.checkpoint_store import read_checkpoints
@@ -18,7 +18,7 @@ from compaction.logdir.discover import LogLocation
 from compaction.names import DELETED, LOG, SWAP, TopicPartition, parse_segment_file
 from compaction.output.journal import JOURNAL
 
-RulesFor = Callable[[LogLocation], "Rules | CompactionError"]
+RulesFor = Callable[[LogLocation], "CleaningRules | CompactionError"]
 
 
 def pair_directories(

@@ -15,7 +15,7 @@ class VerifyRequest:
 
     ``before`` and ``after`` are log directories, absolute; without ``before`` those of ``after`` were cleaned in place.
     ``now_ms`` is the time of the round, ``exact`` whether it is known. ``logs``: only these, of those that the selector
-    takes. For ``metadata_dirs`` see ``CompactionRequest``, for ``include_active``, ``several_rounds`` and ``strict`` ``Rules``.
+    takes. ``metadata_dirs``: see ``CompactionRequest``. The other flags: see ``CleaningRules``.
     """
 
     before: tuple[str, ...]

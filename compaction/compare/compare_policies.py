@@ -17,8 +17,8 @@ from compaction.cleaning.log_view import LogView
 from compaction.cleaning.plan import LogPlan
 from compaction.compare.count import AGE_BOUNDS_MS, Source, Tally
 from compaction.compare.figures import ComparedLog, Comparison
-from compaction.compare.outcomes import Case, LogCases, Survey, Work, compared, explained
-from compaction.compare.shared_passes import Described, Engine, SharedPasses
+from compaction.compare.outcomes import LogCases, PassResults, PlanResult, PolicyCase, compared, explained
+from compaction.compare.shared_passes import Engine, LogCounts, SharedPasses
 from compaction.config.request import CompactionRequest, ComparisonRequest
 from compaction.engine.busy import warn_of_changes
 from compaction.engine.clean import keyless_refusal, smallest_broker
@@ -35,7 +35,7 @@ from compaction.passes.tasks import Slice
 from compaction.stores.mixed import file_system
 
 
-class Engines(NamedTuple):
+class ComparisonWorkers(NamedTuple):
     """Who does the work: makes the engine for work of given sizes, and how many tasks run at once."""
 
     engine: Callable[[Sizes], Engine]
@@ -43,7 +43,7 @@ class Engines(NamedTuple):
 
 
 def compare_with(
-    start: Callable[[], Engines],
+    start: Callable[[], ComparisonWorkers],
     request: ComparisonRequest,
     chosen: Sizes | None = None,
     parallel_read: ParallelRead | None = None,
@@ -79,35 +79,35 @@ def _views(logs: Iterable[LogCases]) -> Iterator[LogView]:
     return (case.view for log in logs for case in log.cases)
 
 
-class Reading(NamedTuple):
+class PolicyView(NamedTuple):
     """All logs as a policy finds them."""
 
     fs: OverlayFileSystem
     logs: tuple[ReadLog, ...]
 
 
-def _readings(request: ComparisonRequest, parallel_read: ParallelRead | None) -> list[Reading]:
+def _readings(request: ComparisonRequest, parallel_read: ParallelRead | None) -> list[PolicyView]:
     """One for each policy; those that read alike share it, and a file system where recovery has nothing to do."""
-    made: list[Reading] = []
+    made: list[PolicyView] = []
     readings = []
     for policy in request.policies:
         base = replace(request.base, resolver=request.base.resolver.with_policy(policy.settings))
         reading = next((again for each in made if (again := _again(each, base)) is not None), None)
         if reading is None:
             fs = OverlayFileSystem(file_system(base.log_dirs))
-            reading = Reading(fs, read_logs(fs, base, parallel_read))
+            reading = PolicyView(fs, read_logs(fs, base, parallel_read))
             made.append(reading)
         readings.append(reading)
     first = readings[0].fs
     return [each if each.fs.changed or first.changed else each._replace(fs=first) for each in readings]
 
 
-def _again(reading: Reading, request: CompactionRequest) -> Reading | None:
+def _again(reading: PolicyView, request: CompactionRequest) -> PolicyView | None:
     """The same reading with another policy's settings, unless these change what is read."""
     settings = read_settings(reading.fs, [log.location for log in reading.logs], request)
     logs = tuple(log._replace(settings=new) for log, new in zip(reading.logs, settings, strict=True))
     alike = all(_read_by(old.settings) == _read_by(new.settings) for old, new in zip(reading.logs, logs, strict=True))
-    return Reading(reading.fs, logs) if alike else None
+    return PolicyView(reading.fs, logs) if alike else None
 
 
 def _read_by(settings: Settings | CompactionError) -> tuple[int, int] | None:
@@ -117,7 +117,7 @@ def _read_by(settings: Settings | CompactionError) -> tuple[int, int] | None:
     return settings.topic.index_interval_bytes, settings.broker.producer_id_expiration_ms
 
 
-def _cases(request: ComparisonRequest, readings: Sequence[Reading]) -> list[LogCases]:
+def _cases(request: ComparisonRequest, readings: Sequence[PolicyView]) -> list[LogCases]:
     """Every log under every policy."""
     logs: dict[LogLocation, LogCases] = {}
     for policy, reading in zip(request.policies, readings, strict=True):
@@ -131,7 +131,7 @@ def _cases(request: ComparisonRequest, readings: Sequence[Reading]) -> list[LogC
     return list(logs.values())
 
 
-def _case(request: ComparisonRequest, policy: str, fs: OverlayFileSystem, log: ReadLog) -> Case | str:
+def _case(request: ComparisonRequest, policy: str, fs: OverlayFileSystem, log: ReadLog) -> PolicyCase | str:
     """A log under a policy, or what is wrong with it."""
     if isinstance(log.settings, CompactionError):
         return str(log.settings)
@@ -142,14 +142,14 @@ def _case(request: ComparisonRequest, policy: str, fs: OverlayFileSystem, log: R
         plan = plan_wholly(log.view, config, now_ms=now_ms, include_active=request.base.include_active)
     except Exception as error:
         return str(of_log(error, log.location.path))
-    return Case(policy, now_ms, log.settings, fs, log.view, plan)
+    return PolicyCase(policy, now_ms, log.settings, fs, log.view, plan)
 
 
 def _survey(
-    start: Callable[[], Engines], request: ComparisonRequest, logs: Sequence[LogCases], chosen: Sizes | None
-) -> Survey:
+    start: Callable[[], ComparisonWorkers], request: ComparisonRequest, logs: Sequence[LogCases], chosen: Sizes | None
+) -> PassResults:
     """Read the logs, once for each file system that policies see them through: nearly always there is one."""
-    survey, engines = Survey(), None
+    survey, engines = PassResults(), None
     sound = [log for log in logs if log.error is None]
     for fs in {id(case.fs): case.fs for log in sound for case in log.cases}.values():
         engines = engines or start()
@@ -162,7 +162,7 @@ class _OneReading:
 
     def __init__(
         self,
-        engines: Engines,
+        engines: ComparisonWorkers,
         request: ComparisonRequest,
         fs: FileSystem,
         logs: Sequence[LogCases],
@@ -177,7 +177,7 @@ class _OneReading:
         self._sizes = chosen or sizes([total], engines.cores, self._broker.dedupe_buffer_bytes, self._broker.load_factor)
         self._refusals: dict[int, str | None] = {}
 
-    def run(self, survey: Survey) -> None:
+    def run(self, survey: PassResults) -> None:
         """Add what is found to ``survey``."""
         sources = self._sources(survey)
         passes = SharedPasses(self._engines.engine(self._sizes), sources)
@@ -198,7 +198,7 @@ class _OneReading:
         for key, number in numbers.items():
             own = {most: count for (log, most), count in rounds.items() if log == number}
             gone = passes.gone.get(number, Tally.empty())
-            survey.works[key] = Work(cleaned[number], gone, self._refusals.get(id(plans[key])), own)
+            survey.works[key] = PlanResult(cleaned[number], gone, self._refusals.get(id(plans[key])), own)
 
     def _round(self, passes: SharedPasses, plans: Sequence[LogPlan]) -> list[CleanResult]:
         if not plans:
@@ -218,14 +218,14 @@ class _OneReading:
         refuse = keyless_refusal(allow_keyless=self._base.allow_keyless)
         self._refusals[id(plan)] = refuse(plan, messages, keyless)
 
-    def _sources(self, survey: Survey) -> dict[int, tuple[Source, Sequence[Slice]]]:
+    def _sources(self, survey: PassResults) -> dict[int, tuple[Source, Sequence[Slice]]]:
         """What is to be read; a log whose slices cannot be made out is noted in ``survey``."""
         sources: dict[int, tuple[Source, Sequence[Slice]]] = {}
         for number, (path, view) in enumerate(self._views.items()):
             try:
                 slices = slices_of(self._fs, number, view, view.segments, self._sizes.slice_bytes)
             except Exception as error:
-                survey.described[path] = Described({}, None, str(of_log(error, path)))
+                survey.described[path] = LogCounts({}, None, str(of_log(error, path)))
                 continue
             records = sum(min(each.next_offset - each.base_offset, each.size_bytes) for each in view.segments)
             shards = max(1, -(-records // self._sizes.shard_entries))

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from compaction.compare.figures import ComparedLog, Comparison, Holdings, Outcome
+from compaction.compare.figures import ComparedLog, Comparison, LogTotals, Outcome
 from compaction.metrics import Metric, document
 
 _WHAT = (("bytes", "bytes"), ("records", ""), ("segments", ""), ("tombstones", ""))
@@ -50,7 +50,7 @@ def _of_policies(comparison: Comparison) -> Iterator[Metric]:
     yield Metric("policy_log_broker_rounds", "Rounds of a broker's cleaner under a policy.", "", rounds)
 
 
-def _states(log: ComparedLog, outcome: Outcome) -> dict[str, Holdings]:
+def _states(log: ComparedLog, outcome: Outcome) -> dict[str, LogTotals]:
     return {"before": log.before, "after": outcome.after, "expired": outcome.expired}
 
 

@@ -14,7 +14,7 @@ from compaction.report import LogReport, LogStatus, RunStatus
 
 
 @dataclass(frozen=True)
-class Holdings:
+class LogTotals:
     """What a log holds. ``bytes`` are those of the ``.log`` files, ``record_bytes`` those of the records alone, uncompressed.
 
     Transaction markers count as records, as in Kafka's own statistics; ``keyless_records`` are data records without a key.
@@ -27,20 +27,20 @@ class Holdings:
     tombstones: int = 0
     keyless_records: int = 0
 
-    def __add__(self, other: Holdings) -> Holdings:
-        return Holdings(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(Holdings)))
+    def __add__(self, other: LogTotals) -> LogTotals:
+        return LogTotals(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(LogTotals)))
 
 
 @dataclass(frozen=True)
-class Spread:
+class Distribution:
     """Records by age, their uncompressed bytes by age, and records by place."""
 
     by_age: tuple[int, ...] = ()
     bytes_by_age: tuple[int, ...] = ()
     by_place: tuple[int, ...] = ()
 
-    def __add__(self, other: Spread) -> Spread:
-        return Spread(*(_added(getattr(self, each.name), getattr(other, each.name)) for each in fields(Spread)))
+    def __add__(self, other: Distribution) -> Distribution:
+        return Distribution(*(_added(getattr(self, each.name), getattr(other, each.name)) for each in fields(Distribution)))
 
 
 def _added(left: tuple[int, ...], right: tuple[int, ...]) -> tuple[int, ...]:
@@ -50,7 +50,7 @@ def _added(left: tuple[int, ...], right: tuple[int, ...]) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class Repeated:
+class RepetitionRange:
     """So many ``keys`` occur from ``at_least`` to ``at_most`` times, in so many ``records``."""
 
     at_least: int
@@ -65,7 +65,7 @@ class KeyFigures:
 
     distinct: int = 0
     most_repeated: int = 0
-    repetition: tuple[Repeated, ...] = ()
+    repetition: tuple[RepetitionRange, ...] = ()
 
 
 class OutcomeStatus(str, enum.Enum):
@@ -100,9 +100,9 @@ class Outcome:
     status: OutcomeStatus
     reason: str
     run: LogReport
-    after: Holdings = Holdings()
-    expired: Holdings = Holdings()
-    gone: Spread = Spread()
+    after: LogTotals = LogTotals()
+    expired: LogTotals = LogTotals()
+    gone: Distribution = Distribution()
     broker_rounds: int = 0
     why: tuple[str, ...] = ()
 
@@ -114,8 +114,8 @@ class ComparedLog:
     topic: str
     partition: int
     log_dir: str
-    before: Holdings = Holdings()
-    spread: Spread = Spread()
+    before: LogTotals = LogTotals()
+    spread: Distribution = Distribution()
     keys: KeyFigures = KeyFigures()
     outcomes: tuple[Outcome, ...] = ()
     error: str | None = None
@@ -131,10 +131,10 @@ class PolicyTotals:
     """The sums of one policy over all logs that have figures."""
 
     policy: str
-    before: Holdings
-    after: Holdings
-    expired: Holdings
-    gone: Spread
+    before: LogTotals
+    after: LogTotals
+    expired: LogTotals
+    gone: Distribution
     statuses: dict[str, int]
 
 
@@ -176,10 +176,10 @@ class Comparison:
             _sum(log.before for log, _ in good),
             _sum(outcome.after for _, outcome in good),
             _sum(outcome.expired for _, outcome in good),
-            sum((outcome.gone for _, outcome in good), Spread()),
+            sum((outcome.gone for _, outcome in good), Distribution()),
             statuses,
         )
 
 
-def _sum(holdings: Iterable[Holdings]) -> Holdings:
-    return sum(holdings, Holdings())
+def _sum(holdings: Iterable[LogTotals]) -> LogTotals:
+    return sum(holdings, LogTotals())

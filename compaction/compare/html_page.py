@@ -12,7 +12,7 @@ import json
 from importlib.resources import files
 from typing import Any
 
-from compaction.compare.figures import ComparedLog, Comparison, Holdings, Outcome
+from compaction.compare.figures import ComparedLog, Comparison, LogTotals, Outcome
 from compaction.printable import printable, printable_json
 
 #: with more logs than this the page leaves out the conditions
@@ -88,7 +88,7 @@ def _outcome(outcome: Outcome, explained: bool) -> dict[str, Any]:
     }
 
 
-def _held(held: Holdings) -> list[int]:
+def _held(held: LogTotals) -> list[int]:
     return [held.bytes, held.segments, held.records, held.record_bytes, held.tombstones, held.keyless_records]
 
 

@@ -14,15 +14,15 @@ from compaction.cleaning.skip_reasons import Verdict
 from compaction.compare.count import Tally
 from compaction.compare.figures import (
     ComparedLog,
-    Holdings,
+    Distribution,
     KeyFigures,
+    LogTotals,
     Outcome,
     OutcomeStatus,
-    Repeated,
-    Spread,
+    RepetitionRange,
 )
 from compaction.compare.measure import Repetition
-from compaction.compare.shared_passes import Described
+from compaction.compare.shared_passes import LogCounts
 from compaction.engine.clean import cleaned_report, expired_report
 from compaction.engine.delete import deletion_report
 from compaction.engine.round import CleanResult
@@ -38,7 +38,7 @@ PlanKey = tuple[str, int, int, tuple[Group, ...], int, int, int, tuple[ProducerE
 
 
 @dataclass(frozen=True)
-class Case:
+class PolicyCase:
     """One log under one policy. ``fs`` is how the log is seen, ``view`` is the log before anything is done."""
 
     policy: str
@@ -95,12 +95,12 @@ class LogCases:
     """One log under every policy, or what is wrong with it whatever the policy."""
 
     location: LogLocation
-    cases: tuple[Case, ...] = ()
+    cases: tuple[PolicyCase, ...] = ()
     error: str | None = None
 
 
 @dataclass(frozen=True)
-class Work:
+class PlanResult:
     """What a plan was found to make of its log. ``refusal`` is why a run would ask first, ``rounds`` are a broker's, by the
     keys that its map takes."""
 
@@ -111,23 +111,21 @@ class Work:
 
 
 @dataclass
-class Survey:
+class PassResults:
     """What was found of the logs: described by partition directory, and what each plan makes of them."""
 
-    described: dict[str, Described] = field(default_factory=dict)
-    works: dict[PlanKey, Work] = field(default_factory=dict)
+    described: dict[str, LogCounts] = field(default_factory=dict)
+    works: dict[PlanKey, PlanResult] = field(default_factory=dict)
 
 
 def explained(log: LogCases) -> ComparedLog:
     """A log without figures."""
     name = log.location.topic_partition
-    outcomes = (
-        Outcome(case.policy, _status(case), case.report.reason, case.report, why=case.why) for case in log.cases
-    )
+    outcomes = (Outcome(case.policy, _status(case), case.report.reason, case.report, why=case.why) for case in log.cases)
     return ComparedLog(name.topic, name.partition, log.location.log_dir, outcomes=tuple(outcomes), error=log.error)
 
 
-def compared(log: LogCases, survey: Survey) -> ComparedLog:
+def compared(log: LogCases, survey: PassResults) -> ComparedLog:
     """A log with all figures."""
     name, described = log.location.topic_partition, survey.described.get(log.location.path)
     blank = ComparedLog(name.topic, name.partition, log.location.log_dir)
@@ -144,7 +142,7 @@ def compared(log: LogCases, survey: Survey) -> ComparedLog:
     )
 
 
-def _outcome(case: Case, work: Work | None, described: Described, whole: Tally) -> Outcome:
+def _outcome(case: PolicyCase, work: PlanResult | None, described: LogCounts, whole: Tally) -> Outcome:
     report = case.report
     expired, gone_first = _expired(case, described)
     left, lost = case.plan.compaction.view, gone_first
@@ -182,32 +180,32 @@ def _bare(report: LogReport) -> LogReport:
     return LogReport(report.topic, report.partition, report.log_dir, report.status, report.reason)
 
 
-def _status(case: Case) -> OutcomeStatus:
+def _status(case: PolicyCase) -> OutcomeStatus:
     if case.settings.topic.policy_guess is not None:
         return OutcomeStatus.POLICY_UNKNOWN
     works = case.cleans or case.report.expired_segments
     return OutcomeStatus.CLEANED if works else OutcomeStatus.SKIPPED
 
 
-def _expired(case: Case, described: Described) -> tuple[Holdings, Tally]:
+def _expired(case: PolicyCase, described: LogCounts) -> tuple[LogTotals, Tally]:
     """What the delete policy takes."""
     plan: DeletionPlan | None = case.plan.expiry
     if plan is None:
-        return Holdings(), Tally.empty()
+        return LogTotals(), Tally.empty()
     index_of = {segment.base_offset: number for number, segment in enumerate(case.view.segments)}
     tallies = [described.by_segment[index_of[removal.segment.base_offset]] for removal in plan.removals]
     gone = sum(tallies, Tally.empty())
     return _holdings(plan.removed_bytes, len(plan.removals), gone), gone
 
 
-def _holdings(size_bytes: int, segments: int, tally: Tally) -> Holdings:
+def _holdings(size_bytes: int, segments: int, tally: Tally) -> LogTotals:
     totals = tally.totals
     records, record_bytes, tombstones, keyless = totals[[RECORDS, BYTES, TOMBSTONES, KEYLESS]].tolist()
-    return Holdings(size_bytes, segments, records, record_bytes, tombstones, keyless)
+    return LogTotals(size_bytes, segments, records, record_bytes, tombstones, keyless)
 
 
-def _spread(tally: Tally) -> Spread:
-    return Spread(
+def _spread(tally: Tally) -> Distribution:
+    return Distribution(
         tuple(tally.ages[:, RECORDS].tolist()),
         tuple(tally.ages[:, BYTES].tolist()),
         tuple(tally.positions[:, RECORDS].tolist()),
@@ -219,5 +217,5 @@ def _key_figures(repetition: Repetition | None) -> KeyFigures:
         return KeyFigures()
     keys, records = repetition.keys.tolist(), repetition.records.tolist()
     powers = [power for power, count in enumerate(keys) if count]
-    repeated = (Repeated((1 << power >> 1) + 1, 1 << power, keys[power], records[power]) for power in powers)
+    repeated = (RepetitionRange((1 << power >> 1) + 1, 1 << power, keys[power], records[power]) for power in powers)
     return KeyFigures(sum(keys), repetition.most, tuple(repeated))

@@ -76,7 +76,7 @@ class Engine(Protocol):
 
 
 @dataclass(frozen=True)
-class Described:
+class LogCounts:
     """A source as pass 1 found it: ``by_segment`` counts the records of each segment, by its index in the source's view."""
 
     by_segment: Mapping[int, Tally]
@@ -98,7 +98,7 @@ class SharedPasses:
         self._variants: dict[int, Variant] = {}
         self._settings = MapSettings(0, 1.0, HashSecret.random())
         #: by source, once ``scan`` has run
-        self.described: dict[int, Described] = {}
+        self.described: dict[int, LogCounts] = {}
         #: by plan, once ``rewrite`` has run: the records that are not in the output
         self.gone: dict[int, Tally] = {}
 
@@ -197,7 +197,7 @@ class SharedPasses:
 
     def _describe(
         self, summaries: Mapping[int, SharedSummary], repetitions: Mapping[int, Repetition]
-    ) -> dict[int, Described]:
+    ) -> dict[int, LogCounts]:
         by_segment: dict[int, dict[int, Tally]] = {source: {} for source in self._sources}
         errors: dict[int, str] = {}
         for each in self._parts.values():
@@ -207,7 +207,7 @@ class SharedPasses:
             if summary.summary.error is not None:
                 errors.setdefault(source, summary.summary.error)
         return {
-            source: Described(by_segment[source], repetitions.get(source), errors.get(source)) for source in self._sources
+            source: LogCounts(by_segment[source], repetitions.get(source), errors.get(source)) for source in self._sources
         }
 
     def _results(self, measured: Iterable[Measured], pieces: Sequence[OutputPart]) -> Iterable[PartResult]:

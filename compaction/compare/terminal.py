@@ -10,7 +10,7 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
-from compaction.compare.figures import ComparedLog, Comparison, Holdings, Outcome, OutcomeStatus
+from compaction.compare.figures import ComparedLog, Comparison, LogTotals, Outcome, OutcomeStatus
 from compaction.printable import printable
 
 _STYLES = {
@@ -51,7 +51,7 @@ def _write(stream: TextIO, lines: Iterable[str]) -> None:
     stream.write("".join(f"{printable(line)}\n" for line in lines))
 
 
-def freed(before: Holdings, after: Holdings) -> str:
+def freed(before: LogTotals, after: LogTotals) -> str:
     """How much smaller the files would be, as a share."""
     if not before.bytes:
         return "nothing"
@@ -77,7 +77,7 @@ def _left(log: ComparedLog, outcome: Outcome) -> str:
     return f", {_holdings(outcome.after)} left, {freed(log.before, outcome.after)} freed{rounds}"
 
 
-def _holdings(held: Holdings) -> str:
+def _holdings(held: LogTotals) -> str:
     return f"{decimal(held.bytes)} in {held.segments} segments, {held.records} records, {held.tombstones} tombstones"
 
 
@@ -116,5 +116,5 @@ def _cell(text: str) -> Text:
     return Text(printable(text))
 
 
-def _cells(held: Holdings) -> tuple[str, str, str, str]:
+def _cells(held: LogTotals) -> tuple[str, str, str, str]:
     return decimal(held.bytes), str(held.records), str(held.tombstones), str(held.segments)

@@ -24,9 +24,9 @@ from pyspark.sql.types import StructType
 
 from compaction.fs.uri import environment
 from compaction.source.arrow_columns import ArrowColumns, check_schema, source_schema, variable_columns
-from compaction.source.pushed_filters import Pushed, push
+from compaction.source.pushed_filters import PushedFilters, push
 from compaction.source.read_columns import read_columns
-from compaction.source.read_plan import ReadRequest, Share, flag, plan_reading
+from compaction.source.read_plan import ReadRequest, ReadTask, flag, plan_read
 
 FORMAT = "kafka_log"
 _PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
@@ -41,10 +41,10 @@ def register(spark: SparkSession) -> None:
         spark.dataSource.register(KafkaLogSource)
 
 
-class LogPartition(InputPartition):
+class LogInputPartition(InputPartition):
     """One task's share."""
 
-    def __init__(self, share: Share) -> None:
+    def __init__(self, share: ReadTask) -> None:
         super().__init__(share)
 
 
@@ -56,12 +56,12 @@ class KafkaLogReader(DataSourceReader):
         self._request = ReadRequest.parse(options)
         self._places = environment()
         self._schema = schema
-        self._pushed = Pushed()
+        self._pushed = PushedFilters()
 
     def partitions(self) -> Sequence[InputPartition]:
         """One input partition a slice."""
-        shares = plan_reading(self._request, self._pushed, variable_columns(self._schema))
-        return [LogPartition(share) for share in shares]
+        shares = plan_read(self._request, self._pushed, variable_columns(self._schema))
+        return [LogInputPartition(share) for share in shares]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of one share."""

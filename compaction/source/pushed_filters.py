@@ -48,7 +48,7 @@ class LogFilter:
 
 
 @dataclass(frozen=True)
-class Pushed:
+class PushedFilters:
     """The filters taken over: all must hold."""
 
     logs: tuple[LogFilter, ...] = ()
@@ -59,19 +59,19 @@ class Pushed:
         return all(each.takes(name) for each in self.logs)
 
 
-def push(filters: Iterable[Any]) -> tuple[Pushed, list[Any]]:
+def push(filters: Iterable[Any]) -> tuple[PushedFilters, list[Any]]:
     """What is taken over, and the filters that Spark still has to apply."""
-    pushed, rest = Pushed(), []
+    pushed, rest = PushedFilters(), []
     for each in filters:
         taken, exact = _take(each)
         if taken is not None:
-            pushed = Pushed(pushed.logs + taken.logs, pushed.bounds.within(taken.bounds))
+            pushed = PushedFilters(pushed.logs + taken.logs, pushed.bounds.within(taken.bounds))
         if not exact:
             rest.append(each)
     return pushed, rest
 
 
-def _take(each: Any) -> tuple[Pushed | None, bool]:
+def _take(each: Any) -> tuple[PushedFilters | None, bool]:
     """What one filter gives, and whether that is all of it."""
     negated = type(each).__name__ == "Not"
     inner = each.child if negated else each
@@ -85,13 +85,13 @@ def _take(each: Any) -> tuple[Pushed | None, bool]:
     if value is None or kind not in _COMPARE or (kind == "In" and any(one is None for one in value)):
         return None, False
     if column in ("topic", "partition"):
-        return Pushed(logs=(LogFilter(column, kind, value, negated),)), True
+        return PushedFilters(logs=(LogFilter(column, kind, value, negated),)), True
     if negated or column not in ("offset", "timestamp"):
         return None, False
     return _narrow(column, kind, value)
 
 
-def _narrow(column: str, kind: str, value: Any) -> tuple[Pushed | None, bool]:
+def _narrow(column: str, kind: str, value: Any) -> tuple[PushedFilters | None, bool]:
     values = value if kind == "In" else (value,)
     given = [_micros(one) if column == "timestamp" else one for one in values]
     units = [one for one in given if isinstance(one, int)]
@@ -108,8 +108,8 @@ def _narrow(column: str, kind: str, value: Any) -> tuple[Pushed | None, bool]:
     elif kind == "LessThan":
         last = -(-units[0] // step) - 1
     if column == "timestamp":
-        return Pushed(bounds=Bounds(MIN_LONG, MAX_LONG, first, last)), kind != "In"
-    return Pushed(bounds=Bounds(first, last)), kind != "In"
+        return PushedFilters(bounds=Bounds(MIN_LONG, MAX_LONG, first, last)), kind != "In"
+    return PushedFilters(bounds=Bounds(first, last)), kind != "In"
 
 
 def _micros(value: Any) -> int | None:

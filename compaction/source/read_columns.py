@@ -58,7 +58,7 @@ class Bounds:
 
 
 @dataclass(frozen=True)
-class Reading:
+class ReadSpec:
     """How a log is read.
 
     ``wanted``: the columns of variable size (``kernels.columns``); ``aborted``: spans of data that is left out; ``control``:
@@ -82,7 +82,7 @@ class Records(NamedTuple):
     columns: Columns
 
 
-def read_columns(path: str, start: int, end: int, reading: Reading) -> Iterator[Records]:
+def read_columns(path: str, start: int, end: int, reading: ReadSpec) -> Iterator[Records]:
     """The wanted records in bytes ``[start, end)`` of a segment file, a few megabytes at a time.
 
     :raises CorruptLogError: a batch or record is not what the format says
@@ -97,7 +97,7 @@ def read_columns(path: str, start: int, end: int, reading: Reading) -> Iterator[
                         yield from _columns(part, decoded, wanted, reading, path)
 
 
-def _wanted(rows: NDArray[np.void], reading: Reading) -> NDArray[np.bool_]:
+def _wanted(rows: NDArray[np.void], reading: ReadSpec) -> NDArray[np.bool_]:
     """Which batches may hold wanted records, by their headers."""
     bounds = reading.bounds
     modern = rows["magic"] >= V2_MAGIC
@@ -112,9 +112,7 @@ def _wanted(rows: NDArray[np.void], reading: Reading) -> NDArray[np.bool_]:
     return found
 
 
-def _columns(
-    block: Block, decoded: Decoded, wanted: NDArray[np.bool_], reading: Reading, path: str
-) -> Iterator[Records]:
+def _columns(block: Block, decoded: Decoded, wanted: NDArray[np.bool_], reading: ReadSpec, path: str) -> Iterator[Records]:
     rows, first = decoded.rows, decoded.first_row
     spans = decoded.spans.copy()
     spans[~wanted[first : first + len(rows)]] = 0, -1, 0

@@ -27,8 +27,8 @@ from compaction.logdir.segments import segment_bases
 from compaction.logdir.slices import cut_segment
 from compaction.names import LOG, TopicPartition, parse_partition_dir, segment_file
 from compaction.recovery.recover import recover_log
-from compaction.source.pushed_filters import Pushed
-from compaction.source.read_columns import MAX_LONG, MIN_LONG, Bounds, Reading
+from compaction.source.pushed_filters import PushedFilters
+from compaction.source.read_columns import MAX_LONG, MIN_LONG, Bounds, ReadSpec
 from compaction.source.seek import first_offset_since, positions_of
 from compaction.stores.mixed import file_system
 from compaction.stores.remote import require_finished
@@ -134,15 +134,15 @@ class SegmentSlice:
 
 
 @dataclass(frozen=True)
-class Share:
+class ReadTask:
     """What one task reads of one log."""
 
     topic_partition: TopicPartition
     slices: tuple[SegmentSlice, ...]
-    reading: Reading
+    reading: ReadSpec
 
 
-def plan_reading(request: ReadRequest, pushed: Pushed, wanted: int) -> list[Share]:
+def plan_read(request: ReadRequest, pushed: PushedFilters, wanted: int) -> list[ReadTask]:
     """The shares of all tasks, by log and offset; neighbouring small slices of a log are one share.
 
     :raises UsageError: a directory is missing or a live broker holds it, or the selectors match nothing
@@ -150,14 +150,14 @@ def plan_reading(request: ReadRequest, pushed: Pushed, wanted: int) -> list[Shar
     """
     fs = OverlayFileSystem(file_system(request.paths))
     bounds = request.bounds.within(pushed.bounds)
-    shares: list[Share] = []
+    shares: list[ReadTask] = []
     for location in _locations(fs, request):
         if bounds.empty or not pushed.takes(location.topic_partition):
             continue
         view = _view(fs, location)
         reading = _reading(view, request, bounds, wanted)
         for part in pack(list(_slices(fs, view, reading.bounds, request.slice_bytes)), _size, request.slice_bytes):
-            shares.append(Share(view.topic_partition, tuple(part), reading))
+            shares.append(ReadTask(view.topic_partition, tuple(part), reading))
     return shares
 
 
@@ -200,17 +200,17 @@ def _view(fs: FileSystem, location: LogLocation) -> LogView:
     return read_log(fs, location, read_checkpoints(fs, location.log_dir), ReadOptions(now_ms=0))
 
 
-def _reading(view: LogView, request: ReadRequest, bounds: Bounds, wanted: int) -> Reading:
+def _reading(view: LogView, request: ReadRequest, bounds: Bounds, wanted: int) -> ReadSpec:
     end = view.log_end_offset if request.unreplicated else view.high_watermark
     aborted = None
     if request.committed:
         end = min(end, view.last_stable_offset)
-        aborted = aborted_spans([txn for segment in view.segments for txn in segment.aborted_txns])
+        aborted = aborted_ranges_of([txn for segment in view.segments for txn in segment.aborted_txns])
     visible = Bounds(view.log_start_offset, end - 1)
-    return Reading(bounds.within(visible), wanted, aborted, request.control, request.check_crcs)
+    return ReadSpec(bounds.within(visible), wanted, aborted, request.control, request.check_crcs)
 
 
-def aborted_spans(txns: Iterable[AbortedTxn]) -> AbortedRanges:
+def aborted_ranges_of(txns: Iterable[AbortedTxn]) -> AbortedRanges:
     """The data of aborted transactions as the transaction indexes tell; entries that overlap become one span."""
     spans: list[list[int]] = []
     for producer, first, last, _ in sorted(txns):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from compaction.compare.compare_policies import Engines, compare_with
+from compaction.compare.compare_policies import ComparisonWorkers, compare_with
 from compaction.compare.figures import Comparison
 from compaction.config.request import CompactionRequest, ComparisonRequest
 from compaction.engine.clean import Workers, clean_logs
@@ -51,8 +51,8 @@ def compare(
     :raises ConfigError: a policy contradicts itself or the rest of the configuration
     """
 
-    def start() -> Engines:
+    def start() -> ComparisonWorkers:
         sc = session_factory().sparkContext
-        return Engines(lambda sizes: SparkEngine(sc, sizes, progress), sc.defaultParallelism)
+        return ComparisonWorkers(lambda sizes: SparkEngine(sc, sizes, progress), sc.defaultParallelism)
 
     return compare_with(start, request, parallel_read=parallel_read_with(session_factory))

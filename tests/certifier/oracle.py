@@ -13,7 +13,7 @@ from tests.oracle.segments import NaiveSegment
 
 @dataclass(frozen=True)
 class Round:
-    """What a round was bound by; ``legacy_horizon_ms`` as in ``SliceWork``."""
+    """What a round was bound by; ``legacy_horizon_ms`` as in ``RangeTask``."""
 
     log_start: int
     cleaned_to: int

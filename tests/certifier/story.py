@@ -9,7 +9,7 @@ from pathlib import Path
 
 from compaction.certifier.certificate import VerifyReport
 from compaction.certifier.find_pairs import certify
-from compaction.certifier.task_runner import LocalEngine
+from compaction.certifier.task_runner import LocalTaskRunner
 from compaction.certifier.verify_request import VerifyRequest
 from compaction.cleaning.log_view import AbortedTxn
 from tests.local_job import clean_locally, read_offsets, resolver_of, write_offsets
@@ -95,7 +95,7 @@ class Story:
         resolver = resolver_of({TOPIC: CONFIG})
         before, after = (str(self.before),), (str(self.after),)
         request = VerifyRequest(before, after, NOW_MS, exact, resolver=resolver, strict=strict)
-        return certify(LocalEngine(), request)
+        return certify(LocalTaskRunner(), request)
 
     def segments(self) -> list[NaiveSegment]:
         """The segments of ``after``."""

@@ -13,7 +13,7 @@ import pytest
 
 from compaction.certifier.certificate import LogCertificate, Status
 from compaction.certifier.find_pairs import certify
-from compaction.certifier.task_runner import LocalEngine
+from compaction.certifier.task_runner import LocalTaskRunner
 from compaction.certifier.verify_request import VerifyRequest
 from compaction.report import LogReport, LogStatus
 from tests.certifier.oracle import Judgement, Round, judge
@@ -71,15 +71,15 @@ class Rounds:
         move_on(rng, self.cases, read_offsets(self.logs, "cleaner_offsets"))
 
 
-@pytest.mark.parametrize(("seed", "slice_bytes"), [(0, 400), (1, 1 << 20), (2, 1_500)])
-def test_what_the_job_leaves_holds_round_after_round(seed: int, slice_bytes: int) -> None:
+@pytest.mark.parametrize(("seed", "range_bytes"), [(0, 400), (1, 1 << 20), (2, 1_500)])
+def test_what_the_job_leaves_holds_round_after_round(seed: int, range_bytes: int) -> None:
     rng, now_ms, judged = random.Random(seed), NOW_MS, Counter[bool]()
     with scratch() as root:
         rounds = Rounds(root, seed)
         for number in range(4):
             reports = rounds.run(now_ms)
             for in_place in (False, True):
-                for log in certify(LocalEngine(), rounds.request(now_ms, in_place=in_place), slice_bytes).logs:
+                for log in certify(LocalTaskRunner(), rounds.request(now_ms, in_place=in_place), range_bytes).logs:
                     assert (log.status, log.violations, log.lost) == (Status.HOLDS, (), 0), log.lines()
                     if not in_place and reports[log.topic].status is LogStatus.CLEANED:
                         assert _figures(log) == _told(reports[log.topic])
@@ -112,7 +112,7 @@ def test_of_damaged_logs_it_says_what_its_slow_twin_says(seed: int) -> None:
             write_partition(rounds.logs / f"{case.name}-0", after)
             before = read_partition(rounds.before / f"{case.name}-0")
             judgements[case.name] = judge(before, after, _round(case, ends[case.name], after))
-        for log in certify(LocalEngine(), rounds.request(NOW_MS), 700).logs:
+        for log in certify(LocalTaskRunner(), rounds.request(NOW_MS), 700).logs:
             expected, said = judgements[log.topic], {(each.offset, each.what) for each in log.violations}
             assert {reason: n for reason, n in log.missing.items() if n} == dict(expected.reasons), log.lines()
             assert log.lost == len(expected.lost)

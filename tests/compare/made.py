@@ -6,12 +6,12 @@ from compaction.compare.count import AGE_BOUNDS_MS, POSITIONS
 from compaction.compare.figures import (
     ComparedLog,
     Comparison,
-    Holdings,
+    Distribution,
     KeyFigures,
+    LogTotals,
     Outcome,
     OutcomeStatus,
-    Repeated,
-    Spread,
+    RepetitionRange,
 )
 from compaction.report import LogReport, LogStatus
 
@@ -39,7 +39,7 @@ def log(
         log_dir,
         before=_held(size, 100),
         spread=_spread(size, 100),
-        keys=KeyFigures(size * 3, 9, tuple(Repeated(low, high, size, size * low) for low, high in ((1, 1), (2, 2), (5, 8)))),
+        keys=KeyFigures(size * 3, 9, tuple(RepetitionRange(*times, size, size * times[0]) for times in ((1, 1), (2, 2), (5, 8)))),
         outcomes=(
             Outcome(
                 POLICIES[0], status, reason, LogReport(topic, int(partition), log_dir, LogStatus.CLEANED, reason),
@@ -64,13 +64,13 @@ def comparison(*logs: ComparedLog) -> Comparison:
     return Comparison("run-1", AS_OF_MS, POLICIES, logs, AGE_BOUNDS_MS, 1.25)
 
 
-def _held(size: int, percent: int) -> Holdings:
+def _held(size: int, percent: int) -> LogTotals:
     records = size * percent // 10
-    return Holdings(size * 10 * percent, 9 * percent // 100, records, records * 80, records // 10, records // 50)
+    return LogTotals(size * 10 * percent, 9 * percent // 100, records, records * 80, records // 10, records // 50)
 
 
-def _spread(size: int, percent: int) -> Spread:
+def _spread(size: int, percent: int) -> Distribution:
     records = size * percent // 10
     ages = (0, records // 4, records - records // 4, *(0 for _ in AGE_BOUNDS_MS[2:]), 0)
     places = tuple(records // POSITIONS for _ in range(POSITIONS))
-    return Spread(ages, tuple(80 * each for each in ages), places)
+    return Distribution(ages, tuple(80 * each for each in ages), places)

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from rich.filesize import decimal
 
-from compaction.compare.compare_policies import Engines, compare_with, explain
+from compaction.compare.compare_policies import ComparisonWorkers, compare_with, explain
 from compaction.compare.count import AGE_BOUNDS_MS, POSITIONS, SharedSlice
-from compaction.compare.figures import ComparedLog, Comparison, Holdings, Outcome, OutcomeStatus
+from compaction.compare.figures import ComparedLog, Comparison, LogTotals, Outcome, OutcomeStatus
 from compaction.config import Policy, Resolver, read_sets
 from compaction.config.request import CompactionRequest, ComparisonRequest
 from compaction.engine.clean import Workers, clean_logs
@@ -96,7 +96,7 @@ def request(log_dir: Path, *policies: str, **given: Any) -> ComparisonRequest:
 
 
 def compared_locally(log_dir: Path, *policies: str, sizes: Sizes | None = None, **given: Any) -> Comparison:
-    return compare_with(lambda: Engines(LocalEngine, 2), request(log_dir, *policies, **given), sizes)
+    return compare_with(lambda: ComparisonWorkers(LocalEngine, 2), request(log_dir, *policies, **given), sizes)
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +142,7 @@ def held(path: Path) -> dict[str, int]:
     }
 
 
-def without_record_bytes(holdings: Holdings) -> dict[str, int]:
+def without_record_bytes(holdings: LogTotals) -> dict[str, int]:
     values = asdict(holdings)
     del values["record_bytes"]
     return values
@@ -279,7 +279,7 @@ class CountingEngine(LocalEngine):
 def test_every_segment_is_read_once_whatever_the_number_of_policies(logs: Path) -> None:
     engine = CountingEngine(SMALL)
     several = [*POLICIES[:4], "cleanup.policy=delete,retention.bytes=3000", "configured"]
-    compare_with(lambda: Engines(lambda _: engine, 2), request(logs, *several), SMALL)
+    compare_with(lambda: ComparisonWorkers(lambda _: engine, 2), request(logs, *several), SMALL)
     places = [(each.part.path, each.part.start) for each in engine.scanned]
     assert len(places) == len(set(places))
     assert sum(each.part.size_bytes for each in engine.scanned) == sum(file.stat().st_size for file in logs.rglob("*.log"))
@@ -287,7 +287,7 @@ def test_every_segment_is_read_once_whatever_the_number_of_policies(logs: Path) 
 
 def test_policies_of_the_same_range_share_a_map(logs: Path) -> None:
     engine = CountingEngine(SMALL)
-    compare_with(lambda: Engines(lambda _: engine, 2), request(logs, POLICIES[0], POLICIES[1], POLICIES[3]), SMALL)
+    compare_with(lambda: ComparisonWorkers(lambda _: engine, 2), request(logs, POLICIES[0], POLICIES[1], POLICIES[3]), SMALL)
     assert len(engine.variants) == len(FLAVOURS)
 
 

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from compaction.compare.count import AGE_BOUNDS_MS
-from compaction.compare.figures import Comparison, Holdings, OutcomeStatus, Spread
+from compaction.compare.figures import Comparison, Distribution, LogTotals, OutcomeStatus
 from compaction.compare.html_page import age_labels
 from compaction.compare.json_document import explanations_to_json, to_json
 from compaction.compare.terminal import freed, print_comparison, print_explanations
@@ -31,7 +31,7 @@ def told(found: Comparison, stream: io.StringIO) -> str:
 def test_totals_are_sums_of_the_logs_with_figures() -> None:
     found = comparison(log("a-0", 100), log("b-0", 300, left=(10, 100), expired=0), failed("c-0", "broken"))
     compacted, deleted = found.totals()
-    assert compacted.before == deleted.before == Holdings(400_000, 18, 4000, 320_000, 400, 80)
+    assert compacted.before == deleted.before == LogTotals(400_000, 18, 4000, 320_000, 400, 80)
     assert (compacted.after.bytes, deleted.after.bytes) == (50_000 + 30_000, 80_000 + 300_000)
     assert deleted.expired.bytes == 20_000
     assert sum(compacted.gone.by_age) == 500 + 2700
@@ -39,7 +39,7 @@ def test_totals_are_sums_of_the_logs_with_figures() -> None:
 
 
 def test_an_empty_comparison_has_totals_too() -> None:
-    assert [totals.before for totals in comparison().totals()] == [Holdings(), Holdings()]
+    assert [totals.before for totals in comparison().totals()] == [LogTotals(), LogTotals()]
     assert comparison().status is RunStatus.NOTHING_TO_DO
 
 
@@ -58,9 +58,9 @@ def test_one_failure_makes_the_exit_code(logs: tuple[object, ...], status: RunSt
 
 
 def test_spreads_add_up_and_nothing_adds_nothing() -> None:
-    one = Spread((1, 2), (3, 4), (5,))
-    assert one + Spread() == Spread() + one == one
-    assert one + one == Spread((2, 4), (6, 8), (10,))
+    one = Distribution((1, 2), (3, 4), (5,))
+    assert one + Distribution() == Distribution() + one == one
+    assert one + one == Distribution((2, 4), (6, 8), (10,))
 
 
 def test_the_document_has_every_figure() -> None:
@@ -114,8 +114,8 @@ def test_explanations_have_every_condition_with_its_remedy() -> None:
 
 
 def test_nothing_is_freed_of_nothing() -> None:
-    assert freed(Holdings(), Holdings()) == "nothing"
-    assert freed(Holdings(1000), Holdings(1001)) == "-0.1 %"
+    assert freed(LogTotals(), LogTotals()) == "nothing"
+    assert freed(LogTotals(1000), LogTotals(1001)) == "-0.1 %"
 
 
 def test_ages_have_names() -> None:

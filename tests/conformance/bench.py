@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from compaction.certifier.certificate import LogCertificate
 from compaction.certifier.find_pairs import certify
-from compaction.certifier.task_runner import LocalEngine
+from compaction.certifier.task_runner import LocalTaskRunner
 from compaction.certifier.verify_request import VerifyRequest
 from compaction.config import Resolver, read_toml
 from tests.conformance.compare import differences
@@ -131,7 +131,7 @@ class Bench:
         """What is to be said of ours beside the sources that the round left."""
         resolver = Resolver(tomls=(read_toml(self._config.read_text(encoding="utf-8"), str(self._config)),))
         request = VerifyRequest((), (str(self.ours),), now_ms, exact=True, resolver=resolver)
-        return {log.topic: log for log in certify(LocalEngine(), request).logs}
+        return {log.topic: log for log in certify(LocalTaskRunner(), request).logs}
 
     def _append(self, name: str, number: int) -> None:
         scenario = self._scenarios[name]

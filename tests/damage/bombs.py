@@ -25,7 +25,7 @@ from compaction.fs.local import LocalFileSystem
 from compaction.kernels.reading.columns import KEYS, VALUES
 from compaction.names import LOG, segment_file
 from compaction.passes.decoder import MAX_PLAIN_BYTES
-from compaction.source.read_columns import Bounds, Reading, read_columns
+from compaction.source.read_columns import Bounds, ReadSpec, read_columns
 from tests.damage.harm import reseal
 from tests.damage.sound_logs import NOW_MS, SEGMENT_OFFSETS, sound_log, write_log
 from tests.kafka.encode import Batch, Legacy, Record, compress
@@ -118,7 +118,7 @@ def _read_otherwise(path: Path) -> dict[str, str]:
     return {
         "dump": _error(lambda: deque(dump, 0)),
         "lookup": _error(lambda: find_timestamp(fs, Target.of(str(path), "/"), NOW_MS)),
-        "source": _error(lambda: deque(read_columns(str(path), 0, whole, Reading(Bounds(), KEYS | VALUES)), 0)),
+        "source": _error(lambda: deque(read_columns(str(path), 0, whole, ReadSpec(Bounds(), KEYS | VALUES)), 0)),
     }
 
 

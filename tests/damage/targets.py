@@ -42,7 +42,7 @@ from compaction.passes.merge import resolve_shard
 from compaction.passes.tasks import CleanContext, GroupOutput, MapContext, MapSettings, OutputPart, Packed, Slice, SliceSummary
 from compaction.passes.txn_headers import scan_transactions
 from compaction.report import LogReport, LogStatus
-from compaction.source.read_columns import Reading, read_columns
+from compaction.source.read_columns import ReadSpec, read_columns
 from tests.damage.sound_logs import NOW_MS, Files, look_at, sound_log, write_log
 from tests.local_job import clean_locally
 
@@ -134,10 +134,10 @@ def columns(data: bytes, directory: Path) -> None:
                 pass
 
 
-def _reading(check: bool) -> Reading:
+def _reading(check: bool) -> ReadSpec:
     from compaction.source.read_columns import Bounds
 
-    return Reading(Bounds(), KEYS | VALUES | HEADERS, control=True, check_crcs=check)
+    return ReadSpec(Bounds(), KEYS | VALUES | HEADERS, control=True, check_crcs=check)
 
 
 def payload(codec: Codec, data: bytes) -> None:

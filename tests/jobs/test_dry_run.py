@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from compaction.compare.compare_policies import Engines, compare_with
+from compaction.compare.compare_policies import ComparisonWorkers, compare_with
 from compaction.compare.figures import Comparison
 from compaction.config.request import ComparisonRequest
 from compaction.names import TopicPartition
@@ -33,7 +33,7 @@ class Run:
 
     def __call__(self, session_factory: SessionFactory, request: ComparisonRequest) -> Comparison:
         self.request = request
-        return compare_with(lambda: Engines(LocalEngine, 2), request)
+        return compare_with(lambda: ComparisonWorkers(LocalEngine, 2), request)
 
 
 def requested(logs: Path, *argv: str) -> ComparisonRequest:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from compaction.compare.compare_policies import Engines, compare_with
+from compaction.compare.compare_policies import ComparisonWorkers, compare_with
 from compaction.engine.clean import Workers, clean_logs
 from jobs import compact, dry_run, expire
 from tests.golden.make_sample import HOUR_MS, START_MS
@@ -54,7 +54,7 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Command:
         elif job == "compact":
             code = compact.main(argv, lambda _, request: clean_logs(lambda: Workers(LocalPasses, 2), request))
         else:
-            code = dry_run.main(argv, lambda _, request: compare_with(lambda: Engines(LocalEngine, 2), request))
+            code = dry_run.main(argv, lambda _, request: compare_with(lambda: ComparisonWorkers(LocalEngine, 2), request))
         return Ended(code, report, capsys)
 
     return call

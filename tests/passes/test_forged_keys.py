@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from compaction.compare.compare_policies import Engines, compare_with
+from compaction.compare.compare_policies import ComparisonWorkers, compare_with
 from compaction.kernels.keys.key_counts import KeyCounts
 from compaction.kernels.keys.offset_map import Arena, SkimpyOffsetMap
 from compaction.kernels.reading.siphash import HashSecret
@@ -66,7 +66,7 @@ def test_a_record_under_a_forged_key_removes_no_other_keys_record(tmp_log_dir: P
 def test_a_comparison_counts_a_forged_key_as_a_key_of_its_own(tmp_log_dir: Path) -> None:
     accounts(tmp_log_dir)
     wanted = request(tmp_log_dir, "cleanup.policy=compact,min.cleanable.dirty.ratio=0")
-    (found,) = compare_with(lambda: Engines(LocalEngine, 2), wanted).logs
+    (found,) = compare_with(lambda: ComparisonWorkers(LocalEngine, 2), wanted).logs
     assert found.outcomes[0].run.superseded_records == 1
     # three, and that of the active segment
     assert found.keys.distinct == 4

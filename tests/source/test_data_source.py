@@ -76,9 +76,7 @@ def test_every_topic_is_a_frame_of_its_records(source: SparkSession, sample: Pat
 
 
 @pytest.mark.kafka
-def test_frames_hold_what_a_real_consumer_reads(
-    source: SparkSession, gateway: Gateway, tmp_path: Path
-) -> None:
+def test_frames_hold_what_a_real_consumer_reads(source: SparkSession, gateway: Gateway, tmp_path: Path) -> None:
     log_dir = unpack_sample(tmp_path)
     with Broker(log_dir) as broker:
         clients = Clients(gateway, broker.bootstrap)

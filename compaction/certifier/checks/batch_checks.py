@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.certifier.checks.log_pair import Findings, Int64s, Rules
+from compaction.certifier.checks.log_pair import CleaningRules, Findings, Int64s
 from compaction.certifier.checks.read_chunks import CODEC, LOG_APPEND_TIME, Chunk
 from compaction.certifier.checks.segment_walk import CONTROL, DELETE_HORIZON, TRANSACTIONAL
 
@@ -31,7 +31,7 @@ _FLAGS = {TRANSACTIONAL: "transactional bit", CONTROL: "control bit"}
 _NONE = {name: title for name, title in _EQUAL.items() if name != "base_offset"}
 
 
-def check_batches(before: Chunk, after: Chunk, first: int, end: int, rules: Rules, findings: Findings) -> None:
+def check_batches(before: Chunk, after: Chunk, first: int, end: int, rules: CleaningRules, findings: Findings) -> None:
     """Rows ``[first, end)`` of ``after``, which end within the offsets of ``before``."""
     rows = after.rows[first:end]
     at = np.searchsorted(before.rows["last_offset"], rows["last_offset"])
@@ -95,7 +95,7 @@ def _check_timestamps(source: NDArray[np.void], rows: NDArray[np.void], largest:
     _say(rows, changed, "largest timestamp of the emptied batch differs", findings)
 
 
-def _check_horizons(source: NDArray[np.void], rows: NDArray[np.void], rules: Rules, findings: Findings) -> None:
+def _check_horizons(source: NDArray[np.void], rows: NDArray[np.void], rules: CleaningRules, findings: Findings) -> None:
     had = (source["magic"] >= 2) & ((source["attributes"] & DELETE_HORIZON) != 0)
     has = (rows["magic"] >= 2) & ((rows["attributes"] & DELETE_HORIZON) != 0)
     _say(rows, had & ~has & (rows["count"] > 0), "delete horizon is gone", findings)

@@ -6,16 +6,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from compaction.certifier.checks.key_tables import keys_of
-from compaction.certifier.checks.log_pair import SliceWork
+from compaction.certifier.checks.log_pair import RangeTask
 from compaction.certifier.checks.read_chunks import read_chunks
-from compaction.certifier.checks.record_checks import Kinds, candidates
+from compaction.certifier.checks.record_checks import RecordKinds, supersedable
 
 
-def last_of_key(work: SliceWork, key: bytes) -> int:
+def last_of_key(work: RangeTask, key: bytes) -> int:
     """The last offset of a range at which a record of this key may supersede others, -1 without one."""
     last = -1
     for chunk in read_chunks(work.before, work.first_offset, work.end_offset):
-        records = chunk.records[candidates(chunk.records["offset"], Kinds.of(chunk, work), work)]
+        records = chunk.records[supersedable(chunk.records["offset"], RecordKinds.of(chunk, work), work)]
         records = records[records["key_size"] == len(key)]
         equal = pc.equal(keys_of(chunk, records), pa.scalar(key, pa.binary()))
         same = records["offset"][equal.to_numpy(zero_copy_only=False)]

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from compaction.certifier.checks.log_pair import Findings, LogPair
-from compaction.certifier.checks.segment_walk import Walk
+from compaction.certifier.checks.segment_walk import SegmentWalk
 from compaction.names import CLEANER_OFFSETS
 
 
-def log_end(walks: Sequence[Walk]) -> int:
+def log_end(walks: Sequence[SegmentWalk]) -> int:
     """The offset after a side's last one."""
     return walks[-1].next_offset
 
 
-def check_log(pair: LogPair, before: Sequence[Walk], after: Sequence[Walk], findings: Findings) -> None:
+def check_log(pair: LogPair, before: Sequence[SegmentWalk], after: Sequence[SegmentWalk], findings: Findings) -> None:
     """All that batches do not show. Segments that could not be read to their ends are violations at that place."""
     for walk in after:
         findings.join(walk.findings)
@@ -26,7 +26,7 @@ def check_log(pair: LogPair, before: Sequence[Walk], after: Sequence[Walk], find
     _check_expiry(pair, before, findings)
 
 
-def _check_segments(before: Sequence[Walk], after: Sequence[Walk], findings: Findings) -> None:
+def _check_segments(before: Sequence[SegmentWalk], after: Sequence[SegmentWalk], findings: Findings) -> None:
     known = {walk.task.files.base_offset for walk in before} | {log_end(before)}
     for walk, following in zip(after, [*after[1:], None], strict=True):
         base = walk.task.files.base_offset
@@ -37,7 +37,7 @@ def _check_segments(before: Sequence[Walk], after: Sequence[Walk], findings: Fin
             findings.add(following.task.files.base_offset, "segment begins before the one below it ends")
 
 
-def _check_ends(pair: LogPair, before: Sequence[Walk], after: Sequence[Walk], findings: Findings) -> None:
+def _check_ends(pair: LogPair, before: Sequence[SegmentWalk], after: Sequence[SegmentWalk], findings: Findings) -> None:
     end, expected = log_end(after), log_end(before)
     if end != expected:
         findings.add(min(end, expected), f"log ends at offset {end}, expected {expected}")
@@ -50,14 +50,14 @@ def _check_ends(pair: LogPair, before: Sequence[Walk], after: Sequence[Walk], fi
         _check_active(before[-1], after[-1], findings)
 
 
-def _check_active(before: Walk, after: Walk, findings: Findings) -> None:
+def _check_active(before: SegmentWalk, after: SegmentWalk, findings: Findings) -> None:
     """The active segment is byte for byte as it was, but for a torn tail."""
     same = before.task.files.base_offset == after.task.files.base_offset and before.size_bytes == after.size_bytes
     if not (same and after.same_log):
         findings.add(before.task.files.base_offset, "active segment was changed")
 
 
-def _check_checkpoint(pair: LogPair, before: Sequence[Walk], after: Sequence[Walk], findings: Findings) -> None:
+def _check_checkpoint(pair: LogPair, before: Sequence[SegmentWalk], after: Sequence[SegmentWalk], findings: Findings) -> None:
     cleaned_to = pair.after.cleaned_to
     if cleaned_to is None or cleaned_to == pair.before.cleaned_to:
         return
@@ -66,7 +66,7 @@ def _check_checkpoint(pair: LogPair, before: Sequence[Walk], after: Sequence[Wal
         findings.add(cleaned_to, f"{CLEANER_OFFSETS} lies past what may be cleaned, which ends at {end}")
 
 
-def _check_expiry(pair: LogPair, before: Sequence[Walk], findings: Findings) -> None:
+def _check_expiry(pair: LogPair, before: Sequence[SegmentWalk], findings: Findings) -> None:
     """Deleted segments are older than ``retention.ms``, or the log held ``retention.bytes`` without them."""
     rules, start = pair.rules, pair.after.log_start_offset
     left_bytes = sum(walk.task.files.size_bytes for walk in before)

@@ -60,7 +60,7 @@ class Side:
 
 
 @dataclass(frozen=True)
-class Rules:
+class CleaningRules:
     """What cleaning was allowed to do.
 
     ``now_ms``: the time of the round; ``exact``: whether it is known, or only that the round was not later.
@@ -87,7 +87,7 @@ class LogPair:
     topic_partition: TopicPartition
     before: Side
     after: Side
-    rules: Rules
+    rules: CleaningRules
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class AbortedRanges:
 
 
 @dataclass(frozen=True, eq=False)
-class SliceWork:
+class RangeTask:
     """The batches of one log with last offsets in ``[first_offset, end_offset)``, on both sides.
 
     ``cleaned_to``: no record at or past it may be missing. ``legacy_horizon_ms``: tombstones of magic 0 and 1 may be dropped
@@ -134,7 +134,7 @@ class SliceWork:
     before: tuple[ByteRange, ...]
     after: tuple[ByteRange, ...]
     aborted: AbortedRanges
-    rules: Rules
+    rules: CleaningRules
     before_start: int
     after_start: int
     cleaned_to: int
@@ -157,12 +157,12 @@ class Violation:
 
 
 #: violations of a log that are named; all are counted
-NAMED = 20
+MOST_NAMED = 20
 
 
 @dataclass
 class Findings:
-    """Violations: the first ``NAMED``, and how many there are."""
+    """Violations: the first ``MOST_NAMED``, and how many there are."""
 
     named: list[Violation] = field(default_factory=list)
     count: int = 0
@@ -175,7 +175,7 @@ class Findings:
     def add_all(self, offsets: Int64s, what: str) -> None:
         """The same at many offsets, int64[n]."""
         self.count += len(offsets)
-        self._name([Violation(offset, what) for offset in np.sort(offsets)[:NAMED].tolist()])
+        self._name([Violation(offset, what) for offset in np.sort(offsets)[:MOST_NAMED].tolist()])
 
     def join(self, other: Findings) -> None:
         """Those of another part of the log."""
@@ -183,4 +183,4 @@ class Findings:
         self._name(other.named)
 
     def _name(self, more: list[Violation]) -> None:
-        self.named = sorted([*self.named, *more])[:NAMED]
+        self.named = sorted([*self.named, *more])[:MOST_NAMED]

@@ -5,24 +5,30 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator
 
-from compaction.certifier.checks.log_pair import MAX_OFFSET, AbortedRanges, ByteRange, LogPair, SegmentFiles, SliceWork
-from compaction.certifier.checks.segment_walk import Walk
+from compaction.certifier.checks.log_pair import MAX_OFFSET, AbortedRanges, ByteRange, LogPair, RangeTask, SegmentFiles
+from compaction.certifier.checks.segment_walk import SegmentWalk
 
 #: both sides of a range of offsets have about so many bytes
-SLICE_BYTES = 64 << 20
+RANGE_BYTES = 64 << 20
 #: keys of so many bytes of a log are joined by one task
-PART_BYTES = 96 << 20
+PARTITION_BYTES = 96 << 20
 
 
 def slices(
-    log: int, pair: LogPair, before: list[Walk], after: list[Walk], aborted: AbortedRanges, parts: int, slice_bytes: int
-) -> Iterator[SliceWork]:
+    log: int,
+    pair: LogPair,
+    before: list[SegmentWalk],
+    after: list[SegmentWalk],
+    aborted: AbortedRanges,
+    parts: int,
+    range_bytes: int,
+) -> Iterator[RangeTask]:
     """The ranges of a log: together they hold every offset."""
     stretches = [piece for walk in before for piece in _cut(walk)]
     packs: list[list[tuple[int, ByteRange]]] = []
-    filled = slice_bytes
+    filled = range_bytes
     for offset, stretch in stretches:
-        if filled >= slice_bytes:
+        if filled >= range_bytes:
             packs.append([])
             filled = 0
         packs[-1].append((offset, stretch))
@@ -33,7 +39,7 @@ def slices(
     cleaned_to = pair.after.log_start_offset if pair.after.cleaned_to is None else pair.after.cleaned_to
     horizon_ms, seed = _legacy_horizon_ms(pair), secrets.randbits(32)
     for pack, first, end in zip(packs, starts, starts[1:], strict=False):
-        yield SliceWork(
+        yield RangeTask(
             log=log,
             first_offset=first,
             end_offset=end,
@@ -45,19 +51,19 @@ def slices(
             after_start=pair.after.log_start_offset,
             cleaned_to=cleaned_to,
             legacy_horizon_ms=horizon_ms,
-            parts=max(1, min(parts, size // PART_BYTES)),
+            parts=max(1, min(parts, size // PARTITION_BYTES)),
             seed=seed,
         )
 
 
-def _cut(walk: Walk) -> Iterator[tuple[int, ByteRange]]:
+def _cut(walk: SegmentWalk) -> Iterator[tuple[int, ByteRange]]:
     """The pieces of a segment, each with the offset that it begins at."""
     ends = [position for position, _ in walk.cuts[1:]] + [walk.size_bytes]
     for (position, offset), end in zip(walk.cuts, ends, strict=False):
         yield offset, _stretch(walk.task.files, position, end)
 
 
-def _within(walks: list[Walk], first_offset: int, end_offset: int) -> Iterator[ByteRange]:
+def _within(walks: list[SegmentWalk], first_offset: int, end_offset: int) -> Iterator[ByteRange]:
     """The pieces that may hold batches with last offsets in a range."""
     for walk in walks:
         if walk.next_offset <= first_offset or walk.task.files.base_offset >= end_offset or not walk.cuts:

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from compaction.certifier.checks.batch_checks import check_batches
 from compaction.certifier.checks.key_tables import KeyTables
-from compaction.certifier.checks.log_pair import Findings, Int64s, Rows, Rules, SliceWork
+from compaction.certifier.checks.log_pair import CleaningRules, Findings, Int64s, RangeTask, Rows
 from compaction.certifier.checks.read_chunks import Chunk, read_chunks
 from compaction.certifier.checks.segment_walk import CONTROL, DELETE_HORIZON, TRANSACTIONAL
-from compaction.certifier.checks.txn_checks import are_aborted
+from compaction.certifier.checks.txn_checks import in_aborted_ranges
 from compaction.errors import CorruptLogError, LogError
 from compaction.formats.java_text import java_text
 from compaction.kernels.reading.locate import HEADERS, KEY, TIMESTAMP, VALUE, compare_records
@@ -38,7 +38,7 @@ BELOW_START, EXPIRED, MARKER, ABORTED, INVALID = "below_log_start", "expired", "
 
 
 @dataclass
-class SliceResult:
+class RangeResult:
     """What was found in a range: violations, numbers of records on both sides, missing ones by reason; ``aborted_left`` and
     ``invalid_left`` are records that could have been dropped. ``error``: why ``before`` could not be read."""
 
@@ -48,9 +48,9 @@ class SliceResult:
     error: str | None = None
 
 
-def compare_slice(work: SliceWork) -> tuple[SliceResult, KeyTables]:
+def compare_range(work: RangeTask) -> tuple[RangeResult, KeyTables]:
     """Compare one range."""
-    result, keys = SliceResult(work.log), KeyTables(work.parts, work.seed)
+    result, keys = RangeResult(work.log), KeyTables(work.parts, work.seed)
     try:
         _compare_both(work, result, keys)
     except LogError as error:
@@ -58,7 +58,7 @@ def compare_slice(work: SliceWork) -> tuple[SliceResult, KeyTables]:
     return result, keys
 
 
-def _compare_both(work: SliceWork, result: SliceResult, keys: KeyTables) -> None:
+def _compare_both(work: RangeTask, result: RangeResult, keys: KeyTables) -> None:
     after = _After(work, result)
     for before in read_chunks(work.before, work.first_offset, work.end_offset):
         found = np.zeros(len(before.records), np.bool_)
@@ -86,7 +86,7 @@ def _require_ascending(before: Chunk) -> None:
 class _After:
     """The chunks of ``after``, taken as far as ``before`` was read."""
 
-    def __init__(self, work: SliceWork, result: SliceResult) -> None:
+    def __init__(self, work: RangeTask, result: RangeResult) -> None:
         self._chunks = read_chunks(work.after, work.first_offset, work.end_offset)
         self._chunk: Chunk | None = None
         self._row = 0
@@ -128,7 +128,7 @@ class _After:
             self._previous = int(offsets[-1])
 
 
-def _compare(before: Chunk, after: Chunk, first: int, end: int, found: Bools, result: SliceResult) -> None:
+def _compare(before: Chunk, after: Chunk, first: int, end: int, found: Bools, result: RangeResult) -> None:
     """The records of some batches; marks their sources in ``found``."""
     records = after.records
     records = records[(records["batch"] >= first) & (records["batch"] < end)]
@@ -194,9 +194,9 @@ def _number(raw: bytes, at: int) -> tuple[int, int]:
     return -1, len(raw) + 1
 
 
-def _classify(before: Chunk, found: Bools, work: SliceWork, result: SliceResult, keys: KeyTables) -> None:
+def _classify(before: Chunk, found: Bools, work: RangeTask, result: RangeResult, keys: KeyTables) -> None:
     """Say why each missing record is missing, as far as it is known without the others."""
-    kinds = Kinds.of(before, work)
+    kinds = RecordKinds.of(before, work)
     offsets = before.records["offset"]
     missing = ~found
     counts = result.counts
@@ -216,17 +216,17 @@ def _classify(before: Chunk, found: Bools, work: SliceWork, result: SliceResult,
     some = found & (offsets < work.cleaned_to) & (offsets >= work.after_start)
     counts["aborted_left"] += int((some & kinds.aborted).sum())
     counts["invalid_left"] += int((some & kinds.invalid & ~kinds.control & ~kinds.aborted).sum())
-    keys.add(before, np.flatnonzero(candidates(offsets, kinds, work)), missing, kinds.droppable)
+    keys.add(before, np.flatnonzero(supersedable(offsets, kinds, work)), missing, kinds.droppable)
 
 
-def candidates(offsets: Int64s, kinds: Kinds, work: SliceWork) -> Bools:
+def supersedable(offsets: Int64s, kinds: RecordKinds, work: RangeTask) -> Bools:
     """Which records may supersede others and be superseded, bool[n]."""
     chosen: Bools = ~kinds.control & ~kinds.aborted & ~kinds.invalid & (offsets < work.cleaned_to)
     return chosen & (offsets >= work.after_start)
 
 
 @dataclass(frozen=True, eq=False)
-class Kinds:
+class RecordKinds:
     """What each record of a chunk is, bool[n] each: ``control``, of these ``marker``; ``aborted``; ``invalid`` (without a key);
     ``droppable`` (a tombstone past its horizon)."""
 
@@ -237,7 +237,7 @@ class Kinds:
     droppable: Bools
 
     @classmethod
-    def of(cls, chunk: Chunk, work: SliceWork) -> Kinds:
+    def of(cls, chunk: Chunk, work: RangeTask) -> RecordKinds:
         """The kinds of a chunk's records."""
         rows, batch = chunk.rows, chunk.records["batch"]
         modern = rows["magic"] >= 2
@@ -245,7 +245,7 @@ class Kinds:
         marker = control & ((rows["control_type"] == ABORT) | (rows["control_type"] == COMMIT))
         data = modern & ~control & ((rows["attributes"] & TRANSACTIONAL) != 0)
         aborted = np.zeros(len(rows), np.bool_)
-        aborted[data] = are_aborted(work.aborted, rows["producer_id"][data], rows["last_offset"][data])
+        aborted[data] = in_aborted_ranges(work.aborted, rows["producer_id"][data], rows["last_offset"][data])
         passed = _horizon_passed(rows, chunk.mtime_ms, work)
         tombstone = chunk.records["value_size"] < 0
         return cls(
@@ -253,9 +253,9 @@ class Kinds:
         )  # fmt: skip
 
 
-def _horizon_passed(rows: Rows, mtime_ms: int, work: SliceWork) -> Bools:
+def _horizon_passed(rows: Rows, mtime_ms: int, work: RangeTask) -> Bools:
     """In which batches tombstones may be dropped."""
-    rules: Rules = work.rules
+    rules: CleaningRules = work.rules
     modern = rows["magic"] >= 2
     dated = modern & ((rows["attributes"] & DELETE_HORIZON) != 0)
     passed: Bools = np.where(modern, dated & (rows["base_timestamp"] <= rules.now_ms), mtime_ms <= work.legacy_horizon_ms)
@@ -263,4 +263,3 @@ def _horizon_passed(rows: Rows, mtime_ms: int, work: SliceWork) -> Bools:
         # a round in between may have set the horizon, at the earliest when the batch was written
         passed |= ~dated & (rows["max_timestamp"] + rules.delete_retention_ms <= rules.now_ms)
     return passed
-

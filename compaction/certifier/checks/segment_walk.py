@@ -32,7 +32,7 @@ EVENT_ROW = np.dtype(
 )
 DATA = 2
 #: a segment can be cut after so many bytes
-CUT_BYTES = 16 << 20
+CUT_INTERVAL_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class WalkTask:
 
 
 @dataclass(eq=False)
-class Walk:
+class SegmentWalk:
     """What was found: ``size_bytes`` of whole, valid batches that end before ``next_offset``, ``cuts`` as (position, offset
     from which on the batches lie there), and for a side ``after`` what is wrong.
 
@@ -74,10 +74,10 @@ class Walk:
         return np.concatenate(self.events) if self.events else np.empty(0, EVENT_ROW)
 
 
-def walk_segment(task: WalkTask) -> Walk:
+def walk_segment(task: WalkTask) -> SegmentWalk:
     """Walk one segment; what is wrong with it is in the result."""
     fs = file_system([task.files.directory])
-    walk = Walk(task, next_offset=task.files.base_offset)
+    walk = SegmentWalk(task, next_offset=task.files.base_offset)
     try:
         walk.unchanged = task.is_after and task.twin is not None and _same_files(fs, task.files, task.twin)
         checks = IndexChecks(fs, task.files) if task.is_after and not walk.unchanged else None
@@ -93,7 +93,7 @@ def walk_segment(task: WalkTask) -> Walk:
     return walk
 
 
-def _walk_batches(fs: FileSystem, walk: Walk, checks: IndexChecks | None) -> None:
+def _walk_batches(fs: FileSystem, walk: SegmentWalk, checks: IndexChecks | None) -> None:
     files = walk.task.files
     try:
         with SegmentReader(fs, files.path(), 0, files.size_bytes) as reader:
@@ -107,7 +107,7 @@ def _walk_batches(fs: FileSystem, walk: Walk, checks: IndexChecks | None) -> Non
             walk.error, walk.error_offset = str(error), _offset_at(fs, files, error.position, walk.next_offset)
 
 
-def _take(walk: Walk, rows: Rows) -> bool:
+def _take(walk: SegmentWalk, rows: Rows) -> bool:
     """One block of batches; whether the walk can go on."""
     # a wrapper of magic 0 or 1 says only where it ends
     floors = np.append(walk.next_offset, rows["last_offset"][:-1] + 1)
@@ -120,7 +120,7 @@ def _take(walk: Walk, rows: Rows) -> bool:
     if len(rows):
         if walk.first_offset is None:
             walk.first_offset = int(rows["base_offset"][0])
-        if not walk.cuts or int(rows["position"][0]) - walk.cuts[-1][0] >= CUT_BYTES:
+        if not walk.cuts or int(rows["position"][0]) - walk.cuts[-1][0] >= CUT_INTERVAL_BYTES:
             walk.cuts.append((int(rows["position"][0]), walk.next_offset))
         walk.size_bytes = int(rows["position"][-1]) + int(rows["size"][-1])
         walk.next_offset = int(rows["last_offset"][-1]) + 1
@@ -159,7 +159,7 @@ def join_runs(events: Rows) -> Rows:
     return runs
 
 
-def _is_torn(fs: FileSystem, walk: Walk) -> bool:
+def _is_torn(fs: FileSystem, walk: SegmentWalk) -> bool:
     """Whether what follows the last whole batch of a log is a torn tail, and no damage."""
     scan = SegmentScan(view(fs, walk.task.files.path()), walk.size_bytes, check_crc=True).finish()
     return scan.position == walk.size_bytes and scan.damage() is None

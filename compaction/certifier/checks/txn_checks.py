@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compaction.certifier.checks.log_pair import AbortedRanges, Findings, Int64s, LogPair, Rows
-from compaction.certifier.checks.segment_walk import DATA, EVENT_ROW, Walk, join_runs
+from compaction.certifier.checks.segment_walk import DATA, EVENT_ROW, SegmentWalk, join_runs
 from compaction.formats.indexes import TXN_ROW
 from compaction.kernels.reading.tables import ABORT, COMMIT
 from compaction.names import CLEANER_OFFSETS, TXNINDEX
@@ -38,7 +38,7 @@ class Transactions(NamedTuple):
     marker: Int64s
 
     @classmethod
-    def of(cls, walks: list[Walk]) -> Transactions:
+    def of(cls, walks: list[SegmentWalk]) -> Transactions:
         """Those of a side's segments."""
         events = join_runs(np.concatenate([np.empty(0, EVENT_ROW), *(walk.all_events() for walk in walks)]))
         ends = np.flatnonzero(events["kind"] != DATA)
@@ -104,7 +104,9 @@ def check_open(before: Transactions, pair: LogPair, findings: Findings) -> None:
         findings.add_all(past, f"{CLEANER_OFFSETS} lies past this offset, where a transaction is open")
 
 
-def check_index(before: list[Walk], after: list[Walk], after_txns: Transactions, pair: LogPair, findings: Findings) -> None:
+def check_index(
+    before: list[SegmentWalk], after: list[SegmentWalk], after_txns: Transactions, pair: LogPair, findings: Findings
+) -> None:
     """Rule 3: at the first offset of data without an entry, at the marker's offset of a wrong entry."""
     known = _entries(before)
     ends = np.array([walk.next_offset for walk in after], np.int64)
@@ -140,7 +142,7 @@ def _check_entries(
     findings.add_all(covered, f"{TXNINDEX} entry counts data as aborted that is not")
 
 
-def _entries(walks: list[Walk]) -> dict[tuple[int, int], tuple[int, int]]:
+def _entries(walks: list[SegmentWalk]) -> dict[tuple[int, int], tuple[int, int]]:
     """First and last stable offset of the entries of a side, by producer and marker."""
     return {(row[0], row[2]): (row[1], row[3]) for walk in walks for row in walk.txns.tolist()}
 
@@ -150,7 +152,7 @@ def _following(events: Rows, producer: Int64s, offset: Int64s) -> Int64s:
     return following(producer, offset, events["producer_id"], events["last"])
 
 
-def are_aborted(ranges: AbortedRanges, producer: Int64s, offset: Int64s) -> Bools:
+def in_aborted_ranges(ranges: AbortedRanges, producer: Int64s, offset: Int64s) -> Bools:
     """Which batches, by producer and last offset, are aborted: bool[m]."""
     row = following(producer, offset, ranges.producer, ranges.last)
     inside: Bools = row >= 0
