@@ -181,7 +181,7 @@ def explain(session_factory: SessionFactory, request: VerifyRequest, offset: int
     from compaction.spark import certify_job
 
     with _held(request):
-        return certify_job.why(session_factory, request, offset)
+        return certify_job.explain(session_factory, request, offset)
 
 
 def show(report: VerifyReport, file: str | None = None) -> int:

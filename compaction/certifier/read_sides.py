@@ -1,13 +1,15 @@
-"""Finds the two sides of each log: in two directories, or in one that was cleaned in place.
+"""Reads the two sides of each log: from two log directories, or from one that was cleaned in place.
 
-In place, ``before`` is the round's sources, which stay as ``.deleted`` until the next run: an output has the base offset of its
-first source, so ``before`` is every ``.deleted`` segment and every other segment without a ``.deleted`` one of its base offset.
+In place, the replaced segments remain as ``.deleted`` until the next run. A cleaned segment has the base offset of the first
+segment of its group. So ``before`` is every ``.deleted`` segment, and every other segment whose base offset no ``.deleted`` one
+has.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from compaction.certifier.certificate import LogCertificate
 from compaction.certifier.checks.log_pair import CleaningRules, LogPair, SegmentFiles, Side
@@ -24,7 +26,7 @@ RulesFor = Callable[[LogLocation], "CleaningRules | CompactionError"]
 def pair_directories(
     fs: FileSystem, before: Sequence[LogLocation], after: Sequence[LogLocation], rules_for: RulesFor
 ) -> list[LogPair | LogCertificate]:
-    """The logs of two sets of log directories, by name.
+    """Pair the logs of two sets of log directories by name.
 
     :raises UsageError: a log is in two directories of one side
     """
@@ -32,27 +34,21 @@ def pair_directories(
     found: list[LogPair | LogCertificate] = []
     for name in sorted({**sources, **results}):
         if name not in results:
-            start = _first_offset(fs, sources[name])
-            found.append(LogCertificate.violated(name, start, "log is missing"))
+            found.append(LogCertificate.violated(name, _first_offset(fs, sources[name]), "log is missing"))
         elif name not in sources:
             found.append(LogCertificate.violated(name, _first_offset(fs, results[name]), "log is not in the source"))
         else:
-            found.append(_pair(name, sources[name], rules_for, lambda s=sources[name], r=results[name]: _two(fs, s, r)))  # type: ignore[misc]
+            found.append(_pair(sources[name], rules_for, partial(_sides, fs, sources[name], results[name])))
     return found
 
 
 def pair_in_place(fs: FileSystem, locations: Iterable[LogLocation], rules_for: RulesFor) -> list[LogPair | LogCertificate]:
-    """The logs of directories that were cleaned in place, with the sources that the last run left."""
-    return [
-        _pair(each.topic_partition, each, rules_for, lambda each=each: _one(fs, each))  # type: ignore[misc]
-        for each in locations
-    ]
+    """Pair the logs of directories that were cleaned in place with the ``.deleted`` segments of the last run."""
+    return [_pair(each, rules_for, partial(_sides_in_place, fs, each)) for each in locations]
 
 
-def _pair(
-    name: TopicPartition, source: LogLocation, rules_for: RulesFor, read: Callable[[], tuple[Side, Side]]
-) -> LogPair | LogCertificate:
-    rules = rules_for(source)
+def _pair(source: LogLocation, rules_for: RulesFor, read: Callable[[], tuple[Side, Side]]) -> LogPair | LogCertificate:
+    name, rules = source.topic_partition, rules_for(source)
     if isinstance(rules, CompactionError):
         return LogCertificate.failed(name, str(rules))
     try:
@@ -62,19 +58,20 @@ def _pair(
     return LogPair(name, before, after, rules)
 
 
-def _two(fs: FileSystem, source: LogLocation, result: LogLocation) -> tuple[Side, Side]:
+def _sides(fs: FileSystem, source: LogLocation, result: LogLocation) -> tuple[Side, Side]:
     return _side(fs, source, segments_in(fs, source.path)), _side(fs, result, segments_in(fs, result.path))
 
 
-def _one(fs: FileSystem, location: LogLocation) -> tuple[Side, Side]:
-    left = segments_in(fs, location.path)
-    sources = segments_in(fs, location.path, DELETED)
-    bases = {each.base_offset for each in sources}
-    segments = sorted([*sources, *(each for each in left if each.base_offset not in bases)], key=lambda each: each.base_offset)
+def _sides_in_place(fs: FileSystem, location: LogLocation) -> tuple[Side, Side]:
+    present = segments_in(fs, location.path)
+    replaced = segments_in(fs, location.path, DELETED)
+    bases = {each.base_offset for each in replaced}
+    untouched = (each for each in present if each.base_offset not in bases)
+    segments = sorted([*replaced, *untouched], key=lambda each: each.base_offset)
     segments = [replace(each, last=each is segments[-1]) for each in segments]
-    after = _side(fs, location, left)
-    # the log began with the first segment if others were deleted: only that moves the log start to where a segment begins
-    moved = after.log_start_offset in {left[0].base_offset, *(each.base_offset for each in segments)}
+    after = _side(fs, location, present)
+    # only the deletion of segments moves the log start to a base offset: before, it was that of the first segment
+    moved = after.log_start_offset in {present[0].base_offset, *(each.base_offset for each in segments)}
     start = segments[0].base_offset if moved else after.log_start_offset
     return Side(tuple(segments), start, None), after
 
@@ -82,13 +79,13 @@ def _one(fs: FileSystem, location: LogLocation) -> tuple[Side, Side]:
 def segments_in(fs: FileSystem, path: str, suffix: str = "") -> tuple[SegmentFiles, ...]:
     """The segments of a partition directory whose files end with ``suffix``, ascending.
 
-    :raises CorruptLogError: a swap was not finished there
+    :raises CorruptLogError: a swap is unfinished
     """
     names = fs.listdir(path)
     unfinished = [name for name in names if name == JOURNAL or name.endswith(LOG + SWAP)]
     if unfinished:
-        hint = "finish it first: run compact over this directory, or start a broker on it"
-        raise CorruptLogError("a swap of segments is not finished", path=join(path, unfinished[0]), hint=hint)
+        hint = "finish it first: run compact on this directory, or start a broker on it"
+        raise CorruptLogError("a segment swap is unfinished", path=join(path, unfinished[0]), hint=hint)
     files = [file for file in map(parse_segment_file, names) if file is not None and file.kind == LOG and file.suffix == suffix]
     bases = sorted(file.base_offset for file in files)
     found = []
@@ -102,7 +99,7 @@ def segments_in(fs: FileSystem, path: str, suffix: str = "") -> tuple[SegmentFil
 
 def _side(fs: FileSystem, location: LogLocation, segments: tuple[SegmentFiles, ...]) -> Side:
     if not segments:
-        raise CorruptLogError("no segments are here", path=location.path, hint="give the directory that holds the log")
+        raise CorruptLogError("directory has no segments", path=location.path, hint="give the directory that holds the log")
     checkpoints = read_checkpoints(fs, location.log_dir)
     checkpoints.require_sound()
     name = location.topic_partition

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compaction.certifier.certificate import VerifyReport
-from compaction.certifier.find_pairs import certify
-from compaction.certifier.task_runner import LocalTaskRunner
 from compaction.certifier.verify_request import VerifyRequest
 from compaction.cleaning.log_view import AbortedTxn
+from tests.certifier.certify import certify
 from tests.local_job import clean_locally, read_offsets, resolver_of, write_offsets
 from tests.oracle.disk import read_partition, write_partition
 from tests.oracle.logs import ABORT, COMMIT, Batching, LogBuilder, Sent
@@ -95,7 +94,7 @@ class Story:
         resolver = resolver_of({TOPIC: CONFIG})
         before, after = (str(self.before),), (str(self.after),)
         request = VerifyRequest(before, after, NOW_MS, exact, resolver=resolver, strict=strict)
-        return certify(LocalTaskRunner(), request)
+        return certify(request)
 
     def segments(self) -> list[NaiveSegment]:
         """The segments of ``after``."""

@@ -114,7 +114,7 @@ def deleted_record_that_is_back(story: Story) -> tuple[int, str]:
     """What a tombstone deleted, which is gone itself: to keep too much loses nothing, but this changes what consumers see."""
     deleted = story.offset_of("dead-old", first=True, before=True)
     bring_back(story, deleted)
-    return story.offset_of("dead-old", before=True), "tombstone is missing though older records of its key are left"
+    return story.offset_of("dead-old", before=True), "tombstone is missing though older records of its key are retained"
 
 
 def bring_back(story: Story, offset: int) -> None:
@@ -146,7 +146,7 @@ def new_tombstone_at_once(story: Story) -> tuple[int, str]:
 def horizon_made_earlier(story: Story) -> tuple[int, str]:
     batch = story.batch_of(story.offset_of("dead-soon"))
     story.change(batch.base_offset, lambda b: encode(b, b.records(), NOW_MS - 5))
-    return batch.base_offset, "delete horizon was moved"
+    return batch.base_offset, "delete horizon was changed"
 
 
 def horizon_of_another_round(story: Story) -> tuple[int, str]:
@@ -158,7 +158,7 @@ def horizon_of_another_round(story: Story) -> tuple[int, str]:
 def horizon_taken_off(story: Story) -> tuple[int, str]:
     batch = story.batch_of(story.offset_of("dead-soon"))
     story.change(batch.base_offset, lambda b: encode(b, b.records()))
-    return batch.base_offset, "delete horizon is gone"
+    return batch.base_offset, "delete horizon was removed"
 
 
 def dropped_commit_marker(story: Story) -> tuple[int, str]:
@@ -176,7 +176,7 @@ def abort_marker_made_commit(story: Story) -> tuple[int, str]:
 def commit_marker_made_abort(story: Story) -> tuple[int, str]:
     marker = story.markers(7)[-1].base_offset
     story.change(marker, records(lambda found: [replace(found[0], key=struct.pack(">hh", 0, 0))]))
-    return story.offset_of("late"), "ends otherwise"
+    return story.offset_of("late"), "ends differently"
 
 
 def aborted_data_left_as_committed(story: Story) -> tuple[int, str]:
@@ -188,7 +188,7 @@ def aborted_data_left_as_committed(story: Story) -> tuple[int, str]:
     segment = story.segment_of(source.base_offset)
     batches = sorted([*segment.batches, source], key=lambda b: b.base_offset)
     story.replace(segment, [batch.raw for batch in batches], aborted=())
-    return source.base_offset, "ends otherwise"
+    return source.base_offset, "ends differently"
 
 
 def turned_bit(story: Story) -> tuple[int, str]:
@@ -232,7 +232,7 @@ def index_entry_of_no_batch(story: Story) -> tuple[int, str]:
     segment = next(s for s in story.segments() if s.index)
     relative, position = struct.unpack(">ii", segment.index[-8:])
     story.write(segment.base_offset, "index", segment.index[:-8] + struct.pack(">ii", relative + 5000, position))
-    return segment.base_offset + relative + 5000, "no batch's last offset"
+    return segment.base_offset + relative + 5000, "not the last offset of any batch"
 
 
 def index_out_of_order(story: Story) -> tuple[int, str]:
@@ -251,13 +251,13 @@ def time_index_that_lies(story: Story) -> tuple[int, str]:
     segment = next(s for s in story.segments() if s.time_index)
     time, relative = struct.unpack(">qi", segment.time_index[:12])
     story.write(segment.base_offset, "timeindex", struct.pack(">qi", time + 1, relative) + segment.time_index[12:])
-    return segment.base_offset + relative, "not the largest timestamp"
+    return segment.base_offset + relative, "does not have the largest timestamp"
 
 
 def time_index_without_its_end(story: Story) -> tuple[int, str]:
     segment = next(s for s in story.segments() if s.time_index)
     story.write(segment.base_offset, "timeindex", b"")
-    return segment.next_offset - 1, "ends before the segment's largest timestamp"
+    return segment.next_offset - 1, "lacks the segment's largest timestamp"
 
 
 def transaction_index_of_nothing(story: Story) -> tuple[int, str]:
@@ -304,7 +304,7 @@ def extra_segment(story: Story) -> tuple[int, str]:
     base = story.offset_of("unique-5") - 1
     for kind in ("log", "index", "timeindex"):
         (story.path / f"{base:020d}.{kind}").touch()
-    return base, "none of the source's"
+    return base, "no segment of the source has this base offset"
 
 
 def copied_segment(story: Story) -> tuple[int, str]:
@@ -323,7 +323,7 @@ def emptied_segment(story: Story) -> tuple[int, str]:
 def changed_active_segment(story: Story) -> tuple[int, str]:
     offset = story.offset_of("unique-6")
     story.change(offset, records(drop("unique-6")))
-    return offset, "cleaning did not come so far"
+    return offset, "past the cleaner checkpoint"
 
 
 def active_segment_in_another_form(story: Story) -> tuple[int, str]:
@@ -335,23 +335,23 @@ def active_segment_in_another_form(story: Story) -> tuple[int, str]:
 
 def checkpoint_past_the_end(story: Story) -> tuple[int, str]:
     story.set_checkpoint(cleaner_offsets=10_000)
-    return 10_000, "past what may be cleaned"
+    return 10_000, "past the first uncleanable offset"
 
 
 def checkpoint_past_an_open_transaction(story: Story) -> tuple[int, str]:
     offset = story.offset_of("open")
     story.set_checkpoint(cleaner_offsets=offset + 1)
-    return offset, "where a transaction is open"
+    return offset, "the first of an open transaction"
 
 
 def checkpoint_lost(story: Story) -> tuple[int, str]:
     (story.after / "cleaner-offset-checkpoint").unlink()
-    return story.offset_of("a", first=True, before=True), "cleaning did not come so far"
+    return story.offset_of("a", first=True, before=True), "past the cleaner checkpoint"
 
 
 def log_start_moved(story: Story) -> tuple[int, str]:
     story.set_checkpoint(log_starts=1)
-    return 1, "log start was moved into a segment"
+    return 1, "log start is not at the end of a segment"
 
 
 def segment_deleted_though_compacted(story: Story) -> tuple[int, str]:
@@ -464,4 +464,4 @@ def test_superseded_records_that_are_left_count_only_when_strict(story: Story, s
     bring_back(story, story.offset_of("a", first=True, before=True))
     (log,) = story.verify(strict=strict).logs
     assert (log.status, log.left["superseded_left"] > 0) == (status, True)
-    assert {each.what for each in log.violations} == ({"older records of this record's key are left"} if strict else set())
+    assert {each.what for each in log.violations} == ({"older records of this record's key are retained"} if strict else set())

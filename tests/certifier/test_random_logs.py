@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 
 from compaction.certifier.certificate import LogCertificate, Status
-from compaction.certifier.find_pairs import certify
-from compaction.certifier.task_runner import LocalTaskRunner
 from compaction.certifier.verify_request import VerifyRequest
 from compaction.report import LogReport, LogStatus
+from tests.certifier.certify import certify
 from tests.certifier.oracle import Judgement, Round, judge
 from tests.local_job import clean_locally, read_offsets, resolver_of, write_offsets
 from tests.memory import scratch
@@ -79,7 +78,7 @@ def test_what_the_job_leaves_holds_round_after_round(seed: int, range_bytes: int
         for number in range(4):
             reports = rounds.run(now_ms)
             for in_place in (False, True):
-                for log in certify(LocalTaskRunner(), rounds.request(now_ms, in_place=in_place), range_bytes).logs:
+                for log in certify(rounds.request(now_ms, in_place=in_place), range_bytes).logs:
                     assert (log.status, log.violations, log.lost) == (Status.HOLDS, (), 0), log.lines()
                     if not in_place and reports[log.topic].status is LogStatus.CLEANED:
                         assert _figures(log) == _told(reports[log.topic])
@@ -112,7 +111,7 @@ def test_of_damaged_logs_it_says_what_its_slow_twin_says(seed: int) -> None:
             write_partition(rounds.logs / f"{case.name}-0", after)
             before = read_partition(rounds.before / f"{case.name}-0")
             judgements[case.name] = judge(before, after, _round(case, ends[case.name], after))
-        for log in certify(LocalTaskRunner(), rounds.request(NOW_MS), 700).logs:
+        for log in certify(rounds.request(NOW_MS), 700).logs:
             expected, said = judgements[log.topic], {(each.offset, each.what) for each in log.violations}
             assert {reason: n for reason, n in log.missing.items() if n} == dict(expected.reasons), log.lines()
             assert log.lost == len(expected.lost)

@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compaction.certifier.certificate import LogCertificate
-from compaction.certifier.find_pairs import certify
-from compaction.certifier.task_runner import LocalTaskRunner
 from compaction.certifier.verify_request import VerifyRequest
 from compaction.config import Resolver, read_toml
+from tests.certifier.certify import certify
 from tests.conformance.compare import differences
 from tests.conformance.ours import clean_ours, topics_file
 from tests.kafka.cleaner import CleanResult, clean_partition_if_due
@@ -131,7 +130,7 @@ class Bench:
         """What is to be said of ours beside the sources that the round left."""
         resolver = Resolver(tomls=(read_toml(self._config.read_text(encoding="utf-8"), str(self._config)),))
         request = VerifyRequest((), (str(self.ours),), now_ms, exact=True, resolver=resolver)
-        return {log.topic: log for log in certify(LocalTaskRunner(), request).logs}
+        return {log.topic: log for log in certify(request).logs}
 
     def _append(self, name: str, number: int) -> None:
         scenario = self._scenarios[name]

@@ -69,7 +69,7 @@ def test_damage_of_the_source_is_no_violation_but_fails(story: Story, capsys: py
 def test_an_unfinished_swap_cannot_be_judged(story: Story, capsys: pytest.CaptureFixture[str]) -> None:
     (story.path / f"{0:020d}.log.swap").touch()
     assert call(story) == 1
-    assert "a swap of segments is not finished; finish it first" in capsys.readouterr().err
+    assert "a segment swap is unfinished; finish it first" in capsys.readouterr().err
 
 
 WHY = {
@@ -101,7 +101,7 @@ def test_why_tells_a_lost_record_and_a_record_without_a_key(story: Story, capsys
     out = capsys.readouterr().out.splitlines()
     assert "is LOST: it is the last record of its key" in out[0]
     assert "was dropped as invalid: it has no key" in out[1]
-    assert "no record is at this offset; before, the log has offsets 0 to" in out[2]
+    assert "there is no record at this offset; before cleaning the log had offsets 0 to" in out[2]
 
 
 WRONG: dict[str, Callable[[Story], Sequence[object]]] = {

@@ -10,14 +10,13 @@ import pytest
 
 from compaction.certifier.certificate import Status, VerifyReport
 from compaction.certifier.checks import offset_ranges
-from compaction.certifier.find_pairs import certify
-from compaction.certifier.task_runner import LocalTaskRunner
 from compaction.certifier.verify_request import VerifyRequest
 from compaction.config import Resolver, read_sets
 from compaction.config.request import CompactionRequest
 from compaction.engine.clean import Workers, clean_logs
 from compaction.spark import certify_job as on_spark
 from compaction.spark.certify_job import SparkTaskRunner
+from tests.certifier.certify import certify
 from tests.golden import unpack_sample
 from tests.local_passes import LocalPasses
 
@@ -49,9 +48,9 @@ def test_spark_and_one_process_agree_on_logs_that_hold(
     spark: SparkSession, request_: VerifyRequest, range_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(offset_ranges, "PARTITION_BYTES", range_bytes)
-    local = certify(LocalTaskRunner(), request_)
+    local = certify(request_)
     assert local.status is Status.HOLDS
-    assert timeless(certify(SparkTaskRunner(spark.sparkContext), request_, range_bytes)) == timeless(local)
+    assert timeless(certify(request_, range_bytes, SparkTaskRunner(spark.sparkContext))) == timeless(local)
 
 
 def test_spark_and_one_process_agree_on_logs_that_are_violated(
@@ -60,9 +59,9 @@ def test_spark_and_one_process_agree_on_logs_that_are_violated(
     monkeypatch.setattr(offset_ranges, "PARTITION_BYTES", 5_000)
     # copy for source: everything that cleaning dropped is nowhere in the source
     turned = replace(request_, before=request_.after, after=request_.before)
-    local = certify(LocalTaskRunner(), turned)
+    local = certify(turned)
     assert local.status is Status.VIOLATED
-    found = certify(SparkTaskRunner(spark.sparkContext), turned, 2_000)
+    found = certify(turned, 2_000, SparkTaskRunner(spark.sparkContext))
     assert [log.name for log in found.logs if log.status is Status.VIOLATED] == [
         log.name for log in local.logs if log.status is Status.VIOLATED
     ]

@@ -1,21 +1,25 @@
-"""What must hold of a log as a whole: its segments, its ends, its checkpoints, and what the delete policy took."""
+"""Checks a log's segments, start and end offset, cleaner checkpoint, and the segments that the delete policy removed.
+
+Tested by ``tests/certifier/test_corruptions.py``.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from compaction.certifier.checks.log_pair import Findings, LogPair
+from compaction.certifier.checks.findings import Findings
+from compaction.certifier.checks.log_pair import LogPair
 from compaction.certifier.checks.segment_walk import SegmentWalk
 from compaction.names import CLEANER_OFFSETS
 
 
 def log_end(walks: Sequence[SegmentWalk]) -> int:
-    """The offset after a side's last one."""
+    """The log end offset of a side."""
     return walks[-1].next_offset
 
 
 def check_log(pair: LogPair, before: Sequence[SegmentWalk], after: Sequence[SegmentWalk], findings: Findings) -> None:
-    """All that batches do not show. Segments that could not be read to their ends are violations at that place."""
+    """Check one log. A segment of ``after`` that is unreadable from some offset is a violation at that offset."""
     for walk in after:
         findings.join(walk.findings)
         if walk.error is not None:
@@ -32,9 +36,9 @@ def _check_segments(before: Sequence[SegmentWalk], after: Sequence[SegmentWalk],
         base = walk.task.files.base_offset
         # a segment whose offsets overflow its base is split at a batch
         if base not in known and base != walk.first_offset:
-            findings.add(base, "segment is none of the source's")
+            findings.add(base, "no segment of the source has this base offset")
         if following is not None and walk.next_offset > following.task.files.base_offset:
-            findings.add(following.task.files.base_offset, "segment begins before the one below it ends")
+            findings.add(following.task.files.base_offset, "segment begins before the previous one ends")
 
 
 def _check_ends(pair: LogPair, before: Sequence[SegmentWalk], after: Sequence[SegmentWalk], findings: Findings) -> None:
@@ -51,7 +55,7 @@ def _check_ends(pair: LogPair, before: Sequence[SegmentWalk], after: Sequence[Se
 
 
 def _check_active(before: SegmentWalk, after: SegmentWalk, findings: Findings) -> None:
-    """The active segment is byte for byte as it was, but for a torn tail."""
+    """The active segment is unchanged, except for a torn tail."""
     same = before.task.files.base_offset == after.task.files.base_offset and before.size_bytes == after.size_bytes
     if not (same and after.same_log):
         findings.add(before.task.files.base_offset, "active segment was changed")
@@ -63,16 +67,16 @@ def _check_checkpoint(pair: LogPair, before: Sequence[SegmentWalk], after: Seque
         return
     end = log_end(before) if pair.rules.include_active else before[-1].task.files.base_offset
     if cleaned_to > end and cleaned_to > pair.after.log_start_offset:
-        findings.add(cleaned_to, f"{CLEANER_OFFSETS} lies past what may be cleaned, which ends at {end}")
+        findings.add(cleaned_to, f"{CLEANER_OFFSETS} is past the first uncleanable offset, {end}")
 
 
 def _check_expiry(pair: LogPair, before: Sequence[SegmentWalk], findings: Findings) -> None:
-    """Deleted segments are older than ``retention.ms``, or the log held ``retention.bytes`` without them."""
+    """Each deleted segment is older than ``retention.ms``, or the rest of the log has ``retention.bytes``."""
     rules, start = pair.rules, pair.after.log_start_offset
     left_bytes = sum(walk.task.files.size_bytes for walk in before)
     ends = [walk.task.files.base_offset for walk in before[1:]] + [log_end(before)]
     if start > pair.before.log_start_offset and start not in ends:
-        findings.add(start, "log start was moved into a segment")
+        findings.add(start, "log start is not at the end of a segment")
     for walk, end in zip(before, ends, strict=True):
         size = walk.task.files.size_bytes
         left_bytes -= size

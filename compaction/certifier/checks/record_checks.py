@@ -1,7 +1,9 @@
-"""Compares one range of offsets of a log, before and after: what is left record by record, and what is missing.
+"""Compares the records of one range of offsets before and after cleaning.
 
-Each record that is left equals the one of ``before`` at its offset. Each that is missing has a reason; for those that only a
-record of the same key can explain, keys are handed on (``key_tables``).
+A retained record must equal the record of ``before`` at its offset. A missing record must have a reason. Whether it was
+superseded shows only once the keys of all ranges are joined, so its key is emitted (``key_tables``).
+
+Tested by ``tests/certifier/test_random_logs.py`` and ``tests/certifier/test_corruptions.py``.
 """
 
 from __future__ import annotations
@@ -12,20 +14,18 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from compaction.certifier.checks.batch_checks import check_batches
+from compaction.certifier.checks.findings import Findings
 from compaction.certifier.checks.key_tables import KeyTables
-from compaction.certifier.checks.log_pair import CleaningRules, Findings, Int64s, RangeTask, Rows
+from compaction.certifier.checks.log_pair import Bools, Int64s, Rows
+from compaction.certifier.checks.offset_ranges import RangeTask
 from compaction.certifier.checks.read_chunks import Chunk, read_chunks
 from compaction.certifier.checks.segment_walk import CONTROL, DELETE_HORIZON, TRANSACTIONAL
-from compaction.certifier.checks.txn_checks import in_aborted_ranges
 from compaction.errors import CorruptLogError, LogError
 from compaction.formats.java_text import java_text
 from compaction.kernels.reading.locate import HEADERS, KEY, TIMESTAMP, VALUE, compare_records
 from compaction.kernels.reading.tables import ABORT, COMMIT
-
-Bools = NDArray[np.bool_]
 
 _DIFFERENT = {
     TIMESTAMP: "timestamp of the record differs",
@@ -33,14 +33,14 @@ _DIFFERENT = {
     VALUE: "value of the record differs",
     HEADERS: "headers of the record differ",
 }
-#: reasons that need no other record
+#: reasons that do not depend on other records of the key
 BELOW_START, EXPIRED, MARKER, ABORTED, INVALID = "below_log_start", "expired", "marker", "aborted", "invalid"
 
 
 @dataclass
 class RangeResult:
-    """What was found in a range: violations, numbers of records on both sides, missing ones by reason; ``aborted_left`` and
-    ``invalid_left`` are records that could have been dropped. ``error``: why ``before`` could not be read."""
+    """Violations and counts of a range: records on both sides, missing ones by reason, and retained ones that could have been
+    dropped (``aborted_left``, ``invalid_left``). ``error``: why ``before`` cannot be read."""
 
     log: int
     findings: Findings = field(default_factory=Findings)
@@ -48,34 +48,31 @@ class RangeResult:
     error: str | None = None
 
 
-def compare_range(work: RangeTask) -> tuple[RangeResult, KeyTables]:
-    """Compare one range."""
-    result, keys = RangeResult(work.log), KeyTables(work.parts, work.seed)
+def compare_range(task: RangeTask) -> tuple[RangeResult, KeyTables]:
+    """Compare one range; the keys are those of the records that can supersede or be superseded."""
+    result, keys = RangeResult(task.log), KeyTables(task.partitions, task.seed)
     try:
-        _compare_both(work, result, keys)
+        _compare_sides(task, result, keys)
     except LogError as error:
         result.error = str(error)
     return result, keys
 
 
-def _compare_both(work: RangeTask, result: RangeResult, keys: KeyTables) -> None:
-    after = _After(work, result)
-    for before in read_chunks(work.before, work.first_offset, work.end_offset):
+def _compare_sides(task: RangeTask, result: RangeResult, keys: KeyTables) -> None:
+    after = _After(task, result)
+    for before in read_chunks(task.before, task.first_offset, task.end_offset):
         found = np.zeros(len(before.records), np.bool_)
         _require_ascending(before)
         for chunk, first, end in after.up_to(int(before.rows["last_offset"][-1])):
-            check_batches(before, chunk, first, end, work.rules, result.findings)
+            check_batches(before, chunk, first, end, task.rules, result.findings)
             _compare(before, chunk, first, end, found, result)
-        _classify(before, found, work, result, keys)
-    for chunk, first, end in after.up_to(work.end_offset):
+        _classify(before, found, task, result, keys)
+    for chunk, first, end in after.up_to(task.end_offset):
         result.findings.add_all(chunk.rows["base_offset"][first:end], "batch is not in the source")
 
 
 def _require_ascending(before: Chunk) -> None:
-    """Partners are looked up by offset.
-
-    :raises CorruptLogError: offsets of records do not increase
-    """
+    """:raises CorruptLogError: offsets of records do not increase, so that none can be looked up by offset"""
     falls = np.flatnonzero(np.diff(before.records["offset"]) <= 0)
     if len(falls):
         position = int(before.rows["position"][before.records["batch"][falls[0] + 1]])
@@ -84,23 +81,23 @@ def _require_ascending(before: Chunk) -> None:
 
 
 class _After:
-    """The chunks of ``after``, taken as far as ``before`` was read."""
+    """Reads ``after`` in step with ``before``."""
 
-    def __init__(self, work: RangeTask, result: RangeResult) -> None:
-        self._chunks = read_chunks(work.after, work.first_offset, work.end_offset)
+    def __init__(self, task: RangeTask, result: RangeResult) -> None:
+        self._chunks = read_chunks(task.after, task.first_offset, task.end_offset)
         self._chunk: Chunk | None = None
         self._row = 0
         self._previous = -1
         self._result = result
 
     def up_to(self, last_offset: int) -> Iterator[tuple[Chunk, int, int]]:
-        """Chunks, and which of their batches end at or below ``last_offset`` and were not given before."""
+        """Chunks with the rows ``[first, end)`` of the next batches that end at or below ``last_offset``."""
         while True:
             if self._chunk is None:
                 self._chunk, self._row = self._next(), 0
                 if self._chunk is None:
                     return
-                self._note(self._chunk)
+                self._count(self._chunk)
             rows = self._chunk.rows
             end = int(np.searchsorted(rows["last_offset"], last_offset, "right"))
             if end > self._row:
@@ -111,7 +108,7 @@ class _After:
             self._chunk = None
 
     def _next(self) -> Chunk | None:
-        """The next chunk; none follows one that cannot be read, which is a violation."""
+        """The next chunk. A malformed one is a violation and ends the range."""
         try:
             return next(self._chunks, None)
         except CorruptLogError as error:
@@ -119,7 +116,7 @@ class _After:
             self._result.findings.add(self._previous + 1, str(error))
             return None
 
-    def _note(self, chunk: Chunk) -> None:
+    def _count(self, chunk: Chunk) -> None:
         offsets = chunk.records["offset"]
         self._result.counts["records_after"] += len(offsets)
         if len(offsets):
@@ -129,7 +126,7 @@ class _After:
 
 
 def _compare(before: Chunk, after: Chunk, first: int, end: int, found: Bools, result: RangeResult) -> None:
-    """The records of some batches; marks their sources in ``found``."""
+    """Compare the records of batches ``[first, end)`` with their sources, which are flagged in ``found`` (bool[n])."""
     records = after.records
     records = records[(records["batch"] >= first) & (records["batch"] < end)]
     if not len(records):
@@ -139,10 +136,10 @@ def _compare(before: Chunk, after: Chunk, first: int, end: int, found: Bools, re
     known = at < len(sources)
     known[known] = sources[at[known]] == records["offset"][known]
     result.findings.add_all(records["offset"][~known], "record is not in the source")
-    partner = np.where(known, at, -1).astype(np.int64)
+    source_rows = np.where(known, at, -1).astype(np.int64)
     found[at[known]] = True
     differences = np.zeros(len(records), np.uint8)
-    compare_records(records, after.data, before.records, before.data, partner, differences)
+    compare_records(records, after.data, before.records, before.data, source_rows, differences)
     for row in np.flatnonzero(differences & HEADERS).tolist():
         one, other = (_headers(chunk, each) for chunk, each in ((before, before.records[at[row]]), (after, records[row])))
         if _same_headers(one, other):
@@ -157,7 +154,8 @@ def _headers(chunk: Chunk, record: np.void) -> bytes:
 
 @lru_cache(maxsize=4096)
 def _same_headers(before: bytes, after: bytes) -> bool:
-    """Whether headers mean the same once names that are not UTF-8 are made so, as a rewrite does. Mostly few are different."""
+    """Whether headers are equal after names that are not UTF-8 are replaced as a rewrite does. Logs mostly repeat few
+    headers."""
     one, other = _read_headers(before), _read_headers(after)
     if one is None or other is None or len(one) != len(other):
         return False
@@ -168,7 +166,7 @@ def _same_headers(before: bytes, after: bytes) -> bool:
 
 
 def _read_headers(raw: bytes) -> list[tuple[bytes, bytes | None]] | None:
-    """Names and values, ``None`` for malformed headers."""
+    """Names and values; ``None`` if malformed."""
     count, at = _number(raw, 0)
     headers: list[tuple[bytes, bytes | None]] = []
     for _ in range(count):
@@ -194,41 +192,41 @@ def _number(raw: bytes, at: int) -> tuple[int, int]:
     return -1, len(raw) + 1
 
 
-def _classify(before: Chunk, found: Bools, work: RangeTask, result: RangeResult, keys: KeyTables) -> None:
-    """Say why each missing record is missing, as far as it is known without the others."""
-    kinds = RecordKinds.of(before, work)
+def _classify(before: Chunk, found: Bools, task: RangeTask, result: RangeResult, keys: KeyTables) -> None:
+    """Count missing records by reason, and add the keys of those that can supersede or be superseded."""
+    kinds = RecordKinds.of(before, task)
     offsets = before.records["offset"]
     missing = ~found
     counts = result.counts
     counts["records_before"] += len(offsets)
     counts["missing"] += int(missing.sum())
     left = missing
-    for reason, some in ((BELOW_START, offsets < work.before_start), (EXPIRED, offsets < work.after_start)):
+    for reason, some in ((BELOW_START, offsets < task.before_start), (EXPIRED, offsets < task.after_start)):
         counts[reason] += int((left & some).sum())
         left = left & ~some
-    late = left & (offsets >= work.cleaned_to)
-    result.findings.add_all(offsets[late], "record is missing though cleaning did not come so far")
+    late = left & (offsets >= task.cleaned_to)
+    result.findings.add_all(offsets[late], "record is missing at or past the cleaner checkpoint")
     left = left & ~late
     result.findings.add_all(offsets[left & kinds.control & ~kinds.marker], "control record is missing")
     for reason, some in ((MARKER, kinds.control), (ABORTED, kinds.aborted), (INVALID, kinds.invalid)):
         counts[reason] += int((left & some).sum())
         left = left & ~some
-    some = found & (offsets < work.cleaned_to) & (offsets >= work.after_start)
-    counts["aborted_left"] += int((some & kinds.aborted).sum())
-    counts["invalid_left"] += int((some & kinds.invalid & ~kinds.control & ~kinds.aborted).sum())
-    keys.add(before, np.flatnonzero(supersedable(offsets, kinds, work)), missing, kinds.droppable)
+    clean = found & (offsets < task.cleaned_to) & (offsets >= task.after_start)
+    counts["aborted_left"] += int((clean & kinds.aborted).sum())
+    counts["invalid_left"] += int((clean & kinds.invalid & ~kinds.control & ~kinds.aborted).sum())
+    keys.add(before, np.flatnonzero(supersedable(offsets, kinds, task)), missing, kinds.droppable)
 
 
-def supersedable(offsets: Int64s, kinds: RecordKinds, work: RangeTask) -> Bools:
-    """Which records may supersede others and be superseded, bool[n]."""
-    chosen: Bools = ~kinds.control & ~kinds.aborted & ~kinds.invalid & (offsets < work.cleaned_to)
-    return chosen & (offsets >= work.after_start)
+def supersedable(offsets: Int64s, kinds: RecordKinds, task: RangeTask) -> Bools:
+    """Which records can supersede others and be superseded, bool[n]."""
+    chosen: Bools = ~kinds.control & ~kinds.aborted & ~kinds.invalid & (offsets < task.cleaned_to)
+    return chosen & (offsets >= task.after_start)
 
 
 @dataclass(frozen=True, eq=False)
 class RecordKinds:
-    """What each record of a chunk is, bool[n] each: ``control``, of these ``marker``; ``aborted``; ``invalid`` (without a key);
-    ``droppable`` (a tombstone past its horizon)."""
+    """Properties of a chunk's records, bool[n] each. ``marker``: a COMMIT or ABORT marker; ``invalid``: without a key;
+    ``droppable``: a tombstone past its delete horizon."""
 
     control: Bools
     marker: Bools
@@ -237,29 +235,29 @@ class RecordKinds:
     droppable: Bools
 
     @classmethod
-    def of(cls, chunk: Chunk, work: RangeTask) -> RecordKinds:
-        """The kinds of a chunk's records."""
+    def of(cls, chunk: Chunk, task: RangeTask) -> RecordKinds:
+        """Classify the records of a chunk."""
         rows, batch = chunk.rows, chunk.records["batch"]
-        modern = rows["magic"] >= 2
-        control = modern & ((rows["attributes"] & CONTROL) != 0)
+        v2 = rows["magic"] >= 2
+        control = v2 & ((rows["attributes"] & CONTROL) != 0)
         marker = control & ((rows["control_type"] == ABORT) | (rows["control_type"] == COMMIT))
-        data = modern & ~control & ((rows["attributes"] & TRANSACTIONAL) != 0)
+        data = v2 & ~control & ((rows["attributes"] & TRANSACTIONAL) != 0)
         aborted = np.zeros(len(rows), np.bool_)
-        aborted[data] = in_aborted_ranges(work.aborted, rows["producer_id"][data], rows["last_offset"][data])
-        passed = _horizon_passed(rows, chunk.mtime_ms, work)
+        aborted[data] = task.aborted.contains(rows["producer_id"][data], rows["last_offset"][data])
+        droppable = _tombstones_droppable(rows, chunk.mtime_ms, task)
         tombstone = chunk.records["value_size"] < 0
         return cls(
-            control[batch], marker[batch], aborted[batch], chunk.records["key_size"] < 0, tombstone & passed[batch]
+            control[batch], marker[batch], aborted[batch], chunk.records["key_size"] < 0, tombstone & droppable[batch]
         )  # fmt: skip
 
 
-def _horizon_passed(rows: Rows, mtime_ms: int, work: RangeTask) -> Bools:
-    """In which batches tombstones may be dropped."""
-    rules: CleaningRules = work.rules
-    modern = rows["magic"] >= 2
-    dated = modern & ((rows["attributes"] & DELETE_HORIZON) != 0)
-    passed: Bools = np.where(modern, dated & (rows["base_timestamp"] <= rules.now_ms), mtime_ms <= work.legacy_horizon_ms)
+def _tombstones_droppable(rows: Rows, mtime_ms: int, task: RangeTask) -> Bools:
+    """In which batches tombstones may be dropped, bool[b]."""
+    rules = task.rules
+    v2 = rows["magic"] >= 2
+    dated = v2 & ((rows["attributes"] & DELETE_HORIZON) != 0)
+    passed: Bools = np.where(v2, dated & (rows["base_timestamp"] <= rules.now_ms), mtime_ms <= task.legacy_delete_horizon_ms)
     if rules.several_rounds:
-        # a round in between may have set the horizon, at the earliest when the batch was written
+        # an earlier round may have set the horizon, at the earliest when the batch was written
         passed |= ~dated & (rows["max_timestamp"] + rules.delete_retention_ms <= rules.now_ms)
     return passed

@@ -1,6 +1,8 @@
-"""Walks one segment batch by batch: CRCs, the order of offsets, transactions' batches, the indexes, and where it can be cut.
+"""Reads one segment's batch headers: checks CRCs, the order of offsets and the indexes, and collects transactions and cuts.
 
-The transactions and cuts are small tables; no batch is kept.
+Only small tables of transactions and cuts are kept, no batches.
+
+Tested by ``tests/certifier/test_corruptions.py`` and ``tests/certifier/test_random_logs.py``.
 """
 
 from __future__ import annotations
@@ -9,8 +11,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from compaction.certifier.checks.findings import Findings
 from compaction.certifier.checks.index_checks import IndexChecks
-from compaction.certifier.checks.log_pair import MAX_OFFSET, Findings, Rows, SegmentFiles
+from compaction.certifier.checks.log_pair import LONG_MAX, Rows, SegmentFiles
 from compaction.errors import CorruptLogError, LogError
 from compaction.formats.indexes import TXN_ROW, read_txn_index
 from compaction.formats.primitives.malformed import FormatError
@@ -24,21 +27,21 @@ from compaction.stores.mixed import file_system
 
 TRANSACTIONAL, CONTROL, DELETE_HORIZON = 0x10, 0x20, 0x40
 
-#: One row per end-of-transaction marker (``kind`` is ``ABORT`` or ``COMMIT``), and per run of data batches of a producer that
-#: no marker of its interrupts (``DATA``). ``first``, ``last``: base offset of its first and last offset of its last batch.
-#: ``horizon_ms``: a marker's delete horizon, ``MAX_OFFSET`` without one.
+#: One row per transaction marker (``kind`` is ``ABORT`` or ``COMMIT``), and per run of data batches of a producer without a
+#: marker of that producer in between (``DATA``). ``first``, ``last``: base offset of the first and last offset of the last
+#: batch. ``horizon_ms``: a marker's delete horizon, ``LONG_MAX`` if it has none.
 EVENT_ROW = np.dtype(
     [("producer_id", np.int64), ("first", np.int64), ("last", np.int64), ("horizon_ms", np.int64), ("kind", np.int8)]
 )
 DATA = 2
-#: a segment can be cut after so many bytes
+#: least distance of two cuts of a segment
 CUT_INTERVAL_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
 class WalkTask:
-    """A segment to be walked. ``twin``: the segment of this base offset on the other side; given for those of ``after``, whose
-    order and indexes are checked."""
+    """A segment to walk. ``twin``: the segment of ``before`` with the same base offset. Indexes are checked only in
+    ``after``."""
 
     log: int
     files: SegmentFiles
@@ -48,11 +51,11 @@ class WalkTask:
 
 @dataclass(eq=False)
 class SegmentWalk:
-    """What was found: ``size_bytes`` of whole, valid batches that end before ``next_offset``, ``cuts`` as (position, offset
-    from which on the batches lie there), and for a side ``after`` what is wrong.
+    """The result of a walk. The first ``size_bytes`` are complete, valid batches that end before ``next_offset``.
 
-    ``error`` says why the rest of the file cannot be read, ``error_offset`` where. ``unchanged``: its log and indexes are byte
-    for byte those of its twin; ``same_log``: its whole batches are.
+    ``cuts``: pairs of a batch's position and the lowest offset that it can hold. ``findings``: violations in a segment of
+    ``after``. ``error``: why the rest of the file cannot be read, from ``error_offset``. ``unchanged``: log and indexes equal
+    those of the twin byte for byte; ``same_log``: the complete batches do.
     """
 
     task: WalkTask
@@ -70,12 +73,12 @@ class SegmentWalk:
     same_log: bool = False
 
     def all_events(self) -> Rows:
-        """``EVENT_ROW`` of the segment."""
+        """``EVENT_ROW[n]`` of the segment."""
         return np.concatenate(self.events) if self.events else np.empty(0, EVENT_ROW)
 
 
 def walk_segment(task: WalkTask) -> SegmentWalk:
-    """Walk one segment; what is wrong with it is in the result."""
+    """Walk one segment; errors are part of the result."""
     fs = file_system([task.files.directory])
     walk = SegmentWalk(task, next_offset=task.files.base_offset)
     try:
@@ -108,8 +111,8 @@ def _walk_batches(fs: FileSystem, walk: SegmentWalk, checks: IndexChecks | None)
 
 
 def _take(walk: SegmentWalk, rows: Rows) -> bool:
-    """One block of batches; whether the walk can go on."""
-    # a wrapper of magic 0 or 1 says only where it ends
+    """Take one block of batches; ``False`` if their offsets are out of order."""
+    # a v0 or v1 wrapper has only its last offset
     floors = np.append(walk.next_offset, rows["last_offset"][:-1] + 1)
     wrong = np.flatnonzero(rows["base_offset"] < floors)
     if len(wrong):
@@ -130,10 +133,10 @@ def _take(walk: SegmentWalk, rows: Rows) -> bool:
 
 
 def _events(rows: Rows) -> Rows:
-    attributes, modern = rows["attributes"], rows["magic"] >= 2
-    control = modern & ((attributes & CONTROL) != 0)
+    attributes, v2 = rows["attributes"], rows["magic"] >= 2
+    control = v2 & ((attributes & CONTROL) != 0)
     marker = control & ((rows["control_type"] == ABORT) | (rows["control_type"] == COMMIT))
-    data = modern & ~control & ((attributes & TRANSACTIONAL) != 0)
+    data = v2 & ~control & ((attributes & TRANSACTIONAL) != 0)
     chosen = rows[marker | data]
     events = np.empty(len(chosen), EVENT_ROW)
     is_marker = (chosen["attributes"] & CONTROL) != 0
@@ -141,12 +144,12 @@ def _events(rows: Rows) -> Rows:
     events["first"], events["last"] = chosen["base_offset"], chosen["last_offset"]
     events["kind"] = np.where(is_marker, chosen["control_type"], DATA)
     dated = is_marker & ((chosen["attributes"] & DELETE_HORIZON) != 0)
-    events["horizon_ms"] = np.where(dated, chosen["base_timestamp"], MAX_OFFSET)
+    events["horizon_ms"] = np.where(dated, chosen["base_timestamp"], LONG_MAX)
     return join_runs(events)
 
 
 def join_runs(events: Rows) -> Rows:
-    """Sorted by producer and offset, data batches that follow each other made one run."""
+    """``EVENT_ROW[n]`` sorted by producer and offset, with consecutive rows of data joined into runs."""
     events = events[np.lexsort((events["last"], events["producer_id"]))]
     if not len(events):
         return events
@@ -160,13 +163,13 @@ def join_runs(events: Rows) -> Rows:
 
 
 def _is_torn(fs: FileSystem, walk: SegmentWalk) -> bool:
-    """Whether what follows the last whole batch of a log is a torn tail, and no damage."""
+    """Whether the bytes after the last complete batch are a torn tail rather than damage."""
     scan = SegmentScan(view(fs, walk.task.files.path()), walk.size_bytes, check_crc=True).finish()
     return scan.position == walk.size_bytes and scan.damage() is None
 
 
 def _offset_at(fs: FileSystem, files: SegmentFiles, position: int | None, expected: int) -> int:
-    """The base offset of the batch that cannot be read, if it says a likely one."""
+    """The base offset of the unreadable batch, or ``expected`` if that is implausible."""
     raw = b"" if position is None else fs.read_bytes(files.path(), position, 8)
     offset = int.from_bytes(raw, "big", signed=True) if len(raw) == 8 else -1
     return offset if expected <= offset < expected + 2**31 else expected
@@ -182,7 +185,7 @@ def _read_txns(fs: FileSystem, files: SegmentFiles) -> Rows:
 
 
 def _same_files(fs: FileSystem, files: SegmentFiles, twin: SegmentFiles) -> bool:
-    """Whether a segment is byte for byte another one. Indexes of equal logs whose ends were trimmed count as equal."""
+    """Whether log and indexes of two segments are equal byte for byte."""
     return files.size_bytes == twin.size_bytes and all(
         _same_bytes(fs, one, other)
         for one, other in (
@@ -195,7 +198,7 @@ def _same_files(fs: FileSystem, files: SegmentFiles, twin: SegmentFiles) -> bool
 
 
 def _same_bytes(fs: FileSystem, path: str, other: str, size: int | None = None) -> bool:
-    """Whether two files are equal, or their first ``size`` bytes."""
+    """Whether two files, or their first ``size`` bytes, are equal."""
     found, wanted = fs.stat(path), fs.stat(other)
     if found is None or wanted is None:
         return found is wanted is None
