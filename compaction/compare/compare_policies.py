@@ -1,7 +1,7 @@
-"""Compares policies: every log is read once, whatever the number of policies, and nothing is written.
+"""Compares policies: reads every log once for all policies, and writes nothing.
 
-Each policy is planned as the run that would carry it out. The plans that differ go through one ``Round``, whose passes share
-the reading (``compaction.compare.shared_passes``); the figures of a policy are therefore those of its run.
+Each policy is planned as a run of its own. All different plans are cleaned in one ``Round``, whose passes share the reading
+(``compaction.compare.shared_passes``). So the figures of a policy are exactly those of its run.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from compaction.cleaning.log_view import LogView
 from compaction.cleaning.plan import LogPlan
 from compaction.compare.count import AGE_BOUNDS_MS, Source, Tally
 from compaction.compare.figures import ComparedLog, Comparison
-from compaction.compare.outcomes import LogCases, PassResults, PlanResult, PolicyCase, compared, explained
+from compaction.compare.outcomes import PassResults, PlanResult, compared, explained
+from compaction.compare.policy_case import LogCases, PolicyCase
 from compaction.compare.shared_passes import Engine, LogCounts, SharedPasses
 from compaction.config.request import CompactionRequest, ComparisonRequest
 from compaction.engine.busy import warn_of_changes
@@ -36,7 +37,7 @@ from compaction.stores.mixed import file_system
 
 
 class ComparisonWorkers(NamedTuple):
-    """Who does the work: makes the engine for work of given sizes, and how many tasks run at once."""
+    """The makers of an engine for given task sizes, and the number of tasks that run in parallel."""
 
     engine: Callable[[Sizes], Engine]
     cores: int
@@ -45,94 +46,96 @@ class ComparisonWorkers(NamedTuple):
 def compare_with(
     start: Callable[[], ComparisonWorkers],
     request: ComparisonRequest,
-    chosen: Sizes | None = None,
+    task_sizes: Sizes | None = None,
     parallel_read: ParallelRead | None = None,
 ) -> Comparison:
     """Compare the policies of ``request``.
 
-    :param start: starts whoever does the work, when there is some
-    :param chosen: sizes of the work, by the amount of data if not given; they change no result
-    :param look_ahead: reads logs when they are many
+    :param start: starts the workers, if there is work
+    :param task_sizes: sizes of the tasks, by default chosen by the amount of data; they do not change the result
+    :param parallel_read: reads the logs if there are many
     :raises UsageError: the selectors match nothing
     :raises ConfigError: a policy contradicts itself or the rest of the configuration
     """
     started = time.monotonic()
     with access(file_system(request.base.log_dirs), request.base.log_dirs, Purpose.LOOK) as held:
-        logs = _cases(request, _readings(request, parallel_read))
-        survey = _survey(start, request, logs, chosen)
-        warn_of_changes(held.in_use, _views(logs))
-    found = tuple(compared(log, survey) for log in logs)
+        logs = _cases(request, _views_by_policy(request, parallel_read))
+        results = _run_passes(start, request, logs, task_sizes)
+        warn_of_changes(held.in_use, _log_views(logs))
+    found = tuple(compared(log, results) for log in logs)
     names = tuple(policy.name for policy in request.policies)
     seconds = time.monotonic() - started
     return Comparison(uuid.uuid4().hex, request.base.as_of_ms, names, found, AGE_BOUNDS_MS, seconds)
 
 
 def explain(request: ComparisonRequest, parallel_read: ParallelRead | None = None) -> tuple[ComparedLog, ...]:
-    """What each policy would do to each log, and why; only indexes and headers are read, and there are no figures."""
+    """What each policy would do to each log and why, without figures. Reads only indexes and batch headers."""
     with access(file_system(request.base.log_dirs), request.base.log_dirs, Purpose.LOOK) as held:
-        logs = _cases(request, _readings(request, parallel_read))
-        warn_of_changes(held.in_use, _views(logs))
+        logs = _cases(request, _views_by_policy(request, parallel_read))
+        warn_of_changes(held.in_use, _log_views(logs))
     return tuple(map(explained, logs))
 
 
-def _views(logs: Iterable[LogCases]) -> Iterator[LogView]:
+def _log_views(logs: Iterable[LogCases]) -> Iterator[LogView]:
     return (case.view for log in logs for case in log.cases)
 
 
 class PolicyView(NamedTuple):
-    """All logs as a policy finds them."""
+    """All logs as read with the settings of one policy."""
 
     fs: OverlayFileSystem
     logs: tuple[ReadLog, ...]
 
 
-def _readings(request: ComparisonRequest, parallel_read: ParallelRead | None) -> list[PolicyView]:
-    """One for each policy; those that read alike share it, and a file system where recovery has nothing to do."""
-    made: list[PolicyView] = []
-    readings = []
+def _views_by_policy(request: ComparisonRequest, parallel_read: ParallelRead | None) -> list[PolicyView]:
+    """One view per policy. Policies whose settings do not change what is read share a view; all whose logs needed no recovery
+    share a file system."""
+    distinct: list[PolicyView] = []
+    views = []
     for policy in request.policies:
         base = replace(request.base, resolver=request.base.resolver.with_policy(policy.settings))
-        reading = next((again for each in made if (again := _again(each, base)) is not None), None)
-        if reading is None:
+        view = next((shared for each in distinct if (shared := _with_settings(each, base)) is not None), None)
+        if view is None:
             fs = OverlayFileSystem(file_system(base.log_dirs))
-            reading = PolicyView(fs, read_logs(fs, base, parallel_read))
-            made.append(reading)
-        readings.append(reading)
-    first = readings[0].fs
-    return [each if each.fs.changed or first.changed else each._replace(fs=first) for each in readings]
+            view = PolicyView(fs, read_logs(fs, base, parallel_read))
+            distinct.append(view)
+        views.append(view)
+    first = views[0].fs
+    return [each if each.fs.changed or first.changed else each._replace(fs=first) for each in views]
 
 
-def _again(reading: PolicyView, request: CompactionRequest) -> PolicyView | None:
-    """The same reading with another policy's settings, unless these change what is read."""
-    settings = read_settings(reading.fs, [log.location for log in reading.logs], request)
-    logs = tuple(log._replace(settings=new) for log, new in zip(reading.logs, settings, strict=True))
-    alike = all(_read_by(old.settings) == _read_by(new.settings) for old, new in zip(reading.logs, logs, strict=True))
-    return PolicyView(reading.fs, logs) if alike else None
+def _with_settings(view: PolicyView, request: CompactionRequest) -> PolicyView | None:
+    """The view with another policy's settings, ``None`` if these change what is read."""
+    settings = read_settings(view.fs, [log.location for log in view.logs], request)
+    logs = tuple(log._replace(settings=new) for log, new in zip(view.logs, settings, strict=True))
+    pairs = zip(view.logs, logs, strict=True)
+    same = all(_read_settings_of(old.settings) == _read_settings_of(new.settings) for old, new in pairs)
+    return PolicyView(view.fs, logs) if same else None
 
 
-def _read_by(settings: Settings | CompactionError) -> tuple[int, int] | None:
-    """The settings that recovering and reading a log look at."""
+def _read_settings_of(settings: Settings | CompactionError) -> tuple[int, int] | None:
+    """The settings that matter to the recovery and reading of a log."""
     if isinstance(settings, CompactionError):
         return None
     return settings.topic.index_interval_bytes, settings.broker.producer_id_expiration_ms
 
 
-def _cases(request: ComparisonRequest, readings: Sequence[PolicyView]) -> list[LogCases]:
+def _cases(request: ComparisonRequest, views: Sequence[PolicyView]) -> list[LogCases]:
     """Every log under every policy."""
     logs: dict[LogLocation, LogCases] = {}
-    for policy, reading in zip(request.policies, readings, strict=True):
-        for log in reading.logs:
+    for policy, view in zip(request.policies, views, strict=True):
+        for log in view.logs:
             known = logs.get(log.location, LogCases(log.location))
-            made = _case(request, policy.name, reading.fs, log)
-            if isinstance(made, str):
-                logs[log.location] = replace(known, error=known.error or made)
+            case = _case(request, policy.name, view.fs, log)
+            if isinstance(case, str):
+                logs[log.location] = replace(known, error=known.error or case)
             else:
-                logs[log.location] = replace(known, cases=(*known.cases, made))
+                logs[log.location] = replace(known, cases=(*known.cases, case))
     return list(logs.values())
 
 
 def _case(request: ComparisonRequest, policy: str, fs: OverlayFileSystem, log: ReadLog) -> PolicyCase | str:
-    """A log under a policy, or what is wrong with it."""
+    """A log under a policy, or its error."""
     if isinstance(log.settings, CompactionError):
         return str(log.settings)
     if isinstance(log.view, CompactionError):
@@ -145,60 +148,60 @@ def _case(request: ComparisonRequest, policy: str, fs: OverlayFileSystem, log: R
     return PolicyCase(policy, now_ms, log.settings, fs, log.view, plan)
 
 
-def _survey(
-    start: Callable[[], ComparisonWorkers], request: ComparisonRequest, logs: Sequence[LogCases], chosen: Sizes | None
+def _run_passes(
+    start: Callable[[], ComparisonWorkers], request: ComparisonRequest, logs: Sequence[LogCases], task_sizes: Sizes | None
 ) -> PassResults:
-    """Read the logs, once for each file system that policies see them through: nearly always there is one."""
-    survey, engines = PassResults(), None
-    sound = [log for log in logs if log.error is None]
-    for fs in {id(case.fs): case.fs for log in sound for case in log.cases}.values():
-        engines = engines or start()
-        _OneReading(engines, request, fs, sound, chosen).run(survey)
-    return survey
+    """Read the logs once per file system of the views: nearly always there is one."""
+    results, workers = PassResults(), None
+    readable = [log for log in logs if log.error is None]
+    for fs in {id(case.fs): case.fs for log in readable for case in log.cases}.values():
+        workers = workers or start()
+        _SharedRun(workers, request, fs, readable, task_sizes).run(results)
+    return results
 
 
-class _OneReading:
-    """The logs as one file system shows them, read once."""
+class _SharedRun:
+    """Runs the shared passes over all logs as one file system shows them."""
 
     def __init__(
         self,
-        engines: ComparisonWorkers,
+        workers: ComparisonWorkers,
         request: ComparisonRequest,
         fs: FileSystem,
         logs: Sequence[LogCases],
-        chosen: Sizes | None,
+        task_sizes: Sizes | None,
     ) -> None:
-        self._engines, self._base, self._fs = engines, request.base, fs
+        self._workers, self._base, self._fs = workers, request.base, fs
         cases = [[case for case in log.cases if case.fs is fs] for log in logs]
         self._cases = [case for of_log in cases for case in of_log]
         self._views = {of_log[0].view.path: of_log[0].view for of_log in cases if of_log}
         self._broker = smallest_broker(case.settings.broker for case in self._cases)
         total = sum(view.size_bytes for view in self._views.values())
-        self._sizes = chosen or sizes([total], engines.cores, self._broker.dedupe_buffer_bytes, self._broker.load_factor)
+        self._sizes = task_sizes or sizes([total], workers.cores, self._broker.dedupe_buffer_bytes, self._broker.load_factor)
         self._refusals: dict[int, str | None] = {}
 
-    def run(self, survey: PassResults) -> None:
-        """Add what is found to ``survey``."""
-        sources = self._sources(survey)
-        passes = SharedPasses(self._engines.engine(self._sizes), sources)
+    def run(self, results: PassResults) -> None:
+        """Add counts and plan results to ``results``."""
+        sources = self._sources(results)
+        passes = SharedPasses(self._workers.engine(self._sizes), sources)
         readable = {path for number, path in enumerate(self._views) if number in sources}
-        wanted = [case for case in self._cases if case.cleans and case.view.path in readable]
-        plans = {case.key: case.plan.compaction for case in wanted}
+        to_clean = [case for case in self._cases if case.cleans and case.view.path in readable]
+        plans = {case.key: case.plan.compaction for case in to_clean}
         cleaned = self._round(passes, list(plans.values()))
         if not passes.described and sources:
-            rate = self._broker.io_max_bytes_per_second / self._engines.cores
+            rate = self._broker.io_max_bytes_per_second / self._workers.cores
             passes.scan([], {}, map_settings(self._broker, rate))
         for number, path in enumerate(self._views):
             if number in passes.described:
-                survey.described[path] = passes.described[number]
+                results.counts[path] = passes.described[number]
         numbers = {key: number for number, key in enumerate(plans)}
         keys = {number: each.keys for number, each in enumerate(cleaned) if each.error is None}
-        pairs = {(numbers[case.key], case.most_keys) for case in wanted}
+        pairs = {(numbers[case.key], case.most_keys) for case in to_clean}
         rounds = passes.broker_rounds([pair for pair in pairs if pair[0] in keys], keys)
         for key, number in numbers.items():
-            own = {most: count for (log, most), count in rounds.items() if log == number}
+            rounds_by_keys = {most: count for (log, most), count in rounds.items() if log == number}
             gone = passes.gone.get(number, Tally.empty())
-            survey.works[key] = PlanResult(cleaned[number], gone, self._refusals.get(id(plans[key])), own)
+            results.plans[key] = PlanResult(cleaned[number], gone, self._refusals.get(id(plans[key])), rounds_by_keys)
 
     def _round(self, passes: SharedPasses, plans: Sequence[LogPlan]) -> list[CleanResult]:
         if not plans:
@@ -208,24 +211,24 @@ class _OneReading:
             dry_run=True,
             broker=self._broker,
             directory_of=lambda plan: plan.view.path,
-            refuse=self._refuse,
+            refuse=self._note_refusal,
             sizes=self._sizes,
         )
-        return Round(lambda _: passes, self._engines.cores, self._fs, plans, options).run()
+        return Round(lambda _: passes, self._workers.cores, self._fs, plans, options).run()
 
-    def _refuse(self, plan: LogPlan, messages: int, keyless: int) -> None:
-        """Refuses nothing, so that there are figures, and notes what a run would."""
+    def _note_refusal(self, plan: LogPlan, messages: int, keyless: int) -> None:
+        """Record a run's refusal of the log, but clean it all the same for its figures."""
         refuse = keyless_refusal(allow_keyless=self._base.allow_keyless)
         self._refusals[id(plan)] = refuse(plan, messages, keyless)
 
-    def _sources(self, survey: PassResults) -> dict[int, tuple[Source, Sequence[Slice]]]:
-        """What is to be read; a log whose slices cannot be made out is noted in ``survey``."""
+    def _sources(self, results: PassResults) -> dict[int, tuple[Source, Sequence[Slice]]]:
+        """The logs to read, with their slices; a log that cannot be cut into slices has its error in ``results``."""
         sources: dict[int, tuple[Source, Sequence[Slice]]] = {}
         for number, (path, view) in enumerate(self._views.items()):
             try:
                 slices = slices_of(self._fs, number, view, view.segments, self._sizes.slice_bytes)
             except Exception as error:
-                survey.described[path] = LogCounts({}, None, str(of_log(error, path)))
+                results.counts[path] = LogCounts({}, None, str(of_log(error, path)))
                 continue
             records = sum(min(each.next_offset - each.base_offset, each.size_bytes) for each in view.segments)
             shards = max(1, -(-records // self._sizes.shard_entries))

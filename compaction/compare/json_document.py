@@ -1,11 +1,11 @@
-"""A comparison as JSON, ``schema_version`` 1. No key or value of a record ever gets in.
+"""A comparison as JSON, ``schema_version`` 1. It never contains a key or a value of a record.
 
 | field | meaning |
 | --- | --- |
 | ``run_id``, ``as_of_ms``, ``status`` | as in the report of a run; ``dry_run`` is always true |
-| ``age_bounds_ms``, ``places`` | what counts by age and by place are counted by (``compaction.compare.figures``) |
-| ``policies`` | one object a policy, in the order given: its sums over all logs |
-| ``logs`` | one object a log: ``before``, ``spread``, ``keys``, and ``policies``, one object each in the same order |
+| ``age_bounds_ms``, ``places`` | the bounds of counts by age, the number of counts by place (``compaction.compare.figures``) |
+| ``policies`` | one object per policy, in the order given: the sums over all logs |
+| ``logs`` | one object per log: ``before``, ``spread``, ``keys``, and ``policies``, one object per policy in the same order |
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from compaction.printable import printable_json
 SCHEMA_VERSION = 1
 
 
-def document(comparison: Comparison) -> dict[str, Any]:
-    """The document as values."""
+def json_document(comparison: Comparison) -> dict[str, Any]:
+    """The document as a dictionary."""
     places = max((len(log.spread.by_place) for log in comparison.logs), default=0)
     return {
         "schema_version": SCHEMA_VERSION,
@@ -39,13 +39,13 @@ def document(comparison: Comparison) -> dict[str, Any]:
 
 
 def to_json(comparison: Comparison) -> str:
-    """The document, indented, ending in a newline."""
-    return printable_json(json.dumps(document(comparison), indent=1, ensure_ascii=False)) + "\n"
+    """The document as text, indented, with a final newline."""
+    return printable_json(json.dumps(json_document(comparison), indent=1, ensure_ascii=False)) + "\n"
 
 
 def explanations_to_json(logs: Sequence[ComparedLog], as_of_ms: int) -> str:
-    """Logs of which nothing was read but why: their names and, for each policy, ``status``, ``reason`` and ``why``."""
-    told = [
+    """The logs of ``--explain`` without figures: for each policy ``status``, ``reason`` and ``why``."""
+    explained = [
         {
             "topic": log.topic,
             "partition": log.partition,
@@ -59,7 +59,7 @@ def explanations_to_json(logs: Sequence[ComparedLog], as_of_ms: int) -> str:
         for log in logs
     ]
     head = {"schema_version": SCHEMA_VERSION, "as_of_ms": as_of_ms, "dry_run": True}
-    return printable_json(json.dumps({**head, "logs": told}, indent=1, ensure_ascii=False)) + "\n"
+    return printable_json(json.dumps({**head, "logs": explained}, indent=1, ensure_ascii=False)) + "\n"
 
 
 def _totals(totals: PolicyTotals) -> dict[str, Any]:

@@ -39,7 +39,7 @@ def log(
         log_dir,
         before=_held(size, 100),
         spread=_spread(size, 100),
-        keys=KeyFigures(size * 3, 9, tuple(RepetitionRange(*times, size, size * times[0]) for times in ((1, 1), (2, 2), (5, 8)))),
+        keys=KeyFigures(size * 3, 9, tuple(RepetitionRange(a, b, size, size * a) for a, b in ((1, 1), (2, 2), (5, 8)))),
         outcomes=(
             Outcome(
                 POLICIES[0], status, reason, LogReport(topic, int(partition), log_dir, LogStatus.CLEANED, reason),
