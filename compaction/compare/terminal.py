@@ -73,8 +73,8 @@ def _plain(logs: Iterable[ComparedLog]) -> list[str]:
 def _remaining(log: ComparedLog, outcome: Outcome) -> str:
     if outcome.status in _WITHOUT_FIGURES:
         return ""
-    rounds = f", {outcome.broker_rounds} rounds of a broker" if outcome.broker_rounds > 1 else ""
-    return f", {_sizes(outcome.after)} left, {freed(log.before, outcome.after)} freed{rounds}"
+    rounds = f", {outcome.broker_rounds} broker rounds" if outcome.broker_rounds > 1 else ""
+    return f", {_sizes(outcome.after)} remaining, {freed(log.before, outcome.after)} freed{rounds}"
 
 
 def _sizes(totals: LogTotals) -> str:

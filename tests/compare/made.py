@@ -46,8 +46,8 @@ def log(
                 after=_held(size, left[0]), gone=_spread(size, 100 - left[0]), broker_rounds=2, why=WHY,
             ),
             Outcome(
-                POLICIES[1], OutcomeStatus.CLEANED, "2 of 9 segments go",
-                LogReport(topic, int(partition), log_dir, LogStatus.CLEANED, "2 of 9 segments go", expired_segments=2),
+                POLICIES[1], OutcomeStatus.CLEANED, "2 of 9 segments expire",
+                LogReport(topic, int(partition), log_dir, LogStatus.CLEANED, "2 of 9 segments expire", expired_segments=2),
                 after=_held(size, left[1]), expired=_held(size, expired), gone=_spread(size, 100 - left[1]),
             ),
         ),

@@ -82,7 +82,7 @@ def test_plain_text_has_a_line_a_policy_and_the_sums() -> None:
     text = told(comparison(log("a-0", 100), failed("b-0", "broken")), io.StringIO())
     assert "a-0: 100.0 kB in 9 segments, 1000 records, 100 tombstones, 300 keys\n" in text
     assert "  cleanup.policy=compact: cleaned, 50.0 kB in 4 segments" in text
-    assert "50.0 % freed, 2 rounds of a broker\n    over 0.5\n" in text
+    assert "50.0 % freed, 2 broker rounds\n    over 0.5\n" in text
     assert "b-0\n    failed: broken\n" in text
     assert "cleanup.policy=compact: 100.0 kB -> 50.0 kB, 50.0 % freed (1 cleaned)\n" in text
     assert text.endswith("2 logs, 1 failed, nothing written, in 1.2 s\n")
