@@ -1,4 +1,4 @@
-"""A comparison's figures are those that real runs then have, and everything else about it is counted by hand."""
+"""A comparison's figures equal those of real runs; counts that runs do not report are checked by a plain reader."""
 
 from __future__ import annotations
 
@@ -172,12 +172,12 @@ def test_the_policies_differ_in_what_they_do(comparison: Comparison) -> None:
     assert freed[7] == 0
 
 
-def test_before_is_what_lies_there(logs: Path, comparison: Comparison) -> None:
+def test_before_is_the_content_of_the_directory(logs: Path, comparison: Comparison) -> None:
     for name, log in by_name(comparison).items():
         assert without_record_bytes(log.before) == held(logs / name), name
 
 
-def test_keys_are_counted(logs: Path, comparison: Comparison) -> None:
+def test_keys_are_counted_by_how_often_they_occur(logs: Path, comparison: Comparison) -> None:
     for name, log in by_name(comparison).items():
         counts = Counter(
             record.key
@@ -203,7 +203,7 @@ def place_of(record: NaiveRecord, first: int, end: int) -> int:
     return min(POSITIONS - 1, int((record.offset - first) / (end - first) * POSITIONS))
 
 
-def test_what_goes_is_counted_by_age_and_place(logs: Path, comparison: Comparison, tmp_path: Path) -> None:
+def test_removed_records_are_counted_by_age_and_place(logs: Path, comparison: Comparison, tmp_path: Path) -> None:
     for number in (0, 6):
         copy, _ = run_for_real(logs, POLICIES[number], tmp_path / str(number))
         for name, log in by_name(comparison).items():
@@ -218,24 +218,24 @@ def test_what_goes_is_counted_by_age_and_place(logs: Path, comparison: Compariso
                 assert spread.by_place == tuple(places[place] for place in range(POSITIONS)), name
 
 
-def test_ages_are_spread_over_more_than_one_bucket() -> None:
+def test_the_oracle_counts_ages_in_several_buckets() -> None:
     ages = {age_of(NaiveRecord(0, NOW_MS - age, None, None)) for age in (-1, 0, DAY_MS - 1, DAY_MS, 400 * DAY_MS)}
     assert ages == {0, 1, 2, 3, 7}
     assert age_of(NaiveRecord(0, -1, None, None)) == 8
 
 
-def test_sizes_of_the_work_change_nothing(logs: Path, comparison: Comparison) -> None:
+def test_task_sizes_do_not_change_the_result(logs: Path, comparison: Comparison) -> None:
     whole = compared_locally(logs, *POLICIES)
     assert whole.logs == comparison.logs
 
 
 @pytest.mark.spark
-def test_spark_finds_the_same(logs: Path, comparison: Comparison, spark: SparkSession) -> None:
+def test_spark_computes_the_same_comparison(logs: Path, comparison: Comparison, spark: SparkSession) -> None:
     assert compare(lambda: spark, request(logs, *POLICIES)).logs == comparison.logs
 
 
 @pytest.mark.spark
-def test_every_pass_shows_its_bytes_and_every_job_says_what_it_does(tmp_path: Path, spark: SparkSession) -> None:
+def test_every_pass_shows_its_progress_and_every_job_has_a_description(tmp_path: Path, spark: SparkSession) -> None:
     log_dir, stream = tmp_path / "logs", io.StringIO()
     of_many_keys(log_dir / "many-0", range(LEAST_KEYS + 1))
     made = random_log(11, FLAVOURS["plain"], START_MS)
@@ -302,7 +302,7 @@ def tree(path: Path) -> dict[str, tuple[int, int, int]]:
     return {str(each): (each.stat().st_mode, each.stat().st_size, each.stat().st_mtime_ns) for each in every}
 
 
-def test_nothing_is_written_or_made(sample: Path) -> None:
+def test_nothing_is_written(sample: Path) -> None:
     # leftovers that a real run would clear away, and an index that it would build
     (sample / "orders-0" / f"{0:020d}.log.deleted").write_bytes(b"x")
     (sample / "orders-1" / f"{0:020d}.log.clean.1").write_bytes(b"x")
@@ -336,7 +336,7 @@ def as_nobody(work: Callable[[], object]) -> object:
     return found
 
 
-def test_it_works_where_nothing_may_be_written(sample: Path) -> None:
+def test_a_user_without_write_permission_can_compare(sample: Path) -> None:
     expected = compared_locally(sample, "configured", topics=(re.compile("orders|sessions|payments"),))
     for each in [sample, *sample.rglob("*")]:
         each.chmod(0o555 if each.is_dir() else 0o444)
@@ -396,7 +396,7 @@ def without_keys(log_dir: Path) -> Path:
     return log_dir
 
 
-def test_a_log_that_a_run_would_refuse_has_figures_all_the_same(tmp_path: Path) -> None:
+def test_a_log_that_a_run_would_refuse_has_figures(tmp_path: Path) -> None:
     log_dir = without_keys(tmp_path / "logs")
     policy = "cleanup.policy=compact"
     refused = outcome_of(compared_locally(log_dir, policy, allow_keyless=False))
@@ -415,7 +415,7 @@ def outcome_of(found: Comparison) -> Outcome:
     return outcome
 
 
-#: the smallest map that a broker accepts takes so many keys: 1 MiB and a byte of 24-byte slots, nine tenths of them
+#: the number of keys in the smallest map that a broker accepts: 1 MiB and a byte of 24-byte slots, nine tenths of them
 LEAST_BUFFER = 1_048_577
 LEAST_KEYS = int(LEAST_BUFFER // 24 * 0.9)
 
@@ -431,7 +431,7 @@ def of_many_keys(path: Path, keys: Sequence[int]) -> None:
     (path / f"{len(keys):020d}.log").touch()
 
 
-def test_a_brokers_rounds_are_told(tmp_path: Path) -> None:
+def test_a_brokers_rounds_are_counted(tmp_path: Path) -> None:
     logs = {
         "fits": [*range(LEAST_KEYS - 1)] * 2,
         "just-fits": range(LEAST_KEYS),
@@ -461,7 +461,7 @@ def test_the_rounds_are_those_that_kafkas_cleaner_takes(gateway: Gateway, tmp_pa
     assert expected == rounds >= 3
 
 
-def test_policies_that_read_a_log_in_their_own_way_are_exact_too(tmp_path: Path, logs: Path) -> None:
+def test_policies_that_change_what_is_read_are_exact_too(tmp_path: Path, logs: Path) -> None:
     log_dir = tmp_path / "logs"
     shutil.copytree(logs, log_dir)
     for index in log_dir.rglob("*.index"):
@@ -476,13 +476,13 @@ def test_policies_that_read_a_log_in_their_own_way_are_exact_too(tmp_path: Path,
     assert segments[1] > segments[0]
 
 
-def test_an_empty_directory_is_no_trouble(tmp_path: Path) -> None:
+def test_an_empty_directory_has_nothing_to_do(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     found = compared_locally(tmp_path / "empty", "configured")
     assert (found.logs, found.exit_code, found.status.value) == ((), 0, "nothing_to_do")
 
 
-def test_a_log_without_a_record_is_no_trouble(sample: Path) -> None:
+def test_a_log_without_records_is_skipped(sample: Path) -> None:
     found = compared_locally(sample, "configured", topics=(re.compile("never-written"),))
     outcome = outcome_of(found)
     assert (outcome.status, outcome.after.records, found.logs[0].keys.distinct) == (OutcomeStatus.SKIPPED, 0, 0)
