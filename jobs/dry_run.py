@@ -1,4 +1,4 @@
-"""Compares policies on the logs of Kafka log directories at rest, side by side, and says why a log is or is not cleaned.
+"""Compares policies on Kafka log directories at rest, and explains why a log is or is not cleaned.
 
 Run it with ``spark-submit jobs/dry_run.py --help``.
 """
@@ -30,26 +30,25 @@ from jobs import _cli, _logging  # noqa: E402
 if TYPE_CHECKING:
     from compaction.spark.session import Session
 
-#: starts a Spark session when it comes to that
+#: starts a Spark session when one is needed
 SessionFactory = Callable[[], "Session"]
 
 _DESCRIPTION = """\
-Say what policies would leave of logs at rest, without writing to them: bytes, records, segments
-and tombstones before and after, how often keys repeat, how old the data is that would go, where
-in the log the survivors lie, and in how many rounds a broker would get there. All policies share
-one reading of the data. The figures are exact: a run with the same settings gives the same.
+Compare policies on logs at rest without writing to them: bytes, records, segments and tombstones
+before and after, how often keys repeat, the age of the removed records, the positions of the
+retained ones, and how many rounds a broker would need. The data is read once for all policies.
+The figures are exact: a run with the same settings has the same figures.
 
-With --explain, say instead why logs are or are not cleaned: every condition with its value, its
-bound, where that was configured, and what would change the verdict. Nothing is read for that but
-indexes and headers.
+With --explain, print instead why logs are or are not cleaned: every condition with its value, its
+bound, the source of its configuration, and what would change the result. This reads only indexes
+and batch headers.
 """
 
 _EPILOG = f"""\
 {_cli.CONFIGURATION_HELP}
 policies:
-  --policy "KEY=VALUE,KEY=VALUE", on top of everything else that is configured. The values of a
-  list are joined by +. The policy {CONFIGURED!r} changes nothing; it is the one that is compared
-  when none is given.
+  --policy "KEY=VALUE,KEY=VALUE" overrides the rest of the configuration. Join the values of a list
+  by +. The policy {CONFIGURED!r} changes nothing; it is the default.
 
 {_cli.EXIT_HELP}
 examples:
@@ -78,26 +77,26 @@ def parser() -> _cli.Parser:
     )  # fmt: skip
     group.add_argument(
         "--explain", metavar="TOPIC-N", nargs="+", action="extend", default=[],
-        help="only say why these partitions are or are not cleaned, under each policy; may be repeated",
+        help="only explain why these partitions are or are not cleaned under each policy; may be repeated",
     )  # fmt: skip
     group.add_argument(
         "--include-active", action="store_true",
-        help="the directories are exports that no broker will append to: the last segment of each log counts too",
+        help="the directories are exports that no broker will append to: the active segment of each log is cleaned too",
     )  # fmt: skip
     group.add_argument(
         "--allow-keyless", action="store_true",
-        help="the runs would be given this option: logs of whose records many have no key are cleaned too",
+        help="compare runs with this option: logs with many records without a key are cleaned too",
     )  # fmt: skip
     group = options.add_argument_group("what to write")
     group.add_argument("--report", metavar="FILE", default=None, help="write all figures in JSON (schema_version 1)")
     _cli.add_metrics(group)
-    group.add_argument("--html", metavar="FILE", default=None, help="write a page to look at, with nothing outside of it")
+    group.add_argument("--html", metavar="FILE", default=None, help="write the comparison as a self-contained HTML page")
     _cli.add_telling(group)
     return options
 
 
 def read_request(arguments: argparse.Namespace) -> ComparisonRequest:
-    """The checked request.
+    """The validated request.
 
     :raises UsageError: the call is wrong
     """
@@ -135,7 +134,7 @@ def _selector(arguments: argparse.Namespace) -> Selector:
 
 
 def compare(session_factory: SessionFactory, request: ComparisonRequest) -> Comparison:
-    """Runs the comparison; Spark is imported no sooner than that, so that a wrong call is told at once."""
+    """Run the comparison. Spark is imported only here, so that a wrong call fails at once."""
     from compaction.startup import background
 
     base = request.base
@@ -149,19 +148,19 @@ def compare(session_factory: SessionFactory, request: ComparisonRequest) -> Comp
 
 
 def explain(request: ComparisonRequest) -> tuple[ComparedLog, ...]:
-    """Finds out why, without Spark."""
-    from compaction.compare.compare_policies import explain
+    """Explain the logs, without Spark."""
+    from compaction.compare import compare_policies
 
-    return explain(request)
+    return compare_policies.explain(request)
 
 
 def main(
     argv: Sequence[str] | None = None, run: Callable[[SessionFactory, ComparisonRequest], Comparison] = compare
 ) -> int:
-    """Runs the command; returns its exit code.
+    """Run the command and return its exit code.
 
     :param argv: the options, those of the process when ``None``
-    :param run: carries out a request
+    :param run: executes a request
     """
 
     def body(arguments: argparse.Namespace) -> int:
@@ -182,7 +181,7 @@ def _explain(request: ComparisonRequest, report_file: str | None) -> int:
 
 
 def _finish(comparison: Comparison, arguments: argparse.Namespace) -> int:
-    """Shows and writes a comparison; the exit code of the run."""
+    """Print a comparison, write the requested files, and return the exit code."""
     print_comparison(comparison, sys.stdout)
     for log in comparison.logs:
         if log.error is not None:

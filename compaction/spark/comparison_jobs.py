@@ -1,4 +1,7 @@
-"""The shared passes as Spark jobs: as ``compaction.spark.pipeline``, with variants where that has logs."""
+"""The shared passes of a comparison as Spark jobs, as in ``compaction.spark.pipeline`` but with variants in place of logs.
+
+Tested by ``tests/compare/test_compare_policies.py``.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +28,8 @@ from compaction.startup.freeze_gc import settle
 
 
 class SparkEngine:
-    """Implements ``compaction.compare.shared_passes.Engine``; ``sizes`` say how much of the logs one task reads.
-
-    ``progress`` is told the bytes that the tasks of each pass have read.
-    """
+    """Implements ``compaction.compare.shared_passes.Engine``; ``progress`` counts the bytes that the tasks of each pass
+    read."""
 
     def __init__(self, sc: SparkContext, sizes: Sizes, progress: Progress | None = None) -> None:
         self._sc = sc
@@ -49,7 +50,7 @@ class SparkEngine:
         sources: Mapping[int, Source],
         settings: MapSettings,
     ) -> tuple[list[SharedSummary], Any]:
-        """See ``Engine``; the maps and counts stay in the shuffle."""
+        """See ``Engine``; the maps and counts remain in the shuffle."""
         tasks = pack(slices, lambda each: each.part.size_bytes, self._sizes.scan_bytes)
         shards_of = {number: scan.shards for number, scan in variants.items()}
         shards_of.update({counts_of(number): source.shards for number, source in sources.items()})
@@ -57,8 +58,8 @@ class SparkEngine:
         maps = min(sum(shards_of.values()), max(2 * self._sc.defaultParallelism, len(tasks)))
         shared = self._sc.broadcast((dict(variants), dict(sources), first))
 
-        # PySpark writes broadcasts, and functions larger than 1 MiB, to files. The settings, which hold the secret, are
-        # part of the function, and all that grows with the logs is broadcast
+        # PySpark writes broadcasts, and functions larger than 1 MiB, to files. The settings hold the secret and are part of the
+        # function. Everything that grows with the logs is broadcast, which keeps the function small
         def partition(key: Key) -> int:
             return maps if key[1] == SUMMARY else (shared.value[2][key[0]] + key[1]) % maps
 
@@ -125,7 +126,7 @@ class SparkEngine:
     def rounds(
         self, works: Sequence[tuple[Sequence[Slice], MapContext]], settings: MapSettings, most_keys: int
     ) -> list[int]:
-        """See ``Engine``; a task a log."""
+        """See ``Engine``; one task per log."""
         if not works:
             return []
         tasks = [slices for slices, _ in works]

@@ -1,4 +1,4 @@
-"""The command line that compares policies: what it hands on, what it writes, what makes a call wrong, and explanations."""
+"""``dry-run``: its request, the files that it writes, wrong calls, and explanations."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def requested(logs: Path, *argv: str) -> ComparisonRequest:
     return run.request
 
 
-def test_what_is_configured_is_compared_when_no_policy_is_given(logs: Path) -> None:
+def test_the_configured_policy_is_the_default(logs: Path) -> None:
     request = requested(logs)
     assert [policy.name for policy in request.policies] == ["configured"]
     assert (request.base.as_of_ms, request.base.dry_run, request.base.include_active) == (NOW_MS, True, False)
 
 
-def test_policies_are_handed_on_in_their_order(logs: Path) -> None:
+def test_policies_are_compared_in_the_order_given(logs: Path) -> None:
     request = requested(
         logs, "--policy", "cleanup.policy=compact", "retention.ms=5", "--policy", "configured",
         "--include-active", "--allow-keyless",
@@ -76,7 +76,7 @@ def test_policies_are_handed_on_in_their_order(logs: Path) -> None:
         (["--html", "/no/such/place/x.html"], "its directory does not exist"),
     ],
 )
-def test_a_wrong_call_is_told_in_one_line(
+def test_a_wrong_call_is_one_line_on_standard_error(
     logs: Path, argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert dry_run.main(["--log-dir", str(logs), *argv], Run()) == 2
@@ -122,7 +122,7 @@ def explained(logs: Path, capsys: pytest.CaptureFixture[str], *argv: str) -> str
 RATIO = re.compile(r"(yes|no) +cleanable ratio (0\.\d+) > (0\.\d+) \((.*)\)\n(?: +(becomes .*)\n)?")
 
 
-def test_why_a_log_is_not_cleaned_is_told_without_spark(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_needs_no_spark(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = explained(logs, capsys, "--explain", "inventory-0")
     assert "  configured: skipped: ratio: " in text
     assert "orders-0" not in text
@@ -133,7 +133,7 @@ def test_why_a_log_is_not_cleaned_is_told_without_spark(logs: Path, capsys: pyte
     assert re.fullmatch(r"becomes cleanable after [\d.]+ kB more, or with min\.cleanable\.dirty\.ratio=0\.\d+", found[5])
 
 
-def test_the_remedy_that_is_told_does_change_the_verdict(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_printed_remedy_changes_the_verdict(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     remedy = re.search(r"or with (min\.\S+=\S+)", explained(logs, capsys, "--explain", "inventory-0"))
     assert remedy is not None
     text = explained(logs, capsys, "--explain", "inventory-0", "--policy", remedy[1])
@@ -143,19 +143,19 @@ def test_the_remedy_that_is_told_does_change_the_verdict(logs: Path, capsys: pyt
     assert (found[1], found[4]) == ("yes", "--policy min.cleanable.dirty.ratio")
 
 
-def test_an_open_transaction_is_told_with_its_producer(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_open_transaction_is_explained_with_its_producer(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = explained(logs, capsys, "--explain", "payments-open-0")
     assert "on: open transaction of producer " in text
 
 
-def test_why_segments_are_not_deleted_is_told(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_segments_that_are_not_deleted_are_explained(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = explained(logs, capsys, "--explain", "clickstream-0", "sessions-0", "--set", "retention.ms=31536000000")
     assert "retention.ms, --set retention.ms)\n" in text
     assert "goes in 33" in text
     assert "goes by size: " in text
 
 
-def test_explanations_go_to_a_report_too(logs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_explanations_are_written_to_a_report(logs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = tmp_path / "why.json"
     explained(logs, capsys, "--explain", "ledger-0", "--report", str(report))
     (log,) = json.loads(report.read_text(encoding="utf-8"))["logs"]
@@ -163,14 +163,14 @@ def test_explanations_go_to_a_report_too(logs: Path, tmp_path: Path, capsys: pyt
     assert any("min.compaction.lag.ms" in line for line in log["policies"][0]["why"])
 
 
-def test_only_what_is_to_be_explained_is_chosen(logs: Path) -> None:
+def test_only_the_partitions_to_explain_are_selected(logs: Path) -> None:
     arguments = dry_run.parser().parse_args(["--log-dir", str(logs), "--explain", "orders-0", "ledger-0"])
     chosen = dry_run.read_request(arguments).base
     assert chosen.topics == ()
     assert chosen.partitions == frozenset({TopicPartition("orders", 0), TopicPartition("ledger", 0)})
 
 
-def test_help_has_every_option(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_has_every_option(capsys: pytest.CaptureFixture[str]) -> None:
     assert dry_run.main(["--help"]) == 0
     text = capsys.readouterr().out
     for option in ("--log-dir", "--policy", "--explain", "--include-active", "--allow-keyless", "--report", "--html", "--set"):

@@ -1,4 +1,4 @@
-"""The command line of the certifier, and ``compact --verify``: what they tell, and how they end."""
+"""``verify`` and ``compact --verify``: output, exit codes and wrong calls."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_violation_ends_with_1_and_is_one_line_on_standard_error(story: Story,
     assert (f"    {what}\n" in out, err) == (True, f"error: {what} (the first of 1 violations)\n")
 
 
-def test_the_report_has_what_was_told(story: Story, tmp_path: Path) -> None:
+def test_the_report_has_the_violations_that_were_printed(story: Story, tmp_path: Path) -> None:
     offset = story.offset_of("unique-2")
     story.change(offset, records(lambda found: found[1:]))
     assert call(story, "--report", tmp_path / "verified.json") == 1
@@ -59,7 +59,7 @@ def test_the_report_has_what_was_told(story: Story, tmp_path: Path) -> None:
     assert document["totals"]["violated"] == document["totals"]["lost"] == 1
 
 
-def test_damage_of_the_source_is_no_violation_but_fails(story: Story, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_source_fails_and_is_no_violation(story: Story, capsys: pytest.CaptureFixture[str]) -> None:
     file = story.before / "story-0" / f"{0:020d}.log"
     file.write_bytes(file.read_bytes()[:-5])
     assert call(story) == 1
@@ -80,7 +80,7 @@ WHY = {
 
 
 @pytest.mark.parametrize(("key", "answer"), WHY.items())
-def test_why_says_what_became_of_a_record(story: Story, capsys: pytest.CaptureFixture[str], key: str, answer: str) -> None:
+def test_why_explains_what_became_of_a_record(story: Story, capsys: pytest.CaptureFixture[str], key: str, answer: str) -> None:
     offset = story.offset_of(key, before=True)
     assert call(story, "--why", f"story-0:{offset}") == 0
     assert capsys.readouterr().out.startswith(f"story-0:{offset} {answer}")
@@ -92,7 +92,7 @@ def test_why_names_the_record_that_superseded_it(story: Story, capsys: pytest.Ca
     assert capsys.readouterr().out == f"story-0:{first} was superseded by offset {last} of the same key, which was retained\n"
 
 
-def test_why_tells_a_lost_record_and_a_record_without_a_key(story: Story, capsys: pytest.CaptureFixture[str]) -> None:
+def test_why_explains_a_lost_record_and_a_record_without_a_key(story: Story, capsys: pytest.CaptureFixture[str]) -> None:
     lost = story.offset_of("unique-2")
     keyless = next(r.offset for s in build() for b in s.batches for r in b.records() if r.key is None)
     story.change(lost, records(lambda found: found[1:]))
@@ -105,7 +105,7 @@ def test_why_tells_a_lost_record_and_a_record_without_a_key(story: Story, capsys
 
 
 WRONG: dict[str, Callable[[Story], Sequence[object]]] = {
-    "give --before and --after, or --in-place alone": lambda story: ["--before", story.before],
+    "give --before and --after, or only --in-place": lambda story: ["--before", story.before],
     "--why 'story' is not TOPIC-N:OFFSET": lambda story: ["--in-place", story.after, "--why", "story"],
     "no such log directory": lambda story: ["--in-place", story.after / "none"],
     "no such partition: story-7": lambda story: ["--in-place", story.after, "--partition", "story-7"],
@@ -120,7 +120,7 @@ def test_a_wrong_call_ends_with_2(story: Story, capsys: pytest.CaptureFixture[st
     assert (out, err.count("\n"), message in err) == ("", 1, True)
 
 
-def test_nothing_is_written_by_verifying(story: Story) -> None:
+def test_verify_writes_nothing(story: Story) -> None:
     def tree() -> dict[str, tuple[int, int]]:
         files = (file for root in (story.before, story.after) for file in root.rglob("*"))
         return {str(file): (file.stat().st_mtime_ns, file.stat().st_size) for file in files}
@@ -141,7 +141,7 @@ def compacted(log_dir: Path, *options: object, during: Callable[[], None] = lamb
 
 
 @pytest.mark.parametrize("in_place", [True, False])
-def test_compact_verifies_what_it_left(
+def test_compact_verifies_its_result(
     story: Story, tmp_path: Path, capsys: pytest.CaptureFixture[str], in_place: bool
 ) -> None:
     options = () if in_place else ("--output-dir", tmp_path / "copy")
@@ -150,7 +150,7 @@ def test_compact_verifies_what_it_left(
 
 
 @pytest.mark.parametrize("in_place", [True, False])
-def test_compact_ends_with_1_where_the_result_does_not_hold(
+def test_compact_ends_with_1_if_its_result_does_not_hold(
     story: Story, tmp_path: Path, capsys: pytest.CaptureFixture[str], in_place: bool
 ) -> None:
     target = story.before if in_place else tmp_path / "copy"

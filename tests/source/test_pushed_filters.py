@@ -60,7 +60,7 @@ def test_offset_and_time_become_exact_bounds(given: Any, bounds: Bounds) -> None
     assert (pushed.bounds, pushed.logs, rest) == (bounds, (), [])
 
 
-def test_a_list_of_offsets_narrows_and_stays_with_spark() -> None:
+def test_a_list_of_offsets_narrows_the_read_and_spark_applies_it_too() -> None:
     given = ds.In(OFFSET, (9, 3, 5))
     pushed, rest = push_filters([given])
     assert pushed.bounds == offsets(3, 9)
@@ -89,7 +89,7 @@ def test_all_conditions_hold_together() -> None:
         (ds.Not(ds.In(PARTITION, (0, 1))), ["orders-3", "prices-3"]),
     ],
 )
-def test_topic_and_partition_choose_logs(given: Any, taken: list[str]) -> None:
+def test_topic_and_partition_select_logs(given: Any, taken: list[str]) -> None:
     pushed, rest = push_filters([given])
     logs = [TopicPartition(*log) for log in (("orders", 0), ("orders", 3), ("old-orders", 0), ("prices", 3))]
     assert [str(log) for log in logs if pushed.takes(log)] == taken
@@ -111,11 +111,11 @@ def test_topic_and_partition_choose_logs(given: Any, taken: list[str]) -> None:
         ds.LessThan(("timestampType",), 1),
     ],
 )
-def test_what_the_source_cannot_judge_is_left_to_spark(given: Any) -> None:
+def test_filters_that_cannot_be_pushed_are_left_to_spark(given: Any) -> None:
     pushed, rest = push_filters([given])
     assert (pushed.bounds, pushed.logs) == (offsets(), ())
     assert rest == [given]
 
 
-def test_that_a_column_is_not_null_is_known_of_columns_that_never_are() -> None:
+def test_not_null_always_holds_for_columns_without_nulls() -> None:
     assert push_filters([ds.IsNotNull(OFFSET), ds.IsNotNull(TOPIC), ds.IsNotNull(("timestampType",))])[1] == []
