@@ -154,9 +154,7 @@ def explain(request: ComparisonRequest) -> tuple[ComparedLog, ...]:
     return compare_policies.explain(request)
 
 
-def main(
-    argv: Sequence[str] | None = None, run: Callable[[SessionFactory, ComparisonRequest], Comparison] = compare
-) -> int:
+def main(argv: Sequence[str] | None = None, run: Callable[[SessionFactory, ComparisonRequest], Comparison] = compare) -> int:
     """Run the command and return its exit code.
 
     :param argv: the options, those of the process when ``None``

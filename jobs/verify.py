@@ -96,9 +96,7 @@ def parser() -> _cli.Parser:
 
 def _add_rules(options: _cli.Parser) -> None:
     group = options.add_argument_group("what to allow, and what to write")
-    group.add_argument(
-        "--include-active", action="store_true", help="the logs were cleaned with --include-active"
-    )
+    group.add_argument("--include-active", action="store_true", help="the logs were cleaned with --include-active")
     group.add_argument(
         "--several-rounds", action="store_true",
         help="there was more than one round in between: delete horizons may have been set and have passed",

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from compaction.certifier.checks.findings import Findings, Violation
+from compaction.certifier.checks.violations import Findings, Violation
 from compaction.names import TopicPartition
 
 SCHEMA_VERSION = 1

@@ -19,13 +19,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from compaction.certifier.certificate import LogCertificate, VerifyReport
-from compaction.certifier.checks.findings import Findings
 from compaction.certifier.checks.log_checks import check_log
 from compaction.certifier.checks.log_pair import LogPair
 from compaction.certifier.checks.offset_ranges import RANGE_BYTES, Cutting, RangeTask, cut_into_ranges
 from compaction.certifier.checks.record_checks import RangeResult
 from compaction.certifier.checks.segment_walk import SegmentWalk, WalkTask
 from compaction.certifier.checks.txn_checks import Transactions, check_index, check_markers, check_open, check_outcomes
+from compaction.certifier.checks.violations import Findings
 from compaction.certifier.task_runner import TaskRunner
 
 #: the walks of ``before`` and of ``after``

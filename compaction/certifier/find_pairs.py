@@ -41,9 +41,7 @@ def find_pairs(request: VerifyRequest) -> list[LogPair | LogCertificate]:
     return pair_directories(fs, sources, _locations(fs, request, request.after, Selector()), rules_for)
 
 
-def _locations(
-    fs: FileSystem, request: VerifyRequest, log_dirs: Sequence[str], selector: Selector
-) -> tuple[LogLocation, ...]:
+def _locations(fs: FileSystem, request: VerifyRequest, log_dirs: Sequence[str], selector: Selector) -> tuple[LogLocation, ...]:
     """The requested logs; the partitions that ``selector`` names must exist."""
     found = discover(fs, log_dirs, selector)
     selected = (each for each in found if request.selector.takes(each.topic_partition))

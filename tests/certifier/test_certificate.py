@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from compaction.certifier.certificate import LogCertificate, Status, VerifyReport
-from compaction.certifier.checks.findings import Findings
+from compaction.certifier.checks.violations import Findings
 from compaction.names import TopicPartition
 
 LOG = TopicPartition("orders", 3)

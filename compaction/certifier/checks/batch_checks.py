@@ -18,10 +18,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.certifier.checks.findings import Findings
 from compaction.certifier.checks.log_pair import CleaningRules, Int64s
 from compaction.certifier.checks.read_chunks import CODEC, LOG_APPEND_TIME, Chunk
 from compaction.certifier.checks.segment_walk import CONTROL, DELETE_HORIZON, TRANSACTIONAL
+from compaction.certifier.checks.violations import Findings
 
 _EQUAL = {
     "base_offset": "base offset",

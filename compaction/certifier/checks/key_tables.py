@@ -18,9 +18,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from compaction.certifier.checks.findings import Findings
 from compaction.certifier.checks.log_pair import Bools, Int64s, Rows
 from compaction.certifier.checks.read_chunks import Chunk
+from compaction.certifier.checks.violations import Findings
 from compaction.kernels.reading.locate import assign_parts, gather_keys
 
 SUPERSEDED, TOMBSTONE = "superseded", "tombstone"

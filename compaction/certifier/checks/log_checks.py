@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from compaction.certifier.checks.findings import Findings
 from compaction.certifier.checks.log_pair import LogPair
 from compaction.certifier.checks.segment_walk import SegmentWalk
+from compaction.certifier.checks.violations import Findings
 from compaction.names import CLEANER_OFFSETS
 
 

@@ -16,12 +16,12 @@ from functools import lru_cache
 import numpy as np
 
 from compaction.certifier.checks.batch_checks import check_batches
-from compaction.certifier.checks.findings import Findings
 from compaction.certifier.checks.key_tables import KeyTables
 from compaction.certifier.checks.log_pair import Bools, Int64s, Rows
 from compaction.certifier.checks.offset_ranges import RangeTask
 from compaction.certifier.checks.read_chunks import Chunk, read_chunks
 from compaction.certifier.checks.segment_walk import CONTROL, DELETE_HORIZON, TRANSACTIONAL
+from compaction.certifier.checks.violations import Findings
 from compaction.errors import CorruptLogError, LogError
 from compaction.formats.java_text import java_text
 from compaction.kernels.reading.locate import HEADERS, KEY, TIMESTAMP, VALUE, compare_records

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from compaction.certifier.checks.findings import Findings
 from compaction.certifier.checks.index_checks import IndexChecks
 from compaction.certifier.checks.log_pair import LONG_MAX, Rows, SegmentFiles
+from compaction.certifier.checks.violations import Findings
 from compaction.errors import CorruptLogError, LogError
 from compaction.formats.indexes import TXN_ROW, read_txn_index
 from compaction.formats.primitives.malformed import FormatError

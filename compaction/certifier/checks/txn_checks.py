@@ -18,9 +18,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from compaction.certifier.checks.findings import Findings
 from compaction.certifier.checks.log_pair import Bools, Int64s, LogPair, Rows
 from compaction.certifier.checks.segment_walk import DATA, EVENT_ROW, SegmentWalk, join_runs
+from compaction.certifier.checks.violations import Findings
 from compaction.formats.indexes import TXN_ROW
 from compaction.kernels.reading.tables import ABORT, COMMIT
 from compaction.names import CLEANER_OFFSETS, TXNINDEX

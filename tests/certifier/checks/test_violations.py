@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from compaction.certifier.checks.findings import MOST_NAMED, Findings, Violation
+from compaction.certifier.checks.violations import MOST_NAMED, Findings, Violation
 
 
 def test_all_violations_are_counted_and_those_with_the_lowest_offsets_are_named() -> None:
     findings, other = Findings(), Findings()
-    findings.add_all(np.arange(5_000, 100, -1, np.int64), "high")
+    findings.add_all(np.arange(5_000, 100, -1, dtype=np.int64), "high")
     other.add(7, "low")
     findings.join(other)
     assert findings.count == 4_901
