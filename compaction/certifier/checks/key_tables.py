@@ -50,8 +50,7 @@ class KeyTables:
         self._spilled: list[tuple[int, bytes]] = []
 
     def add(self, chunk: Chunk, rows: Int64s, missing: Bools, droppable: Bools) -> None:
-        """Add the records ``rows`` (int64[m]) of a chunk; ``missing`` and ``droppable`` are bool[n], one per record of the
-        chunk."""
+        """Add records of a chunk, int64[m] of its n records; ``missing`` and ``droppable`` are bool[n]."""
         if not len(rows):
             return
         records = chunk.records[rows]

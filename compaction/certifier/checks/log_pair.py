@@ -22,8 +22,7 @@ LONG_MAX = 2**63 - 1
 
 @dataclass(frozen=True)
 class SegmentFiles:
-    """One segment on disk. ``suffix`` is ``.deleted`` for a segment that cleaning replaced; ``last``: it is the log's last
-    one."""
+    """One segment on disk. ``suffix`` is ``.deleted`` for a segment that cleaning replaced."""
 
     directory: str
     base_offset: int
@@ -54,8 +53,7 @@ class SegmentFiles:
 
 @dataclass(frozen=True)
 class Side:
-    """A log before or after cleaning: its segments, ascending, and its checkpoints. ``cleaned_to`` is the cleaner
-    checkpoint."""
+    """A log before or after cleaning; its segments are in order, ``cleaned_to`` is its cleaner checkpoint."""
 
     segments: tuple[SegmentFiles, ...]
     log_start_offset: int

@@ -154,8 +154,7 @@ def _headers(chunk: Chunk, record: np.void) -> bytes:
 
 @lru_cache(maxsize=4096)
 def _same_headers(before: bytes, after: bytes) -> bool:
-    """Whether headers are equal after names that are not UTF-8 are replaced as a rewrite does. Logs mostly repeat few
-    headers."""
+    """Whether headers are equal once names that are not UTF-8 are replaced, as a rewrite does. Few distinct ones differ."""
     one, other = _read_headers(before), _read_headers(after)
     if one is None or other is None or len(one) != len(other):
         return False

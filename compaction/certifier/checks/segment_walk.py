@@ -40,8 +40,7 @@ CUT_INTERVAL_BYTES = 16 << 20
 
 @dataclass(frozen=True)
 class WalkTask:
-    """A segment to walk. ``twin``: the segment of ``before`` with the same base offset. Indexes are checked only in
-    ``after``."""
+    """A segment to walk. ``twin``: the segment of ``before`` with the same base offset, for one of ``after``."""
 
     log: int
     files: SegmentFiles
