@@ -26,7 +26,7 @@ class IndexChecks:
     def __init__(self, fs: FileSystem, files: SegmentFiles) -> None:
         self._files = files
         self._problems: list[str] = []
-        offsets, times = self._read(fs, files.index, INDEX), self._read(fs, files.time_index, TIMEINDEX)
+        offsets, times = self._read(fs, INDEX), self._read(fs, TIMEINDEX)
         self._offsets = read_offset_index(offsets, files.base_offset)
         self._times = read_time_index(times, files.base_offset)
         self._offsets_seen = np.zeros(len(self._offsets), np.bool_)
@@ -34,7 +34,8 @@ class IndexChecks:
         self._largest = -1
         self._last_offset = files.base_offset
 
-    def _read(self, fs: FileSystem, path: str, kind: str) -> bytes:
+    def _read(self, fs: FileSystem, kind: str) -> bytes:
+        path = self._files.path(kind)
         if fs.stat(path) is None:
             self._problems.append(f"{kind} is missing")
             return b""

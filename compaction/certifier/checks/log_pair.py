@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compaction.fs.filesystem import join
-from compaction.names import INDEX, LOG, TIMEINDEX, TXNINDEX, TopicPartition, segment_file
+from compaction.names import LOG, TopicPartition, segment_file
 
 Bools = NDArray[np.bool_]
 Int64s = NDArray[np.int64]
@@ -34,21 +34,6 @@ class SegmentFiles:
     def path(self, kind: str = LOG) -> str:
         """The path of its file of this kind."""
         return join(self.directory, segment_file(self.base_offset, kind, self.suffix))
-
-    @property
-    def index(self) -> str:
-        """The offset index."""
-        return self.path(INDEX)
-
-    @property
-    def time_index(self) -> str:
-        """The time index."""
-        return self.path(TIMEINDEX)
-
-    @property
-    def txn_index(self) -> str:
-        """The transaction index."""
-        return self.path(TXNINDEX)
 
 
 @dataclass(frozen=True)

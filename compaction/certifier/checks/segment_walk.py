@@ -22,7 +22,7 @@ from compaction.fs.ranges import view
 from compaction.kernels.reading.tables import ABORT, COMMIT
 from compaction.logdir.batch_scan import SegmentScan
 from compaction.logdir.blocks import SegmentReader
-from compaction.names import LOG, TXNINDEX
+from compaction.names import INDEX, LOG, TIMEINDEX, TXNINDEX
 from compaction.stores.mixed import file_system
 
 TRANSACTIONAL, CONTROL, DELETE_HORIZON = 0x10, 0x20, 0x40
@@ -175,24 +175,19 @@ def _offset_at(fs: FileSystem, files: SegmentFiles, position: int | None, expect
 
 
 def _read_txns(fs: FileSystem, files: SegmentFiles) -> Rows:
-    if fs.stat(files.txn_index) is None:
+    path = files.path(TXNINDEX)
+    if fs.stat(path) is None:
         return np.empty(0, TXN_ROW)
-    data = fs.read_bytes(files.txn_index)
+    data = fs.read_bytes(path)
     if len(data) % 34:
-        raise FormatError(f"{files.txn_index}: {TXNINDEX} ends within an entry")
+        raise FormatError(f"{path}: {TXNINDEX} ends within an entry")
     return read_txn_index(data)
 
 
 def _same_files(fs: FileSystem, files: SegmentFiles, twin: SegmentFiles) -> bool:
     """Whether log and indexes of two segments are equal byte for byte."""
     return files.size_bytes == twin.size_bytes and all(
-        _same_bytes(fs, one, other)
-        for one, other in (
-            (files.path(LOG), twin.path(LOG)),
-            (files.index, twin.index),
-            (files.time_index, twin.time_index),
-            (files.txn_index, twin.txn_index),
-        )
+        _same_bytes(fs, files.path(kind), twin.path(kind)) for kind in (LOG, INDEX, TIMEINDEX, TXNINDEX)
     )
 
 
