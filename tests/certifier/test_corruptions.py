@@ -1,4 +1,4 @@
-"""The certifier names every kind of damage that is done to what a cleaning left, by topic, partition and offset."""
+"""The certifier names every kind of damage to a cleaned log by topic, partition and offset."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.oracle.disk import read_partition
 from tests.oracle.records import NaiveRecord, encode, encode_empty
 from tests.oracle.segments import txn_index_bytes
 
-#: changes ``after``; the offset that must be named, and a part of what must be said of it
+#: damages ``after``; returns the offset of the violation and a part of its text
 Corruption = Callable[[Story], tuple[int, str]]
 
 
@@ -110,8 +110,8 @@ def duplicated_record(story: Story) -> tuple[int, str]:
     return story.batch_of(offset).base_offset, "expected"
 
 
-def deleted_record_that_is_back(story: Story) -> tuple[int, str]:
-    """What a tombstone deleted, which is gone itself: to keep too much loses nothing, but this changes what consumers see."""
+def deleted_record_that_reappears(story: Story) -> tuple[int, str]:
+    """A record whose tombstone was dropped: nothing is lost, but consumers see the deleted record again."""
     deleted = story.offset_of("dead-old", first=True, before=True)
     bring_back(story, deleted)
     return story.offset_of("dead-old", before=True), "tombstone is missing though older records of its key are retained"
@@ -125,7 +125,7 @@ def bring_back(story: Story, offset: int) -> None:
     story.replace(segment, [batch.raw for batch in sorted([*others, source], key=lambda b: b.base_offset)])
 
 
-def record_from_nowhere(story: Story) -> tuple[int, str]:
+def record_that_never_existed(story: Story) -> tuple[int, str]:
     offset = story.offset_of("unique-1")
     story.change(offset, records(lambda found: [replace(found[-1], offset=offset - 1, key=b"made-up"), *found[-1:]]))
     return offset - 1, "key of the record differs"
@@ -143,7 +143,7 @@ def new_tombstone_at_once(story: Story) -> tuple[int, str]:
     return offset, "last of its key"
 
 
-def horizon_made_earlier(story: Story) -> tuple[int, str]:
+def earlier_horizon(story: Story) -> tuple[int, str]:
     batch = story.batch_of(story.offset_of("dead-soon"))
     story.change(batch.base_offset, lambda b: encode(b, b.records(), NOW_MS - 5))
     return batch.base_offset, "delete horizon was changed"
@@ -155,7 +155,7 @@ def horizon_of_another_round(story: Story) -> tuple[int, str]:
     return batch.base_offset, "not that of the round"
 
 
-def horizon_taken_off(story: Story) -> tuple[int, str]:
+def removed_horizon(story: Story) -> tuple[int, str]:
     batch = story.batch_of(story.offset_of("dead-soon"))
     story.change(batch.base_offset, lambda b: encode(b, b.records()))
     return batch.base_offset, "delete horizon was removed"
@@ -179,7 +179,7 @@ def commit_marker_made_abort(story: Story) -> tuple[int, str]:
     return story.offset_of("late"), "ends differently"
 
 
-def aborted_data_left_as_committed(story: Story) -> tuple[int, str]:
+def aborted_data_retained_as_committed(story: Story) -> tuple[int, str]:
     """The data of an aborted transaction comes back without its entry in the index and with a COMMIT marker."""
     source = next(b for s in build() for b in s.batches if b.producer_id == 8 and not b.control)
     segment = story.segment_of(source.base_offset)
@@ -191,7 +191,7 @@ def aborted_data_left_as_committed(story: Story) -> tuple[int, str]:
     return source.base_offset, "ends differently"
 
 
-def turned_bit(story: Story) -> tuple[int, str]:
+def flipped_bit(story: Story) -> tuple[int, str]:
     offset = story.offset_of("unique-0")
     batch = story.batch_of(offset)
     segment = story.segment_of(offset)
@@ -247,7 +247,7 @@ def missing_index(story: Story) -> tuple[int, str]:
     return segment.base_offset, ".index is missing"
 
 
-def time_index_that_lies(story: Story) -> tuple[int, str]:
+def time_index_with_a_wrong_timestamp(story: Story) -> tuple[int, str]:
     segment = next(s for s in story.segments() if s.time_index)
     time, relative = struct.unpack(">qi", segment.time_index[:12])
     story.write(segment.base_offset, "timeindex", struct.pack(">qi", time + 1, relative) + segment.time_index[12:])
@@ -260,7 +260,7 @@ def time_index_without_its_end(story: Story) -> tuple[int, str]:
     return segment.next_offset - 1, "lacks the segment's largest timestamp"
 
 
-def transaction_index_of_nothing(story: Story) -> tuple[int, str]:
+def transaction_index_entry_without_a_marker(story: Story) -> tuple[int, str]:
     marker = story.markers(8)[-1].base_offset
     story.write(marker, "txnindex", txn_index_bytes([(8, marker - 1, marker + 1, marker + 2)]))  # type: ignore[list-item]
     return marker + 1, "without an abort marker"
@@ -274,7 +274,7 @@ def transaction_index_that_covers_committed_data(story: Story) -> tuple[int, str
     return marker, "differs from that of the source"
 
 
-def transaction_index_that_covers_too_little(story: Story) -> tuple[int, str]:
+def transaction_index_that_starts_late(story: Story) -> tuple[int, str]:
     source = next(b for s in build() for b in s.batches if b.producer_id == 8 and not b.control)
     bring_back(story, source.base_offset)
     marker = story.markers(8)[0].base_offset
@@ -364,7 +364,7 @@ def segment_deleted_though_compacted(story: Story) -> tuple[int, str]:
     return 0, "cleanup.policy does not include delete"
 
 
-def log_gone(story: Story) -> tuple[int, str]:
+def missing_log(story: Story) -> tuple[int, str]:
     shutil.rmtree(story.path)
     return 0, "log is missing"
 
@@ -399,19 +399,19 @@ CORRUPTIONS: dict[str, Corruption] = {
             moved_record,
             swapped_values,
             duplicated_record,
-            deleted_record_that_is_back,
-            record_from_nowhere,
+            deleted_record_that_reappears,
+            record_that_never_existed,
             tombstone_before_its_horizon,
             new_tombstone_at_once,
-            horizon_made_earlier,
+            earlier_horizon,
             horizon_of_another_round,
-            horizon_taken_off,
+            removed_horizon,
             dropped_commit_marker,
             abort_marker_made_commit,
             commit_marker_made_abort,
-            aborted_data_left_as_committed,
+            aborted_data_retained_as_committed,
             older_record_in_place_of_the_last,
-            turned_bit,
+            flipped_bit,
             cut_last_batch,
             cut_inactive_segment,
             log_end_moved,
@@ -419,11 +419,11 @@ CORRUPTIONS: dict[str, Corruption] = {
             index_entry_of_no_batch,
             index_out_of_order,
             missing_index,
-            time_index_that_lies,
+            time_index_with_a_wrong_timestamp,
             time_index_without_its_end,
-            transaction_index_of_nothing,
+            transaction_index_entry_without_a_marker,
             transaction_index_that_covers_committed_data,
-            transaction_index_that_covers_too_little,
+            transaction_index_that_starts_late,
             missing_segment,
             missing_middle_segment,
             extra_segment,
@@ -436,13 +436,13 @@ CORRUPTIONS: dict[str, Corruption] = {
             checkpoint_lost,
             log_start_moved,
             segment_deleted_though_compacted,
-            log_gone,
+            missing_log,
         )
     },
 }
 
 
-def test_what_the_job_left_holds(cleaned: Story) -> None:
+def test_the_result_of_the_job_holds(cleaned: Story) -> None:
     (log,) = cleaned.verify().logs
     assert (log.status, log.violations) == (Status.HOLDS, ())
     counts = {reason: count for reason, count in log.missing.items() if count}
@@ -460,7 +460,7 @@ def test_damage_is_named_by_topic_partition_and_offset(story: Story, name: str) 
 
 
 @pytest.mark.parametrize(("strict", "status"), [(False, Status.HOLDS), (True, Status.VIOLATED)])
-def test_superseded_records_that_are_left_count_only_when_strict(story: Story, strict: bool, status: Status) -> None:
+def test_retained_superseded_records_are_violations_only_when_strict(story: Story, strict: bool, status: Status) -> None:
     bring_back(story, story.offset_of("a", first=True, before=True))
     (log,) = story.verify(strict=strict).logs
     assert (log.status, log.left["superseded_left"] > 0) == (status, True)

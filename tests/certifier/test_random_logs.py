@@ -1,4 +1,4 @@
-"""Random logs, cleaned over several rounds: the certifier says that they hold, and of damaged ones what its slow twin says."""
+"""Random logs cleaned over several rounds hold; damaged ones are judged as by the oracle."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.oracle.segments import NaiveSegment, write_segment
 from tests.passes.random_cases import NOW_MS, random_cases
 from tests.passes.rounds import INTERVAL_BYTES, Case, move_on
 
-#: what the certifier says of single records, and which set of the twin's holds their offsets
+#: how the texts of violations begin, by the oracle's sets of offsets
 _LOST = ("record is missing", "control record is missing")
 _CHANGED = ("timestamp of", "key of", "value of", "headers of")
 
@@ -71,7 +71,7 @@ class Rounds:
 
 
 @pytest.mark.parametrize(("seed", "range_bytes"), [(0, 400), (1, 1 << 20), (2, 1_500)])
-def test_what_the_job_leaves_holds_round_after_round(seed: int, range_bytes: int) -> None:
+def test_the_result_of_every_round_holds(seed: int, range_bytes: int) -> None:
     rng, now_ms, judged = random.Random(seed), NOW_MS, Counter[bool]()
     with scratch() as root:
         rounds = Rounds(root, seed)
@@ -98,7 +98,7 @@ def _told(report: LogReport) -> tuple[int, ...]:
 
 
 @pytest.mark.parametrize("seed", range(3, 6))
-def test_of_damaged_logs_it_says_what_its_slow_twin_says(seed: int) -> None:
+def test_damaged_logs_are_judged_as_by_the_oracle(seed: int) -> None:
     rng, damaged = random.Random(seed), 0
     with scratch() as root:
         rounds = Rounds(root, seed)
