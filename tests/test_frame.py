@@ -121,7 +121,7 @@ class TestPrerequisites:
         self.java(machine, "17")
         done = run(".ci/prerequisites", path=machine, JAVA_HOME="/nowhere")
         assert done.returncode == 1
-        assert "JAVA_HOME=/nowhere holds no working bin/java" in done.stderr
+        assert "JAVA_HOME=/nowhere has no working bin/java" in done.stderr
 
 
 class TestStep:

@@ -45,7 +45,7 @@ def airflow(tmp_path_factory: pytest.TempPathFactory, missing: Callable[[str], N
         "PYTHON_AIRFLOW": str(home / "bin/python"),
         **{name: os.environ[name] for name in ("JAVA_HOME", "LANG") if name in os.environ},
     }
-    for command in (["db", "migrate"], ["pools", "set", "kafka_log_dirs", "1", "one run a directory"]):
+    for command in (["db", "migrate"], ["pools", "set", "kafka_log_dirs", "1", "one run at a time"]):
         called = [str(home / "bin/airflow"), *command]
         done = subprocess.run(called, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr[-3000:]
