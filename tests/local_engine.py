@@ -1,4 +1,4 @@
-"""The shared passes without Spark: the same tasks, one after the other, in this process."""
+"""The shared passes without Spark: the same tasks, sequentially in this process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rows of the README's section "What can go wrong" quote messages that there are, and stand on tests that there are."""
+"""The rows of the README's section "What can go wrong" quote existing messages, and each row has existing tests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-#: how a row begins -> the tests of what it says, by file
+#: how a row begins -> the tests of its statements, by file
 TESTS: dict[str, dict[str, tuple[str, ...]]] = {
     "`log directory is in use": {
         "crash/test_beside_a_broker.py": (
@@ -165,7 +165,7 @@ SOURCES = "\n".join(path.read_text(encoding="utf-8") for part in ("compaction", 
 NAMES = {"{LOCK}": ".lock", "{CLUSTER_METADATA_TOPIC}": "__cluster_metadata", "{MANIFEST}": "_manifest.json"}
 for _placeholder, _name in NAMES.items():
     SOURCES = SOURCES.replace(_placeholder, _name)
-#: the operating system's words
+#: messages of the operating system
 SYSTEM = {os.strerror(number) for number in errno.errorcode}
 
 
@@ -175,7 +175,7 @@ def test_the_section_fits_on_a_page() -> None:
 
 
 @pytest.mark.parametrize("start", TESTS)
-def test_each_row_stands_on_tests(start: str) -> None:
+def test_the_tests_of_each_row_exist(start: str) -> None:
     assert [row for row in (*ROWS, *SECTION.splitlines()) if row.startswith(start)]
     for file, names in TESTS[start].items():
         text = (ROOT / "tests" / file).read_text(encoding="utf-8")
@@ -183,7 +183,7 @@ def test_each_row_stands_on_tests(start: str) -> None:
             assert f"def {name}(" in text, name
 
 
-def test_no_row_stands_on_nothing() -> None:
+def test_every_row_has_tests() -> None:
     assert [row for row in ROWS if not row.startswith(tuple(TESTS))] == []
 
 
@@ -193,5 +193,5 @@ def test_the_messages_are_those_of_the_program() -> None:
     sentences = [part for part in parts if " " in part and part not in SYSTEM]
     assert len(sentences) >= 8
     for sentence in sentences:
-        # "cannot" stands before what was being done
+        # "cannot" precedes the failed action
         assert sentence.removeprefix("cannot ") in SOURCES, sentence

@@ -2,7 +2,7 @@
 
 Put this file into the DAGs folder, and give Airflow
 
-- a pool ``kafka_log_dirs`` of one slot (``airflow pools set kafka_log_dirs 1 "one run at a time"``), so that runs never share a disk,
+- a pool ``kafka_log_dirs`` of one slot (``airflow pools set kafka_log_dirs 1 "one run at a time"``): runs never share a disk,
 - the connection ``spark_default``: the master, ``local[*]`` or a cluster's,
 - on its workers' ``PATH`` the ``spark-submit`` of the environment in which this project is installed. Install Airflow itself in
   another environment: its Spark provider depends on ``pyspark-client``, whose files overwrite those of ``pyspark``.

@@ -1,4 +1,4 @@
-"""How values are read from text and checked."""
+"""Values are parsed from text and validated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Policies to compare are read from options."""
+"""Policies to compare are parsed from options."""
 
 from __future__ import annotations
 

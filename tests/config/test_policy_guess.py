@@ -8,7 +8,7 @@ from compaction.config import Origin, Policy, Resolver, read_properties, read_se
 from compaction.formats.properties import parse_properties
 
 Metadata = dict[str, dict[str, str]]
-#: a metadata log that knows the topic, which has no policy of its own, and one that knows only others
+#: a metadata log with the topic, which has no policy of its own, and one with other topics only
 KNOWN: Metadata = {"orders": {"segment.ms": "5"}}
 OTHERS: Metadata = {"sales": {"cleanup.policy": "compact"}}
 NONE: Metadata = {}

@@ -1,4 +1,4 @@
-"""Which of several sources wins, and that each effective value knows it."""
+"""Precedence of the sources of a setting; each effective value names its source."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_every_topic_entry_is_an_attribute() -> None:
     assert {each.name for each in fields(TopicConfig)} == names | others
 
 
-#: sources of min.cleanable.dirty.ratio from the weakest to the strongest, with the value that each gives
+#: sources of min.cleanable.dirty.ratio from the lowest to the highest precedence, each with its value
 LADDER: list[tuple[dict[str, object], float, str]] = [
     ({}, 0.5, "Kafka's default"),
     (
