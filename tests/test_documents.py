@@ -17,6 +17,7 @@ else:
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(path for part in ("conf", "docs", "tests") for path in (ROOT / part).rglob("*.md"))])
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 README, CONTRIBUTING = ROOT / "README.md", ROOT / "CONTRIBUTING.md"
 #: documents that name identifiers of the code
 ABOUT_THE_CODE = [CONTRIBUTING, ROOT / "docs" / "architecture.md"]
@@ -39,12 +40,13 @@ def code_of(document: Path) -> str:
 
 
 def is_module_or_attribute(name: str) -> bool:
-    """``a.b.c`` names a package, a module, or something that a module defines."""
+    """``a.b.c`` names a package, a module, or something that a module defines or a package exports."""
     path = ROOT.joinpath(*name.split("."))
     if path.is_dir() or path.with_suffix(".py").exists():
         return True
     module = path.parent.with_suffix(".py")
-    return module.exists() and re.search(rf"^(?:class |def )?{path.name}\b", module.read_text(), re.MULTILINE) is not None
+    source, pattern = (module, "(?:class |def )?{}") if module.exists() else (path.parent / "__init__.py", '    "{}",')
+    return source.exists() and re.search(rf"^{pattern.format(path.name)}(?!\w)", source.read_text(), re.MULTILINE) is not None
 
 
 def anchors(document: Path) -> set[str]:
@@ -72,9 +74,16 @@ def test_every_module_path_in_a_document_about_the_code_exists(document: Path) -
         assert (ROOT / path).exists() or (ROOT / "compaction" / path).exists(), path
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=relative)
+@pytest.mark.parametrize("document", [*DOCUMENTS, *NOTEBOOKS], ids=relative)
 def test_every_module_in_a_document_exists(document: Path) -> None:
     assert [name for name in sorted(set(MODULE.findall(document.read_text()))) if not is_module_or_attribute(name)] == []
+
+
+@pytest.mark.parametrize("document", [*DOCUMENTS, *NOTEBOOKS], ids=relative)
+def test_everything_that_a_document_imports_exists(document: Path) -> None:
+    for module, names in re.findall(r"from ((?:compaction|jobs)[\w.]*) import ([\w, ]+)", document.read_text()):
+        for name in names.split(", "):
+            assert is_module_or_attribute(f"{module}.{name}"), f"{module}.{name}"
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=relative)
