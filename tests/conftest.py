@@ -1,4 +1,4 @@
-"""Fixtures of several test directories."""
+"""Fixtures that tests of several parts share."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """PySpark 4.0 and 4.1 leave the sockets of collected results to the garbage collector."""
+    """PySpark 4.0 and 4.1 leave the sockets that they collect results by to the garbage collector."""
     if version("pyspark").startswith(("4.0.", "4.1.")):
         config.addinivalue_line("filterwarnings", "ignore:unclosed <socket.socket:ResourceWarning")
 
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """One quiet local session of two cores for the complete test run; its workers import the package from this checkout."""
+    """One quiet local session of two cores for the whole test run; its workers import the package from this checkout."""
     from compaction.spark.session import build_session
 
     session = build_session(
@@ -47,7 +47,7 @@ def spark() -> Iterator[SparkSession]:
 
 @pytest.fixture
 def tmp_log_dir(tmp_path: Path) -> Path:
-    """An empty directory for a broker's log directory."""
+    """An empty directory to lay out as a broker's log directory."""
     log_dir = tmp_path / "log-dir"
     log_dir.mkdir()
     return log_dir
@@ -55,7 +55,7 @@ def tmp_log_dir(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def missing() -> Callable[[str], None]:
-    """Called with a tool that this machine lacks: skips the test, but fails it if ``CI`` is ``true``."""
+    """To be called with what a test needs and this machine lacks: skips the test, but fails it where ``CI`` is ``true``."""
 
     def skip_or_fail(what: str) -> None:
         if os.environ.get("CI") == "true":

@@ -1,4 +1,5 @@
-"""The passes without Spark: the same tasks, sequentially in this process, for tests that need no parallelism."""
+"""The passes without Spark: the same tasks, one after the other, in this process. Slow where Spark is fast, and plain to
+see."""
 
 from __future__ import annotations
 

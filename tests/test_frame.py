@@ -215,7 +215,7 @@ class TestExampleConfiguration:
         assert views.retention_ms == 30 * 86_400_000
 
 
-def test_the_spark_settings_agree_with_those_that_a_session_sets() -> None:
+def test_the_spark_settings_agree_with_what_a_session_sets_itself() -> None:
     from compaction.spark.session import COMPILERS, DEFAULTS
 
     lines = (ROOT / "conf/spark-defaults.conf").read_text().splitlines()
@@ -237,7 +237,7 @@ class TestConsoleCommand:
         assert console.main([]) == 2
         assert "usage: kafka-log-compaction COMMAND" in capsys.readouterr().err
 
-    def test_an_unknown_command_is_an_error_of_one_line(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_an_unknown_command_is_told_in_one_line(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert console.main(["clean"]) == 2
         assert capsys.readouterr().err == (
             "kafka-log-compaction: no command 'clean'; there are: compact, expire, dry-run, verify, dump-log\n"

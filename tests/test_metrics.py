@@ -22,7 +22,7 @@ WHERE = {"topic": "orders", "partition": "3", "log_dir": "/var/lib/kafka"}
 
 
 def samples(report: RunReport) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
-    """Every sample by name and labels; raises if the text is not OpenMetrics, or has a sample twice."""
+    """Every sample by name and labels; the parser refuses what is not OpenMetrics, and so does this what is there twice."""
     found = [sample for family in text_string_to_metric_families(open_metrics(report)) for sample in family.samples]
     by_name = {(each.name.removeprefix("kafka_log_compaction_"), frozenset(each.labels.items())): each.value for each in found}
     assert len(by_name) == len(found)
@@ -33,7 +33,7 @@ def labels(**more: str) -> frozenset[tuple[str, str]]:
     return frozenset({**WHERE, **more}.items())
 
 
-def test_the_metrics_have_the_runs_totals() -> None:
+def test_the_run_is_told() -> None:
     found = samples(RUN)
     assert found["run_info", frozenset({("run_id", "abc"), ("status", "failed"), ("dry_run", "true")})] == 1
     assert found["run_seconds", frozenset()] == 12.346
@@ -56,7 +56,7 @@ def test_a_cleaned_logs_figures_are_those_of_the_report() -> None:
     assert (found["log_keys", labels()], found["log_end_offset", labels()]) == (97, 500)
 
 
-def test_every_log_says_whether_it_failed() -> None:
+def test_a_failed_log_is_seen_and_others_are_seen_not_to_have_failed() -> None:
     failed = {dict(key)["topic"]: value for (name, key), value in samples(RUN).items() if name == "log_failed"}
     assert failed == {"orders": 0, "prices": 1, "ledger": 0}
 
@@ -67,5 +67,5 @@ def test_odd_directory_names_are_escaped() -> None:
     assert found["log_keys", labels(log_dir=odd)] == 97
 
 
-def test_a_run_without_logs_is_a_valid_document() -> None:
+def test_a_run_without_logs_is_a_document_too() -> None:
     assert samples(replace(RUN, logs=()))["logs", frozenset({("status", "cleaned")})] == 0

@@ -1,4 +1,4 @@
-"""Names and file contents cannot control a terminal, or break a report or a parser."""
+"""What names and file contents cannot do to a terminal, a report or a parser."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from compaction.errors import CorruptLogError
 from compaction.printable import TerminalOutput, printable, printable_json, printable_lines
 
-#: terminal control sequences, characters that change the direction of text, and a byte that is not UTF-8
+#: what a terminal obeys, what turns the direction of writing, and a byte that is not UTF-8
 ESCAPES = {
     "\x1b]0;title\x07": "\\x1b]0;title\\x07",
     "\x9b2J": "\\x9b2J",
@@ -27,24 +27,24 @@ ESCAPES = {
 
 
 @pytest.mark.parametrize("text", ESCAPES)
-def test_terminal_control_sequences_are_escaped(text: str) -> None:
+def test_what_a_terminal_obeys_is_shown(text: str) -> None:
     assert printable(text) == printable_lines(text) == ESCAPES[text]
     assert printable(ESCAPES[text]) == ESCAPES[text]
 
 
-def test_line_ends_and_tabs_are_kept_in_multiline_text() -> None:
+def test_lines_and_tabs_stay_where_lines_are_wanted() -> None:
     assert (printable("a\tb\n"), printable_lines("a\tb\n")) == ("a\\x09b\\x0a", "a\tb\n")
 
 
 @given(st.text(st.characters()))
-def test_no_text_contains_control_sequences_after_escaping(text: str) -> None:
+def test_no_text_gets_through(text: str) -> None:
     shown = printable(text)
     shown.encode()
     assert all(character >= " " and not "\x7f" <= character <= "\x9f" for character in shown)
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
-def test_json_keeps_valid_unicode(text: str) -> None:
+def test_json_keeps_what_is_unicode(text: str) -> None:
     document = printable_json(json.dumps({text: [text]}, ensure_ascii=False))
     assert json.loads(document) == {text: [text]}
     assert printable(document) == document
@@ -57,7 +57,7 @@ def test_json_has_no_half_surrogate_pairs_that_other_parsers_refuse() -> None:
 
 
 @given(st.binary(max_size=30), st.integers(1, 4))
-def test_text_in_chunks_of_any_size_is_escaped_alike(data: bytes, size: int) -> None:
+def test_pieces_of_any_size_give_a_terminal_the_same(data: bytes, size: int) -> None:
     whole, cut = io.BytesIO(), io.BytesIO()
     TerminalOutput(whole).write(data + b"\n")
     pieces = TerminalOutput(cut)
@@ -67,6 +67,6 @@ def test_text_in_chunks_of_any_size_is_escaped_alike(data: bytes, size: int) -> 
     assert b"\x1b" not in cut.getvalue()
 
 
-def test_the_line_of_an_error_is_escaped() -> None:
+def test_an_errors_one_line_does_a_terminal_no_harm() -> None:
     error = CorruptLogError("entry '\x1b[2J\u202e'", path=os.fsdecode(b"/logs/\xff\x1b\nx"), hint="remove it")
     assert str(error) == "/logs/\\udcff\\x1b x: entry '\\x1b[2J\\u202e'; remove it"

@@ -41,7 +41,7 @@ def run(*logs: LogReport, dry_run: bool = False) -> RunReport:
 
 
 class Terminal(io.StringIO):
-    """A stream that claims to be a terminal."""
+    """A stream that says it is a terminal."""
 
     def isatty(self) -> bool:
         return True
@@ -86,7 +86,7 @@ def test_the_exit_code_follows_the_logs(logs: tuple[LogReport, ...], status: Run
     assert (run(*logs).status, run(*logs).exit_code) == (status, exit_code)
 
 
-def test_plain_text_has_figures_before_and_after_and_the_reason() -> None:
+def test_plain_text_says_what_was_there_what_is_left_and_why() -> None:
     stream = io.StringIO()
     print_report(run(CLEANED, SKIPPED, FAILED), stream)
     assert stream.getvalue() == (
@@ -107,7 +107,7 @@ def test_a_dry_run_says_that_nothing_was_written() -> None:
     assert stream.getvalue().splitlines()[-1].startswith("dry run, nothing written: 1 logs: 0 cleaned")
 
 
-def test_expired_segments_are_reported() -> None:
+def test_expired_segments_are_told() -> None:
     stream = io.StringIO()
     print_report(run(replace(SKIPPED, expired_segments=2, expired_bytes=3000)), stream)
     assert "    went: 2 expired segments of 3.0 kB\n" in stream.getvalue()
@@ -133,7 +133,7 @@ def test_a_terminal_gets_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("stream", [io.StringIO, Terminal])
-def test_a_reason_is_escaped_for_terminals_and_markup(stream: type[io.StringIO]) -> None:
+def test_a_reason_is_neither_obeyed_by_a_terminal_nor_taken_for_markup(stream: type[io.StringIO]) -> None:
     shown = stream()
     print_report(run(replace(FAILED, reason="\x1b]0;owned\x07 [red]x[/red]\r")), shown)
     assert "\x1b]" not in shown.getvalue()

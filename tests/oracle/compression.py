@@ -1,4 +1,4 @@
-"""The package's codecs by their attribute bits, without a limit, because payloads of tests are small."""
+"""The package's codecs under the numbers of the attribute bits; payloads of tests are small, so no limit is asked for."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ _LIMIT_BYTES = 1 << 28
 
 
 def compress(codec: int, data: bytes, *, magic: int = 2) -> bytes:
-    """Compresses as Kafka does."""
+    """As Kafka writes it."""
     return bytes(codecs.compress(codecs.Codec(codec), data, magic=magic)) if codec else data
 
 
 def decompress(codec: int, data: bytes, *, magic: int = 2) -> bytes:
-    """Decompresses as Kafka does."""
+    """As Kafka reads it."""
     if not codec:
         return data
     return bytes(codecs.decompress(codecs.Codec(codec), data, limit_bytes=_LIMIT_BYTES, magic=magic))
