@@ -23,9 +23,8 @@ from compaction.compare.figures import (
 )
 from compaction.compare.measure import Repetition
 from compaction.compare.shared_passes import Described
-from compaction.engine.clean import cleaned_report, expired_report
-from compaction.engine.delete import deletion_report
-from compaction.engine.round import CleanResult
+from compaction.engine.log_cleaning import LogCleaning
+from compaction.engine.log_reports import cleaned_report, deletion_report, skipped_report
 from compaction.fs.filesystem import FileSystem
 from compaction.kernels.reading.tables import ENTRY_BYTES
 from compaction.kernels.rewriting.tally import BYTES, KEYLESS, RECORDS, TOMBSTONES
@@ -87,7 +86,7 @@ class Case:
         """The report of a run, as far as the plan alone tells."""
         if not self.settings.topic.cleanup_compact and self.plan.expiry is not None:
             return deletion_report(self.plan.expiry)
-        return expired_report(self.plan.compaction, self.plan.expiry)
+        return skipped_report(self.plan)
 
 
 @dataclass(frozen=True)
@@ -104,7 +103,7 @@ class Work:
     """What a plan was found to make of its log. ``refusal`` is why a run would ask first, ``rounds`` are a broker's, by the
     keys that its map takes."""
 
-    cleaned: CleanResult
+    cleaned: LogCleaning
     gone: Tally
     refusal: str | None
     rounds: Mapping[int, int]
@@ -155,7 +154,7 @@ def _outcome(case: Case, work: Work | None, described: Described, whole: Tally) 
             failed = replace(report, status=LogStatus.FAILED, reason=work.cleaned.error)
             return Outcome(case.policy, OutcomeStatus.FAILED, failed.reason, _bare(failed), why=case.why)
         # the plan of another policy with the same output gave the figures; the words are this policy's own
-        report = cleaned_report(replace(work.cleaned, plan=case.plan.compaction), case.plan.expiry)
+        report = cleaned_report(case.plan, work.cleaned)
         reason, lost = report.reason, gone_first + work.gone
         stats, plan = work.cleaned.stats, case.plan.compaction
         after_bytes -= stats.bytes_read - stats.bytes_kept

@@ -1,6 +1,6 @@
 """Compares policies: every log is read once, whatever the number of policies, and nothing is written.
 
-Each policy is planned as the run that would carry it out. The plans that differ go through one ``Round``, whose passes share
+Each policy is planned as the run that would carry it out. The plans that differ go through one ``Cleaner``, whose passes share
 the reading (``compaction.compare.shared_passes``); the figures of a policy are therefore those of its run.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from compaction.cleaning.cleanup_policy import plan_wholly
+from compaction.cleaning.cleanup_policy import PolicyPlan, plan_wholly
 from compaction.cleaning.log_view import LogView
 from compaction.cleaning.plan import LogPlan
 from compaction.compare.count import AGE_BOUNDS_MS, Source, Tally
@@ -20,10 +20,12 @@ from compaction.compare.figures import ComparedLog, Comparison
 from compaction.compare.outcomes import Case, LogCases, Survey, Work, compared, explained
 from compaction.compare.shared_passes import Described, Engine, SharedPasses
 from compaction.config.request import CompactionRequest, ComparisonRequest
+from compaction.engine.admission import keyless_refusal
 from compaction.engine.busy import warn_of_changes
-from compaction.engine.clean import keyless_refusal, smallest_broker
+from compaction.engine.clean import do_clean, smallest_broker
+from compaction.engine.cleaner import Cleaner, CleanerOptions, map_settings, slices_of
+from compaction.engine.log_cleaning import LogCleaning
 from compaction.engine.prepare import ParallelRead, ReadLog, read_logs
-from compaction.engine.round import CleanResult, Round, RoundOptions, map_settings, slices_of
 from compaction.engine.sizing import Sizes, sizes
 from compaction.errors import CompactionError, of_log
 from compaction.fs.filesystem import FileSystem
@@ -184,7 +186,7 @@ class _OneReading:
         readable = {path for number, path in enumerate(self._views) if number in sources}
         wanted = [case for case in self._cases if case.cleans and case.view.path in readable]
         plans = {case.key: case.plan.compaction for case in wanted}
-        cleaned = self._round(passes, list(plans.values()))
+        cleaned = self._clean(passes, list(plans.values()))
         if not passes.described and sources:
             rate = self._broker.io_max_bytes_per_second / self._engines.cores
             passes.scan([], {}, map_settings(self._broker, rate))
@@ -200,18 +202,14 @@ class _OneReading:
             gone = passes.gone.get(number, Tally.empty())
             survey.works[key] = Work(cleaned[number], gone, self._refusals.get(id(plans[key])), own)
 
-    def _round(self, passes: SharedPasses, plans: Sequence[LogPlan]) -> list[CleanResult]:
-        if not plans:
-            return []
-        options = RoundOptions(
-            now_ms=self._base.as_of_ms,
-            dry_run=True,
-            broker=self._broker,
-            directory_of=lambda plan: plan.view.path,
-            refuse=self._refuse,
-            sizes=self._sizes,
-        )
-        return Round(lambda _: passes, self._engines.cores, self._fs, plans, options).run()
+    def _clean(self, passes: SharedPasses, plans: Sequence[LogPlan]) -> list[LogCleaning]:
+        logs = [_to_measure(plan) for plan in plans]
+        if logs:
+            options = CleanerOptions(
+                now_ms=self._base.as_of_ms, dry_run=True, broker=self._broker, refuse=self._refuse, sizes=self._sizes
+            )
+            do_clean(Cleaner(logs, self._fs, lambda _: passes, self._engines.cores, options))
+        return logs
 
     def _refuse(self, plan: LogPlan, messages: int, keyless: int) -> None:
         """Refuses nothing, so that there are figures, and notes what a run would."""
@@ -232,3 +230,8 @@ class _OneReading:
             first = view.segments[0].base_offset if view.segments else view.log_start_offset
             sources[number] = Source(first, view.log_end_offset, shards, self._base.as_of_ms), slices
         return sources
+
+
+def _to_measure(plan: LogPlan) -> LogCleaning:
+    view = plan.view
+    return LogCleaning(LogLocation(view.topic_partition, view.log_dir, view.path), PolicyPlan(plan), view.path)

@@ -1,43 +1,56 @@
-"""The compaction job: prepare, clean in one round, swap, report. One log's failure never stops another."""
+"""One run of the log cleaner, from a request to its report.
+
+Reads as ``Cleaner.doClean`` of Kafka 4.3.0 does, over many logs at once:
+
+1. **prepare**: lock the log directories, finish interrupted swaps, read each log, plan it (``engine.prepare``,
+   ``cleaning.plan``);
+2. **build the offset map**: pass 1 maps the hash of every dirty key to its highest offset (``passes.build_map``);
+3. **resolve transactions**: which data is aborted, which markers may be dropped (``cleaning.transactions``);
+4. **clean into groups**: pass 2 writes what is retained, one segment a group (``passes.clean_into``), and the tasks
+5. **verify** what they have written (``output.verification``);
+6. **swap** the outputs in and move the **checkpoint** (``engine.destination``, ``output.swap``);
+7. **report** (``engine.log_reports``).
+
+``LogCleaning`` carries a log from step to step. What is wrong with one log stays with that log.
+
+Tested by ``tests/conformance/test_scenarios.py``, ``tests/passes/test_rounds.py`` and ``tests/engine/test_smallest_broker.py``.
+"""
 
 from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from compaction.cleaning.cleanup_policy import plan_policy
-from compaction.cleaning.plan import CompactionPlan, LogPlan, plan_logs
-from compaction.cleaning.segment_retention import DeletionPlan
+from compaction.cleaning.cleanup_policy import PolicyPlan, plan_policy
+from compaction.cleaning.plan import plan_logs
 from compaction.cleaning.skip_reasons import Verdict
 from compaction.config import BrokerConfig
 from compaction.config.request import CompactionRequest
+from compaction.engine.admission import SpaceBudget, keyless_refusal
 from compaction.engine.busy import note_logs_in_use
+from compaction.engine.cleaner import Cleaner, CleanerOptions
 from compaction.engine.concurrency import run_concurrently
-from compaction.engine.destination import Destination, Planned, destination
-from compaction.engine.free_space import SpaceBudget
-from compaction.engine.prepare import ParallelRead, prepare
+from compaction.engine.destination import Destination, destination
+from compaction.engine.log_cleaning import LogCleaning
+from compaction.engine.log_reports import cleaned_report, failed_report, skipped_report
+from compaction.engine.prepare import ParallelRead, Prepared, prepare
 from compaction.engine.protocol import Passes
-from compaction.engine.round import CleanResult, Round, RoundOptions
 from compaction.engine.sizing import Sizes
-from compaction.errors import CompactionError, of_log
+from compaction.errors import of_log
 from compaction.fs.filesystem import FileSystem
 from compaction.fs.uri import is_remote
 from compaction.locking.access import Purpose, access
 from compaction.locking.claim import PROCESSES, Runs
-from compaction.logdir.discover import LogLocation
-from compaction.report import LogReport, LogStatus, RunReport
+from compaction.report import LogReport, RunReport
 from compaction.stores.mixed import MixedFileSystem, file_system
-
-#: a log of whose records a larger share has no key is refused: compaction would drop them
-KEYLESS_SHARE = 0.01
 
 
 class Workers(NamedTuple):
-    """Who does the work: makes the passes for work of given sizes, and how many tasks run at once."""
+    """Who runs the passes: makes them for work of given sizes, and how many tasks run concurrently."""
 
     passes: Callable[[Sizes], Passes]
     cores: int
@@ -51,49 +64,46 @@ def clean_logs(
     files: FileSystem | None = None,
     runs: Runs = PROCESSES,
 ) -> RunReport:
-    """Carry out ``request`` by whatever ``start`` starts, when there is something to clean; for ``sizes`` see ``RoundOptions``.
+    """Carry out ``request``.
 
-    :param look_ahead: reads logs when they are many
+    :param start: starts the workers; called only if a log is to be cleaned
+    :param sizes: of the work, see ``CleanerOptions``
+    :param parallel_read: reads logs that have very many segments
     :param files: how driver and tasks reach all files; chosen by the paths if not given
-    :param runs: tells this run from others
+    :param runs: identifies this run among others
+    :raises UsageError: a log directory is in use, or the selectors match nothing
     """
     started = time.monotonic()
     files = files or file_system(request.log_dirs)
     with (
         access(files, request.log_dirs, _purpose(request), runs) as held,
-        destination(files, request.log_dirs, request.output_dir, held, dry_run=request.dry_run) as place,
+        destination(files, request.log_dirs, request.output_dir, held, dry_run=request.dry_run) as output,
     ):
         plan_for = partial(plan_policy, now_ms=request.as_of_ms, include_active=request.include_active)
-        prepared = prepare(place.fs, request, plan_for, parallel_read, held)
-        planned = {found.location.path: Planned(found.location, found.plan) for found in prepared if found.plan is not None}
-        plan = plan_logs(request.as_of_ms, [each.plan.compaction for each in planned.values()])
-        broker = smallest_broker(found.settings.broker for found in prepared if found.plan is not None)
-        cleaned = _clean(start, place, request, plan, planned, RoundSettings(broker, sizes, files))
-        works = [partial(_cleaned, place, planned[each.plan.view.path], each) for each in cleaned]
-        skipped = (planned[each.view.path] for each in plan.logs if each.verdict is Verdict.SKIP)
-        works += [partial(_skipped, place, log) for log in skipped]
-        reports = note_logs_in_use(run_concurrently(works, place.at_once), held.in_use, (log.view for log in plan.logs))
-    failures = [_failure(found.location, str(found.error)) for found in prepared if found.error is not None]
+        prepared = prepare(output.fs, request, plan_for, parallel_read, held)
+        logs = _in_order(prepared, output, request.as_of_ms)
+        dirty = [log for log in logs if log.compaction.verdict is Verdict.CLEAN]
+        if dirty:
+            brokers = (log.settings.broker for log in prepared if log.plan is not None)
+            options = _options(request, logs, smallest_broker(brokers), sizes, files)
+            workers = start()
+            do_clean(Cleaner(dirty, output.fs, workers.passes, workers.cores, options))
+        reports = run_concurrently([partial(_finish, output, log) for log in logs], output.at_once)
+        reports = note_logs_in_use(reports, held.in_use, (log.compaction.view for log in logs))
+    reports += [failed_report(log.location, log.error) for log in prepared if log.error is not None]
     seconds = time.monotonic() - started
-    return RunReport(uuid.uuid4().hex, request.as_of_ms, request.dry_run, (*reports, *failures), seconds)
+    return RunReport(uuid.uuid4().hex, request.as_of_ms, request.dry_run, tuple(reports), seconds)
 
 
-def _purpose(request: CompactionRequest) -> Purpose:
-    if request.dry_run:
-        return Purpose.LOOK
-    return Purpose.CHANGE if request.output_dir is None else Purpose.COPY
-
-
-class RoundSettings(NamedTuple):
-    """What bounds a round; see ``RoundOptions``."""
-
-    broker: BrokerConfig
-    sizes: Sizes | None
-    files: FileSystem
+def do_clean(cleaner: Cleaner) -> None:
+    """The steps between planning and swapping; runs and comparisons of policies share them."""
+    cleaner.build_offset_map()
+    cleaner.resolve_transactions()
+    cleaner.clean_into_groups()
 
 
 def smallest_broker(brokers: Iterable[BrokerConfig]) -> BrokerConfig:
-    """What bounds a round over directories of several brokers, each bound the tightest that any of them sets: the least memory
+    """What bounds a run over directories of several brokers, each bound the tightest that any of them sets: the least memory
     for offset maps, the lowest load factor, the slowest throttle. None of them changes a result."""
     known = list(brokers) or [BrokerConfig()]
     return replace(
@@ -104,122 +114,64 @@ def smallest_broker(brokers: Iterable[BrokerConfig]) -> BrokerConfig:
     )
 
 
-def _clean(
-    start: Callable[[], Workers],
-    place: Destination,
-    request: CompactionRequest,
-    plan: CompactionPlan,
-    planned: Mapping[str, Planned],
-    settings: RoundSettings,
-) -> list[CleanResult]:
-    """One round over all logs that want it."""
-    if not plan.to_clean:
-        return []
-    options = RoundOptions(
+def _purpose(request: CompactionRequest) -> Purpose:
+    if request.dry_run:
+        return Purpose.LOOK
+    return Purpose.CHANGE if request.output_dir is None else Purpose.COPY
+
+
+def _in_order(prepared: Iterable[Prepared[PolicyPlan]], output: Destination, now_ms: int) -> list[LogCleaning]:
+    """The logs that have a plan: those to be cleaned first, the dirtiest first among them."""
+    logs = {
+        log.location.path: LogCleaning(log.location, log.plan, output.directory(log.location))
+        for log in prepared
+        if log.plan is not None
+    }
+    return [logs[plan.view.path] for plan in plan_logs(now_ms, [log.compaction for log in logs.values()]).logs]
+
+
+def _options(
+    request: CompactionRequest, logs: Sequence[LogCleaning], broker: BrokerConfig, sizes: Sizes | None, files: FileSystem
+) -> CleanerOptions:
+    return CleanerOptions(
         now_ms=request.as_of_ms,
         dry_run=request.dry_run,
-        broker=settings.broker,
-        directory_of=lambda each: place.directory(planned[each.view.path].location),
+        broker=broker,
         refuse=keyless_refusal(allow_keyless=request.allow_keyless),
-        sizes=settings.sizes,
-        room=_room(request, plan),
-        files=settings.files if request.output_dir is None or not is_remote(request.output_dir) else MixedFileSystem(),
+        sizes=sizes,
+        space=_space(request, logs),
+        files=files if request.output_dir is None or not is_remote(request.output_dir) else MixedFileSystem(),
     )
-    workers = start()
-    return Round(workers.passes, workers.cores, place.fs, plan.to_clean, options).run()
 
 
-def _room(request: CompactionRequest, plan: CompactionPlan) -> SpaceBudget | None:
-    """The space that outputs may take. Another place takes copies of all that is not cleaned, too."""
+def _space(request: CompactionRequest, logs: Sequence[LogCleaning]) -> SpaceBudget | None:
+    """The free space that outputs may take. A copy takes all that is not cleaned, too."""
     if request.dry_run:
         return None
     if request.output_dir is None:
         return SpaceBudget()
     if is_remote(request.output_dir):
         return None
-    everything = sum(segment.size_bytes for log in plan.logs for segment in log.view.segments)
-    cleaned = sum(segment.size_bytes for log in plan.to_clean for segment in log.segments)
+    everything = sum(segment.size_bytes for log in logs for segment in log.compaction.view.segments)
+    cleaned = sum(segment.size_bytes for log in logs for segment in log.compaction.segments)
     return SpaceBudget(everything - cleaned)
 
 
-def keyless_refusal(*, allow_keyless: bool) -> Callable[[LogPlan, int, int], str | None]:
-    """A function that refuses logs that would lose more than ``KEYLESS_SHARE`` of their records for want of a key."""
-
-    def refuse(plan: LogPlan, messages: int, keyless: int) -> str | None:
-        if allow_keyless or keyless <= KEYLESS_SHARE * messages:
-            return None
-        share = 100 * keyless / messages
-        return (
-            f"{plan.view.path}: {keyless} of {messages} records ({share:.1f} %) have no key and would be lost;"
-            " if that is meant, run again with --allow-keyless"
-        )
-
-    return refuse
-
-
-def _cleaned(place: Destination, log: Planned, each: CleanResult) -> LogReport:
-    """Hand a cleaned log to its destination; its report. A log that failed stays as it was."""
+def _finish(output: Destination, log: LogCleaning) -> LogReport:
+    """Swap in a cleaned log, apply the delete policy to another one; its report. A log that failed stays as it was."""
     started = time.monotonic()
-    error = each.error
+    is_cleaned = log.compaction.verdict is Verdict.CLEAN
     try:
-        if error is None:
-            place.cleaned(log, each.groups)
+        if log.error is not None:
+            output.discard(log)
+        elif is_cleaned:
+            output.replace(log)
         else:
-            place.failed(log)
-    except Exception as failed:
-        error = str(of_log(failed, log.location.path))
-    if error is not None:
-        return _failure(log.location, error)
-    return replace(cleaned_report(each, log.plan.expiry), seconds=time.monotonic() - started)
-
-
-def cleaned_report(each: CleanResult, expiry: DeletionPlan | None) -> LogReport:
-    """The report of a log that was, or would be, cleaned."""
-    plan, stats = each.plan, each.stats
-    return replace(
-        expired_report(plan, expiry),
-        status=LogStatus.CLEANED,
-        first_dirty_offset=plan.first_dirty_offset,
-        end_offset=plan.end_offset,
-        bytes_before=stats.bytes_read,
-        bytes_after=stats.bytes_kept,
-        records_before=stats.messages_read,
-        records_after=stats.messages_kept,
-        segments_before=len(plan.segments),
-        segments_after=len(plan.groups),
-        superseded_records=stats.superseded(each.invalid),
-        tombstones_removed=stats.tombstones_removed,
-        invalid_records=each.invalid,
-        aborted_records=stats.aborted_records,
-        markers_removed=stats.markers_removed,
-        keys=each.keys,
-    )
-
-
-def expired_report(plan: LogPlan, expiry: DeletionPlan | None) -> LogReport:
-    """The report of a log that is not compacted; what the delete policy takes is in it."""
-    name, reason = plan.view.topic_partition, plan.reason
-    unknown = plan.config.policy_guess is not None
-    report = LogReport(name.topic, name.partition, plan.view.log_dir, LogStatus.SKIPPED, reason, policy_unknown=unknown)
-    if expiry is None or not expiry.removals:
-        return report
-    return replace(
-        report,
-        reason=f"{expiry.reason}; then {reason}",
-        expired_segments=len(expiry.removals),
-        expired_bytes=expiry.removed_bytes,
-    )
-
-
-def _skipped(place: Destination, log: Planned) -> LogReport:
-    """Hand a log that is not compacted to its destination; its report."""
-    try:
-        place.skipped(log)
-    except Exception as failed:
-        return _failure(log.location, of_log(failed, log.location.path))
-    return expired_report(log.plan.compaction, log.plan.expiry)
-
-
-def _failure(location: LogLocation, error: str | CompactionError) -> LogReport:
-    name = location.topic_partition
-    return LogReport(name.topic, name.partition, location.log_dir, LogStatus.FAILED, str(error))
+            output.keep(log)
+    except Exception as error:
+        log.error = str(of_log(error, log.location.path))
+    if log.error is not None:
+        return failed_report(log.location, log.error)
+    if not is_cleaned:
+        return skipped_report(log.plan)
+    return replace(cleaned_report(log.plan, log), seconds=time.monotonic() - started)

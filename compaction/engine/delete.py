@@ -17,8 +17,9 @@ from compaction.config.request import CompactionRequest
 from compaction.engine.busy import note_logs_in_use
 from compaction.engine.concurrency import run_concurrently
 from compaction.engine.destination import LOGS_AT_ONCE
+from compaction.engine.log_reports import deletion_report, failed_report
 from compaction.engine.prepare import ParallelRead, Prepared, prepare
-from compaction.errors import PolicyUnknownError, of_log
+from compaction.errors import of_log
 from compaction.fs.filesystem import FileSystem
 from compaction.fs.overlay import OverlayFileSystem
 from compaction.fs.uri import require_in_place
@@ -28,7 +29,7 @@ from compaction.logdir.changes import require_unchanged
 from compaction.logdir.checkpoint_store import CheckpointFiles
 from compaction.output.segment_deletion import delete_segments
 from compaction.output.swap import remove_deleted
-from compaction.report import LogReport, LogStatus, RunReport
+from compaction.report import LogReport, RunReport
 from compaction.stores.mixed import file_system
 
 
@@ -56,13 +57,10 @@ def delete_old_segments(
 
 
 def _finish(fs: FileSystem, checkpoints: CheckpointFiles, owner: Owner, log: Prepared[DeletionPlan]) -> LogReport:
-    """Delete what has expired of one log; its report. A dry run does the same to an overlay, in memory."""
-    name, log_dir = log.location.topic_partition, log.location.log_dir
+    """Delete the segments of one log whose retention has ended; its report. A dry run does so in an overlay, in memory."""
     started = time.monotonic()
-    unknown = isinstance(log.error, PolicyUnknownError)
-    failed = LogReport(name.topic, name.partition, log_dir, LogStatus.FAILED, str(log.error), policy_unknown=unknown)
     if log.plan is None:
-        return failed
+        return failed_report(log.location, log.error)
     try:
         owner.require()
         if log.plan.removals:
@@ -71,27 +69,5 @@ def _finish(fs: FileSystem, checkpoints: CheckpointFiles, owner: Owner, log: Pre
         if log.plan.config.file_delete_delay_ms == 0:
             remove_deleted(fs, log.location.path)
     except Exception as error:
-        return replace(failed, reason=str(of_log(error, log.location.path)))
+        return failed_report(log.location, of_log(error, log.location.path))
     return replace(deletion_report(log.plan), seconds=time.monotonic() - started)
-
-
-def deletion_report(plan: DeletionPlan) -> LogReport:
-    """The report of one log; the bytes and segments before and after are those of the whole log, records are not counted."""
-    name = plan.view.topic_partition
-    report = LogReport(name.topic, name.partition, plan.view.log_dir, LogStatus.SKIPPED, plan.reason)
-    if plan.config.policy_guess is not None:
-        return replace(report, status=LogStatus.FAILED, policy_unknown=True)
-    if not plan.removals:
-        return report
-    return replace(
-        report,
-        status=LogStatus.CLEANED,
-        first_dirty_offset=plan.view.log_start_offset,
-        end_offset=plan.new_log_start_offset,
-        bytes_before=plan.view.size_bytes,
-        bytes_after=plan.after.size_bytes,
-        segments_before=len(plan.view.segments),
-        segments_after=len(plan.after.segments),
-        expired_segments=len(plan.removals),
-        expired_bytes=plan.removed_bytes,
-    )

@@ -1,18 +1,19 @@
 """Where the result of a run goes: in place of the sources, into a copy, or nowhere.
 
-A run passes each log to its destination when all is known about it. ``InPlace`` swaps it in at once, several logs concurrently,
-because a swap mostly waits for the disk. ``CopyOutput`` collects all logs and publishes them together when the run ends, cleaned
-or not, without those that failed. ``DryRunOutput`` writes nothing.
+``InPlace`` swaps each log in as it comes, several concurrently: a swap mostly waits for the disk. ``CopyOutput`` collects all
+logs, cleaned or not, and publishes them together when the run ends, without those that failed. ``DryRunOutput`` writes nothing.
+
+Tested by ``tests/crash/test_copies.py``, ``tests/crash/test_trust.py`` and ``tests/trust/test_error_loop.py``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Protocol
 
-from compaction.cleaning.cleanup_policy import PolicyPlan
+from compaction.cleaning.plan import LogPlan
+from compaction.engine.log_cleaning import LogCleaning
 from compaction.fs.filesystem import FileSystem
 from compaction.fs.overlay import DeferredFileSystem, OverlayFileSystem
 from compaction.fs.uri import is_remote, require_in_place
@@ -31,18 +32,10 @@ from compaction.recovery.recover import repair_log
 LOGS_AT_ONCE = 8
 
 
-@dataclass(frozen=True)
-class Planned:
-    """One log and what its policy does to it."""
-
-    location: LogLocation
-    plan: PolicyPlan
-
-
 class Destination(Protocol):
-    """Takes the logs of a run, ``run_concurrently`` of them at a time, from as many threads.
+    """Takes the logs of a run, ``at_once`` of them concurrently, from as many threads.
 
-    ``fs`` is how the run sees its sources: recovered, where need be in memory.
+    ``fs`` is how the run sees its sources: recovered, in memory if need be.
     """
 
     fs: FileSystem
@@ -51,18 +44,18 @@ class Destination(Protocol):
     def directory(self, location: LogLocation) -> str:
         """Where tasks write the outputs of a log."""
 
-    def cleaned(self, log: Planned, groups: Sequence[SwapGroup]) -> None:
-        """A log whose outputs are written."""
+    def replace(self, log: LogCleaning) -> None:
+        """The outputs of a cleaned log take the place of its segments."""
 
-    def skipped(self, log: Planned) -> None:
-        """A log that is not compacted; the delete policy may still take some of it."""
+    def keep(self, log: LogCleaning) -> None:
+        """A log that is not compacted; the delete policy may still remove segments."""
 
-    def failed(self, log: Planned) -> None:
-        """A log that could not be cleaned: it stays as it was."""
+    def discard(self, log: LogCleaning) -> None:
+        """A log that could not be cleaned: its outputs are removed, it stays as it was."""
 
 
 class DryRunOutput:
-    """A dry run: nothing is written anywhere."""
+    """Nothing is written anywhere."""
 
     def __init__(self, sources: FileSystem) -> None:
         self.fs: FileSystem = OverlayFileSystem(sources)
@@ -71,20 +64,20 @@ class DryRunOutput:
     def directory(self, location: LogLocation) -> str:
         return location.path
 
-    def cleaned(self, log: Planned, groups: Sequence[SwapGroup]) -> None:
+    def replace(self, log: LogCleaning) -> None:
         pass
 
-    def skipped(self, log: Planned) -> None:
+    def keep(self, log: LogCleaning) -> None:
         pass
 
-    def failed(self, log: Planned) -> None:
+    def discard(self, log: LogCleaning) -> None:
         pass
 
 
 class InPlace:
-    """Outputs replace their sources; checkpoints follow.
+    """Outputs are swapped in; the cleaner checkpoint follows.
 
-    Indexes are rebuilt and segments split in memory at first, and on disk only when the log turned out to be sound.
+    Recovery rebuilds indexes and splits segments in memory first, and on disk only once the log turned out to be valid.
     """
 
     def __init__(self, disk: FileSystem, held: Access) -> None:
@@ -97,48 +90,43 @@ class InPlace:
     def directory(self, location: LogLocation) -> str:
         return location.path
 
-    def cleaned(self, log: Planned, groups: Sequence[SwapGroup]) -> None:
-        plan, owner = log.plan.compaction, self._held.owner(log.location.log_dir)
+    def replace(self, log: LogCleaning) -> None:
+        plan, path = log.compaction, log.location.path
+        owner = self._held.owner(log.location.log_dir)
         try:
-            require_unchanged(self.fs, self._disk, log.location.path, plan.segments)
-            self._prepare(log)
+            require_unchanged(self.fs, self._disk, path, plan.segments)
+            self._recover_and_delete(log)
         except Exception:
-            discard_unfinished(self._disk, log.location.path)
+            discard_unfinished(self._disk, path)
             raise
-        swap_in(
-            self._disk, log.location, groups, end_offset=plan.end_offset, checkpoints=self._checkpoints, owner=owner
-        )
+        swap_in(self._disk, log.location, log.groups, end_offset=plan.end_offset, checkpoints=self._checkpoints, owner=owner)
         if plan.config.file_delete_delay_ms == 0:
-            remove_deleted(self._disk, log.location.path)
+            remove_deleted(self._disk, path)
 
-    def skipped(self, log: Planned) -> None:
-        self._prepare(log)
-        _repair_checkpoint(self._checkpoints, log)
+    def keep(self, log: LogCleaning) -> None:
+        self._recover_and_delete(log)
+        _repair_checkpoint(self._checkpoints, log.compaction)
 
-    def failed(self, log: Planned) -> None:
+    def discard(self, log: LogCleaning) -> None:
         discard_unfinished(self._disk, log.location.path)
 
-    def _prepare(self, log: Planned) -> None:
-        """Do on disk what recovery did in memory, then delete what has expired."""
-        expires = log.plan.expiry is not None and bool(log.plan.expiry.removals)
-        changed = self._deferred.changed_in(log.location.path)
-        if expires or changed:
+    def _recover_and_delete(self, log: LogCleaning) -> None:
+        """Do on disk what recovery did in memory, then delete the segments whose retention has ended."""
+        path, plan, deletion = log.location.path, log.compaction, log.plan.expiry
+        recovered = self._deferred.changed_in(path)
+        deletes = deletion is not None and bool(deletion.removals)
+        if recovered or deletes:
             self._held.owner(log.location.log_dir).require()
-        if changed:
-            plan = log.plan.compaction
-            repair_log(
-                self._disk,
-                log.location.path,
-                index_interval_bytes=plan.config.index_interval_bytes,
-                log_start=lambda: plan.view.log_start_offset,
-            )
-        if log.plan.expiry is not None and log.plan.expiry.removals:
-            require_unchanged(self._disk, self._disk, log.location.path, log.plan.expiry.view.segments)
-            _expire(self._disk, log, self._checkpoints)
+        if recovered:
+            interval_bytes = plan.config.index_interval_bytes
+            repair_log(self._disk, path, index_interval_bytes=interval_bytes, log_start=lambda: plan.view.log_start_offset)
+        if deletion is not None and deletion.removals:
+            require_unchanged(self._disk, self._disk, path, deletion.view.segments)
+            delete_segments(self._disk, log.location, deletion, self._checkpoints)
 
 
 class CopyOutput:
-    """Everything goes to another place, which appears when ``Publication.commit`` is called."""
+    """Everything goes into a copy, which appears when ``Publication.commit`` is called."""
 
     def __init__(self, publication: Publication, sources: FileSystem) -> None:
         self.fs: FileSystem = OverlayFileSystem(sources)
@@ -148,34 +136,29 @@ class CopyOutput:
     def directory(self, location: LogLocation) -> str:
         return self._publication.log_path(location)
 
-    def cleaned(self, log: Planned, groups: Sequence[SwapGroup]) -> None:
-        self._add(log, groups, log.plan.compaction.end_offset)
+    def replace(self, log: LogCleaning) -> None:
+        self._add(log, log.groups, log.compaction.end_offset)
 
-    def skipped(self, log: Planned) -> None:
-        _repair_checkpoint(CheckpointFiles(self.fs), log)
+    def keep(self, log: LogCleaning) -> None:
+        _repair_checkpoint(CheckpointFiles(self.fs), log.compaction)
         self._add(log, (), None)
 
-    def _add(self, log: Planned, groups: Sequence[SwapGroup], end_offset: int | None) -> None:
-        """Take a log in, whole or not at all."""
-        try:
-            _expire(self.fs, log)
-            segments = log.plan.compaction.view.segments
-            self._publication.add_log(self.fs, log.location, groups, segments, end_offset=end_offset)
-        except Exception:
-            self._publication.leave_out(log.location)
-            raise
-
-    def failed(self, log: Planned) -> None:
+    def discard(self, log: LogCleaning) -> None:
         self._publication.leave_out(log.location)
 
+    def _add(self, log: LogCleaning, groups: Sequence[SwapGroup], end_offset: int | None) -> None:
+        """Take a log in, complete or not at all."""
+        try:
+            if log.plan.expiry is not None:
+                delete_segments(self.fs, log.location, log.plan.expiry)
+            segments = log.compaction.view.segments
+            self._publication.add_log(self.fs, log.location, groups, segments, end_offset=end_offset)
+        except Exception:
+            self.discard(log)
+            raise
 
-def _expire(fs: FileSystem, log: Planned, checkpoints: CheckpointFiles | None = None) -> None:
-    if log.plan.expiry is not None:
-        delete_segments(fs, log.location, log.plan.expiry, checkpoints)
 
-
-def _repair_checkpoint(checkpoints: CheckpointFiles, log: Planned) -> None:
-    plan = log.plan.compaction
+def _repair_checkpoint(checkpoints: CheckpointFiles, plan: LogPlan) -> None:
     if plan.checkpoint_reset:
         change = Change(plan.view.topic_partition, plan.first_dirty_offset)
         checkpoints.change(plan.view.log_dir, CLEANER_OFFSETS, change)
@@ -185,12 +168,12 @@ def _repair_checkpoint(checkpoints: CheckpointFiles, log: Planned) -> None:
 def destination(
     files: FileSystem, log_dirs: Sequence[str], output_dir: str | None, held: Access, *, dry_run: bool
 ) -> Iterator[Destination]:
-    """The destination of a run; another place appears when the block ends without an error, and leaves no trace otherwise.
+    """The destination of a run; a copy appears when the block ends without an error, and leaves no trace otherwise.
 
     :param files: how the log directories are reached
     :param held: the run's claims on them
-    :raises UsageError: ``output_dir`` cannot be written to, or is not empty; it is missing, and a log directory is in a place
-        that cannot be worked on in place
+    :raises UsageError: ``output_dir`` cannot be written to, or is not empty; it is missing, and a log directory cannot be
+        cleaned in place
     """
     if dry_run:
         yield DryRunOutput(files)
@@ -200,9 +183,9 @@ def destination(
     else:
         publication = _publication(files, output_dir, log_dirs)
         try:
-            place = CopyOutput(publication, files)
-            yield place
-            publication.commit(place.fs)
+            copy = CopyOutput(publication, files)
+            yield copy
+            publication.commit(copy.fs)
         except BaseException:
             publication.abort()
             raise

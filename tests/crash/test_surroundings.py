@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from compaction.engine import free_space
+from compaction.engine import admission
 from compaction.names import CLEANER_OFFSETS, LOCK, LOG, segment_file
 from tests.crash.surroundings import NOBODY, big_batches, run, run_as_nobody, small_disk
 from tests.damage.sound_logs import look_at, sound_log, write_log
@@ -82,7 +82,7 @@ def test_what_was_refused_fits_when_the_others_have_made_room(disk: Path) -> Non
 def test_a_disk_that_fills_up_while_outputs_are_written_leaves_the_log_as_it_was(
     disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(free_space.SpaceBudget, "fits", lambda *_: True)
+    monkeypatch.setattr(admission.SpaceBudget, "fits", lambda *_: True)
     (disk / "other files").write_bytes(bytes(4 << 20))
     before = look_at(disk / "stays-0")
     ended = run(disk)

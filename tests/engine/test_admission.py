@@ -9,8 +9,7 @@ import pytest
 
 from compaction.cleaning.record_retention import ActiveProducers, RoundRules
 from compaction.cleaning.txn_tables import AbortedRanges
-from compaction.engine.admission import logs_without_space
-from compaction.engine.free_space import FreeSpace, SpaceBudget
+from compaction.engine.admission import FreeSpace, SpaceBudget, logs_without_space
 from compaction.passes.tasks import CleanContext, CleanStats, GroupOutput, OutputPart, PartResult, Slice
 
 MIB = 1 << 20

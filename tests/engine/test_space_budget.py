@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from compaction.engine.free_space import FreeSpace, SpaceBudget, free_space
+from compaction.engine.admission import FreeSpace, SpaceBudget, free_space
 
 MIB = 1 << 20
 DISKS = {"/a": FreeSpace(1, 20 * MIB), "/a/deep": FreeSpace(1, 20 * MIB), "/b": FreeSpace(2, 8 * MIB)}

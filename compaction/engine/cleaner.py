@@ -1,0 +1,272 @@
+"""The cleaner's three steps over many logs at once: build the offset map, resolve transactions, clean into groups.
+
+Mirrors ``Cleaner.buildOffsetMap``, ``CleanedTransactionMetadata`` and ``Cleaner.cleanSegments`` of Kafka 4.3.0. Each step takes
+the logs that have not failed, in one pass over all of them; the passes themselves are run by whoever implements
+``compaction.engine.protocol.Passes``. Outputs are written and verified by the tasks; nothing is swapped in here.
+
+Tested by ``tests/passes/test_rounds.py``, ``tests/passes/test_alone.py`` and ``tests/conformance/test_scenarios.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from compaction.cleaning.log_view import LogView, Segment
+from compaction.cleaning.plan import LogPlan
+from compaction.cleaning.record_retention import ActiveProducers, RoundRules
+from compaction.cleaning.transactions import aborted_for_map, resolve_cleaning
+from compaction.config import BrokerConfig
+from compaction.engine.admission import SpaceBudget, logs_without_space
+from compaction.engine.log_cleaning import LogCleaning, ScanTotals
+from compaction.engine.output_parts import output_parts, output_segments, swap_groups
+from compaction.engine.protocol import Passes, Scanned
+from compaction.engine.sizing import Sizes, shards, sizes
+from compaction.errors import StorageError, of_log
+from compaction.formats.indexes import read_offset_index
+from compaction.fs.filesystem import FileSystem, join, real_file
+from compaction.kernels.keys.key_filter import KeyFilter
+from compaction.kernels.reading.siphash import HashSecret
+from compaction.logdir.slices import cut_segment
+from compaction.names import INDEX, LOG, segment_file
+from compaction.passes.build_map import dirty_records
+from compaction.passes.tasks import CleanContext, MapContext, MapSettings, PartResult, Slice, SliceSummary
+from compaction.stores.mixed import MixedFileSystem
+
+#: a task's map spills when it has this size, so that a worker's memory stays small
+_TASK_MAP_BYTES = 128 << 20
+#: a log is mostly clean when its clean section has so many times the bytes of its dirty one
+_MOSTLY_CLEAN = 4
+#: all filters of a run: each worker has them
+_FILTER_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class CleanerOptions:
+    """What holds for all logs of a run.
+
+    ``refuse`` may refuse a log, with a reason, when it sees the log's counts of records and of records without a key.
+    ``sizes`` of the work change no result; they are chosen by the amount of data if not given. ``space`` is the free space that
+    outputs may take, unlimited if not given. ``files`` is how tasks reach sources and outputs.
+    """
+
+    now_ms: int
+    dry_run: bool
+    broker: BrokerConfig
+    refuse: Callable[[LogPlan, int, int], str | None]
+    sizes: Sizes | None = None
+    space: SpaceBudget | None = None
+    files: FileSystem = field(default_factory=MixedFileSystem)
+
+
+def map_settings(broker: BrokerConfig, bytes_per_second: float) -> MapSettings:
+    """What bounds a task of pass 1 that may read so many bytes a second. Each call draws a new hash secret."""
+    map_bytes = min(_TASK_MAP_BYTES, broker.dedupe_buffer_bytes)
+    return MapSettings(map_bytes, broker.load_factor, HashSecret.random(), bytes_per_second)
+
+
+def slices_of(fs: FileSystem, log: int, view: LogView, segments: Sequence[Segment], slice_bytes: int) -> list[Slice]:
+    """The slices of some of a log's segments, in the order of offsets, for the run's log number ``log``."""
+    path, made = view.path, []
+    index_of = {segment.base_offset: number for number, segment in enumerate(view.segments)}
+    for segment in segments:
+        base = segment.base_offset
+        file = real_file(fs, join(path, segment_file(base, LOG)))
+        for cut in cut_segment(fs, path, segment, slice_bytes):
+            offsets, positions = cut[2:], (file.start + cut.start, file.start + cut.end)
+            made.append(Slice(log, index_of[base], file.path, *offsets, *positions, segment.mtime_ms))
+    return made
+
+
+class Cleaner:
+    """Cleans ``logs``: call the three steps in their order.
+
+    :param make_passes: makes the passes for work of given sizes
+    :param cores: how many tasks run concurrently
+    :param fs: how the driver reads the logs
+    """
+
+    def __init__(
+        self,
+        logs: Sequence[LogCleaning],
+        fs: FileSystem,
+        make_passes: Callable[[Sizes], Passes],
+        cores: int,
+        options: CleanerOptions,
+    ) -> None:
+        self._fs, self._options = fs, options
+        self._logs = list(logs)
+        for number, log in enumerate(self._logs):
+            log.number = number
+        group_bytes = [group.size_bytes for log in self._logs for group in log.compaction.groups]
+        broker = options.broker
+        self._sizes = options.sizes or sizes(group_bytes, cores, broker.dedupe_buffer_bytes, broker.load_factor)
+        self._passes = make_passes(self._sizes)
+        self._task_rate = broker.io_max_bytes_per_second / cores
+        self._scanned: Scanned | None = None
+
+    def build_offset_map(self) -> None:
+        """Pass 1: map the hash of every key of each dirty section to its highest offset; count what is there."""
+        self._each(self._slice, self._logs)
+        self._read_transactions()
+        contexts = {log.number: self._map_context(log) for log in self._unfailed()}
+        if not contexts:
+            return
+        settings = replace(map_settings(self._options.broker, self._task_rate), files=self._options.files)
+        contexts = self._with_dirty_keys(contexts, settings)
+        slices = [part for log in self._unfailed() for part in log.slices]
+        self._scanned = self._passes.scan(slices, contexts, settings)
+        self._take(self._unfailed(), self._scanned.summaries)
+        for log in self._unfailed():
+            log.error = self._options.refuse(log.compaction, log.totals.messages, log.totals.keyless)
+
+    def resolve_transactions(self) -> None:
+        """Find out, for every log, which data is aborted, which markers may be dropped and what output indexes hold."""
+        self._each(self._resolve, self._unfailed())
+
+    def clean_into_groups(self) -> None:
+        """Pass 2: write what is retained of each group into one segment. A task verifies what it has written."""
+        scanned, options = self._scanned, self._options
+        self._each(lambda log: output_parts(log, self._sizes), self._unfailed())
+        if scanned is None:
+            return
+        self._refuse_without_space(scanned)
+        logs = self._unfailed()
+        parts = [part for log in logs for part in log.parts]
+        if not parts:
+            return
+        load_factor = options.broker.load_factor
+        contexts = _contexts(logs)
+        cleaned = self._passes.rewrite(scanned, contexts, parts, load_factor, dry_run=options.dry_run)
+        for result in cleaned.results:
+            self._logs[result.log].stats += result.stats
+        for log in logs:
+            log.keys = cleaned.keys.get(log.number, 0)
+        outputs = output_segments(logs, contexts, cleaned.results, self._passes.join, dry_run=options.dry_run)
+        for log in self._unfailed():
+            log.groups = swap_groups(log, outputs)
+
+    def _unfailed(self) -> list[LogCleaning]:
+        return [log for log in self._logs if log.error is None]
+
+    @staticmethod
+    def _each(step: Callable[[LogCleaning], object], logs: Sequence[LogCleaning]) -> None:
+        """Take a step for each log; a log for which it raises has failed."""
+        for log in logs:
+            try:
+                step(log)
+            except Exception as error:
+                log.error = str(of_log(error, log.compaction.view.path))
+
+    def _slice(self, log: LogCleaning) -> None:
+        plan = log.compaction
+        log.slices = slices_of(self._fs, log.number, plan.view, plan.segments, self._sizes.slice_bytes)
+
+    def _read_transactions(self) -> None:
+        """Where transaction indexes name aborted data, the headers are read first: that data must not get into the map."""
+        logs = [log for log in self._unfailed() if any(s.aborted_txns for s in log.compaction.view.segments)]
+        if not logs:
+            return
+        slices = [part for log in logs for part in log.slices]
+        self._take(logs, self._passes.transactions(slices, self._options.files))
+        self._each(self._find_aborted, [log for log in logs if log.error is None])
+
+    @staticmethod
+    def _take(logs: Sequence[LogCleaning], summaries: Sequence[SliceSummary]) -> None:
+        """Add up the summaries of each log. Its slices get the fingerprints of the batches that were seen; its first error
+        fails the log."""
+        by_log: dict[int, list[SliceSummary]] = {log.number: [] for log in logs}
+        for summary in summaries:
+            by_log[summary.log].append(summary)
+        for log in logs:
+            found = by_log[log.number]
+            log.totals = ScanTotals.of(found)
+            log.error = next((each.error for each in found if each.error is not None), None)
+            seen = {each.slice_id: each.fingerprint for each in found}
+            log.slices = [replace(part, fingerprint=seen.get(part.id)) for part in log.slices]
+
+    def _find_aborted(self, log: LogCleaning) -> None:
+        plan, view, start = log.compaction, log.compaction.view, log.compaction.first_dirty_offset
+        first = max((s for s in view.segments if s.base_offset <= start), key=lambda s: s.base_offset, default=view.segments[0])
+        data = self._fs.read_bytes(join(view.path, segment_file(first.base_offset, INDEX)))
+        entries = read_offset_index(data, first.base_offset)
+        at = int(np.searchsorted(entries["offset"], start, side="right")) - 1
+        position = int(entries["position"][at]) if at >= 0 else 0
+        rows = log.totals.txn_rows
+        log.aborted = aborted_for_map(view.segments, view.log_start_offset, start, plan.end_offset, position, rows)
+
+    def _map_context(self, log: LogCleaning) -> MapContext:
+        return MapContext(log.compaction.first_dirty_offset, shards(log.compaction, self._sizes.shard_entries), log.aborted)
+
+    def _with_dirty_keys(self, contexts: dict[int, MapContext], settings: MapSettings) -> dict[int, MapContext]:
+        """Collect the dirty keys of logs that are mostly clean: most of their clean records then need no lookup."""
+        dirty: list[Slice] = []
+        filters: dict[int, KeyFilter] = {}
+        left = _FILTER_BYTES
+        for log in self._unfailed():
+            first_dirty_offset = log.compaction.first_dirty_offset
+            parts = [part for part in log.slices if part.end_offset > first_dirty_offset]
+            dirty_bytes = sum(part.size_bytes for part in parts)
+            clean_bytes = sum(part.size_bytes for part in log.slices) - dirty_bytes
+            if left > 0 and clean_bytes >= max(self._sizes.asked_bytes, _MOSTLY_CLEAN * dirty_bytes):
+                filters[log.number] = KeyFilter.sized(dirty_records(parts, first_dirty_offset), left)
+                left -= filters[log.number].words.nbytes
+                dirty += parts
+        if not dirty:
+            return contexts
+        found = self._passes.dirty_keys(dirty, {number: contexts[number] for number in filters}, settings, filters)
+        return {number: replace(context, dirty_keys=found.get(number)) for number, context in contexts.items()}
+
+    def _resolve(self, log: LogCleaning) -> None:
+        plan, view, totals = log.compaction, log.compaction.view, log.totals
+        groups = [group.segments for group in plan.groups]
+        outcomes = resolve_cleaning(view.segments, groups, view.log_start_offset, totals.txn_rows)
+        aborted = outcomes.spans.contains(totals.keyless_rows["producer_id"], totals.keyless_rows["last_offset"])
+        log.txn_index = outcomes.txn_index
+        log.invalid = totals.keyless - int(totals.keyless_rows["keyless"][aborted].sum())
+        log.context = CleanContext(
+            first_dirty_offset=plan.first_dirty_offset,
+            latest_offset=plan.end_offset - 1,
+            delete_retention_ms=plan.config.delete_retention_ms,
+            legacy_delete_horizon_ms=plan.legacy_delete_horizon_ms,
+            index_interval_bytes=plan.config.index_interval_bytes,
+            rules=RoundRules(
+                outcomes.spans,
+                outcomes.discardable,
+                ActiveProducers.of(view.producers),
+                plan.end_offset,
+                self._options.now_ms,
+            ),
+            directory=log.directory,
+            bytes_per_second=self._task_rate,
+            files=self._options.files,
+        )
+
+    def _refuse_without_space(self, scanned: Scanned) -> None:
+        """Fail the logs whose outputs do not fit into the free space, before anything is written."""
+        logs, space = self._unfailed(), self._options.space
+        parts = [part for log in logs for part in log.parts]
+        if space is None or not parts:
+            return
+
+        def measure() -> Sequence[PartResult]:
+            load_factor = self._options.broker.load_factor
+            return self._passes.rewrite(scanned, _contexts(logs), parts, load_factor, dry_run=True).results
+
+        try:
+            refused = logs_without_space(space, _contexts(logs), parts, measure)
+        except StorageError:
+            # a file system that does not tell its free space fails the write when there is none
+            return
+        for log in logs:
+            if log.number in refused:
+                needed, free = refused[log.number]
+                what = f"its cleaned segments take {needed} bytes, {free} bytes are free"
+                hint = "free some space and run again, or use --output-dir; nothing was written"
+                log.error = str(StorageError(what, path=log.directory, hint=hint))
+
+
+def _contexts(logs: Sequence[LogCleaning]) -> dict[int, CleanContext]:
+    return {log.number: log.context for log in logs if log.context is not None}

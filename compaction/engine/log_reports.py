@@ -1,0 +1,86 @@
+"""What a run reports of one log: cleaned, skipped, failed, or shortened by the delete policy alone.
+
+Tested by ``tests/engine/test_delete.py``, ``tests/compare/test_run.py`` and ``tests/conformance/test_sample.py``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from compaction.cleaning.cleanup_policy import PolicyPlan
+from compaction.cleaning.segment_retention import DeletionPlan
+from compaction.engine.log_cleaning import LogCleaning
+from compaction.errors import CompactionError, PolicyUnknownError
+from compaction.logdir.discover import LogLocation
+from compaction.report import LogReport, LogStatus
+
+
+def cleaned_report(plan: PolicyPlan, log: LogCleaning) -> LogReport:
+    """A log that was, or would be, cleaned.
+
+    :param plan: of ``log``, or of another policy that cleans alike
+    """
+    compaction, stats = plan.compaction, log.stats
+    return replace(
+        skipped_report(plan),
+        status=LogStatus.CLEANED,
+        first_dirty_offset=compaction.first_dirty_offset,
+        end_offset=compaction.end_offset,
+        bytes_before=stats.bytes_read,
+        bytes_after=stats.bytes_kept,
+        records_before=stats.messages_read,
+        records_after=stats.messages_kept,
+        segments_before=len(compaction.segments),
+        segments_after=len(compaction.groups),
+        superseded_records=stats.superseded(log.invalid),
+        tombstones_removed=stats.tombstones_removed,
+        invalid_records=log.invalid,
+        aborted_records=stats.aborted_records,
+        markers_removed=stats.markers_removed,
+        keys=log.keys,
+    )
+
+
+def skipped_report(plan: PolicyPlan) -> LogReport:
+    """A log that is not compacted; what the delete policy removes is in it."""
+    compaction, deletion = plan.compaction, plan.expiry
+    name, reason = compaction.view.topic_partition, compaction.reason
+    unknown = compaction.config.policy_guess is not None
+    log_dir = compaction.view.log_dir
+    report = LogReport(name.topic, name.partition, log_dir, LogStatus.SKIPPED, reason, policy_unknown=unknown)
+    if deletion is None or not deletion.removals:
+        return report
+    return replace(
+        report,
+        reason=f"{deletion.reason}; then {reason}",
+        expired_segments=len(deletion.removals),
+        expired_bytes=deletion.removed_bytes,
+    )
+
+
+def failed_report(location: LogLocation, error: str | CompactionError | None) -> LogReport:
+    """A log that could not be worked on; it is as it was."""
+    name, unknown = location.topic_partition, isinstance(error, PolicyUnknownError)
+    return LogReport(name.topic, name.partition, location.log_dir, LogStatus.FAILED, str(error), policy_unknown=unknown)
+
+
+def deletion_report(plan: DeletionPlan) -> LogReport:
+    """A log under the delete policy alone; bytes and segments are those of the whole log, records are not counted."""
+    name = plan.view.topic_partition
+    report = LogReport(name.topic, name.partition, plan.view.log_dir, LogStatus.SKIPPED, plan.reason)
+    if plan.config.policy_guess is not None:
+        return replace(report, status=LogStatus.FAILED, policy_unknown=True)
+    if not plan.removals:
+        return report
+    return replace(
+        report,
+        status=LogStatus.CLEANED,
+        first_dirty_offset=plan.view.log_start_offset,
+        end_offset=plan.new_log_start_offset,
+        bytes_before=plan.view.size_bytes,
+        bytes_after=plan.after.size_bytes,
+        segments_before=len(plan.view.segments),
+        segments_after=len(plan.after.segments),
+        expired_segments=len(plan.removals),
+        expired_bytes=plan.removed_bytes,
+    )

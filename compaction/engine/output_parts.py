@@ -1,0 +1,88 @@
+"""From groups of segments to the parts that tasks write, and back to one output segment a group.
+
+A group is one part if a task may hold all of its survivor entries; a larger one is written by several tasks and joined.
+
+Tested by ``tests/passes/test_rounds.py``, ``tests/passes/test_metamorphic.py`` and ``tests/crash/test_retries.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from compaction.engine.log_cleaning import LogCleaning
+from compaction.engine.sizing import Sizes, pack, record_bound
+from compaction.output.swap import SwapGroup
+from compaction.passes.tasks import CleanContext, GroupOutput, OutputPart, PartResult, Slice
+
+#: the result of each output segment, by its log's number and its group's
+Outputs = Mapping[tuple[int, int], PartResult]
+#: a group's output, its log's context and the results of its parts
+Unjoined = tuple[GroupOutput, CleanContext, list[PartResult]]
+
+
+def output_parts(log: LogCleaning, sizes: Sizes) -> None:
+    """Set the parts of a log; a group without a byte is one empty part."""
+    plan = log.compaction
+    base_of = [segment.base_offset for segment in plan.view.segments]
+    by_base: dict[int, list[Slice]] = {}
+    for part in log.slices:
+        by_base.setdefault(base_of[part.segment_index], []).append(part)
+    log.parts = []
+    for number, group in enumerate(plan.groups):
+        slices = [part for segment in group.segments for part in by_base[segment.base_offset]]
+        mtime_ms = group.mtime_ns // 1_000_000
+        output = GroupOutput(log.number, number, group.base_offset, mtime_ms, log.txn_index[number], slices[0].path)
+        complete = record_bound(group.segments) <= sizes.whole_records
+        packs = [slices] if complete else pack(slices, lambda part: part.size_bytes, sizes.slice_bytes)
+        log.parts += [
+            OutputPart(output, len(log.parts) + at, tuple(each), each[0].first_offset, len(packs) == 1)
+            for at, each in enumerate(packs)
+        ]
+
+
+def output_segments(
+    logs: Sequence[LogCleaning],
+    contexts: Mapping[int, CleanContext],
+    results: Sequence[PartResult],
+    join: Callable[[Sequence[Unjoined]], Sequence[PartResult]],
+    *,
+    dry_run: bool,
+) -> Outputs:
+    """The result of each output segment, its parts joined; a log of which a part failed has failed."""
+    by_number = {log.number: log for log in logs}
+    result_of = {(result.log, result.number): result for result in results}
+    _note_errors(by_number, results)
+    segments: dict[tuple[int, int], PartResult] = {}
+    unjoined: dict[tuple[int, int], Unjoined] = {}
+    for log in logs:
+        for part in log.parts if log.error is None else ():
+            key, result = (log.number, part.output.group), result_of[log.number, part.number]
+            if part.whole or dry_run:
+                segments[key] = result
+            else:
+                unjoined.setdefault(key, (part.output, contexts[log.number], []))[2].append(result)
+    joined = join(list(unjoined.values()))
+    _note_errors(by_number, joined)
+    segments.update({(result.log, result.group): result for result in joined})
+    return segments
+
+
+def swap_groups(log: LogCleaning, outputs: Outputs) -> tuple[SwapGroup, ...]:
+    """What is to be swapped in for each group of a log."""
+    return tuple(
+        SwapGroup(
+            group.base_offset,
+            tuple(segment.base_offset for segment in group.segments),
+            outputs[log.number, number].suffix or "",
+            group.mtime_ns // 1_000_000,
+            outputs[log.number, number].written,
+        )
+        for number, group in enumerate(log.compaction.groups)
+    )
+
+
+def _note_errors(logs: Mapping[int, LogCleaning], results: Sequence[PartResult]) -> None:
+    for result in results:
+        log = logs[result.log]
+        if log.error is None:
+            log.error = result.error
