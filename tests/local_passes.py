@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from compaction.engine.protocol import Rewritten, Scanned
+from compaction.engine.protocol import CleanedParts, MapResult
 from compaction.engine.sizing import Sizes, pack
 from compaction.fs.filesystem import Files
 from compaction.kernels.keys.key_filter import KeyFilter
@@ -35,17 +35,17 @@ class LocalPasses:
     def __init__(self, sizes: Sizes) -> None:
         self._sizes = sizes
 
-    def transactions(self, slices: Sequence[Slice], files: Files) -> list[SliceSummary]:
+    def read_transactions(self, slices: Sequence[Slice], files: Files) -> list[SliceSummary]:
         return [scan_transactions(part, files) for part in slices]
 
-    def dirty_keys(
+    def collect_dirty_keys(
         self, slices: Sequence[Slice], logs: Mapping[int, MapContext], settings: MapSettings, filters: Mapping[int, KeyFilter]
     ) -> Mapping[int, KeyFilter]:
         for log, keys in collect_keys(slices, logs, settings, filters):
             filters[log].join(keys)
         return filters
 
-    def scan(self, slices: Sequence[Slice], logs: Mapping[int, MapContext], settings: MapSettings) -> Scanned:
+    def build_offset_map(self, slices: Sequence[Slice], logs: Mapping[int, MapContext], settings: MapSettings) -> MapResult:
         summaries: list[SliceSummary] = []
         merged: dict[tuple[int, int], list[Any]] = {}
         tasks = pack(slices, lambda part: part.size_bytes, self._sizes.scan_bytes)
@@ -56,17 +56,17 @@ class LocalPasses:
                     summaries += values  # type: ignore[arg-type]
                 else:
                     merged.setdefault((log, shard), []).extend(values)
-        return Scanned(tuple(summaries), merged)
+        return MapResult(tuple(summaries), merged)
 
-    def rewrite(
+    def clean_into_groups(
         self,
-        scanned: Scanned,
+        scanned: MapResult,
         logs: Mapping[int, CleanContext],
         pieces: Sequence[OutputPart],
         load_factor: float,
         *,
         dry_run: bool,
-    ) -> Rewritten:
+    ) -> CleanedParts:
         firsts = {log: np.array([p.first_offset for p in pieces if p.output.log == log], np.int64) for log in logs}
         marks: dict[tuple[int, int], list[Packed]] = {}
         keys: dict[int, int] = {}
@@ -80,7 +80,7 @@ class LocalPasses:
             clean_part(piece, logs[piece.output.log], marks.get((piece.output.log, piece.number), []), dry_run=dry_run)
             for piece in pieces
         ]
-        return Rewritten(tuple(results), keys)
+        return CleanedParts(tuple(results), keys)
 
-    def join(self, groups: Sequence[tuple[GroupOutput, CleanContext, list[PartResult]]]) -> list[PartResult]:
+    def join_parts(self, groups: Sequence[tuple[GroupOutput, CleanContext, list[PartResult]]]) -> list[PartResult]:
         return [join_parts(*group) for group in groups]

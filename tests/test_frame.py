@@ -216,13 +216,13 @@ class TestExampleConfiguration:
 
 
 def test_the_spark_settings_agree_with_what_a_session_sets_itself() -> None:
-    from compaction.spark.session import COMPILERS, DEFAULTS
+    from compaction.spark.session import C1_ONLY, DEFAULTS
 
     lines = (ROOT / "conf/spark-defaults.conf").read_text().splitlines()
     settings = dict(line.split(None, 1) for line in lines if line and not line.startswith("#"))
     assert {name: settings.get(name) for name in DEFAULTS} == dict(DEFAULTS)
     java = "spark.driver.extraJavaOptions"
-    assert settings[java].strip() == COMPILERS
+    assert settings[java].strip() == C1_ONLY
     assert set(settings) - set(DEFAULTS) == {"spark.master", "spark.driver.memory", java}
 
 

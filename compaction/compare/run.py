@@ -21,9 +21,9 @@ from compaction.compare.outcomes import Case, LogCases, Survey, Work, compared, 
 from compaction.compare.shared_passes import Described, Engine, SharedPasses
 from compaction.config.request import CompactionRequest, ComparisonRequest
 from compaction.engine.admission import keyless_refusal
-from compaction.engine.busy import warn_of_changes
 from compaction.engine.clean import do_clean, smallest_broker
 from compaction.engine.cleaner import Cleaner, CleanerOptions, map_settings, slices_of
+from compaction.engine.in_use import warn_of_changes
 from compaction.engine.log_cleaning import LogCleaning
 from compaction.engine.prepare import ParallelRead, ReadLog, read_logs
 from compaction.engine.sizing import Sizes, sizes
@@ -189,7 +189,7 @@ class _OneReading:
         cleaned = self._clean(passes, list(plans.values()))
         if not passes.described and sources:
             rate = self._broker.io_max_bytes_per_second / self._engines.cores
-            passes.scan([], {}, map_settings(self._broker, rate))
+            passes.build_offset_map([], {}, map_settings(self._broker, rate))
         for number, path in enumerate(self._views):
             if number in passes.described:
                 survey.described[path] = passes.described[number]

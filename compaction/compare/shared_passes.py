@@ -15,7 +15,7 @@ import numpy as np
 
 from compaction.compare.count import SharedSlice, SharedSummary, Source, Tally
 from compaction.compare.measure import Measured, Repetition
-from compaction.engine.protocol import Rewritten, Scanned
+from compaction.engine.protocol import CleanedParts, MapResult
 from compaction.fs.filesystem import Files
 from compaction.kernels.keys.key_filter import KeyFilter
 from compaction.kernels.reading.siphash import HashSecret
@@ -97,25 +97,25 @@ class SharedPasses:
         self._parts = {_place(part): SharedSlice(number, part, ()) for number, part in enumerate(parts)}
         self._variants: dict[int, Variant] = {}
         self._settings = MapSettings(0, 1.0, HashSecret.random())
-        #: by source, once ``scan`` has run
+        #: by source, once ``build_offset_map`` has run
         self.described: dict[int, Described] = {}
-        #: by plan, once ``rewrite`` has run: the records that are not in the output
+        #: by plan, once ``clean_into_groups`` has run: the records that are not in the output
         self.gone: dict[int, Tally] = {}
 
-    def transactions(self, slices: Sequence[Slice], files: Files) -> list[SliceSummary]:
+    def read_transactions(self, slices: Sequence[Slice], files: Files) -> list[SliceSummary]:
         """The transaction summary of each slice; the same bytes are read once."""
         places = list(dict.fromkeys(_place(part) for part in slices))
         shared = [self._parts[place].part for place in places]
         found = dict(zip(places, self._engine.transactions(shared, files), strict=True))
         return [_as_of(part, self._parts[_place(part)].part, found[_place(part)]) for part in slices]
 
-    def dirty_keys(
+    def collect_dirty_keys(
         self, slices: Sequence[Slice], logs: Mapping[int, MapContext], settings: MapSettings, filters: Mapping[int, KeyFilter]
     ) -> Mapping[int, KeyFilter]:
         """None: policies differ in what is dirty."""
         return {}
 
-    def scan(self, slices: Sequence[Slice], logs: Mapping[int, MapContext], settings: MapSettings) -> Scanned:
+    def build_offset_map(self, slices: Sequence[Slice], logs: Mapping[int, MapContext], settings: MapSettings) -> MapResult:
         """Pass 1 over all sources; summaries are those of ``slices``."""
         self._settings = settings
         self._variants = self._group(slices, logs)
@@ -134,17 +134,17 @@ class SharedPasses:
         for part in slices:
             shared = self._parts[_place(part)]
             summaries.append(_as_of(part, shared.part, by_number[shared.number].summary))
-        return Scanned(tuple(summaries), merged)
+        return MapResult(tuple(summaries), merged)
 
-    def rewrite(
+    def clean_into_groups(
         self,
-        scanned: Scanned,
+        scanned: MapResult,
         logs: Mapping[int, CleanContext],
         pieces: Sequence[OutputPart],
         load_factor: float,
         *,
         dry_run: bool,
-    ) -> Rewritten:
+    ) -> CleanedParts:
         """Pass 2 over the slices of ``pieces``."""
         if not dry_run:
             raise ValueError("these passes write nothing")
@@ -155,9 +155,9 @@ class SharedPasses:
         work = Measuring(slices, self._variants, cases, self._sources, load_factor)
         measured, keys_of = self._engine.measure(scanned.merged, work)
         keys = {log: keys_of.get(number, 0) for number, variant in self._variants.items() for log in variant.logs}
-        return Rewritten(tuple(self._results(measured, pieces)), keys)
+        return CleanedParts(tuple(self._results(measured, pieces)), keys)
 
-    def join(self, groups: Sequence[tuple[GroupOutput, CleanContext, list[PartResult]]]) -> list[PartResult]:
+    def join_parts(self, groups: Sequence[tuple[GroupOutput, CleanContext, list[PartResult]]]) -> list[PartResult]:
         """Nothing: no parts were written."""
         return []
 

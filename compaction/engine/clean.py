@@ -31,10 +31,10 @@ from compaction.cleaning.skip_reasons import Verdict
 from compaction.config import BrokerConfig
 from compaction.config.request import CompactionRequest
 from compaction.engine.admission import SpaceBudget, keyless_refusal
-from compaction.engine.busy import note_logs_in_use
 from compaction.engine.cleaner import Cleaner, CleanerOptions
 from compaction.engine.concurrency import run_concurrently
 from compaction.engine.destination import Destination, destination
+from compaction.engine.in_use import note_logs_in_use
 from compaction.engine.log_cleaning import LogCleaning
 from compaction.engine.log_reports import cleaned_report, failed_report, skipped_report
 from compaction.engine.prepare import ParallelRead, Prepared, prepare
@@ -88,7 +88,7 @@ def clean_logs(
             options = _options(request, logs, smallest_broker(brokers), sizes, files)
             workers = start()
             do_clean(Cleaner(dirty, output.fs, workers.passes, workers.cores, options))
-        reports = run_concurrently([partial(_finish, output, log) for log in logs], output.at_once)
+        reports = run_concurrently([partial(_finish, output, log) for log in logs], output.concurrency)
         reports = note_logs_in_use(reports, held.in_use, (log.compaction.view for log in logs))
     reports += [failed_report(log.location, log.error) for log in prepared if log.error is not None]
     seconds = time.monotonic() - started

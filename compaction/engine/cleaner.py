@@ -22,7 +22,7 @@ from compaction.config import BrokerConfig
 from compaction.engine.admission import SpaceBudget, logs_without_space
 from compaction.engine.log_cleaning import LogCleaning, ScanTotals
 from compaction.engine.output_parts import output_parts, output_segments, swap_groups
-from compaction.engine.protocol import Passes, Scanned
+from compaction.engine.protocol import MapResult, Passes
 from compaction.engine.sizing import Sizes, shards, sizes
 from compaction.errors import StorageError, of_log
 from compaction.formats.indexes import read_offset_index
@@ -105,7 +105,7 @@ class Cleaner:
         self._sizes = options.sizes or sizes(group_bytes, cores, broker.dedupe_buffer_bytes, broker.load_factor)
         self._passes = make_passes(self._sizes)
         self._task_rate = broker.io_max_bytes_per_second / cores
-        self._scanned: Scanned | None = None
+        self._scanned: MapResult | None = None
 
     def build_offset_map(self) -> None:
         """Pass 1: map the hash of every key of each dirty section to its highest offset; count what is there."""
@@ -117,7 +117,7 @@ class Cleaner:
         settings = replace(map_settings(self._options.broker, self._task_rate), files=self._options.files)
         contexts = self._with_dirty_keys(contexts, settings)
         slices = [part for log in self._unfailed() for part in log.slices]
-        self._scanned = self._passes.scan(slices, contexts, settings)
+        self._scanned = self._passes.build_offset_map(slices, contexts, settings)
         self._take(self._unfailed(), self._scanned.summaries)
         for log in self._unfailed():
             log.error = self._options.refuse(log.compaction, log.totals.messages, log.totals.keyless)
@@ -139,12 +139,12 @@ class Cleaner:
             return
         load_factor = options.broker.load_factor
         contexts = _contexts(logs)
-        cleaned = self._passes.rewrite(scanned, contexts, parts, load_factor, dry_run=options.dry_run)
+        cleaned = self._passes.clean_into_groups(scanned, contexts, parts, load_factor, dry_run=options.dry_run)
         for result in cleaned.results:
             self._logs[result.log].stats += result.stats
         for log in logs:
             log.keys = cleaned.keys.get(log.number, 0)
-        outputs = output_segments(logs, contexts, cleaned.results, self._passes.join, dry_run=options.dry_run)
+        outputs = output_segments(logs, contexts, cleaned.results, self._passes.join_parts, dry_run=options.dry_run)
         for log in self._unfailed():
             log.groups = swap_groups(log, outputs)
 
@@ -170,7 +170,7 @@ class Cleaner:
         if not logs:
             return
         slices = [part for log in logs for part in log.slices]
-        self._take(logs, self._passes.transactions(slices, self._options.files))
+        self._take(logs, self._passes.read_transactions(slices, self._options.files))
         self._each(self._find_aborted, [log for log in logs if log.error is None])
 
     @staticmethod
@@ -210,13 +210,13 @@ class Cleaner:
             parts = [part for part in log.slices if part.end_offset > first_dirty_offset]
             dirty_bytes = sum(part.size_bytes for part in parts)
             clean_bytes = sum(part.size_bytes for part in log.slices) - dirty_bytes
-            if left > 0 and clean_bytes >= max(self._sizes.asked_bytes, _MOSTLY_CLEAN * dirty_bytes):
+            if left > 0 and clean_bytes >= max(self._sizes.key_filter_min_clean_bytes, _MOSTLY_CLEAN * dirty_bytes):
                 filters[log.number] = KeyFilter.sized(dirty_records(parts, first_dirty_offset), left)
                 left -= filters[log.number].words.nbytes
                 dirty += parts
         if not dirty:
             return contexts
-        found = self._passes.dirty_keys(dirty, {number: contexts[number] for number in filters}, settings, filters)
+        found = self._passes.collect_dirty_keys(dirty, {number: contexts[number] for number in filters}, settings, filters)
         return {number: replace(context, dirty_keys=found.get(number)) for number, context in contexts.items()}
 
     def _resolve(self, log: LogCleaning) -> None:
@@ -244,7 +244,7 @@ class Cleaner:
             files=self._options.files,
         )
 
-    def _refuse_without_space(self, scanned: Scanned) -> None:
+    def _refuse_without_space(self, scanned: MapResult) -> None:
         """Fail the logs whose outputs do not fit into the free space, before anything is written."""
         logs, space = self._unfailed(), self._options.space
         parts = [part for log in logs for part in log.parts]
@@ -253,7 +253,7 @@ class Cleaner:
 
         def measure() -> Sequence[PartResult]:
             load_factor = self._options.broker.load_factor
-            return self._passes.rewrite(scanned, _contexts(logs), parts, load_factor, dry_run=True).results
+            return self._passes.clean_into_groups(scanned, _contexts(logs), parts, load_factor, dry_run=True).results
 
         try:
             refused = logs_without_space(space, _contexts(logs), parts, measure)

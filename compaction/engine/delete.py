@@ -14,9 +14,9 @@ from functools import partial
 
 from compaction.cleaning.segment_retention import DeletionPlan, plan_deletion
 from compaction.config.request import CompactionRequest
-from compaction.engine.busy import note_logs_in_use
 from compaction.engine.concurrency import run_concurrently
-from compaction.engine.destination import LOGS_AT_ONCE
+from compaction.engine.destination import LOG_CONCURRENCY
+from compaction.engine.in_use import note_logs_in_use
 from compaction.engine.log_reports import deletion_report, failed_report
 from compaction.engine.prepare import ParallelRead, Prepared, prepare
 from compaction.errors import of_log
@@ -52,7 +52,7 @@ def delete_old_segments(
         views = (log.plan.view for log in prepared if log.plan is not None)
         checkpoints = CheckpointFiles(fs)
         works = [partial(_finish, fs, checkpoints, held.owner(log.location.log_dir), log) for log in prepared]
-        reports = note_logs_in_use(run_concurrently(works, 1 if request.dry_run else LOGS_AT_ONCE), held.in_use, views)
+        reports = note_logs_in_use(run_concurrently(works, 1 if request.dry_run else LOG_CONCURRENCY), held.in_use, views)
     return RunReport(uuid.uuid4().hex, request.as_of_ms, request.dry_run, tuple(reports), time.monotonic() - started)
 
 

@@ -29,17 +29,17 @@ from compaction.output.swap import SwapGroup, discard_unfinished, remove_deleted
 from compaction.recovery.recover import repair_log
 
 #: a swap waits a dozen times for the disk, which serves many at once
-LOGS_AT_ONCE = 8
+LOG_CONCURRENCY = 8
 
 
 class Destination(Protocol):
-    """Takes the logs of a run, ``at_once`` of them concurrently, from as many threads.
+    """Takes the logs of a run, ``concurrency`` of them concurrently, from as many threads.
 
     ``fs`` is how the run sees its sources: recovered, in memory if need be.
     """
 
     fs: FileSystem
-    at_once: int
+    concurrency: int
 
     def directory(self, location: LogLocation) -> str:
         """Where tasks write the outputs of a log."""
@@ -59,7 +59,7 @@ class DryRunOutput:
 
     def __init__(self, sources: FileSystem) -> None:
         self.fs: FileSystem = OverlayFileSystem(sources)
-        self.at_once = 1
+        self.concurrency = 1
 
     def directory(self, location: LogLocation) -> str:
         return location.path
@@ -85,7 +85,7 @@ class InPlace:
         self._checkpoints = CheckpointFiles(self._disk)
         self._deferred = DeferredFileSystem(self._disk)
         self.fs: FileSystem = self._deferred
-        self.at_once = LOGS_AT_ONCE
+        self.concurrency = LOG_CONCURRENCY
 
     def directory(self, location: LogLocation) -> str:
         return location.path
@@ -130,7 +130,7 @@ class CopyOutput:
 
     def __init__(self, publication: Publication, sources: FileSystem) -> None:
         self.fs: FileSystem = OverlayFileSystem(sources)
-        self.at_once = 1
+        self.concurrency = 1
         self._publication = publication
 
     def directory(self, location: LogLocation) -> str:

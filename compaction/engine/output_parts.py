@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from compaction.engine.log_cleaning import LogCleaning
-from compaction.engine.sizing import Sizes, pack, record_bound
+from compaction.engine.sizing import Sizes, max_records, pack
 from compaction.output.swap import SwapGroup
 from compaction.passes.tasks import CleanContext, GroupOutput, OutputPart, PartResult, Slice
 
@@ -32,7 +32,7 @@ def output_parts(log: LogCleaning, sizes: Sizes) -> None:
         slices = [part for segment in group.segments for part in by_base[segment.base_offset]]
         mtime_ms = group.mtime_ns // 1_000_000
         output = GroupOutput(log.number, number, group.base_offset, mtime_ms, log.txn_index[number], slices[0].path)
-        complete = record_bound(group.segments) <= sizes.whole_records
+        complete = max_records(group.segments) <= sizes.single_part_records
         packs = [slices] if complete else pack(slices, lambda part: part.size_bytes, sizes.slice_bytes)
         log.parts += [
             OutputPart(output, len(log.parts) + at, tuple(each), each[0].first_offset, len(packs) == 1)

@@ -47,7 +47,7 @@ class Prepared(Generic[Plan]):
     error: CompactionError | None = None
 
 
-class LogTask(NamedTuple):
+class LogReadTask(NamedTuple):
     """One log to be looked at: read-only, by any process that sees the files."""
 
     location: LogLocation
@@ -57,10 +57,10 @@ class LogTask(NamedTuple):
 
 
 #: looks at many logs at once, in order; see :func:`look`
-ParallelRead = Callable[[Sequence[LogTask]], "list[LogView | CompactionError | None]"]
+ParallelRead = Callable[[Sequence[LogReadTask]], "list[LogView | CompactionError | None]"]
 
 
-def look(base: FileSystem, log: LogTask) -> LogView | CompactionError | None:
+def look(base: FileSystem, log: LogReadTask) -> LogView | CompactionError | None:
     """One log as it is, what is wrong with it, or ``None`` where something has to be recovered first. Writes nothing."""
     overlay = OverlayFileSystem(base)
     recovered = _recover(overlay, log.location, log.settings)
@@ -143,7 +143,7 @@ def _parallel_read(
         return {}
     checkpoints = _checkpoints(fs, logs)
     tasks = [
-        LogTask(log, configured, checkpoints[log.log_dir], now_ms)
+        LogReadTask(log, configured, checkpoints[log.log_dir], now_ms)
         for log, configured in logs.items()
         if isinstance(configured, Settings)
     ]

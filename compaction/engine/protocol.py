@@ -24,7 +24,7 @@ KEYS = -1
 
 
 @dataclass(frozen=True)
-class Scanned:
+class MapResult:
     """What pass 1 gives: a summary a slice, and the merged shards of the maps wherever the passes keep them."""
 
     summaries: tuple[SliceSummary, ...]
@@ -32,7 +32,7 @@ class Scanned:
 
 
 @dataclass(frozen=True)
-class Rewritten:
+class CleanedParts:
     """What pass 2 gives: one result a piece, and the number of distinct keys of each log's map."""
 
     results: tuple[PartResult, ...]
@@ -42,10 +42,10 @@ class Rewritten:
 class Passes(Protocol):
     """The passes over all logs of a run."""
 
-    def transactions(self, slices: Sequence[Slice], files: Files) -> list[SliceSummary]:
+    def read_transactions(self, slices: Sequence[Slice], files: Files) -> list[SliceSummary]:
         """Headers only: the transaction summary of each slice."""
 
-    def dirty_keys(
+    def collect_dirty_keys(
         self, slices: Sequence[Slice], logs: Mapping[int, MapContext], settings: MapSettings, filters: Mapping[int, KeyFilter]
     ) -> Mapping[int, KeyFilter]:
         """The keys of the dirty records in ``slices``, by log; none where these passes have no use for them.
@@ -53,19 +53,19 @@ class Passes(Protocol):
         :param filters: empty ones
         """
 
-    def scan(self, slices: Sequence[Slice], logs: Mapping[int, MapContext], settings: MapSettings) -> Scanned:
+    def build_offset_map(self, slices: Sequence[Slice], logs: Mapping[int, MapContext], settings: MapSettings) -> MapResult:
         """Pass 1 over ``slices``, in the order of logs and offsets."""
 
-    def rewrite(
+    def clean_into_groups(
         self,
-        scanned: Scanned,
+        scanned: MapResult,
         logs: Mapping[int, CleanContext],
         pieces: Sequence[OutputPart],
         load_factor: float,
         *,
         dry_run: bool,
-    ) -> Rewritten:
+    ) -> CleanedParts:
         """Pass 2 over ``pieces``, in the order of logs and offsets."""
 
-    def join(self, groups: Sequence[tuple[GroupOutput, CleanContext, list[PartResult]]]) -> list[PartResult]:
+    def join_parts(self, groups: Sequence[tuple[GroupOutput, CleanContext, list[PartResult]]]) -> list[PartResult]:
         """Join the parts of groups that several tasks wrote."""

@@ -19,7 +19,7 @@ from compaction.passes.build_map import SUMMARY, Key
 from compaction.passes.merge import merge_lists, resolve_shard, split_by_part
 from compaction.passes.tasks import MapContext, MapSettings, Slice, SliceSummary
 from compaction.passes.txn_headers import scan_transactions
-from compaction.spark.pipeline import shown
+from compaction.spark.pipeline import job_progress
 from compaction.spark.progress import Progress
 from compaction.startup.freeze_gc import settle
 
@@ -38,7 +38,7 @@ class SparkEngine:
     def transactions(self, slices: Sequence[Slice], files: Files) -> list[SliceSummary]:
         """See ``Engine``."""
         tasks = pack(slices, lambda part: part.size_bytes, self._sizes.scan_bytes)
-        with shown(self._sc, self._progress, "transactions", f"read batch headers of {len(slices)} slices", tasks):
+        with job_progress(self._sc, self._progress, "transactions", f"read batch headers of {len(slices)} slices", tasks):
             headers = self._sc.parallelize(tasks, len(tasks))
             return headers.flatMap(lambda task: [scan_transactions(part, files) for part in task]).collect()
 
@@ -70,7 +70,7 @@ class SparkEngine:
 
         entries = self._sc.parallelize(tasks, len(tasks)).mapPartitions(scan_task)
         merged: RDD[tuple[Key, list[Any]]] = entries.reduceByKey(merge_lists, maps + 1, partition)
-        with shown(
+        with job_progress(
             self._sc, self._progress, "pass 1", f"pass 1: scan {len(slices)} slices for {len(variants)} maps", _parts(tasks)
         ):
             return self._sc.runJob(merged, _summaries, [maps]), merged
@@ -116,7 +116,7 @@ class SparkEngine:
             yield from measure_shared(known[task], cases, marks, sources)
 
         marks = merged.mapPartitions(resolve).reduceByKey(merge_lists, len(tasks), partition)
-        with shown(self._sc, self._progress, "pass 2", f"pass 2: measure {len(work.slices)} slices", _parts(tasks)):
+        with job_progress(self._sc, self._progress, "pass 2", f"pass 2: measure {len(work.slices)} slices", _parts(tasks)):
             found = marks.mapPartitionsWithIndex(measure_task).collect()
         return [each for each in found if isinstance(each, Measured)], dict(
             each for each in found if not isinstance(each, Measured)
@@ -129,7 +129,7 @@ class SparkEngine:
         if not works:
             return []
         tasks = [slices for slices, _ in works]
-        with shown(self._sc, self._progress, "rounds", f"count a broker's rounds over {len(works)} logs", tasks):
+        with job_progress(self._sc, self._progress, "rounds", f"count a broker's rounds over {len(works)} logs", tasks):
             return self._sc.parallelize(works, len(works)).map(lambda work: count_rounds(*work, settings, most_keys)).collect()
 
 

@@ -39,7 +39,7 @@ _FORKED = b"1"
 _LOOK_AGAIN_S = 0.2
 
 
-def forget_archives() -> None:
+def drop_archives() -> None:
     """Take zip files and jars off the module path, if PySpark is found without them."""
     kept = [place for place in sys.path if not place.endswith((".zip", ".jar"))]
     if any((Path(place) / "pyspark" / "worker.py").is_file() for place in kept):
@@ -152,7 +152,7 @@ def _take_over(caller: socket.socket) -> None:
 def _manage() -> None:
     from pyspark import daemon
 
-    forget_archives()
+    drop_archives()
     daemon.manager()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from compaction.cleaning.log_view import LogView
-from compaction.engine.prepare import LogTask, ParallelRead, look
+from compaction.engine.prepare import LogReadTask, ParallelRead, look
 from compaction.errors import CompactionError
 from compaction.spark.session import Session
 from compaction.stores.mixed import file_system
@@ -13,10 +13,10 @@ from compaction.stores.mixed import file_system
 _TASKS_PER_CORE = 4
 
 
-def parallel_read_with(session_factory: Callable[[], Session]) -> ParallelRead:
+def spark_parallel_read(session_factory: Callable[[], Session]) -> ParallelRead:
     """A ``ParallelRead`` that starts the session when it is called."""
 
-    def parallel_read(tasks: Sequence[LogTask]) -> list[LogView | CompactionError | None]:
+    def parallel_read(tasks: Sequence[LogReadTask]) -> list[LogView | CompactionError | None]:
         sc = session_factory().sparkContext
         sc.setJobDescription(f"read {len(tasks)} logs")
         parts = min(len(tasks), _TASKS_PER_CORE * sc.defaultParallelism)

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from pyspark import RDD, SparkContext
 
 from compaction.engine.concurrency import run_concurrently
-from compaction.engine.protocol import KEYS, Rewritten, Scanned
-from compaction.engine.sizing import Sizes, deal_shards, most_records, pack
+from compaction.engine.protocol import KEYS, CleanedParts, MapResult
+from compaction.engine.sizing import Sizes, assign_shards, max_records_by_log, pack
 from compaction.fs.filesystem import Files
 from compaction.kernels.keys.key_filter import KeyFilter
 from compaction.logdir.throttle import UNLIMITED
@@ -44,7 +44,7 @@ from compaction.startup.freeze_gc import settle
 
 
 @contextmanager
-def shown(
+def job_progress(
     sc: SparkContext,
     progress: Progress | None,
     name: str,
@@ -87,14 +87,14 @@ class SparkPasses:
         """The slices of each task of a pass over ``slices``."""
         return pack(slices, lambda part: part.size_bytes, self._sizes.scan_bytes)
 
-    def transactions(self, slices: Sequence[Slice], files: Files) -> list[SliceSummary]:
+    def read_transactions(self, slices: Sequence[Slice], files: Files) -> list[SliceSummary]:
         """Headers only: the transaction summary of each slice, for logs whose aborted data must be known before pass 1."""
         tasks = self.deal(slices)
-        with shown(self._sc, self._progress, "transactions", f"read batch headers of {len(slices)} slices", tasks):
+        with job_progress(self._sc, self._progress, "transactions", f"read batch headers of {len(slices)} slices", tasks):
             headers = self._sc.parallelize(tasks, len(tasks))
             return headers.flatMap(lambda task: [scan_transactions(part, files) for part in task]).collect()
 
-    def dirty_keys(
+    def collect_dirty_keys(
         self, slices: Sequence[Slice], logs: Mapping[int, MapContext], settings: MapSettings, filters: Mapping[int, KeyFilter]
     ) -> Mapping[int, KeyFilter]:
         """The keys of the dirty records in ``slices``, by log."""
@@ -109,18 +109,18 @@ class SparkPasses:
             return collect_keys(task, known, settings, empty)
 
         found = dict(filters)
-        with shown(self._sc, self._progress, "keys", f"collect the keys of {len(slices)} dirty slices", tasks):
+        with job_progress(self._sc, self._progress, "keys", f"collect the keys of {len(slices)} dirty slices", tasks):
             for log, keys in self._sc.parallelize(tasks, len(tasks)).flatMap(collect).collect():
                 found[log].join(keys)
         return found
 
-    def scan(self, slices: Sequence[Slice], logs: Mapping[int, MapContext], settings: MapSettings) -> Scanned:
+    def build_offset_map(self, slices: Sequence[Slice], logs: Mapping[int, MapContext], settings: MapSettings) -> MapResult:
         """Pass 1. What it found is collected; the maps stay in the shuffle for ``rewrite``."""
         tasks = self.deal(slices)
         shards = sum(log.shards for log in logs.values())
-        records = most_records(slices)
+        records = max_records_by_log(slices)
         fill = {log: (work.shards, records[log]) for log, work in logs.items()}
-        maps, first = deal_shards(fill, _SHARDS_PER_TASK * self._sizes.shard_entries, 2 * self._sc.defaultParallelism)
+        maps, first = assign_shards(fill, _SHARDS_PER_TASK * self._sizes.shard_entries, 2 * self._sc.defaultParallelism)
         shared = self._sc.broadcast((together(logs, tasks), first))
 
         # PySpark writes broadcasts, and functions larger than 1 MiB, to files. The settings, which hold the secret, are
@@ -139,19 +139,20 @@ class SparkPasses:
         # partitioned first, the parts are sent on as they come; else a scan would hold all of its own to reduce them beforehand
         parts = entries.partitionBy(maps + 1, partition)
         merged: RDD[tuple[Key, list[Any]]] = parts.reduceByKey(merge_lists, maps + 1, partition)
-        with shown(self._sc, self._progress, "pass 1", f"pass 1: scan {len(slices)} slices into {shards} map shards", tasks):
+        description = f"pass 1: scan {len(slices)} slices into {shards} map shards"
+        with job_progress(self._sc, self._progress, "pass 1", description, tasks):
             summaries = self._sc.runJob(merged, _summaries, [maps])
-        return Scanned(tuple(summaries), merged)
+        return MapResult(tuple(summaries), merged)
 
-    def rewrite(
+    def clean_into_groups(
         self,
-        scanned: Scanned,
+        scanned: MapResult,
         logs: Mapping[int, CleanContext],
         pieces: Sequence[OutputPart],
         load_factor: float,
         *,
         dry_run: bool,
-    ) -> Rewritten:
+    ) -> CleanedParts:
         """Pass 2 over ``pieces``, in the order of logs and offsets; all of their logs are in ``logs``."""
         # what is newest keeps most and takes longest: it goes first
         tasks = pack(pieces[::-1], lambda piece: piece.size_bytes, self._sizes.slice_bytes)
@@ -191,16 +192,16 @@ class SparkPasses:
 
         marks = scanned.merged.mapPartitions(resolve).reduceByKey(merge_lists, len(tasks), partition)
         description = f"pass 2: {'measure' if dry_run else 'write'} {len(pieces)} pieces"
-        with shown(self._sc, self._progress, "pass 2", description, tasks):
+        with job_progress(self._sc, self._progress, "pass 2", description, tasks):
             found = marks.mapPartitionsWithIndex(rewrite_task).collect()
         _await_losers(self._sc)
         keys: dict[int, int] = {}
         for item in found:
             if not isinstance(item, PartResult):
                 keys[item[0]] = keys.get(item[0], 0) + item[1]
-        return Rewritten(tuple(item for item in found if isinstance(item, PartResult)), keys)
+        return CleanedParts(tuple(item for item in found if isinstance(item, PartResult)), keys)
 
-    def join(self, groups: Sequence[tuple[GroupOutput, CleanContext, list[PartResult]]]) -> list[PartResult]:
+    def join_parts(self, groups: Sequence[tuple[GroupOutput, CleanContext, list[PartResult]]]) -> list[PartResult]:
         """Join the parts of groups that several tasks wrote."""
         if not groups:
             return []

@@ -11,7 +11,7 @@ from compaction.engine.clean import Workers, clean_logs
 from compaction.engine.delete import delete_old_segments
 from compaction.report import RunReport
 from compaction.spark.comparison_jobs import SparkEngine
-from compaction.spark.parallel_read import parallel_read_with
+from compaction.spark.parallel_read import spark_parallel_read
 from compaction.spark.pipeline import SparkPasses
 from compaction.spark.progress import Progress
 from compaction.spark.session import Session
@@ -30,7 +30,7 @@ def compact(
         sc = session_factory().sparkContext
         return Workers(lambda sizes: SparkPasses(sc, sizes, progress), sc.defaultParallelism)
 
-    return clean_logs(start, request, parallel_read=parallel_read_with(session_factory))
+    return clean_logs(start, request, parallel_read=spark_parallel_read(session_factory))
 
 
 def expire(session_factory: Callable[[], Session], request: CompactionRequest) -> RunReport:
@@ -38,7 +38,7 @@ def expire(session_factory: Callable[[], Session], request: CompactionRequest) -
 
     :raises UsageError: a log directory is locked, or the selectors match nothing
     """
-    return delete_old_segments(request, parallel_read_with(session_factory))
+    return delete_old_segments(request, spark_parallel_read(session_factory))
 
 
 def compare(
@@ -55,4 +55,4 @@ def compare(
         sc = session_factory().sparkContext
         return Engines(lambda sizes: SparkEngine(sc, sizes, progress), sc.defaultParallelism)
 
-    return compare_with(start, request, parallel_read=parallel_read_with(session_factory))
+    return compare_with(start, request, parallel_read=spark_parallel_read(session_factory))

@@ -45,7 +45,7 @@ _CONSOLE_PROGRESS = "spark.ui.showConsoleProgress"
 _LOG_CONFIGURATION = "-Dlog4j2.configurationFile"
 #: of the JVM of a job, which is over before the code that the second compiler makes pays; starting takes a third less of the
 #: processors
-COMPILERS = "-XX:TieredStopAtLevel=1"
+C1_ONLY = "-XX:TieredStopAtLevel=1"
 
 DEFAULTS: Mapping[str, str] = MappingProxyType(
     {
@@ -103,7 +103,7 @@ def build_plain_session(app_name: str) -> PlainSession:
     running = SparkContext._active_spark_context
     if running is not None:
         return PlainSession(running)
-    conf = _job_conf({}, COMPILERS).setAppName(app_name)
+    conf = _job_conf({}, C1_ONLY).setAppName(app_name)
     preloaded = _preloaded(conf)
     return PlainSession(SparkContext.getOrCreate(conf), preloaded)
 

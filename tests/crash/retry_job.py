@@ -35,12 +35,12 @@ CONFIG = {
 class LostShuffle(pipeline.SparkPasses):
     """Between the passes, the files of the first one's shuffle are lost."""
 
-    def rewrite(self, *args: Any, **options: Any) -> Any:
+    def clean_into_groups(self, *args: Any, **options: Any) -> Any:
         lost = [path for path in Path(os.environ["SPARK_LOCAL_DIRS"]).rglob("shuffle_*") if path.is_file()]
         assert lost
         for path in lost:
             path.unlink()
-        return super().rewrite(*args, **options)
+        return super().clean_into_groups(*args, **options)
 
 
 def main(log_dir: Path, master: str, fault: str) -> int:

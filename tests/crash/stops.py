@@ -37,7 +37,7 @@ def run_until(log_dir: Path, stop_before: int | None, *options: object) -> tuple
     It swaps one log after the other, so that its changes come in the same order each time.
     """
     files = StoppingFiles(stop_before)
-    with patch.object(destination, "LOGS_AT_ONCE", 1):
+    with patch.object(destination, "LOG_CONCURRENCY", 1):
         try:
             return run(log_dir, *options, files=files), files.log
         except Stopped:

@@ -44,13 +44,13 @@ class Disturbed(LocalPasses):
     def __init__(self, sizes: Sizes) -> None:
         super().__init__(sizes)
 
-    def scan(self, *args: Any, **options: Any) -> Any:
+    def build_offset_map(self, *args: Any, **options: Any) -> Any:
         self.events.get("before_scan", lambda: None)()
-        return super().scan(*args, **options)
+        return super().build_offset_map(*args, **options)
 
-    def rewrite(self, *args: Any, **options: Any) -> Any:
+    def clean_into_groups(self, *args: Any, **options: Any) -> Any:
         self.events.get("before_rewrite", lambda: None)()
-        done = super().rewrite(*args, **options)
+        done = super().clean_into_groups(*args, **options)
         self.events.get("after_rewrite", lambda: None)()
         return done
 

@@ -16,13 +16,13 @@ from compaction.config import Resolver, read_sets
 from compaction.config.request import CompactionRequest
 from compaction.engine import prepare
 from compaction.engine.delete import delete_old_segments
-from compaction.engine.prepare import LogTask, look
+from compaction.engine.prepare import LogReadTask, look
 from compaction.errors import CompactionError, ConfigError
 from compaction.formats.record_batch.batch import BatchSpec, encode_batch
 from compaction.formats.record_batch.record import Record
 from compaction.fs.local import LocalFileSystem
 from compaction.report import LogReport, LogStatus, RunReport
-from compaction.spark.parallel_read import parallel_read_with
+from compaction.spark.parallel_read import spark_parallel_read
 from tests.formats.test_metadata_log import config as stored_config
 from tests.golden import unpack_sample
 
@@ -127,7 +127,7 @@ def test_settings_of_the_call_that_contradict_each_other_end_it_before_anything_
 def test_producers_expire_by_the_configuration_that_the_broker_stored(logs: Path) -> None:
     seen: list[int] = []
 
-    def spy(tasks: Sequence[LogTask]) -> list[LogView | CompactionError | None]:
+    def spy(tasks: Sequence[LogReadTask]) -> list[LogView | CompactionError | None]:
         seen.extend(task.settings.broker.producer_id_expiration_ms for task in tasks)
         return [None for _ in tasks]
 
@@ -151,14 +151,14 @@ def test_many_logs_are_read_by_spark_with_the_same_outcome(
     segment.write_bytes(segment.read_bytes()[:-7])
     monkeypatch.setattr(prepare, "MANY_SEGMENTS", 1)
     before = tree(logs)
-    together = delete_old_segments(request(logs, dry_run=True), parallel_read_with(lambda: spark))
+    together = delete_old_segments(request(logs, dry_run=True), spark_parallel_read(lambda: spark))
     assert tree(logs) == before
     expected = by_name(alone)
     found = by_name(together)
     assert found.pop("orders-0").status is LogStatus.FAILED
     del expected["orders-0"]
     assert found == expected
-    assert delete_old_segments(request(logs), parallel_read_with(lambda: spark)).totals["expired_segments"] == sum(
+    assert delete_old_segments(request(logs), spark_parallel_read(lambda: spark)).totals["expired_segments"] == sum(
         log.expired_segments for log in expected.values()
     )
 
@@ -166,7 +166,7 @@ def test_many_logs_are_read_by_spark_with_the_same_outcome(
 def test_a_look_tells_when_something_must_be_recovered(logs: Path) -> None:
     found: list[object] = []
 
-    def spy(tasks: Sequence[LogTask]) -> list[LogView | CompactionError | None]:
+    def spy(tasks: Sequence[LogReadTask]) -> list[LogView | CompactionError | None]:
         found.extend(look(LocalFileSystem(), task) for task in tasks)
         return [None for _ in tasks]
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.engine.sizing import busy, deal_shards, most_records, pack, sizes
+from compaction.engine.sizing import assign_shards, core_utilization, max_records_by_log, pack, sizes
 from compaction.passes.tasks import Slice
 
 FULL = 1000
@@ -34,28 +34,28 @@ def test_neighbours_are_packed_until_the_target_is_reached() -> None:
 
 @pytest.mark.parametrize(("tasks", "share"), [([5, 5], 1.0), ([10], 0.5), ([4, 4, 4], 0.75), ([], 1.0), ([0], 1.0)])
 def test_the_share_of_time_that_cores_are_busy(tasks: list[int], share: float) -> None:
-    assert busy(tasks, 2) == share
+    assert core_utilization(tasks, 2) == share
 
 
 def test_a_log_has_at_most_a_record_an_offset_and_a_byte() -> None:
-    assert most_records([part(0, 7, 500), part(1, 900, 30), part(0, 5, 500)]) == {0: 12, 1: 30}
+    assert max_records_by_log([part(0, 7, 500), part(1, 900, 30), part(0, 5, 500)]) == {0: 12, 1: 30}
 
 
 def test_thousands_of_small_logs_need_few_tasks() -> None:
     logs = dict.fromkeys(range(1200), (1, 5))
-    tasks, begin = deal_shards(logs, 6 * FULL, 4)
+    tasks, begin = assign_shards(logs, 6 * FULL, 4)
     assert tasks == 4
     assert set(loads(logs, tasks, begin).values()) == {1500}
 
 
 def test_there_are_no_more_tasks_than_shards() -> None:
-    assert deal_shards({0: (1, 5), 1: (2, 9)}, 6 * FULL, 4)[0] == 3
-    assert deal_shards({0: (1, 0)}, 6 * FULL, 4) == (1, {0: 0})
+    assert assign_shards({0: (1, 5), 1: (2, 9)}, 6 * FULL, 4)[0] == 3
+    assert assign_shards({0: (1, 0)}, 6 * FULL, 4) == (1, {0: 0})
 
 
 def test_full_shards_are_spread_whatever_lies_between_them() -> None:
     logs = {log: (1, FULL if log % 4 == 0 else 1) for log in range(96)}
-    tasks, begin = deal_shards(logs, 6 * FULL, 4)
+    tasks, begin = assign_shards(logs, 6 * FULL, 4)
     assert tasks == 5
     assert max(loads(logs, tasks, begin).values()) < 6 * FULL
 
@@ -63,7 +63,7 @@ def test_full_shards_are_spread_whatever_lies_between_them() -> None:
 @given(st.lists(st.tuples(st.integers(1, 30), st.integers(0, FULL)), min_size=1, max_size=60), st.integers(1, 8))
 def test_no_task_has_more_than_its_share_and_one_shard(shape: list[tuple[int, int]], at_least: int) -> None:
     logs = {log: (shards, shards * fill) for log, (shards, fill) in enumerate(shape)}
-    tasks, begin = deal_shards(logs, 6 * FULL, at_least)
+    tasks, begin = assign_shards(logs, 6 * FULL, at_least)
     share = sum(entries for _, entries in logs.values()) / tasks
     assert max(loads(logs, tasks, begin).values()) <= share + FULL
 

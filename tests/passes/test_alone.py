@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from compaction.engine.clean import Workers, clean_logs
-from compaction.engine.protocol import Scanned
+from compaction.engine.protocol import MapResult
 from compaction.engine.sizing import Sizes
 from compaction.kernels.reading.tables import ENTRY_BYTES
 from compaction.passes.build_map import together
@@ -31,9 +31,9 @@ class Watching(LocalPasses):
         self.handed_on: Mapping[Any, Sequence[Any]] = {}
         self._map_bytes = map_bytes
 
-    def scan(self, slices: Sequence[Slice], logs: Mapping[int, MapContext], settings: MapSettings) -> Scanned:
+    def build_offset_map(self, slices: Sequence[Slice], logs: Mapping[int, MapContext], settings: MapSettings) -> MapResult:
         small = replace(settings, map_bytes=self._map_bytes or settings.map_bytes)
-        scanned = super().scan(slices, logs, small)
+        scanned = super().build_offset_map(slices, logs, small)
         self.handed_on = scanned.merged
         return scanned
 

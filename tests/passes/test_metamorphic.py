@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from compaction.engine import cleaner, sizing
 from compaction.engine.clean import Workers, clean_logs
-from compaction.engine.protocol import Rewritten, Scanned
+from compaction.engine.protocol import CleanedParts, MapResult
 from compaction.engine.sizing import Sizes
 from compaction.fs.filesystem import Files
 from compaction.logdir.blocks import SegmentReader
@@ -86,25 +86,25 @@ class AnyOrder(LocalPasses):
     def _shuffled(self, items: Iterable[T]) -> list[T]:
         return sorted(items, key=lambda _: self._rng.random())
 
-    def transactions(self, slices: Sequence[Slice], files: Files) -> list[SliceSummary]:
-        return self._shuffled(super().transactions(slices, files))
+    def read_transactions(self, slices: Sequence[Slice], files: Files) -> list[SliceSummary]:
+        return self._shuffled(super().read_transactions(slices, files))
 
-    def scan(self, slices: Sequence[Slice], logs: Mapping[int, MapContext], settings: MapSettings) -> Scanned:
-        scanned = super().scan(slices, logs, settings)
+    def build_offset_map(self, slices: Sequence[Slice], logs: Mapping[int, MapContext], settings: MapSettings) -> MapResult:
+        scanned = super().build_offset_map(slices, logs, settings)
         merged = {key: self._shuffled(scanned.merged[key]) for key in self._shuffled(scanned.merged)}
-        return Scanned(tuple(self._shuffled(scanned.summaries)), merged)
+        return MapResult(tuple(self._shuffled(scanned.summaries)), merged)
 
-    def rewrite(
+    def clean_into_groups(
         self,
-        scanned: Scanned,
+        scanned: MapResult,
         logs: Mapping[int, CleanContext],
         pieces: Sequence[OutputPart],
         load_factor: float,
         *,
         dry_run: bool,
-    ) -> Rewritten:
-        done = super().rewrite(scanned, logs, pieces, load_factor, dry_run=dry_run)
-        return Rewritten(tuple(self._shuffled(done.results)), done.keys)
+    ) -> CleanedParts:
+        done = super().clean_into_groups(scanned, logs, pieces, load_factor, dry_run=dry_run)
+        return CleanedParts(tuple(self._shuffled(done.results)), done.keys)
 
 
 @QUICK

@@ -43,7 +43,7 @@ LOG_DIR, OUTPUT_DIR = "/memory/logs", "/memory/out/cleaned"
 FAR = 3 * 2**30
 _INTERVAL = 1
 _OLD_MS = NOW_MS - 30 * 86_400_000
-_SIZES = Sizes(slice_bytes=300, scan_bytes=700, shard_entries=4, whole_records=4)
+_SIZES = Sizes(slice_bytes=300, scan_bytes=700, shard_entries=4, single_part_records=4)
 
 _COMPACT = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", "index.interval.bytes": "1"}
 _DELETE = {"cleanup.policy": "delete", "retention.ms": "86400000", "index.interval.bytes": "1"}
