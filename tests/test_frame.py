@@ -240,7 +240,7 @@ class TestConsoleCommand:
     def test_an_unknown_command_is_told_in_one_line(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert console.main(["clean"]) == 2
         assert capsys.readouterr().err == (
-            "kafka-log-compaction: no command 'clean'; there are: compact, expire, dry-run, verify, dump-log\n"
+            "kafka-log-compaction: no command 'clean'; choose one of: compact, expire, dry-run, verify, dump-log\n"
         )
 
     def test_it_is_what_the_package_installs(self) -> None:

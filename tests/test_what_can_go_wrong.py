@@ -19,7 +19,7 @@ TESTS: dict[str, dict[str, tuple[str, ...]]] = {
             "test_the_job_keeps_away_from_a_running_broker",
             "test_a_dry_run_looks_on_and_says_that_a_broker_is_at_work",
         ),
-        "engine/test_busy.py": ("test_a_log_that_moved_is_told_from_one_in_use",),
+        "engine/test_in_use.py": ("test_a_changed_log_is_distinguished_from_one_in_use",),
         "fs/test_lock.py": ("test_the_error_names_directory_holder_and_what_to_do",),
     },
     "`cannot lock the log directory": {
@@ -35,7 +35,7 @@ TESTS: dict[str, dict[str, tuple[str, ...]]] = {
             "test_what_does_not_fit_is_refused_with_figures_before_anything_is_written",
             "test_what_was_refused_fits_when_the_others_have_made_room",
         ),
-        "engine/test_admission.py": ("test_a_part_needs_room_twice",),
+        "engine/test_admission.py": ("test_a_part_needs_its_space_twice",),
     },
     "`No space left on device`": {
         "crash/test_surroundings.py": ("test_a_disk_that_fills_up_while_outputs_are_written_leaves_the_log_as_it_was",),
@@ -100,14 +100,14 @@ TESTS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "`the journal of an earlier run": {
         "output/test_swap.py": ("test_a_journal_that_is_not_as_it_was_written_fails_the_log_and_changes_nothing",),
-        "jobs/test_compact_safety.py": ("test_a_journal_that_names_other_paths_is_no_journal",),
+        "jobs/test_compact_safety.py": ("test_a_journal_with_other_paths_is_malformed",),
         "trust/test_adversary.py": ("test_a_planted_journal_is_its_logs_error_at_most",),
     },
     "`cleanup.policy is unknown`": {
         "jobs/test_unknown_policy.py": (
-            "test_expire_does_not_delete_compacted_topics_whose_policy_lies_in_another_directory",
-            "test_compact_does_not_skip_a_log_of_unknown_policy_in_silence",
-            "test_with_the_metadata_log_expire_deletes_what_the_policies_say",
+            "test_expire_keeps_compacted_topics_whose_policy_is_in_another_directory",
+            "test_compact_reports_skipped_logs_of_unknown_policy",
+            "test_with_the_metadata_log_expire_applies_the_policies",
         ),
         "logdir/settings/test_metadata_sources.py": ("test_a_topic_without_a_policy_of_its_own_waits_for_server_properties",),
     },
@@ -134,11 +134,11 @@ TESTS: dict[str, dict[str, tuple[str, ...]]] = {
     "`… of … records": {
         "jobs/test_compact_safety.py": (
             "test_more_than_one_percent_without_a_key_is_refused",
-            "test_who_means_it_says_so",
+            "test_allow_keyless_drops_records_without_a_key",
             "test_a_dry_run_refuses_as_the_real_run_does",
         ),
     },
-    "`__cluster_metadata is": {"jobs/test_compact_safety.py": ("test_the_metadata_log_is_never_touched",)},
+    "`__cluster_metadata is": {"jobs/test_compact_safety.py": ("test_the_metadata_log_is_never_changed",)},
     "a log is `skipped`": {
         "cleaning/test_plan.py": (
             "test_a_log_that_is_not_to_be_compacted_is_skipped",
@@ -152,9 +152,9 @@ TESTS: dict[str, dict[str, tuple[str, ...]]] = {
     "New files have the mode": {
         "jobs/test_compact_safety.py": (
             "test_outputs_have_the_mode_of_their_sources_whatever_the_umask",
-            "test_outputs_and_what_is_new_belong_to_the_owner_of_the_sources",
+            "test_new_files_belong_to_the_owner_of_the_sources",
             "test_unfinished_outputs_are_as_private_as_their_sources",
-            "test_keys_values_and_headers_are_never_shown",
+            "test_keys_values_and_headers_are_in_no_output",
         ),
         "crash/test_planted_links.py": ("test_modes_owners_and_attributes_survive_the_replacement_of_files",),
     },

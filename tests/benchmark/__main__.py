@@ -191,7 +191,7 @@ class Sides:
         if case.whole_process:
             return ours_process_seconds(log_dir)
         if self._spark is None:
-            from jobs._cli import start_session
+            from jobs._command import start_session
 
             self._spark = start_session("benchmark")
         return ours_seconds(self._spark, log_dir)

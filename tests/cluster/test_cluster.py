@@ -29,7 +29,7 @@ AS_OF_MS = 1_767_225_600_000
 #: tells where a worker finds this package and a library
 PROBE = """
 import sys
-from jobs._cli import start_session
+from jobs._command import start_session
 session = start_session("probe")
 def where(_):
     import compaction, numba, os, sys

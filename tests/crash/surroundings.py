@@ -19,7 +19,7 @@ from compaction.engine.sizing import Sizes
 from compaction.fs.filesystem import FileSystem
 from compaction.report import RunReport
 from jobs import compact
-from jobs.compact import SessionFactory
+from jobs._command import SessionFactory
 from tests.damage.sound_logs import NOW_MS
 from tests.kafka.encode import Batch, Record
 from tests.local_passes import LocalPasses

@@ -13,7 +13,7 @@ from compaction.config.request import CompactionRequest
 from compaction.engine.clean import Workers, clean_logs
 from compaction.names import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS
 from jobs import compact
-from jobs.compact import SessionFactory
+from jobs._command import SessionFactory
 from tests.damage.sound_logs import NOW_MS, look_at, sound_log, write_log
 from tests.local_passes import LocalPasses
 

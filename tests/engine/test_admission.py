@@ -67,7 +67,7 @@ def test_logs_are_taken_in_order_while_there_is_room() -> None:
     assert 29 * MIB < free < 30 * MIB
 
 
-def test_a_part_needs_room_twice() -> None:
+def test_a_part_needs_its_space_twice() -> None:
     pieces = pieces_of(0, 100, parts=2)
     refused = logs_without_space(room_of(90), {0: log("/a")}, pieces, Measured(pieces, [25, 25]))
     needed, free = refused[0]

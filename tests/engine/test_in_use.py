@@ -42,7 +42,7 @@ def remove(log: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [append, roll, expire, clean, remove])
-def test_a_log_that_moved_is_told_from_one_in_use(
+def test_a_changed_log_is_distinguished_from_one_in_use(
     change: Callable[[Path], None], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for topic in ("still", "moving"):

@@ -13,7 +13,7 @@ from compaction.config.request import CompactionRequest
 from compaction.engine.clean import Workers, clean_logs
 from compaction.report import RunReport
 from jobs import compact, verify
-from jobs.compact import SessionFactory
+from jobs._command import SessionFactory
 from tests.certifier.story import CONFIG, NOW_MS, Story, build, records
 from tests.local_passes import LocalPasses
 

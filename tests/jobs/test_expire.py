@@ -1,4 +1,4 @@
-"""The command line of the delete policy, from a broker's own properties to the exit code."""
+"""The command line of the delete policy, from a broker's properties to the exit code."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def run(logs: Path, *argv: str) -> tuple[int, dict[str, Any]]:
         ("log.retention.ms=-1\nlog.retention.hours=6", -1),
     ],
 )
-def test_retention_comes_from_the_most_exact_broker_setting(logs: Path, properties: str, bound_ms: int) -> None:
+def test_the_most_precise_retention_setting_of_a_broker_applies(logs: Path, properties: str, bound_ms: int) -> None:
     # without the metadata log the topics have no retention of their own, nor a policy
     shutil.rmtree(logs / "__cluster_metadata-0")
     config = logs.parent / "server.properties"
@@ -54,19 +54,19 @@ def test_retention_comes_from_the_most_exact_broker_setting(logs: Path, properti
 
 
 def expired(logs: Path, bound_ms: int) -> int:
-    """How many segments go by such a ``retention.ms``."""
+    """How many segments ``retention.ms`` deletes."""
     count = run(logs, "--dry-run", *DELETE, f"retention.ms={bound_ms}")[1]["totals"]["expired_segments"]
     assert isinstance(count, int)
     return count
 
 
-def test_what_goes_follows_the_bound(logs: Path) -> None:
-    gone = [expired(logs, hours * HOUR_MS) for hours in (4, 6, 8, 10, 20)]
-    assert gone == sorted(gone, reverse=True)
-    assert gone[0] > gone[2] > gone[4] == 0
+def test_fewer_segments_expire_under_a_longer_retention(logs: Path) -> None:
+    counts = [expired(logs, hours * HOUR_MS) for hours in (4, 6, 8, 10, 20)]
+    assert counts == sorted(counts, reverse=True)
+    assert counts[0] > counts[2] > counts[4] == 0
 
 
-def test_a_run_reports_and_leaves_the_log_start(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_reports_and_advances_the_log_start_offset(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, report = run(logs, "--set", f"retention.ms={8 * HOUR_MS}")
     assert (code, report["status"], report["dry_run"]) == (0, "done", False)
     assert "segments expired" in capsys.readouterr().out
@@ -83,14 +83,14 @@ def test_a_run_reports_and_leaves_the_log_start(logs: Path, capsys: pytest.Captu
         (["--partition", "clickstream-9"], "no such partition: clickstream-9"),
     ],
 )
-def test_a_wrong_call_is_told_in_one_line(
+def test_a_usage_error_is_one_line(
     logs: Path, argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert expire.main(["--log-dir", str(logs), *argv]) == 2
-    told = capsys.readouterr().err
-    assert told.startswith("error: ")
-    assert told.count("\n") == 1
-    assert message in told
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1
+    assert message in error
 
 
 def test_help_has_every_option(capsys: pytest.CaptureFixture[str]) -> None:

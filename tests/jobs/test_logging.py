@@ -1,4 +1,4 @@
-"""What a job tells besides its report: errors, progress and steps as text or JSON, metrics as a file, a bar on a terminal."""
+"""Standard error of the commands as text, as JSON and on a terminal; metrics files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def run(*options: str | Path, job: str = "compact") -> subprocess.CompletedProce
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
 
 
-def test_a_wrong_call_is_one_json_object_on_request() -> None:
+def test_a_usage_error_is_one_json_object_if_json_is_chosen() -> None:
     for log_format in (("--log-format", "json"), ("--log-format=json",)):
         done = run("--log-dir", "/no/such/directory", *log_format)
         assert done.returncode == 2
@@ -33,13 +33,13 @@ def test_a_wrong_call_is_one_json_object_on_request() -> None:
         assert told["time"].endswith("+00:00")
 
 
-def test_an_unknown_log_format_is_a_wrong_call() -> None:
+def test_an_unknown_log_format_is_a_usage_error() -> None:
     done = run("--log-dir", ".", "--log-format", "xml")
     assert done.returncode == 2
     assert "invalid choice: 'xml'" in done.stderr
 
 
-def test_metrics_that_cannot_be_written_are_told_before_any_work(tmp_path: Path) -> None:
+def test_a_metrics_file_that_cannot_be_written_is_a_usage_error(tmp_path: Path) -> None:
     log_dir = unpack_sample(tmp_path)
     done = run("--log-dir", log_dir, "--metrics", tmp_path / "missing/metrics.txt")
     assert done.returncode == 2
@@ -55,7 +55,7 @@ def test_expire_writes_metrics_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-def test_each_pass_is_a_line_and_a_json_object_on_request(tmp_path: Path) -> None:
+def test_each_pass_is_a_line_or_a_json_object(tmp_path: Path) -> None:
     log_dir = unpack_sample(tmp_path)
     metrics = tmp_path / "metrics.txt"
     text = run("--log-dir", log_dir, "--topic", "orders", "--dry-run", "--metrics", metrics)
@@ -96,7 +96,7 @@ def test_spark_submit_on_a_terminal_draws_a_bar(tmp_path: Path) -> None:
     assert "pass 2" in text
 
 
-def test_dump_log_tells_errors_and_findings_as_json_too(tmp_path: Path) -> None:
+def test_dump_log_writes_errors_and_findings_as_json_too(tmp_path: Path) -> None:
     log_dir = unpack_sample(tmp_path)
     log = next((log_dir / "orders-0").glob("*.log"))
     data = bytearray(log.read_bytes())

@@ -1,4 +1,4 @@
-"""The command line of the cleaner: what it hands on, what makes a call wrong, and how it ends."""
+"""The command line of the cleaner: requests, usage errors and exit codes."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from compaction.fs.uri import OPTIONS_VARIABLE
 from compaction.names import TopicPartition
 from compaction.report import LogReport, LogStatus, RunReport
 from jobs import compact
-from jobs.compact import SessionFactory
+from jobs._command import SessionFactory
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 class Run:
-    """Takes the place of a run: keeps the request, starts no session, answers with given logs."""
+    """Replaces a run: records the request, starts no session, returns a report of the given logs."""
 
     def __init__(self, *logs: LogReport, error: BaseException | None = None) -> None:
         self.logs = logs
@@ -54,7 +54,7 @@ def requested(*argv: object) -> CompactionRequest:
 
 
 def refused(capsys: pytest.CaptureFixture[str], *argv: object) -> str:
-    """The one line that a wrong call gets."""
+    """The error line of a call with a usage error."""
     run = Run()
     assert compact.main([str(each) for each in argv], run) == 2
     assert run.request is None
@@ -65,7 +65,7 @@ def refused(capsys: pytest.CaptureFixture[str], *argv: object) -> str:
     return captured.err
 
 
-def test_a_bare_call_takes_every_log_as_of_now(log_dir: Path) -> None:
+def test_without_options_all_logs_are_cleaned_as_of_now(log_dir: Path) -> None:
     request = requested("--log-dir", log_dir)
     assert request.log_dirs == (str(log_dir),)
     assert (request.topics, request.partitions) == ((), frozenset())
@@ -73,7 +73,7 @@ def test_a_bare_call_takes_every_log_as_of_now(log_dir: Path) -> None:
     assert request.as_of_ms > 1_700_000_000_000
 
 
-def test_every_option_arrives(log_dir: Path, tmp_path: Path) -> None:
+def test_every_option_is_in_the_request(log_dir: Path, tmp_path: Path) -> None:
     request = requested(
         "--log-dir", log_dir, "--topic", "ord.*", "sales", "--topic", "x", "--partition", "orders-1", "--as-of-ms", "12345",
         "--dry-run", "--output-dir", tmp_path / "out", "--include-active", "--allow-keyless", "--set", "segment.ms=5",
@@ -87,7 +87,7 @@ def test_every_option_arrives(log_dir: Path, tmp_path: Path) -> None:
     assert (config.segment_ms, config.segment_jitter_ms, config.retention_ms) == (5, 1, -1)
 
 
-def test_configuration_files_are_told_apart_by_their_names(log_dir: Path, tmp_path: Path) -> None:
+def test_the_suffix_of_a_configuration_file_determines_its_format(log_dir: Path, tmp_path: Path) -> None:
     (tmp_path / "server.properties").write_text("log.roll.ms=5\nlog.segment.bytes=2097152\n# caf\xe9\n", "latin-1")
     (tmp_path / "c.toml").write_text("[broker]\nlog.roll.ms = 6\n")
     request = requested("--log-dir", log_dir, "--config", tmp_path / "c.toml", tmp_path / "server.properties")
@@ -96,7 +96,7 @@ def test_configuration_files_are_told_apart_by_their_names(log_dir: Path, tmp_pa
     assert str(config.source("segment.ms")) == f"{tmp_path}/c.toml line 2 (log.roll.ms)"
 
 
-def test_one_directory_under_two_names_is_taken_once(log_dir: Path, tmp_path: Path) -> None:
+def test_a_directory_that_is_given_by_two_paths_is_used_once(log_dir: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(log_dir)
     assert requested("--log-dir", log_dir, tmp_path / "link", f"{log_dir}/").log_dirs == (str(log_dir),)
 
@@ -107,16 +107,16 @@ def test_relative_paths_become_absolute(log_dir: Path, tmp_path: Path, monkeypat
     assert (request.log_dirs, request.output_dir) == ((str(log_dir),), str(tmp_path / "out"))
 
 
-def test_an_output_may_be_an_address(log_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_directories_may_be_uris(log_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(OPTIONS_VARIABLE, "{}")
     assert requested("--log-dir", f"file://{log_dir}").log_dirs == (str(log_dir),)
     assert requested("--log-dir", log_dir, "--output-dir", "s3a://b/out/?region=x").output_dir == "s3://b/out"
 
 
-def test_credentials_in_an_address_are_refused_and_not_repeated(log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    told = refused(capsys, "--log-dir", log_dir, "--output-dir", "s3://AKIAX:hidden@bucket/out")
-    assert "must not hold credentials" in told
-    assert "hidden" not in told
+def test_credentials_in_a_uri_are_refused_and_not_printed(log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    error = refused(capsys, "--log-dir", log_dir, "--output-dir", "s3://AKIAX:hidden@bucket/out")
+    assert "must not hold credentials" in error
+    assert "hidden" not in error
 
 
 def test_a_pattern_that_no_topic_matches_is_no_error(log_dir: Path) -> None:
@@ -136,7 +136,7 @@ WrongCall = Callable[[Path], list[object]]
         (lambda data: ["--log-dir", data / "no"], "data/no: no such log directory"),
         (lambda data: ["--log-dir", data / "orders-0" / f"{0:020d}.log"], "not a directory"),
         (lambda data: ["--log-dir", data / "orders-0"], "this is one partition's directory"),
-        (lambda data: ["--log-dir", data, data.parent], "--log-dir: it lies inside"),
+        (lambda data: ["--log-dir", data, data.parent], "--log-dir: it is inside"),
         (lambda data: ["--log-dir", data, "--topic", "("], "--topic '(' is no regular expression"),
         (lambda data: ["--log-dir", data, "--partition", "orders"], "--partition 'orders' is not TOPIC-N"),
         (lambda data: ["--log-dir", data, "--partition", "orders-7"], "no such partition: orders-7"),
@@ -155,13 +155,13 @@ WrongCall = Callable[[Path], list[object]]
         (lambda data: ["--log-dir", data, "--report", data], "data: is a directory"),
     ],
 )
-def test_a_wrong_call_is_told_in_one_line(
+def test_a_usage_error_is_one_line(
     log_dir: Path, capsys: pytest.CaptureFixture[str], call: WrongCall, message: str
 ) -> None:
     assert message in refused(capsys, *call(log_dir))
 
 
-def test_an_unknown_name_in_toml_is_told_with_file_line_and_key(
+def test_the_error_for_an_unknown_name_in_toml_has_file_line_and_key(
     log_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "c.toml").write_text("[broker]\n\nlog.segmnt.bytes = 1\n")
@@ -171,7 +171,7 @@ def test_an_unknown_name_in_toml_is_told_with_file_line_and_key(
     )
 
 
-def test_a_bad_value_in_properties_is_told_with_file_line_and_key(
+def test_the_error_for_an_invalid_value_in_properties_has_file_line_and_key(
     log_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "server.properties").write_text("some.plugin=x\nlog.segment.bytes=1 GB\n")
@@ -197,19 +197,20 @@ def log_report(status: LogStatus, reason: str = "ratio 0.9") -> LogReport:
             2, "error: /data/.lock: a broker (process 7) holds the lock; stop it\n", id="a live broker",
         ),
         pytest.param(
-            Run(error=CorruptLogError("garbled", path="/data/x", position=4)),
-            1, "error: /data/x at byte 4: garbled\n", id="a log error",
+            Run(error=CorruptLogError("malformed", path="/data/x", position=4)),
+            1, "error: /data/x at byte 4: malformed\n", id="a log error",
         ),
         pytest.param(
             Run(error=RuntimeError("\nboom\nat org.apache.spark")), 1,
-            "error: RuntimeError: boom; run again with --verbose for the stack trace\n", id="something unforeseen",
+            "error: RuntimeError: boom; run again with --verbose for the stack trace\n", id="an unexpected error",
         ),
         pytest.param(
-            Run(error=KeyboardInterrupt()), 130, "error: interrupted; a later run takes up what this one left\n", id="ctrl-c",
+            Run(error=KeyboardInterrupt()), 130,
+            "error: interrupted; the next run completes or rolls back what this one left\n", id="ctrl-c",
         ),
     ],
 )  # fmt: skip
-def test_the_exit_code_says_how_it_ended(
+def test_exit_code_and_errors_of_each_outcome(
     log_dir: Path, capsys: pytest.CaptureFixture[str], run: Run, code: int, errors: str
 ) -> None:
     assert compact.main(["--log-dir", str(log_dir)], run) == code
@@ -224,7 +225,7 @@ def test_verbose_shows_the_stack_trace(log_dir: Path, capsys: pytest.CaptureFixt
     assert captured.splitlines()[-1].startswith("error: RuntimeError: boom")
 
 
-def test_the_report_goes_to_its_file_and_to_standard_output(
+def test_the_report_is_written_to_its_file_and_printed(
     log_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "r.json"
@@ -235,7 +236,7 @@ def test_the_report_goes_to_its_file_and_to_standard_output(
     assert capsys.readouterr().out.splitlines()[0] == "orders-0 skipped"
 
 
-def test_a_wrong_call_writes_no_report(log_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_usage_error_writes_no_report(log_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     refused(capsys, "--log-dir", log_dir, "--report", tmp_path / "r.json", "--set", "x")
     assert not (tmp_path / "r.json").exists()
 
@@ -245,7 +246,7 @@ def test_help_explains_options_precedence_and_exit_codes(capsys: pytest.CaptureF
     shown = capsys.readouterr().out
     for text in (
         "--log-dir", "--topic", "--partition", "--config", "--set", "--as-of-ms", "--dry-run", "--output-dir",
-        "--include-active", "--report", "--verbose", "--allow-keyless", "exit status:", "examples:", "strongest source wins",
+        "--include-active", "--report", "--verbose", "--allow-keyless", "exit status:", "examples:", "first source that sets",
     ):  # fmt: skip
         assert text in shown
 
@@ -265,6 +266,6 @@ def test_the_script_runs_from_any_directory_without_being_installed(tmp_path: Pa
     assert done.stderr == "error: nowhere: no such log directory; give one of the broker's log.dirs, or a copy of it\n"
 
 
-def test_a_wrong_call_is_told_without_loading_spark(tmp_path: Path) -> None:
+def test_a_usage_error_does_not_import_spark(tmp_path: Path) -> None:
     code = "import sys; from jobs import compact; compact.main(['--log-dir', 'nowhere']); sys.exit('pyspark' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=False).returncode == 0
