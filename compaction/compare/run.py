@@ -10,7 +10,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from compaction.cleaning.cleanup_policy import PolicyPlan, plan_wholly
 from compaction.cleaning.log_view import LogView
@@ -25,7 +25,7 @@ from compaction.engine.clean import do_clean, smallest_broker
 from compaction.engine.cleaner import Cleaner, CleanerOptions, map_settings, slices_of
 from compaction.engine.in_use import warn_of_changes
 from compaction.engine.log_cleaning import LogCleaning
-from compaction.engine.prepare import ParallelRead, ReadLog, read_logs
+from compaction.engine.prepare import ParallelRead, PreparedLog, read_logs
 from compaction.engine.sizing import Sizes, sizes
 from compaction.errors import CompactionError, of_log
 from compaction.fs.filesystem import FileSystem
@@ -54,7 +54,7 @@ def compare_with(
 
     :param start: starts whoever does the work, when there is some
     :param chosen: sizes of the work, by the amount of data if not given; they change no result
-    :param look_ahead: reads logs when they are many
+    :param parallel_read: reads logs that have very many segments
     :raises UsageError: the selectors match nothing
     :raises ConfigError: a policy contradicts itself or the rest of the configuration
     """
@@ -85,7 +85,7 @@ class Reading(NamedTuple):
     """All logs as a policy finds them."""
 
     fs: OverlayFileSystem
-    logs: tuple[ReadLog, ...]
+    logs: tuple[PreparedLog[Any], ...]
 
 
 def _readings(request: ComparisonRequest, parallel_read: ParallelRead | None) -> list[Reading]:
@@ -107,14 +107,20 @@ def _readings(request: ComparisonRequest, parallel_read: ParallelRead | None) ->
 def _again(reading: Reading, request: CompactionRequest) -> Reading | None:
     """The same reading with another policy's settings, unless these change what is read."""
     settings = read_settings(reading.fs, [log.location for log in reading.logs], request)
-    logs = tuple(log._replace(settings=new) for log, new in zip(reading.logs, settings, strict=True))
+    logs = tuple(_with_settings(log, new) for log, new in zip(reading.logs, settings, strict=True))
     alike = all(_read_by(old.settings) == _read_by(new.settings) for old, new in zip(reading.logs, logs, strict=True))
     return Reading(reading.fs, logs) if alike else None
 
 
-def _read_by(settings: Settings | CompactionError) -> tuple[int, int] | None:
-    """The settings that recovering and reading a log look at."""
+def _with_settings(log: PreparedLog[Any], settings: Settings | CompactionError) -> PreparedLog[Any]:
     if isinstance(settings, CompactionError):
+        return replace(log, settings=None, error=settings)
+    return replace(log, settings=settings)
+
+
+def _read_by(settings: Settings | None) -> tuple[int, int] | None:
+    """The settings that recovering and reading a log look at."""
+    if settings is None:
         return None
     return settings.topic.index_interval_bytes, settings.broker.producer_id_expiration_ms
 
@@ -133,12 +139,10 @@ def _cases(request: ComparisonRequest, readings: Sequence[Reading]) -> list[LogC
     return list(logs.values())
 
 
-def _case(request: ComparisonRequest, policy: str, fs: OverlayFileSystem, log: ReadLog) -> Case | str:
+def _case(request: ComparisonRequest, policy: str, fs: OverlayFileSystem, log: PreparedLog[Any]) -> Case | str:
     """A log under a policy, or what is wrong with it."""
-    if isinstance(log.settings, CompactionError):
-        return str(log.settings)
-    if isinstance(log.view, CompactionError):
-        return str(log.view)
+    if log.settings is None or log.view is None:
+        return str(log.error)
     now_ms, config = request.base.as_of_ms, log.settings.topic
     try:
         plan = plan_wholly(log.view, config, now_ms=now_ms, include_active=request.base.include_active)

@@ -37,7 +37,7 @@ from compaction.engine.destination import Destination, destination
 from compaction.engine.in_use import note_logs_in_use
 from compaction.engine.log_cleaning import LogCleaning
 from compaction.engine.log_reports import cleaned_report, failed_report, skipped_report
-from compaction.engine.prepare import ParallelRead, Prepared, prepare
+from compaction.engine.prepare import ParallelRead, PreparedLog, prepare
 from compaction.engine.protocol import Passes
 from compaction.engine.sizing import Sizes
 from compaction.errors import of_log
@@ -84,7 +84,7 @@ def clean_logs(
         logs = _in_order(prepared, output, request.as_of_ms)
         dirty = [log for log in logs if log.compaction.verdict is Verdict.CLEAN]
         if dirty:
-            brokers = (log.settings.broker for log in prepared if log.plan is not None)
+            brokers = (log.settings.broker for log in prepared if log.settings is not None and log.plan is not None)
             options = _options(request, logs, smallest_broker(brokers), sizes, files)
             workers = start()
             do_clean(Cleaner(dirty, output.fs, workers.passes, workers.cores, options))
@@ -120,7 +120,7 @@ def _purpose(request: CompactionRequest) -> Purpose:
     return Purpose.CHANGE if request.output_dir is None else Purpose.COPY
 
 
-def _in_order(prepared: Iterable[Prepared[PolicyPlan]], output: Destination, now_ms: int) -> list[LogCleaning]:
+def _in_order(prepared: Iterable[PreparedLog[PolicyPlan]], output: Destination, now_ms: int) -> list[LogCleaning]:
     """The logs that have a plan: those to be cleaned first, the dirtiest first among them."""
     logs = {
         log.location.path: LogCleaning(log.location, log.plan, output.directory(log.location))

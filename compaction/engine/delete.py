@@ -1,8 +1,7 @@
-"""The delete policy as a job: prepare, move files, report. One log's failure never stops another.
+"""One run of the delete policy: **prepare**, delete segments, **report**. An error of one log does not affect the others.
 
-A log whose ``cleanup.policy`` is a guess fails and is not touched.
-
-Only the driver moves files, and it only renames them; Spark takes part where very many segments have to be read.
+A log whose ``cleanup.policy`` is a guess fails and is not changed. Only the driver deletes segments, by renaming their files;
+Spark is used only to read very many segments.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from compaction.engine.concurrency import run_concurrently
 from compaction.engine.destination import LOG_CONCURRENCY
 from compaction.engine.in_use import note_logs_in_use
 from compaction.engine.log_reports import deletion_report, failed_report
-from compaction.engine.prepare import ParallelRead, Prepared, prepare
+from compaction.engine.prepare import ParallelRead, PreparedLog, prepare
 from compaction.errors import of_log
 from compaction.fs.filesystem import FileSystem
 from compaction.fs.overlay import OverlayFileSystem
@@ -38,8 +37,8 @@ def delete_old_segments(
 ) -> RunReport:
     """Apply the delete policy to the logs of ``request``.
 
-    :param look_ahead: reads logs when they are many
-    :param files: how they are reached
+    :param parallel_read: reads logs that have very many segments
+    :param files: how they are accessed; by default the file system of their paths
     """
     started = time.monotonic()
     if not request.dry_run:
@@ -56,8 +55,8 @@ def delete_old_segments(
     return RunReport(uuid.uuid4().hex, request.as_of_ms, request.dry_run, tuple(reports), time.monotonic() - started)
 
 
-def _finish(fs: FileSystem, checkpoints: CheckpointFiles, owner: Owner, log: Prepared[DeletionPlan]) -> LogReport:
-    """Delete the segments of one log whose retention has ended; its report. A dry run does so in an overlay, in memory."""
+def _finish(fs: FileSystem, checkpoints: CheckpointFiles, owner: Owner, log: PreparedLog[DeletionPlan]) -> LogReport:
+    """Deletes the expired segments of one log; its report. In a dry run ``fs`` is an overlay in memory."""
     started = time.monotonic()
     if log.plan is None:
         return failed_report(log.location, log.error)
