@@ -1,5 +1,4 @@
-"""The passes without Spark: the same tasks, one after the other, in this process. Slow where Spark is fast, and plain to
-see."""
+"""The passes without Spark: the same tasks, one after the other, in this process."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ Reads as ``Cleaner.doClean`` of Kafka 4.3.0 does, over many logs at once:
 6. **swap** the outputs in and move the **checkpoint** (``engine.destination``, ``output.swap``);
 7. **report** (``engine.log_reports``).
 
-``LogCleaning`` carries a log from step to step. What is wrong with one log stays with that log.
+``LogCleaning`` carries a log from step to step. An error of one log does not affect the others.
 
 Tested by ``tests/conformance/test_scenarios.py``, ``tests/passes/test_rounds.py`` and ``tests/engine/test_smallest_broker.py``.
 """
@@ -50,7 +50,7 @@ from compaction.stores.mixed import MixedFileSystem, file_system
 
 
 class Workers(NamedTuple):
-    """Who runs the passes: makes them for work of given sizes, and how many tasks run concurrently."""
+    """Creates the passes for given sizes of work, and how many tasks run concurrently."""
 
     passes: Callable[[Sizes], Passes]
     cores: int
@@ -64,13 +64,13 @@ def clean_logs(
     files: FileSystem | None = None,
     runs: Runs = PROCESSES,
 ) -> RunReport:
-    """Carry out ``request``.
+    """Executes ``request``.
 
     :param start: starts the workers; called only if a log is to be cleaned
-    :param sizes: of the work, see ``CleanerOptions``
+    :param sizes: see ``CleanerOptions``
     :param parallel_read: reads logs that have very many segments
-    :param files: how driver and tasks reach all files; chosen by the paths if not given
-    :param runs: identifies this run among others
+    :param files: how driver and tasks access files; by default the file system of their paths
+    :param runs: tells runs apart that claim the same directories
     :raises UsageError: a log directory is in use, or the selectors match nothing
     """
     started = time.monotonic()
@@ -96,15 +96,15 @@ def clean_logs(
 
 
 def do_clean(cleaner: Cleaner) -> None:
-    """The steps between planning and swapping; runs and comparisons of policies share them."""
+    """The steps between planning and swapping, which comparisons of policies have in common."""
     cleaner.build_offset_map()
     cleaner.resolve_transactions()
     cleaner.clean_into_groups()
 
 
 def smallest_broker(brokers: Iterable[BrokerConfig]) -> BrokerConfig:
-    """What bounds a run over directories of several brokers, each bound the tightest that any of them sets: the least memory
-    for offset maps, the lowest load factor, the slowest throttle. None of them changes a result."""
+    """The limits of a run over directories of several brokers: the smallest dedupe buffer, load factor and I/O rate of any.
+    None of them changes the result."""
     known = list(brokers) or [BrokerConfig()]
     return replace(
         known[0],
@@ -121,7 +121,7 @@ def _purpose(request: CompactionRequest) -> Purpose:
 
 
 def _in_order(prepared: Iterable[PreparedLog[PolicyPlan]], output: Destination, now_ms: int) -> list[LogCleaning]:
-    """The logs that have a plan: those to be cleaned first, the dirtiest first among them."""
+    """The logs that have a plan; those to be cleaned come first, the dirtiest of them first."""
     logs = {
         log.location.path: LogCleaning(log.location, log.plan, output.directory(log.location))
         for log in prepared
@@ -145,20 +145,20 @@ def _options(
 
 
 def _space(request: CompactionRequest, logs: Sequence[LogCleaning]) -> SpaceBudget | None:
-    """The free space that outputs may take. A copy takes all that is not cleaned, too."""
+    """The free space that outputs may use. A copy also needs space for all segments that are not cleaned."""
     if request.dry_run:
         return None
     if request.output_dir is None:
         return SpaceBudget()
     if is_remote(request.output_dir):
         return None
-    everything = sum(segment.size_bytes for log in logs for segment in log.compaction.view.segments)
-    cleaned = sum(segment.size_bytes for log in logs for segment in log.compaction.segments)
-    return SpaceBudget(everything - cleaned)
+    total_bytes = sum(segment.size_bytes for log in logs for segment in log.compaction.view.segments)
+    cleaned_bytes = sum(segment.size_bytes for log in logs for segment in log.compaction.segments)
+    return SpaceBudget(total_bytes - cleaned_bytes)
 
 
 def _finish(output: Destination, log: LogCleaning) -> LogReport:
-    """Swap in a cleaned log, apply the delete policy to another one; its report. A log that failed stays as it was."""
+    """Swaps in a cleaned log, applies the delete policy to another one; its report. A failed log is not changed."""
     started = time.monotonic()
     is_cleaned = log.compaction.verdict is Verdict.CLEAN
     try:

@@ -1,7 +1,7 @@
-"""Where the result of a run goes: in place of the sources, into a copy, or nowhere.
+"""Step **swap** of ``engine.clean``: the outputs replace the sources, become a copy, or are discarded in a dry run.
 
-``InPlace`` swaps each log in as it comes, several concurrently: a swap mostly waits for the disk. ``CopyOutput`` collects all
-logs, cleaned or not, and publishes them together when the run ends, without those that failed. ``DryRunOutput`` writes nothing.
+``InPlace`` swaps logs in one by one, several concurrently: a swap mostly waits for the disk. ``CopyOutput`` collects all logs,
+cleaned or not, except failed ones, and publishes them together at the end of the run. ``DryRunOutput`` writes nothing.
 
 Tested by ``tests/crash/test_copies.py``, ``tests/crash/test_trust.py`` and ``tests/trust/test_error_loop.py``.
 """
@@ -28,34 +28,34 @@ from compaction.output.segment_deletion import delete_segments
 from compaction.output.swap import SwapGroup, discard_unfinished, remove_deleted, swap_in
 from compaction.recovery.recover import repair_log
 
-#: a swap waits a dozen times for the disk, which serves many at once
+#: a swap waits for the disk a dozen times
 LOG_CONCURRENCY = 8
 
 
 class Destination(Protocol):
-    """Takes the logs of a run, ``concurrency`` of them concurrently, from as many threads.
+    """Applies the result of each log, in up to ``concurrency`` threads.
 
-    ``fs`` is how the run sees its sources: recovered, in memory if need be.
+    :ivar fs: the run's view of its sources, in which recovery may have changed files in memory only
     """
 
     fs: FileSystem
     concurrency: int
 
     def directory(self, location: LogLocation) -> str:
-        """Where tasks write the outputs of a log."""
+        """The directory in which tasks write the outputs of a log."""
 
     def replace(self, log: LogCleaning) -> None:
-        """The outputs of a cleaned log take the place of its segments."""
+        """Replaces the segments of a cleaned log by its outputs."""
 
     def keep(self, log: LogCleaning) -> None:
-        """A log that is not compacted; the delete policy may still remove segments."""
+        """Keeps a log that is not compacted; expired segments are deleted."""
 
     def discard(self, log: LogCleaning) -> None:
-        """A log that could not be cleaned: its outputs are removed, it stays as it was."""
+        """Removes the outputs of a failed log, which is not changed."""
 
 
 class DryRunOutput:
-    """Nothing is written anywhere."""
+    """Writes nothing."""
 
     def __init__(self, sources: FileSystem) -> None:
         self.fs: FileSystem = OverlayFileSystem(sources)
@@ -75,9 +75,9 @@ class DryRunOutput:
 
 
 class InPlace:
-    """Outputs are swapped in; the cleaner checkpoint follows.
+    """Swaps outputs in and updates the cleaner checkpoint.
 
-    Recovery rebuilds indexes and splits segments in memory first, and on disk only once the log turned out to be valid.
+    Recovery rebuilds indexes and splits segments in memory first, and on disk only if the log is valid.
     """
 
     def __init__(self, disk: FileSystem, held: Access) -> None:
@@ -111,7 +111,7 @@ class InPlace:
         discard_unfinished(self._disk, log.location.path)
 
     def _recover_and_delete(self, log: LogCleaning) -> None:
-        """Do on disk what recovery did in memory, then delete the segments whose retention has ended."""
+        """Repeats on disk what recovery did in memory, then deletes expired segments."""
         path, plan, deletion = log.location.path, log.compaction, log.plan.expiry
         recovered = self._deferred.changed_in(path)
         deletes = deletion is not None and bool(deletion.removals)
@@ -126,7 +126,7 @@ class InPlace:
 
 
 class CopyOutput:
-    """Everything goes into a copy, which appears when ``Publication.commit`` is called."""
+    """Adds all logs to a copy, which ``Publication.commit`` makes visible."""
 
     def __init__(self, publication: Publication, sources: FileSystem) -> None:
         self.fs: FileSystem = OverlayFileSystem(sources)
@@ -147,7 +147,7 @@ class CopyOutput:
         self._publication.leave_out(log.location)
 
     def _add(self, log: LogCleaning, groups: Sequence[SwapGroup], end_offset: int | None) -> None:
-        """Take a log in, complete or not at all."""
+        """Adds a log completely or not at all."""
         try:
             if log.plan.expiry is not None:
                 delete_segments(self.fs, log.location, log.plan.expiry)
@@ -168,11 +168,11 @@ def _repair_checkpoint(checkpoints: CheckpointFiles, plan: LogPlan) -> None:
 def destination(
     files: FileSystem, log_dirs: Sequence[str], output_dir: str | None, held: Access, *, dry_run: bool
 ) -> Iterator[Destination]:
-    """The destination of a run; a copy appears when the block ends without an error, and leaves no trace otherwise.
+    """The destination of a run. A copy becomes visible if the block ends without an error, and is removed otherwise.
 
-    :param files: how the log directories are reached
+    :param files: how the log directories are accessed
     :param held: the run's claims on them
-    :raises UsageError: ``output_dir`` cannot be written to, or is not empty; it is missing, and a log directory cannot be
+    :raises UsageError: ``output_dir`` cannot be written to or is not empty; or it is ``None``, and a log directory cannot be
         cleaned in place
     """
     if dry_run:

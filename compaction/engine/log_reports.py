@@ -1,4 +1,4 @@
-"""What a run reports of one log: cleaned, skipped, failed, or shortened by the delete policy alone.
+"""Step **report** of ``engine.clean``: the report of one log that was cleaned, skipped, failed or only shortened by deletion.
 
 Tested by ``tests/engine/test_delete.py``, ``tests/compare/test_run.py`` and ``tests/conformance/test_sample.py``.
 """
@@ -18,7 +18,7 @@ from compaction.report import LogReport, LogStatus
 def cleaned_report(plan: PolicyPlan, log: LogCleaning) -> LogReport:
     """A log that was, or would be, cleaned.
 
-    :param plan: of ``log``, or of another policy that cleans alike
+    :param plan: of ``log``, or of another policy with the same result
     """
     compaction, stats = plan.compaction, log.stats
     return replace(
@@ -42,7 +42,7 @@ def cleaned_report(plan: PolicyPlan, log: LogCleaning) -> LogReport:
 
 
 def skipped_report(plan: PolicyPlan) -> LogReport:
-    """A log that is not compacted; what the delete policy removes is in it."""
+    """A log that is not compacted; includes segments deleted by retention."""
     compaction, deletion = plan.compaction, plan.expiry
     name, reason = compaction.view.topic_partition, compaction.reason
     unknown = compaction.config.policy_guess is not None
@@ -59,13 +59,13 @@ def skipped_report(plan: PolicyPlan) -> LogReport:
 
 
 def failed_report(location: LogLocation, error: str | CompactionError | None) -> LogReport:
-    """A log that could not be worked on; it is as it was."""
+    """A log that failed and was not changed."""
     name, unknown = location.topic_partition, isinstance(error, PolicyUnknownError)
     return LogReport(name.topic, name.partition, location.log_dir, LogStatus.FAILED, str(error), policy_unknown=unknown)
 
 
 def deletion_report(plan: DeletionPlan) -> LogReport:
-    """A log under the delete policy alone; bytes and segments are those of the whole log, records are not counted."""
+    """A log in a run of the delete policy: bytes and segments of the complete log, records are not counted."""
     name = plan.view.topic_partition
     report = LogReport(name.topic, name.partition, plan.view.log_dir, LogStatus.SKIPPED, plan.reason)
     if plan.config.policy_guess is not None:

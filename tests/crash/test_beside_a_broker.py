@@ -164,7 +164,7 @@ def test_a_dry_run_looks_on_and_says_that_a_broker_is_at_work(
         assert _files(log_dir) == before
         assert ended.code == 0
         assert f"{log_dir}: process {broker.pid} (java) is at work here" in caplog.text
-        assert ended.out.count("(in use, as of this moment)") == 5
+        assert ended.out.count("(in use; figures are a snapshot)") == 5
         for line, at_rest_line in zip(_figures(ended.out), _figures(at_rest.out), strict=True):
             assert line == at_rest_line
 
@@ -175,7 +175,7 @@ def test_a_dry_run_looks_on_and_says_that_a_broker_is_at_work(
 
         moved = run(log_dir, *OPTIONS, "--dry-run", events={"before_rewrite": produce})
         assert moved.code == 0
-        assert moved.out.count("(the log moved while it was read)") == 1
+        assert moved.out.count("(the log changed while it was read)") == 1
         assert broker.running
         assert len(clients.read_all("orders")) > 0
     with LogDirLock.acquire(str(log_dir)):

@@ -1,4 +1,4 @@
-"""Dry runs say which logs did not stand still while they looked."""
+"""Dry runs note which logs changed while they were read."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def test_a_changed_log_is_distinguished_from_one_in_use(
     change(tmp_path / "moving-0")
     reports = [LogReport(topic, 0, str(tmp_path), LogStatus.CLEANED, "dirty") for topic in ("moving", "still")]
     told = note_logs_in_use(reports, {str(tmp_path)}, views)
-    notes = ["the log moved while it was read", "in use, as of this moment"]
+    notes = ["the log changed while it was read", "in use; figures are a snapshot"]
     assert [report.reason for report in told] == [f"dirty ({note})" for note in notes]
     warn_of_changes({str(tmp_path)}, views)
-    assert [record.getMessage() for record in caplog.records] == [f"{tmp_path}/moving-0: the log moved while it was read"]
+    assert [record.getMessage() for record in caplog.records] == [f"{tmp_path}/moving-0: the log changed while it was read"]
     assert note_logs_in_use(reports, set(), views) == reports

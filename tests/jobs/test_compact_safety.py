@@ -41,7 +41,7 @@ def test_more_than_one_percent_without_a_key_is_refused(tmp_path: Path, keyless:
     assert ended.code == (1 if refused else 0)
     if refused:
         what = f"{keyless} of 100 records ({keyless:.1f} %) have no key and would be lost"
-        hint = "if that is meant, run again with --allow-keyless"
+        hint = "if that is intended, run again with --allow-keyless"
         assert ended.err == f"error: mixed-0: {path}: {what}; {hint}\n"
         assert look_at(path) == before
 
