@@ -59,25 +59,25 @@ class LocalPasses:
 
     def clean_into_groups(
         self,
-        scanned: MapResult,
+        mapped: MapResult,
         logs: Mapping[int, CleanContext],
-        pieces: Sequence[OutputPart],
+        parts: Sequence[OutputPart],
         load_factor: float,
         *,
         dry_run: bool,
     ) -> CleanedParts:
-        firsts = {log: np.array([p.first_offset for p in pieces if p.output.log == log], np.int64) for log in logs}
-        marks: dict[tuple[int, int], list[Packed]] = {}
+        firsts = {log: np.array([part.first_offset for part in parts if part.output.log == log], np.int64) for log in logs}
+        survivors: dict[tuple[int, int], list[Packed]] = {}
         keys: dict[int, int] = {}
-        for (log, _), packed in scanned.merged.items():
+        for (log, _), packed in mapped.merged.items():
             if log in logs:
                 found, count = resolve_shard(packed, logs[log].first_dirty_offset, load_factor)
                 keys[log] = keys.get(log, 0) + count
-                for piece, part in split_by_part(found, firsts[log]):
-                    marks.setdefault((log, piece), []).append(part)
+                for part, entries in split_by_part(found, firsts[log]):
+                    survivors.setdefault((log, part), []).append(entries)
         results = [
-            clean_part(piece, logs[piece.output.log], marks.get((piece.output.log, piece.number), []), dry_run=dry_run)
-            for piece in pieces
+            clean_part(part, logs[part.output.log], survivors.get((part.output.log, part.number), []), dry_run=dry_run)
+            for part in parts
         ]
         return CleanedParts(tuple(results), keys)
 

@@ -1,4 +1,7 @@
-"""The engine's runs on Spark: what each job calls. The session is started only when there is work for it."""
+"""Runs, comparisons and the delete policy on Spark; the session is started only if there is work for it.
+
+Tested by ``tests/compare/test_run.py`` and ``tests/jobs/test_odd_names.py``.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +23,9 @@ from compaction.spark.session import Session
 def compact(
     session_factory: Callable[[], Session], request: CompactionRequest, progress: Progress | None = None
 ) -> RunReport:
-    """Clean the logs of ``request``; the session is started only when there is something to clean.
+    """Cleans the logs of ``request``.
 
-    :param progress: where the passes show how far they are
+    :param progress: shows the progress of the passes
     :raises UsageError: a log directory is locked, or the selectors match nothing
     """
 
@@ -34,7 +37,7 @@ def compact(
 
 
 def expire(session_factory: Callable[[], Session], request: CompactionRequest) -> RunReport:
-    """Apply the delete policy to the logs of ``request``; the session is started only for very many segments.
+    """Applies the delete policy to the logs of ``request``; Spark only reads very many segments.
 
     :raises UsageError: a log directory is locked, or the selectors match nothing
     """
@@ -44,9 +47,9 @@ def expire(session_factory: Callable[[], Session], request: CompactionRequest) -
 def compare(
     session_factory: Callable[[], Session], request: ComparisonRequest, progress: Progress | None = None
 ) -> Comparison:
-    """Compare the policies of ``request`` on Spark.
+    """Compares the policies of ``request``.
 
-    :param progress: where the passes show how far they are
+    :param progress: shows the progress of the passes
     :raises UsageError: the selectors match nothing
     :raises ConfigError: a policy contradicts itself or the rest of the configuration
     """

@@ -60,7 +60,8 @@ def test_nothing_is_measured_if_the_upper_bound_fits(parts: int, free: int, meas
 
 def test_logs_are_admitted_in_order_while_they_fit() -> None:
     output_parts = parts_of(0, 100) + parts_of(1, 100) + parts_of(2, 100)
-    refused = logs_without_space(budget_of(60), {n: log("/a") for n in range(3)}, output_parts, Measured(output_parts, [30, 40, 20]))
+    measure = Measured(output_parts, [30, 40, 20])
+    refused = logs_without_space(budget_of(60), {n: log("/a") for n in range(3)}, output_parts, measure)
     assert list(refused) == [1]
     needed, free = refused[1]
     assert 40 * MIB < needed < 41 * MIB
