@@ -19,7 +19,7 @@ TESTS: dict[str, dict[str, tuple[str, ...]]] = {
             "test_the_job_keeps_away_from_a_running_broker",
             "test_a_dry_run_looks_on_and_says_that_a_broker_is_at_work",
         ),
-        "engine/test_in_use.py": ("test_a_changed_log_is_distinguished_from_one_in_use",),
+        "engine/test_log_reports.py": ("test_a_changed_log_is_distinguished_from_one_in_use",),
         "fs/test_lock.py": ("test_the_error_names_directory_holder_and_what_to_do",),
     },
     "`cannot lock the log directory": {

@@ -23,8 +23,8 @@ from compaction.config.request import CompactionRequest, ComparisonRequest
 from compaction.engine.admission import keyless_refusal
 from compaction.engine.clean import do_clean, smallest_broker
 from compaction.engine.cleaner import Cleaner, CleanerOptions, map_settings, slices_of
-from compaction.engine.in_use import warn_of_changes
 from compaction.engine.log_cleaning import LogCleaning
+from compaction.engine.log_reports import warn_of_changes
 from compaction.engine.prepare import ParallelRead, PreparedLog, read_logs
 from compaction.engine.sizing import Sizes, sizes
 from compaction.errors import CompactionError, of_log

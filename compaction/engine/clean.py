@@ -34,9 +34,8 @@ from compaction.engine.admission import SpaceBudget, keyless_refusal
 from compaction.engine.cleaner import Cleaner, CleanerOptions
 from compaction.engine.concurrency import run_concurrently
 from compaction.engine.destination import Destination, destination
-from compaction.engine.in_use import note_logs_in_use
 from compaction.engine.log_cleaning import LogCleaning
-from compaction.engine.log_reports import cleaned_report, failed_report, skipped_report
+from compaction.engine.log_reports import cleaned_report, failed_report, note_logs_in_use, skipped_report
 from compaction.engine.prepare import ParallelRead, PreparedLog, prepare
 from compaction.engine.protocol import Passes
 from compaction.engine.sizing import Sizes

@@ -15,8 +15,7 @@ from compaction.cleaning.segment_retention import DeletionPlan, plan_deletion
 from compaction.config.request import CompactionRequest
 from compaction.engine.concurrency import run_concurrently
 from compaction.engine.destination import LOG_CONCURRENCY
-from compaction.engine.in_use import note_logs_in_use
-from compaction.engine.log_reports import deletion_report, failed_report
+from compaction.engine.log_reports import deletion_report, failed_report, note_logs_in_use
 from compaction.engine.prepare import ParallelRead, PreparedLog, prepare
 from compaction.errors import of_log
 from compaction.fs.filesystem import FileSystem

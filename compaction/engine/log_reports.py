@@ -1,18 +1,29 @@
 """Step **report** of ``engine.clean``: the report of one log that was cleaned, skipped, failed or only shortened by deletion.
 
-Tested by ``tests/engine/test_delete.py``, ``tests/compare/test_run.py`` and ``tests/conformance/test_sample.py``.
+Notes tell which logs in directories that a broker uses changed while a dry run read them.
+
+Tested by ``tests/engine/test_log_reports.py``, ``tests/engine/test_delete.py`` and ``tests/conformance/test_sample.py``.
 """
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from compaction.cleaning.cleanup_policy import PolicyPlan
+from compaction.cleaning.log_view import LogView
 from compaction.cleaning.segment_retention import DeletionPlan
 from compaction.engine.log_cleaning import LogCleaning
 from compaction.errors import CompactionError, PolicyUnknownError
+from compaction.fs.local import LocalFileSystem
+from compaction.logdir.changes import moved
 from compaction.logdir.discover import LogLocation
 from compaction.report import LogReport, LogStatus
+
+_LOG = logging.getLogger(__name__)
+_CHANGED = "the log changed while it was read"
+_IN_USE = "in use; figures are a snapshot"
 
 
 def cleaned_report(plan: PolicyPlan, log: LogCleaning) -> LogReport:
@@ -84,3 +95,24 @@ def deletion_report(plan: DeletionPlan) -> LogReport:
         expired_segments=len(plan.removals),
         expired_bytes=plan.removed_bytes,
     )
+
+
+def note_logs_in_use(reports: Iterable[LogReport], in_use: Collection[str], views: Iterable[LogView]) -> list[LogReport]:
+    """The reports, with a note on each log in the directories ``in_use``."""
+    by_name = {(*view.topic_partition, view.log_dir): view for view in views if view.log_dir in in_use}
+
+    def noted(report: LogReport) -> LogReport:
+        view = by_name.get((report.topic, report.partition, report.log_dir))
+        if view is None:
+            return report
+        note = _CHANGED if moved(LocalFileSystem(), view) else _IN_USE
+        return replace(report, reason=f"{report.reason} ({note})")
+
+    return [noted(report) for report in reports] if in_use else list(reports)
+
+
+def warn_of_changes(in_use: Collection[str], views: Iterable[LogView]) -> None:
+    """Logs a warning for each log in the directories ``in_use`` that changed since it was read."""
+    for path, view in {view.path: view for view in views if view.log_dir in in_use}.items():
+        if moved(LocalFileSystem(), view):
+            _LOG.warning("%s: %s", path, _CHANGED)

@@ -3,7 +3,7 @@
 An error of one log does not affect the others. Dry runs and runs with an output directory see their sources through an
 overlay, which keeps changes in memory: they take the same steps and do not change the log directories.
 
-Tested by ``tests/engine/test_delete.py``, ``tests/engine/test_in_use.py`` and ``tests/crash/test_directories.py``.
+Tested by ``tests/engine/test_delete.py``, ``tests/engine/test_log_reports.py`` and ``tests/crash/test_directories.py``.
 """
 
 from __future__ import annotations

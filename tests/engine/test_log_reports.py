@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from compaction.cleaning.log_view import LogView
-from compaction.engine.in_use import note_logs_in_use, warn_of_changes
+from compaction.engine.log_reports import note_logs_in_use, warn_of_changes
 from compaction.engine.prepare import read_logs
 from compaction.fs.local import LocalFileSystem
 from compaction.fs.overlay import OverlayFileSystem
