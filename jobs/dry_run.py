@@ -25,7 +25,7 @@ from compaction.config.request import CompactionRequest, ComparisonRequest  # no
 from compaction.errors import UsageError  # noqa: E402
 from compaction.fs.text_files import write_text  # noqa: E402
 from compaction.logdir.discover import Selector  # noqa: E402
-from jobs import _cli, _logging  # noqa: E402
+from jobs import _arguments, _command, _logging, _options  # noqa: E402
 
 if TYPE_CHECKING:
     from compaction.spark.session import Session
@@ -45,13 +45,13 @@ indexes and headers.
 """
 
 _EPILOG = f"""\
-{_cli.CONFIGURATION_HELP}
+{_options.CONFIGURATION_HELP}
 policies:
   --policy "KEY=VALUE,KEY=VALUE", on top of everything else that is configured. The values of a
   list are joined by +. The policy {CONFIGURED!r} changes nothing; it is the one that is compared
   when none is given.
 
-{_cli.EXIT_HELP}
+{_options.EXIT_HELP}
 examples:
   What would compaction, or three days of retention, or both, free on these topics?
     spark-submit jobs/dry_run.py --log-dir /backup/kafka --topic 'orders.*' \\
@@ -66,11 +66,11 @@ examples:
 """
 
 
-def parser() -> _cli.Parser:
+def parser() -> _options.Parser:
     """The command's options."""
-    options = _cli.Parser(_DESCRIPTION, _EPILOG)
-    _cli.add_selectors(options)
-    _cli.add_configuration(options)
+    options = _options.Parser(_DESCRIPTION, _EPILOG)
+    _options.add_selectors(options)
+    _options.add_configuration(options)
     group = options.add_argument_group("what to compare")
     group.add_argument(
         "--policy", metavar="K=V,K=V", nargs="+", action="extend", default=[], dest="policies",
@@ -90,9 +90,9 @@ def parser() -> _cli.Parser:
     )  # fmt: skip
     group = options.add_argument_group("what to write")
     group.add_argument("--report", metavar="FILE", default=None, help="write all figures in JSON (schema_version 1)")
-    _cli.add_metrics(group)
+    _options.add_metrics(group)
     group.add_argument("--html", metavar="FILE", default=None, help="write a page to look at, with nothing outside of it")
-    _cli.add_telling(group)
+    _options.add_logging(group)
     return options
 
 
@@ -101,7 +101,7 @@ def read_request(arguments: argparse.Namespace) -> ComparisonRequest:
 
     :raises UsageError: the call is wrong
     """
-    resolver = _cli.read_resolver(arguments)
+    resolver = _arguments.read_resolver(arguments)
     selector = _selector(arguments)
     policies = tuple(Policy.read(text) for text in arguments.policies or [CONFIGURED])
     names = [policy.name for policy in policies]
@@ -111,12 +111,12 @@ def read_request(arguments: argparse.Namespace) -> ComparisonRequest:
     for policy in policies:
         resolver.with_policy(policy.settings).broker()
     base = CompactionRequest(
-        log_dirs=_cli.read_log_dirs(arguments, selector),
-        as_of_ms=_cli.as_of_ms(arguments),
+        log_dirs=_arguments.read_log_dirs(arguments, selector),
+        as_of_ms=_arguments.as_of_ms(arguments),
         topics=selector.topics,
         partitions=selector.partitions,
         resolver=resolver,
-        metadata_dirs=_cli.read_metadata_dirs(arguments),
+        metadata_dirs=_arguments.read_metadata_dirs(arguments),
         dry_run=True,
         include_active=arguments.include_active,
         allow_keyless=arguments.allow_keyless,
@@ -127,11 +127,11 @@ def read_request(arguments: argparse.Namespace) -> ComparisonRequest:
 def _selector(arguments: argparse.Namespace) -> Selector:
     """The logs to compare, or those to explain."""
     if not arguments.explain:
-        return _cli.read_selector(arguments)
+        return _arguments.read_selector(arguments)
     if arguments.topic or arguments.partition or arguments.html or arguments.metrics:
         what = "--explain takes neither --topic, --partition, --html nor --metrics"
         raise UsageError(what, hint="name the partitions to explain")
-    return _cli.read_selector(argparse.Namespace(topic=[], partition=arguments.explain))
+    return _arguments.read_selector(argparse.Namespace(topic=[], partition=arguments.explain))
 
 
 def compare(session_factory: SessionFactory, request: ComparisonRequest) -> Comparison:
@@ -139,7 +139,7 @@ def compare(session_factory: SessionFactory, request: ComparisonRequest) -> Comp
     from compaction.startup import background
 
     base = request.base
-    session_factory = _cli.ahead(session_factory, base.log_dirs, Selector(base.topics, base.partitions))
+    session_factory = _command.start_early(session_factory, base.log_dirs, Selector(base.topics, base.partitions))
     background.compile_ahead(*background.PASSES, "comparison")
     from compaction.spark import runs
     from compaction.spark.progress import Progress
@@ -168,9 +168,9 @@ def main(
         request = read_request(arguments)
         if arguments.explain:
             return _explain(request, arguments.report)
-        return _finish(run(lambda: _cli.start_session("dry-run"), request), arguments)
+        return _finish(run(lambda: _command.start_session("dry-run"), request), arguments)
 
-    return _cli.run_command(parser(), argv, body)
+    return _command.run_command(parser(), argv, body)
 
 
 def _explain(request: ComparisonRequest, report_file: str | None) -> int:
@@ -178,7 +178,7 @@ def _explain(request: ComparisonRequest, report_file: str | None) -> int:
     print_explanations(logs, sys.stdout)
     if report_file is not None:
         write_text(report_file, explanations_to_json(logs, request.base.as_of_ms))
-    return _cli.FAILED if any(log.error is not None for log in logs) else 0
+    return _command.FAILED if any(log.error is not None for log in logs) else 0
 
 
 def _finish(comparison: Comparison, arguments: argparse.Namespace) -> int:
@@ -186,7 +186,7 @@ def _finish(comparison: Comparison, arguments: argparse.Namespace) -> int:
     print_comparison(comparison, sys.stdout)
     for log in comparison.logs:
         if log.error is not None:
-            _cli.print_error(f"{log.name}: {log.error}")
+            _logging.print_error(f"{log.name}: {log.error}")
     if arguments.report is not None:
         write_text(arguments.report, to_json(comparison))
     if arguments.metrics is not None:

@@ -19,7 +19,7 @@ if not __package__:
 from compaction.errors import UsageError  # noqa: E402 - the checkout must be on the path first
 from compaction.fs.uri import place  # noqa: E402
 from compaction.printable import TerminalOutput  # noqa: E402
-from jobs import _cli  # noqa: E402
+from jobs import _command, _logging, _options  # noqa: E402
 
 if TYPE_CHECKING:
     from compaction.dump.decoders import Decoder
@@ -98,18 +98,18 @@ _MAX_INT = 2**31 - 1
 _MAX_LONG = 2**63 - 1
 
 
-def parser() -> _cli.Parser:
+def parser() -> _options.Parser:
     """The command's options."""
-    options = _cli.Parser(_DESCRIPTION, _EPILOG)
+    options = _options.Parser(_DESCRIPTION, _EPILOG)
     _add_files(options)
     _add_records(options)
     _add_decoders(options)
     _add_indexes(options)
-    _cli.add_telling(options.add_argument_group("what is told"))
+    _options.add_logging(options.add_argument_group("what is told"))
     return options
 
 
-def _add_files(options: _cli.Parser) -> None:
+def _add_files(options: _options.Parser) -> None:
     group = options.add_argument_group("what to dump")
     group.add_argument(
         "--files", metavar="F", nargs="+", action="extend", required=True,
@@ -128,7 +128,7 @@ def _add_files(options: _cli.Parser) -> None:
     )  # fmt: skip
 
 
-def _add_records(options: _cli.Parser) -> None:
+def _add_records(options: _options.Parser) -> None:
     group = options.add_argument_group("logs")
     group.add_argument("--print-data-log", action="store_true", help="print records with their keys and values, read as UTF-8")
     group.add_argument(
@@ -145,7 +145,7 @@ def _add_records(options: _cli.Parser) -> None:
     )  # fmt: skip
 
 
-def _add_decoders(options: _cli.Parser) -> None:
+def _add_decoders(options: _options.Parser) -> None:
     group = options.add_argument_group("decoders", "each includes --print-data-log")
     topics = group.add_mutually_exclusive_group()
     told = {
@@ -164,7 +164,7 @@ def _add_decoders(options: _cli.Parser) -> None:
         )  # fmt: skip
 
 
-def _add_indexes(options: _cli.Parser) -> None:
+def _add_indexes(options: _options.Parser) -> None:
     group = options.add_argument_group("indexes")
     group.add_argument("--verify-index-only", action="store_true", help="hold entries against the log without printing them")
     group.add_argument(
@@ -269,11 +269,11 @@ def dump(request: DumpRequest) -> int:
 
     def tell(line: str) -> None:
         out.flush()
-        _cli.print_line(line)
+        _logging.print_line(line)
 
     def fail(text: str) -> None:
         out.flush()
-        _cli.print_error(text)
+        _logging.print_error(text)
 
     sys.stdout.flush()
     try:
@@ -283,7 +283,7 @@ def dump(request: DumpRequest) -> int:
         # the reader wants no more; what is left in the buffer has nowhere to go when the process ends
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    return 0 if sound else _cli.FAILED
+    return 0 if sound else _command.FAILED
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -291,7 +291,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     :param argv: the options, those of the process when ``None``
     """
-    return _cli.run_command(parser(), argv, lambda arguments: dump(read_request(arguments)))
+    return _command.run_command(parser(), argv, lambda arguments: dump(read_request(arguments)))
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from compaction.logdir.discover import Selector, check_log_dirs  # noqa: E402
 from compaction.names import TopicPartition, parse_partition_dir  # noqa: E402
 from compaction.stores.mixed import file_system  # noqa: E402
 from compaction.stores.remote import require_finished  # noqa: E402
-from jobs import _cli  # noqa: E402
+from jobs import _arguments, _command, _logging, _options  # noqa: E402
 
 if TYPE_CHECKING:
     from compaction.spark.session import Session
@@ -45,7 +45,7 @@ directories are only read. docs/verify.md says how to read the result.
 """
 
 _EPILOG = f"""\
-{_cli.CONFIGURATION_HELP}
+{_options.CONFIGURATION_HELP}
 exit status:
   0  all logs hold; --why: the answer was printed
   1  at least one log is violated, or could not be judged
@@ -71,9 +71,9 @@ class Call(NamedTuple):
     why: tuple[TopicPartition, int] | None = None
 
 
-def parser() -> _cli.Parser:
+def parser() -> _options.Parser:
     """The command's options."""
-    options = _cli.Parser(_DESCRIPTION, _EPILOG)
+    options = _options.Parser(_DESCRIPTION, _EPILOG)
     group = options.add_argument_group("which logs")
     for name, what in (
         ("--before", "log directories as they were before they were cleaned"),
@@ -89,12 +89,12 @@ def parser() -> _cli.Parser:
         "--partition", metavar="TOPIC-N", nargs="+", action="extend", default=[],
         help="only these partitions, in addition to those of --topic; each must exist; may be repeated",
     )  # fmt: skip
-    _cli.add_configuration(options)
+    _options.add_configuration(options)
     _add_rules(options)
     return options
 
 
-def _add_rules(options: _cli.Parser) -> None:
+def _add_rules(options: _options.Parser) -> None:
     group = options.add_argument_group("how to judge")
     group.add_argument(
         "--include-active", action="store_true", help="the logs were cleaned with --include-active: the last segment may differ"
@@ -111,7 +111,7 @@ def _add_rules(options: _cli.Parser) -> None:
         "--why", metavar="TOPIC-N:OFFSET", default=None, help="only say what became of this record of --before, and exit with 0"
     )
     group.add_argument("--report", metavar="FILE", default=None, help="write a report in JSON (schema_version 1)")
-    _cli.add_telling(group)
+    _options.add_logging(group)
 
 
 def read_call(arguments: argparse.Namespace) -> Call:
@@ -122,7 +122,7 @@ def read_call(arguments: argparse.Namespace) -> Call:
     in_place = bool(arguments.in_place)
     if in_place == bool(arguments.after) or in_place == bool(arguments.before):
         raise UsageError("give --before and --after, or --in-place alone", hint="see --help")
-    resolver, selector, why = _cli.read_resolver(arguments), _cli.read_selector(arguments), _read_why(arguments.why)
+    resolver, selector, why = _arguments.read_resolver(arguments), _arguments.read_selector(arguments), _read_why(arguments.why)
     if why is not None:
         selector = Selector(partitions=frozenset({why[0]}))
     before = _log_dirs(arguments.before, "--before")
@@ -131,11 +131,11 @@ def read_call(arguments: argparse.Namespace) -> Call:
     request = VerifyRequest(
         before=before,
         after=after,
-        now_ms=_cli.as_of_ms(arguments),
+        now_ms=_arguments.as_of_ms(arguments),
         exact=exact,
         selector=selector,
         resolver=resolver,
-        metadata_dirs=_cli.read_metadata_dirs(arguments),
+        metadata_dirs=_arguments.read_metadata_dirs(arguments),
         include_active=arguments.include_active,
         several_rounds=arguments.several_rounds,
         strict=arguments.strict,
@@ -145,7 +145,7 @@ def read_call(arguments: argparse.Namespace) -> Call:
 
 def _log_dirs(given: Sequence[str], option: str) -> tuple[str, ...]:
     places = [place(path, option) for path in given]
-    with _cli.call_errors():
+    with _arguments.usage_errors():
         found = check_log_dirs(file_system(places), places)
         for path in found:
             require_finished(path)
@@ -189,7 +189,7 @@ def show(report: VerifyReport, file: str | None = None) -> int:
     for log in report.logs:
         print("\n".join(log.lines()))
         if log.status is not Status.HOLDS:
-            _cli.print_error(_in_one_line(log))
+            _logging.print_error(_in_one_line(log))
     print(report.summary())
     if file is not None:
         write_text(file, report.to_json())
@@ -212,11 +212,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     def body(arguments: argparse.Namespace) -> int:
         call = read_call(arguments)
         if call.why is not None:
-            print("\n".join(explain(lambda: _cli.start_session("verify"), call.request, call.why[1])))
+            print("\n".join(explain(lambda: _command.start_session("verify"), call.request, call.why[1])))
             return 0
-        return show(verify(lambda: _cli.start_session("verify"), call.request), arguments.report)
+        return show(verify(lambda: _command.start_session("verify"), call.request), arguments.report)
 
-    return _cli.run_command(parser(), argv, body)
+    return _command.run_command(parser(), argv, body)
 
 
 if __name__ == "__main__":
