@@ -1,4 +1,4 @@
-# Builds nothing but an environment in .venv; `make help` lists what there is.
+# Development tasks; `make help` lists the targets. The only thing built is an environment in .venv.
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
@@ -6,7 +6,7 @@ SHELL := /bin/sh
 .NOTPARALLEL:
 .SUFFIXES:
 
-# another Spark or Python that the shell is set up for must not get in
+# keep out another Spark or Python that the shell is configured for
 unexport SPARK_HOME SPARK_CONF_DIR PYTHONPATH PYTHONHOME PYSPARK_PYTHON PYSPARK_DRIVER_PYTHON PYSPARK_SUBMIT_ARGS VIRTUAL_ENV
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONUTF8 := 1
@@ -15,13 +15,13 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STEP := .ci/step
 
-# The stamp counts only in the checkout that it was written in and while the environment's Python still starts.
+# The stamp is valid only in the checkout that wrote it, and while the environment's Python starts.
 INSTALLED_FOR := $(shell $(PY) -c pass 2>/dev/null && cat $(VENV)/.installed 2>/dev/null)
 STAMP := $(VENV)/$(if $(findstring |$(CURDIR)|,|$(INSTALLED_FOR)|),.installed,.not-installed)
 AIRFLOW := build/airflow
 SUITES_STAMP := $(STAMP)-suites
 
-# suites that take long or need more than Python, Java and their registries
+# suites that take long, or need more than Python, Java and package registries
 MORE := crash or slow or notebook or airflow or browser or cluster or s3 or gs
 
 SAMPLE := tests/golden/sample-logs.tar.gz
@@ -32,16 +32,16 @@ QUIET := -Dlog4j2.configurationFile=compaction/spark/log4j2.properties
 
 .PHONY: help install run test test-all suites lint bench clean prerequisites
 
-help: ## show this list
+help: ## list the targets
 	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/  make \1#\2/p' $(MAKEFILE_LIST) | awk -F'#' '{ printf "%-16s %s\n", $$1, $$2 }'
 
 prerequisites:
 	@.ci/prerequisites >/dev/null
 
-install: $(STAMP) ## make .venv with the project and its tools; nothing when it is up to date
+install: $(STAMP) ## create .venv with the project and its tools, if it is not up to date
 
 $(STAMP): pyproject.toml constraints.txt | prerequisites
-	@echo "Installing into $(VENV) (the first time a few minutes: Spark is a download of some 450 MB)"
+	@echo "Installing into $(VENV) (a few minutes the first time: Spark is a download of about 450 MB)"
 	@rm -f $(VENV)/.installed*
 	@"$$(.ci/prerequisites)" -m venv --clear $(VENV)
 	@$(PY) -m pip install --quiet --upgrade -c constraints.txt pip
@@ -50,22 +50,22 @@ $(STAMP): pyproject.toml constraints.txt | prerequisites
 	@printf '%s' '$(CURDIR)' > $(VENV)/.installed
 	@echo "Installed. To use it in this shell: . $(VENV)/bin/activate"
 
-run: $(STAMP) | prerequisites ## compact a copy of the sample logs, and say how to do it with your own
+run: $(STAMP) | prerequisites ## compact a copy of the sample logs, and show how to compact your own
 	@rm -rf $(RUN_DIR) && mkdir -p $(RUN_DIR)/logs
 	@tar -xzf $(SAMPLE) -C $(RUN_DIR)/logs --strip-components=1
 	@echo '$$ spark-submit jobs/compact.py $(RUN_ARGS)'
 	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" SPARK_CONF_DIR=conf SPARK_SUBMIT_OPTS='$(QUIET)' spark-submit jobs/compact.py $(RUN_ARGS)
 	@echo
-	@echo 'The logs in $(RUN_DIR)/logs are compacted now; the figures are in $(RUN_DIR)/report.json too. With your own, of a stopped broker:'
+	@echo 'The logs in $(RUN_DIR)/logs are now compacted; $(RUN_DIR)/report.json has the figures. For your own logs, of a stopped broker:'
 	@echo
 	@echo '  . $(VENV)/bin/activate'
-	@echo '  spark-submit jobs/compact.py --log-dir /path/to/log-dir --dry-run    # says what would go, writes nothing'
+	@echo '  spark-submit jobs/compact.py --log-dir /path/to/log-dir --dry-run    # reports what would be dropped, writes nothing'
 	@echo '  spark-submit jobs/compact.py --log-dir /path/to/log-dir'
 
-test: $(STAMP) | prerequisites ## run the tests: quick ones, Spark, and conformance with real Kafka
+test: $(STAMP) | prerequisites ## run unit tests, Spark tests, and conformance tests with real Kafka
 	@$(STEP) "tests" $(PY) -m pytest -m "not ($(MORE))"
 
-test-all: test suites ## run the tests and the suites that take long or need more, and install what those need
+test-all: test suites ## run all tests and suites, and install what the suites need
 
 suites: $(SUITES_STAMP) $(AIRFLOW)/.installed | prerequisites
 	@$(STEP) --may-be-empty "suites: $(MORE)" $(PY) -m pytest -m "$(MORE)"
@@ -75,15 +75,15 @@ $(SUITES_STAMP): $(STAMP)
 	@$(STEP) "find or install a browser" .ci/browser $(PY)
 	@touch $(VENV)/.installed-suites
 
-# Airflow has an environment of its own: its Spark provider brings pyspark-client, whose files replace those of pyspark
+# Airflow gets a separate environment: its Spark provider depends on pyspark-client, whose files overwrite those of pyspark
 $(AIRFLOW)/.installed: pyproject.toml constraints.txt | $(STAMP)
-	@$(STEP) "make an environment for Airflow" sh -c '\
+	@$(STEP) "create an environment for Airflow" sh -c '\
 	  $(PY) -m venv --clear $(AIRFLOW) && \
 	  $(AIRFLOW)/bin/python -m pip install --quiet --upgrade -c constraints.txt pip && \
 	  $(AIRFLOW)/bin/python -m pip install --quiet -c constraints.txt --group airflow'
 	@touch $@
 
-lint: $(STAMP) ## check style, types and layers
+lint: $(STAMP) ## check style, types and import rules
 	@status=0; \
 	$(STEP) "ruff" $(PY) -m ruff check --quiet . || status=1; \
 	$(STEP) "mypy" $(PY) -m mypy --no-error-summary || status=1; \
@@ -91,10 +91,10 @@ lint: $(STAMP) ## check style, types and layers
 	exit $$status
 
 BENCH ?= --cases all --out build/benchmark/table
-bench: $(STAMP) | prerequisites ## measure time and memory against Kafka's own cleaner; BENCH='--help' lists the options
+bench: $(STAMP) | prerequisites ## compare time and memory with Kafka's own cleaner; BENCH='--help' lists the options
 	@$(PY) -m tests.benchmark $(BENCH)
 
-clean: ## remove what runs, tests and tools left behind; .venv stays
+clean: ## remove the output of runs, tests and tools, but not .venv
 	@rm -rf build dist spark-warehouse metastore_db derby.log artifacts .hypothesis
 	@rm -rf .mypy_cache .pytest_cache .ruff_cache .import_linter_cache *.egg-info
 	@find compaction jobs tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,7 +1,7 @@
-"""The errors of this package: each is one line that says what is wrong, where, and what to do about it.
+"""The errors of this package: one line that says what is wrong, where, and what to do.
 
-``UsageError`` and its kin mean that the call is wrong and nothing was touched (exit code 2). ``LogError`` and its kin concern
-one log: that log is left as it was and the others go on (exit code 1).
+A ``UsageError`` means that the call is wrong and nothing was changed (exit code 2). A ``LogError`` fails one log: that log is
+unchanged, and the run continues with the others (exit code 1).
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from compaction.printable import printable
 
 
 class CompactionError(Exception):
-    """Base of every error that this package raises on purpose.
+    """Base class of this package's errors.
 
     :param what: what is wrong, e.g. ``"batch fails its CRC (stored 0x1, computed 0x2)"``
-    :param path: the file or directory concerned
+    :param path: the file or directory
     :param position: byte position in that file
     :param hint: what the user can do
     """
@@ -26,7 +26,7 @@ class CompactionError(Exception):
         super().__init__(self.describe())
 
     def describe(self) -> str:
-        """The one line shown to the user, whatever the path and the file's contents hold."""
+        """The one line shown to the user: printable, without line breaks."""
         where = "" if self.path is None else f"{self.path}: "
         if self.path is not None and self.position is not None:
             where = f"{self.path} at byte {self.position}: "
@@ -34,7 +34,7 @@ class CompactionError(Exception):
         return printable(" ".join(f"{where}{self.what}{tail}".split("\n")))
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Errors cross from Spark tasks to the driver by pickle; keyword-only arguments need help there."""
+        """Spark pickles errors from tasks to the driver; ``Exception`` does not pickle keyword-only arguments."""
         return (_rebuild, (type(self), self.what, self.path, self.position, self.hint))
 
 
@@ -45,11 +45,11 @@ def _rebuild(
 
 
 class UsageError(CompactionError):
-    """The call is wrong (option, directory, lock, configuration): nothing was touched, exit code 2."""
+    """The call is wrong (option, directory, lock, configuration); nothing was changed, exit code 2."""
 
 
 class ConfigError(UsageError):
-    """A configuration name is unknown or its value is bad; ``path`` names the source, ``what`` the line and key."""
+    """An unknown configuration name or a bad value; ``path`` is the source, ``what`` has the line and key."""
 
 
 class LockedError(UsageError):
@@ -57,33 +57,33 @@ class LockedError(UsageError):
 
 
 class LogError(CompactionError):
-    """One log cannot be handled: it is left exactly as it was, marked ``failed``, and the other logs go on."""
+    """One log cannot be processed: it is unchanged and reported as ``failed``; other logs are not affected."""
 
 
 class CorruptLogError(LogError):
-    """Bytes of a segment, index, snapshot or checkpoint are not what the format says; carries path and position."""
+    """A segment, index, snapshot or checkpoint is malformed; has path and position."""
 
 
 class UnsupportedLogError(LogError):
-    """The log is sound but holds something that cannot be cleaned faithfully."""
+    """The log is valid but contains something that cannot be cleaned as Kafka would."""
 
 
 class PolicyUnknownError(LogError):
-    """Nothing says the topic's ``cleanup.policy``, and nothing is deleted on a guess."""
+    """The topic's ``cleanup.policy`` is not known, and nothing is deleted on a guess."""
 
 
 class StorageError(LogError):
-    """The file system refused: no space, no permission, read-only, vanished."""
+    """A file system operation failed: no space, no permission, read-only, file missing."""
 
 
 class UnforeseenError(LogError):
-    """Work on one log met something that this package has no name for; it is that log's failure and nobody else's."""
+    """An unexpected exception while processing one log; it fails only that log."""
 
 
 def of_log(error: Exception, path: object, position: int | None = None) -> LogError:
-    """What went wrong with one log, as an error of that log.
+    """Any exception as an error of the log that was being processed.
 
-    :param path, position: where the work was, for errors that do not say so themselves
+    :param path, position: what was being processed, for errors without a path of their own
     """
     if isinstance(error, LogError):
         return error

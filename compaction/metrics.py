@@ -1,21 +1,21 @@
-"""A run's figures as OpenMetrics text, for a collector that reads files (Prometheus: the textfile collector of node_exporter).
+"""A run's figures as OpenMetrics text, for a collector that reads files (Prometheus: node_exporter's textfile collector).
 
-Everything is a gauge: a file speaks of the last run alone. Labels are ``topic``, ``partition`` and ``log_dir``; no key or
-value of a record ever gets in.
+Every metric is a gauge: the file describes the last run only. Labels are ``topic``, ``partition`` and ``log_dir``; never a
+record's key or value.
 
 | metric | meaning |
 | --- | --- |
 | ``kafka_log_compaction_run_info`` | 1, with ``run_id``, ``status`` and ``dry_run`` |
-| ``kafka_log_compaction_run_seconds`` | how long the run took |
-| ``kafka_log_compaction_as_of_timestamp_seconds`` | the run's present |
+| ``kafka_log_compaction_run_seconds`` | elapsed time of the run |
+| ``kafka_log_compaction_as_of_timestamp_seconds`` | the run's "now" |
 | ``kafka_log_compaction_logs`` | logs by ``status`` |
-| ``kafka_log_compaction_log_failed`` | a log: 1 when it failed |
-| ``kafka_log_compaction_log_policy_unknown`` | a log: 1 when nothing says its ``cleanup.policy``, and it was left as it is |
-| ``kafka_log_compaction_log_bytes``, ``…_records``, ``…_segments`` | a cleaned log, ``state`` ``before`` and ``after`` |
+| ``kafka_log_compaction_log_failed`` | a log: 1 if it failed |
+| ``kafka_log_compaction_log_policy_unknown`` | a log: 1 if its ``cleanup.policy`` is unknown, so that it was not changed |
+| ``kafka_log_compaction_log_bytes``, ``…_records``, ``…_segments`` | a cleaned log, by ``state``: ``before``, ``after`` |
 | ``kafka_log_compaction_log_removed_records`` | a cleaned log, by ``reason`` |
-| ``kafka_log_compaction_log_expired_bytes``, ``…_expired_segments`` | what the delete policy took of a cleaned log |
+| ``kafka_log_compaction_log_expired_bytes``, ``…_expired_segments`` | what the delete policy deleted from a cleaned log |
 | ``kafka_log_compaction_log_keys`` | distinct keys of a cleaned log's dirty section |
-| ``kafka_log_compaction_log_end_offset`` | up to where a log is cleaned, exclusive |
+| ``kafka_log_compaction_log_end_offset`` | the offset up to which a log is cleaned, exclusive |
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PREFIX = "kafka_log_compaction_"
 
 
 class Metric(NamedTuple):
-    """A family of samples; ``unit`` is the last part of its name, or empty."""
+    """A metric family; ``unit`` is the last part of its name, or empty."""
 
     name: str
     help: str
@@ -39,13 +39,13 @@ class Metric(NamedTuple):
 
 
 def open_metrics(report: RunReport) -> str:
-    """The document, ending in its end mark."""
+    """The OpenMetrics document of a run."""
     run = {"run_id": report.run_id, "status": report.status.value, "dry_run": str(report.dry_run).lower()}
     return document(run, (*_of_run(report), *_of_logs(report)))
 
 
 def document(run: Mapping[str, str], metrics: Iterable[Metric]) -> str:
-    """Metrics as text; ``run`` are the labels of ``run_info``."""
+    """An OpenMetrics document; ``run`` are the labels of ``run_info``."""
     lines = [f"# TYPE {_PREFIX}run info", f"# HELP {_PREFIX}run The last run."]
     lines.append(_sample("run_info", run, 1))
     for metric in metrics:
@@ -58,10 +58,10 @@ def document(run: Mapping[str, str], metrics: Iterable[Metric]) -> str:
 
 
 def _of_run(report: RunReport) -> Iterator[Metric]:
-    yield Metric("run_seconds", "Time the run took.", "seconds", [({}, round(report.seconds, 3))])
-    yield Metric("as_of_timestamp_seconds", "The run's present.", "seconds", [({}, report.as_of_ms / 1000)])
+    yield Metric("run_seconds", "Elapsed time of the run.", "seconds", [({}, round(report.seconds, 3))])
+    yield Metric("as_of_timestamp_seconds", "The run's now.", "seconds", [({}, report.as_of_ms / 1000)])
     counts = [({"status": status.value}, sum(log.status is status for log in report.logs)) for status in LogStatus]
-    yield Metric("logs", "Logs by what became of them.", "", counts)
+    yield Metric("logs", "Logs by outcome.", "", counts)
 
 
 def _of_logs(report: RunReport) -> Iterator[Metric]:
@@ -69,7 +69,7 @@ def _of_logs(report: RunReport) -> Iterator[Metric]:
     failed = [(_labels(log), int(log.status is LogStatus.FAILED)) for log in report.logs]
     yield Metric("log_failed", "Whether a log failed.", "", failed)
     unknown = [(_labels(log), int(log.policy_unknown)) for log in report.logs]
-    yield Metric("log_policy_unknown", "Whether nothing says a log's cleanup.policy.", "", unknown)
+    yield Metric("log_policy_unknown", "Whether a log's cleanup.policy is unknown.", "", unknown)
     for what, unit in (("bytes", "bytes"), ("records", ""), ("segments", "")):
         states = [
             (_labels(log) | {"state": state}, int(getattr(log, f"{what}_{state}")))
@@ -78,11 +78,11 @@ def _of_logs(report: RunReport) -> Iterator[Metric]:
         ]
         yield Metric(f"log_{what}", f"A cleaned log's {what}, of the cleaned range.", unit, states)
     removed = [(_labels(log) | {"reason": reason}, count) for log in cleaned for reason, count in _removed(log).items()]
-    yield Metric("log_removed_records", "Records that went, by reason.", "", removed)
+    yield Metric("log_removed_records", "Records removed, by reason.", "", removed)
     expired = [(_labels(log), log.expired_bytes) for log in cleaned]
-    yield Metric("log_expired_bytes", "Bytes of segments that the delete policy took.", "bytes", expired)
+    yield Metric("log_expired_bytes", "Bytes of segments that the delete policy deleted.", "bytes", expired)
     segments = [(_labels(log), log.expired_segments) for log in cleaned]
-    yield Metric("log_expired_segments", "Segments that the delete policy took.", "", segments)
+    yield Metric("log_expired_segments", "Segments that the delete policy deleted.", "", segments)
     yield Metric("log_keys", "Distinct keys of the dirty section.", "", [(_labels(log), log.keys) for log in cleaned])
     ends = [(_labels(log), log.end_offset) for log in cleaned if log.end_offset is not None]
     yield Metric("log_end_offset", "Offset up to which a log is cleaned, exclusive.", "", ends)

@@ -1,4 +1,4 @@
-"""Every file and directory name of a Kafka log directory, read and written here and nowhere else.
+"""File and directory names of a Kafka log directory. No other module formats or parses them.
 
 Mirrors ``LogFileUtils``, ``LocalLog.parseTopicPartitionName`` and ``UnifiedLog`` (Kafka 4.3.0).
 """
@@ -17,7 +17,7 @@ SNAPSHOT = ".snapshot"
 SEGMENT_KINDS = (LOG, INDEX, TIMEINDEX, TXNINDEX)
 
 CLEAN = ".clean"
-#: the suffix of a broker's own unfinished cleaning or splitting
+#: the suffix of a broker's unfinished cleaning or splitting
 CLEANED = ".cleaned"
 SWAP = ".swap"
 DELETED = ".deleted"
@@ -36,12 +36,12 @@ CLUSTER_METADATA_TOPIC = "__cluster_metadata"
 _SEGMENT_FILE = re.compile(
     r"(?P<base>\d{20})(?P<kind>\.log|\.index|\.timeindex|\.txnindex|\.snapshot)(?P<suffix>(?:\.[\w-]+)*)"
 )
-_MOVED_DIR = re.compile(r"\S+-\S+\.[0-9a-f]{32}-(?:delete|future|stray)")
+_MARKED_DIR = re.compile(r"\S+-\S+\.[0-9a-f]{32}-(?:delete|future|stray)")
 _PARTITION_DIR = re.compile(r"(?P<topic>[A-Za-z0-9._-]{1,249})-(?P<partition>\d{1,10})")
 
 
 class TopicPartition(NamedTuple):
-    """A topic's partition; ``str`` gives its directory name."""
+    """A partition of a topic; ``str`` is its directory name."""
 
     topic: str
     partition: int
@@ -72,11 +72,11 @@ def parse_segment_file(name: str) -> SegmentFile | None:
 
 
 def parse_partition_dir(name: str) -> TopicPartition | None:
-    """The topic-partition of a directory name; ``None`` for directories on their way out or in (``…-delete``) and others.
+    """The topic-partition of a directory name; the partition follows the last ``-``.
 
-    The partition follows the last ``-``.
+    ``None`` for any other directory, including those marked ``-delete``, ``-future`` or ``-stray``.
     """
-    if _MOVED_DIR.fullmatch(name):
+    if _MARKED_DIR.fullmatch(name):
         return None
     match = _PARTITION_DIR.fullmatch(name)
     if match is None or match["topic"] in (".", ".."):

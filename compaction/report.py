@@ -1,17 +1,16 @@
-"""What a run did, as JSON for machines and as text for people. No key or value of a record ever gets in.
+"""The report of a run, as JSON and as text. It never contains a record's key or value.
 
 The JSON document has ``schema_version`` 1:
 
 | field | meaning |
 | --- | --- |
-| ``run_id``, ``as_of_ms``, ``dry_run`` | which run, its present in milliseconds, whether it only looked |
+| ``run_id``, ``as_of_ms``, ``dry_run`` | the run, its "now" in milliseconds, whether nothing was written |
 | ``status`` | ``done``, ``nothing_to_do`` (no log needed work), ``failed`` (at least one log failed; the others are done) |
-| ``totals`` | logs by status, how many have an unknown policy, and the sums of the counts below; ``seconds`` is the time of the
-  whole run |
-| ``logs`` | one object a log: the fields of ``LogReport`` |
+| ``totals`` | logs by status, logs with an unknown policy, and the sums of the counts below; ``seconds`` is that of the run |
+| ``logs`` | one object per log: the fields of ``LogReport`` |
 
-``bytes_*`` and ``records_*`` speak of the cleaned range, as Kafka's ``CleanerStats`` does. A dry run's figures are those of the
-real run. Bytes of a name that are not UTF-8 are shown as in ``compaction.printable``.
+``bytes_*`` and ``records_*`` count the cleaned range, as Kafka's ``CleanerStats`` does. The figures of a dry run equal those of
+the real run. Bytes of a name that are not UTF-8 are escaped (``compaction.printable``).
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ SCHEMA_VERSION = 1
 
 
 class LogStatus(str, enum.Enum):
-    """What became of one log; of a dry run, what would have. The delete policy alone cleans a log that loses segments."""
+    """The outcome of one log. In a run of the delete policy, a log that loses segments is ``CLEANED``."""
 
     CLEANED = "cleaned"
     SKIPPED = "skipped"
@@ -41,7 +40,7 @@ class LogStatus(str, enum.Enum):
 
 
 class RunStatus(str, enum.Enum):
-    """What became of the run."""
+    """The outcome of a run."""
 
     DONE = "done"
     NOTHING_TO_DO = "nothing_to_do"
@@ -50,13 +49,13 @@ class RunStatus(str, enum.Enum):
 
 @dataclass(frozen=True)
 class LogReport:
-    """What became of one log.
+    """The outcome of one log.
 
-    ``reason`` says why it was cleaned, skipped or failed; a failure's has file and position. Offsets are ``None`` where it did
-    not come to them; ``end_offset`` is exclusive. ``keys`` counts the distinct keys of the dirty section. ``expired_*`` is what
-    the delete policy took before. Where nothing but the delete policy was asked for, the offsets are those that went, bytes and
-    segments those of the whole log, and records are not counted. ``policy_unknown``: nothing says the topic's
-    ``cleanup.policy``, so the log was left as it is; ``reason`` says what to do.
+    ``reason`` says why the log was cleaned, skipped or failed; that of a failure has file and position. The cleaned range is
+    ``[first_dirty_offset, end_offset)``, ``None`` if the log was not planned. ``keys`` counts the distinct keys of the dirty
+    section. ``expired_*`` count the segments that the delete policy deleted first. In a run of the delete policy alone, the
+    offsets are those of the deleted segments, bytes and segments those of the whole log, and records are not counted.
+    ``policy_unknown``: the topic's ``cleanup.policy`` is not known, so the log was not changed; ``reason`` says what to do.
     """
 
     topic: str
@@ -89,8 +88,8 @@ class LogReport:
         return f"{self.topic}-{self.partition}"
 
 
-#: the fields of a log that add up to those of a run
-COUNTS = (
+#: the fields of a log that are summed for the run
+_COUNTS = (
     "bytes_before",
     "bytes_after",
     "records_before",
@@ -110,7 +109,7 @@ COUNTS = (
 
 @dataclass(frozen=True)
 class RunReport:
-    """What one run did; ``seconds`` is its time from start to end."""
+    """The outcome of one run; ``seconds`` is its elapsed time."""
 
     run_id: str
     as_of_ms: int
@@ -120,27 +119,27 @@ class RunReport:
 
     @property
     def status(self) -> RunStatus:
-        """Failed when any log is, else done when any log was cleaned or lost segments to the delete policy."""
+        """Failed if any log failed, else done if any log was cleaned or lost segments to the delete policy."""
         if any(log.status is LogStatus.FAILED for log in self.logs):
             return RunStatus.FAILED
-        worked = any(log.status is LogStatus.CLEANED or log.expired_segments for log in self.logs)
-        return RunStatus.DONE if worked else RunStatus.NOTHING_TO_DO
+        changed = any(log.status is LogStatus.CLEANED or log.expired_segments for log in self.logs)
+        return RunStatus.DONE if changed else RunStatus.NOTHING_TO_DO
 
     @property
     def exit_code(self) -> int:
-        """0: done, or nothing to do. 1: at least one log failed; the others are still done."""
+        """0: done, or nothing to do. 1: at least one log failed."""
         return 1 if self.status is RunStatus.FAILED else 0
 
     @property
     def totals(self) -> dict[str, int | float]:
-        """Logs by status and the sums of their counts."""
+        """Logs by status, and the sums of their counts."""
         by_status = {status.value: sum(log.status is status for log in self.logs) for status in LogStatus}
-        sums = {name: sum(getattr(log, name) for log in self.logs) for name in COUNTS}
+        sums = {name: sum(getattr(log, name) for log in self.logs) for name in _COUNTS}
         unknown = sum(log.policy_unknown for log in self.logs)
         return {"logs": len(self.logs), **by_status, "policy_unknown": unknown, **sums, "seconds": round(self.seconds, 3)}
 
     def to_json(self) -> str:
-        """The document, indented, ending in a newline."""
+        """The JSON document, indented, with a final newline."""
         document = {
             "schema_version": SCHEMA_VERSION,
             "run_id": self.run_id,
@@ -154,24 +153,24 @@ class RunReport:
 
 
 def print_report(report: RunReport, stream: TextIO) -> None:
-    """Shows what was there, what is left, what went and why: a table on a terminal, plain lines anywhere else."""
+    """Prints a table to a terminal, plain lines to any other stream."""
     if stream.isatty():
         Console(file=stream).print(_table(report), Text(summary(report)))
     else:
-        stream.write("\n".join([*plain_lines(report.logs), summary(report)]) + "\n")
+        stream.write("\n".join([*_plain_lines(report.logs), summary(report)]) + "\n")
 
 
-def plain_lines(logs: Iterable[LogReport]) -> list[str]:
-    """One line a log, and a second one, indented, with what went and why."""
+def _plain_lines(logs: Iterable[LogReport]) -> list[str]:
+    """One line per log; below it, indented, what was removed and the reason."""
     lines = []
     for log in logs:
-        lines.append(f"{printable(log.name)} {log.status.value} {_left(log)}".rstrip())
-        lines += [f"    {printable(text)}" for text in (_went(log), log.reason) if text]
+        lines.append(f"{printable(log.name)} {log.status.value} {_sizes(log)}".rstrip())
+        lines += [f"    {printable(text)}" for text in (_removed(log), log.reason) if text]
     return lines
 
 
 def summary(report: RunReport) -> str:
-    """The run in one line."""
+    """The summary line of the run."""
     totals = report.totals
     would = "dry run, nothing written: " if report.dry_run else ""
     counts = ", ".join(f"{totals[status.value]} {status.value}" for status in LogStatus)
@@ -183,23 +182,23 @@ def summary(report: RunReport) -> str:
 
 
 def _table(report: RunReport) -> Table:
-    table = Table("log", "status", "records", "bytes", "segments", "what went, and why")
+    table = Table("log", "status", "records", "bytes", "segments", "what was removed, and why")
     styles = {LogStatus.CLEANED: "green", LogStatus.SKIPPED: "dim", LogStatus.FAILED: "bold red"}
     for log in report.logs:
-        worked = log.status is LogStatus.CLEANED
-        why = "\n".join(printable(text) for text in (_went(log), log.reason) if text)
+        cleaned = log.status is LogStatus.CLEANED
+        why = "\n".join(printable(text) for text in (_removed(log), log.reason) if text)
         table.add_row(
             Text(printable(log.name)),
             Text(log.status.value, style=styles[log.status]),
-            f"{log.records_before} -> {log.records_after}" if worked and log.records_before else "",
-            f"{_size(log.bytes_before)} -> {_size(log.bytes_after)}" if worked else "",
-            f"{log.segments_before} -> {log.segments_after}" if worked else "",
+            f"{log.records_before} -> {log.records_after}" if cleaned and log.records_before else "",
+            f"{_size(log.bytes_before)} -> {_size(log.bytes_after)}" if cleaned else "",
+            f"{log.segments_before} -> {log.segments_after}" if cleaned else "",
             Text(why),
         )
     return table
 
 
-def _left(log: LogReport) -> str:
+def _sizes(log: LogReport) -> str:
     if log.status is not LogStatus.CLEANED:
         return ""
     records = f"{log.records_before} -> {log.records_after} records, " if log.records_before else ""
@@ -208,8 +207,8 @@ def _left(log: LogReport) -> str:
     return f"[{log.first_dirty_offset}, {log.end_offset}): {records}{sizes}, {segments}"
 
 
-def _went(log: LogReport) -> str:
-    """What went, by cause; empty where nothing did."""
+def _removed(log: LogReport) -> str:
+    """What was removed, by cause; empty if nothing was."""
     parts = [
         (log.superseded_records, "superseded"),
         (log.tombstones_removed, "tombstones"),
@@ -217,10 +216,10 @@ def _went(log: LogReport) -> str:
         (log.invalid_records, "without a key"),
         (log.markers_removed, "transaction markers"),
     ]
-    went = [f"{count} {what}" for count, what in parts if count]
+    removed = [f"{count} {what}" for count, what in parts if count]
     if log.expired_segments:
-        went.append(f"{log.expired_segments} expired segments of {_size(log.expired_bytes)}")
-    return f"went: {', '.join(went)}" if went else ""
+        removed.append(f"{log.expired_segments} expired segments of {_size(log.expired_bytes)}")
+    return f"removed: {', '.join(removed)}" if removed else ""
 
 
 def _size(count: float) -> str:

@@ -1,6 +1,6 @@
-"""``kafka-log-compaction``: one console command over the applications of this package.
+"""``kafka-log-compaction``: one console command for the applications of this package.
 
-The first argument chooses the application, the rest is its own. Only the chosen one is loaded.
+The first argument selects the application, the others are its own. Only the selected one is imported.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from compaction import __version__
 
 PROGRAM = "kafka-log-compaction"
 
-#: command, the module that does it, and what it is for
+#: name, module and purpose of each command
 COMMANDS = (
-    ("compact", "jobs.compact", "clean logs as Kafka's log cleaner would; with --dry-run only say what would go"),
-    ("expire", "jobs.expire", "apply the delete policy: retention by time, by size and by log start"),
+    ("compact", "jobs.compact", "clean logs as Kafka's log cleaner would; with --dry-run only report the result"),
+    ("expire", "jobs.expire", "apply the delete policy: retention by time, by size and by log start offset"),
     ("dry-run", "jobs.dry_run", "compare several policies side by side, writing nothing to the logs"),
-    ("verify", "jobs.verify", "prove that cleaned logs lost and changed nothing; say why a record is gone"),
+    ("verify", "jobs.verify", "verify that cleaned logs lost and changed nothing; explain why a record was dropped"),
     ("dump-log", "jobs.dump_log", "print segments, indexes and snapshots as Kafka's own dump tool does"),
 )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command that ``argv`` names (``None``: the process's arguments); returns its exit code, 2 for a wrong call."""
+    """Runs a command with ``argv`` (``None``: those of the process); returns its exit code, 2 for a usage error."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments:
         print(_usage(), file=sys.stderr)
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     module = next((module for command, module, _ in COMMANDS if command == name), None)
     if module is None:
         known = ", ".join(command for command, _, _ in COMMANDS)
-        print(f"{PROGRAM}: no command {name!r}; there are: {known}", file=sys.stderr)
+        print(f"{PROGRAM}: no command {name!r}; choose one of: {known}", file=sys.stderr)
         return 2
     sys.argv = [f"{PROGRAM} {name}", *rest]
     code: int = import_module(module).main(rest)

@@ -1,4 +1,7 @@
-"""What a job says besides its report: lines for people, or a JSON object a line for a collector (``--log-format json``)."""
+"""What a command writes to standard error: errors, progress and log lines, as text or as JSON lines (``--log-format json``).
+
+Tested by ``tests/jobs/test_logging.py`` and ``tests/jobs/test_odd_names.py``.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +14,16 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import IO
 
-from compaction.printable import printable_json, printable_lines
+from compaction.printable import printable, printable_json, printable_lines
 
 TEXT, JSON = "text", "json"
 
-#: the logger of errors that end a job or concern a log, and of its progress
+#: logs the errors of a command and of single logs, and progress
 JOB = logging.getLogger("kafka_log_compaction")
 
 
 class JsonFormatter(logging.Formatter):
-    """One object a line: ``time`` (UTC, ISO 8601), ``level``, ``logger``, ``message``, and ``exception`` where there is one."""
+    """One object per line: ``time`` (UTC, ISO 8601), ``level``, ``logger``, ``message``, and ``exception`` if there is one."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The record's line."""
@@ -37,16 +40,16 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """Lines for people; nothing in them is obeyed by a terminal."""
+    """Lines of text, with control characters escaped."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The record's lines."""
         return printable_lines(super().format(record))
 
 
-def set_up(log_format: str, *, verbose: bool) -> None:
-    """Logging of this process, on standard error. What the encoding of standard output lacks is escaped there, as Python does
-    on standard error: no report is lost for a character in it."""
+def configure(log_format: str, *, verbose: bool) -> None:
+    """Logs to standard error. Characters that the encoding of standard output lacks are escaped, as Python does on standard
+    error."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     handler = logging.StreamHandler(sys.stderr)
@@ -63,11 +66,28 @@ def is_json() -> bool:
     return any(isinstance(handler.formatter, JsonFormatter) for handler in logging.getLogger().handlers)
 
 
-def progress_stream() -> IO[str]:
-    """Where progress is shown: the log where that is JSON, else standard error.
+def print_line(text: str) -> None:
+    """Prints a line that is not an error of the command."""
+    if is_json():
+        JOB.warning(text)
+    else:
+        print(printable(text), file=sys.stderr)
 
-    ``spark-submit`` puts pipes in place of a Python application's streams, so there it is the terminal that its own standard
-    error goes to, if it does.
+
+def print_error(text: str) -> None:
+    """Prints an error as one line."""
+    line = printable(" ".join(text.split()))
+    if is_json():
+        JOB.error(line)
+    else:
+        print(f"error: {line}", file=sys.stderr)
+
+
+def progress_stream() -> IO[str]:
+    """The stream for progress: the log if that is JSON, else standard error.
+
+    ``spark-submit`` replaces the standard streams of a Python application by pipes; there it is the terminal of
+    ``spark-submit``'s own standard error, if that is one.
     """
     if is_json():
         return _Lines()
@@ -90,7 +110,7 @@ def _terminal_of_launcher() -> IO[str] | None:
 
 
 class _Lines(io.StringIO):
-    """A stream whose whole lines are logged."""
+    """A stream that logs each complete line."""
 
     def write(self, text: str) -> int:
         written = super().write(text)

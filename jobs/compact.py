@@ -1,6 +1,6 @@
-"""Compacts the logs of Kafka log directories at rest, as the broker's own log cleaner would.
+"""Cleans the logs of Kafka log directories at rest as the broker's log cleaner would.
 
-Run it with ``spark-submit jobs/compact.py --help``.
+Run it with ``spark-submit jobs/compact.py --help``. ``compaction.engine.clean`` has the steps of a run.
 """
 
 from __future__ import annotations
@@ -8,78 +8,70 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 if not __package__:
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from compaction.config.request import CompactionRequest  # noqa: E402
+from compaction.config.request import CompactionRequest  # noqa: E402 - the checkout must be on the path first
 from compaction.logdir.discover import Selector  # noqa: E402
-from compaction.report import RunReport  # noqa: E402 - the checkout must be on the path first
-from jobs import _cli, _logging  # noqa: E402
-
-if TYPE_CHECKING:
-    from compaction.spark.session import Session
-
-#: starts a Spark session when it comes to that
-SessionFactory = Callable[[], "Session"]
+from compaction.report import RunReport  # noqa: E402
+from jobs import _arguments, _command, _logging, _options  # noqa: E402
+from jobs._command import SessionFactory  # noqa: E402
 
 _DESCRIPTION = """\
-Compact Kafka logs at rest: of each key the latest record stays, exactly as the log cleaner of
-Kafka 4.3.0 would leave it. The result is a log that a broker loads and consumers read.
+Compact Kafka logs at rest: keep the latest record of each key, exactly as the log cleaner of
+Kafka 4.3.0 does. The result is a log that a broker loads and consumers read.
 
-A log is cleaned when its cleanup.policy includes compact and its share of dirty bytes is over
-min.cleanable.dirty.ratio, or max.compaction.lag.ms has passed. A log whose policy nothing says is
-skipped, and counted apart. The last segment of a log is its active one and stays as it is. Where
-cleanup.policy includes delete as well, expired segments go first. Logs are replaced in place;
-after a crash at any moment a broker or a second run finds every surviving record.
+A log is cleaned if its cleanup.policy includes compact, and its dirty ratio is over
+min.cleanable.dirty.ratio or max.compaction.lag.ms has passed. A log of unknown cleanup.policy is
+skipped, and counted separately. The last segment of a log is its active one and is not cleaned.
+If cleanup.policy includes delete as well, expired segments are deleted first. Logs are replaced
+in place; after a crash at any point, a broker or a second run finds every surviving record.
 """
 
 _EPILOG = f"""\
-{_cli.CONFIGURATION_HELP}
-{_cli.EXIT_HELP}
+{_options.CONFIGURATION_HELP}
+{_options.EXIT_HELP}
 examples:
   What would be cleaned in a stopped broker's directory, and why?
     spark-submit jobs/compact.py --log-dir /var/lib/kafka --config server.properties --dry-run
 
-  Clean a consumer offsets topic that has grown, however little of it is dirty:
+  Clean a consumer offsets topic that has grown, whatever its dirty ratio:
     spark-submit jobs/compact.py --log-dir /var/lib/kafka --topic __consumer_offsets \\
         --set min.cleanable.dirty.ratio=0
 
-  Shrink an export to another place before it is shipped, its last segments included:
+  Shrink an export into another directory before it is shipped, including its last segments:
     spark-submit jobs/compact.py --log-dir /exports/orders --set cleanup.policy=compact \\
         --include-active --output-dir /exports/orders-compacted --report orders.json
 
-  The same bytes again for the same schedule slot:
+  Produce the same bytes again for the same schedule slot:
     spark-submit jobs/compact.py --log-dir /backup/kafka --as-of-ms 1735689600000
 """
 
 
-def parser() -> _cli.Parser:
+def parser() -> _options.Parser:
     """The command's options."""
-    options = _cli.Parser(_DESCRIPTION, _EPILOG)
-    _cli.add_selectors(options)
-    _cli.add_configuration(options)
-    group = _cli.add_run_options(options)
+    options = _options.Parser(_DESCRIPTION, _EPILOG)
+    _options.add_selectors(options)
+    _options.add_configuration(options)
+    group = _options.add_run_options(options)
     group.add_argument(
-        "--output-dir",
-        metavar="DIR",
-        default=None,
-        help="write the cleaned logs there and leave the source as it is; the directory appears complete or not at all",
-    )
+        "--output-dir", metavar="DIR", default=None,
+        help="write the cleaned logs there and do not change the source; the directory appears complete or not at all",
+    )  # fmt: skip
     group.add_argument(
-        "--include-active",
-        action="store_true",
+        "--include-active", action="store_true",
         help="the directories are exports that no broker will append to: clean the last segment of each log too",
-    )
+    )  # fmt: skip
     group.add_argument(
         "--allow-keyless", action="store_true",
-        help="clean a log even where many of its records have no key: compaction drops those, and refuses such a log otherwise",
+        help="clean a log even if many of its records have no key: compaction drops those, and refuses such a log otherwise",
     )  # fmt: skip
     group.add_argument(
         "--verify", action="store_true",
-        help="then prove by jobs/verify.py's means that nothing was lost or changed; exit with 1 where that does not hold",
+        help="afterwards verify as jobs/verify.py does that nothing was lost or changed; exit with 1 if something was",
     )  # fmt: skip
     return options
 
@@ -87,31 +79,23 @@ def parser() -> _cli.Parser:
 def read_request(arguments: argparse.Namespace) -> CompactionRequest:
     """The checked request.
 
-    :raises UsageError: the call is wrong
+    :raises UsageError: an argument is invalid
     """
-    resolver = _cli.read_resolver(arguments)
-    selector = _cli.read_selector(arguments)
-    log_dirs = _cli.read_log_dirs(arguments, selector)
-    return CompactionRequest(
-        log_dirs=log_dirs,
-        as_of_ms=_cli.as_of_ms(arguments),
-        topics=selector.topics,
-        partitions=selector.partitions,
-        resolver=resolver,
-        metadata_dirs=_cli.read_metadata_dirs(arguments),
-        dry_run=arguments.dry_run,
-        output_dir=_cli.check_output_dir(arguments.output_dir, log_dirs),
+    request = _arguments.read_request(arguments)
+    return replace(
+        request,
+        output_dir=_arguments.check_output_dir(arguments.output_dir, request.log_dirs),
         include_active=arguments.include_active,
         allow_keyless=arguments.allow_keyless,
     )
 
 
 def compact(session_factory: SessionFactory, request: CompactionRequest) -> RunReport:
-    """Runs the cleaner; Spark is imported no sooner than that, so that a wrong call is told at once."""
+    """Runs the cleaner. Spark is imported here and not before, so that usage errors appear at once."""
     from compaction.startup import background
 
-    session_factory = _cli.ahead(session_factory, request.log_dirs, Selector(request.topics, request.partitions))
-    background.compile_ahead(*background.PASSES)
+    session_factory = _command.start_early(session_factory, request.log_dirs, Selector(request.topics, request.partitions))
+    background.compile_kernels(*background.PASSES)
     from compaction.spark import runs
     from compaction.spark.progress import Progress
 
@@ -120,19 +104,19 @@ def compact(session_factory: SessionFactory, request: CompactionRequest) -> RunR
 
 
 def verify_run(request: CompactionRequest, report: RunReport) -> int:
-    """Certifies what a run left, a line a log; the exit code."""
+    """Verifies the result of a run, with one line per log; returns the exit code."""
     from compaction.certifier.after_compact import requests
     from jobs.verify import show, verify
 
-    codes = [show(verify(lambda: _cli.start_session("compact"), each)) for each in requests(request, report)]
+    codes = [show(verify(lambda: _command.start_session("compact"), each)) for each in requests(request, report)]
     return max(codes, default=0)
 
 
 def main(argv: Sequence[str] | None = None, run: Callable[[SessionFactory, CompactionRequest], RunReport] = compact) -> int:
     """Runs the command; returns its exit code.
 
-    :param argv: the options, those of the process when ``None``
-    :param run: carries out a request
+    :param argv: the arguments; ``None``: those of the process
+    :param run: executes a request
     """
 
     def body(arguments: argparse.Namespace) -> int:
@@ -141,11 +125,11 @@ def main(argv: Sequence[str] | None = None, run: Callable[[SessionFactory, Compa
             from compaction.certifier.after_compact import require_sources
 
             require_sources(request)
-        report = run(lambda: _cli.start_session("compact"), request)
-        code = _cli.finish(report, arguments.report, arguments.metrics)
+        report = run(lambda: _command.start_session("compact"), request)
+        code = _command.write_report(report, arguments.report, arguments.metrics)
         return max(code, verify_run(request, report)) if arguments.verify else code
 
-    return _cli.run_command(parser(), argv, body)
+    return _command.run_command(parser(), argv, body)
 
 
 if __name__ == "__main__":

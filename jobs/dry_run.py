@@ -1,4 +1,4 @@
-"""Compares policies on the logs of Kafka log directories at rest, side by side, and says why a log is or is not cleaned.
+"""Compares policies on Kafka log directories at rest, and explains why a log is or is not cleaned.
 
 Run it with ``spark-submit jobs/dry_run.py --help``.
 """
@@ -15,9 +15,9 @@ if not __package__:
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from compaction.compare.comparison_metrics import comparison_metrics  # noqa: E402
-from compaction.compare.document import explanations_to_json, to_json  # noqa: E402 - the checkout must be on the path first
 from compaction.compare.figures import ComparedLog, Comparison  # noqa: E402
 from compaction.compare.html_page import to_html  # noqa: E402
+from compaction.compare.json_document import explanations_to_json, to_json  # noqa: E402 - the checkout must be on the path first
 from compaction.compare.terminal import print_comparison, print_explanations  # noqa: E402
 from compaction.config import Policy  # noqa: E402
 from compaction.config.policy import CONFIGURED  # noqa: E402
@@ -25,33 +25,32 @@ from compaction.config.request import CompactionRequest, ComparisonRequest  # no
 from compaction.errors import UsageError  # noqa: E402
 from compaction.fs.text_files import write_text  # noqa: E402
 from compaction.logdir.discover import Selector  # noqa: E402
-from jobs import _cli, _logging  # noqa: E402
+from jobs import _arguments, _command, _logging, _options  # noqa: E402
 
 if TYPE_CHECKING:
     from compaction.spark.session import Session
 
-#: starts a Spark session when it comes to that
+#: starts a Spark session when one is needed
 SessionFactory = Callable[[], "Session"]
 
 _DESCRIPTION = """\
-Say what policies would leave of logs at rest, without writing to them: bytes, records, segments
-and tombstones before and after, how often keys repeat, how old the data is that would go, where
-in the log the survivors lie, and in how many rounds a broker would get there. All policies share
-one reading of the data. The figures are exact: a run with the same settings gives the same.
+Compare policies on logs at rest without writing to them: bytes, records, segments and tombstones
+before and after, how often keys repeat, the age of the removed records, the positions of the
+retained ones, and how many rounds a broker would need. The data is read once for all policies.
+The figures are exact: a run with the same settings has the same figures.
 
-With --explain, say instead why logs are or are not cleaned: every condition with its value, its
-bound, where that was configured, and what would change the verdict. Nothing is read for that but
-indexes and headers.
+With --explain, print instead why logs are or are not cleaned: every condition with its value, its
+bound, the source of its configuration, and what would change the result. This reads only indexes
+and batch headers.
 """
 
 _EPILOG = f"""\
-{_cli.CONFIGURATION_HELP}
+{_options.CONFIGURATION_HELP}
 policies:
-  --policy "KEY=VALUE,KEY=VALUE", on top of everything else that is configured. The values of a
-  list are joined by +. The policy {CONFIGURED!r} changes nothing; it is the one that is compared
-  when none is given.
+  --policy "KEY=VALUE,KEY=VALUE" overrides the rest of the configuration. Join the values of a list
+  by +. The policy {CONFIGURED!r} changes nothing; it is the default.
 
-{_cli.EXIT_HELP}
+{_options.EXIT_HELP}
 examples:
   What would compaction, or three days of retention, or both, free on these topics?
     spark-submit jobs/dry_run.py --log-dir /backup/kafka --topic 'orders.*' \\
@@ -66,11 +65,11 @@ examples:
 """
 
 
-def parser() -> _cli.Parser:
+def parser() -> _options.Parser:
     """The command's options."""
-    options = _cli.Parser(_DESCRIPTION, _EPILOG)
-    _cli.add_selectors(options)
-    _cli.add_configuration(options)
+    options = _options.Parser(_DESCRIPTION, _EPILOG)
+    _options.add_selectors(options)
+    _options.add_configuration(options)
     group = options.add_argument_group("what to compare")
     group.add_argument(
         "--policy", metavar="K=V,K=V", nargs="+", action="extend", default=[], dest="policies",
@@ -78,30 +77,30 @@ def parser() -> _cli.Parser:
     )  # fmt: skip
     group.add_argument(
         "--explain", metavar="TOPIC-N", nargs="+", action="extend", default=[],
-        help="only say why these partitions are or are not cleaned, under each policy; may be repeated",
+        help="only explain why these partitions are or are not cleaned under each policy; may be repeated",
     )  # fmt: skip
     group.add_argument(
         "--include-active", action="store_true",
-        help="the directories are exports that no broker will append to: the last segment of each log counts too",
+        help="the directories are exports that no broker will append to: the active segment of each log is cleaned too",
     )  # fmt: skip
     group.add_argument(
         "--allow-keyless", action="store_true",
-        help="the runs would be given this option: logs of whose records many have no key are cleaned too",
+        help="compare runs with this option: logs with many records without a key are cleaned too",
     )  # fmt: skip
     group = options.add_argument_group("what to write")
     group.add_argument("--report", metavar="FILE", default=None, help="write all figures in JSON (schema_version 1)")
-    _cli.add_metrics(group)
-    group.add_argument("--html", metavar="FILE", default=None, help="write a page to look at, with nothing outside of it")
-    _cli.add_telling(group)
+    _options.add_metrics(group)
+    group.add_argument("--html", metavar="FILE", default=None, help="write the comparison as a self-contained HTML page")
+    _options.add_logging(group)
     return options
 
 
 def read_request(arguments: argparse.Namespace) -> ComparisonRequest:
-    """The checked request.
+    """The validated request.
 
     :raises UsageError: the call is wrong
     """
-    resolver = _cli.read_resolver(arguments)
+    resolver = _arguments.read_resolver(arguments)
     selector = _selector(arguments)
     policies = tuple(Policy.read(text) for text in arguments.policies or [CONFIGURED])
     names = [policy.name for policy in policies]
@@ -111,12 +110,12 @@ def read_request(arguments: argparse.Namespace) -> ComparisonRequest:
     for policy in policies:
         resolver.with_policy(policy.settings).broker()
     base = CompactionRequest(
-        log_dirs=_cli.read_log_dirs(arguments, selector),
-        as_of_ms=_cli.as_of_ms(arguments),
+        log_dirs=_arguments.read_log_dirs(arguments, selector),
+        as_of_ms=_arguments.as_of_ms(arguments),
         topics=selector.topics,
         partitions=selector.partitions,
         resolver=resolver,
-        metadata_dirs=_cli.read_metadata_dirs(arguments),
+        metadata_dirs=_arguments.read_metadata_dirs(arguments),
         dry_run=True,
         include_active=arguments.include_active,
         allow_keyless=arguments.allow_keyless,
@@ -127,20 +126,20 @@ def read_request(arguments: argparse.Namespace) -> ComparisonRequest:
 def _selector(arguments: argparse.Namespace) -> Selector:
     """The logs to compare, or those to explain."""
     if not arguments.explain:
-        return _cli.read_selector(arguments)
+        return _arguments.read_selector(arguments)
     if arguments.topic or arguments.partition or arguments.html or arguments.metrics:
         what = "--explain takes neither --topic, --partition, --html nor --metrics"
         raise UsageError(what, hint="name the partitions to explain")
-    return _cli.read_selector(argparse.Namespace(topic=[], partition=arguments.explain))
+    return _arguments.read_selector(argparse.Namespace(topic=[], partition=arguments.explain))
 
 
 def compare(session_factory: SessionFactory, request: ComparisonRequest) -> Comparison:
-    """Runs the comparison; Spark is imported no sooner than that, so that a wrong call is told at once."""
+    """Run the comparison. Spark is imported only here, so that a wrong call fails at once."""
     from compaction.startup import background
 
     base = request.base
-    session_factory = _cli.ahead(session_factory, base.log_dirs, Selector(base.topics, base.partitions))
-    background.compile_ahead(*background.PASSES, "comparison")
+    session_factory = _command.start_early(session_factory, base.log_dirs, Selector(base.topics, base.partitions))
+    background.compile_kernels(*background.PASSES, "comparison")
     from compaction.spark import runs
     from compaction.spark.progress import Progress
 
@@ -149,28 +148,26 @@ def compare(session_factory: SessionFactory, request: ComparisonRequest) -> Comp
 
 
 def explain(request: ComparisonRequest) -> tuple[ComparedLog, ...]:
-    """Finds out why, without Spark."""
-    from compaction.compare.run import explain
+    """Explain the logs, without Spark."""
+    from compaction.compare import compare_policies
 
-    return explain(request)
+    return compare_policies.explain(request)
 
 
-def main(
-    argv: Sequence[str] | None = None, run: Callable[[SessionFactory, ComparisonRequest], Comparison] = compare
-) -> int:
-    """Runs the command; returns its exit code.
+def main(argv: Sequence[str] | None = None, run: Callable[[SessionFactory, ComparisonRequest], Comparison] = compare) -> int:
+    """Run the command and return its exit code.
 
     :param argv: the options, those of the process when ``None``
-    :param run: carries out a request
+    :param run: executes a request
     """
 
     def body(arguments: argparse.Namespace) -> int:
         request = read_request(arguments)
         if arguments.explain:
             return _explain(request, arguments.report)
-        return _finish(run(lambda: _cli.start_session("dry-run"), request), arguments)
+        return _finish(run(lambda: _command.start_session("dry-run"), request), arguments)
 
-    return _cli.run_command(parser(), argv, body)
+    return _command.run_command(parser(), argv, body)
 
 
 def _explain(request: ComparisonRequest, report_file: str | None) -> int:
@@ -178,15 +175,15 @@ def _explain(request: ComparisonRequest, report_file: str | None) -> int:
     print_explanations(logs, sys.stdout)
     if report_file is not None:
         write_text(report_file, explanations_to_json(logs, request.base.as_of_ms))
-    return _cli.FAILED if any(log.error is not None for log in logs) else 0
+    return _command.FAILED if any(log.error is not None for log in logs) else 0
 
 
 def _finish(comparison: Comparison, arguments: argparse.Namespace) -> int:
-    """Shows and writes a comparison; the exit code of the run."""
+    """Print a comparison, write the requested files, and return the exit code."""
     print_comparison(comparison, sys.stdout)
     for log in comparison.logs:
         if log.error is not None:
-            _cli.print_error(f"{log.name}: {log.error}")
+            _logging.print_error(f"{log.name}: {log.error}")
     if arguments.report is not None:
         write_text(arguments.report, to_json(comparison))
     if arguments.metrics is not None:

@@ -17,59 +17,59 @@ if not __package__:
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from compaction.errors import UsageError  # noqa: E402 - the checkout must be on the path first
-from compaction.fs.uri import place  # noqa: E402
+from compaction.fs.uri import parse_uri  # noqa: E402
 from compaction.printable import TerminalOutput  # noqa: E402
-from jobs import _cli  # noqa: E402
+from jobs import _command, _logging, _options  # noqa: E402
 
 if TYPE_CHECKING:
-    from compaction.dump.decoders import Decoder
-    from compaction.dump.tool import DumpRequest, Offsets
+    from compaction.dump.dump_tool import DumpRequest, Offsets
+    from compaction.dump.record_decoders import Decoder
 
 _DESCRIPTION = """\
 Print the files of Kafka logs at rest: record batches and records, indexes, producer snapshots
-and checkpoints. For the files that Kafka's own dump tool (kafka-dump-log.sh of Kafka 4.3.0) knows,
-standard output is the same, character for character, and so is what it finds wrong. Nothing is
-written to any file, and a directory that a broker uses may be read.
+and checkpoints. For files that Kafka's own dump tool (kafka-dump-log.sh of Kafka 4.3.0) supports,
+standard output and findings are identical to its own. No file is changed; the directory may be in
+use by a broker.
 
-What a file is, its name tells:
+The name of a file determines its kind:
 
   .log                   record batches, with --deep-iteration or --print-data-log records too
-  .index .timeindex      entries, each held against the log beside it
+  .index .timeindex      entries, each compared with the log in the same directory
   .txnindex              aborted transactions
   .snapshot              the state of producers
   .checkpoint            a snapshot of the KRaft metadata log
   leader-epoch-checkpoint, partition.metadata, recovery-point-offset-checkpoint,
   log-start-offset-checkpoint, replication-offset-checkpoint, cleaner-offset-checkpoint,
   meta.properties, .kafka_cleanshutdown
-                         checkpoints, each entry held against the logs beside it
+                         checkpoints, each entry compared with the logs in the directory
   a log directory        all of its checkpoints and those of its partitions
-  a partition directory  all of its files, a segment at a time
+  a partition directory  all of its files, segment by segment
 
-Other files are named on standard error and passed over.
+Other files are reported on standard error and ignored.
 
-On a terminal control characters of keys, values and names are shown as \\xNN or \\uNNNN; a pipe or
-a file is given them as they are.
+On a terminal, control characters of keys, values and names are printed as \\xNN or \\uNNNN; a pipe
+or a file receives them unchanged.
 """
 
 _EPILOG = """\
 findings:
-  Index entries that disagree with the log, and gaps between offsets (cleaning makes these; they
-  are looked for with --deep-iteration and --print-data-log), are listed on standard error at the
-  end, as Kafka's tool does. Then comes one line, with file and byte position (of a checkpoint: the
-  line), for everything that is wrong: batches that fail their CRC, indexes that disagree with their
-  log, checkpoints that contradict their logs. Bytes after the last whole batch are told on standard
-  output; they are an error only where sound batches follow among them, since the end of an active
-  segment may be torn.
+  Index entries that disagree with the log, and gaps between offsets, are listed on standard error
+  at the end, as Kafka's tool does. (Cleaning leaves gaps; they are reported with --deep-iteration
+  and --print-data-log.) One error line follows for each log with batches that fail their CRC, each
+  index that disagrees with its log and each checkpoint entry that contradicts a log, with file and
+  byte position (in checkpoints, the line). Bytes after the last complete batch are reported on
+  standard output. They are an error only if valid batches follow in them: the end of an active
+  segment may be incomplete.
 
 exit status:
-  0  everything was printed, and nothing is wrong with it
-  1  a file is damaged or wrong; what could be read of it was printed, and the other files too
+  0  all files were printed and are valid
+  1  a file is damaged or invalid; its readable part and the other files were printed
   2  the call is wrong (option, no such file); nothing was printed
 
 differences from Kafka's tool:
-  Where that dies of a damaged file with a stack trace, this one tells the place in one line and
-  goes on with the next file. It finds wrong entries with exit status 0, this one with 1. Decoder
-  classes of your own cannot be loaded. Of --offsets-decoder and its like one may be given.
+  For a damaged file, Kafka's tool ends with a stack trace; this one prints the position in one line
+  and continues with the next file. For invalid index entries, Kafka's tool has exit status 0, this
+  one 1. Custom decoder classes cannot be loaded. Only one topic decoder can be given.
 
 examples:
   What is in this segment, batch by batch?
@@ -78,14 +78,14 @@ examples:
   Every record, with key and value:
     spark-submit jobs/dump_log.py --files orders-0/00000000000000000000.log --print-data-log
 
-  The record at offset 4711, wherever in the log it is, and the first one of a day:
+  The record at offset 4711 in any segment of a log, and the first record of a day:
     spark-submit jobs/dump_log.py --files orders-0 --offsets 4711 --print-data-log
     spark-submit jobs/dump_log.py --files orders-0 --timestamp 1735689600000 --print-data-log
 
-  Are the indexes of a log sound?
+  Are the indexes of a log valid?
     spark-submit jobs/dump_log.py --files orders-0 --verify-index-only
 
-  What do the checkpoints of a log directory say, and do the logs agree?
+  What do the checkpoints of a log directory contain, and do the logs agree?
     spark-submit jobs/dump_log.py --files /var/lib/kafka
 
   Which offsets were committed?
@@ -98,57 +98,57 @@ _MAX_INT = 2**31 - 1
 _MAX_LONG = 2**63 - 1
 
 
-def parser() -> _cli.Parser:
-    """The command's options."""
-    options = _cli.Parser(_DESCRIPTION, _EPILOG)
+def parser() -> _options.Parser:
+    """The options of the command."""
+    options = _options.Parser(_DESCRIPTION, _EPILOG)
     _add_files(options)
     _add_records(options)
     _add_decoders(options)
     _add_indexes(options)
-    _cli.add_telling(options.add_argument_group("what is told"))
+    _options.add_logging(options.add_argument_group("messages"))
     return options
 
 
-def _add_files(options: _cli.Parser) -> None:
+def _add_files(options: _options.Parser) -> None:
     group = options.add_argument_group("what to dump")
     group.add_argument(
         "--files", metavar="F", nargs="+", action="extend", required=True,
-        help="files, log directories or partition directories, separated by blanks or commas; may be repeated",
+        help="files, log directories or partition directories, separated by spaces or commas; may be repeated",
     )  # fmt: skip
     where = group.add_mutually_exclusive_group()
     where.add_argument(
         "--offsets", metavar="A:B", type=_offsets, default=None,
-        help="of logs, only the batches (and records) with an offset from A up to and including B, found by the offset index; "
-        "A: is from A on, :B up to B, A that one",
+        help="print only batches and records of logs with offsets from A to B inclusive, found by the offset index; A: has no "
+        "end, :B no start, and A is a single offset",
     )  # fmt: skip
     where.add_argument(
         "--timestamp", metavar="MS", type=_number(_MAX_LONG), default=None,
-        help="of logs, only the first record whose timestamp is MS (milliseconds since the epoch) or later, and its batch, "
-        "found by the time index",
+        help="print only the first record of a log with a timestamp of at least MS (milliseconds since the epoch), and its "
+        "batch, found by the time index",
     )  # fmt: skip
 
 
-def _add_records(options: _cli.Parser) -> None:
+def _add_records(options: _options.Parser) -> None:
     group = options.add_argument_group("logs")
-    group.add_argument("--print-data-log", action="store_true", help="print records with their keys and values, read as UTF-8")
+    group.add_argument("--print-data-log", action="store_true", help="print records with keys and values, decoded as UTF-8")
     group.add_argument(
         "--deep-iteration", action="store_true",
-        help="print records, without keys and values; included in --print-data-log",
+        help="print records without keys and values; implied by --print-data-log",
     )  # fmt: skip
     group.add_argument(
         "--skip-record-metadata", action="store_true",
-        help="leave out what is not key or value of a record, and all of control records",
+        help="print only keys and values of records; omit control records",
     )  # fmt: skip
     group.add_argument(
         "--max-bytes", metavar="N", type=_number(_MAX_INT), default=_MAX_INT,
-        help="read no further than this many bytes of each log",
+        help="read only the first N bytes of each log",
     )  # fmt: skip
 
 
-def _add_decoders(options: _cli.Parser) -> None:
-    group = options.add_argument_group("decoders", "each includes --print-data-log")
+def _add_decoders(options: _options.Parser) -> None:
+    group = options.add_argument_group("decoders", "each implies --print-data-log")
     topics = group.add_mutually_exclusive_group()
-    told = {
+    topic_help = {
         "offsets": "records are those of __consumer_offsets",
         "transaction-log": "records are those of __transaction_state",
         "cluster-metadata": "records are those of __cluster_metadata",
@@ -156,29 +156,29 @@ def _add_decoders(options: _cli.Parser) -> None:
         "remote-log-metadata": argparse.SUPPRESS,
     }
     for name in _DECODERS:
-        topics.add_argument(f"--{name}-decoder", action="store_true", help=told[name])
+        topics.add_argument(f"--{name}-decoder", action="store_true", help=topic_help[name])
     for part in ("key", "value"):
         group.add_argument(
             f"--{part}-decoder-class", metavar="CLASS", nargs="?", const=_STRING_DECODER, default=None,
-            help=f"how to read {part}s: org.apache.kafka.tools.api.StringDecoder (the default), IntegerDecoder or LongDecoder",
+            help=f"decoder of {part}s: org.apache.kafka.tools.api.StringDecoder (the default), IntegerDecoder or LongDecoder",
         )  # fmt: skip
 
 
-def _add_indexes(options: _cli.Parser) -> None:
+def _add_indexes(options: _options.Parser) -> None:
     group = options.add_argument_group("indexes")
-    group.add_argument("--verify-index-only", action="store_true", help="hold entries against the log without printing them")
+    group.add_argument("--verify-index-only", action="store_true", help="compare entries with the log without printing them")
     group.add_argument(
         "--index-sanity-check", action="store_true",
-        help="make only the check by which a broker that starts decides whether to build an index anew",
+        help="only run the check by which a starting broker decides whether to rebuild an index",
     )  # fmt: skip
     group.add_argument(
         "--max-message-size", metavar="N", type=_number(_MAX_INT), default=5 * 1024 * 1024,
-        help="the largest batch that an offset index entry may point at (default: %(default)s)",
+        help="maximum size of a batch at an offset index entry (default: %(default)s)",
     )  # fmt: skip
 
 
 def _offsets(text: str) -> Offsets:
-    from compaction.dump.tool import Offsets
+    from compaction.dump.dump_tool import Offsets
 
     match = re.fullmatch(r"(?P<first>[0-9]{1,19})?(?P<colon>:)?(?P<last>[0-9]{1,19})?", text)
     if match is None or not (match["first"] or match["last"]):
@@ -194,7 +194,7 @@ def _offsets(text: str) -> Offsets:
 
 def _number(largest: int) -> type[int]:
     class Number(int):
-        """A whole number within bounds, for argparse to make."""
+        """An integer within bounds, created by argparse."""
 
         def __new__(cls, text: str) -> Number:
             if not re.fullmatch(r"[0-9]{1,19}", text) or int(text) > largest:
@@ -207,17 +207,17 @@ def _number(largest: int) -> type[int]:
 def read_request(arguments: argparse.Namespace) -> DumpRequest:
     """The checked request.
 
-    :raises UsageError: a decoder that there is not
+    :raises UsageError: the decoder does not exist
     """
-    from compaction.dump.index_files import IndexView
-    from compaction.dump.segment import SegmentView
-    from compaction.dump.tool import DumpRequest
+    from compaction.dump.dump_tool import DumpRequest
+    from compaction.dump.index_dump import IndexView
+    from compaction.dump.segment_dump import SegmentView
 
     chosen = [name for name in _DECODERS if getattr(arguments, f"{name.replace('-', '_')}_decoder")]
     classes = (arguments.key_decoder_class, arguments.value_decoder_class)
     contents = bool(arguments.print_data_log or chosen or classes != (None, None))
     return DumpRequest(
-        files=tuple(place(path, "--files") for given in arguments.files for path in given.split(",") if path),
+        files=tuple(parse_uri(path, "--files") for given in arguments.files for path in given.split(",") if path),
         segment=SegmentView(
             deep=arguments.deep_iteration or contents,
             contents=contents,
@@ -232,13 +232,13 @@ def read_request(arguments: argparse.Namespace) -> DumpRequest:
 
 
 def _topic_decoder(name: str) -> Decoder:
-    from compaction.dump import decoders
+    from compaction.dump import record_decoders
 
     known = {
-        "offsets": decoders.decode_offsets,
-        "transaction-log": decoders.decode_transactions,
-        "cluster-metadata": decoders.decode_metadata,
-        "share-group-state": decoders.decode_share_state,
+        "offsets": record_decoders.decode_offsets,
+        "transaction-log": record_decoders.decode_transactions,
+        "cluster-metadata": record_decoders.decode_metadata,
+        "share-group-state": record_decoders.decode_share_state,
     }
     if name not in known:
         raise UsageError(f"--{name}-decoder is not supported", hint="use --print-data-log, or Kafka's own tool")
@@ -246,52 +246,52 @@ def _topic_decoder(name: str) -> Decoder:
 
 
 def _class_decoder(key_class: str | None, value_class: str | None) -> Decoder | None:
-    """``None`` for strings, which need no decoder."""
-    from compaction.dump import decoders
+    """``None`` for strings, which the kernels decode."""
+    from compaction.dump import record_decoders
 
     given = [name or _STRING_DECODER for name in (key_class, value_class)]
     try:
-        of_keys, of_values = (decoders.text_decoder(name) for name in given)
+        of_keys, of_values = (record_decoders.text_decoder(name) for name in given)
     except KeyError as error:
         raise UsageError(
-            f"decoder class {error} cannot be loaded", hint="there are StringDecoder, IntegerDecoder and LongDecoder"
+            f"decoder class {error} cannot be loaded", hint="use StringDecoder, IntegerDecoder or LongDecoder"
         ) from None
-    return None if given == [_STRING_DECODER, _STRING_DECODER] else decoders.decode_with(of_keys, of_values)
+    return None if given == [_STRING_DECODER, _STRING_DECODER] else record_decoders.decode_with(of_keys, of_values)
 
 
 def dump(request: DumpRequest) -> int:
-    """Carries out a request on standard output and standard error; the exit code."""
-    from compaction.dump.tool import Dump
+    """Dumps the files of a request to standard output and standard error; returns the exit code."""
+    from compaction.dump.dump_tool import Dump
     from compaction.stores.mixed import file_system
 
-    # a pipe is given the very bytes that Kafka's tool prints; a terminal would obey what a key says
+    # a pipe gets the bytes that Kafka's tool prints; on a terminal, control characters in keys could take effect
     out = TerminalOutput(sys.stdout.buffer) if sys.stdout.isatty() else sys.stdout.buffer
 
     def tell(line: str) -> None:
         out.flush()
-        _cli.print_line(line)
+        _logging.print_line(line)
 
     def fail(text: str) -> None:
         out.flush()
-        _cli.print_error(text)
+        _logging.print_error(text)
 
     sys.stdout.flush()
     try:
-        sound = Dump(file_system(request.files), request, out, tell, fail).run(str(Path.cwd()))
+        valid = Dump(file_system(request.files), request, out, tell, fail).run(str(Path.cwd()))
         out.flush()
     except BrokenPipeError:
-        # the reader wants no more; what is left in the buffer has nowhere to go when the process ends
+        # the reader closed the pipe: the rest of the buffer is discarded when the process ends
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    return 0 if sound else _cli.FAILED
+    return 0 if valid else _command.FAILED
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code.
 
-    :param argv: the options, those of the process when ``None``
+    :param argv: the options; ``None`` for those of the process
     """
-    return _cli.run_command(parser(), argv, lambda arguments: dump(read_request(arguments)))
+    return _command.run_command(parser(), argv, lambda arguments: dump(read_request(arguments)))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Proves that logs are what cleaning others may leave: nothing lost, nothing changed.
+"""Proves that cleaned logs lost no record and changed none, except as cleaning may.
 
 Run it with ``spark-submit jobs/verify.py --help``.
 """
@@ -19,44 +19,44 @@ from compaction.certifier.certificate import LogCertificate, Status, VerifyRepor
 from compaction.certifier.verify_request import VerifyRequest  # noqa: E402
 from compaction.errors import UsageError  # noqa: E402 - the checkout must be on the path first
 from compaction.fs.text_files import write_text  # noqa: E402
-from compaction.fs.uri import place  # noqa: E402
+from compaction.fs.uri import parse_uri  # noqa: E402
 from compaction.locking.access import Purpose, access  # noqa: E402
 from compaction.logdir.discover import Selector, check_log_dirs  # noqa: E402
 from compaction.names import TopicPartition, parse_partition_dir  # noqa: E402
 from compaction.stores.mixed import file_system  # noqa: E402
 from compaction.stores.remote import require_finished  # noqa: E402
-from jobs import _cli  # noqa: E402
+from jobs import _arguments, _command, _logging, _options  # noqa: E402
 
 if TYPE_CHECKING:
     from compaction.spark.session import Session
 
-#: starts a Spark session when it comes to that
+#: starts a Spark session when one is needed
 SessionFactory = Callable[[], "Session"]
 
 _DESCRIPTION = """\
-Prove that the logs of --after are what cleaning those of --before may leave. Each record that
-is left equals its source byte by byte; each record that is missing has a reason: superseded by
-a later record of the same key, a tombstone past its delete horizon, aborted, a transaction
-marker, without a key, below the log start, or expired. Offsets, CRCs, indexes, transactions,
-checkpoints and the active segment are checked, too.
+Prove that the logs of --after are a valid result of cleaning those of --before. Each retained
+record equals its source byte by byte. Each missing record has a reason: superseded by a later
+record of the same key, a tombstone past its delete horizon, aborted, a transaction marker,
+without a key, below the log start, or expired. Offsets, CRCs, indexes, transactions,
+checkpoints and the active segment are checked too.
 
-Keys are compared whole, and nothing of the cleaner's own reading of records is used. The
-directories are only read. docs/verify.md says how to read the result.
+Keys are compared byte by byte, and none of the cleaner's code that reads records is used. The
+directories are only read. docs/verify.md explains the result.
 """
 
 _EPILOG = f"""\
-{_cli.CONFIGURATION_HELP}
+{_options.CONFIGURATION_HELP}
 exit status:
-  0  all logs hold; --why: the answer was printed
-  1  at least one log is violated, or could not be judged
+  0  all logs hold; with --why: the answer was printed
+  1  at least one log is violated or could not be judged
   2  the call is wrong (option, configuration, no such directory, a live broker holds the lock)
 
 examples:
-  Is a compacted copy what it should be?
+  Is a compacted copy valid?
     spark-submit jobs/verify.py --before /exports/orders --after /exports/orders-compacted \\
         --set cleanup.policy=compact --include-active
 
-  What did the last run over this directory do? Its sources stay until the next one.
+  Is the result of the last run on this directory valid? Its sources remain until the next run.
     spark-submit jobs/verify.py --in-place /var/lib/kafka --report verified.json
 
   What became of one record?
@@ -65,22 +65,22 @@ examples:
 
 
 class Call(NamedTuple):
-    """A checked call: the request, and the record that ``--why`` asks for."""
+    """A validated call: the request, and the record of ``--why``."""
 
     request: VerifyRequest
     why: tuple[TopicPartition, int] | None = None
 
 
-def parser() -> _cli.Parser:
+def parser() -> _options.Parser:
     """The command's options."""
-    options = _cli.Parser(_DESCRIPTION, _EPILOG)
+    options = _options.Parser(_DESCRIPTION, _EPILOG)
     group = options.add_argument_group("which logs")
-    for name, what in (
-        ("--before", "log directories as they were before they were cleaned"),
-        ("--after", "log directories as they are now; logs are paired by topic and partition"),
-        ("--in-place", "log directories that were cleaned in place, compared with the .deleted files of the last run"),
+    for name, text in (
+        ("--before", "log directories before cleaning"),
+        ("--after", "log directories after cleaning; logs are paired by topic and partition"),
+        ("--in-place", "log directories that were cleaned in place; they are compared with the .deleted files of the last run"),
     ):
-        group.add_argument(name, metavar="DIR", nargs="+", action="extend", default=[], help=what)
+        group.add_argument(name, metavar="DIR", nargs="+", action="extend", default=[], help=text)
     group.add_argument(
         "--topic", metavar="REGEX", nargs="+", action="extend", default=[],
         help="only topics whose whole name matches one of these regular expressions; may be repeated",
@@ -89,40 +89,38 @@ def parser() -> _cli.Parser:
         "--partition", metavar="TOPIC-N", nargs="+", action="extend", default=[],
         help="only these partitions, in addition to those of --topic; each must exist; may be repeated",
     )  # fmt: skip
-    _cli.add_configuration(options)
+    _options.add_configuration(options)
     _add_rules(options)
     return options
 
 
-def _add_rules(options: _cli.Parser) -> None:
-    group = options.add_argument_group("how to judge")
-    group.add_argument(
-        "--include-active", action="store_true", help="the logs were cleaned with --include-active: the last segment may differ"
-    )
+def _add_rules(options: _options.Parser) -> None:
+    group = options.add_argument_group("what to allow, and what to write")
+    group.add_argument("--include-active", action="store_true", help="the logs were cleaned with --include-active")
     group.add_argument(
         "--several-rounds", action="store_true",
-        help="more than one round lies between both sides: delete horizons may have been set and have passed between them",
+        help="there was more than one round in between: delete horizons may have been set and have passed",
     )  # fmt: skip
     group.add_argument(
         "--strict", action="store_true",
-        help="superseded records that are still there are violations, too; Kafka keeps some, and to keep them loses nothing",
+        help="retained superseded records are violations; Kafka retains some, and that loses nothing",
     )  # fmt: skip
     group.add_argument(
-        "--why", metavar="TOPIC-N:OFFSET", default=None, help="only say what became of this record of --before, and exit with 0"
+        "--why", metavar="TOPIC-N:OFFSET", default=None, help="only explain what became of this record of --before"
     )
     group.add_argument("--report", metavar="FILE", default=None, help="write a report in JSON (schema_version 1)")
-    _cli.add_telling(group)
+    _options.add_logging(group)
 
 
 def read_call(arguments: argparse.Namespace) -> Call:
-    """The checked call.
+    """The validated call.
 
     :raises UsageError: the call is wrong
     """
     in_place = bool(arguments.in_place)
     if in_place == bool(arguments.after) or in_place == bool(arguments.before):
-        raise UsageError("give --before and --after, or --in-place alone", hint="see --help")
-    resolver, selector, why = _cli.read_resolver(arguments), _cli.read_selector(arguments), _read_why(arguments.why)
+        raise UsageError("give --before and --after, or only --in-place", hint="see --help")
+    resolver, selector, why = _arguments.read_resolver(arguments), _arguments.read_selector(arguments), _read_why(arguments.why)
     if why is not None:
         selector = Selector(partitions=frozenset({why[0]}))
     before = _log_dirs(arguments.before, "--before")
@@ -131,11 +129,11 @@ def read_call(arguments: argparse.Namespace) -> Call:
     request = VerifyRequest(
         before=before,
         after=after,
-        now_ms=_cli.as_of_ms(arguments),
+        now_ms=_arguments.as_of_ms(arguments),
         exact=exact,
         selector=selector,
         resolver=resolver,
-        metadata_dirs=_cli.read_metadata_dirs(arguments),
+        metadata_dirs=_arguments.read_metadata_dirs(arguments),
         include_active=arguments.include_active,
         several_rounds=arguments.several_rounds,
         strict=arguments.strict,
@@ -144,9 +142,9 @@ def read_call(arguments: argparse.Namespace) -> Call:
 
 
 def _log_dirs(given: Sequence[str], option: str) -> tuple[str, ...]:
-    places = [place(path, option) for path in given]
-    with _cli.call_errors():
-        found = check_log_dirs(file_system(places), places)
+    uris = [parse_uri(path, option) for path in given]
+    with _arguments.usage_errors():
+        found = check_log_dirs(file_system(uris), uris)
         for path in found:
             require_finished(path)
     return found
@@ -162,41 +160,41 @@ def _read_why(text: str | None) -> tuple[TopicPartition, int] | None:
     return log, int(offset)
 
 
-def _held(request: VerifyRequest) -> AbstractContextManager[object]:
-    """Shared locks on all directories of the call: no broker starts there meanwhile."""
+def _shared_locks(request: VerifyRequest) -> AbstractContextManager[object]:
+    """Hold shared locks on all directories, so that no broker starts on them."""
     log_dirs = tuple(dict.fromkeys((*request.before, *request.after)))
     return access(file_system(log_dirs), log_dirs, Purpose.COPY)
 
 
 def verify(session_factory: SessionFactory, request: VerifyRequest) -> VerifyReport:
-    """Certifies the logs; Spark is imported no sooner than that, so that a wrong call is told at once."""
+    """Certify the logs. Spark is imported only here, so that a wrong call fails at once."""
     from compaction.spark import certify_job
 
-    with _held(request):
+    with _shared_locks(request):
         return certify_job.certify(session_factory, request)
 
 
 def explain(session_factory: SessionFactory, request: VerifyRequest, offset: int) -> list[str]:
-    """What became of one record of the log that is asked for."""
+    """What became of one record of the requested log, as lines of text."""
     from compaction.spark import certify_job
 
-    with _held(request):
-        return certify_job.why(session_factory, request, offset)
+    with _shared_locks(request):
+        return certify_job.explain(session_factory, request, offset)
 
 
 def show(report: VerifyReport, file: str | None = None) -> int:
-    """Prints and writes a report; the exit code."""
+    """Print the report, write it to ``file``, and return the exit code."""
     for log in report.logs:
         print("\n".join(log.lines()))
         if log.status is not Status.HOLDS:
-            _cli.print_error(_in_one_line(log))
+            _logging.print_error(_error_line(log))
     print(report.summary())
     if file is not None:
         write_text(file, report.to_json())
     return report.exit_code
 
 
-def _in_one_line(log: LogCertificate) -> str:
+def _error_line(log: LogCertificate) -> str:
     if not log.violations:
         return f"{log.name} cannot be verified: {log.reason}"
     first = log.violations[0]
@@ -204,7 +202,7 @@ def _in_one_line(log: LogCertificate) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit code.
+    """Run the command and return its exit code.
 
     :param argv: the options, those of the process when ``None``
     """
@@ -212,11 +210,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     def body(arguments: argparse.Namespace) -> int:
         call = read_call(arguments)
         if call.why is not None:
-            print("\n".join(explain(lambda: _cli.start_session("verify"), call.request, call.why[1])))
+            print("\n".join(explain(lambda: _command.start_session("verify"), call.request, call.why[1])))
             return 0
-        return show(verify(lambda: _cli.start_session("verify"), call.request), arguments.report)
+        return show(verify(lambda: _command.start_session("verify"), call.request), arguments.report)
 
-    return _cli.run_command(parser(), argv, body)
+    return _command.run_command(parser(), argv, body)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """PySpark 4.0 and 4.1 leave the sockets that they collect results by to the garbage collector."""
+    """PySpark 4.0 and 4.1 leave the sockets that collect results to the garbage collector."""
     if version("pyspark").startswith(("4.0.", "4.1.")):
         config.addinivalue_line("filterwarnings", "ignore:unclosed <socket.socket:ResourceWarning")
 
@@ -55,7 +55,7 @@ def tmp_log_dir(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def missing() -> Callable[[str], None]:
-    """To be called with what a test needs and this machine lacks: skips the test, but fails it where ``CI`` is ``true``."""
+    """A function for a requirement that this machine lacks: skips the test, or fails it if ``CI`` is ``true``."""
 
     def skip_or_fail(what: str) -> None:
         if os.environ.get("CI") == "true":

@@ -1,4 +1,4 @@
-"""The shared passes without Spark: the same tasks, one after the other, in this process."""
+"""The shared passes without Spark: the same tasks, sequentially in this process."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import numpy as np
 
 from compaction.compare.count import SharedSlice, SharedSummary, Source, counts_of, scan_shared
 from compaction.compare.measure import Measured, Repetition, count_rounds, measure_shared, resolve_counts
-from compaction.compare.shared_passes import Measuring
+from compaction.compare.shared_passes import MeasureInputs
 from compaction.engine.sizing import Sizes, pack
-from compaction.fs.filesystem import Files
+from compaction.fs.filesystem import ReadableFileSystem
 from compaction.passes.build_map import SUMMARY
 from compaction.passes.merge import resolve_shard, split_by_part
 from compaction.passes.tasks import MapContext, MapSettings, Packed, Slice, SliceSummary
@@ -19,13 +19,13 @@ from compaction.passes.txn_headers import scan_transactions
 
 
 class LocalEngine:
-    """See ``compaction.compare.shared_passes.Engine``. ``reads`` counts the slices that pass 1 was given."""
+    """See ``compaction.compare.shared_passes.Engine``."""
 
     def __init__(self, sizes: Sizes) -> None:
         self._sizes = sizes
 
-    def transactions(self, slices: Sequence[Slice], files: Files) -> list[SliceSummary]:
-        return [scan_transactions(part, files) for part in slices]
+    def transactions(self, slices: Sequence[Slice], files: ReadableFileSystem) -> list[SliceSummary]:
+        return [scan_transactions(each, files) for each in slices]
 
     def scan(
         self,
@@ -36,7 +36,7 @@ class LocalEngine:
     ) -> tuple[list[SharedSummary], Any]:
         summaries: list[SharedSummary] = []
         merged: dict[tuple[int, int], list[Any]] = {}
-        for task in pack(slices, lambda each: each.part.size_bytes, self._sizes.scan_bytes):
+        for task in pack(slices, lambda each: each.slice.size_bytes, self._sizes.scan_bytes):
             for key, values in scan_shared(task, variants, sources, settings):
                 if key[1] == SUMMARY:
                     summaries += values  # type: ignore[arg-type]
@@ -52,21 +52,19 @@ class LocalEngine:
                 found[source] = found[source] + repetition if source in found else repetition
         return found
 
-    def measure(self, merged: Any, work: Measuring) -> tuple[list[Measured], Mapping[int, int]]:
-        part_of = {each.number: each.part for each in work.slices}
-        marks: dict[tuple[int, int], list[Packed]] = {}
+    def measure(self, merged: Any, work: MeasureInputs) -> tuple[list[Measured], Mapping[int, int]]:
+        slice_of = {each.number: each.slice for each in work.slices}
+        survivors: dict[tuple[int, int], list[Packed]] = {}
         keys: dict[int, int] = {}
         for (number, _), packed in merged.items():
             if number >= 0 and work.cases.get(number):
                 variant = work.variants[number]
-                firsts = np.array([part_of[each].first_offset for each in variant.slices], np.int64)
+                firsts = np.array([slice_of[each].first_offset for each in variant.slices], np.int64)
                 found, count = resolve_shard(packed, variant.scan.first_dirty_offset, work.load_factor)
                 keys[number] = keys.get(number, 0) + count
-                for at, part in split_by_part(found, firsts):
-                    marks.setdefault((number, variant.slices[at]), []).append(part)
-        return list(measure_shared(work.slices, work.cases, marks, work.sources)), keys
+                for at, of_slice in split_by_part(found, firsts):
+                    survivors.setdefault((number, variant.slices[at]), []).append(of_slice)
+        return list(measure_shared(work.slices, work.cases, survivors, work.sources)), keys
 
-    def rounds(
-        self, works: Sequence[tuple[Sequence[Slice], MapContext]], settings: MapSettings, most_keys: int
-    ) -> list[int]:
+    def rounds(self, works: Sequence[tuple[Sequence[Slice], MapContext]], settings: MapSettings, most_keys: int) -> list[int]:
         return [count_rounds(*work, settings, most_keys) for work in works]

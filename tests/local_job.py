@@ -1,4 +1,4 @@
-"""The job over the logs of one log directory, without Spark or on it: all that ``jobs/compact.py`` does, in this process."""
+"""Runs of the cleaner over one log directory, in this process, with or without Spark."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ def clean_locally(
     dry_run: bool = False,
     include_active: bool = False,
 ) -> dict[str, LogReport]:
-    """Runs the job; its reports by topic. ``.deleted`` files stay, as they do for ``file.delete.delay.ms``."""
+    """Runs the cleaner; its reports by topic. ``.deleted`` files are kept, as for ``file.delete.delay.ms``."""
     request = request_for(log_dir, now_ms, topics, dry_run=dry_run, include_active=include_active)
     report = clean_logs(lambda: Workers(LocalPasses, 2), request, sizes)
     return {log.topic: log for log in report.logs}
 
 
 def write_offsets(log_dir: Path, **files: Mapping[str, int | None]) -> None:
-    """Writes checkpoint files (``log_starts``, ``high_watermarks``, ``cleaner_offsets``) with an offset a topic."""
+    """Writes checkpoint files (``log_starts``, ``high_watermarks``, ``cleaner_offsets``) with one offset per topic."""
     for name, offsets in files.items():
         lines = [f"{topic} 0 {offset}" for topic, offset in offsets.items() if offset is not None]
         (log_dir / _CHECKPOINTS[name]).write_text("\n".join(["0", str(len(lines)), *lines, ""]), encoding="utf-8")
@@ -77,7 +77,7 @@ def read_offsets(log_dir: Path, name: str) -> dict[str, int]:
 
 
 def clean_on_spark(sizes: Sizes | None = None, spark: SparkSession | None = None) -> Callable[..., dict[str, LogReport]]:
-    """The same on Spark: a function that takes what ``clean_locally`` takes. A session is started where none is given."""
+    """The same on Spark: a function with the arguments of ``clean_locally``; starts a session if none is given."""
     from compaction.spark.pipeline import SparkPasses
     from compaction.spark.session import build_session
 

@@ -1,5 +1,4 @@
-"""The passes without Spark: the same tasks, one after the other, in this process. Slow where Spark is fast, and plain to
-see."""
+"""The passes without Spark: the same tasks, one after the other, in this process."""
 
 from __future__ import annotations
 
@@ -8,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from compaction.engine.protocol import Rewritten, Scanned
+from compaction.engine.protocol import CleanedParts, MapResult
 from compaction.engine.sizing import Sizes, pack
-from compaction.fs.filesystem import Files
+from compaction.fs.filesystem import ReadableFileSystem
 from compaction.kernels.keys.key_filter import KeyFilter
-from compaction.passes.build_map import SUMMARY, collect_keys, scan_slices, together
+from compaction.passes.build_map import SUMMARY, collect_keys, flag_single_task_logs, scan_slices
 from compaction.passes.clean_into import clean_part, join_parts
 from compaction.passes.merge import resolve_shard, split_by_part
 from compaction.passes.tasks import (
@@ -35,52 +34,52 @@ class LocalPasses:
     def __init__(self, sizes: Sizes) -> None:
         self._sizes = sizes
 
-    def transactions(self, slices: Sequence[Slice], files: Files) -> list[SliceSummary]:
-        return [scan_transactions(part, files) for part in slices]
+    def read_transactions(self, slices: Sequence[Slice], files: ReadableFileSystem) -> list[SliceSummary]:
+        return [scan_transactions(each, files) for each in slices]
 
-    def dirty_keys(
+    def collect_dirty_keys(
         self, slices: Sequence[Slice], logs: Mapping[int, MapContext], settings: MapSettings, filters: Mapping[int, KeyFilter]
     ) -> Mapping[int, KeyFilter]:
         for log, keys in collect_keys(slices, logs, settings, filters):
             filters[log].join(keys)
         return filters
 
-    def scan(self, slices: Sequence[Slice], logs: Mapping[int, MapContext], settings: MapSettings) -> Scanned:
+    def build_offset_map(self, slices: Sequence[Slice], logs: Mapping[int, MapContext], settings: MapSettings) -> MapResult:
         summaries: list[SliceSummary] = []
         merged: dict[tuple[int, int], list[Any]] = {}
-        tasks = pack(slices, lambda part: part.size_bytes, self._sizes.scan_bytes)
-        known = together(logs, tasks)
+        tasks = pack(slices, lambda each: each.size_bytes, self._sizes.scan_bytes)
+        known = flag_single_task_logs(logs, tasks)
         for task in tasks:
             for (log, shard), values in scan_slices(task, known, settings):
                 if shard == SUMMARY:
                     summaries += values  # type: ignore[arg-type]
                 else:
                     merged.setdefault((log, shard), []).extend(values)
-        return Scanned(tuple(summaries), merged)
+        return MapResult(tuple(summaries), merged)
 
-    def rewrite(
+    def clean_into_groups(
         self,
-        scanned: Scanned,
+        mapped: MapResult,
         logs: Mapping[int, CleanContext],
-        pieces: Sequence[OutputPart],
+        parts: Sequence[OutputPart],
         load_factor: float,
         *,
         dry_run: bool,
-    ) -> Rewritten:
-        firsts = {log: np.array([p.first_offset for p in pieces if p.output.log == log], np.int64) for log in logs}
-        marks: dict[tuple[int, int], list[Packed]] = {}
+    ) -> CleanedParts:
+        firsts = {log: np.array([p.first_offset for p in parts if p.output.log == log], np.int64) for log in logs}
+        survivors: dict[tuple[int, int], list[Packed]] = {}
         keys: dict[int, int] = {}
-        for (log, _), packed in scanned.merged.items():
+        for (log, _), packed in mapped.merged.items():
             if log in logs:
                 found, count = resolve_shard(packed, logs[log].first_dirty_offset, load_factor)
                 keys[log] = keys.get(log, 0) + count
-                for piece, part in split_by_part(found, firsts[log]):
-                    marks.setdefault((log, piece), []).append(part)
+                for number, of_part in split_by_part(found, firsts[log]):
+                    survivors.setdefault((log, number), []).append(of_part)
         results = [
-            clean_part(piece, logs[piece.output.log], marks.get((piece.output.log, piece.number), []), dry_run=dry_run)
-            for piece in pieces
+            clean_part(part, logs[part.output.log], survivors.get((part.output.log, part.number), []), dry_run=dry_run)
+            for part in parts
         ]
-        return Rewritten(tuple(results), keys)
+        return CleanedParts(tuple(results), keys)
 
-    def join(self, groups: Sequence[tuple[GroupOutput, CleanContext, list[PartResult]]]) -> list[PartResult]:
+    def join_parts(self, groups: Sequence[tuple[GroupOutput, CleanContext, list[PartResult]]]) -> list[PartResult]:
         return [join_parts(*group) for group in groups]

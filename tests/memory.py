@@ -1,4 +1,4 @@
-"""Directories in memory where the system has such a place: the job syncs every file, which a disk pays for."""
+"""Directories in memory, if the system has a file system there: the job flushes every file, which is slow on a disk."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MEMORY = Path("/dev/shm")  # noqa: S108 - a directory of its own is made there
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """A directory for a while."""
+    """A temporary directory."""
     root = Path(tempfile.mkdtemp(prefix="scratch-", dir=_MEMORY if _MEMORY.is_dir() else None))
     try:
         yield root

@@ -1,4 +1,4 @@
-"""What holds the project together: the prerequisites' check, make, the pins, the example configuration, the console command."""
+"""The frame of the project: the check of prerequisites, make, the pins, the example configuration, the console command."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
 def run(*command: str | Path, path: Path | None = None, **env: str) -> subprocess.CompletedProcess[str]:
-    """Runs a script of the checkout; with ``path``, nothing but the basic tools and what lies there can be found."""
+    """Runs a script of the checkout; with ``path``, it finds only the basic tools and the programs in ``path``."""
     base = {"PATH": os.environ["PATH"] if path is None else str(path), "HOME": os.environ.get("HOME", "/")}
     return subprocess.run(
         list(map(str, command)), cwd=ROOT, env={**base, **env}, capture_output=True, text=True, check=False, timeout=60
@@ -32,7 +32,7 @@ def run(*command: str | Path, path: Path | None = None, **env: str) -> subproces
 
 
 class TestPrerequisites:
-    """``.ci/prerequisites`` on machines of all kinds: what lies on the path are scripts that answer as the real ones do."""
+    """``.ci/prerequisites`` on machines of all kinds: the programs on the path are scripts that imitate the real ones."""
 
     @pytest.fixture
     def machine(self, tmp_path: Path) -> Path:
@@ -51,21 +51,21 @@ class TestPrerequisites:
         return program
 
     def java(self, machine: Path, version: str, name: str = "java") -> Path:
-        """A Java that tells its version among its settings, on standard error."""
+        """A Java that prints its version among its settings, on standard error."""
         return self.install(machine, name, f"echo '    java.specification.version = {version}' >&2")
 
     def python(self, machine: Path, name: str) -> Path:
         return self.install(machine, name, f'exec "{sys.executable}" "$@"')
 
     @pytest.mark.parametrize("version", ["17", "21", "25"])
-    def test_a_machine_with_both_passes_and_names_its_python(self, machine: Path, version: str) -> None:
+    def test_a_machine_with_python_and_java_passes_and_prints_its_python(self, machine: Path, version: str) -> None:
         self.python(machine, "python3")
         self.java(machine, version)
         done = run(".ci/prerequisites", path=machine)
         assert (done.returncode, done.stderr) == (0, "")
         assert Path(done.stdout.strip()).samefile(sys.executable)
 
-    def test_a_shim_that_starts_nothing_is_passed_over(self, machine: Path) -> None:
+    def test_a_shim_that_starts_nothing_is_ignored(self, machine: Path) -> None:
         self.install(machine, "python3.13", "echo 'command not found' >&2; exit 127")
         self.python(machine, "python3")
         self.java(machine, "17")
@@ -78,7 +78,7 @@ class TestPrerequisites:
         assert python.startswith("missing: Python 3.10 or newer")
         assert java.startswith("missing: Java 17 or newer: install one")
 
-    def test_an_old_python_does_not_count(self, machine: Path) -> None:
+    def test_an_old_python_is_ignored(self, machine: Path) -> None:
         self.install(machine, "python3", "exit 0")
         self.java(machine, "17")
         done = run(".ci/prerequisites", path=machine)
@@ -93,7 +93,7 @@ class TestPrerequisites:
         assert done.returncode == 1
         assert f"{bare} lacks the venv module" in done.stderr
 
-    def test_a_wrong_choice_of_python_is_told_as_such(self, machine: Path) -> None:
+    def test_an_unusable_python_variable_is_named(self, machine: Path) -> None:
         self.python(machine, "python3")
         self.java(machine, "17")
         done = run(".ci/prerequisites", path=machine, PYTHON="/nowhere/python")
@@ -101,14 +101,14 @@ class TestPrerequisites:
         assert "PYTHON=/nowhere/python" in done.stderr
 
     @pytest.mark.parametrize("version", ["1.8", "11", "16"])
-    def test_an_old_java_is_told_with_its_version(self, machine: Path, version: str) -> None:
+    def test_an_old_java_is_refused_with_its_version(self, machine: Path, version: str) -> None:
         self.python(machine, "python3")
         self.java(machine, version)
         done = run(".ci/prerequisites", path=machine)
         assert done.returncode == 1
         assert f"is Java {version.removeprefix('1.')}, Spark 4 needs 17 or newer" in done.stderr
 
-    def test_java_home_counts_whatever_the_path_has(self, machine: Path) -> None:
+    def test_java_home_overrides_the_path(self, machine: Path) -> None:
         self.python(machine, "python3")
         self.java(machine, "17")
         self.java(machine, "11", "jdk-11/bin/java")
@@ -116,12 +116,12 @@ class TestPrerequisites:
         assert done.returncode == 1
         assert f"JAVA_HOME={machine / 'jdk-11'} is Java 11" in done.stderr
 
-    def test_a_java_home_without_java_is_told(self, machine: Path) -> None:
+    def test_a_java_home_without_java_is_named(self, machine: Path) -> None:
         self.python(machine, "python3")
         self.java(machine, "17")
         done = run(".ci/prerequisites", path=machine, JAVA_HOME="/nowhere")
         assert done.returncode == 1
-        assert "JAVA_HOME=/nowhere holds no working bin/java" in done.stderr
+        assert "JAVA_HOME=/nowhere has no working bin/java" in done.stderr
 
 
 class TestStep:
@@ -146,12 +146,12 @@ class TestStep:
 
 
 class TestMake:
-    def test_without_a_goal_it_lists_the_goals(self) -> None:
+    def test_make_without_a_target_lists_the_targets(self) -> None:
         done = run("make")
         listed = re.findall(r"^ +make ([a-z-]+) +\S", done.stdout, re.MULTILINE)
         assert listed == ["help", "install", "run", "test", "test-all", "lint", "bench", "clean"]
 
-    def test_tests_are_run_by_one_goal_or_the_other(self) -> None:
+    def test_every_test_is_run_by_one_of_two_targets(self) -> None:
         more = re.search(r"^MORE := (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
         assert more is not None
         markers = {marker.split(":")[0] for marker in PROJECT["tool"]["pytest"]["ini_options"]["markers"]}
@@ -171,14 +171,14 @@ class TestPins:
         for pin in self.PINS:
             assert re.fullmatch(r"[\w.-]+==[\w.]+(; python_version (<|>=) \"3\.\d+\")?", pin), pin
 
-    def test_everything_that_the_project_asks_for_is_pinned(self) -> None:
+    def test_every_dependency_is_pinned(self) -> None:
         project = PROJECT["project"]
         groups = [*project["optional-dependencies"].values(), *PROJECT["dependency-groups"].values()]
         asked = [*project["dependencies"], *(each for group in groups for each in group)]
         names = {self.normal(re.split(r"[\[<>=;~! ]", requirement)[0]) for requirement in asked}
         assert names - {self.normal(pin.split("==")[0]) for pin in self.PINS} == set()
 
-    def test_a_pin_for_newer_pythons_has_its_twin_for_older_ones(self) -> None:
+    def test_a_pin_for_newer_pythons_has_a_counterpart_for_older_ones(self) -> None:
         ranges: dict[str, list[str]] = {}
         for pin in self.PINS:
             version, _, marker = pin.partition("; ")
@@ -186,7 +186,7 @@ class TestPins:
         for name, markers in ranges.items():
             assert sorted(markers) in ([""], ['python_version < "3.11"', 'python_version >= "3.11"']), name
 
-    def test_no_address_is_named(self) -> None:
+    def test_the_constraints_name_no_address(self) -> None:
         for name in ("constraints.txt", "pyproject.toml", "Makefile"):
             assert "://" not in (ROOT / name).read_text(), name
 
@@ -194,7 +194,7 @@ class TestPins:
 class TestExampleConfiguration:
     TOML = read_toml((ROOT / "conf/compaction.toml").read_text(), "conf/compaction.toml")
 
-    def test_it_says_nothing_about_the_broker_that_is_not_so_already(self) -> None:
+    def test_the_example_has_kafkas_defaults_for_the_broker(self) -> None:
         told = Resolver(tomls=(self.TOML,)).topic("any")
         untold = Resolver().topic("any")
         assert self.TOML.broker != ()
@@ -205,7 +205,7 @@ class TestExampleConfiguration:
         assert (told.cleanup_compact, told.cleanup_delete) == (untold.cleanup_compact, untold.cleanup_delete)
         assert Resolver(tomls=(self.TOML,)).broker().load_factor == Resolver().broker().load_factor
 
-    def test_its_topics_mean_what_their_comments_say(self) -> None:
+    def test_the_examples_topics_do_what_their_comments_say(self) -> None:
         resolver = Resolver(tomls=(self.TOML,))
         addresses, views = resolver.topic("customer.addresses"), resolver.topic("page-views")
         assert (addresses.cleanup_compact, addresses.cleanup_delete) == (True, False)
@@ -216,39 +216,39 @@ class TestExampleConfiguration:
 
 
 def test_the_spark_settings_agree_with_what_a_session_sets_itself() -> None:
-    from compaction.spark.session import COMPILERS, DEFAULTS
+    from compaction.spark.session import C1_ONLY, DEFAULTS
 
     lines = (ROOT / "conf/spark-defaults.conf").read_text().splitlines()
     settings = dict(line.split(None, 1) for line in lines if line and not line.startswith("#"))
     assert {name: settings.get(name) for name in DEFAULTS} == dict(DEFAULTS)
     java = "spark.driver.extraJavaOptions"
-    assert settings[java].strip() == COMPILERS
+    assert settings[java].strip() == C1_ONLY
     assert set(settings) - set(DEFAULTS) == {"spark.master", "spark.driver.memory", java}
 
 
 class TestConsoleCommand:
-    def test_help_names_every_application_there_is(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_help_names_every_command(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert console.main(["--help"]) == 0
         told = capsys.readouterr().out
         applications = {path.stem.replace("_", "-") for path in (ROOT / "jobs").glob("[a-z]*.py")}
         assert set(re.findall(r"^  ([a-z-]+)  ", told, re.MULTILINE)) == applications
 
-    def test_without_a_command_the_call_is_wrong(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_a_call_without_a_command_is_wrong(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert console.main([]) == 2
         assert "usage: kafka-log-compaction COMMAND" in capsys.readouterr().err
 
     def test_an_unknown_command_is_told_in_one_line(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert console.main(["clean"]) == 2
         assert capsys.readouterr().err == (
-            "kafka-log-compaction: no command 'clean'; there are: compact, expire, dry-run, verify, dump-log\n"
+            "kafka-log-compaction: no command 'clean'; choose one of: compact, expire, dry-run, verify, dump-log\n"
         )
 
-    def test_it_is_what_the_package_installs(self) -> None:
+    def test_the_package_installs_the_console_command(self) -> None:
         module, function = PROJECT["project"]["scripts"]["kafka-log-compaction"].split(":")
         assert (module, getattr(console, function)) == (console.__name__, console.main)
 
     @pytest.mark.parametrize("command", [command for command, _, _ in console.COMMANDS])
-    def test_every_command_shows_its_own_help_under_its_own_name(self, command: str) -> None:
+    def test_every_command_shows_its_help_under_its_name(self, command: str) -> None:
         done = run(sys.executable, "-m", "jobs", command, "--help")
         assert (done.returncode, done.stderr) == (0, "")
         assert done.stdout.startswith(f"usage: kafka-log-compaction {command} ")

@@ -22,7 +22,7 @@ WHERE = {"topic": "orders", "partition": "3", "log_dir": "/var/lib/kafka"}
 
 
 def samples(report: RunReport) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
-    """Every sample by name and labels; the parser refuses what is not OpenMetrics, and so does this what is there twice."""
+    """Every sample by name and labels. The parser refuses what is not OpenMetrics; duplicates fail here."""
     found = [sample for family in text_string_to_metric_families(open_metrics(report)) for sample in family.samples]
     by_name = {(each.name.removeprefix("kafka_log_compaction_"), frozenset(each.labels.items())): each.value for each in found}
     assert len(by_name) == len(found)
@@ -33,7 +33,7 @@ def labels(**more: str) -> frozenset[tuple[str, str]]:
     return frozenset({**WHERE, **more}.items())
 
 
-def test_the_run_is_told() -> None:
+def test_the_runs_figures_are_there() -> None:
     found = samples(RUN)
     assert found["run_info", frozenset({("run_id", "abc"), ("status", "failed"), ("dry_run", "true")})] == 1
     assert found["run_seconds", frozenset()] == 12.346
@@ -56,7 +56,7 @@ def test_a_cleaned_logs_figures_are_those_of_the_report() -> None:
     assert (found["log_keys", labels()], found["log_end_offset", labels()]) == (97, 500)
 
 
-def test_a_failed_log_is_seen_and_others_are_seen_not_to_have_failed() -> None:
+def test_every_log_has_a_failed_gauge() -> None:
     failed = {dict(key)["topic"]: value for (name, key), value in samples(RUN).items() if name == "log_failed"}
     assert failed == {"orders": 0, "prices": 1, "ledger": 0}
 

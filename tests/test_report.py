@@ -62,7 +62,7 @@ def test_the_document_has_every_field_of_the_schema() -> None:
     assert document["logs"][1]["first_dirty_offset"] is None
 
 
-def test_totals_add_up_the_logs() -> None:
+def test_totals_are_the_sums_of_the_logs() -> None:
     totals = json.loads(run(CLEANED, replace(CLEANED, partition=4), SKIPPED, FAILED).to_json())["totals"]
     assert {name: totals[name] for name in ("logs", "cleaned", "skipped", "failed")} == {
         "logs": 4, "cleaned": 2, "skipped": 1, "failed": 1,
@@ -86,12 +86,12 @@ def test_the_exit_code_follows_the_logs(logs: tuple[LogReport, ...], status: Run
     assert (run(*logs).status, run(*logs).exit_code) == (status, exit_code)
 
 
-def test_plain_text_says_what_was_there_what_is_left_and_why() -> None:
+def test_plain_text_has_sizes_removed_records_and_reasons() -> None:
     stream = io.StringIO()
     print_report(run(CLEANED, SKIPPED, FAILED), stream)
     assert stream.getvalue() == (
         "orders-3 cleaned [10, 40): 1000 -> 300 records, 2.0 MB -> 500.0 kB, 4 -> 1 segments\n"
-        "    went: 643 superseded, 20 tombstones, 30 aborted, 5 without a key, 2 transaction markers\n"
+        "    removed: 643 superseded, 20 tombstones, 30 aborted, 5 without a key, 2 transaction markers\n"
         "    1000 of 2000 bytes dirty\n"
         "sales-0 skipped\n"
         "    policy: cleanup.policy is delete\n"
@@ -107,10 +107,10 @@ def test_a_dry_run_says_that_nothing_was_written() -> None:
     assert stream.getvalue().splitlines()[-1].startswith("dry run, nothing written: 1 logs: 0 cleaned")
 
 
-def test_expired_segments_are_told() -> None:
+def test_deleted_segments_are_reported() -> None:
     stream = io.StringIO()
     print_report(run(replace(SKIPPED, expired_segments=2, expired_bytes=3000)), stream)
-    assert "    went: 2 expired segments of 3.0 kB\n" in stream.getvalue()
+    assert "    removed: 2 expired segments of 3.0 kB\n" in stream.getvalue()
     assert stream.getvalue().splitlines()[-1].endswith("0 bytes -> 0 bytes, 2 segments expired (3.0 kB) in 2.5 s")
 
 
@@ -133,7 +133,7 @@ def test_a_terminal_gets_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("stream", [io.StringIO, Terminal])
-def test_a_reason_is_neither_obeyed_by_a_terminal_nor_taken_for_markup(stream: type[io.StringIO]) -> None:
+def test_a_reason_is_printed_without_control_characters_or_markup(stream: type[io.StringIO]) -> None:
     shown = stream()
     print_report(run(replace(FAILED, reason="\x1b]0;owned\x07 [red]x[/red]\r")), shown)
     assert "\x1b]" not in shown.getvalue()

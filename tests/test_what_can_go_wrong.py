@@ -1,4 +1,4 @@
-"""The rows of the README's section "What can go wrong" quote messages that there are, and stand on tests that there are."""
+"""The rows of the README's section "What can go wrong" quote existing messages, and each row has existing tests."""
 
 from __future__ import annotations
 
@@ -10,85 +10,91 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-#: how a row begins -> the tests of what it says, by file
+#: how a row begins -> the tests of its statements, by file
 TESTS: dict[str, dict[str, tuple[str, ...]]] = {
     "`log directory is in use": {
         "crash/test_beside_a_broker.py": (
             "test_a_broker_does_not_start_while_the_job_runs",
-            "test_a_second_job_is_told_who_is_at_work",
-            "test_the_job_keeps_away_from_a_running_broker",
-            "test_a_dry_run_looks_on_and_says_that_a_broker_is_at_work",
+            "test_a_second_job_reports_the_holder_of_the_lock",
+            "test_the_job_refuses_the_directory_of_a_running_broker",
+            "test_a_dry_run_reads_and_warns_that_a_broker_is_running",
         ),
-        "engine/test_busy.py": ("test_a_log_that_moved_is_told_from_one_in_use",),
-        "fs/test_lock.py": ("test_the_error_names_directory_holder_and_what_to_do",),
+        "engine/test_log_reports.py": ("test_a_changed_log_is_distinguished_from_one_in_use",),
+        "fs/test_lock.py": ("test_the_error_names_directory_holder_and_remedy",),
     },
     "`cannot lock the log directory": {
         "crash/test_surroundings.py": (
-            "test_a_directory_that_may_not_be_locked_makes_the_call_wrong",
-            "test_a_read_only_mount_makes_the_call_wrong",
+            "test_a_directory_that_may_not_be_locked_is_a_usage_error",
+            "test_a_read_only_mount_is_a_usage_error",
             "test_a_log_that_may_not_be_read_fails_and_the_others_are_cleaned",
             "test_a_log_that_may_not_be_written_fails_and_the_others_are_cleaned",
         ),
     },
     "`its cleaned segments take": {
         "crash/test_surroundings.py": (
-            "test_what_does_not_fit_is_refused_with_figures_before_anything_is_written",
-            "test_what_was_refused_fits_when_the_others_have_made_room",
+            "test_a_log_that_does_not_fit_is_refused_with_figures_before_anything_is_written",
+            "test_a_refused_log_fits_once_other_logs_have_freed_space",
         ),
-        "engine/test_admission.py": ("test_a_part_needs_room_twice",),
+        "engine/test_admission.py": ("test_a_part_needs_its_space_twice",),
     },
     "`No space left on device`": {
-        "crash/test_surroundings.py": ("test_a_disk_that_fills_up_while_outputs_are_written_leaves_the_log_as_it_was",),
+        "crash/test_surroundings.py": ("test_a_disk_that_fills_up_while_outputs_are_written_leaves_the_log_unchanged",),
     },
     "the run was killed": {
-        "crash/test_kill.py": ("test_a_killed_run_is_made_good_by_the_next_one",),
+        "crash/test_kill.py": ("test_the_run_after_a_killed_one_finishes_its_work",),
         "crash/test_beside_a_broker.py": ("test_a_broker_started_after_a_stop_serves_every_survivor",),
         "output/test_swap.py": (
-            "test_recovery_after_any_stop_serves_all_of_the_one_or_all_of_the_other",
-            "test_a_broker_that_starts_after_any_stop_serves_every_survivor",
-            "test_a_stop_within_the_recovery_does_no_harm_either",
+            "test_after_any_interruption_recovery_restores_the_sources_or_finishes_the_swap",
+            "test_a_broker_started_after_any_interruption_serves_every_survivor",
+            "test_recovery_can_itself_be_interrupted",
         ),
     },
     "executors are lost": {
-        "crash/test_retries.py": ("test_what_fails_is_done_again", "test_a_piece_written_twice_at_once_is_taken_once"),
+        "crash/test_retries.py": ("test_failed_tasks_are_retried", "test_an_output_part_written_by_two_tasks_is_used_once"),
     },
     "`batch fails its CRC`": {
-        "damage/test_job.py": ("test_one_line_says_which_log_which_file_and_where", "test_so_it_is_on_spark"),
-        "damage/test_segments.py": (
-            "test_a_closed_segment_cut_off_anywhere_within_a_batch_fails_its_log",
-            "test_a_flipped_bit_under_a_checksum_fails_the_log",
-            "test_an_active_segment_cut_off_anywhere_is_a_torn_tail",
-            "test_indexes_and_snapshots_are_no_damage",
+        "damage/test_job.py": (
+            "test_one_line_says_which_log_which_file_and_where",
+            "test_on_spark_the_error_names_the_same_log_file_and_position",
         ),
-        "recovery/test_recover.py": ("test_broken_indexes_are_rebuilt_as_a_broker_would_have_written_them",),
+        "damage/test_segments.py": (
+            "test_an_inactive_segment_truncated_within_a_batch_fails_its_log",
+            "test_a_flipped_bit_under_a_checksum_fails_the_log",
+            "test_an_active_segment_truncated_anywhere_has_a_torn_tail",
+            "test_damaged_indexes_and_snapshots_do_not_fail_the_log",
+        ),
+        "recovery/test_rebuild.py": ("test_broken_indexes_are_rebuilt_as_a_broker_would_have_written_them",),
     },
     "`…-checkpoint`": {
-        "damage/test_job.py": ("test_a_garbled_checkpoint_fails_the_logs_of_its_directory",),
+        "damage/test_job.py": ("test_a_malformed_checkpoint_fails_the_logs_of_its_directory",),
     },
     "`segment has changed": {
         "crash/test_surroundings.py": (
             "test_a_segment_that_vanishes_fails_its_log",
-            "test_a_directory_put_in_the_place_of_another_is_not_touched",
-            "test_a_segment_written_to_meanwhile_is_not_replaced",
+            "test_a_directory_that_replaces_another_is_not_changed",
+            "test_a_segment_that_changes_during_the_run_is_not_replaced",
         ),
         "crash/test_trust.py": (
             "test_batches_replaced_by_other_valid_ones_between_the_passes_fail_the_log",
-            "test_a_bit_turned_between_the_passes_gets_no_new_checksum",
-            "test_a_file_cut_short_while_it_is_read_is_one_logs_error",
+            "test_a_bit_flipped_between_the_passes_gets_no_new_checksum",
+            "test_a_file_truncated_while_it_is_read_is_one_logs_error",
         ),
     },
     "`output is read back": {
         "crash/test_trust.py": (
-            "test_an_output_that_is_not_what_was_written_is_never_swapped_in",
+            "test_an_output_that_differs_from_what_was_written_is_never_swapped_in",
             "test_a_bad_sector_is_one_logs_error",
         ),
-        "trust/test_lying_storage.py": ("test_no_lie_of_the_disk_ends_in_exit_code_0_and_other_bytes", "test_lies_are_noticed"),
+        "trust/test_lying_storage.py": (
+            "test_no_disk_fault_ends_in_exit_code_0_and_other_bytes",
+            "test_every_corrupted_write_is_detected",
+        ),
     },
     "`log directory is claimed": {
         "locking/test_claim.py": (
-            "test_a_second_run_yields_to_one_that_may_be_at_work",
-            "test_the_claim_of_a_killed_run_of_this_machine_is_taken_over",
-            "test_a_run_of_another_boot_is_over_on_a_local_disk_only",
+            "test_a_second_run_fails_if_the_first_may_be_active",
+            "test_the_claim_of_a_killed_run_of_this_machine_is_superseded",
+            "test_a_run_of_another_boot_has_ended_only_on_a_local_disk",
         ),
     },
     "`is a link to …`": {
@@ -99,62 +105,62 @@ TESTS: dict[str, dict[str, tuple[str, ...]]] = {
         ),
     },
     "`the journal of an earlier run": {
-        "output/test_swap.py": ("test_a_journal_that_is_not_as_it_was_written_fails_the_log_and_changes_nothing",),
-        "jobs/test_compact_safety.py": ("test_a_journal_that_names_other_paths_is_no_journal",),
+        "output/test_swap.py": ("test_a_malformed_journal_fails_the_log_and_changes_nothing",),
+        "jobs/test_compact_safety.py": ("test_a_journal_with_other_paths_is_malformed",),
         "trust/test_adversary.py": ("test_a_planted_journal_is_its_logs_error_at_most",),
     },
     "`cleanup.policy is unknown`": {
         "jobs/test_unknown_policy.py": (
-            "test_expire_does_not_delete_compacted_topics_whose_policy_lies_in_another_directory",
-            "test_compact_does_not_skip_a_log_of_unknown_policy_in_silence",
-            "test_with_the_metadata_log_expire_deletes_what_the_policies_say",
+            "test_expire_keeps_compacted_topics_whose_policy_is_in_another_directory",
+            "test_compact_reports_skipped_logs_of_unknown_policy",
+            "test_with_the_metadata_log_expire_applies_the_policies",
         ),
-        "logdir/settings/test_metadata_sources.py": ("test_a_topic_without_a_policy_of_its_own_waits_for_server_properties",),
+        "logdir/settings/test_metadata_sources.py": ("test_a_topic_without_its_own_policy_needs_server_properties",),
     },
     "`--output-dir is a mount": {
         "crash/test_copies.py": ("test_a_mount_point_as_the_output_directory_is_refused_before_any_work",),
     },
     "`… _manifest.json lists": {
         "object_store/test_finished_outputs.py": (
-            "test_a_log_with_an_object_that_is_not_as_listed_fails_and_the_others_do_not",
-            "test_a_copy_of_an_output_elsewhere_is_read",
+            "test_only_the_log_with_a_changed_object_fails",
+            "test_a_copy_of_an_output_is_read",
         ),
         "stores/test_source_check.py": (
-            "test_files_that_mean_nothing_are_not_seen",
-            "test_a_log_with_an_object_that_is_not_as_listed_fails",
+            "test_insignificant_files_are_ignored",
+            "test_a_log_with_a_changed_object_fails",
         ),
     },
     "`compiled kernels are kept in": {
         "kernels/compiling/test_cache.py": (
-            "test_what_others_could_have_planted_never_runs",
-            "test_a_choice_that_others_may_write_to_is_not_used_and_says_why",
-            "test_nothing_is_kept_where_nothing_is_to_be_kept",
+            "test_files_that_others_could_have_planted_never_run",
+            "test_a_chosen_directory_that_others_may_write_to_is_not_used_with_a_warning",
+            "test_nothing_is_written_without_a_cache",
         ),
     },
     "`… of … records": {
         "jobs/test_compact_safety.py": (
             "test_more_than_one_percent_without_a_key_is_refused",
-            "test_who_means_it_says_so",
+            "test_allow_keyless_drops_records_without_a_key",
             "test_a_dry_run_refuses_as_the_real_run_does",
         ),
     },
-    "`__cluster_metadata is": {"jobs/test_compact_safety.py": ("test_the_metadata_log_is_never_touched",)},
+    "`__cluster_metadata is": {"jobs/test_compact_safety.py": ("test_the_metadata_log_is_never_changed",)},
     "a log is `skipped`": {
         "cleaning/test_plan.py": (
             "test_a_log_that_is_not_to_be_compacted_is_skipped",
-            "test_a_skip_for_the_ratio_gives_the_numbers_and_where_the_bound_comes_from",
+            "test_a_skip_for_the_ratio_has_its_numbers_and_the_source_of_the_bound",
             "test_a_log_held_back_by_min_compaction_lag_says_so",
             "test_an_empty_log_is_skipped",
         ),
     },
-    "the newest data": {"cleaning/test_plan.py": ("test_the_active_segment_of_an_export_takes_part",)},
+    "the newest data": {"cleaning/test_plan.py": ("test_the_last_segment_of_an_export_is_cleaned",)},
     "`missing: …` from `make`": {"test_frame.py": ("test_each_missing_thing_is_one_line_that_says_what_to_install",)},
     "New files have the mode": {
         "jobs/test_compact_safety.py": (
             "test_outputs_have_the_mode_of_their_sources_whatever_the_umask",
-            "test_outputs_and_what_is_new_belong_to_the_owner_of_the_sources",
+            "test_new_files_belong_to_the_owner_of_the_sources",
             "test_unfinished_outputs_are_as_private_as_their_sources",
-            "test_keys_values_and_headers_are_never_shown",
+            "test_keys_values_and_headers_are_in_no_output",
         ),
         "crash/test_planted_links.py": ("test_modes_owners_and_attributes_survive_the_replacement_of_files",),
     },
@@ -165,7 +171,7 @@ SOURCES = "\n".join(path.read_text(encoding="utf-8") for part in ("compaction", 
 NAMES = {"{LOCK}": ".lock", "{CLUSTER_METADATA_TOPIC}": "__cluster_metadata", "{MANIFEST}": "_manifest.json"}
 for _placeholder, _name in NAMES.items():
     SOURCES = SOURCES.replace(_placeholder, _name)
-#: the operating system's words
+#: messages of the operating system
 SYSTEM = {os.strerror(number) for number in errno.errorcode}
 
 
@@ -175,7 +181,7 @@ def test_the_section_fits_on_a_page() -> None:
 
 
 @pytest.mark.parametrize("start", TESTS)
-def test_each_row_stands_on_tests(start: str) -> None:
+def test_the_tests_of_each_row_exist(start: str) -> None:
     assert [row for row in (*ROWS, *SECTION.splitlines()) if row.startswith(start)]
     for file, names in TESTS[start].items():
         text = (ROOT / "tests" / file).read_text(encoding="utf-8")
@@ -183,7 +189,7 @@ def test_each_row_stands_on_tests(start: str) -> None:
             assert f"def {name}(" in text, name
 
 
-def test_no_row_stands_on_nothing() -> None:
+def test_every_row_has_tests() -> None:
     assert [row for row in ROWS if not row.startswith(tuple(TESTS))] == []
 
 
@@ -193,5 +199,5 @@ def test_the_messages_are_those_of_the_program() -> None:
     sentences = [part for part in parts if " " in part and part not in SYSTEM]
     assert len(sentences) >= 8
     for sentence in sentences:
-        # "cannot" stands before what was being done
+        # "cannot" precedes the failed action
         assert sentence.removeprefix("cannot ") in SOURCES, sentence

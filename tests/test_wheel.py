@@ -1,4 +1,4 @@
-"""The wheel: what is in it, and that the console command works from it in an environment that has no checkout."""
+"""The wheel has the right files, and its console command works in an environment without a checkout."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def call(*command: str | Path, cwd: Path, **env: str) -> str:
-    """Runs a command outside of the checkout; its standard output."""
+    """Runs a command outside of the checkout; returns its standard output."""
     kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     done = subprocess.run(
         list(map(str, command)), cwd=cwd, env={**kept, **env}, capture_output=True, text=True, check=False, timeout=600
@@ -39,7 +39,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of commands of an environment with the wheel, which finds the libraries of this one."""
+    """The directory of commands of an environment with the wheel, which uses the libraries of this one."""
     place = tmp_path_factory.mktemp("installed")
     call(sys.executable, "-m", "venv", place / "env", cwd=place)
     python = place / "env/bin/python"
@@ -49,7 +49,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return python.parent
 
 
-def test_it_holds_modules_types_and_settings_and_nothing_else(wheel: Path) -> None:
+def test_the_wheel_has_only_modules_types_and_settings(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     code = {name for name in names if ".dist-info/" not in name}
     expected = {
@@ -63,7 +63,7 @@ def test_it_holds_modules_types_and_settings_and_nothing_else(wheel: Path) -> No
     assert any(name.endswith("licenses/LICENSE") for name in names)
 
 
-def test_the_console_command_cleans_from_anywhere(installed: Path, tmp_path: Path) -> None:
+def test_the_console_command_works_in_any_directory(installed: Path, tmp_path: Path) -> None:
     log_dir = unpack_sample(tmp_path)
     where = call(installed / "python", "-c", "import compaction; print(compaction.__file__)", cwd=tmp_path)
     assert where.startswith(str(installed.parent))

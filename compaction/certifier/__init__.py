@@ -1,1 +1,1 @@
-"""Judges what a cleaner left: nothing is lost, nothing is changed. Shares no rule with what it judges."""
+"""Judges the result of a cleaning against its source, sharing no rule with the cleaner: no record lost, none changed."""

@@ -1,4 +1,7 @@
-"""What ``compact --verify`` certifies: the logs of the run, each against what it was made from."""
+"""What ``compact --verify`` certifies: the logs of the run, each against its source.
+
+Tested by ``tests/jobs/test_verify.py``.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +19,9 @@ from compaction.stores.mixed import file_system
 
 
 def require_sources(request: CompactionRequest) -> None:
-    """That a run leaves what it can be verified against.
-
-    :raises UsageError: it does not
-    """
+    """:raises UsageError: the run of ``request`` would retain no sources to verify against"""
     if request.dry_run:
-        raise UsageError("--verify: a dry run writes nothing that could be verified", hint="leave one of both out")
+        raise UsageError("--verify: a dry run writes nothing that could be verified", hint="drop one of the two options")
     if request.output_dir is not None:
         return
     fs = file_system(request.log_dirs)
@@ -34,11 +34,10 @@ def require_sources(request: CompactionRequest) -> None:
 
 
 def requests(request: CompactionRequest, report: RunReport) -> Iterator[VerifyRequest]:
-    """What is to be verified after a run, one request a log directory. A copy has every log that did not fail; in place only
-    those count that were changed."""
+    """One request per log directory: in a copy for every log that did not fail, in place for the changed logs."""
     targets = {} if request.output_dir is None else layout(request.output_dir, request.log_dirs)
     for log_dir in request.log_dirs:
-        logs = frozenset(_chosen(report.logs, log_dir, in_place=not targets))
+        logs = frozenset(_logs_to_verify(report.logs, log_dir, in_place=not targets))
         if logs:
             yield VerifyRequest(
                 before=(log_dir,) if targets else (),
@@ -52,7 +51,7 @@ def requests(request: CompactionRequest, report: RunReport) -> Iterator[VerifyRe
             )
 
 
-def _chosen(logs: Iterable[LogReport], log_dir: str, *, in_place: bool) -> Iterator[TopicPartition]:
+def _logs_to_verify(logs: Iterable[LogReport], log_dir: str, *, in_place: bool) -> Iterator[TopicPartition]:
     for log in logs:
         changed = log.status is LogStatus.CLEANED or log.expired_segments
         if log.log_dir == log_dir and log.status is not LogStatus.FAILED and (changed or not in_place):

@@ -1,12 +1,12 @@
-"""What a verification found, as JSON for machines and as text for people. No key or value of a record ever gets in.
+"""The results of a verification, as JSON and as text. They never contain a key or a value of a record.
 
 The JSON document has ``schema_version`` 1:
 
 | field | meaning |
 | --- | --- |
-| ``as_of_ms`` | the time that tombstones and markers were judged by |
+| ``as_of_ms`` | the time against which delete horizons were checked |
 | ``status`` | ``holds``, ``violated``, or ``failed`` (at least one log could not be judged, and none is violated) |
-| ``totals`` | logs by status, and sums of the numbers of records |
+| ``totals`` | logs by status, and sums of the record counts |
 | ``logs`` | one object a log: the fields of ``LogCertificate`` |
 """
 
@@ -19,19 +19,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from compaction.certifier.checks.model import Findings, Violation
+from compaction.certifier.checks.violations import Findings, Violation
 from compaction.names import TopicPartition
 
 SCHEMA_VERSION = 1
-#: why records are missing
+#: why a record may be missing
 REASONS = ("superseded", "tombstone", "aborted", "marker", "invalid", "below_log_start", "expired")
 _WORDS = {"tombstone": "tombstones", "marker": "markers", "invalid": "without a key", "below_log_start": "below the log start"}
-#: records that could have been dropped
+#: retained records that could have been dropped
 LEFT = ("superseded_left", "aborted_left", "invalid_left")
 
 
 class Status(str, enum.Enum):
-    """Of a log, and of all."""
+    """The result for one log, and for all."""
 
     HOLDS = "holds"
     VIOLATED = "violated"
@@ -40,11 +40,11 @@ class Status(str, enum.Enum):
 
 @dataclass(frozen=True)
 class LogCertificate:
-    """What was found of one log.
+    """The result for one log.
 
-    ``missing`` are records of ``before`` that ``after`` lacks, by reason, ``lost`` those without one. ``left`` are records that
-    could have been dropped: information, keeping too much loses nothing. ``violations`` are the first of
-    ``violation_count``, by offset. ``reason`` says why a log could not be judged.
+    ``missing``: records of ``before`` that ``after`` lacks, by reason; ``lost``: those without a reason. ``left``: retained
+    records that could have been dropped, which is no violation. ``violations`` are the first of ``violation_count``, by offset.
+    ``reason``: why a failed log could not be judged.
     """
 
     topic: str
@@ -66,17 +66,17 @@ class LogCertificate:
 
     @classmethod
     def failed(cls, name: TopicPartition, reason: str) -> LogCertificate:
-        """A log that cannot be judged."""
+        """The certificate of a log that could not be judged."""
         return cls(name.topic, name.partition, Status.FAILED, reason)
 
     @classmethod
     def violated(cls, name: TopicPartition, offset: int, what: str) -> LogCertificate:
-        """A log with one violation."""
+        """The certificate of a log with one violation."""
         return cls(name.topic, name.partition, Status.VIOLATED, violation_count=1, violations=(Violation(offset, what),))
 
     @classmethod
     def of(cls, name: TopicPartition, findings: Findings, counts: Counter[str]) -> LogCertificate:
-        """The outcome for a log that was compared."""
+        """The certificate of a log that was compared."""
         missing = {reason: counts[reason] for reason in REASONS}
         return cls(
             name.topic,
@@ -108,7 +108,7 @@ class LogCertificate:
         }
 
     def lines(self) -> list[str]:
-        """The outcome, and the violations by topic, partition and offset."""
+        """The result as lines of text, with the violations by topic, partition and offset."""
         if self.status is Status.FAILED:
             return [f"{self.name} failed: {self.reason}"]
         why = ", ".join(f"{n} {_WORDS.get(reason, reason)}" for reason, n in self.missing.items() if n)
@@ -122,7 +122,7 @@ class LogCertificate:
 
 @dataclass(frozen=True)
 class VerifyReport:
-    """What was found of all logs; ``seconds`` is the time that it took."""
+    """The results for all logs."""
 
     as_of_ms: int
     logs: tuple[LogCertificate, ...]
@@ -130,17 +130,17 @@ class VerifyReport:
 
     @property
     def status(self) -> Status:
-        """Violated when any log is, else failed when any could not be judged."""
+        """Violated if any log is, else failed if any is."""
         found = {log.status for log in self.logs}
         return next((status for status in (Status.VIOLATED, Status.FAILED) if status in found), Status.HOLDS)
 
     @property
     def exit_code(self) -> int:
-        """0: all hold. 1: they do not, or it could not be told."""
+        """0 if all logs hold, else 1."""
         return 0 if self.status is Status.HOLDS else 1
 
     def to_json(self) -> str:
-        """The document, indented, ending in a newline."""
+        """The JSON document, indented, with a final newline."""
         sums = {
             "records_before": sum(log.records_before for log in self.logs),
             "records_after": sum(log.records_after for log in self.logs),
@@ -158,7 +158,7 @@ class VerifyReport:
         return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
     def summary(self) -> str:
-        """All in one line."""
+        """The totals in one line."""
         counts = ", ".join(f"{n} {status}" for status, n in self._by_status().items())
         return f"{len(self.logs)} logs: {counts}; {self.status.value} ({self.seconds:.1f} s)"
 

@@ -1,12 +1,15 @@
-"""Certifies logs: walk every segment, compare every range of offsets, join the keys, conclude.
+"""Certifies logs: walk all segments, compare all ranges of offsets, join the keys, conclude.
 
 What is proved for each log:
 
-1. every record of ``after`` is that of ``before`` at its offset, but for what a rewrite may change (``batch_checks``);
-2. every record that is missing has a reason (``compare``, ``key_tables``): superseded by a later record of the same key below
-   the cleaner checkpoint that is not aborted, a tombstone past its horizon, aborted, a marker, without a key (Kafka: invalid),
-   below the log start, or expired;
-3. ends, checkpoints, indexes, transactions and the active segment agree (``log_checks``, ``index_checks``, ``txn_outcomes``).
+1. every record of ``after`` equals that of ``before`` at its offset, except for what a rewrite may change (``batch_checks``);
+2. every missing record has a reason (``record_checks``, ``key_tables``): superseded by a later record of its key that is below
+   the cleaner checkpoint and not aborted, a tombstone past its delete horizon, aborted, a marker, without a key (Kafka:
+   invalid), below the log start, or expired;
+3. start and end offsets, checkpoints, indexes, transactions and the active segment are consistent (``log_checks``,
+   ``index_checks``, ``txn_checks``).
+
+Tested by ``tests/certifier/test_corruptions.py`` and ``tests/certifier/test_random_logs.py``.
 """
 
 from __future__ import annotations
@@ -16,40 +19,49 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from compaction.certifier.certificate import LogCertificate, VerifyReport
-from compaction.certifier.checks.judge import Engine
 from compaction.certifier.checks.log_checks import check_log
-from compaction.certifier.checks.model import Findings, LogPair, SliceWork
-from compaction.certifier.checks.offset_ranges import SLICE_BYTES, slices
-from compaction.certifier.checks.record_compare import SliceResult
-from compaction.certifier.checks.txn_outcomes import Transactions, check_index, check_markers, check_open, check_outcomes
-from compaction.certifier.checks.walk import Walk, WalkTask
+from compaction.certifier.checks.log_pair import LogPair
+from compaction.certifier.checks.offset_ranges import RANGE_BYTES, Cutting, RangeTask, cut_into_ranges
+from compaction.certifier.checks.record_checks import RangeResult
+from compaction.certifier.checks.segment_walk import SegmentWalk, WalkTask
+from compaction.certifier.checks.txn_checks import Transactions, check_index, check_markers, check_open, check_outcomes
+from compaction.certifier.checks.violations import Findings
+from compaction.certifier.task_runner import TaskRunner
+
+#: the walks of ``before`` and of ``after``
+Walks = tuple[list[SegmentWalk], list[SegmentWalk]]
 
 
 def certify_pairs(
-    engine: Engine, pairs: Sequence[LogPair | LogCertificate], now_ms: int, slice_bytes: int = SLICE_BYTES
+    runner: TaskRunner, pairs: Sequence[LogPair | LogCertificate], now_ms: int, range_bytes: int = RANGE_BYTES
 ) -> VerifyReport:
-    """The certificates of all logs, in order; what could not be paired is passed on."""
+    """Certify all logs, in order. A log that could not be paired already has its certificate."""
     started = time.monotonic()
+    cutting = Cutting(range_bytes, runner.most_partitions)
     logs = {log: pair for log, pair in enumerate(pairs) if isinstance(pair, LogPair)}
-    tasks = [task for log, pair in logs.items() for task in _walk_tasks(log, pair)]
-    walks: dict[tuple[int, bool], list[Walk]] = {}
-    for walk in engine.walk(tasks):
-        walks.setdefault((walk.task.log, walk.task.is_after), []).append(walk)
+    walks = walk_logs(runner, logs)
     certificates: dict[int, LogCertificate] = {}
     findings: dict[int, Findings] = {}
-    works: list[SliceWork] = []
+    tasks: list[RangeTask] = []
     for log, pair in logs.items():
-        before, after = walks[log, False], walks[log, True]
-        error = next((walk.error for walk in before if walk.error is not None), None)
+        error = next((walk.error for walk in walks[log][0] if walk.error is not None), None)
         if error is not None:
             certificates[log] = LogCertificate.failed(pair.topic_partition, error)
             continue
         findings[log] = Findings()
-        works += work_on(log, pair, before, after, findings[log], engine.parts, slice_bytes)
-    results = engine.compare(works, {log: logs[log].rules.strict for log in findings})
+        tasks += _check_walks(log, pair, walks[log], findings[log], cutting)
+    results = runner.compare(tasks, {log: logs[log].rules.strict for log in findings})
     certificates |= _conclude(logs, findings, results)
-    outcome = (certificates[log] if isinstance(pair, LogPair) else pair for log, pair in enumerate(pairs))
-    return VerifyReport(now_ms, tuple(outcome), time.monotonic() - started)
+    in_order = (certificates[log] if isinstance(pair, LogPair) else pair for log, pair in enumerate(pairs))
+    return VerifyReport(now_ms, tuple(in_order), time.monotonic() - started)
+
+
+def walk_logs(runner: TaskRunner, logs: Mapping[int, LogPair]) -> dict[int, Walks]:
+    """Walk all segments of the logs."""
+    walks: dict[int, Walks] = {log: ([], []) for log in logs}
+    for walk in runner.walk([task for log, pair in logs.items() for task in _walk_tasks(log, pair)]):
+        walks[walk.task.log][walk.task.is_after].append(walk)
+    return walks
 
 
 def _walk_tasks(log: int, pair: LogPair) -> Iterator[WalkTask]:
@@ -58,14 +70,20 @@ def _walk_tasks(log: int, pair: LogPair) -> Iterator[WalkTask]:
     yield from (WalkTask(log, each, True, twins.get(each.base_offset)) for each in pair.after.segments)
 
 
-def walk_pair(engine: Engine, pair: LogPair) -> tuple[list[Walk], list[Walk]]:
-    """The segments of one log's sides."""
-    walks = engine.walk(list(_walk_tasks(0, pair)))
-    return [walk for walk in walks if not walk.task.is_after], [walk for walk in walks if walk.task.is_after]
+def _check_walks(log: int, pair: LogPair, walks: Walks, findings: Findings, cutting: Cutting) -> Iterator[RangeTask]:
+    """Check everything that shows without records, and cut the log into ranges."""
+    before, after = walks
+    check_log(pair, before, after, findings)
+    txns_before, txns_after = Transactions.of(before), Transactions.of(after)
+    check_outcomes(txns_before, txns_after, findings)
+    check_markers(txns_before, txns_after, pair, findings)
+    check_open(txns_before, pair, findings)
+    check_index(before, after, txns_after, pair, findings)
+    return cut_into_ranges(log, pair, walks, txns_before.aborted(), cutting)
 
 
 def _conclude(
-    logs: Mapping[int, LogPair], findings: Mapping[int, Findings], results: Sequence[SliceResult]
+    logs: Mapping[int, LogPair], findings: Mapping[int, Findings], results: Sequence[RangeResult]
 ) -> dict[int, LogCertificate]:
     counts: dict[int, Counter[str]] = {log: Counter() for log in findings}
     errors: dict[int, str] = {}
@@ -79,20 +97,7 @@ def _conclude(
         name, count = logs[log].topic_partition, counts[log]
         balance = count["records_before"] - count["missing"] - count["records_after"]
         if balance and not found.count:
-            found.add(logs[log].after.log_start_offset, f"numbers of records do not balance: {balance} more before than after")
-        judged = log not in errors
-        certificates[log] = LogCertificate.of(name, found, count) if judged else LogCertificate.failed(name, errors[log])
+            found.add(logs[log].after.log_start_offset, f"record counts do not balance: {balance} more before than after")
+        failed = log in errors
+        certificates[log] = LogCertificate.failed(name, errors[log]) if failed else LogCertificate.of(name, found, count)
     return certificates
-
-
-def work_on(
-    log: int, pair: LogPair, before: list[Walk], after: list[Walk], findings: Findings, parts: int, slice_bytes: int
-) -> Iterator[SliceWork]:
-    """Check what the walks tell, and cut the log into ranges of offsets."""
-    check_log(pair, before, after, findings)
-    was, is_ = Transactions.of(before), Transactions.of(after)
-    check_outcomes(was, is_, findings)
-    check_markers(was, is_, pair, findings)
-    check_open(was, pair, findings)
-    check_index(before, after, is_, pair, findings)
-    return slices(log, pair, before, after, was.aborted(), parts, slice_bytes)

@@ -1,4 +1,7 @@
-"""What a call of ``verify`` asks for."""
+"""The request that ``verify`` and ``compact --verify`` make.
+
+Tested by ``tests/jobs/test_verify.py``.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,9 @@ from compaction.names import TopicPartition
 class VerifyRequest:
     """One verification.
 
-    ``before`` and ``after`` are log directories, absolute; without ``before`` those of ``after`` were cleaned in place.
-    ``now_ms`` is the time of the round, ``exact`` whether it is known. ``logs``: only these, of those that the selector
-    takes. For ``metadata_dirs`` see ``CompactionRequest``, for ``include_active``, ``several_rounds`` and ``strict`` ``Rules``.
+    ``before`` and ``after`` are absolute paths of log directories. Without ``before``, those of ``after`` were cleaned in
+    place. ``logs``: only these of the selected logs. ``metadata_dirs``: see ``CompactionRequest``. The rest: see
+    ``CleaningRules``.
     """
 
     before: tuple[str, ...]

@@ -1,1 +1,1 @@
-"""What Kafka's cleaner decides, as pure functions over values: no files, no Spark, no clock of its own."""
+"""The decisions of Kafka's log cleaner, as pure functions of values: without files, Spark or a clock."""

@@ -1,12 +1,10 @@
-"""What ``cleanup.policy`` does to one log in one run: deletion first, then compaction of what is left.
+"""What ``cleanup.policy`` does to one log in one run: segment deletion first, then compaction of the remaining segments.
 
-The rule: a log whose policy holds both ``compact`` and ``delete`` loses its expired segments, and what is compacted is planned
-on the log as it is afterwards. A log that is only compacted keeps segments below its log start; ``plan_deletion`` takes those.
+Compaction is planned on the log as it is after the deletion. A policy that is a guess is not carried out: neither half removes
+anything.
 
-A policy that is a guess is not carried out: neither half of it removes anything.
-
-Difference to Kafka 4.3.0: a broker's cleaner thread compacts first and deletes then (``LogCleaner.cleanFilthiestLog``), over
-and over; in a single run deletion goes first, so that nothing is rewritten only to be deleted.
+Difference to Kafka 4.3.0: a broker's cleaner thread compacts first and then deletes (``LogCleaner.cleanFilthiestLog``), again
+and again. A single run deletes first, so that nothing is rewritten only to be deleted.
 """
 
 from __future__ import annotations
@@ -21,23 +19,26 @@ from compaction.config import TopicConfig
 
 @dataclass(frozen=True)
 class PolicyPlan:
-    """``expiry`` is ``None`` where nothing is deleted; ``compaction`` is planned on ``expiry.after`` where there is one."""
+    """What happens to one log: ``deletion``, if the run deletes segments, then ``compaction`` of ``deletion.after``."""
 
     compaction: LogPlan
-    expiry: DeletionPlan | None = None
+    deletion: DeletionPlan | None = None
 
 
-def plan_policy(view: LogView, config: TopicConfig, *, now_ms: int, include_active: bool = False) -> PolicyPlan:
-    """What a compaction run does to one log; parameters as for ``plan_log``."""
-    if config.policy_guess is not None or not (config.cleanup_compact and config.cleanup_delete):
-        return PolicyPlan(plan_log(view, config, now_ms=now_ms, include_active=include_active))
-    expiry = plan_deletion(view, config, now_ms=now_ms)
-    return PolicyPlan(plan_log(expiry.after, config, now_ms=now_ms, include_active=include_active), expiry)
+def plan_compact_run(view: LogView, config: TopicConfig, *, now_ms: int, include_active: bool = False) -> PolicyPlan:
+    """The plan of a compaction run: it deletes segments only under ``compact,delete``. Parameters as for ``plan_log``."""
+    deletes = config.policy_guess is None and config.cleanup_compact and config.cleanup_delete
+    return _planned(view, config, now_ms, include_active=include_active, deletes=deletes)
 
 
-def plan_wholly(view: LogView, config: TopicConfig, *, now_ms: int, include_active: bool = False) -> PolicyPlan:
-    """What a log's policy comes to: a compaction run where it is to be compacted, else the delete policy alone."""
+def plan_cleanup_policy(view: LogView, config: TopicConfig, *, now_ms: int, include_active: bool = False) -> PolicyPlan:
+    """The plan of the command for this policy: a compaction run if it has ``compact``, else a run of the delete policy."""
     if config.cleanup_compact:
-        return plan_policy(view, config, now_ms=now_ms, include_active=include_active)
-    expiry = plan_deletion(view, config, now_ms=now_ms)
-    return PolicyPlan(plan_log(expiry.after, config, now_ms=now_ms, include_active=include_active), expiry)
+        return plan_compact_run(view, config, now_ms=now_ms, include_active=include_active)
+    return _planned(view, config, now_ms, include_active=include_active, deletes=True)
+
+
+def _planned(view: LogView, config: TopicConfig, now_ms: int, *, include_active: bool, deletes: bool) -> PolicyPlan:
+    deletion = plan_deletion(view, config, now_ms=now_ms) if deletes else None
+    left = view if deletion is None else deletion.after
+    return PolicyPlan(plan_log(left, config, now_ms=now_ms, include_active=include_active), deletion)

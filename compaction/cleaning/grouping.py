@@ -1,12 +1,12 @@
-"""Which neighbouring segments are joined into one output.
+"""Which adjacent segments are joined into one output segment.
 
-The rule, for segments in ascending order: a group takes the next segment while, with it,
+The rule: a group takes the next segment in ascending order if, with that segment,
 
-1. the ``.log`` files add up to at most ``segment.bytes``;
-2. the offset indexes, and likewise the time indexes, add up to at most ``segment.index.bytes``;
-3. the last offset less the group's base offset fits an index's 32 bits. A segment's last offset is taken to be just before the
-   next segment's base (for the last one: just before the end of the round), since finding it out would mean reading the
-   segment. An empty segment is not held to this, so that no empty one is left over every 2^31 offsets.
+1. the ``.log`` files total at most ``segment.bytes``;
+2. the offset indexes total at most ``segment.index.bytes``, and so do the time indexes;
+3. the last offset less the group's base offset fits an index's signed 32 bits. The last offset is estimated, to avoid reading
+   the segment: one below the next segment's base, or below the first uncleanable offset for the last segment. An empty segment
+   is exempt, so that no empty segment remains every 2^31 offsets.
 
 Mirrors ``Cleaner.groupSegmentsBySize`` and ``lastOffsetForFirstSegment`` of Kafka 4.3.0.
 """
@@ -25,42 +25,44 @@ MAX_RELATIVE_OFFSET = 2**31 - 1
 
 @dataclass(frozen=True)
 class Group:
-    """Segments that become one: its name is their first base offset, its modification time that of the last of them."""
+    """Segments that become one output: named by the first base offset, with the last segment's modification time."""
 
     segments: tuple[Segment, ...]
 
     @property
     def base_offset(self) -> int:
-        """The base offset of the output."""
+        """Base offset of the output."""
         return self.segments[0].base_offset
 
     @property
     def mtime_ns(self) -> int:
-        """The modification time that the output takes over, nanoseconds."""
+        """Modification time of the output, nanoseconds."""
         return self.segments[-1].mtime_ns
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the ``.log`` files that go in."""
+        """Bytes of the input ``.log`` files."""
         return sum(segment.size_bytes for segment in self.segments)
 
     def __str__(self) -> str:
-        """``[0, 1500, 3000] 12345 bytes``: the base offsets that are joined."""
+        """E.g. ``[0, 1500, 3000] 12345 bytes``: the base offsets of the inputs."""
         bases = ", ".join(str(segment.base_offset) for segment in self.segments)
         return f"[{bases}] {self.size_bytes} bytes"
 
 
-def group_segments(segments: Sequence[Segment], *, max_bytes: int, max_index_bytes: int, end_offset: int) -> tuple[Group, ...]:
-    """The groups in ascending order; ``end_offset`` (exclusive) is the end of the round."""
+def group_segments(
+    segments: Sequence[Segment], *, max_bytes: int, max_index_bytes: int, first_uncleanable_offset: int
+) -> tuple[Group, ...]:
+    """The groups in ascending order; ``first_uncleanable_offset`` is exclusive."""
     groups: list[list[Segment]] = []
     totals = _Totals(0, 0, 0)
     for position, segment in enumerate(segments):
-        following = segments[position + 1].base_offset if position + 1 < len(segments) else end_offset
-        with_it = totals.plus(segment)
-        fits = with_it.fit(max_bytes, max_index_bytes)
+        following = segments[position + 1].base_offset if position + 1 < len(segments) else first_uncleanable_offset
+        joined = totals.plus(segment)
+        fits = joined.fit(max_bytes, max_index_bytes)
         if groups and fits and (segment.size_bytes == 0 or _in_range(following - 1, groups[-1][0])):
             groups[-1].append(segment)
-            totals = with_it
+            totals = joined
         else:
             groups.append([segment])
             totals = _Totals(0, 0, 0).plus(segment)
@@ -68,7 +70,7 @@ def group_segments(segments: Sequence[Segment], *, max_bytes: int, max_index_byt
 
 
 class _Totals(NamedTuple):
-    """What the segments of a group add up to, bytes."""
+    """Sizes of a group, bytes."""
 
     log_bytes: int
     index_bytes: int
@@ -90,7 +92,7 @@ def _in_range(last_offset: int, first: Segment) -> bool:
 
 
 def overflows(segment: Segment) -> bool:
-    """Whether the segment holds offsets that its indexes cannot express: it must be split before it can be cleaned.
+    """Whether the segment has offsets that its indexes cannot express; it must be split before it is cleaned.
 
     Mirrors ``LogSegment.hasOverflow`` (KAFKA-6264).
     """

@@ -1,19 +1,19 @@
-"""Which part of a log is dirty, which part of that can be cleaned, and how dirty that makes the log.
+"""Which part of a log is dirty, how far it can be cleaned, and how dirty the log is.
 
 The rule, in offsets:
 
-    first dirty       = cleaner checkpoint, or log start where there is none or where it is below log start or above log end
-    first uncleanable = min(last stable offset, base of the active segment,
-                            base of the first dirty closed segment with a timestamp > now - min.compaction.lag.ms)
-    end               = base of the closed segment that holds max(first dirty, first uncleanable), else of the active segment
+    first dirty       = cleaner checkpoint; log start if there is none or it is outside [log start, log end]
+    first uncleanable = base of the inactive segment that holds max(first dirty, bound), else base of the active segment
+    bound             = min(last stable offset, base of the active segment,
+                            base of the first dirty inactive segment with a timestamp > now - min.compaction.lag.ms)
     clean bytes       = bytes of the segments whose base is below first dirty
-    dirty bytes       = bytes of the segments from the one that holds first dirty up to the end
+    dirty bytes       = bytes of the segments from the one that holds first dirty up to first uncleanable
 
-1. A segment with the first dirty offset inside counts as clean *and* as dirty, as it does to a broker.
-2. Segments wholly below log start count as clean; removing them is the delete policy's business.
-3. Where the whole log may be cleaned (an export that no broker will append to), everything is computed as if a broker had just
-   rolled: the last segment is a closed one, and an empty active segment starts at the log end. The last stable offset still
-   holds: where it lies inside the last segment, that segment stays as it is and the end is its base.
+1. A segment with the first dirty offset inside counts as clean and as dirty, as in Kafka.
+2. Segments below the log start count as clean; the delete policy deletes them.
+3. With ``include_active`` (an export that no broker will append to) the rule applies as if a broker had just rolled: the last
+   segment is inactive, and an empty active segment starts at the log end. A last stable offset inside the last segment still
+   excludes that segment.
 
 Mirrors ``LogCleanerManager.cleanableOffsets``, ``calculateCleanableBytes``, ``maxCompactionDelay`` and ``LogToClean`` of Kafka
 4.3.0.
@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from compaction.cleaning.log_view import LogView, Segment
 from compaction.config import TopicConfig
 
-#: names of limits
+#: names of cleaning bounds
 ACTIVE, HIGH_WATERMARK, LAST_STABLE, MIN_LAG = (
     "active segment", "high watermark", "last stable offset", "min.compaction.lag.ms",
 )  # fmt: skip
@@ -35,7 +35,7 @@ ACTIVE, HIGH_WATERMARK, LAST_STABLE, MIN_LAG = (
 
 @dataclass(frozen=True)
 class CleaningBound:
-    """Something past which nothing is cleaned: what it is, and the first offset that it forbids; ``detail`` says more of it."""
+    """The first offset that cannot be cleaned, and why. In messages ``detail`` replaces ``name``."""
 
     name: str
     offset: int
@@ -47,51 +47,51 @@ class CleaningBound:
 
 @dataclass(frozen=True)
 class LogToClean:
-    """How dirty a log is. Offsets and bytes are as in the module's rule; ``limits`` has the strictest first.
+    """How dirty a log is. Offsets and bytes are as in the module's rule; ``bounds`` are ascending.
 
-    ``overdue_ms`` is by how much ``max.compaction.lag.ms`` has passed for the oldest dirty closed segment, 0 if it has not.
+    ``overdue_ms`` is the time since ``max.compaction.lag.ms`` passed for the oldest dirty inactive segment, 0 if it has not.
+    ``checkpoint_reset``: the cleaner checkpoint was outside the log.
     """
 
-    first_dirty_offset: int
-    end_offset: int
-    clean_bytes: int
-    dirty_bytes: int
-    overdue_ms: int
-    limits: tuple[CleaningBound, ...]
-    checkpoint_reset: bool
+    first_dirty_offset: int = 0
+    first_uncleanable_offset: int = 0
+    clean_bytes: int = 0
+    dirty_bytes: int = 0
+    overdue_ms: int = 0
+    bounds: tuple[CleaningBound, ...] = ()
+    checkpoint_reset: bool = False
 
     @property
     def cleanable_ratio(self) -> float:
-        """Dirty bytes as a share of clean and dirty ones; 0 for a log without any."""
-        total = self.clean_bytes + self.dirty_bytes
-        return self.dirty_bytes / total if total else 0.0
+        """See :func:`dirty_ratio`."""
+        return dirty_ratio(self.clean_bytes, self.dirty_bytes)
 
 
 def log_to_clean(view: LogView, config: TopicConfig, *, now_ms: int, include_active: bool) -> LogToClean:
     """How dirty a log with at least one segment is.
 
-    :param now_ms: the present, milliseconds
-    :param include_active: the log is an export: its last segment may be cleaned too
+    :param now_ms: the time of the round
+    :param include_active: no broker will append to the log, so its last segment may be cleaned too
     """
     first_dirty, reset = first_dirty_offset(view)
-    closed, active_base = _closed(view, include_active)
-    dirty = _closed_from(closed, active_base, first_dirty)
-    limits = _limits(view, config, dirty, active_base, now_ms)
-    held = _closed_from(closed, active_base, max(first_dirty, limits[0].offset))
-    end = held[0].base_offset if held else active_base
+    inactive, active_base = _inactive(view, include_active)
+    dirty = segments_between(inactive, first_dirty, active_base)
+    bounds = _bounds(view, config, dirty, active_base, now_ms)
+    uncleanable = segments_between(inactive, max(first_dirty, bounds[0].offset), active_base)
+    first_uncleanable = uncleanable[0].base_offset if uncleanable else active_base
     return LogToClean(
         first_dirty_offset=first_dirty,
-        end_offset=end,
+        first_uncleanable_offset=first_uncleanable,
         clean_bytes=_bytes_of(segments_between(view.segments, -1, first_dirty)),
-        dirty_bytes=_bytes_of(segments_between(view.segments, min(first_dirty, end), end)),
+        dirty_bytes=_bytes_of(segments_between(view.segments, min(first_dirty, first_uncleanable), first_uncleanable)),
         overdue_ms=_overdue_ms(dirty, config, now_ms),
-        limits=limits,
+        bounds=bounds,
         checkpoint_reset=reset,
     )
 
 
 def first_dirty_offset(view: LogView) -> tuple[int, bool]:
-    """The first dirty offset, and whether a checkpoint had to be set aside for it."""
+    """The first dirty offset, and whether it is reset because the checkpoint is outside the log."""
     checkpoint = view.cleaner_checkpoint
     if checkpoint is None:
         return view.log_start_offset, False
@@ -100,10 +100,16 @@ def first_dirty_offset(view: LogView) -> tuple[int, bool]:
     return view.log_start_offset, True
 
 
-def segments_between(segments: Sequence[Segment], start: int, end: int) -> tuple[Segment, ...]:
-    """The segments that hold offsets in ``[start, end)``: from the one that holds ``start``, up to bases below ``end``.
+def dirty_ratio(clean_bytes: int, dirty_bytes: int) -> float:
+    """Dirty bytes / (clean + dirty bytes); 0 without any bytes."""
+    total = clean_bytes + dirty_bytes
+    return dirty_bytes / total if total else 0.0
 
-    Mirrors ``LogSegments.values(from, to)``, which takes a segment to reach up to the next one's base.
+
+def segments_between(segments: Sequence[Segment], start: int, end: int) -> tuple[Segment, ...]:
+    """The segments with offsets in ``[start, end)``: from the one that holds ``start``, up to bases below ``end``.
+
+    Mirrors ``LogSegments.values(from, to)`` and ``nonActiveLogSegmentsFrom``: a segment extends to the next one's base.
     """
     if start >= end:
         return ()
@@ -111,37 +117,32 @@ def segments_between(segments: Sequence[Segment], start: int, end: int) -> tuple
     return tuple(segment for segment in segments if floor <= segment.base_offset < end)
 
 
-def _closed(view: LogView, include_active: bool) -> tuple[tuple[Segment, ...], int]:
-    """The closed segments and the base of the active one; an empty last segment is what rolling would have made."""
+def _inactive(view: LogView, include_active: bool) -> tuple[tuple[Segment, ...], int]:
+    """The inactive segments, and the base of the active one. An empty last segment is always active."""
     last = view.segments[-1]
     if include_active and last.size_bytes > 0:
         return view.segments, view.log_end_offset
     return view.segments[:-1], last.base_offset
 
 
-def _closed_from(closed: Sequence[Segment], active_base: int, offset: int) -> tuple[Segment, ...]:
-    """Mirrors ``LogSegments.nonActiveLogSegmentsFrom``."""
-    return segments_between(closed, offset, active_base)
-
-
-def _limits(
+def _bounds(
     view: LogView, config: TopicConfig, dirty: Sequence[Segment], active_base: int, now_ms: int
 ) -> tuple[CleaningBound, ...]:
-    limits = [CleaningBound(ACTIVE, active_base)]
+    bounds = [CleaningBound(ACTIVE, active_base)]
     if view.last_stable_offset < view.high_watermark:
-        limits.append(CleaningBound(LAST_STABLE, view.last_stable_offset, _transaction(view)))
-    limits.append(CleaningBound(HIGH_WATERMARK, view.high_watermark))
+        bounds.append(CleaningBound(LAST_STABLE, view.last_stable_offset, _transaction(view)))
+    bounds.append(CleaningBound(HIGH_WATERMARK, view.high_watermark))
     if config.min_compaction_lag_ms > 0:
         newest_cleanable_ms = now_ms - config.min_compaction_lag_ms
         young = next((each for each in dirty if each.largest_timestamp_ms > newest_cleanable_ms), None)
         if young is not None:
-            # as the name alone the offset would read as the setting's value
-            limits.append(CleaningBound(MIN_LAG, young.base_offset, MIN_LAG))
-    return tuple(sorted(limits, key=lambda limit: limit.offset))
+            # the name alone would make the offset read like the setting's value
+            bounds.append(CleaningBound(MIN_LAG, young.base_offset, MIN_LAG))
+    return tuple(sorted(bounds, key=lambda bound: bound.offset))
 
 
 def _transaction(view: LogView) -> str:
-    """The transaction that the last stable offset stands before; it may have begun below the log start."""
+    """The transaction that holds back the last stable offset; it may have begun below the log start."""
     begins = [
         (each.current_txn_first_offset, each.producer_id)
         for each in view.producers

@@ -1,7 +1,8 @@
-"""The values that reading a log gives and planning takes: segments, transactions, producers and the log as a whole.
+"""A log at rest as immutable values: segments, aborted transactions and producers. Planning needs nothing else of a log.
 
-All are frozen; offsets named ``*_offset`` are inclusive unless they are called ``end_offset`` or ``next_offset``; times are
-milliseconds since the epoch.
+Offsets are inclusive, except ``log_end_offset`` and ``next_offset``. Times are milliseconds since the epoch.
+
+Tested by ``tests/logdir/test_read_log.py`` and ``tests/cleaning/test_plan.py``.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from compaction.names import TopicPartition
 
 
 class AbortedTxn(NamedTuple):
-    """One ``.txnindex`` entry: an aborted transaction whose marker lies in that segment (Kafka: ``AbortedTxn``)."""
+    """One ``.txnindex`` entry: an aborted transaction whose marker is in that segment (Kafka: ``AbortedTxn``)."""
 
     producer_id: int
     first_offset: int
@@ -22,10 +23,10 @@ class AbortedTxn(NamedTuple):
 
 
 class ProducerEntry(NamedTuple):
-    """The state of one producer at the log's end (Kafka: ``ProducerStateEntry``). -1 stands for *none*.
+    """The state of one producer at the log end (Kafka: ``ProducerStateEntry``); -1 means none.
 
-    ``last_data_offset`` is the last offset of its last data batch still remembered, ``current_txn_first_offset`` the first
-    offset of its open transaction.
+    ``last_data_offset`` is the last offset of its last data batch in this epoch, ``current_txn_first_offset`` the first offset
+    of its open transaction.
     """
 
     producer_id: int
@@ -42,12 +43,12 @@ class ProducerEntry(NamedTuple):
 class Segment:
     """One segment at rest.
 
-    ``index_bytes`` and ``time_index_bytes`` count valid entries only (a preallocated tail does not count), as Kafka's
-    ``AbstractIndex.sizeInBytes`` does. ``largest_timestamp_ms`` follows ``LogSegment.largestTimestamp``: the last time index
-    entry's timestamp when ≥ 0, else the mtime. ``first_batch_timestamp_ms`` is the max timestamp of the first batch, as
-    ``LogSegment.getFirstBatchTimestamp`` has it (``LONG_MAX`` for an empty segment). ``next_offset`` is the offset after its
-    last batch (its base offset when empty). ``aborted_txns`` are its ``.txnindex`` entries in file order. ``identity`` tells
-    another file, or a changed one, from the one that was looked at: device, inode and ctime in ns.
+    ``index_bytes`` and ``time_index_bytes`` count valid entries, without a preallocated tail (``AbstractIndex.sizeInBytes``).
+    ``largest_timestamp_ms`` is the last time index entry's timestamp if ≥ 0, else the mtime
+    (``LogSegment.largestTimestamp``). ``first_batch_timestamp_ms`` is the max timestamp of the first batch, ``LONG_MAX`` for
+    an empty segment (``LogSegment.getFirstBatchTimestamp``). ``next_offset`` is the offset after the last batch, the base
+    offset if empty. ``aborted_txns`` are the ``.txnindex`` entries in file order. ``identity`` (device, inode, ctime in ns)
+    detects a replaced or changed file.
     """
 
     base_offset: int
@@ -63,16 +64,16 @@ class Segment:
 
     @property
     def mtime_ms(self) -> int:
-        """Last modification, milliseconds, truncated as Java's ``File.lastModified`` does."""
+        """Modification time in ms, truncated as Java's ``File.lastModified`` does."""
         return self.mtime_ns // 1_000_000
 
 
 @dataclass(frozen=True)
 class LogView:
-    """One log at rest, as far as planning needs it (Kafka: ``UnifiedLog`` after loading).
+    """One log at rest, as planning needs it (Kafka: ``UnifiedLog`` after loading).
 
-    ``path`` is the partition directory, ``log_dir`` its parent. ``segments`` are ascending. ``cleaner_checkpoint`` is the entry
-    of ``cleaner-offset-checkpoint`` or ``None``. ``producers`` holds the active (unexpired) producers at ``now_ms``.
+    ``path`` is the partition directory, ``log_dir`` its parent. ``segments`` are ascending. ``cleaner_checkpoint`` is the log's
+    entry in ``cleaner-offset-checkpoint``, if any. ``producers`` are those not expired when the log was read.
     """
 
     topic_partition: TopicPartition
@@ -88,5 +89,5 @@ class LogView:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all ``.log`` files together."""
+        """Bytes of all ``.log`` files."""
         return sum(segment.size_bytes for segment in self.segments)

@@ -1,17 +1,18 @@
-"""Which logs are compacted, how far, and in which groups of segments; a dry run prints this plan, a real run carries it out.
+"""Which logs are compacted, up to which offset, and in which groups of segments.
 
-The rule: a log whose ``cleanup.policy`` holds ``compact`` and that has bytes is cleaned when
+The rule: a log whose ``cleanup.policy`` includes ``compact`` and that has bytes is cleaned if
 
     dirty bytes / (clean + dirty bytes) > min.cleanable.dirty.ratio, or
-    dirty bytes > 0 and max.compaction.lag.ms has passed for the first dirty batch of a closed segment
+    dirty bytes > 0 and max.compaction.lag.ms has passed for the first dirty batch of an inactive segment
 
-and the dirtiest log comes first. ``compaction.cleaning.log_to_clean`` says what is dirty. The segments from the first one up to
-the end take part, cleaned ones included, in the groups of ``compaction.cleaning.grouping``. ``__cluster_metadata`` is refused:
-its records have no keys and a broker prunes it by snapshots. A log whose ``cleanup.policy`` is a guess
-(``compaction.config.policy_guess``) is refused too, whatever the guess: compaction removes records as well.
+and the dirtiest log is cleaned first. ``compaction.cleaning.log_to_clean`` defines dirty. All segments below the first
+uncleanable offset are cleaned, including the clean ones, in the groups of ``compaction.cleaning.grouping``.
 
-Mirrors ``LogCleanerManager.grabFilthiestCompactedLog`` and ``Cleaner.doClean`` of Kafka 4.3.0, with one difference: a broker's
-offset map may fill up and end the round early, this one always reaches the end.
+Refused are ``__cluster_metadata``, whose records have no keys (a broker prunes it by snapshots), and every log whose
+``cleanup.policy`` is a guess (``compaction.config.policy_guess``), whatever the guess: compaction removes records too.
+
+Mirrors ``LogCleanerManager.grabFilthiestCompactedLog`` and ``Cleaner.doClean`` of Kafka 4.3.0. Difference: a broker's offset
+map may fill up and end the round early; this round always reaches the first uncleanable offset.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from dataclasses import dataclass
 from compaction.cleaning.grouping import Group, group_segments, overflows
 from compaction.cleaning.log_to_clean import (
     MIN_LAG,
-    CleaningBound,
     LogToClean,
     first_dirty_offset,
     log_to_clean,
@@ -34,15 +34,14 @@ from compaction.config import TopicConfig
 from compaction.names import CLUSTER_METADATA_TOPIC
 
 
-@dataclass(frozen=True)
-class LogPlan:
-    """What is to be done with one log, and why.
+@dataclass(frozen=True, kw_only=True)
+class LogPlan(LogToClean):
+    """Whether and how one log is cleaned, and why.
 
-    The round cleans ``[first segment's base, end_offset)`` with the keys of ``[first_dirty_offset, end_offset)``. Tombstones of
-    magic 0 and 1 stay in segments modified after ``legacy_delete_horizon_ms``. ``checkpoint_reset`` says that the cleaner
-    checkpoint lay outside of the log, so that ``first_dirty_offset`` is to be written in its place even if nothing is cleaned.
-    ``overflowed`` segments must be split, and the log be planned again, before it can be cleaned. ``conditions`` are all
-    questions that were asked, ``limits`` all that holds back the end, the strictest first.
+    The round cleans all segments below ``first_uncleanable_offset`` with a map of the offsets from ``first_dirty_offset`` up to
+    there. If ``checkpoint_reset``, ``first_dirty_offset`` becomes the cleaner checkpoint even if nothing is cleaned.
+    ``legacy_delete_horizon_ms`` is that of exception 5 in ``compaction.cleaning.record_retention``. ``overflowed`` segments
+    must be split and the log planned again before it is cleaned. ``conditions`` are all conditions that were checked.
     """
 
     view: LogView
@@ -50,56 +49,45 @@ class LogPlan:
     verdict: Verdict
     reason: str
     skip_cause: SkipCause | None = None
-    first_dirty_offset: int = 0
-    end_offset: int = 0
-    clean_bytes: int = 0
-    dirty_bytes: int = 0
     groups: tuple[Group, ...] = ()
     legacy_delete_horizon_ms: int = 0
-    checkpoint_reset: bool = False
     overflowed: tuple[Segment, ...] = ()
     conditions: tuple[Condition, ...] = ()
-    limits: tuple[CleaningBound, ...] = ()
-
-    @property
-    def cleanable_ratio(self) -> float:
-        """Dirty bytes as a share of clean and dirty ones; 0 for a log without any."""
-        total = self.clean_bytes + self.dirty_bytes
-        return self.dirty_bytes / total if total else 0.0
 
     @property
     def segments(self) -> tuple[Segment, ...]:
-        """The segments that take part."""
+        """The segments that are cleaned."""
         return tuple(segment for group in self.groups for segment in group.segments)
 
     def __str__(self) -> str:
-        """One line for people."""
+        """One line."""
         if self.verdict is Verdict.SKIP:
             return f"{self.view.topic_partition}: skip, {self.reason}"
         segments = f"{len(self.segments)} segments into {len(self.groups)}"
-        return f"{self.view.topic_partition}: clean [{self.first_dirty_offset}, {self.end_offset}), {segments}, {self.reason}"
+        offsets = f"[{self.first_dirty_offset}, {self.first_uncleanable_offset})"
+        return f"{self.view.topic_partition}: clean {offsets}, {segments}, {self.reason}"
 
 
 @dataclass(frozen=True)
 class CompactionPlan:
-    """The plans of all selected logs as of one moment, those to be cleaned first and the dirtiest first among them."""
+    """The plans of all selected logs, in the order of :func:`plan_logs`."""
 
     as_of_ms: int
     logs: tuple[LogPlan, ...]
 
     @property
     def to_clean(self) -> tuple[LogPlan, ...]:
-        """The plans whose verdict is to clean."""
+        """The plans of the logs that are cleaned."""
         return tuple(log for log in self.logs if log.verdict is Verdict.CLEAN)
 
     def __str__(self) -> str:
-        """One line a log, under a line that sums up."""
+        """A summary line, then one line per log."""
         head = f"as of {self.as_of_ms}: {len(self.to_clean)} of {len(self.logs)} logs to clean"
         return "\n".join([head, *(f"  {log}" for log in self.logs)])
 
 
 def plan_logs(as_of_ms: int, plans: Iterable[LogPlan]) -> CompactionPlan:
-    """The plan of a run, in the order of work; equally dirty logs go by directory, topic and partition."""
+    """The plan of a run: logs to clean first, dirtiest first; ties by directory, topic and partition."""
     return CompactionPlan(
         as_of_ms,
         tuple(
@@ -117,64 +105,56 @@ def plan_logs(as_of_ms: int, plans: Iterable[LogPlan]) -> CompactionPlan:
 
 
 def plan_log(view: LogView, config: TopicConfig, *, now_ms: int, include_active: bool = False) -> LogPlan:
-    """What is to be done with one log.
+    """Whether and how one log is cleaned.
 
-    :param now_ms: the present, milliseconds
-    :param include_active: the directory is an export that no broker will append to, so its last segment may be cleaned too
+    :param now_ms: the time of the round
+    :param include_active: no broker will append to the log, so its last segment may be cleaned too
     """
-    standing = _standing(view, config)
+    basics = _basic_conditions(view, config)
     refusal = _refusal(view, config)
     if refusal is not None:
-        return _refused(view, config, refusal, standing)
-    dirt = log_to_clean(view, config, now_ms=now_ms, include_active=include_active)
-    asked = _conditions(dirt, config)
-    has_dirty, over_ratio, overdue = asked
-    cleans = over_ratio.holds or (has_dirty.holds and overdue.holds)
-    cause = None if cleans else _skip_cause(dirt, config)
-    reason = _why_clean(over_ratio, overdue, dirt) if cause is None else f"{cause.value}: {_why_not(dirt, asked)}"
-    taking_part = segments_between(view.segments, 0, dirt.end_offset) if cleans else ()
+        return _refused(view, config, refusal, basics)
+    to_clean = log_to_clean(view, config, now_ms=now_ms, include_active=include_active)
+    conditions = _conditions(to_clean, config)
+    cause, reason = _decision(to_clean, conditions, config)
+    cleaned = segments_between(view.segments, 0, to_clean.first_uncleanable_offset) if cause is None else ()
     return LogPlan(
-        view,
-        config,
-        Verdict.CLEAN if cleans else Verdict.SKIP,
-        reason + (_reset_note(view) if dirt.checkpoint_reset else ""),
-        cause,
-        first_dirty_offset=dirt.first_dirty_offset,
-        end_offset=dirt.end_offset,
-        clean_bytes=dirt.clean_bytes,
-        dirty_bytes=dirt.dirty_bytes,
+        **vars(to_clean),
+        view=view,
+        config=config,
+        verdict=Verdict.CLEAN if cause is None else Verdict.SKIP,
+        reason=reason + (_reset_note(view) if to_clean.checkpoint_reset else ""),
+        skip_cause=cause,
         groups=group_segments(
-            taking_part,
+            cleaned,
             max_bytes=config.segment_bytes,
             max_index_bytes=config.segment_index_bytes,
-            end_offset=dirt.end_offset,
+            first_uncleanable_offset=to_clean.first_uncleanable_offset,
         ),
-        legacy_delete_horizon_ms=_legacy_delete_horizon_ms(view, config, dirt.first_dirty_offset),
-        checkpoint_reset=dirt.checkpoint_reset,
-        overflowed=tuple(segment for segment in taking_part if overflows(segment)),
-        conditions=standing + asked,
-        limits=dirt.limits,
+        legacy_delete_horizon_ms=_legacy_delete_horizon_ms(view, config, to_clean.first_dirty_offset),
+        overflowed=tuple(segment for segment in cleaned if overflows(segment)),
+        conditions=basics + conditions,
     )
 
 
-def _refused(view: LogView, config: TopicConfig, refusal: tuple[SkipCause, str], standing: tuple[Condition, ...]) -> LogPlan:
-    """The plan of a log that is not looked at any further; a checkpoint outside of an empty one starts over all the same."""
+def _refused(view: LogView, config: TopicConfig, refusal: tuple[SkipCause, str], basics: tuple[Condition, ...]) -> LogPlan:
+    """The plan of a log that is not examined further; an empty log's checkpoint is still reset if it is outside the log."""
     cause, why = refusal
     first_dirty, reset = first_dirty_offset(view) if cause is SkipCause.EMPTY else (0, False)
     return LogPlan(
-        view,
-        config,
-        Verdict.SKIP,
-        f"{cause.value}: {why}" + (_reset_note(view) if reset else ""),
-        cause,
+        view=view,
+        config=config,
+        verdict=Verdict.SKIP,
+        reason=f"{cause.value}: {why}" + (_reset_note(view) if reset else ""),
+        skip_cause=cause,
         first_dirty_offset=first_dirty,
         checkpoint_reset=reset,
-        conditions=standing,
+        conditions=basics,
     )
 
 
-def _standing(view: LogView, config: TopicConfig) -> tuple[Condition, ...]:
-    """What must hold of a log before anything is computed about it."""
+def _basic_conditions(view: LogView, config: TopicConfig) -> tuple[Condition, ...]:
+    """The conditions that do not depend on what is dirty."""
     source = config.source("cleanup.policy")
     shown_policy = config.cleanup_policy if config.policy_guess is None else "unknown"
     compacts = config.cleanup_compact and config.policy_guess is None
@@ -197,55 +177,52 @@ def _refusal(view: LogView, config: TopicConfig) -> tuple[SkipCause, str] | None
     return None
 
 
-def _conditions(dirt: LogToClean, config: TopicConfig) -> tuple[Condition, Condition, Condition]:
-    ratio, bound = dirt.cleanable_ratio, config.min_cleanable_dirty_ratio
+def _conditions(to_clean: LogToClean, config: TopicConfig) -> tuple[Condition, Condition, Condition]:
+    ratio, bound = to_clean.cleanable_ratio, config.min_cleanable_dirty_ratio
     return (
-        Condition("dirty bytes", dirt.dirty_bytes, ">", 0, dirt.dirty_bytes > 0),
+        Condition("dirty bytes", to_clean.dirty_bytes, ">", 0, to_clean.dirty_bytes > 0),
         Condition(
             "cleanable ratio", ratio, ">", bound, ratio > bound,
             "min.cleanable.dirty.ratio", config.source("min.cleanable.dirty.ratio"),
         ),
         Condition(
-            "age past max.compaction.lag.ms", dirt.overdue_ms, ">", 0, dirt.overdue_ms > 0,
+            "age past max.compaction.lag.ms", to_clean.overdue_ms, ">", 0, to_clean.overdue_ms > 0,
             "max.compaction.lag.ms", config.source("max.compaction.lag.ms"),
         ),
     )  # fmt: skip
 
 
-def _skip_cause(dirt: LogToClean, config: TopicConfig) -> SkipCause:
-    """Lag where only ``min.compaction.lag.ms`` stands between the log and its dirty segments, else the ratio."""
-    held_by_lag = config.min_compaction_lag_ms > 0 and dirt.limits[0].name == MIN_LAG
-    return SkipCause.LAG if held_by_lag and dirt.dirty_bytes == 0 else SkipCause.RATIO
-
-
-def _why_clean(over_ratio: Condition, overdue: Condition, dirt: LogToClean) -> str:
-    amount = _amount(dirt)
+def _decision(
+    to_clean: LogToClean, conditions: tuple[Condition, Condition, Condition], config: TopicConfig
+) -> tuple[SkipCause | None, str]:
+    """Why the log is skipped (``None``: it is cleaned), and the reason as text."""
+    has_dirty, over_ratio, overdue = conditions
     if over_ratio.holds:
-        return f"{amount}: over {shown(over_ratio.bound)} ({over_ratio.origin})"
-    return f"{amount}: {overdue.setting} passed {overdue.value} ms ago ({overdue.source})"
-
-
-def _why_not(dirt: LogToClean, asked: tuple[Condition, Condition, Condition]) -> str:
-    has_dirty, over_ratio, overdue = asked
-    held = f"held back by {dirt.limits[0]}"
+        return None, f"{_amount(to_clean)}: over {shown(over_ratio.bound)} ({over_ratio.origin})"
+    if has_dirty.holds and overdue.holds:
+        return None, f"{_amount(to_clean)}: {overdue.setting} passed {overdue.value} ms ago ({overdue.source})"
+    held = f"held back by {to_clean.bounds[0]}"
     if not has_dirty.holds:
-        return f"nothing to clean from first dirty offset {dirt.first_dirty_offset} on, {held}"
+        by_lag = config.min_compaction_lag_ms > 0 and to_clean.bounds[0].name == MIN_LAG
+        cause = SkipCause.LAG if by_lag else SkipCause.RATIO
+        return cause, f"{cause.value}: nothing to clean from first dirty offset {to_clean.first_dirty_offset} on, {held}"
     bound = f"{shown(over_ratio.bound)} ({over_ratio.origin})"
-    remedy = ratio_remedy(dirt.clean_bytes, dirt.dirty_bytes, float(over_ratio.bound))
-    return f"{_amount(dirt)}, not over {bound}, and {overdue.setting} has not passed; {held}; {remedy}"
+    remedy = ratio_remedy(to_clean.clean_bytes, to_clean.dirty_bytes, float(over_ratio.bound))
+    why = f"{_amount(to_clean)}, not over {bound}, and {overdue.setting} has not passed; {held}; {remedy}"
+    return SkipCause.RATIO, f"{SkipCause.RATIO.value}: {why}"
 
 
-def _amount(dirt: LogToClean) -> str:
-    total = dirt.clean_bytes + dirt.dirty_bytes
-    return f"{dirt.dirty_bytes} of {total} bytes dirty, ratio {shown(dirt.cleanable_ratio)}"
+def _amount(to_clean: LogToClean) -> str:
+    total = to_clean.clean_bytes + to_clean.dirty_bytes
+    return f"{to_clean.dirty_bytes} of {total} bytes dirty, ratio {shown(to_clean.cleanable_ratio)}"
 
 
 def _reset_note(view: LogView) -> str:
-    place = f"outside of the log [{view.log_start_offset}, {view.log_end_offset}]"
-    return f"; the cleaner checkpoint {view.cleaner_checkpoint} lies {place} and starts over"
+    log = f"[{view.log_start_offset}, {view.log_end_offset}]"
+    return f"; the cleaner checkpoint {view.cleaner_checkpoint} is outside the log {log} and is reset"
 
 
 def _legacy_delete_horizon_ms(view: LogView, config: TopicConfig, first_dirty_offset: int) -> int:
-    """Mirrors ``Cleaner.doClean``: ``delete.retention.ms`` before the last clean segment's modification time, 0 without one."""
+    """Exception 5 of ``compaction.cleaning.record_retention`` (Kafka: ``Cleaner.doClean``)."""
     clean = segments_between(view.segments, 0, first_dirty_offset)
     return clean[-1].mtime_ms - config.delete_retention_ms if clean else 0

@@ -1,18 +1,18 @@
-"""What a partition remembers of its producers after its batches have been replayed.
+"""The producer state of a partition after its batches have been replayed.
 
 Mirrors ``ProducerStateManager``, ``ProducerAppendInfo`` and ``ProducerStateEntry`` (Kafka 4.3.0) as
-``UnifiedLog.rebuildProducerState`` drives them, with append origin *replication*, which validates nothing:
+``UnifiedLog.rebuildProducerState`` uses them, with append origin *replication*, which validates nothing:
 
-1. A data batch makes its epoch, last offset, sequence and max timestamp the producer's. A new epoch forgets older batches.
+1. A data batch sets its producer's epoch, last offset, sequence and timestamp. A new epoch forgets the older batches.
 2. A transactional data batch opens a transaction at its base offset unless one is open.
-3. A commit or abort marker closes it; its epoch, coordinator epoch and timestamp become the producer's. A bumped epoch
-   forgets the batches, so that ``last_data_offset`` becomes -1.
+3. A commit or abort marker closes it, and sets epoch, coordinator epoch and timestamp. A bumped epoch forgets the batches, so
+   ``last_data_offset`` becomes -1.
 4. A control batch without records, or of another type, changes nothing.
-5. A producer is expired when it has no open transaction and now - last timestamp ≥ ``producer.id.expiration.ms``.
+5. A producer is expired if it has no open transaction and now - last timestamp ≥ ``producer.id.expiration.ms``.
 
-Updates of one segment are gathered and merged at its end (:meth:`ProducerStates.flush`). Of the five batches
-that Kafka remembers only the last is kept: the others serve to find duplicates of new batches. Where Kafka refuses to load a
-log (data without a transaction inside one) the replay goes on, the transaction staying open.
+Updates of one segment are collected and merged at its end (:meth:`ProducerStates.flush`). Differences: of the five batches that
+Kafka remembers only the last is kept, because the others only detect duplicates of new batches; and where Kafka refuses to load
+a log (data without a transaction inside one), the replay continues with the transaction open.
 """
 
 from __future__ import annotations
@@ -27,28 +27,27 @@ from numpy.typing import NDArray
 from compaction.cleaning.log_view import AbortedTxn, ProducerEntry
 from compaction.formats.primitives.malformed import FormatError
 from compaction.formats.record_batch.batch import parse_batch, parse_control_record
-from compaction.formats.record_batch.batch_header import CONTROL, TRANSACTIONAL
-from compaction.kernels.reading.tables import ABORT, COMMIT
+from compaction.formats.record_batch.batch_header import ABORT, COMMIT, CONTROL, TRANSACTIONAL
 
 Rows = NDArray[np.void]
 
 NONE = -1
 _MAX_SEQUENCE = 2**31 - 1
-#: far more than a marker takes
+#: upper bound of a marker's size
 _MARKER_BYTES = 1 << 20
-#: below this many batches a plain loop is faster than array operations
+#: up to this many batches a plain loop is faster than array operations
 _SHORT_RUN = 48
 
 
 class EndTxnMarker(NamedTuple):
-    """What a commit or abort marker says besides its type (Kafka: ``EndTransactionMarker``)."""
+    """The fields of a commit or abort marker (Kafka: ``EndTransactionMarker``)."""
 
     coordinator_epoch: int
     timestamp_ms: int
 
 
 class CompletedTxn(NamedTuple):
-    """A transaction whose marker was read. ``last_stable_offset`` is the log's at that moment, after it."""
+    """A transaction whose marker was read. ``last_stable_offset`` is the log's after the marker."""
 
     producer_id: int
     first_offset: int
@@ -62,9 +61,9 @@ class CompletedTxn(NamedTuple):
 
 
 def read_end_txn_marker(batch: bytes | memoryview) -> EndTxnMarker:
-    """The coordinator epoch and timestamp in a control batch (its first record; control batches are not compressed).
+    """The marker in a control batch: its first record. Control batches are not compressed.
 
-    :raises FormatError: the record is not what the format says
+    :raises FormatError: the record is missing or malformed
     """
     record = next(parse_batch(batch).records(_MARKER_BYTES), None)
     if record is None:
@@ -75,7 +74,7 @@ def read_end_txn_marker(batch: bytes | memoryview) -> EndTxnMarker:
 
 @dataclass
 class _State:
-    """One producer: what is known, or (``None`` for the batch) what one segment adds to it."""
+    """One producer's state, or its update by one segment, whose ``batch`` is ``None`` until the segment has one."""
 
     epoch: int = NONE
     coordinator_epoch: int = NONE
@@ -96,7 +95,7 @@ class _Batch(NamedTuple):
 
 
 class ProducerStates:
-    """The producers of one partition; feed it snapshot entries, then batches in log order, segment by segment."""
+    """The producers of one partition: load snapshot entries, then append batches in log order, segment by segment."""
 
     def __init__(self) -> None:
         self._known: dict[int, _State] = {}
@@ -109,7 +108,7 @@ class ProducerStates:
         self._completed: list[tuple[int, int, int, bool]] = []
 
     def load(self, entries: Iterable[ProducerEntry], now_ms: int, expiration_ms: int) -> None:
-        """Take over the entries of a snapshot that are not expired at ``now_ms``."""
+        """Load the entries of a snapshot that are not expired at ``now_ms``."""
         for entry in entries:
             state = _State(entry.producer_epoch, entry.coordinator_epoch, entry.last_timestamp_ms)
             state.txn_first_offset = entry.current_txn_first_offset
@@ -127,19 +126,19 @@ class ProducerStates:
         :param rows: ``BATCH_ROW``, (n,), in log order
         :param marker_at: the marker in the control batch at a byte position of the segment
         """
-        mine = rows[(rows["producer_id"] >= 0) & (rows["magic"] >= 2)]
-        if not len(mine):
+        batches = rows[(rows["producer_id"] >= 0) & (rows["magic"] >= 2)]
+        if not len(batches):
             return
-        control = (mine["attributes"] & CONTROL) != 0
+        control = (batches["attributes"] & CONTROL) != 0
         start = 0
-        for at in [*np.flatnonzero(control).tolist(), len(mine)]:
-            self._append_data(mine[start:at])
-            if at < len(mine):
-                self._append_control(mine[at], marker_at)
+        for at in [*np.flatnonzero(control).tolist(), len(batches)]:
+            self._append_data(batches[start:at])
+            if at < len(batches):
+                self._append_control(batches[at], marker_at)
             start = at + 1
 
     def flush(self) -> list[CompletedTxn]:
-        """Merge what the segment added: to be called after its last batch; the transactions that ended in it, in log order."""
+        """Merge the updates of a segment, after its last batch; the transactions that ended in it, in log order."""
         for producer_id, update in self._pending.items():
             known = self._known.setdefault(producer_id, _State(epoch=update.epoch))
             known.take_epoch(update.epoch)
@@ -157,7 +156,7 @@ class ProducerStates:
         return done
 
     def expire(self, now_ms: int, expiration_ms: int) -> None:
-        """Forget the producers that are expired at ``now_ms``."""
+        """Remove the producers that are expired at ``now_ms``."""
         self._known = {
             producer_id: state for producer_id, state in self._known.items() if not _is_expired(state, now_ms, expiration_ms)
         }
@@ -233,14 +232,14 @@ def _is_expired(state: _State, now_ms: int, expiration_ms: int) -> bool:
 
 
 def _last_sequence(base_sequence: int, delta: int) -> int:
-    """Kafka: ``DefaultRecordBatch.lastSequence``: sequence numbers wrap to 0."""
+    """Sequence numbers wrap to 0 (Kafka: ``DefaultRecordBatch.lastSequence``)."""
     if base_sequence == NONE:
         return NONE
     return (base_sequence + delta) % (_MAX_SEQUENCE + 1)
 
 
 def _first_and_last(rows: Rows) -> NDArray[np.int64]:
-    """Of a run without control batches, the rows that decide: each producer's last batch and first transactional one."""
+    """The rows of a run without control batches that decide: each producer's last batch and first transactional one."""
     ids = rows["producer_id"]
     _, from_end = np.unique(ids[::-1], return_index=True)
     transactional = np.flatnonzero(rows["attributes"] & TRANSACTIONAL)

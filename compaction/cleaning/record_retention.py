@@ -1,32 +1,46 @@
-"""Retention: which batches and records of a cleaned segment stay.
+"""Record retention: which records and batches of the cleaned segments survive a round. This is the normative statement.
 
-Notation: ``b`` a batch, ``r`` a record of it, ``map[k]`` the highest offset mapped for key ``k`` (-1 where there is none),
-``end`` the offset after the last one of the map, ``now`` the time of the round, ``upper`` its first uncleanable offset.
+Notation:
 
-Records. ``r`` is kept iff
+    D, U      first dirty and first uncleanable offset of the round (``compaction.cleaning.log_to_clean``)
+    b, r      a batch of the cleaned segments, a record of b
+    M[k]      the offset map: the highest offset in [D, U) of a record with key k, not aborted and not in a control batch;
+              -1 without one. Keys are compared by their 128-bit hash
+    H(b)      the delete horizon of b: its base timestamp if attribute bit 6 is set (magic 2)
+    now       the time of the round
 
-1. ``b`` is not discarded (below); and
-2. ``b`` is a control batch, or
-3. ``r.offset`` ≥ ``end``, or
-4. ``r`` has a key, ``r.offset`` ≥ ``map[r.key]``, and ``r`` has a value or is a tombstone that may not go yet.
+Rule: r survives iff r.offset >= M[r.key]. A record below that is *superseded*.
 
-A record without a key below ``end`` is dropped and counted invalid. A tombstone may go iff ``b`` has magic 2, a delete horizon
-is set and ``now`` ≥ that horizon; or ``b`` is older than magic 2 and its segment's mtime ≤ the legacy delete horizon (the mtime
-of the last segment that begins below the first dirty offset, less ``delete.retention.ms``; 0 where there is no such segment).
+Exceptions. For a record, the first that applies decides:
 
-Batches. ``b`` is *discardable* iff it is aborted data, or a control batch that transaction resolution lets go. It is
-*discarded* iff it is discardable and, being a control batch, has a delete horizon ≤ ``now``. Where no record of ``b`` is kept,
+1. *Aborted.* b is data of an aborted transaction: no record of b survives.
+2. *Control.* b is a control batch: its records survive, unless b is discardable and H(b) <= now: then none does.
+3. *Past the map.* r.offset >= U: r survives.
+4. *Invalid.* r has no key: r is dropped and counted invalid.
+5. *Tombstone.* r survives by the rule but has no value: r is dropped if its retention has passed. With magic 2 that is
+   H(b) <= now. With magic 0 and 1 it is segment mtime <= legacy delete horizon: the mtime of the last segment whose base is
+   below D, less ``delete.retention.ms``; 0 without such a segment.
 
-1. an empty batch (header only) stays iff ``b`` is the last record of an active producer: its last offset is that producer's
-   last data offset or, where the producer has none, ``b`` is a control batch of the producer's epoch; or iff
-2. the offset after ``b`` is ``upper``: the end of the round keeps its offset;
-3. otherwise ``b`` goes.
+For a batch of which no record survives:
 
-A batch that keeps records is rewritten with the horizon ``now`` + ``delete.retention.ms`` iff it has none yet and holds a kept
-tombstone or is a discardable control batch (``MARKER_OF_EMPTY_TXN``). A batch below magic 2 that keeps records becomes magic 2
-in any case. One that keeps none and would have to stay cannot be written: Kafka fails the round, so does a caller.
+6. *Last record of an active producer.* b becomes an empty batch (header only, count 0) if its producer is active and its last
+   offset is the producer's last data offset; or, if the producer has none, if b is a control batch of the producer's epoch.
+7. *End of the round.* b becomes an empty batch if b.last_offset + 1 = U.
+8. Any other such batch is dropped. A batch of magic 0 or 1 has no empty form: Kafka fails the round if one would be needed, and
+   so does this cleaner.
 
-Mirrors ``Cleaner.cleanInto``, ``Cleaner.shouldRetainRecord`` and ``MemoryRecords.filterTo`` (Kafka 4.3.0).
+For a batch of which a record survives:
+
+9. *New delete horizon.* b is written with H = now + ``delete.retention.ms`` if it has none and holds a surviving tombstone or
+   is a discardable control batch.
+10. *Old format.* A batch of magic 0 or 1 is written as magic 2, and 9 applies to it.
+11. Any other batch of which all records survive is copied byte for byte.
+
+``compaction.cleaning.transactions`` decides which data is aborted and which control batches are discardable. The map pass may
+take more data for aborted than there is; then M misses keys and more survives, never less.
+
+Mirrors ``Cleaner.cleanInto``, ``Cleaner.shouldRetainRecord`` and ``MemoryRecords.filterTo`` of Kafka 4.3.0. This module decides
+1, 2, 6 and 7, which need batch headers only; ``compaction.kernels.rewriting`` decides the others.
 """
 
 from __future__ import annotations
@@ -38,39 +52,30 @@ from enum import IntFlag
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.cleaning.log_view import ProducerEntry, Segment
+from compaction.cleaning.log_view import ProducerEntry
 from compaction.cleaning.txn_tables import AbortedRanges, Bools, Int64s, Rows
+from compaction.formats.record_batch.batch_header import CONTROL, DELETE_HORIZON, TRANSACTIONAL
+from compaction.kernels.reading import tables
 
-_TRANSACTIONAL = 0x10
-_CONTROL = 0x20
-_DELETE_HORIZON = 0x40
 _NO_PRODUCER_ID = -1
 
 
 class BatchVerdict(IntFlag):
-    """Bits of a batch's verdict; none set means: judge its records, and drop the batch if none is kept."""
+    """Bits of a batch's verdict. Without ``DISCARD`` its records are judged one by one."""
 
-    #: no record is kept
-    DISCARD_RECORDS = 1
-    #: where no record is kept, an empty batch stays
-    RETAIN_EMPTY = 2
-    #: the batch goes unseen, its records are not counted as read (``DISCARD_RECORDS`` without ``RETAIN_EMPTY``)
-    DELETE = 4
-    #: a control batch: unless discarded, all of its records are kept without asking the map
-    CONTROL = 8
-    #: a control batch that is discardable: where it is kept, it gets a delete horizon if it has none
-    MARKER_OF_EMPTY_TXN = 16
-    #: aborted data
-    ABORTED = 32
-    #: the delete horizon is set and has passed: tombstones go
-    HORIZON_PASSED = 64
+    #: no record survives (1, 2)
+    DISCARD = tables.DISCARD
+    #: if no record survives, an empty batch is retained (6, 7)
+    RETAIN_EMPTY = tables.RETAIN_EMPTY
+    #: a discardable control batch: if retained, it gets a delete horizon (9)
+    MARKER_OF_EMPTY_TXN = tables.MARKER_OF_EMPTY_TXN
 
 
 @dataclass(frozen=True, eq=False)
 class ActiveProducers:
-    """The last records of the active producers: arrays of one length, ascending by producer id.
+    """The last records of the active producers: arrays of shape (n,), ascending by producer id.
 
-    ``last_data_offset`` is -1 where only a marker of the producer is left.
+    ``last_data_offset`` is -1 for a producer that has only a marker left.
     """
 
     producer_id: Int64s
@@ -79,7 +84,7 @@ class ActiveProducers:
 
     @classmethod
     def of(cls, entries: Sequence[ProducerEntry]) -> ActiveProducers:
-        """From producer state entries, in any order."""
+        """From producer state entries in any order."""
         ordered = sorted(entries)
         return cls(
             np.array([entry.producer_id for entry in ordered], dtype=np.int64),
@@ -88,117 +93,50 @@ class ActiveProducers:
         )
 
     def are_last_records(self, rows: Rows) -> Bools:
-        """Which batches of a ``BATCH_ROW`` table are the last record of an active producer, (n,) bool."""
+        """Exception 6: which batches of a ``BATCH_ROW`` table (n,) hold the last record of an active producer, (n,) bool."""
         if not len(self.producer_id):
             return np.zeros(len(rows), dtype=np.bool_)
-        place = np.minimum(np.searchsorted(self.producer_id, rows["producer_id"]), len(self.producer_id) - 1)
-        active = (self.producer_id[place] == rows["producer_id"]) & (rows["producer_id"] > _NO_PRODUCER_ID)
-        last_data_offset = self.last_data_offset[place]
-        last_marker = _control(rows) & (rows["producer_epoch"] == self.producer_epoch[place])
+        index = np.minimum(np.searchsorted(self.producer_id, rows["producer_id"]), len(self.producer_id) - 1)
+        active = (self.producer_id[index] == rows["producer_id"]) & (rows["producer_id"] > _NO_PRODUCER_ID)
+        last_data_offset = self.last_data_offset[index]
+        last_marker = _has_bit(rows, CONTROL) & (rows["producer_epoch"] == self.producer_epoch[index])
         last: Bools = active & np.where(last_data_offset >= 0, rows["last_offset"] == last_data_offset, last_marker)
         return last
 
 
 @dataclass(frozen=True, eq=False)
 class RoundRules:
-    """What one cleaning round knows about its batches.
+    """What decides about the batches of one round.
 
-    ``discardable`` and ``spans`` come from transaction resolution; ``upper_bound_offset`` is the first uncleanable offset
-    (exclusive).
+    ``aborted`` and ``discardable`` are those of ``TxnResolution``; ``first_uncleanable_offset`` is exclusive.
     """
 
-    spans: AbortedRanges
+    aborted: AbortedRanges
     discardable: Int64s
     producers: ActiveProducers
-    upper_bound_offset: int
+    first_uncleanable_offset: int
     now_ms: int
 
     def verdicts(self, rows: Rows) -> NDArray[np.uint8]:
-        """``batch_verdicts`` under these rules."""
-        return batch_verdicts(
-            rows,
-            discardable=self.discardable,
-            spans=self.spans,
-            producers=self.producers,
-            upper_bound_offset=self.upper_bound_offset,
-            now_ms=self.now_ms,
-        )
+        """The ``BatchVerdict`` bits of each batch, (n,) uint8.
+
+        :param rows: ``BATCH_ROW`` table (n,), any part of the cleaned segments
+        """
+        control = _has_bit(rows, CONTROL)
+        data = _has_bit(rows, TRANSACTIONAL) & ~control
+        discard = np.zeros(len(rows), dtype=np.bool_)
+        discard[data] = self.aborted.contains(rows["producer_id"][data], rows["last_offset"][data])
+        discardable = control & np.isin(rows["last_offset"], self.discardable)
+        discard |= discardable & _has_bit(rows, DELETE_HORIZON) & (rows["base_timestamp"] <= self.now_ms)
+        end_of_round = rows["last_offset"] + 1 == self.first_uncleanable_offset
+        verdicts = np.zeros(len(rows), dtype=np.uint8)
+        verdicts[discard] |= tables.DISCARD
+        verdicts[self.producers.are_last_records(rows) | end_of_round] |= tables.RETAIN_EMPTY
+        verdicts[discardable] |= tables.MARKER_OF_EMPTY_TXN
+        return verdicts
 
 
-def batch_verdicts(
-    rows: Rows,
-    *,
-    discardable: Int64s,
-    spans: AbortedRanges,
-    producers: ActiveProducers,
-    upper_bound_offset: int,
-    now_ms: int,
-) -> NDArray[np.uint8]:
-    """The ``BatchVerdict`` bits of each batch, (n,) uint8.
-
-    :param rows: ``BATCH_ROW`` table (n,), any part of the round's segments
-    :param discardable: last offsets of the control batches that may be discarded, ascending
-    :param spans: the aborted data of the cleaning pass
-    :param upper_bound_offset: first uncleanable offset of the round (exclusive)
-    """
-    control = _control(rows)
-    transactional = ((rows["attributes"] & _TRANSACTIONAL) != 0) & (rows["magic"] >= 2) & ~control
-    aborted = np.zeros(len(rows), dtype=np.bool_)
-    aborted[transactional] = spans.contains(rows["producer_id"][transactional], rows["last_offset"][transactional])
-    marker_may_go = control & np.isin(rows["last_offset"], discardable)
-    passed = horizon_passed(rows, now_ms)
-    discard = aborted | (marker_may_go & passed)
-    retain_empty = producers.are_last_records(rows) | (rows["last_offset"] + 1 == upper_bound_offset)
-    bits = (
-        (discard, BatchVerdict.DISCARD_RECORDS),
-        (retain_empty, BatchVerdict.RETAIN_EMPTY),
-        (discard & ~retain_empty, BatchVerdict.DELETE),
-        (control, BatchVerdict.CONTROL),
-        (marker_may_go, BatchVerdict.MARKER_OF_EMPTY_TXN),
-        (aborted, BatchVerdict.ABORTED),
-        (passed, BatchVerdict.HORIZON_PASSED),
-    )
-    verdicts = np.zeros(len(rows), dtype=np.uint8)
-    for which, bit in bits:
-        verdicts[which] |= int(bit)
-    return verdicts
-
-
-def has_horizon(rows: Rows) -> Bools:
-    """Which batches carry a delete horizon (then their base timestamp is it), (n,) bool."""
-    flagged: Bools = (rows["magic"] >= 2) & ((rows["attributes"] & _DELETE_HORIZON) != 0)
-    return flagged
-
-
-def horizon_passed(rows: Rows, now_ms: int) -> Bools:
-    """Which batches carry a delete horizon that has come: ``now_ms`` at the horizon counts as passed, (n,) bool."""
-    passed: Bools = has_horizon(rows) & (rows["base_timestamp"] <= now_ms)
-    return passed
-
-
-def tombstones_may_go(rows: Rows, now_ms: int, *, legacy_may_go: bool) -> Bools:
-    """In which batches a tombstone is dropped although it is the last of its key, (n,) bool.
-
-    :param legacy_may_go: the answer for magic 0 and 1, see :func:`legacy_tombstones_may_go`
-    """
-    may_go: Bools = np.where(rows["magic"] < 2, legacy_may_go, horizon_passed(rows, now_ms))
-    return may_go
-
-
-def legacy_delete_horizon_ms(segments: Sequence[Segment], first_dirty_offset: int, delete_retention_ms: int) -> int:
-    """The legacy delete horizon, milliseconds.
-
-    The mtime of the last segment that begins below the first dirty offset less ``delete.retention.ms``, 0 without one.
-    """
-    clean = [segment.mtime_ms for segment in segments if segment.base_offset < first_dirty_offset]
-    return clean[-1] - delete_retention_ms if clean else 0
-
-
-def legacy_tombstones_may_go(segment_mtime_ms: int, horizon_ms: int) -> bool:
-    """Whether tombstones of magic 0 and 1 in a segment of this mtime are dropped: a segment at the horizon drops them."""
-    return segment_mtime_ms <= horizon_ms
-
-
-def _control(rows: Rows) -> Bools:
-    control: Bools = (rows["magic"] >= 2) & ((rows["attributes"] & _CONTROL) != 0)
-    return control
+def _has_bit(rows: Rows, bit: int) -> Bools:
+    """Which batches are of magic 2 and have the attribute bit, (n,) bool."""
+    found: Bools = (rows["magic"] >= 2) & ((rows["attributes"] & bit) != 0)
+    return found

@@ -1,18 +1,21 @@
-"""Which segments the delete policy removes.
+"""Segment retention, the delete policy: which segments are deleted. ``record_retention`` is the cleaner's rule for records.
 
-The rule: three passes over the log, oldest segment first, each ending at the first segment that it keeps.
+The rule: three passes over the log, oldest segment first. Each ends at the first segment that it retains.
 
-1. **Log start**: the segment ends at or below the log start (the next segment's base ≤ log start). Always done.
-2. **Size**: without it, the log still holds ``retention.bytes``. Only with ``delete`` in ``cleanup.policy``.
-3. **Time**: now - its largest timestamp > ``retention.ms``. Only with ``delete`` in ``cleanup.policy``.
+1. *Log start.* A segment is deleted if the next segment's base <= log start. This pass always runs.
+2. *Size.* A segment is deleted if the log without it still has ``retention.bytes``. Only with ``delete`` in ``cleanup.policy``.
+3. *Time.* A segment is deleted if now - its largest timestamp > ``retention.ms``. Only with ``delete`` in ``cleanup.policy``.
 
-No pass goes past the high watermark, and none takes a last segment that is empty. Where every segment goes, an empty one that
-starts at the log end takes over. The log start moves up to the first segment that is left. A bound below 0 is no bound.
+Exceptions:
 
-A log whose ``cleanup.policy`` is a guess (``compaction.config.policy_guess``) keeps everything, whatever the guess.
-
-A tiered topic (``remote.storage.enable``) keeps everything: a broker removes only what was uploaded, and a directory does not
-tell what that is.
+1. A segment that ends above the high watermark is retained, and so is an empty last segment.
+2. If every segment is deleted, an empty active segment at the log end replaces them. The log start becomes the base of the
+   first remaining segment, unless it is higher already.
+3. A negative bound is unlimited.
+4. Nothing is deleted if ``cleanup.policy`` is a guess (``compaction.config.policy_guess``), whatever the guess.
+5. Nothing is deleted from a tiered topic (``remote.storage.enable``): a broker deletes only uploaded segments, and a directory
+   does not say which are.
+6. Nothing is deleted from ``__cluster_metadata``, which a broker prunes by snapshots.
 
 Mirrors ``UnifiedLog.deleteOldSegments``, ``deletableSegments`` and ``deleteSegments`` of Kafka 4.3.0.
 """
@@ -31,7 +34,7 @@ from compaction.names import CLUSTER_METADATA_TOPIC
 
 
 class DeletionCause(enum.Enum):
-    """Why a segment goes."""
+    """The pass that deletes a segment."""
 
     LOG_START = "log start"
     SIZE = "size"
@@ -40,69 +43,70 @@ class DeletionCause(enum.Enum):
 
 @dataclass(frozen=True)
 class Removal:
-    """A segment that goes, and why; ``why`` has the numbers."""
+    """A segment to delete; ``why`` is the reason with its numbers."""
 
     segment: Segment
     cause: DeletionCause
     why: str
 
     def __str__(self) -> str:
-        return f"segment {self.segment.base_offset} ({self.segment.size_bytes} bytes) goes by {self.cause.value}: {self.why}"
+        segment = f"segment {self.segment.base_offset} ({self.segment.size_bytes} bytes)"
+        return f"{segment} is deleted by {self.cause.value}: {self.why}"
 
 
 @dataclass(frozen=True)
 class DeletionPlan:
-    """What the delete policy does to one log.
+    """The segments of one log that the delete policy deletes.
 
-    ``removals`` are ascending. ``new_log_start_offset`` is the log start afterwards. ``rolled_base_offset`` is the base of the
-    empty segment that takes over where every segment goes, else ``None``. ``after`` is the log as it is afterwards.
+    ``removals`` are ascending; ``after`` is the log afterwards.
     """
 
     view: LogView
     config: TopicConfig
     removals: tuple[Removal, ...]
-    new_log_start_offset: int
-    rolled_base_offset: int | None
     after: LogView
     reason: str
 
     @property
+    def new_log_start_offset(self) -> int:
+        """The log start afterwards."""
+        return self.after.log_start_offset
+
+    @property
     def verdict(self) -> Verdict:
-        """``CLEAN`` when something goes."""
+        """``CLEAN`` if any segment is deleted."""
         return Verdict.CLEAN if self.removals else Verdict.SKIP
 
     @property
     def removed_bytes(self) -> int:
-        """Bytes of the ``.log`` files that go."""
+        """Bytes of the deleted ``.log`` files."""
         return sum(removal.segment.size_bytes for removal in self.removals)
 
     def __str__(self) -> str:
-        """One line a removed segment, under a line that sums up."""
+        """A summary line, then one line per deleted segment."""
         return "\n".join([f"{self.view.topic_partition}: {self.reason}", *(f"  {removal}" for removal in self.removals)])
 
 
-#: says why a segment goes, or gives ``None`` to keep it; the second argument is the next segment, ``None`` for the last
+#: the reason to delete a segment, ``None`` to retain it; the second argument is the next segment, ``None`` for the last
 _Rule = Callable[[Segment, "Segment | None"], "str | None"]
 
 
 def plan_deletion(view: LogView, config: TopicConfig, *, now_ms: int) -> DeletionPlan:
-    """What the delete policy does to one log as of ``now_ms``, milliseconds."""
-    obstacle = _obstacle(view, config)
-    if obstacle is not None:
-        return DeletionPlan(view, config, (), view.log_start_offset, None, view, obstacle)
-    now, removals = view, []
+    """The segments of one log that the delete policy deletes at ``now_ms``."""
+    refusal = _refusal(view, config)
+    if refusal is not None:
+        return DeletionPlan(view, config, (), view, refusal)
+    after, removals = view, []
     for cause, rule_for in _PASSES:
-        rule = rule_for(now, config, now_ms) if cause is DeletionCause.LOG_START or config.cleanup_delete else None
+        rule = rule_for(after, config, now_ms) if cause is DeletionCause.LOG_START or config.cleanup_delete else None
         if rule is not None:
-            gone = [Removal(segment, cause, why) for segment, why in _oldest_first(now, rule)]
-            now = _without(now, len(gone), now_ms)
-            removals += gone
-    rolled = now.segments[0].base_offset if removals and len(removals) == len(view.segments) else None
-    reason = _summary(view, config, removals, now_ms)
-    return DeletionPlan(view, config, tuple(removals), now.log_start_offset, rolled, now, reason)
+            deleted = [Removal(segment, cause, why) for segment, why in _oldest_first(after, rule)]
+            after = _without(after, len(deleted), now_ms)
+            removals += deleted
+    return DeletionPlan(view, config, tuple(removals), after, _summary(view, config, removals, now_ms))
 
 
-def _obstacle(view: LogView, config: TopicConfig) -> str | None:
+def _refusal(view: LogView, config: TopicConfig) -> str | None:
     if view.topic_partition.topic == CLUSTER_METADATA_TOPIC:
         return f"refused: {CLUSTER_METADATA_TOPIC} is pruned by snapshots"
     if config.policy_guess is not None:
@@ -113,7 +117,7 @@ def _obstacle(view: LogView, config: TopicConfig) -> str | None:
 
 
 def _oldest_first(view: LogView, rule: _Rule) -> Iterator[tuple[Segment, str]]:
-    """The segments that a rule takes, up to the first that it keeps, the high watermark or an empty last segment."""
+    """The segments that a pass deletes, with the reasons."""
     for position, segment in enumerate(view.segments):
         following = view.segments[position + 1] if position + 1 < len(view.segments) else None
         end_offset = view.log_end_offset if following is None else following.base_offset
@@ -173,7 +177,7 @@ _PASSES: tuple[tuple[DeletionCause, Callable[[LogView, TopicConfig, int], _Rule 
 
 
 def _without(view: LogView, count: int, now_ms: int) -> LogView:
-    """The log without its first ``count`` segments; never without any."""
+    """The log without its first ``count`` segments; with a new active segment if none is left."""
     if count == 0:
         return view
     left = view.segments[count:] or (_rolled(view.log_end_offset, now_ms),)
@@ -198,13 +202,13 @@ def _summary(view: LogView, config: TopicConfig, removals: Sequence[Removal], no
     if removals:
         by_cause = [(cause, [each for each in removals if each.cause is cause]) for cause in DeletionCause]
         parts = [f"{len(found)} by {cause.value}" for cause, found in by_cause if found]
-        return f"{len(removals)} of {len(view.segments)} segments go ({', '.join(parts)}); {policy}"
+        return f"{len(removals)} of {len(view.segments)} segments deleted ({', '.join(parts)}); {policy}"
     if not config.cleanup_delete:
-        return f"policy: {policy}, only segments below log start {view.log_start_offset} would go"
+        return f"policy: {policy}, only segments below log start {view.log_start_offset} are deleted"
     future = [segment for segment in view.segments[:1] if segment.largest_timestamp_ms > now_ms]
     if future and config.retention_ms >= 0:
         stamp = future[0].largest_timestamp_ms
-        return f"future: segment {future[0].base_offset} has a timestamp {stamp} after {now_ms}, which keeps it from going"
+        return f"future: segment {future[0].base_offset} has a timestamp {stamp} after {now_ms}, which prevents its deletion"
     bounds = f"{_bound_text(config, 'retention.ms')}, {_bound_text(config, 'retention.bytes')}"
     return f"nothing has expired: {bounds}; {policy}"
 

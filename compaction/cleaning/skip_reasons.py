@@ -1,4 +1,4 @@
-"""The vocabulary of a plan's answer: the verdict, why, and the conditions that led to it."""
+"""A plan's verdict on a log, its reason, and the conditions that were checked."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ import enum
 import math
 from dataclasses import dataclass
 
+from compaction.cleaning.log_to_clean import dirty_ratio
 from compaction.config import Source
 
 
 class Verdict(enum.Enum):
-    """What happens to a log."""
+    """Whether a log is cleaned."""
 
     CLEAN = "clean"
     SKIP = "skip"
 
 
 class SkipCause(enum.Enum):
-    """Why a log is left alone; the first word of the reason."""
+    """Why a log is skipped; the first word of the reason."""
 
     REFUSED = "refused"
     POLICY = "policy"
@@ -28,9 +29,9 @@ class SkipCause(enum.Enum):
 
 @dataclass(frozen=True)
 class Condition:
-    """One question asked of a log: a value, what it is held against, and where that bound comes from.
+    """One condition on a log: a value, and the bound that it is compared with.
 
-    ``setting`` is the configuration name of the bound, ``None`` where the bound is none.
+    If the bound is configured, ``setting`` is its name and ``source`` where it was set.
     """
 
     name: str
@@ -43,7 +44,7 @@ class Condition:
 
     @property
     def origin(self) -> str:
-        """The name of the bound and where it was set, each once; empty where the bound is none."""
+        """The setting and its source, without repeating the name; empty if the bound is not configured."""
         if self.setting is None or self.setting in str(self.source):
             return str(self.source or "")
         return f"{self.setting}, {self.source}"
@@ -55,7 +56,7 @@ class Condition:
 
 
 def shown(value: int | float | str) -> str:
-    """A number or word for people: ratios with up to four digits, the empty text as ``none``."""
+    """A value as shown to users: ratios with up to four digits, empty text as ``none``."""
     if isinstance(value, float):
         return f"{value:.4g}"
     return str(value) or "none"
@@ -66,7 +67,7 @@ _UNITS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000), ("m
 
 
 def duration(milliseconds: int) -> str:
-    """Two units at most: ``3 d 4 h``, ``90 s`` as ``1 min 30 s``, ``0 ms``."""
+    """A duration in at most two units: ``3 d 4 h``, ``1 min 30 s``, ``0 ms``."""
     left = abs(milliseconds)
     parts: list[str] = []
     for name, size in _UNITS:
@@ -79,7 +80,7 @@ def duration(milliseconds: int) -> str:
 
 
 def amount(count: int) -> str:
-    """Bytes as people say them, exact below a kB: ``412.0 MB``."""
+    """A size, exact below 1 kB: ``999 bytes``, ``412.0 MB``."""
     size = float(count)
     for unit in ("bytes", "kB", "MB", "GB"):
         if size < 1000:
@@ -89,16 +90,16 @@ def amount(count: int) -> str:
 
 
 def bytes_missing(clean_bytes: int, dirty_bytes: int, ratio: float) -> int | None:
-    """The fewest further dirty bytes with which dirty / (clean + dirty) is over ``ratio``; ``None`` where none suffice."""
+    """The fewest additional dirty bytes that bring dirty / (clean + dirty) above ``ratio``; ``None`` if impossible."""
     if ratio >= 1:
         return None
 
     def suffices(more: int) -> bool:
-        return (dirty_bytes + more) / max(clean_bytes + dirty_bytes + more, 1) > ratio
+        return dirty_ratio(clean_bytes, dirty_bytes + more) > ratio
 
     if suffices(0):
         return 0
-    # the quotient never falls as more is added: bisect between what is too few and what suffices
+    # the ratio grows with the dirty bytes, so bisect
     too_few, enough = 0, 1
     while not suffices(enough):
         too_few, enough = enough, 2 * enough
@@ -109,7 +110,7 @@ def bytes_missing(clean_bytes: int, dirty_bytes: int, ratio: float) -> int | Non
 
 
 def ratio_below(ratio: float) -> float:
-    """A round bound that ``ratio`` is over: the largest with as few digits as can be; 0 where it is tiny."""
+    """A bound below ``ratio`` with as few digits as possible, the largest such; 0 if the ratio is below 1e-5."""
     for digits in range(1, 6):
         scale = 10.0**digits
         bound = (math.ceil(ratio * scale) - 1) / scale
@@ -121,9 +122,9 @@ def ratio_below(ratio: float) -> float:
 
 
 def ratio_remedy(clean_bytes: int, dirty_bytes: int, bound: float) -> str:
-    """What would lift a log over ``min.cleanable.dirty.ratio``."""
+    """What would bring a log above ``min.cleanable.dirty.ratio``."""
     if dirty_bytes == 0:
-        return "becomes cleanable once a closed segment is dirty"
+        return "becomes cleanable once an inactive segment is dirty"
     more = bytes_missing(clean_bytes, dirty_bytes, bound)
-    lower = f"with min.cleanable.dirty.ratio={ratio_below(dirty_bytes / (clean_bytes + dirty_bytes)):g}"
+    lower = f"with min.cleanable.dirty.ratio={ratio_below(dirty_ratio(clean_bytes, dirty_bytes)):g}"
     return f"becomes cleanable {lower}" if more is None else f"becomes cleanable after {amount(more)} more, or {lower}"

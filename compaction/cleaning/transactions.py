@@ -1,24 +1,25 @@
-"""Transaction resolution: which data batches are aborted, which control batches may go, which index entries stay.
+"""Transaction resolution: which data is aborted, which control batches are discardable, which ``.txnindex`` entries remain.
 
-Tasks read slices of segments in parallel and hand in a few ``TXN_ROW`` rows each; the driver replays Kafka's
-``CleanedTransactionMetadata`` (4.3.0) over them in log order. The rules, ``p`` a producer, ``e`` an entry of a ``.txnindex``:
+Spark tasks read slices of segments in parallel and return a few ``TXN_ROW`` rows each. The driver replays Kafka's
+``CleanedTransactionMetadata`` (4.3.0) over these rows in log order. The rules, with ``p`` a producer and ``e`` an entry of a
+``.txnindex``:
 
-* ``e`` becomes known when a list holding it is added, and *consumed* by the first batch read afterwards, of any kind and
-  producer, whose last offset is ≥ ``e.first_offset``. Consuming opens an aborted transaction of ``e.producer_id``, unless
-  one is open already (``computeIfAbsent``: the later entry is forgotten, the earlier lasts until the next ABORT marker).
-* A transactional data batch of ``p`` is aborted iff ``p`` has an open aborted transaction, which then counts as *observed*.
-  Otherwise it marks ``p`` as having committed data.
-* ABORT marker of ``p``: closes ``p``'s open aborted transaction. It may be discarded unless that transaction was observed, in
-  which case its entry is appended to the transaction index of the output group.
-* COMMIT marker of ``p``: may be discarded unless ``p`` is marked as having committed data; clears the mark. (An ABORT marker
-  does not clear it, and a COMMIT marker closes no aborted transaction.)
-* A control batch without records may be discarded and changes nothing. Any other control batch may not.
+1. ``e`` is pending once its index was collected. It is *consumed* by the next batch, of any kind and producer, whose last
+   offset is ≥ ``e.first_offset``. That opens an aborted transaction of ``e.producer_id``, unless one is open already
+   (``computeIfAbsent``: the later entry is lost, the earlier one remains open until the next ABORT marker).
+2. A transactional data batch of ``p`` is aborted iff ``p`` has an open aborted transaction, which then counts as *observed*.
+   Otherwise ``p`` has committed data.
+3. An ABORT marker of ``p`` closes ``p``'s open aborted transaction. It is discardable unless that transaction was observed. If
+   it was, its entry is appended to the transaction index of the output group.
+4. A COMMIT marker of ``p`` is discardable unless ``p`` has committed data. Afterwards ``p`` has none. (An ABORT marker does not
+   reset that, and a COMMIT marker closes no aborted transaction.)
+5. A control batch without records is discardable and has no other effect. Any other control batch is not discardable.
 
-Batches of a log have strictly ascending last offsets, so a batch is known by its last offset, and a span of offsets of a
-producer is a span of its batches.
+Last offsets strictly ascend in a log. So a last offset identifies a batch, and a range of offsets of a producer is a range of
+its batches.
 
-Java's ``PriorityQueue`` breaks ties of the first offset arbitrarily, here they are broken by arrival. It makes no difference:
-entries of different producers do not meet, and two transactions of one producer cannot begin at the same offset.
+Java's ``PriorityQueue`` breaks ties of the first offset arbitrarily; here the earlier arrival wins. The result is the same:
+entries of different producers are independent, and two transactions of one producer cannot begin at the same offset.
 """
 
 from __future__ import annotations
@@ -32,25 +33,23 @@ from typing import NamedTuple
 import numpy as np
 
 from compaction.cleaning.log_view import AbortedTxn, Segment
-from compaction.cleaning.txn_tables import TXN_ROW, AbortedRanges, Bools, Int64s, Rows, TxnKind, rank, summarise
+from compaction.cleaning.txn_tables import AbortedRanges, Bools, Int64s, Rows, TxnKind, rank
 from compaction.errors import UnsupportedLogError
-
-__all__ = ["TXN_ROW", "AbortedRanges", "TxnKind", "Verdicts", "aborted_for_map", "resolve_cleaning", "summarise"]
 
 _NO_END = int(np.iinfo(np.int64).max)
 _BEFORE_ALL = int(np.iinfo(np.int64).min)
 
 
 @dataclass(frozen=True, eq=False)
-class Verdicts:
-    """The outcome of one cleaning pass.
+class TxnResolution:
+    """The outcome of transaction resolution for one cleaning pass.
 
-    ``spans`` are the aborted data; ``discardable`` the last offsets of the control batches that may be discarded, ascending
-    int64 (unambiguous: no two batches of a log share a last offset); ``txn_index`` has one tuple of entries per group, in the
-    order in which they go to its ``.txnindex``.
+    ``aborted`` are the ranges of aborted data. ``discardable`` are the last offsets of the control batches that may be
+    discarded, ascending int64; no two batches of a log share a last offset. ``txn_index`` has one tuple of entries per group,
+    in the order of its ``.txnindex``.
     """
 
-    spans: AbortedRanges
+    aborted: AbortedRanges
     discardable: Int64s
     txn_index: tuple[tuple[AbortedTxn, ...], ...]
 
@@ -58,67 +57,65 @@ class Verdicts:
 def aborted_for_map(
     segments: Sequence[Segment],
     log_start_offset: int,
-    start_offset: int,
-    end_offset: int,
-    first_position_scanned: int,
+    first_dirty_offset: int,
+    first_uncleanable_offset: int,
+    first_position: int,
     rows: Rows,
 ) -> AbortedRanges:
-    """The aborted data that the offset map of [start, end) leaves out (Kafka: ``Cleaner.buildOffsetMap``).
+    """The aborted data that is excluded from the offset map (Kafka: ``Cleaner.buildOffsetMap``).
 
-    One list is added, before the first batch. Reading begins at the position that the offset index of the start segment gives
-    for the start offset, so the marker of a transaction that ended before it is never read: later transactional batches of that
-    producer count as aborted until its next ABORT marker. Kafka does the same (the keys of those batches are then missing from
-    the map, so that older records survive beside them: too much is kept, never too little).
+    The indexes are collected once, before the first batch. Reading begins at the position that the offset index has for the
+    first dirty offset, so the marker of a transaction that ended before it is not read: later transactional batches of that
+    producer count as aborted until its next ABORT marker, in Kafka too. The map then misses their keys, and older records of
+    these keys survive: more is retained, never less.
 
     :param segments: all segments of the log, ascending
-    :param start_offset: first dirty offset, inclusive
-    :param end_offset: first uncleanable offset, exclusive
-    :param first_position_scanned: byte position in the segment that holds the start offset
+    :param first_uncleanable_offset: exclusive
+    :param first_position: byte position of the first batch that is read, in the segment that holds the first dirty offset
     :param rows: ``TXN_ROW`` summaries of the dirty segments, any order
     """
-    first_segment = _floor_segment(segments, start_offset)
-    if start_offset >= end_offset or first_segment < 0:
-        return _spans([])
-    sweep = _Sweep()
-    sweep.add(_TxnIndexes(segments, log_start_offset).collect(first_segment, end_offset), 0)
-    for marker in _abort_markers(rows[_scanned(segments, rows, first_segment, first_position_scanned, end_offset)]):
-        sweep.consume_up_to(marker.last_offset)
-        sweep.close(marker, 0)
-    sweep.consume_up_to(end_offset)
-    return _spans(sweep.finish())
+    first_segment = _floor_segment(segments, first_dirty_offset)
+    if first_dirty_offset >= first_uncleanable_offset or first_segment < 0:
+        return _aborted_ranges([])
+    replay = _Replay()
+    replay.add(_TxnIndexes(segments, log_start_offset).collect(first_segment, first_uncleanable_offset), 0)
+    for marker in _abort_markers(rows[_read(segments, rows, first_segment, first_position, first_uncleanable_offset)]):
+        replay.consume_up_to(marker.last_offset)
+        replay.close(marker, 0)
+    replay.consume_up_to(first_uncleanable_offset)
+    return _aborted_ranges(replay.finish())
 
 
 def resolve_cleaning(
     segments: Sequence[Segment], groups: Sequence[Sequence[Segment]], log_start_offset: int, rows: Rows
-) -> Verdicts:
+) -> TxnResolution:
     """Replay the cleaning pass over all groups (Kafka: ``Cleaner.cleanSegments`` and ``cleanInto``).
 
-    Before each segment the aborted transactions of [its base, the next segment's base in the group, else its own next offset)
-    are added; open transactions and committed data are carried across segments and groups.
+    Before each segment the index entries of [its base, the base of the next segment in the group or its own next offset) are
+    collected. Open transactions and committed data are carried over segments and groups.
 
-    :param segments: all segments of the log, ascending: entries of a segment past the groups count as well
-    :param groups: the groups of the round, in order; their segments belong to ``segments``
+    :param segments: all segments of the log, ascending; entries of segments above the groups count too
+    :param groups: the groups of the round, in order, with segments of ``segments``
     :param rows: ``TXN_ROW`` summaries of the segments of the groups, any order
     :raises UnsupportedLogError: an output index would not ascend by last offset (``TransactionIndex.append`` refuses it too)
     """
     index_of = {segment.base_offset: index for index, segment in enumerate(segments)}
     cleaned = [index_of[segment.base_offset] for group in groups for segment in group]
     rows = rows[np.isin(rows["segment_index"], np.array(cleaned, dtype=np.int32))]
-    closed = _sweep_groups(segments, groups, _TxnIndexes(segments, log_start_offset), index_of, rows)
-    spans = _spans(closed)
+    ranges = _replay_groups(segments, groups, _TxnIndexes(segments, log_start_offset), index_of, rows)
+    aborted = _aborted_ranges(ranges)
     data = rows[rows["kind"] == TxnKind.DATA]
-    observed = _observed(closed, data)
-    keeping = {span.end for span, seen in zip(closed, observed, strict=True) if seen}
+    needed = {each.end for each, seen in zip(ranges, _observed(ranges, data), strict=True) if seen}
     entries: list[list[AbortedTxn]] = [[] for _ in groups]
-    for span in sorted((s for s in closed if s.end in keeping), key=lambda s: s.end):
-        entries[span.group].append(span.txn)
+    for each in sorted((each for each in ranges if each.end in needed), key=lambda each: each.end):
+        entries[each.group].append(each.txn)
     for group in entries:
         _check_ascending(group)
-    return Verdicts(spans, _discardable(rows, data, spans, keeping), tuple(tuple(group) for group in entries))
+    return TxnResolution(aborted, _discardable(rows, data, aborted, needed), tuple(tuple(group) for group in entries))
 
 
-class _Span(NamedTuple):
-    """Aborted data of one producer from ``start`` to ``end`` (last offsets, inclusive), closed in group ``group``."""
+class _Range(NamedTuple):
+    """Aborted data of one producer with last offsets in [``start``, ``end``]; ``group`` is that of the marker."""
 
     producer_id: int
     start: int
@@ -128,7 +125,7 @@ class _Span(NamedTuple):
 
 
 class _Marker(NamedTuple):
-    """An ABORT marker that was read."""
+    """An ABORT marker."""
 
     segment_index: int
     last_offset: int
@@ -136,16 +133,16 @@ class _Marker(NamedTuple):
 
 
 @dataclass
-class _Sweep:
-    """The open aborted transactions while the log is walked, and the spans closed so far."""
+class _Replay:
+    """The pending entries, the open aborted transactions and the closed ranges at one point of the log."""
 
     pending: list[tuple[int, int, int, AbortedTxn]] = field(default_factory=list)
     ongoing: dict[int, tuple[int, AbortedTxn]] = field(default_factory=dict)
-    closed: list[_Span] = field(default_factory=list)
+    closed: list[_Range] = field(default_factory=list)
     arrivals: int = 0
 
     def add(self, txns: Iterable[AbortedTxn], segment_base: int) -> None:
-        """A list of entries becomes known at the start of the segment with this base offset."""
+        """Entries are collected before the segment with this base offset."""
         for txn in txns:
             heapq.heappush(self.pending, (txn.first_offset, self.arrivals, segment_base, txn))
             self.arrivals += 1
@@ -160,40 +157,40 @@ class _Sweep:
         """An ABORT marker is read (after ``consume_up_to`` of its last offset)."""
         opened = self.ongoing.pop(marker.producer_id, None)
         if opened is not None:
-            self.closed.append(_Span(marker.producer_id, opened[0], marker.last_offset, group, opened[1]))
+            self.closed.append(_Range(marker.producer_id, opened[0], marker.last_offset, group, opened[1]))
 
-    def finish(self) -> list[_Span]:
-        """All spans; those still open have no end."""
-        return self.closed + [_Span(pid, start, _NO_END, -1, txn) for pid, (start, txn) in self.ongoing.items()]
+    def finish(self) -> list[_Range]:
+        """All ranges; those still open end at ``_NO_END``."""
+        return self.closed + [_Range(pid, start, _NO_END, -1, txn) for pid, (start, txn) in self.ongoing.items()]
 
 
-def _sweep_groups(
+def _replay_groups(
     segments: Sequence[Segment],
     groups: Sequence[Sequence[Segment]],
     indexes: _TxnIndexes,
     index_of: dict[int, int],
     rows: Rows,
-) -> list[_Span]:
-    """Walk the groups' segments and ABORT markers in order."""
+) -> list[_Range]:
+    """The ranges of aborted data in the groups' segments."""
     markers: dict[int, list[_Marker]] = {}
     for marker in _abort_markers(rows):
         markers.setdefault(marker.segment_index, []).append(marker)
-    sweep = _Sweep()
+    replay = _Replay()
     for group_index, group in enumerate(groups):
-        for place, member in enumerate(group):
-            upper = group[place + 1].base_offset if place + 1 < len(group) else member.next_offset
+        for at, member in enumerate(group):
+            upper = group[at + 1].base_offset if at + 1 < len(group) else member.next_offset
             index = index_of[member.base_offset]
-            sweep.add(indexes.collect(index, upper), member.base_offset)
+            replay.add(indexes.collect(index, upper), member.base_offset)
             for marker in markers.get(index, ()):
-                sweep.consume_up_to(marker.last_offset)
-                sweep.close(marker, group_index)
+                replay.consume_up_to(marker.last_offset)
+                replay.close(marker, group_index)
             if segments[index].size_bytes:
-                sweep.consume_up_to(member.next_offset - 1)
-    return sweep.finish()
+                replay.consume_up_to(member.next_offset - 1)
+    return replay.finish()
 
 
 class _TxnIndexes:
-    """All transaction indexes of a log as one list, for ``LocalLog.collectAbortedTransactions``."""
+    """All transaction indexes of a log as one list (Kafka: ``LocalLog.collectAbortedTransactions``)."""
 
     def __init__(self, segments: Sequence[Segment], log_start_offset: int) -> None:
         self._txns = [txn for segment in segments for txn in segment.aborted_txns]
@@ -205,9 +202,9 @@ class _TxnIndexes:
         self._not_below_log_start: Bools = columns[:, 2] >= log_start_offset
 
     def collect(self, segment_index: int, end_offset: int) -> Iterator[AbortedTxn]:
-        """Entries from this segment on that end at or after the log start and begin before ``end_offset``.
+        """The entries of this and later segments that end at or above the log start and begin below ``end_offset``.
 
-        The search ends with the first entry whose last stable offset is ≥ ``end_offset``, whether it was taken or not.
+        The search ends with the first entry whose last stable offset is ≥ ``end_offset``, selected or not.
         """
         begin = int(self._begin[segment_index])
         stop = self._stop(begin, end_offset)
@@ -215,7 +212,7 @@ class _TxnIndexes:
         return (self._txns[begin + int(offset)] for offset in np.flatnonzero(chosen))
 
     def _stop(self, begin: int, end_offset: int) -> int:
-        """One past the entry that ends the search; looked for in growing blocks, as it is mostly near."""
+        """One past the entry that ends the search. The entry is usually near, so the blocks grow."""
         block = 64
         while begin < len(self._txns):
             hits = np.flatnonzero(self._last_stable_offset[begin : begin + block] >= end_offset)
@@ -226,18 +223,18 @@ class _TxnIndexes:
 
 
 def _floor_segment(segments: Sequence[Segment], offset: int) -> int:
-    """Index of the last segment whose base is at or below ``offset``, -1 where there is none."""
+    """Index of the last segment whose base is ≤ ``offset``, -1 without one."""
     return bisect_right([segment.base_offset for segment in segments], offset) - 1
 
 
-def _scanned(segments: Sequence[Segment], rows: Rows, first_segment: int, first_position: int, end_offset: int) -> Bools:
-    """Which rows the map pass reads."""
+def _read(segments: Sequence[Segment], rows: Rows, first_segment: int, first_position: int, end_offset: int) -> Bools:
+    """Which rows are of batches that the map pass reads, (n,) bool."""
     last_segment = _floor_segment(segments, end_offset - 1)
     index = rows["segment_index"]
-    read: Bools = (index <= last_segment) & (
+    found: Bools = (index <= last_segment) & (
         (index > first_segment) | ((index == first_segment) & (rows["position"] >= first_position))
     )
-    return read
+    return found
 
 
 def _abort_markers(rows: Rows) -> list[_Marker]:
@@ -248,15 +245,15 @@ def _abort_markers(rows: Rows) -> list[_Marker]:
     return [_Marker(*values) for values in zip(*columns, strict=True)]
 
 
-def _spans(closed: Sequence[_Span]) -> AbortedRanges:
-    ordered = sorted(closed, key=lambda span: (span.producer_id, span.start))
-    columns = np.array([span[:3] for span in ordered], dtype=np.int64).reshape(-1, 3)
+def _aborted_ranges(ranges: Sequence[_Range]) -> AbortedRanges:
+    ordered = sorted(ranges, key=lambda each: (each.producer_id, each.start))
+    columns = np.array([each[:3] for each in ordered], dtype=np.int64).reshape(-1, 3)
     return AbortedRanges(*(np.ascontiguousarray(columns[:, i]) for i in range(3)))
 
 
-def _observed(closed: Sequence[_Span], data: Rows) -> Bools:
-    """Which spans hold a data batch that was read and end with a marker, (n,) bool."""
-    columns = np.array([span[:3] for span in closed], dtype=np.int64).reshape(-1, 3)
+def _observed(ranges: Sequence[_Range], data: Rows) -> Bools:
+    """Which ranges contain a data batch and end with a marker, (n,) bool."""
+    columns = np.array([each[:3] for each in ranges], dtype=np.int64).reshape(-1, 3)
     producers, offsets = _by_producer(data)
     below_start = rank(producers, offsets, columns[:, 0], columns[:, 1])
     up_to_end = rank(producers, offsets, columns[:, 0], columns[:, 2], inclusive=True)
@@ -264,9 +261,9 @@ def _observed(closed: Sequence[_Span], data: Rows) -> Bools:
     return seen
 
 
-def _discardable(rows: Rows, data: Rows, spans: AbortedRanges, keeping: set[int]) -> Int64s:
-    """Last offsets of the control batches that may be discarded, ascending; ``keeping`` has those of needed ABORT markers."""
-    committed = data[~spans.contains(data["producer_id"], data["last_offset"])]
+def _discardable(rows: Rows, data: Rows, aborted: AbortedRanges, needed: set[int]) -> Int64s:
+    """Last offsets of the discardable control batches, ascending; ``needed`` has those of the ABORT markers that are not."""
+    committed = data[~aborted.contains(data["producer_id"], data["last_offset"])]
     commits = rows[rows["kind"] == TxnKind.COMMIT]
     markers, offsets = _by_producer(commits)
     previous = np.full(len(markers), _BEFORE_ALL, dtype=np.int64)
@@ -275,13 +272,13 @@ def _discardable(rows: Rows, data: Rows, spans: AbortedRanges, keeping: set[int]
     data_producers, data_offsets = _by_producer(committed)
     unused = rank(data_producers, data_offsets, markers, offsets) == rank(data_producers, data_offsets, markers, previous)
     aborts = rows["last_offset"][rows["kind"] == TxnKind.ABORT]
-    aborts = aborts[~np.isin(aborts, np.array(sorted(keeping), dtype=np.int64))]
+    aborts = aborts[~np.isin(aborts, np.array(sorted(needed), dtype=np.int64))]
     empty = rows["last_offset"][rows["kind"] == TxnKind.EMPTY_CONTROL]
     return np.sort(np.concatenate((offsets[unused], aborts, empty)))
 
 
 def _by_producer(rows: Rows) -> tuple[Int64s, Int64s]:
-    """Producer ids and last offsets, ascending by both."""
+    """Producer ids and last offsets, sorted."""
     order = np.lexsort((rows["last_offset"], rows["producer_id"]))
     return rows["producer_id"][order], rows["last_offset"][order]
 

@@ -1,11 +1,13 @@
-"""The compact forms of transaction resolution: what a slice hands in (``TXN_ROW``) and what it gets back (``AbortedRanges``).
+"""The tables of transaction resolution: ``TXN_ROW`` summarizes a slice, ``AbortedRanges`` is the result.
 
-Why two data batches for each producer and gap are enough. Let a gap be the batches of one producer between two of its
-control batches, inside one slice, so inside one segment. Index entries become known at segment starts only, hence none within
-a gap, and only an ABORT marker closes an aborted transaction: within a gap an open one stays open. So the gap is a run of
-batches that are not aborted and then a run of aborted ones, either possibly empty; the change comes at the first batch with
-last offset ≥ the entry's first offset. The first batch tells whether any batch is not aborted, the last whether any is aborted,
-and no other question is asked of data. An entry refused by ``computeIfAbsent`` changes nothing within the gap either.
+A summary has two data batches per *run*: the batches of one producer between two of its control batches in one slice, which is
+part of one segment. Two are enough. Index entries become pending only at segment starts, and only an ABORT marker closes an
+aborted transaction, so a transaction that opens within a run remains open until its end. A run is therefore a sequence of
+batches that are not aborted followed by a sequence of aborted ones, either possibly empty; it changes at the first batch whose
+last offset is ≥ the entry's first offset. The first batch of the run says whether any is not aborted, the last whether any is
+aborted, and resolution needs nothing else. An entry that ``computeIfAbsent`` ignores does not change this.
+
+Tested by ``tests/cleaning/test_transactions.py``.
 """
 
 from __future__ import annotations
@@ -16,13 +18,13 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.kernels.reading.tables import ABORT, COMMIT
+from compaction.formats.record_batch.batch_header import ABORT, COMMIT, CONTROL, TRANSACTIONAL
 
 Int64s = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 Rows = NDArray[np.void]
 
-#: One row per control batch, and per first and last transactional data batch of each producer between its control batches.
+#: One row per control batch, and per first and last transactional data batch of each run.
 #:
 #: ``segment_index`` index of the segment in the log's list of segments
 #: ``position``      byte position of the batch in its segment
@@ -41,31 +43,28 @@ TXN_ROW = np.dtype(
     ]
 )
 
-#: One row per transactional data batch that holds records without a key: they are invalid only if the batch is not aborted.
+#: One row per transactional data batch with records without a key, which are invalid only if the batch is not aborted.
 KEYLESS_ROW = np.dtype([("producer_id", np.int64), ("last_offset", np.int64), ("keyless", np.int64)])
-
-_TRANSACTIONAL = 0x10
-_CONTROL = 0x20
 
 
 class TxnKind(IntEnum):
-    """What a ``TXN_ROW`` stands for."""
+    """The kind of a ``TXN_ROW``."""
 
     DATA = 0
     ABORT = 1
     COMMIT = 2
-    #: a control batch of another type (leader change, …)
+    #: a control batch of another type, e.g. a leader change
     OTHER_CONTROL = 3
-    #: a control batch whose record an earlier round removed
+    #: a control batch whose record was dropped in an earlier round
     EMPTY_CONTROL = 4
 
 
 @dataclass(frozen=True, eq=False)
 class AbortedRanges:
-    """Spans of aborted data: three int64 arrays of one length, ascending by producer id, then offset; spans do not overlap.
+    """Ranges of aborted data: three int64 arrays (n,), ascending by producer id, then offset; ranges do not overlap.
 
-    A transactional data batch is aborted iff a span of its producer has ``first_offset`` ≤ its last offset ≤ ``last_offset``.
-    ``first_offset`` is inclusive; ``last_offset`` is inclusive too: the closing ABORT marker's, or 2⁶³−1 where none was read.
+    A transactional data batch is aborted iff a range of its producer has ``first_offset`` ≤ its last offset ≤ ``last_offset``.
+    ``last_offset`` is that of the ABORT marker, or 2⁶³−1 if none was read.
     """
 
     producer_id: Int64s
@@ -79,9 +78,9 @@ class AbortedRanges:
         """Which of the transactional data batches, given by producer id and last offset (n,), are aborted: (n,) bool."""
         if not len(self):
             return np.zeros(len(producer_id), dtype=np.bool_)
-        span = rank(self.producer_id, self.first_offset, producer_id, last_offset, inclusive=True) - 1
-        found = np.maximum(span, 0)
-        inside: Bools = (span >= 0) & (self.producer_id[found] == producer_id) & (last_offset <= self.last_offset[found])
+        index = rank(self.producer_id, self.first_offset, producer_id, last_offset, inclusive=True) - 1
+        found = np.maximum(index, 0)
+        inside: Bools = (index >= 0) & (self.producer_id[found] == producer_id) & (last_offset <= self.last_offset[found])
         return inside
 
 
@@ -91,13 +90,13 @@ def summarise(rows: Rows, segment_index: int) -> Rows:
     :param rows: the ``BATCH_ROW`` table of the slice, (n,), in log order; a slice lies within one segment
     :param segment_index: index of that segment in the log's list of segments
     """
-    modern = rows["magic"] >= 2
-    control = modern & ((rows["attributes"] & _CONTROL) != 0)
-    data = modern & ~control & ((rows["attributes"] & _TRANSACTIONAL) != 0)
+    v2 = rows["magic"] >= 2
+    control = v2 & ((rows["attributes"] & CONTROL) != 0)
+    data = v2 & ~control & ((rows["attributes"] & TRANSACTIONAL) != 0)
     if not control.any() and not data.any():
         return np.empty(0, dtype=TXN_ROW)
     chosen = control.copy()
-    chosen[_ends_of_gaps(rows["producer_id"], control, data)] = True
+    chosen[_ends_of_runs(rows["producer_id"], control, data)] = True
     picked = rows[chosen]
     summary = np.empty(len(picked), dtype=TXN_ROW)
     summary["segment_index"] = segment_index
@@ -110,8 +109,11 @@ def summarise(rows: Rows, segment_index: int) -> Rows:
 
 
 def keyless_rows(rows: Rows, keyless: NDArray[np.int32]) -> Rows:
-    """The ``KEYLESS_ROW`` table of a ``BATCH_ROW`` table whose batches hold so many records without a key, (n,) int32."""
-    data = (rows["magic"] >= 2) & ((rows["attributes"] & (_TRANSACTIONAL | _CONTROL)) == _TRANSACTIONAL)
+    """The ``KEYLESS_ROW`` table of a ``BATCH_ROW`` table (n,).
+
+    :param keyless: records without a key in each batch, (n,) int32
+    """
+    data = (rows["magic"] >= 2) & ((rows["attributes"] & (TRANSACTIONAL | CONTROL)) == TRANSACTIONAL)
     chosen = data & (keyless > 0)
     found = np.empty(np.count_nonzero(chosen), KEYLESS_ROW)
     found["producer_id"], found["last_offset"] = rows["producer_id"][chosen], rows["last_offset"][chosen]
@@ -122,7 +124,7 @@ def keyless_rows(rows: Rows, keyless: NDArray[np.int32]) -> Rows:
 def rank(
     producers: Int64s, offsets: Int64s, wanted_producers: Int64s, wanted_offsets: Int64s, *, inclusive: bool = False
 ) -> Int64s:
-    """How many of the pairs (producer, offset), ascending, lie below each wanted pair, or at it where ``inclusive``."""
+    """How many of the ascending pairs (producer, offset) are below each wanted pair, or equal to it if ``inclusive``."""
     low = np.zeros(len(wanted_producers), dtype=np.int64)
     high = np.full(len(wanted_producers), len(producers), dtype=np.int64)
     while (open_ := low < high).any():
@@ -135,14 +137,14 @@ def rank(
     return low
 
 
-def _ends_of_gaps(producer_id: Int64s, control: Bools, data: Bools) -> Int64s:
-    """Indexes of the first and last data batch of every gap; a gap lies between two control batches of one producer."""
+def _ends_of_runs(producer_id: Int64s, control: Bools, data: Bools) -> Int64s:
+    """Indexes of the first and last data batch of every run."""
     order = np.argsort(producer_id, kind="stable")
-    gap = np.cumsum(control[order])
+    run = np.cumsum(control[order])
     kept = data[order]
-    order, gap = order[kept], gap[kept]
+    order, run = order[kept], run[kept]
     producer = producer_id[order]
-    changes = (producer[1:] != producer[:-1]) | (gap[1:] != gap[:-1])
+    changes = (producer[1:] != producer[:-1]) | (run[1:] != run[:-1])
     first = np.concatenate(([True], changes))[: len(order)]
     last = np.concatenate((changes, [True]))[: len(order)]
     ends: Int64s = order[first | last]

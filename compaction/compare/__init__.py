@@ -1,1 +1,1 @@
-"""Policies side by side: what each would do to the same logs, as figures, text and a page."""
+"""Compares policies on the same logs: measures what each would do, and shows it as JSON, metrics, text and a page."""

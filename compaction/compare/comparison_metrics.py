@@ -3,26 +3,26 @@
 | metric | meaning |
 | --- | --- |
 | ``kafka_log_compaction_run_info`` | 1, with ``run_id``, ``status`` and ``dry_run`` |
-| ``kafka_log_compaction_run_seconds``, ``…_as_of_timestamp_seconds`` | how long it took, and its present |
-| ``kafka_log_compaction_log_failed`` | a log: 1 when it could not be read |
-| ``kafka_log_compaction_policy_logs`` | logs that could be read, by ``policy`` and ``status`` |
-| ``kafka_log_compaction_policy_log_bytes``, ``…_records``, ``…_segments``, ``…_tombstones`` | a whole log under a ``policy``,
-  ``state`` ``before``, ``after`` and ``expired`` |
-| ``kafka_log_compaction_policy_log_broker_rounds`` | how often a broker would go over a log |
+| ``kafka_log_compaction_run_seconds``, ``…_as_of_timestamp_seconds`` | its duration, and its present |
+| ``kafka_log_compaction_log_failed`` | 1 if the log could not be read |
+| ``kafka_log_compaction_policy_logs`` | readable logs by ``policy`` and ``status`` |
+| ``kafka_log_compaction_policy_log_bytes``, ``…_records``, ``…_segments``, ``…_tombstones`` | the size of a log under a
+  ``policy``, by ``state``: ``before``, ``after`` and ``expired`` |
+| ``kafka_log_compaction_policy_log_broker_rounds`` | the rounds that a broker's cleaner needs |
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from compaction.compare.figures import ComparedLog, Comparison, Holdings, Outcome
+from compaction.compare.figures import ComparedLog, Comparison, LogTotals, Outcome
 from compaction.metrics import Metric, document
 
 _WHAT = (("bytes", "bytes"), ("records", ""), ("segments", ""), ("tombstones", ""))
 
 
 def comparison_metrics(comparison: Comparison) -> str:
-    """The document, ending in its end mark."""
+    """The document, with its final ``# EOF``."""
     run = {"run_id": comparison.run_id, "status": comparison.status.value, "dry_run": "true"}
     return document(run, (*_of_run(comparison), *_of_policies(comparison)))
 
@@ -38,19 +38,19 @@ def _of_policies(comparison: Comparison) -> Iterator[Metric]:
     pairs = [(log, outcome) for log in comparison.logs if log.error is None for outcome in log.outcomes]
     totals = comparison.totals()
     counts = [({"policy": each.policy, "status": status}, count) for each in totals for status, count in each.statuses.items()]
-    yield Metric("policy_logs", "Logs by what would become of them under a policy.", "", counts)
+    yield Metric("policy_logs", "Logs by their status under a policy.", "", counts)
     for name, unit in _WHAT:
         samples = [
-            (_labels(log) | {"policy": outcome.policy, "state": state}, int(getattr(holdings, name)))
+            (_labels(log) | {"policy": outcome.policy, "state": state}, int(getattr(totals, name)))
             for log, outcome in pairs
-            for state, holdings in _states(log, outcome).items()
+            for state, totals in _states(log, outcome).items()
         ]
-        yield Metric(f"policy_log_{name}", f"A whole log's {name} under a policy.", unit, samples)
+        yield Metric(f"policy_log_{name}", f"{name.capitalize()} of a log under a policy.", unit, samples)
     rounds = [(_labels(log) | {"policy": outcome.policy}, outcome.broker_rounds) for log, outcome in pairs]
     yield Metric("policy_log_broker_rounds", "Rounds of a broker's cleaner under a policy.", "", rounds)
 
 
-def _states(log: ComparedLog, outcome: Outcome) -> dict[str, Holdings]:
+def _states(log: ComparedLog, outcome: Outcome) -> dict[str, LogTotals]:
     return {"before": log.before, "after": outcome.after, "expired": outcome.expired}
 
 

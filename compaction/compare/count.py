@@ -1,35 +1,36 @@
-"""Pass 1 for several policies at once: every slice is read once, whoever wants it, and its log is described along the way.
+"""Pass 1 for several policies at once: reads every slice once for all of them, and describes its log at the same time.
 
-A *source* is a log as it lies there. A *variant* is one way to build the map of a log: its first dirty offset, its slices, what
-counts as aborted in it; policies that agree in these share the variant.
+A *source* is a log as it is on disk. A *variant* is one way to build the map of a log, determined by its first dirty offset,
+its slices and its aborted data; policies that agree in these share a variant.
+
+Tested by ``tests/compare/test_compare_policies.py``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.cleaning.txn_tables import KEYLESS_ROW, TXN_ROW, keyless_rows, summarise
-from compaction.errors import CorruptLogError, of_log
 from compaction.kernels.keys.key_counts import KeyCounts
 from compaction.kernels.keys.offset_map import Arena
-from compaction.kernels.reading.records import KEYLESS, MESSAGES, RECORD_ERRORS, TOMBSTONES
 from compaction.kernels.reading.tables import DROP
 from compaction.kernels.rewriting.tally import COLUMNS, tally
-from compaction.logdir.blocks import Block, SegmentReader
+from compaction.logdir.blocks import Block
 from compaction.logdir.throttle import Throttle
-from compaction.passes.build_map import SUMMARY, Key, LogScan, check_offsets, dirty_records
-from compaction.passes.decoder import Decoded, Decoder
+from compaction.passes.build_map import SUMMARY, Findings, Key, LogScan, dirty_records, scan_slice
+from compaction.passes.clean_into import Decided
+from compaction.passes.decoder import Decoded, Decoder, corrupt_record
 from compaction.passes.tasks import MapContext, MapSettings, Packed, Slice, SliceSummary
 
 _HOUR_MS, _DAY_MS = 3_600_000, 86_400_000
-#: the ages that records are counted by begin here, ms
+#: lower bounds of the age buckets, ms
 AGE_BOUNDS_MS = (0, _HOUR_MS, _DAY_MS, 7 * _DAY_MS, 30 * _DAY_MS, 90 * _DAY_MS, 365 * _DAY_MS)
-#: into so many equal parts a log's offsets are divided
+#: number of equal parts of a log's offset range
 POSITIONS = 50
 
 
@@ -59,10 +60,36 @@ class Tally:
         total: NDArray[np.int64] = self.ages.sum(axis=0)
         return total
 
+    def add(
+        self,
+        block: Block,
+        decoded: Decoded,
+        decided: Decided,
+        survivors: NDArray[np.uint64],
+        frame: NDArray[np.int64],
+        path: str,
+    ) -> None:
+        """Count the dropped records of decoded batches.
+
+        :param decided: of all batches of ``block``
+        :param survivors: survivor entries from the first of these batches on
+        :param frame: see ``Source``
+        :raises CorruptLogError: a record is not well-formed
+        """
+        rows, first = decoded.rows, decoded.first_row
+        actions, verdicts = (each[first : first + len(rows)] for each in decided[:2])
+        at, error = tally(
+            block.raw, decoded.scratch, rows, decoded.spans, actions, verdicts, survivors, decided.limits, frame,
+            np.array(AGE_BOUNDS_MS, np.int64), self.positions, self.ages,
+        )  # fmt: skip
+        if error:
+            raise corrupt_record(error, rows[at], path)
+
 
 @dataclass(frozen=True)
 class Source:
-    """A log to be described: the offsets ``[first_offset, end_offset)`` it has, and into how many shards its keys go."""
+    """A log to be described, with the offsets ``[first_offset, end_offset)``; ``shards``: number of shards of its key
+    counts."""
 
     first_offset: int
     end_offset: int
@@ -77,16 +104,16 @@ class Source:
 
 @dataclass(frozen=True)
 class SharedSlice:
-    """A slice that is read once; ``part.log`` is its source, ``variants`` are those that it belongs to."""
+    """A slice that is read once for all of its ``variants``; ``slice.log`` is its source."""
 
     number: int
-    part: Slice
+    slice: Slice
     variants: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class SharedSummary:
-    """What pass 1 found in a slice besides map entries; ``tally`` counts all of its records."""
+    """What pass 1 found in a slice, besides map entries; ``tally`` counts all of its records."""
 
     number: int
     summary: SliceSummary
@@ -94,130 +121,88 @@ class SharedSummary:
 
 
 def counts_of(source: int) -> int:
-    """The first part of the ``Key`` under which a source's counted keys go, apart from those of variants."""
+    """Identifies the key counts of a source in a ``Key``; negative, unlike the numbers of variants."""
     return -1 - source
 
 
 def scan_shared(
     slices: Iterable[SharedSlice], variants: Mapping[int, MapContext], sources: Mapping[int, Source], settings: MapSettings
 ) -> Iterator[tuple[Key, list[Packed | SharedSummary]]]:
-    """Packed map entries by variant and shard, packed key counts by source and shard, and one summary a slice.
+    """Packed map entries by variant and shard, packed key counts by source and shard, and one summary per slice.
 
-    A slice that cannot be read gives a summary with an error.
+    The summary of an unreadable slice has an error.
     """
-    for source, neighbours in groupby(slices, key=lambda each: each.part.log):
-        scan = _SourceScan(list(neighbours), variants, sources[source], settings)
+    for source, group in groupby(slices, key=lambda each: each.slice.log):
+        scan = _SourceScan(list(group), variants, sources[source], settings)
         for each in scan.slices:
-            yield (source, SUMMARY), [scan.read(each)]
-            yield from scan.packed(source, rest=False)
-        yield from scan.packed(source, rest=True)
+            yield (source, SUMMARY), [scan.scan(each)]
+            yield from scan.packed(source, final=False)
+        yield from scan.packed(source, final=True)
 
 
 class KeyScan(LogScan):
-    """Counts keys where ``LogScan`` maps them; what it hands on are hashes and counts."""
+    """Counts keys instead of mapping them; it spills hashes and counts."""
 
-    def __init__(self, shards: int, settings: MapSettings, most_records: int) -> None:
+    def __init__(self, shards: int, settings: MapSettings, max_records: int) -> None:
         super().__init__(MapContext(0, shards), settings, 0, Arena())
-        self._counts = KeyCounts(settings.map_bytes, most_records)
+        self._counts = KeyCounts(settings.map_bytes, max_records)
 
     def _take(self, n: int, m: int) -> None:
         done = 0
         while done < n:
-            room = self._counts.room()
-            if not room:
-                self._hand_on(self._counts.slots)
+            chunk = min(self._counts.remaining(), n - done)
+            if not chunk:
+                self._spill(self._counts.slots)
                 self._counts.clear()
                 continue
-            self._counts.add(self._entries[done : min(n, done + room)], once=True)
-            done += min(room, n - done)
+            self._counts.add(self._entries[done : done + chunk], once=True)
+            done += chunk
 
-    def rest(self) -> Iterator[tuple[int, Packed]]:
-        """All that is left, by shard."""
-        self._hand_on(self._counts.slots)
-        yield from self.overflow()
+    def drain(self) -> Iterator[tuple[int, Packed]]:
+        """All remaining counts, by shard."""
+        self._spill(self._counts.slots)
+        yield from self.spilled()
 
 
 class _SourceScan:
-    """Neighbouring slices of one source."""
+    """Scans consecutive slices of one source for all of their variants."""
 
     def __init__(
         self, slices: list[SharedSlice], variants: Mapping[int, MapContext], source: Source, settings: MapSettings
     ) -> None:
         self.slices, self._files = slices, settings.files
         wanted = sorted({variant for each in slices for variant in each.variants})
-        share = replace(settings, map_bytes=settings.map_bytes // (len(wanted) + 1))
-        self._frame, self._bounds = source.frame, np.array(AGE_BOUNDS_MS, np.int64)
-        self._keys = KeyScan(source.shards, share, dirty_records((each.part for each in slices), 0))
+        shared = replace(settings, map_bytes=settings.map_bytes // (len(wanted) + 1))
+        self._frame = source.frame
+        self._keys = KeyScan(source.shards, shared, dirty_records((each.slice for each in slices), 0))
         self._scans: dict[int, LogScan] = {}
         for variant in wanted:
             log = variants[variant]
-            parts = [each.part for each in slices if variant in each.variants]
-            self._scans[variant] = LogScan(log, share, dirty_records(parts, log.first_dirty_offset), Arena())
+            of_variant = [each.slice for each in slices if variant in each.variants]
+            self._scans[variant] = LogScan(log, shared, dirty_records(of_variant, log.first_dirty_offset), Arena())
         self._throttle = Throttle(settings.bytes_per_second)
 
-    def packed(self, source: int, *, rest: bool) -> Iterator[tuple[Key, list[Packed | SharedSummary]]]:
-        """What did not fit any more, or all that is left."""
+    def packed(self, source: int, *, final: bool) -> Iterator[tuple[Key, list[Packed | SharedSummary]]]:
+        """What the scans have spilled; all that remains if ``final``."""
         for number, scan in [(counts_of(source), self._keys), *self._scans.items()]:
-            for shard, data in scan.rest() if rest else scan.overflow():
+            for shard, data in scan.drain() if final else scan.spilled():
                 yield (number, shard), [data]
 
-    def read(self, each: SharedSlice) -> SharedSummary:
-        """Read one slice, for all of its variants."""
-        part, found = each.part, _Found()
-        position, next_offset = part.start, part.first_offset
-        try:
-            with SegmentReader(self._files, part.path, part.start, part.end) as reader:
-                decoder = Decoder(part.path)
-                for block in reader.blocks(check_crc=True):
-                    position = block.position
-                    self._throttle.count(len(block.raw))
-                    for rows in decoder.modern(block):
-                        next_offset = check_offsets(rows, next_offset, part.path)
-                        found.txn_rows.append(summarise(rows.rows, part.segment_index))
-                        self._block(rows, decoder, each, found)
-        except Exception as error:
-            failure = SliceSummary(part.log, 0, 0, 0, found.txn_rows[0], error=str(of_log(error, part.path, position)))
-            return SharedSummary(each.number, failure, Tally.empty())
-        return SharedSummary(each.number, found.summary(part.log), found.tally)
+    def scan(self, each: SharedSlice) -> SharedSummary:
+        """Scan one slice."""
+        found = Tally.empty()
+        summary = scan_slice(each.slice, self._files, self._throttle, partial(self._batches, each.variants, found))
+        return SharedSummary(each.number, summary, found if summary.error is None else Tally.empty())
 
-    def _block(self, block: Block, decoder: Decoder, each: SharedSlice, found: _Found) -> None:
-        """One run of batches, decoded once; markers too, whose age and place count."""
-        keyless, before = np.zeros(len(block.rows), np.int32), found.counters[KEYLESS]
-        scans = [self._scans[variant] for variant in each.variants]
-        actions = [scan.actions(block.rows) for scan in scans]
-        all_actions, path = self._keys.actions(block.rows), each.part.path
+    def _batches(self, variants: Iterable[int], found: Tally, block: Block, decoder: Decoder, findings: Findings) -> None:
+        """Decode batches once for all variants, including markers, which are tallied."""
+        rows, path = block.rows, decoder.path
+        scans = [(scan, scan.actions(rows)) for scan in map(self._scans.__getitem__, variants)]
+        key_actions, keyless = self._keys.actions(rows), np.zeros(len(rows), np.int32)
+        all_dropped = Decided(np.full(len(rows), DROP, np.uint8), np.zeros(len(rows), np.uint8), np.zeros(4, np.int64))
         for decoded in decoder.decode(block):
-            self._keys.records(block, decoded, all_actions, (keyless, found.counters), path)
-            for scan, wanted in zip(scans, actions, strict=True):
-                scan.records(block, decoded, wanted, (np.zeros_like(keyless), np.zeros_like(found.counters)), path)
-            self._tally(block, decoded, found.tally, path)
-        if found.counters[KEYLESS] > before:
-            found.keyless_rows.append(keyless_rows(block.rows, keyless))
-
-    def _tally(self, block: Block, decoded: Decoded, into: Tally, path: str) -> None:
-        rows = decoded.rows
-        every = np.full(len(rows), DROP, np.uint8)
-        none, limits = np.empty(0, np.uint64), np.zeros(4, np.int64)
-        at, error = tally(
-            block.raw, decoded.scratch, rows, decoded.spans, every, every, none, limits, self._frame, self._bounds,
-            into.positions, into.ages,
-        )  # fmt: skip
-        if error:
-            position = int(rows[at]["position"])
-            raise CorruptLogError(RECORD_ERRORS[error], path=path, position=position, hint="restore this segment")
-
-
-class _Found:
-    """What a slice is found to hold."""
-
-    def __init__(self) -> None:
-        self.txn_rows = [np.empty(0, TXN_ROW)]
-        self.keyless_rows = [np.empty(0, KEYLESS_ROW)]
-        self.counters = np.zeros(3, np.int64)
-        self.tally = Tally.empty()
-
-    def summary(self, log: int) -> SliceSummary:
-        messages, keyless, tombstones = self.counters[[MESSAGES, KEYLESS, TOMBSTONES]].tolist()
-        return SliceSummary(
-            log, messages, keyless, tombstones, np.concatenate(self.txn_rows), np.concatenate(self.keyless_rows)
-        )
+            self._keys.records(block, decoded, key_actions, (keyless, findings.counters), path)
+            for scan, actions in scans:
+                scan.records(block, decoded, actions, (np.zeros_like(keyless), np.zeros_like(findings.counters)), path)
+            found.add(block, decoded, all_dropped, np.empty(0, np.uint64), self._frame, path)
+        findings.add_keyless(rows, keyless)

@@ -1,7 +1,8 @@
-"""The figures of a comparison: what each log holds, and what each policy would leave of it.
+"""The figures of a comparison: each log before cleaning, and after cleaning under each policy.
 
-Counts by age are nine numbers: records whose time lies after now, then by age from each of ``age_bounds_ms`` up to the next,
-then records without a time. Counts by place are fifty: a log's offsets from its first segment's base to its end in equal parts.
+Counts by age are nine numbers: records with a timestamp in the future, then by age from each of ``age_bounds_ms`` to the next,
+then records without a timestamp. Counts by place are fifty numbers, one for each of fifty equal offset ranges from the first
+base offset to the log end offset.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from compaction.report import LogReport, LogStatus, RunStatus
 
 
 @dataclass(frozen=True)
-class Holdings:
-    """What a log holds. ``bytes`` are those of the ``.log`` files, ``record_bytes`` those of the records alone, uncompressed.
+class LogTotals:
+    """The size of a log: ``bytes`` of its ``.log`` files, ``record_bytes`` of its records when uncompressed.
 
-    Transaction markers count as records, as in Kafka's own statistics; ``keyless_records`` are data records without a key.
+    Transaction markers count as records, as in Kafka's own statistics. ``keyless_records`` are data records without a key.
     """
 
     bytes: int = 0
@@ -27,20 +28,20 @@ class Holdings:
     tombstones: int = 0
     keyless_records: int = 0
 
-    def __add__(self, other: Holdings) -> Holdings:
-        return Holdings(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(Holdings)))
+    def __add__(self, other: LogTotals) -> LogTotals:
+        return LogTotals(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(LogTotals)))
 
 
 @dataclass(frozen=True)
-class Spread:
+class Distribution:
     """Records by age, their uncompressed bytes by age, and records by place."""
 
     by_age: tuple[int, ...] = ()
     bytes_by_age: tuple[int, ...] = ()
     by_place: tuple[int, ...] = ()
 
-    def __add__(self, other: Spread) -> Spread:
-        return Spread(*(_added(getattr(self, each.name), getattr(other, each.name)) for each in fields(Spread)))
+    def __add__(self, other: Distribution) -> Distribution:
+        return Distribution(*(_added(getattr(self, each.name), getattr(other, each.name)) for each in fields(Distribution)))
 
 
 def _added(left: tuple[int, ...], right: tuple[int, ...]) -> tuple[int, ...]:
@@ -50,8 +51,8 @@ def _added(left: tuple[int, ...], right: tuple[int, ...]) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class Repeated:
-    """So many ``keys`` occur from ``at_least`` to ``at_most`` times, in so many ``records``."""
+class RepetitionRange:
+    """The number of ``keys`` that occur ``at_least`` to ``at_most`` times, and of their ``records``."""
 
     at_least: int
     at_most: int
@@ -61,18 +62,18 @@ class Repeated:
 
 @dataclass(frozen=True)
 class KeyFigures:
-    """The keys of all data records of a log; ``most_repeated`` is how often the most frequent one occurs."""
+    """The keys of a log's data records; ``most_repeated`` is the number of records of the most frequent key."""
 
     distinct: int = 0
     most_repeated: int = 0
-    repetition: tuple[Repeated, ...] = ()
+    repetition: tuple[RepetitionRange, ...] = ()
 
 
 class OutcomeStatus(str, enum.Enum):
     """What a policy would do to a log.
 
-    ``refused``: a run would ask for ``--allow-keyless``; the figures are those with it. ``policy_unknown``: nothing says the
-    log's ``cleanup.policy``, a run would leave the log as it is, and so do the figures.
+    ``refused``: a run would require ``--allow-keyless``; the figures are those with it. ``policy_unknown``: the log's
+    ``cleanup.policy`` is not known; a run would not change the log, and the figures are those of the unchanged log.
     """
 
     CLEANED = "cleaned"
@@ -83,39 +84,39 @@ class OutcomeStatus(str, enum.Enum):
 
     @property
     def words(self) -> str:
-        """The status for people."""
+        """The status as shown to users."""
         return self.value.replace("_", " ")
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one policy would leave of one log.
+    """One log after cleaning under one policy.
 
-    ``after`` and ``gone`` speak of the whole log; ``run`` is the report that a real run would give. ``expired`` went by the
-    delete policy. ``broker_rounds`` is how often a broker's cleaner would have to go over the log with its dedupe buffer, 0
-    where it is not compacted. ``why`` has a line for every condition.
+    ``after``: what remains of the log; ``gone``: the removed records; ``expired``: what the delete policy removed. ``run`` is
+    the report of a real run. ``broker_rounds``: the rounds that a broker's cleaner needs with its dedupe buffer, 0 if the log
+    is not compacted. ``why``: a line of text per condition.
     """
 
     policy: str
     status: OutcomeStatus
     reason: str
     run: LogReport
-    after: Holdings = Holdings()
-    expired: Holdings = Holdings()
-    gone: Spread = Spread()
+    after: LogTotals = LogTotals()
+    expired: LogTotals = LogTotals()
+    gone: Distribution = Distribution()
     broker_rounds: int = 0
     why: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class ComparedLog:
-    """One log under all policies; ``error`` says why there are no figures."""
+    """One log under all policies; ``error``: why it has no figures."""
 
     topic: str
     partition: int
     log_dir: str
-    before: Holdings = Holdings()
-    spread: Spread = Spread()
+    before: LogTotals = LogTotals()
+    spread: Distribution = Distribution()
     keys: KeyFigures = KeyFigures()
     outcomes: tuple[Outcome, ...] = ()
     error: str | None = None
@@ -128,19 +129,19 @@ class ComparedLog:
 
 @dataclass(frozen=True)
 class PolicyTotals:
-    """The sums of one policy over all logs that have figures."""
+    """The sums over all logs with figures under one policy."""
 
     policy: str
-    before: Holdings
-    after: Holdings
-    expired: Holdings
-    gone: Spread
+    before: LogTotals
+    after: LogTotals
+    expired: LogTotals
+    gone: Distribution
     statuses: dict[str, int]
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Policies side by side; ``policies`` are their names in the order given, ``seconds`` the time it took."""
+    """All logs under all policies, which are named in the order given."""
 
     run_id: str
     as_of_ms: int
@@ -151,7 +152,7 @@ class Comparison:
 
     @property
     def status(self) -> RunStatus:
-        """Failed when any log is, else done when any policy would do anything."""
+        """Failed if any log is, else done if any policy would change any log."""
         outcomes = [outcome for log in self.logs for outcome in log.outcomes]
         if any(log.error for log in self.logs) or any(each.status is OutcomeStatus.FAILED for each in outcomes):
             return RunStatus.FAILED
@@ -160,26 +161,26 @@ class Comparison:
 
     @property
     def exit_code(self) -> int:
-        """1 when a log failed, else 0."""
+        """1 if a log failed, else 0."""
         return 1 if self.status is RunStatus.FAILED else 0
 
     def totals(self) -> tuple[PolicyTotals, ...]:
-        """The sums of each policy, in the order of ``policies``."""
+        """The sums per policy, in the order of ``policies``."""
         return tuple(self._totals(number, policy) for number, policy in enumerate(self.policies))
 
     def _totals(self, number: int, policy: str) -> PolicyTotals:
         pairs = [(log, log.outcomes[number]) for log in self.logs if log.error is None]
         statuses = {status.value: sum(outcome.status is status for _, outcome in pairs) for status in OutcomeStatus}
-        good = [(log, outcome) for log, outcome in pairs if outcome.status is not OutcomeStatus.FAILED]
+        with_figures = [(log, outcome) for log, outcome in pairs if outcome.status is not OutcomeStatus.FAILED]
         return PolicyTotals(
             policy,
-            _sum(log.before for log, _ in good),
-            _sum(outcome.after for _, outcome in good),
-            _sum(outcome.expired for _, outcome in good),
-            sum((outcome.gone for _, outcome in good), Spread()),
+            _sum(log.before for log, _ in with_figures),
+            _sum(outcome.after for _, outcome in with_figures),
+            _sum(outcome.expired for _, outcome in with_figures),
+            sum((outcome.gone for _, outcome in with_figures), Distribution()),
             statuses,
         )
 
 
-def _sum(holdings: Iterable[Holdings]) -> Holdings:
-    return sum(holdings, Holdings())
+def _sum(totals: Iterable[LogTotals]) -> LogTotals:
+    return sum(totals, LogTotals())

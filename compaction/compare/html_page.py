@@ -1,8 +1,7 @@
-"""A comparison as one page that opens from disk: no address outside of it, nothing that is loaded, for people who look.
+"""A comparison as one self-contained HTML page that opens from disk and loads nothing.
 
-The page is the files in ``assets`` put together with the figures as JSON. Its script draws the charts of all logs or of one,
-and sorts and filters the table of logs. Where there are very many logs, the page leaves out the conditions of each; the report
-in JSON has them.
+The page consists of the files in ``assets`` and the figures as JSON. Its script draws the charts for all logs or for one, and
+sorts and filters the table of logs. With very many logs the page omits their conditions; the JSON report has them.
 """
 
 from __future__ import annotations
@@ -12,10 +11,10 @@ import json
 from importlib.resources import files
 from typing import Any
 
-from compaction.compare.figures import ComparedLog, Comparison, Holdings, Outcome
+from compaction.compare.figures import ComparedLog, Comparison, LogTotals, Outcome
 from compaction.printable import printable, printable_json
 
-#: with more logs than this the page leaves out the conditions
+#: with more logs the page omits the conditions
 MOST_EXPLAINED = 300
 
 _HOUR_MS, _DAY_MS = 3_600_000, 86_400_000
@@ -37,7 +36,7 @@ def to_html(comparison: Comparison) -> str:
 
 
 def model(comparison: Comparison) -> dict[str, Any]:
-    """What the script is given, names short since there is one of each for every log and policy."""
+    """The data of the script; names are short because they repeat for every log and policy."""
     explained = len(comparison.logs) <= MOST_EXPLAINED
     return {
         "asOf": comparison.as_of_ms,
@@ -48,7 +47,7 @@ def model(comparison: Comparison) -> dict[str, Any]:
 
 
 def age_labels(bounds_ms: tuple[int, ...]) -> list[str]:
-    """What each count by age is called."""
+    """The labels of the counts by age."""
     named = [_age(bound) for bound in bounds_ms]
     between = [f"{low} to {high}" for low, high in zip(named, named[1:], strict=False)]
     return ["in the future", f"up to {named[1]}", *between[1:], f"{named[-1]} and older", "no time"]
@@ -66,7 +65,7 @@ def _log(log: ComparedLog, explained: bool) -> dict[str, Any]:
         "name": printable(log.name),
         "dir": printable(log.log_dir),
         "error": None if log.error is None else printable(log.error),
-        "before": _held(log.before),
+        "before": _columns(log.before),
         "ages": log.spread.by_age,
         "places": log.spread.by_place,
         "keys": [log.keys.distinct, log.keys.most_repeated],
@@ -80,20 +79,20 @@ def _outcome(outcome: Outcome, explained: bool) -> dict[str, Any]:
         "status": outcome.status.value,
         "reason": outcome.reason,
         "why": list(outcome.why) if explained else [],
-        "after": _held(outcome.after),
-        "expired": _held(outcome.expired),
+        "after": _columns(outcome.after),
+        "expired": _columns(outcome.expired),
         "ages": outcome.gone.by_age,
         "places": outcome.gone.by_place,
         "rounds": outcome.broker_rounds,
     }
 
 
-def _held(held: Holdings) -> list[int]:
-    return [held.bytes, held.segments, held.records, held.record_bytes, held.tombstones, held.keyless_records]
+def _columns(totals: LogTotals) -> list[int]:
+    return [totals.bytes, totals.segments, totals.records, totals.record_bytes, totals.tombstones, totals.keyless_records]
 
 
 def _embedded(values: dict[str, Any]) -> str:
-    """JSON that nothing in it can end the script element of."""
+    """JSON that cannot end the script element which contains it."""
     text = printable_json(json.dumps(values, separators=(",", ":"), ensure_ascii=False))
     return text.replace("<", "\\u003c")
 

@@ -1,6 +1,8 @@
-"""Pass 2 for several policies at once: every slice is read once, every policy's output is made of it and counted, not written.
+"""Pass 2 for several policies at once: reads every slice once, cleans it for each policy, and counts without writing.
 
-A *case* is one way to rewrite a log with the map of a variant (see ``compaction.compare.count``).
+A *case* is one way to clean a log with the map of a variant (see ``compaction.compare.count``).
+
+Tested by ``tests/compare/test_compare_policies.py`` and ``tests/kernels/keys/test_key_counts.py``.
 """
 
 from __future__ import annotations
@@ -11,18 +13,16 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.compare.count import AGE_BOUNDS_MS, SharedSlice, Source, Tally
+from compaction.compare.count import SharedSlice, Source, Tally
 from compaction.errors import CorruptLogError, LogError, of_log
-from compaction.fs.filesystem import Files
+from compaction.fs.filesystem import ReadableFileSystem
 from compaction.kernels.keys.key_counts import KeyCounts, new_table, put_until_full
-from compaction.kernels.reading.records import RECORD_ERRORS
 from compaction.kernels.reading.tables import COPY, ENTRY_WORDS
-from compaction.kernels.rewriting.tally import tally
 from compaction.logdir.blocks import Block, SegmentReader
 from compaction.logdir.throttle import Throttle
 from compaction.passes.build_map import LogScan
 from compaction.passes.clean_into import Rewriter
-from compaction.passes.decoder import Decoded, Decoder
+from compaction.passes.decoder import Decoder
 from compaction.passes.tasks import CleanContext, CleanStats, MapContext, MapSettings, Packed, Slice
 
 #: keys that occur more than 2^(i-1) and at most 2^i times are counted under i
@@ -31,12 +31,12 @@ REPETITIONS = 64
 
 @dataclass(frozen=True)
 class Measured:
-    """What a case makes of a slice; ``gone`` counts the records that are not in the output."""
+    """The result of cleaning one slice in one case; ``dropped`` counts the records that are not in the output."""
 
     case: int
     number: int
     stats: CleanStats
-    gone: Tally
+    dropped: Tally
     error: str | None = None
 
 
@@ -47,95 +47,72 @@ class _Case:
     number: int
     rewriter: Rewriter
     limits: NDArray[np.int64]
-    gone: Tally = field(default_factory=Tally.empty)
+    dropped: Tally = field(default_factory=Tally.empty)
     error: LogError | None = None
 
 
 def measure_shared(
     slices: Iterable[SharedSlice],
     cases: Mapping[int, Sequence[tuple[int, CleanContext]]],
-    marks: Mapping[tuple[int, int], Sequence[Packed]],
+    survivors: Mapping[tuple[int, int], Sequence[Packed]],
     sources: Mapping[int, Source],
 ) -> Iterator[Measured]:
-    """What each case makes of each slice.
+    """Measure each slice in each case.
 
-    :param cases: by variant, its cases by number
-    :param marks: by variant and slice number, survivor marks from any number of shards, uint64[n] in no order
+    :param cases: by variant, numbered
+    :param survivors: by variant and slice number, survivor entries from any number of shards, uint64[n] in no order
     """
     for each in slices:
         wanted = [
-            _Case(number, rewriter, rewriter.limits(each.part))
+            _Case(number, rewriter, rewriter.limits(each.slice))
             for variant in each.variants
             for number, log in cases.get(variant, ())
-            for rewriter in [Rewriter(log, _sorted(marks.get((variant, each.number), ())))]
+            for rewriter in [Rewriter(log, survivors.get((variant, each.number), ()))]
         ]
         if wanted:
             logs = [log for variant in each.variants for _, log in cases.get(variant, ())]
             throttle = Throttle(min(log.bytes_per_second for log in logs))
-            _read(logs[0].files, each.part, wanted, sources[each.part.log], throttle)
+            _read(logs[0].files, each.slice, wanted, sources[each.slice.log], throttle)
         for case in wanted:
             error = None if case.error is None else str(case.error)
-            yield Measured(case.number, each.number, case.rewriter.stats(), case.gone, error)
+            yield Measured(case.number, each.number, case.rewriter.stats(), case.dropped, error)
 
 
-def _sorted(packed: Sequence[Packed]) -> NDArray[np.uint64]:
-    return np.sort(np.concatenate([np.empty(0, np.uint64), *packed]))
-
-
-def _read(files: Files, part: Slice, cases: Sequence[_Case], source: Source, throttle: Throttle) -> None:
-    """Read a slice once for all cases; what is wrong with the slice is every case's error."""
-    position, frame = part.start, source.frame
+def _read(files: ReadableFileSystem, slice_: Slice, cases: Sequence[_Case], source: Source, throttle: Throttle) -> None:
+    """Read a slice once for all cases; an error of the slice is one of each case."""
+    position, frame = slice_.start, source.frame
     try:
-        with SegmentReader(files, part.path, part.start, part.end) as reader:
-            decoder = Decoder(part.path)
+        with SegmentReader(files, slice_.path, slice_.start, slice_.end) as reader:
+            decoder = Decoder(slice_.path)
             for block in reader.blocks(check_crc=False):
                 position = block.position
                 throttle.count(len(block.raw))
-                for rows in decoder.modern(block):
-                    _block(rows, decoder, cases, frame, part.path)
+                for batches in decoder.as_v2(block):
+                    _measure(batches, decoder, cases, frame)
     except Exception as error:
         for case in cases:
-            case.error = case.error or of_log(error, part.path, position)
+            case.error = case.error or of_log(error, slice_.path, position)
 
 
-def _block(block: Block, decoder: Decoder, cases: Sequence[_Case], frame: NDArray[np.int64], path: str) -> None:
-    decided = [(case, *case.rewriter.decide(block, case.limits)) for case in cases]
-    wanted = np.any([actions != COPY for _, actions, _ in decided], axis=0)
+def _measure(block: Block, decoder: Decoder, cases: Sequence[_Case], frame: NDArray[np.int64]) -> None:
+    """Clean batches for each case, and count the records that it drops."""
+    decisions = [(case, case.rewriter.decide(block, case.limits)) for case in cases]
+    wanted = np.any([decided.actions != COPY for _, decided in decisions], axis=0)
     for decoded in decoder.decode(block, wanted):
-        for case, actions, verdicts in decided:
+        for case, decided in decisions:
             if case.error is None:
                 try:
-                    _measure(block, decoded, case, (actions, verdicts), frame, path)
+                    for _ in case.rewriter.rewrite(block, decoded, decided, decoder.path):
+                        pass
+                    survivors = case.rewriter.survivors_from(int(decoded.rows["base_offset"][0]))
+                    case.dropped.add(block, decoded, decided, survivors, frame, decoder.path)
                 except Exception as error:
-                    case.error = of_log(error, path, block.position)
-
-
-def _measure(
-    block: Block,
-    decoded: Decoded,
-    case: _Case,
-    decided: tuple[NDArray[np.uint8], NDArray[np.uint8]],
-    frame: NDArray[np.int64],
-    path: str,
-) -> None:
-    """Make a case's output of decoded batches, and count what goes."""
-    for _ in case.rewriter.rows(block, decoded, *decided, case.limits, path):
-        pass
-    rows, first = decoded.rows, decoded.first_row
-    actions, verdicts = (each[first : first + len(rows)] for each in decided)
-    marks = case.rewriter.marks_from(int(rows["base_offset"][0]))
-    at, error = tally(
-        block.raw, decoded.scratch, rows, decoded.spans, actions, verdicts, marks, case.limits, frame,
-        np.array(AGE_BOUNDS_MS, np.int64), case.gone.positions, case.gone.ages,
-    )  # fmt: skip
-    if error:
-        position = int(rows[at]["position"])
-        raise CorruptLogError(RECORD_ERRORS[error], path=path, position=position, hint="restore this segment")
+                    case.error = of_log(error, decoder.path, block.position)
 
 
 @dataclass(frozen=True)
 class Repetition:
-    """How often keys occur: int64[64] each, of keys and of their records, by power of two (see ``REPETITIONS``)."""
+    """How often keys occur: numbers of keys and of their records, int64[64] each, by power of two (see ``REPETITIONS``)."""
 
     keys: NDArray[np.int64]
     records: NDArray[np.int64]
@@ -146,12 +123,12 @@ class Repetition:
 
 
 def resolve_counts(packed: Sequence[Packed]) -> Repetition:
-    """One shard's key counts put together."""
-    parts = [part.reshape(-1, ENTRY_WORDS) for part in packed]
-    expected = sum(map(len, parts))
+    """Merge one shard's key counts."""
+    arrays = [each.reshape(-1, ENTRY_WORDS) for each in packed]
+    expected = sum(map(len, arrays))
     total = KeyCounts(expected * ENTRY_WORDS * 16, expected)
-    for part in parts:
-        total.add(part, once=False)
+    for each in arrays:
+        total.add(each, once=False)
     counts = total.slots[:, 2]
     counts = counts[counts != 0].astype(np.int64)
     powers = np.ceil(np.log2(counts)).astype(np.int64)
@@ -162,7 +139,7 @@ def resolve_counts(packed: Sequence[Packed]) -> Repetition:
 
 
 class _RoundScan(LogScan):
-    """Counts the rounds of a map that takes so many keys."""
+    """Counts the rounds that a map of ``most_keys`` keys takes."""
 
     def __init__(self, log: MapContext, settings: MapSettings, most_keys: int) -> None:
         super().__init__(log, settings, 0)
@@ -182,14 +159,14 @@ class _RoundScan(LogScan):
 
 
 def count_rounds(slices: Sequence[Slice], log: MapContext, settings: MapSettings, most_keys: int) -> int:
-    """How often Kafka's cleaner would have to go over a log whose map takes ``most_keys`` at a time.
+    """How many rounds Kafka's cleaner needs for a log if its map holds ``most_keys``.
 
-    :param slices: all of a variant's, in the order of offsets
+    :param slices: all slices of a variant, in the order of offsets
     :raises LogError: a slice cannot be read
     """
     scan = _RoundScan(log, settings, most_keys)
-    for part in slices:
-        summary = scan.slice(part)
+    for each in slices:
+        summary = scan.scan(each)
         if summary.error is not None:
             raise CorruptLogError(summary.error)
     return scan.rounds

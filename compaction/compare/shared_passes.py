@@ -1,8 +1,9 @@
-"""The passes of a round whose "logs" are several policies' plans of the same logs: what they have in common is done once.
+"""The passes of a round whose "logs" are several policies' plans for the same logs. Common work is done once.
 
-``Round`` numbers its plans and asks for passes over their slices; here slices that are the same bytes become one, plans that
-build the same map become one variant, and what was found is handed back under every plan's number. See
-``compaction.compare.count``.
+``Round`` numbers its plans and runs passes over their slices. Here slices of the same bytes are merged, plans that build the
+same map share a variant (see ``compaction.compare.count``), and results are returned under each plan's number.
+
+Tested by ``tests/compare/test_compare_policies.py``.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ import numpy as np
 
 from compaction.compare.count import SharedSlice, SharedSummary, Source, Tally
 from compaction.compare.measure import Measured, Repetition
-from compaction.engine.protocol import Rewritten, Scanned
-from compaction.fs.filesystem import Files
+from compaction.engine.protocol import CleanedParts, MapResult
+from compaction.fs.filesystem import ReadableFileSystem
 from compaction.kernels.keys.key_filter import KeyFilter
 from compaction.kernels.reading.siphash import HashSecret
 from compaction.passes.tasks import (
@@ -33,15 +34,15 @@ from compaction.passes.tasks import (
 
 
 class Variant(NamedTuple):
-    """One way to build a log's map, see ``compaction.compare.count``; slices and the plans that share it are numbers."""
+    """One way to build a log's map: numbers of its slices, and of the plans that share it."""
 
     scan: MapContext
     slices: tuple[int, ...]
     logs: tuple[int, ...]
 
 
-class Measuring(NamedTuple):
-    """What pass 2 is given besides the maps: the slices, the variants, the plans to be measured by variant, and the sources."""
+class MeasureInputs(NamedTuple):
+    """Input of pass 2 besides the maps; ``cases``: the plans to be measured, by variant."""
 
     slices: Sequence[SharedSlice]
     variants: Mapping[int, Variant]
@@ -53,8 +54,8 @@ class Measuring(NamedTuple):
 class Engine(Protocol):
     """Runs the tasks."""
 
-    def transactions(self, slices: Sequence[Slice], files: Files) -> list[SliceSummary]:
-        """Headers only: the transaction summary of each slice."""
+    def transactions(self, slices: Sequence[Slice], files: ReadableFileSystem) -> list[SliceSummary]:
+        """The transaction summary of each slice, from headers only."""
 
     def scan(
         self,
@@ -63,21 +64,21 @@ class Engine(Protocol):
         sources: Mapping[int, Source],
         settings: MapSettings,
     ) -> tuple[list[SharedSummary], Any]:
-        """Pass 1: a summary a slice, and the merged shards wherever the engine keeps them."""
+        """Pass 1: one summary per slice, and the merged shards in the engine's own form."""
 
     def repetitions(self, merged: Any) -> Mapping[int, Repetition]:
         """How often keys occur, by source."""
 
-    def measure(self, merged: Any, work: Measuring) -> tuple[list[Measured], Mapping[int, int]]:
-        """Pass 2: what each case makes of each slice, and the distinct keys of each variant's map."""
+    def measure(self, merged: Any, work: MeasureInputs) -> tuple[list[Measured], Mapping[int, int]]:
+        """Pass 2: the measurement of each slice in each case, and the number of keys in each variant's map."""
 
     def rounds(self, works: Sequence[tuple[Sequence[Slice], MapContext]], settings: MapSettings, most_keys: int) -> list[int]:
-        """Kafka's rounds for each log, see ``count_rounds``."""
+        """The number of Kafka's rounds for each log, see ``count_rounds``."""
 
 
 @dataclass(frozen=True)
-class Described:
-    """A source as pass 1 found it: ``by_segment`` counts the records of each segment, by its index in the source's view."""
+class LogCounts:
+    """A source's description from pass 1; ``by_segment``: record counts by index of the segment in the source's view."""
 
     by_segment: Mapping[int, Tally]
     repetition: Repetition | None
@@ -85,92 +86,89 @@ class Described:
 
 
 class SharedPasses:
-    """Implements ``compaction.engine.protocol.Passes``; a dry run's only.
+    """Implements ``compaction.engine.protocol.Passes`` for dry runs.
 
-    :param sources: by number, what is to be described, and all of its slices in the order of offsets
+    :param sources: by number, the logs to describe, each with all of its slices in the order of offsets
     """
 
     def __init__(self, engine: Engine, sources: Mapping[int, tuple[Source, Sequence[Slice]]]) -> None:
         self._engine = engine
         self._sources = {number: source for number, (source, _) in sources.items()}
-        parts = [part for _, slices in sources.values() for part in slices]
-        self._parts = {_place(part): SharedSlice(number, part, ()) for number, part in enumerate(parts)}
+        of_sources = [each for _, slices in sources.values() for each in slices]
+        self._slices = {_byte_range(each): SharedSlice(number, each, ()) for number, each in enumerate(of_sources)}
         self._variants: dict[int, Variant] = {}
         self._settings = MapSettings(0, 1.0, HashSecret.random())
-        #: by source, once ``scan`` has run
-        self.described: dict[int, Described] = {}
-        #: by plan, once ``rewrite`` has run: the records that are not in the output
-        self.gone: dict[int, Tally] = {}
+        #: by source, once ``build_offset_map`` has run
+        self.described: dict[int, LogCounts] = {}
+        #: by plan, once ``clean_into_groups`` has run: counts of the dropped records
+        self.dropped: dict[int, Tally] = {}
 
-    def transactions(self, slices: Sequence[Slice], files: Files) -> list[SliceSummary]:
-        """The transaction summary of each slice; the same bytes are read once."""
-        places = list(dict.fromkeys(_place(part) for part in slices))
-        shared = [self._parts[place].part for place in places]
-        found = dict(zip(places, self._engine.transactions(shared, files), strict=True))
-        return [_as_of(part, self._parts[_place(part)].part, found[_place(part)]) for part in slices]
+    def read_transactions(self, slices: Sequence[Slice], files: ReadableFileSystem) -> list[SliceSummary]:
+        """The transaction summary of each slice; equal byte ranges are read once."""
+        ranges = list(dict.fromkeys(_byte_range(each) for each in slices))
+        shared = [self._slices[each].slice for each in ranges]
+        found = dict(zip(ranges, self._engine.transactions(shared, files), strict=True))
+        return [_for_plan(each, self._shared(each).slice, found[_byte_range(each)]) for each in slices]
 
-    def dirty_keys(
+    def collect_dirty_keys(
         self, slices: Sequence[Slice], logs: Mapping[int, MapContext], settings: MapSettings, filters: Mapping[int, KeyFilter]
     ) -> Mapping[int, KeyFilter]:
-        """None: policies differ in what is dirty."""
+        """None: the policies' dirty sections differ."""
         return {}
 
-    def scan(self, slices: Sequence[Slice], logs: Mapping[int, MapContext], settings: MapSettings) -> Scanned:
-        """Pass 1 over all sources; summaries are those of ``slices``."""
+    def build_offset_map(self, slices: Sequence[Slice], logs: Mapping[int, MapContext], settings: MapSettings) -> MapResult:
+        """Pass 1 over all sources; the result has the summaries of ``slices``."""
         self._settings = settings
         self._variants = self._group(slices, logs)
         members: dict[int, list[int]] = {}
         for number, variant in self._variants.items():
             for each in variant.slices:
                 members.setdefault(each, []).append(number)
-        self._parts = {
-            place: replace(each, variants=tuple(members.get(each.number, ()))) for place, each in self._parts.items()
+        self._slices = {
+            key: replace(each, variants=tuple(members.get(each.number, ()))) for key, each in self._slices.items()
         }
         scans = {number: variant.scan for number, variant in self._variants.items()}
-        found, merged = self._engine.scan(list(self._parts.values()), scans, self._sources, settings)
+        found, merged = self._engine.scan(list(self._slices.values()), scans, self._sources, settings)
         by_number = {summary.number: summary for summary in found}
         self.described = self._describe(by_number, self._engine.repetitions(merged))
-        summaries = []
-        for part in slices:
-            shared = self._parts[_place(part)]
-            summaries.append(_as_of(part, shared.part, by_number[shared.number].summary))
-        return Scanned(tuple(summaries), merged)
+        pairs = [(each, self._shared(each)) for each in slices]
+        summaries = [_for_plan(each, shared.slice, by_number[shared.number].summary) for each, shared in pairs]
+        return MapResult(tuple(summaries), merged)
 
-    def rewrite(
+    def clean_into_groups(
         self,
-        scanned: Scanned,
+        scanned: MapResult,
         logs: Mapping[int, CleanContext],
-        pieces: Sequence[OutputPart],
+        parts: Sequence[OutputPart],
         load_factor: float,
         *,
         dry_run: bool,
-    ) -> Rewritten:
-        """Pass 2 over the slices of ``pieces``."""
+    ) -> CleanedParts:
+        """Pass 2 over the slices of ``parts``."""
         if not dry_run:
             raise ValueError("these passes write nothing")
         cases = {
             number: [(log, logs[log]) for log in variant.logs if log in logs] for number, variant in self._variants.items()
         }
-        slices = [each for each in self._parts.values() if any(cases[variant] for variant in each.variants)]
-        work = Measuring(slices, self._variants, cases, self._sources, load_factor)
+        slices = [each for each in self._slices.values() if any(cases[variant] for variant in each.variants)]
+        work = MeasureInputs(slices, self._variants, cases, self._sources, load_factor)
         measured, keys_of = self._engine.measure(scanned.merged, work)
         keys = {log: keys_of.get(number, 0) for number, variant in self._variants.items() for log in variant.logs}
-        return Rewritten(tuple(self._results(measured, pieces)), keys)
+        return CleanedParts(tuple(self._results(measured, parts)), keys)
 
-    def join(self, groups: Sequence[tuple[GroupOutput, CleanContext, list[PartResult]]]) -> list[PartResult]:
+    def join_parts(self, groups: Sequence[tuple[GroupOutput, CleanContext, list[PartResult]]]) -> list[PartResult]:
         """Nothing: no parts were written."""
         return []
 
     def broker_rounds(self, wanted: Iterable[tuple[int, int]], keys: Mapping[int, int]) -> dict[tuple[int, int], int]:
-        """How often a broker's cleaner would have to go over a plan's log with a map that takes so many keys.
+        """The number of rounds that a broker's cleaner needs for a plan's log. Logs whose keys may not fit the broker's map are
+        read again, once per map size.
 
-        Only logs whose keys do not surely fit are read again, each map size once.
-
-        :param wanted: pairs of a plan and the keys its broker's map takes
-        :param keys: how many keys each plan's map has
+        :param wanted: pairs of a plan and the number of keys that its broker's map holds
+        :param keys: the number of keys in each plan's map
         """
         rounds = dict.fromkeys(wanted, 1)
-        by_number = {each.number: each.part for each in self._parts.values()}
+        by_number = {each.number: each.slice for each in self._slices.values()}
         for most in sorted({most for log, most in rounds if keys.get(log, 0) >= most}):
             variants = [
                 variant
@@ -183,59 +181,62 @@ class SharedPasses:
         return rounds
 
     def _group(self, slices: Sequence[Slice], logs: Mapping[int, MapContext]) -> dict[int, Variant]:
-        """The variants: plans of the same slices whose maps are built alike."""
+        """The variants: groups of plans that build the same map from the same slices."""
         numbers: dict[int, list[int]] = {log: [] for log in logs}
-        for part in slices:
-            numbers[part.log].append(self._parts[_place(part)].number)
+        for each in slices:
+            numbers[each.log].append(self._shared(each).number)
         found: dict[object, list[int]] = {}
         for log, scan in logs.items():
-            found.setdefault((tuple(numbers[log]), _likeness(scan)), []).append(log)
+            found.setdefault((tuple(numbers[log]), _map_identity(scan)), []).append(log)
         return {
-            number: Variant(logs[alike[0]], tuple(numbers[alike[0]]), tuple(alike))
-            for number, alike in enumerate(found.values())
+            number: Variant(logs[plans[0]], tuple(numbers[plans[0]]), tuple(plans))
+            for number, plans in enumerate(found.values())
         }
+
+    def _shared(self, slice_: Slice) -> SharedSlice:
+        return self._slices[_byte_range(slice_)]
 
     def _describe(
         self, summaries: Mapping[int, SharedSummary], repetitions: Mapping[int, Repetition]
-    ) -> dict[int, Described]:
+    ) -> dict[int, LogCounts]:
         by_segment: dict[int, dict[int, Tally]] = {source: {} for source in self._sources}
         errors: dict[int, str] = {}
-        for each in self._parts.values():
-            source, summary = each.part.log, summaries[each.number]
+        for each in self._slices.values():
+            source, summary = each.slice.log, summaries[each.number]
             segments = by_segment[source]
-            segments[each.part.segment_index] = segments.get(each.part.segment_index, Tally.empty()) + summary.tally
+            segments[each.slice.segment_index] = segments.get(each.slice.segment_index, Tally.empty()) + summary.tally
             if summary.summary.error is not None:
                 errors.setdefault(source, summary.summary.error)
         return {
-            source: Described(by_segment[source], repetitions.get(source), errors.get(source)) for source in self._sources
+            source: LogCounts(by_segment[source], repetitions.get(source), errors.get(source)) for source in self._sources
         }
 
-    def _results(self, measured: Iterable[Measured], pieces: Sequence[OutputPart]) -> Iterable[PartResult]:
-        """One result a piece, of those of its slices; what went is added up by plan."""
+    def _results(self, measured: Iterable[Measured], parts: Sequence[OutputPart]) -> Iterable[PartResult]:
+        """One result per output part; adds the dropped records of its slices to ``dropped``."""
         by_slice = {(each.case, each.number): each for each in measured}
-        for piece in pieces:
-            output, stats, error = piece.output, CleanStats(), None
-            for part in piece.slices:
-                found = by_slice[output.log, self._parts[_place(part)].number]
+        for part in parts:
+            output, stats, error = part.output, CleanStats(), None
+            for each in part.slices:
+                found = by_slice[output.log, self._shared(each).number]
                 stats += found.stats
                 error = error or found.error
-                self.gone[output.log] = self.gone.get(output.log, Tally.empty()) + found.gone
-            yield PartResult(output.log, output.group, piece.number, stats, None, error)
+                self.dropped[output.log] = self.dropped.get(output.log, Tally.empty()) + found.dropped
+            yield PartResult(output.log, output.group, part.number, stats, None, error)
 
 
-def _place(part: Slice) -> tuple[str, int, int]:
-    return part.path, part.start, part.end
+def _byte_range(slice_: Slice) -> tuple[str, int, int]:
+    return slice_.path, slice_.start, slice_.end
 
 
-def _likeness(scan: MapContext) -> object:
-    """Equal for maps that are built alike."""
+def _map_identity(scan: MapContext) -> object:
+    """Equal for contexts that build the same map from the same slices."""
     aborted = scan.aborted
-    spans = b"" if aborted is None else np.stack([aborted.producer_id, aborted.first_offset, aborted.last_offset]).tobytes()
-    return scan.first_dirty_offset, scan.shards, spans
+    ranges = b"" if aborted is None else np.stack([aborted.producer_id, aborted.first_offset, aborted.last_offset]).tobytes()
+    return scan.first_dirty_offset, scan.shards, ranges
 
 
-def _as_of(part: Slice, shared: Slice, found: SliceSummary) -> SliceSummary:
-    """What was found in a shared slice as the summary of a plan's slice, whose view may begin at a later segment."""
+def _for_plan(slice_: Slice, shared: Slice, found: SliceSummary) -> SliceSummary:
+    """A shared slice's summary as that of a plan's slice, whose view may begin at a later segment."""
     rows = found.txn_rows.copy()
-    rows["segment_index"] += part.segment_index - shared.segment_index
-    return replace(found, log=part.log, txn_rows=rows)
+    rows["segment_index"] += slice_.segment_index - shared.segment_index
+    return replace(found, log=slice_.log, slice_id=slice_.id, txn_rows=rows)

@@ -1,4 +1,4 @@
-"""A comparison as text: a table on a terminal, plain lines anywhere else; and explanations."""
+"""A comparison as text: a table on a terminal, plain lines otherwise; and explanations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
-from compaction.compare.figures import ComparedLog, Comparison, Holdings, Outcome, OutcomeStatus
+from compaction.compare.figures import ComparedLog, Comparison, LogTotals, Outcome, OutcomeStatus
 from compaction.printable import printable
 
 _STYLES = {
@@ -20,12 +20,12 @@ _STYLES = {
     OutcomeStatus.POLICY_UNKNOWN: "yellow",
     OutcomeStatus.FAILED: "bold red",
 }
-#: a log under a policy has no figures of its own
+#: outcomes without figures
 _WITHOUT_FIGURES = (OutcomeStatus.FAILED, OutcomeStatus.POLICY_UNKNOWN)
 
 
 def print_comparison(comparison: Comparison, stream: TextIO) -> None:
-    """Shows each log under each policy, and the sums."""
+    """Print each log under each policy, and the totals."""
     if stream.isatty():
         console = Console(file=stream)
         console.print(_table(comparison))
@@ -36,7 +36,7 @@ def print_comparison(comparison: Comparison, stream: TextIO) -> None:
 
 
 def print_explanations(logs: Iterable[ComparedLog], stream: TextIO) -> None:
-    """Shows every condition of every policy for each log."""
+    """Print all conditions of each policy for each log."""
     for log in logs:
         lines = [f"{log.name} in {log.log_dir}"]
         if log.error is not None:
@@ -51,8 +51,8 @@ def _write(stream: TextIO, lines: Iterable[str]) -> None:
     stream.write("".join(f"{printable(line)}\n" for line in lines))
 
 
-def freed(before: Holdings, after: Holdings) -> str:
-    """How much smaller the files would be, as a share."""
+def freed(before: LogTotals, after: LogTotals) -> str:
+    """How much smaller the files would be, in per cent."""
     if not before.bytes:
         return "nothing"
     return f"{100 * (before.bytes - after.bytes) / before.bytes:.1f} %"
@@ -61,24 +61,24 @@ def freed(before: Holdings, after: Holdings) -> str:
 def _plain(logs: Iterable[ComparedLog]) -> list[str]:
     lines = []
     for log in logs:
-        lines.append(f"{log.name}: {_holdings(log.before)}, {log.keys.distinct} keys" if log.error is None else log.name)
+        lines.append(f"{log.name}: {_sizes(log.before)}, {log.keys.distinct} keys" if log.error is None else log.name)
         if log.error is not None:
             lines.append(f"    failed: {log.error}")
         for outcome in log.outcomes:
-            lines.append(f"  {outcome.policy}: {outcome.status.words}{_left(log, outcome)}")
+            lines.append(f"  {outcome.policy}: {outcome.status.words}{_remaining(log, outcome)}")
             lines.append(f"    {outcome.reason}")
     return lines
 
 
-def _left(log: ComparedLog, outcome: Outcome) -> str:
+def _remaining(log: ComparedLog, outcome: Outcome) -> str:
     if outcome.status in _WITHOUT_FIGURES:
         return ""
-    rounds = f", {outcome.broker_rounds} rounds of a broker" if outcome.broker_rounds > 1 else ""
-    return f", {_holdings(outcome.after)} left, {freed(log.before, outcome.after)} freed{rounds}"
+    rounds = f", {outcome.broker_rounds} broker rounds" if outcome.broker_rounds > 1 else ""
+    return f", {_sizes(outcome.after)} remaining, {freed(log.before, outcome.after)} freed{rounds}"
 
 
-def _holdings(held: Holdings) -> str:
-    return f"{decimal(held.bytes)} in {held.segments} segments, {held.records} records, {held.tombstones} tombstones"
+def _sizes(totals: LogTotals) -> str:
+    return f"{decimal(totals.bytes)} in {totals.segments} segments, {totals.records} records, {totals.tombstones} tombstones"
 
 
 def _summary(comparison: Comparison) -> list[str]:
@@ -116,5 +116,5 @@ def _cell(text: str) -> Text:
     return Text(printable(text))
 
 
-def _cells(held: Holdings) -> tuple[str, str, str, str]:
-    return decimal(held.bytes), str(held.records), str(held.tombstones), str(held.segments)
+def _cells(totals: LogTotals) -> tuple[str, str, str, str]:
+    return decimal(totals.bytes), str(totals.records), str(totals.tombstones), str(totals.segments)

@@ -1,7 +1,9 @@
-"""What a configuration entry is, and the topic-level entries of Kafka 4.3.0 with the broker-level names of their defaults.
+"""The topic-level configuration entries of Kafka 4.3.0, with the broker-level names that set their defaults.
 
-Mirrors ``LogConfig.CONFIG`` and ``ServerTopicConfigSynonyms.ALL_TOPIC_CONFIG_SYNONYMS``. Every topic configuration of that
-version is known here, also those that do not matter to a log at rest, since topics carry them.
+Mirrors ``LogConfig.CONFIG`` and ``ServerTopicConfigSynonyms.ALL_TOPIC_CONFIG_SYNONYMS``. The table is complete: topics also
+store entries that have no effect on a log at rest, and these are validated too.
+
+Tested by ``tests/config/test_sources.py`` and ``tests/config/test_entries_against_kafka.py``.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Synonym:
-    """A broker-level name that gives a topic-level entry its default, and the factor from its unit to the entry's."""
+    """A broker-level name that sets the default of a topic-level entry. Its value times ``factor`` is in the entry's unit."""
 
     name: str
     factor: int = 1
@@ -27,7 +29,7 @@ class Synonym:
 
 @dataclass(frozen=True)
 class Entry:
-    """One configuration entry: its name, type, default, check, what it is for, and where its default can be set."""
+    """One configuration entry. ``synonyms`` are the broker-level names that set its default, strongest first."""
 
     name: str
     kind: Kind
@@ -37,14 +39,14 @@ class Entry:
     synonyms: tuple[Synonym, ...] = ()
 
     def read(self, text: str, *, path: str | None, where: str) -> Value:
-        """The checked value of ``text``; ``where`` leads the message (a line, ``--set``).
+        """The validated value of ``text``; ``where`` starts the error message (``line 3: ``, ``--set: ``).
 
-        :raises ConfigError: naming the source, the line and the key
+        :raises ConfigError: bad value; names the source, the line and the key
         """
         try:
             value = parse(text, self.kind)
-        except ValueError as refusal:
-            complaint: str | None = str(refusal)
+        except ValueError as error:
+            complaint: str | None = str(error)
         else:
             complaint = self.validator.complaint(value) if self.validator is not None else None
         if complaint is not None:
@@ -53,7 +55,7 @@ class Entry:
 
 
 def _log(*names: str) -> tuple[Synonym, ...]:
-    """Broker names under ``log.`` in falling precedence, with their units told by their last word."""
+    """Broker names under ``log.``, strongest first; the last word of a name is its unit."""
     factors = {"hours": HOUR_MS, "minutes": MINUTE_MS}
     return tuple(Synonym(f"log.{name}", factors.get(name.rsplit(".", 1)[-1], 1)) for name in names)
 
@@ -84,7 +86,7 @@ TOPIC_ENTRIES: dict[str, Entry] = {
         ),
         Entry(
             "min.cleanable.dirty.ratio", Kind.DOUBLE, 0.5, Range(0, 1),
-            "share of dirty bytes over which a log is compacted, 0 to 1", _log("cleaner.min.cleanable.ratio"),
+            "ratio of dirty bytes above which a log is compacted, 0 to 1", _log("cleaner.min.cleanable.ratio"),
         ),
         Entry(
             "delete.retention.ms", _L, DAY_MS, _COUNT,
@@ -92,11 +94,11 @@ TOPIC_ENTRIES: dict[str, Entry] = {
         ),
         Entry(
             "min.compaction.lag.ms", _L, 0, _COUNT,
-            "time that a record stays uncompacted at least, ms", _log("cleaner.min.compaction.lag.ms"),
+            "time that a record remains uncompacted at least, ms", _log("cleaner.min.compaction.lag.ms"),
         ),
         Entry(
             "max.compaction.lag.ms", _L, LONG_MAX, _SOME,
-            "time after which a dirty record makes its log compacted, ms", _log("cleaner.max.compaction.lag.ms"),
+            "time after which a dirty log is compacted, ms", _log("cleaner.max.compaction.lag.ms"),
         ),
         Entry(
             "file.delete.delay.ms", _L, 60_000, _COUNT,
@@ -106,12 +108,15 @@ TOPIC_ENTRIES: dict[str, Entry] = {
             "retention.ms", _L, 7 * DAY_MS, Range(-1), "age at which segments are deleted, ms, -1 for never",
             _log("retention.ms", "retention.minutes", "retention.hours"),
         ),
-        Entry("retention.bytes", _L, -1, None, "log size over which segments are deleted, -1 for any", _log("retention.bytes")),
+        Entry(
+            "retention.bytes", _L, -1, None,
+            "log size above which segments are deleted, bytes, -1 for never", _log("retention.bytes"),
+        ),
         Entry("max.message.bytes", _I, MIB + 12, _COUNT, "largest record batch, bytes", _same("message.max.bytes")),
         Entry("segment.ms", _L, 7 * DAY_MS, _SOME, "time after which a segment is rolled, ms", _log("roll.ms", "roll.hours")),
         Entry(
             "segment.jitter.ms", _L, 0, _COUNT,
-            "largest random part taken off segment.ms, ms", _log("roll.jitter.ms", "roll.jitter.hours"),
+            "largest random time subtracted from segment.ms, ms", _log("roll.jitter.ms", "roll.jitter.hours"),
         ),
         Entry("preallocate", _B, False, None, "whether a new segment's file is preallocated", _log("preallocate")),
         Entry(
@@ -146,19 +151,19 @@ TOPIC_ENTRIES: dict[str, Entry] = {
         Entry("min.insync.replicas", _I, 1, _SOME, "replicas that must acknowledge a write", _same("min.insync.replicas")),
         Entry(
             "unclean.leader.election.enable", _B, False, None,
-            "whether a replica that lags may lead", _same("unclean.leader.election.enable"),
+            "whether an out-of-sync replica may become leader", _same("unclean.leader.election.enable"),
         ),
         Entry("leader.replication.throttled.replicas", _LIST, (), None, "replicas throttled on the leader's side"),
         Entry("follower.replication.throttled.replicas", _LIST, (), None, "replicas throttled on the follower's side"),
         Entry("remote.storage.enable", _B, False, None, "whether the topic is tiered"),
         Entry("remote.log.copy.disable", _B, False, None, "whether tiered segments are no longer uploaded"),
-        Entry("remote.log.delete.on.disable", _B, False, None, "whether tiered data goes when tiering ends"),
+        Entry("remote.log.delete.on.disable", _B, False, None, "whether tiered data is deleted when tiering is disabled"),
         Entry(
             "local.retention.ms", _L, -2, Range(-2), "age at which tiered segments leave the disk, ms",
             _log("local.retention.ms"),
         ),
         Entry(
-            "local.retention.bytes", _L, -2, Range(-2), "size over which tiered segments leave the disk, bytes",
+            "local.retention.bytes", _L, -2, Range(-2), "size above which tiered segments leave the disk, bytes",
             _log("local.retention.bytes"),
         ),
         Entry(

@@ -1,8 +1,8 @@
-"""How a configuration value is read from text and checked.
+"""Types and validators of configuration entries.
 
-The rule is that of Kafka 4.3.0's ``ConfigDef.parseType``: text is trimmed, an INT is a signed 32-bit decimal, a LONG a signed
-64-bit one, a BOOLEAN is ``true`` or ``false`` in any case, a LIST is split at commas and the empty text is the empty list.
-Differences: NaN is refused, since no bound can hold for it; duplicates in a list go, as ``ConfigDef.parseValue`` lets them go.
+Mirrors ``ConfigDef.parseType`` of Kafka 4.3.0: text is trimmed, an INT is a signed 32-bit decimal, a LONG a signed 64-bit
+one, a BOOLEAN is ``true`` or ``false`` in any case, a LIST is split at commas, and empty text is the empty list. Duplicates are
+removed from a list (``ConfigDef.parseValue``). Difference: NaN is refused, because no bound can hold for it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass
 from typing import Protocol, Union
 
-#: what a configuration entry can hold; ``None`` means that it is not set and another entry decides
+#: the value of an entry; ``None`` means that it is not set and another entry decides
 Value = Union[bool, int, float, str, "tuple[str, ...]", None]
 
 LONG_MAX = 2**63 - 1
@@ -21,7 +21,7 @@ INT_MAX = 2**31 - 1
 
 
 class Kind(enum.Enum):
-    """The type of an entry; the value is the wording used in messages."""
+    """The type of an entry; the value is its name in messages."""
 
     BOOLEAN = "true or false"
     SHORT = "a 16-bit integer"
@@ -38,9 +38,9 @@ _DOUBLE = re.compile(r"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|
 
 
 def parse(text: str, kind: Kind) -> Value:
-    """The value that ``text`` stands for.
+    """The value of ``text``.
 
-    :raises ValueError: the text is not of that kind; the message says what was expected
+    :raises ValueError: the text is not of that kind; the message is the rest of a sentence that starts with the text
     """
     text = text.strip()
     if kind is Kind.STRING:
@@ -69,15 +69,15 @@ def _parse_double(text: str) -> float:
 
 
 class Validator(Protocol):
-    """Says why a value will not do."""
+    """Checks the value of an entry."""
 
     def complaint(self, value: Value) -> str | None:
-        """``None`` when the value is good, else the rest of a sentence that starts with the value."""
+        """``None`` if the value is valid, else the rest of a sentence that starts with the value."""
 
 
 @dataclass(frozen=True)
 class Range:
-    """Numbers from ``low`` to ``high``, both inclusive; ``also`` holds values outside of it that are good too."""
+    """Numbers from ``low`` to ``high``, both inclusive, and the values in ``also``."""
 
     low: float | None = None
     high: float | None = None
@@ -96,7 +96,7 @@ class Range:
 
 @dataclass(frozen=True)
 class NonZero:
-    """Any number but 0: a positive limit, or a negative number for *no limit*."""
+    """Any number but 0: a limit if positive, unlimited if negative."""
 
     def complaint(self, value: Value) -> str | None:
         return "is neither -1 nor greater than 0" if value == 0 else None
@@ -104,7 +104,7 @@ class NonZero:
 
 @dataclass(frozen=True)
 class Above:
-    """Numbers greater than ``low`` and up to ``high``, inclusive."""
+    """Numbers greater than ``low`` and at most ``high``."""
 
     low: float
     high: float
@@ -117,7 +117,7 @@ class Above:
 
 @dataclass(frozen=True)
 class Choice:
-    """One of some words, or a list made of them. Case matters, as it does to ``ConfigDef.ValidList``."""
+    """One of ``words``, or a list of them; case-sensitive (Kafka: ``ConfigDef.ValidList``)."""
 
     words: tuple[str, ...]
 
@@ -125,12 +125,12 @@ class Choice:
         given = value if isinstance(value, tuple) else (value,)
         if all(word in self.words for word in given):
             return None
-        return f"is not {'made of' if isinstance(value, tuple) else 'one of'} {', '.join(self.words)}"
+        return f"is not {'a list of' if isinstance(value, tuple) else 'one of'} {', '.join(self.words)}"
 
 
 @dataclass(frozen=True)
 class NonBlankItems:
-    """A list of which no item is empty and which is not empty itself."""
+    """A list that is not empty and has no empty item."""
 
     def complaint(self, value: Value) -> str | None:
-        return None if isinstance(value, tuple) and value and all(value) else "is an empty list, or one with an empty item"
+        return None if isinstance(value, tuple) and value and all(value) else "is an empty list or has an empty item"

@@ -1,7 +1,7 @@
-"""Policies as a dry run compares them: settings on top of everything else that is configured.
+"""The policies that a dry run compares: settings that override all other sources.
 
-The rule: ``k=v,k=v`` with topic-level and broker-level names; the values of a list are joined by ``+``, since a comma ends the
-setting (``cleanup.policy=compact+delete``). The word ``configured`` is the policy that changes nothing.
+A policy is written ``k=v,k=v`` with topic-level and broker-level names. The values of a list are joined with ``+``, because a
+comma ends the setting: ``cleanup.policy=compact+delete``. ``configured`` is the policy without settings.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ CONFIGURED = "configured"
 
 @dataclass(frozen=True)
 class Policy:
-    """One policy: what it is called, and the settings that go before all others."""
+    """One policy; ``name`` is the text of its ``--policy`` option."""
 
     name: str
     settings: tuple[Setting, ...] = ()
 
     @classmethod
     def read(cls, text: str) -> Policy:
-        """The policy that an option gives.
+        """The policy in the text of a ``--policy`` option.
 
-        :raises ConfigError: no ``k=v``, an unknown name, a bad value, a name that is given twice
+        :raises ConfigError: no ``k=v``, an unknown name, a bad value, a name given twice
         """
         name = text.strip()
         if name == CONFIGURED:
@@ -35,7 +35,7 @@ class Policy:
         names = [setting.name for setting in settings]
         twice = next((each for each in names if names.count(each) > 1), None)
         if twice is not None:
-            raise ConfigError(f"--policy {name!r} gives {twice} twice", hint="join the values of a list by +")
+            raise ConfigError(f"--policy {name!r} gives {twice} twice", hint="join the values of a list with +")
         return cls(name, settings)
 
 

@@ -1,16 +1,16 @@
 """Whether the ``cleanup.policy`` in effect for a topic is known, or a guess on which nothing may be deleted.
 
-The rule: the policy is known when
+The policy is known if
 
-1. a source that speaks of the topic itself sets it: ``--policy``, ``--set``, TOML ``[topics."name"]``, the topic's
-   configuration in the metadata log, or what a broker creates an internal topic with; or
-2. the metadata log knows the topic and stores no policy for it, so that the broker's default is in effect, and that default is
-   known: TOML ``[broker]`` or the broker's configuration in the metadata log set ``log.cleanup.policy``, or the broker's
-   ``server.properties`` are given, whether they set it or not.
+1. a source for this topic sets it: ``--policy``, ``--set``, TOML ``[topics."name"]``, the topic's configuration in the metadata
+   log, or what a broker creates an internal topic with; or
+2. the metadata log has the topic without a policy, so that the broker's default is in effect, and that default is known: TOML
+   ``[broker]`` or the broker's configuration in the metadata log sets ``log.cleanup.policy``, or the broker's
+   ``server.properties`` is given, whether it sets the policy or not.
 
-Anything else is a guess. A broker's default says nothing of a topic that no metadata log knows: the topic may have a policy of
-its own, stored in a metadata log that was not given, or in ZooKeeper. A metadata log without ``server.properties`` does not say
-the broker's default: that file may set ``log.cleanup.policy=compact``.
+Anything else is a guess. A broker's default does not decide for a topic that is in no metadata log: the topic may have its own
+policy in a metadata log that was not given, or in ZooKeeper. Nor is the default known from a metadata log without
+``server.properties``: that file may set ``log.cleanup.policy=compact``.
 
 Kafka has no counterpart: a broker always knows its topics.
 """
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from compaction.config.sources import Origin, Source
 
-#: completes the wording of a default that ``--assume-default-policy`` takes for known
+#: the note of a default that ``--assume-default-policy`` takes for known
 ASSUMED = ", assumed by --assume-default-policy"
 NO_METADATA_LOG = "no metadata log is in the directories of this call"
 
@@ -30,9 +30,9 @@ _TO_SAY = "--set cleanup.policy=... or --assume-default-policy"
 def policy_guess(source: Source, *, unknown: str | None, has_properties: bool) -> str | None:
     """Why a policy is a guess, and what to do about it; ``None`` if it is known.
 
-    :param source: where the policy in effect comes from
-    :param unknown: why no metadata log knows the topic, ``None`` if one does
-    :param has_properties: a broker's ``server.properties`` were given
+    :param source: of the policy in effect
+    :param unknown: why the topic is in no metadata log; ``None`` if it is in one
+    :param has_properties: a broker's ``server.properties`` was given
     """
     if source.origin in _OF_TOPIC:
         return None

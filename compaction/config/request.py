@@ -1,4 +1,7 @@
-"""What a call of a job asks for, once its options are checked."""
+"""The validated options of a job's call.
+
+Tested by ``tests/jobs/test_compact.py`` and ``tests/jobs/test_dry_run.py``.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,11 @@ from compaction.names import TopicPartition
 class CompactionRequest:
     """One run of the log cleaner.
 
-    ``log_dirs`` are absolute and do not overlap. ``topics`` match whole names; together with ``partitions`` they choose the
-    logs, and without either every log is chosen. ``as_of_ms`` is the present for every rule, milliseconds since the epoch.
-    ``resolver`` knows every source of configuration but the metadata log of a log directory (``Resolver.with_metadata``).
-    ``include_active`` says that the directories are exports that no broker will append to, ``allow_keyless`` that records
-    without a key may go. ``metadata_dirs`` are absolute: log directories, or metadata logs themselves, whose metadata log
-    applies to log directories of the same cluster (``compaction.logdir.settings.metadata_sources``).
+    ``log_dirs`` are absolute and do not overlap. A log is selected if its topic fully matches one of ``topics`` or it is one of
+    ``partitions``; if both are empty, every log is selected. ``as_of_ms`` is "now" for every rule. ``resolver`` has all sources
+    of configuration except the metadata logs (``Resolver.with_metadata``). ``include_active``: no broker will append to these
+    directories. ``allow_keyless``: records without a key may be dropped. ``metadata_dirs`` are absolute: log directories or
+    metadata logs that apply to log directories of the same cluster (``compaction.logdir.settings.metadata_sources``).
     """
 
     log_dirs: tuple[str, ...]
@@ -35,7 +37,7 @@ class CompactionRequest:
 
 @dataclass(frozen=True)
 class ComparisonRequest:
-    """One comparison of policies over the logs of ``base``, each on top of its configuration; nothing is written."""
+    """A comparison of policies over the logs of ``base``; nothing is written."""
 
     base: CompactionRequest
     policies: tuple[Policy, ...]

@@ -1,14 +1,13 @@
-"""Which value is in effect, where several sources give one.
+"""Which value is in effect when several sources set it.
 
-The rule, strongest first: a policy that is compared (``--policy``); ``--set``; TOML ``[topics."name"]``; the topic's
-configuration in the metadata log of the directory's cluster; for internal topics that it does not know, the configuration
-that a broker creates them with; TOML ``[broker]``; the broker's dynamic configuration in the metadata log; broker properties;
-Kafka's default.
+Sources, strongest first: the compared policy (``--policy``); ``--set``; TOML ``[topics."name"]``; the topic's configuration in
+the metadata log of the directory's cluster, or for an internal topic that is not in it, the configuration that a broker creates
+it with; TOML ``[broker]``; the broker's dynamic configuration in the metadata log; broker properties; Kafka's default.
 
-1. Within one of these, a topic-level name goes before its broker-level synonyms, and those go in Kafka's order
-   (``log.retention.ms`` before ``.minutes`` before ``.hours``; Kafka: ``ServerTopicConfigSynonyms``).
-2. A stronger source wins whatever name it uses: ``--set log.segment.bytes`` goes before a topic's own ``segment.bytes``,
-   since it is the word of whoever starts this run.
+1. Within a source, a topic-level name overrides its broker-level synonyms, which rank in Kafka's order: ``log.retention.ms``,
+   ``.minutes``, ``.hours`` (Kafka: ``ServerTopicConfigSynonyms``).
+2. A stronger source wins under any name: ``--set log.segment.bytes`` overrides a topic's own ``segment.bytes``, because whoever
+   starts the run asked for it.
 3. Of two files of one kind, and of two ``--set`` of one name, the later one wins.
 
 ``compaction.config.policy_guess`` decides whether the resulting ``cleanup.policy`` is known or a guess.
@@ -17,7 +16,7 @@ Kafka's default.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -32,29 +31,30 @@ from compaction.errors import ConfigError
 
 _Layer = Mapping[str, Setting]
 
-#: attributes of ``BrokerConfig`` and the entries that they show
+#: attributes of ``TopicConfig`` by the entries that they hold; ``cleanup.policy`` and ``segment.bytes`` take more than that
+TOPIC_ATTRIBUTES = {
+    name: name.replace(".", "_")
+    for name in TOPIC_ENTRIES
+    if name.replace(".", "_") in {attribute.name for attribute in fields(TopicConfig)}
+}
+#: attributes of ``BrokerConfig`` by the entries that they hold
 _BROKER_ATTRIBUTES = {
-    "dedupe_buffer_bytes": "log.cleaner.dedupe.buffer.size",
-    "load_factor": "log.cleaner.io.buffer.load.factor",
-    "io_buffer_bytes": "log.cleaner.io.buffer.size",
-    "io_max_bytes_per_second": "log.cleaner.io.max.bytes.per.second",
-    "cleaner_threads": "log.cleaner.threads",
-    "producer_id_expiration_ms": "producer.id.expiration.ms",
-    "transactional_id_expiration_ms": "transactional.id.expiration.ms",
-    "transaction_max_timeout_ms": "transaction.max.timeout.ms",
-    "message_max_bytes": "message.max.bytes",
+    "log.cleaner.dedupe.buffer.size": "dedupe_buffer_bytes",
+    "log.cleaner.io.buffer.load.factor": "load_factor",
+    "log.cleaner.io.max.bytes.per.second": "io_max_bytes_per_second",
+    "log.cleaner.threads": "cleaner_threads",
+    "producer.id.expiration.ms": "producer_id_expiration_ms",
 }
 
 
 @dataclass(frozen=True)
 class Resolver:
-    """Resolves configuration from what the sources say.
+    """Resolves the configuration in effect from its sources.
 
-    ``metadata`` has every topic that the metadata log of a log directory knows, with the configuration that it stores for the
-    topic; ``metadata_broker`` is that of the directory's broker: what the log sets for all brokers, overlaid with what it sets
-    for this one. ``metadata_note`` completes the wording of these sources, ``unknown`` says why a topic is not in ``metadata``.
-    ``properties`` is ``None`` if no broker's properties were given. ``assume_default_policy`` takes a guessed
-    ``cleanup.policy`` for known.
+    ``metadata`` has the stored configuration of every topic in the metadata log; ``metadata_broker`` that of the directory's
+    broker: its own on top of the cluster-wide default. ``metadata_note`` is the note of these sources (``Source.note``),
+    ``unknown`` the reason why a topic is not in ``metadata``. ``properties`` is ``None`` if no broker properties were given.
+    ``assume_default_policy`` takes a guessed ``cleanup.policy`` for known.
     """
 
     sets: tuple[Setting, ...] = ()
@@ -75,11 +75,11 @@ class Resolver:
         note: str = "",
         unknown: str = NO_METADATA_LOG,
     ) -> Resolver:
-        """The same sources, with what the metadata log of another log directory says."""
+        """The same sources with the metadata log of one log directory."""
         return replace(self, metadata=topics, metadata_broker=dict(broker), metadata_note=note, unknown=unknown)
 
     def with_policy(self, settings: Iterable[Setting]) -> Resolver:
-        """The same sources, with a policy's settings, which go before all others."""
+        """The same sources with a policy's settings, which override all others."""
         return replace(self, policy=tuple(settings))
 
     def topic(self, name: str) -> TopicConfig:
@@ -88,18 +88,18 @@ class Resolver:
         :raises ConfigError: a bad value in the metadata log, or bounds that contradict each other
         """
         layers = self._topic_layers(name)
-        found = {entry.name: _topic_setting(entry, layers) for entry in TOPIC_ENTRIES.values()}
+        found = {name: _topic_setting(name, layers) for name in ("cleanup.policy", *TOPIC_ATTRIBUTES)}
         guess = self._policy_guess(name, found["cleanup.policy"].source)
         if guess is not None and self.assume_default_policy:
             setting, guess = found["cleanup.policy"], None
             found["cleanup.policy"] = replace(setting, source=replace(setting.source, note=ASSUMED))
-        values: dict[str, Any] = {key.replace(".", "_"): setting.value for key, setting in found.items()}
-        policy = values.pop("cleanup_policy")
+        values: dict[str, Any] = {attribute: found[name].value for name, attribute in TOPIC_ATTRIBUTES.items()}
+        policy: Any = found["cleanup.policy"].value
         config = TopicConfig(
-            **{**values, "segment_bytes": values["internal_segment_bytes"] or values["segment_bytes"]},
+            **{**values, "segment_bytes": _topic_setting("internal.segment.bytes", layers).value or values["segment_bytes"]},
             cleanup_compact="compact" in policy,
             cleanup_delete="delete" in policy,
-            sources={key: setting.source for key, setting in found.items()},
+            sources={name: setting.source for name, setting in found.items()},
             policy_guess=guess,
         )
         _check_lags(name, config)
@@ -108,17 +108,16 @@ class Resolver:
     def broker(self) -> BrokerConfig:
         """The broker's configuration in effect.
 
-        :raises ConfigError: an offset map smaller than 1 MiB a cleaner thread, which Kafka refuses as well
+        :raises ConfigError: at most 1 MiB of offset map per cleaner thread, which Kafka refuses too
         """
         layers = self._broker_layers()
-        found = {name: _broker_setting(name, layers) for name in BROKER_ENTRIES}
-        values: dict[str, Any] = {attribute: found[name].value for attribute, name in _BROKER_ATTRIBUTES.items()}
-        log_dirs: Any = found["log.dirs"].value or found["log.dir"].value
-        config = BrokerConfig(**values, log_dirs=log_dirs, sources={name: setting.source for name, setting in found.items()})
+        found = {name: _broker_setting(name, layers) for name in _BROKER_ATTRIBUTES}
+        values: dict[str, Any] = {attribute: found[name].value for name, attribute in _BROKER_ATTRIBUTES.items()}
+        config = BrokerConfig(**values, sources={name: setting.source for name, setting in found.items()})
         if config.dedupe_buffer_bytes // max(config.cleaner_threads, 1) <= MIB:
             what = f"log.cleaner.dedupe.buffer.size is {config.dedupe_buffer_bytes} for {config.cleaner_threads} threads"
             origin = config.source("log.cleaner.dedupe.buffer.size")
-            raise ConfigError(f"{what} ({origin})", hint=f"it must be more than {MIB} bytes a thread (log.cleaner.threads)")
+            raise ConfigError(f"{what} ({origin})", hint=f"it must be more than {MIB} bytes per thread (log.cleaner.threads)")
         return config
 
     def _broker_layers(self) -> list[_Layer]:
@@ -129,49 +128,26 @@ class Resolver:
         return [_by_name(settings) for settings in given]
 
     def _topic_layers(self, name: str) -> list[_Layer]:
-        policy, sets, *below = self._broker_layers()
+        layers = self._broker_layers()
         from_toml = [setting for toml in self.tomls for setting in toml.topics.get(name, ())]
-        known = self.metadata.get(name)
+        stored = self.metadata.get(name)
         source = Source(Origin.METADATA, name, note=self.metadata_note)
-        own = _from_metadata(known, TOPIC_ENTRIES, source) if known else self._of_internal(name)
-        return [policy, sets, _by_name(from_toml), _by_name(own), *below]
+        own = _from_metadata(stored, TOPIC_ENTRIES, source) if stored else _of_internal(name, layers)
+        return [*layers[:2], _by_name(from_toml), _by_name(own), *layers[2:]]
 
     def _policy_guess(self, topic: str, source: Source) -> str | None:
         unknown = None if topic in self.metadata else self.unknown
         return policy_guess(source, unknown=unknown, has_properties=self.properties is not None)
 
-    def _of_internal(self, topic: str) -> list[Setting]:
-        """What a broker creates an internal topic with (``groupMetadataTopicConfigs`` and its like)."""
-        layers = self._broker_layers()
-        source = Source(Origin.INTERNAL)
-        given: list[Setting] = []
-        for key, value in _INTERNAL_TOPICS.get(topic, {}).items():
-            inherited = BROKER_ENTRIES.get(value) if isinstance(value, str) else None
-            settled = _broker_setting(inherited.name, layers) if inherited is not None else Setting(key, value, source)
-            given.append(Setting(key, settled.value, source if settled.source == DEFAULT else settled.source))
-        return given
 
-
-#: by topic, what a Kafka 4.3.0 broker sets when it creates it: a value, or the broker entry that holds it
+#: what a Kafka 4.3.0 broker sets when it creates these topics: a value, or the name of the broker entry that has it
 _INTERNAL_TOPICS: dict[str, dict[str, Value]] = {
-    "__consumer_offsets": {
-        "cleanup.policy": ("compact",),
-        "segment.bytes": "offsets.topic.segment.bytes",
-        "compression.type": "producer",
-    },
-    "__transaction_state": {
-        "cleanup.policy": ("compact",),
-        "segment.bytes": "transaction.state.log.segment.bytes",
-        "min.insync.replicas": "transaction.state.log.min.isr",
-        "compression.type": "uncompressed",
-        "unclean.leader.election.enable": False,
-    },
+    "__consumer_offsets": {"cleanup.policy": ("compact",), "segment.bytes": "offsets.topic.segment.bytes"},
+    "__transaction_state": {"cleanup.policy": ("compact",), "segment.bytes": "transaction.state.log.segment.bytes"},
     "__share_group_state": {
         "cleanup.policy": ("delete",),
         "retention.ms": -1,
         "segment.bytes": "share.coordinator.state.topic.segment.bytes",
-        "min.insync.replicas": "share.coordinator.state.topic.min.isr",
-        "compression.type": "producer",
     },
     "__remote_log_metadata": {"cleanup.policy": ("delete",), "retention.ms": -1, "remote.storage.enable": False},
 }
@@ -182,13 +158,24 @@ def _by_name(settings: Iterable[Setting]) -> _Layer:
 
 
 def _from_metadata(configs: Mapping[str, str], entries: Mapping[str, Entry], source: Source) -> list[Setting]:
-    """What a metadata log sets; names that Kafka 4.3.0 does not know are left over from other versions and ignored."""
+    """The settings in a metadata log; names that Kafka 4.3.0 does not know are of other versions and ignored."""
     where = f"topic {source.key}, metadata log: " if source.origin is Origin.METADATA else "broker, metadata log: "
     known = ((name, text) for name, text in configs.items() if name in entries)
     return [Setting(name, entries[name].read(text, path=None, where=where), source) for name, text in known]
 
 
-def _topic_setting(entry: Entry, layers: list[_Layer]) -> Setting:
+def _of_internal(topic: str, layers: list[_Layer]) -> list[Setting]:
+    """What a broker creates an internal topic with (Kafka: ``groupMetadataTopicConfigs`` and others)."""
+    source = Source(Origin.INTERNAL)
+    given: list[Setting] = []
+    for key, value in _INTERNAL_TOPICS.get(topic, {}).items():
+        setting = _broker_setting(value, layers) if isinstance(value, str) else Setting(key, value, source)
+        given.append(Setting(key, setting.value, source if setting.source == DEFAULT else setting.source))
+    return given
+
+
+def _topic_setting(name: str, layers: list[_Layer]) -> Setting:
+    entry = TOPIC_ENTRIES[name]
     for layer in layers:
         if entry.name in layer:
             return layer[entry.name]
@@ -200,7 +187,7 @@ def _topic_setting(entry: Entry, layers: list[_Layer]) -> Setting:
 
 
 def _converted(value: Value, factor: int, name: str) -> Value:
-    """A broker's value in the unit of the topic's entry; any negative retention time is no limit."""
+    """A broker's value in the unit of the topic's entry; any negative retention time is unlimited, -1."""
     if not isinstance(value, int) or isinstance(value, bool):
         return value
     return -1 if name == "retention.ms" and value < 0 else value * factor
@@ -215,4 +202,4 @@ def _check_lags(topic: str, config: TopicConfig) -> None:
     if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
         low = f"min.compaction.lag.ms is {config.min_compaction_lag_ms} ({config.source('min.compaction.lag.ms')})"
         high = f"max.compaction.lag.ms {config.max_compaction_lag_ms} ({config.source('max.compaction.lag.ms')})"
-        raise ConfigError(f"topic {topic}: {low}, which is more than {high}", hint="lower the one or raise the other")
+        raise ConfigError(f"topic {topic}: {low}, which is more than {high}", hint="lower the first or raise the second")

@@ -1,8 +1,7 @@
-"""Settings as they are given: on the command line, in TOML, in a broker's ``server.properties``.
+"""Settings from the command line and from a broker's ``server.properties``, each with its source.
 
-Each reader takes text, not files, and gives ``Setting`` values that carry where they come from. The rule for names: one that
-Kafka 4.3.0 does not know is an error on the command line and in TOML; in ``server.properties`` it is ignored, as a broker does,
-since plug-ins put their own names there. A bad value is an error everywhere.
+A name that Kafka 4.3.0 does not know is an error on the command line and in TOML. In ``server.properties`` it is ignored, as a
+broker ignores it: plug-ins use that file too. A bad value is an error everywhere.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from compaction.errors import ConfigError
 
 
 class Origin(enum.Enum):
-    """The kinds of sources, strongest first; the value is the wording used for one."""
+    """The kinds of sources, strongest first; the value is its name in messages."""
 
     POLICY = "--policy"
     SET = "--set"
@@ -35,9 +34,9 @@ class Origin(enum.Enum):
 
 @dataclass(frozen=True)
 class Source:
-    """Where a value comes from; ``key`` is the name it was given under, ``path`` and ``line`` where it stands in a file.
+    """Where a value comes from: the name ``key`` in ``line`` (from 1) of the file ``path``, or an option.
 
-    ``note`` completes the wording: which directory's metadata log, or that a default is assumed.
+    ``note`` is appended to the text: which directory's metadata log, or that a default is assumed.
     """
 
     origin: Origin
@@ -60,7 +59,7 @@ DEFAULT = Source(Origin.DEFAULT)
 
 @dataclass(frozen=True)
 class Setting:
-    """One checked value under the name it was given."""
+    """One validated value under the name that was given."""
 
     name: str
     value: Value
@@ -68,7 +67,7 @@ class Setting:
 
 
 class Property(Protocol):
-    """An entry of a parsed ``.properties`` file; ``line`` counts from 1."""
+    """A line of a parsed ``.properties`` file; ``line`` counts from 1."""
 
     @property
     def key(self) -> str: ...
@@ -79,14 +78,14 @@ class Property(Protocol):
 
 
 def where(source: Source) -> str:
-    """The start of an error message: the line, or the option."""
+    """The start of an error message: the line or the option."""
     if source.origin in (Origin.POLICY, Origin.SET):
         return f"{source.origin.value}: "
     return "" if source.line is None else f"line {source.line}: "
 
 
 def read_sets(arguments: Iterable[str]) -> tuple[Setting, ...]:
-    """The settings of ``--set KEY=VALUE`` options, topic-level and broker-level names alike.
+    """The settings of ``--set KEY=VALUE`` options, with topic-level and broker-level names.
 
     :raises ConfigError: no ``=``, an unknown name, a bad value
     """
@@ -104,8 +103,8 @@ def read_sets(arguments: Iterable[str]) -> tuple[Setting, ...]:
 def read_properties(entries: Sequence[Property], path: str) -> tuple[Setting, ...]:
     """The settings of a broker's ``server.properties`` that Kafka 4.3.0 knows.
 
-    Of several entries of one name the last counts. A ``${provider:…}`` reference cannot be looked up here: it is an error where
-    the value matters and skipped elsewhere.
+    The last entry of a name wins. A ``${provider:…}`` reference cannot be resolved: it is an error for an entry in
+    ``BROKER_ENTRIES`` and ignored for any other.
 
     :raises ConfigError: a bad value
     """
@@ -114,7 +113,7 @@ def read_properties(entries: Sequence[Property], path: str) -> tuple[Setting, ..
         source = Source(Origin.PROPERTIES, entry.key, path, entry.line)
         if "${" in entry.value:
             if entry.key in BROKER_ENTRIES:
-                what = f"{where(source)}{entry.key} refers to a configuration provider, which cannot be asked here"
+                what = f"{where(source)}{entry.key} refers to a configuration provider, which cannot be resolved here"
                 raise ConfigError(what, path=path, hint=f"give the value itself, or override it with --set {entry.key}=…")
             continue
         value = broker_entry(entry.key).read(entry.value, path=path, where=where(source))
@@ -123,7 +122,7 @@ def read_properties(entries: Sequence[Property], path: str) -> tuple[Setting, ..
 
 
 def entry_of(name: str, source: Source) -> Entry:
-    """The entry that a topic-level or broker-level name stands for; a name of both levels is read as the topic's.
+    """The entry of a topic-level or broker-level name; if a name is both, the topic's.
 
     :raises ConfigError: unknown name; the message suggests the nearest known one
     """
@@ -135,7 +134,7 @@ def entry_of(name: str, source: Source) -> Entry:
 
 
 def unknown_name(name: str, source: Source, known: Iterable[str], hint: str | None = None) -> ConfigError:
-    """The error for a name that is not among the known ones."""
+    """The error for a name that is not in ``known``."""
     near = difflib.get_close_matches(name, list(known), n=1)
     hint = hint or (f"did you mean {near[0]}?" if near else "see the topic and broker configurations of Kafka 4.3.0")
     return ConfigError(f"{where(source)}unknown configuration name {name!r}", path=source.path, hint=hint)

@@ -1,7 +1,9 @@
-"""Settings given in TOML: ``[broker]`` holds broker-level names, ``[topics."name"]`` the topic-level names of one topic.
+"""Settings from TOML: ``[broker]`` has broker-level names, ``[topics."name"]`` the topic-level names of one topic.
 
-A dotted name may be quoted or not, since nested tables are flattened: ``segment.bytes = 1048576`` and
-``"segment.bytes" = 1048576`` say the same. A topic's name with a dot in it must be quoted. The values are TOML's own or text.
+Nested tables are flattened, so ``segment.bytes = 1048576`` and ``"segment.bytes" = 1048576`` mean the same. A topic name with a
+dot must be quoted. A value may be of TOML's own type or a string.
+
+Tested by ``tests/config/test_sources.py``.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ _Path = tuple[str, ...]
 
 @dataclass(frozen=True)
 class TomlSettings:
-    """What one TOML file says: the broker's settings, and those of each topic that it names."""
+    """The settings of one TOML file: the broker's, and each topic's by its name."""
 
     broker: tuple[Setting, ...] = ()
     topics: Mapping[str, tuple[Setting, ...]] = field(default_factory=dict)
@@ -39,10 +41,9 @@ def read_toml(text: str, path: str) -> TomlSettings:
     """
     try:
         document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as refusal:
-        raise ConfigError(
-            f"not valid TOML: {refusal}", path=path, hint="quote names that are also the start of others"
-        ) from None
+    except tomllib.TOMLDecodeError as error:
+        hint = "quote names that are a prefix of other names"
+        raise ConfigError(f"not valid TOML: {error}", path=path, hint=hint) from None
     lines = _lines_of(text)
     broker: tuple[Setting, ...] = ()
     topics: dict[str, tuple[Setting, ...]] = {}
@@ -50,14 +51,14 @@ def read_toml(text: str, path: str) -> TomlSettings:
         at = lines.get((key,))
         if key not in ("broker", "topics") or not isinstance(table, dict):
             source = Source(Origin.TOML_BROKER, key, path, at)
-            raise unknown_name(key, source, (), hint='settings stand in [broker] and [topics."name"]')
+            raise unknown_name(key, source, (), hint='settings belong in [broker] and [topics."name"]')
         if key == "broker":
             broker = tuple(_settings(table, ("broker",), path, lines))
             continue
         for topic, settings in table.items():
             if not isinstance(settings, dict):
                 source = Source(Origin.TOML_TOPIC, topic, path, lines.get(("topics", topic)))
-                raise unknown_name(topic, source, (), hint='[topics] holds one table a topic: [topics."name"]')
+                raise unknown_name(topic, source, (), hint='[topics] has one table per topic: [topics."name"]')
             topics[topic] = tuple(_settings(settings, ("topics", topic), path, lines))
     return TomlSettings(broker, topics)
 
@@ -74,13 +75,13 @@ def _entry(name: str, source: Source, prefix: _Path) -> Entry:
     if source.origin is Origin.TOML_TOPIC:
         if name in TOPIC_ENTRIES:
             return TOPIC_ENTRIES[name]
-        hint = "broker-level names stand in [broker]" if is_broker_name(name) else None
+        hint = "broker-level names belong in [broker]" if is_broker_name(name) else None
         if hint is None and any(name.endswith(f".{known}") for known in TOPIC_ENTRIES):
-            hint = f'quote a topic\'s name that has dots in it: [topics."{prefix[1]}.…"]'
+            hint = f'quote a topic name with dots: [topics."{prefix[1]}.…"]'
         raise unknown_name(name, source, TOPIC_ENTRIES, hint)
     if is_broker_name(name):
         return broker_entry(name)
-    hint = 'topic-level names stand in [topics."name"]' if name in TOPIC_ENTRIES else None
+    hint = 'topic-level names belong in [topics."name"]' if name in TOPIC_ENTRIES else None
     if hint is not None and TOPIC_ENTRIES[name].synonyms:
         hint += f"; the broker's default for all topics is {TOPIC_ENTRIES[name].synonyms[0].name}"
     raise unknown_name(name, source, BROKER_ENTRIES, hint)
@@ -95,7 +96,7 @@ def _leaves(table: Mapping[str, Any], prefix: _Path = ()) -> Iterator[tuple[_Pat
 
 
 def _text_of(value: Any) -> str:
-    """A TOML value as a broker's configuration would spell it."""
+    """A TOML value as text, as in a broker's configuration."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, list):
@@ -104,7 +105,7 @@ def _text_of(value: Any) -> str:
 
 
 def _lines_of(text: str) -> dict[_Path, int]:
-    """The line of every table and key, from 1; good enough for messages, as the document is known to be sound."""
+    """The line of every table and key, from 1, in a valid document; exact enough for messages."""
     lines: dict[_Path, int] = {}
     table: _Path = ()
     for number, line in enumerate(text.splitlines(), start=1):
@@ -123,7 +124,7 @@ def _lines_of(text: str) -> dict[_Path, int]:
 
 
 def _keys_in(fragment: str) -> _Path:
-    """The dotted key that a line of TOML opens, or nothing where the line does not stand for itself."""
+    """The dotted key of one line of TOML; empty if the line alone is not valid TOML."""
     try:
         node: Any = tomllib.loads(fragment)
     except tomllib.TOMLDecodeError:
@@ -136,5 +137,5 @@ def _keys_in(fragment: str) -> _Path:
 
 
 def _line_of(keys: _Path, lines: Mapping[_Path, int]) -> int | None:
-    """The line of the key, or of the innermost table around it that has one."""
+    """The line of the key, or of the innermost enclosing table that has one."""
     return next((lines[keys[:cut]] for cut in range(len(keys), 0, -1) if keys[:cut] in lines), None)

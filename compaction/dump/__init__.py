@@ -1,2 +1,1 @@
-"""Shows the files of logs and log directories as text, as Kafka's dump tool does, and checks them. Reads through storage
-only."""
+"""Prints and verifies the files of log directories as Kafka's dump tool does."""

@@ -1,7 +1,7 @@
-"""What a dump finds wrong, collected and told at its end in the words of Kafka's dump tool.
+"""Findings of a dump, printed at its end in the wording of Kafka's dump tool.
 
-Mirrors the maps of ``DumpLogSegments`` and ``TimeIndexDumpErrors`` (Kafka 4.3.0), the order of a Java ``HashMap`` included.
-What makes a file wrong is noted as an error too, which has a position; gaps between offsets are none: cleaning makes them.
+Mirrors the maps of ``DumpLogSegments`` and ``TimeIndexDumpErrors`` (Kafka 4.3.0), including the order of a Java ``HashMap``.
+Invalid data is also reported as an error with a position. Gaps between offsets are not errors: cleaning leaves gaps.
 """
 
 from __future__ import annotations
@@ -19,9 +19,12 @@ T = TypeVar("T")
 
 
 class Findings:
-    """``mismatches`` are offsets of an index entry and of the batch it points at; the next three are pairs of a time index
-    entry and what the log or the entry before says; ``gaps`` are offsets that do not follow upon each other. All by absolute
-    path."""
+    """Findings by absolute path.
+
+    ``mismatches`` maps offsets of index entries to offsets of their batches. ``timestamps``, ``out_of_order`` and ``not_found``
+    are pairs of a value of a time index entry and the value in the log or the previous entry. ``gaps`` are non-consecutive
+    offsets.
+    """
 
     def __init__(self) -> None:
         self.mismatches: dict[str, dict[int, int]] = {}
@@ -32,7 +35,7 @@ class Findings:
         self.errors: list[CompactionError] = []
 
     def lines(self) -> Iterator[str]:
-        """Everything but ``errors``, as Kafka's tool writes it to standard error."""
+        """All findings but ``errors``, as Kafka's tool writes them to standard error."""
         for path, offsets in java_order(self.mismatches):
             yield f"Mismatches in :{path}"
             yield from (f"  Index offset: {index}, log offset: {log}" for index, log in sorted(offsets.items(), reverse=True))
@@ -52,9 +55,9 @@ class Findings:
 
 
 def java_order(entries: Mapping[str, T]) -> list[tuple[str, T]]:
-    """The entries as a Java ``HashMap`` iterates over them to which ``computeIfAbsent`` added them in this order.
+    """The entries in the iteration order of a Java ``HashMap`` filled by ``computeIfAbsent`` in the given order.
 
-    That grows the table one entry later than ``put`` does, and puts new entries in front of those in the same place.
+    ``computeIfAbsent`` grows the table one entry later than ``put``, and inserts new entries at the head of their bucket.
     """
     size = _SMALLEST_MAP
     while len(entries) - 1 > size * 3 // 4:

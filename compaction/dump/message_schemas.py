@@ -1,14 +1,16 @@
-"""The messages in the values and keys of Kafka's own topics, as tables; ``compaction.dump.coordinator_records`` reads them.
+"""Schemas of the records of Kafka's internal topics, parsed by ``compaction.dump.generated_messages``.
 
-A message is ``<type> <name> <versions> <first flexible version, or ->: <fields>``; a field ``<name> <type>``, then where it is
-so: ``?`` (may be null), the versions that have it, ``#<tag>`` (``#<tag>@<versions>``: tagged in these), ``=<default>``. ``[…]``
-is an array, ``{…}`` a structure. The facts are those of Kafka 4.3.0's message definitions (``common/message/*.json``,
+A message is ``<type> <name> <versions> <first flexible version, or ->: <fields>``. A field is ``<name> <type>``, optionally
+followed by ``?`` (nullable), its versions, ``#<tag>`` (``#<tag>@<versions>``: tagged in these versions) and ``=<default>``.
+``[…]`` is an array, ``{…}`` a structure. Taken from Kafka 4.3.0's message definitions (``common/message/*.json`` and
 ``common/metadata/*.json`` in its jars).
+
+Tested by ``tests/conformance/test_dump_messages.py``.
 """
 
 from __future__ import annotations
 
-#: control records of KRaft, by control record type; the name is the label that the dump tool prints
+#: control records of KRaft by type; the name is the label that the dump tool prints
 CONTROL_RECORDS = """
 2 LeaderChange 0-1 0: version int16, leaderId int32, voters [{voterId int32, voterDirectoryId uuid 1+}], grantingVoters
     [{voterId int32, voterDirectoryId uuid 1+}]
@@ -19,7 +21,7 @@ CONTROL_RECORDS = """
     uint16}], kRaftVersionFeature {minSupportedVersion int16, maxSupportedVersion int16}}]
 """
 
-#: what a classic group of consumers keeps in the members of a group metadata record
+#: subscriptions and assignments in the members of a classic consumer group
 CONSUMER_PROTOCOL = """
 0 subscription 0-3 -: topics [string], userData bytes? =null, ownedPartitions [{topic string 1+, partitions [int32] 1+}] 1+,
     generationId int32 2+ =-1, rackId string? 3+ =null

@@ -1,4 +1,4 @@
-"""Keeps pairs of numbers that may be too many for memory until the end of a run, in a temporary file."""
+"""Stores pairs of numbers until the end of a dump, in a temporary file if they need too much memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from compaction.fs.filesystem import storage_errors
 
-#: pairs held in memory before they go to a file
+#: number of pairs in memory before they are written to a file
 MEMORY_PAIRS = 1 << 20
 _CHUNK_PAIRS = 1 << 16
 _PAIR_BYTES = 16
@@ -19,7 +19,7 @@ Pairs = NDArray[np.int64]
 
 
 class PairSpool:
-    """Pairs of int64: appended in any order, given back by the first number, the last pair of equal ones alone."""
+    """Pairs of int64. Iterates in the order of the first numbers; the last pair with a first number wins."""
 
     def __init__(self, memory_pairs: int = MEMORY_PAIRS) -> None:
         self._file = tempfile.SpooledTemporaryFile(max_size=memory_pairs * _PAIR_BYTES)
@@ -27,7 +27,7 @@ class PairSpool:
         self._last: int | None = None
 
     def append(self, pairs: Pairs) -> None:
-        """Takes int64[n, 2].
+        """Appends int64[n, 2].
 
         :raises StorageError: the temporary directory is full
         """
@@ -57,5 +57,5 @@ class PairSpool:
             yield from ((first, second) for first, second in np.frombuffer(data, np.int64).reshape(-1, 2).tolist())
 
     def close(self) -> None:
-        """Gives the file back."""
+        """Deletes the temporary file."""
         self._file.close()

@@ -1,1 +1,1 @@
-"""One run over many logs, free of Spark; ``clean`` is the story."""
+"""One run over many logs, without Spark; ``clean`` has the steps of a run."""

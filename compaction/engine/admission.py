@@ -1,8 +1,9 @@
-"""Which logs are cleaned at all: their outputs fit into the free space, and they lose no records for want of a key.
+"""Refuses logs whose outputs exceed the free space, and logs with many records without a key.
 
-Free space is budgeted before anything is written: what does not fit is refused with figures instead of failing half way. If
-everything fits even when no record is dropped, that is all. Otherwise pass 2 runs once without writing to get the exact sizes,
-and logs are admitted in their order, the dirtiest first.
+Free space is checked before anything is written. If the outputs fit even if no record is dropped, all logs are admitted.
+Otherwise pass 2 runs once without writing to get the exact sizes, and logs are admitted in order, the dirtiest first.
+
+Tested by ``tests/engine/test_admission.py``, ``tests/engine/test_space_budget.py`` and ``tests/jobs/test_compact_safety.py``.
 """
 
 from __future__ import annotations
@@ -17,98 +18,98 @@ from compaction.fs.filesystem import storage_errors
 from compaction.kernels.reading.tables import OUT_ROW
 from compaction.passes.tasks import CleanContext, OutputPart, PartResult
 
-#: a log of whose records a larger share has no key is refused: compaction would drop them
+#: a log with a larger fraction of records without a key is refused: compaction would drop them
 KEYLESS_SHARE = 0.01
-#: left alone: checkpoints, journals and directories take some too
+#: for checkpoints, journals and directories
 _MARGIN_BYTES = 4 << 20
-#: two index entries, and what the file system rounds up for each of a segment's files
+#: two index entries; rounding to blocks of each of a segment's files
 _INDEX_ENTRY_BYTES = 20
 _SEGMENT_BYTES = 5 * 4096
 _TXN_ENTRY_BYTES = 34
-#: batches smaller than this on average are not expected when nothing is known of them
+#: assumed least average size of batches
 _BATCH_BYTES = 128
 
 
 class FreeSpace(NamedTuple):
-    """Bytes that this user may still write to a file system, known by its device number."""
+    """Bytes that this user can still write to a file system, which its device number identifies."""
 
     device: int
     free_bytes: int
 
 
 def free_space(path: str) -> FreeSpace:
-    """The free space where ``path`` is, or will be.
+    """The free space of the file system of ``path``, which need not exist yet.
 
-    :raises StorageError: the file system does not tell
+    :raises StorageError: the file system does not report it
     """
-    with storage_errors(path, "see how much space is free"):
-        place = next(each for each in (Path(path), *Path(path).parents) if each.exists())
-        found = os.statvfs(place)
-        return FreeSpace(place.stat().st_dev, found.f_bavail * found.f_frsize)
+    with storage_errors(path, "determine the free space"):
+        existing = next(each for each in (Path(path), *Path(path).parents) if each.exists())
+        found = os.statvfs(existing)
+        return FreeSpace(existing.stat().st_dev, found.f_bavail * found.f_frsize)
 
 
 class SpaceBudget:
-    """Gives out the free bytes of file systems, each as it was when it was first asked about.
+    """Allocates the free bytes of file systems, as they were when each was first used.
 
-    :param reserved_bytes: so much of every file system is spoken for
+    :param reserved_bytes: bytes of every file system that are not allocated
     """
 
-    def __init__(self, reserved_bytes: int = 0, look: Callable[[str], FreeSpace] = free_space) -> None:
-        self._look = look
+    def __init__(self, reserved_bytes: int = 0, space_of: Callable[[str], FreeSpace] = free_space) -> None:
+        self._space_of = space_of
         self._reserved_bytes = reserved_bytes + _MARGIN_BYTES
         self._left: dict[int, int] = {}
 
     def left(self, directory: str) -> int:
-        """Bytes that can still be taken there; below 0 where not even the reserve fits."""
-        found = self._look(directory)
+        """Bytes that can still be allocated; negative if not even the reserve fits."""
+        found = self._space_of(directory)
         return self._left.setdefault(found.device, found.free_bytes - self._reserved_bytes)
 
     def take(self, directory: str, needed_bytes: int) -> bool:
-        """Whether so many bytes fit into ``directory``; if so they are taken."""
+        """Allocates ``needed_bytes`` in ``directory`` if they fit; returns whether they do."""
         fits = needed_bytes <= self.left(directory)
         if fits:
-            self._left[self._look(directory).device] -= needed_bytes
+            self._left[self._space_of(directory).device] -= needed_bytes
         return fits
 
     def fits(self, directories: Iterable[str], needed_bytes: int) -> bool:
-        """Whether so many bytes fit into any of the directories without being taken."""
+        """Whether ``needed_bytes`` fit into each of the directories; allocates nothing."""
         return all(needed_bytes <= self.left(directory) for directory in directories)
 
 
 def logs_without_space(
-    room: SpaceBudget,
+    space: SpaceBudget,
     logs: Mapping[int, CleanContext],
-    pieces: Sequence[OutputPart],
+    parts: Sequence[OutputPart],
     measure: Callable[[], Sequence[PartResult]],
 ) -> dict[int, tuple[int, int]]:
-    """The logs whose output would not fit: bytes needed and bytes free.
+    """The logs whose outputs do not fit: bytes needed and bytes free.
 
     :param measure: runs pass 2 without writing
     """
-    most = sum(_needed(each, logs[each.output.log], each.size_bytes, each.size_bytes // _BATCH_BYTES) for each in pieces)
-    if room.fits({work.directory for work in logs.values()}, most):
+    upper_bound = sum(_needed(each, logs[each.output.log], each.size_bytes, each.size_bytes // _BATCH_BYTES) for each in parts)
+    if space.fits({work.directory for work in logs.values()}, upper_bound):
         return {}
     found = {(result.log, result.number): result for result in measure()}
     exact = dict.fromkeys(logs, 0)
-    for piece in pieces:
-        result = found[piece.output.log, piece.number]
-        exact[result.log] += _needed(piece, logs[result.log], result.stats.bytes_kept, result.batches)
+    for part in parts:
+        result = found[part.output.log, part.number]
+        exact[result.log] += _needed(part, logs[result.log], result.stats.bytes_kept, result.batches)
     refused = {}
     for log, needed_bytes in exact.items():
-        if not room.take(logs[log].directory, needed_bytes):
-            refused[log] = needed_bytes, max(0, room.left(logs[log].directory))
+        if not space.take(logs[log].directory, needed_bytes):
+            refused[log] = needed_bytes, max(0, space.left(logs[log].directory))
     return refused
 
 
-def _needed(piece: OutputPart, log: CleanContext, kept_bytes: int, batches: int) -> int:
-    """Bytes on disk for ``kept_bytes`` of so many batches, indexes included; a part is there twice until the swap."""
+def _needed(part: OutputPart, log: CleanContext, kept_bytes: int, batches: int) -> int:
+    """Bytes on disk for ``kept_bytes``, including indexes; parts that are joined exist twice until the swap."""
     indexes = _INDEX_ENTRY_BYTES * (kept_bytes // max(1, log.index_interval_bytes) + 1)
-    whole = kept_bytes + indexes + _SEGMENT_BYTES + _TXN_ENTRY_BYTES * len(piece.output.aborted_txns)
-    return whole if piece.whole else whole + kept_bytes + OUT_ROW.itemsize * batches
+    complete = kept_bytes + indexes + _SEGMENT_BYTES + _TXN_ENTRY_BYTES * len(part.output.aborted_txns)
+    return complete if part.complete else complete + kept_bytes + OUT_ROW.itemsize * batches
 
 
 def keyless_refusal(*, allow_keyless: bool) -> Callable[[LogPlan, int, int], str | None]:
-    """A function that refuses logs that would lose more than ``KEYLESS_SHARE`` of their records for want of a key."""
+    """A function that refuses logs of which more than ``KEYLESS_SHARE`` of the records have no key."""
 
     def refuse(plan: LogPlan, messages: int, keyless: int) -> str | None:
         if allow_keyless or keyless <= KEYLESS_SHARE * messages:
@@ -116,7 +117,7 @@ def keyless_refusal(*, allow_keyless: bool) -> Callable[[LogPlan, int, int], str
         share = 100 * keyless / messages
         return (
             f"{plan.view.path}: {keyless} of {messages} records ({share:.1f} %) have no key and would be lost;"
-            " if that is meant, run again with --allow-keyless"
+            " if that is intended, run again with --allow-keyless"
         )
 
     return refuse

@@ -11,7 +11,7 @@ Reads as ``Cleaner.doClean`` of Kafka 4.3.0 does, over many logs at once:
 6. **swap** the outputs in and move the **checkpoint** (``engine.destination``, ``output.swap``);
 7. **report** (``engine.log_reports``).
 
-``LogCleaning`` carries a log from step to step. What is wrong with one log stays with that log.
+``LogCleaning`` carries a log from step to step. An error of one log does not affect the others.
 
 Tested by ``tests/conformance/test_scenarios.py``, ``tests/passes/test_rounds.py`` and ``tests/engine/test_smallest_broker.py``.
 """
@@ -25,23 +25,22 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from compaction.cleaning.cleanup_policy import PolicyPlan, plan_policy
+from compaction.cleaning.cleanup_policy import PolicyPlan, plan_compact_run
 from compaction.cleaning.plan import plan_logs
 from compaction.cleaning.skip_reasons import Verdict
 from compaction.config import BrokerConfig
 from compaction.config.request import CompactionRequest
 from compaction.engine.admission import SpaceBudget, keyless_refusal
-from compaction.engine.busy import note_logs_in_use
 from compaction.engine.cleaner import Cleaner, CleanerOptions
 from compaction.engine.concurrency import run_concurrently
 from compaction.engine.destination import Destination, destination
 from compaction.engine.log_cleaning import LogCleaning
-from compaction.engine.log_reports import cleaned_report, failed_report, skipped_report
-from compaction.engine.prepare import ParallelRead, Prepared, prepare
+from compaction.engine.log_reports import cleaned_report, failed_report, note_logs_in_use, skipped_report
+from compaction.engine.prepare import ParallelRead, PreparedLog, prepare
 from compaction.engine.protocol import Passes
 from compaction.engine.sizing import Sizes
 from compaction.errors import of_log
-from compaction.fs.filesystem import FileSystem
+from compaction.fs.filesystem import DiskFileSystem
 from compaction.fs.uri import is_remote
 from compaction.locking.access import Purpose, access
 from compaction.locking.claim import PROCESSES, Runs
@@ -50,7 +49,7 @@ from compaction.stores.mixed import MixedFileSystem, file_system
 
 
 class Workers(NamedTuple):
-    """Who runs the passes: makes them for work of given sizes, and how many tasks run concurrently."""
+    """Creates the passes for given sizes of work, and how many tasks run concurrently."""
 
     passes: Callable[[Sizes], Passes]
     cores: int
@@ -61,16 +60,16 @@ def clean_logs(
     request: CompactionRequest,
     sizes: Sizes | None = None,
     parallel_read: ParallelRead | None = None,
-    files: FileSystem | None = None,
+    files: DiskFileSystem | None = None,
     runs: Runs = PROCESSES,
 ) -> RunReport:
-    """Carry out ``request``.
+    """Executes ``request``.
 
     :param start: starts the workers; called only if a log is to be cleaned
-    :param sizes: of the work, see ``CleanerOptions``
+    :param sizes: see ``CleanerOptions``
     :param parallel_read: reads logs that have very many segments
-    :param files: how driver and tasks reach all files; chosen by the paths if not given
-    :param runs: identifies this run among others
+    :param files: how driver and tasks access files; by default the file system of their paths
+    :param runs: tells runs apart that claim the same directories
     :raises UsageError: a log directory is in use, or the selectors match nothing
     """
     started = time.monotonic()
@@ -79,16 +78,16 @@ def clean_logs(
         access(files, request.log_dirs, _purpose(request), runs) as held,
         destination(files, request.log_dirs, request.output_dir, held, dry_run=request.dry_run) as output,
     ):
-        plan_for = partial(plan_policy, now_ms=request.as_of_ms, include_active=request.include_active)
+        plan_for = partial(plan_compact_run, now_ms=request.as_of_ms, include_active=request.include_active)
         prepared = prepare(output.fs, request, plan_for, parallel_read, held)
         logs = _in_order(prepared, output, request.as_of_ms)
         dirty = [log for log in logs if log.compaction.verdict is Verdict.CLEAN]
         if dirty:
-            brokers = (log.settings.broker for log in prepared if log.plan is not None)
+            brokers = (log.settings.broker for log in prepared if log.settings is not None and log.plan is not None)
             options = _options(request, logs, smallest_broker(brokers), sizes, files)
             workers = start()
             do_clean(Cleaner(dirty, output.fs, workers.passes, workers.cores, options))
-        reports = run_concurrently([partial(_finish, output, log) for log in logs], output.at_once)
+        reports = run_concurrently([partial(_finish, output, log) for log in logs], output.concurrency)
         reports = note_logs_in_use(reports, held.in_use, (log.compaction.view for log in logs))
     reports += [failed_report(log.location, log.error) for log in prepared if log.error is not None]
     seconds = time.monotonic() - started
@@ -96,15 +95,15 @@ def clean_logs(
 
 
 def do_clean(cleaner: Cleaner) -> None:
-    """The steps between planning and swapping; runs and comparisons of policies share them."""
+    """The steps between planning and swapping, which comparisons of policies have in common."""
     cleaner.build_offset_map()
     cleaner.resolve_transactions()
     cleaner.clean_into_groups()
 
 
 def smallest_broker(brokers: Iterable[BrokerConfig]) -> BrokerConfig:
-    """What bounds a run over directories of several brokers, each bound the tightest that any of them sets: the least memory
-    for offset maps, the lowest load factor, the slowest throttle. None of them changes a result."""
+    """The limits of a run over directories of several brokers: the smallest dedupe buffer, load factor and I/O rate of any.
+    None of them changes the result."""
     known = list(brokers) or [BrokerConfig()]
     return replace(
         known[0],
@@ -116,12 +115,12 @@ def smallest_broker(brokers: Iterable[BrokerConfig]) -> BrokerConfig:
 
 def _purpose(request: CompactionRequest) -> Purpose:
     if request.dry_run:
-        return Purpose.LOOK
+        return Purpose.READ
     return Purpose.CHANGE if request.output_dir is None else Purpose.COPY
 
 
-def _in_order(prepared: Iterable[Prepared[PolicyPlan]], output: Destination, now_ms: int) -> list[LogCleaning]:
-    """The logs that have a plan: those to be cleaned first, the dirtiest first among them."""
+def _in_order(prepared: Iterable[PreparedLog[PolicyPlan]], output: Destination, now_ms: int) -> list[LogCleaning]:
+    """The logs that have a plan; those to be cleaned come first, the dirtiest of them first."""
     logs = {
         log.location.path: LogCleaning(log.location, log.plan, output.directory(log.location))
         for log in prepared
@@ -131,7 +130,7 @@ def _in_order(prepared: Iterable[Prepared[PolicyPlan]], output: Destination, now
 
 
 def _options(
-    request: CompactionRequest, logs: Sequence[LogCleaning], broker: BrokerConfig, sizes: Sizes | None, files: FileSystem
+    request: CompactionRequest, logs: Sequence[LogCleaning], broker: BrokerConfig, sizes: Sizes | None, files: DiskFileSystem
 ) -> CleanerOptions:
     return CleanerOptions(
         now_ms=request.as_of_ms,
@@ -145,20 +144,20 @@ def _options(
 
 
 def _space(request: CompactionRequest, logs: Sequence[LogCleaning]) -> SpaceBudget | None:
-    """The free space that outputs may take. A copy takes all that is not cleaned, too."""
+    """The free space that outputs may use. A copy also needs space for all segments that are not cleaned."""
     if request.dry_run:
         return None
     if request.output_dir is None:
         return SpaceBudget()
     if is_remote(request.output_dir):
         return None
-    everything = sum(segment.size_bytes for log in logs for segment in log.compaction.view.segments)
-    cleaned = sum(segment.size_bytes for log in logs for segment in log.compaction.segments)
-    return SpaceBudget(everything - cleaned)
+    total_bytes = sum(segment.size_bytes for log in logs for segment in log.compaction.view.segments)
+    cleaned_bytes = sum(segment.size_bytes for log in logs for segment in log.compaction.segments)
+    return SpaceBudget(total_bytes - cleaned_bytes)
 
 
 def _finish(output: Destination, log: LogCleaning) -> LogReport:
-    """Swap in a cleaned log, apply the delete policy to another one; its report. A log that failed stays as it was."""
+    """Swaps in a cleaned log, applies the delete policy to another one; its report. A failed log is not changed."""
     started = time.monotonic()
     is_cleaned = log.compaction.verdict is Verdict.CLEAN
     try:

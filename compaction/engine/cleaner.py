@@ -1,10 +1,10 @@
-"""The cleaner's three steps over many logs at once: build the offset map, resolve transactions, clean into groups.
+"""The cleaner's three steps over many logs: **build the offset map**, **resolve transactions**, **clean into groups**.
 
-Mirrors ``Cleaner.buildOffsetMap``, ``CleanedTransactionMetadata`` and ``Cleaner.cleanSegments`` of Kafka 4.3.0. Each step takes
-the logs that have not failed, in one pass over all of them; the passes themselves are run by whoever implements
-``compaction.engine.protocol.Passes``. Outputs are written and verified by the tasks; nothing is swapped in here.
+Mirrors ``Cleaner.buildOffsetMap``, ``CleanedTransactionMetadata`` and ``Cleaner.cleanSegments`` of Kafka 4.3.0. Each step
+processes all logs that have not failed in one pass; ``compaction.engine.protocol.Passes`` runs the passes. Tasks write and
+**verify** the outputs; nothing is swapped in here.
 
-Tested by ``tests/passes/test_rounds.py``, ``tests/passes/test_alone.py`` and ``tests/conformance/test_scenarios.py``.
+Tested by ``tests/passes/test_rounds.py``, ``tests/passes/test_single_task.py`` and ``tests/conformance/test_scenarios.py``.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from compaction.config import BrokerConfig
 from compaction.engine.admission import SpaceBudget, logs_without_space
 from compaction.engine.log_cleaning import LogCleaning, ScanTotals
 from compaction.engine.output_parts import output_parts, output_segments, swap_groups
-from compaction.engine.protocol import Passes, Scanned
+from compaction.engine.protocol import MapResult, Passes
 from compaction.engine.sizing import Sizes, shards, sizes
 from compaction.errors import StorageError, of_log
 from compaction.formats.indexes import read_offset_index
-from compaction.fs.filesystem import FileSystem, join, real_file
+from compaction.fs.filesystem import DiskFileSystem, FileSystem, join, real_file
 from compaction.kernels.keys.key_filter import KeyFilter
 from compaction.kernels.reading.siphash import HashSecret
 from compaction.logdir.slices import cut_segment
@@ -35,21 +35,22 @@ from compaction.passes.build_map import dirty_records
 from compaction.passes.tasks import CleanContext, MapContext, MapSettings, PartResult, Slice, SliceSummary
 from compaction.stores.mixed import MixedFileSystem
 
-#: a task's map spills when it has this size, so that a worker's memory stays small
+#: a task's map spills at this size, which bounds the memory of a worker
 _TASK_MAP_BYTES = 128 << 20
-#: a log is mostly clean when its clean section has so many times the bytes of its dirty one
-_MOSTLY_CLEAN = 4
-#: all filters of a run: each worker has them
-_FILTER_BYTES = 64 << 20
+#: least ratio of clean to dirty bytes for a key filter
+_KEY_FILTER_CLEAN_RATIO = 4
+#: total size of the key filters of a run, which every worker holds
+_KEY_FILTER_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
 class CleanerOptions:
-    """What holds for all logs of a run.
+    """Options of a run.
 
-    ``refuse`` may refuse a log, with a reason, when it sees the log's counts of records and of records without a key.
-    ``sizes`` of the work change no result; they are chosen by the amount of data if not given. ``space`` is the free space that
-    outputs may take, unlimited if not given. ``files`` is how tasks reach sources and outputs.
+    :ivar refuse: returns why a log must not be cleaned, from its counts of records and of records without a key
+    :ivar sizes: sizes of the work, by default derived from the amount of data; they do not change the result
+    :ivar space: the free space that outputs may use, by default unlimited
+    :ivar files: how tasks access sources and outputs
     """
 
     now_ms: int
@@ -58,17 +59,17 @@ class CleanerOptions:
     refuse: Callable[[LogPlan, int, int], str | None]
     sizes: Sizes | None = None
     space: SpaceBudget | None = None
-    files: FileSystem = field(default_factory=MixedFileSystem)
+    files: DiskFileSystem = field(default_factory=MixedFileSystem)
 
 
 def map_settings(broker: BrokerConfig, bytes_per_second: float) -> MapSettings:
-    """What bounds a task of pass 1 that may read so many bytes a second. Each call draws a new hash secret."""
+    """The limits of a task of pass 1. Each call draws a new hash secret."""
     map_bytes = min(_TASK_MAP_BYTES, broker.dedupe_buffer_bytes)
     return MapSettings(map_bytes, broker.load_factor, HashSecret.random(), bytes_per_second)
 
 
 def slices_of(fs: FileSystem, log: int, view: LogView, segments: Sequence[Segment], slice_bytes: int) -> list[Slice]:
-    """The slices of some of a log's segments, in the order of offsets, for the run's log number ``log``."""
+    """The slices of some segments of log number ``log``, in the order of offsets."""
     path, made = view.path, []
     index_of = {segment.base_offset: number for number, segment in enumerate(view.segments)}
     for segment in segments:
@@ -81,10 +82,10 @@ def slices_of(fs: FileSystem, log: int, view: LogView, segments: Sequence[Segmen
 
 
 class Cleaner:
-    """Cleans ``logs``: call the three steps in their order.
+    """Cleans ``logs``; call the three steps in order.
 
-    :param make_passes: makes the passes for work of given sizes
-    :param cores: how many tasks run concurrently
+    :param make_passes: creates the passes for given sizes of work
+    :param cores: number of tasks that run concurrently
     :param fs: how the driver reads the logs
     """
 
@@ -105,10 +106,10 @@ class Cleaner:
         self._sizes = options.sizes or sizes(group_bytes, cores, broker.dedupe_buffer_bytes, broker.load_factor)
         self._passes = make_passes(self._sizes)
         self._task_rate = broker.io_max_bytes_per_second / cores
-        self._scanned: Scanned | None = None
+        self._map_result: MapResult | None = None
 
     def build_offset_map(self) -> None:
-        """Pass 1: map the hash of every key of each dirty section to its highest offset; count what is there."""
+        """Pass 1: maps the hash of every key of each dirty section to its highest offset, and counts records."""
         self._each(self._slice, self._logs)
         self._read_transactions()
         contexts = {log.number: self._map_context(log) for log in self._unfailed()}
@@ -117,34 +118,34 @@ class Cleaner:
         settings = replace(map_settings(self._options.broker, self._task_rate), files=self._options.files)
         contexts = self._with_dirty_keys(contexts, settings)
         slices = [part for log in self._unfailed() for part in log.slices]
-        self._scanned = self._passes.scan(slices, contexts, settings)
-        self._take(self._unfailed(), self._scanned.summaries)
+        self._map_result = self._passes.build_offset_map(slices, contexts, settings)
+        self._take(self._unfailed(), self._map_result.summaries)
         for log in self._unfailed():
             log.error = self._options.refuse(log.compaction, log.totals.messages, log.totals.keyless)
 
     def resolve_transactions(self) -> None:
-        """Find out, for every log, which data is aborted, which markers may be dropped and what output indexes hold."""
+        """Determines aborted data, discardable markers and the transaction indexes of the outputs of each log."""
         self._each(self._resolve, self._unfailed())
 
     def clean_into_groups(self) -> None:
-        """Pass 2: write what is retained of each group into one segment. A task verifies what it has written."""
-        scanned, options = self._scanned, self._options
+        """Pass 2: writes the retained records of each group into one segment, and verifies it."""
+        mapped, options = self._map_result, self._options
         self._each(lambda log: output_parts(log, self._sizes), self._unfailed())
-        if scanned is None:
+        if mapped is None:
             return
-        self._refuse_without_space(scanned)
+        self._refuse_without_space(mapped)
         logs = self._unfailed()
         parts = [part for log in logs for part in log.parts]
         if not parts:
             return
         load_factor = options.broker.load_factor
         contexts = _contexts(logs)
-        cleaned = self._passes.rewrite(scanned, contexts, parts, load_factor, dry_run=options.dry_run)
+        cleaned = self._passes.clean_into_groups(mapped, contexts, parts, load_factor, dry_run=options.dry_run)
         for result in cleaned.results:
             self._logs[result.log].stats += result.stats
         for log in logs:
             log.keys = cleaned.keys.get(log.number, 0)
-        outputs = output_segments(logs, contexts, cleaned.results, self._passes.join, dry_run=options.dry_run)
+        outputs = output_segments(logs, contexts, cleaned.results, self._passes.join_parts, dry_run=options.dry_run)
         for log in self._unfailed():
             log.groups = swap_groups(log, outputs)
 
@@ -153,7 +154,7 @@ class Cleaner:
 
     @staticmethod
     def _each(step: Callable[[LogCleaning], object], logs: Sequence[LogCleaning]) -> None:
-        """Take a step for each log; a log for which it raises has failed."""
+        """Takes a step for each log; a log fails if it raises."""
         for log in logs:
             try:
                 step(log)
@@ -165,18 +166,17 @@ class Cleaner:
         log.slices = slices_of(self._fs, log.number, plan.view, plan.segments, self._sizes.slice_bytes)
 
     def _read_transactions(self) -> None:
-        """Where transaction indexes name aborted data, the headers are read first: that data must not get into the map."""
+        """Reads the batch headers of logs with aborted transactions first: aborted data must not enter the map."""
         logs = [log for log in self._unfailed() if any(s.aborted_txns for s in log.compaction.view.segments)]
         if not logs:
             return
         slices = [part for log in logs for part in log.slices]
-        self._take(logs, self._passes.transactions(slices, self._options.files))
+        self._take(logs, self._passes.read_transactions(slices, self._options.files))
         self._each(self._find_aborted, [log for log in logs if log.error is None])
 
     @staticmethod
     def _take(logs: Sequence[LogCleaning], summaries: Sequence[SliceSummary]) -> None:
-        """Add up the summaries of each log. Its slices get the fingerprints of the batches that were seen; its first error
-        fails the log."""
+        """Adds up the summaries of each log and sets the fingerprints of its slices; its first error fails the log."""
         by_log: dict[int, list[SliceSummary]] = {log.number: [] for log in logs}
         for summary in summaries:
             by_log[summary.log].append(summary)
@@ -194,49 +194,49 @@ class Cleaner:
         entries = read_offset_index(data, first.base_offset)
         at = int(np.searchsorted(entries["offset"], start, side="right")) - 1
         position = int(entries["position"][at]) if at >= 0 else 0
-        rows = log.totals.txn_rows
-        log.aborted = aborted_for_map(view.segments, view.log_start_offset, start, plan.end_offset, position, rows)
+        rows, end_offset = log.totals.txn_rows, plan.first_uncleanable_offset
+        log.aborted = aborted_for_map(view.segments, view.log_start_offset, start, end_offset, position, rows)
 
     def _map_context(self, log: LogCleaning) -> MapContext:
         return MapContext(log.compaction.first_dirty_offset, shards(log.compaction, self._sizes.shard_entries), log.aborted)
 
     def _with_dirty_keys(self, contexts: dict[int, MapContext], settings: MapSettings) -> dict[int, MapContext]:
-        """Collect the dirty keys of logs that are mostly clean: most of their clean records then need no lookup."""
+        """Collects the dirty keys of logs with large clean sections: most clean records need no lookup then."""
         dirty: list[Slice] = []
         filters: dict[int, KeyFilter] = {}
-        left = _FILTER_BYTES
+        left = _KEY_FILTER_BYTES
         for log in self._unfailed():
             first_dirty_offset = log.compaction.first_dirty_offset
             parts = [part for part in log.slices if part.end_offset > first_dirty_offset]
             dirty_bytes = sum(part.size_bytes for part in parts)
             clean_bytes = sum(part.size_bytes for part in log.slices) - dirty_bytes
-            if left > 0 and clean_bytes >= max(self._sizes.asked_bytes, _MOSTLY_CLEAN * dirty_bytes):
+            if left > 0 and clean_bytes >= max(self._sizes.key_filter_min_clean_bytes, _KEY_FILTER_CLEAN_RATIO * dirty_bytes):
                 filters[log.number] = KeyFilter.sized(dirty_records(parts, first_dirty_offset), left)
                 left -= filters[log.number].words.nbytes
                 dirty += parts
         if not dirty:
             return contexts
-        found = self._passes.dirty_keys(dirty, {number: contexts[number] for number in filters}, settings, filters)
+        found = self._passes.collect_dirty_keys(dirty, {number: contexts[number] for number in filters}, settings, filters)
         return {number: replace(context, dirty_keys=found.get(number)) for number, context in contexts.items()}
 
     def _resolve(self, log: LogCleaning) -> None:
         plan, view, totals = log.compaction, log.compaction.view, log.totals
         groups = [group.segments for group in plan.groups]
         outcomes = resolve_cleaning(view.segments, groups, view.log_start_offset, totals.txn_rows)
-        aborted = outcomes.spans.contains(totals.keyless_rows["producer_id"], totals.keyless_rows["last_offset"])
+        aborted = outcomes.aborted.contains(totals.keyless_rows["producer_id"], totals.keyless_rows["last_offset"])
         log.txn_index = outcomes.txn_index
         log.invalid = totals.keyless - int(totals.keyless_rows["keyless"][aborted].sum())
         log.context = CleanContext(
             first_dirty_offset=plan.first_dirty_offset,
-            latest_offset=plan.end_offset - 1,
+            latest_offset=plan.first_uncleanable_offset - 1,
             delete_retention_ms=plan.config.delete_retention_ms,
             legacy_delete_horizon_ms=plan.legacy_delete_horizon_ms,
             index_interval_bytes=plan.config.index_interval_bytes,
             rules=RoundRules(
-                outcomes.spans,
+                outcomes.aborted,
                 outcomes.discardable,
                 ActiveProducers.of(view.producers),
-                plan.end_offset,
+                plan.first_uncleanable_offset,
                 self._options.now_ms,
             ),
             directory=log.directory,
@@ -244,8 +244,8 @@ class Cleaner:
             files=self._options.files,
         )
 
-    def _refuse_without_space(self, scanned: Scanned) -> None:
-        """Fail the logs whose outputs do not fit into the free space, before anything is written."""
+    def _refuse_without_space(self, mapped: MapResult) -> None:
+        """Fails the logs whose outputs exceed the free space, before anything is written."""
         logs, space = self._unfailed(), self._options.space
         parts = [part for log in logs for part in log.parts]
         if space is None or not parts:
@@ -253,12 +253,12 @@ class Cleaner:
 
         def measure() -> Sequence[PartResult]:
             load_factor = self._options.broker.load_factor
-            return self._passes.rewrite(scanned, _contexts(logs), parts, load_factor, dry_run=True).results
+            return self._passes.clean_into_groups(mapped, _contexts(logs), parts, load_factor, dry_run=True).results
 
         try:
             refused = logs_without_space(space, _contexts(logs), parts, measure)
         except StorageError:
-            # a file system that does not tell its free space fails the write when there is none
+            # if the free space is unknown, the write fails when it is exhausted
             return
         for log in logs:
             if log.number in refused:

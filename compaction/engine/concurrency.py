@@ -1,4 +1,4 @@
-"""Does at once what waits for the disk more than for a processor."""
+"""Runs calls concurrently that wait for the disk more than for a processor."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def run_concurrently(works: Sequence[Callable[[], T]], threads: int) -> list[T]:
-    """What each of ``works`` gives, in their order, by at most so many threads; by none where one would do.
+def run_concurrently(calls: Sequence[Callable[[], T]], threads: int) -> list[T]:
+    """Runs the calls on up to ``threads`` threads, inline if one suffices; returns their results in order.
 
-    When one raises, or the caller is interrupted, those that run are brought to their ends and the rest are not begun.
+    If a call raises or the caller is interrupted, running calls complete and the others do not start.
     """
-    threads = min(threads, len(works))
+    threads = min(threads, len(calls))
     if threads <= 1:
-        return [work() for work in works]
+        return [call() for call in calls]
     with ThreadPoolExecutor(threads) as pool:
-        running = [pool.submit(work) for work in works]
+        running = [pool.submit(call) for call in calls]
         try:
             return [each.result() for each in running]
         except BaseException:

@@ -1,8 +1,7 @@
-"""The delete policy as a job: prepare, move files, report. One log's failure never stops another.
+"""One run of the delete policy: **prepare**, delete segments, **report**. An error of one log does not affect the others.
 
-A log whose ``cleanup.policy`` is a guess fails and is not touched.
-
-Only the driver moves files, and it only renames them; Spark takes part where very many segments have to be read.
+A log whose ``cleanup.policy`` is a guess fails and is not changed. Only the driver deletes segments, by renaming their files;
+Spark is used only to read very many segments.
 """
 
 from __future__ import annotations
@@ -14,13 +13,12 @@ from functools import partial
 
 from compaction.cleaning.segment_retention import DeletionPlan, plan_deletion
 from compaction.config.request import CompactionRequest
-from compaction.engine.busy import note_logs_in_use
 from compaction.engine.concurrency import run_concurrently
-from compaction.engine.destination import LOGS_AT_ONCE
-from compaction.engine.log_reports import deletion_report, failed_report
-from compaction.engine.prepare import ParallelRead, Prepared, prepare
+from compaction.engine.destination import LOG_CONCURRENCY
+from compaction.engine.log_reports import deletion_report, failed_report, note_logs_in_use
+from compaction.engine.prepare import ParallelRead, PreparedLog, prepare
 from compaction.errors import of_log
-from compaction.fs.filesystem import FileSystem
+from compaction.fs.filesystem import DiskFileSystem, FileSystem
 from compaction.fs.overlay import OverlayFileSystem
 from compaction.fs.uri import require_in_place
 from compaction.locking.access import Purpose, access
@@ -28,36 +26,36 @@ from compaction.locking.claim import Owner
 from compaction.logdir.changes import require_unchanged
 from compaction.logdir.checkpoint_store import CheckpointFiles
 from compaction.output.segment_deletion import delete_segments
-from compaction.output.swap import remove_deleted
+from compaction.output.segment_files import remove_deleted
 from compaction.report import LogReport, RunReport
 from compaction.stores.mixed import file_system
 
 
 def delete_old_segments(
-    request: CompactionRequest, parallel_read: ParallelRead | None = None, files: FileSystem | None = None
+    request: CompactionRequest, parallel_read: ParallelRead | None = None, files: DiskFileSystem | None = None
 ) -> RunReport:
     """Apply the delete policy to the logs of ``request``.
 
-    :param look_ahead: reads logs when they are many
-    :param files: how they are reached
+    :param parallel_read: reads logs that have very many segments
+    :param files: how they are accessed; by default the file system of their paths
     """
     started = time.monotonic()
     if not request.dry_run:
         require_in_place(request.log_dirs, "expired")
     files = files or file_system(request.log_dirs)
     fs: FileSystem = OverlayFileSystem(files) if request.dry_run else files
-    with access(files, request.log_dirs, Purpose.LOOK if request.dry_run else Purpose.CHANGE) as held:
+    with access(files, request.log_dirs, Purpose.READ if request.dry_run else Purpose.CHANGE) as held:
         plan_for = partial(plan_deletion, now_ms=request.as_of_ms)
         prepared = prepare(fs, request, plan_for, parallel_read, held, policy_required=True)
         views = (log.plan.view for log in prepared if log.plan is not None)
         checkpoints = CheckpointFiles(fs)
         works = [partial(_finish, fs, checkpoints, held.owner(log.location.log_dir), log) for log in prepared]
-        reports = note_logs_in_use(run_concurrently(works, 1 if request.dry_run else LOGS_AT_ONCE), held.in_use, views)
+        reports = note_logs_in_use(run_concurrently(works, 1 if request.dry_run else LOG_CONCURRENCY), held.in_use, views)
     return RunReport(uuid.uuid4().hex, request.as_of_ms, request.dry_run, tuple(reports), time.monotonic() - started)
 
 
-def _finish(fs: FileSystem, checkpoints: CheckpointFiles, owner: Owner, log: Prepared[DeletionPlan]) -> LogReport:
-    """Delete the segments of one log whose retention has ended; its report. A dry run does so in an overlay, in memory."""
+def _finish(fs: FileSystem, checkpoints: CheckpointFiles, owner: Owner, log: PreparedLog[DeletionPlan]) -> LogReport:
+    """Deletes the expired segments of one log; its report. In a dry run ``fs`` is an overlay in memory."""
     started = time.monotonic()
     if log.plan is None:
         return failed_report(log.location, log.error)

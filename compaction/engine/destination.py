@@ -1,7 +1,7 @@
-"""Where the result of a run goes: in place of the sources, into a copy, or nowhere.
+"""Step **swap** of ``engine.clean``: the outputs replace the sources, become a copy, or are discarded in a dry run.
 
-``InPlace`` swaps each log in as it comes, several concurrently: a swap mostly waits for the disk. ``CopyOutput`` collects all
-logs, cleaned or not, and publishes them together when the run ends, without those that failed. ``DryRunOutput`` writes nothing.
+``InPlace`` swaps logs in one by one, several concurrently: a swap mostly waits for the disk. ``CopyOutput`` collects all logs,
+cleaned or not, except failed ones, and publishes them together at the end of the run. ``DryRunOutput`` writes nothing.
 
 Tested by ``tests/crash/test_copies.py``, ``tests/crash/test_trust.py`` and ``tests/trust/test_error_loop.py``.
 """
@@ -14,7 +14,7 @@ from typing import Protocol
 
 from compaction.cleaning.plan import LogPlan
 from compaction.engine.log_cleaning import LogCleaning
-from compaction.fs.filesystem import FileSystem
+from compaction.fs.filesystem import DiskFileSystem, FileSystem
 from compaction.fs.overlay import DeferredFileSystem, OverlayFileSystem
 from compaction.fs.uri import is_remote, require_in_place
 from compaction.locking.access import Access
@@ -22,44 +22,46 @@ from compaction.logdir.changes import require_unchanged
 from compaction.logdir.checkpoint_store import Change, CheckpointFiles
 from compaction.logdir.discover import LogLocation
 from compaction.names import CLEANER_OFFSETS
+from compaction.output.local_publish import LocalPublication
 from compaction.output.object_publish import ObjectPublication
-from compaction.output.publish import LocalPublication, Publication
+from compaction.output.publish import Publication
 from compaction.output.segment_deletion import delete_segments
-from compaction.output.swap import SwapGroup, discard_unfinished, remove_deleted, swap_in
+from compaction.output.segment_files import discard_unfinished, remove_deleted
+from compaction.output.swap import SwapGroup, replace_segments
 from compaction.recovery.recover import repair_log
 
-#: a swap waits a dozen times for the disk, which serves many at once
-LOGS_AT_ONCE = 8
+#: a swap waits for the disk a dozen times
+LOG_CONCURRENCY = 8
 
 
 class Destination(Protocol):
-    """Takes the logs of a run, ``at_once`` of them concurrently, from as many threads.
+    """Applies the result of each log, in up to ``concurrency`` threads.
 
-    ``fs`` is how the run sees its sources: recovered, in memory if need be.
+    :ivar fs: the run's view of its sources, in which recovery may have changed files in memory only
     """
 
     fs: FileSystem
-    at_once: int
+    concurrency: int
 
     def directory(self, location: LogLocation) -> str:
-        """Where tasks write the outputs of a log."""
+        """The directory in which tasks write the outputs of a log."""
 
     def replace(self, log: LogCleaning) -> None:
-        """The outputs of a cleaned log take the place of its segments."""
+        """Replaces the segments of a cleaned log by its outputs."""
 
     def keep(self, log: LogCleaning) -> None:
-        """A log that is not compacted; the delete policy may still remove segments."""
+        """Keeps a log that is not compacted; expired segments are deleted."""
 
     def discard(self, log: LogCleaning) -> None:
-        """A log that could not be cleaned: its outputs are removed, it stays as it was."""
+        """Removes the outputs of a failed log, which is not changed."""
 
 
 class DryRunOutput:
-    """Nothing is written anywhere."""
+    """Writes nothing."""
 
     def __init__(self, sources: FileSystem) -> None:
         self.fs: FileSystem = OverlayFileSystem(sources)
-        self.at_once = 1
+        self.concurrency = 1
 
     def directory(self, location: LogLocation) -> str:
         return location.path
@@ -75,17 +77,17 @@ class DryRunOutput:
 
 
 class InPlace:
-    """Outputs are swapped in; the cleaner checkpoint follows.
+    """Swaps outputs in and updates the cleaner checkpoint.
 
-    Recovery rebuilds indexes and splits segments in memory first, and on disk only once the log turned out to be valid.
+    Recovery rebuilds indexes and splits segments in memory first, and on disk only if the log is valid.
     """
 
-    def __init__(self, disk: FileSystem, held: Access) -> None:
+    def __init__(self, disk: DiskFileSystem, held: Access) -> None:
         self._disk, self._held = disk, held
         self._checkpoints = CheckpointFiles(self._disk)
         self._deferred = DeferredFileSystem(self._disk)
         self.fs: FileSystem = self._deferred
-        self.at_once = LOGS_AT_ONCE
+        self.concurrency = LOG_CONCURRENCY
 
     def directory(self, location: LogLocation) -> str:
         return location.path
@@ -99,7 +101,14 @@ class InPlace:
         except Exception:
             discard_unfinished(self._disk, path)
             raise
-        swap_in(self._disk, log.location, log.groups, end_offset=plan.end_offset, checkpoints=self._checkpoints, owner=owner)
+        replace_segments(
+            self._disk,
+            log.location,
+            log.groups,
+            end_offset=plan.first_uncleanable_offset,
+            checkpoints=self._checkpoints,
+            owner=owner,
+        )
         if plan.config.file_delete_delay_ms == 0:
             remove_deleted(self._disk, path)
 
@@ -111,8 +120,8 @@ class InPlace:
         discard_unfinished(self._disk, log.location.path)
 
     def _recover_and_delete(self, log: LogCleaning) -> None:
-        """Do on disk what recovery did in memory, then delete the segments whose retention has ended."""
-        path, plan, deletion = log.location.path, log.compaction, log.plan.expiry
+        """Repeats on disk what recovery did in memory, then deletes expired segments."""
+        path, plan, deletion = log.location.path, log.compaction, log.plan.deletion
         recovered = self._deferred.changed_in(path)
         deletes = deletion is not None and bool(deletion.removals)
         if recovered or deletes:
@@ -126,18 +135,18 @@ class InPlace:
 
 
 class CopyOutput:
-    """Everything goes into a copy, which appears when ``Publication.commit`` is called."""
+    """Adds all logs to a copy, which ``Publication.commit`` makes visible."""
 
     def __init__(self, publication: Publication, sources: FileSystem) -> None:
         self.fs: FileSystem = OverlayFileSystem(sources)
-        self.at_once = 1
+        self.concurrency = 1
         self._publication = publication
 
     def directory(self, location: LogLocation) -> str:
         return self._publication.log_path(location)
 
     def replace(self, log: LogCleaning) -> None:
-        self._add(log, log.groups, log.compaction.end_offset)
+        self._add(log, log.groups, log.compaction.first_uncleanable_offset)
 
     def keep(self, log: LogCleaning) -> None:
         _repair_checkpoint(CheckpointFiles(self.fs), log.compaction)
@@ -147,10 +156,10 @@ class CopyOutput:
         self._publication.leave_out(log.location)
 
     def _add(self, log: LogCleaning, groups: Sequence[SwapGroup], end_offset: int | None) -> None:
-        """Take a log in, complete or not at all."""
+        """Adds a log completely or not at all."""
         try:
-            if log.plan.expiry is not None:
-                delete_segments(self.fs, log.location, log.plan.expiry)
+            if log.plan.deletion is not None:
+                delete_segments(self.fs, log.location, log.plan.deletion)
             segments = log.compaction.view.segments
             self._publication.add_log(self.fs, log.location, groups, segments, end_offset=end_offset)
         except Exception:
@@ -166,13 +175,13 @@ def _repair_checkpoint(checkpoints: CheckpointFiles, plan: LogPlan) -> None:
 
 @contextmanager
 def destination(
-    files: FileSystem, log_dirs: Sequence[str], output_dir: str | None, held: Access, *, dry_run: bool
+    files: DiskFileSystem, log_dirs: Sequence[str], output_dir: str | None, held: Access, *, dry_run: bool
 ) -> Iterator[Destination]:
-    """The destination of a run; a copy appears when the block ends without an error, and leaves no trace otherwise.
+    """The destination of a run. A copy becomes visible if the block ends without an error, and is removed otherwise.
 
-    :param files: how the log directories are reached
+    :param files: how the log directories are accessed
     :param held: the run's claims on them
-    :raises UsageError: ``output_dir`` cannot be written to, or is not empty; it is missing, and a log directory cannot be
+    :raises UsageError: ``output_dir`` cannot be written to or is not empty; or it is ``None``, and a log directory cannot be
         cleaned in place
     """
     if dry_run:
@@ -191,7 +200,7 @@ def destination(
             raise
 
 
-def _publication(files: FileSystem, output_dir: str, log_dirs: Sequence[str]) -> Publication:
+def _publication(files: DiskFileSystem, output_dir: str, log_dirs: Sequence[str]) -> Publication:
     if is_remote(output_dir):
         return ObjectPublication.begin(output_dir, log_dirs, files)
     return LocalPublication.begin(files, output_dir, log_dirs)

@@ -1,15 +1,15 @@
-"""One log on its way through a run: the value that every step takes and adds to.
+"""One log on its way through a run. Each step of ``engine.clean`` sets some of its fields:
 
-| step | adds |
+| step | sets |
 | --- | --- |
 | prepare | ``location``, ``plan`` |
 | build the offset map | ``slices``, ``aborted``, ``totals`` |
 | resolve transactions | ``txn_index``, ``invalid``, ``context`` |
 | clean into groups | ``parts``, ``stats``, ``keys``, ``groups`` |
 
-A step that fails for the log sets ``error``; later steps then leave the log alone, and nothing of it is swapped in.
+A step that fails sets ``error``; later steps skip the log, and none of its outputs is swapped in.
 
-Tested by ``tests/passes/test_rounds.py`` and ``tests/passes/test_alone.py``.
+Tested by ``tests/passes/test_rounds.py`` and ``tests/passes/test_single_task.py``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from compaction.passes.tasks import CleanContext, CleanStats, OutputPart, Slice,
 
 @dataclass(frozen=True)
 class ScanTotals:
-    """What pass 1 found in all slices of a log: counts of records, and its ``TXN_ROW`` and ``KEYLESS_ROW`` arrays."""
+    """Totals of pass 1 over the slices of a log: counts of records, ``TXN_ROW`` and ``KEYLESS_ROW`` arrays."""
 
     messages: int = 0
     keyless: int = 0
@@ -52,11 +52,14 @@ class ScanTotals:
 
 @dataclass(eq=False)
 class LogCleaning:
-    """See the module.
+    """See the module's table.
 
-    ``number`` identifies the log in slices, tasks and shuffles of the run; ``directory`` is where tasks write its outputs;
-    ``txn_index`` has the aborted transactions of each group's output; ``invalid`` counts records dropped because they have no
-    key; ``groups`` are the outputs to be swapped in (named in a dry run too, without files); ``error`` is one line.
+    :ivar number: identifies the log in slices, tasks and shuffles of the run
+    :ivar directory: where tasks write the outputs
+    :ivar txn_index: aborted transactions of each group's output
+    :ivar invalid: number of records dropped because they have no key
+    :ivar groups: outputs to be swapped in; in a dry run they have no files
+    :ivar error: one line
     """
 
     location: LogLocation
@@ -77,5 +80,5 @@ class LogCleaning:
 
     @property
     def compaction(self) -> LogPlan:
-        """What the cleaner does to the log."""
+        """The cleaner's plan for the log."""
         return self.plan.compaction

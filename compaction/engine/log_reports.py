@@ -1,31 +1,42 @@
-"""What a run reports of one log: cleaned, skipped, failed, or shortened by the delete policy alone.
+"""Step **report** of ``engine.clean``: the report of one log that was cleaned, skipped, failed or only shortened by deletion.
 
-Tested by ``tests/engine/test_delete.py``, ``tests/compare/test_run.py`` and ``tests/conformance/test_sample.py``.
+Notes tell which logs in directories that a broker uses changed while a dry run read them.
+
+Tested by ``tests/engine/test_log_reports.py``, ``tests/engine/test_delete.py`` and ``tests/conformance/test_sample.py``.
 """
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from compaction.cleaning.cleanup_policy import PolicyPlan
+from compaction.cleaning.log_view import LogView
 from compaction.cleaning.segment_retention import DeletionPlan
 from compaction.engine.log_cleaning import LogCleaning
 from compaction.errors import CompactionError, PolicyUnknownError
+from compaction.fs.local import LocalFileSystem
+from compaction.logdir.changes import has_changed
 from compaction.logdir.discover import LogLocation
 from compaction.report import LogReport, LogStatus
+
+_LOG = logging.getLogger(__name__)
+_CHANGED = "the log changed while it was read"
+_IN_USE = "in use; figures are a snapshot"
 
 
 def cleaned_report(plan: PolicyPlan, log: LogCleaning) -> LogReport:
     """A log that was, or would be, cleaned.
 
-    :param plan: of ``log``, or of another policy that cleans alike
+    :param plan: of ``log``, or of another policy with the same result
     """
     compaction, stats = plan.compaction, log.stats
     return replace(
         skipped_report(plan),
         status=LogStatus.CLEANED,
         first_dirty_offset=compaction.first_dirty_offset,
-        end_offset=compaction.end_offset,
+        end_offset=compaction.first_uncleanable_offset,
         bytes_before=stats.bytes_read,
         bytes_after=stats.bytes_kept,
         records_before=stats.messages_read,
@@ -42,8 +53,8 @@ def cleaned_report(plan: PolicyPlan, log: LogCleaning) -> LogReport:
 
 
 def skipped_report(plan: PolicyPlan) -> LogReport:
-    """A log that is not compacted; what the delete policy removes is in it."""
-    compaction, deletion = plan.compaction, plan.expiry
+    """A log that is not compacted; includes segments deleted by retention."""
+    compaction, deletion = plan.compaction, plan.deletion
     name, reason = compaction.view.topic_partition, compaction.reason
     unknown = compaction.config.policy_guess is not None
     log_dir = compaction.view.log_dir
@@ -59,13 +70,13 @@ def skipped_report(plan: PolicyPlan) -> LogReport:
 
 
 def failed_report(location: LogLocation, error: str | CompactionError | None) -> LogReport:
-    """A log that could not be worked on; it is as it was."""
+    """A log that failed and was not changed."""
     name, unknown = location.topic_partition, isinstance(error, PolicyUnknownError)
     return LogReport(name.topic, name.partition, location.log_dir, LogStatus.FAILED, str(error), policy_unknown=unknown)
 
 
 def deletion_report(plan: DeletionPlan) -> LogReport:
-    """A log under the delete policy alone; bytes and segments are those of the whole log, records are not counted."""
+    """A log in a run of the delete policy: bytes and segments of the complete log, records are not counted."""
     name = plan.view.topic_partition
     report = LogReport(name.topic, name.partition, plan.view.log_dir, LogStatus.SKIPPED, plan.reason)
     if plan.config.policy_guess is not None:
@@ -84,3 +95,24 @@ def deletion_report(plan: DeletionPlan) -> LogReport:
         expired_segments=len(plan.removals),
         expired_bytes=plan.removed_bytes,
     )
+
+
+def note_logs_in_use(reports: Iterable[LogReport], in_use: Collection[str], views: Iterable[LogView]) -> list[LogReport]:
+    """The reports, with a note on each log in the directories ``in_use``."""
+    by_name = {(*view.topic_partition, view.log_dir): view for view in views if view.log_dir in in_use}
+
+    def noted(report: LogReport) -> LogReport:
+        view = by_name.get((report.topic, report.partition, report.log_dir))
+        if view is None:
+            return report
+        note = _CHANGED if has_changed(LocalFileSystem(), view) else _IN_USE
+        return replace(report, reason=f"{report.reason} ({note})")
+
+    return [noted(report) for report in reports] if in_use else list(reports)
+
+
+def warn_of_changes(in_use: Collection[str], views: Iterable[LogView]) -> None:
+    """Logs a warning for each log in the directories ``in_use`` that changed since it was read."""
+    for path, view in {view.path: view for view in views if view.log_dir in in_use}.items():
+        if has_changed(LocalFileSystem(), view):
+            _LOG.warning("%s: %s", path, _CHANGED)

@@ -1,6 +1,6 @@
-"""From groups of segments to the parts that tasks write, and back to one output segment a group.
+"""Divides groups of segments into output parts for tasks, and joins the parts into one output segment per group.
 
-A group is one part if a task may hold all of its survivor entries; a larger one is written by several tasks and joined.
+A group is one part if a task can hold all of its survivor entries; otherwise several tasks write it, and it is joined.
 
 Tested by ``tests/passes/test_rounds.py``, ``tests/passes/test_metamorphic.py`` and ``tests/crash/test_retries.py``.
 """
@@ -10,18 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from compaction.engine.log_cleaning import LogCleaning
-from compaction.engine.sizing import Sizes, pack, record_bound
+from compaction.engine.sizing import Sizes, max_records, pack
 from compaction.output.swap import SwapGroup
 from compaction.passes.tasks import CleanContext, GroupOutput, OutputPart, PartResult, Slice
 
-#: the result of each output segment, by its log's number and its group's
+#: the result of each output segment, by the numbers of its log and its group
 Outputs = Mapping[tuple[int, int], PartResult]
 #: a group's output, its log's context and the results of its parts
 Unjoined = tuple[GroupOutput, CleanContext, list[PartResult]]
 
 
 def output_parts(log: LogCleaning, sizes: Sizes) -> None:
-    """Set the parts of a log; a group without a byte is one empty part."""
+    """Sets the parts of a log; an empty group is one empty part."""
     plan = log.compaction
     base_of = [segment.base_offset for segment in plan.view.segments]
     by_base: dict[int, list[Slice]] = {}
@@ -32,8 +32,8 @@ def output_parts(log: LogCleaning, sizes: Sizes) -> None:
         slices = [part for segment in group.segments for part in by_base[segment.base_offset]]
         mtime_ms = group.mtime_ns // 1_000_000
         output = GroupOutput(log.number, number, group.base_offset, mtime_ms, log.txn_index[number], slices[0].path)
-        complete = record_bound(group.segments) <= sizes.whole_records
-        packs = [slices] if complete else pack(slices, lambda part: part.size_bytes, sizes.slice_bytes)
+        single = max_records(group.segments) <= sizes.single_part_records
+        packs = [slices] if single else pack(slices, lambda part: part.size_bytes, sizes.slice_bytes)
         log.parts += [
             OutputPart(output, len(log.parts) + at, tuple(each), each[0].first_offset, len(packs) == 1)
             for at, each in enumerate(packs)
@@ -48,7 +48,7 @@ def output_segments(
     *,
     dry_run: bool,
 ) -> Outputs:
-    """The result of each output segment, its parts joined; a log of which a part failed has failed."""
+    """Joins the parts; returns the result of each output segment. A log fails if one of its parts does."""
     by_number = {log.number: log for log in logs}
     result_of = {(result.log, result.number): result for result in results}
     _note_errors(by_number, results)
@@ -57,7 +57,7 @@ def output_segments(
     for log in logs:
         for part in log.parts if log.error is None else ():
             key, result = (log.number, part.output.group), result_of[log.number, part.number]
-            if part.whole or dry_run:
+            if part.complete or dry_run:
                 segments[key] = result
             else:
                 unjoined.setdefault(key, (part.output, contexts[log.number], []))[2].append(result)
@@ -68,7 +68,7 @@ def output_segments(
 
 
 def swap_groups(log: LogCleaning, outputs: Outputs) -> tuple[SwapGroup, ...]:
-    """What is to be swapped in for each group of a log."""
+    """The output segments of a log and the segments that they replace."""
     return tuple(
         SwapGroup(
             group.base_offset,

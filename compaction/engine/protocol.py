@@ -1,4 +1,7 @@
-"""What a round asks of whoever runs the passes; ``compaction.spark.pipeline`` runs them as Spark jobs."""
+"""The passes that ``engine.cleaner`` needs; ``compaction.spark.pipeline`` runs them as Spark jobs.
+
+Tested by ``tests/passes/test_rounds.py`` and ``tests/passes/test_single_task.py``.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from compaction.fs.filesystem import Files
+from compaction.fs.filesystem import ReadableFileSystem
 from compaction.kernels.keys.key_filter import KeyFilter
 from compaction.passes.tasks import (
     CleanContext,
@@ -19,21 +22,21 @@ from compaction.passes.tasks import (
     SliceSummary,
 )
 
-#: the piece number under which a shard reports how many keys it held
+#: in place of the number of an output part: the number of keys of a shard
 KEYS = -1
 
 
 @dataclass(frozen=True)
-class Scanned:
-    """What pass 1 gives: a summary a slice, and the merged shards of the maps wherever the passes keep them."""
+class MapResult:
+    """The result of pass 1: a summary per slice, and the merged map shards, in a form that only the passes know."""
 
     summaries: tuple[SliceSummary, ...]
     merged: Any
 
 
 @dataclass(frozen=True)
-class Rewritten:
-    """What pass 2 gives: one result a piece, and the number of distinct keys of each log's map."""
+class CleanedParts:
+    """The result of pass 2: one result per output part, and the number of distinct keys in each log's map."""
 
     results: tuple[PartResult, ...]
     keys: Mapping[int, int]
@@ -42,30 +45,30 @@ class Rewritten:
 class Passes(Protocol):
     """The passes over all logs of a run."""
 
-    def transactions(self, slices: Sequence[Slice], files: Files) -> list[SliceSummary]:
-        """Headers only: the transaction summary of each slice."""
+    def read_transactions(self, slices: Sequence[Slice], files: ReadableFileSystem) -> list[SliceSummary]:
+        """Reads batch headers: the transaction summary of each slice."""
 
-    def dirty_keys(
+    def collect_dirty_keys(
         self, slices: Sequence[Slice], logs: Mapping[int, MapContext], settings: MapSettings, filters: Mapping[int, KeyFilter]
     ) -> Mapping[int, KeyFilter]:
-        """The keys of the dirty records in ``slices``, by log; none where these passes have no use for them.
+        """The keys of the dirty records in ``slices``, by log; may be empty.
 
-        :param filters: empty ones
+        :param filters: empty filters of the right sizes
         """
 
-    def scan(self, slices: Sequence[Slice], logs: Mapping[int, MapContext], settings: MapSettings) -> Scanned:
-        """Pass 1 over ``slices``, in the order of logs and offsets."""
+    def build_offset_map(self, slices: Sequence[Slice], logs: Mapping[int, MapContext], settings: MapSettings) -> MapResult:
+        """Pass 1 over ``slices``, which are in the order of logs and offsets."""
 
-    def rewrite(
+    def clean_into_groups(
         self,
-        scanned: Scanned,
+        mapped: MapResult,
         logs: Mapping[int, CleanContext],
-        pieces: Sequence[OutputPart],
+        parts: Sequence[OutputPart],
         load_factor: float,
         *,
         dry_run: bool,
-    ) -> Rewritten:
-        """Pass 2 over ``pieces``, in the order of logs and offsets."""
+    ) -> CleanedParts:
+        """Pass 2 over ``parts``, which are in the order of logs and offsets."""
 
-    def join(self, groups: Sequence[tuple[GroupOutput, CleanContext, list[PartResult]]]) -> list[PartResult]:
-        """Join the parts of groups that several tasks wrote."""
+    def join_parts(self, groups: Sequence[tuple[GroupOutput, CleanContext, list[PartResult]]]) -> list[PartResult]:
+        """Joins the parts of groups with several parts."""

@@ -1,9 +1,8 @@
 """The text files of a log directory: offset and leader epoch checkpoints, ``partition.metadata``, ``.kafka_cleanshutdown``.
 
-A checkpoint is a version line (``0``), a count line and one entry a line; an empty file, or one with a version only, holds
-nothing. Mirrors ``CheckpointFile``, ``OffsetCheckpointFile``, ``LeaderEpochCheckpointFile``, ``PartitionMetadataFile`` and
-``CleanShutdownFileHandler`` (Kafka 4.3.0), whose output the ``format_…`` functions give byte for byte (entries in the order
-given). Parsers raise ``CorruptLogError`` with the source and the line.
+A checkpoint is a version line (``0``), a count line and one line per entry; a file that is empty, or has only a version, has no
+entries. Mirrors ``CheckpointFile``, ``OffsetCheckpointFile``, ``LeaderEpochCheckpointFile``, ``PartitionMetadataFile`` and
+``CleanShutdownFileHandler`` (Kafka 4.3.0). Parsers raise ``CorruptLogError`` with the source and the line.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from compaction.errors import CorruptLogError
 from compaction.names import TopicPartition
 
 _VERSION = 0
-#: Java's ``\\s``, line ends left out
+#: Java's ``\\s`` without line ends
 _BLANKS = re.compile(r"[ \t\x0b\f]+")
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _INT = re.compile(r"(?P<sign>[+-]?)0*(?P<digits>[0-9]{1,19})")
@@ -27,11 +26,11 @@ _INT = re.compile(r"(?P<sign>[+-]?)0*(?P<digits>[0-9]{1,19})")
 _TOPIC_ID = re.compile(r"(?P<digits>[A-Za-z0-9_-]{22})(?:==)?")
 _INT_BITS = 32
 _LONG_BITS = 64
-#: entries of one file: more partitions than the brokers of a cluster have together; what they take stays below 1 GiB
+#: entries of one file: more than the partitions of a whole cluster; they take less than 1 GiB of memory
 MAX_ENTRIES = 1 << 20
-#: fields of an entry that are told apart; more are too many anyway
+#: an entry is split into at most this many fields; entries of more than three are malformed
 _MAX_FIELDS = 4
-#: characters of a file that an error shows
+#: characters of a line that an error shows
 _SHOWN = 80
 
 Entry = TypeVar("Entry")
@@ -57,12 +56,12 @@ def topic_id_text(raw: bytes) -> str:
 
 
 def parse_offset_checkpoint(text: str, source: object) -> dict[TopicPartition, int]:
-    """``topic partition offset`` lines; where a partition comes twice the later line holds, as in Kafka's map."""
+    """``topic partition offset`` lines; the last line of a partition wins, as in Kafka's map."""
     return dict(parse_offset_entries(text, source))
 
 
 def parse_offset_entries(text: str, source: object) -> list[tuple[TopicPartition, int]]:
-    """The same lines in file order, repeated ones included."""
+    """The same lines in file order, with repeated partitions."""
 
     def entry(parts: list[str]) -> tuple[TopicPartition, int] | None:
         if len(parts) != 3:
@@ -92,7 +91,7 @@ def format_leader_epochs(entries: Iterable[EpochEntry]) -> str:
 
 
 def parse_partition_metadata(text: str, source: object) -> PartitionMetadata:
-    """``version: N`` and ``topic_id: …``; what follows is ignored; the zero id is an error."""
+    """``version: N`` and ``topic_id: …``; further lines are ignored; the zero id is an error."""
     lines = list(islice(_lines(text), 2))
     values = []
     for number, label in ((1, "version"), (2, "topic_id")):
@@ -105,27 +104,17 @@ def parse_partition_metadata(text: str, source: object) -> PartitionMetadata:
     except ValueError as error:
         _fail(source, 1, str(error))
     if version < _VERSION:
-        _fail(source, 1, f"version {version} is not known")
+        _fail(source, 1, f"unknown version {version}")
     return PartitionMetadata(version, _topic_id(values[1], source))
 
 
-def format_partition_metadata(topic_id: str) -> str:
-    """The file's text; it has no line end at its end (``PartitionMetadata.encode``)."""
-    return f"version: {_VERSION}\ntopic_id: {topic_id}"
-
-
 def parse_clean_shutdown(text: str) -> int | None:
-    """The broker epoch, or ``None`` for an empty or unreadable file: the file's presence alone counts as clean."""
+    """The broker epoch, or ``None`` if the file is empty or malformed: its existence alone means a clean shutdown."""
     try:
         epoch = json.loads(text)["brokerEpoch"]
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
     return epoch if isinstance(epoch, int) and not isinstance(epoch, bool) else None
-
-
-def format_clean_shutdown(broker_epoch: int) -> str:
-    """The file's text."""
-    return json.dumps({"version": _VERSION, "brokerEpoch": broker_epoch}, separators=(",", ":"))
 
 
 def _parse(text: str, source: object, entry: Callable[[list[str]], Entry | None]) -> list[Entry]:
@@ -134,16 +123,16 @@ def _parse(text: str, source: object, entry: Callable[[list[str]], Entry | None]
     if version is None:
         return []
     if version != _VERSION:
-        _fail(source, 1, f"version {version} is not known, {_VERSION} expected")
+        _fail(source, 1, f"unknown version {version}, {_VERSION} expected")
     count = _header(next(lines, None), 2, "count", source)
     if count is None:
         return []
     if count > MAX_ENTRIES:
-        _fail(source, 2, f"{count} entries announced, more than {MAX_ENTRIES} are not supported")
+        _fail(source, 2, f"{count} entries declared, more than {MAX_ENTRIES} are not supported")
     entries = [_entry(line, number, source, entry) for number, line in enumerate(islice(lines, max(count, 0)), start=3)]
     found = len(entries) + sum(1 for _ in lines)
     if found != count:
-        _fail(source, 2, f"{count} entries announced, {found} found")
+        _fail(source, 2, f"{count} entries declared, {found} found")
     return entries
 
 
@@ -156,7 +145,7 @@ def _header(line: str | None, number: int, label: str, source: object) -> int | 
 
 def _entry(line: str, number: int, source: object, entry: Callable[[list[str]], Entry | None]) -> Entry:
     try:
-        # Java's split drops empty strings at the end, not at the start
+        # Java's split drops empty strings at the end but not at the start
         value = entry(_BLANKS.split(line.rstrip(" \t\x0b\f"), _MAX_FIELDS))
     except ValueError as error:
         _fail(source, number, str(error))
@@ -171,8 +160,7 @@ def _format(entries: Iterable[str]) -> str:
 
 
 def _lines(text: str) -> Iterator[str]:
-    """Lines as ``BufferedReader.readLine`` gives them: any line end, none after the last. One at a time: a file may hold as
-    many as it has bytes."""
+    """Lines as by ``BufferedReader.readLine``: any line end, none needed after the last. Lazy: each byte may be a line."""
     start = 0
     for end in _LINE_END.finditer(text):
         yield text[start : end.start()]
@@ -185,7 +173,7 @@ def _integer(text: str, bits: int) -> int:
     match = _INT.fullmatch(text)
     value = int(match["sign"] + match["digits"]) if match else None
     if value is None or not -(1 << bits - 1) <= value < 1 << bits - 1:
-        raise ValueError(f"{_shown(text)} is no {bits}-bit integer")
+        raise ValueError(f"{_shown(text)} is not a {bits}-bit integer")
     return value
 
 
@@ -197,7 +185,7 @@ def _topic_id(text: str, source: object) -> str:
     match = _TOPIC_ID.fullmatch(text)
     raw = base64.urlsafe_b64decode(match["digits"] + "==") if match else b""
     if not any(raw):
-        _fail(source, 2, f"{_shown(text)} is no topic id")
+        _fail(source, 2, f"{_shown(text)} is not a topic id")
     return topic_id_text(raw)
 
 

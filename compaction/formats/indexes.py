@@ -1,7 +1,7 @@
-"""The three index files of a segment as numpy arrays, and back.
+"""Reads and writes the three index files of a segment as numpy arrays.
 
-Mirrors ``OffsetIndex``, ``TimeIndex`` and ``TransactionIndex`` (Kafka 4.3.0). An active segment's offset and time index may be
-preallocated: entries count up to the last one that is not zero, and as long as they increase.
+Mirrors ``OffsetIndex``, ``TimeIndex`` and ``TransactionIndex`` (Kafka 4.3.0). The offset and time index of an active segment
+may be preallocated: entries are valid up to the last one that is not zero, as long as they increase.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ OFFSET_ENTRY = FieldTable(
 TIME_ENTRY = FieldTable(
     TimeIndexEntry,
     [
-        ("timestamp", "i8", "largest timestamp up to here, ms"),
-        ("relative_offset", "i4", "last offset of the batch that holds it, less the segment's base"),
+        ("timestamp", "i8", "largest timestamp so far, ms"),
+        ("relative_offset", "i4", "last offset of its batch less the segment's base"),
     ],
 )
 TXN_ENTRY = FieldTable(
@@ -65,7 +65,7 @@ TXN_ENTRY = FieldTable(
 )
 TXN_VERSION = 0
 
-#: arrays that readers return and writers take, native byte order, absolute offsets
+#: rows that readers return and writers take: native byte order, absolute offsets
 OFFSET_ROW = np.dtype((np.record, [("offset", np.int64), ("position", np.int64)]))
 TIME_ROW = np.dtype((np.record, [("timestamp", np.int64), ("offset", np.int64)]))
 TXN_ROW = np.dtype(
@@ -76,20 +76,20 @@ Rows = npt.NDArray[np.void]
 
 
 def valid_offset_entries(data: Buffer) -> int:
-    """Number of leading entries that can be trusted: zeros at the end are cut, then offsets and positions must increase."""
+    """Number of valid leading entries: without zeros at the end, as long as offsets and positions increase."""
     entries = _without_zero_tail(OFFSET_ENTRY.array(data), ("relative_offset", "position"))
-    return _rising_prefix(_offset_steps(entries))
+    return _valid_prefix(_offset_steps(entries))
 
 
 def valid_time_entries(data: Buffer) -> int:
-    """Number of leading entries that can be trusted: as for offsets; timestamps must increase, offsets must not fall.
+    """Number of valid leading entries: without zeros at the end, as long as timestamps increase and offsets do not decrease.
 
-    A file of one entry that is all zero is an entry (timestamp 0 in the first batch), not a preallocated tail.
+    If the only entry is all zeros, it is valid (timestamp 0 in the first batch) and not preallocated.
     """
     rows = TIME_ENTRY.array(data)
     if len(data) == TIME_ENTRY.size and not any(data):
         return 1
-    return _rising_prefix(_time_steps(_without_zero_tail(rows, ("timestamp", "relative_offset"))))
+    return _valid_prefix(_time_steps(_without_zero_tail(rows, ("timestamp", "relative_offset"))))
 
 
 def read_offset_index(data: Buffer, base_offset: int) -> Rows:
@@ -111,9 +111,9 @@ def read_time_index(data: Buffer, base_offset: int) -> Rows:
 
 
 def read_txn_index(data: Buffer) -> Rows:
-    """All whole entries as ``TXN_ROW``, shape (n,); a torn entry at the end is left out, as Kafka does.
+    """The complete entries as ``TXN_ROW``, shape (n,); like Kafka, ignores an incomplete entry at the end.
 
-    :raises FormatError: for an entry of another version than 0
+    :raises FormatError: an entry has another version than 0
     """
     rows = TXN_ENTRY.array(data)
     for number in np.flatnonzero(rows["version"] != TXN_VERSION)[:1]:
@@ -126,7 +126,7 @@ def read_txn_index(data: Buffer) -> Rows:
 
 
 def write_offset_index(rows: Rows, base_offset: int) -> bytes:
-    """The file's bytes for ``OFFSET_ROW`` rows; ``FormatError`` for an offset out of the segment's int32 range."""
+    """The file's bytes for ``OFFSET_ROW`` rows; ``FormatError`` for an offset outside the segment's int32 range."""
     out = np.empty(len(rows), OFFSET_ENTRY.dtype)
     out["relative_offset"] = _relative(rows["offset"], base_offset)
     out["position"] = _relative(rows["position"], 0)
@@ -134,7 +134,7 @@ def write_offset_index(rows: Rows, base_offset: int) -> bytes:
 
 
 def write_time_index(rows: Rows, base_offset: int) -> bytes:
-    """The file's bytes for ``TIME_ROW`` rows; ``FormatError`` for an offset out of the segment's int32 range."""
+    """The file's bytes for ``TIME_ROW`` rows; ``FormatError`` for an offset outside the segment's int32 range."""
     out = np.empty(len(rows), TIME_ENTRY.dtype)
     out["timestamp"] = rows["timestamp"]
     out["relative_offset"] = _relative(rows["offset"], base_offset)
@@ -150,21 +150,21 @@ def write_txn_index(rows: Rows) -> bytes:
 
 
 def check_offset_index(data: Buffer) -> None:
-    """``FormatError`` with the entry number for an index that a broker, or this package, should rebuild."""
+    """``FormatError`` with the entry number if the index must be rebuilt."""
     _check_size(data, OFFSET_ENTRY.size, "offset")
     entries = _without_zero_tail(OFFSET_ENTRY.array(data), ("relative_offset", "position"))
-    _check_sound(entries["relative_offset"], _offset_steps(entries), OFFSET_ENTRY.size, "offset")
+    _check_entries(entries["relative_offset"], _offset_steps(entries), OFFSET_ENTRY.size, "offset")
 
 
 def check_time_index(data: Buffer) -> None:
-    """``FormatError`` with the entry number for an index that a broker, or this package, should rebuild."""
+    """``FormatError`` with the entry number if the index must be rebuilt."""
     _check_size(data, TIME_ENTRY.size, "time")
     entries = _without_zero_tail(TIME_ENTRY.array(data), ("timestamp", "relative_offset"))
-    _check_sound(entries["relative_offset"], _time_steps(entries), TIME_ENTRY.size, "time")
+    _check_entries(entries["relative_offset"], _time_steps(entries), TIME_ENTRY.size, "time")
 
 
 def check_txn_index(data: Buffer, base_offset: int) -> None:
-    """``FormatError`` for another version or a transaction that ended before the segment (``TransactionIndex.sanityCheck``)."""
+    """``TransactionIndex.sanityCheck``: ``FormatError`` for another version or a transaction that ends before the segment."""
     rows = read_txn_index(data)
     for number in np.flatnonzero(rows["last_offset"] < base_offset)[:1]:
         last = rows["last_offset"][number]
@@ -180,33 +180,33 @@ def _without_zero_tail(rows: Rows, names: tuple[str, str]) -> Rows:
 
 
 def _offset_steps(entries: Rows) -> npt.NDArray[np.bool_]:
-    """Per entry: may it follow its predecessor (the first: is it non-negative)."""
+    """Per entry, whether it is valid after its predecessor."""
     offsets, positions = entries["relative_offset"].astype(np.int64), entries["position"].astype(np.int64)
-    fine = (offsets >= 0) & (positions >= 0)
-    fine[1:] &= (np.diff(offsets) > 0) & (np.diff(positions) > 0)
-    return fine
+    valid = (offsets >= 0) & (positions >= 0)
+    valid[1:] &= (np.diff(offsets) > 0) & (np.diff(positions) > 0)
+    return valid
 
 
 def _time_steps(entries: Rows) -> npt.NDArray[np.bool_]:
     times, offsets = entries["timestamp"].astype(np.int64), entries["relative_offset"].astype(np.int64)
-    fine = offsets >= 0
-    # compared, not subtracted: timestamps use the whole range of int64
-    fine[1:] &= (times[1:] > times[:-1]) & (offsets[1:] >= offsets[:-1])
-    return fine
+    valid = offsets >= 0
+    # compare instead of subtracting: timestamps use the whole int64 range
+    valid[1:] &= (times[1:] > times[:-1]) & (offsets[1:] >= offsets[:-1])
+    return valid
 
 
-def _rising_prefix(fine: npt.NDArray[np.bool_]) -> int:
-    return len(fine) if fine.all() else int(np.argmin(fine))
+def _valid_prefix(valid: npt.NDArray[np.bool_]) -> int:
+    return len(valid) if valid.all() else int(np.argmin(valid))
 
 
 def _check_size(data: Buffer, entry_bytes: int, kind: str) -> None:
     if len(data) % entry_bytes:
         whole_bytes = len(data) // entry_bytes * entry_bytes
-        raise FormatError(f"{kind} index of {len(data)} bytes is no multiple of {entry_bytes}", whole_bytes)
+        raise FormatError(f"{kind} index of {len(data)} bytes is not a multiple of {entry_bytes}", whole_bytes)
 
 
-def _check_sound(offsets: npt.NDArray[np.int32], fine: npt.NDArray[np.bool_], entry_bytes: int, kind: str) -> None:
-    for number in np.flatnonzero(~fine)[:1]:
+def _check_entries(offsets: npt.NDArray[np.int32], valid: npt.NDArray[np.bool_], entry_bytes: int, kind: str) -> None:
+    for number in np.flatnonzero(~valid)[:1]:
         raise FormatError(
             f"{kind} index entry {number} (relative offset {offsets[number]}) does not increase", int(number) * entry_bytes
         )

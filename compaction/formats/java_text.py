@@ -1,4 +1,4 @@
-"""Text as Java makes it: strings of bytes that may be no UTF-8, and JSON as Jackson writes it."""
+"""Text as Java produces it: strings decoded from possibly malformed UTF-8, and JSON as Jackson writes it."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def json_text(value: Json) -> str:
 
 
 def _escape(match: re.Match[str]) -> str:
-    sign = match[0]
-    return _ESCAPES.get(sign, f"\\u{ord(sign):04X}")
+    char = match[0]
+    return _ESCAPES.get(char, f"\\u{ord(char):04X}")
 
 
 def _double_text(value: float) -> str:
-    """As ``Double.toString`` has it: plain between 10⁻³ and 10⁷, else with an exponent."""
+    """As ``Double.toString``: plain between 10⁻³ and 10⁷, else with an exponent."""
     if value != value or value in (float("inf"), float("-inf")):
         return '"NaN"' if value != value else '"Infinity"' if value > 0 else '"-Infinity"'
     if value == 0 or _PLAIN_DOUBLE[0] <= abs(value) < _PLAIN_DOUBLE[1]:
@@ -46,7 +46,7 @@ def _double_text(value: float) -> str:
 
 
 def java_text(raw: bytes) -> str:
-    """``new String(raw, UTF_8)``: bad bytes become U+FFFD, an encoded surrogate one of them and not three."""
+    """``new String(raw, UTF_8)``: malformed bytes become U+FFFD, an encoded surrogate only one."""
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError:

@@ -1,12 +1,11 @@
-"""Topic and broker configuration out of a KRaft metadata log: ``__cluster_metadata-0`` segments and ``.checkpoint`` snapshots.
+"""Reads topic and broker configurations from KRaft metadata: segments of ``__cluster_metadata-0``, ``.checkpoint`` snapshots.
 
-Records are values of data batches: unsigned varints frame version (1), type and version, then the message, whose strings
-are compact (unsigned varint length + 1, 0 for null) and which ends in tagged fields. Of the types, those that name a topic,
-remove one or set a configuration count; records between a begin and an end of a metadata transaction count when it ends and
-not when it is aborted. Mirrors ``AbstractApiMessageSerde``, ``ConfigurationControlManager.replay`` and ``TopicsImage``
-(Kafka 4.3.0).
+Metadata records are the values of data batches: the frame version (1), type and version as unsigned varints, then the message,
+with compact strings (unsigned varint length + 1, 0 for null), then tagged fields. Only records that create or remove a topic or
+set a configuration are applied. Those of a metadata transaction are applied when it ends, and discarded if it is aborted.
+Mirrors ``AbstractApiMessageSerde``, ``ConfigurationControlManager.replay`` and ``TopicsImage`` (Kafka 4.3.0).
 
-The log says nothing of the high watermark: records that were never committed are taken too.
+The log does not contain the high watermark: uncommitted records are applied too.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from compaction.formats.record_batch.batch import RecordBatch, iter_batches
 _FRAME_VERSION = 1
 _VERSION = 0
 _UUID_BYTES = 16
-#: far more than a controller writes at once (8 MiB)
+#: limit of a decompressed batch; controllers write at most 8 MiB
 _LIMIT_BYTES = 64 << 20
 
 # record types
@@ -36,14 +35,14 @@ _END_TRANSACTION = 24
 _ABORT_TRANSACTION = 25
 _WANTED = frozenset((_TOPIC, _CONFIG, _REMOVE_TOPIC, _BEGIN_TRANSACTION, _END_TRANSACTION, _ABORT_TRANSACTION))
 
-#: the control record that ends a snapshot (Kafka: ``ControlRecordType.SNAPSHOT_FOOTER``)
+#: type of the control record that ends a snapshot (``ControlRecordType.SNAPSHOT_FOOTER``)
 SNAPSHOT_FOOTER = 4
 
 # resource types of configuration records
 _TOPIC_RESOURCE = 2
 _BROKER_RESOURCE = 4
 
-#: the broker name under which defaults of the whole cluster stand
+#: the broker id of the cluster-wide defaults
 CLUSTER_DEFAULT = ""
 
 
@@ -57,7 +56,7 @@ class MetadataRecord(NamedTuple):
 
 @dataclass
 class ClusterConfigs:
-    """What the log says so far. Keys of ``brokers`` are node ids as text, ``CLUSTER_DEFAULT`` for all of them."""
+    """The configurations so far. Keys of ``brokers`` are node ids as text, or ``CLUSTER_DEFAULT``."""
 
     topics: dict[str, dict[str, str]] = field(default_factory=dict)
     topic_ids: dict[str, str] = field(default_factory=dict)
@@ -65,10 +64,10 @@ class ClusterConfigs:
     _open: list[MetadataRecord] | None = None
 
     def read(self, buf: Buffer, *, first_offset: int = 0) -> None:
-        """Apply the records of a segment or a snapshot, in order; a torn batch at the end is left out.
+        """Applies the records of a segment or a snapshot in order; ignores an incomplete batch at the end.
 
-        :param first_offset: leave out batches that end before (those that an earlier snapshot covers)
-        :raises FormatError: for damaged batches or records, with a position
+        :param first_offset: skip batches that end before this offset, because a snapshot covers them
+        :raises FormatError: a batch or record is damaged
         """
         for batch in iter_batches(buf, torn_tail=True):
             if not isinstance(batch, RecordBatch):
@@ -139,13 +138,8 @@ def read_cluster_configs(buffers: Iterable[Buffer]) -> ClusterConfigs:
     return configs
 
 
-def topic_configs(buffers: Iterable[Buffer]) -> dict[str, dict[str, str]]:
-    """Configuration of the topics only, as ``read_cluster_configs`` gives it."""
-    return read_cluster_configs(buffers).topics
-
-
 def parse_record(value: Buffer) -> MetadataRecord:
-    """The frame of a metadata record; ``FormatError`` for one that is no such."""
+    """Parses the frame of a metadata record; ``FormatError`` if it is malformed."""
     frame, pos = decode_unsigned(value, 0)
     if frame != _FRAME_VERSION:
         raise FormatError(f"metadata record with frame version {frame}, {_FRAME_VERSION} expected")

@@ -1,7 +1,7 @@
 """Producer state snapshots (``<offset>.snapshot``): a version, a CRC-32C over everything after it, and the entries.
 
 Mirrors ``ProducerStateManager.readSnapshot`` / ``writeSnapshot`` and ``ProducerSnapshot.json`` (Kafka 4.3.0), whose only
-version is 1. -1 stands for *none* in ``current_txn_first_offset``; a ``last_offset`` below 0 says that no batch is remembered.
+version is 1. ``current_txn_first_offset`` is -1 without an open transaction; ``last_offset`` is negative if no batch is known.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ VERSION = 1
 
 
 class SnapshotHeader(NamedTuple):
-    """What stands before the entries."""
+    """The fields before the entries."""
 
     version: int
     crc: int
@@ -41,7 +41,7 @@ HEADER = FieldTable(
     SnapshotHeader,
     [
         ("version", "i2", "1"),
-        ("crc", "u4", "CRC-32C of all that follows"),
+        ("crc", "u4", "CRC-32C of everything after this field"),
         ("entry_count", "i4", "number of entries"),
     ],
 )
@@ -61,15 +61,15 @@ ENTRY = FieldTable(
 
 
 def read_snapshot(data: Buffer) -> list[SnapshotEntry]:
-    """The entries in file order; ``FormatError`` for another version, a count that does not fit or a wrong CRC.
+    """The entries in file order; ``FormatError`` for an unknown version, an impossible count or a wrong CRC.
 
-    Bytes after the last entry pass when the CRC covers them, as in Kafka.
+    As in Kafka, bytes after the last entry are accepted if the CRC covers them.
     """
     header = HEADER.unpack(data)
     if header.version != VERSION:
-        raise FormatError(f"snapshot version {header.version} is not known, {VERSION} expected", 0)
+        raise FormatError(f"unknown snapshot version {header.version}, {VERSION} expected", 0)
     if header.entry_count < 0 or HEADER.size + header.entry_count * ENTRY.size > len(data):
-        raise FormatError(f"{header.entry_count} entries announced, {len(data)} bytes found", HEADER.offset("entry_count"))
+        raise FormatError(f"{header.entry_count} entries declared, {len(data)} bytes found", HEADER.offset("entry_count"))
     computed = crc32c(memoryview(data)[HEADER.offset("entry_count") :])
     if computed != header.crc:
         raise FormatError(f"snapshot fails its CRC (stored {header.crc:#x}, computed {computed:#x})", HEADER.offset("crc"))
@@ -77,7 +77,7 @@ def read_snapshot(data: Buffer) -> list[SnapshotEntry]:
 
 
 def write_snapshot(entries: Iterable[SnapshotEntry]) -> bytes:
-    """The file's bytes, entries in the order given."""
+    """The file's bytes, with entries in the given order."""
     packed = [ENTRY.pack(entry) for entry in entries]
     out = bytearray(HEADER.pack(SnapshotHeader(VERSION, 0, len(packed))))
     for entry in packed:

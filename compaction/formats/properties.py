@@ -1,9 +1,9 @@
-"""Java ``.properties`` files, with the line of every entry: a broker's ``server.properties`` and ``meta.properties``.
+"""Parses Java ``.properties`` files (``server.properties``, ``meta.properties``), with the line number of every entry.
 
 The rules are those of ``java.util.Properties.load``: ``#`` and ``!`` start a comment line, an odd number of backslashes at
 the end of a line joins the next one without its leading blanks, the key ends at the first ``=``, ``:`` or blank that is not
-escaped, blanks around the separator do not count, ``\\t \\n \\r \\f \\uXXXX`` are escapes and before any other character a
-backslash is dropped. A later entry of the same key wins. Java reads the file as Latin-1.
+escaped, blanks around the separator are ignored, ``\\t \\n \\r \\f \\uXXXX`` are escapes, and a backslash before any other
+character is dropped. A later entry of the same key wins. Java reads the file as Latin-1.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Property(NamedTuple):
 
 
 class MetaProperties(NamedTuple):
-    """``meta.properties``: what the log directory belongs to; ``None`` for what the file does not say."""
+    """``meta.properties``: the cluster, node and id of a log directory; ``None`` for missing entries."""
 
     version: int
     cluster_id: str | None
@@ -44,7 +44,7 @@ class MetaProperties(NamedTuple):
 
 
 def parse_properties(text: str, source: object) -> list[Property]:
-    """The entries in file order; ``ConfigError`` with source and line for a broken ``\\uXXXX``."""
+    """The entries in file order; ``ConfigError`` with source and line for a malformed ``\\uXXXX``."""
     entries = []
     for line, logical in _logical_lines(text):
         end = _key_end(logical)
@@ -63,14 +63,14 @@ def parse_meta_properties(text: str, source: object) -> MetaProperties:
     try:
         values = as_dict(parse_properties(text, source))
     except ConfigError as error:
-        # it is the broker's file, not the call's
+        # a file of the broker, not a configuration of the user
         raise CorruptLogError(error.what, path=source) from None
     version = values.get("version", "0")
     if version not in _META_VERSIONS:
-        raise CorruptLogError(f"version {_shown(version)} is not known", path=source)
+        raise CorruptLogError(f"unknown version {_shown(version)}", path=source)
     node_id = values.get(_META_VERSIONS[version])
     if node_id is not None and not _NODE_ID.fullmatch(node_id):
-        raise CorruptLogError(f"{_META_VERSIONS[version]}: {_shown(node_id)} is no integer", path=source)
+        raise CorruptLogError(f"{_META_VERSIONS[version]}: {_shown(node_id)} is not an integer", path=source)
     return MetaProperties(
         int(version), values.get("cluster.id"), None if node_id is None else int(node_id), values.get("directory.id")
     )
@@ -86,7 +86,7 @@ def as_dict(entries: Iterable[Property]) -> dict[str, str]:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Number of the first line and the joined text of every entry."""
+    """First line number and joined text of every entry."""
     parts, first = "", 0
     for number, natural in enumerate(_LINE_END.split(text), start=1):
         line = natural.lstrip(_BLANKS)

@@ -1,1 +1,1 @@
-"""Files by name and by range behind one small interface: the local file system, and an overlay that keeps changes in memory."""
+"""File systems behind a small interface: local files, and an overlay that keeps changes in memory."""

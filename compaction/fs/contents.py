@@ -1,7 +1,8 @@
-"""What a file must hold, and whether the device gives it back.
+"""Verifies that a file on the device has the content that was written to it.
 
-Of every file that a run writes it knows size and content hash (XXH3-128, which no accident repeats; nobody forges what this run
-writes).
+A run keeps size and content hash of every file that it writes: XXH3-128, as it guards against accidents, not against forgery.
+
+Tested by ``tests/fs/test_contents.py``, ``tests/crash/test_trust.py`` and ``tests/output/test_swap.py``.
 """
 
 from __future__ import annotations
@@ -15,18 +16,18 @@ import xxhash
 from numpy.typing import NDArray
 
 from compaction.errors import StorageError
-from compaction.fs.filesystem import Extent, Files
+from compaction.fs.filesystem import FileRange, ReadableFileSystem
 
-#: a multiple of what devices read at once, and of every device's block
+#: a multiple of every device's block size
 READ_BYTES = 2 << 20
-_MOST_SPARE = 16
+_MAX_SPARE = 16
 
 
-class Written(NamedTuple):
-    """What a file, or a part of a joined one, must hold: ``digest`` is the XXH3-128 of its ``size`` bytes, hexadecimal.
+class FileDigest(NamedTuple):
+    """Size and content hash of a file, or of a part of a joined one: ``digest`` is the XXH3-128 of its ``size`` bytes, in hex.
 
-    ``kind`` is the file's suffix (``.log``, ``.index``, …), ``mtime_ns`` its time of last modification when it was read back:
-    who writes to it changes that.
+    ``kind`` is the file's suffix (``.log``, ``.index``, …); ``mtime_ns`` is the modification time when it was read back, which
+    any later write changes.
     """
 
     kind: str
@@ -35,27 +36,27 @@ class Written(NamedTuple):
     mtime_ns: int = 0
 
 
-def written_of(data: bytes) -> Written:
-    """What a file must hold that ``data`` was written to."""
-    return Written("", len(data), xxhash.xxh3_128_hexdigest(data))
+def digest_of(data: bytes) -> FileDigest:
+    """The digest of a file with this content."""
+    return FileDigest("", len(data), xxhash.xxh3_128_hexdigest(data))
 
 
-def verify_file(files: Files, path: str, written: Written) -> None:
-    """Hold a file against its hash.
+def verify_file(files: ReadableFileSystem, path: str, written: FileDigest) -> None:
+    """Read a file back from the device and compare it with what was written.
 
-    :raises StorageError: the device gives other bytes
+    :raises StorageError: the content differs
     """
-    if (problem := difference(files, path, written)) is not None:
-        raise differs(path, problem)
+    if (problem := find_mismatch(files, path, written)) is not None:
+        raise read_back_error(path, problem)
 
 
-def difference(files: Files, path: str, written: Written) -> str | None:
-    """In which way a file, as the device gives it, is not what was written, if it is not.
+def find_mismatch(files: ReadableFileSystem, path: str, written: FileDigest) -> str | None:
+    """How a file on the device differs from what was written; ``None`` if it does not.
 
     :raises StorageError: it cannot be read
     """
     content, size = xxhash.xxh3_128(), 0
-    for data in device_blocks(files, path):
+    for data in read_device_blocks(files, path):
         content.update(data)
         size += len(data)
         if size > written.size:
@@ -65,19 +66,19 @@ def difference(files: Files, path: str, written: Written) -> str | None:
     return None if content.hexdigest() == written.digest else "other bytes than were written"
 
 
-def differs(path: str, problem: str) -> StorageError:
-    """An output is not what was written."""
+def read_back_error(path: str, problem: str) -> StorageError:
+    """An output differs from what was written."""
     hint = "the log was left as it was; check the disk, its controller and the memory before anything else"
     return StorageError(f"output is read back otherwise than it was written: {problem}", path=path, hint=hint)
 
 
-def device_blocks(files: Files, path: str) -> Iterator[NDArray[np.uint8]]:
-    """All bytes that a file has when it is opened, uint8, a block at a time, each valid until the next.
+def read_device_blocks(files: ReadableFileSystem, path: str) -> Iterator[NDArray[np.uint8]]:
+    """The content of a file read from the device, in uint8 blocks, each valid until the next; its size is that at opening.
 
     :raises StorageError: it cannot be read
     """
-    source = files.reader(path, 0, 2**63 - 1, fresh=True)
-    buffer = lend()
+    source = files.reader(path, 0, 2**63 - 1, uncached=True)
+    buffer = borrow_buffer()
     try:
         size, at = source.size(), 0
         view = memoryview(buffer)[: -(-size // mmap.PAGESIZE) * mmap.PAGESIZE]
@@ -85,18 +86,18 @@ def device_blocks(files: Files, path: str) -> Iterator[NDArray[np.uint8]]:
             yield buffer[:n]
             at += n
     finally:
-        give_back(buffer)
+        return_buffer(buffer)
         source.close()
 
 
-def bytes_of(files: Files, extent: Extent, block_bytes: int = READ_BYTES) -> Iterator[memoryview]:
-    """The bytes of a byte range, in blocks of this size but for the last, each valid until the next.
+def read_range(files: ReadableFileSystem, file_range: FileRange, block_bytes: int = READ_BYTES) -> Iterator[memoryview]:
+    """The bytes of a byte range in blocks of ``block_bytes`` (the last may be shorter), each valid until the next.
 
     :raises StorageError: the file is shorter
     """
-    end, at = extent.start + extent.size, extent.start
-    buffer = memoryview(bytearray(min(extent.size, block_bytes)))
-    source = files.reader(extent.path, at, end)
+    end, at = file_range.start + file_range.size, file_range.start
+    buffer = memoryview(bytearray(min(file_range.size, block_bytes)))
+    source = files.reader(file_range.path, at, end)
     try:
         while at < end:
             want, got = min(len(buffer), end - at), 0
@@ -104,8 +105,8 @@ def bytes_of(files: Files, extent: Extent, block_bytes: int = READ_BYTES) -> Ite
                 n = source.read_into(buffer[got:want], at + got, at + got)
                 if not n:
                     hint = "make sure that nothing else works on this directory, and run again"
-                    what = "file has become shorter while it was read"
-                    raise StorageError(what, path=extent.path, position=at + got, hint=hint)
+                    what = "file was truncated while it was read"
+                    raise StorageError(what, path=file_range.path, position=at + got, hint=hint)
                 got += n
             yield buffer[:want]
             at += want
@@ -113,18 +114,17 @@ def bytes_of(files: Files, extent: Extent, block_bytes: int = READ_BYTES) -> Ite
         source.close()
 
 
-def lend() -> NDArray[np.uint8]:
-    """A buffer of ``READ_BYTES``, uint8, that begins at a page, as devices want it: one that was given back, or a new one,
-    which takes as long to make as a small file to read."""
+def borrow_buffer() -> NDArray[np.uint8]:
+    """A page-aligned buffer, uint8[READ_BYTES], reused if possible: allocating one takes as long as reading a small file."""
     try:
         return _spare.pop()
     except IndexError:
         return np.frombuffer(mmap.mmap(-1, READ_BYTES), np.uint8)
 
 
-def give_back(buffer: NDArray[np.uint8]) -> None:
-    """Nobody looks at the buffer any more."""
-    if len(_spare) < _MOST_SPARE:
+def return_buffer(buffer: NDArray[np.uint8]) -> None:
+    """Make a buffer available for reuse."""
+    if len(_spare) < _MAX_SPARE:
         _spare.append(buffer)
 
 

@@ -1,7 +1,7 @@
-"""Writes files past the page cache, where the file system allows that.
+"""Writes files with direct I/O if the file system supports it.
 
-A segment that goes through the page cache is copied there, written from there when it is flushed, and pushes out what others
-read; measured, that takes four times as long. Here two buffers take turns: one is filled while a thread writes the other.
+Buffered I/O copies a segment into the page cache, writes it from there on fsync, and evicts pages that others read; measured,
+that takes four times as long. Here two buffers alternate: one is filled while a thread writes the other.
 """
 
 from __future__ import annotations
@@ -10,19 +10,20 @@ import ctypes
 import errno
 import fcntl
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.fs.contents import give_back, lend
+from compaction.fs.contents import borrow_buffer, return_buffer
+from compaction.fs.filesystem import Chunk
 
 _SYNC_FILE_RANGE_WRITE = 2
 
 
 def set_direct(descriptor: int, *, direct: bool) -> bool:
-    """Have an open file pass by the page cache, or not; whether it does now: tmpfs, for one, has nothing to pass by."""
+    """Switch direct I/O of an open file on or off; returns whether it is on now. Some file systems, e.g. tmpfs, have none."""
     flag = getattr(os, "O_DIRECT", 0)
     try:
         flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
@@ -33,71 +34,87 @@ def set_direct(descriptor: int, *, direct: bool) -> bool:
 
 
 class DirectWriter:
-    """Writes an open, empty file from its beginning; everything raises what the system refuses as ``OSError``, once.
+    """Writes an open, empty file from its beginning. Each ``OSError`` of a write is raised once.
 
-    What fits into one buffer, and the end of what does not, goes through the page cache.
+    A file that fits into one buffer, and the last partial buffer of a larger one, is written through the page cache.
     """
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        #: the one that is being filled, and the other one
+        #: the buffer being filled, then the one being written
         self._buffers: list[NDArray[np.uint8]] = []
         self._filled = 0
         self._thread: ThreadPoolExecutor | None = None
         self._writing: Future[None] | None = None
         self._direct = False
 
-    def room(self) -> memoryview:
-        """Where the next bytes go: at least one; see :meth:`took`."""
+    def write(self, chunks: Sequence[Chunk]) -> None:
+        """Append the chunks."""
+        for chunk in chunks:
+            data = memoryview(chunk)
+            while data:
+                free = self._free()
+                size = min(len(free), len(data))
+                free[:size] = data[:size]
+                self._advance(size)
+                data = data[size:]
+
+    def copy(self, source: int, start: int, limit: int) -> int:
+        """Append up to ``limit`` bytes from ``start`` of an open file; returns the byte count."""
+        copied = os.preadv(source, [self._free()[:limit]], start)
+        self._advance(copied)
+        return copied
+
+    def _free(self) -> memoryview:
+        """The unfilled part of the buffer, at least one byte."""
         if not self._buffers:
-            self._buffers.append(lend())
+            self._buffers.append(borrow_buffer())
         return memoryview(self._buffers[0])[self._filled :]
 
-    def took(self, size: int) -> None:
-        """So many bytes were put into the room."""
+    def _advance(self, size: int) -> None:
         self._filled += size
         if self._filled < len(self._buffers[0]):
             return
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1)
             self._direct = set_direct(self._descriptor, direct=True)
-            self._buffers.append(lend())
+            self._buffers.append(borrow_buffer())
         self._wait()
-        self._writing = self._thread.submit(self._write, memoryview(self._buffers[0]))
+        self._writing = self._thread.submit(self._write_all, memoryview(self._buffers[0]))
         self._buffers.reverse()
         self._filled = 0
 
     def finish(self) -> None:
-        """Give the file system what is left, and have the disk begin with it."""
+        """Write the last partial buffer, and start its writeback."""
         self._wait()
         if self._filled:
             self._direct = set_direct(self._descriptor, direct=False)
             rest, self._filled = memoryview(self._buffers[0])[: self._filled], 0
-            self._write(rest)
+            self._write_all(rest)
 
     def abandon(self) -> None:
-        """No more bytes follow, and none are being written when this returns: the descriptor may be closed."""
+        """Stop writing; the descriptor may be closed afterwards."""
         if self._thread is not None:
             self._thread.shutdown()
         while self._buffers:
-            give_back(self._buffers.pop())
+            return_buffer(self._buffers.pop())
 
     def _wait(self) -> None:
         writing, self._writing = self._writing, None
         if writing is not None:
             writing.result()
 
-    def _write(self, data: memoryview) -> None:
+    def _write_all(self, data: memoryview) -> None:
         while data:
             try:
                 data = data[os.write(self._descriptor, data) :]
             except OSError as error:
-                # the device wants other blocks, or the file system cannot after all
+                # the device requires a larger block size, or the file system has no direct I/O
                 if not self._direct or error.errno != errno.EINVAL:
                     raise
                 self._direct = set_direct(self._descriptor, direct=False)
         if not self._direct:
-            start_writing(self._descriptor)
+            _start_writeback(self._descriptor)
 
 
 def _system_call() -> Callable[[int, int, int, int], int] | None:
@@ -110,7 +127,7 @@ def _system_call() -> Callable[[int, int, int, int], int] | None:
 _sync_file_range = _system_call()
 
 
-def start_writing(descriptor: int) -> None:
-    """Have the system begin to write the dirty pages of a file, without waiting; nothing if it has no such call."""
+def _start_writeback(descriptor: int) -> None:
+    """Start writing the dirty pages of a file without waiting; no operation if the system has no such call."""
     if _sync_file_range is not None:
         _sync_file_range(descriptor, 0, 0, _SYNC_FILE_RANGE_WRITE)

@@ -1,9 +1,11 @@
-"""The file operations of a run, in the driver and in tasks, behind one protocol, so that a test can stop a run before and after
-each of them, or make any of them fail.
+"""The file operations of a run, in the driver and in tasks, as protocols. Tests stop a run before and after each operation, or
+make any of them fail.
 
-Rules: a file is created under a name that was free; a rename replaces its target at once; bytes are safe after ``fsync``, names
-(created, renamed, removed) after ``fsync_dir`` of their directory, and nothing earlier is. Every ``OSError`` becomes a
-:class:`StorageError` that names the path and says what to do.
+Rules: a file is created only under an unused name; a rename replaces its target atomically; bytes are durable after ``fsync``,
+names (created, renamed, removed) after ``fsync_dir`` of their directory, and not before. Every ``OSError`` becomes a
+:class:`StorageError` that names the path and a remedy.
+
+Tested by ``tests/fs/test_local.py``, ``tests/fs/test_overlay.py`` and ``tests/stores/test_remote.py``.
 """
 
 from __future__ import annotations
@@ -25,15 +27,15 @@ _HINTS = {
     errno.EROFS: "mount it for writing, or use --output-dir to leave it as it is",
     errno.ENOENT: "it vanished; make sure that no broker and no other job works on this directory",
     errno.EIO: "the disk reports an error; check it before anything else",
-    errno.ELOOP: "a link has taken the place of a directory; find out who put it there",
+    errno.ELOOP: "a directory was replaced by a link; find out who put it there",
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
 }
 
 
 class FileStat(NamedTuple):
-    """What is known of a file without opening it. ``mode`` holds permission bits only.
+    """Attributes of a file or directory. ``mode`` holds permission bits only.
 
-    ``device`` and ``inode`` name the file whatever its path is; both are 0 in an object store.
+    ``device`` and ``inode`` identify the file under any path; both are 0 in an object store.
     """
 
     size: int
@@ -48,7 +50,7 @@ class FileStat(NamedTuple):
     ctime_ns: int = 0
 
 
-class Extent(NamedTuple):
+class FileRange(NamedTuple):
     """A byte range of a real file: ``size`` bytes from byte ``start``."""
 
     path: str
@@ -56,134 +58,137 @@ class Extent(NamedTuple):
     size: int
 
 
-#: what an output takes: any bytes
+#: what an output accepts: any bytes
 Chunk = memoryview | bytes
 
 
 class ByteSource(Protocol):
-    """An open file that is read from front to back."""
+    """An open file, read sequentially."""
 
     def size(self) -> int:
-        """The whole file's bytes, now."""
+        """The current size of the whole file, in bytes."""
 
     def read_into(self, view: memoryview, position: int, floor: int) -> int:
-        """Fill ``view`` from ``position``: how many bytes, 0 at the end of the file. Nothing before ``floor`` is read again."""
+        """Fill ``view`` from ``position``; returns the byte count, 0 at the end of the file. Later reads start at ``floor`` or
+        above."""
 
     def close(self) -> None:
-        """Release the file."""
+        """Close the file."""
 
 
 class Output(Protocol):
-    """A file being written; errors name the file and say what to do."""
+    """A file being written; errors name the file and a remedy."""
 
     def write(self, chunks: Sequence[Chunk]) -> None:
         """Append the chunks."""
 
     def copy_from(self, path: str) -> None:
-        """Append all of another file of the same place."""
+        """Append all of another file of the same file system."""
 
     def start_writeback(self) -> None:
-        """No more writes follow: have the disk begin, so that ``close`` waits less."""
+        """Start writing to the disk so that ``close`` takes less time; no writes may follow."""
 
     def close(self, *, sync: bool, mtime_ms: int | None = None) -> None:
-        """Close; with ``sync`` the bytes are safe afterwards."""
+        """Close the file; with ``sync``, its bytes are durable on return."""
 
     def abandon(self) -> None:
-        """Release the file, which may be closed already."""
+        """Close the file if it is open."""
 
     def remove(self) -> None:
-        """Release the file and remove it."""
+        """Close the file if it is open, and remove it."""
 
 
-class Files(Protocol):
-    """What can be read of a place. Paths are strings; a missing file is ``None`` for ``stat``, else an error."""
+class ReadableFileSystem(Protocol):
+    """A file system that can be read. Paths are strings; a missing file is ``None`` for ``stat`` and an error otherwise."""
 
     def listdir(self, path: str) -> list[str]:
         """The names in a directory, sorted."""
 
     def stat(self, path: str) -> FileStat | None:
-        """What ``path`` is, symbolic links followed; ``None`` when there is no such thing."""
+        """The attributes of ``path``, following symbolic links; ``None`` if nothing is there."""
 
     def read_bytes(self, path: str, start: int = 0, length: int | None = None) -> bytes:
-        """Bytes from ``start``, at most ``length`` of them."""
+        """Up to ``length`` bytes from ``start``."""
 
-    def reader(self, path: str, start: int, end: int, *, fresh: bool = False) -> ByteSource:
-        """Opens the byte range ``[start, end)`` of a file.
+    def reader(self, path: str, start: int, end: int, *, uncached: bool = False) -> ByteSource:
+        """Open the byte range ``[start, end)`` of a file.
 
-        :param fresh: the device is read, not what the system remembers of the file
+        :param uncached: read from the device, not from the page cache
         """
 
-    def real_path(self, path: str) -> Extent | None:
-        """The real file, and the byte range of it, that holds ``path``'s bytes; ``None`` if they are in memory only."""
+    def real_path(self, path: str) -> FileRange | None:
+        """The range of a real file that holds the bytes of ``path``; ``None`` if they are in memory only."""
 
 
-class FileSystem(Files, Protocol):
-    """What storage needs of a file system: what is read, and what changes."""
+class FileSystem(ReadableFileSystem, Protocol):
+    """A file system that can be changed, on storage or in memory."""
 
     def write_file(self, path: str, data: bytes, *, like: str | None = None, mtime_ns: int | None = None) -> None:
-        """Create a file, not yet safe; mode, owner and extended attributes as those of the file ``like``.
+        """Create a file, not yet durable, with mode, owner and extended attributes of the file ``like``.
 
-        :raises StorageError: there is something of that name
-        """
-
-    def link_new(self, path: str, data: bytes, like: str) -> bool:
-        """Create a small file with all of its content in one step, safe on return; ``False`` if there is something of that
-        name. It has the owner of ``like``, and everybody may read it."""
-
-    def create(self, path: str, like: str | None, *, write_behind: bool = False) -> Output:
-        """Create a file to be written piece by piece; see ``write_file``.
-
-        :param write_behind: the disk begins while there is more to come, as the file will be synced in the end
+        :raises StorageError: the name is taken
         """
 
     def copy(self, source: str, target: str, start: int = 0, length: int | None = None) -> None:
-        """Copy bytes into a new file, not yet safe; mode, owner, extended attributes and mtime as the source's."""
+        """Copy bytes into a new file, not yet durable, with mode, owner, extended attributes and mtime of the source."""
 
     def rename(self, source: str, target: str) -> None:
-        """Give a file another name at once, in place of any file of that name."""
+        """Rename a file atomically, replacing any file of that name."""
 
     def link(self, source: str, target: str) -> bool:
-        """Give a file of a directory a second name there; ``False`` if the file system knows no second names, or there is
-        something of that name."""
+        """Make a hard link in the same directory; ``False`` if the file system has none, or the name is taken."""
 
     def unlink(self, path: str) -> None:
-        """Remove a file, or a link itself; no error when it is gone already."""
+        """Remove a file, or a link itself; no error if it is missing."""
 
     def mkdir(self, path: str, like: str | None = None, *, private: bool = False) -> None:
-        """Make a directory and the missing ones above it, safe on return; a new one takes mode and owner of ``like``, and its
-        owner may write to it.
+        """Make a directory and its missing parents, durable on return, with mode and owner of ``like``, writable by its owner.
 
-        :param private: nobody else may enter it, and it must not be there before
+        :param private: accessible by its owner only; it must not exist yet
         """
 
     def remove_tree(self, path: str) -> None:
-        """Remove a file, or a directory and all in it; links are removed, never followed."""
+        """Remove a file, or a directory and its contents; links are removed, never followed."""
 
     def fsync(self, path: str) -> None:
-        """Make a file's bytes safe."""
+        """Make a file's bytes durable."""
 
     def fsync_dir(self, path: str) -> None:
-        """Make a directory's names safe."""
+        """Make a directory's names durable."""
+
+
+class DiskFileSystem(FileSystem, Protocol):
+    """A file system on storage: outputs too large for memory are written to it, and log directories are locked."""
+
+    def create(self, path: str, like: str | None, *, write_behind: bool = False) -> Output:
+        """Create a file to be written in chunks; see ``write_file``.
+
+        :param write_behind: start writing to the disk early, as the file will be synced
+        """
+
+    def link_new(self, path: str, data: bytes, like: str) -> bool:
+        """Create a small file with its content atomically, durable on return; ``False`` if the name is taken. It has the owner
+        of ``like``, and everybody may read it."""
 
     def lock(self, log_dir: str, *, shared: bool = False) -> Lock:
-        """Lock a log directory as a broker does; ``shared``: with others that only read.
+        """Lock a log directory as a broker does; ``shared``: together with other readers.
 
-        :raises LockedError: a live broker or another run holds the lock
+        :raises LockedError: a broker or another run holds the lock
         """
 
     def lock_holder(self, log_dir: str) -> str | None:
-        """Who else holds the lock of a log directory; takes no lock and writes nothing."""
+        """The other process that holds the lock of a log directory; takes no lock and writes nothing."""
 
 
 class Lock(Protocol):
     """A held lock."""
 
     def release(self) -> None:
-        """Give the lock back; harmless when repeated."""
+        """Release the lock; idempotent."""
 
 
 class storage_errors:  # noqa: N801
-    """Turns an ``OSError`` of its block into a :class:`StorageError` that says what failed, where, and what to do."""
+    """Turns an ``OSError`` of its block into a :class:`StorageError` with action, path, reason and remedy."""
 
     __slots__ = ("_doing", "_path")
 
@@ -200,19 +205,19 @@ class storage_errors:  # noqa: N801
             raise StorageError(f"cannot {self._doing}: {reason}", path=self._path, hint=hint) from error
 
 
-def real_file(files: Files, path: str) -> Extent:
-    """The real file, and the byte range of it, that holds ``path``'s bytes.
+def real_file(files: ReadableFileSystem, path: str) -> FileRange:
+    """The range of a real file that holds the bytes of ``path``.
 
     :raises StorageError: they are in memory only
     """
-    extent = files.real_path(path)
-    if extent is None:
+    found = files.real_path(path)
+    if found is None:
         raise StorageError("file exists in memory only", path=path)
-    return extent
+    return found
 
 
 def join(directory: str, *names: str) -> str:
-    """A path under a directory; plain strings, since planning asks for many thousands."""
+    """A path under a directory; by plain strings, since planning builds many thousands."""
     return "/".join((directory.rstrip("/"), *names))
 
 
@@ -230,7 +235,7 @@ def base_name(path: str) -> str:
 
 def normal(path: str) -> str:
     """One spelling of a path, links not followed."""
-    # nearly all have it already, and a run asks hundreds of thousands of times
+    # nearly all paths are in this form, and a run calls this hundreds of thousands of times
     if path.startswith("/") and "//" not in path and "/./" not in path and not path.endswith(("/", "/.")):
         return path
     return path.rstrip("/") if is_remote(path) else str(Path(path))

@@ -1,8 +1,7 @@
 """Files of this machine, or of a mounted shared disk.
 
-A run may be root's in a directory that belongs to others: see ``local_output`` for how files are created. Nothing is read
-through a memory map: a bad sector, or a file that is cut short meanwhile, would end the process; here it is an error of that
-file.
+Root may run the job on a directory that belongs to others: see ``local_output`` for how files are created. Files are never
+memory-mapped: a bad sector, or a file truncated while it is read, would kill the process; here it is an error of that file.
 """
 
 from __future__ import annotations
@@ -12,22 +11,24 @@ import os
 import shutil
 import stat as stat_bits
 import uuid
+from contextlib import ExitStack
 from pathlib import Path
 
 from compaction.errors import StorageError
 from compaction.fs import lock as locks
 from compaction.fs.direct import set_direct
-from compaction.fs.filesystem import ByteSource, Extent, FileStat, Lock, Output, base_name, parent, storage_errors
-from compaction.fs.local_output import LocalOutput, opened_directory, take_after
+from compaction.fs.filesystem import ByteSource, FileRange, FileStat, Lock, Output, base_name, parent, storage_errors
+from compaction.fs.local_output import LocalOutput, name_in, opened_directory, take_after
+from compaction.fs.uri import require_local
 
-_NO_SECOND_NAME = (errno.EEXIST, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS)
+_NO_LINK = (errno.EEXIST, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS)
 
 
 class LocalFileSystem:
-    """See ``compaction.fs.filesystem.FileSystem``.
+    """Implements ``compaction.fs.filesystem.DiskFileSystem``.
 
-    A run over thousands of logs makes a hundred thousand calls: the frequent ones go without a ``Path``, which takes as long to
-    make as the system takes to answer.
+    A run over thousands of logs makes a hundred thousand calls: the frequent ones avoid ``Path``, whose construction takes as
+    long as the system call.
     """
 
     def listdir(self, path: str) -> list[str]:
@@ -54,12 +55,12 @@ class LocalFileSystem:
                 start, length = start + len(data), length - len(data)
             return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def reader(self, path: str, start: int, end: int, *, fresh: bool = False) -> ByteSource:
-        return LocalSource(path, fresh=fresh)
+    def reader(self, path: str, start: int, end: int, *, uncached: bool = False) -> ByteSource:
+        return LocalSource(path, uncached=uncached)
 
-    def real_path(self, path: str) -> Extent | None:
+    def real_path(self, path: str) -> FileRange | None:
         found = self.stat(path)
-        return Extent(path, 0, 0 if found is None else found.size)
+        return FileRange(path, 0, 0 if found is None else found.size)
 
     def write_file(self, path: str, data: bytes, *, like: str | None = None, mtime_ns: int | None = None) -> None:
         output = LocalOutput(path, like)
@@ -78,9 +79,7 @@ class LocalFileSystem:
             output.make_readable()
             output.close(sync=True)
             with storage_errors(path, "make"):
-                with opened_directory(path) as (directory, name):
-                    old = temporary if directory is None else base_name(temporary)
-                    os.link(old, name, src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=False)
+                _link(temporary, path)
         except StorageError as error:
             if isinstance(error.__cause__, FileExistsError):
                 return False
@@ -105,21 +104,18 @@ class LocalFileSystem:
 
     def rename(self, source: str, target: str) -> None:
         with storage_errors(source, f"rename to {base_name(target)}"):
-            with opened_directory(source) as (there, old):
-                if parent(source) == parent(target):
-                    new = target if there is None else base_name(target)
-                    os.replace(old, new, src_dir_fd=there, dst_dir_fd=there)  # noqa: PTH105
-                    return
-                with opened_directory(target) as (here, new):
-                    os.replace(old, new, src_dir_fd=there, dst_dir_fd=here)  # noqa: PTH105
+            with ExitStack() as stack:
+                here = there = stack.enter_context(opened_directory(source))
+                if parent(source) != parent(target):
+                    there = stack.enter_context(opened_directory(target))
+                os.replace(name_in(here, source), name_in(there, target), src_dir_fd=here, dst_dir_fd=there)  # noqa: PTH105
 
     def link(self, source: str, target: str) -> bool:
-        with storage_errors(source, f"link as {base_name(target)}"), opened_directory(source) as (directory, name):
+        with storage_errors(source, f"link as {base_name(target)}"):
             try:
-                new = target if directory is None else base_name(target)
-                os.link(name, new, src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=False)
+                _link(source, target)
             except OSError as error:
-                if error.errno in _NO_SECOND_NAME:
+                if error.errno in _NO_LINK:
                     return False
                 raise
         return True
@@ -127,12 +123,13 @@ class LocalFileSystem:
     def unlink(self, path: str) -> None:
         with storage_errors(path, "remove"):
             try:
-                with opened_directory(path) as (directory, name):
-                    os.unlink(name, dir_fd=directory)  # noqa: PTH108
+                with opened_directory(path) as directory:
+                    os.unlink(name_in(directory, path), dir_fd=directory)  # noqa: PTH108
             except FileNotFoundError:
                 return
 
     def mkdir(self, path: str, like: str | None = None, *, private: bool = False) -> None:
+        require_local(path)
         with storage_errors(path, "make the directory"):
             if private:
                 os.mkdir(path, 0o700)  # noqa: PTH102
@@ -146,6 +143,7 @@ class LocalFileSystem:
                 _make_directory(each, like if each == path else None)
 
     def remove_tree(self, path: str) -> None:
+        require_local(path)
         with storage_errors(path, "remove"):
             try:
                 if stat_bits.S_ISDIR(os.lstat(path).st_mode):
@@ -172,24 +170,21 @@ class LocalFileSystem:
 class LocalSource:
     """A file of this machine, open for reading; see ``compaction.fs.filesystem.ByteSource``.
 
-    :param fresh: the device is read: past the pages that the system holds if the file system allows that, else those pages are
-        dropped first, as far as they are synced
+    :param uncached: read with direct I/O if the file system supports it; else evict the file's clean pages first
     :raises StorageError: the file cannot be opened
     """
 
-    def __init__(self, path: str, *, fresh: bool = False) -> None:
+    def __init__(self, path: str, *, uncached: bool = False) -> None:
         self._path = path
-        self._descriptor = _open_past_cache(path) if fresh else -1
-        self._direct = self._descriptor >= 0
-        if not self._direct:
-            with storage_errors(path, "open"):
-                self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            if fresh:
-                self._drop_pages()
+        with storage_errors(path, "open"):
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._direct = uncached and set_direct(self._descriptor, direct=True)
+        if uncached and not self._direct:
+            self._drop_pages()
 
     @property
     def descriptor(self) -> int:
-        """Of the open file, for kernels."""
+        """The file descriptor, for kernels."""
         return self._descriptor
 
     def _drop_pages(self) -> None:
@@ -207,7 +202,7 @@ class LocalSource:
                 try:
                     return os.preadv(self._descriptor, [view], position)
                 except OSError as error:
-                    # the buffer is not aligned as the device wants it
+                    # the device requires another alignment of the buffer
                     if error.errno != errno.EINVAL:
                         raise
                 self._direct = set_direct(self._descriptor, direct=False)
@@ -220,17 +215,15 @@ class LocalSource:
         self._descriptor = -1
 
 
-def _open_past_cache(path: str) -> int:
-    """A descriptor that reads from the device; -1 where a file system, as tmpfs, knows of no cache to pass by."""
-    direct = getattr(os, "O_DIRECT", 0)
-    try:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | direct) if direct else -1
-    except OSError:
-        return -1
+def _link(source: str, target: str) -> None:
+    """Make a hard link in the directory of ``source``."""
+    with opened_directory(source) as directory:
+        names = name_in(directory, source), name_in(directory, target)
+        os.link(*names, src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=False)
 
 
 def _make_directory(path: str, like: str | None) -> None:
-    """Make one directory, safe on return."""
+    """Make one directory, durable on return."""
     try:
         os.mkdir(path, 0o700 if like is not None else 0o777)  # noqa: PTH102
     except FileExistsError:

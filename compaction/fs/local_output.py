@@ -1,8 +1,10 @@
-"""Writes new files of this machine: under a name that was free, without following links; mode, owner and extended attributes
+"""Creates files of this machine: only under an unused name, without following links; mode, owner and extended attributes
 (SELinux labels, ACLs) are set on the descriptor, never on a path.
 
-A name is made, or removed, within the open directory that is to hold it, which must not be reached by a link: the owner of a
-log directory may have put one in place of a partition while a run of root is at work.
+A name is created or removed relative to its open directory, which must not be reached by a link: the owner of a log directory
+could replace a partition by a link while root runs the job.
+
+Tested by ``tests/fs/test_local.py``, ``tests/fs/test_direct.py`` and ``tests/crash/test_planted_links.py``.
 """
 
 from __future__ import annotations
@@ -15,16 +17,16 @@ from functools import lru_cache
 
 from compaction.errors import StorageError
 from compaction.fs.direct import DirectWriter
-from compaction.fs.filesystem import Chunk, normal, parent
-from compaction.fs.uri import is_remote
+from compaction.fs.filesystem import Chunk, base_name, normal, parent
+from compaction.fs.uri import is_remote, require_local
 
 _COPY_BYTES = 64 << 20
 _IOV_MAX = 512
-#: of files that stand in for none
+#: of new files without a model
 _DEFAULT_MODE = 0o644
 _DIRECTORY = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-#: attributes that speak of a file's content, or of the layer that it lies in
+#: attributes that depend on a file's content, or on its layer of an overlay mount
 _OWN_ATTRIBUTES = ("security.ima", "security.evm", "security.capability", "trusted.overlay.")
 _NOT_KEPT = (errno.EPERM, errno.EACCES, errno.ENOTSUP, errno.ENODATA)
 _CHANGED = "make sure that nothing else works on this directory, and run again"
@@ -33,16 +35,17 @@ _CHANGED = "make sure that nothing else works on this directory, and run again"
 class LocalOutput:
     """A new file of this machine, with mode, owner and extended attributes of ``like``; see ``filesystem.Output``.
 
-    :raises StorageError: the file system refuses, or there is something of that name
+    :param write_behind: write with direct I/O
+    :raises StorageError: the file system refused, or the name is taken
     """
 
     def __init__(self, path: str, like: str | None, *, write_behind: bool = False) -> None:
         self.path = path
         self._fd = -1
         try:
-            with opened_directory(path) as (directory, name):
-                self._fd = os.open(name, _NEW, 0o600, dir_fd=directory)
-            self._writer = DirectWriter(self._fd) if write_behind else None
+            with opened_directory(path) as directory:
+                self._fd = os.open(name_in(directory, path), _NEW, 0o600, dir_fd=directory)
+            self._writer: DirectWriter | _CachedWriter = DirectWriter(self._fd) if write_behind else _CachedWriter(self._fd)
             take_after(self._fd, like)
         except OSError as error:
             if self._fd >= 0:
@@ -53,23 +56,12 @@ class LocalOutput:
         return StorageError(
             f"cannot write ({error.strerror})",
             path=self.path,
-            hint="the log is as it was; make room or repair permissions and run again",
+            hint="the log is unchanged; free some space or repair permissions and run again",
         )
 
     def write(self, chunks: Sequence[Chunk]) -> None:
         try:
-            if self._writer is not None:
-                for chunk in chunks:
-                    _gather(memoryview(chunk), self._writer)
-                return
-            for first in range(0, len(chunks), _IOV_MAX):
-                pending = [memoryview(chunk) for chunk in chunks[first : first + _IOV_MAX] if len(chunk)]
-                while pending:
-                    written = os.writev(self._fd, pending)
-                    while pending and written >= len(pending[0]):
-                        written -= len(pending.pop(0))
-                    if pending:
-                        pending[0] = pending[0][written:]
+            self._writer.write(chunks)
         except OSError as error:
             raise self._refused(error) from error
 
@@ -79,7 +71,7 @@ class LocalOutput:
             source = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
                 left = _COPY_BYTES if length is None else length
-                while left > 0 and (copied := self._copy(source, start, min(left, _COPY_BYTES))):
+                while left > 0 and (copied := self._writer.copy(source, start, min(left, _COPY_BYTES))):
                     start += copied
                     left = left if length is None else left - copied
             finally:
@@ -87,18 +79,10 @@ class LocalOutput:
         except OSError as error:
             raise self._refused(error) from error
         if length is not None and left:
-            raise StorageError("file has become shorter while it was copied", path=path, position=start, hint=_CHANGED)
-
-    def _copy(self, source: int, start: int, most: int) -> int:
-        """Append at most so many bytes of another file; how many."""
-        if self._writer is None:
-            return os.sendfile(self._fd, source, start, most)
-        copied = os.preadv(source, [self._writer.room()[:most]], start)
-        self._writer.took(copied)
-        return copied
+            raise StorageError("file was truncated while it was copied", path=path, position=start, hint=_CHANGED)
 
     def make_readable(self) -> None:
-        """Let everybody read the file."""
+        """Make the file readable by everybody."""
         try:
             os.fchmod(self._fd, _DEFAULT_MODE)
         except OSError as error:
@@ -106,15 +90,13 @@ class LocalOutput:
 
     def start_writeback(self) -> None:
         try:
-            if self._writer is not None:
-                self._writer.finish()
+            self._writer.finish()
         except OSError as error:
             raise self._refused(error) from error
 
     def close(self, *, sync: bool, mtime_ms: int | None = None, mtime_ns: int | None = None) -> None:
         try:
-            if self._writer is not None:
-                self._writer.finish()
+            self._writer.finish()
             if mtime_ms is not None:
                 mtime_ns = mtime_ms * 1_000_000
             if mtime_ns is not None:
@@ -128,55 +110,79 @@ class LocalOutput:
 
     def abandon(self) -> None:
         if self._fd >= 0:
-            if self._writer is not None:
-                self._writer.abandon()
+            self._writer.abandon()
             os.close(self._fd)
             self._fd = -1
 
     def remove(self) -> None:
-        """Release the file and remove it, so that what failed leaves no less room to others."""
+        """Close the file and remove it, so that a failed output takes no space."""
         self.abandon()
-        with suppress(OSError), opened_directory(self.path) as (directory, name):
-            os.unlink(name, dir_fd=directory)  # noqa: PTH108
+        with suppress(OSError), opened_directory(self.path) as directory:
+            os.unlink(name_in(directory, self.path), dir_fd=directory)  # noqa: PTH108
 
 
-def _gather(data: memoryview, writer: DirectWriter) -> None:
-    while data:
-        room = writer.room()
-        size = min(len(room), len(data))
-        room[:size] = data[:size]
-        writer.took(size)
-        data = data[size:]
+class _CachedWriter:
+    """Writes an open file through the page cache; the interface of ``DirectWriter``."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def write(self, chunks: Sequence[Chunk]) -> None:
+        """Append the chunks."""
+        for first in range(0, len(chunks), _IOV_MAX):
+            pending = [memoryview(chunk) for chunk in chunks[first : first + _IOV_MAX] if len(chunk)]
+            while pending:
+                written = os.writev(self._descriptor, pending)
+                while pending and written >= len(pending[0]):
+                    written -= len(pending.pop(0))
+                if pending:
+                    pending[0] = pending[0][written:]
+
+    def copy(self, source: int, start: int, limit: int) -> int:
+        """Append up to ``limit`` bytes from ``start`` of an open file; returns the byte count."""
+        return os.sendfile(self._descriptor, source, start, limit)
+
+    def finish(self) -> None:
+        """No operation."""
+
+    def abandon(self) -> None:
+        """No operation."""
 
 
 @contextmanager
-def opened_directory(path: str) -> Iterator[tuple[int | None, str]]:
-    """A descriptor of the directory that holds ``path``, and the name there; ``None`` and the path where nobody else can put a
-    link in place of the directory.
+def opened_directory(path: str) -> Iterator[int | None]:
+    """A descriptor of the directory that holds ``path``; ``None`` if no other user can replace that directory by a link.
 
-    :raises OSError: there is no such directory, or a link in its place
+    :raises OSError: the directory is missing, or is a link
+    :raises StorageError: ``path`` is a URI
     """
-    directory, _, name = normal(path).rpartition("/")
+    require_local(path)
+    directory = normal(path).rpartition("/")[0]
     if _is_ours(parent(directory)):
-        yield None, path
+        yield None
         return
     descriptor = os.open(directory or parent(path), _DIRECTORY)
     try:
-        yield descriptor, name
+        yield descriptor
     finally:
         os.close(descriptor)
 
 
+def name_in(directory: int | None, path: str) -> str:
+    """``path`` relative to what ``opened_directory`` gives."""
+    return path if directory is None else base_name(path)
+
+
 @lru_cache(maxsize=1024)
 def _is_ours(directory: str) -> bool:
-    """Whether nobody but this user can change the names in a directory."""
+    """Whether only this user can change the names in a directory."""
     found = os.stat(directory)  # noqa: PTH116
     return found.st_uid == os.geteuid() and not found.st_mode & 0o022
 
 
 def take_after(descriptor: int, like: str | None) -> None:
-    """Give a new file, or directory, the mode, owner and extended attributes of ``like``; an unprivileged user's refused change
-    of owner or label is no error.
+    """Give a new file or directory the mode, owner and extended attributes of ``like``; owner and labels only if the user may
+    change them.
 
     :raises OSError: the file system refused
     """

@@ -1,13 +1,13 @@
 """Holds a log directory's ``.lock`` for a run, as a broker does.
 
 Mirrors ``org.apache.kafka.server.util.FileLock`` and ``LogManager.lockLogDirs`` (Kafka 4.3.0): Java's
-``FileChannel.tryLock`` is a POSIX record lock on the whole file. Such a lock is gone when its process closes *any* descriptor
-of the file, so the directories that this process holds are remembered and their ``.lock`` is not opened again. The file
-is left in place on release: removing it would let a broker that opened it a moment before lock a file that nobody else sees.
-A directory is known by its device and inode: it may have several names (links, bind mounts).
+``FileChannel.tryLock`` is a POSIX record lock on the whole file. Such a lock is released when its process closes *any*
+descriptor of the file, so this process keeps the set of directories it holds and never reopens their ``.lock``. The file is
+kept on release: if it were removed, a broker that has just opened it would lock an unlinked file. A directory is identified by
+device and inode, as it may have several names (links, bind mounts).
 
-A run that only reads, to write a copy elsewhere, holds a shared lock, which keeps a broker from starting; it makes no file, and
-works on a disk that is mounted for reading only. A dry run takes no lock: :func:`lock_holder`.
+A run that writes a copy to another directory holds a shared lock, which keeps a broker from starting; it creates no file, and
+works on a read-only mount. A dry run takes no lock; see :func:`lock_holder`.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from compaction.names import LOCK
 _LINUX = struct.Struct("@hhqqi4x")
 _DARWIN = struct.Struct("@qqihh")
 _ATTEMPTS = 10
-#: the directories that this process holds: device and inode
+#: the directories locked by this process: device and inode
 _held: set[tuple[int, int]] = set()
 
 
 class LockHolder(NamedTuple):
-    """The process that holds a lock; ``command`` is empty where it is not known."""
+    """The process that holds a lock; ``command`` is empty if unknown."""
 
     pid: int
     command: str
@@ -55,9 +55,9 @@ class LogDirLock:
     def acquire(cls, log_dir: str, *, shared: bool = False) -> LogDirLock:
         """Lock ``log_dir`` until :meth:`release`.
 
-        :param shared: with others that only read; if there is no lock file, none is made and nothing is locked
-        :raises LockedError: a live broker or another run holds it
-        :raises StorageError: the lock file cannot be made or opened
+        :param shared: together with other readers; without a lock file, none is created and nothing is locked
+        :raises LockedError: a broker or another run holds it
+        :raises StorageError: the lock file cannot be created or opened
         """
         identity = _identity(log_dir)
         if identity in _held:
@@ -70,10 +70,10 @@ class LogDirLock:
                 _held.add(identity)
                 return cls(log_dir, identity, descriptor)
             os.close(descriptor)
-        raise LockedError("the lock file is replaced again and again", path=_lock_path(log_dir), hint=_HINT)
+        raise LockedError("the lock file is replaced repeatedly", path=_lock_path(log_dir), hint=_HINT)
 
     def release(self) -> None:
-        """Give the lock back; harmless when repeated."""
+        """Release the lock; idempotent."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -92,7 +92,7 @@ _HINT = "stop the broker (or the other run) first, or work on a copy"
 
 
 def lock_holder(log_dir: str) -> LockHolder | None:
-    """Who holds the lock of ``log_dir``, if another process does; takes no lock and writes nothing."""
+    """The other process that holds the lock of ``log_dir``; takes no lock and writes nothing."""
     if _identity(log_dir) in _held:
         return None
     with storage_errors(str(_lock_path(log_dir)), "open the lock file"):
@@ -129,7 +129,7 @@ def _locked(log_dir: str, holder: LockHolder | None) -> LockedError:
 
 
 def _lock(log_dir: str, *, shared: bool) -> int:
-    """A descriptor of the locked file, -1 if there is nothing to share."""
+    """A descriptor of the locked file; -1 for a shared lock without a lock file."""
     path = _lock_path(log_dir)
     with storage_errors(str(path), "lock the log directory"):
         if shared:
@@ -151,7 +151,7 @@ def _lock(log_dir: str, *, shared: bool) -> int:
 
 
 def _open(path: Path) -> int:
-    """The lock file, made where there is none: the directory's owner, hence the broker, must be able to open it later."""
+    """Open or create the lock file; the directory's owner, hence the broker, must be able to open it later."""
     try:
         return os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
@@ -164,7 +164,7 @@ def _open(path: Path) -> int:
 
 
 def _is_current(log_dir: str, descriptor: int) -> bool:
-    """Whether ``.lock`` still names the file that was locked; a broker removes its own when it stops."""
+    """Whether ``.lock`` still names the locked file; a broker removes its lock file when it stops."""
     try:
         named = _lock_path(log_dir).stat()
     except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""A file system whose changes stay in memory: with it a dry run recovers a log exactly as a real run would, writing nothing.
+"""A file system that keeps changes in memory: a dry run recovers a log on it exactly as a real run would, without writing.
 
-Renames and copies only remember which byte range of which real file holds the bytes; written bytes (rebuilt indexes,
-checkpoints) are kept. ``real_path`` leads tasks to the bytes of a file under its new name.
+A rename or copy only records which byte range of which real file holds the bytes; written bytes (rebuilt indexes, checkpoints)
+are held in memory. Tasks find the bytes of a renamed file by ``real_path``.
 """
 
 from __future__ import annotations
@@ -11,12 +11,10 @@ from dataclasses import dataclass
 from compaction.errors import StorageError
 from compaction.fs.filesystem import (
     ByteSource,
-    Extent,
-    Files,
+    FileRange,
     FileStat,
     FileSystem,
-    Lock,
-    Output,
+    ReadableFileSystem,
     base_name,
     join,
     normal,
@@ -26,20 +24,20 @@ from compaction.fs.filesystem import (
 
 @dataclass(frozen=True)
 class _Node:
-    """A file as changed: a byte range of a real file, or bytes."""
+    """A changed file: a byte range of a real file, or bytes."""
 
     stat: FileStat
-    content: Extent | bytes
+    content: FileRange | bytes
 
 
 class OverlayFileSystem:
-    """Reads fall through to ``base``; every change stays in memory."""
+    """Implements ``filesystem.FileSystem``: reads unchanged files from ``base``, keeps every change in memory."""
 
-    def __init__(self, base: Files) -> None:
+    def __init__(self, base: ReadableFileSystem) -> None:
         self._base = base
-        #: path -> the file now; ``None``: removed
+        #: path -> the changed file; ``None``: removed
         self._changed: dict[str, _Node | None] = {}
-        #: directory -> names of it that are keys of ``_changed``: a run changes files in thousands of directories
+        #: directory -> its names among the keys of ``_changed``: a run changes files in thousands of directories
         self._names: dict[str, set[str]] = {}
         self._touched: set[str] = set()
 
@@ -75,32 +73,21 @@ class OverlayFileSystem:
             return node.content[start:end]
         return self._base.read_bytes(node.content.path, node.content.start + start, max(0, end - start))
 
-    def reader(self, path: str, start: int, end: int, *, fresh: bool = False) -> ByteSource:
+    def reader(self, path: str, start: int, end: int, *, uncached: bool = False) -> ByteSource:
         if normal(path) not in self._changed:
-            return self._base.reader(path, start, end, fresh=fresh)
+            return self._base.reader(path, start, end, uncached=uncached)
         content = self._node(path).content
         if isinstance(content, bytes):
             return _InMemory(content)
-        return _Ranged(self._base.reader(content.path, content.start + start, content.start + end, fresh=fresh), content)
+        return _Ranged(self._base.reader(content.path, content.start + start, content.start + end, uncached=uncached), content)
 
-    def real_path(self, path: str) -> Extent | None:
+    def real_path(self, path: str) -> FileRange | None:
         content = self._node(path).content
         return None if isinstance(content, bytes) else content
 
     def write_file(self, path: str, data: bytes, *, like: str | None = None, mtime_ns: int | None = None) -> None:
         stat = (None if like is None else self.stat(like)) or FileStat(0, 0, 0o644, 0, 0, 0, is_dir=False, is_file=True)
         self._set(path, _Node(stat._replace(size=len(data), mtime_ns=mtime_ns or stat.mtime_ns), data))
-
-    def link_new(self, path: str, data: bytes, like: str) -> bool:
-        """See ``write_file``."""
-        if self.stat(path) is not None:
-            return False
-        self.write_file(path, data)
-        return True
-
-    def create(self, path: str, like: str | None, *, write_behind: bool = False) -> Output:
-        """:raises StorageError: always; what is written piece by piece is too large for memory"""
-        raise StorageError("nothing is written here", path=path)
 
     def copy(self, source: str, target: str, start: int = 0, length: int | None = None) -> None:
         node = self._node(source)
@@ -109,7 +96,7 @@ class OverlayFileSystem:
         if isinstance(node.content, bytes):
             self._set(target, _Node(stat, node.content[start:end]))
         else:
-            self._set(target, _Node(stat, Extent(node.content.path, node.content.start + start, end - start)))
+            self._set(target, _Node(stat, FileRange(node.content.path, node.content.start + start, end - start)))
 
     def rename(self, source: str, target: str) -> None:
         node = self._node(source)
@@ -133,18 +120,10 @@ class OverlayFileSystem:
         self._set(path, None)
 
     def fsync(self, path: str) -> None:
-        """Nothing to make safe."""
+        """No operation."""
 
     def fsync_dir(self, path: str) -> None:
-        """Nothing to make safe."""
-
-    def lock(self, log_dir: str, *, shared: bool = False) -> Lock:
-        """:raises StorageError: always; who writes nothing locks nothing"""
-        raise StorageError("nothing is locked here", path=log_dir)
-
-    def lock_holder(self, log_dir: str) -> str | None:
-        """Nobody: what is in memory is this run's alone."""
-        return None
+        """No operation."""
 
     def _node(self, path: str) -> _Node:
         key = normal(path)
@@ -154,7 +133,7 @@ class OverlayFileSystem:
         stat = None if key in self._changed else self._base.stat(path)
         if stat is None:
             raise StorageError("no such file", path=path)
-        return _Node(stat, Extent(key, 0, stat.size))
+        return _Node(stat, FileRange(key, 0, stat.size))
 
     def _set(self, path: str, node: _Node | None) -> None:
         key = normal(path)
@@ -164,16 +143,16 @@ class OverlayFileSystem:
 
 
 class _Ranged:
-    """A byte range of a file, read as if it were all of one."""
+    """A byte range of a file, read like a file of its own."""
 
-    def __init__(self, source: ByteSource, extent: Extent) -> None:
-        self._source, self._extent = source, extent
+    def __init__(self, source: ByteSource, file_range: FileRange) -> None:
+        self._source, self._range = source, file_range
 
     def size(self) -> int:
-        return max(0, min(self._extent.size, self._source.size() - self._extent.start))
+        return max(0, min(self._range.size, self._source.size() - self._range.start))
 
     def read_into(self, view: memoryview, position: int, floor: int) -> int:
-        start, left = self._extent.start, max(0, self._extent.size - position)
+        start, left = self._range.start, max(0, self._range.size - position)
         return self._source.read_into(view[:left], start + position, start + floor) if left else 0
 
     def close(self) -> None:
@@ -181,7 +160,7 @@ class _Ranged:
 
 
 class _InMemory:
-    """Bytes that were written here, read as a file."""
+    """Bytes in memory, read like a file."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -195,12 +174,12 @@ class _InMemory:
         return len(part)
 
     def close(self) -> None:
-        """Nothing."""
+        """No operation."""
 
 
 class DeferredFileSystem(OverlayFileSystem):
-    """An overlay over ``disk``, which is going to be changed when all is known: leftovers of earlier runs are cleared there at
-    once, everything else stays in memory until then."""
+    """An overlay over ``disk``, which a run changes only after planning. Leftovers of earlier runs are removed there; all other
+    changes stay in memory until then."""
 
     def __init__(self, disk: FileSystem) -> None:
         super().__init__(disk)

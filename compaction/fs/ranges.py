@@ -1,4 +1,7 @@
-"""Bytes that are fetched when they are looked at: of a file of any place. No memory map is used: see ``local``."""
+"""Lazy access to the bytes of a file, local or remote. Files are never memory-mapped: see ``local``.
+
+Tested by ``tests/stores/test_remote.py``, ``tests/fs/test_overlay.py`` and ``tests/kernels/reading/test_headers.py``.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +12,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compaction.errors import StorageError
-from compaction.fs.filesystem import ByteSource, Files
+from compaction.fs.filesystem import ByteSource, ReadableFileSystem
 
-#: fetched at least, and kept: headers are read a few bytes at a time
+#: the least that is read at once, and kept: headers are read a few bytes at a time
 _WINDOW_BYTES = 64 * 1024
 _CHUNK_BYTES = 8 << 20
 
-#: reads so many bytes from a position; fewer only at the end of the file
+#: position, length -> bytes; shorter only at the end of the file
 ReadAt = Callable[[int, int], bytes]
 
 
 class _File:
-    """One file and the window of it that was fetched last."""
+    """A file and its window read last."""
 
     def __init__(self, path: str, read_at: ReadAt, size: int) -> None:
         self._path, self._read_at, self._size = path, read_at, size
@@ -29,13 +32,13 @@ class _File:
     def read(self, start: int, end: int) -> bytes:
         """The bytes ``[start, end)``.
 
-        :raises StorageError: the file has become shorter
+        :raises StorageError: the file was truncated
         """
         data = self._read(start, end)
         if len(data) < end - start:
             hint = "make sure that nothing else works on this directory, and run again"
             position = start + len(data)
-            raise StorageError("file has become shorter while it was read", path=self._path, position=position, hint=hint)
+            raise StorageError("file was truncated while it was read", path=self._path, position=position, hint=hint)
         return data
 
     def _read(self, start: int, end: int) -> bytes:
@@ -48,12 +51,12 @@ class _File:
 
 
 class View:
-    """A byte range of a file. A slice of it is another one; only ``fetch`` and what is made of it read anything.
+    """A byte range of a file. Slicing makes another view without reading.
 
     :param path: for errors
     :param read_at: reads from the file
-    :param size: the file's
-    :param open_file: opens the file for kernels, if there are kernels that can read it
+    :param size: the size of the file, in bytes
+    :param open_file: opens the file for kernels, if they can read it
     """
 
     def __init__(self, path: str, read_at: ReadAt, size: int, open_file: Callable[[], ByteSource] | None = None) -> None:
@@ -72,11 +75,11 @@ class View:
 
     @property
     def bounds(self) -> tuple[int, int]:
-        """Where the byte range begins and ends in the file."""
+        """Start and end in the file, in bytes."""
         return self._start, self._end
 
     def opened(self) -> ByteSource | None:
-        """The file for kernels, for the caller to close; ``None`` if they cannot read it."""
+        """The file opened for kernels, to be closed by the caller; ``None`` if they cannot read it."""
         source = None if self._open is None else self._open()
         if source is not None and getattr(source, "descriptor", -1) < 0:
             source.close()
@@ -84,11 +87,11 @@ class View:
         return source
 
     def fetch(self) -> NDArray[np.uint8]:
-        """All of the byte range, uint8[n], for the caller to keep."""
+        """The bytes of the range, uint8[n], owned by the caller."""
         return np.frombuffer(bytearray(self.tobytes()), np.uint8)
 
     def tobytes(self) -> bytes:
-        """All of the byte range."""
+        """The bytes of the range."""
         return self._file.read(self._start, self._end) if len(self) else b""
 
     def any(self) -> bool:
@@ -96,14 +99,14 @@ class View:
         return any(any(self[at : at + _CHUNK_BYTES].tobytes()) for at in range(0, len(self), _CHUNK_BYTES))
 
 
-def view(files: Files, path: str) -> View:
-    """All of a file, as long as it is now.
+def view(files: ReadableFileSystem, path: str) -> View:
+    """A view of a file at its current size.
 
-    :raises StorageError: there is no such file
+    :raises StorageError: the file is missing
     """
     found = files.stat(path)
     if found is None:
         raise StorageError("no such file", path=path, hint="make sure that nothing else works on this directory, and run again")
-    extent = files.real_path(path)
-    opened = None if extent is None or extent.start else partial(files.reader, path, 0, found.size)
+    real = files.real_path(path)
+    opened = None if real is None or real.start else partial(files.reader, path, 0, found.size)
     return View(path, partial(files.read_bytes, path), found.size, opened)

@@ -1,1 +1,1 @@
-"""Who may work in a log directory: Kafka's lock file, this program's own claims, and where locks do not work."""
+"""Exclusive access to log directories: Kafka's lock file, claims of this program, and file systems without reliable locks."""

@@ -1,17 +1,17 @@
-"""Proof that one run, and no other, works on a log directory: for file systems whose locks cannot be relied on.
+"""Claims ensure that only one run changes a log directory, on file systems without reliable locks.
 
-A lock holds within one kernel; over NFS without its lock service, or on two mounts of one disk, two runs may both get it. So a
-run that changes a log directory also puts a claim there: ``.compaction-run.<number>``, linked into place in one step, which no
-file system does twice. The highest number owns the directory. Who finds a claim takes the next number, but only if the claim's
-run is known to be over; a run looks for its own claim before each step that cannot be taken back, and ends without one.
+A lock works within one kernel; over NFS without its lock service, or on two mounts of one disk, two runs may both obtain it. A
+run that changes a log directory therefore also creates a claim, ``.compaction-run.<number>``, by an atomic link. The highest
+number owns the directory. A run that finds a claim takes the next number, but only if the claim's run has ended; before each
+irreversible step, a run checks its own claim, and fails if it is gone.
 
-A name may become free again between a look at the claims and the step that takes it. So who has put a claim looks at all others
-once more, and takes its own away if one of them belongs to a run that is not over; of two runs that do so, none may be left.
-Only then the claims of runs that are over go.
+A number may be freed between listing the claims and creating one. After creating its claim, a run therefore checks all others
+again, and removes its own if one of them belongs to a run that has not ended; of two runs that do so, both may fail. Only then
+it removes the claims of ended runs.
 
-A run is over when it ran under this kernel and its process is gone, or when its kernel is gone; across kernels, and across
-containers of one kernel, that holds only for a disk that one kernel has to itself, whose locks work. Of a run elsewhere on a
-shared file system nobody can tell: somebody has to look, and to remove the file. A broker takes no notice of it.
+A run has ended if it ran under this kernel and its process is gone, or if its kernel is gone. Across kernels, and across
+containers of one kernel, this is decidable only on a disk of a single kernel, whose locks work. A claim of another machine on a
+shared file system must be removed by the user. Brokers ignore claims.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Protocol
 
 from compaction.errors import LockedError, StorageError
-from compaction.fs.filesystem import FileSystem, join
+from compaction.fs.filesystem import DiskFileSystem, FileSystem, join
 from compaction.locking.mounts import is_local
 
 _LOG = logging.getLogger(__name__)
@@ -51,21 +51,21 @@ class Owner(Protocol):
         """:raises StorageError: another run owns the directory now"""
 
 
-class _Nobody:
-    """Of whoever needs no claim: dry runs, and directories that nobody else knows."""
+class _NoOwner:
+    """No claim: for dry runs, and for directories that only this run knows."""
 
     token = ""
 
     def require(self) -> None:
-        """Nothing."""
+        """No operation."""
 
 
-NOBODY: Owner = _Nobody()
+NO_OWNER: Owner = _NoOwner()
 
 
 @dataclass(frozen=True)
 class Identity:
-    """A run: its token, and where its process is, or was."""
+    """A run: its token, and the identity of its process."""
 
     token: str
     host: str
@@ -80,13 +80,13 @@ class Identity:
         return cls(uuid.uuid4().hex, socket.gethostname(), _boot(), _namespace(), os.getpid(), _started(os.getpid()))
 
     def is_over(self, log_dir: str) -> bool:
-        """Whether this run cannot be at work any more, asked by one who holds the directory's lock."""
+        """Whether this run has ended; the caller holds the directory's lock."""
         if not self.boot:
             return self.host == socket.gethostname() and not _is_alive(self.pid)
         if self.boot != _boot():
             return is_local(log_dir)
         if self.namespace != _namespace():
-            # the same kernel: it gave us the lock that a living run there would hold, unless each mount has locks of its own
+            # one kernel grants the lock once, so a live run would still hold it, unless each mount has locks of its own
             return is_local(log_dir)
         return _started(self.pid) != self.started
 
@@ -95,17 +95,17 @@ class Identity:
 
 
 class Runs(Protocol):
-    """Tells runs apart."""
+    """Distinguishes runs; simulations have several in one process."""
 
     def begin(self) -> Identity:
-        """A new run, of whoever calls."""
+        """A new run of the caller."""
 
     def is_over(self, run: Identity, log_dir: str) -> bool:
-        """Whether a run cannot be at work any more, asked by one who holds the lock of ``log_dir``."""
+        """Whether a run has ended; the caller holds the lock of ``log_dir``."""
 
 
 class ProcessRuns:
-    """Runs are processes of this machine, and of others."""
+    """Each run is a process, of this or another machine."""
 
     def begin(self) -> Identity:
         """A new run of this process."""
@@ -119,24 +119,24 @@ class ProcessRuns:
 PROCESSES: Runs = ProcessRuns()
 
 
-#: whether another run cannot be at work any more in a log directory
+#: whether a run has ended, by its identity and the log directory
 IsOver = Callable[[Identity, str], bool]
 
 
 class Claim:
-    """A run's claim on one log directory; a context manager. Take it with :meth:`take`, the directory's lock held."""
+    """A run's claim on one log directory; take it with :meth:`take` while holding the directory's lock."""
 
-    def __init__(self, fs: FileSystem, log_dir: str, number: int, identity: Identity) -> None:
+    def __init__(self, fs: DiskFileSystem, log_dir: str, number: int, identity: Identity) -> None:
         self._fs, self._log_dir, self._number, self._identity = fs, log_dir, number, identity
-        #: what the claim's file is known by, once its content was looked at
+        #: identity of the claim's file, once its content was read
         self._file: tuple[int, ...] | None = None
 
     @classmethod
-    def take(cls, fs: FileSystem, log_dir: str, identity: Identity, is_over: IsOver = Identity.is_over) -> Claim:
+    def take(cls, fs: DiskFileSystem, log_dir: str, identity: Identity, is_over: IsOver = Identity.is_over) -> Claim:
         """Claim ``log_dir`` for a run.
 
-        :param is_over: tells whether another run cannot be at work any more
-        :raises LockedError: another run has claimed it, and may be at work
+        :param is_over: whether another run has ended
+        :raises LockedError: another run that may be active has claimed it
         :raises StorageError: the file system refused
         """
         for _ in range(_ATTEMPTS):
@@ -145,7 +145,7 @@ class Claim:
             number = max(numbers, default=0) + 1
             if number > _LAST_NUMBER:
                 hint = "make sure that no other run works here, remove it and run again"
-                raise LockedError("no number is left for a claim", path=_path(log_dir, number - 1), hint=hint)
+                raise LockedError("the highest possible claim number is taken", path=_path(log_dir, number - 1), hint=hint)
             if fs.link_new(_path(log_dir, number), json.dumps(asdict(identity)).encode(), like=log_dir):
                 claim = cls(fs, log_dir, number, identity)
                 claim._confirm(is_over)
@@ -153,9 +153,9 @@ class Claim:
         raise LockedError("other runs claim the log directory at the same time", path=log_dir, hint="run one at a time")
 
     def _confirm(self, is_over: IsOver) -> None:
-        """Look at all other claims once more, and remove them.
+        """Check all other claims again, and remove those of ended runs.
 
-        :raises LockedError: another run has claimed the directory meanwhile; this claim is gone
+        :raises LockedError: another run has claimed the directory since; this claim is removed
         """
         others = [number for number in _numbers(self._fs, self._log_dir) if number != self._number]
         try:
@@ -174,15 +174,15 @@ class Claim:
 
     def require(self) -> None:
         """:raises StorageError: another run owns the directory now"""
-        # who takes the directory over takes the next number before it removes this one; a look at two names costs little beside
-        # a listing of thousands of partitions
+        # a run that takes over creates the next number before it removes this one; two stat calls are cheaper than listing
+        # thousands of partitions
         if self._fs.stat(_path(self._log_dir, self._number + 1)) is None:
             found = self._fs.stat(_path(self._log_dir, self._number))
             file = None if found is None else (found.device, found.inode, found.mtime_ns, found.size)
             if file is not None and (file == self._file or self._is_own()):
                 self._file = file
                 return
-        hint = "let one run at a time work on a directory; what this run had begun, the next one finishes"
+        hint = "start one run at a time on a directory; the next one finishes what this run had begun"
         raise StorageError("another run has taken over this log directory", path=self._log_dir, hint=hint)
 
     def _is_own(self) -> bool:
@@ -190,14 +190,14 @@ class Claim:
         return found is not None and found.token == self._identity.token
 
     def release(self) -> None:
-        """End the claim, if it still is this run's."""
+        """Remove the claim if it still belongs to this run."""
         path = _path(self._log_dir, self._number)
         try:
             self.require()
             self._fs.unlink(path)
         except StorageError as error:
-            # the run is done, and its report must come out
-            _LOG.warning("%s stays: %s", path, error)
+            # the run has ended, and its report must be written
+            _LOG.warning("%s is left: %s", path, error)
 
 
 def is_claim(name: str) -> bool:
@@ -215,7 +215,7 @@ def _numbers(fs: FileSystem, log_dir: str) -> list[int]:
 
 
 def _require_over(fs: FileSystem, log_dir: str, numbers: Sequence[int], is_over: IsOver) -> None:
-    """:raises LockedError: one of these claims is of a run that may be at work, or cannot be understood"""
+    """:raises LockedError: one of these claims belongs to a run that may be active, or is malformed"""
     for number in numbers:
         other = _read(fs, log_dir, number)
         if other is not None and not is_over(other, log_dir):
@@ -224,9 +224,9 @@ def _require_over(fs: FileSystem, log_dir: str, numbers: Sequence[int], is_over:
 
 
 def _read(fs: FileSystem, log_dir: str, number: int) -> Identity | None:
-    """The run of a claim; ``None`` if the claim has gone meanwhile.
+    """The run of a claim; ``None`` if the claim was removed.
 
-    :raises LockedError: the claim cannot be understood
+    :raises LockedError: the claim is malformed
     """
     path = _path(log_dir, number)
     found = fs.stat(path)
@@ -244,8 +244,8 @@ def _read(fs: FileSystem, log_dir: str, number: int) -> Identity | None:
 
 
 def _identity_of(value: dict[str, object]) -> Identity:
-    """:raises TypeError: fields are missing, or there are others
-    :raises ValueError: a field is not as this package writes it
+    """:raises TypeError: fields are missing or unknown
+    :raises ValueError: a field has an invalid value
     """
     identity = Identity(**value)  # type: ignore[arg-type]
     texts = (identity.token, identity.host, identity.boot, identity.namespace, identity.started)
@@ -270,7 +270,7 @@ def _namespace() -> str:
 
 
 def _started(pid: int) -> str:
-    """When a process began, in the kernel's ticks; empty if there is none, or no telling."""
+    """The start time of a process, in the kernel's ticks; empty if it is not running or unknown."""
     fields = _text(f"/proc/{pid}/stat").rpartition(")")[2].split(" ")
     return fields[20] if len(fields) > 20 else ""
 

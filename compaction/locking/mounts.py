@@ -1,4 +1,7 @@
-"""What is mounted where: which file systems one kernel has to itself, and which directories are mount points."""
+"""Mounted file systems: whether only one kernel can have them mounted, and which directories are mount points.
+
+Tested by ``tests/locking/test_mounts.py`` and ``tests/crash/test_copies.py``.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,14 @@ import os
 import re
 from pathlib import Path
 
-#: kinds of file systems that two kernels never have mounted for writing at the same time
+#: file systems that two kernels cannot have mounted for writing at the same time
 _LOCAL = frozenset(
     {"bcachefs", "btrfs", "exfat", "ext2", "ext3", "ext4", "f2fs", "jfs", "overlay", "reiserfs", "tmpfs", "vfat", "xfs", "zfs"}
 )
 
 
 def is_local(path: str) -> bool:
-    """Whether ``path`` is on a disk that no other machine can have mounted; ``False`` if that is not known."""
+    """Whether ``path`` is on a disk that no other machine can have mounted; ``False`` if unknown."""
     try:
         device = os.stat(path).st_dev  # noqa: PTH116
     except OSError:
@@ -24,13 +27,13 @@ def is_local(path: str) -> bool:
 
 
 def is_mount_point(path: str) -> bool:
-    """Whether another file system, or another part of one, is mounted at ``path``."""
-    place = os.path.realpath(path)
-    return os.path.ismount(place) or place in mount_points()
+    """Whether a file system, or a part of one (bind mount), is mounted at ``path``."""
+    real = os.path.realpath(path)
+    return os.path.ismount(real) or real in mount_points()
 
 
 def mount_points() -> frozenset[str]:
-    """All places where something is mounted; none if the system does not list them."""
+    """All mount points; empty if the system does not list them."""
     return frozenset(_unescaped(line.split(" ")[4]) for line in _mounts())
 
 

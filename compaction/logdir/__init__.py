@@ -1,1 +1,1 @@
-"""What a log directory is: its partitions, segments, batches and checkpoints, and how a log is read."""
+"""Log directories: partitions, segments, batches and checkpoints, and how a log is read."""

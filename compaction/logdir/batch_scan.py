@@ -1,8 +1,9 @@
-"""Walks the batches of a segment, read a window at a time; large batches by their headers alone, unless checksums are checked.
+"""Scans the batches of a segment window by window; of large batches only the headers are read, unless checksums are verified.
 
-Also tells a torn tail from damage. A tail is torn when the last batch runs past the end of the file, or when nothing but
-zeros follow the last whole batch (a preallocated or never flushed end), and no sound batch comes after that place. Anything
-else is damage.
+Also distinguishes a torn tail from damage. A tail is torn if the last batch extends past the end of the file, or if only zeros
+follow the last complete batch (a preallocated or never flushed end), and no valid batch follows. Anything else is damage.
+
+Tested by ``tests/logdir/test_read_log.py``, ``tests/fs/test_ranges.py`` and ``tests/damage/test_segments.py``.
 """
 
 from __future__ import annotations
@@ -31,25 +32,25 @@ Rows = NDArray[np.void]
 Bytes = NDArray[np.uint8]
 
 _ROWS = 1 << 14
-#: how far a torn tail is searched for sound batches
+#: how far a torn tail is searched for valid batches
 _RESYNC_BYTES = 64 * 1024 * 1024
-#: how much of it at a time, and how many bytes are held against their checksums on the way
+#: the window of that search, and the limit of bytes whose checksums it computes
 _WINDOW_BYTES = 1024 * 1024
 _CHECKED_BYTES = 1024 * 1024 * 1024
 _MAGIC_AT = 16
 _MAX_OFFSET_STEP = 2**31
-#: how much is read at a time: at first, and at most unless a batch is larger
+#: the first and the largest read, unless a batch is larger
 _FIRST_WINDOW_BYTES = 64 * 1024
 _LARGEST_WINDOW_BYTES = 4 * 1024 * 1024
-#: from this size on it is faster to read the headers of batches alone
+#: from this mean size on, reading only the headers is faster
 _LARGE_BATCH_BYTES = 4096
 
 
 class SegmentScan:
     """Iterates over the batches of ``data[start:]`` as ``BATCH_ROW`` tables of a bounded size.
 
-    When iteration ends, ``start`` is where it began, ``position`` is the end of the last whole batch, ``error`` what is wrong
-    with the batch there, if anything, and ``next_offset`` the offset after the last batch seen (``None`` without one).
+    After the iteration, ``position`` is the end of the last complete batch, ``error`` the error of the batch there, if any, and
+    ``next_offset`` the offset after the last batch (``None`` without batches).
     """
 
     def __init__(self, data: View, start: int = 0, *, check_crc: bool = False) -> None:
@@ -59,7 +60,7 @@ class SegmentScan:
         self.next_offset: int | None = None
         self.last_position = start
         self._check_crc = check_crc
-        self._goes_back = False
+        self._offsets_decrease = False
         self._window_bytes = _FIRST_WINDOW_BYTES
         self._small_batches = False
         self._header = header_buffer()
@@ -87,14 +88,14 @@ class SegmentScan:
                 return
 
     def _walk(self, source: ByteSource, table: Rows) -> BatchScan | None:
-        """The next batches by their headers alone; ``None`` if they are too small for that to pay, or need a longer look."""
+        """The next batches by their headers; ``None`` if they are too small for a gain, or must be read completely."""
         if self._small_batches:
             return None
         start, end = self.data.bounds
         descriptor = getattr(source, "descriptor", -1)
         n, position, code = walk_headers(descriptor, start + self.position, end, self._header, table)
         if n == 0 and code in (IO_ERROR, OTHER_MAGIC, LONG_CONTROL, PARTIAL):
-            # what the system refuses is told by who reads in earnest
+            # an I/O error is raised by the complete read
             return None
         rows = table[:n]
         rows["position"] -= start
@@ -104,7 +105,7 @@ class SegmentScan:
         return BatchScan(rows, consumed, error, position - start, 0)
 
     def _scan(self, table: Rows) -> BatchScan:
-        """The next batches at ``position``, at least one if there is one."""
+        """The next batches at ``position``, at least one if any."""
         while True:
             end = self.position + self._window_bytes
             window = self.data[self.position : end].fetch()
@@ -117,48 +118,48 @@ class SegmentScan:
                 return found._replace(error=what, error_position=self.position)
 
     def _in_order(self, rows: Rows) -> Rows:
-        """The batches up to the first one whose offsets go back, which is an error: no checksum covers a base offset."""
+        """The batches before the first one whose offsets decrease, which is an error: no checksum covers a base offset."""
         floors = np.append(self.next_offset or 0, rows["last_offset"][:-1] + 1)
         backwards = np.flatnonzero((rows["base_offset"] < floors[: len(rows)]) | (floors[: len(rows)] < 0))
         if not len(backwards):
             return rows
-        first, self._goes_back = int(backwards[0]), True
+        first, self._offsets_decrease = int(backwards[0]), True
         self.error = f"batch begins at offset {rows['base_offset'][first]}, expected {floors[first]} or more"
         return rows[:first]
 
     def finish(self) -> SegmentScan:
-        """Walk to the end."""
+        """Scan to the end."""
         for _ in self:
             pass
         return self
 
     @property
     def complete(self) -> bool:
-        """Whether the batches fill the file to its last byte."""
+        """Whether the batches fill the file."""
         return self.error is None and self.position == len(self.data)
 
     def damage(self) -> str | None:
-        """What is wrong with the bytes from ``position`` on, if they are neither nothing nor a torn tail."""
+        """The error of the bytes from ``position`` on; ``None`` if there are none or they are a torn tail."""
         if self.complete or not self.data[self.position :].any():
             return None
-        if self.error is not None and (self._goes_back or not self._ends_in_zeros()):
+        if self.error is not None and (self._offsets_decrease or not self._ends_in_zeros()):
             return self.error
         if self._resumes():
             return self.error or "batch runs into the batches after it"
         return None
 
     def _ends_in_zeros(self) -> bool:
-        """Whether the bad batch is one whose end was never flushed."""
+        """Whether the end of the invalid batch was never flushed."""
         tail = self.data[max(self.position + HEADER_SIZE, len(self.data) - 8) :]
         return len(tail) > 0 and not tail.any()
 
     def _resumes(self) -> bool:
-        """Whether a sound v2 batch begins somewhere after ``position``, as far as a bounded search can tell: more likely places
-        than it can check are damage too."""
+        """Whether a valid v2 batch begins after ``position``, by a bounded search: more candidates than it can check count as
+        damage too."""
         data = self.data[self.position + 1 : self.position + 1 + _RESYNC_BYTES].fetch()
         checked = 0
         for window in range(0, len(data) - HEADER_SIZE + 1, _WINDOW_BYTES):
-            for start, size in self._likely_batches(data, window):
+            for start, size in self._candidates(data, window):
                 if len(scan_batches(data[start : start + size], 0, check_crc=True).rows):
                     return True
                 checked += size
@@ -166,8 +167,8 @@ class SegmentScan:
                     return True
         return False
 
-    def _likely_batches(self, data: Bytes, window: int) -> list[tuple[int, int]]:
-        """Start and size of what look like v2 headers that begin in ``data[window : window + _WINDOW_BYTES]``."""
+    def _candidates(self, data: Bytes, window: int) -> list[tuple[int, int]]:
+        """Start and size of possible v2 headers in ``data[window : window + _WINDOW_BYTES]``."""
         end = min(window + _WINDOW_BYTES, len(data) - HEADER_SIZE + 1)
         at = window + np.flatnonzero(data[window + _MAGIC_AT : end + _MAGIC_AT] == 2)
         offsets, sizes = _field(data, at, 0, 8), _field(data, at, 8, 4) + LOG_OVERHEAD
@@ -178,7 +179,7 @@ class SegmentScan:
 
 
 def first_batch(data: View, position: int) -> Rows:
-    """The batch at the start of ``data``, which lies at ``position`` of its segment: ``BATCH_ROW``, (1,), or (0,) for none."""
+    """The batch at the start of ``data``, which is at ``position`` in its segment: ``BATCH_ROW``, (1,), or (0,) for none."""
     size = _FIRST_WINDOW_BYTES
     while True:
         found = scan_batches(data[:size].fetch(), position, check_crc=False, rows=np.empty(1, BATCH_ROW))

@@ -1,4 +1,7 @@
-"""Reads a byte range of a segment block by block: whole batches only, one reused buffer, checked boundaries."""
+"""Reads a byte range of a segment in blocks of complete batches, into one reused buffer.
+
+Tested by ``tests/stores/test_remote.py``, ``tests/stores/test_source_check.py`` and ``tests/damage/test_segments.py``.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +13,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compaction.errors import CorruptLogError, UnsupportedLogError
-from compaction.fs.filesystem import Files
+from compaction.fs.filesystem import ReadableFileSystem
 from compaction.kernels.reading.batches import LOG_OVERHEAD, fold_heads, scan_batches
 from compaction.kernels.reading.tables import BATCH_ROW
 
-#: small enough for a core's cache, large enough that the loop over blocks costs nothing
+#: fits a core's cache, and makes the cost of the loop over blocks negligible
 BLOCK_BYTES = 2 << 20
 _ROWS_PER_BLOCK = 1 << 15
-#: a larger batch is refused: no broker accepts its like, and memory must stay bounded
+#: larger batches are refused: no broker accepts them, and memory must be bounded
 MAX_BATCH_BYTES = 256 << 20
 
 
 class Block(NamedTuple):
-    """A run of whole batches: ``raw`` (uint8[n], valid until the next block) and one ``BATCH_ROW`` a batch."""
+    """Consecutive complete batches: ``raw`` (uint8[n], valid until the next block) and one ``BATCH_ROW`` per batch."""
 
     position: int
     raw: NDArray[np.uint8]
@@ -33,11 +36,11 @@ class SegmentReader:
     """Reads the batches in ``[start, end)`` of one segment file; a context manager.
 
     :raises StorageError: the file cannot be opened or read
-    :raises CorruptLogError: a batch is not what the format says, or runs past ``end``
+    :raises CorruptLogError: a batch violates the format, or extends past ``end``
     :raises UnsupportedLogError: a batch is larger than ``MAX_BATCH_BYTES``
     """
 
-    def __init__(self, files: Files, path: str, start: int, end: int, *, block_bytes: int = BLOCK_BYTES) -> None:
+    def __init__(self, files: ReadableFileSystem, path: str, start: int, end: int, *, block_bytes: int = BLOCK_BYTES) -> None:
         self._path, self._start, self._end = path, start, end
         self._buffer = np.empty(block_bytes, np.uint8)
         self._rows = np.empty(min(_ROWS_PER_BLOCK, block_bytes // LOG_OVERHEAD + 1), BATCH_ROW)
@@ -51,11 +54,11 @@ class SegmentReader:
         self._source.close()
 
     def fingerprint(self) -> str:
-        """Names the batches read so far: their offsets, sizes, leader epochs and stored checksums."""
+        """A hash of the batches read so far: offsets, sizes, leader epochs and stored checksums."""
         return self._seen.tobytes().hex()
 
     def _fill(self, position: int) -> NDArray[np.uint8]:
-        """The bytes at ``position``, as many as the buffer takes and the stretch has."""
+        """Fill the buffer from ``position``, at most to the end of the range."""
         want = min(len(self._buffer), self._end - position)
         view = memoryview(self._buffer)[:want]
         got = 0
@@ -72,7 +75,7 @@ class SegmentReader:
         return self._buffer[:want]
 
     def blocks(self, *, check_crc: bool) -> Iterator[Block]:
-        """The stretch, block after block. A batch larger than the buffer makes the buffer grow to it."""
+        """The blocks of the range. The buffer grows to the largest batch."""
         position = self._start
         while position < self._end:
             data = self._fill(position)
@@ -88,8 +91,8 @@ class SegmentReader:
                 raise CorruptLogError(scan.error, path=self._path, position=position, hint="restore this segment")
             if position + max(scan.need, LOG_OVERHEAD + 5) > self._end:
                 left = self._end - position
-                cut = f"batch of {scan.need} bytes runs past the last {left} bytes"
-                what = cut if scan.need else f"{left} bytes are no batch"
+                cut = f"batch of {scan.need} bytes extends past the last {left} bytes"
+                what = cut if scan.need else f"{left} bytes are not a batch"
                 raise CorruptLogError(what, path=self._path, position=position, hint="restore this segment")
             if scan.need > MAX_BATCH_BYTES:
                 what = f"batch of {scan.need} bytes, more than {MAX_BATCH_BYTES} are not supported"

@@ -1,8 +1,8 @@
-"""The checkpoint files of a log directory: read once a run, changed entry by entry, by many threads.
+"""The checkpoint files of a log directory: read once per run, updated entry by entry by many threads.
 
-Mirrors ``OffsetCheckpointFile`` and ``CheckpointFile`` (Kafka 4.3.0). Where Kafka takes a garbled
-``log-start-offset-checkpoint`` for an empty one, this package fails the logs of that directory: to forget a log start is to
-bring deleted records back.
+Mirrors ``OffsetCheckpointFile`` and ``CheckpointFile`` (Kafka 4.3.0). Difference: Kafka treats a malformed
+``log-start-offset-checkpoint`` as empty, while this package fails the logs of that directory, as losing a log start offset
+would restore deleted records.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from compaction.names import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS, Topic
 
 Offsets = Mapping[TopicPartition, int]
 
-_HINT = "remove or repair it; a broker writes it anew"
+_HINT = "remove or repair it; a broker writes a new one"
 
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """The checkpoints of one log directory that planning reads; a missing or empty file holds nothing.
+    """The checkpoints of one log directory that planning reads; a missing or empty file has no entries.
 
-    ``damage`` names the files that are garbled or cannot be read; they concern every log of the directory.
+    ``damage`` has the errors of malformed and unreadable files; they fail every log of the directory.
     """
 
     log_dir: str
@@ -37,14 +37,14 @@ class Checkpoints:
     cleaner_offsets: Offsets = field(default_factory=dict)
     damage: tuple[LogError, ...] = ()
 
-    def require_sound(self) -> None:
-        """:raises LogError: one of the files is garbled or cannot be read"""
+    def require_valid(self) -> None:
+        """:raises LogError: one of the files is malformed or unreadable"""
         for error in self.damage:
             raise error
 
 
 def read_checkpoints(fs: FileSystem, log_dir: str) -> Checkpoints:
-    """All checkpoints of ``log_dir``; what is wrong with them is held in ``damage``."""
+    """The checkpoints of ``log_dir``; errors are collected in ``damage``."""
     damage: list[LogError] = []
     found = []
     for name in (LOG_STARTS, HIGH_WATERMARKS, CLEANER_OFFSETS):
@@ -57,9 +57,9 @@ def read_checkpoints(fs: FileSystem, log_dir: str) -> Checkpoints:
 
 
 def read_offsets(fs: FileSystem, log_dir: str, file_name: str) -> dict[TopicPartition, int]:
-    """One checkpoint file's entries, none where it is missing.
+    """The entries of a checkpoint file; empty if it is missing.
 
-    :raises CorruptLogError: the file is not what the format says
+    :raises CorruptLogError: the file is malformed
     """
     path = join(log_dir, file_name)
     if fs.stat(path) is None:
@@ -72,10 +72,10 @@ def read_offsets(fs: FileSystem, log_dir: str, file_name: str) -> dict[TopicPart
 
 
 class Change(NamedTuple):
-    """What becomes of one entry of a checkpoint file: ``offset`` (``None``: it goes), but only where it is ``expected`` now, if
-    anything is expected (``None`` is no entry).
+    """A compare-and-set of one entry of a checkpoint file: set to ``offset`` (``None``: removed), only if its current value is
+    ``expected[0]`` (``None``: no entry), or unconditionally if ``expected`` is ``None``.
 
-    ``like`` is a file whose mode and owner a new checkpoint file takes.
+    A new checkpoint file takes mode and owner of the file ``like``.
     """
 
     topic_partition: TopicPartition
@@ -85,10 +85,10 @@ class Change(NamedTuple):
 
 
 class CheckpointFiles:
-    """The checkpoint files that a run changes, for all of its threads.
+    """The checkpoint files that a run changes, shared by its threads.
 
-    A change is safe when it returns. Changes that come while the file is being written are then written together: a directory
-    of thousands of logs has its file written, and synced, far fewer times than it has logs.
+    A change is durable on return. Changes made during a write are batched into the next one, so the file of a directory with
+    thousands of logs is written and synced far fewer times.
     """
 
     def __init__(self, fs: FileSystem) -> None:
@@ -96,17 +96,17 @@ class CheckpointFiles:
         self._files: dict[str, _CheckpointFile] = {}
 
     def offset(self, log_dir: str, file_name: str, topic_partition: TopicPartition) -> int | None:
-        """An entry as it is now.
+        """The current value of an entry.
 
-        :raises CorruptLogError: the file is garbled
+        :raises CorruptLogError: the file is malformed
         """
         return self._file(log_dir, file_name).offset(topic_partition)
 
     def change(self, log_dir: str, file_name: str, change: Change) -> None:
-        """Change an entry, safe on return; the others, mode and owner stay. Nothing is written when nothing changes.
+        """Change an entry, durable on return; other entries, mode and owner are kept. An unchanged file is not written.
 
-        :raises CorruptLogError: the file is garbled; it is left as it is
-        :raises StorageError: the file system refused; the old content is untouched
+        :raises CorruptLogError: the file is malformed; it is not changed
+        :raises StorageError: the file system refused; the file is not changed
         """
         self._file(log_dir, file_name).change(change)
 
@@ -116,7 +116,7 @@ class CheckpointFiles:
 
 
 class _Waiting:
-    """A change that somebody waits for; ``error`` is what became of it when it is ``done``."""
+    """A pending change of a waiting thread; ``error`` is its failure once it is ``done``."""
 
     def __init__(self, change: Change) -> None:
         self.change = change
@@ -125,7 +125,7 @@ class _Waiting:
 
 
 class _CheckpointFile:
-    """One file. Whoever finds that nobody writes does so for all who wait."""
+    """One file. A thread that finds no write in progress writes for all waiting threads."""
 
     def __init__(self, fs: FileSystem, log_dir: str, file_name: str) -> None:
         self._fs, self._log_dir, self._name = fs, log_dir, file_name
@@ -133,13 +133,13 @@ class _CheckpointFile:
         self._turn = threading.Condition()
         self._waiting: list[_Waiting] = []
         self._writing = False
-        #: what was read last, and the file that it was read from
+        #: the file read last, and its entries
         self._known: tuple[FileStat | None, dict[TopicPartition, int]] | None = None
 
     def offset(self, topic_partition: TopicPartition) -> int | None:
         with self._turn:
             known = self._known
-            # what is just being written is another log's entry: nobody asks for one while it changes
+            # the write in progress concerns other logs: a log does not read its entry while it changes it
             entries = known[1] if self._writing and known is not None else self._read()
         return entries.get(topic_partition)
 
@@ -148,15 +148,15 @@ class _CheckpointFile:
         with self._turn:
             self._waiting.append(mine)
             self._turn.wait_for(lambda: mine.done or not self._writing)
-            ours: list[_Waiting] = []
+            batch: list[_Waiting] = []
             if not mine.done:
-                ours, self._waiting, self._writing = self._waiting, [], True
-        if ours:
-            self._carry_out(ours)
+                batch, self._waiting, self._writing = self._waiting, [], True
+        if batch:
+            self._apply(batch)
         if mine.error is not None:
             raise mine.error
 
-    def _carry_out(self, waiting: list[_Waiting]) -> None:
+    def _apply(self, waiting: list[_Waiting]) -> None:
         try:
             self._write([each.change for each in waiting])
         except BaseException as error:
@@ -182,7 +182,7 @@ class _CheckpointFile:
         if after == before:
             return
         like = next((change.like for change in changes if change.like is not None), None)
-        # the order of threads is nobody's business
+        # independent of the order of threads
         after = dict(sorted(after.items()))
         replace_file(self._fs, self._path, format_offset_checkpoint(after).encode(), like=like)
         self._known = (self._fs.stat(self._path), after)

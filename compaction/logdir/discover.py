@@ -1,8 +1,8 @@
-"""Finds the logs of log directories and picks those that the call asks for.
+"""Finds the logs of log directories and selects those given by the command's options.
 
 Mirrors ``LogManager.loadLogs`` and ``LocalLog.parseTopicPartitionName`` (Kafka 4.3.0): a log is a directory named
-``<topic>-<partition>``. Directories on their way in or out (``…-delete``, ``…-future``, ``…-stray``) and the KRaft metadata
-log are no logs here. A broker refuses to start on odd names; a run over a backup passes over them.
+``<topic>-<partition>``. Directories being moved or deleted (``…-delete``, ``…-future``, ``…-stray``) and the KRaft metadata log
+are skipped. A broker refuses to start on other names; this package skips them, as in a backup.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MAX_PARTITION = 2**31 - 1
 
 @dataclass(frozen=True)
 class LogLocation:
-    """Where one log lies: ``path`` is the partition directory in ``log_dir``."""
+    """The location of a log: ``path`` is the partition directory in ``log_dir``."""
 
     topic_partition: TopicPartition
     log_dir: str
@@ -34,7 +34,7 @@ class LogLocation:
 
 @dataclass(frozen=True)
 class Selector:
-    """The logs that a call asks for: topics that a pattern matches whole, and single partitions. Empty: every log."""
+    """The selected logs: topics fully matched by a pattern, and single partitions. An empty selector matches every log."""
 
     topics: tuple[re.Pattern[str], ...] = ()
     partitions: frozenset[TopicPartition] = frozenset()
@@ -43,21 +43,21 @@ class Selector:
     def parse(cls, topics: Sequence[str] = (), partitions: Sequence[str] = ()) -> Selector:
         """From the options ``--topic`` and ``--partition``.
 
-        :raises UsageError: a pattern that is no regular expression, or a partition that is not ``TOPIC-N``
+        :raises UsageError: a pattern is not a regular expression, or a partition is not ``TOPIC-N``
         """
         return cls(tuple(_pattern(topic) for topic in topics), frozenset(_partition(name) for name in partitions))
 
-    def takes(self, topic_partition: TopicPartition) -> bool:
-        """Whether the call asks for this log."""
+    def matches(self, topic_partition: TopicPartition) -> bool:
+        """Whether the log is selected."""
         if not self.topics and not self.partitions:
             return True
         return topic_partition in self.partitions or any(p.fullmatch(topic_partition.topic) for p in self.topics)
 
 
 def check_log_dirs(fs: FileSystem, log_dirs: Sequence[str]) -> tuple[str, ...]:
-    """The log directories, absolute, links resolved, each once.
+    """The log directories without duplicates, absolute, links resolved.
 
-    :raises UsageError: one does not exist, is no directory, or is a log rather than a log directory
+    :raises UsageError: one is missing, not a directory, or a partition's directory
     """
     checked: dict[tuple[object, ...], str] = {}
     for log_dir in log_dirs:
@@ -66,33 +66,33 @@ def check_log_dirs(fs: FileSystem, log_dirs: Sequence[str]) -> tuple[str, ...]:
             raise UsageError("no such log directory", path=log_dir, hint="give one of the broker's log.dirs, or a copy of it")
         if not found.is_dir:
             raise UsageError("not a directory", path=log_dir, hint="give one of the broker's log.dirs, or a copy of it")
-        place = resolved(log_dir)
-        if _is_log(fs, place):
+        path = resolved(log_dir)
+        if _is_log(fs, path):
             raise UsageError("this is one partition's directory", path=log_dir, hint="give the log directory that holds it")
-        checked.setdefault(identity(found, place), place)
+        checked.setdefault(identity(found, path), path)
     return tuple(checked.values())
 
 
 def identity(found: FileStat, path: str) -> tuple[object, ...]:
-    """What a directory is known by, whatever its names are: device and inode, in a store its address."""
+    """The identity of a directory under any name: device and inode, or its URI in a store."""
     return (found.device, found.inode) if found.inode else (path,)
 
 
 def discover(fs: FileSystem, log_dirs: Iterable[str], selector: Selector) -> tuple[LogLocation, ...]:
-    """The chosen logs, by log directory as given, then topic, then partition.
+    """The selected logs, ordered by log directory as given, then topic, then partition.
 
-    A directory is taken once, however many names it has by links and mounts.
+    A directory with several names (links, mounts) is returned once.
 
     :param log_dirs: as :func:`check_log_dirs` returns them
-    :raises UsageError: a partition was asked for by name and is nowhere
+    :raises UsageError: a partition given by name is missing
     """
-    every = [(location, name) for log_dir in log_dirs for location, name in _logs_of(fs, log_dir)]
-    chosen = [(location, name) for location, name in every if selector.takes(location.topic_partition)]
-    # a directory's own name wins over links to it, whichever log directory they lie in
+    every = [(location, key) for log_dir in log_dirs for location, key in _logs_of(fs, log_dir)]
+    selected = [(location, key) for location, key in every if selector.matches(location.topic_partition)]
+    # a directory's own name has precedence over links to it, in any log directory
     own: dict[tuple[object, ...], LogLocation] = {}
-    for location, name in sorted(chosen, key=lambda each: _is_link(each[0].path)):
-        own.setdefault(name, location)
-    found = [location for location, name in chosen if own[name] is location]
+    for location, key in sorted(selected, key=lambda each: _is_link(each[0].path)):
+        own.setdefault(key, location)
+    found = [location for location, key in selected if own[key] is location]
     missing = sorted(selector.partitions - {location.topic_partition for location in found})
     if missing:
         raise UsageError(f"no such partition: {missing[0]}", hint="check --partition and --log-dir")
@@ -100,7 +100,7 @@ def discover(fs: FileSystem, log_dirs: Iterable[str], selector: Selector) -> tup
 
 
 def _logs_of(fs: FileSystem, log_dir: str) -> list[tuple[LogLocation, tuple[object, ...]]]:
-    """The logs of a directory, and what their directories are known by."""
+    """The logs of a directory, with the identities of their directories."""
     logs = []
     for name in fs.listdir(log_dir):
         topic_partition = parse_partition_dir(name)
@@ -130,7 +130,7 @@ def _pattern(topic: str) -> re.Pattern[str]:
     try:
         return re.compile(topic)
     except re.error as error:
-        raise UsageError(f"--topic {topic!r} is no regular expression: {error}", hint="escape . and other signs") from None
+        raise UsageError(f"--topic {topic!r} is not a regular expression: {error}", hint="escape special characters") from None
 
 
 def _partition(name: str) -> TopicPartition:

@@ -1,18 +1,19 @@
-"""Reads one log at rest into the values that planning takes, as a broker sees it after loading.
+"""Reads the state of one log for planning, as a broker has it after loading the log.
 
 Mirrors ``LogLoader.load``, ``UnifiedLog.rebuildProducerState`` and ``UnifiedLog.updateHighWatermark`` (Kafka 4.3.0):
 
-1. log start = the checkpoint's, never below the first segment's base
-2. log end = the offset after the last whole batch
-3. high watermark = the checkpoint's, within [log start, log end]; log end where there is none (an export)
-4. producers = the newest valid snapshot in (log start, log end] and the batches after it; all batches where there is none
-5. last stable offset = first offset of the oldest transaction open, or ended at or past the high watermark; at most the
-   latter. Where that lies below the log start, the base offset of the first batch that ends at or past the log start
+1. log start = the checkpoint's, at least the first segment's base offset
+2. log end = the offset after the last complete batch
+3. high watermark = the checkpoint's, within [log start, log end]; the log end without a checkpoint (an export)
+4. producers = the newest valid snapshot in (log start, log end] and the batches after it; all batches without a snapshot
+5. last stable offset = first offset of the oldest transaction that is open, or that ended at or past the high watermark; at
+   most the high watermark. If that is below the log start, the base offset of the first batch that ends at or past the log
+   start
 
-Differences: no snapshot is removed or written; without any snapshot a broker that was shut down cleanly forgets all
-producers, while here the batches are replayed; a broker that recovers segments after a crash forgets which of their
-transactions ended at or past the high watermark, while here those hold back the last stable offset as ever; a log start past
-the log end is an error, where a broker deletes every segment.
+Differences: no snapshot is removed or written. Without any snapshot, a broker that was shut down cleanly loses all producers,
+while here the batches are replayed. A broker that recovers segments after a crash loses which of their transactions ended at or
+past the high watermark, while here these bound the last stable offset. A log start past the log end is an error, while a broker
+deletes every segment.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from compaction.cleaning.producer_state import EndTxnMarker, ProducerStates, rea
 from compaction.errors import CorruptLogError
 from compaction.formats.primitives.malformed import FormatError
 from compaction.formats.producer_snapshot import read_snapshot
-from compaction.fs.filesystem import Files, FileSystem, join
+from compaction.fs.filesystem import FileSystem, ReadableFileSystem, join
 from compaction.fs.ranges import View, view
 from compaction.fs.text_files import read_small
 from compaction.logdir.batch_scan import SegmentScan
@@ -40,7 +41,7 @@ DAY_MS = 86_400_000
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """``now_ms`` decides which producers are expired: idle for ``producer_id_expiration_ms``."""
+    """Producers idle for ``producer_id_expiration_ms`` at ``now_ms`` are expired."""
 
     now_ms: int
     producer_id_expiration_ms: int = DAY_MS
@@ -55,13 +56,13 @@ def read_log(
     segments: tuple[Segment, ...] | None = None,
     without_producers: Collection[int] = (),
 ) -> LogView:
-    """The log at ``location``; to be recovered first (``recover_log``).
+    """The log at ``location``, which must have been recovered (``recover_log``).
 
-    :param segments: as recovery found them (``RecoveryReport.segments``); read again when not given
+    :param segments: from ``RecoveryReport.segments``; read if not given
     :param without_producers: base offsets of segments that need no replay (``RecoveryReport.without_producers``)
-    :raises CorruptLogError: a checkpoint is garbled, or a segment's end is
+    :raises CorruptLogError: a checkpoint or the end of a segment is malformed
     """
-    checkpoints.require_sound()
+    checkpoints.require_valid()
     name = location.topic_partition
     segments = read_segments(fs, location.path) if segments is None else segments
     checkpoint = checkpoints.log_starts.get(name, 0)
@@ -71,7 +72,7 @@ def read_log(
         raise CorruptLogError(
             f"log ends at offset {log_end}, before its log start {log_start} in {LOG_STARTS}",
             path=location.path,
-            hint="restore the missing segments; a broker that loads this log deletes what is left of it",
+            hint="restore the missing segments; a broker that loads this log deletes the others",
         )
     high_watermark = min(max(checkpoints.high_watermarks.get(name, log_end), log_start), log_end)
     replayed = [segment for segment in segments if segment.base_offset not in without_producers]
@@ -94,7 +95,7 @@ def read_log(
     )
 
 
-def read_segments(fs: Files, log_path: str) -> tuple[Segment, ...]:
+def read_segments(fs: ReadableFileSystem, log_path: str) -> tuple[Segment, ...]:
     """The segments of a log, ascending; the last one is active."""
     bases = segment_bases(fs, log_path)
     return tuple(inspect_segment(fs, log_path, base, active=base == bases[-1]).segment for base in bases)
@@ -116,10 +117,8 @@ def replay_producers(
     return states
 
 
-def replay_segment(
-    fs: FileSystem, log_path: str, segment: Segment, bounds: tuple[int, int], states: ProducerStates
-) -> None:
-    """Feed one segment's batches that end within ``[bounds[0], bounds[1])`` to ``states``; headers only."""
+def replay_segment(fs: FileSystem, log_path: str, segment: Segment, bounds: tuple[int, int], states: ProducerStates) -> None:
+    """Apply the batches of one segment that end within ``[bounds[0], bounds[1])`` to ``states``, by their headers."""
     path = join(log_path, segment_file(segment.base_offset, LOG))
     data = view(fs, path)[: segment.size_bytes]
     scan = SegmentScan(data)
@@ -140,7 +139,7 @@ class MarkerReader:
     def at(self, position: int) -> EndTxnMarker:
         """The marker in the control batch at ``position``.
 
-        :raises CorruptLogError: it cannot be read
+        :raises CorruptLogError: it is malformed
         """
         size = int.from_bytes(self._data[position + 8 : position + 12].tobytes(), "big") + 12
         try:
@@ -150,7 +149,7 @@ class MarkerReader:
 
 
 def snapshots(fs: FileSystem, log_path: str) -> Iterator[tuple[int, list[ProducerEntry]]]:
-    """The valid producer snapshots of a log, newest first: offset (exclusive end) and entries. Garbled ones are passed over."""
+    """The valid producer snapshots of a log, newest first: offset (exclusive end) and entries. Malformed ones are skipped."""
     for name in reversed(fs.listdir(log_path)):
         file = parse_segment_file(name)
         if file is None or file.kind != SNAPSHOT or file.suffix:

@@ -1,8 +1,10 @@
-"""What the files of one segment say: sizes, indexes, the batches after the last index entry, and what is wrong with them.
+"""Inspects the files of one segment: sizes, indexes, the batches after the last index entry, and their errors.
 
 Mirrors ``LogSegment`` (Kafka 4.3.0): ``readNextOffset`` (scan from the last index entry), ``largestTimestamp``,
-``getFirstBatchTimestamp``. Where a broker takes an index file's whole length for entries, a preallocated tail does
-not count here.
+``getFirstBatchTimestamp``. Difference: a broker counts an index file's full length as entries, while a preallocated tail is
+ignored here.
+
+Tested by ``tests/logdir/test_read_log.py``, ``tests/recovery/test_recover.py`` and ``tests/damage/test_segments.py``.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from compaction.errors import CorruptLogError, StorageError
 from compaction.formats import indexes
 from compaction.formats.primitives.fields import FieldTable
 from compaction.formats.primitives.malformed import FormatError
-from compaction.fs.filesystem import Files, FileStat, join
+from compaction.fs.filesystem import FileStat, ReadableFileSystem, join
 from compaction.fs.ranges import View, view
 from compaction.fs.text_files import MAX_INDEX_BYTES, read_small
 from compaction.logdir.batch_scan import SegmentScan, first_batch
@@ -27,9 +29,9 @@ _AGAIN = "make sure that nothing else works on this directory, check the disk, a
 NO_TIMESTAMP = -1
 LONG_MAX = 2**63 - 1
 MAX_RELATIVE_OFFSET = 2**31 - 1
-#: index files up to this size are read whole
+#: index files up to this size are read completely
 _SMALL_BYTES = 64 * 1024
-#: per kind of index: an entry's fields, the count of its valid entries, and what says why it is not sound
+#: per kind of index: the fields of an entry, the count of valid entries, and a check that raises
 _RULES: dict[str, tuple[FieldTable[Any], Callable[[bytes], int], Callable[[bytes], None]]] = {
     INDEX: (indexes.OFFSET_ENTRY, indexes.valid_offset_entries, indexes.check_offset_index),
     TIMEINDEX: (indexes.TIME_ENTRY, indexes.valid_time_entries, indexes.check_time_index),
@@ -38,11 +40,11 @@ _RULES: dict[str, tuple[FieldTable[Any], Callable[[bytes], int], Callable[[bytes
 
 @dataclass(frozen=True)
 class SegmentState:
-    """One segment as found.
+    """The state of one segment.
 
-    ``segment`` is what planning sees. ``torn_bytes`` follow the last whole batch of an active segment, which begins at byte
-    ``last_position``. ``index_problem`` and ``txn_problem`` say why the offset and time index, or the transaction index, must
-    be rebuilt.
+    ``segment`` is for planning. ``torn_bytes`` follow the last complete batch of an active segment, which begins at byte
+    ``last_position``. ``index_problem`` and ``txn_problem`` are the reasons to rebuild the offset and time index, or the
+    transaction index.
     """
 
     segment: Segment
@@ -53,24 +55,25 @@ class SegmentState:
 
     @property
     def overflows(self) -> bool:
-        """Whether its offsets do not fit its indexes (Kafka: ``LogSegment.hasOverflow``)."""
+        """Whether relative offsets exceed the range of indexes (Kafka: ``LogSegment.hasOverflow``)."""
         return self.segment.next_offset - 1 - self.segment.base_offset > MAX_RELATIVE_OFFSET
 
 
-def segment_bases(fs: Files, log_path: str) -> list[int]:
+def segment_bases(fs: ReadableFileSystem, log_path: str) -> list[int]:
     """Base offsets of the segments in a partition directory, ascending."""
     parsed = (parse_segment_file(name) for name in fs.listdir(log_path))
     return sorted(file.base_offset for file in parsed if file is not None and file.kind == LOG and not file.suffix)
 
 
 def inspect_segment(
-    fs: Files, log_path: str, base_offset: int, *, active: bool, index_interval_bytes: int | None = None
+    fs: ReadableFileSystem, log_path: str, base_offset: int, *, active: bool, index_interval_bytes: int | None = None
 ) -> SegmentState:
     """Read one segment's indexes, first batch and last batches.
 
-    :param active: whether a torn tail is no error
-    :param index_interval_bytes: look for truncated indexes too: no batch may start more than twice this after the last entry
-    :raises CorruptLogError: the end of the segment is not what the format says
+    :param active: whether a torn tail is permitted
+    :param index_interval_bytes: if given, detect truncated indexes: no batch may start more than twice this after the last
+        entry
+    :raises CorruptLogError: the end of the segment is malformed
     """
     path = join(log_path, segment_file(base_offset, LOG))
     data = view(fs, path)
@@ -78,11 +81,7 @@ def inspect_segment(
     times = _Index(fs, log_path, base_offset, TIMEINDEX)
     start = offsets.start_in(data)
     tail = _Tail(data, 0 if times.problem else start, path, check=active)
-    if not active and tail.scan.position < len(data):
-        raise CorruptLogError(_unfinished(tail.scan, len(data)), path=path, position=tail.scan.position, hint=_HINT)
-    if tail.first_offset is not None and tail.first_offset < base_offset:
-        what = f"batch begins at offset {tail.first_offset}, expected {base_offset} or more"
-        raise CorruptLogError(what, path=path, position=tail.scan.start, hint=_HINT)
+    tail.require_valid(base_offset, active=active)
     next_offset = base_offset if tail.scan.next_offset is None else tail.scan.next_offset
     first_timestamp = _first_timestamp(data)
     problem = offsets.problem or times.problem or offsets.sparse(tail.scan.last_position, index_interval_bytes)
@@ -106,11 +105,11 @@ def inspect_segment(
     return SegmentState(segment, len(data) - tail.scan.position, tail.scan.last_position, problem, txn_problem)
 
 
-def require_same_indexes(fs: Files, log_path: str, segments: Iterable[Segment]) -> None:
-    """Look at copies of segments: their indexes must be those that were there when the log was planned.
+def require_same_indexes(fs: ReadableFileSystem, log_path: str, segments: Iterable[Segment]) -> None:
+    """Check that copied segments have the indexes that the log had when it was planned.
 
     :param segments: as planned; the log's last one may have a torn tail
-    :raises CorruptLogError: the end of a segment is not what the format says
+    :raises CorruptLogError: the end of a segment is malformed
     :raises StorageError: indexes have changed
     """
     last = max(segment_bases(fs, log_path), default=-1)
@@ -128,14 +127,14 @@ def _index_entries(segment: Segment) -> tuple[object, ...]:
 
 
 def identity_of(found: FileStat) -> tuple[int, int, int]:
-    """Device, inode and time of the last change of any kind, ns: another file, or other bytes in it, have others."""
+    """Device, inode and ctime, ns: they change with any replacement of the file or its bytes."""
     return found.device, found.inode, found.ctime_ns
 
 
 class _Index:
-    """What is used of an offset or time index file: the number of valid entries, the last one, and what is wrong."""
+    """An offset or time index file: the number of valid entries, the last one, and the problem, if any."""
 
-    def __init__(self, fs: Files, log_path: str, base_offset: int, kind: str) -> None:
+    def __init__(self, fs: ReadableFileSystem, log_path: str, base_offset: int, kind: str) -> None:
         self._base_offset = base_offset
         self.count = 0
         self.problem: str | None = None
@@ -163,26 +162,27 @@ class _Index:
         return self.last[0] if self.last else NO_TIMESTAMP
 
     def start_in(self, data: View) -> int:
-        """Of an offset index: the last entry's position, 0 (and a problem) where the log holds no such batch."""
+        """Of an offset index: the last entry's position; 0, and a problem, if there is no such batch in the log."""
         if not self.last:
             return 0
         relative, position = self.last
         row = first_batch(data[position:], position)
         if len(row) and int(row["last_offset"][0]) == self._base_offset + relative:
             return position
-        self.problem = f"{INDEX} is stale: its last entry is no batch of the segment"
+        self.problem = f"{INDEX} is stale: its last entry is not a batch of the segment"
         self.count, self.last = 0, ()
         return 0
 
     def sparse(self, last_position: int, interval_bytes: int | None) -> str | None:
-        """Of an offset index: whether entries are missing at its end."""
+        """Of an offset index: the problem if entries are missing at its end."""
         last_entry = self.last[1] if self.last else 0
         if interval_bytes is None or last_position - last_entry <= 2 * interval_bytes:
             return None
         return f"{INDEX} is truncated: {last_position - last_entry} bytes follow its last entry"
 
     def stale(self, next_offset: int, tail_timestamp: int, first_timestamp: int, active: bool) -> str | None:
-        """Of a time index: whether it belongs to other data, or lacks the entry that closing a segment adds."""
+        """Of a time index: the problem if it belongs to other data, or lacks the entry added when a segment becomes
+        inactive."""
         if self.last and self._base_offset + self.last[1] >= next_offset:
             return f"{TIMEINDEX} is stale: its last entry lies past the segment's end"
         if not active and self.last_timestamp < max(tail_timestamp, first_timestamp):
@@ -194,6 +194,7 @@ class _Tail:
     """The batches from the last index entry on."""
 
     def __init__(self, data: View, start: int, path: str, *, check: bool) -> None:
+        self._path = path
         self.scan = SegmentScan(data, start, check_crc=check)
         self.max_timestamp = NO_TIMESTAMP
         self.first_offset: int | None = None
@@ -205,12 +206,22 @@ class _Tail:
         if damage is not None:
             raise CorruptLogError(damage, path=path, position=self.scan.position, hint=_HINT)
 
+    def require_valid(self, base_offset: int, *, active: bool) -> None:
+        """:raises CorruptLogError: the segment is inactive and incomplete, or begins before its base offset"""
+        left = len(self.scan.data) - self.scan.position
+        if not active and left:
+            what = self.scan.error or f"{left} bytes after the last complete batch of an inactive segment"
+            raise CorruptLogError(what, path=self._path, position=self.scan.position, hint=_HINT)
+        if self.first_offset is not None and self.first_offset < base_offset:
+            what = f"batch begins at offset {self.first_offset}, expected {base_offset} or more"
+            raise CorruptLogError(what, path=self._path, position=self.scan.start, hint=_HINT)
 
-def _used_part(fs: Files, path: str, size: int) -> bytes | None:
-    """An index file's bytes without a preallocated tail, whole entries of either size kept (both sizes divide 24); ``None`` if
-    these are more than any index has.
 
-    Not through a memory map: a broker cuts the tail off when it closes a segment, and a dry run may look on.
+def _used_part(fs: ReadableFileSystem, path: str, size: int) -> bytes | None:
+    """An index file without its preallocated tail, in complete entries of either size (both divide 24); ``None`` if this is
+    larger than any index.
+
+    Not memory-mapped: a running broker may truncate the tail during a dry run.
     """
     step = 24 * 1024
     low, high = 0, -(-size // step)
@@ -236,7 +247,7 @@ def _first_timestamp(data: View) -> int:
     return int(row["max_timestamp"][0]) if len(row) else NO_TIMESTAMP
 
 
-def _aborted_txns(fs: Files, log_path: str, base_offset: int) -> tuple[tuple[AbortedTxn, ...], str | None]:
+def _aborted_txns(fs: ReadableFileSystem, log_path: str, base_offset: int) -> tuple[tuple[AbortedTxn, ...], str | None]:
     path = join(log_path, segment_file(base_offset, TXNINDEX))
     if fs.stat(path) is None:
         return (), None
@@ -251,8 +262,3 @@ def _aborted_txns(fs: Files, log_path: str, base_offset: int) -> tuple[tuple[Abo
         return (), error.what
     problem = f"{TXNINDEX} ends within an entry" if len(data) % indexes.TXN_ENTRY.size else None
     return tuple(AbortedTxn(*row) for row in rows.tolist()), problem
-
-
-def _unfinished(scan: SegmentScan, size: int) -> str:
-    left = size - scan.position
-    return scan.error or f"{left} bytes after the last whole batch of a closed segment"

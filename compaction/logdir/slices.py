@@ -1,4 +1,4 @@
-"""Cuts segments into slices at batch boundaries that the offset index names and the log confirms."""
+"""Cuts segments into byte ranges at batch boundaries of the offset index, each verified in the log."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from compaction.fs.filesystem import FileSystem
 from compaction.kernels.reading.batches import HEADER_SIZE, scan_batches
 from compaction.names import INDEX, LOG, segment_file
 
-#: a boundary batch is read whole to confirm it; one larger than this is no boundary
+#: a boundary batch is read to verify it; larger ones are not used as boundaries
 _MAX_BOUNDARY_BATCH = 16 << 20
 
 
@@ -31,10 +31,10 @@ class ByteRange(NamedTuple):
 def cut_segment(
     fs: FileSystem, log_path: str, segment: Segment, target_bytes: int
 ) -> tuple[ByteRange, ...]:
-    """The stretches of one segment, of about ``target_bytes`` each, in order; one where the index gives no boundary.
+    """The byte ranges of one segment, of about ``target_bytes`` each, in order; a single one if the index has no boundary.
 
-    An index entry names a batch by its last offset and its position. It is believed only if a batch with that last offset and a
-    right checksum lies there, so that a stale or damaged index costs parallelism, never a record.
+    An index entry has a batch's last offset and position. It is used only if a batch with that last offset and a valid checksum
+    is there, so that a stale or damaged index reduces parallelism but never loses a record.
     """
     base_offset, size_bytes = segment.base_offset, segment.size_bytes
     cuts = [(0, base_offset)]
@@ -52,21 +52,21 @@ def _boundaries(
         entries = read_offset_index(fs.read_bytes(f"{log_path}/{segment_file(base_offset, INDEX)}"), base_offset)
     except (StorageError, ValueError):
         return
-    stretches = max(1, round(size_bytes / target_bytes))
-    taken = 0
-    for k in range(1, stretches):
-        at = int(np.searchsorted(entries["position"], k * size_bytes // stretches))
-        if at >= len(entries) or entries["position"][at] <= taken:
+    ranges = max(1, round(size_bytes / target_bytes))
+    last = 0
+    for k in range(1, ranges):
+        at = int(np.searchsorted(entries["position"], k * size_bytes // ranges))
+        if at >= len(entries) or entries["position"][at] <= last:
             continue
         position = int(entries["position"][at])
-        first = _confirmed(fs, log, position, int(entries["offset"][at]), size_bytes)
+        first = _verified(fs, log, position, int(entries["offset"][at]), size_bytes)
         if first is not None and first > base_offset:
-            taken = position
+            last = position
             yield position, first
 
 
-def _confirmed(fs: FileSystem, log: str, position: int, last_offset: int, size_bytes: int) -> int | None:
-    """The base offset of the batch at ``position``, if there is a sound one that ends with ``last_offset``."""
+def _verified(fs: FileSystem, log: str, position: int, last_offset: int, size_bytes: int) -> int | None:
+    """The base offset of the batch at ``position``, if it is valid and ends with ``last_offset``."""
     if position + HEADER_SIZE > size_bytes:
         return None
     size = int.from_bytes(fs.read_bytes(log, position + 8, 4), "big", signed=True) + 12

@@ -1,6 +1,6 @@
-"""Keeps reading and writing together under a rate, as ``log.cleaner.io.max.bytes.per.second`` asks.
+"""Limits the combined rate of reading and writing, as ``log.cleaner.io.max.bytes.per.second`` does.
 
-Mirrors ``Throttler`` (Kafka 4.3.0): what a period moved beyond its share is slept off. Tasks that run at once share the rate
+Mirrors ``Throttler`` (Kafka 4.3.0): the excess of each period is compensated by sleeping. Concurrent tasks share the rate
 evenly.
 """
 
@@ -9,14 +9,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-#: how often the rate is looked at, as in Kafka's cleaner
+#: period of the rate checks, as in Kafka's cleaner
 PERIOD_S = 0.3
-#: bytes a second that nothing here comes near
+#: bytes per second above any possible rate
 UNLIMITED = 1e12
 
 
 class Throttle:
-    """Sleeps when more than ``bytes_per_second`` were counted.
+    """Sleeps if more than ``bytes_per_second`` were counted.
 
     :param bytes_per_second: the rate; ``UNLIMITED`` or more means no throttling
     """
@@ -31,12 +31,12 @@ class Throttle:
         self._since, self._moved = clock(), 0
 
     def count(self, moved: int) -> None:
-        """Take ``moved`` bytes into account; may sleep."""
+        """Count ``moved`` bytes; may sleep."""
         self._moved += moved
         passed = self._clock() - self._since
         if passed < PERIOD_S and self._moved < self._rate * PERIOD_S:
             return
-        ahead = self._moved / self._rate - passed
-        if ahead > 0:
-            self._sleep(ahead)
+        excess_s = self._moved / self._rate - passed
+        if excess_s > 0:
+            self._sleep(excess_s)
         self._since, self._moved = self._clock(), 0

@@ -1,1 +1,1 @@
-"""How a result becomes the log: segments written and verified, swapped in, deleted, or published as a copy."""
+"""Writes and verifies cleaned segments, swaps them in, deletes segments, and publishes cleaned copies."""

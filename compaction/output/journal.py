@@ -1,11 +1,11 @@
-"""The swap's commit point: a file in the partition directory that says what the finished swap looks like.
+"""The swap's journal: a file in the partition directory that describes the result of the swap.
 
-Until ``.compaction-swap`` is there, a killed run has changed nothing. From then on the next run finishes the swap, checkpoint
-included, so that a run killed at any moment ends in the same bytes as an undisturbed one. A broker takes no notice of the
-file (its name holds no offset), nor does it need it: every step of the swap is safe for a broker by itself (see ``swap``).
-Since a broker may have run in between, and since a disk may lie, a journal is believed only for groups whose output is there
-with the recorded content. The journal goes when all outputs were found under their final names: until then no source is
-removed, it is only renamed.
+Writing ``.compaction-swap`` commits the swap. A run that is killed before that has changed nothing; after it, the next run
+finishes the swap and the checkpoint, and the log ends up with the same bytes as without the kill. A broker ignores the file
+(its name has no offset) and does not need it: each step of the swap is safe for a broker (see ``swap``). Because a broker may
+have run in between, and because a disk may return other bytes, the journal applies only to groups whose output has the
+recorded content. It is removed once all outputs have been checked under their final names; until then sources are renamed, not
+removed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import xxhash
 
 from compaction.errors import CorruptLogError
-from compaction.fs.contents import Written
+from compaction.fs.contents import FileDigest
 from compaction.fs.durable import replace_file
 from compaction.fs.filesystem import FileSystem, join
 from compaction.names import LOG, SEGMENT_KINDS
@@ -29,7 +29,7 @@ _HINT = "start a broker on this directory, which finishes the swap by its own ru
 
 @dataclass(frozen=True)
 class Source:
-    """A segment that a group replaces: its base offset and its log's size, time of last modification and inode."""
+    """A segment that a group replaces: its base offset, and its log's size, mtime and inode."""
 
     base_offset: int
     size_bytes: int
@@ -39,24 +39,24 @@ class Source:
 
 @dataclass(frozen=True)
 class JournalGroup:
-    """One output segment: its files, as they must be, the log first, and the segments that they replace."""
+    """One output segment: its expected files, log first, and the segments that they replace, ascending."""
 
     base_offset: int
-    files: tuple[Written, ...]
+    files: tuple[FileDigest, ...]
     sources: tuple[Source, ...]
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The suffixes of the output's files (``.log``, …), in the order in which a swap renames them."""
+        """The kinds of the output's files (``.log``, …), in the order in which a swap renames them."""
         return tuple(each.kind for each in self.files)
 
 
 @dataclass(frozen=True)
 class Journal:
-    """A swap that has been decided on: its groups, ascending, and what becomes of the ``cleaner-offset-checkpoint``.
+    """A committed swap: its groups, ascending, and the change of the ``cleaner-offset-checkpoint``.
 
-    The checkpoint moves from ``previous_checkpoint`` (``None``: no entry) to ``end_offset`` (``None``: it stays). ``owner`` is
-    the token of the run that carries the swap out.
+    The checkpoint moves from ``previous_checkpoint`` (``None``: no entry) to ``end_offset`` (``None``: unchanged). ``owner`` is
+    the token of the run that committed the swap.
     """
 
     groups: tuple[JournalGroup, ...]
@@ -66,9 +66,9 @@ class Journal:
 
 
 def write_journal(fs: FileSystem, log_path: str, journal: Journal, like: str | None = None) -> None:
-    """Commit to a swap; safe on return.
+    """Commit a swap; durable on return.
 
-    :param like: a file whose mode and owner the journal takes, so that the broker's user can remove it
+    :param like: the file whose mode and owner the journal takes, so that the broker's user can remove it
     """
     body = {**vars(journal), "groups": [_values_of(group) for group in journal.groups]}
     text = json.dumps({"version": _VERSION, "checksum": _checksum(body), **body})
@@ -80,9 +80,9 @@ def _values_of(group: JournalGroup) -> dict[str, Any]:
 
 
 def read_journal(fs: FileSystem, log_path: str) -> Journal | None:
-    """The swap that was decided on, if any.
+    """The committed swap, if there is one.
 
-    :raises CorruptLogError: there is a journal, but not as this version writes it
+    :raises CorruptLogError: the journal is malformed, or another version wrote it
     """
     path = join(log_path, JOURNAL)
     if fs.stat(path) is None:
@@ -105,29 +105,29 @@ def _checksum(body: dict[str, Any]) -> str:
 
 def _journal_of(value: dict[str, Any]) -> Journal:
     groups = tuple(_group_of(group) for group in value["groups"])
-    previous, end = (None if value[name] is None else _whole(value[name]) for name in ("previous_checkpoint", "end_offset"))
+    previous, end = (None if value[name] is None else _number(value[name]) for name in ("previous_checkpoint", "end_offset"))
     return Journal(groups, previous, end, str(value["owner"]))
 
 
 def _group_of(value: dict[str, Any]) -> JournalGroup:
     files = tuple(
-        Written(SEGMENT_KINDS[SEGMENT_KINDS.index(kind)], _whole(size), str(digest), _whole(mtime_ns))
+        FileDigest(SEGMENT_KINDS[SEGMENT_KINDS.index(kind)], _number(size), str(digest), _number(mtime_ns))
         for kind, size, digest, mtime_ns in value["files"]
     )
     if not files or files[0].kind != LOG:
         raise ValueError("a group without a log")
-    sources = tuple(Source(**{name: _whole(number) for name, number in source.items()}) for source in value["sources"])
-    return JournalGroup(_whole(value["base_offset"]), files, sources)
+    sources = tuple(Source(**{name: _number(number) for name, number in source.items()}) for source in value["sources"])
+    return JournalGroup(_number(value["base_offset"]), files, sources)
 
 
-def _whole(value: object) -> int:
-    """A number as this package writes it; file names are made of some."""
+def _number(value: object) -> int:
+    """A number as this package writes it; file names contain some of them."""
     if type(value) is not int or not 0 <= value < 2**63:
-        raise ValueError(f"{value!r} is no offset, size or time")
+        raise ValueError(f"{value!r} is not an offset, size or time")
     return value
 
 
 def remove_journal(fs: FileSystem, log_path: str) -> None:
-    """The swap is over; safe on return."""
+    """End the swap; durable on return."""
     fs.unlink(join(log_path, JOURNAL))
     fs.fsync_dir(log_path)

@@ -1,38 +1,34 @@
-"""Writes cleaned logs to another place, which appears complete or not at all.
+"""Publishes cleaned logs as new log directories, which appear complete or not at all.
 
-Everything is gathered in a hidden directory beside the target, of a name that nobody can guess and where nobody else may enter,
-fsynced, read back, and renamed into place as the last step. A killed run leaves only the hidden directory, which the next one
-removes. The result is a log directory that a broker can load: segments, indexes, snapshots, leader epochs,
-``partition.metadata``, ``meta.properties`` and the checkpoints of the logs published.
+The result is a directory that a broker can load: segments, indexes, producer snapshots, leader epochs, ``partition.metadata``,
+``meta.properties``, the metadata log, and the checkpoint entries of the published logs. ``LocalPublication`` writes to a disk,
+``ObjectPublication`` to an object store.
+
+Tested by ``tests/output/test_local_publish.py`` and ``tests/output/test_object_publish.py``.
 """
 
 from __future__ import annotations
 
-import os
-import re
-import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from compaction.cleaning.log_view import Segment
 from compaction.errors import StorageError, UsageError
 from compaction.formats.checkpoints import format_offset_checkpoint
 from compaction.fs.durable import TMP, write_verified
-from compaction.fs.filesystem import FileSystem, base_name, join, parent
+from compaction.fs.filesystem import DiskFileSystem, FileSystem, base_name, join, parent
 from compaction.fs.text_files import read_small
 from compaction.fs.uri import is_inside, is_remote, resolved
-from compaction.locking.access import require_unlocked_still
+from compaction.locking.access import require_still_unlocked
 from compaction.locking.claim import is_claim
-from compaction.locking.mounts import is_mount_point
 from compaction.logdir.changes import require_unchanged
 from compaction.logdir.checkpoint_store import read_offsets
 from compaction.logdir.discover import LogLocation
 from compaction.logdir.segments import require_same_indexes
+from compaction.logdir.settings.metadata_topic import METADATA_LOG
 from compaction.names import (
     CLEANER_OFFSETS,
-    CLUSTER_METADATA_TOPIC,
     HIGH_WATERMARKS,
     LOCK,
     LOG,
@@ -43,38 +39,45 @@ from compaction.names import (
     parse_segment_file,
     segment_file,
 )
-from compaction.output.swap import SwapGroup, any_log, is_unfinished
+from compaction.output.segment_files import any_log, is_unfinished
+from compaction.output.swap import SwapGroup
 from compaction.output.verification import copy_verified
 from compaction.stores.manifest import MANIFEST, MARKER
 
-METADATA_LOG = f"{CLUSTER_METADATA_TOPIC}-0"
 _CHECKPOINTS = (RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS, CLEANER_OFFSETS)
-_STAGING = re.compile(r"[0-9a-f]{32}\.partial")
+
+
+class Copy(NamedTuple):
+    """A file to be copied. Its first ``valid_bytes`` are batches, whose checksums must match."""
+
+    path: str
+    target: str
+    valid_bytes: int = 0
 
 
 class Publication(ABC):
-    """A set of log directories in the making; ends with :meth:`commit` or :meth:`abort`.
+    """A set of log directories being written; ends with :meth:`commit` or :meth:`abort`.
 
-    :param fs: of the place that is written to
-    :param disk: of the log directories
-    :param roots: by log directory, where its output is gathered
+    :param fs: writes the output
+    :param disk: reads the log directories
+    :param roots: by log directory, the directory that its output is written to
     """
 
-    def __init__(self, fs: FileSystem, disk: FileSystem, output_dir: str, roots: Mapping[str, str]) -> None:
+    def __init__(self, fs: FileSystem, disk: DiskFileSystem, output_dir: str, roots: Mapping[str, str]) -> None:
         self._fs, self._disk = fs, disk
         self._output_dir = output_dir
         self._roots = dict(roots)
-        #: per log directory: the logs published and where cleaning has come to in each
+        #: by log directory: the published logs and the new cleaner checkpoint of each
         self._added: dict[str, dict[TopicPartition, int | None]] = {log_dir: {} for log_dir in roots}
-        #: per log directory: the checkpoints as the run found them
+        #: by log directory: the checkpoints as the run found them
         self._found = {log_dir: self._checkpoints(log_dir) for log_dir in roots}
-        #: per log directory: a file whose mode and owner new files take
+        #: by log directory: a file whose mode and owner new files take
         self._like: dict[str, str | None] = {}
-        #: the size of each file written
+        #: the files of the output and their sizes, as written
         self._sizes: dict[str, int] = {}
 
     def log_path(self, location: LogLocation) -> str:
-        """The directory (made) where the tasks write the cleaned segments of a log."""
+        """The directory (created) in which tasks write the cleaned segments of a log."""
         path = join(self._root(location.log_dir), base_name(location.path))
         self._fs.mkdir(path, location.path)
         return path
@@ -92,12 +95,12 @@ class Publication(ABC):
         *,
         end_offset: int | None,
     ) -> None:
-        """Take a log in: the outputs of ``groups``, and copies of all its files that these do not replace.
+        """Add a log: the outputs of ``groups``, and copies of all files that these do not replace.
 
-        :param source: where the log is read from, recovered
-        :param segments: the log's, as planned
+        :param source: reads the log, recovered
+        :param segments: the log's segments, as planned
         :param end_offset: the log's entry in the cleaner checkpoint; ``None`` keeps the source's
-        :raises CorruptLogError: a segment that is to be copied is damaged
+        :raises CorruptLogError: a segment to be copied is damaged
         :raises StorageError: the file system refused, or the log has changed since it was planned
         """
         target = self.log_path(location)
@@ -121,50 +124,47 @@ class Publication(ABC):
             self._like[location.log_dir] = _real_log(source, location.path)
 
     def leave_out(self, location: LogLocation) -> None:
-        """Forget a log, and what tasks wrote of it."""
+        """Remove a log from the output, with the files that tasks wrote for it. It is left out even if that fails."""
         path = join(self._roots[location.log_dir], base_name(location.path))
         self._sizes = {name: size for name, size in self._sizes.items() if parent(name) != path}
         self._fs.remove_tree(path)
 
     def commit(self, source: FileSystem) -> None:
-        """Add what belongs to the log directories and put everything in place.
+        """Add the files that belong to the log directories, then make the output appear.
 
-        :raises StorageError: the file system refused; nothing has appeared
+        :raises StorageError: the file system refused, or an output or a checkpoint has changed; nothing has appeared
         :raises CorruptLogError: a checkpoint of the source is malformed; nothing has appeared
-        :raises LockedError: a broker has begun to work in a source; nothing has appeared
+        :raises LockedError: a broker has started on a source; nothing has appeared
         """
         for log_dir in self._roots:
             root = self._root(log_dir)
             for name in source.listdir(log_dir):
                 if name not in (LOCK, MANIFEST, MARKER, *_CHECKPOINTS) and not name.endswith(TMP) and not is_claim(name):
                     self._copy(source, Copy(join(log_dir, name), join(root, name)))
-            self._copy_metadata(source, join(log_dir, METADATA_LOG), join(root, METADATA_LOG))
+            self._copy_metadata_log(source, join(log_dir, METADATA_LOG), join(root, METADATA_LOG))
             self._write_checkpoints(source, log_dir, root)
             self._fs.fsync_dir(root)
-        require_unlocked_still(source, list(self._roots))
+        require_still_unlocked(self._disk, list(self._roots))
         self._appear()
 
     @abstractmethod
     def _appear(self) -> None:
-        """Put what is complete in place."""
+        """Check that every file of the output is there, and make the output visible."""
 
     @abstractmethod
     def abort(self) -> None:
-        """Give up: what was gathered goes."""
+        """Remove everything that was written."""
 
+    @abstractmethod
     def _adopt(self, target: str, group: SwapGroup) -> None:
-        """Give the files of an output their names: they were verified by the tasks that wrote them."""
-        for written in group.files:
-            name, final = (join(target, segment_file(group.base_offset, written.kind, end)) for end in (group.suffix, ""))
-            self._fs.rename(name, final)
-            self._sizes[final] = written.size
+        """Give an output's files, verified by the tasks that wrote them, their final names."""
 
     def _copy_all(self, source: FileSystem, copies: Sequence[Copy]) -> None:
-        """Copy files; what is no file is passed over."""
         for each in copies:
             self._copy(source, each)
 
     def _copy(self, source: FileSystem, each: Copy) -> None:
+        """Copy a file; anything but a regular file is skipped."""
         found = source.stat(each.path)
         if found is None or not found.is_file:
             return
@@ -180,8 +180,8 @@ class Publication(ABC):
         write_verified(self._fs, path, data, like=like, mtime_ns=mtime_ns)
         self._sizes[path] = len(data)
 
-    def _copy_metadata(self, source: FileSystem, path: str, target: str) -> None:
-        """The metadata log as it is: without it a broker takes every log for a stray."""
+    def _copy_metadata_log(self, source: FileSystem, path: str, target: str) -> None:
+        """Without its metadata log a broker takes every log for a stray."""
         found = source.stat(path)
         if found is not None and found.is_dir:
             self._fs.mkdir(target, path)
@@ -189,10 +189,10 @@ class Publication(ABC):
             self._fs.fsync_dir(target)
 
     def _checkpoints(self, log_dir: str) -> dict[str, bytes | None]:
-        """The bytes of the checkpoints of a source, as far as there are any; malformed ones are for planning to refuse."""
+        """The bytes of a source's existing checkpoints, malformed ones included: planning rejects those."""
         paths = {name: join(log_dir, name) for name in _CHECKPOINTS}
-        there = {name: path for name, path in paths.items() if self._disk.stat(path) is not None}
-        return {name: read_small(self._disk, path, "restore it") for name, path in there.items()}
+        existing = {name: path for name, path in paths.items() if self._disk.stat(path) is not None}
+        return {name: read_small(self._disk, path, "restore it") for name, path in existing.items()}
 
     def _write_checkpoints(self, source: FileSystem, log_dir: str, root: str) -> None:
         if self._checkpoints(log_dir) != self._found[log_dir]:
@@ -210,85 +210,10 @@ class Publication(ABC):
                 self._write(join(root, name), format_offset_checkpoint(offsets).encode(), like=like)
 
 
-class LocalPublication(Publication):
-    """A set of log directories in the making, on a disk: gathered in a directory of this run's own beside the target."""
-
-    def __init__(self, fs: FileSystem, output_dir: str, staging: str, log_dirs: Sequence[str]) -> None:
-        self._data = join(staging, "data")
-        super().__init__(fs, fs, output_dir, layout(self._data, log_dirs))
-        self._staging = staging
-        self._lock = fs.lock(staging)
-
-    @classmethod
-    def begin(cls, fs: FileSystem, output_dir: str, log_dirs: Sequence[str]) -> LocalPublication:
-        """Prepare to publish to ``output_dir``, which must be empty or not there.
-
-        :raises UsageError: it is something else, or lies in a log directory; log directories of one name
-        :raises LockedError: another run publishes there now
-        """
-        output_dir = str(Path(output_dir).absolute())
-        check_target(fs, output_dir, log_dirs)
-        above, stem = parent(output_dir), f".{base_name(output_dir)}."
-        fs.mkdir(above)
-        for name in fs.listdir(above):
-            if name.startswith(stem) and _STAGING.fullmatch(name[len(stem) :]):
-                _remove_unless_in_use(fs, join(above, name))
-        staging = join(above, f"{stem}{uuid.uuid4().hex}.partial")
-        fs.mkdir(staging, private=True)
-        return cls(fs, output_dir, staging, log_dirs)
-
-    def _appear(self) -> None:
-        self._require_all()
-        self._fs.fsync_dir(self._data)
-        self._fs.rename(self._data, self._output_dir)
-        self._fs.fsync_dir(parent(self._output_dir))
-        self.abort()
-
-    def _require_all(self) -> None:
-        """:raises StorageError: a file that was written is not there any more, or has another size"""
-        for path, size in self._sizes.items():
-            found = self._fs.stat(path)
-            if found is None or found.size != size:
-                hint = "nothing has appeared; check the disk, and what else works here, and run again"
-                raise StorageError("file has changed since it was written", path=path, hint=hint)
-
-    def abort(self) -> None:
-        """Give up: the hidden directory goes."""
-        self._lock.release()
-        self._fs.remove_tree(self._staging)
-
-
-class Copy(NamedTuple):
-    """A file to be copied. The first ``valid_bytes`` are batches, whose checksums must hold."""
-
-    path: str
-    target: str
-    valid_bytes: int = 0
-
-
-def _remove_unless_in_use(fs: FileSystem, staging: str) -> None:
-    """Remove what a killed run has gathered: a directory of this user's own, whose lock nobody holds.
-
-    :raises LockedError: another run publishes there now
-    """
-    found = fs.stat(staging)
-    if found is not None and found.is_dir and found.uid == os.geteuid():
-        # shared, as that makes no file: this may be a link that somebody planted
-        fs.lock(staging, shared=True).release()
-        fs.remove_tree(staging)
-
-
-def _real_log(source: FileSystem, path: str) -> str | None:
-    """A real segment's log file of a partition directory, if there is one."""
-    log = any_log(source, path)
-    extent = None if log is None else source.real_path(log)
-    return None if extent is None else extent.path
-
-
 def layout(root: str, log_dirs: Sequence[str]) -> dict[str, str]:
-    """Where each log directory goes: a single one takes ``root`` itself, several take a directory of their name each.
+    """The output directory of each log directory: ``root`` itself if there is one, else a subdirectory of the same name.
 
-    :raises UsageError: two have the same name
+    :raises UsageError: two log directories have the same name
     """
     if len(log_dirs) == 1:
         return {log_dirs[0]: root}
@@ -299,21 +224,24 @@ def layout(root: str, log_dirs: Sequence[str]) -> dict[str, str]:
     return {log_dir: join(root, name) for log_dir, name in zip(log_dirs, names, strict=True)}
 
 
-def check_target(fs: FileSystem, output_dir: str, log_dirs: Sequence[str]) -> None:
-    """:raises UsageError: ``output_dir`` is no place to publish to"""
-    found = fs.stat(output_dir)
-    if found is not None and (not found.is_dir or fs.listdir(output_dir)):
-        raise UsageError("--output-dir exists and is not empty", path=output_dir, hint="name a new directory")
-    if found is not None and is_mount_point(output_dir):
-        hint = "name a new directory below it: the output appears by a rename, which a mount point refuses"
-        raise UsageError("--output-dir is a mount point", path=output_dir, hint=hint)
+def require_target(output_dir: str, log_dirs: Sequence[str]) -> None:
+    """:raises UsageError: ``output_dir`` is inside a log directory, or two log directories have the same name"""
     for log_dir in log_dirs:
         if is_inside(resolved(output_dir), resolved(log_dir)):
-            raise UsageError(f"--output-dir lies in the log directory {log_dir}", path=output_dir, hint="name another place")
+            what = f"--output-dir is inside the log directory {log_dir}"
+            raise UsageError(what, path=output_dir, hint="name another directory")
     layout(output_dir, log_dirs)
 
 
+def _real_log(source: FileSystem, path: str) -> str | None:
+    """The real file behind one of a partition directory's log files, if there is one."""
+    log = any_log(source, path)
+    extent = None if log is None else source.real_path(log)
+    return None if extent is None else extent.path
+
+
 def _is_left_out(name: str, replaced: set[int], vanished: set[int]) -> bool:
+    """Whether a log's file is not copied: temporary and renamed files, replaced segments and snapshots of vanished ones."""
     file = parse_segment_file(name)
     if file is None:
         return name.endswith(TMP)

@@ -1,6 +1,6 @@
-"""Reads an output back from the device while it is still being written, so that a task waits for little at its end.
+"""Reads an output back from the device while it is being written, so that little is left to read when it is complete.
 
-A thread follows the writer, a block at a time. Small outputs are read when they are complete.
+A thread reads behind the writer, a block at a time. Small outputs are read when they are complete.
 """
 
 from __future__ import annotations
@@ -10,22 +10,23 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from compaction.fs.contents import READ_BYTES, Written, device_blocks, give_back, lend
-from compaction.fs.filesystem import Files
+from compaction.fs.contents import READ_BYTES, FileDigest, borrow_buffer, read_device_blocks, return_buffer
+from compaction.fs.filesystem import ReadableFileSystem
 from compaction.fs.uri import is_remote
 from compaction.output.verification import SegmentCheck
 
-#: from so much on it pays to follow, and so far behind the writer: the device is still busy with what came last
+#: The reader's distance behind the writer, and the least size (twice this) that is read in parallel. It must exceed the
+#: writer's two buffers (``compaction.fs.direct.DirectWriter``): bytes still in these are not in the file yet.
 _FOLLOW_BYTES = 8 << 20
 
 
 class ReadBack:
-    """The check of one log file that is being written.
+    """The check of one log file while it is written.
 
-    :param parts: of a joined file; the writer adds to them, and only then to the file
+    :param parts: of a joined file; the writer appends to this list before it appends the bytes to the file
     """
 
-    def __init__(self, files: Files, path: str, parts: Sequence[Written]) -> None:
+    def __init__(self, files: ReadableFileSystem, path: str, parts: Sequence[FileDigest]) -> None:
         self._files, self._path = files, path
         self._check = SegmentCheck(path, parts)
         self._turn = threading.Condition()
@@ -35,9 +36,9 @@ class ReadBack:
         self._thread: threading.Thread | None = None
 
     def advance(self, written_bytes: int) -> None:
-        """So many bytes were given to the file system."""
+        """The writer has passed ``written_bytes`` bytes to the file system."""
         if self._thread is None:
-            # an object appears when it is complete
+            # an object is visible only once it is complete
             if written_bytes < 2 * _FOLLOW_BYTES or is_remote(self._path):
                 return
             self._thread = threading.Thread(target=self._follow, daemon=True)
@@ -46,13 +47,13 @@ class ReadBack:
             self._ready_bytes = max(0, written_bytes - _FOLLOW_BYTES) // READ_BYTES * READ_BYTES
             self._turn.notify()
 
-    def end(self, size: int, batches: int, digest: str | None) -> Written:
-        """The file is complete and synced; what it holds. See ``SegmentCheck.end``.
+    def end(self, size: int, batches: int, digest: str | None) -> FileDigest:
+        """Check the rest of the file, which is complete and synced. See ``SegmentCheck.end``.
 
-        :raises StorageError: the device gives other bytes than were written, or cannot be read
+        :raises StorageError: the device returns other bytes than were written, or cannot be read
         """
         if self._thread is None:
-            for block in device_blocks(self._files, self._path):
+            for block in read_device_blocks(self._files, self._path):
                 self._check.feed(block)
         else:
             self._stop(size)
@@ -61,7 +62,7 @@ class ReadBack:
         return self._check.end(size, batches, digest)
 
     def abandon(self) -> None:
-        """The file is not going to be complete."""
+        """Stop: the file will not be completed."""
         if self._thread is not None:
             self._error = self._error or RuntimeError("abandoned")
             self._stop(0)
@@ -75,20 +76,20 @@ class ReadBack:
 
     def _follow(self) -> None:
         try:
-            source = self._files.reader(self._path, 0, 2**63 - 1, fresh=True)
+            source = self._files.reader(self._path, 0, 2**63 - 1, uncached=True)
+            buffer, position = borrow_buffer(), 0
             try:
-                buffer, at = lend(), 0
-                while self._await(at) and (n := source.read_into(memoryview(buffer), at, at)):
+                while self._wait_for(position) and (n := source.read_into(memoryview(buffer), position, position)):
                     self._check.feed(np.asarray(buffer[:n]))
-                    at += n
-                give_back(buffer)
+                    position += n
             finally:
+                return_buffer(buffer)
                 source.close()
         except Exception as error:
             self._error = self._error or error
 
-    def _await(self, position: int) -> bool:
-        """Whether there is something to read at ``position``, which may take a while to come."""
+    def _wait_for(self, position: int) -> bool:
+        """Wait until the file can be read at ``position``; false after an error."""
         with self._turn:
             self._turn.wait_for(lambda: self._ended or position < self._ready_bytes)
             return self._error is None and (position < self._ready_bytes or self._ended)

@@ -1,11 +1,15 @@
-"""Takes segments out of a log, as the delete policy decided.
+"""Deletes the segments that the delete policy has selected.
 
 Mirrors ``UnifiedLog.deleteSegments``, ``LocalLog.roll``, ``LeaderEpochFileCache.truncateFromStart`` and
-``UnifiedLog.deleteProducerSnapshots`` (Kafka 4.3.0). Order, each step safe before the next: where every segment goes, a new
-empty one at the log's end with a snapshot of the producers; the log start; the leader epochs; the files, ascending, the logs
-after all others. A stop in between leaves segments below the log start, which readers do not see and the next run removes.
+``UnifiedLog.deleteProducerSnapshots`` (Kafka 4.3.0). Steps, each durable before the next:
 
-Difference: a broker drops the log start checkpoint's entry when it equals the first segment's base; here it stays.
+1. If every segment is deleted, an empty one is created at the log end, with a snapshot of the producers.
+2. The log start offset moves, then the leader epochs.
+3. The files are renamed to ``.deleted``, in ascending order, all logs after all other files.
+
+An interruption leaves segments below the log start, which readers skip and the next run deletes.
+
+Difference: a broker drops the log start checkpoint's entry when it equals the first segment's base offset; here it is kept.
 """
 
 from __future__ import annotations
@@ -22,83 +26,55 @@ from compaction.fs.text_files import read_small_text
 from compaction.logdir.checkpoint_store import Change, CheckpointFiles
 from compaction.logdir.discover import LogLocation
 from compaction.logdir.segments import segment_bases
-from compaction.names import INDEX, LEADER_EPOCHS, LOG, LOG_STARTS, SNAPSHOT, TIMEINDEX, TXNINDEX, segment_file
-from compaction.output.swap import mark_deleted
+from compaction.names import DELETED, INDEX, LEADER_EPOCHS, LOG, LOG_STARTS, SNAPSHOT, TIMEINDEX, TXNINDEX, segment_file
+from compaction.output.segment_files import change_suffixes
 
 
 def delete_segments(
     fs: FileSystem, location: LogLocation, plan: DeletionPlan, checkpoints: CheckpointFiles | None = None
 ) -> None:
-    """Do to a log what ``plan`` says; nothing where it removes nothing. See :func:`expire_segments`."""
-    if plan.removals:
-        expire_segments(
-            fs,
-            location,
-            [removal.segment.base_offset for removal in plan.removals],
-            log_start_offset=plan.new_log_start_offset,
-            log_end_offset=plan.view.log_end_offset,
-            producers=plan.view.producers,
-            checkpoints=checkpoints,
-        )
+    """Delete the plan's segments and move the log start.
 
-
-def expire_segments(
-    fs: FileSystem,
-    location: LogLocation,
-    base_offsets: Sequence[int],
-    *,
-    log_start_offset: int,
-    log_end_offset: int,
-    producers: Sequence[ProducerEntry] = (),
-    checkpoints: CheckpointFiles | None = None,
-) -> None:
-    """Mark segments as ``.deleted`` and move the log start.
-
-    :param base_offsets: the segments that go: the oldest ones of the log
-    :param log_start_offset: the log start from now on
-    :param log_end_offset: where the new active segment begins if every segment goes
-    :param producers: what its snapshot then holds
-    :param checkpoints: where several logs of a directory are worked on at once, theirs
-    :raises StorageError: the file system refused; the next run goes on from there
-    :raises CorruptLogError: a checkpoint is garbled; nothing was deleted
+    :param checkpoints: shared by deletions from several logs of the directory at once
+    :raises StorageError: the file system refused; the next run continues
+    :raises CorruptLogError: a checkpoint is malformed; nothing was deleted
     """
-    path = location.path
-    going = sorted(base_offsets)
-    epochs = _later_epochs(fs, path, log_start_offset)
-    here = segment_bases(fs, path)
-    if here and not set(here) - set(going) and log_end_offset not in going:
-        _new_active(fs, path, log_end_offset, here[-1], producers)
-    like = join(path, segment_file(here[-1], LOG)) if here else None
-    change = Change(location.topic_partition, log_start_offset, like=like)
+    if not plan.removals:
+        return
+    path, log_end_offset = location.path, plan.view.log_end_offset
+    deleted = sorted(removal.segment.base_offset for removal in plan.removals)
+    epochs = _epochs_from(fs, path, plan.new_log_start_offset)
+    bases = segment_bases(fs, path)
+    if bases and set(bases) <= set(deleted) and log_end_offset not in deleted:
+        _create_active(fs, path, log_end_offset, bases[-1], plan.view.producers)
+    like = join(path, segment_file(bases[-1], LOG)) if bases else None
+    change = Change(location.topic_partition, plan.new_log_start_offset, like=like)
     (checkpoints or CheckpointFiles(fs)).change(location.log_dir, LOG_STARTS, change)
     if epochs is not None:
         replace_file(fs, join(path, LEADER_EPOCHS), format_leader_epochs(epochs).encode())
-    # the logs last: a log whose other files are gone is found by the next run, an index or a snapshot without its log is not
+    # logs last: the next run finds a log without its other files, but not an index or a snapshot without its log
     for kinds in ((INDEX, TIMEINDEX, TXNINDEX, SNAPSHOT), (LOG,)):
-        for base in going:
-            mark_deleted(fs, path, base, kinds)
+        for base in deleted:
+            change_suffixes(fs, path, base, "", DELETED, kinds)
         fs.fsync_dir(path)
 
 
-def _new_active(fs: FileSystem, path: str, base_offset: int, last: int, producers: Sequence[ProducerEntry]) -> None:
-    """An empty segment, its log made last: an index without a log is nothing to a broker."""
+def _create_active(fs: FileSystem, path: str, base_offset: int, last: int, producers: Sequence[ProducerEntry]) -> None:
+    """Create an empty segment, its log last: a broker ignores an index without a log."""
     like = join(path, segment_file(last, LOG))
-    replace_file(fs, join(path, segment_file(base_offset, SNAPSHOT)), write_snapshot(_entries(producers)), like=like)
+    snapshot = write_snapshot([SnapshotEntry(*producer) for producer in producers])
+    replace_file(fs, join(path, segment_file(base_offset, SNAPSHOT)), snapshot, like=like)
     for kind in (INDEX, TIMEINDEX, LOG):
         name = join(path, segment_file(base_offset, kind))
-        # an earlier run may have been stopped here
+        # an interrupted run may have created it
         fs.unlink(name)
         fs.write_file(name, b"", like=like)
         fs.fsync(name)
     fs.fsync_dir(path)
 
 
-def _entries(producers: Sequence[ProducerEntry]) -> list[SnapshotEntry]:
-    return [SnapshotEntry(*producer) for producer in producers]
-
-
-def _later_epochs(fs: FileSystem, path: str, start: int) -> list[EpochEntry] | None:
-    """The leader epochs from a new log start on; ``None`` when they stay as they are."""
+def _epochs_from(fs: FileSystem, path: str, start: int) -> list[EpochEntry] | None:
+    """The leader epochs from a new log start; ``None`` if they do not change."""
     name = join(path, LEADER_EPOCHS)
     if fs.stat(name) is None:
         return None

@@ -1,13 +1,11 @@
-"""Writes the files of an output segment: batches as they come, then its indexes, all on disk before it is done.
-
-In an object store a file appears when it is closed, and not before; mode, owner and times are those of the store.
-
-A segment is written under names that end in a suffix no other attempt uses (``.clean.<token>``); only the driver renames. What
-many tasks write of one segment are *parts*: batches (``.part``) and their ``OUT_ROW`` table (``.rows``), which one task joins.
-Of every file the writer keeps size and content hash as they should be; ``verification`` compares them with what the device
-holds.
+"""Writes the files of an output segment: its batches, then its indexes, all flushed to the disk.
 
 Mirrors ``LogSegment.append``, ``onBecomeInactiveSegment`` and ``flush`` (Kafka 4.3.0).
+
+File names end in a suffix that no other attempt uses (``.clean.<token>``); only the driver renames them. If several tasks write
+one segment, each writes an output part: its batches (``.part``) and their ``OUT_ROW`` table (``.rows``). One task joins the
+parts. The writer records the size and the content hash of every file, which ``verification`` compares with what the device
+returns. In an object store a file appears when it is closed; the store sets mode, owner and mtime.
 """
 
 from __future__ import annotations
@@ -30,36 +28,36 @@ from compaction.formats.indexes import (
     write_time_index,
     write_txn_index,
 )
-from compaction.fs.contents import Written, bytes_of, differs, verify_file
-from compaction.fs.filesystem import Chunk, Extent, FileSystem, Output, join
+from compaction.fs.contents import FileDigest, read_back_error, read_range, verify_file
+from compaction.fs.filesystem import Chunk, DiskFileSystem, FileRange, Output, join
 from compaction.fs.uri import is_remote
 from compaction.kernels.reading.tables import OUT_ROW
 from compaction.kernels.rewriting.index import LAST_TIME_ENTRY, MAX_TIMESTAMP, MAX_TIMESTAMP_OFFSET, index_entries, new_state
+from compaction.logdir.segments import MAX_RELATIVE_OFFSET
 from compaction.names import CLEAN, INDEX, LOG, TIMEINDEX, TXNINDEX, segment_file
 from compaction.output.read_back import ReadBack
 
-_MAX_RELATIVE_OFFSET = (1 << 31) - 1
 _ROWS_AT_ONCE = 1 << 16
 
 
 def new_suffix() -> str:
-    """A suffix that no other attempt uses."""
+    """The suffix of one attempt's files."""
     return f"{CLEAN}.{uuid.uuid4().hex}"
 
 
 def part_paths(directory: str, base_offset: int, number: int, suffix: str) -> tuple[str, str]:
-    """The batches and the rows of a part."""
+    """The files of an output part: its batches and their rows."""
     stem = join(directory, segment_file(base_offset, LOG, f"{suffix}.{number}"))
     return stem + ".part", stem + ".rows"
 
 
 class HashedOutput:
-    """A file being written, and what it must hold in the end.
+    """A file being written, with the size and hash of its content.
 
     :raises StorageError: the file system refuses
     """
 
-    def __init__(self, files: FileSystem, path: str, like: str, *, write_behind: bool = False) -> None:
+    def __init__(self, files: DiskFileSystem, path: str, like: str, *, write_behind: bool = False) -> None:
         self.output: Output = files.create(path, like, write_behind=write_behind)
         self.size, self._hash = 0, xxhash.xxh3_128()
 
@@ -70,15 +68,15 @@ class HashedOutput:
             self._hash.update(chunk)
         self.output.write(chunks)
 
-    def written(self, kind: str) -> Written:
-        """Size and hash of all that was written so far."""
-        return Written(kind, self.size, self._hash.hexdigest())
+    def written(self, kind: str) -> FileDigest:
+        """Size and hash of the bytes written so far."""
+        return FileDigest(kind, self.size, self._hash.hexdigest())
 
 
 class PartWriter:
-    """One part of an output segment: its batches and their rows, not synced (they do not outlive the run)."""
+    """Writes one part of an output segment. Its files are not synced: they are temporary."""
 
-    def __init__(self, files: FileSystem, part: tuple[str, str], like: str) -> None:
+    def __init__(self, files: DiskFileSystem, part: tuple[str, str], like: str) -> None:
         self._batches = HashedOutput(files, part[0], like)
         try:
             self._rows = HashedOutput(files, part[1], like)
@@ -101,8 +99,8 @@ class PartWriter:
         self._batches.write(chunks)
         self._rows.write([out_rows.tobytes()])
 
-    def close(self) -> tuple[Written, ...]:
-        """Done: what the part's files must hold, batches first."""
+    def close(self) -> tuple[FileDigest, ...]:
+        """Close the files; returns their sizes and hashes, batches first."""
         self._batches.output.close(sync=False)
         self._rows.output.close(sync=False)
         return self._batches.written(PART), self._rows.written(ROWS)
@@ -113,19 +111,20 @@ PART, ROWS = ".part", ".rows"
 
 
 class SegmentWriter:
-    """One whole output segment.
+    """Writes one output segment.
 
-    :param like: a source segment's log file, whose mode and owner all files get
+    :param stem: directory, base offset and suffix of the files
+    :param like: a source segment's log file, whose mode and owner the files take
     :raises StorageError: the file system refuses
     """
 
-    def __init__(self, files: FileSystem, stem: tuple[str, int, str], *, index_interval_bytes: int, like: str) -> None:
+    def __init__(self, files: DiskFileSystem, stem: tuple[str, int, str], *, index_interval_bytes: int, like: str) -> None:
         self._fs = files
         self._directory, self._base_offset, self._suffix = stem
         self._interval, self._like = index_interval_bytes, like
         self._log = HashedOutput(files, self._path(LOG), like, write_behind=True)
         self._files = {LOG: self._log}
-        self._parts: list[Written] = []
+        self._parts: list[FileDigest] = []
         self._read_back = ReadBack(files, self._path(LOG), self._parts)
         self._batches = 0
         self._state = new_state(self._base_offset)
@@ -152,28 +151,28 @@ class SegmentWriter:
         self._index(out_rows)
         self._read_back.advance(self._log.size)
 
-    def append_part(self, paths: tuple[str, str], written: tuple[Written, ...]) -> None:
-        """The batches of a part, whose bytes are compared with ``written`` when the segment is verified.
+    def append_part(self, paths: tuple[str, str], written: tuple[FileDigest, ...]) -> None:
+        """Append the batches of a part; they are compared with ``written`` when the segment is verified.
 
-        :raises StorageError: the part's rows are not those that were written
+        :raises StorageError: the part's rows differ from those that were written
         """
         batches, rows = written
         self._parts.append(batches)
         self._log.output.copy_from(paths[0])
         table = xxhash.xxh3_128()
-        for data in bytes_of(self._fs, Extent(paths[1], 0, rows.size), _ROWS_AT_ONCE * OUT_ROW.itemsize):
+        for data in read_range(self._fs, FileRange(paths[1], 0, rows.size), _ROWS_AT_ONCE * OUT_ROW.itemsize):
             table.update(data)
             if len(data) % OUT_ROW.itemsize == 0:
                 self._index(np.frombuffer(data, OUT_ROW))
         if table.hexdigest() != rows.digest:
-            raise differs(paths[1], "other bytes than were written")
+            raise read_back_error(paths[1], "other bytes than were written")
         self._read_back.advance(sum(part.size for part in self._parts))
 
     def _index(self, out_rows: NDArray[np.void]) -> None:
         self._batches += len(out_rows)
         highest = int(out_rows["last_offset"].max(initial=self._base_offset))
-        if highest - self._base_offset > _MAX_RELATIVE_OFFSET:
-            what = f"batch ends at offset {highest}, out of reach of a segment with base offset {self._base_offset}"
+        if highest - self._base_offset > MAX_RELATIVE_OFFSET:
+            what = f"batch ends at offset {highest}, too far for an index with base offset {self._base_offset}"
             raise CorruptLogError(what, path=self._like, hint="restore this segment")
         offsets, times = np.empty(len(out_rows), OFFSET_ROW), np.empty(len(out_rows), TIME_ROW)
         n, m = index_entries(out_rows, self._interval, self._state, offsets, times)
@@ -182,11 +181,10 @@ class SegmentWriter:
         if m:
             self._times.append(times[:m].copy())
 
-    def close(self, mtime_ms: int, aborted_txns: Sequence[AbortedTxn]) -> tuple[Written, ...]:
-        """Write the indexes and flush all files to the disk, with the given time of last modification; what they hold, the log
-        first, as the device gives it back.
+    def close(self, mtime_ms: int, aborted_txns: Sequence[AbortedTxn]) -> tuple[FileDigest, ...]:
+        """Write the indexes, flush all files with this mtime and read them back; returns their sizes and hashes, log first.
 
-        :raises StorageError: the file system refused, or the device gives other bytes than were written
+        :raises StorageError: the file system refused, or the device returns other bytes than were written
         """
         self._write_indexes(aborted_txns)
         for file in self._files.values():
@@ -202,7 +200,7 @@ class SegmentWriter:
         return tuple(each._replace(mtime_ns=times[each.kind]) for each in (log, *others))
 
     def _mtime_ns(self, kind: str) -> int:
-        """The time of last modification as the file system keeps it: some round it. An object has none of its own."""
+        """The mtime as the file system stores it, possibly rounded; 0 in an object store."""
         found = None if is_remote(self._directory) else self._fs.stat(self._path(kind))
         return 0 if found is None else found.mtime_ns
 

@@ -1,8 +1,7 @@
-"""Holds segments that tasks have written or copied against what the device gives back, before anything depends on them.
+"""Compares segments that were written or copied with what the device returns, before anything depends on them.
 
-A segment's log is held against its size and hash, and besides against its own checksums and offsets, so that a fault in the
-memory that the hash was taken from is found too. An output that is not what it should be fails its log; the sources are
-untouched then.
+A segment's log is checked against its size and hash, and against its own checksums and offsets: these also find a fault in the
+memory from which the hash was computed. An output that differs fails its log; the sources are unchanged.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from compaction.fs.contents import Written, bytes_of, differs, verify_file
-from compaction.fs.filesystem import Extent, Files, FileSystem
+from compaction.fs.contents import FileDigest, read_back_error, read_range, verify_file
+from compaction.fs.filesystem import FileRange, FileSystem, ReadableFileSystem
 from compaction.kernels.reading.batches import scan_batches
 from compaction.kernels.reading.tables import BATCH_ROW
 from compaction.logdir.blocks import SegmentReader
@@ -25,13 +24,13 @@ _BATCH_END_BYTES = 128 << 10
 
 
 class SegmentCheck:
-    """Checks a log file as its bytes come: checksums, offsets, and the hashes of its parts.
+    """Checks a log file block by block: checksums, offsets, and the hashes of its parts.
 
     :param path: for errors
-    :param parts: of a joined file, as far as they are known; there must be no byte of one before it is
+    :param parts: of a joined file; the caller may append a part until its first byte is fed
     """
 
-    def __init__(self, path: str, parts: Sequence[Written] = ()) -> None:
+    def __init__(self, path: str, parts: Sequence[FileDigest] = ()) -> None:
         self._path, self._parts = path, parts
         self._hash, self._part, self._part_bytes, self._number = xxhash.xxh3_128(), xxhash.xxh3_128(), 0, 0
         self._rest = np.empty(0, np.uint8)
@@ -40,9 +39,9 @@ class SegmentCheck:
         self.size, self.batches = 0, 0
 
     def feed(self, data: NDArray[np.uint8]) -> None:
-        """Take the next bytes, uint8[n].
+        """Check the next bytes, uint8[n].
 
-        :raises StorageError: they are not what was written
+        :raises StorageError: they differ from what was written
         """
         self._hash.update(data)
         if self._parts:
@@ -50,30 +49,30 @@ class SegmentCheck:
         start, rest = self.size, len(self._rest)
         self.size += len(data)
         if rest:
-            # most batches end within a little of what follows: not all of it needs to be copied
+            # most batches end within this many bytes: the rest need not be copied
             taken = self._scan(np.concatenate([self._rest, data[:_BATCH_END_BYTES]]), start - rest)
             data = data[taken - rest :] if taken > rest else np.concatenate([self._rest, data])
         taken = self._scan(data, self.size - len(data))
         self._rest = data[taken:].copy()
 
     def _scan(self, data: NDArray[np.uint8], position: int) -> int:
-        """Check the batches that ``data`` holds, which begins at a byte position of the file; how many bytes they take."""
+        """Check the complete batches of ``data``, which starts at a byte position of the file; returns their bytes."""
         taken = 0
         while taken < len(data):
             scan = scan_batches(data[taken:], position + taken, check_crc=True, rows=self._rows)
             if len(scan.rows):
-                self._take(scan.rows)
+                self._check_offsets(scan.rows)
             if scan.error is not None:
-                raise differs(self._path, f"{scan.error} at byte {scan.error_position}")
+                raise read_back_error(self._path, f"{scan.error} at byte {scan.error_position}")
             taken += scan.consumed
             if not len(scan.rows):
                 break
         return taken
 
-    def _take(self, rows: NDArray[np.void]) -> None:
+    def _check_offsets(self, rows: NDArray[np.void]) -> None:
         floors = np.concatenate([[self._last_offset], rows["last_offset"][:-1]])
         if (rows["base_offset"] <= floors).any() or (rows["last_offset"] < rows["base_offset"]).any():
-            raise differs(self._path, "offsets run backwards")
+            raise read_back_error(self._path, "offsets run backwards")
         self._last_offset = int(rows["last_offset"][-1])
         self.batches += len(rows)
 
@@ -89,32 +88,32 @@ class SegmentCheck:
     def _end_parts(self) -> None:
         while self._number < len(self._parts) and self._part_bytes == self._parts[self._number].size:
             if self._part.hexdigest() != self._parts[self._number].digest:
-                raise differs(self._path, "other bytes than were written")
+                raise read_back_error(self._path, "other bytes than were written")
             self._part, self._part_bytes, self._number = xxhash.xxh3_128(), 0, self._number + 1
 
-    def end(self, size: int, batches: int, digest: str | None) -> Written:
-        """The file ends here; what it holds.
+    def end(self, size: int, batches: int, digest: str | None) -> FileDigest:
+        """Check the file as a whole; returns its size and hash.
 
         :param digest: of the whole file, ``None`` for a joined one
-        :raises StorageError: it is not what was written
+        :raises StorageError: it differs from what was written
         """
         self._end_parts()
         if self.size != size or len(self._rest) or self._number < len(self._parts):
-            raise differs(self._path, f"{self.size} bytes, {size} were written")
+            raise read_back_error(self._path, f"{self.size} bytes, {size} were written")
         if self.batches != batches:
-            raise differs(self._path, f"{self.batches} batches, {batches} were written")
+            raise read_back_error(self._path, f"{self.batches} batches, {batches} were written")
         found = self._hash.hexdigest()
         if digest is not None and digest != found:
-            raise differs(self._path, "other bytes than were written")
-        return Written(LOG, size, found)
+            raise read_back_error(self._path, "other bytes than were written")
+        return FileDigest(LOG, size, found)
 
 
-def copy_verified(source: Files, target: FileSystem, extent: Extent, path: str, valid_bytes: int = 0) -> None:
-    """Copy a byte range into a new file, safe on return, and hold what the device has against what the source gives.
+def copy_verified(source: ReadableFileSystem, target: FileSystem, extent: FileRange, path: str, valid_bytes: int = 0) -> None:
+    """Copy a byte range into a new file, durable on return, and compare what the device returns with the source.
 
-    :param valid_bytes: so many bytes at its start are batches, whose checksums must hold
+    :param valid_bytes: the first bytes of the range that are batches, whose checksums must match
     :raises CorruptLogError: a batch is damaged
-    :raises StorageError: one of the file systems refused, or gives other bytes than before
+    :raises StorageError: one of the file systems refused, or returns other bytes than before
     """
     target.copy(extent.path, path, extent.start, extent.size)
     target.fsync(path)
@@ -123,6 +122,6 @@ def copy_verified(source: Files, target: FileSystem, extent: Extent, path: str, 
         with SegmentReader(source, extent.path, extent.start, extent.start + valid_bytes) as reader:
             for block in reader.blocks(check_crc=True):
                 content.update(block.raw)
-    for data in bytes_of(source, Extent(extent.path, extent.start + valid_bytes, extent.size - valid_bytes)):
+    for data in read_range(source, FileRange(extent.path, extent.start + valid_bytes, extent.size - valid_bytes)):
         content.update(data)
-    verify_file(target, path, Written("", extent.size, content.hexdigest()))
+    verify_file(target, path, FileDigest("", extent.size, content.hexdigest()))

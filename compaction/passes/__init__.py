@@ -1,1 +1,1 @@
-"""The work of one task in each pass, free of Spark: values and bytes in, bytes and values out."""
+"""What one task does in each pass, independent of Spark."""

@@ -1,13 +1,15 @@
-"""The first pass over some slices: checks every batch, hashes every key, and hands on packed map entries by shard.
+"""The first pass: checks every batch of some slices, hashes every key, and emits packed map entries by shard.
 
-Mirrors ``Cleaner.buildOffsetMap`` (Kafka 4.3.0) for the dirty section. Records of the clean section, and those of data that
-counts as aborted, do not enter the map; they are handed on as asks: which of them does the map beat?
+Mirrors ``Cleaner.buildOffsetMap`` (Kafka 4.3.0) for the dirty section. Records of the clean section, and of aborted data, do
+not enter the map. They are emitted as lookups: pass 2 drops those that a dirty record supersedes.
+
+Tested by ``tests/passes/test_single_task.py``, ``tests/passes/test_rounds.py`` and ``tests/passes/test_metamorphic.py``.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import groupby, pairwise
 
@@ -16,13 +18,22 @@ from numpy.typing import NDArray
 
 from compaction.cleaning.txn_tables import KEYLESS_ROW, TXN_ROW, keyless_rows, summarise
 from compaction.errors import CorruptLogError, UnsupportedLogError, of_log
+from compaction.fs.filesystem import ReadableFileSystem
 from compaction.kernels.keys.key_filter import KeyFilter
 from compaction.kernels.keys.offset_map import Arena, by_shard
-from compaction.kernels.reading.records import ASK, KEYLESS, MAP, MESSAGES, RECORD_ERRORS, SKIP, TOMBSTONES, scan_records
+from compaction.kernels.reading.records import (
+    KEYLESS,
+    LOOKUPS_ONLY,
+    MAP,
+    MESSAGES,
+    SKIP,
+    TOMBSTONES,
+    scan_records,
+)
 from compaction.kernels.reading.tables import ENTRY_BYTES, ENTRY_WORDS, MAX_OFFSET
 from compaction.logdir.blocks import Block, SegmentReader
 from compaction.logdir.throttle import Throttle
-from compaction.passes.decoder import V2_MAGIC, Decoded, Decoder, check_count
+from compaction.passes.decoder import V2_MAGIC, Decoded, Decoder, check_count, corrupt_record
 from compaction.passes.merge import resolve
 from compaction.passes.task_map import TaskMap
 from compaction.passes.tasks import MapContext, MapSettings, Packed, Resolved, Slice, SliceSummary
@@ -33,64 +44,63 @@ SUMMARY = -1
 _TRANSACTIONAL = 0x10
 _CONTROL = 0x20
 _ENTRIES = 1 << 14
-#: asks are handed on when they have gathered to this size
-_ASK_BYTES = 32 << 20
+#: lookups are emitted in chunks of this size
+_LOOKUP_BYTES = 32 << 20
 
 
 def scan_slices(
     slices: Iterable[Slice], logs: Mapping[int, MapContext], settings: MapSettings
 ) -> Iterator[tuple[Key, list[Packed | Resolved | SliceSummary]]]:
-    """Packed entries (``uint64[n, 3]``) by shard, and one summary a slice. The shard of a log that is ``alone`` comes resolved,
-    if its entries could be held together.
+    """Packed entries (``uint64[n, 3]``) by shard, and one summary per slice. The shard of a ``single_task`` log is resolved
+    here if its entries fit the task's map.
 
-    A slice that cannot be read gives a summary with an error; its log's entries are then of no use, which is the caller's to
-    see.
+    The summary of an unreadable slice has an error; the caller must then ignore its log's entries.
     """
-    for log, neighbours in groupby(slices, key=lambda part: part.log):
-        parts = list(neighbours)
-        scan = LogScan(logs[log], settings, dirty_records(parts, logs[log].first_dirty_offset))
-        for part in parts:
-            yield (log, SUMMARY), [scan.slice(part)]
-            for shard, packed in scan.overflow():
+    for log, group in groupby(slices, key=lambda each: each.log):
+        of_one_log = list(group)
+        scan = LogScan(logs[log], settings, dirty_records(of_one_log, logs[log].first_dirty_offset))
+        for each in of_one_log:
+            yield (log, SUMMARY), [scan.scan(each)]
+            for shard, packed in scan.spilled():
                 yield (log, shard), [packed]
-        whole = scan.whole()
-        if whole is not None:
-            yield (log, 0), [whole]
+        resolved = scan.resolved()
+        if resolved is not None:
+            yield (log, 0), [resolved]
             continue
-        for shard, packed in scan.rest():
+        for shard, packed in scan.drain():
             yield (log, shard), [packed]
 
 
-def together(logs: Mapping[int, MapContext], tasks: Iterable[Iterable[Slice]]) -> dict[int, MapContext]:
-    """``logs``, those marked as ``alone`` whose map has one shard and whose slices are all in one of ``tasks``."""
-    places = Counter(log for task in tasks for log in {part.log for part in task})
-    return {log: replace(work, alone=work.shards == 1 and places[log] == 1) for log, work in logs.items()}
+def flag_single_task_logs(logs: Mapping[int, MapContext], tasks: Iterable[Iterable[Slice]]) -> dict[int, MapContext]:
+    """``logs``, with ``single_task`` set for those with one shard whose slices are all in one of ``tasks``."""
+    tasks_of = Counter(log for task in tasks for log in {each.log for each in task})
+    return {log: replace(work, single_task=work.shards == 1 and tasks_of[log] == 1) for log, work in logs.items()}
 
 
 def collect_keys(
     slices: Iterable[Slice], logs: Mapping[int, MapContext], settings: MapSettings, filters: Mapping[int, KeyFilter]
 ) -> Iterator[tuple[int, KeyFilter]]:
-    """The keys of the dirty records of some slices, by log. What cannot be read is for pass 1 to tell.
+    """The keys of the dirty records of some slices, by log. Unreadable slices are left to pass 1 to report.
 
-    :param filters: empty ones
+    :param filters: an empty filter for each log
     """
-    for log, neighbours in groupby(slices, key=lambda part: part.log):
+    for log, group in groupby(slices, key=lambda each: each.log):
         scan = _FilterScan(logs[log], settings, KeyFilter(filters[log].words.copy()))
-        for part in neighbours:
-            scan.slice(part)
+        for each in group:
+            scan.scan(each)
         yield log, scan.keys
 
 
-def dirty_records(parts: Iterable[Slice], first_dirty_offset: int) -> int:
-    """At most how many records of the dirty section the slices hold."""
-    return sum(max(0, part.end_offset - max(part.first_offset, first_dirty_offset)) for part in parts)
+def dirty_records(slices: Iterable[Slice], first_dirty_offset: int) -> int:
+    """Upper bound on the number of dirty records in ``slices``."""
+    return sum(max(0, each.end_offset - max(each.first_offset, first_dirty_offset)) for each in slices)
 
 
 def check_offsets(block: Block, floor: int, path: str, end_offset: int = MAX_OFFSET) -> int:
-    """The offset after the last batch of ``block``, whose batches must lie in ``[floor, end_offset)``.
+    """The offset after the last batch of ``block``, whose offsets must be in ``[floor, end_offset)``.
 
-    :raises CorruptLogError: offsets run backwards, or reach into what comes next
-    :raises UnsupportedLogError: offsets are not below ``MAX_OFFSET``
+    :raises CorruptLogError: offsets decrease, or reach ``end_offset``
+    :raises UnsupportedLogError: offsets reach ``MAX_OFFSET``
     """
     rows = block.rows
     highest = rows[int(np.argmax(rows["last_offset"]))]
@@ -109,73 +119,85 @@ def check_offsets(block: Block, floor: int, path: str, end_offset: int = MAX_OFF
     return int(rows["last_offset"][-1]) + 1
 
 
+class Findings:
+    """What the batches of a slice contain, besides map entries and lookups; ``counters`` are those of ``scan_records``."""
+
+    def __init__(self) -> None:
+        self.counters = np.zeros(3, np.int64)
+        self.txn_rows = [np.empty(0, TXN_ROW)]
+        self.keyless_rows = [np.empty(0, KEYLESS_ROW)]
+
+    def add_keyless(self, rows: NDArray[np.void], keyless: NDArray[np.int32]) -> None:
+        """Add the number of records without a key of each of ``rows``."""
+        if keyless.any():
+            self.keyless_rows.append(keyless_rows(rows, keyless))
+
+    def summary(self, slice_: Slice, fingerprint: str) -> SliceSummary:
+        """The summary of the slice."""
+        messages, keyless, tombstones = self.counters[[MESSAGES, KEYLESS, TOMBSTONES]].tolist()
+        txn_rows, keyless_rows = np.concatenate(self.txn_rows), np.concatenate(self.keyless_rows)
+        return SliceSummary(
+            slice_.log, messages, keyless, tombstones, txn_rows, keyless_rows, slice_id=slice_.id, fingerprint=fingerprint
+        )
+
+
+def scan_slice(
+    slice_: Slice, files: ReadableFileSystem, throttle: Throttle, take: Callable[[Block, Decoder, Findings], None]
+) -> SliceSummary:
+    """Check the batches of a slice, and pass them to ``take`` as v2 batches. An error is returned in the summary."""
+    findings, position, next_offset = Findings(), slice_.start, slice_.first_offset
+    try:
+        with SegmentReader(files, slice_.path, slice_.start, slice_.end) as reader:
+            decoder = Decoder(slice_.path)
+            for block in reader.blocks(check_crc=True):
+                position = block.position
+                throttle.count(len(block.raw))
+                for batches in decoder.as_v2(block):
+                    next_offset = check_offsets(batches, next_offset, slice_.path, slice_.end_offset)
+                    findings.txn_rows.append(summarise(batches.rows, slice_.segment_index))
+                    take(batches, decoder, findings)
+            return findings.summary(slice_, reader.fingerprint())
+    except Exception as error:
+        return SliceSummary(slice_.log, 0, 0, 0, np.empty(0, TXN_ROW), error=str(of_log(error, slice_.path, position)))
+
+
 class LogScan:
-    """Entries and asks of one log gathered over the slices of one task."""
+    """The map entries and lookups of one log, from the slices of one task."""
 
     def __init__(
-        self, log: MapContext, settings: MapSettings, most_records: int, arena: Arena | None = None
+        self, log: MapContext, settings: MapSettings, max_records: int, arena: Arena | None = None
     ) -> None:
         self._log = log
-        self.files = settings.files
-        self._map = TaskMap(settings.map_bytes, settings.load_factor, most_records, self._hand_on, arena)
-        self._asks: list[NDArray[np.uint64]] = []
-        self._full: list[tuple[int, Packed]] = []
+        self._files = settings.files
+        self._map = TaskMap(settings.map_bytes, settings.load_factor, max_records, self._spill, arena)
+        self._lookups: list[NDArray[np.uint64]] = []
+        self._lookup_count = 0
+        self._lookup_limit = min(settings.map_bytes, _LOOKUP_BYTES) // ENTRY_BYTES
+        self._spilled: list[tuple[int, Packed]] = []
+        self._any_spilled = False
         self._entries = np.empty((_ENTRIES, ENTRY_WORDS), np.uint64)
-        self._ask_room = np.empty((_ENTRIES, ENTRY_WORDS), np.uint64)
-        self._ask_limit = min(settings.map_bytes, _ASK_BYTES) // ENTRY_BYTES
-        self._asked = 0
-        self._any_handed_on = False
-        self._position = 0
+        self._lookup_buffer = np.empty((_ENTRIES, ENTRY_WORDS), np.uint64)
         self._throttle = Throttle(settings.bytes_per_second)
         self._secret = settings.secret.state()
 
-    def slice(self, part: Slice) -> SliceSummary:
-        """Scan one slice; what was found besides entries."""
-        counters = np.zeros(3, np.int64)
-        txn_rows, keyless = [np.empty(0, TXN_ROW)], [np.empty(0, KEYLESS_ROW)]
-        next_offset, self._position = part.first_offset, part.start
-        try:
-            with SegmentReader(self.files, part.path, part.start, part.end) as reader:
-                decoder = Decoder(part.path)
-                for block in reader.blocks(check_crc=True):
-                    self._position = block.position
-                    self._throttle.count(len(block.raw))
-                    for rows in decoder.modern(block):
-                        next_offset = check_offsets(rows, next_offset, part.path, part.end_offset)
-                        txn_rows.append(summarise(rows.rows, part.segment_index))
-                        keyless += self._block(rows, decoder, counters, part.path)
-                fingerprint = reader.fingerprint()
-        except Exception as error:
-            failure = of_log(error, part.path, self._position)
-            return SliceSummary(part.log, 0, 0, 0, txn_rows[0], error=str(failure))
-        messages, without_key, tombstones = counters[[MESSAGES, KEYLESS, TOMBSTONES]].tolist()
-        return SliceSummary(
-            part.log,
-            messages,
-            without_key,
-            tombstones,
-            np.concatenate(txn_rows),
-            np.concatenate(keyless),
-            slice_id=part.id,
-            fingerprint=fingerprint,
-        )
+    def scan(self, slice_: Slice) -> SliceSummary:
+        """Scan one slice."""
+        return scan_slice(slice_, self._files, self._throttle, self._batches)
 
-    def _block(self, block: Block, decoder: Decoder, counters: NDArray[np.int64], path: str) -> Iterator[NDArray[np.void]]:
-        actions = self.actions(block.rows)
-        keyless, before = np.zeros(len(block.rows), np.int32), counters[KEYLESS]
+    def _batches(self, block: Block, decoder: Decoder, findings: Findings) -> None:
+        actions, keyless = self.actions(block.rows), np.zeros(len(block.rows), np.int32)
         for decoded in decoder.decode(block, actions != SKIP):
-            self.records(block, decoded, actions, (keyless, counters), path)
-        if counters[KEYLESS] > before:
-            yield keyless_rows(block.rows, keyless)
+            self.records(block, decoded, actions, (keyless, findings.counters), decoder.path)
+        findings.add_keyless(block.rows, keyless)
 
     def actions(self, rows: NDArray[np.void]) -> NDArray[np.uint8]:
-        """What ``scan_records`` does with each batch."""
+        """The ``actions`` of ``scan_records`` for each batch."""
         actions = np.full(len(rows), MAP, np.uint8)
         attributes = rows["attributes"]
         if self._log.aborted is not None and len(self._log.aborted):
             transactional = (attributes & _TRANSACTIONAL) != 0
             aborted = self._log.aborted.contains(rows["producer_id"], rows["last_offset"])
-            actions[transactional & aborted] = ASK
+            actions[transactional & aborted] = LOOKUPS_ONLY
         actions[((attributes & _CONTROL) != 0) & (rows["magic"] >= V2_MAGIC)] = SKIP
         return actions
 
@@ -187,31 +209,20 @@ class LogScan:
         counts: tuple[NDArray[np.int32], NDArray[np.int64]],
         path: str,
     ) -> None:
-        """Take the records of decoded batches in.
+        """Add the records of decoded batches.
 
-        :param actions: uint8 of all batches of ``block``, as ``actions`` gave them
+        :param actions: uint8, ``actions`` of all batches of ``block``
         :param counts: added to: int32, records without a key by batch of ``block``; the ``counters`` of ``scan_records``
         """
         rows, first = decoded.rows, decoded.first_row
         at, actions, keyless = 0, actions[first : first + len(rows)], counts[0][first : first + len(rows)]
         while at < len(rows):
             next_at, n, m, error = scan_records(
-                block.raw,
-                decoded.scratch,
-                rows,
-                decoded.spans,
-                actions,
-                self._log.first_dirty_offset,
-                at,
-                self._entries,
-                self._ask_room,
-                keyless,
-                counts[1],
-                self._secret,
-            )
+                block.raw, decoded.scratch, rows, decoded.spans, actions, self._log.first_dirty_offset, at,
+                self._entries, self._lookup_buffer, keyless, counts[1], self._secret,
+            )  # fmt: skip
             if error:
-                position = int(rows[next_at]["position"])
-                raise CorruptLogError(RECORD_ERRORS[error], path=path, position=position, hint="restore this segment")
+                raise corrupt_record(error, rows[next_at], path)
             self._take(n, m)
             if next_at == at:
                 check_count(decoded, at, path)
@@ -220,53 +231,53 @@ class LogScan:
 
     def _grow(self, records: int) -> None:
         self._entries = np.empty((records, ENTRY_WORDS), np.uint64)
-        self._ask_room = np.empty((records, ENTRY_WORDS), np.uint64)
+        self._lookup_buffer = np.empty((records, ENTRY_WORDS), np.uint64)
 
     def _take(self, n: int, m: int) -> None:
-        """Move ``n`` entries into the map and ``m`` asks to their list; hand on what would not fit."""
+        """Add the first ``n`` entries and ``m`` lookups of the buffers."""
         self._map.put(self._entries[:n])
-        asks = self._ask_room[:m]
+        lookups = self._lookup_buffer[:m]
         if m and self._log.dirty_keys is not None:
-            asks = self._log.dirty_keys.sift(asks, self._log.first_dirty_offset)
-        if len(asks):
-            self._asks.append(asks.copy())
-            self._asked += len(asks)
-            if self._asked >= self._ask_limit:
-                self._hand_on_asks()
+            lookups = self._log.dirty_keys.prune(lookups, self._log.first_dirty_offset)
+        if len(lookups):
+            self._lookups.append(lookups.copy())
+            self._lookup_count += len(lookups)
+            if self._lookup_count >= self._lookup_limit:
+                self._spill_lookups()
 
-    def _hand_on_asks(self) -> None:
-        if self._asks:
-            self._hand_on(np.concatenate(self._asks))
-            self._asks, self._asked = [], 0
+    def _spill_lookups(self) -> None:
+        if self._lookups:
+            self._spill(np.concatenate(self._lookups))
+            self._lookups, self._lookup_count = [], 0
 
-    def _hand_on(self, entries: NDArray[np.uint64]) -> None:
+    def _spill(self, entries: NDArray[np.uint64]) -> None:
         ordered, starts = by_shard(entries, self._log.shards)
         bounds = pairwise(starts.tolist())
-        self._full += [(shard, ordered[start:end]) for shard, (start, end) in enumerate(bounds) if start < end]
+        self._spilled += [(shard, ordered[start:end]) for shard, (start, end) in enumerate(bounds) if start < end]
 
-    def overflow(self) -> Iterator[tuple[int, Packed]]:
-        """Packed entries that did not fit any more, by shard; forgotten here."""
-        full, self._full = self._full, []
-        self._any_handed_on |= bool(full)
-        return iter(full)
+    def spilled(self) -> Iterator[tuple[int, Packed]]:
+        """Packed entries and lookups spilled since the last call, by shard."""
+        spilled, self._spilled = self._spilled, []
+        self._any_spilled |= bool(spilled)
+        return iter(spilled)
 
-    def whole(self) -> Resolved | None:
-        """What becomes of the log, if all that there is of it was scanned and is still held."""
-        if not self._log.alone or self._any_handed_on or self._full or self._map.whole is None:
+    def resolved(self) -> Resolved | None:
+        """The log's survivor entries, if this task has scanned the entire log without spilling."""
+        if not self._log.single_task or self._any_spilled or self._spilled or self._map.complete is None:
             return None
-        return resolve(self._map.whole, self._asks, self._log.first_dirty_offset)
+        return resolve(self._map.complete, self._lookups, self._log.first_dirty_offset)
 
-    def rest(self) -> Iterator[tuple[int, Packed]]:
-        """All that is left, by shard."""
-        self._hand_on_asks()
-        yield from self.overflow()
-        for entries in self._map.rest():
-            self._hand_on(entries)
-            yield from self.overflow()
+    def drain(self) -> Iterator[tuple[int, Packed]]:
+        """All remaining entries and lookups, by shard."""
+        self._spill_lookups()
+        yield from self.spilled()
+        for entries in self._map.drain():
+            self._spill(entries)
+            yield from self.spilled()
 
 
 class _FilterScan(LogScan):
-    """Notes keys where ``LogScan`` maps them, and asks nothing."""
+    """Adds keys to a filter instead of a map, and makes no lookups."""
 
     def __init__(self, log: MapContext, settings: MapSettings, keys: KeyFilter) -> None:
         super().__init__(log, settings, 0, Arena())

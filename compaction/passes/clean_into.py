@@ -1,24 +1,25 @@
-"""The second pass over one piece: keeps, drops or rewrites each batch and hands the output to a writer.
+"""The second pass over one output part: copies, drops or rewrites each batch, and writes the result.
 
-Mirrors ``Cleaner.cleanInto`` and ``MemoryRecords.filterTo`` (Kafka 4.3.0). A batch of which nothing goes is never copied in
-memory; one of which everything goes is never read beyond its header.
+Mirrors ``Cleaner.cleanInto`` and ``MemoryRecords.filterTo`` (Kafka 4.3.0). A batch that loses no record is not copied in
+memory; a batch that loses all records is not decompressed.
+
+Tested by ``tests/passes/test_rounds.py``, ``tests/passes/test_metamorphic.py`` and ``tests/crash/test_trust.py``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from compaction.errors import CompactionError, CorruptLogError, UnsupportedLogError, of_log
 from compaction.formats.primitives.malformed import FormatError
-from compaction.fs.contents import Written
+from compaction.fs.contents import FileDigest
 from compaction.fs.filesystem import Chunk
 from compaction.kernels.reading.batches import first_bad_crc, scan_batches
-from compaction.kernels.reading.records import RECORD_ERRORS
-from compaction.kernels.reading.tables import BUILT, DROP, IN_BLOCK, MARK_SHIFT, OUT_ROW, REWRITE, TO_COMPRESS
+from compaction.kernels.reading.tables import BUILT, DROP, IN_BLOCK, OFFSET_SHIFT, OUT_ROW, REWRITE, TO_COMPRESS
 from compaction.kernels.rewriting.batch_retention import decide
 from compaction.kernels.rewriting.rewrite import (
     BYTES_KEPT,
@@ -34,73 +35,76 @@ from compaction.logdir.throttle import Throttle
 from compaction.output.segment_writer import PartWriter, SegmentWriter, new_suffix, part_paths
 from compaction.passes.build_map import check_offsets
 from compaction.passes.compress import seal_compressed
-from compaction.passes.decoder import V2_MAGIC, Decoded, Decoder, check_count
+from compaction.passes.decoder import V2_MAGIC, Decoded, Decoder, check_count, corrupt_record
 from compaction.passes.header_names import repair_header_names
 from compaction.passes.tasks import CleanContext, CleanStats, GroupOutput, OutputPart, Packed, PartResult, Slice
 
 _OUT_BYTES = 4 << 20
 _KEPT_COLUMNS = 6
 _KEPT_ROWS = 1 << 12
-_CHANGED = "something changed it meanwhile, or the disk gave other bytes: make sure that nothing else works here, run again"
+_CHANGED = "the file was changed, or the disk returned other bytes: make sure that nothing else writes here, and run again"
 
 
 class Writer(Protocol):
-    """Takes the output of a piece."""
+    """Appends batches to an output file."""
 
     def append(self, chunks: Sequence[Chunk], out_rows: NDArray[np.void]) -> None:
-        """Batches, back to back, and one ``OUT_ROW`` each."""
+        """Append ``chunks`` of consecutive batches, with one ``OUT_ROW`` per batch."""
 
 
-class NullWriter:
-    """A dry run's: counts, writes nothing."""
+class Decided(NamedTuple):
+    """The actions and verdicts (uint8[r]) of a run of batches, and the ``limits`` of their slice."""
 
-    def append(self, chunks: Sequence[Chunk], out_rows: NDArray[np.void]) -> None:
-        """Nothing."""
+    actions: NDArray[np.uint8]
+    verdicts: NDArray[np.uint8]
+    limits: NDArray[np.int64]
 
 
-def clean_part(piece: OutputPart, log: CleanContext, packed_marks: Sequence[Packed], *, dry_run: bool) -> PartResult:
-    """Write one piece (or only count, in a dry run). What goes wrong with it is told in the result.
+def clean_part(part: OutputPart, log: CleanContext, packed: Sequence[Packed], *, dry_run: bool) -> PartResult:
+    """Write one output part, or only count in a dry run. An error is returned in the result.
 
-    :param packed_marks: the piece's marks, from any number of shards, each uint64
+    :param packed: the part's survivor entries from any number of shards, each uint64
     """
-    output = piece.output
-    marks = np.concatenate([np.empty(0, np.uint64), *(np.frombuffer(part, np.uint64) for part in packed_marks)])
-    marks.sort()
-    work = Rewriter(log, marks)
+    output = part.output
+    work = Rewriter(log, packed)
     suffix = None if dry_run else new_suffix()
     try:
-        written = _write(piece, log, work, suffix)
+        written = _write(part, log, work, suffix)
     except Exception as error:
         failure = of_log(error, *work.at)
-        return PartResult(output.log, output.group, piece.number, CleanStats(), None, str(failure))
-    return PartResult(output.log, output.group, piece.number, work.stats(), suffix, batches=work.batches, written=written)
+        return PartResult(output.log, output.group, part.number, CleanStats(), None, str(failure))
+    return PartResult(output.log, output.group, part.number, work.stats(), suffix, batches=work.batches, written=written)
 
 
-def _write(piece: OutputPart, log: CleanContext, work: Rewriter, suffix: str | None) -> tuple[Written, ...]:
-    """Write the output of a piece: a verified segment, or a part of one, or nothing in a dry run."""
-    output, files = piece.output, log.files
+def _write(part: OutputPart, log: CleanContext, work: Rewriter, suffix: str | None) -> tuple[FileDigest, ...]:
+    """Write a verified segment, or a part of one, or nothing in a dry run (without ``suffix``)."""
+    output, files = part.output, log.files
     if suffix is None:
-        work.run(piece.slices, NullWriter())
+        work.run(part.slices, None)
         return ()
-    if not piece.whole:
-        part = part_paths(log.directory, output.base_offset, piece.number, suffix)
-        with PartWriter(files, part, output.like) as writer:
-            work.run(piece.slices, writer)
+    if not part.complete:
+        paths = part_paths(log.directory, output.base_offset, part.number, suffix)
+        with PartWriter(files, paths, output.like) as writer:
+            work.run(part.slices, writer)
             return writer.close()
     stem = log.directory, output.base_offset, suffix
     with SegmentWriter(files, stem, index_interval_bytes=log.index_interval_bytes, like=output.like) as segment:
-        work.run(piece.slices, segment)
+        work.run(part.slices, segment)
         work.at = log.directory, None
         return segment.close(output.mtime_ms, output.aborted_txns)
 
 
 class Rewriter:
-    """The buffers and counters of one piece."""
+    """The buffers and counters of one output part.
 
-    def __init__(self, log: CleanContext, marks: NDArray[np.uint64]) -> None:
+    :param packed: arrays of survivor entries, uint64 in any order
+    """
+
+    def __init__(self, log: CleanContext, packed: Sequence[Packed]) -> None:
         self._log = log
-        self._marks = marks
-        #: the file and the byte position that the work has come to
+        self._survivors = np.concatenate([np.empty(0, np.uint64), *(np.frombuffer(each, np.uint64) for each in packed)])
+        self._survivors.sort()
+        #: file and byte position of the current block, for error messages
         self.at: tuple[str, int | None] = (log.directory, None)
         #: batches in the output so far
         self.batches = 0
@@ -110,86 +114,80 @@ class Rewriter:
         self._throttle = Throttle(log.bytes_per_second)
 
     def stats(self) -> CleanStats:
-        """What was read and kept so far."""
+        """Counts of the records read and kept so far."""
         return CleanStats(*self._counters.tolist())
 
-    def run(self, slices: Sequence[Slice], writer: Writer) -> None:
-        """All slices of the piece, in order."""
-        for part in slices:
-            decoder, limits, floor = Decoder(part.path), self.limits(part), part.first_offset
-            with SegmentReader(self._log.files, part.path, part.start, part.end) as reader:
+    def run(self, slices: Sequence[Slice], writer: Writer | None) -> None:
+        """Clean all slices of the part, in order; only count without ``writer``."""
+        for slice_ in slices:
+            decoder, limits, floor = Decoder(slice_.path), self.limits(slice_), slice_.first_offset
+            with SegmentReader(self._log.files, slice_.path, slice_.start, slice_.end) as reader:
                 for block in reader.blocks(check_crc=False):
-                    self.at = (part.path, block.position)
+                    self.at = (slice_.path, block.position)
                     self._throttle.count(len(block.raw))
-                    _check_messages(block, part.path)
-                    for rows in decoder.modern(block):
-                        floor = check_offsets(rows, floor, part.path, part.end_offset)
-                        for chunks, out_rows in self._block(rows, decoder, limits, part.path):
-                            writer.append(chunks, out_rows)
+                    _check_messages(block, slice_.path)
+                    for batches in decoder.as_v2(block):
+                        floor = check_offsets(batches, floor, slice_.path, slice_.end_offset)
+                        for chunks, out_rows in self._block(batches, decoder, limits):
+                            if writer is not None:
+                                writer.append(chunks, out_rows)
                             self.batches += len(out_rows)
                             self._throttle.count(int(out_rows["size"].sum()))
-                if part.fingerprint is not None and reader.fingerprint() != part.fingerprint:
+                if slice_.fingerprint is not None and reader.fingerprint() != slice_.fingerprint:
                     what = "segment is not the one that the first pass read"
-                    raise CorruptLogError(what, path=part.path, position=part.start, hint=_CHANGED)
+                    raise CorruptLogError(what, path=slice_.path, position=slice_.start, hint=_CHANGED)
 
-    def limits(self, part: Slice) -> NDArray[np.int64]:
+    def limits(self, slice_: Slice) -> NDArray[np.int64]:
         """The ``limits`` of ``decide`` and ``rewrite`` for a slice."""
         log = self._log
-        retain_legacy = part.segment_mtime_ms > log.legacy_delete_horizon_ms
+        retain_legacy = slice_.segment_mtime_ms > log.legacy_delete_horizon_ms
         return np.array([log.first_dirty_offset, log.latest_offset, log.rules.now_ms, retain_legacy], np.int64)
 
-    def marks_from(self, offset: int) -> NDArray[np.uint64]:
-        """The marks at ``offset`` and above."""
-        return self._marks[np.searchsorted(self._marks, np.uint64((offset + 1) << MARK_SHIFT)) :]
+    def survivors_from(self, offset: int) -> NDArray[np.uint64]:
+        """The survivor entries from ``offset`` on."""
+        return self._survivors[np.searchsorted(self._survivors, np.uint64((offset + 1) << OFFSET_SHIFT)) :]
 
     def _block(
-        self, block: Block, decoder: Decoder, limits: NDArray[np.int64], path: str
+        self, block: Block, decoder: Decoder, limits: NDArray[np.int64]
     ) -> Iterator[tuple[list[Chunk], NDArray[np.void]]]:
-        actions, verdicts = self.decide(block, limits)
-        _check_batches(block, actions, path)
-        for decoded in decoder.decode(block, actions == REWRITE):
-            yield from self.rows(block, decoded, actions, verdicts, limits, path)
+        decided = self.decide(block, limits)
+        _check_batches(block, decided.actions, decoder.path)
+        for decoded in decoder.decode(block, decided.actions == REWRITE):
+            yield from self.rewrite(block, decoded, decided, decoder.path)
 
-    def decide(self, block: Block, limits: NDArray[np.int64]) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-        """What becomes of each batch of a part that ``Decoder.modern`` gave: actions and verdicts, uint8."""
+    def decide(self, block: Block, limits: NDArray[np.int64]) -> Decided:
+        """Decide about each batch of a run from ``Decoder.as_v2``."""
         rows = block.rows
         verdicts = self._log.rules.verdicts(rows)
         actions = np.empty(len(rows), np.uint8)
-        marks = self.marks_from(int(rows["base_offset"][0]))
-        self._counters[TOMBSTONES_REMOVED] += decide(rows, verdicts, marks, limits, actions)
-        return actions, verdicts
+        survivors = self.survivors_from(int(rows["base_offset"][0]))
+        self._counters[TOMBSTONES_REMOVED] += decide(rows, verdicts, survivors, limits, actions)
+        return Decided(actions, verdicts, limits)
 
-    def rows(
-        self,
-        block: Block,
-        decoded: Decoded,
-        all_actions: NDArray[np.uint8],
-        all_verdicts: NDArray[np.uint8],
-        limits: NDArray[np.int64],
-        path: str,
+    def rewrite(
+        self, block: Block, decoded: Decoded, decided: Decided, path: str
     ) -> Iterator[tuple[list[Chunk], NDArray[np.void]]]:
-        """The output of decoded batches: chunks of bytes and an ``OUT_ROW`` a batch; each pair is valid until the next.
+        """The output of decoded batches: chunks of bytes and one ``OUT_ROW`` per batch; each pair is valid until the next.
 
-        :param all_actions: of all batches of ``block``, as ``decide`` gave them; ``all_verdicts`` likewise
+        :param decided: of all batches of ``block``
         """
         rows, first = decoded.rows, decoded.first_row
-        actions, verdicts = all_actions[first : first + len(rows)], all_verdicts[first : first + len(rows)]
+        actions, verdicts = (each[first : first + len(rows)] for each in decided[:2])
         horizon = self._log.rules.now_ms + self._log.delete_retention_ms
         at = 0
         while at < len(rows):
             out_rows = np.empty(len(rows) - at, OUT_ROW)
-            marks = self.marks_from(int(rows["base_offset"][at]))
+            survivors = self.survivors_from(int(rows["base_offset"][at]))
             next_at, n, used, error = rewrite(
-                block.raw, decoded.scratch, rows, decoded.spans, actions, verdicts, marks, limits, horizon, at,
+                block.raw, decoded.scratch, rows, decoded.spans, actions, verdicts, survivors, decided.limits, horizon, at,
                 block.position, self._out, out_rows, self._kept, self._counters,
             )  # fmt: skip
             if error and error != BAD_NAMES:
-                raise _failure(error, path, int(rows[next_at]["position"]))
+                raise _failure(error, rows[next_at], path)
             if n:
                 yield self._output(block.raw, out_rows[:n])
             if error:
-                mended = _mended(block, decoded, next_at, path)
-                yield from self.rows(block, mended, all_actions, all_verdicts, limits, path)
+                yield from self.rewrite(block, _repaired(block, decoded, next_at, path), decided, path)
                 next_at += 1
             elif next_at == at:
                 check_count(decoded, at, path)
@@ -197,13 +195,13 @@ class Rewriter:
             at = next_at
 
     def _grow(self, decoded: Decoded, at: int) -> None:
-        """Make the buffers large enough for one row."""
+        """Enlarge the buffers for one batch."""
         count, (start, end) = int(decoded.rows[at]["count"]), decoded.spans[at, :2].tolist()
         self._out = np.empty(max(len(self._out), 61 + end - start + RECORD_GROWTH * count), np.uint8)
         self._kept = np.empty((max(len(self._kept), count), _KEPT_COLUMNS), np.int64)
 
     def _output(self, raw: NDArray[np.uint8], out_rows: NDArray[np.void]) -> tuple[list[Chunk], NDArray[np.void]]:
-        """The bytes of ``out_rows`` as few chunks, in order; compression happens here."""
+        """The bytes of ``out_rows`` in as few chunks as possible, in order; compresses batches."""
         source, start, size = out_rows["source"], out_rows["start"], out_rows["size"]
         end = start + size
         starts_run = np.ones(len(out_rows), np.bool_)
@@ -226,10 +224,10 @@ class Rewriter:
 
 
 def _check_batches(block: Block, actions: NDArray[np.uint8], path: str) -> None:
-    """Hold the batches of magic 2 that are kept or rewritten against their checksums, once more: what pass 1 read may not be
-    what this pass reads, and a rewritten batch gets a checksum of its own.
+    """Verify the CRC of each v2 batch that is copied or rewritten: the bytes may differ from those that pass 1 read, and a
+    rewritten batch gets a new CRC.
 
-    :raises CorruptLogError: one fails its CRC
+    :raises CorruptLogError: a batch fails its CRC
     """
     rows = block.rows
     if rows["magic"][0] < V2_MAGIC:
@@ -240,9 +238,9 @@ def _check_batches(block: Block, actions: NDArray[np.uint8], path: str) -> None:
 
 
 def _check_messages(block: Block, path: str) -> None:
-    """The same for messages of magic 0 and 1, all of a block.
+    """Verify the CRC of all batches of a block that has messages of magic 0 and 1.
 
-    :raises CorruptLogError: one fails its CRC
+    :raises CorruptLogError: a batch fails its CRC
     """
     if (block.rows["magic"] < V2_MAGIC).any():
         found = scan_batches(block.raw, block.position, check_crc=True)
@@ -250,8 +248,8 @@ def _check_messages(block: Block, path: str) -> None:
             raise CorruptLogError(found.error, path=path, position=found.error_position, hint=_CHANGED)
 
 
-def _mended(block: Block, decoded: Decoded, at: int, path: str) -> Decoded:
-    """One row of ``decoded`` by itself, its header names as Kafka would write them."""
+def _repaired(block: Block, decoded: Decoded, at: int, path: str) -> Decoded:
+    """One row of ``decoded``, with header names as Kafka would write them."""
     start, end, in_scratch = decoded.spans[at].tolist()
     rows = decoded.rows[at : at + 1]
     records = memoryview(decoded.scratch if in_scratch else block.raw)[start:end]
@@ -259,18 +257,19 @@ def _mended(block: Block, decoded: Decoded, at: int, path: str) -> Decoded:
         names = repair_header_names(records, int(rows["count"][0]))
     except FormatError as error:
         raise CorruptLogError(error.what, path=path, position=int(rows["position"][0]), hint="restore this segment") from None
-    mended = np.frombuffer(bytearray(names), np.uint8)
-    return Decoded(decoded.first_row + at, rows, np.array([[0, len(mended), 1]], np.int64), mended)
+    repaired = np.frombuffer(bytearray(names), np.uint8)
+    return Decoded(decoded.first_row + at, rows, np.array([[0, len(repaired), 1]], np.int64), repaired)
 
 
-def _failure(error: int, path: str, position: int) -> CompactionError:
+def _failure(error: int, row: np.void, path: str) -> CompactionError:
     if error in REWRITE_ERRORS:
-        return UnsupportedLogError(REWRITE_ERRORS[error], path=path, position=position, hint="Kafka's cleaner refuses it too")
-    return CorruptLogError(RECORD_ERRORS[error], path=path, position=position, hint="restore this segment")
+        what, hint = REWRITE_ERRORS[error], "Kafka's cleaner refuses it too"
+        return UnsupportedLogError(what, path=path, position=int(row["position"]), hint=hint)
+    return corrupt_record(error, row, path)
 
 
 def join_parts(output: GroupOutput, log: CleanContext, parts: Sequence[PartResult]) -> PartResult:
-    """Join the parts of one group, in order, to a complete segment. The swap's clean-up removes the parts."""
+    """Join the parts of one group, in order, into a complete segment. The swap removes the parts' files."""
     files, stem = log.files, (log.directory, output.base_offset, new_suffix())
     try:
         with SegmentWriter(files, stem, index_interval_bytes=log.index_interval_bytes, like=output.like) as segment:

@@ -1,4 +1,7 @@
-"""Closes a batch that the rewrite kernel left uncompressed: codec, length and checksum."""
+"""Compresses a batch that the rewrite kernel has built, and sets its length and checksum.
+
+Tested by ``tests/passes/test_rounds.py``.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ _ATTRIBUTES_AT = 21
 
 
 def seal_compressed(plain: memoryview) -> bytes:
-    """The batch ``plain`` (a header with its codec's bits, then plain records) with its records compressed, as bytes."""
+    """The batch ``plain`` with its records compressed by the codec in its header's attributes."""
     codec = Codec.of(plain[_ATTRIBUTES_AT + 1])
     payload = compress(codec, plain[HEADER_SIZE:])
     batch = bytearray(plain[:HEADER_SIZE])

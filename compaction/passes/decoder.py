@@ -1,5 +1,8 @@
-"""Brings the records of a block's batches into reach of the kernels: plain ones where they lie, compressed ones decompressed
-into a reused buffer, a bounded number of bytes at a time, messages of magic 0 and 1 as v2 records."""
+"""Prepares the records of a block's batches for the kernels: decompresses them into a reused buffer, a bounded number of bytes
+at a time, and converts messages of magic 0 and 1 to v2 records. Uncompressed v2 records are read in place.
+
+Tested by ``tests/passes/test_rounds.py``, ``tests/damage/test_bombs.py`` and ``tests/kernels/reading/test_plain_messages.py``.
+"""
 
 from __future__ import annotations
 
@@ -16,24 +19,24 @@ from compaction.formats.primitives.malformed import FormatError
 from compaction.formats.record_batch.transcode import transcode
 from compaction.kernels.reading.batches import HEADER_SIZE, LOG_APPEND_TIME_BIT
 from compaction.kernels.reading.plain_messages import GROWTH, plain_messages
+from compaction.kernels.reading.records import RECORD_ERRORS
 from compaction.logdir.blocks import Block
 
 V2_MAGIC = 2
 CODEC_BITS = 7
-#: decompressed bytes held at a time, unless a single batch needs more
+#: size of the buffer for decompressed records, unless one batch needs more
 SCRATCH_BYTES = 4 << 20
-#: a batch that decompresses to more than this is refused: no broker accepts its like, and memory must stay bounded
+#: bounds memory: no broker accepts a batch that decompresses to more
 MAX_PLAIN_BYTES = 256 << 20
-#: likewise a batch of more records: what a task holds of each is up to 48 bytes
+#: bounds memory: a task holds up to 48 bytes per record of a batch
 MAX_RECORDS = 4 << 20
-#: no record takes less
 _MIN_RECORD_BYTES = 7
 
 
 class Decoded(NamedTuple):
-    """Batches ``[first_row, first_row + len(rows))`` of a block with their records in reach.
+    """Batches ``[first_row, first_row + len(rows))`` of a block with their uncompressed records.
 
-    ``spans`` int64[r, 3]: start, end, and 1 where they lie in ``scratch`` (0: in the block's ``raw``); 0, 0 where not wanted.
+    ``spans`` int64[r, 3]: start, end, and 1 for ``scratch``, 0 for the block's ``raw``; 0, 0 for batches that are not wanted.
     """
 
     first_row: int
@@ -43,10 +46,10 @@ class Decoded(NamedTuple):
 
 
 def check_count(decoded: Decoded, at: int, path: str) -> None:
-    """To be called before memory is taken for the records of a batch.
+    """Check a batch's record count before memory is allocated for its records.
 
-    :raises CorruptLogError: it cannot hold as many records as it declares
-    :raises UnsupportedLogError: they are more than ``MAX_RECORDS``
+    :raises CorruptLogError: the batch is too small for its record count
+    :raises UnsupportedLogError: it has more than ``MAX_RECORDS`` records
     """
     row, (start, end) = decoded.rows[at], decoded.spans[at, :2].tolist()
     count, position = int(row["count"]), int(row["position"])
@@ -58,19 +61,24 @@ def check_count(decoded: Decoded, at: int, path: str) -> None:
         raise UnsupportedLogError(what, path=path, position=position)
 
 
+def corrupt_record(error: int, row: np.void, path: str) -> CorruptLogError:
+    """The error of the batch ``row`` (``BATCH_ROW``) for a key of ``RECORD_ERRORS``."""
+    return CorruptLogError(RECORD_ERRORS[error], path=path, position=int(row["position"]), hint="restore this segment")
+
+
 class Decoder:
-    """Decodes the blocks of one segment file (``path`` is for messages)."""
+    """Decodes the blocks of one segment file; ``path`` is for error messages."""
 
     def __init__(self, path: str) -> None:
-        self._path = path
+        self.path = path
         self._scratch = np.empty(0, np.uint8)
         self._legacy_spans = np.empty((0, 3), np.int64)
 
-    def modern(self, block: Block) -> Iterator[Block]:
-        """The block in parts of which each is either all of magic 2 or all of older magics; the rows of the latter are mended
-        to describe v2 batches (``magic`` stays), so that their offsets, counts and timestamps can be relied on.
+    def as_v2(self, block: Block) -> Iterator[Block]:
+        """The block in runs of batches that are either all of magic 2 or all of magic 0 and 1. The rows of the latter are
+        changed to describe v2 batches, except for ``magic``, so that their offsets, counts and timestamps are correct.
 
-        A part is valid until the next one. ``decode`` takes it from there.
+        Each run is valid until the next one, and is to be passed to ``decode``.
         """
         legacy = block.rows["magic"] < V2_MAGIC
         if not legacy.any():
@@ -78,48 +86,47 @@ class Decoder:
             return
         edges = [0, *(np.flatnonzero(legacy[1:] != legacy[:-1]) + 1).tolist(), len(legacy)]
         for first, end in pairwise(edges):
-            part = Block(block.position, block.raw, block.rows[first:end])
+            run = Block(block.position, block.raw, block.rows[first:end])
             if legacy[first]:
-                yield from self._transcode(part)
+                yield from self._transcode(run)
             else:
-                yield part
+                yield run
 
-    def _transcode(self, part: Block) -> Iterator[Block]:
-        rows = part.rows
+    def _transcode(self, block: Block) -> Iterator[Block]:
+        rows = block.rows
         rows["attributes"] &= np.where(rows["magic"] == 0, CODEC_BITS, CODEC_BITS | LOG_APPEND_TIME_BIT).astype(np.int16)
         packed = (rows["attributes"] & CODEC_BITS) != 0
         at = 0
         while at < len(rows):
             self._ensure(max(SCRATCH_BYTES, int(rows["size"][at]) + GROWTH))
             if packed[at]:
-                end = self._wrapper(part, at)
+                end = self._wrapper(block, at)
             else:
                 run = int(np.argmax(packed[at:])) if packed[at:].any() else len(rows) - at
-                end = self._plain(part, at, at + run)
-            yield Block(part.position, part.raw, rows[at:end])
+                end = self._plain(block, at, at + run)
+            yield Block(block.position, block.raw, rows[at:end])
             at = end
 
-    def _plain(self, part: Block, at: int, end: int) -> int:
-        rows = part.rows[at:end]
+    def _plain(self, block: Block, at: int, end: int) -> int:
+        rows = block.rows[at:end]
         self._legacy_spans = np.zeros((len(rows), 3), np.int64)
-        done, ok = plain_messages(part.raw, part.position, rows, 0, self._scratch, self._legacy_spans)
+        done, ok = plain_messages(block.raw, block.position, rows, 0, self._scratch, self._legacy_spans)
         if not ok:
             raise self._corrupt("message's lengths contradict its size", rows[done])
         return at + int(done)
 
-    def _wrapper(self, part: Block, at: int) -> int:
-        row = part.rows[at]
-        start = int(row["position"]) - part.position
+    def _wrapper(self, block: Block, at: int) -> int:
+        row = block.rows[at]
+        start = int(row["position"]) - block.position
         try:
-            made = transcode(memoryview(part.raw), start, limit_bytes=MAX_PLAIN_BYTES)
+            made = transcode(memoryview(block.raw), start, limit_bytes=MAX_PLAIN_BYTES)
         except FormatError as error:
             raise self._corrupt(str(error), row) from error
         self._ensure(len(made.records))
         self._scratch[: len(made.records)] = np.frombuffer(made.records, np.uint8)
         self._legacy_spans = np.array([[0, len(made.records), 1]], np.int64)
-        row["base_offset"] = made.header.base_offset
-        row["last_offset"] = made.header.base_offset + made.header.last_offset_delta
-        row["base_timestamp"], row["count"] = made.header.base_timestamp, made.header.record_count
+        row["base_offset"], row["last_offset"] = made.base_offset, made.last_offset
+        row["base_timestamp"], row["count"] = made.base_timestamp, made.record_count
         return at + 1
 
     def _ensure(self, size: int) -> None:
@@ -127,12 +134,12 @@ class Decoder:
             self._scratch = np.empty(size, np.uint8)
 
     def _corrupt(self, what: str, row: np.void) -> CorruptLogError:
-        return CorruptLogError(what, path=self._path, position=int(row["position"]), hint="restore this segment")
+        return CorruptLogError(what, path=self.path, position=int(row["position"]), hint="restore this segment")
 
     def decode(self, block: Block, wanted: NDArray[np.bool_] | None = None) -> Iterator[Decoded]:
-        """The batches of a part that ``modern`` gave, in order, in as few pieces as the scratch buffer allows.
+        """The batches of a run from ``as_v2``, in order, as many at a time as fit the scratch buffer.
 
-        :param wanted: bool[r], which batches' records are needed; all when not given
+        :param wanted: bool[r], the batches whose records are needed; all by default
         :raises CorruptLogError: a payload cannot be decompressed
         """
         rows = block.rows

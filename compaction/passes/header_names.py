@@ -1,8 +1,10 @@
-"""Header names that are no UTF-8: Kafka keeps names as text, so a batch it writes anew has U+FFFD in place of malformed bytes.
+"""Repairs header names with malformed UTF-8: Kafka decodes names to text, so it rewrites a batch with U+FFFD in their place.
 
-Mirrors ``DefaultRecord.readHeaders`` and ``writeTo`` (Kafka 4.3.0). As Java's decoder does, each maximal malformed run becomes
-one U+FFFD, as in Python, but a surrogate, whole or without its last byte, is one such run. Batches that are copied as they are
-keep their bytes.
+Mirrors ``DefaultRecord.readHeaders`` and ``writeTo`` (Kafka 4.3.0). As in Java's decoder, each maximal malformed run becomes
+one U+FFFD. Python's decoder agrees, except that Java replaces a surrogate, complete or without its last byte, as one run.
+Batches that are copied unchanged keep their bytes.
+
+Tested by ``tests/passes/test_rounds.py``.
 """
 
 from __future__ import annotations
@@ -18,13 +20,13 @@ _REPLACEMENT = "\N{REPLACEMENT CHARACTER}".encode()
 
 def repair_header_names(records: memoryview, count: int) -> bytes:
     """The ``count`` records of a v2 batch, uncompressed, with header names as Kafka would write them."""
-    return encode_records((_mended(record) for record in decode_records(records, count, _BASE)), _BASE)
+    return encode_records((_repaired(record) for record in decode_records(records, count, _BASE)), _BASE)
 
 
-def _mended(record: Record) -> Record:
-    headers = (Header(_readable(name), value) for name, value in record.headers)
+def _repaired(record: Record) -> Record:
+    headers = (Header(_repaired_name(name), value) for name, value in record.headers)
     return record._replace(headers=tuple(headers))
 
 
-def _readable(name: str) -> str:
+def _repaired_name(name: str) -> str:
     return _SURROGATE.sub(_REPLACEMENT, name.encode("utf-8", "surrogateescape")).decode("utf-8", "replace")

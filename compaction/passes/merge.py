@@ -1,5 +1,7 @@
-"""Between the passes: one shard's packed entries become one map, and the map says which records stay and to which piece they
-belong."""
+"""Between the passes: merges the packed entries of a shard into one map, and resolves it into survivor entries by output part.
+
+Tested by ``tests/passes/test_rounds.py`` and ``tests/passes/test_metamorphic.py``.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compaction.kernels.keys.offset_map import SkimpyOffsetMap, by_bound
-from compaction.kernels.reading.tables import CANDIDATE, ENTRY_BYTES, ENTRY_WORDS, MARK_SHIFT, TOMBSTONE
+from compaction.kernels.reading.tables import DROPPED, ENTRY_BYTES, ENTRY_WORDS, LOOKUP, OFFSET_SHIFT, TOMBSTONE
 from compaction.passes.tasks import Packed, Resolved
 
 T = TypeVar("T")
 
-#: shards are probed once and small: a load that keeps probing short
+#: load of a shard's map: keeps probing short
 _LOAD = 0.7
 
 
 def merge_lists(left: list[T], right: list[T]) -> list[T]:
-    """Join the packed parts of one key: the ``reduceByKey`` of both shuffles. No bytes are copied."""
+    """Concatenate two lists of packed arrays in place: the ``reduceByKey`` of both shuffles. No array is copied."""
     left.extend(right)
     return left
 
@@ -29,64 +31,64 @@ def merge_lists(left: list[T], right: list[T]) -> list[T]:
 def resolve_shard(packed: Sequence[Packed | Resolved], first_dirty_offset: int, load_factor: float) -> Resolved:
     """Merge one shard.
 
-    :param packed: parts of uint64[n, 3], each either all map entries or all asks; or all that there is, resolved before
+    :param packed: arrays of uint64[n, 3], each either of map entries or of lookups; or one ``Resolved``
     """
-    parts: list[NDArray[np.uint64]] = []
-    for part in packed:
-        if isinstance(part, Resolved):
-            return part
-        parts.append(np.frombuffer(part, np.uint64).reshape(-1, ENTRY_WORDS))
-    asks = [part for part in parts if part[0, 2] & np.uint64(CANDIDATE)]
-    entries = [part for part in parts if not part[0, 2] & np.uint64(CANDIDATE)]
+    arrays: list[NDArray[np.uint64]] = []
+    for each in packed:
+        if isinstance(each, Resolved):
+            return each
+        arrays.append(np.frombuffer(each, np.uint64).reshape(-1, ENTRY_WORDS))
+    lookups = [each for each in arrays if each[0, 2] & np.uint64(LOOKUP)]
+    entries = [each for each in arrays if not each[0, 2] & np.uint64(LOOKUP)]
     expected = sum(map(len, entries))
     shard = SkimpyOffsetMap(_table_bytes(expected, load_factor), load_factor, expected)
-    for part in entries:
-        shard.put(part)
-    return resolve(shard, asks, first_dirty_offset)
+    for each in entries:
+        shard.put(each)
+    return resolve(shard, lookups, first_dirty_offset)
 
 
-def resolve(shard: SkimpyOffsetMap, asks: Sequence[NDArray[np.uint64]], first_dirty_offset: int) -> Resolved:
-    """What a map that holds all entries of its shard says.
+def resolve(shard: SkimpyOffsetMap, lookups: Sequence[NDArray[np.uint64]], first_dirty_offset: int) -> Resolved:
+    """Resolve a complete shard into survivor entries.
 
-    The marks are, in no order: of the dirty section every record that the map keeps; of the clean section every record that
-    goes (``CANDIDATE`` set: a higher offset is mapped, or it has no key) and every tombstone that stays.
+    These are, in no order: of the dirty section every record that the map holds; of the clean section every record to be
+    dropped (``DROPPED``: superseded, or without a key) and every tombstone that is not.
 
-    :param asks: all of the shard, in parts of uint64[n, 3]
+    :param lookups: all of the shard's, each uint64[n, 3]
     """
     slots = shard.slots[:, 2]
-    marks = [slots[slots != 0], *(_answers(shard, part, first_dirty_offset) for part in asks)]
-    return Resolved(np.concatenate(marks), len(shard))
+    survivors = [slots[slots != 0], *(_look_up(shard, each, first_dirty_offset) for each in lookups)]
+    return Resolved(np.concatenate(survivors), len(shard))
 
 
 def _table_bytes(entries: int, load_factor: float) -> int:
-    """Memory that surely takes ``entries`` keys, with few collisions."""
+    """Memory of a map for ``entries`` keys with few collisions."""
     return (int(entries / min(load_factor, _LOAD)) + 4) * ENTRY_BYTES
 
 
-def _answers(shard: SkimpyOffsetMap, asks: NDArray[np.uint64], first_dirty_offset: int) -> NDArray[np.uint64]:
-    """The marks that follow from the asks."""
-    goes = shard.superseded_by_map(asks)
-    goes |= (asks[:, 0] == 0) & (asks[:, 1] == 0)
-    marks = asks[:, 2]
-    clean = marks < np.uint64((first_dirty_offset + 1) << MARK_SHIFT)
-    stays = marks & ~np.uint64(CANDIDATE)
-    tombstone = (marks & np.uint64(TOMBSTONE)) != 0
-    return np.concatenate([marks[clean & goes], stays[clean & ~goes & tombstone], stays[~clean & ~goes]])
+def _look_up(shard: SkimpyOffsetMap, lookups: NDArray[np.uint64], first_dirty_offset: int) -> NDArray[np.uint64]:
+    """The survivor entries that follow from ``lookups``; those of dirty records are of aborted data."""
+    dropped = shard.superseded_by_map(lookups)
+    dropped |= (lookups[:, 0] == 0) & (lookups[:, 1] == 0)
+    survivors = lookups[:, 2] & ~np.uint64(LOOKUP)
+    clean = survivors < np.uint64((first_dirty_offset + 1) << OFFSET_SHIFT)
+    tombstone = (survivors & np.uint64(TOMBSTONE)) != 0
+    survivors[clean & dropped] |= np.uint64(DROPPED)
+    return survivors[np.where(clean, dropped | tombstone, ~dropped)]
 
 
-def split_by_part(marks: Packed, first_offsets: NDArray[np.int64]) -> Iterator[tuple[int, Packed]]:
-    """The marks of each piece that has any, in no order: ``(piece number, uint64[n])``.
+def split_by_part(survivors: Packed, first_offsets: NDArray[np.int64]) -> Iterator[tuple[int, Packed]]:
+    """The survivor entries of each output part that has any, in no order: ``(part number, uint64[n])``.
 
-    :param first_offsets: int64[pieces], ascending; marks below the first one belong to no piece
+    :param first_offsets: int64[parts], ascending; entries below the first one are skipped
     """
     if len(first_offsets) == 1:
-        within = marks[marks >= np.uint64((int(first_offsets[0]) + 1) << MARK_SHIFT)]
+        within = survivors[survivors >= np.uint64((int(first_offsets[0]) + 1) << OFFSET_SHIFT)]
         if len(within):
             yield 0, within
         return
-    bounds = (first_offsets.astype(np.uint64) + np.uint64(1)) << np.uint64(MARK_SHIFT)
+    bounds = (first_offsets.astype(np.uint64) + np.uint64(1)) << np.uint64(OFFSET_SHIFT)
     edges = np.zeros(len(bounds) + 2, np.int64)
-    ordered = by_bound(marks, bounds, edges)
-    for piece, (start, end) in enumerate(pairwise(edges[1:].tolist())):
+    ordered = by_bound(survivors, bounds, edges)
+    for number, (start, end) in enumerate(pairwise(edges[1:].tolist())):
         if start < end:
-            yield piece, ordered[start:end]
+            yield number, ordered[start:end]

@@ -1,8 +1,10 @@
-"""What tasks are told: slices of segments, pieces of output groups, and what holds for a whole log.
+"""The values that tasks take and return: slices of segments, parts of output groups, and per-log contexts.
 
-A *slice* is a batch-aligned stretch of one segment; both passes read slices. A *piece* is a run of neighbouring slices of one
-output group; the second pass writes pieces. Offsets say where a survivor belongs: slice and piece ``i`` hold the offsets from
-their ``first_offset`` up to the next one's.
+A *slice* is a batch-aligned byte range of one segment; both passes read slices. An *output part* is a run of consecutive slices
+of one output group; each is written by one call in the second pass. Slice and output part ``i`` of a log have the offsets from
+their ``first_offset`` up to the next one's, so an offset determines where a survivor entry belongs.
+
+Tested by ``tests/passes/test_rounds.py`` and ``tests/passes/test_metamorphic.py``.
 """
 
 from __future__ import annotations
@@ -17,33 +19,32 @@ from numpy.typing import NDArray
 from compaction.cleaning.log_view import AbortedTxn
 from compaction.cleaning.record_retention import RoundRules
 from compaction.cleaning.txn_tables import KEYLESS_ROW, AbortedRanges
-from compaction.fs.contents import Written
-from compaction.fs.filesystem import FileSystem
+from compaction.fs.contents import FileDigest
+from compaction.fs.filesystem import DiskFileSystem
 from compaction.kernels.keys.key_filter import KeyFilter
 from compaction.kernels.reading.siphash import HashSecret
 from compaction.stores.mixed import MixedFileSystem
 
-#: what is shuffled: an array of plain words
+#: what is shuffled: map entries, lookups, survivor entries, key counts
 Packed = NDArray[np.uint64]
 
 
 @dataclass(frozen=True)
 class Slice:
-    """The batches in bytes ``[start, end)`` of the segment at ``path``, of the run's log number ``log``; their offsets lie in
-    ``[first_offset, end_offset)``.
+    """The batches in bytes ``[start, end)`` of the segment at ``path``, with offsets in ``[first_offset, end_offset)``."""
 
-    ``segment_index`` counts within the log; ``segment_mtime_ms`` decides over tombstones of magic 0 and 1.
-    """
-
+    #: number of the log in the run
     log: int
+    #: index of the segment in its log
     segment_index: int
     path: str
     first_offset: int
     end_offset: int
     start: int
     end: int
+    #: decides whether tombstones of magic 0 and 1 are retained
     segment_mtime_ms: int
-    #: what pass 1 saw of the batches (``SegmentReader.fingerprint``); pass 2 must see the same
+    #: of the batches that pass 1 read (``SegmentReader.fingerprint``); pass 2 must read the same
     fingerprint: str | None = None
 
     @property
@@ -53,12 +54,12 @@ class Slice:
 
     @property
     def id(self) -> SliceId:
-        """Names the slice among all of the run."""
+        """Identifies the slice within the run."""
         return SliceId(self.log, self.segment_index, self.start)
 
 
 class SliceId(NamedTuple):
-    """Names a slice among all of a run: its log, its segment, its first byte."""
+    """Identifies a slice within a run by its log, its segment and its first byte."""
 
     log: int
     segment_index: int
@@ -67,56 +68,54 @@ class SliceId(NamedTuple):
 
 @dataclass(frozen=True)
 class MapContext:
-    """What the first pass needs to know of a log.
+    """What the first pass needs to know about a log."""
 
-    ``first_dirty_offset``: records below only ask whether they are beaten. ``shards``: how many parts the log's map has.
-    ``aborted``: the spans whose data stays out of the map. ``dirty_keys``: the keys of the dirty section, where it pays to know
-    them beforehand. ``alone``: all slices of the log are one task's, whose map is then the log's.
-    """
-
+    #: records below are not mapped but looked up
     first_dirty_offset: int
+    #: number of shards of the log's map
     shards: int
+    #: transactional data in these ranges is not mapped
     aborted: AbortedRanges | None = None
+    #: keys of the dirty section, if collected in advance
     dirty_keys: KeyFilter | None = None
-    alone: bool = False
+    #: one task scans all slices of the log, so its map is complete
+    single_task: bool = False
 
 
 class Resolved(NamedTuple):
-    """A map that needs no more: uint64[n] survivor marks in no order, and how many keys it held."""
+    """The result of a complete map: uint64[n] survivor entries in no order, and the number of keys."""
 
-    marks: Packed
+    survivors: Packed
     keys: int
 
 
 @dataclass(frozen=True)
 class MapSettings:
-    """Bounds of the first pass: memory of a task's map before it is handed on, its load factor, and a task's rate of
-    reading.
+    """Settings of the first pass."""
 
-    ``secret``: the key of the run's hash function. It is never written to a file, a log or a report. ``files``: how tasks reach
-    the segments.
-    """
-
+    #: memory of a task's map, which is spilled when full
     map_bytes: int
     load_factor: float
+    #: key of the run's hash function; never written to a file, log or report
     secret: HashSecret
+    #: rate at which a task reads
     bytes_per_second: float = math.inf
-    files: FileSystem = field(default_factory=MixedFileSystem)
+    files: DiskFileSystem = field(default_factory=MixedFileSystem)
 
 
 @dataclass(frozen=True)
 class SliceSummary:
-    """What the first pass found in a slice, besides the map.
-
-    ``txn_rows`` are ``TXN_ROW``, ``keyless_rows`` ``KEYLESS_ROW``. ``error`` is one line when the slice cannot be used.
-    """
+    """What the first pass found in one slice, besides map entries and lookups."""
 
     log: int
     messages: int
     keyless: int
     tombstones: int
+    #: ``TXN_ROW``
     txn_rows: NDArray[np.void]
+    #: ``KEYLESS_ROW``
     keyless_rows: NDArray[np.void] = field(default_factory=lambda: np.empty(0, KEYLESS_ROW))
+    #: one line if the slice cannot be read; the other fields are then empty
     error: str | None = None
     slice_id: SliceId | None = None
     fingerprint: str | None = None
@@ -124,61 +123,57 @@ class SliceSummary:
 
 @dataclass(frozen=True, eq=False)
 class CleanContext:
-    """What the second pass needs to know of a log (offsets inclusive, times in ms).
-
-    ``latest_offset`` is the map's last offset. ``directory`` is where the output goes, ``bytes_per_second`` a task's rate of
-    reading and writing, ``files`` how tasks reach sources and outputs.
-    """
+    """What the second pass needs to know about a log."""
 
     first_dirty_offset: int
+    #: of the map, inclusive
     latest_offset: int
     delete_retention_ms: int
+    #: segments of magic 0 and 1 modified later retain their tombstones
     legacy_delete_horizon_ms: int
     index_interval_bytes: int
     rules: RoundRules
+    #: where output is written
     directory: str
+    #: rate at which a task reads and writes
     bytes_per_second: float = math.inf
-    files: FileSystem = field(default_factory=MixedFileSystem)
+    files: DiskFileSystem = field(default_factory=MixedFileSystem)
 
 
 @dataclass(frozen=True)
 class GroupOutput:
-    """What an output group becomes: its base offset, time of last modification and transaction index.
-
-    ``like`` is a source file whose mode and owner the output gets.
-    """
+    """The segment that replaces a group of segments."""
 
     log: int
     group: int
     base_offset: int
     mtime_ms: int
     aborted_txns: tuple[AbortedTxn, ...]
+    #: source file whose mode and owner the output gets
     like: str
 
 
 @dataclass(frozen=True)
 class OutputPart:
-    """A run of slices of one output group; ``number`` counts within the log, ``whole`` when it is the group's only one."""
+    """A run of consecutive slices of one output group."""
 
     output: GroupOutput
+    #: counts within the log
     number: int
     slices: tuple[Slice, ...]
     first_offset: int
-    whole: bool
+    #: the part is the whole group
+    complete: bool
 
     @property
     def size_bytes(self) -> int:
         """Bytes to read."""
-        return sum(part.size_bytes for part in self.slices)
+        return sum(each.size_bytes for each in self.slices)
 
 
 @dataclass(frozen=True)
 class CleanStats:
-    """What the second pass read and kept, as Kafka's ``CleanerStats`` counts it.
-
-    A batch that goes unseen (aborted data, a marker) is not read; ``read_discarded`` counts the records of those that were, for
-    their header to stay.
-    """
+    """Counts of the second pass, as Kafka's ``CleanerStats``; batches dropped unread (aborted data, markers) are not read."""
 
     messages_read: int = 0
     bytes_read: int = 0
@@ -187,10 +182,11 @@ class CleanStats:
     tombstones_removed: int = 0
     aborted_records: int = 0
     markers_removed: int = 0
+    #: records of discarded batches that were read because their header is retained
     read_discarded: int = 0
 
     def superseded(self, keyless: int) -> int:
-        """Records that were read and went since a later one has their key; ``keyless``: those that went without a key."""
+        """Records dropped because a later one has their key; ``keyless``: records dropped because they have no key."""
         others = self.tombstones_removed + self.read_discarded + keyless
         return max(0, self.messages_read - self.messages_kept - others)
 
@@ -200,17 +196,17 @@ class CleanStats:
 
 @dataclass(frozen=True)
 class PartResult:
-    """What became of a piece. ``suffix`` ends the names of the files written (none in a dry run); ``error`` is one line.
-
-    ``batches`` counts those in the output, empty ones included. ``written`` is what the files hold: those of a complete segment
-    are verified, those of a part are when it is joined.
-    """
+    """What became of an output part."""
 
     log: int
     group: int
     number: int
     stats: CleanStats
+    #: ends the names of the written files; ``None`` in a dry run
     suffix: str | None = None
+    #: one line if the part failed
     error: str | None = None
+    #: number of batches in the output, including empty ones
     batches: int = 0
-    written: tuple[Written, ...] = ()
+    #: contents of the written files: verified for a complete segment, to be verified when parts are joined
+    written: tuple[FileDigest, ...] = ()

@@ -1,4 +1,7 @@
-"""Reads the headers of a slice for its transactions only, where aborted data must be known before the map is built."""
+"""Reads only batch headers, for logs whose aborted transactions must be known before the map is built.
+
+Tested by ``tests/passes/test_rounds.py`` and ``tests/passes/test_kafka_bugs.py``.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,17 @@ import numpy as np
 
 from compaction.cleaning.txn_tables import TXN_ROW, summarise
 from compaction.errors import of_log
-from compaction.fs.filesystem import Files
+from compaction.fs.filesystem import ReadableFileSystem
 from compaction.logdir.blocks import SegmentReader
 from compaction.passes.tasks import Slice, SliceSummary
 
 
-def scan_transactions(part: Slice, files: Files) -> SliceSummary:
-    """The slice's ``TXN_ROW`` summary; checksums are left to the first pass."""
+def scan_transactions(slice_: Slice, files: ReadableFileSystem) -> SliceSummary:
+    """The slice's ``TXN_ROW`` summary; the first pass verifies checksums."""
     rows = [np.empty(0, TXN_ROW)]
     try:
-        with SegmentReader(files, part.path, part.start, part.end) as reader:
-            rows += [summarise(block.rows, part.segment_index) for block in reader.blocks(check_crc=False)]
+        with SegmentReader(files, slice_.path, slice_.start, slice_.end) as reader:
+            rows += [summarise(block.rows, slice_.segment_index) for block in reader.blocks(check_crc=False)]
     except Exception as error:
-        return SliceSummary(part.log, 0, 0, 0, rows[0], error=str(of_log(error, part.path, part.start)))
-    return SliceSummary(part.log, 0, 0, 0, np.concatenate(rows))
+        return SliceSummary(slice_.log, 0, 0, 0, rows[0], error=str(of_log(error, slice_.path, slice_.start)))
+    return SliceSummary(slice_.log, 0, 0, 0, np.concatenate(rows))

@@ -1,1 +1,1 @@
-"""What is done first: an interrupted swap is finished or rolled back, indexes are rebuilt, segments are split."""
+"""Recovers a log before a run: finishes or rolls back an interrupted swap, splits segments, rebuilds indexes."""

@@ -1,10 +1,10 @@
-"""Builds the indexes of a segment from its batches.
+"""Rebuilds the indexes of a segment from its batches.
 
 Mirrors ``LogSegment.recover`` (Kafka 4.3.0): an offset index entry (last offset, position) for a batch that starts more than
-``index.interval.bytes`` after the last entry's batch; with it a time index entry when the largest timestamp grew; one more time
-index entry at the end. A transaction index entry for every abort marker that ends a transaction which is open by then.
+``index.interval.bytes`` after the last entry's batch; with it a time index entry if the largest timestamp has grown; one more
+time index entry at the end. A transaction index entry for every abort marker that ends an open transaction.
 
-Difference: a batch that fails its CRC in a closed segment is an error; Kafka truncates the log there.
+Difference: a batch that fails its CRC in an inactive segment is an error; Kafka truncates the log there.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _HINT = "restore this segment from a replica or a backup"
 
 
 class IndexBuilder:
-    """Gathers the offset and time index entries of one segment; positions are those of the rows given."""
+    """Collects the offset and time index entries of one segment; positions are those of the rows."""
 
     def __init__(self, base_offset: int, interval_bytes: int = INDEX_INTERVAL_BYTES) -> None:
         self._base_offset = base_offset
@@ -42,7 +42,7 @@ class IndexBuilder:
         self._largest = (NO_TIMESTAMP, base_offset)
 
     def add(self, rows: Rows) -> None:
-        """Take the next batches, ``BATCH_ROW``, (n,)."""
+        """Add the next batches, ``BATCH_ROW``, (n,)."""
         positions, lasts = rows["position"], rows["last_offset"]
         stamps = np.concatenate(([self._largest[0]], rows["max_timestamp"]))
         owners = np.concatenate(([self._largest[1]], lasts))
@@ -58,7 +58,7 @@ class IndexBuilder:
         self._largest = (int(largest[-1]), int(holder[-1]))
 
     def finish(self) -> tuple[bytes, bytes]:
-        """The bytes of the offset and the time index."""
+        """Returns the bytes of the offset index and of the time index."""
         self._add_time(*self._largest)
         offsets = np.array(self._offsets, indexes.OFFSET_ROW)
         times = np.array(self._times, indexes.TIME_ROW)
@@ -75,16 +75,16 @@ class IndexBuilder:
 def rebuild_indexes(
     fs: FileSystem, log_path: str, base_offset: int, *, active: bool, interval_bytes: int = INDEX_INTERVAL_BYTES
 ) -> None:
-    """Write a segment's offset and time index anew; each is replaced whole, with the log's mode, owner and mtime.
+    """Rebuild a segment's offset and time index; each file is replaced atomically, with the log's mode, owner and mtime.
 
-    :raises CorruptLogError: a batch is damaged, or a closed segment ends within one
+    :raises CorruptLogError: a batch is damaged, or an inactive segment ends within one
     """
     path = join(log_path, segment_file(base_offset, LOG))
     scan = SegmentScan(view(fs, path), check_crc=True)
     builder = IndexBuilder(base_offset, interval_bytes)
     for rows in scan:
         builder.add(rows)
-    damage = scan.damage() or (None if active or scan.complete else "closed segment ends within a batch")
+    damage = scan.damage() or (None if active or scan.complete else "inactive segment ends within a batch")
     if damage is not None:
         raise CorruptLogError(damage, path=path, position=scan.position, hint=_HINT)
     for kind, data in zip((INDEX, TIMEINDEX), builder.finish(), strict=True):
@@ -100,12 +100,12 @@ def rebuild_txn_index(
     log_start_offset: int = 0,
     missing: bool = False,
 ) -> tuple[AbortedTxn, ...]:
-    """Write a segment's transaction index anew, from the newest snapshot before it and the batches since: its entries.
+    """Rebuild a segment's transaction index from the newest snapshot before it and the batches since; returns its entries.
 
-    Transactions that ended before the log start are left out, as cleaning leaves them out. Without any aborted transaction
-    there is no file, as Kafka has it.
+    Transactions that ended before the log start are dropped, as cleaning drops them. Without aborted transactions there is no
+    file, as in Kafka.
 
-    :param missing: the index may be missing since cleaning took all data of its transactions: those stay left out
+    :param missing: the index may be missing because cleaning has removed all data of its transactions: these are dropped
     :raises CorruptLogError: a control batch cannot be read
     """
     earlier = tuple(segment for segment in segments if segment.base_offset < base_offset)
@@ -131,8 +131,11 @@ def rebuild_txn_index(
 def _with_data(
     fs: FileSystem, log_path: str, segments: tuple[Segment, ...], entries: tuple[AbortedTxn, ...], log_start_offset: int
 ) -> tuple[AbortedTxn, ...]:
-    """The transactions of which the log still holds a batch that can be read. Below the log start data of transactions is kept
-    that ended there, without their markers: it must not pass for that of a later one."""
+    """The transactions of which the log still holds a readable batch.
+
+    Below the log start, cleaning keeps data of transactions but not their markers: this data must not be taken for that of a
+    later transaction.
+    """
     found: set[AbortedTxn] = set()
     first, last = min(entry.first_offset for entry in entries), max(entry.last_offset for entry in entries)
     for segment in segments:
@@ -149,7 +152,7 @@ def _with_data(
 
 
 def look_for_producers(fs: FileSystem, log_path: str, base_offset: int) -> tuple[bool, bool]:
-    """Whether a segment holds batches of producers, and whether it holds abort markers; headers only."""
+    """Whether a segment holds batches with a producer id, and whether it holds abort markers; reads headers only."""
     producers = aborts = False
     for rows in SegmentScan(view(fs, join(log_path, segment_file(base_offset, LOG)))):
         producers = producers or bool((rows["producer_id"] >= 0).any())

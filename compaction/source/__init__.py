@@ -1,1 +1,1 @@
-"""The ``kafka_log`` data source of Spark."""
+"""The ``kafka_log`` data source of Spark: log directories at rest as DataFrames."""

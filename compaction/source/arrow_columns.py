@@ -1,8 +1,10 @@
-"""The columns of the ``kafka_log`` data source: what they are called, their types, and how they are made from decoded records.
+"""The columns of the ``kafka_log`` data source: names, types, and Arrow arrays of decoded records.
 
-The first eight are those of Spark's own Kafka source, types and nulls included: ``headers`` is null for a record without any,
-and ``timestampType`` is 0 for CreateTime, 1 for LogAppendTime, -1 where the message format has no time. The others describe the
-batch that holds the record.
+The first eight are those of Spark's own Kafka source with the same types and nulls: ``headers`` is null for a record without
+headers; ``timestampType`` is 0 for CreateTime, 1 for LogAppendTime, -1 for v0 messages, which have no timestamp. The others
+describe the record's batch.
+
+Tested by ``tests/source/test_read_columns.py`` and ``tests/source/test_data_source.py``.
 """
 
 from __future__ import annotations
@@ -64,10 +66,10 @@ _MAX_TIMESTAMP_MS = (2**63 - 1) // 1000
 
 
 def source_schema(columns: str | None, *, batch_columns: bool) -> StructType:
-    """The schema of a reading.
+    """The schema of a read.
 
-    :param columns: names, separated by commas; all record columns when not given
-    :param batch_columns: whether the columns that describe batches follow
+    :param columns: names, separated by commas; ``None`` for all record columns
+    :param batch_columns: whether ``None`` includes the columns that describe batches
     :raises UsageError: there is no such column
     """
     if columns is None:
@@ -78,10 +80,7 @@ def source_schema(columns: str | None, *, batch_columns: bool) -> StructType:
 
 
 def check_schema(schema: StructType) -> None:
-    """That a schema which the reader was given consists of the source's columns.
-
-    :raises UsageError: an unknown column, or another type
-    """
+    """:raises UsageError: the schema has an unknown column or another type"""
     for field in schema.fields:
         expected = _type_of(field.name)
         if field.dataType.simpleString() != expected.simpleString():
@@ -97,12 +96,12 @@ def _type_of(name: str) -> DataType:
 
 
 def variable_columns(schema: StructType) -> int:
-    """Which columns of variable size must be read: ``KEYS | VALUES | HEADERS``."""
+    """The columns of variable size to read, as bits: ``KEYS | VALUES | HEADERS``."""
     return sum(bit for name, bit in _VARIABLE.items() if name in schema.fieldNames())
 
 
 class ArrowColumns:
-    """Makes Arrow batches of one partition's records."""
+    """Builds Arrow batches of one partition's records."""
 
     def __init__(self, schema: StructType, topic_partition: TopicPartition) -> None:
         self._schema = arrow_schema(schema)
@@ -131,7 +130,7 @@ class ArrowColumns:
         }
 
     def batch(self, found: Records, segment: int) -> pa.RecordBatch:
-        """One Arrow batch; nothing is copied that the kernels have laid out."""
+        """One Arrow batch, which shares the kernels' buffers."""
         n = len(found.columns.offset)
         self._segment = segment
         arrays = [self._makers[field.name](found, n, field.type) for field in self._schema]
@@ -145,10 +144,10 @@ class ArrowColumns:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """As Spark wants it: timestamps are microseconds in UTC."""
+    """The schema in Arrow; timestamps are microseconds in UTC."""
     from pyspark.sql.pandas import types
 
-    # 4.2 and newer ask for the time zone, older releases assume it
+    # PySpark 4.2 and newer require the time zone, older releases assume it
     known: dict[str, Any] = {"timezone": "UTC"}
     parameters = inspect.signature(types.to_arrow_schema).parameters
     return types.to_arrow_schema(schema, **{name: value for name, value in known.items() if name in parameters})
@@ -170,7 +169,7 @@ def _headers(found: Records, n: int, kind: pa.DataType) -> pa.Array:
 
 
 def _timestamps(found: Records, n: int, kind: pa.DataType) -> pa.Array:
-    """Microseconds; times past what they can hold stand at the limit."""
+    """Microseconds; timestamps beyond the limit become the limit."""
     micros = np.clip(found.columns.timestamp_ms, -_MAX_TIMESTAMP_MS, _MAX_TIMESTAMP_MS) * 1000
     return pa.Array.from_buffers(kind, n, [None, pa.py_buffer(micros)])
 

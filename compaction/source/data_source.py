@@ -5,10 +5,10 @@
     orders = spark.read.format("kafka_log").option("topic", "orders").load("/var/lib/kafka/data")
 
 The columns are those of Spark's own Kafka source (``compaction.source.arrow_columns``), the options those of
-``compaction.source.read_plan.OPTIONS``. Records come as Arrow batches straight from the kernels. Conditions on ``topic``,
-``partition``, ``offset`` and ``timestamp`` choose files, index ranges and batches before anything is decoded, from PySpark 4.1
-on; PySpark 4.0 has no such interface, there the options do. PySpark does not tell a Python data source which columns a query
-uses: give them by the option ``columns`` or by ``spark.read.schema(…)``, and the others are not decoded.
+``compaction.source.read_plan.OPTIONS``. Records become Arrow batches without a copy. Filters on ``topic``, ``partition``,
+``offset`` and ``timestamp`` select files, byte ranges and batches before anything is decoded, from PySpark 4.1 on. PySpark 4.0
+has no filter pushdown for Python; use the options there. PySpark does not pass the columns of a query to a Python data source:
+name them with the option ``columns`` or ``spark.read.schema(…)``, and no others are decoded.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from pyspark.sql.types import StructType
 
 from compaction.fs.uri import environment
 from compaction.source.arrow_columns import ArrowColumns, check_schema, source_schema, variable_columns
-from compaction.source.pushed_filters import Pushed, push
+from compaction.source.pushed_filters import PushedFilters, push_filters
 from compaction.source.read_columns import read_columns
-from compaction.source.read_plan import ReadRequest, Share, flag, plan_reading
+from compaction.source.read_plan import ReadRequest, ReadTask, flag, plan_read
 
 FORMAT = "kafka_log"
 _PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format ``kafka_log`` known to a session, and let it take over filters where PySpark can (4.1 and newer)."""
+    """Register the format ``kafka_log`` with a session, with filter pushdown on PySpark 4.1 and newer."""
     if hasattr(DataSourceReader, "pushFilters"):
         spark.conf.set(_PUSHDOWN, "true")
         spark.dataSource.register(FilteringKafkaLogSource)
@@ -41,52 +41,52 @@ def register(spark: SparkSession) -> None:
         spark.dataSource.register(KafkaLogSource)
 
 
-class LogPartition(InputPartition):
-    """One task's share."""
+class LogInputPartition(InputPartition):
+    """The input partition of one task."""
 
-    def __init__(self, share: Share) -> None:
-        super().__init__(share)
+    def __init__(self, task: ReadTask) -> None:
+        super().__init__(task)
 
 
 class KafkaLogReader(DataSourceReader):
-    """Plans in the driver, reads in the tasks."""
+    """Plans the read in the driver and executes it in tasks."""
 
     def __init__(self, options: dict[str, str], schema: StructType) -> None:
         check_schema(schema)
         self._request = ReadRequest.parse(options)
-        self._places = environment()
+        self._environment = environment()
         self._schema = schema
-        self._pushed = Pushed()
+        self._pushed = PushedFilters()
 
     def partitions(self) -> Sequence[InputPartition]:
-        """One input partition a slice."""
-        shares = plan_reading(self._request, self._pushed, variable_columns(self._schema))
-        return [LogPartition(share) for share in shares]
+        """One input partition per task."""
+        tasks = plan_read(self._request, self._pushed, variable_columns(self._schema))
+        return [LogInputPartition(task) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The records of one share."""
-        share = partition.value
-        if share is None:
-            # what Spark asks for where there is no partition at all
+        """The records of one input partition."""
+        task = partition.value
+        if task is None:
+            # Spark reads one partition of None if there are no input partitions
             return
-        os.environ.update(self._places)
-        columns = ArrowColumns(self._schema, share.topic_partition)
-        for part in share.slices:
-            for found in read_columns(part.path, part.start, part.end, share.reading):
-                yield columns.batch(found, part.segment)
+        os.environ.update(self._environment)
+        columns = ArrowColumns(self._schema, task.topic_partition)
+        for part in task.slices:
+            for records in read_columns(part.path, part.start, part.end, task.spec):
+                yield columns.batch(records, part.segment)
 
 
 class FilteringKafkaLogReader(KafkaLogReader):
-    """Takes over filters, too."""
+    """A reader with filter pushdown."""
 
     def pushFilters(self, filters: list[Any]) -> Iterator[Any]:  # noqa: N802 - PySpark's name
-        """Takes what it can; gives what Spark still has to apply."""
-        self._pushed, rest = push(filters)
+        """Push down what can be; return the filters that Spark still has to apply."""
+        self._pushed, rest = push_filters(filters)
         return iter(rest)
 
 
 class KafkaLogSource(DataSource):
-    """The data source without filters: for PySpark 4.0, and for sessions that have filter pushdown switched off."""
+    """The data source without filter pushdown: for PySpark 4.0, and for sessions that disable it."""
 
     @classmethod
     def name(cls) -> str:
@@ -94,18 +94,18 @@ class KafkaLogSource(DataSource):
         return FORMAT
 
     def schema(self) -> StructType:
-        """All record columns, or what the options ask for."""
+        """All record columns, or those that the options name."""
         columns = next((value for name, value in self.options.items() if name.lower() == "columns"), None)
         return source_schema(columns, batch_columns=flag(self.options, "batchcolumns"))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """A reader of these columns."""
+        """A reader of the columns in ``schema``."""
         return KafkaLogReader(dict(self.options), schema)
 
 
 class FilteringKafkaLogSource(KafkaLogSource):
-    """The data source with filters."""
+    """The data source with filter pushdown."""
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """A reader of these columns."""
+        """A reader of the columns in ``schema``."""
         return FilteringKafkaLogReader(dict(self.options), schema)

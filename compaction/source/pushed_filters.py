@@ -1,8 +1,8 @@
-"""What of a query's filters the ``kafka_log`` data source takes over: topic and partition choose logs, offset and time choose
-segments, batches and records.
+"""Filter pushdown of the ``kafka_log`` data source: topic and partition select logs, offset and timestamp select segments,
+batches and records.
 
-A filter is known by its class's name, since PySpark 4.0 has no such classes. A filter that is taken over is applied exactly;
-one that only narrows the reading is left to Spark as well.
+Filters are identified by class name, as PySpark 4.0 lacks the classes. A filter is either applied exactly, or narrows the read
+and is applied by Spark as well.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
 
 @dataclass(frozen=True)
 class LogFilter:
-    """A condition on ``topic`` or ``partition``: the name of a filter class, its value, and whether it is negated."""
+    """A condition on ``topic`` or ``partition``; ``kind`` is the name of a filter class."""
 
     column: str
     kind: str
@@ -42,37 +42,37 @@ class LogFilter:
     negated: bool
 
     def takes(self, name: TopicPartition) -> bool:
-        """Whether records of this partition pass."""
+        """Whether records of this partition pass the filter."""
         found = name.topic if self.column == "topic" else name.partition
         return _COMPARE[self.kind](found, self.value) is not self.negated
 
 
 @dataclass(frozen=True)
-class Pushed:
-    """The filters taken over: all must hold."""
+class PushedFilters:
+    """The filters that the source applies; records must pass all of them."""
 
     logs: tuple[LogFilter, ...] = ()
     bounds: Bounds = Bounds(first_offset=MIN_LONG)
 
     def takes(self, name: TopicPartition) -> bool:
-        """Whether a partition can have records that pass."""
+        """Whether records of this partition can pass."""
         return all(each.takes(name) for each in self.logs)
 
 
-def push(filters: Iterable[Any]) -> tuple[Pushed, list[Any]]:
-    """What is taken over, and the filters that Spark still has to apply."""
-    pushed, rest = Pushed(), []
+def push_filters(filters: Iterable[Any]) -> tuple[PushedFilters, list[Any]]:
+    """The pushed filters, and those that Spark still has to apply."""
+    pushed, rest = PushedFilters(), []
     for each in filters:
-        taken, exact = _take(each)
-        if taken is not None:
-            pushed = Pushed(pushed.logs + taken.logs, pushed.bounds.within(taken.bounds))
+        part, exact = _push(each)
+        if part is not None:
+            pushed = PushedFilters(pushed.logs + part.logs, pushed.bounds.within(part.bounds))
         if not exact:
             rest.append(each)
     return pushed, rest
 
 
-def _take(each: Any) -> tuple[Pushed | None, bool]:
-    """What one filter gives, and whether that is all of it."""
+def _push(each: Any) -> tuple[PushedFilters | None, bool]:
+    """One filter pushed down, and whether the source applies it exactly."""
     negated = type(each).__name__ == "Not"
     inner = each.child if negated else each
     kind, path = type(inner).__name__, inner.attribute
@@ -85,13 +85,13 @@ def _take(each: Any) -> tuple[Pushed | None, bool]:
     if value is None or kind not in _COMPARE or (kind == "In" and any(one is None for one in value)):
         return None, False
     if column in ("topic", "partition"):
-        return Pushed(logs=(LogFilter(column, kind, value, negated),)), True
+        return PushedFilters(logs=(LogFilter(column, kind, value, negated),)), True
     if negated or column not in ("offset", "timestamp"):
         return None, False
     return _narrow(column, kind, value)
 
 
-def _narrow(column: str, kind: str, value: Any) -> tuple[Pushed | None, bool]:
+def _narrow(column: str, kind: str, value: Any) -> tuple[PushedFilters | None, bool]:
     values = value if kind == "In" else (value,)
     given = [_micros(one) if column == "timestamp" else one for one in values]
     units = [one for one in given if isinstance(one, int)]
@@ -108,12 +108,12 @@ def _narrow(column: str, kind: str, value: Any) -> tuple[Pushed | None, bool]:
     elif kind == "LessThan":
         last = -(-units[0] // step) - 1
     if column == "timestamp":
-        return Pushed(bounds=Bounds(MIN_LONG, MAX_LONG, first, last)), kind != "In"
-    return Pushed(bounds=Bounds(first, last)), kind != "In"
+        return PushedFilters(bounds=Bounds(MIN_LONG, MAX_LONG, first, last)), kind != "In"
+    return PushedFilters(bounds=Bounds(first, last)), kind != "In"
 
 
 def _micros(value: Any) -> int | None:
-    """Microseconds since the epoch of a time with a time zone."""
+    """Microseconds since the epoch; ``None`` without a time zone."""
     if not isinstance(value, datetime) or value.tzinfo is None:
         return None
     return (value - _EPOCH) // timedelta(microseconds=1)

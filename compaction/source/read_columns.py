@@ -1,8 +1,7 @@
-"""Reads the records of a stretch of a log as columns, the way a consumer would see them.
+"""Reads the records of a byte range of a segment as columns, as a consumer sees them.
 
-Mirrors ``CompletedFetch.nextFetchedRecord`` (Kafka 4.3.0): control records are never handed out (unless asked for); with
-``read_committed`` neither is the data of an aborted transaction, nor anything past the last stable offset, which is for whoever
-sets the bounds.
+Mirrors ``CompletedFetch.nextFetchedRecord`` (Kafka 4.3.0): control records are skipped (unless requested), and with
+``read_committed`` aborted data too. The bounds of the read exclude what is past the last stable offset.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 
 from compaction.cleaning.txn_tables import AbortedRanges
 from compaction.errors import CorruptLogError
-from compaction.fs.filesystem import Files
+from compaction.fs.filesystem import ReadableFileSystem
 from compaction.kernels.reading.batches import CONTROL_BIT
 from compaction.kernels.reading.columns import Columns, fill_columns, measure_records, new_columns
 from compaction.kernels.reading.records import OK, RECORD_ERRORS
@@ -30,7 +29,7 @@ MIN_LONG, MAX_LONG = -(2**63), 2**63 - 1
 
 @dataclass(frozen=True)
 class Bounds:
-    """Which records are wanted; all four are inclusive, times in ms."""
+    """The offsets and timestamps to read; all four bounds are inclusive."""
 
     first_offset: int = 0
     last_offset: int = MAX_LONG
@@ -39,11 +38,11 @@ class Bounds:
 
     @property
     def empty(self) -> bool:
-        """Whether no record can be within."""
+        """Whether no record can be within the bounds."""
         return self.first_offset > self.last_offset or self.first_timestamp_ms > self.last_timestamp_ms
 
     def within(self, other: Bounds) -> Bounds:
-        """What is within both."""
+        """The intersection of both bounds."""
         return Bounds(
             max(self.first_offset, other.first_offset),
             min(self.last_offset, other.last_offset),
@@ -58,12 +57,11 @@ class Bounds:
 
 
 @dataclass(frozen=True)
-class Reading:
+class ReadSpec:
     """How a log is read.
 
-    ``wanted``: the columns of variable size (``kernels.columns``); ``aborted``: spans of data that is left out; ``control``:
-    whether control records are handed out; ``check_crcs``: whether each batch's checksum is held against its bytes;
-    ``files``: how the segments are reached.
+    ``wanted``: the columns of variable size, as bits of ``kernels.reading.columns``. ``aborted``: data to skip. ``control``:
+    whether control records are read.
     """
 
     bounds: Bounds
@@ -71,7 +69,7 @@ class Reading:
     aborted: AbortedRanges | None = None
     control: bool = False
     check_crcs: bool = True
-    files: Files = field(default_factory=MixedFileSystem)
+    files: ReadableFileSystem = field(default_factory=MixedFileSystem)
 
 
 class Records(NamedTuple):
@@ -82,50 +80,48 @@ class Records(NamedTuple):
     columns: Columns
 
 
-def read_columns(path: str, start: int, end: int, reading: Reading) -> Iterator[Records]:
-    """The wanted records in bytes ``[start, end)`` of a segment file, a few megabytes at a time.
+def read_columns(path: str, start: int, end: int, spec: ReadSpec) -> Iterator[Records]:
+    """The records in bytes ``[start, end)`` of a segment file, a few megabytes at a time.
 
-    :raises CorruptLogError: a batch or record is not what the format says
+    :raises CorruptLogError: a batch or record is malformed
     """
     decoder = Decoder(path)
-    with SegmentReader(reading.files, path, start, end) as reader:
-        for block in reader.blocks(check_crc=reading.check_crcs):
-            for part in decoder.modern(block):
-                wanted = _wanted(part.rows, reading)
+    with SegmentReader(spec.files, path, start, end) as reader:
+        for block in reader.blocks(check_crc=spec.check_crcs):
+            for part in decoder.as_v2(block):
+                wanted = _wanted(part.rows, spec)
                 if wanted.any():
                     for decoded in decoder.decode(part, wanted):
-                        yield from _columns(part, decoded, wanted, reading, path)
+                        yield from _columns(part, decoded, wanted, spec, path)
 
 
-def _wanted(rows: NDArray[np.void], reading: Reading) -> NDArray[np.bool_]:
-    """Which batches may hold wanted records, by their headers."""
-    bounds = reading.bounds
-    modern = rows["magic"] >= V2_MAGIC
+def _wanted(rows: NDArray[np.void], spec: ReadSpec) -> NDArray[np.bool_]:
+    """Which batches may contain records to read, by their headers: bool[b]."""
+    bounds = spec.bounds
+    v2 = rows["magic"] >= V2_MAGIC
     wanted = (rows["base_offset"] <= bounds.last_offset) & (rows["last_offset"] >= bounds.first_offset)
-    wanted &= ~modern | (rows["max_timestamp"] >= bounds.first_timestamp_ms)
-    if not reading.control:
-        wanted &= ~(modern & ((rows["attributes"] & CONTROL_BIT) != 0))
-    if reading.aborted is not None and len(reading.aborted):
-        data = modern & ((rows["attributes"] & (TRANSACTIONAL_BIT | CONTROL_BIT)) == TRANSACTIONAL_BIT)
-        wanted &= ~(data & reading.aborted.contains(rows["producer_id"], rows["last_offset"]))
+    wanted &= ~v2 | (rows["max_timestamp"] >= bounds.first_timestamp_ms)
+    if not spec.control:
+        wanted &= ~(v2 & ((rows["attributes"] & CONTROL_BIT) != 0))
+    if spec.aborted is not None and len(spec.aborted):
+        data = v2 & ((rows["attributes"] & (TRANSACTIONAL_BIT | CONTROL_BIT)) == TRANSACTIONAL_BIT)
+        wanted &= ~(data & spec.aborted.contains(rows["producer_id"], rows["last_offset"]))
     found: NDArray[np.bool_] = wanted
     return found
 
 
-def _columns(
-    block: Block, decoded: Decoded, wanted: NDArray[np.bool_], reading: Reading, path: str
-) -> Iterator[Records]:
+def _columns(block: Block, decoded: Decoded, wanted: NDArray[np.bool_], spec: ReadSpec, path: str) -> Iterator[Records]:
     rows, first = decoded.rows, decoded.first_row
     spans = decoded.spans.copy()
     spans[~wanted[first : first + len(rows)]] = 0, -1, 0
-    bounds = reading.bounds.as_array()
+    bounds = spec.bounds.as_array()
     counts, sizes = np.empty(len(rows), np.int32), np.zeros(6, np.int64)
-    at, error = measure_records(block.raw, decoded.scratch, rows, spans, bounds, reading.wanted, counts, sizes)
+    at, error = measure_records(block.raw, decoded.scratch, rows, spans, bounds, spec.wanted, counts, sizes)
     if error != OK:
         position = int(rows[at]["position"])
         raise CorruptLogError(RECORD_ERRORS[error], path=path, position=position, hint="restore this segment")
     if counts.any():
-        columns = new_columns(sizes, reading.wanted)
-        fill_columns(block.raw, decoded.scratch, rows, spans, bounds, reading.wanted, columns)
-        # the reader reuses its rows for the next block
+        columns = new_columns(sizes, spec.wanted)
+        fill_columns(block.raw, decoded.scratch, rows, spans, bounds, spec.wanted, columns)
+        # SegmentReader reuses its rows for the next block
         yield Records(rows.copy(), counts, columns)

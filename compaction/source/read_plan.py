@@ -1,7 +1,7 @@
-"""What a reading of log directories comes to: which logs, which bytes of which segments, which records.
+"""Plans a read of log directories: the logs, the byte ranges of their segments, and the bounds of the records.
 
-Every log is seen as a dry run sees it: recovered in memory, from its log start to its high watermark, or to its last stable
-offset for ``read_committed``, as a consumer would be served by the partition's leader.
+Every log is recovered in memory, as in a dry run. It is read from its log start to its high watermark, or for
+``read_committed`` to its last stable offset, as the partition's leader serves a consumer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from compaction.errors import UsageError
 from compaction.fs.filesystem import FileSystem, base_name, join, parent, real_file
 from compaction.fs.lock import require_unlocked
 from compaction.fs.overlay import OverlayFileSystem
-from compaction.fs.uri import is_remote, place, resolved
+from compaction.fs.uri import is_remote, parse_uri, resolved
 from compaction.logdir.checkpoint_store import read_checkpoints
 from compaction.logdir.discover import LogLocation, Selector, check_log_dirs, discover
 from compaction.logdir.read_log import ReadOptions, read_log
@@ -27,8 +27,8 @@ from compaction.logdir.segments import segment_bases
 from compaction.logdir.slices import cut_segment
 from compaction.names import LOG, TopicPartition, parse_partition_dir, segment_file
 from compaction.recovery.recover import recover_log
-from compaction.source.pushed_filters import Pushed
-from compaction.source.read_columns import MAX_LONG, MIN_LONG, Bounds, Reading
+from compaction.source.pushed_filters import PushedFilters
+from compaction.source.read_columns import MAX_LONG, MIN_LONG, Bounds, ReadSpec
 from compaction.source.seek import first_offset_since, positions_of
 from compaction.stores.mixed import file_system
 from compaction.stores.remote import require_finished
@@ -37,7 +37,7 @@ READ_COMMITTED = "read_committed"
 READ_UNCOMMITTED = "read_uncommitted"
 SLICE_BYTES = 64 << 20
 
-#: option (as given; Spark ignores case) -> what it means
+#: option (Spark ignores case) -> meaning
 OPTIONS: Mapping[str, str] = {
     "path": "a log directory, or the directory of one partition",
     "paths": "several of them, as load([...]) gives them",
@@ -45,21 +45,21 @@ OPTIONS: Mapping[str, str] = {
     "partition": "partitions as TOPIC-N, separated by spaces",
     "isolation.level": "read_uncommitted (the default) or read_committed",
     "startingoffset": "the first offset",
-    "endingoffset": "the offset before which to stop",
-    "startingtimestamp": "milliseconds since the epoch: nothing older",
-    "endingtimestamp": "milliseconds since the epoch: only what is older",
+    "endingoffset": "the offset at which to stop (exclusive)",
+    "startingtimestamp": "milliseconds since the epoch (inclusive)",
+    "endingtimestamp": "milliseconds since the epoch (exclusive)",
     "columns": "the columns to read, separated by commas",
-    "batchcolumns": "true: the columns that describe batches, too",
-    "includecontrol": "true: control records, too",
-    "includeunreplicated": "true: past the high watermark, up to the log's end",
-    "check.crcs": "false: batches are not held against their checksums",
-    "slicebytes": "about how many bytes one task reads",
+    "batchcolumns": "true: also the columns that describe batches",
+    "includecontrol": "true: also control records",
+    "includeunreplicated": "true: read past the high watermark to the log end offset",
+    "check.crcs": "false: do not check the CRCs of batches",
+    "slicebytes": "bytes that one task reads, approximately",
 }
 
 
 @dataclass(frozen=True)
 class ReadRequest:
-    """The options of a reading, checked."""
+    """The options of a read, validated."""
 
     paths: tuple[str, ...]
     selector: Selector
@@ -72,7 +72,7 @@ class ReadRequest:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> ReadRequest:
-        """From the options of ``spark.read``.
+        """Parse the options of ``spark.read``.
 
         :raises UsageError: an unknown option, a bad value, or no directory
         """
@@ -82,7 +82,7 @@ class ReadRequest:
                 raise UsageError(f"kafka_log has no option {name!r}", hint="it has: " + ", ".join(OPTIONS))
         paths = json.loads(given["paths"]) if "paths" in given else [given["path"]] if "path" in given else []
         if not paths:
-            raise UsageError("no log directory is given", hint="load(DIR)")
+            raise UsageError("no log directory given", hint="load(DIR)")
         level = given.get("isolation.level", READ_UNCOMMITTED)
         if level not in (READ_UNCOMMITTED, READ_COMMITTED):
             raise UsageError(f"isolation.level {level!r} is neither {READ_UNCOMMITTED} nor {READ_COMMITTED}")
@@ -93,7 +93,7 @@ class ReadRequest:
             _number(given, "endingtimestamp", MAX_LONG + 1) - 1,
         )
         return cls(
-            tuple(place(path, "path") for path in paths),
+            tuple(parse_uri(path, "path") for path in paths),
             Selector.parse(given.get("topic", "").split(), given.get("partition", "").split()),
             level == READ_COMMITTED,
             bounds,
@@ -105,9 +105,9 @@ class ReadRequest:
 
 
 def flag(options: Mapping[str, str], name: str, *, default: bool = False) -> bool:
-    """A yes or no; ``name`` in lower case.
+    """A boolean option; ``name`` is in lower case.
 
-    :raises UsageError: the value is neither
+    :raises UsageError: the value is not a boolean
     """
     value = next((value for key, value in options.items() if key.lower() == name), str(default)).lower()
     if value not in ("true", "false"):
@@ -125,7 +125,7 @@ def _number(options: Mapping[str, str], name: str, default: int) -> int:
 
 @dataclass(frozen=True)
 class SegmentSlice:
-    """The batches in bytes ``[start, end)`` of the file at ``path``, of the segment with base offset ``segment``."""
+    """The batches in bytes ``[start, end)`` of a file; ``segment`` is the segment's base offset."""
 
     path: str
     start: int
@@ -134,31 +134,31 @@ class SegmentSlice:
 
 
 @dataclass(frozen=True)
-class Share:
-    """What one task reads of one log."""
+class ReadTask:
+    """The slices of one log that one task reads."""
 
     topic_partition: TopicPartition
     slices: tuple[SegmentSlice, ...]
-    reading: Reading
+    spec: ReadSpec
 
 
-def plan_reading(request: ReadRequest, pushed: Pushed, wanted: int) -> list[Share]:
-    """The shares of all tasks, by log and offset; neighbouring small slices of a log are one share.
+def plan_read(request: ReadRequest, pushed: PushedFilters, wanted: int) -> list[ReadTask]:
+    """The tasks, ordered by log and offset; consecutive small slices of a log are one task.
 
     :raises UsageError: a directory is missing or a live broker holds it, or the selectors match nothing
-    :raises LogError: a chosen log cannot be read
+    :raises LogError: a selected log cannot be read
     """
     fs = OverlayFileSystem(file_system(request.paths))
     bounds = request.bounds.within(pushed.bounds)
-    shares: list[Share] = []
+    tasks: list[ReadTask] = []
     for location in _locations(fs, request):
         if bounds.empty or not pushed.takes(location.topic_partition):
             continue
         view = _view(fs, location)
-        reading = _reading(view, request, bounds, wanted)
-        for part in pack(list(_slices(fs, view, reading.bounds, request.slice_bytes)), _size, request.slice_bytes):
-            shares.append(Share(view.topic_partition, tuple(part), reading))
-    return shares
+        spec = _read_spec(view, request, bounds, wanted)
+        for part in pack(list(_slices(fs, view, spec.bounds, request.slice_bytes)), _size, request.slice_bytes):
+            tasks.append(ReadTask(view.topic_partition, tuple(part), spec))
+    return tasks
 
 
 def _size(part: SegmentSlice) -> int:
@@ -170,7 +170,7 @@ def _locations(fs: FileSystem, request: ReadRequest) -> Iterable[LogLocation]:
     for path in map(resolved, single):
         name = parse_partition_dir(base_name(path))
         _require_at_rest(parent(path))
-        if name is not None and request.selector.takes(name):
+        if name is not None and request.selector.matches(name):
             yield LogLocation(name, parent(path), path)
     log_dirs = check_log_dirs(fs, [path for path in request.paths if path not in single])
     for log_dir in log_dirs:
@@ -180,7 +180,7 @@ def _locations(fs: FileSystem, request: ReadRequest) -> Iterable[LogLocation]:
 
 
 def _require_at_rest(log_dir: str) -> None:
-    """:raises UsageError: a live broker holds the directory, or an output there is unfinished"""
+    """:raises UsageError: a live broker holds the directory, or its output is unfinished"""
     if is_remote(log_dir):
         require_finished(log_dir)
     else:
@@ -196,29 +196,29 @@ def _is_partition(fs: FileSystem, path: str) -> bool:
 
 def _view(fs: FileSystem, location: LogLocation) -> LogView:
     recover_log(fs, location)
-    # producers expire by the clock and do not matter here; transactions do not
+    # now_ms=0: only producers expire by the clock, and a read does not need them
     return read_log(fs, location, read_checkpoints(fs, location.log_dir), ReadOptions(now_ms=0))
 
 
-def _reading(view: LogView, request: ReadRequest, bounds: Bounds, wanted: int) -> Reading:
+def _read_spec(view: LogView, request: ReadRequest, bounds: Bounds, wanted: int) -> ReadSpec:
     end = view.log_end_offset if request.unreplicated else view.high_watermark
     aborted = None
     if request.committed:
         end = min(end, view.last_stable_offset)
-        aborted = aborted_spans([txn for segment in view.segments for txn in segment.aborted_txns])
+        aborted = join_aborted([txn for segment in view.segments for txn in segment.aborted_txns])
     visible = Bounds(view.log_start_offset, end - 1)
-    return Reading(bounds.within(visible), wanted, aborted, request.control, request.check_crcs)
+    return ReadSpec(bounds.within(visible), wanted, aborted, request.control, request.check_crcs)
 
 
-def aborted_spans(txns: Iterable[AbortedTxn]) -> AbortedRanges:
-    """The data of aborted transactions as the transaction indexes tell; entries that overlap become one span."""
-    spans: list[list[int]] = []
+def join_aborted(txns: Iterable[AbortedTxn]) -> AbortedRanges:
+    """The aborted data by the entries of the transaction indexes; overlapping entries are joined."""
+    ranges: list[list[int]] = []
     for producer, first, last, _ in sorted(txns):
-        if spans and spans[-1][0] == producer and first <= spans[-1][2]:
-            spans[-1][2] = max(spans[-1][2], last)
+        if ranges and ranges[-1][0] == producer and first <= ranges[-1][2]:
+            ranges[-1][2] = max(ranges[-1][2], last)
         else:
-            spans.append([producer, first, last])
-    columns = np.array(spans, np.int64).reshape(-1, 3).T
+            ranges.append([producer, first, last])
+    columns = np.array(ranges, np.int64).reshape(-1, 3).T
     return AbortedRanges(columns[0], columns[1], columns[2])
 
 
@@ -228,15 +228,15 @@ def _slices(fs: FileSystem, view: LogView, bounds: Bounds, slice_bytes: int) -> 
         if narrowed is None:
             continue
         start, end = positions_of(fs, view.path, segment, narrowed.first_offset, narrowed.last_offset)
-        extent = real_file(fs, join(view.path, segment_file(segment.base_offset, LOG)))
+        file_range = real_file(fs, join(view.path, segment_file(segment.base_offset, LOG)))
         for cut in cut_segment(fs, view.path, segment, slice_bytes):
             first, last = max(start, cut.start), min(end, cut.end)
             if first < last:
-                yield SegmentSlice(extent.path, extent.start + first, extent.start + last, segment.base_offset)
+                yield SegmentSlice(file_range.path, file_range.start + first, file_range.start + last, segment.base_offset)
 
 
 def _in_segment(fs: FileSystem, log_path: str, segment: Segment, bounds: Bounds) -> Bounds | None:
-    """The bounds of one segment's records, if it can have any."""
+    """The bounds narrowed to one segment, ``None`` if it has no records within them."""
     if bounds.empty or segment.next_offset <= bounds.first_offset or segment.base_offset > bounds.last_offset:
         return None
     if bounds.first_timestamp_ms <= MIN_LONG:

@@ -1,7 +1,7 @@
-"""Narrows the reading of a segment by its indexes: where records of certain offsets or times can begin and end.
+"""Narrows the read of a segment by its indexes: the byte range of given offsets, and the first offset since a timestamp.
 
-Mirrors ``LogSegment.translateOffset`` and ``TimeIndex.lookup`` (Kafka 4.3.0). An index entry is believed only if the batch that
-it names lies where it says; what an index cannot tell is read.
+Mirrors ``LogSegment.translateOffset`` and ``TimeIndex.lookup`` (Kafka 4.3.0). An entry of the offset index counts only if it
+points to its batch. Without a usable entry the whole segment is read.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from compaction.names import INDEX, LOG, TIMEINDEX, segment_file
 
 
 def first_offset_since(fs: FileSystem, log_path: str, segment: Segment, timestamp_ms: int) -> int:
-    """The offset below which every record of the segment is older than ``timestamp_ms``."""
+    """An offset below which all records of the segment are older than ``timestamp_ms``."""
     try:
         data = fs.read_bytes(join(log_path, segment_file(segment.base_offset, TIMEINDEX)))
         entries = read_time_index(data, segment.base_offset)
@@ -30,7 +30,7 @@ def first_offset_since(fs: FileSystem, log_path: str, segment: Segment, timestam
 
 
 def positions_of(fs: FileSystem, log_path: str, segment: Segment, first_offset: int, last_offset: int) -> tuple[int, int]:
-    """The bytes ``[start, end)`` of the segment that hold every record with an offset in ``[first_offset, last_offset]``."""
+    """Bytes ``[start, end)`` of the segment that contain all records with offsets in ``[first_offset, last_offset]``."""
     whole = 0, segment.size_bytes
     if first_offset <= segment.base_offset and last_offset >= segment.next_offset - 1:
         return whole
@@ -39,7 +39,7 @@ def positions_of(fs: FileSystem, log_path: str, segment: Segment, first_offset: 
         entries = read_offset_index(data, segment.base_offset)
     except (StorageError, ValueError):
         return whole
-    # an entry has its batch's last offset: the last one below is where to begin, the second one past is where to end
+    # an entry has its batch's last offset: start at the last entry below the range, end at the second entry past it
     before = int(np.searchsorted(entries["offset"], first_offset, side="right")) - 1
     after = int(np.searchsorted(entries["offset"], last_offset, side="left")) + 1
     start = _batch_at(fs, log_path, segment, entries, before) if before >= 0 else 0
@@ -50,7 +50,7 @@ def positions_of(fs: FileSystem, log_path: str, segment: Segment, first_offset: 
 
 
 def _batch_at(fs: FileSystem, log_path: str, segment: Segment, entries: NDArray[np.void], at: int) -> int | None:
-    """The position that an index entry gives, if a batch with its offset lies there."""
+    """The position of an index entry, ``None`` if it does not point to a batch with its last offset."""
     position = int(entries["position"][at])
     data = view(fs, join(log_path, segment_file(segment.base_offset, LOG)))[position : segment.size_bytes]
     row = first_batch(data, position)

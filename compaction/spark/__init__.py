@@ -1,1 +1,1 @@
-"""The work as Spark jobs: the only package, beside the commands, that imports pyspark."""
+"""The passes as Spark jobs, the Spark session, its workers and progress."""

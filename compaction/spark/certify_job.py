@@ -1,6 +1,6 @@
-"""Verification on Spark: segments are walked and ranges of offsets compared by tasks, keys meet in a shuffle of packed tables.
+"""Verification on Spark: tasks walk segments and compare ranges of offsets; a shuffle brings the tables of keys together.
 
-What is little is verified in the driver, without a session.
+Small logs are verified in the driver, without a session.
 """
 
 from __future__ import annotations
@@ -11,102 +11,100 @@ from pyspark import SparkContext
 
 from compaction.certifier.certificate import LogCertificate, VerifyReport
 from compaction.certifier.certify import certify_pairs
-from compaction.certifier.checks.judge import Engine, LocalEngine
+from compaction.certifier.checks.key_lookup import last_of_key
 from compaction.certifier.checks.key_tables import JoinedKeys
-from compaction.certifier.checks.model import LogPair, SliceWork
-from compaction.certifier.checks.offset_ranges import PART_BYTES, SLICE_BYTES
-from compaction.certifier.checks.record_compare import SliceResult, compare_slice
-from compaction.certifier.checks.successors import last_of_key
-from compaction.certifier.checks.walk import Walk, WalkTask, walk_segment
-from compaction.certifier.explain import explain
-from compaction.certifier.pairs import find_pairs
+from compaction.certifier.checks.log_pair import LogPair
+from compaction.certifier.checks.offset_ranges import PARTITION_BYTES, RANGE_BYTES, RangeTask
+from compaction.certifier.checks.record_checks import RangeResult, compare_range
+from compaction.certifier.checks.segment_walk import SegmentWalk, WalkTask, walk_segment
+from compaction.certifier.explain_record import explain_record
+from compaction.certifier.find_pairs import find_pairs
+from compaction.certifier.task_runner import LocalTaskRunner, TaskRunner
 from compaction.certifier.verify_request import VerifyRequest
 from compaction.engine.sizing import pack
 from compaction.spark.session import Session
-from compaction.startup.freeze_gc import settle
+from compaction.startup.freeze_gc import freeze_gc
 
-#: both sides together; below it a session takes longer to start than the work
+#: bytes of both sides; with less a session takes longer to start than the work
 WORTH_SPARK_BYTES = 256 << 20
-_MOST_PARTS = 4096
+#: the partition number under which results travel
 _RESULT = -1
 
+#: a log and a partition of its keys
 Key = tuple[int, int]
 SessionFactory = Callable[[], Session]
 
 
 def certify(session_factory: SessionFactory, request: VerifyRequest) -> VerifyReport:
-    """Certify the logs that a request asks for; the session is started only if they are large.
+    """Certify the requested logs; the session is started only if they are large.
 
-    :raises UsageError: a partition was asked for by name and is nowhere
+    :raises UsageError: a partition that the request names does not exist
     """
     pairs = find_pairs(request)
-    return certify_pairs(_engine(session_factory, pairs), pairs, request.now_ms)
+    return certify_pairs(_task_runner(session_factory, pairs), pairs, request.now_ms)
 
 
-def why(session_factory: SessionFactory, request: VerifyRequest, offset: int) -> list[str]:
-    """What became of one record of the only log that a request asks for.
+def explain(session_factory: SessionFactory, request: VerifyRequest, offset: int) -> list[str]:
+    """What became of one record of the only requested log, as lines of text.
 
     :raises UsageError: there is no such log
     """
     pairs = find_pairs(request)
     if isinstance(pairs[0], LogCertificate):
         return pairs[0].lines()
-    return explain(_engine(session_factory, pairs), pairs[0], offset)
+    return [explain_record(_task_runner(session_factory, pairs), pairs[0], offset)]
 
 
-def _engine(session_factory: SessionFactory, pairs: Sequence[LogPair | LogCertificate]) -> Engine:
+def _task_runner(session_factory: SessionFactory, pairs: Sequence[LogPair | LogCertificate]) -> TaskRunner:
     sides = [side for pair in pairs if isinstance(pair, LogPair) for side in (pair.before, pair.after)]
     size = sum(segment.size_bytes for side in sides for segment in side.segments)
-    return LocalEngine() if size < WORTH_SPARK_BYTES else SparkEngine(session_factory().sparkContext)
+    return LocalTaskRunner() if size < WORTH_SPARK_BYTES else SparkTaskRunner(session_factory().sparkContext)
 
 
-class SparkEngine:
-    """The work as Spark jobs; see ``compaction.certifier.checks.judge.Engine``."""
+class SparkTaskRunner:
+    """Implements ``compaction.certifier.task_runner.TaskRunner`` with Spark jobs."""
 
-    parts = _MOST_PARTS
+    most_partitions = 4096
 
     def __init__(self, sc: SparkContext) -> None:
         self._sc = sc
 
-    def walk(self, tasks: Sequence[WalkTask]) -> list[Walk]:
-        """Each segment walked, in order."""
-        packs = pack(tasks, lambda task: task.files.size_bytes, SLICE_BYTES)
+    def walk(self, tasks: Sequence[WalkTask]) -> list[SegmentWalk]:
+        packs = pack(tasks, lambda task: task.files.size_bytes, RANGE_BYTES)
         self._sc.setJobDescription(f"verify: walk {len(tasks)} segments")
         return self._sc.parallelize(packs, max(1, len(packs))).flatMap(lambda some: map(walk_segment, some)).collect()
 
-    def compare(self, works: Sequence[SliceWork], strict: Mapping[int, bool]) -> list[SliceResult]:
-        """Each range compared, and the keys of each log joined; ``strict`` by log."""
-        packs = pack(works, lambda work: work.size_bytes, SLICE_BYTES)
-        size = sum(work.size_bytes for work in works)
-        reducers = max(1, self._sc.defaultParallelism, size // PART_BYTES)
+    def compare(self, tasks: Sequence[RangeTask], strict: Mapping[int, bool]) -> list[RangeResult]:
+        packs = pack(tasks, lambda task: task.size_bytes, RANGE_BYTES)
+        size = sum(task.size_bytes for task in tasks)
+        reducers = max(1, self._sc.defaultParallelism, size // PARTITION_BYTES)
         strict_of = dict(strict)
 
-        def compare_task(some: Iterable[list[SliceWork]]) -> Iterator[tuple[Key, SliceResult | bytes]]:
-            settle()
-            for work in (work for each in some for work in each):
-                result, keys = compare_slice(work)
-                yield (work.log, _RESULT), result
-                for part, packed in keys.packed():
-                    yield (work.log, part), packed
+        def compare_task(packs: Iterable[list[RangeTask]]) -> Iterator[tuple[Key, RangeResult | bytes]]:
+            freeze_gc()
+            for task in (task for each in packs for task in each):
+                result, keys = compare_range(task)
+                yield (task.log, _RESULT), result
+                for partition, packed in keys.packed():
+                    yield (task.log, partition), packed
 
-        def join_task(items: Iterable[tuple[Key, SliceResult | bytes]]) -> Iterator[SliceResult]:
-            settle()
+        def join_task(items: Iterable[tuple[Key, RangeResult | bytes]]) -> Iterator[RangeResult]:
+            freeze_gc()
             joined: dict[Key, JoinedKeys] = {}
             for key, item in items:
-                if isinstance(item, SliceResult):
+                if isinstance(item, RangeResult):
                     yield item
                 else:
                     joined.setdefault(key, JoinedKeys()).add(item)
             for (log, _), keys in joined.items():
-                yield SliceResult(log, *keys.conclude(strict=strict_of[log]))
+                yield RangeResult(log, *keys.conclude(strict=strict_of[log]))
 
-        self._sc.setJobDescription(f"verify: compare {len(works)} ranges of offsets")
+        self._sc.setJobDescription(f"verify: compare {len(tasks)} ranges of offsets")
         compared = self._sc.parallelize(packs, max(1, len(packs))).mapPartitions(compare_task)
-        # neighbouring parts go to different tasks, so that the parts of a large log are spread
+        # consecutive partitions of a large log are joined by different reducers
         shuffled = compared.partitionBy(reducers, lambda key: (key[0] * 31 + key[1] + 1) % reducers)
         return shuffled.mapPartitions(join_task).collect()
 
-    def last_of(self, works: Sequence[SliceWork], key: bytes) -> list[int]:
-        """``last_of_key`` of each range."""
-        self._sc.setJobDescription(f"verify: look for one key in {len(works)} ranges of offsets")
-        return self._sc.parallelize(list(works), max(1, len(works))).map(lambda work: last_of_key(work, key)).collect()
+    def last_of(self, tasks: Sequence[RangeTask], key: bytes) -> list[int]:
+        self._sc.setJobDescription(f"verify: look up one key in {len(tasks)} ranges of offsets")
+        return self._sc.parallelize(list(tasks), max(1, len(tasks))).map(lambda task: last_of_key(task, key)).collect()

@@ -1,15 +1,14 @@
-"""Forks Spark's Python workers from a process that has the kernels loaded; started by Spark instead of ``pyspark.daemon``.
+"""Forks Spark's Python workers from a process that has loaded the kernels; replaces ``pyspark.daemon``.
 
-A worker then begins its first task at once, and workers share the pages of what was loaded. Spark puts zip files and jars on
-the module path, and each task makes Python read their directories anew; where PySpark is installed as well, they are taken off
-the path.
+Workers run their first task without delay and share the memory pages of loaded modules. Spark adds zip files and jars to
+``sys.path``, and every task re-reads their directories; they are removed from it if PySpark is installed as well.
 
-Loading takes a second, and Spark starts its daemon when the first task is to run. Where the driver is on the same machine it
-has that done before (:class:`Preloaded`), while the JVM makes itself ready: Spark's daemon is then a small process that hands
-its files and surroundings to a fork of the one that has loaded, and waits for its end.
+Loading takes a second, and Spark starts its daemon with the first task. A driver on the same machine loads earlier
+(:class:`Preloaded`), while the JVM starts. Spark's daemon is then a small process that passes its file descriptors and
+environment to a fork of the preloaded process, and waits until that ends.
 
-``spark.python.daemon.module`` names this module. It must be importable before a task's own files are there: locally, or on
-executors whose environment holds this package.
+``spark.python.daemon.module`` is set to this module, which must be importable before the files of a task are available:
+locally, or on executors whose environment contains this package.
 """
 
 from __future__ import annotations
@@ -27,58 +26,58 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from compaction.kernels.compiling.ownership import why_not_own
+from compaction.kernels.compiling.ownership import why_not_private
 
-#: where a process listens that has loaded
+#: environment variable with the socket of a preloaded process
 ADDRESS = "KAFKA_LOG_COMPACTION_PRELOADED"
-_AHEAD = "--ahead"
+_PRELOAD = "--preload"
 _WORKER = "pyspark.worker"
 _STANDARD_FILES = (0, 1, 2)
 _LENGTH_BYTES = 8
 _FORKED = b"1"
-_LOOK_AGAIN_S = 0.2
+_LOAD_RETRY_S = 0.2
 
 
-def forget_archives() -> None:
-    """Take zip files and jars off the module path, if PySpark is found without them."""
-    kept = [place for place in sys.path if not place.endswith((".zip", ".jar"))]
-    if any((Path(place) / "pyspark" / "worker.py").is_file() for place in kept):
+def drop_archives() -> None:
+    """Removes zip files and jars from ``sys.path`` if PySpark can be imported without them."""
+    kept = [path for path in sys.path if not path.endswith((".zip", ".jar"))]
+    if any((Path(path) / "pyspark" / "worker.py").is_file() for path in kept):
         sys.path[:] = kept
-        for place in list(sys.path_importer_cache):
-            if place.endswith((".zip", ".jar")) or ".zip/" in place:
-                del sys.path_importer_cache[place]
+        for path in list(sys.path_importer_cache):
+            if path.endswith((".zip", ".jar")) or ".zip/" in path:
+                del sys.path_importer_cache[path]
 
 
 def load() -> list[str]:
-    """Import what tasks use, and load the kernels that are compiled; the groups of kernels that are not."""
+    """Imports the modules of tasks and loads compiled kernels; returns the groups that are not compiled yet."""
     import pyspark.worker  # noqa: F401
 
     import compaction.spark.pipeline  # noqa: F401
     from compaction.startup import warm_up
     from compaction.startup.background import PASSES, RARE
-    from compaction.startup.freeze_gc import settle
+    from compaction.startup.freeze_gc import freeze_gc
 
     missing = warm_up.missing(*PASSES, *RARE)
     warm_up.load(*{*PASSES, *RARE}.difference(missing))
-    settle()
+    freeze_gc()
     return [group for group in PASSES if group in missing]
 
 
 class Preloaded:
-    """A process that loads, and then waits for Spark to ask for a daemon. It ends with the process that made it.
+    """A process that loads and then forks a daemon whenever Spark starts one. It ends with its parent process.
 
-    :param environment: what ``spark.executorEnv`` gives to workers
-    :raises OSError: there is no place for its socket, or only one where others could put theirs
+    :param environment: the workers' environment variables from ``spark.executorEnv``
+    :raises OSError: no directory for its socket, or other users can write to it
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        self._place = tempfile.mkdtemp(prefix="kafka-log-compaction-")
-        reason = why_not_own(Path(self._place))
+        self._directory = tempfile.mkdtemp(prefix="kafka-log-compaction-")
+        reason = why_not_private(Path(self._directory))
         if reason:
-            Path(self._place).rmdir()
+            Path(self._directory).rmdir()
             raise PermissionError(reason)
-        #: for the daemon, as its environment variable ``ADDRESS``
-        self.address = str(Path(self._place) / "socket")
+        #: the daemon's value of the environment variable ``ADDRESS``
+        self.address = str(Path(self._directory) / "socket")
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(self.address)
             listener.listen()
@@ -87,11 +86,11 @@ class Preloaded:
     @staticmethod
     def _started(listener: int, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
         return subprocess.Popen(  # noqa: S603 - this interpreter, this package
-            [sys.executable, "-m", __name__, _AHEAD, str(listener), _WORKER],
+            [sys.executable, "-m", __name__, _PRELOAD, str(listener), _WORKER],
             pass_fds=[listener],
-            # portable_hash asks for the same seed everywhere; Spark's own default
+            # portable_hash needs the same seed in all workers; Spark's default
             env={"PYTHONHASHSEED": "0", **os.environ, **environment},
-            # closed when this process ends, however it does
+            # closed whenever this process ends, even if it is killed
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -101,25 +100,25 @@ class Preloaded:
 
     @property
     def pid(self) -> int:
-        """The process that has loaded."""
+        """The id of the preloaded process."""
         return self._process.pid
 
     def end(self) -> None:
-        """Let it go; daemons that it forked are Spark's."""
+        """Ends the process; daemons that it forked belong to Spark."""
         if self._process.stdin is not None:
             self._process.stdin.close()
         self._process.terminate()
         self._process.wait()
-        shutil.rmtree(self._place, ignore_errors=True)
+        shutil.rmtree(self._directory, ignore_errors=True)
 
 
 def _serve(listening: int) -> None:
-    """Load, then fork a daemon for each who asks, until standard input is closed."""
+    """Loads, then forks a daemon for each connection, until standard input is closed."""
     with socket.socket(fileno=listening) as listener:
-        # in the first run of all others are still compiling
-        while load() and not select.select([listener, sys.stdin], [], [], _LOOK_AGAIN_S)[0]:
+        # kernels that are not compiled yet are being compiled by other processes
+        while load() and not select.select([listener, sys.stdin], [], [], _LOAD_RETRY_S)[0]:
             pass
-        # nobody waits for those that end
+        # children are reaped automatically
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
         while listener in select.select([listener, sys.stdin], [], [])[0]:
             caller = listener.accept()[0]
@@ -128,12 +127,12 @@ def _serve(listening: int) -> None:
                 _take_over(caller)
                 return
             caller.close()
-        # a maker that was killed could not
+        # a parent that was killed has not removed it
         shutil.rmtree(Path(listener.getsockname()).parent, ignore_errors=True)
 
 
 def _take_over(caller: socket.socket) -> None:
-    """Be the daemon that Spark started: its files, its surroundings, its work."""
+    """Becomes the daemon that Spark started: takes over its file descriptors, environment and work."""
     size, files, _, _ = socket.recv_fds(caller, _LENGTH_BYTES, len(_STANDARD_FILES))
     with caller.makefile("rb") as stream:
         state = json.loads(stream.read(int.from_bytes(size, "little")))
@@ -152,21 +151,21 @@ def _take_over(caller: socket.socket) -> None:
 def _manage() -> None:
     from pyspark import daemon
 
-    forget_archives()
+    drop_archives()
     daemon.manager()
 
 
 def _is_own(directory: Path) -> bool:
     try:
-        return not why_not_own(directory)
+        return not why_not_private(directory)
     except OSError:
         return False
 
 
-def _is_taken_over() -> bool:
-    """Have a process that has loaded do the work of this one, until it ends; ``False`` where there is none."""
+def _delegated() -> bool:
+    """Lets a preloaded process do the work of this one and waits for its end; ``False`` if there is none."""
     address = os.environ.get(ADDRESS)
-    # who listens there is given all that this process has, Spark's secret among it
+    # the listener receives the environment of this process, which includes Spark's secret
     if not address or not _is_own(Path(address).parent):
         return False
     state = {
@@ -183,9 +182,9 @@ def _is_taken_over() -> bool:
             preloaded.sendall(data)
             if not preloaded.recv(len(_FORKED)):
                 return False
-            # from here on Spark has its daemon: a second one must not answer it, whatever becomes of the first
+            # Spark has its daemon now: even if that fails, this process must not be a second one
             with suppress(OSError):
-                # open as long as the daemon or a worker of its is there
+                # open until the daemon and its workers have ended
                 preloaded.recv(1)
             return True
     except OSError:
@@ -193,8 +192,8 @@ def _is_taken_over() -> bool:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == [_AHEAD]:
+    if sys.argv[1:2] == [_PRELOAD]:
         _serve(int(sys.argv[2]))
-    elif not _is_taken_over():
+    elif not _delegated():
         load()
         _manage()

@@ -1,11 +1,14 @@
-"""Reads very many logs at once, as a Spark job: indexes, first and last batches, producers. Nothing is written by the tasks."""
+"""Reads many logs as one Spark job: indexes, first and last batches, producers. The tasks write nothing.
+
+Tested by ``tests/engine/test_delete.py``.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
 from compaction.cleaning.log_view import LogView
-from compaction.engine.prepare import LogTask, ParallelRead, look
+from compaction.engine.prepare import LogReadTask, ParallelRead, read_without_recovery
 from compaction.errors import CompactionError
 from compaction.spark.session import Session
 from compaction.stores.mixed import file_system
@@ -13,13 +16,17 @@ from compaction.stores.mixed import file_system
 _TASKS_PER_CORE = 4
 
 
-def parallel_read_with(session_factory: Callable[[], Session]) -> ParallelRead:
-    """A ``ParallelRead`` that starts the session when it is called."""
+def spark_parallel_read(session_factory: Callable[[], Session]) -> ParallelRead:
+    """A ``ParallelRead`` by Spark tasks; the session is started when it is first used."""
 
-    def parallel_read(tasks: Sequence[LogTask]) -> list[LogView | CompactionError | None]:
+    def parallel_read(tasks: Sequence[LogReadTask]) -> list[LogView | CompactionError | None]:
         sc = session_factory().sparkContext
         sc.setJobDescription(f"read {len(tasks)} logs")
-        parts = min(len(tasks), _TASKS_PER_CORE * sc.defaultParallelism)
-        return sc.parallelize(tasks, parts).map(lambda task: look(file_system([task.location.path]), task)).collect()
+        partitions = min(len(tasks), _TASKS_PER_CORE * sc.defaultParallelism)
+
+        def read(task: LogReadTask) -> LogView | CompactionError | None:
+            return read_without_recovery(file_system([task.location.path]), task)
+
+        return sc.parallelize(tasks, partitions).map(read).collect()
 
     return parallel_read

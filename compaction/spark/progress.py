@@ -1,7 +1,7 @@
-"""Shows how far a run has come: a bar a pass on a terminal, a plain line every ten seconds anywhere else.
+"""Shows the progress of a run: one bar per pass on a terminal, otherwise a line every ten seconds.
 
-A pass is known by its name and its size in bytes. Spark tells how many tasks of a stage are done, not which; tasks start in
-order, so *n* tasks done are taken for the first *n*: exact at the end, off by less than the tasks that run at once before.
+A pass has a name and a size in bytes. Spark reports how many tasks of a stage have completed, not which; tasks start in order,
+so *n* completed tasks count as the first *n*. This is exact at the end; before, the error is less than the running tasks.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from rich.filesize import decimal
 from rich.progress import BarColumn, DownloadColumn, TaskID, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 from rich.progress import Progress as RichProgress
 
-#: seconds between two plain lines of a pass
+#: seconds between two lines of a pass
 LINE_INTERVAL_S = 10.0
-#: seconds between two looks at Spark's status
+#: seconds between two polls of Spark's status
 POLL_INTERVAL_S = 0.2
 
 
@@ -38,7 +38,7 @@ class _Pass:
 
 
 class _Display(Protocol):
-    """One way of showing passes; called under :class:`Progress`'s lock."""
+    """Displays passes; :class:`Progress` calls it under its lock."""
 
     def begin(self, each: _Pass) -> None: ...
 
@@ -52,10 +52,10 @@ class _Display(Protocol):
 class Progress:
     """The progress of one run, from its passes' bytes. Safe to call from several threads.
 
-    ``start`` opens a pass, ``advance`` counts for the one opened last, ``done`` closes it. Bytes past a pass's total do not
-    count: a stage that Spark runs again must not show more than all.
+    ``start`` begins a pass, ``advance`` adds to the latest one, ``done`` ends it. Bytes beyond the total of a pass are ignored,
+    because Spark may run a stage again.
 
-    :param stream: where to show it; a bar is drawn when it is a terminal that can
+    :param stream: a bar is drawn if it is a capable terminal
     :param now: a clock in seconds
     """
 
@@ -74,22 +74,22 @@ class Progress:
             self._display.close()
 
     def start(self, pass_name: str, total_bytes: int) -> None:
-        """Opens a pass of ``total_bytes``."""
+        """Begins a pass of ``total_bytes``."""
         with self._lock:
             self._current = self._passes[pass_name] = _Pass(pass_name, total_bytes, self._now())
             self._display.begin(self._current)
 
     def advance(self, done_bytes: int) -> None:
-        """Counts ``done_bytes`` more of the pass opened last; without an open pass nothing happens."""
+        """Adds ``done_bytes`` to the latest pass, if one is running."""
         with self._lock:
             if self._current is not None:
                 self._current.done_bytes = min(self._current.done_bytes + done_bytes, self._current.total_bytes)
                 self._display.update(self._current)
 
     def done(self, pass_name: str) -> None:
-        """Closes that pass as wholly done.
+        """Ends a pass, all of its bytes done.
 
-        :raises KeyError: no such pass is open
+        :raises KeyError: no such pass is running
         """
         with self._lock:
             closed = self._passes.pop(pass_name)
@@ -100,11 +100,10 @@ class Progress:
 
     @contextmanager
     def watch_job(self, sc: SparkContext, job_group: str, bytes_per_task: Sequence[int]) -> Iterator[None]:
-        """Advances the pass opened last as the tasks of a job finish, as long as the block runs.
+        """Advances the latest pass as the tasks of a job complete, during the block.
 
-        The jobs started in the block run in the job group. Of their stages the last with as many tasks as ``bytes_per_task``
-        has entries counts: earlier ones of that size may be those of another pass, whose output is still there, and never run.
-        When the block ends without an error, all bytes are counted.
+        Jobs of the block run in ``job_group``. Their last stage with ``len(bytes_per_task)`` tasks counts: earlier stages of
+        that size may belong to another pass and be skipped by Spark. When the block ends without an error, all bytes count.
         """
         if sc.getLocalProperty("spark.jobGroup.id") != job_group:
             sc.setJobGroup(job_group, job_group)
@@ -121,7 +120,7 @@ class Progress:
 
 
 class _StageWatch:
-    """Turns the number of finished tasks of one stage into bytes; counts each task once, whatever Spark runs again."""
+    """Converts the number of completed tasks of a stage to bytes; a task counts once, even if Spark runs it again."""
 
     def __init__(
         self, tracker: StatusTracker, job_group: str, bytes_per_task: Sequence[int], advance: Callable[[int], None]
@@ -134,7 +133,7 @@ class _StageWatch:
         self._earlier_jobs = frozenset(tracker.getJobIdsForGroup(job_group))
 
     def run(self, stop: threading.Event) -> None:
-        """Looks every :data:`POLL_INTERVAL_S` until told to stop, or until Spark is gone: the job itself reports that."""
+        """Polls every :data:`POLL_INTERVAL_S` until ``stop`` is set, or until Spark has failed, which the job reports."""
         while not stop.wait(POLL_INTERVAL_S):
             try:
                 self.complete(self._finished_tasks())
@@ -142,7 +141,7 @@ class _StageWatch:
                 return
 
     def complete(self, tasks: int) -> None:
-        """Counts the bytes of the first ``tasks`` tasks, less what was counted before."""
+        """Counts the bytes of the first ``tasks`` tasks that were not counted before."""
         if tasks > self._tasks_done:
             self._advance(self._bytes_up_to[tasks] - self._bytes_up_to[self._tasks_done])
             self._tasks_done = tasks
@@ -163,7 +162,7 @@ def _can_draw(stream: IO[str]) -> bool:
 
 
 class _Bars:
-    """Bars on a terminal, redrawn by a thread of their own."""
+    """Bars on a terminal, redrawn by a background thread."""
 
     def __init__(self, stream: IO[str], now: Callable[[], float]) -> None:
         self._bars = RichProgress(
@@ -194,7 +193,7 @@ class _Bars:
 
 
 class _Lines:
-    """Plain lines for logs and pipes: none before :data:`LINE_INTERVAL_S` have passed, and one when a pass is done."""
+    """Lines for logs and pipes: one per :data:`LINE_INTERVAL_S` of a pass, and one at its end."""
 
     def __init__(self, stream: IO[str], now: Callable[[], float]) -> None:
         self._stream = stream
@@ -233,7 +232,7 @@ def _rate(done_bytes: int, elapsed_s: float) -> str:
 
 
 def _duration(seconds: float) -> str:
-    """Short, readable and no more exact than useful: ``8.2 s``, ``1 min 10 s``, ``2 h 5 min``."""
+    """For example ``8.2 s``, ``1 min 10 s``, ``2 h 5 min``."""
     if seconds < 59.95:
         return f"{seconds:.1f} s"
     minutes, whole_seconds = divmod(round(seconds), 60)

@@ -1,17 +1,20 @@
-"""The engine's runs on Spark: what each job calls. The session is started only when there is work for it."""
+"""Runs, comparisons and the delete policy on Spark; the session is started only if there is work for it.
+
+Tested by ``tests/compare/test_compare_policies.py`` and ``tests/jobs/test_odd_names.py``.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from compaction.compare.compare_policies import ComparisonWorkers, compare_with
 from compaction.compare.figures import Comparison
-from compaction.compare.run import Engines, compare_with
 from compaction.config.request import CompactionRequest, ComparisonRequest
 from compaction.engine.clean import Workers, clean_logs
 from compaction.engine.delete import delete_old_segments
 from compaction.report import RunReport
 from compaction.spark.comparison_jobs import SparkEngine
-from compaction.spark.parallel_read import parallel_read_with
+from compaction.spark.parallel_read import spark_parallel_read
 from compaction.spark.pipeline import SparkPasses
 from compaction.spark.progress import Progress
 from compaction.spark.session import Session
@@ -20,9 +23,9 @@ from compaction.spark.session import Session
 def compact(
     session_factory: Callable[[], Session], request: CompactionRequest, progress: Progress | None = None
 ) -> RunReport:
-    """Clean the logs of ``request``; the session is started only when there is something to clean.
+    """Cleans the logs of ``request``.
 
-    :param progress: where the passes show how far they are
+    :param progress: shows the progress of the passes
     :raises UsageError: a log directory is locked, or the selectors match nothing
     """
 
@@ -30,29 +33,29 @@ def compact(
         sc = session_factory().sparkContext
         return Workers(lambda sizes: SparkPasses(sc, sizes, progress), sc.defaultParallelism)
 
-    return clean_logs(start, request, parallel_read=parallel_read_with(session_factory))
+    return clean_logs(start, request, parallel_read=spark_parallel_read(session_factory))
 
 
 def expire(session_factory: Callable[[], Session], request: CompactionRequest) -> RunReport:
-    """Apply the delete policy to the logs of ``request``; the session is started only for very many segments.
+    """Applies the delete policy to the logs of ``request``; Spark only reads very many segments.
 
     :raises UsageError: a log directory is locked, or the selectors match nothing
     """
-    return delete_old_segments(request, parallel_read_with(session_factory))
+    return delete_old_segments(request, spark_parallel_read(session_factory))
 
 
 def compare(
     session_factory: Callable[[], Session], request: ComparisonRequest, progress: Progress | None = None
 ) -> Comparison:
-    """Compare the policies of ``request`` on Spark.
+    """Compares the policies of ``request``.
 
-    :param progress: where the passes show how far they are
+    :param progress: shows the progress of the passes
     :raises UsageError: the selectors match nothing
     :raises ConfigError: a policy contradicts itself or the rest of the configuration
     """
 
-    def start() -> Engines:
+    def start() -> ComparisonWorkers:
         sc = session_factory().sparkContext
-        return Engines(lambda sizes: SparkEngine(sc, sizes, progress), sc.defaultParallelism)
+        return ComparisonWorkers(lambda sizes: SparkEngine(sc, sizes, progress), sc.defaultParallelism)
 
-    return compare_with(start, request, parallel_read=parallel_read_with(session_factory))
+    return compare_with(start, request, parallel_read=spark_parallel_read(session_factory))

@@ -1,19 +1,19 @@
-"""Starts the Spark session of a job: what the user configured stands, what the job needs is added.
+"""Starts the Spark session of a command. Settings of the user are kept, missing ones are added:
 
-Works the same under ``spark-submit`` and as a plain Python program, where a local session on all cores is started.
-
-| setting | value when the user gave none | why |
+| setting | default | why |
 | --- | --- | --- |
 | ``spark.shuffle.compress`` | ``false`` | hashes and offsets do not compress |
-| ``spark.shuffle.file.buffer``, ``spark.buffer.size`` | 1 MiB | few and large values are shuffled |
-| ``spark.python.worker.reuse`` | ``true`` | a fresh worker loads the kernels again |
-| ``spark.python.worker.memory`` | 1 GiB | a worker that holds more, its map included, spills what it is about to send |
+| ``spark.shuffle.file.buffer``, ``spark.buffer.size`` | 1 MiB | few large values are shuffled |
+| ``spark.python.worker.reuse`` | ``true`` | a new worker has to load the kernels |
+| ``spark.python.worker.memory`` | 1 GiB | a worker with more memory, including its map, spills its shuffle output |
 | ``spark.python.daemon.module`` | local: ``compaction.spark.daemon`` | workers start with the kernels loaded |
-| ``spark.sql.execution.arrow.pyspark.enabled`` | ``true`` | rows to and from Python in columns |
-| ``spark.log.level`` | ``ERROR`` | the job speaks for itself; a taken UI port is no news |
-| ``spark.ui.showConsoleProgress`` | ``false`` | the job draws its own progress |
-| ``spark.ui.liveUpdate.period`` | ``0`` | a finished task counts at once, not with the next heartbeat |
-| ``spark.executorEnv.NUMBA_CACHE_DIR`` | local: see ``compaction.kernels.compiling.cache`` | workers need not look |
+| ``spark.sql.execution.arrow.pyspark.enabled`` | ``true`` | columnar transfer to and from Python |
+| ``spark.log.level`` | ``ERROR`` | the command reports errors; an occupied UI port is not one |
+| ``spark.ui.showConsoleProgress`` | ``false`` | the command shows its own progress |
+| ``spark.ui.liveUpdate.period`` | ``0`` | completed tasks count at once, not with the next heartbeat |
+| ``spark.executorEnv.NUMBA_CACHE_DIR`` | local: see ``compaction.kernels.compiling.cache`` | workers need not search for it |
+
+Under ``spark-submit`` and in a plain Python program it is the same; the latter runs locally on all cores.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from typing import Protocol
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
-from compaction.kernels.compiling.cache import CACHE_DIR, NOWHERE, place
+from compaction.kernels.compiling.cache import CACHE_DIR, NO_CACHE, process_cache_dir
 from compaction.spark import daemon
 from compaction.spark.daemon import Preloaded
 
@@ -43,9 +43,9 @@ _DAEMON_MODULE = "spark.python.daemon.module"
 _ROOT = Path(__file__).resolve().parents[2]
 _CONSOLE_PROGRESS = "spark.ui.showConsoleProgress"
 _LOG_CONFIGURATION = "-Dlog4j2.configurationFile"
-#: of the JVM of a job, which is over before the code that the second compiler makes pays; starting takes a third less of the
-#: processors
-COMPILERS = "-XX:TieredStopAtLevel=1"
+#: option of a command's JVM: code of the second compiler does not pay off in its short life, and starting takes a third less
+#: processor time without it
+C1_ONLY = "-XX:TieredStopAtLevel=1"
 
 DEFAULTS: Mapping[str, str] = MappingProxyType(
     {
@@ -63,23 +63,23 @@ DEFAULTS: Mapping[str, str] = MappingProxyType(
 
 
 class Session(Protocol):
-    """What a job needs of a session: a ``SparkSession`` has it, and :class:`PlainSession`."""
+    """What a command needs of a ``SparkSession`` or :class:`PlainSession`."""
 
     @property
     def sparkContext(self) -> SparkContext:  # noqa: N802
-        """The connection to Spark."""
+        """See ``SparkSession.sparkContext``."""
 
 
 @dataclass(frozen=True)
 class PlainSession:
-    """A session without Spark SQL, which takes some seconds to start and which the jobs do not use."""
+    """A session without Spark SQL, which takes seconds to start and which the commands do not use."""
 
     sparkContext: SparkContext  # noqa: N815
     preloaded: Preloaded | None = None
 
     def stop(self) -> None:
-        """End the session and let go of its executors."""
-        # PySpark waits up to a second for the thread that takes accumulators; it ends with this process
+        """Ends the session and releases its executors."""
+        # PySpark would wait up to a second for the accumulator thread, which ends with this process
         self.sparkContext._accumulatorServer = None  # type: ignore[assignment]
         self.sparkContext.stop()
         if self.preloaded is not None:
@@ -87,10 +87,10 @@ class PlainSession:
 
 
 def build_session(app_name: str, *, extra: Mapping[str, str] = MappingProxyType({})) -> SparkSession:
-    """A session with Spark SQL; one that is already running in this process is taken as it is.
+    """A session with Spark SQL; a running session of this process is returned unchanged.
 
     :param app_name: the name shown in Spark's UI
-    :param extra: settings of this run; they win over the user's and over :data:`DEFAULTS`
+    :param extra: settings that override the user's and :data:`DEFAULTS`
     """
     running = SparkSession.getActiveSession()
     if running is not None:
@@ -99,11 +99,11 @@ def build_session(app_name: str, *, extra: Mapping[str, str] = MappingProxyType(
 
 
 def build_plain_session(app_name: str) -> PlainSession:
-    """The session that a job runs in; see :func:`build_session`."""
+    """The session of a command; see :func:`build_session`."""
     running = SparkContext._active_spark_context
     if running is not None:
         return PlainSession(running)
-    conf = _job_conf({}, COMPILERS).setAppName(app_name)
+    conf = _job_conf({}, C1_ONLY).setAppName(app_name)
     preloaded = _preloaded(conf)
     return PlainSession(SparkContext.getOrCreate(conf), preloaded)
 
@@ -123,9 +123,10 @@ def _job_conf(extra: Mapping[str, str], *jvm_options: str) -> SparkConf:
 
 
 def ship_package(session: Session) -> None:
-    """Let Python workers import the very package that the driver runs, whether or not it is installed where they are.
+    """Lets Python workers import the driver's package, whether or not it is installed on their machines.
 
-    On this machine they get its directory, on a cluster a copy of its modules. Libraries are not shipped: see ``conf/cluster``.
+    Local workers use its directory, workers on a cluster a copy of its modules. Libraries are not shipped: see
+    ``conf/cluster``.
     """
     sc = session.sparkContext
     if _is_local(sc.getConf()):
@@ -133,19 +134,19 @@ def ship_package(session: Session) -> None:
         sc.environment["PYTHONPATH"] = os.pathsep.join(path for path in (str(_ROOT), known) if path)
         return
     if _ROOT.is_file():
-        # the driver runs the zip that --py-files gave to everyone
+        # the driver itself runs the zip of --py-files, which executors have
         return
-    # executors fetch it from the driver whenever they start, so it stays until the driver ends
+    # executors fetch it from the driver whenever they start: it is removed when the driver ends
     scratch = tempfile.mkdtemp(prefix="kafka-log-compaction-")
     atexit.register(shutil.rmtree, scratch, ignore_errors=True)
-    # a name of its own: files named by --py-files are there already, and what is added last goes before them
+    # a unique name, because --py-files may have added a package already; what is added last takes precedence
     package = str(Path(scratch) / "kafka-log-compaction-driver.zip")
     write_package(package)
     sc.addPyFile(package)
 
 
 def write_package(path: str) -> None:
-    """Write the modules of this package and its commands as a zip for ``--py-files``."""
+    """Writes the modules of this package and its commands as a zip for ``--py-files``."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as package:
         for part in ("compaction", "jobs"):
             for file in sorted((_ROOT / part).rglob("*")):
@@ -154,21 +155,20 @@ def write_package(path: str) -> None:
 
 
 def _user_conf(*jvm_options: str) -> SparkConf:
-    """What ``spark-submit``, its properties file or ``spark-defaults.conf`` set; starts the JVM, which alone knows."""
+    """The settings of ``spark-submit``, its properties file or ``spark-defaults.conf``; starts the JVM, which reads them."""
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if not submitted and SparkContext._gateway is None and "SPARK_CONF_DIR" not in os.environ:
         _choose_jvm_options(*jvm_options)
     SparkContext._ensure_initialized()
     conf = SparkConf()
     if not submitted:
-        # PySpark's own launcher turns it on for interactive shells: nobody's choice
+        # PySpark's launcher sets it for interactive shells: not a choice of the user
         conf.set(_CONSOLE_PROGRESS, DEFAULTS[_CONSOLE_PROGRESS])
     return conf
 
 
 def _choose_jvm_options(*more: str) -> None:
-    """Options of the JVM that is going to start, unless the user chose: errors only in its log from the first line on, and
-    ``more``."""
+    """Sets options of the JVM to be started unless the user did: log errors only, from the first line, and ``more``."""
     options = os.environ.get("SPARK_SUBMIT_OPTS", "")
     logging = f"{_LOG_CONFIGURATION}={Path(__file__).with_name('log4j2.properties').as_uri()}"
     for option in (logging, *more):
@@ -183,15 +183,15 @@ def _is_local(conf: SparkConf) -> bool:
 
 
 def _share_kernel_cache(conf: SparkConf) -> None:
-    """Local workers keep compiled kernels where this process does, or nowhere; executors elsewhere find a place of their own.
-    Each looks for itself whether others could have written there."""
-    chosen = (place() or NOWHERE) if _is_local(conf) else os.environ.get(CACHE_DIR)
+    """Local workers use the kernel cache of this process, or none; other executors choose their own. Each process checks that
+    no other user can write to it."""
+    chosen = (process_cache_dir() or NO_CACHE) if _is_local(conf) else os.environ.get(CACHE_DIR)
     if chosen:
         conf.setIfMissing(_EXECUTOR_CACHE_DIR, str(chosen))
 
 
 def _preload_workers(conf: SparkConf) -> None:
-    """Local workers are forked with the kernels loaded."""
+    """Local workers are forked from a process that has loaded the kernels."""
     if not conf.contains(_EXECUTOR_ENVIRONMENT + "PYTHONPATH"):
         known = os.environ.get("PYTHONPATH")
         conf.set(_EXECUTOR_ENVIRONMENT + "PYTHONPATH", os.pathsep.join(path for path in (str(_ROOT), known) if path))
@@ -199,7 +199,8 @@ def _preload_workers(conf: SparkConf) -> None:
 
 
 def _preloaded(conf: SparkConf) -> Preloaded | None:
-    """What local workers are forked from, told to ``conf``; none where the user chose another daemon or interpreter."""
+    """The process from which local workers are forked, also set in ``conf``; none if the user chose another daemon or
+    interpreter."""
     python = conf.get("spark.pyspark.python", os.environ.get("PYSPARK_PYTHON"))
     if not _is_local(conf) or conf.get(_DAEMON_MODULE, "") != daemon.__name__ or python != sys.executable:
         return None
@@ -207,13 +208,13 @@ def _preloaded(conf: SparkConf) -> Preloaded | None:
     try:
         preloaded = Preloaded({name.removeprefix(_EXECUTOR_ENVIRONMENT): conf.get(name) or "" for name in names})
     except OSError:
-        # no room for a socket, or its name is too long: the daemon loads by itself
+        # no directory for a socket, or its path is too long: the daemon loads by itself
         return None
     conf.set(_EXECUTOR_ENVIRONMENT + daemon.ADDRESS, preloaded.address)
     return preloaded
 
 
 def _use_this_python(conf: SparkConf) -> None:
-    """Local workers run the interpreter that runs the driver, not whichever ``python3`` comes first on the path."""
+    """Local workers run the driver's interpreter, not the first ``python3`` on the path."""
     if not conf.contains("spark.pyspark.python"):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

@@ -1,1 +1,1 @@
-"""What makes a start quick: kernels compiled early and kept, workers without needless garbage collection."""
+"""Shortens start-up: kernels compiled in advance and cached, less garbage collection in workers."""

@@ -1,5 +1,7 @@
-"""Has the kernels of a run compiled before they are needed: while logs are looked at and Spark starts, a process of its own
-compiles what no earlier run has left."""
+"""Compiles kernels that are not cached in a background process, while the driver plans the run and Spark starts.
+
+Tested by ``tests/spark/test_cold_start.py`` and ``tests/kernels/compiling/test_cache.py``.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +13,17 @@ from pathlib import Path
 
 from compaction.startup import warm_up
 
-#: what the tasks of a compaction call, in the order in which they do; planning has compiled ``scan`` by then
+#: groups of kernels that the tasks of a compaction call, in that order; planning has compiled most of ``scan`` by then
 PASSES = ("first_pass", "second_pass", "scan")
-#: what few logs need: compiled when they do
+#: groups that few logs need, compiled on their first call
 RARE = ("large_logs", "markers", "legacy")
 _ROOT = Path(__file__).resolve().parents[2]
 
 
-def compile_ahead(*groups: str) -> None:
-    """Start compiling those of some groups of kernels that are missing, in this order. The compiler ends with this process.
+def compile_kernels(*groups: str) -> None:
+    """Start to compile the groups of kernels that are not cached, in this order, by a process that ends with this one.
 
-    It is one process for all groups: what they share is compiled once, and the other cores are busy with Spark's start.
+    One process compiles all groups: kernels that they share are compiled once, and Spark's start occupies the other cores.
     """
     missing = warm_up.missing(*groups)
     if not missing:

@@ -1,4 +1,4 @@
-"""What makes a Python worker of Spark quick: Spark has it collect garbage after every task, and what is loaded once is none."""
+"""Reduces garbage collection in Spark's Python workers, which collect after every task: loaded modules are no garbage."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import gc
 
 
 class _Worker:
-    """This process, as far as it serves tasks."""
+    """State of this worker process."""
 
-    settled = False
+    frozen = False
 
 
-def settle() -> None:
-    """Keep all that is loaded by now out of later collections; to be called at the start of a task. Only the first call
-    counts."""
-    if not _Worker.settled:
-        _Worker.settled = True
+def freeze_gc() -> None:
+    """Exclude all objects that exist now from later collections; to be called at the start of a task. Only the first call has
+    an effect."""
+    if not _Worker.frozen:
+        _Worker.frozen = True
         gc.freeze()

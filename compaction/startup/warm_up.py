@@ -1,7 +1,9 @@
-"""``python -m compaction.startup.warm_up [GROUP ...]``: compile kernels before their first use, so that nobody waits.
+"""``python -m compaction.startup.warm_up [GROUP ...]``: compiles kernels before their first use.
 
-A group is what one kind of work calls; all of them when none is named. A kernel is compiled, or loaded, when it is called: here
-it is called with nothing to do.
+A group has the kernels that one kind of work calls; the default is all groups. A kernel is compiled, or loaded from the cache,
+on its first call: here it is called with empty arrays.
+
+Tested by ``tests/kernels/compiling/test_cache.py`` and ``tests/spark/test_cold_start.py``.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compaction.formats.indexes import OFFSET_ROW, TIME_ROW
-from compaction.kernels.compiling.cache import done, note_done
+from compaction.kernels.compiling.cache import is_compiled, note_compiled
 from compaction.kernels.keys import key_counts, key_filter, offset_map
 from compaction.kernels.lines import batch_lines, line_state, message_lines, record_lines
 from compaction.kernels.reading import batches, columns, headers, locate, records
@@ -30,19 +32,19 @@ def _empty(kind: Any, *shape: int) -> NDArray[Any]:
 
 
 def _rows() -> tuple[NDArray[np.uint8], NDArray[np.uint8], NDArray[np.void], NDArray[np.int64]]:
-    """What most kernels take first: a block, decompressed records, batches, and where their records lie."""
+    """The first arguments of most kernels: a block, decompressed records, batches, and the byte ranges of their records."""
     return _empty(np.uint8), _empty(np.uint8), _empty(BATCH_ROW), _empty(np.int64, 0, 3)
 
 
 def scan() -> None:
-    """What planning and all readers find batches of magic 2 with."""
+    """Finding v2 batches, for planning and all readers."""
     batches.scan_batches(_empty(np.uint8), 0, check_crc=True)
     batches.fold_heads(_empty(np.uint8), 0, _empty(BATCH_ROW), _empty(np.uint64, 2))
     headers.walk_headers(-1, 0, 0, headers.header_buffer(), _empty(BATCH_ROW))
 
 
 def first_pass() -> None:
-    """What makes maps and resolves them."""
+    """Building and resolving offset maps."""
     entries, secret = _empty(np.uint64, 0, ENTRY_WORDS), HashSecret(0, 0).state()
     counters = _empty(np.int64, len(records.RECORD_ERRORS))
     records.scan_records(*_rows(), _empty(np.uint8), 0, 0, entries, entries, _empty(np.int32), counters, secret)
@@ -52,42 +54,41 @@ def first_pass() -> None:
 
 
 def large_logs() -> None:
-    """What the passes need besides where logs are so large that their maps have several shards, their groups several pieces, or
-    their clean sections are asked through a filter."""
-    entries, marks = _empty(np.uint64, 0, ENTRY_WORDS), _empty(np.uint64)
+    """Both passes over large logs: maps with several shards, groups with several output parts, filters of lookups."""
+    entries, survivors = _empty(np.uint64, 0, ENTRY_WORDS), _empty(np.uint64)
     offset_map.by_shard(entries, 2)
     offset_map.SkimpyOffsetMap(0, 1.0, 0).update(entries)
     filtered = key_filter.KeyFilter.sized(0, 0)
     filtered.add(entries)
-    filtered.sift(entries, 0)
-    offset_map.by_bound(marks, marks, _empty(np.int64, 2))
+    filtered.prune(entries, 0)
+    offset_map.by_bound(survivors, survivors, _empty(np.int64, 2))
 
 
 def second_pass() -> None:
-    """What writes segments."""
+    """Writing segments."""
     block, scratch, rows, spans = _rows()
-    marks, limits, each = _empty(np.uint64), _empty(np.int64, 4), _empty(np.uint8)
-    batch_retention.decide(rows, each, marks, limits, each)
+    survivors, limits, each = _empty(np.uint64), _empty(np.int64, 4), _empty(np.uint8)
+    batch_retention.decide(rows, each, survivors, limits, each)
     batches.first_bad_crc(block, 0, rows, each != 0)
     out, kept, counters = _empty(OUT_ROW), _empty(np.int64, 0, 6), _empty(np.int64, rewrite.COUNTERS)
-    rewrite.rewrite(block, scratch, rows, spans, each, each, marks, limits, 0, 0, 0, block, out, kept, counters)
+    rewrite.rewrite(block, scratch, rows, spans, each, each, survivors, limits, 0, 0, 0, block, out, kept, counters)
     index.index_entries(out, 0, index.new_state(0), _empty(OFFSET_ROW), _empty(TIME_ROW))
 
 
 def markers() -> None:
-    """What reads the control batches of transactions."""
+    """Reading the control batches of transactions."""
     batches.read_control_types(_empty(np.uint8), 0, _empty(BATCH_ROW))
 
 
 def legacy() -> None:
-    """What reads messages of magic 0 and 1."""
+    """Reading messages of magic 0 and 1."""
     block, scratch, rows, spans = _rows()
-    batches.scan_legacy(block, 0, True, rows, 0, 0)
+    batches.scan_messages(block, 0, True, rows, 0, 0)
     messages.plain_messages(block, 0, rows, 0, scratch, spans)
 
 
 def comparison() -> None:
-    """What the comparison of policies counts with."""
+    """Counting for the comparison of policies."""
     counted, ages = _empty(np.int64, 1, tally.COLUMNS), _empty(np.int64, 2, tally.COLUMNS)
     limits, frame, each = _empty(np.int64, 4), _empty(np.int64, 3), _empty(np.uint8)
     tally.tally(*_rows(), each, each, _empty(np.uint64), limits, frame, _empty(np.int64), counted, ages)
@@ -97,14 +98,14 @@ def comparison() -> None:
 
 
 def source() -> None:
-    """What the data source makes columns with."""
+    """Filling columns for the data source."""
     wanted, bounds, sizes = columns.KEYS | columns.VALUES | columns.HEADERS, _empty(np.int64, 4), _empty(np.int64, 6)
     columns.measure_records(*_rows(), bounds, wanted, _empty(np.int32), sizes)
     columns.fill_columns(*_rows(), bounds, wanted, columns.new_columns(sizes, wanted))
 
 
 def certifier() -> None:
-    """What verification reads and compares records with."""
+    """Reading and comparing records for verification."""
     data, rows, each, found = _empty(np.uint8), _empty(BATCH_ROW), _empty(np.int64), _empty(locate.RECORD_ROW)
     locate.locate_records(data, rows, each, each, found)
     locate.locate_messages(data, rows, each, each, found)
@@ -114,7 +115,7 @@ def certifier() -> None:
 
 
 def dumping() -> None:
-    """What dumps print with."""
+    """Printing dumps."""
     data = np.frombuffer(b"", np.uint8)
     state, options = _empty(np.int64, line_state.STATE_SIZE), _empty(np.int64, line_state.OPTIONS_SIZE)
     rest = state, options, _empty(np.uint8), _empty(np.int64, 0, 2)
@@ -133,15 +134,15 @@ GROUPS: Mapping[str, Callable[[], None]] = {each.__name__: each for each in _WOR
 
 
 def load(*names: str) -> None:
-    """Have the kernels of some groups in this process, from other processes' work or compiled."""
+    """Load the kernels of some groups into this process from the cache, or compile them."""
     for name in names:
         GROUPS[name]()
-        note_done(name)
+        note_compiled(name)
 
 
 def missing(*names: str) -> list[str]:
-    """Those of some groups that no process has noted as compiled."""
-    return [name for name in names if not done(name)]
+    """The groups among ``names`` that no process has noted as compiled."""
+    return [name for name in names if not is_compiled(name)]
 
 
 def main(argv: Sequence[str]) -> int:
@@ -150,7 +151,7 @@ def main(argv: Sequence[str]) -> int:
     if unknown:
         print(f"no kernels {', '.join(unknown)}; there are: {', '.join(GROUPS)}", file=sys.stderr)
         return 2
-    # what the compiler makes stays until the end; looking for garbage in it takes a tenth of the time
+    # the compiler's objects live until the end; collecting garbage among them takes a tenth of the time
     gc.disable()
     load(*(argv or GROUPS))
     return 0

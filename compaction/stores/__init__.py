@@ -1,1 +1,1 @@
-"""Object stores as file systems, and the file system that takes every path to the right one."""
+"""Object stores as file systems, and one file system for local paths and URIs."""

@@ -1,7 +1,10 @@
-"""The object stores and remote file systems of this process, through ``pyarrow.fs``, and how they tell what is wrong.
+"""Clients of object stores and remote file systems, through ``pyarrow.fs``, and their errors.
 
-A process opens a store once, when it first needs it, and never hands it on to a fork: the clients have threads. Requests that a
-store throttles or that a connection loses are repeated by the client, and here where the client gives up too early.
+A process opens a store at first use and never shares the client with a fork, as clients have threads. The clients retry
+throttled requests and lost connections; ``repeated`` retries one failure that they do not.
+
+Tested by ``tests/stores/test_remote.py``, ``tests/object_store/test_any_store.py`` and
+``tests/object_store/test_object_store.py``.
 """
 
 from __future__ import annotations
@@ -17,13 +20,13 @@ from typing import Any, NamedTuple
 from compaction.errors import StorageError, UsageError
 from compaction.fs.uri import options_of, split
 
-#: how often a request is tried; the waits in between double, up to 20 s in all
+#: attempts per request; the waits between them double, up to 20 s in total
 _ATTEMPTS = 8
 _WAITS_S = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4)
 _BROKEN_BUFFER = "Failed to flush response stream"
 _REQUEST_TIMEOUT_S = 30.0
 _CONNECT_TIMEOUT_S = 10.0
-#: without it the client of gs: tries for a quarter of an hour
+#: the client's default for gs: is 15 minutes
 _GS_DEFAULTS = {"retry_limit_seconds": "60"}
 _S3_OPTIONS = frozenset({"region", "scheme", "endpoint_override", "tls_ca_file_path"})
 _CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AZURE_CLIENT_SECRET")
@@ -36,9 +39,9 @@ _HINTS = (
     ("NO_SUCH_BUCKET|Bucket.*(not found|does not exist)", "check the name of the bucket"),
     (
         "SLOW_DOWN|THROTTL|status (code: )?(429|503)|REQUEST_LIMIT|TooManyRequests",
-        "the store asks for fewer requests: run again later",
+        "the store throttles requests: run again later",
     ),
-    ("NETWORK_CONNECTION|Could not connect|resolve host|imed? ?out", "check address, region and network, and run again"),
+    ("NETWORK_CONNECTION|Could not connect|resolve host|imed? ?out", "check URI, region and network, and run again"),
     ("libjvm|libhdfs|CLASSPATH", "hdfs: needs Hadoop on the machine: JAVA_HOME, HADOOP_HOME and CLASSPATH"),
 )
 
@@ -47,7 +50,7 @@ Store = Any
 
 
 class _Client(NamedTuple):
-    """A file system, and what it puts before keys."""
+    """A file system, and its prefix of keys."""
 
     store: Store
     root: str
@@ -58,7 +61,7 @@ _clients: dict[tuple[int, str, str], _Client] = {}
 
 
 def located(path: str) -> tuple[Store, str]:
-    """The file system that holds an address, and the address's name there.
+    """The file system that holds a URI, and the name of the URI in it.
 
     :raises StorageError: it cannot be opened
     """
@@ -89,26 +92,26 @@ def _s3(bucket: str, options: dict[str, str]) -> Store:
 
     unknown = sorted(options.keys() - _S3_OPTIONS)
     if unknown:
-        raise UsageError(f"s3: addresses have no option {unknown[0]}", hint="there are " + ", ".join(sorted(_S3_OPTIONS)))
+        raise UsageError(f"s3: URIs have no option {unknown[0]}", hint="use one of " + ", ".join(sorted(_S3_OPTIONS)))
     given: dict[str, object] = dict(options)
-    elsewhere = "endpoint_override" in options or any(name.startswith("AWS_ENDPOINT_URL") for name in os.environ)
-    if "region" not in options and not {"AWS_REGION", "AWS_DEFAULT_REGION"} & os.environ.keys() and not elsewhere:
+    other_endpoint = "endpoint_override" in options or any(name.startswith("AWS_ENDPOINT_URL") for name in os.environ)
+    if "region" not in options and not {"AWS_REGION", "AWS_DEFAULT_REGION"} & os.environ.keys() and not other_endpoint:
         given["region"] = fs.resolve_s3_region(bucket)
     given.update(request_timeout=_REQUEST_TIMEOUT_S, connect_timeout=_CONNECT_TIMEOUT_S)
     given.update(retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=_ATTEMPTS))
     try:
-        # small objects then take one request instead of three; older versions of pyarrow cannot do that
+        # one request instead of three for a small object; older versions of pyarrow lack the option
         return fs.S3FileSystem(**given, allow_delayed_open=True)
     except TypeError:
         pass
     try:
         return fs.S3FileSystem(**given)
     except TypeError as error:
-        raise UsageError(f"this version of pyarrow cannot reach s3: so ({error})", hint="install a newer one") from None
+        raise UsageError(f"this version of pyarrow lacks an option of s3: ({error})", hint="install a newer one") from None
 
 
 def reason_of(error: Exception) -> str:
-    """What a store says, in one line and without credentials."""
+    """The message of a store's error, in one line and without credentials."""
     if isinstance(error, FileNotFoundError):
         return os.strerror(errno.ENOENT)
     text = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
@@ -118,22 +121,22 @@ def reason_of(error: Exception) -> str:
     return text
 
 
-def refused(error: Exception, path: str, doing: str) -> StorageError:
-    """An error of a store as this package tells it."""
+def store_error(error: Exception, path: str, doing: str) -> StorageError:
+    """A :class:`StorageError` for an error of a store."""
     reason = reason_of(error)
     found = (hint for pattern, hint in _HINTS if re.search(pattern, str(error), re.IGNORECASE))
-    hint = "check the address, and that nothing else works on it" if isinstance(error, FileNotFoundError) else next(found, None)
+    hint = "check the URI, and that nothing else changes it" if isinstance(error, FileNotFoundError) else next(found, None)
     return StorageError(f"cannot {doing}: {reason}", path=path, hint=hint or "solve this and run again; nothing was lost")
 
 
-def is_refusal(error: StorageError) -> bool:
-    """Whether a store refused because the caller may not do that."""
+def is_access_denied(error: StorageError) -> bool:
+    """Whether a store denied access."""
     cause = error.__cause__
     return isinstance(cause, PermissionError) or bool(re.search(f"{_HINTS[0][0]}|{_REFUSED}", str(cause), re.IGNORECASE))
 
 
 def _as_not_found(error: Exception) -> Exception:
-    """The error that others raise where gs: says by its text alone that nothing is there; any other error as it is."""
+    """``FileNotFoundError`` for the error of gs: whose text alone says so; any other error unchanged."""
     text = os.strerror(errno.ENOENT)
     if type(error) is OSError and str(error).startswith((text, "No such directory")):
         return FileNotFoundError(errno.ENOENT, text)
@@ -149,12 +152,12 @@ def remote_errors(path: str, doing: str) -> Iterator[None]:
         yield
     except (OSError, ArrowException) as error:
         cause = _as_not_found(error)
-        raise refused(cause, path, doing) from cause
+        raise store_error(cause, path, doing) from cause
 
 
 def repeated(read: Callable[[], bytes]) -> bytes:
-    """Reads, again where the client gives up too early: an answer that refuses a request for fewer bytes than its own text has
-    breaks the client's buffer, and is told as a failure that is not worth another try."""
+    """Read, with retries of one error that the client wrongly reports as permanent: an error response longer than the requested
+    byte range overflows the client's buffer."""
     for wait_s in _WAITS_S:
         try:
             return read()

@@ -1,4 +1,7 @@
-"""What lies in object stores and on remote file systems: listings and look-ups, as the store has them at this moment."""
+"""Listings and attributes of objects and remote files, uncached.
+
+Tested by ``tests/stores/test_listings.py`` and ``tests/stores/test_remote.py``.
+"""
 
 from __future__ import annotations
 
@@ -8,29 +11,29 @@ from typing import Any
 
 from compaction.errors import StorageError
 from compaction.fs.filesystem import FileStat
-from compaction.stores.clients import is_refusal, located, remote_errors
+from compaction.stores.clients import is_access_denied, located, remote_errors
 
-#: the store whose listings, as pyarrow gives them, have only directories that somebody has put there as objects
+#: the store whose pyarrow listings contain only directories that exist as objects
 _ONLY_MARKED = "gcs"
 
 
 def _stat_of(info: Any) -> FileStat:
-    """A listed object; everybody may read it, and copies belong to whoever makes them."""
+    """Attributes of a listed object."""
     from pyarrow import fs
 
     is_dir = info.type == fs.FileType.Directory
-    return made_stat(info.size or 0, info.mtime_ns or 0, is_dir=is_dir)._replace(is_file=info.type == fs.FileType.File)
+    return object_stat(info.size or 0, info.mtime_ns or 0, is_dir=is_dir)._replace(is_file=info.type == fs.FileType.File)
 
 
-def made_stat(size: int, mtime_ns: int, *, is_dir: bool) -> FileStat:
-    """What is known of an object or a directory of a store."""
+def object_stat(size: int, mtime_ns: int, *, is_dir: bool) -> FileStat:
+    """Attributes of an object or directory: readable by everybody, owned by the current user."""
     return FileStat(size, mtime_ns, 0o755 if is_dir else 0o644, os.geteuid(), os.getegid(), 0, is_dir, not is_dir)
 
 
 def list_directory(path: str, *, recursive: bool = False) -> dict[str, FileStat]:
-    """What lies in a directory (with ``recursive``: below it), by its name relative to the directory.
+    """The entries of a directory (``recursive``: all below it), by name relative to the directory.
 
-    :raises StorageError: there is no such directory, or the store refused
+    :raises StorageError: the directory is missing, or the store refused
     """
     from pyarrow import fs
 
@@ -44,21 +47,21 @@ def list_directory(path: str, *, recursive: bool = False) -> dict[str, FileStat]
 
 
 def _folded(names: Mapping[str, FileStat]) -> dict[str, FileStat]:
-    """Of what lies below a directory, what lies in it."""
+    """The direct entries of a directory, from a recursive listing."""
     found: dict[str, FileStat] = {}
     for name, stat in names.items():
         first, slash, _ = name.partition("/")
-        found.setdefault(first, made_stat(0, 0, is_dir=True) if slash else stat)
+        found.setdefault(first, object_stat(0, 0, is_dir=True) if slash else stat)
     return found
 
 
 def is_missing(error: StorageError) -> bool:
-    """Whether a store refused because there is no such object or directory."""
+    """Whether an object or directory was not found."""
     return isinstance(error.__cause__, FileNotFoundError)
 
 
-def look_up(paths: Sequence[str]) -> list[FileStat | None]:
-    """What each of some addresses of one store is; ``None`` where nothing is."""
+def stat_objects(paths: Sequence[str]) -> list[FileStat | None]:
+    """The attributes of URIs of one store, in one request; ``None`` for a missing one."""
     from pyarrow import fs
 
     if not paths:
@@ -69,14 +72,14 @@ def look_up(paths: Sequence[str]) -> list[FileStat | None]:
     return [None if info.type == fs.FileType.NotFound else _stat_of(info) for info in infos]
 
 
-def look_up_if_allowed(paths: Sequence[str]) -> list[FileStat | None]:
-    """``look_up`` for what need not be there; what may not be looked at is not there.
+def stat_objects_if_allowed(paths: Sequence[str]) -> list[FileStat | None]:
+    """``stat_objects`` that treats an object as missing if access is denied.
 
-    :raises StorageError: the store failed for any other reason
+    :raises StorageError: the store failed for another reason
     """
     try:
-        return look_up(paths)
+        return stat_objects(paths)
     except StorageError as error:
-        if not is_refusal(error):
+        if not is_access_denied(error):
             raise
-    return [None] if len(paths) == 1 else [found for path in paths for found in look_up_if_allowed([path])]
+    return [None] if len(paths) == 1 else [found for path in paths for found in stat_objects_if_allowed([path])]

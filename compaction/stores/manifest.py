@@ -1,15 +1,15 @@
-"""The manifest of an output in an object store: written last, so that an output without one is known to be unfinished.
+"""The manifest of an output in an object store: written last, so an output without a manifest is incomplete.
 
-``MARKER`` is the first object of an output and goes when ``MANIFEST`` is there. Fields of the manifest (JSON):
+``MARKER`` is the first object of an output; it is removed after ``MANIFEST`` was written. Fields of the manifest (JSON):
 
 =================  =================================================================================================
-``format``         2. Format 1 is read too: of these fields it has ``files`` alone, and those without ``xxh3_128``
-``run``            the run that wrote the output, as its marker names it
-``place``          the address that it was written to
-``files``          a list of ``path`` (relative to the manifest), ``size`` in bytes, ``mtime_ms`` (the file's own time
-                   of last modification, which a store does not keep), ``etag`` (``null`` where the store has none)
-                   and ``xxh3_128`` (hex digest of the bytes, taken while they were written; ``null`` for a copy that
-                   the store made of an object without one)
+``format``         2. Format 1 is supported: of these fields it has only ``files``, and those without ``xxh3_128``
+``run``            the run that wrote the output, as in its marker
+``place``          the URI of the output when it was written
+``files``          a list of ``path`` (relative to the manifest), ``size`` in bytes, ``mtime_ms`` (the file's
+                   modification time, which a store does not keep), ``etag`` (``null`` if the store has none) and
+                   ``xxh3_128`` (hex digest of the bytes, computed while they were written; ``null`` for a copy made
+                   by the store of an object without one)
 ``checksum``       hex digest (XXH3-128) of the other fields
 =================  =================================================================================================
 """
@@ -32,7 +32,7 @@ _FIELDS = {1: {"format", "files"}, 2: {"format", "run", "place", "files", "check
 
 
 class Content(NamedTuple):
-    """The bytes of a file: how many, and the hex digest of their XXH3-128."""
+    """Size of a file and hex digest of its XXH3-128."""
 
     size_bytes: int
     xxh3_128: str
@@ -65,7 +65,7 @@ class _Folder(NamedTuple):
 
 @dataclass(frozen=True)
 class Manifest:
-    """All files of an output, by path; ``run`` and ``place`` are not known of format 1."""
+    """The files of an output; ``run`` and ``place`` (its URI) are ``None`` in format 1."""
 
     files: tuple[Entry, ...]
     run: str | None = None
@@ -73,17 +73,17 @@ class Manifest:
 
     @classmethod
     def parse(cls, data: bytes, path: str) -> Manifest:
-        """From the bytes of the file at ``path``.
+        """Parse the content of the file at ``path``.
 
-        :raises CorruptLogError: they are no manifest, or not as they were written
+        :raises CorruptLogError: it is not a manifest, or was changed
         """
         try:
             made = cls._read(json.loads(data))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             made = None
         if made is None:
-            what = f"is no manifest of format 1 to {FORMAT}, or was changed or cut after it was written"
-            raise CorruptLogError(what, path=path, hint="copy it again from where it was written, or run the job again")
+            what = f"is not a manifest of format 1 to {FORMAT}, or was changed or truncated after it was written"
+            raise CorruptLogError(what, path=path, hint="copy the output again, or repeat the run that wrote it")
         return made
 
     @classmethod
@@ -95,8 +95,8 @@ class Manifest:
         if any(set(each) != names for each in document["files"]):
             return None
         made = cls(tuple(Entry(**each) for each in document["files"]), document.get("run"), document.get("place"))
-        sound = all(entry.valid() for entry in made.files) and len(made._by_path) == len(made.files)
-        return made if sound and (number == 1 or document["checksum"] == _checksum(document)) else None
+        valid = all(entry.valid() for entry in made.files) and len(made._by_path) == len(made.files)
+        return made if valid and (number == 1 or document["checksum"] == _checksum(document)) else None
 
     def to_json(self) -> bytes:
         """The file's bytes."""
@@ -124,7 +124,7 @@ class Manifest:
         return self._by_path.get(path)
 
     def has_directory(self, path: str) -> bool:
-        """Whether any file lies below a directory; ``""`` is the manifest's own."""
+        """Whether there are files below a directory; ``""`` is that of the manifest."""
         return path in self._folders
 
     def files_in(self, path: str) -> dict[str, Entry]:
@@ -146,12 +146,12 @@ def _checksum(document: dict[str, Any]) -> str:
 
 
 def marker(run: str) -> bytes:
-    """The marker of an output that a run begins."""
+    """The content of a run's marker."""
     return (json.dumps({"format": FORMAT, "run": run}) + "\n").encode()
 
 
 def run_of(data: bytes) -> str | None:
-    """The run that a marker names."""
+    """The run of a marker; ``None`` if it is malformed."""
     try:
         document = json.loads(data)
     except ValueError:

@@ -1,26 +1,31 @@
-"""Files of an output in an object store or on a remote file system, as they are written."""
+"""Writes the files of an output in an object store or on a remote file system.
+
+Tested by ``tests/output/test_object_publish.py``, ``tests/stores/test_remote.py`` and ``tests/object_store/test_any_store.py``.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 
 from compaction.errors import StorageError
-from compaction.fs.filesystem import Extent, FileStat, Lock
+from compaction.fs.filesystem import Chunk, FileRange, FileStat
 from compaction.fs.local import LocalFileSystem
 from compaction.fs.uri import is_remote, split
 from compaction.stores.clients import located, remote_errors
-from compaction.stores.listings import is_missing, list_directory, look_up
+from compaction.stores.listings import is_missing, list_directory, stat_objects
 from compaction.stores.source_check import shared
 from compaction.stores.streams import COPY_BYTES, ObjectFile, ObjectOutput, RangeReader, delete_object, require_stored
 
-#: kinds of stores in which a directory is nothing but the prefix of its objects
+#: stores in which a directory is only a prefix of keys
 _FLAT = frozenset({"s3", "gcs", "abfs"})
 
 
 @dataclass(frozen=True)
-class Stored:
-    """An object as it was written: its bytes (no hash for what the store copied from an object that has none listed), and the
-    file's own time of last modification, ns (0: when it was written)."""
+class WrittenObject:
+    """An object as it was written: size, content hash (``None`` for a copy made by the store of an object without a listed
+    one), and the file's modification time, ns (0: the time of the upload)."""
 
     size_bytes: int
     xxh3_128: str | None
@@ -28,13 +33,13 @@ class Stored:
 
 
 class OutputFileSystem:
-    """The place of an output that nobody reads yet: nothing is remembered, a rename is a copy and a removal.
+    """Implements ``filesystem.FileSystem`` for an unpublished output. Nothing is cached; a rename is a copy and a removal.
 
     ``written`` has the files by path.
     """
 
     def __init__(self) -> None:
-        self.written: dict[str, Stored] = {}
+        self.written: dict[str, WrittenObject] = {}
         self._local = LocalFileSystem()
 
     def listdir(self, path: str) -> list[str]:
@@ -46,34 +51,19 @@ class OutputFileSystem:
             raise
 
     def stat(self, path: str) -> FileStat | None:
-        return look_up([path])[0]
+        return stat_objects([path])[0]
 
     def read_bytes(self, path: str, start: int = 0, length: int | None = None) -> bytes:
         file = ObjectFile(path)
         end = file.size() if length is None else min(file.size(), start + length)
         return file.read_at(end - start, start) if end > start else b""
 
-    def reader(self, path: str, start: int, end: int, *, fresh: bool = False) -> RangeReader:
+    def reader(self, path: str, start: int, end: int, *, uncached: bool = False) -> RangeReader:
         return RangeReader(path, start, end, checked=False)
 
-    def real_path(self, path: str) -> Extent | None:
+    def real_path(self, path: str) -> FileRange | None:
         found = self.stat(path)
-        return Extent(path, 0, 0 if found is None else found.size)
-
-    def create(self, path: str, like: str | None, *, write_behind: bool = False) -> ObjectOutput:
-        return ObjectOutput(path)
-
-    def link_new(self, path: str, data: bytes, like: str) -> bool:
-        """:raises StorageError: always; a store cannot do that"""
-        raise StorageError("a store gives no names in one step", path=path)
-
-    def lock(self, log_dir: str, *, shared: bool = False) -> Lock:
-        """:raises StorageError: always; a store has no locks"""
-        raise StorageError("a store has no locks", path=log_dir)
-
-    def lock_holder(self, log_dir: str) -> str | None:
-        """Nobody: a store has no locks."""
-        return None
+        return FileRange(path, 0, 0 if found is None else found.size)
 
     def write_file(self, path: str, data: bytes, *, like: str | None = None, mtime_ns: int | None = None) -> None:
         output = ObjectOutput(path)
@@ -83,25 +73,27 @@ class OutputFileSystem:
     def _close(self, output: ObjectOutput, mtime_ns: int = 0) -> None:
         output.close(sync=True)
         if output.content is not None:
-            self.written[output.path] = Stored(*output.content, mtime_ns)
+            self.written[output.path] = WrittenObject(*output.content, mtime_ns)
 
     def copy(self, source: str, target: str, start: int = 0, length: int | None = None) -> None:
-        """A file of any place to a new object; within a store, by the store.
+        """Copy a local file or an object into a new object; within one store, the store copies it.
 
-        :raises CorruptLogError: the file is not the one that its manifest lists
+        :raises CorruptLogError: the file differs from its manifest entry
         """
         if not is_remote(source):
-            self._upload(source, target, start, length)
+            local = self._local.stat(source)
+            self._store(self._local_blocks(source, start, length), target, 0 if local is None else local.mtime_ns)
             return
-        found = look_up([source])[0]
+        found = stat_objects([source])[0]
         size = 0 if found is None else found.size
         end = size if length is None else start + length
         if (start, end) == (0, size) and split(source)[0] == split(target)[0] and self._copy_known(source, target, size):
             return
-        self._stream(source, target, start, end)
+        with closing(RangeReader(source, start, end)) as reader:
+            self._store(reader.blocks(), target)
 
     def _copy_known(self, source: str, target: str, size: int) -> bool:
-        """Copy an object within the store, unless its content needs a look: a manifest lists it, and not with this ETag."""
+        """Copy an object within the store; ``False`` if it must be read: its manifest entry has no ETag, or another one."""
         listed = shared().entry(source)
         xxh3_128 = None
         if listed is not None:
@@ -109,7 +101,7 @@ class OutputFileSystem:
                 return False
             xxh3_128 = listed[0].xxh3_128
         self._copy_within(source, target)
-        self.written[target] = Stored(size, xxh3_128)
+        self.written[target] = WrittenObject(size, xxh3_128)
         return True
 
     def _copy_within(self, source: str, target: str) -> None:
@@ -117,50 +109,39 @@ class OutputFileSystem:
         with remote_errors(target, f"copy {source} here"):
             store.copy_file(key, target_key)
 
-    def _stream(self, source: str, target: str, start: int, end: int) -> None:
-        reader, output = RangeReader(source, start, end), ObjectOutput(target)
+    def _store(self, blocks: Iterable[Chunk], target: str, mtime_ns: int = 0) -> None:
+        output = ObjectOutput(target)
         try:
-            buffer = memoryview(bytearray(min(COPY_BYTES, max(1, end - start))))
-            at = start
-            while at < end and (n := reader.read_into(buffer[: end - at], at, at)):
-                output.write([buffer[:n]])
-                at += n
-            self._close(output)
-        except BaseException:
-            output.remove()
-            raise
-        finally:
-            reader.close()
-
-    def _upload(self, source: str, target: str, start: int, length: int | None) -> None:
-        found, output = self._local.stat(source), ObjectOutput(target)
-        try:
-            end = None if length is None else start + length
-            while data := self._local.read_bytes(source, start, COPY_BYTES if end is None else min(COPY_BYTES, end - start)):
-                output.write([data])
-                start += len(data)
-            self._close(output, 0 if found is None else found.mtime_ns)
+            for block in blocks:
+                output.write([block])
+            self._close(output, mtime_ns)
         except BaseException:
             output.remove()
             raise
 
-    def adopt(self, source: str, target: str, stored: Stored) -> None:
-        """Give an object that a task has written its final name.
+    def _local_blocks(self, path: str, start: int, length: int | None) -> Iterator[bytes]:
+        end = None if length is None else start + length
+        while data := self._local.read_bytes(path, start, COPY_BYTES if end is None else min(COPY_BYTES, end - start)):
+            yield data
+            start += len(data)
 
-        :raises StorageError: it is not there
+    def adopt(self, source: str, target: str, stored: WrittenObject) -> None:
+        """Rename an object that a task has written.
+
+        :raises StorageError: it is missing, or has another size
         """
-        require_stored(source, look_up([source])[0], stored.size_bytes)
+        require_stored(source, stat_objects([source])[0], stored.size_bytes)
         self._copy_within(source, target)
         delete_object(source)
         self.written[target] = stored
 
     def rename(self, source: str, target: str) -> None:
         found = self.stat(source)
-        known = self.written.pop(source, None) or Stored(0 if found is None else found.size, None)
+        known = self.written.pop(source, None) or WrittenObject(0 if found is None else found.size, None)
         self.adopt(source, target, known)
 
     def link(self, source: str, target: str) -> bool:
-        """Never: an object has one name."""
+        """Always ``False``: stores have no links."""
         return False
 
     def unlink(self, path: str) -> None:
@@ -168,7 +149,7 @@ class OutputFileSystem:
         self.written.pop(path, None)
 
     def mkdir(self, path: str, like: str | None = None, *, private: bool = False) -> None:
-        """A directory, where the place has any: in a store it is there when it has an object."""
+        """Make a directory on a remote file system; a store has none."""
         store, key = located(path)
         if store.type_name not in _FLAT:
             with remote_errors(path, "make the directory"):
@@ -184,10 +165,11 @@ class OutputFileSystem:
                 raise
 
     def utime(self, path: str, mtime_ns: int) -> None:
+        """Set a file's modification time for the manifest."""
         self.written[path] = replace(self.written[path], mtime_ns=mtime_ns)
 
     def fsync(self, path: str) -> None:
-        """Nothing to make safe."""
+        """No operation: an object is durable when its upload is complete."""
 
     def fsync_dir(self, path: str) -> None:
-        """Nothing to make safe."""
+        """No operation: an object is durable when its upload is complete."""

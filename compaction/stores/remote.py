@@ -1,7 +1,7 @@
-"""Files in object stores and on remote file systems, read. See ``compaction.fs.uri`` for addresses.
+"""Reads files in object stores and on remote file systems; for URIs see ``compaction.fs.uri``.
 
-Objects appear whole, when what wrote them closes them; there is no rename, no lock and no mode. The time of last modification
-is that of the upload, unless the manifest of an earlier output (``compaction.stores.manifest``) has the file's own.
+Objects appear atomically when their writer closes them; there are no renames, locks and modes. The modification time is that of
+the upload, unless the manifest of an earlier output (``compaction.stores.manifest``) has the file's own.
 """
 
 from __future__ import annotations
@@ -9,15 +9,17 @@ from __future__ import annotations
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 
-from compaction.errors import LogError, StorageError, UsageError
-from compaction.fs.filesystem import Extent, FileStat, base_name, join, parent
-from compaction.fs.uri import NOT_IN_PLACE, is_remote, split
-from compaction.names import INDEX, SNAPSHOT, TIMEINDEX, TXNINDEX, parse_partition_dir
-from compaction.stores.listings import is_missing, list_directory, look_up
-from compaction.stores.source_check import Listing, Sources, content_of, is_meaningful
-from compaction.stores.streams import ObjectFile, RangeReader, open_input
+import xxhash
 
-#: files up to this size are read whole, and the small ones of a partition together
+from compaction.errors import LogError, StorageError, UsageError
+from compaction.fs.filesystem import FileRange, FileStat, base_name, join, parent
+from compaction.fs.uri import is_remote, split
+from compaction.names import INDEX, SNAPSHOT, TIMEINDEX, TXNINDEX, parse_partition_dir
+from compaction.stores.listings import is_missing, list_directory, stat_objects
+from compaction.stores.source_check import Listing, Sources, is_significant
+from compaction.stores.streams import ObjectFile, ObjectInput, RangeReader
+
+#: files up to this size are read completely, those of a partition together
 _SMALL_BYTES = 256 * 1024
 _KEPT_BYTES = 32 << 20
 _OPEN_FILES = 64
@@ -26,21 +28,21 @@ _SMALL_KINDS = (INDEX, TIMEINDEX, TXNINDEX, SNAPSHOT)
 
 
 def require_finished(log_dir: str) -> None:
-    """:raises UsageError: the place is an output whose run has not come to its end, or whose manifest is malformed"""
+    """:raises UsageError: the URI is an output of an unfinished run, or its manifest is malformed"""
     if is_remote(log_dir):
         sources = Sources()
-        for place in (log_dir, parent(log_dir)):
+        for root in (log_dir, parent(log_dir)):
             try:
-                sources.manifest(place)
+                sources.manifest(root)
             except LogError as error:
                 raise UsageError(error.what, path=error.path, hint=error.hint) from error
 
 
 class RemoteFileSystem:
-    """The read side of ``compaction.fs.filesystem.FileSystem``. The places are at rest: each directory is listed once.
+    """Implements ``filesystem.ReadableFileSystem``. Log directories are assumed not to change: each directory is listed once.
 
-    What an output's manifest lists is held against it (``compaction.stores.source_check``): what is wrong with a file of a log
-    is raised when anything of that log is looked at, all else when its directory is listed.
+    Files are compared with their output's manifest (``compaction.stores.source_check``). A mismatch of a log's file is raised
+    by any access to that log; any other mismatch, when its directory is listed.
     """
 
     def __init__(self) -> None:
@@ -55,23 +57,23 @@ class RemoteFileSystem:
         return sorted(self._listing(path.rstrip("/")).entries)
 
     def stat(self, path: str) -> FileStat | None:
-        """What ``path`` is; ``None`` when there is no such thing.
+        """The attributes of ``path``; ``None`` if nothing is there.
 
-        :raises CorruptLogError: it lies in a log of which a file is not as its manifest lists it
+        :raises CorruptLogError: a file of its log differs from its manifest entry
         """
         path = path.rstrip("/")
         directory = parent(path)
         if not split(path)[1] or not self._is_listed(directory, base_name(path)):
-            return look_up([path])[0]
+            return stat_objects([path])[0]
         listing = self._listing(directory, missing_ok=True)
         if listing.fault is not None:
             raise listing.fault
         return listing.entries.get(base_name(path))
 
     def _is_listed(self, directory: str, name: str) -> bool:
-        """Whether a look at a file is a look at its directory's listing: many are asked for, or a manifest lists it."""
+        """Whether to answer ``stat`` from the directory's listing: of a partition, or if a manifest applies."""
         known = directory in self._listings or parse_partition_dir(base_name(directory)) is not None
-        return known or (is_meaningful(name) and self._sources.governing(directory) is not None)
+        return known or (is_significant(name) and self._sources.governing(directory) is not None)
 
     def read_bytes(self, path: str, start: int = 0, length: int | None = None) -> bytes:
         """Bytes from ``start``, at most ``length`` of them."""
@@ -83,14 +85,14 @@ class RemoteFileSystem:
         end = file.size() if length is None else min(file.size(), start + length)
         return file.read_at(end - start, start) if end > start else b""
 
-    def reader(self, path: str, start: int, end: int, *, fresh: bool = False) -> RangeReader:
-        """Opens a byte range; a store always answers with what it holds."""
+    def reader(self, path: str, start: int, end: int, *, uncached: bool = False) -> RangeReader:
+        """Open a byte range; stores have no page cache, so ``uncached`` has no effect."""
         return RangeReader(path, start, end)
 
-    def real_path(self, path: str) -> Extent | None:
+    def real_path(self, path: str) -> FileRange | None:
         """The file itself."""
         found = self.stat(path)
-        return Extent(path, 0, 0 if found is None else found.size)
+        return FileRange(path, 0, 0 if found is None else found.size)
 
     def _listing(self, path: str, *, missing_ok: bool = False) -> Listing:
         if path not in self._listings:
@@ -107,7 +109,7 @@ class RemoteFileSystem:
         return self._listings[path]
 
     def _without_late(self, path: str, listing: Listing) -> Listing:
-        """A listing without directories that hold nothing but late uploads of tasks that were killed."""
+        """A listing without the directories that contain only late uploads of killed tasks."""
         governing = self._sources.governing(path)
         if governing is None:
             return listing
@@ -142,17 +144,16 @@ class RemoteFileSystem:
         return self._small[path]
 
     def _checked(self, path: str) -> bytes:
-        """All bytes of a file, as its manifest lists them."""
+        """The content of a file, compared with its manifest entry."""
         listed = self._sources.entry(path)
-        with open_input(path) as stream:
+        with ObjectInput(path) as stream:
             data = stream.read(None)
-            if listed is not None and listed[0].xxh3_128 is None:
-                self._sources.check_opened(path, len(data), stream.etag())
-        self._sources.check_content(path, content_of(data))
+            etag = stream.etag() if listed is not None and listed[0].xxh3_128 is None else None
+        self._sources.check(path, len(data), etag=etag, xxh3_128=xxhash.xxh3_128_hexdigest(data))
         return data
 
     def _neighbours(self, directory: str, path: str) -> list[str]:
-        """The small files of a partition that were not read yet, from this one on: planning reads all of them."""
+        """The unread small files of a partition after ``path``: planning reads all of them."""
         taken, names = 0, []
         for name, found in sorted(self._listing(directory).entries.items()):
             each = join(directory, name)
@@ -162,8 +163,3 @@ class RemoteFileSystem:
                     break
                 names.append(each)
         return names
-
-
-def read_only(path: str) -> StorageError:
-    """An address is not changed in place."""
-    return StorageError(f"cannot be changed in place: {NOT_IN_PLACE}", path=path, hint="use --output-dir")

@@ -1,9 +1,12 @@
-"""Objects as files and streams: ranges read ahead, outputs that appear when they are closed."""
+"""Objects as files and streams: byte ranges with read-ahead, and outputs that appear when they are closed.
+
+Tested by ``tests/stores/test_remote.py``, ``tests/stores/test_source_check.py`` and ``tests/object_store/test_any_store.py``.
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -15,26 +18,26 @@ import xxhash
 from compaction.errors import StorageError
 from compaction.fs.filesystem import FileStat
 from compaction.stores.clients import located, remote_errors, repeated
-from compaction.stores.listings import look_up
+from compaction.stores.listings import stat_objects
 from compaction.stores.manifest import Content
 from compaction.stores.source_check import Sources, shared
 
-#: what a task has under way ahead of what it works on
+#: read-ahead of a task
 _RANGE_BYTES = 8 << 20
 _RANGES_AHEAD = 2
 COPY_BYTES = 16 << 20
-#: what is sent at once to a store whose client sends each write by itself and waits for the answer
+#: buffer for the store whose client sends each write synchronously
 _UPLOAD_BYTES = 8 << 20
 _SENDS_EACH_WRITE = "gcs"
 
 
 class ObjectFile:
-    """An object that is read anywhere, by several threads at once.
+    """An object with random access, for several threads.
 
-    The client of gs: opens an object when it is first read, and takes a file for closed where that fails. A stream of the same
-    object tells why.
+    The client of gs: opens an object at the first read, and reports a failure only as a closed file; opening a stream of the
+    same object raises the reason.
 
-    :param sources: has the manifest that the object is held against when its store tells of it
+    :param sources: the manifests to compare the object with
     :raises StorageError: the object cannot be opened
     """
 
@@ -45,17 +48,17 @@ class ObjectFile:
             self._file = self._store.open_input_file(self._key)
 
     def size(self) -> int:
-        """Bytes.
+        """The size of the object, in bytes.
 
         :raises StorageError: the store refused
-        :raises CorruptLogError: the object is not the one that its manifest lists
+        :raises CorruptLogError: the object differs from its manifest entry
         """
         with remote_errors(self._path, "read"):
             self._require_open()
             return int(self._file.size())
 
     def etag(self) -> str | None:
-        """The store's mark of the object's content, where it has one."""
+        """The object's ETag, if the store has one."""
         with remote_errors(self._path, "look at"):
             self._require_open()
             return _etag(self._file)
@@ -64,7 +67,7 @@ class ObjectFile:
         """``length`` bytes from ``start``; fewer only at the end.
 
         :raises StorageError: the store refused
-        :raises CorruptLogError: the object is not the one that its manifest lists
+        :raises CorruptLogError: the object differs from its manifest entry
         """
         with remote_errors(self._path, "read"):
             return repeated(partial(self._read, length, start))
@@ -78,23 +81,23 @@ class ObjectFile:
         if self._file.closed:
             self._store.open_input_stream(self._key, compression=None).close()
             if self._file.closed:
-                raise OSError("the client takes it for closed")
-        # several threads may come here at first
+                raise OSError("the client reports a closed file")
+        # several threads may be the first
         sources = self._sources
         if sources is not None:
-            sources.check_opened(self._path, int(self._file.size()), _etag(self._file))
+            sources.check(self._path, int(self._file.size()), etag=_etag(self._file))
             self._sources = None
 
     def close(self) -> None:
-        """Let go of the object."""
+        """Close the object."""
         self._file.close()
 
 
 class RangeReader:
-    """Reads ``[start, end)`` of an object from front to back, a few ranges ahead of what is asked for. Bytes of an output are
-    held against its manifest: each object as it is opened, and the last range of one that is read whole.
+    """Reads ``[start, end)`` of an object sequentially, with a few ranges of read-ahead. An object of an output is compared
+    with its manifest entry: ETag and size on opening, the content hash if it is read completely.
 
-    :param checked: not when a run reads back what it has written itself, of which there is no manifest yet
+    :param checked: ``False`` to read back an object of this run, whose manifest is not written yet
     :raises StorageError: the object cannot be opened
     """
 
@@ -103,7 +106,7 @@ class RangeReader:
         self._sources = shared() if checked else None
         self._file = ObjectFile(path, self._sources)
         self._pool = ThreadPoolExecutor(_RANGES_AHEAD)
-        #: the ranges from number ``_first`` on, read or being read
+        #: the ranges from number ``_first`` on, read or in flight
         self._ranges: deque[Future[bytes]] = deque()
         self._first = 0
         #: of the first ``_hashed`` ranges
@@ -111,24 +114,23 @@ class RangeReader:
         self._hashed = 0
 
     def size(self) -> int:
-        """The whole object's bytes.
+        """The size of the whole object, in bytes.
 
         :raises StorageError: the store refused
         """
         return self._file.size()
 
     def read_into(self, view: memoryview, position: int, floor: int) -> int:
-        """Fill ``view`` from ``position``: how many bytes, 0 at the end of the object. Nothing before ``floor`` is asked for
-        again.
+        """Fill ``view`` from ``position``; returns the byte count, 0 at the end. Later reads start at ``floor`` or above.
 
         :raises StorageError: the store refused
-        :raises CorruptLogError: the object is not the one that its manifest lists
+        :raises CorruptLogError: the object differs from its manifest entry
         """
         number, at = divmod(position - self._start, self._range_bytes)
         while self._ranges and self._first < (floor - self._start) // self._range_bytes:
             self._ranges.popleft()
             self._first += 1
-        while len(self._ranges) <= number - self._first + _RANGES_AHEAD and self._ask():
+        while len(self._ranges) <= number - self._first + _RANGES_AHEAD and self._request_next():
             pass
         data = self._ranges[number - self._first].result()
         if number == self._hashed:
@@ -138,16 +140,24 @@ class RangeReader:
             view[:n] = memoryview(data)[at : at + n]
         return max(0, n)
 
+    def blocks(self) -> Iterator[memoryview]:
+        """The whole range in blocks, each valid until the next; ends early if the object is shorter."""
+        at = self._start
+        buffer = memoryview(bytearray(min(COPY_BYTES, max(1, self._end - at))))
+        while at < self._end and (n := self.read_into(buffer[: self._end - at], at, at)):
+            yield buffer[:n]
+            at += n
+
     def _count(self, data: bytes) -> None:
-        """Take the next range into the hash; an object that comes to its end is checked."""
+        """Add the next range to the hash; compare it at the end of the object."""
         self._hash.update(data)
         self._hashed += 1
         if self._sources is None or self._start != 0:
             return
         if self._hashed * self._range_bytes >= self._end == self._file.size():
-            self._sources.check_content(self._path, Content(self._end, self._hash.hexdigest()))
+            self._sources.check(self._path, self._end, xxh3_128=self._hash.hexdigest())
 
-    def _ask(self) -> bool:
+    def _request_next(self) -> bool:
         start = self._start + (self._first + len(self._ranges)) * self._range_bytes
         length = min(self._range_bytes, self._end - start)
         if length > 0:
@@ -155,16 +165,15 @@ class RangeReader:
         return length > 0
 
     def close(self) -> None:
-        """Let go of the object."""
+        """Close the object."""
         self._pool.shutdown(cancel_futures=True)
         self._file.close()
 
 
 class ObjectOutput:
-    """An object being written, see ``compaction.output.segment_writer.Output``: it appears when it is closed. Large ones go in
-    parts.
+    """An object being written, see ``filesystem.Output``: it appears when it is closed. Large objects are uploaded in parts.
 
-    :raises StorageError: the store refuses, or has stored something else than was written
+    :raises StorageError: the store refused, or the stored size differs from the bytes written
     """
 
     def __init__(self, path: str) -> None:
@@ -173,7 +182,7 @@ class ObjectOutput:
         self._size_bytes, self._hash = 0, xxhash.xxh3_128()
         store, key = located(path)
         with remote_errors(path, "write"):
-            # a name like data.gz would be a wish to compress
+            # otherwise a name such as data.gz would enable compression
             buffer_bytes = _UPLOAD_BYTES if store.type_name == _SENDS_EACH_WRITE else None
             self._stream = store.open_output_stream(key, compression=None, buffer_size=buffer_bytes)
 
@@ -187,28 +196,25 @@ class ObjectOutput:
 
     def copy_from(self, path: str) -> None:
         """Append all of another object."""
-        with open_input(path) as source:
-            while True:
-                data = source.read(COPY_BYTES)
-                if not data:
-                    return
+        with ObjectInput(path) as source:
+            while data := source.read(COPY_BYTES):
                 self.write([data])
 
     def start_writeback(self) -> None:
-        """Nothing: closing is what sends the rest."""
+        """No operation: ``close`` uploads the rest."""
 
     def close(self, *, sync: bool, mtime_ms: int | None = None) -> None:
-        """Close: the object is there afterwards, whole."""
+        """Close: the object exists on return."""
         with remote_errors(self.path, "write"):
             self._stream.close()
-        require_stored(self.path, look_up([self.path])[0], self._size_bytes)
+        require_stored(self.path, stat_objects([self.path])[0], self._size_bytes)
         self.content = Content(self._size_bytes, self._hash.hexdigest())
 
     def abandon(self) -> None:
-        """Nothing: it is closed already."""
+        """No operation: the object is closed already."""
 
     def remove(self) -> None:
-        """Close and take it away: a client cannot break off an upload."""
+        """Close and remove the object: clients cannot abort an upload."""
         with suppress(StorageError):
             with remote_errors(self.path, "write"):
                 self._stream.close()
@@ -218,7 +224,7 @@ class ObjectOutput:
 class ObjectInput:
     """A stream over an object's bytes; a context manager.
 
-    :raises StorageError: the store refuses
+    :raises StorageError: the store refused
     """
 
     def __init__(self, path: str) -> None:
@@ -234,23 +240,18 @@ class ObjectInput:
         self._stream.close()
 
     def etag(self) -> str | None:
-        """The store's mark of the object's content, where it has one."""
+        """The object's ETag, if the store has one."""
         with remote_errors(self._path, "look at"):
             return _etag(self._stream)
 
     def read(self, size: int | None) -> bytes:
-        """The next ``size`` bytes, all that are left for ``None``; fewer only at the end."""
+        """The next ``size`` bytes, or all that remain; fewer only at the end."""
         with remote_errors(self._path, "read"):
             return repeated(partial(self._stream.read, size))
 
 
-def open_input(path: str) -> ObjectInput:
-    """A stream over an object's bytes."""
-    return ObjectInput(path)
-
-
 def delete_object(path: str) -> None:
-    """Remove an object; no error when it is gone already."""
+    """Remove an object; no error if it is missing."""
     store, key = located(path)
     with remote_errors(path, "remove"):
         try:
@@ -260,7 +261,7 @@ def delete_object(path: str) -> None:
 
 
 def require_stored(path: str, found: FileStat | None, size_bytes: int) -> None:
-    """:raises StorageError: of the bytes that were written to an object, some are not there"""
+    """:raises StorageError: the object is missing, or its size differs from the bytes written"""
     if found is None or not found.is_file:
         raise StorageError("output of this run has vanished", path=path, hint="run again")
     if found.size != size_bytes:
@@ -279,5 +280,5 @@ def _etag(stream: Any) -> str | None:
 
 def read_whole(path: str) -> bytes:
     """All bytes of an object."""
-    with open_input(path) as stream:
+    with ObjectInput(path) as stream:
         return stream.read(None)

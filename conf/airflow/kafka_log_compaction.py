@@ -2,13 +2,13 @@
 
 Put this file into the DAGs folder, and give Airflow
 
-- a pool ``kafka_log_dirs`` of one slot (``airflow pools set kafka_log_dirs 1 "one run a directory"``): runs never share a disk,
+- a pool ``kafka_log_dirs`` of one slot (``airflow pools set kafka_log_dirs 1 "one run at a time"``): runs never share a disk,
 - the connection ``spark_default``: the master, ``local[*]`` or a cluster's,
-- on its workers' ``PATH`` the ``spark-submit`` of the environment that this project is installed in. Airflow itself belongs in
-  another environment: its Spark provider brings ``pyspark-client``, whose files replace those of ``pyspark``.
+- on its workers' ``PATH`` the ``spark-submit`` of the environment in which this project is installed. Install Airflow itself in
+  another environment: its Spark provider depends on ``pyspark-client``, whose files overwrite those of ``pyspark``.
 
-Every slot may be run again, by a retry or by hand: the present of a run is the end of its data interval and not the clock, so
-the same input gives the same bytes, and a run first finishes or undoes what a stopped one left.
+Every slot may be run again, by a retry or by hand: "now" of a run is the end of its data interval, not the clock, so the same
+input produces the same bytes, and a run first finishes or undoes the swaps of a stopped one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ REPORT = "{{ params.report_dir }}/compact-" + AS_OF_MS + ".json"
 
 
 def forget_report(context: Any) -> None:
-    """Before each attempt: a report that an earlier one left must not speak for this one."""
+    """Before each attempt: removes the report of an earlier one, which must not be taken for that of this one."""
     arguments = context["ti"].task.application_args
     report = Path(arguments[arguments.index("--report") + 1])
     report.parent.mkdir(parents=True, exist_ok=True)
@@ -44,13 +44,13 @@ with DAG(
     schedule=CronDataIntervalTimetable("10 2 * * *", timezone="UTC"),
     start_date=datetime(2025, 1, 1, tzinfo=timezone.utc),
     catchup=False,
-    # a directory is for one run at a time; a second one would be refused by its lock
+    # one run at a time per directory; its lock would refuse a second one
     max_active_runs=1,
     default_args={"owner": "kafka", "retries": 2, "retry_delay": timedelta(minutes=5)},
     params={
         "application": Param("/opt/kafka-log-compaction/jobs/compact.py", type="string", description="jobs/compact.py"),
         "log_dir": Param("/backup/kafka/data", type="string", description="the log directory to compact"),
-        "min_ratio": Param(0.5, type="number", description="the least share of dirty bytes for which a log is cleaned"),
+        "min_ratio": Param(0.5, type="number", description="clean a log if its dirty ratio is larger"),
         "report_dir": Param("/var/log/kafka-log-compaction", type="string", description="where reports are kept"),
     },
     tags=["kafka"],
@@ -72,7 +72,7 @@ with DAG(
         execution_timeout=timedelta(hours=6),
     )
 
-    # also where the job failed: its report says which logs, the others are done
+    # also if the job failed: its report says which logs failed, the others are done
     @task(task_id="check_report", trigger_rule=TriggerRule.ALL_DONE, retries=0)
     def check_report(report: str) -> dict[str, Any]:
         """The totals of the run.

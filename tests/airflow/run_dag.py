@@ -1,4 +1,4 @@
-"""Run by Airflow's own Python: loads the DAG from its folder, runs it once and tells as JSON what became of each task."""
+"""Run by Airflow's own Python: loads the DAG from its folder, runs it once and prints the state of each task as JSON."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def main(folder: str, logical_date: str, settings: str, told: str) -> None:
         "downstream": {task.task_id: sorted(task.downstream_task_ids) for task in dag.tasks},
     }
     for each in dag.tasks:
-        # nobody waits for minutes here
+        # a test must not wait for minutes
         each.retry_delay = timedelta(seconds=1)
     date = datetime.fromisoformat(logical_date).astimezone(timezone.utc)
     run = dag.test(logical_date=date, run_conf=json.loads(settings))

@@ -1,4 +1,4 @@
-"""The DAG in a real Airflow, in an environment of its own: parsed and run against the sample by the project's spark-submit."""
+"""The DAG in a real Airflow, in a separate environment: parsed, and run on the sample by the project's spark-submit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SLOT = "2025-12-31T02:10:00+00:00"
 
 @pytest.fixture(scope="module")
 def airflow(tmp_path_factory: pytest.TempPathFactory, missing: Callable[[str], None]) -> dict[str, str]:
-    """The environment variables of an Airflow with a database of its own, the pool and the connection that the DAG asks for."""
+    """The environment variables of an Airflow with its own database, and the pool and the connection that the DAG needs."""
     home = Path(os.environ.get("AIRFLOW_ENVIRONMENT", ROOT / "build/airflow"))
     if not (home / "bin/airflow").exists():
         missing(f"an environment with Airflow in {home} (`make suites` makes it)")
@@ -45,7 +45,7 @@ def airflow(tmp_path_factory: pytest.TempPathFactory, missing: Callable[[str], N
         "PYTHON_AIRFLOW": str(home / "bin/python"),
         **{name: os.environ[name] for name in ("JAVA_HOME", "LANG") if name in os.environ},
     }
-    for command in (["db", "migrate"], ["pools", "set", "kafka_log_dirs", "1", "one run a directory"]):
+    for command in (["db", "migrate"], ["pools", "set", "kafka_log_dirs", "1", "one run at a time"]):
         called = [str(home / "bin/airflow"), *command]
         done = subprocess.run(called, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr[-3000:]
@@ -53,7 +53,7 @@ def airflow(tmp_path_factory: pytest.TempPathFactory, missing: Callable[[str], N
 
 
 def run_dag(airflow: dict[str, str], place: Path, log_dir: Path) -> tuple[dict[str, Any], str]:
-    """Runs the DAG for one slot; what became of it, and all it said."""
+    """Runs the DAG for one slot; the states of its tasks, and its output."""
     told = place / "told.json"
     settings = {
         "application": str(ROOT / "jobs/compact.py"),
@@ -89,7 +89,7 @@ def test_a_slot_is_compacted_as_of_its_end_and_its_report_read(airflow: dict[str
     assert not list(log_dir.glob("*/*.clean*"))
 
 
-def test_a_slot_that_runs_again_finds_nothing_left_to_do(airflow: dict[str, str], tmp_path: Path) -> None:
+def test_a_repeated_slot_finds_nothing_to_do(airflow: dict[str, str], tmp_path: Path) -> None:
     log_dir = unpack_sample(tmp_path)
     run_dag(airflow, tmp_path, log_dir)
     before = {path: path.read_bytes() for path in log_dir.rglob("*.log")}

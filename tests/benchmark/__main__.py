@@ -1,10 +1,10 @@
-"""``python -m tests.benchmark``: our job against Kafka's own ``Cleaner``, in turns, on the same data; a table of medians and
+"""``python -m tests.benchmark``: the job and Kafka's own ``Cleaner``, alternating on the same data; a table of medians and
 ratios.
 
-Both clean a copy that shares the segments' bytes with the pristine log (hard links: neither changes a segment in place), all of
-it in the page cache. Kafka's time is that of ``Cleaner.doClean`` on opened logs in a warm JVM; ours that of the whole job on a
-running session: discovery, recovery, planning, both passes, swap. Cases of whole processes are timed from the start of the
-process to its end. What both leave is compared.
+Both clean a copy that shares the segments' bytes with the original log (hard links: neither changes a segment in place), in the
+page cache. Kafka's time is that of ``Cleaner.doClean`` on opened logs in a warm JVM; the job's time includes everything on a
+running session: discovery, recovery, planning, both passes, swap. Cases of complete processes are timed from start to end of
+the process. The results are compared.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _JOB = [
 
 @dataclass(frozen=True)
 class Measured:
-    """One case: seconds of every run, how often Kafka went over the logs, peak memory, and how the outputs compare."""
+    """One case: seconds of every run, Kafka's number of rounds, peak memory, and the comparison of the outputs."""
 
     case: Case
     total_bytes: int
@@ -63,18 +63,18 @@ class Measured:
 
     @property
     def ratio(self) -> float:
-        """How many times faster we are."""
+        """Kafka's median divided by the job's."""
         return self.kafka / self.ours
 
 
 def apart(function: Callable[..., T], *args: Any, **options: Any) -> T:
-    """What a call gives in a process of its own: its memory is none of the driver's."""
+    """The result of a call in a separate process, so that its memory is not the driver's."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         return pool.submit(function, *args, **options).result()
 
 
 def copied(pristine: Path, place: Path) -> Path:
-    """A copy whose ``.log`` files are hard links, in the page cache, with nothing left to be written to disk."""
+    """A copy whose ``.log`` files are hard links, in the page cache, and flushed to disk."""
     shutil.rmtree(place, ignore_errors=True)
 
     def link(source: str, target: str) -> str:
@@ -100,7 +100,7 @@ def warm(place: Path) -> None:
 
 
 def ours_seconds(spark: Any, log_dir: Path) -> float:
-    """The time of the whole job on a running session."""
+    """The time of the complete job on a running session."""
     from jobs import compact
 
     reports: list[Any] = []
@@ -123,9 +123,9 @@ def ours_seconds(spark: Any, log_dir: Path) -> float:
 
 
 def ours_process_seconds(log_dir: Path) -> float:
-    """The time of a whole ``spark-submit``."""
+    """The time of a complete ``spark-submit``."""
     submit = Path(sys.executable).with_name("spark-submit")
-    # it asks the first python on the path where Spark is
+    # it uses the first python on the path to find Spark
     path = os.pathsep.join((str(submit.parent), os.environ["PATH"]))
     begun = time.perf_counter()
     done = subprocess.run(
@@ -138,13 +138,13 @@ def ours_process_seconds(log_dir: Path) -> float:
 
 
 def kafka_process_seconds(log_dir: Path, case: Case) -> float:
-    """The time of a whole JVM."""
+    """The time of a complete JVM process."""
     command = [sys.executable, "-m", "tests.benchmark.kafka_process", str(log_dir), case.name]
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
 class Sides:
-    """Runs either side over copies of a case's logs. The session and the JVM stay from case to case."""
+    """Runs both sides on copies of a case's logs. The session and the JVM are reused from case to case."""
 
     def __init__(self, work: Path, *, with_kafka: bool) -> None:
         self._work, self._with_kafka = work, with_kafka
@@ -152,7 +152,7 @@ class Sides:
         self._gateway: Gateway | None = None
 
     def close(self) -> None:
-        """End the session and the JVM, for whole processes to have the machine for themselves."""
+        """End the session and the JVM, so that complete processes have the machine to themselves."""
         if self._spark is not None:
             self._spark.stop()
         if self._gateway is not None:
@@ -160,7 +160,7 @@ class Sides:
         self._spark = self._gateway = None
 
     def measure(self, case: Case, pristine: Path, runs: int) -> Measured:
-        """Both sides in turns, after a run of each that does not count."""
+        """Both sides alternating, after a warm-up run of each."""
         total = sum(file.stat().st_size for file in pristine.rglob("*.log"))
         kafka: list[float] = []
         ours: list[float] = []
@@ -191,7 +191,7 @@ class Sides:
         if case.whole_process:
             return ours_process_seconds(log_dir)
         if self._spark is None:
-            from jobs._cli import start_session
+            from jobs._command import start_session
 
             self._spark = start_session("benchmark")
         return ours_seconds(self._spark, log_dir)

@@ -1,7 +1,7 @@
-"""``python -m tests.benchmark.cold_start``: what the first run over the sample logs costs, when nothing is compiled.
+"""``python -m tests.benchmark.cold_start``: the cost of the first run on the sample logs, when no kernel is compiled.
 
-Whole processes of ``jobs/compact.py``, in turns with an empty place for compiled kernels (cold) and with what that run left
-there (warm); the medians of wall time and of the CPU time of all processes of a run, in seconds. The figures mean something on
+Complete processes of ``jobs/compact.py``, alternating between an empty kernel cache (cold) and the one that this run filled
+(warm); the medians of wall time and of the CPU time of all processes of a run, in seconds. The figures are meaningful only on
 an idle machine.
 """
 
@@ -28,13 +28,13 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def _adopt() -> None:
-    """Have the kernel (of Linux) hand us the processes that a run leaves behind, Spark's JVM among them: their CPU counts."""
+    """Become the parent (on Linux) of orphaned processes of a run, such as Spark's JVM, so that their CPU time is counted."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def _cpu_s() -> float:
-    """CPU seconds of all processes that have ended below this one."""
+    """CPU seconds of all ended child processes."""
     with suppress(ChildProcessError):
         while True:
             os.wait()
@@ -43,7 +43,7 @@ def _cpu_s() -> float:
 
 
 def run(kernels: Path, work: Path) -> tuple[float, float]:
-    """Wall and CPU seconds of one run over a fresh copy of the sample."""
+    """Wall and CPU seconds of one run on a new copy of the sample."""
     log_dir = unpack_sample(Path(tempfile.mkdtemp(dir=work)))
     command = [sys.executable, "jobs/compact.py", "--log-dir", str(log_dir), "--as-of-ms", str(_AS_OF_MS), "--include-active"]
     before, begun = _cpu_s(), time.perf_counter()

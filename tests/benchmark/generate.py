@@ -1,6 +1,6 @@
-"""Writes large, real logs fast: v2 batches, offset and time indexes, as a broker would have left them.
+"""Writes large, realistic logs fast: v2 batches, offset and time indexes, as a broker writes them.
 
-Keys are ``key-%012d`` drawn evenly from a set; values are random bytes. Batches hold as many records as fit into
+Keys are ``key-%012d``, uniformly random from a set; values are random bytes. Batches have as many records as fit into
 ``batch_bytes``.
 """
 
@@ -20,7 +20,7 @@ _KEY_BYTES = 16
 
 @dataclass(frozen=True)
 class Profile:
-    """What a generated log is like. ``keys`` distinct keys at most; ``unique`` numbers the keys instead of drawing them."""
+    """A generated log. ``keys``: at most so many distinct keys; ``unique``: consecutive instead of random keys."""
 
     total_bytes: int
     keys: int

@@ -1,4 +1,4 @@
-"""Kafka's side: one ``Cleaner`` a thread with one offset map, as a broker has them, over all logs of a directory."""
+"""Kafka's side: one ``Cleaner`` per thread with one offset map each, as in a broker, for all logs of a directory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PROBES = 200
 
 
 class Cleaning(NamedTuple):
-    """``seconds`` of ``Cleaner.doClean`` over all logs, a thread's share where there are several; ``rounds`` of all logs."""
+    """``seconds`` of ``Cleaner.doClean`` for all logs, divided by the number of threads; ``rounds`` of all logs."""
 
     seconds: float
     rounds: int
@@ -34,7 +34,7 @@ def checkpoints(log_dir: Path) -> dict[str, int]:
 
 
 def call_seconds(gateway: Gateway) -> float:
-    """What a call into the JVM takes; it is no part of Kafka's time."""
+    """The time of a call into the JVM, which does not count as Kafka's."""
     system, taken = gateway.cls("java.lang.System"), []
     for _ in range(_PROBES):
         begun = time.perf_counter()
@@ -44,7 +44,7 @@ def call_seconds(gateway: Gateway) -> float:
 
 
 def clean_all(gateway: Gateway, log_dir: Path, case: Case) -> Cleaning:
-    """Clean every log until nothing is dirty, each round as long as the map takes keys."""
+    """Clean every log until nothing is dirty; each round ends when the map is full."""
     start, call = checkpoints(log_dir), call_seconds(gateway)
     logs = sorted(path for path in log_dir.iterdir() if path.is_dir())
     threads = case.kafka_threads

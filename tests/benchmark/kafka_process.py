@@ -1,6 +1,6 @@
 """Kafka's cleaner over a log directory in a JVM of its own: ``python -m tests.benchmark.kafka_process DIR CASE``.
 
-Prints the seconds from the start of the JVM to its end; Python, which only says what to clean, is not counted.
+Prints the seconds from the start of the JVM to its end, without the time of Python.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""The most memory while something runs: of any Python worker, of the driver, of Spark's JVM. That of the driver is without the
-files that it maps: it looks at whole logs so, and their pages are the page cache's."""
+"""Peak memory of a run: of any Python worker, of the driver, of Spark's JVM. The driver's is without mapped files."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ WORKER, DRIVER, JVM = "worker", "driver", "JVM"
 
 @dataclass
 class Peaks:
-    """Watches this process and all below it as a context manager; ``mib`` by role."""
+    """Samples this process and its children, as a context manager; ``mib`` by role."""
 
     mib: dict[str, float] = field(default_factory=lambda: dict.fromkeys((WORKER, DRIVER, JVM), 0.0))
 
@@ -44,7 +43,7 @@ class Peaks:
 
 
 def _resident(process: psutil.Process, *, mapped: bool) -> int:
-    """Resident bytes, with or without those of files."""
+    """Resident bytes, with or without mapped files."""
     info = process.memory_info()
     return int(info.rss if mapped else info.rss - getattr(info, "shared", 0))
 

@@ -1,6 +1,6 @@
-"""Whether both left the same: every segment byte for byte, or as many records in as many bytes.
+"""Whether both results are equal: every segment byte for byte, or as many records in as many bytes.
 
-Compressed batches may differ by the release of the codec's library: as many records, then, in about as many bytes.
+Compressed batches may differ by the version of the codec's library: then as many records in about as many bytes.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ import numpy as np
 from compaction.kernels.reading.batches import scan_batches
 
 _STEP = 64 << 20
-#: what releases of a codec's library may differ by
+#: allowed relative difference between versions of a codec's library
 _ENCODER = 0.01
 
 
 class Content(NamedTuple):
-    """What is in a log directory's segments."""
+    """The content of a log directory's segments."""
 
     records: int
     size_bytes: int
 
 
 def compare(kafkas: Path, ours: Path, *, compressed: bool) -> str:
-    """``the same bytes``, or what of the logs is equal.
+    """``the same bytes``, or which figures of the logs are equal.
 
-    :raises AssertionError: they hold different numbers of records, or of bytes
+    :raises AssertionError: they have different numbers of records, or of bytes
     """
     names = _segments(kafkas)
     if names == _segments(ours) and all(_equal(kafkas / name, ours / name) for name in names):

@@ -1,4 +1,4 @@
-"""What is measured: logs of different shapes, all in one log directory each."""
+"""The cases: logs of different shapes, each case in one log directory."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ MB = 1 << 20
 
 @dataclass(frozen=True)
 class Case:
-    """One measurement. ``logs`` partitions of ``profile`` each; ``dirty_share`` of the log is dirty, the rest clean.
+    """One case. ``logs`` partitions of ``profile`` each; ``dirty_share`` of the log is dirty, the rest clean.
 
-    ``kafka_threads``: how many of Kafka's cleaners run at once; ``target``: the ratio to reach; ``whole_process``: both are
-    timed from the start of their processes to the end.
+    ``kafka_threads``: the number of Kafka's cleaners; ``target``: the ratio to reach; ``whole_process``: both are timed from
+    the start of their processes to the end.
     """
 
     name: str
@@ -45,7 +45,7 @@ def cases(scale: float) -> dict[str, Case]:
         Case("b", "the same, lz4", sized(replace(_BASE, codec=3))),
         Case("c", "the same, zstd", sized(replace(_BASE, codec=4))),
         Case("d", "values of 10 KB", sized(replace(_BASE, value_bytes=10_240, keys=100_000, batch_bytes=65_536))),
-        # segments of a tenth: whole ones are dirty or clean
+        # segments of a tenth: each is either dirty or clean
         Case("e", "10 % dirty on a clean log", replace(sized(replace(_BASE, unique=True)), segment_bytes=int(390 * MB * scale)),
         dirty_share=0.1),
         Case("f", "50 partitions of 80 MB, Kafka on two threads", replace(sized(_BASE), total_bytes=int(80 * MB * scale),
@@ -67,12 +67,12 @@ def cases(scale: float) -> dict[str, Case]:
 
 
 def say(text: str) -> None:
-    """Tell how far it is."""
+    """Print the progress."""
     print(text, file=sys.stderr, flush=True)
 
 
 def prepared(case: Case, root: Path) -> Path:
-    """The case's pristine log directory below ``root``, made when it is not there as described."""
+    """The case's original log directory below ``root``, created if it does not exist as described."""
     place = root / case.name
     wanted = json.dumps({**asdict(case.profile), "logs": case.logs})
     stamp = place.with_suffix(".json")

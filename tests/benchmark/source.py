@@ -1,8 +1,8 @@
-"""``python -m tests.benchmark.source``: the ``kafka_log`` data source beside Spark's own Parquet and JSON sources.
+"""``python -m tests.benchmark.source``: the ``kafka_log`` data source compared with Spark's own Parquet and JSON sources.
 
-The same records in all of them, from the page cache, on two cores. Queries take turns, and their answers are compared. Besides
-the time that passes, the time that cores spend is given, of Spark's JVM and of its Python workers together: it changes less
-where something else runs on the machine, too.
+The same records in all of them, from the page cache, on two cores. The sources alternate, and their results are compared.
+Besides the elapsed time, the table has the CPU time of Spark's JVM and its Python workers together, which varies less under
+other load.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ZSTD = 4
 
 @dataclass(frozen=True)
 class Query:
-    """What is asked: its name, the columns it uses, and how it is put, given the log end offset."""
+    """A query: its name, the columns it uses, and a function that runs it, given the log end offset."""
 
     name: str
     columns: str
@@ -61,14 +61,14 @@ QUERIES = (
 
 @dataclass
 class Timed:
-    """One query on one source: seconds that passed, and seconds of cores, of every run; the answer."""
+    """One query on one source: elapsed and CPU seconds of every run; the result."""
 
     passed_s: list[float] = field(default_factory=list)
     cores_s: list[float] = field(default_factory=list)
     answer: str = ""
 
     def run(self, query: Callable[[], Sequence[object]]) -> None:
-        """Once more."""
+        """One run."""
         cores, started = core_seconds(), time.perf_counter()
         self.answer = str(query())
         self.passed_s.append(time.perf_counter() - started)
@@ -79,7 +79,7 @@ class Timed:
 
 
 def core_seconds() -> float:
-    """What this process and all below it have spent on cores so far."""
+    """CPU seconds of this process and its children so far."""
     own = psutil.Process()
     found = 0.0
     for process in [own, *own.children(recursive=True)]:
@@ -92,7 +92,7 @@ def core_seconds() -> float:
 
 
 def write_sources(spark: SparkSession, work: Path, megabytes: int) -> int:
-    """The log plain and compressed, and its records as files of Spark's own sources; the log end offset."""
+    """The log, plain and compressed, and its records as files of Spark's own sources; the log end offset."""
     profile = Profile(total_bytes=megabytes << 20, keys=1_000_000, segment_bytes=256 << 20)
     end = write_log(work / "plain" / "topic-0", profile)
     write_log(work / "zstd" / "topic-0", replace(profile, codec=_ZSTD))
@@ -104,7 +104,7 @@ def write_sources(spark: SparkSession, work: Path, megabytes: int) -> int:
 
 
 def frames_for(spark: SparkSession, work: Path, query: Query) -> dict[str, DataFrame]:
-    """The sources that can answer a query. Text has no bytes and no headers: JSON is asked what it can tell."""
+    """The sources that can run a query. JSON has neither binary values nor headers, and gets only the other queries."""
     log = spark.read.format("kafka_log").option("columns", query.columns)
     frames = {
         "kafka_log": log.load(str(work / "plain")),
@@ -118,9 +118,9 @@ def frames_for(spark: SparkSession, work: Path, query: Query) -> dict[str, DataF
 
 
 def measure(frames: Mapping[str, DataFrame], query: Query, end: int, runs: int) -> dict[str, Timed]:
-    """The sources in turns; a first run of each does not count.
+    """The sources alternating, after a warm-up run of each.
 
-    :raises ValueError: sources of the same values give different answers
+    :raises ValueError: sources of the same values have different results
     """
     timed = {source: Timed() for source in frames}
     for _ in range(runs + 1):

@@ -1,4 +1,4 @@
-"""The certifier's twin: slow, with dictionaries, a record at a time. It judges records only, not files."""
+"""The certifier's oracle: it judges one record at a time, with dictionaries. It does not judge files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.oracle.segments import NaiveSegment
 
 @dataclass(frozen=True)
 class Round:
-    """What a round was bound by; ``legacy_horizon_ms`` as in ``SliceWork``."""
+    """The bounds of a round; ``legacy_horizon_ms`` is ``RangeTask.legacy_delete_horizon_ms``."""
 
     log_start: int
     cleaned_to: int
@@ -23,8 +23,7 @@ class Round:
 
 @dataclass
 class Judgement:
-    """Missing records by reason, and the offsets of records that are lost, changed, or from nowhere, and of those whose absence
-    brings others back."""
+    """Missing records by reason, and the offsets of lost, changed and made-up records and of tombstones dropped too early."""
 
     reasons: Counter[str] = field(default_factory=Counter)
     lost: set[int] = field(default_factory=set)
@@ -34,7 +33,7 @@ class Judgement:
 
 
 def judge(before: Sequence[NaiveSegment], after: Sequence[NaiveSegment], round_: Round) -> Judgement:
-    """What is to be said of ``after``."""
+    """Judge ``after``."""
     found, sources = Judgement(), {record.offset: (segment, batch, record) for segment, batch, record in _all(before)}
     left = {record.offset: _as_written(batch, record) for _, batch, record in _all(after)}
     outcome = outcomes(before)
@@ -85,7 +84,7 @@ def _all(segments: Sequence[NaiveSegment]) -> Iterator[tuple[NaiveSegment, Naive
 
 
 def _as_written(batch: NaiveBatch, record: NaiveRecord) -> NaiveRecord:
-    """What a rewrite makes of a message of magic 0 in a wrapper of magic 1 with log append time: it gets that time."""
+    """A v0 message in a v1 wrapper with log append time gets that timestamp when rewritten."""
     return replace(record, timestamp=batch.max_timestamp) if batch.magic == 1 and batch.log_append_time else record
 
 

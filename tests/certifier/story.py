@@ -1,4 +1,4 @@
-"""A log with everything that cleaning decides about, cleaned by the job, and a way to change what it left."""
+"""A log with a case of every cleaning rule, cleaned by the job, and ways to damage the result."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compaction.certifier.certificate import VerifyReport
-from compaction.certifier.checks.judge import LocalEngine
-from compaction.certifier.pairs import certify
 from compaction.certifier.verify_request import VerifyRequest
 from compaction.cleaning.log_view import AbortedTxn
+from tests.certifier.certify import certify
 from tests.local_job import clean_locally, read_offsets, resolver_of, write_offsets
 from tests.oracle.disk import read_partition, write_partition
 from tests.oracle.logs import ABORT, COMMIT, Batching, LogBuilder, Sent
@@ -91,11 +90,11 @@ class Story:
         return self.after / f"{TOPIC}-0"
 
     def verify(self, *, strict: bool = False, exact: bool = True) -> VerifyReport:
-        """What the certifier says."""
+        """Certify ``after`` against ``before``."""
         resolver = resolver_of({TOPIC: CONFIG})
         before, after = (str(self.before),), (str(self.after),)
         request = VerifyRequest(before, after, NOW_MS, exact, resolver=resolver, strict=strict)
-        return certify(LocalEngine(), request)
+        return certify(request)
 
     def segments(self) -> list[NaiveSegment]:
         """The segments of ``after``."""
@@ -120,7 +119,7 @@ class Story:
         return [s for s in self.segments() if s.base_offset <= offset][-1]
 
     def change(self, offset: int, how: Change) -> None:
-        """Replace the batch that holds an offset; the segment's indexes are made to fit."""
+        """Replace the batch that holds an offset; the segment's indexes are rebuilt."""
         segment = self.segment_of(offset)
         batches: list[bytes] = []
         for batch in segment.batches:
@@ -132,7 +131,7 @@ class Story:
         self.replace(segment, batches)
 
     def replace(self, segment: NaiveSegment, batches: Sequence[bytes], aborted: Sequence[AbortedTxn] | None = None) -> None:
-        """Write a segment anew."""
+        """Rewrite a segment."""
         kept = segment.aborted_txns if aborted is None else aborted
         for file in self.path.glob(f"{segment.base_offset:020d}.*"):
             file.unlink()

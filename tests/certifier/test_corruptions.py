@@ -1,4 +1,4 @@
-"""The certifier names every kind of damage that is done to what a cleaning left, by topic, partition and offset."""
+"""The certifier names every kind of damage to a cleaned log by topic, partition and offset."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.oracle.disk import read_partition
 from tests.oracle.records import NaiveRecord, encode, encode_empty
 from tests.oracle.segments import txn_index_bytes
 
-#: changes ``after``; the offset that must be named, and a part of what must be said of it
+#: damages ``after``; returns the offset of the violation and a part of its text
 Corruption = Callable[[Story], tuple[int, str]]
 
 
@@ -110,11 +110,11 @@ def duplicated_record(story: Story) -> tuple[int, str]:
     return story.batch_of(offset).base_offset, "expected"
 
 
-def deleted_record_that_is_back(story: Story) -> tuple[int, str]:
-    """What a tombstone deleted, which is gone itself: to keep too much loses nothing, but this changes what consumers see."""
+def deleted_record_that_reappears(story: Story) -> tuple[int, str]:
+    """A record whose tombstone was dropped: nothing is lost, but consumers see the deleted record again."""
     deleted = story.offset_of("dead-old", first=True, before=True)
     bring_back(story, deleted)
-    return story.offset_of("dead-old", before=True), "tombstone is missing though older records of its key are left"
+    return story.offset_of("dead-old", before=True), "tombstone is missing though older records of its key are retained"
 
 
 def bring_back(story: Story, offset: int) -> None:
@@ -125,7 +125,7 @@ def bring_back(story: Story, offset: int) -> None:
     story.replace(segment, [batch.raw for batch in sorted([*others, source], key=lambda b: b.base_offset)])
 
 
-def record_from_nowhere(story: Story) -> tuple[int, str]:
+def record_that_never_existed(story: Story) -> tuple[int, str]:
     offset = story.offset_of("unique-1")
     story.change(offset, records(lambda found: [replace(found[-1], offset=offset - 1, key=b"made-up"), *found[-1:]]))
     return offset - 1, "key of the record differs"
@@ -143,10 +143,10 @@ def new_tombstone_at_once(story: Story) -> tuple[int, str]:
     return offset, "last of its key"
 
 
-def horizon_made_earlier(story: Story) -> tuple[int, str]:
+def earlier_horizon(story: Story) -> tuple[int, str]:
     batch = story.batch_of(story.offset_of("dead-soon"))
     story.change(batch.base_offset, lambda b: encode(b, b.records(), NOW_MS - 5))
-    return batch.base_offset, "delete horizon was moved"
+    return batch.base_offset, "delete horizon was changed"
 
 
 def horizon_of_another_round(story: Story) -> tuple[int, str]:
@@ -155,10 +155,10 @@ def horizon_of_another_round(story: Story) -> tuple[int, str]:
     return batch.base_offset, "not that of the round"
 
 
-def horizon_taken_off(story: Story) -> tuple[int, str]:
+def removed_horizon(story: Story) -> tuple[int, str]:
     batch = story.batch_of(story.offset_of("dead-soon"))
     story.change(batch.base_offset, lambda b: encode(b, b.records()))
-    return batch.base_offset, "delete horizon is gone"
+    return batch.base_offset, "delete horizon was removed"
 
 
 def dropped_commit_marker(story: Story) -> tuple[int, str]:
@@ -176,10 +176,10 @@ def abort_marker_made_commit(story: Story) -> tuple[int, str]:
 def commit_marker_made_abort(story: Story) -> tuple[int, str]:
     marker = story.markers(7)[-1].base_offset
     story.change(marker, records(lambda found: [replace(found[0], key=struct.pack(">hh", 0, 0))]))
-    return story.offset_of("late"), "ends otherwise"
+    return story.offset_of("late"), "ends differently"
 
 
-def aborted_data_left_as_committed(story: Story) -> tuple[int, str]:
+def aborted_data_retained_as_committed(story: Story) -> tuple[int, str]:
     """The data of an aborted transaction comes back without its entry in the index and with a COMMIT marker."""
     source = next(b for s in build() for b in s.batches if b.producer_id == 8 and not b.control)
     segment = story.segment_of(source.base_offset)
@@ -188,10 +188,10 @@ def aborted_data_left_as_committed(story: Story) -> tuple[int, str]:
     segment = story.segment_of(source.base_offset)
     batches = sorted([*segment.batches, source], key=lambda b: b.base_offset)
     story.replace(segment, [batch.raw for batch in batches], aborted=())
-    return source.base_offset, "ends otherwise"
+    return source.base_offset, "ends differently"
 
 
-def turned_bit(story: Story) -> tuple[int, str]:
+def flipped_bit(story: Story) -> tuple[int, str]:
     offset = story.offset_of("unique-0")
     batch = story.batch_of(offset)
     segment = story.segment_of(offset)
@@ -232,7 +232,7 @@ def index_entry_of_no_batch(story: Story) -> tuple[int, str]:
     segment = next(s for s in story.segments() if s.index)
     relative, position = struct.unpack(">ii", segment.index[-8:])
     story.write(segment.base_offset, "index", segment.index[:-8] + struct.pack(">ii", relative + 5000, position))
-    return segment.base_offset + relative + 5000, "no batch's last offset"
+    return segment.base_offset + relative + 5000, "not the last offset of any batch"
 
 
 def index_out_of_order(story: Story) -> tuple[int, str]:
@@ -247,20 +247,20 @@ def missing_index(story: Story) -> tuple[int, str]:
     return segment.base_offset, ".index is missing"
 
 
-def time_index_that_lies(story: Story) -> tuple[int, str]:
+def time_index_with_a_wrong_timestamp(story: Story) -> tuple[int, str]:
     segment = next(s for s in story.segments() if s.time_index)
     time, relative = struct.unpack(">qi", segment.time_index[:12])
     story.write(segment.base_offset, "timeindex", struct.pack(">qi", time + 1, relative) + segment.time_index[12:])
-    return segment.base_offset + relative, "not the largest timestamp"
+    return segment.base_offset + relative, "does not have the largest timestamp"
 
 
 def time_index_without_its_end(story: Story) -> tuple[int, str]:
     segment = next(s for s in story.segments() if s.time_index)
     story.write(segment.base_offset, "timeindex", b"")
-    return segment.next_offset - 1, "ends before the segment's largest timestamp"
+    return segment.next_offset - 1, "lacks the segment's largest timestamp"
 
 
-def transaction_index_of_nothing(story: Story) -> tuple[int, str]:
+def transaction_index_entry_without_a_marker(story: Story) -> tuple[int, str]:
     marker = story.markers(8)[-1].base_offset
     story.write(marker, "txnindex", txn_index_bytes([(8, marker - 1, marker + 1, marker + 2)]))  # type: ignore[list-item]
     return marker + 1, "without an abort marker"
@@ -274,7 +274,7 @@ def transaction_index_that_covers_committed_data(story: Story) -> tuple[int, str
     return marker, "differs from that of the source"
 
 
-def transaction_index_that_covers_too_little(story: Story) -> tuple[int, str]:
+def transaction_index_that_starts_late(story: Story) -> tuple[int, str]:
     source = next(b for s in build() for b in s.batches if b.producer_id == 8 and not b.control)
     bring_back(story, source.base_offset)
     marker = story.markers(8)[0].base_offset
@@ -304,7 +304,7 @@ def extra_segment(story: Story) -> tuple[int, str]:
     base = story.offset_of("unique-5") - 1
     for kind in ("log", "index", "timeindex"):
         (story.path / f"{base:020d}.{kind}").touch()
-    return base, "none of the source's"
+    return base, "no segment of the source has this base offset"
 
 
 def copied_segment(story: Story) -> tuple[int, str]:
@@ -323,7 +323,7 @@ def emptied_segment(story: Story) -> tuple[int, str]:
 def changed_active_segment(story: Story) -> tuple[int, str]:
     offset = story.offset_of("unique-6")
     story.change(offset, records(drop("unique-6")))
-    return offset, "cleaning did not come so far"
+    return offset, "past the cleaner checkpoint"
 
 
 def active_segment_in_another_form(story: Story) -> tuple[int, str]:
@@ -335,23 +335,23 @@ def active_segment_in_another_form(story: Story) -> tuple[int, str]:
 
 def checkpoint_past_the_end(story: Story) -> tuple[int, str]:
     story.set_checkpoint(cleaner_offsets=10_000)
-    return 10_000, "past what may be cleaned"
+    return 10_000, "past the first uncleanable offset"
 
 
 def checkpoint_past_an_open_transaction(story: Story) -> tuple[int, str]:
     offset = story.offset_of("open")
     story.set_checkpoint(cleaner_offsets=offset + 1)
-    return offset, "where a transaction is open"
+    return offset, "the first of an open transaction"
 
 
 def checkpoint_lost(story: Story) -> tuple[int, str]:
     (story.after / "cleaner-offset-checkpoint").unlink()
-    return story.offset_of("a", first=True, before=True), "cleaning did not come so far"
+    return story.offset_of("a", first=True, before=True), "past the cleaner checkpoint"
 
 
 def log_start_moved(story: Story) -> tuple[int, str]:
     story.set_checkpoint(log_starts=1)
-    return 1, "log start was moved into a segment"
+    return 1, "log start is not at the end of a segment"
 
 
 def segment_deleted_though_compacted(story: Story) -> tuple[int, str]:
@@ -364,7 +364,7 @@ def segment_deleted_though_compacted(story: Story) -> tuple[int, str]:
     return 0, "cleanup.policy does not include delete"
 
 
-def log_gone(story: Story) -> tuple[int, str]:
+def missing_log(story: Story) -> tuple[int, str]:
     shutil.rmtree(story.path)
     return 0, "log is missing"
 
@@ -399,19 +399,19 @@ CORRUPTIONS: dict[str, Corruption] = {
             moved_record,
             swapped_values,
             duplicated_record,
-            deleted_record_that_is_back,
-            record_from_nowhere,
+            deleted_record_that_reappears,
+            record_that_never_existed,
             tombstone_before_its_horizon,
             new_tombstone_at_once,
-            horizon_made_earlier,
+            earlier_horizon,
             horizon_of_another_round,
-            horizon_taken_off,
+            removed_horizon,
             dropped_commit_marker,
             abort_marker_made_commit,
             commit_marker_made_abort,
-            aborted_data_left_as_committed,
+            aborted_data_retained_as_committed,
             older_record_in_place_of_the_last,
-            turned_bit,
+            flipped_bit,
             cut_last_batch,
             cut_inactive_segment,
             log_end_moved,
@@ -419,11 +419,11 @@ CORRUPTIONS: dict[str, Corruption] = {
             index_entry_of_no_batch,
             index_out_of_order,
             missing_index,
-            time_index_that_lies,
+            time_index_with_a_wrong_timestamp,
             time_index_without_its_end,
-            transaction_index_of_nothing,
+            transaction_index_entry_without_a_marker,
             transaction_index_that_covers_committed_data,
-            transaction_index_that_covers_too_little,
+            transaction_index_that_starts_late,
             missing_segment,
             missing_middle_segment,
             extra_segment,
@@ -436,13 +436,13 @@ CORRUPTIONS: dict[str, Corruption] = {
             checkpoint_lost,
             log_start_moved,
             segment_deleted_though_compacted,
-            log_gone,
+            missing_log,
         )
     },
 }
 
 
-def test_what_the_job_left_holds(cleaned: Story) -> None:
+def test_the_result_of_the_job_holds(cleaned: Story) -> None:
     (log,) = cleaned.verify().logs
     assert (log.status, log.violations) == (Status.HOLDS, ())
     counts = {reason: count for reason, count in log.missing.items() if count}
@@ -460,8 +460,8 @@ def test_damage_is_named_by_topic_partition_and_offset(story: Story, name: str) 
 
 
 @pytest.mark.parametrize(("strict", "status"), [(False, Status.HOLDS), (True, Status.VIOLATED)])
-def test_superseded_records_that_are_left_count_only_when_strict(story: Story, strict: bool, status: Status) -> None:
+def test_retained_superseded_records_are_violations_only_when_strict(story: Story, strict: bool, status: Status) -> None:
     bring_back(story, story.offset_of("a", first=True, before=True))
     (log,) = story.verify(strict=strict).logs
     assert (log.status, log.left["superseded_left"] > 0) == (status, True)
-    assert {each.what for each in log.violations} == ({"older records of this record's key are left"} if strict else set())
+    assert {each.what for each in log.violations} == ({"older records of this record's key are retained"} if strict else set())

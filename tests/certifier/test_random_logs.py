@@ -1,4 +1,4 @@
-"""Random logs, cleaned over several rounds: the certifier says that they hold, and of damaged ones what its slow twin says."""
+"""Random logs cleaned over several rounds hold; damaged ones are judged as by the oracle."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 
 from compaction.certifier.certificate import LogCertificate, Status
-from compaction.certifier.checks.judge import LocalEngine
-from compaction.certifier.pairs import certify
 from compaction.certifier.verify_request import VerifyRequest
 from compaction.report import LogReport, LogStatus
+from tests.certifier.certify import certify
 from tests.certifier.oracle import Judgement, Round, judge
 from tests.local_job import clean_locally, read_offsets, resolver_of, write_offsets
 from tests.memory import scratch
@@ -25,7 +24,7 @@ from tests.oracle.segments import NaiveSegment, write_segment
 from tests.passes.random_cases import NOW_MS, random_cases
 from tests.passes.rounds import INTERVAL_BYTES, Case, move_on
 
-#: what the certifier says of single records, and which set of the twin's holds their offsets
+#: how the texts of violations begin, by the oracle's sets of offsets
 _LOST = ("record is missing", "control record is missing")
 _CHANGED = ("timestamp of", "key of", "value of", "headers of")
 
@@ -71,15 +70,15 @@ class Rounds:
         move_on(rng, self.cases, read_offsets(self.logs, "cleaner_offsets"))
 
 
-@pytest.mark.parametrize(("seed", "slice_bytes"), [(0, 400), (1, 1 << 20), (2, 1_500)])
-def test_what_the_job_leaves_holds_round_after_round(seed: int, slice_bytes: int) -> None:
+@pytest.mark.parametrize(("seed", "range_bytes"), [(0, 400), (1, 1 << 20), (2, 1_500)])
+def test_the_result_of_every_round_holds(seed: int, range_bytes: int) -> None:
     rng, now_ms, judged = random.Random(seed), NOW_MS, Counter[bool]()
     with scratch() as root:
         rounds = Rounds(root, seed)
         for number in range(4):
             reports = rounds.run(now_ms)
             for in_place in (False, True):
-                for log in certify(LocalEngine(), rounds.request(now_ms, in_place=in_place), slice_bytes).logs:
+                for log in certify(rounds.request(now_ms, in_place=in_place), range_bytes).logs:
                     assert (log.status, log.violations, log.lost) == (Status.HOLDS, (), 0), log.lines()
                     if not in_place and reports[log.topic].status is LogStatus.CLEANED:
                         assert _figures(log) == _told(reports[log.topic])
@@ -99,7 +98,7 @@ def _told(report: LogReport) -> tuple[int, ...]:
 
 
 @pytest.mark.parametrize("seed", range(3, 6))
-def test_of_damaged_logs_it_says_what_its_slow_twin_says(seed: int) -> None:
+def test_damaged_logs_are_judged_as_by_the_oracle(seed: int) -> None:
     rng, damaged = random.Random(seed), 0
     with scratch() as root:
         rounds = Rounds(root, seed)
@@ -112,7 +111,7 @@ def test_of_damaged_logs_it_says_what_its_slow_twin_says(seed: int) -> None:
             write_partition(rounds.logs / f"{case.name}-0", after)
             before = read_partition(rounds.before / f"{case.name}-0")
             judgements[case.name] = judge(before, after, _round(case, ends[case.name], after))
-        for log in certify(LocalEngine(), rounds.request(NOW_MS), 700).logs:
+        for log in certify(rounds.request(NOW_MS), 700).logs:
             expected, said = judgements[log.topic], {(each.offset, each.what) for each in log.violations}
             assert {reason: n for reason, n in log.missing.items() if n} == dict(expected.reasons), log.lines()
             assert log.lost == len(expected.lost)

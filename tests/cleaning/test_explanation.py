@@ -1,4 +1,4 @@
-"""Explanations name every condition, its source, and a change that does change the verdict."""
+"""Explanations have every condition, its source, and a change that changes the verdict."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DELETE = "cleanup.policy=delete"
 
 
 def answers(view: LogView, *sets: str) -> dict[str, Answer]:
-    """By the first word that tells them apart."""
+    """The answers by text."""
     plan = plan_log(view, Resolver(read_sets((COMPACT, *sets))).topic("orders"), now_ms=NOW_MS)
     return {each.text: each for each in explain_compaction(plan, NOW_MS)}
 
@@ -41,7 +41,7 @@ def mostly_clean(**given: object) -> LogView:
     )
 
 
-def test_the_ratio_tells_value_bound_source_and_two_ways_out() -> None:
+def test_the_ratio_has_its_value_bound_source_and_two_remedies() -> None:
     found = answers(mostly_clean())
     ratio = one(found, "cleanable ratio")
     assert ratio.text == "cleanable ratio 0.3125 > 0.5 (min.cleanable.dirty.ratio, Kafka's default)"
@@ -52,25 +52,25 @@ def test_the_ratio_tells_value_bound_source_and_two_ways_out() -> None:
     assert verdict(mostly_clean(), "min.cleanable.dirty.ratio=0.3") is Verdict.CLEAN
 
 
-def test_the_policy_tells_its_source() -> None:
+def test_the_policy_has_its_source() -> None:
     policy = one(answers(mostly_clean(), "cleanup.policy=delete"), "cleanup policy")
     assert policy.text == "cleanup policy delete includes compact (--set cleanup.policy)"
     assert policy.remedy == "set cleanup.policy=compact, or compact,delete"
 
 
-def test_a_lag_that_has_not_passed_tells_when_it_will() -> None:
+def test_a_lag_that_has_not_passed_has_the_remaining_time() -> None:
     lag = one(answers(mostly_clean(), f"max.compaction.lag.ms={3 * DAY_MS}"), "max.compaction.lag.ms")
     assert (lag.holds, lag.remedy) == (False, f"in 2 d, or with max.compaction.lag.ms={DAY_MS - 1}")
     assert verdict(mostly_clean(), f"max.compaction.lag.ms={DAY_MS - 1}") is Verdict.CLEAN
     assert verdict(mostly_clean(), f"max.compaction.lag.ms={DAY_MS}") is Verdict.SKIP
 
 
-def test_a_lag_that_is_not_set_tells_the_age() -> None:
+def test_a_lag_that_is_not_set_has_the_age_of_the_oldest_dirty_segment() -> None:
     lag = one(answers(mostly_clean()), "max.compaction.lag.ms")
-    assert lag.remedy == f"there is no such limit; the oldest dirty segment is 1 d old: with max.compaction.lag.ms={DAY_MS - 1}"
+    assert lag.remedy == f"it is not limited; the oldest dirty segment is 1 d old: with max.compaction.lag.ms={DAY_MS - 1}"
 
 
-def test_what_is_too_young_tells_when_it_will_not_be() -> None:
+def test_a_segment_that_is_too_young_has_the_remaining_time() -> None:
     view = log(segment(0, 1000), segment(10, 10, timestamp_ms=NOW_MS), end=20)
     young = one(answers(view, f"min.compaction.lag.ms={5 * DAY_MS}"), "from offset 0 on: min.compaction.lag.ms")
     assert young.remedy == (
@@ -80,7 +80,7 @@ def test_what_is_too_young_tells_when_it_will_not_be() -> None:
     assert verdict(view, f"min.compaction.lag.ms={DAY_MS}") is Verdict.CLEAN
 
 
-def test_an_open_transaction_is_told_with_its_producer() -> None:
+def test_an_open_transaction_is_explained_with_its_producer() -> None:
     waiting = ProducerEntry(4001, 0, 3, 12, 0, NOW_MS, -1, 12)
     later = ProducerEntry(7, 0, 3, 15, 0, NOW_MS, -1, 15)
     found = answers(mostly_clean(producers=(later, waiting), last_stable_offset=12))
@@ -97,22 +97,22 @@ def test_the_reason_of_a_plan_names_the_producer_too() -> None:
     assert "held back by open transaction of producer 4001 since offset 12" in plan.reason
 
 
-def test_a_transaction_that_ends_past_the_high_watermark_is_told_apart() -> None:
+def test_a_transaction_that_ends_above_the_high_watermark_is_not_called_open() -> None:
     found = answers(mostly_clean(last_stable_offset=12, high_watermark=15))
     assert one(found, "from offset 12 on: transaction that ends").holds is None
     assert "the last 15 offsets" in one(found, "offset 15 on: high watermark").remedy
 
 
-def test_a_high_watermark_at_the_end_holds_back_nothing() -> None:
+def test_a_high_watermark_at_the_log_end_is_no_bound() -> None:
     assert not [text for text in answers(mostly_clean()) if "high watermark" in text]
 
 
-def test_the_active_segment_tells_what_stays() -> None:
+def test_the_active_segment_has_its_uncleaned_bytes() -> None:
     active = one(answers(mostly_clean()), "offset 20 on: active segment")
-    assert active.remedy.startswith("its 10 bytes stay until a broker rolls it")
+    assert active.remedy.startswith("its 10 bytes are not cleaned until a broker rolls it")
 
 
-def expiry(view: LogView, *sets: str) -> list[Answer]:
+def deletion(view: LogView, *sets: str) -> list[Answer]:
     config = Resolver(read_sets((DELETE, *sets))).topic("orders")
     return list(explain_deletion(plan_deletion(view, config, now_ms=NOW_MS), NOW_MS))
 
@@ -126,38 +126,38 @@ def daily() -> LogView:
     return log(*(segment(day * 10, timestamp_ms=NOW_MS - (5 - day) * DAY_MS) for day in range(5)), end=50)
 
 
-def test_time_and_size_tell_what_would_take_the_oldest_segment() -> None:
-    size, age = expiry(daily(), f"retention.ms={6 * DAY_MS}", "retention.bytes=450")
+def test_time_and_size_have_remedies_that_delete_the_oldest_segment() -> None:
+    size, age = deletion(daily(), f"retention.ms={6 * DAY_MS}", "retention.bytes=450")
     assert size.text == "400 bytes left without segment 0 >= 450 (retention.bytes, --set retention.bytes)"
-    assert size.remedy == "goes after 50 bytes more, or with retention.bytes=400"
+    assert size.remedy == "deleted after 50 bytes more, or with retention.bytes=400"
     assert age.text == f"age of segment 0 {5 * DAY_MS} ms > {6 * DAY_MS} (retention.ms, --set retention.ms)"
-    assert age.remedy == f"goes in 1 d, or with retention.ms={5 * DAY_MS - 1}"
+    assert age.remedy == f"deleted in 1 d, or with retention.ms={5 * DAY_MS - 1}"
 
 
 @pytest.mark.parametrize(
     "limits", [("retention.ms=-1", "retention.bytes=-1"), ("retention.ms=999999999", "retention.bytes=501")]
 )
-def test_the_remedies_do_what_they_say(limits: tuple[str, str]) -> None:
+def test_the_remedies_change_the_plan(limits: tuple[str, str]) -> None:
     assert goes(daily(), *limits) == 0
-    for answer in expiry(daily(), *limits):
+    for answer in deletion(daily(), *limits):
         changed = re.search(r"retention\.(?:ms|bytes)=\d+", answer.remedy)
         assert changed is not None
         assert goes(daily(), *limits, changed[0]) == 1
 
 
-def test_what_goes_is_told_and_what_keeps_the_rest() -> None:
-    first, second, *rest = expiry(daily(), f"retention.ms={4 * DAY_MS - 1}")
+def test_deleted_segments_are_listed_before_the_oldest_remaining_one() -> None:
+    first, second, *rest = deletion(daily(), f"retention.ms={4 * DAY_MS - 1}")
     assert (first.holds, second.holds) == (True, True)
-    assert first.text.startswith("segment 0 (100 bytes) goes by time")
+    assert first.text.startswith("segment 0 (100 bytes) is deleted by time")
     assert f"age of segment 20 {3 * DAY_MS} ms" in rest[-1].text
 
 
-def test_a_policy_without_delete_is_told() -> None:
-    (only,) = expiry(daily(), COMPACT)
+def test_a_policy_without_delete_is_the_only_answer() -> None:
+    (only,) = deletion(daily(), COMPACT)
     assert (only.text, only.holds) == ("cleanup policy compact includes delete (--set cleanup.policy)", False)
 
 
-def test_a_policy_that_is_a_guess_is_told_with_what_to_do() -> None:
+def test_a_policy_that_is_a_guess_has_a_remedy() -> None:
     config = Resolver().topic("orders")
     (only,) = explain_deletion(plan_deletion(daily(), config, now_ms=NOW_MS), NOW_MS)
     first = explain_compaction(plan_log(daily(), config, now_ms=NOW_MS), NOW_MS)[0]
@@ -166,25 +166,25 @@ def test_a_policy_that_is_a_guess_is_told_with_what_to_do() -> None:
         assert "--metadata DIR" in answer.remedy
 
 
-def test_a_high_watermark_that_holds_back_deletion_is_told() -> None:
+def test_a_high_watermark_that_prevents_deletion_is_explained() -> None:
     view = log(segment(0), segment(10), end=20, high_watermark=5)
-    assert expiry(view, "retention.ms=1")[-1].text == "high watermark 5 lies before the end of segment 0"
-    assert expiry(view, "retention.ms=1")[-2].holds is True
+    assert deletion(view, "retention.ms=1")[-1].text == "high watermark 5 is before the end of segment 0"
+    assert deletion(view, "retention.ms=1")[-2].holds is True
 
 
-def test_an_empty_log_is_told() -> None:
-    (only,) = expiry(log(segment(0, 0), end=0), "retention.ms=1")
-    assert only.text == "segment 0 is empty and active, it stays"
+def test_an_empty_active_segment_is_the_only_answer() -> None:
+    (only,) = deletion(log(segment(0, 0), end=0), "retention.ms=1")
+    assert only.text == "segment 0 is empty and active: it is retained"
 
 
-def test_of_very_many_segments_the_rest_is_summed_up() -> None:
+def test_deleted_segments_beyond_the_first_ten_are_summed_up() -> None:
     view = log(*(segment(at, timestamp_ms=NOW_MS - DAY_MS) for at in range(25)), segment(25, 0), end=25)
-    told = expiry(view, "retention.ms=1")
+    told = deletion(view, "retention.ms=1")
     assert len(told) == 12
-    assert told[10].text == "15 more segments (1.5 kB) go by time"
+    assert told[10].text == "15 more segments (1.5 kB) are deleted by time"
 
 
-def test_a_record_of_the_future_is_told() -> None:
+def test_a_record_with_a_timestamp_in_the_future_is_explained() -> None:
     view = log(segment(0, timestamp_ms=NOW_MS + DAY_MS), segment(10), end=20)
-    assert expiry(view, f"retention.ms={DAY_MS}")[-1].remedy == "goes in 2 d: its newest record lies in the future"
-    assert expiry(view, "retention.ms=-1")[-1].remedy == "its newest record lies in the future"
+    assert deletion(view, f"retention.ms={DAY_MS}")[-1].remedy == "deleted in 2 d: its newest record is in the future"
+    assert deletion(view, "retention.ms=-1")[-1].remedy == "its newest record is in the future"

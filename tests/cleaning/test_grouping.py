@@ -1,4 +1,4 @@
-"""Which segments are joined; the situations are those of Kafka's ``CleanerTest.testSegmentGrouping*``."""
+"""Which segments are joined; the cases are those of Kafka's ``CleanerTest.testSegmentGrouping*``."""
 
 from __future__ import annotations
 
@@ -14,9 +14,15 @@ UNBOUNDED = 2**31 - 1
 
 
 def bases(
-    segments: list[Segment], *, max_bytes: int = UNBOUNDED, max_index_bytes: int = UNBOUNDED, end_offset: int = 1 << 40
+    segments: list[Segment],
+    *,
+    max_bytes: int = UNBOUNDED,
+    max_index_bytes: int = UNBOUNDED,
+    first_uncleanable_offset: int = 1 << 40,
 ) -> list[list[int]]:
-    groups = group_segments(segments, max_bytes=max_bytes, max_index_bytes=max_index_bytes, end_offset=end_offset)
+    groups = group_segments(
+        segments, max_bytes=max_bytes, max_index_bytes=max_index_bytes, first_uncleanable_offset=first_uncleanable_offset
+    )
     return [[each.base_offset for each in group.segments] for group in groups]
 
 
@@ -31,8 +37,8 @@ def test_no_segments_make_no_group() -> None:
     ("max_bytes", "max_index_bytes", "sizes"),
     [
         pytest.param(UNBOUNDED, UNBOUNDED, [10], id="everything fits into one group"),
-        pytest.param(1, UNBOUNDED, [1] * 10, id="a segment over the bound stands alone"),
-        pytest.param(UNBOUNDED, 1, [1] * 10, id="an index over the bound stands alone"),
+        pytest.param(1, UNBOUNDED, [1] * 10, id="a segment over the bound has its own group"),
+        pytest.param(UNBOUNDED, 1, [1] * 10, id="an index over the bound has its own group"),
         pytest.param(300, UNBOUNDED, [3, 3, 3, 1], id="bytes up to the bound, inclusive"),
         pytest.param(299, UNBOUNDED, [2] * 5, id="one byte short of three segments"),
         pytest.param(UNBOUNDED, 36, [3, 3, 3, 1], id="time indexes up to the bound, inclusive"),
@@ -40,46 +46,54 @@ def test_no_segments_make_no_group() -> None:
     ],
 )
 def test_a_group_takes_segments_up_to_the_bounds(max_bytes: int, max_index_bytes: int, sizes: list[int]) -> None:
-    grouped = bases(TEN, max_bytes=max_bytes, max_index_bytes=max_index_bytes, end_offset=100)
+    grouped = bases(TEN, max_bytes=max_bytes, max_index_bytes=max_index_bytes, first_uncleanable_offset=100)
     assert [len(group) for group in grouped] == sizes
     assert [base for group in grouped for base in group] == list(range(0, 100, 10))
 
 
 def test_offset_indexes_bound_a_group_as_time_indexes_do() -> None:
     wide = [replace(each, index_bytes=24) for each in TEN]
-    assert [len(group) for group in bases(wide, max_index_bytes=72, end_offset=100)] == [3, 3, 3, 1]
+    assert [len(group) for group in bases(wide, max_index_bytes=72, first_uncleanable_offset=100)] == [3, 3, 3, 1]
 
 
-def test_sparse_offsets_are_judged_by_the_base_of_the_following_segment() -> None:
+def test_the_range_check_uses_the_base_of_the_next_segment() -> None:
     far = MAX_RELATIVE_OFFSET
     segments = [segment(0), segment(1), segment(far + 1), segment(far + 2)]
     # the second may reach up to far, which still fits; the third up to far + 1, which does not
-    assert bases(segments, end_offset=far + 3) == [[0, 1], [far + 1, far + 2]]
+    assert bases(segments, first_uncleanable_offset=far + 3) == [[0, 1], [far + 1, far + 2]]
 
 
 @pytest.mark.parametrize(
-    ("end_offset", "expected"),
+    ("first_uncleanable_offset", "expected"),
     [(MAX_RELATIVE_OFFSET + 1, [[0, 400_000]]), (MAX_RELATIVE_OFFSET + 2, [[0], [400_000]])],
     ids=["it can just be told from the group's base", "it is one past what an index can hold"],
 )
-def test_the_last_segment_is_judged_by_the_end_of_the_round(end_offset: int, expected: list[list[int]]) -> None:
-    assert bases([segment(0), segment(400_000)], end_offset=end_offset) == expected
+def test_the_range_check_of_the_last_segment_uses_the_first_uncleanable_offset(
+    first_uncleanable_offset: int, expected: list[list[int]]
+) -> None:
+    assert bases([segment(0), segment(400_000)], first_uncleanable_offset=first_uncleanable_offset) == expected
 
 
-def test_an_empty_segment_joins_whatever_its_range() -> None:
+def test_an_empty_segment_is_exempt_from_the_range_check() -> None:
     segments = [segment(0), segment(10, 0), segment(MAX_RELATIVE_OFFSET + 100)]
     assert bases(segments) == [[0, 10], [MAX_RELATIVE_OFFSET + 100]]
 
 
-def test_a_group_that_starts_empty_is_held_to_the_range_by_the_next_segment() -> None:
+def test_a_group_with_an_empty_first_segment_is_checked_from_the_second() -> None:
     # the first segment of a group is never asked, the second is not empty
     segments = [segment(0, 0), segment(MAX_RELATIVE_OFFSET, 10), segment(MAX_RELATIVE_OFFSET + 2, 10)]
-    assert bases(segments, end_offset=MAX_RELATIVE_OFFSET + 3) == [[0], [MAX_RELATIVE_OFFSET, MAX_RELATIVE_OFFSET + 2]]
+    assert bases(segments, first_uncleanable_offset=MAX_RELATIVE_OFFSET + 3) == [
+        [0],
+        [MAX_RELATIVE_OFFSET, MAX_RELATIVE_OFFSET + 2],
+    ]
 
 
 def test_a_group_is_named_by_its_first_segment_and_as_old_as_its_last() -> None:
     (group,) = group_segments(
-        [segment(5, 10, mtime_ns=7), segment(9, 20, mtime_ns=8)], max_bytes=100, max_index_bytes=100, end_offset=12
+        [segment(5, 10, mtime_ns=7), segment(9, 20, mtime_ns=8)],
+        max_bytes=100,
+        max_index_bytes=100,
+        first_uncleanable_offset=12,
     )
     assert (group.base_offset, group.mtime_ns, group.size_bytes) == (5, 8, 30)
     assert str(group) == "[5, 9] 30 bytes"

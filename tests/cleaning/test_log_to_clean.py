@@ -1,4 +1,4 @@
-"""Which part of a log is dirty and how far it can be cleaned; situations as in Kafka's ``LogCleanerManagerTest``."""
+"""Which part of a log is dirty and how far it can be cleaned; the cases are those of Kafka's ``LogCleanerManagerTest``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def four(**given: Any) -> LogView:
     return log(segment(0), segment(10), segment(20), segment(30), end=40, **given)
 
 
-def judged(view: LogView, *, include_active: bool = False, **settings: Any) -> LogToClean:
+def measured(view: LogView, *, include_active: bool = False, **settings: Any) -> LogToClean:
     config = TopicConfig(cleanup_compact=True, **settings)
     return log_to_clean(view, config, now_ms=NOW_MS, include_active=include_active)
 
@@ -37,8 +37,10 @@ def judged(view: LogView, *, include_active: bool = False, **settings: Any) -> L
         pytest.param({"cleaner_checkpoint": 99, "log_start_offset": 12}, 12, True, id="above log end, with a log start"),
     ],
 )
-def test_cleaning_starts_at_the_checkpoint_if_it_lies_in_the_log(given: dict[str, Any], first_dirty: int, reset: bool) -> None:
-    dirt = judged(four(**given))
+def test_cleaning_starts_at_the_checkpoint_if_it_is_inside_the_log(
+    given: dict[str, Any], first_dirty: int, reset: bool
+) -> None:
+    dirt = measured(four(**given))
     assert (dirt.first_dirty_offset, dirt.checkpoint_reset) == (first_dirty, reset)
 
 
@@ -52,44 +54,42 @@ def test_cleaning_starts_at_the_checkpoint_if_it_lies_in_the_log(given: dict[str
         pytest.param({"high_watermark": 0}, 0, "high watermark", id="nothing is committed"),
         pytest.param({"last_stable_offset": 15}, 10, "last stable offset", id="open transaction inside a segment"),
         pytest.param({"last_stable_offset": 35}, 30, "active segment", id="open transaction in the active segment"),
-        pytest.param(
-            {"last_stable_offset": 25, "high_watermark": 12}, 10, "high watermark", id="the high watermark is the stricter one"
-        ),
+        pytest.param({"last_stable_offset": 25, "high_watermark": 12}, 10, "high watermark", id="the high watermark is lower"),
     ],
 )
-def test_the_end_is_the_base_of_the_segment_that_holds_the_first_uncleanable_offset(
+def test_the_first_uncleanable_offset_is_the_base_of_the_segment_that_holds_the_bound(
     given: dict[str, Any], end: int, limit: str
 ) -> None:
-    dirt = judged(four(**given))
-    assert dirt.end_offset == end
-    assert dirt.limits[0].name.startswith(limit)
+    dirt = measured(four(**given))
+    assert dirt.first_uncleanable_offset == end
+    assert dirt.bounds[0].name.startswith(limit)
     assert dirt.dirty_bytes == end * 10
 
 
 def test_a_segment_with_the_first_dirty_offset_inside_is_clean_and_dirty() -> None:
-    dirt = judged(four(cleaner_checkpoint=15))
+    dirt = measured(four(cleaner_checkpoint=15))
     assert (dirt.clean_bytes, dirt.dirty_bytes) == (200, 200)
     assert dirt.cleanable_ratio == 0.5
 
 
-def test_segments_wholly_below_log_start_count_as_clean() -> None:
-    dirt = judged(four(log_start_offset=20, cleaner_checkpoint=None))
+def test_segments_below_the_log_start_count_as_clean() -> None:
+    dirt = measured(four(log_start_offset=20, cleaner_checkpoint=None))
     assert (dirt.clean_bytes, dirt.dirty_bytes) == (200, 100)
 
 
 def test_nothing_is_dirty_when_the_open_transaction_starts_in_the_segment_of_the_checkpoint() -> None:
-    dirt = judged(four(cleaner_checkpoint=15, last_stable_offset=17))
-    assert (dirt.end_offset, dirt.dirty_bytes) == (10, 0)
+    dirt = measured(four(cleaner_checkpoint=15, last_stable_offset=17))
+    assert (dirt.first_uncleanable_offset, dirt.dirty_bytes) == (10, 0)
 
 
-def test_nothing_is_dirty_when_the_checkpoint_lies_in_the_active_segment() -> None:
-    dirt = judged(four(cleaner_checkpoint=35))
-    assert (dirt.first_dirty_offset, dirt.end_offset, dirt.dirty_bytes, dirt.clean_bytes) == (35, 30, 0, 400)
+def test_nothing_is_dirty_when_the_checkpoint_is_in_the_active_segment() -> None:
+    dirt = measured(four(cleaner_checkpoint=35))
+    assert (dirt.first_dirty_offset, dirt.first_uncleanable_offset, dirt.dirty_bytes, dirt.clean_bytes) == (35, 30, 0, 400)
 
 
-def test_the_last_stable_offset_below_the_first_dirty_one_does_not_pull_it_down() -> None:
-    dirt = judged(four(cleaner_checkpoint=20, last_stable_offset=5))
-    assert (dirt.first_dirty_offset, dirt.end_offset, dirt.dirty_bytes) == (20, 20, 0)
+def test_a_last_stable_offset_below_the_first_dirty_offset_does_not_lower_it() -> None:
+    dirt = measured(four(cleaner_checkpoint=20, last_stable_offset=5))
+    assert (dirt.first_dirty_offset, dirt.first_uncleanable_offset, dirt.dirty_bytes) == (20, 20, 0)
 
 
 LAGGING = log(
@@ -105,19 +105,19 @@ LAGGING = log(
     ("lag_ms", "end"),
     [
         pytest.param(0, 30, id="no lag"),
-        pytest.param(99, 30, id="every closed segment is older"),
+        pytest.param(99, 30, id="every inactive segment is older"),
         pytest.param(100, 30, id="exactly as old as the lag is old enough"),
         pytest.param(101, 10, id="the second is too young; the older third waits with it"),
         pytest.param(301, 0, id="all are too young"),
     ],
 )
-def test_min_compaction_lag_ends_at_the_first_segment_that_is_too_young(lag_ms: int, end: int) -> None:
-    assert judged(LAGGING, min_compaction_lag_ms=lag_ms).end_offset == end
+def test_min_compaction_lag_stops_at_the_first_segment_that_is_too_young(lag_ms: int, end: int) -> None:
+    assert measured(LAGGING, min_compaction_lag_ms=lag_ms).first_uncleanable_offset == end
 
 
-def test_min_compaction_lag_does_not_look_at_clean_segments() -> None:
+def test_min_compaction_lag_ignores_clean_segments() -> None:
     view = log(segment(0, timestamp_ms=NOW_MS), segment(10), segment(20), end=30, cleaner_checkpoint=10)
-    assert judged(view, min_compaction_lag_ms=1).end_offset == 20
+    assert measured(view, min_compaction_lag_ms=1).first_uncleanable_offset == 20
 
 
 @pytest.mark.parametrize(
@@ -132,54 +132,54 @@ def test_max_compaction_lag_is_measured_from_the_oldest_first_batch(max_lag_ms: 
         segment(20, first_batch_timestamp_ms=1),
         end=30,
     )
-    assert judged(view, max_compaction_lag_ms=max_lag_ms).overdue_ms == overdue_ms
+    assert measured(view, max_compaction_lag_ms=max_lag_ms).overdue_ms == overdue_ms
 
 
 @pytest.mark.parametrize("stamp", [0, -1, 2**63 - 1], ids=["zero", "no timestamp", "empty segment"])
 def test_max_compaction_lag_ignores_segments_without_a_timestamp(stamp: int) -> None:
     view = log(segment(0, first_batch_timestamp_ms=stamp), segment(10), end=20)
-    assert judged(view, max_compaction_lag_ms=1).overdue_ms == 0
+    assert measured(view, max_compaction_lag_ms=1).overdue_ms == 0
 
 
-def test_max_compaction_lag_does_not_look_at_clean_segments() -> None:
+def test_max_compaction_lag_ignores_clean_segments() -> None:
     view = log(segment(0, first_batch_timestamp_ms=1), segment(10), segment(20), end=30, cleaner_checkpoint=10)
-    assert judged(view, max_compaction_lag_ms=NOW_MS - 5).overdue_ms == 0
+    assert measured(view, max_compaction_lag_ms=NOW_MS - 5).overdue_ms == 0
 
 
 def test_an_export_is_cleaned_up_to_its_log_end() -> None:
-    dirt = judged(FOUR, include_active=True)
-    assert (dirt.end_offset, dirt.dirty_bytes) == (40, 400)
+    dirt = measured(FOUR, include_active=True)
+    assert (dirt.first_uncleanable_offset, dirt.dirty_bytes) == (40, 400)
 
 
 def test_a_log_of_one_segment_has_nothing_to_clean_unless_it_is_an_export() -> None:
     view = log(segment(0), end=10)
-    assert judged(view).dirty_bytes == 0
-    assert judged(view, include_active=True).dirty_bytes == 100
+    assert measured(view).dirty_bytes == 0
+    assert measured(view, include_active=True).dirty_bytes == 100
 
 
 def test_an_empty_last_segment_of_an_export_stays_active() -> None:
     view = log(segment(0), segment(10), segment(20, 0), end=20)
-    assert judged(view, include_active=True) == judged(view)
+    assert measured(view, include_active=True) == measured(view)
 
 
 @pytest.mark.parametrize(("stable", "end"), [(35, 30), (30, 30), (29, 20), (39, 30), (40, 40)])
 def test_an_open_transaction_holds_back_the_last_segment_of_an_export(stable: int, end: int) -> None:
-    assert judged(four(last_stable_offset=stable), include_active=True).end_offset == end
+    assert measured(four(last_stable_offset=stable), include_active=True).first_uncleanable_offset == end
 
 
 def test_min_compaction_lag_holds_back_the_last_segment_of_an_export() -> None:
-    assert judged(LAGGING, include_active=True, min_compaction_lag_ms=50).end_offset == 30
+    assert measured(LAGGING, include_active=True, min_compaction_lag_ms=50).first_uncleanable_offset == 30
 
 
-def test_max_compaction_lag_sees_the_last_segment_of_an_export() -> None:
+def test_max_compaction_lag_includes_the_last_segment_of_an_export() -> None:
     view = log(segment(0, first_batch_timestamp_ms=NOW_MS - 10), end=10)
-    assert judged(view, max_compaction_lag_ms=5).overdue_ms == 0
-    assert judged(view, include_active=True, max_compaction_lag_ms=5).overdue_ms == 5
+    assert measured(view, max_compaction_lag_ms=5).overdue_ms == 0
+    assert measured(view, include_active=True, max_compaction_lag_ms=5).overdue_ms == 5
 
 
-def test_bytes_in_preallocated_index_tails_play_no_part() -> None:
+def test_index_bytes_do_not_make_a_log_dirty() -> None:
     # valid entries only are counted by whoever reads the log (KAFKA-5431); bytes of logs alone make a log dirty
-    sizes = [judged(log(segment(0, index_bytes=size), segment(10), end=20)).dirty_bytes for size in (8, 10 << 20)]
+    sizes = [measured(log(segment(0, index_bytes=size), segment(10), end=20)).dirty_bytes for size in (8, 10 << 20)]
     assert sizes == [100, 100]
 
 
@@ -196,7 +196,5 @@ def test_bytes_in_preallocated_index_tails_play_no_part() -> None:
         (99, 100, [30]),
     ],
 )
-def test_segments_between_two_offsets_start_with_the_one_that_holds_the_first(
-    start: int, end: int, expected: list[int]
-) -> None:
+def test_segments_between_two_offsets_start_with_the_holder_of_the_first(start: int, end: int, expected: list[int]) -> None:
     assert [each.base_offset for each in segments_between(FOUR.segments, start, end)] == expected

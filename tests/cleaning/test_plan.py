@@ -1,4 +1,4 @@
-"""Whether a log is cleaned, why, and in which order logs come."""
+"""Whether a log is cleaned, why, and in which order logs are cleaned."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ from typing import Any
 
 import pytest
 
-from compaction.cleaning.cleanup_policy import plan_policy
 from compaction.cleaning.log_view import LogView
 from compaction.cleaning.plan import LogPlan, plan_log, plan_logs
 from compaction.cleaning.skip_reasons import SkipCause, Verdict
-from compaction.config import Resolver, TopicConfig, read_properties, read_sets
-from compaction.formats.properties import parse_properties
+from compaction.config import Resolver, TopicConfig, read_sets
 from compaction.names import TopicPartition
 from tests.cleaning.views import DAY_MS, NOW_MS, log, segment
 
@@ -36,7 +34,7 @@ def test_a_log_is_cleaned_when_its_ratio_is_over_the_bound(ratio: str, verdict: 
     assert plan.cleanable_ratio == 0.5
 
 
-def test_a_wholly_dirty_log_is_not_over_a_bound_of_one() -> None:
+def test_a_completely_dirty_log_is_not_over_a_bound_of_one() -> None:
     assert planned(half_dirty(cleaner_checkpoint=None), "min.cleanable.dirty.ratio=1").verdict is Verdict.SKIP
 
 
@@ -52,7 +50,7 @@ def test_max_compaction_lag_overrules_the_ratio() -> None:
     assert "max.compaction.lag.ms passed 1 ms ago" in plan.reason
 
 
-def test_max_compaction_lag_does_not_help_where_nothing_can_be_cleaned() -> None:
+def test_max_compaction_lag_has_no_effect_if_nothing_can_be_cleaned() -> None:
     assert planned(half_dirty(last_stable_offset=10), "max.compaction.lag.ms=1").verdict is Verdict.SKIP
 
 
@@ -64,15 +62,6 @@ def test_a_log_that_is_not_to_be_compacted_is_skipped(policy: str, shown: str) -
     plan = plan_log(half_dirty(), config, now_ms=NOW_MS)
     assert (plan.verdict, plan.skip_cause) == (Verdict.SKIP, SkipCause.POLICY)
     assert plan.reason == f"policy: cleanup.policy is {shown} (--set cleanup.policy), only compact is cleaned"
-
-
-@pytest.mark.parametrize("default", ["compact", "compact,delete", "delete"])
-def test_a_log_whose_policy_is_a_guess_is_not_cleaned_whatever_the_guess(default: str) -> None:
-    properties = read_properties(parse_properties(f"log.cleanup.policy={default}", "s"), "s")
-    view = log(segment(0), segment(10), segment(20, 10), end=30)
-    found = plan_policy(view, Resolver(properties=properties).topic("orders"), now_ms=NOW_MS)
-    assert (found.compaction.verdict, found.compaction.skip_cause, found.expiry) == (Verdict.SKIP, SkipCause.REFUSED, None)
-    assert found.compaction.reason.startswith("refused: cleanup.policy is unknown: ")
 
 
 def test_a_policy_of_both_is_compacted() -> None:
@@ -90,10 +79,10 @@ def test_an_empty_log_is_skipped(view: LogView) -> None:
     assert (plan.verdict, plan.skip_cause, plan.reason) == (Verdict.SKIP, SkipCause.EMPTY, "empty: the log has no bytes")
 
 
-def test_the_checkpoint_of_an_empty_log_starts_over_where_it_lies_outside() -> None:
+def test_the_checkpoint_of_an_empty_log_is_reset_if_it_is_outside_the_log() -> None:
     plan = planned(log(segment(8, 0), end=8, cleaner_checkpoint=3))
     assert (plan.skip_cause, plan.first_dirty_offset, plan.checkpoint_reset) == (SkipCause.EMPTY, 8, True)
-    assert plan.reason.endswith("the cleaner checkpoint 3 lies outside of the log [8, 8] and starts over")
+    assert plan.reason.endswith("the cleaner checkpoint 3 is outside the log [8, 8] and is reset")
 
 
 def test_the_cluster_metadata_log_is_refused_whatever_its_policy() -> None:
@@ -108,7 +97,7 @@ def test_a_log_held_back_by_min_compaction_lag_says_so() -> None:
     assert plan.reason.endswith("held back by min.compaction.lag.ms since offset 10")
 
 
-def test_a_skip_for_the_ratio_gives_the_numbers_and_where_the_bound_comes_from() -> None:
+def test_a_skip_for_the_ratio_has_its_numbers_and_the_source_of_the_bound() -> None:
     plan = planned(half_dirty(), "min.cleanable.dirty.ratio=0.75")
     assert plan.skip_cause is SkipCause.RATIO
     assert plan.reason == (
@@ -118,7 +107,7 @@ def test_a_skip_for_the_ratio_gives_the_numbers_and_where_the_bound_comes_from()
     )
 
 
-def test_every_condition_is_there_as_data() -> None:
+def test_every_condition_is_a_value() -> None:
     conditions = {each.name: each for each in planned(half_dirty()).conditions}
     ratio = conditions["cleanable ratio"]
     assert (ratio.value, ratio.relation, ratio.bound, ratio.holds, ratio.setting) == (
@@ -129,19 +118,19 @@ def test_every_condition_is_there_as_data() -> None:
     assert [name for name, each in conditions.items() if each.holds] == ["cleanup policy", "bytes", "dirty bytes"]
 
 
-def test_a_checkpoint_outside_of_the_log_is_reset_even_where_nothing_is_cleaned() -> None:
+def test_a_checkpoint_outside_the_log_is_reset_even_if_nothing_is_cleaned() -> None:
     plan = planned(half_dirty(cleaner_checkpoint=31), "min.cleanable.dirty.ratio=1")
     assert (plan.verdict, plan.checkpoint_reset, plan.first_dirty_offset) == (Verdict.SKIP, True, 0)
-    assert plan.reason.endswith("the cleaner checkpoint 31 lies outside of the log [0, 30] and starts over")
+    assert plan.reason.endswith("the cleaner checkpoint 31 is outside the log [0, 30] and is reset")
 
 
-def test_clean_segments_take_part_in_the_groups() -> None:
+def test_clean_segments_are_grouped_too() -> None:
     plan = planned(half_dirty(), "min.cleanable.dirty.ratio=0")
     assert [[each.base_offset for each in group.segments] for group in plan.groups] == [[0, 10]]
     assert str(plan).startswith("orders-0: clean [10, 20), 2 segments into 1, 1000 of 2000 bytes dirty, ratio 0.5: over 0")
 
 
-def test_groups_keep_to_the_topics_segment_sizes() -> None:
+def test_groups_respect_the_topics_segment_sizes() -> None:
     plan = planned(half_dirty(), "min.cleanable.dirty.ratio=0", "internal.segment.bytes=1999")
     assert [group.base_offset for group in plan.groups] == [0, 10]
     plan = planned(half_dirty(), "min.cleanable.dirty.ratio=0", "segment.index.bytes=23")
@@ -152,9 +141,9 @@ def test_a_skipped_log_has_no_groups() -> None:
     assert planned(half_dirty()).groups == ()
 
 
-def test_the_active_segment_of_an_export_takes_part() -> None:
+def test_the_last_segment_of_an_export_is_cleaned() -> None:
     plan = planned(half_dirty(), include_active=True)
-    assert (plan.verdict, plan.end_offset, len(plan.segments)) == (Verdict.CLEAN, 30, 3)
+    assert (plan.verdict, plan.first_uncleanable_offset, len(plan.segments)) == (Verdict.CLEAN, 30, 3)
 
 
 @pytest.mark.parametrize(
@@ -165,23 +154,23 @@ def test_the_active_segment_of_an_export_takes_part() -> None:
         pytest.param(15, NOW_MS - DAY_MS - 500, id="a segment that is partly clean counts"),
     ],
 )
-def test_old_tombstones_go_by_the_age_of_the_last_clean_segment(checkpoint: int | None, horizon_ms: int) -> None:
+def test_the_legacy_delete_horizon_depends_on_the_last_clean_segment(checkpoint: int | None, horizon_ms: int) -> None:
     plan = planned(half_dirty(cleaner_checkpoint=checkpoint), "delete.retention.ms=500")
     assert plan.legacy_delete_horizon_ms == horizon_ms
 
 
-def test_segments_whose_offsets_overflow_are_marked_to_be_split() -> None:
+def test_segments_whose_offsets_overflow_must_be_split() -> None:
     wide = segment(0, 100, next_offset=2**31 + 1)
     plan = planned(log(wide, segment(2**31 + 1), segment(2**31 + 9), end=2**31 + 10), "min.cleanable.dirty.ratio=0")
     assert plan.overflowed == (wide,)
 
 
-def test_an_overflowing_active_segment_is_left_to_the_broker() -> None:
+def test_an_overflowing_active_segment_is_not_split() -> None:
     plan = planned(log(segment(0), segment(10, next_offset=2**32), end=2**32), "min.cleanable.dirty.ratio=0")
     assert plan.overflowed == ()
 
 
-def test_the_dirtiest_log_comes_first_and_skipped_ones_last() -> None:
+def test_the_dirtiest_log_is_first_and_skipped_logs_are_last() -> None:
     def at(partition: int, checkpoint: int | None) -> LogPlan:
         view = half_dirty(topic_partition=TopicPartition("orders", partition), cleaner_checkpoint=checkpoint)
         return planned(view, "min.cleanable.dirty.ratio=0.4")

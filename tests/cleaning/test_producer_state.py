@@ -1,4 +1,4 @@
-"""What a partition remembers of its producers: batch by batch, and equal to a plain replay for any history."""
+"""The producer state of a partition: batch by batch, and equal to a naive replay for any history."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from compaction.cleaning.log_view import ProducerEntry
 from compaction.cleaning.producer_state import EndTxnMarker, ProducerStates, read_end_txn_marker
-from compaction.formats.record_batch.batch import BatchSpec, encode_batch, end_txn_marker
 from compaction.formats.record_batch.batch_header import CONTROL, TRANSACTIONAL
 from compaction.kernels.reading.tables import ABORT, BATCH_ROW, COMMIT, EMPTY_CONTROL, NOT_CONTROL
+from tests.formats.encode import BatchSpec, encode_batch, end_txn_marker
 
 DAY_MS = 86_400_000
 NOW_MS = 1_700_000_000_000
@@ -70,7 +70,7 @@ def test_the_last_batch_is_remembered() -> None:
     assert states.entries() == (entry(1, 14, sequence=4, delta=1),)
 
 
-def test_batches_without_a_producer_and_old_formats_are_passed_over() -> None:
+def test_batches_without_a_producer_and_of_old_formats_are_ignored() -> None:
     old = row(1, 4)
     old["magic"] = 1
     assert replayed([row(0, -1), old]).entries() == ()
@@ -81,11 +81,11 @@ def test_sequence_numbers_wrap_to_zero() -> None:
     assert states.entries()[0].last_sequence == 1
 
 
-def test_a_batch_without_sequence_keeps_none() -> None:
+def test_a_batch_without_a_sequence_number_has_none() -> None:
     assert replayed([row(0, 1, count=4, sequence=-1)]).entries()[0].last_sequence == -1
 
 
-def test_a_new_epoch_takes_over() -> None:
+def test_a_new_epoch_replaces_the_last_batch() -> None:
     states = replayed([row(0, 1, sequence=9)], [row(1, 1, epoch=2)])
     assert states.entries() == (entry(1, 1, epoch=2),)
 
@@ -122,7 +122,7 @@ def test_a_marker_of_an_unknown_producer_is_remembered() -> None:
 
 @pytest.mark.parametrize(("idle", "kept"), [(DAY_MS - 1, True), (DAY_MS, False), (DAY_MS + 1, False)])
 @pytest.mark.parametrize("when", ["loading", "later"])
-def test_a_producer_expires_when_it_was_idle_for_the_whole_time(idle: int, kept: bool, when: str) -> None:
+def test_a_producer_expires_after_the_expiration_time(idle: int, kept: bool, when: str) -> None:
     old = entry(1, 0, stamp=NOW_MS - idle)
     states = ProducerStates()
     states.load([old], NOW_MS if when == "loading" else NOW_MS - idle, DAY_MS)
@@ -144,12 +144,12 @@ def test_a_transaction_is_unstable_until_its_marker_is_replicated(high_watermark
     assert states.first_unstable_offset(high_watermark) == unstable
 
 
-def test_the_oldest_open_transaction_decides() -> None:
+def test_the_first_unstable_offset_is_that_of_the_oldest_open_transaction() -> None:
     states = replayed([row(4, 1, txn=True), row(5, 2, txn=True), row(6, 1, txn=True)])
     assert states.first_unstable_offset(100) == 4
 
 
-def test_completed_transactions_carry_the_last_stable_offset_after_them() -> None:
+def test_completed_transactions_have_the_last_stable_offset_after_them() -> None:
     states = ProducerStates()
     done = []
     for batch in [row(0, 1, txn=True), row(1, 2, txn=True), control(2, 2, ABORT), control(3, 1, COMMIT)]:
@@ -162,18 +162,18 @@ def test_completed_transactions_carry_the_last_stable_offset_after_them() -> Non
     assert [txn.last_stable_offset for txn in done] == [0, 4]
 
 
-def test_a_snapshot_entry_without_a_batch_stays_without() -> None:
+def test_a_snapshot_entry_without_a_batch_is_kept() -> None:
     assert replayed(loaded=[entry(1, -1, sequence=-1, stamp=NOW_MS)]).entries() == (entry(1, -1, sequence=-1, stamp=NOW_MS),)
 
 
 @pytest.mark.parametrize("commit", [True, False])
 @pytest.mark.parametrize("horizon", [None, NOW_MS + 99])
-def test_markers_are_read_with_their_own_time(commit: bool, horizon: int | None) -> None:
+def test_markers_have_their_own_timestamp(commit: bool, horizon: int | None) -> None:
     spec = BatchSpec(base_offset=7, producer_id=1, producer_epoch=0, delete_horizon_ms=horizon)
     assert read_end_txn_marker(end_txn_marker(spec, NOW_MS, commit=commit, coordinator_epoch=11)) == (11, NOW_MS)
 
 
-def test_markers_of_log_append_time_bear_the_append_time() -> None:
+def test_markers_of_log_append_time_have_the_append_time() -> None:
     spec = BatchSpec(base_offset=7, producer_id=1, producer_epoch=0, log_append_time_ms=NOW_MS + 5)
     assert read_end_txn_marker(end_txn_marker(spec, NOW_MS, commit=True)).timestamp_ms == NOW_MS + 5
     assert encode_batch([], BatchSpec(last_offset=0))
@@ -224,7 +224,7 @@ def histories(draw: st.DrawFn) -> list[np.void]:
 
 
 @given(histories(), st.lists(st.integers(0, 150), max_size=4))
-def test_any_history_in_any_segments_gives_what_a_plain_replay_gives(history: list[np.void], cuts: list[int]) -> None:
+def test_any_history_in_any_segments_equals_a_naive_replay(history: list[np.void], cuts: list[int]) -> None:
     naive = Naive()
     for batch in history:
         naive.append(batch)

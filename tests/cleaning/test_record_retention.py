@@ -10,19 +10,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from compaction.cleaning.log_view import ProducerEntry, Segment
-from compaction.cleaning.record_retention import (
-    ActiveProducers,
-    BatchVerdict,
-    RoundRules,
-    batch_verdicts,
-    has_horizon,
-    horizon_passed,
-    legacy_delete_horizon_ms,
-    legacy_tombstones_may_go,
-    tombstones_may_go,
-)
-from compaction.cleaning.transactions import AbortedRanges, resolve_cleaning, summarise
+from compaction.cleaning.log_view import ProducerEntry
+from compaction.cleaning.record_retention import ActiveProducers, BatchVerdict, RoundRules
+from compaction.cleaning.transactions import resolve_cleaning
+from compaction.cleaning.txn_tables import AbortedRanges, summarise
 from tests.oracle.cleaner import NaiveConfig, NaiveRound, after_round, clean_log_naively
 from tests.oracle.logs import ABORT, COMMIT, Batching, LogBuilder, Sent
 from tests.oracle.random_logs import Flavour, random_log
@@ -35,7 +26,7 @@ HORIZON, NOW = 5_000, 6_000
 NOBODY = ActiveProducers.of([])
 
 
-def spans(*triples: tuple[int, int, int]) -> AbortedRanges:
+def ranges(*triples: tuple[int, int, int]) -> AbortedRanges:
     columns = np.array(triples, dtype=np.int64).reshape(-1, 3)
     return AbortedRanges(columns[:, 0].copy(), columns[:, 1].copy(), columns[:, 2].copy())
 
@@ -45,7 +36,7 @@ def rows_of(log: LogBuilder) -> NDArray[np.void]:
     return batch_table(segment)
 
 
-RULES = RoundRules(spans(), np.empty(0, np.int64), NOBODY, upper_bound_offset=1_000, now_ms=NOW)
+RULES = RoundRules(ranges(), np.empty(0, np.int64), NOBODY, first_uncleanable_offset=1_000, now_ms=NOW)
 
 
 def producer(last_data_offset: int, epoch: int = 0) -> ActiveProducers:
@@ -64,53 +55,65 @@ def marker(horizon_ms: int = -1, *, epoch: int = 0, empty: bool = False) -> NDAr
     return rows_of(log)
 
 
-ABORTED = replace(RULES, spans=spans((P, 0, 9)))
-MAY_GO = replace(RULES, discardable=np.array([0], np.int64))
+ABORTED = replace(RULES, aborted=ranges((P, 0, 9)))
+DISCARDABLE = replace(RULES, discardable=np.array([0], np.int64))
 
 
 @pytest.mark.parametrize(
     ("rows", "rules", "expected"),
     [
         pytest.param(data(), RULES, V(0), id="ordinary data is judged record by record"),
-        pytest.param(data(), ABORTED, V.DISCARD_RECORDS | V.DELETE | V.ABORTED, id="aborted data goes"),
+        pytest.param(data(), ABORTED, V.DISCARD, id="aborted data is discarded"),
         pytest.param(
             data(),
             replace(ABORTED, producers=producer(0)),
-            V.DISCARD_RECORDS | V.RETAIN_EMPTY | V.ABORTED,
+            V.DISCARD | V.RETAIN_EMPTY,
             id="aborted data that is the last of an active producer leaves an empty batch",
         ),
-        pytest.param(data(), replace(ABORTED, spans=spans((P, 1, 9))), V(0), id="data before the span is not aborted"),
-        pytest.param(data(), replace(ABORTED, spans=spans((P + 1, 0, 9))), V(0), id="another producer's span"),
+        pytest.param(data(), replace(ABORTED, aborted=ranges((P, 1, 9))), V(0), id="data before the aborted range"),
+        pytest.param(data(), replace(ABORTED, aborted=ranges((P + 1, 0, 9))), V(0), id="another producer's aborted range"),
         pytest.param(data(), replace(RULES, producers=producer(1)), V(0), id="not the last data of the producer"),
-        pytest.param(data(), replace(RULES, producers=producer(-1)), V(0), id="data never stands in for a last marker"),
-        pytest.param(data(), replace(RULES, upper_bound_offset=1), V.RETAIN_EMPTY, id="the end of the round keeps its offset"),
-        pytest.param(data(), replace(RULES, upper_bound_offset=2), V(0), id="one before the end of the round does not"),
-        pytest.param(data(), MAY_GO, V(0), id="only control batches are discardable by offset"),
-        pytest.param(data(HORIZON), RULES, V.HORIZON_PASSED, id="a horizon in the past lets tombstones go"),
-        pytest.param(marker(), RULES, V.CONTROL, id="a marker whose transaction has data stays as it is"),
-        pytest.param(marker(), MAY_GO, V.CONTROL | V.MARKER_OF_EMPTY_TXN, id="a marker of an empty transaction gets a horizon"),
-        pytest.param(marker(NOW + 1), MAY_GO, V.CONTROL | V.MARKER_OF_EMPTY_TXN, id="and stays until the horizon has come"),
+        pytest.param(data(), replace(RULES, producers=producer(-1)), V(0), id="data is never a producer's last marker"),
+        pytest.param(
+            data(),
+            replace(RULES, first_uncleanable_offset=1),
+            V.RETAIN_EMPTY,
+            id="the last batch of the round leaves an empty batch",
+        ),
+        pytest.param(
+            data(), replace(RULES, first_uncleanable_offset=2), V(0), id="a batch one offset before the end of the round"
+        ),
+        pytest.param(data(), DISCARDABLE, V(0), id="only control batches are discardable by offset"),
+        pytest.param(data(HORIZON), RULES, V(0), id="a passed horizon decides about tombstones only"),
+        pytest.param(marker(), RULES, V(0), id="a marker whose transaction has data is retained"),
+        pytest.param(marker(), DISCARDABLE, V.MARKER_OF_EMPTY_TXN, id="a marker of an empty transaction gets a horizon"),
+        pytest.param(
+            marker(NOW + 1),
+            DISCARDABLE,
+            V.MARKER_OF_EMPTY_TXN,
+            id="a marker of an empty transaction is retained before its horizon",
+        ),
         pytest.param(
             marker(NOW),
-            MAY_GO,
-            V.CONTROL | V.MARKER_OF_EMPTY_TXN | V.HORIZON_PASSED | V.DISCARD_RECORDS | V.DELETE,
-            id="at the horizon it goes",
+            DISCARDABLE,
+            V.MARKER_OF_EMPTY_TXN | V.DISCARD,
+            id="a marker of an empty transaction is discarded at its horizon",
         ),
-        pytest.param(marker(HORIZON), RULES, V.CONTROL | V.HORIZON_PASSED, id="a horizon alone does not let a marker go"),
+        pytest.param(marker(HORIZON), RULES, V(0), id="a passed horizon alone does not discard a marker"),
         pytest.param(
             marker(HORIZON, epoch=3),
-            replace(MAY_GO, producers=producer(-1, epoch=3)),
-            V.CONTROL | V.MARKER_OF_EMPTY_TXN | V.HORIZON_PASSED | V.DISCARD_RECORDS | V.RETAIN_EMPTY,
-            id="the marker with the producer's epoch leaves an empty batch where the producer has no data",
+            replace(DISCARDABLE, producers=producer(-1, epoch=3)),
+            V.MARKER_OF_EMPTY_TXN | V.DISCARD | V.RETAIN_EMPTY,
+            id="a discarded marker of the epoch of a producer without data leaves an empty batch",
         ),
         pytest.param(
             marker(epoch=2),
             replace(RULES, producers=producer(-1, epoch=3)),
-            V.CONTROL,
-            id="a marker of an older epoch does not",
+            V(0),
+            id="a marker of an older epoch leaves none",
         ),
         pytest.param(
-            marker(empty=True), MAY_GO, V.CONTROL | V.MARKER_OF_EMPTY_TXN, id="an emptied marker is not kept by any record"
+            marker(empty=True), DISCARDABLE, V.MARKER_OF_EMPTY_TXN, id="a control batch without records is discardable too"
         ),
     ],
 )
@@ -120,7 +123,7 @@ def test_each_rule_decides(rows: NDArray[np.void], rules: RoundRules, expected: 
     assert BatchVerdict(int(verdicts[0])) == expected
 
 
-def test_a_batch_without_a_producer_is_nobodys_last_record() -> None:
+def test_a_batch_without_a_producer_is_no_producers_last_record() -> None:
     log = LogBuilder()
     log.batch(ONE)
     none = ActiveProducers.of([ProducerEntry(-1, 0, 0, 0, 0, 0, 0, -1)])
@@ -132,39 +135,12 @@ def test_message_sets_have_neither_transactions_nor_horizons() -> None:
     log.legacy(ONE, 1)
     rows = rows_of(log)
     rows["attributes"] = 0x70
-    assert RULES.verdicts(rows).tolist() == [0]
-    assert not has_horizon(rows).any()
+    rules = replace(RULES, aborted=ranges((-1, 0, 9)), discardable=np.array([0], np.int64))
+    assert rules.verdicts(rows).tolist() == [0]
 
 
 def test_no_batches_give_no_verdicts() -> None:
     assert RULES.verdicts(rows_of(LogBuilder())).tolist() == []
-
-
-@pytest.mark.parametrize(("now_ms", "passed"), [(HORIZON - 1, False), (HORIZON, True), (HORIZON + 1, True)])
-def test_tombstones_go_at_the_horizon_and_after(now_ms: int, passed: bool) -> None:
-    rows = np.concatenate((data(HORIZON), data()))
-    assert has_horizon(rows).tolist() == [True, False]
-    assert horizon_passed(rows, now_ms).tolist() == [passed, False]
-    assert tombstones_may_go(rows, now_ms, legacy_may_go=True).tolist() == [passed, False]
-
-
-@pytest.mark.parametrize("may_go", [True, False])
-def test_tombstones_of_message_sets_follow_their_segment(may_go: bool) -> None:
-    log = LogBuilder()
-    log.legacy(ONE, 0)
-    assert tombstones_may_go(rows_of(log), NOW, legacy_may_go=may_go).tolist() == [may_go]
-
-
-@pytest.mark.parametrize(
-    ("first_dirty", "expected"), [(0, 0), (1, 1_000 - 300), (10, 1_000 - 300), (11, 2_000 - 300), (99, 2_000 - 300)]
-)
-def test_the_legacy_horizon_lies_before_the_last_segment_that_begins_clean(first_dirty: int, expected: int) -> None:
-    segments = [Segment(0, 1, 1_000_999_999, 0, 0, 0, 0, 10), Segment(10, 1, 2_000_000_000, 0, 0, 0, 0, 20)]
-    assert legacy_delete_horizon_ms(segments, first_dirty, 300) == expected
-
-
-def test_a_segment_at_the_legacy_horizon_drops_its_tombstones() -> None:
-    assert [legacy_tombstones_may_go(mtime, 700) for mtime in (699, 700, 701)] == [True, True, False]
 
 
 def test_verdicts_agree_with_the_oracle_over_rounds_of_random_logs() -> None:
@@ -186,20 +162,13 @@ def test_verdicts_agree_with_the_oracle_over_rounds_of_random_logs() -> None:
             cleaned = np.concatenate(
                 [tables[at] for at, base in enumerate(models) if base < result.end_offset] or [tables[0][:0]]
             )
-            verdicts = batch_verdicts(
-                cleaned,
-                discardable=resolved.discardable,
-                spans=resolved.spans,
-                producers=ActiveProducers.of(active),
-                upper_bound_offset=end,
-                now_ms=now_ms,
-            )
-            bits = (V.DISCARD_RECORDS, V.RETAIN_EMPTY, V.MARKER_OF_EMPTY_TXN)
+            rules = RoundRules(resolved.aborted, resolved.discardable, ActiveProducers.of(active), end, now_ms)
+            verdicts = rules.verdicts(cleaned)
+            bits = (V.DISCARD, V.RETAIN_EMPTY, V.MARKER_OF_EMPTY_TXN)
             ours = [
                 (int(row["last_offset"]), *(bool(v & bit) for bit in bits)) for row, v in zip(cleaned, verdicts, strict=True)
             ]
             assert ours == [tuple(judged) for judged in result.judged]
-            assert [bool(v & V.DELETE) for v in verdicts] == [j.discard_records and not j.retain_empty for j in result.judged]
             seen.update(int(v) for v in verdicts)
             segments, now_ms = after_round(segments, result), now_ms + 2_000
     shown = [V(v) for v in seen]
@@ -207,7 +176,7 @@ def test_verdicts_agree_with_the_oracle_over_rounds_of_random_logs() -> None:
         assert any(bit in verdict for verdict in shown), bit
 
 
-def test_an_abort_marker_stays_while_data_of_its_transaction_is_left_and_goes_two_rounds_later() -> None:
+def test_an_abort_marker_is_retained_with_its_data_and_dropped_two_rounds_later() -> None:
     log = LogBuilder()
     log.batch(ONE, Batching(producer=P, transactional=True))
     log.marker(P, ABORT)

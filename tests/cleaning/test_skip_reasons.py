@@ -1,4 +1,4 @@
-"""What would change a verdict is told exactly."""
+"""The remedies of a skipped log are exact."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from compaction.cleaning.skip_reasons import amount, bytes_missing, duration, ra
         (-1500, "1 s 500 ms"),
     ],
 )
-def test_durations(milliseconds: int, text: str) -> None:
+def test_a_duration_has_at_most_two_units(milliseconds: int, text: str) -> None:
     assert duration(milliseconds) == text
 
 
 @pytest.mark.parametrize(
     ("count", "text"), [(0, "0 bytes"), (999, "999 bytes"), (1000, "1.0 kB"), (412_000_000, "412.0 MB"), (3 * 10**12, "3.0 TB")]
 )
-def test_amounts(count: int, text: str) -> None:
+def test_a_size_is_rounded_to_its_unit(count: int, text: str) -> None:
     assert amount(count) == text
 
 
@@ -46,7 +46,7 @@ def test_the_missing_bytes_are_the_fewest_that_suffice(clean: int, dirty: int, r
         assert not (dirty + more - 1) / max(clean + dirty + more - 1, 1) > ratio
 
 
-def test_a_bound_next_to_one_is_answered_at_once() -> None:
+def test_a_bound_just_below_one_is_found_quickly() -> None:
     assert bytes_missing(1_000_000, 5, 1 - 2**-53) is not None
 
 
@@ -58,7 +58,7 @@ def test_the_lower_bound_is_below_the_ratio_and_short(ratio: float) -> None:
 
 
 @pytest.mark.parametrize(("ratio", "bound"), [(0.31, 0.3), (0.3, 0.2), (0.05, 0.04), (1.0, 0.9), (0.1, 0.09), (1e-9, 0.0)])
-def test_round_bounds(ratio: float, bound: float) -> None:
+def test_the_lower_bound_has_the_fewest_digits(ratio: float, bound: float) -> None:
     assert ratio_below(ratio) == bound
 
 
@@ -72,5 +72,5 @@ def test_a_bound_of_one_cannot_be_reached_by_bytes() -> None:
     assert ratio_remedy(1, 3, 1.0) == "becomes cleanable with min.cleanable.dirty.ratio=0.7"
 
 
-def test_without_anything_dirty_no_bound_helps() -> None:
-    assert ratio_remedy(5, 0, 0.5) == "becomes cleanable once a closed segment is dirty"
+def test_without_dirty_bytes_no_bound_is_suggested() -> None:
+    assert ratio_remedy(5, 0, 0.5) == "becomes cleanable once an inactive segment is dirty"

@@ -1,4 +1,4 @@
-"""Transaction resolution: named situations first, then agreement with the batch-by-batch state of the oracle."""
+"""Transaction resolution: named cases, then agreement with the oracle, which replays batch by batch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from compaction.cleaning.log_view import AbortedTxn, Segment
-from compaction.cleaning.transactions import TXN_ROW, TxnKind, Verdicts, aborted_for_map, resolve_cleaning, summarise
+from compaction.cleaning.transactions import TxnResolution, aborted_for_map, resolve_cleaning
+from compaction.cleaning.txn_tables import TXN_ROW, TxnKind, summarise
 from compaction.errors import UnsupportedLogError
 from tests.oracle.cleaner import NaiveConfig, NaiveRound, after_round, clean_log_naively
 from tests.oracle.logs import ABORT, COMMIT, LEADER_CHANGE, Batching, LogBuilder, Sent
@@ -32,7 +33,7 @@ def txn(producer: int) -> Batching:
 
 
 def summaries(segments: Sequence[NaiveSegment], rng: random.Random | None = None) -> NDArray[np.void]:
-    """The rows of all segments, summarised whole or in random slices."""
+    """The rows of all segments, each summarized as one slice or as random slices."""
     parts = [np.empty(0, dtype=TXN_ROW)]
     for index, segment in enumerate(segments):
         table = batch_table(segment)
@@ -41,21 +42,21 @@ def summaries(segments: Sequence[NaiveSegment], rng: random.Random | None = None
     return np.concatenate(parts)
 
 
-def resolve(segments: Sequence[NaiveSegment], groups: Sequence[Sequence[int]], log_start: int = 0) -> Verdicts:
+def resolve(segments: Sequence[NaiveSegment], groups: Sequence[Sequence[int]], log_start: int = 0) -> TxnResolution:
     """Resolution of a round whose groups are given by segment indexes."""
     models = [as_segment(segment) for segment in segments]
     return resolve_cleaning(models, [[models[at] for at in group] for group in groups], log_start, summaries(segments))
 
 
-def aborted_offsets(segments: Sequence[NaiveSegment], verdicts: Verdicts) -> list[int]:
-    """Last offsets of the transactional data batches within the spans."""
+def aborted_offsets(segments: Sequence[NaiveSegment], verdicts: TxnResolution) -> list[int]:
+    """Last offsets of the transactional data batches in the aborted ranges."""
     batches = [batch for segment in segments for batch in segment.batches if batch.transactional and not batch.control]
     producers = np.array([batch.producer_id for batch in batches], dtype=np.int64)
     offsets = np.array([batch.last_offset for batch in batches], dtype=np.int64)
-    return [int(offset) for offset in offsets[verdicts.spans.contains(producers, offsets)]]
+    return [int(offset) for offset in offsets[verdicts.aborted.contains(producers, offsets)]]
 
 
-def test_interleaved_transactions_are_told_apart() -> None:
+def test_interleaved_transactions_are_resolved_by_producer() -> None:
     log = LogBuilder()
     log.batch(ONE, txn(P))  # 0
     log.batch(ONE, txn(Q))  # 1
@@ -72,7 +73,7 @@ def test_interleaved_transactions_are_told_apart() -> None:
     assert verdicts.txn_index == ((AbortedTxn(P, 0, 5, 6),),)
 
 
-def test_a_marker_may_go_once_no_batch_of_its_transaction_is_left() -> None:
+def test_a_marker_is_discardable_once_its_transaction_has_no_batch() -> None:
     log = LogBuilder()
     log.marker(P, COMMIT)  # 0
     log.marker(Q, ABORT)  # 1
@@ -93,7 +94,7 @@ def test_the_index_entry_of_an_aborted_transaction_without_data_is_dropped() -> 
     assert verdicts.txn_index == ((),)
 
 
-def test_an_aborted_transaction_spans_segments_and_groups_and_its_entry_goes_to_the_group_of_its_marker() -> None:
+def test_an_aborted_transaction_may_span_groups_and_its_entry_is_in_the_group_of_its_marker() -> None:
     log = LogBuilder()
     log.batch(ONE, txn(P))  # 0
     log.roll(1)
@@ -108,18 +109,18 @@ def test_an_aborted_transaction_spans_segments_and_groups_and_its_entry_goes_to_
     assert verdicts.txn_index == ((), (AbortedTxn(P, 0, 3, 2),))
 
 
-def test_a_transaction_whose_marker_lies_past_the_cleaned_segments_is_aborted_without_an_end() -> None:
+def test_an_aborted_range_without_a_marker_in_the_cleaned_segments_is_open_ended() -> None:
     log = LogBuilder()
     log.batch(ONE, txn(P))
     log.roll(1)
     log.marker(P, ABORT)
     segments = log.build()
     verdicts = resolve(segments, [[0]])
-    assert verdicts.spans.last_offset.tolist() == [2**63 - 1]
+    assert verdicts.aborted.last_offset.tolist() == [2**63 - 1]
     assert verdicts.txn_index == ((),)
 
 
-def test_an_abort_marker_does_not_clear_the_mark_of_committed_data() -> None:
+def test_an_abort_marker_does_not_clear_committed_data() -> None:
     log = LogBuilder()
     log.batch(ONE, txn(P))  # 0: not aborted, the index knows nothing of it
     log.marker(P, ABORT)  # 1
@@ -130,7 +131,7 @@ def test_an_abort_marker_does_not_clear_the_mark_of_committed_data() -> None:
     assert verdicts.discardable.tolist() == [1, 3]
 
 
-def test_a_later_entry_of_a_producer_that_is_aborting_already_is_forgotten() -> None:
+def test_a_later_entry_of_a_producer_with_an_open_aborted_transaction_is_ignored() -> None:
     log = LogBuilder()
     for _ in range(3):
         log.batch(ONE, txn(P))  # 0, 1, 2
@@ -144,7 +145,7 @@ def test_a_later_entry_of_a_producer_that_is_aborting_already_is_forgotten() -> 
     assert verdicts.txn_index == ((entries[0],),)
 
 
-def test_entries_below_the_log_start_do_not_count() -> None:
+def test_entries_below_the_log_start_are_ignored() -> None:
     log = LogBuilder()
     log.batch(ONE, txn(P))
     log.marker(P, ABORT)
@@ -153,7 +154,7 @@ def test_entries_below_the_log_start_do_not_count() -> None:
     assert aborted_offsets(segments, resolve(segments, [[0]], log_start=2)) == []
 
 
-def test_a_log_without_transactions_needs_nothing() -> None:
+def test_a_log_without_transactions_has_no_rows() -> None:
     log = LogBuilder()
     log.batch(ONE)
     log.legacy(ONE, 1)
@@ -161,12 +162,12 @@ def test_a_log_without_transactions_needs_nothing() -> None:
     rows = summaries(segments)
     assert len(rows) == 0
     verdicts = resolve(segments, [[0]])
-    assert len(verdicts.spans) == 0
-    assert not verdicts.spans.contains(np.array([1]), np.array([1])).any()
+    assert len(verdicts.aborted) == 0
+    assert not verdicts.aborted.contains(np.array([1]), np.array([1])).any()
     assert verdicts.discardable.dtype == np.int64
 
 
-def test_an_index_that_would_not_ascend_is_refused() -> None:
+def test_an_output_index_that_would_not_ascend_is_refused() -> None:
     log = LogBuilder()
     for _ in range(2):
         log.batch(ONE, txn(P))
@@ -177,7 +178,7 @@ def test_an_index_that_would_not_ascend_is_refused() -> None:
         resolve([replace(segment, txn_index=txn_index_bytes(entries))], [[0]])
 
 
-def test_the_map_pass_takes_a_producer_for_aborting_whose_marker_lies_before_the_first_batch_read() -> None:
+def test_the_map_pass_extends_an_aborted_range_whose_marker_is_before_its_first_batch() -> None:
     log = LogBuilder()
     log.batch(ONE, txn(P))  # 0
     log.marker(P, ABORT)  # 1
@@ -202,7 +203,7 @@ def test_the_map_pass_takes_a_producer_for_aborting_whose_marker_lies_before_the
 
 
 @pytest.mark.parametrize(("start", "end"), [(5, 5), (-1, 8)], ids=["nothing dirty", "start below the first segment"])
-def test_the_map_pass_finds_nothing_where_kafka_looks_nowhere(start: int, end: int) -> None:
+def test_the_map_pass_finds_nothing_in_an_empty_range(start: int, end: int) -> None:
     log = LogBuilder()
     log.batch(ONE, txn(P))
     log.marker(P, ABORT)
@@ -210,7 +211,7 @@ def test_the_map_pass_finds_nothing_where_kafka_looks_nowhere(start: int, end: i
     assert len(aborted_for_map([as_segment(segments[0])], 0, start, end, 0, summaries(segments))) == 0
 
 
-def test_a_summary_holds_every_control_batch_and_the_ends_of_every_gap() -> None:
+def test_a_summary_has_every_control_batch_and_the_ends_of_every_run() -> None:
     log = LogBuilder()
     for producer in (P, Q, P, P, Q):
         log.batch(ONE, txn(producer))  # 0..4
@@ -272,7 +273,7 @@ def check_against_replay(segments: Sequence[NaiveSegment], log_start: int, rng: 
     rows = summaries(segments, rng)
     rng.shuffle(order := list(range(len(rows))))
 
-    def resolved() -> Verdicts:
+    def resolved() -> TxnResolution:
         return resolve_cleaning(models, [[models[at] for at in group] for group in groups], log_start, rows[order])
 
     try:
@@ -289,7 +290,7 @@ def check_against_replay(segments: Sequence[NaiveSegment], log_start: int, rng: 
     return expected
 
 
-def test_random_logs_resolve_as_batch_by_batch_over_two_rounds() -> None:
+def test_random_logs_resolve_as_a_naive_replay_over_two_rounds() -> None:
     aborted = discardable = entries = 0
     for seed in range(120):
         rng = random.Random(seed)
@@ -344,7 +345,7 @@ def built(
 
 @settings(max_examples=400, deadline=None)
 @given(EVENTS, ENTRIES, st.integers(0, 5), st.randoms(use_true_random=False))
-def test_any_index_resolves_as_batch_by_batch(
+def test_any_index_resolves_as_a_naive_replay(
     events: list[tuple[str, int]], entries: list[tuple[int, int, int, int]], log_start: int, rng: random.Random
 ) -> None:
     check_against_replay(built(events, entries, rng), log_start, rng)
@@ -352,7 +353,7 @@ def test_any_index_resolves_as_batch_by_batch(
 
 @settings(max_examples=300, deadline=None)
 @given(EVENTS, ENTRIES, st.integers(0, 30), st.integers(0, 35), st.randoms(use_true_random=False))
-def test_any_map_pass_leaves_out_what_batch_by_batch_leaves_out(
+def test_any_map_pass_excludes_what_a_naive_replay_excludes(
     events: list[tuple[str, int]], entries: list[tuple[int, int, int, int]], start: int, end: int, rng: random.Random
 ) -> None:
     segments = built(events, entries, rng)

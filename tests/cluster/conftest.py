@@ -20,7 +20,7 @@ _TIMEOUT_S = 60
 
 
 def bare_environment(home: Path) -> dict[str, str]:
-    """What a machine has on which nothing of this project is installed."""
+    """The environment of a machine on which nothing of this project is installed."""
     kept = {name: os.environ[name] for name in ("JAVA_HOME", "LANG", "TMPDIR") if name in os.environ}
     java = shutil.which("java")
     path = [*([str(Path(java).parent)] if java else []), "/usr/local/bin", "/usr/bin", "/bin"]
@@ -30,7 +30,7 @@ def bare_environment(home: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory with what ``conf/cluster/pack`` made."""
+    """The directory with the output of ``conf/cluster/pack``."""
     target = tmp_path_factory.mktemp("packed")
     done = subprocess.run(
         [str(ROOT / "conf/cluster/pack"), str(target)],
@@ -93,7 +93,7 @@ class Standalone:
 
 @pytest.fixture
 def standalone(tmp_path: Path) -> Iterator[Callable[[int], Standalone]]:
-    """Makes a standalone cluster of so many workers."""
+    """Starts a standalone cluster of so many workers."""
     started: list[Standalone] = []
 
     def start(workers: int) -> Standalone:

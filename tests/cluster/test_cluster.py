@@ -1,6 +1,6 @@
-"""Jobs on clusters of separate processes whose executors have nothing installed: the same bytes as on one machine.
+"""Jobs on clusters of separate processes whose executors have nothing installed write the same bytes as on one machine.
 
-The settings are the ones that ``conf/spark-defaults.conf`` gives for clusters.
+The settings are those of ``conf/spark-defaults.conf`` for clusters.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from tests.object_store.server import ACCESS_KEY, SECRET_KEY
 pytestmark = pytest.mark.cluster
 
 AS_OF_MS = 1_767_225_600_000
-#: tells where a worker finds this package and a library
+#: prints where a worker imports this package and a library from
 PROBE = """
 import sys
-from jobs._cli import start_session
+from jobs._command import start_session
 session = start_session("probe")
 def where(_):
     import compaction, numba, os, sys
@@ -42,7 +42,7 @@ for each in sc.parallelize(range(4), 4).flatMap(where).collect():
 
 
 def settings_for_clusters(packed: Path) -> dict[str, str]:
-    """The commented lines of the settings file, with the files that were packed for this test."""
+    """The commented settings of the file, with the archives that were packed for this test."""
     text = (ROOT / "conf/spark-defaults.conf").read_text()
     settings = dict(re.findall(r"^# (spark\.[\w.]+)\s+(\S+)$", text, re.MULTILINE))
     assert {"spark.master", "spark.archives", "spark.pyspark.python", "spark.submit.pyFiles"} <= set(settings)
@@ -90,7 +90,7 @@ def log_bytes(found: dict[str, tuple[bytes, int]]) -> int:
     return sum(len(data) for name, (data, _) in found.items() if name.endswith(".log") and name.startswith("orders"))
 
 
-#: cleans all that can be
+#: clean everything that can be cleaned
 ALL = ("--as-of-ms", str(AS_OF_MS), "--set", "min.cleanable.dirty.ratio=0", "--include-active")
 
 
@@ -106,7 +106,7 @@ def check_compaction(home: Path, settings: dict[str, str], expected: dict[str, t
     assert content(log_dir) == expected
 
 
-def test_workers_run_what_was_shipped_and_nothing_else(
+def test_workers_run_only_shipped_code(
     packed: Path, standalone: Callable[[int], Standalone], tmp_path: Path
 ) -> None:
     settings = settings_for_clusters(packed) | {"spark.master": standalone(2).url}
@@ -123,13 +123,13 @@ def test_workers_run_what_was_shipped_and_nothing_else(
         assert str(ROOT) not in path.split(os.pathsep)
 
 
-def test_a_standalone_cluster_of_two_workers_leaves_the_same_bytes(
+def test_a_standalone_cluster_of_two_workers_writes_the_same_bytes(
     packed: Path, standalone: Callable[[int], Standalone], tmp_path: Path, on_one_machine: dict[str, tuple[bytes, int]]
 ) -> None:
     check_compaction(tmp_path, settings_for_clusters(packed) | {"spark.master": standalone(2).url}, on_one_machine)
 
 
-def test_a_cluster_compacts_from_a_store_into_a_store_as_one_machine_does_from_disk_to_disk(
+def test_a_cluster_compacts_from_store_to_store_as_one_machine_does_from_disk_to_disk(
     packed: Path, standalone: Callable[[int], Standalone], tmp_path: Path, bucket: Bucket
 ) -> None:
     log_dir, on_disk = unpack_sample(tmp_path), tmp_path / "on-disk"
@@ -138,7 +138,7 @@ def test_a_cluster_compacts_from_a_store_into_a_store_as_one_machine_does_from_d
     done = submit(tmp_path, ROOT / "jobs/compact.py", local, "--log-dir", str(log_dir), "--output-dir", str(on_disk), *ALL)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     settings = settings_for_clusters(packed) | {"spark.master": standalone(2).url}
-    # the driver has its credentials from the environment, the workers theirs from a file, as machines have
+    # the driver takes its credentials from the environment, the workers take theirs from a file
     variables = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
     (tmp_path / "cluster/.aws").mkdir()
     lines = ["[default]", *(f"{name.lower()} = {value}" for name, value in variables.items())]
@@ -153,7 +153,7 @@ def test_a_cluster_compacts_from_a_store_into_a_store_as_one_machine_does_from_d
     assert log_bytes(content(on_disk)) < log_bytes(content(log_dir)) / 2
 
 
-def test_a_local_cluster_without_py_files_leaves_the_same_bytes(
+def test_a_local_cluster_without_py_files_writes_the_same_bytes(
     packed: Path, tmp_path: Path, on_one_machine: dict[str, tuple[bytes, int]]
 ) -> None:
     settings = settings_for_clusters(packed) | {"spark.master": "local-cluster[2,1,1024]"}
@@ -161,7 +161,7 @@ def test_a_local_cluster_without_py_files_leaves_the_same_bytes(
     check_compaction(tmp_path, settings, on_one_machine)
 
 
-def test_workers_may_come_and_go(
+def test_workers_may_join_and_leave_during_a_run(
     packed: Path, standalone: Callable[[int], Standalone], tmp_path: Path, on_one_machine: dict[str, tuple[bytes, int]]
 ) -> None:
     cluster = standalone(1)

@@ -6,12 +6,12 @@ from compaction.compare.count import AGE_BOUNDS_MS, POSITIONS
 from compaction.compare.figures import (
     ComparedLog,
     Comparison,
-    Holdings,
+    Distribution,
     KeyFigures,
+    LogTotals,
     Outcome,
     OutcomeStatus,
-    Repeated,
-    Spread,
+    RepetitionRange,
 )
 from compaction.report import LogReport, LogStatus
 
@@ -39,15 +39,15 @@ def log(
         log_dir,
         before=_held(size, 100),
         spread=_spread(size, 100),
-        keys=KeyFigures(size * 3, 9, tuple(Repeated(low, high, size, size * low) for low, high in ((1, 1), (2, 2), (5, 8)))),
+        keys=KeyFigures(size * 3, 9, tuple(RepetitionRange(a, b, size, size * a) for a, b in ((1, 1), (2, 2), (5, 8)))),
         outcomes=(
             Outcome(
                 POLICIES[0], status, reason, LogReport(topic, int(partition), log_dir, LogStatus.CLEANED, reason),
                 after=_held(size, left[0]), gone=_spread(size, 100 - left[0]), broker_rounds=2, why=WHY,
             ),
             Outcome(
-                POLICIES[1], OutcomeStatus.CLEANED, "2 of 9 segments go",
-                LogReport(topic, int(partition), log_dir, LogStatus.CLEANED, "2 of 9 segments go", expired_segments=2),
+                POLICIES[1], OutcomeStatus.CLEANED, "2 of 9 segments expire",
+                LogReport(topic, int(partition), log_dir, LogStatus.CLEANED, "2 of 9 segments expire", expired_segments=2),
                 after=_held(size, left[1]), expired=_held(size, expired), gone=_spread(size, 100 - left[1]),
             ),
         ),
@@ -64,13 +64,13 @@ def comparison(*logs: ComparedLog) -> Comparison:
     return Comparison("run-1", AS_OF_MS, POLICIES, logs, AGE_BOUNDS_MS, 1.25)
 
 
-def _held(size: int, percent: int) -> Holdings:
+def _held(size: int, percent: int) -> LogTotals:
     records = size * percent // 10
-    return Holdings(size * 10 * percent, 9 * percent // 100, records, records * 80, records // 10, records // 50)
+    return LogTotals(size * 10 * percent, 9 * percent // 100, records, records * 80, records // 10, records // 50)
 
 
-def _spread(size: int, percent: int) -> Spread:
+def _spread(size: int, percent: int) -> Distribution:
     records = size * percent // 10
     ages = (0, records // 4, records - records // 4, *(0 for _ in AGE_BOUNDS_MS[2:]), 0)
     places = tuple(records // POSITIONS for _ in range(POSITIONS))
-    return Spread(ages, tuple(80 * each for each in ages), places)
+    return Distribution(ages, tuple(80 * each for each in ages), places)

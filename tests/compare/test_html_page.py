@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from compaction.compare.count import AGE_BOUNDS_MS
 from compaction.compare.figures import Comparison, OutcomeStatus
-from compaction.compare.html_page import MOST_EXPLAINED, to_html
+from compaction.compare.html_page import MOST_EXPLAINED, age_labels, to_html
 from tests.compare.browser import DARK, Browser, find_browser
 from tests.compare.made import POLICIES, comparison, failed, log
 
@@ -41,7 +42,7 @@ def test_there_is_no_address_in_it() -> None:
     assert "default-src 'none'" in PAGE
 
 
-def test_no_part_is_left_to_fill_in() -> None:
+def test_no_placeholder_is_left() -> None:
     assert "<!--" not in PAGE
 
 
@@ -49,13 +50,13 @@ PICTURE = "new Image().src = 'http://example.invalid/x.png'; return null"
 
 
 @pytest.mark.browser
-def test_it_asks_for_nothing_and_complains_of_nothing(browser: Browser) -> None:
+def test_it_requests_no_address_and_logs_no_error(browser: Browser) -> None:
     shown = browser.show(PAGE)
     assert (shown.addresses, shown.console) == ((), ())
 
 
 @pytest.mark.browser
-def test_it_could_not_even_ask(browser: Browser) -> None:
+def test_its_content_policy_forbids_requests(browser: Browser) -> None:
     without_policy = re.sub(r"<meta http-equiv[^>]*>", "", PAGE)
     assert browser.show(without_policy, PICTURE).addresses == ("http://example.invalid/x.png",)
     shown = browser.show(PAGE, PICTURE)
@@ -77,7 +78,7 @@ def test_the_cards_show_the_totals(browser: Browser) -> None:
 
 
 @pytest.mark.browser
-def test_every_chart_is_drawn_within_its_place(browser: Browser) -> None:
+def test_every_chart_is_drawn_within_its_box(browser: Browser) -> None:
     script = f"""return {list(CHARTS)!r}.map(id => {{
         const svg = document.querySelector(`#${{id}} svg`), box = document.getElementById(id).getBoundingClientRect();
         const drawn = [...svg.querySelectorAll('rect')].filter(rect => rect.width.baseVal.value > 0);
@@ -127,7 +128,7 @@ NAMES = "[...document.querySelectorAll('tbody td:first-child')].map(cell => cell
         (["policy-0", "policy-0"], ["broken-0", "orders-10", "orders-2", "payments-0"]),
     ],
 )
-def test_the_table_is_sorted_by_the_column_that_is_chosen(browser: Browser, clicks: list[str], order: list[str]) -> None:
+def test_the_table_is_sorted_by_the_selected_column(browser: Browser, clicks: list[str], order: list[str]) -> None:
     steps = "".join(f"document.querySelector('[data-sort={name}]').click();" for name in clicks)
     sort = "[...document.querySelectorAll('th')].filter(cell => cell.ariaSort !== 'none').map(cell => cell.ariaSort)"
     names, sorts = browser.show(PAGE, f"{steps} return [{NAMES}, {sort}]").told
@@ -143,7 +144,7 @@ def test_the_table_is_filtered_by_name(browser: Browser) -> None:
 
 
 @pytest.mark.browser
-def test_a_log_that_is_chosen_is_shown_with_its_reasons(browser: Browser) -> None:
+def test_a_selected_log_is_shown_with_its_conditions(browser: Browser) -> None:
     script = """document.querySelector('[data-log="2"]').click();
         const before = document.querySelector('.card').innerText;
         const why = document.getElementById('why').innerText, visible = !document.getElementById('why-section').hidden;
@@ -213,7 +214,7 @@ def test_a_phone_needs_no_sideways_scrolling_but_in_the_table(browser: Browser) 
 
 
 @pytest.mark.browser
-def test_text_of_logs_and_errors_stays_text(browser: Browser) -> None:
+def test_text_of_logs_and_errors_is_not_markup(browser: Browser) -> None:
     nasty = '</script><img src=x onerror="document.title=1"><b id="evil">&amp;\u2028'
     page = to_html(comparison(log("a-0", 5, log_dir=nasty, reason=nasty), failed("b-0", nasty)))
     script = """document.querySelector('[data-log="0"]').click();
@@ -247,7 +248,14 @@ def test_thousands_of_logs_are_shown_quickly(browser: Browser) -> None:
     assert took_ms < 5000
 
 
-def test_very_many_logs_come_without_their_conditions() -> None:
+def test_conditions_are_omitted_with_very_many_logs() -> None:
     few, many = (to_html(comparison(*(log(f"t-{n}", 1) for n in range(count)))) for count in (2, MOST_EXPLAINED + 1))
     assert "becomes cleanable after" in few
     assert "becomes cleanable after" not in many
+
+
+def test_ages_have_labels() -> None:
+    assert age_labels(AGE_BOUNDS_MS) == [
+        "in the future", "up to 1 h", "1 h to 1 d", "1 d to 7 d", "7 d to 30 d", "30 d to 90 d", "90 d to 1 y",
+        "1 y and older", "no time",
+    ]  # fmt: skip

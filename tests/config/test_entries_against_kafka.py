@@ -1,4 +1,4 @@
-"""Names, types, defaults and bounds of every configuration entry, held against Kafka's own definitions."""
+"""Names, types, defaults and bounds of every configuration entry, compared with Kafka's own definitions."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tests.kafka.gateway import Gateway
 
 pytestmark = pytest.mark.kafka
 
-#: bounds that Kafka does not set on the entry but in code that reads it, or that a file at rest could not be cleaned without
+#: bounds that Kafka checks in code that reads the entry, or without which a log at rest could not be cleaned
 STRICTER = {
     "log.cleaner.io.buffer.load.factor", "log.cleaner.io.max.bytes.per.second", "log.retention.ms", "log.retention.minutes",
     "log.retention.hours", "log.roll.ms", "log.roll.jitter.ms", "internal.segment.bytes",
 }  # fmt: skip
-#: settings that are of no account to a log at rest and are not looked into
+#: settings that do not affect a log at rest and are not validated
 UNCHECKED = {"leader.replication.throttled.replicas", "follower.replication.throttled.replicas"}
 SAMPLES = {
     "INT": ["-2147483648", "-3", "-2", "-1", "0", "1", "3", "4", "9", "10", "22", "23", "1048575", "1048576", "2147483648"],

@@ -1,4 +1,4 @@
-"""How values are read from text and checked."""
+"""Values are parsed from text and validated."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from compaction.config.kinds import Above, Choice, Kind, NonBlankItems, NonZero,
         (" a b ", Kind.STRING, "a b"),
     ],
 )
-def test_text_is_read_as_kafka_reads_it(text: str, kind: Kind, value: Value) -> None:
+def test_text_is_parsed_as_kafka_parses_it(text: str, kind: Kind, value: Value) -> None:
     assert parse(text, kind) == value
 
 
@@ -68,6 +68,6 @@ def test_text_of_another_kind_is_refused(text: str, kind: Kind) -> None:
         (NonBlankItems(), [("a",)], [(), ("a", "")]),
     ],
 )
-def test_a_validator_complains_of_what_is_out_of_bounds(validator: Validator, good: list[Value], bad: list[Value]) -> None:
+def test_a_validator_refuses_values_out_of_bounds(validator: Validator, good: list[Value], bad: list[Value]) -> None:
     assert [validator.complaint(value) for value in good] == [None] * len(good)
     assert all(validator.complaint(value) for value in bad)

@@ -1,4 +1,4 @@
-"""Policies to compare are read from options."""
+"""Policies to compare are parsed from options."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from compaction.errors import ConfigError
         ("configured", {}),
     ],
 )
-def test_settings(text: str, expected: dict[str, object]) -> None:
+def test_a_policy_is_read_from_its_option(text: str, expected: dict[str, object]) -> None:
     policy = Policy.read(text)
     assert policy.name == text.strip()
     assert {setting.name: setting.value for setting in policy.settings} == expected
@@ -34,20 +34,20 @@ def test_settings(text: str, expected: dict[str, object]) -> None:
         ("cleanup.policy=compact,cleanup.policy=delete", "gives cleanup.policy twice"),
         ("retention.mss=5", "did you mean retention.ms"),
         ("retention.ms=-2", "--policy: retention.ms = '-2' is less than -1"),
-        ("cleanup.policy=shrink", "--policy: cleanup.policy = 'shrink' is not made of compact, delete"),
+        ("cleanup.policy=shrink", "--policy: cleanup.policy = 'shrink' is not a list of compact, delete"),
     ],
 )
-def test_a_wrong_policy_is_told(text: str, message: str) -> None:
-    with pytest.raises(ConfigError) as told:
+def test_an_invalid_policy_is_an_error(text: str, message: str) -> None:
+    with pytest.raises(ConfigError) as error:
         Policy.read(text)
-    assert message in str(told.value)
+    assert message in str(error.value)
 
 
-def test_a_policy_goes_before_everything_else_and_is_named_as_the_source() -> None:
+def test_a_policy_overrides_everything_else_and_is_the_source() -> None:
     policy = Policy.read("log.retention.hours=2,log.cleaner.threads=3")
-    resolver = Resolver(read_sets(["retention.ms=7", "segment.ms=9"])).with_policy(policy.settings)
+    resolver = Resolver(read_sets(["retention.ms=7", "retention.bytes=9"])).with_policy(policy.settings)
     config = resolver.topic("t")
-    assert (config.retention_ms, config.segment_ms) == (7_200_000, 9)
+    assert (config.retention_ms, config.retention_bytes) == (7_200_000, 9)
     assert str(config.source("retention.ms")) == "--policy log.retention.hours"
-    assert str(config.source("segment.ms")) == "--set segment.ms"
+    assert str(config.source("retention.bytes")) == "--set retention.bytes"
     assert resolver.broker().cleaner_threads == 3

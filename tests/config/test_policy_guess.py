@@ -8,7 +8,7 @@ from compaction.config import Origin, Policy, Resolver, read_properties, read_se
 from compaction.formats.properties import parse_properties
 
 Metadata = dict[str, dict[str, str]]
-#: a metadata log that knows the topic, which has no policy of its own, and one that knows only others
+#: a metadata log with the topic, which has no policy of its own, and one with other topics only
 KNOWN: Metadata = {"orders": {"segment.ms": "5"}}
 OTHERS: Metadata = {"sales": {"cleanup.policy": "compact"}}
 NONE: Metadata = {}
@@ -93,7 +93,7 @@ def test_internal_topics_have_the_policy_that_a_broker_creates_them_with(topic: 
         (resolver(KNOWN, properties=""), "delete", "Kafka's default"),
     ],
 )
-def test_a_default_is_assumed_only_if_the_call_says_so_and_only_where_nothing_else_is_known(
+def test_a_default_is_assumed_only_with_the_option_and_only_for_an_unknown_policy(
     given: Resolver, policy: str, source: str
 ) -> None:
     assumed = Resolver(tomls=given.tomls, properties=given.properties, metadata=given.metadata, assume_default_policy=True)

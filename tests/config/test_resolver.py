@@ -1,4 +1,4 @@
-"""Which of several sources wins, and that each effective value knows it."""
+"""Precedence of the sources of a setting; each effective value names its source."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from dataclasses import fields
 import pytest
 
 from compaction.config import BrokerConfig, Resolver, TopicConfig, read_properties, read_sets, read_toml
-from compaction.config.entries import HOUR_MS, TOPIC_ENTRIES
+from compaction.config.entries import HOUR_MS
+from compaction.config.resolver import TOPIC_ATTRIBUTES
 from compaction.errors import ConfigError
 from compaction.formats.properties import parse_properties
 
@@ -35,13 +36,12 @@ def test_without_any_source_everything_is_kafkas_default() -> None:
     assert str(TopicConfig().source("segment.bytes")) == "Kafka's default"
 
 
-def test_every_topic_entry_is_an_attribute() -> None:
-    names = {name.replace(".", "_") for name in TOPIC_ENTRIES} - {"cleanup_policy"}
+def test_every_attribute_is_the_value_of_an_entry() -> None:
     others = {"cleanup_compact", "cleanup_delete", "sources", "policy_guess"}
-    assert {each.name for each in fields(TopicConfig)} == names | others
+    assert {each.name for each in fields(TopicConfig)} == {*TOPIC_ATTRIBUTES.values(), *others}
 
 
-#: sources of min.cleanable.dirty.ratio from the weakest to the strongest, with the value that each gives
+#: sources of min.cleanable.dirty.ratio from the lowest to the highest precedence, each with its value
 LADDER: list[tuple[dict[str, object], float, str]] = [
     ({}, 0.5, "Kafka's default"),
     (
@@ -84,7 +84,7 @@ def test_the_strongest_source_wins_and_is_known(rung: int) -> None:
     assert str(config.source("min.cleanable.dirty.ratio")) == LADDER[rung][2]
 
 
-def test_a_topics_own_settings_leave_other_topics_alone() -> None:
+def test_a_topics_own_settings_do_not_affect_other_topics() -> None:
     found = resolver(tomls=('[topics."a"]\nsegment.bytes=2097152',), metadata={"b": {"segment.bytes": "3145728"}})
     assert [found.topic(name).segment_bytes for name in ("a", "b", "c")] == [2_097_152, 3_145_728, 1 << 30]
 
@@ -100,14 +100,11 @@ def test_a_topics_own_settings_leave_other_topics_alone() -> None:
         ("log.retention.hours=-1", -1, "log.retention.hours"),
     ],
 )
-def test_retention_goes_by_the_finest_unit_and_any_negative_is_no_limit(properties: str, retention_ms: int, key: str) -> None:
+def test_retention_in_the_finest_unit_wins_and_any_negative_value_is_unlimited(
+    properties: str, retention_ms: int, key: str
+) -> None:
     config = resolver(properties=properties).topic("orders")
     assert (config.retention_ms, config.source("retention.ms").key) == (retention_ms, key)
-
-
-def test_roll_times_in_hours_become_milliseconds() -> None:
-    config = resolver(properties="log.roll.hours=3\nlog.roll.jitter.hours=1").topic("orders")
-    assert (config.segment_ms, config.segment_jitter_ms) == (3 * HOUR_MS, HOUR_MS)
 
 
 @pytest.mark.parametrize(
@@ -121,10 +118,6 @@ def test_roll_times_in_hours_become_milliseconds() -> None:
         ("log.cleaner.max.compaction.lag.ms", "9", "max_compaction_lag_ms", 9),
         ("log.segment.delete.delay.ms", "9", "file_delete_delay_ms", 9),
         ("log.retention.bytes", "9", "retention_bytes", 9),
-        ("message.max.bytes", "9", "max_message_bytes", 9),
-        ("log.preallocate", "true", "preallocate", True),
-        ("log.message.timestamp.type", "LogAppendTime", "message_timestamp_type", "LogAppendTime"),
-        ("compression.type", "zstd", "compression_type", "zstd"),
         ("log.cleanup.policy", "compact,delete", "cleanup_policy", "compact,delete"),
         ("log.cleanup.policy", "", "cleanup_policy", ""),
     ],
@@ -142,7 +135,9 @@ def test_a_brokers_setting_is_the_default_of_its_topics(name: str, text: str, at
         ("__share_group_state", "delete", "share.coordinator.state.topic.segment.bytes"),
     ],
 )
-def test_internal_topics_have_what_a_broker_creates_them_with(topic: str, policy: str, segment_key: str) -> None:
+def test_internal_topics_have_the_configuration_that_a_broker_creates_them_with(
+    topic: str, policy: str, segment_key: str
+) -> None:
     server = "log.cleanup.policy=compact,delete\nlog.segment.bytes=2097152\n"
     config = resolver(properties=server).topic(topic)
     assert (config.cleanup_policy, config.segment_bytes) == (policy, 100 << 20)
@@ -152,13 +147,13 @@ def test_internal_topics_have_what_a_broker_creates_them_with(topic: str, policy
     assert str(config.source("segment.bytes")) == f"server.properties line 3 ({segment_key})"
 
 
-def test_the_metadata_log_says_otherwise_of_an_internal_topic() -> None:
+def test_the_metadata_log_overrides_the_configuration_of_an_internal_topic() -> None:
     metadata = {"__consumer_offsets": {"cleanup.policy": "compact,delete"}}
     config = resolver(metadata=metadata, properties="log.segment.bytes=2097152").topic("__consumer_offsets")
     assert (config.cleanup_policy, config.segment_bytes) == ("compact,delete", 2_097_152)
 
 
-def test_topics_that_keep_their_data_for_ever_do_so_whatever_the_brokers_retention() -> None:
+def test_internal_topics_without_a_retention_time_ignore_the_brokers() -> None:
     for topic in ("__share_group_state", "__remote_log_metadata"):
         assert resolver(properties="log.retention.ms=1").topic(topic).retention_ms == -1
 
@@ -166,12 +161,12 @@ def test_topics_that_keep_their_data_for_ever_do_so_whatever_the_brokers_retenti
 def test_a_later_file_and_a_later_set_win() -> None:
     found = resolver(
         sets=("segment.bytes=2097152", "segment.bytes=3145728"),
-        tomls=("[broker]\nlog.roll.ms=5", "[broker]\nlog.roll.ms=6"),
+        tomls=("[broker]\nlog.retention.ms=5", "[broker]\nlog.retention.ms=6"),
     )
-    assert (found.topic("orders").segment_bytes, found.topic("orders").segment_ms) == (3_145_728, 6)
+    assert (found.topic("orders").segment_bytes, found.topic("orders").retention_ms) == (3_145_728, 6)
 
 
-def test_the_internal_segment_size_goes_before_the_public_one() -> None:
+def test_the_internal_segment_size_overrides_the_public_one() -> None:
     config = resolver(sets=("segment.bytes=2097152", "internal.segment.bytes=100")).topic("orders")
     assert config.segment_bytes == 100
 
@@ -181,7 +176,7 @@ def test_names_of_other_versions_in_the_metadata_log_are_ignored() -> None:
     assert resolver(metadata=metadata).topic("orders").cleanup_compact
 
 
-def test_a_bad_value_in_the_metadata_log_concerns_that_topic_alone() -> None:
+def test_a_bad_value_in_the_metadata_log_fails_only_that_topic() -> None:
     found = resolver(metadata={"orders": {"segment.bytes": "1"}})
     with pytest.raises(ConfigError, match=r"^topic orders, metadata log: segment\.bytes = '1' is less than 1048576"):
         found.topic("orders")
@@ -194,30 +189,28 @@ def test_a_min_lag_over_the_max_lag_is_refused_with_both_sources() -> None:
         found.topic("orders")
     assert str(error.value) == (
         "topic orders: min.compaction.lag.ms is 10 (--set min.compaction.lag.ms), which is more than max.compaction.lag.ms 9 "
-        "(server.properties line 1 (log.cleaner.max.compaction.lag.ms)); lower the one or raise the other"
+        "(server.properties line 1 (log.cleaner.max.compaction.lag.ms)); lower the first or raise the second"
     )
 
 
-def test_the_brokers_own_settings_are_resolved_alike() -> None:
+def test_broker_settings_are_resolved_by_the_same_rule() -> None:
     found = resolver(
         sets=("log.cleaner.io.buffer.load.factor=0.75",),
-        properties="log.dir=/one\nlog.cleaner.dedupe.buffer.size=4194304\nproducer.id.expiration.ms=5",
+        properties="log.cleaner.dedupe.buffer.size=4194304\nproducer.id.expiration.ms=5",
     ).broker()
     assert (found.load_factor, found.dedupe_buffer_bytes, found.producer_id_expiration_ms) == (0.75, 4 << 20, 5)
-    assert found.log_dirs == ("/one",)
     assert str(found.source("log.cleaner.io.buffer.load.factor")) == "--set log.cleaner.io.buffer.load.factor"
-    assert resolver(properties="log.dir=/one\nlog.dirs=/two,/three").broker().log_dirs == ("/two", "/three")
 
 
-def test_an_offset_map_of_a_mebibyte_a_thread_or_less_is_refused() -> None:
+def test_an_offset_map_of_at_most_one_mebibyte_per_thread_is_refused() -> None:
     given = ("log.cleaner.dedupe.buffer.size=2097152", "log.cleaner.threads=2")
-    with pytest.raises(ConfigError, match=r"it must be more than 1048576 bytes a thread"):
+    with pytest.raises(ConfigError, match=r"it must be more than 1048576 bytes per thread"):
         resolver(sets=given).broker()
     assert resolver(sets=given[:1]).broker().dedupe_buffer_bytes == 2 << 20
 
 
-def test_another_log_directory_brings_another_metadata_log() -> None:
-    found = resolver(metadata={"orders": {"segment.ms": "5"}}, sets=("segment.jitter.ms=1",))
-    other = found.with_metadata({"orders": {"segment.ms": "6"}}, {"log.retention.ms": "7"})
-    assert (other.topic("orders").segment_ms, other.topic("orders").segment_jitter_ms) == (6, 1)
+def test_another_log_directory_has_another_metadata_log() -> None:
+    found = resolver(metadata={"orders": {"retention.bytes": "5"}}, sets=("delete.retention.ms=1",))
+    other = found.with_metadata({"orders": {"retention.bytes": "6"}}, {"log.retention.ms": "7"})
+    assert (other.topic("orders").retention_bytes, other.topic("orders").delete_retention_ms) == (6, 1)
     assert (other.topic("orders").retention_ms, found.topic("orders").retention_ms) == (7, 7 * 24 * HOUR_MS)

@@ -25,7 +25,7 @@ def properties(text: str) -> dict[str, Setting]:
     return {each.name: each for each in read_properties(parse_properties(text, "server.properties"), "server.properties")}
 
 
-def test_a_brokers_own_properties_are_taken_as_they_are() -> None:
+def test_a_brokers_own_properties_are_accepted() -> None:
     found = properties(SERVER)
     assert found["log.dirs"].value == ("/data/a", "/data/b")
     assert found["log.retention.hours"] == Setting(
@@ -45,7 +45,7 @@ def test_names_that_no_broker_knows_are_ignored_in_properties() -> None:
     [
         ("log.segment.bytes=abc", "line 2: log.segment.bytes = 'abc' is not a 32-bit integer"),
         ("log.segment.bytes=1024", "line 2: log.segment.bytes = '1024' is less than 1048576"),
-        ("log.cleanup.policy=compat", "line 2: log.cleanup.policy = 'compat' is not made of compact, delete"),
+        ("log.cleanup.policy=compat", "line 2: log.cleanup.policy = 'compat' is not a list of compact, delete"),
         ("log.retention.ms=0", "line 2: log.retention.ms = '0' is neither -1 nor greater than 0"),
         ("log.cleaner.io.buffer.load.factor=0", "is not greater than 0 and at most 1"),
         ("num.io.threads=many", "line 2: num.io.threads = 'many' is not a 32-bit integer"),
@@ -59,11 +59,11 @@ def test_a_bad_value_in_properties_names_file_line_and_key(line: str, message: s
     assert message in str(error.value)
 
 
-def test_a_provider_reference_that_does_not_matter_here_is_passed_over() -> None:
+def test_a_provider_reference_is_ignored_for_an_entry_without_effect() -> None:
     assert properties("ssl.key.password=${file:/etc/x:key}\nnum.io.threads=${env:THREADS}") == {}
 
 
-def test_of_two_entries_of_one_name_the_last_counts_and_alone_is_checked() -> None:
+def test_the_last_entry_of_a_name_wins_and_only_it_is_checked() -> None:
     found = properties("log.segment.bytes=oops\nlog.segment.bytes=2097152")
     assert (found["log.segment.bytes"].value, found["log.segment.bytes"].source.line) == (2_097_152, 2)
 
@@ -89,10 +89,10 @@ def test_set_takes_topic_level_and_broker_level_names() -> None:
         ("segment.bytes=1", "--set: segment.bytes = '1' is less than 1048576"),
         ("retention.ms=-2", "--set: retention.ms = '-2' is less than -1"),
         ("min.cleanable.dirty.ratio=1.5", "is greater than 1"),
-        ("cleanup.policy=Compact", "is not made of compact, delete"),
+        ("cleanup.policy=Compact", "is not a list of compact, delete"),
     ],
 )
-def test_a_wrong_set_is_told_with_its_key(argument: str, message: str) -> None:
+def test_an_invalid_set_is_an_error_with_its_key(argument: str, message: str) -> None:
     with pytest.raises(ConfigError) as error:
         read_sets([argument])
     assert message in str(error.value)
@@ -113,7 +113,7 @@ retention.ms = "1000"
 """
 
 
-def test_toml_holds_the_brokers_settings_and_each_topics() -> None:
+def test_toml_has_the_settings_of_the_broker_and_of_each_topic() -> None:
     found = read_toml(TOML, "c.toml")
     assert [(each.name, each.value, each.source.line) for each in found.broker] == [
         ("log.cleaner.min.cleanable.ratio", 0.1, 2),
@@ -127,7 +127,7 @@ def test_toml_holds_the_brokers_settings_and_each_topics() -> None:
     assert [(each.value, str(each.source)) for each in found.topics["plain"]] == [(1000, "c.toml line 11 (retention.ms)")]
 
 
-def test_an_empty_toml_says_nothing() -> None:
+def test_an_empty_toml_has_no_settings() -> None:
     found = read_toml("# nothing\n", "c.toml")
     assert (found.broker, found.topics) == ((), {})
 
@@ -143,23 +143,23 @@ def test_an_empty_toml_says_nothing() -> None:
             "c.toml: line 2: unknown configuration name 'segmnt.bytes'; did you mean segment.bytes?",
         ),
         ("[broker]\nsegment.bytes = 1", "the broker's default for all topics is log.segment.bytes"),
-        ('[topics."x"]\nlog.segment.bytes = 1', "broker-level names stand in [broker]"),
-        ("[topics.a.b]\nsegment.bytes = 1", "quote a topic's name that has dots in it"),
-        ("[topics]\nx = 1", "[topics] holds one table a topic"),
-        ("[brokers]\nx = 1", "c.toml: line 1: unknown configuration name 'brokers'; settings stand in [broker] and"),
-        ("log.segment.bytes = 1", "unknown configuration name 'log'; settings stand in [broker] and"),
+        ('[topics."x"]\nlog.segment.bytes = 1', "broker-level names belong in [broker]"),
+        ("[topics.a.b]\nsegment.bytes = 1", "quote a topic name with dots"),
+        ("[topics]\nx = 1", "[topics] has one table per topic"),
+        ("[brokers]\nx = 1", "c.toml: line 1: unknown configuration name 'brokers'; settings belong in [broker] and"),
+        ("log.segment.bytes = 1", "unknown configuration name 'log'; settings belong in [broker] and"),
         ("[broker]\nmy.plugin = 1", "c.toml: line 2: unknown configuration name 'my.plugin'"),
         ("[broker\n", "c.toml: not valid TOML"),
         ('[topics]\nx = { "segment.bytes" = 1 }', "c.toml: line 2: segment.bytes = '1' is less than 1048576"),
     ],
 )
-def test_a_wrong_toml_is_told_with_file_line_and_key(text: str, message: str) -> None:
+def test_an_invalid_toml_is_an_error_with_file_line_and_key(text: str, message: str) -> None:
     with pytest.raises(ConfigError) as error:
         read_toml(text, "c.toml")
     assert message in str(error.value)
     assert "\n" not in str(error.value)
 
 
-def test_lines_are_found_behind_values_with_equals_signs_and_comments() -> None:
+def test_lines_are_found_after_values_with_equals_signs_and_comments() -> None:
     found = read_toml('[broker]\n# a = 1\n"log.dir" = "/a=b"  # x = y\nlog.roll.ms = 5', "c.toml")
     assert [each.source.line for each in found.broker] == [3, 4]

@@ -1,1 +1,1 @@
-"""Our job against Kafka itself: the same directory cleaned by both, then compared file by file and through a broker."""
+"""The job compared with Kafka: both clean the same directory; the results are compared file by file and through a broker."""

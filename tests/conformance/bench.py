@@ -1,4 +1,4 @@
-"""The bench: many small logs side by side, each a scenario, cleaned round by round by us in one run and by Kafka one by one.
+"""The bench: many small logs, one per scenario, cleaned round by round: by the job in one run, by Kafka one by one.
 
 All scenarios of a bench share the rounds' times. A round first appends the scenario's next segments to both copies, through
 Kafka itself, then cleans both.
@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compaction.certifier.certificate import LogCertificate
-from compaction.certifier.checks.judge import LocalEngine
-from compaction.certifier.pairs import certify
 from compaction.certifier.verify_request import VerifyRequest
 from compaction.config import Resolver, read_toml
+from tests.certifier.certify import certify
 from tests.conformance.compare import differences
 from tests.conformance.ours import clean_ours, topics_file
 from tests.kafka.cleaner import CleanResult, clean_partition_if_due
@@ -27,12 +26,12 @@ from tests.kafka.log import KafkaLog, Opening
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: the producer's time of offset 0 in every scenario
+#: the producer's timestamp of offset 0 in every scenario
 T = 1_700_000_000_000
 HOUR, DAY = 3_600_000, 86_400_000
-#: when the rounds take place
+#: the times of the rounds
 ROUNDS = (T + 30 * DAY, T + 31 * DAY - 1, T + 31 * DAY)
-#: the modification time of every segment file that a scenario does not say otherwise of
+#: the modification time of segment files for which the scenario sets no other
 MTIME = T + 29 * DAY
 
 Segments = Sequence[Sequence[bytes]]
@@ -40,13 +39,12 @@ Segments = Sequence[Sequence[bytes]]
 
 @dataclass(frozen=True)
 class Scenario:
-    """One log and what happens to it.
+    """One log, its appends and its settings.
 
-    ``rounds`` holds for each round the segments appended before it, none for no change; the last of them is the active one
-    until more are appended. ``config`` adds topic-level settings to compaction of everything dirty. ``mtimes`` says the
-    modification times of segments by base offset. ``high_watermark`` and ``checkpoint`` are entries of the directory's files
-    before the first round. ``damage`` may change the partition directory before the first round; ``damages_kafkas`` says
-    whether Kafka's too.
+    ``rounds`` has for each round the segments appended before it, possibly none; the last of them is the active one until more
+    are appended. ``config`` adds topic-level settings to compaction of everything dirty. ``mtimes`` are modification times of
+    segments by base offset. ``high_watermark`` and ``checkpoint`` are entries of the directory's files before the first round.
+    ``damage`` may change the partition directory before the first round, and Kafka's, too, if ``damages_kafkas``.
     """
 
     rounds: Sequence[Segments]
@@ -66,8 +64,8 @@ class Scenario:
 
 @dataclass(frozen=True)
 class Round:
-    """The outcome of one round of one scenario: our report's entry, Kafka's outcome, how the directories differ, and what the
-    certifier says of ours."""
+    """The outcome of one round of one scenario: the job's report entry, Kafka's outcome, the differences between the
+    directories, and the certificate of the job's result."""
 
     ours: Mapping[str, Any]
     kafkas: CleanResult | None
@@ -128,10 +126,10 @@ class Bench:
         return found
 
     def _certify(self, now_ms: int) -> dict[str, LogCertificate]:
-        """What is to be said of ours beside the sources that the round left."""
+        """Certifies the job's logs against the ``.deleted`` sources of the round."""
         resolver = Resolver(tomls=(read_toml(self._config.read_text(encoding="utf-8"), str(self._config)),))
         request = VerifyRequest((), (str(self.ours),), now_ms, exact=True, resolver=resolver)
-        return {log.topic: log for log in certify(LocalEngine(), request).logs}
+        return {log.topic: log for log in certify(request).logs}
 
     def _append(self, name: str, number: int) -> None:
         scenario = self._scenarios[name]

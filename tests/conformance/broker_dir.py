@@ -1,4 +1,4 @@
-"""Kafka's cleaning of a log directory that a real broker left, log by log, from the directory's own checkpoints."""
+"""Kafka cleans a real broker's log directory, log by log, from the directory's own checkpoints."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tests.kafka.log import Opening, expire_partition
 
 
 def logs_of(log_dir: Path) -> list[str]:
-    """The logs that cleaning may concern."""
+    """The logs that may be cleaned."""
     return sorted(path.name for path in log_dir.iterdir() if path.is_dir() and path.name != "__cluster_metadata-0")
 
 
 def clean_as_broker(gateway: Gateway, log_dir: Path, log: str, config: Mapping[str, str], as_of_ms: int) -> CleanResult | None:
-    """Deletion, where the policy has it beside compaction, then cleaning; ``None`` where nothing was cleaned.
+    """Segment deletion, if the policy includes it, then cleaning; ``None`` if nothing was cleaned.
 
     :param config: topic-level settings, ``cleanup.policy`` among them
     """
@@ -36,7 +36,7 @@ def clean_as_broker(gateway: Gateway, log_dir: Path, log: str, config: Mapping[s
 
 
 def checkpoint(path: Path) -> dict[str, int]:
-    """The entries of an offset checkpoint by log name; none where there is no such file."""
+    """The entries of an offset checkpoint by log name; none if there is no such file."""
     lines = path.read_text(encoding="utf-8").splitlines()[2:] if path.exists() else []
     entries = (line.split() for line in lines)
     return {f"{topic}-{partition}": int(offset) for topic, partition, offset in entries}

@@ -1,4 +1,4 @@
-"""Which records stay: keys, codecs, message formats, tombstones, sizes, offsets and the range that is dirty."""
+"""Scenarios of record retention: keys, codecs, message formats, tombstones, sizes, offsets and the dirty range."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What differs between two partition directories that should be the same log.
+"""Differences between two partition directories that should be the same log.
 
-Files are compared byte by byte. Where a batch was rewritten and compressed, the compressors of the two sides may differ: then
-headers and decoded records (read by Kafka) must be the same, and the indexes those that Kafka's rule gives for our bytes.
+Files are compared byte by byte. The compressed bytes of rewritten batches may differ, because the compressors do: then headers
+and decoded records (read by Kafka) must be equal, and the indexes must follow Kafka's rule for the job's bytes.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _INDEX_INTERVAL_BYTES = 4096
 
 
 def differences(gateway: Gateway, ours: Path, kafkas: Path, index_interval_bytes: int = _INDEX_INTERVAL_BYTES) -> list[str]:
-    """Every difference in one line each; empty where the two directories are the same log.
+    """One line per difference; empty if the two directories are the same log.
 
-    Files marked ``.deleted`` are no part of a log.
+    ``.deleted`` files do not belong to a log.
     """
     found = [*_names(ours, kafkas)]
     for base, theirs in segments_of(kafkas).items():
@@ -41,8 +41,8 @@ def _names(ours: Path, kafkas: Path) -> Iterator[str]:
 
 
 def _files_of(partition: Path) -> set[str]:
-    """The names of its files, without the producer snapshots that a broker drops when it loads the log: those at or below
-    the log's first offset, and those of no segment but the newest."""
+    """The names of its files, without the producer snapshots that a broker removes when it loads the log: those at or below
+    the log's first offset, and all that belong to no segment except the newest."""
     names = {path.name for path in partition.iterdir() if path.suffix in _KINDS}
     snapshots = sorted(name for name in names if name.endswith(".snapshot"))
     first = min(segments_of(partition), default=0)

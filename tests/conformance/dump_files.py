@@ -1,4 +1,4 @@
-"""Segments of every kind for the dump tool: codecs, magics, control batches, odd values; and what damage makes of them."""
+"""Segments of every kind for the dump tool: codecs, magics, control batches, unusual values, and damaged versions of them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def control(offset: int, key: bytes | None, value: bytes | None) -> bytes:
 
 
 def resealed(batch: bytes, at: int, content: bytes) -> bytes:
-    """A v2 batch with other bytes at a place, its CRC made to fit."""
+    """A v2 batch with other bytes at a position, and a matching CRC."""
     changed = bytearray(batch)
     changed[at : at + len(content)] = content
     changed[_CRC_AT:_ATTRIBUTES_AT] = struct.pack(">I", google_crc32c.value(bytes(changed[_ATTRIBUTES_AT:])))
@@ -55,7 +55,7 @@ def message(offset: int, magic: int, attributes: int, rest: bytes) -> bytes:
 
 
 def sound_segments() -> Iterator[tuple[int, bytes]]:
-    """Base offsets and contents of segments that Kafka's tool dumps to their end."""
+    """Base offsets and contents of segments that Kafka's tool dumps completely."""
     for number, codec in enumerate(CODECS):
         yield number, b"".join(_modern(codec))
     for number, codec in enumerate(CODECS[:-1], 10):
@@ -124,9 +124,9 @@ def _odd_values() -> Iterator[bytes]:
             yield resealed(changed, 53, struct.pack(">i", sequence))
     yield resealed(batch, 27, struct.pack(">q", 2**63 - 1))
     yield resealed(batch, 21, b"\xff\x80")
-    # a magic of the future is read as the present one
+    # an unknown, higher magic is read as the current one
     yield batch[:16] + b"\x03" + batch[17:]
-    # its count says that it is empty, whatever follows
+    # by its count it is empty, whatever follows
     yield resealed(Batch(records(3, 30), "gzip").encode(), 57, bytes(4))
 
 
@@ -139,7 +139,7 @@ def _failing_crc() -> Iterator[bytes]:
 
 
 def damaged_segments() -> Iterator[tuple[str, bytes]]:
-    """Segments that make Kafka's tool die, named by what is wrong."""
+    """Segments at which Kafka's tool fails, by the name of their defect."""
     good = Batch(records(6)).encode()
     packed = Batch(records(6), "zstd").encode()
     time = struct.pack(">q", T0)

@@ -1,4 +1,4 @@
-"""Kafka's own dump tool in a JVM that stays, and the command under test, run on the same files."""
+"""Kafka's own dump tool in a JVM that is reused, and the command under test, run on the same files."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 
 from py4j.protocol import Py4JJavaError
 
-from compaction.dump.tool import Dump
+from compaction.dump.dump_tool import Dump
 from compaction.fs.local import LocalFileSystem
 from jobs import dump_log
 from tests.kafka.gateway import Gateway
 
 
 class Dumped(NamedTuple):
-    """What a tool printed, and whether it came to its end. ``problems`` are the lines that only the command under test has."""
+    """The output of a tool, and whether it completed. ``problems`` are the lines that only the command under test prints."""
 
     out: bytes
     err: str
@@ -25,14 +25,14 @@ class Dumped(NamedTuple):
 
 
 class KafkaDump:
-    """``DumpLogSegments``, its streams caught."""
+    """``DumpLogSegments``, with its streams captured."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._system = gateway.cls("java.lang.System")
 
     def run(self, files: Sequence[Path], *options: str) -> Dumped:
-        """What it prints for ``files``; it ends with an exception where a file is damaged."""
+        """Its output for ``files``; it raises if a file is damaged."""
         before = self._system.out, self._system.err
         out, err = self._stream(), self._stream()
         arguments = self._gateway.array("java.lang.String", ["--files", ",".join(map(str, files)), *options])
@@ -54,7 +54,7 @@ class KafkaDump:
 
 
 def our_dump(files: Sequence[Path], *options: str) -> Dumped:
-    """What the command under test prints for ``files``."""
+    """The output of the command under test for ``files``."""
     request = dump_log.read_request(dump_log.parser().parse_args(["--files", *map(str, files), *options]))
     out, lines, problems = io.BytesIO(), list[str](), list[str]()
     sound = Dump(LocalFileSystem(), request, out, lines.append, problems.append).run(str(Path.cwd()))

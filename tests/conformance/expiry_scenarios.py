@@ -1,4 +1,4 @@
-"""Logs and what Kafka's delete policy may do to them."""
+"""Scenarios of segment deletion by Kafka's delete policy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from tests.conformance.scenario_tools import Writer
 from tests.kafka.encode import Batch, Legacy, Producer, Record
 
-#: the time of offset 0, and the present of every scenario
+#: the time of offset 0, and "now" of every scenario
 T = 1_700_000_000_000
 HOUR, DAY = 3_600_000, 86_400_000
 NOW = T + 10 * DAY
@@ -18,9 +18,9 @@ Segments = Sequence[Sequence[bytes]]
 
 @dataclass(frozen=True)
 class Expiry:
-    """One log: its segments, its settings, and what a broker knows of it.
+    """One log: its segments, its settings, and a broker's state of it.
 
-    ``mtimes`` are modification times of segments by base offset, those of a week ago where none is given.
+    ``mtimes`` are modification times of segments by base offset, by default a week ago.
     """
 
     segments: Segments
@@ -31,12 +31,12 @@ class Expiry:
 
     @property
     def topic_config(self) -> dict[str, str]:
-        """All topic-level settings; no limit where none is given."""
+        """All topic-level settings; by default no limits."""
         return {"cleanup.policy": "delete", "retention.ms": "-1", **self.config}
 
 
 def _daily(days: int = 10, epochs: bool = False) -> list[list[bytes]]:
-    """A segment of 10 records for each day up to the present, the newest of which are of today."""
+    """A segment of 10 records per day up to now; the newest records are of today."""
     made = []
     for day in range(days):
         first = day * 10
@@ -46,7 +46,7 @@ def _daily(days: int = 10, epochs: bool = False) -> list[list[bytes]]:
 
 
 def _untimed(magic_0: bool) -> list[list[bytes]]:
-    """Segments whose records have no time, so that the files' times decide."""
+    """Segments whose records have no timestamps, so that the files' modification times decide."""
     made = []
     for number in range(4):
         records = [Record(number * 5 + i, -1, b"k", b"v") for i in range(5)]
@@ -55,7 +55,7 @@ def _untimed(magic_0: bool) -> list[list[bytes]]:
 
 
 def _producers() -> list[list[bytes]]:
-    """Transactions over segments, the last one open; an idempotent producer that is seen in the first segment only."""
+    """Transactions across segments, the last one open; an idempotent producer that writes to the first segment only."""
     writer = Writer(time_ms=NOW - DAY)
     one, two, early = Producer(7), Producer(8), Producer(9)
     return [
@@ -68,7 +68,7 @@ def _producers() -> list[list[bytes]]:
 
 
 def _with_young_segment() -> list[list[bytes]]:
-    """The third of six segments is of today, those after it are not."""
+    """The third of six segments is of today, the later ones are not."""
     return [[Batch([Record(i, NOW if i == 2 else T + i, b"k", b"v")]).encode()] for i in range(6)]
 
 

@@ -1,6 +1,6 @@
-"""The fuzzer: random logs through Kafka's own ``UnifiedLog`` and ``Cleaner``, and through the job; both must leave the same.
+"""The fuzzer: random logs cleaned by Kafka's own ``UnifiedLog`` and ``Cleaner`` and by the job; the results must be equal.
 
-``python -m tests.conformance.fuzz --seeds 0:2000`` runs the stories of these seeds; one that fails is made small and written to
+``python -m tests.conformance.fuzz --seeds 0:2000`` runs the stories of these seeds. A failing story is reduced and written to
 ``tests/conformance/cases``, where the tests find it. With ``--spark`` the job runs on Spark, else in this process.
 """
 
@@ -28,7 +28,7 @@ CASES = Path(__file__).resolve().parent / "cases"
 
 @dataclass(frozen=True)
 class Tally:
-    """What a run of the fuzzer came to."""
+    """The result of a run of the fuzzer."""
 
     stories: int = 0
     rounds: int = 0
@@ -55,8 +55,7 @@ class Tally:
 
 
 def random_sizes(seed: int, *, spark: bool = False) -> Sizes:
-    """Sizes of the work, from ridiculously small to whole logs at once; on Spark not so small that starting tasks is all it
-    does."""
+    """Sizes of the work, from extremely small to complete logs; on Spark large enough that starting tasks does not dominate."""
     rng = random.Random(f"sizes {seed}")
     if spark:
         return Sizes(rng.choice((4_000, 20_000, 1 << 20)), rng.choice((20_000, 200_000)), rng.choice((2, 30, 1 << 20)))
@@ -87,7 +86,7 @@ def run_stories(gateway: Gateway, root: Path, stories: Sequence[Story], job: Our
 
 
 def make_small(gateway: Gateway, story: Story, sizes: Sizes | None, *, include_active: bool = False) -> Story:
-    """The smallest story found that fails too."""
+    """The smallest story found that still fails."""
 
     def fails(smaller: Story) -> bool:
         with scratch() as root:
@@ -101,7 +100,7 @@ def make_small(gateway: Gateway, story: Story, sizes: Sizes | None, *, include_a
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command; 1 where a log differed."""
+    """Runs the command; 1 if a log differs."""
     options = argparse.ArgumentParser(prog="python -m tests.conformance.fuzz", description=__doc__.splitlines()[0])
     options.add_argument("--seeds", required=True, metavar="A:B", help="from A up to but without B")
     options.add_argument("--chunk", type=int, default=100, help="logs that the job cleans in one run")

@@ -1,6 +1,6 @@
-"""The fuzzer's bench: many stories side by side. A round cleans all of them, by us in one run and by Kafka one by one.
+"""The fuzzer's bench: many stories at once. A round cleans all of them: by the job in one run, by Kafka one by one.
 
-Kafka writes the logs. Before a round our directory becomes a copy of Kafka's; after it both must be the same log.
+Kafka writes the logs. Before a round the job's directory becomes a copy of Kafka's; after it both must be the same log.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from tests.kafka.log import LONG_MAX, KafkaLog, Opening, expire_partition
 from tests.local_job import TopicConfigs, read_offsets, write_offsets
 from tests.oracle.records import decode
 
-#: cleans a log directory as of a time with these topic configurations; reports by topic
+#: cleans a log directory as of a time with these topic configurations, returns reports by topic
 OurJob = Callable[[Path, int, TopicConfigs], Mapping[str, LogReport]]
-#: segments are written under bounds that never roll them
+#: segments are written with limits at which they never roll
 _WRITING = {"internal.segment.bytes": str(1 << 30), "segment.index.bytes": str(10 << 20), "cleanup.policy": "delete"}
 _MAP_BYTES = 1 << 19
-#: batches of a later leader epoch than the one given with an append are left out
+#: an append ignores batches of a later leader epoch than its own
 _ANY_LEADER_EPOCH = 1 << 30
 
 
 @dataclass
 class Progress:
-    """Where one story stands: the end of its last cleaned round, the log start that deletion has moved, what a broker that was
-    killed must recover from, whether it is over, and what has been seen."""
+    """The state of one story: the end of its last cleaned round, the log start as moved by deletion, the recovery point of a
+    killed broker, whether the story has ended, and its problems."""
 
     story: Story
     end_offset: int | None = None
@@ -48,14 +48,14 @@ class Progress:
     problems: list[str] = field(default_factory=list)
 
     def opening(self, turn: Turn) -> Opening:
-        """How Kafka opens the log in this round."""
+        """The options with which Kafka opens the log in this round."""
         start = max(turn.log_start_offset, self.log_start)
         high = None if turn.high_watermark is None else max(turn.high_watermark, start)
         return Opening(turn.now_ms, self.story.topic_config, start, high)
 
 
 class _Ours(NamedTuple):
-    """What the job did to a log: its report, and its entries in the checkpoint files."""
+    """The job's result for a log: its report, and its entries in the checkpoint files."""
 
     report: LogReport
     end: int | None
@@ -75,7 +75,7 @@ class FuzzBench:
         self._kafkas.mkdir()
 
     def run(self) -> dict[str, Progress]:
-        """All rounds; a story with a problem ends there."""
+        """All rounds; a story ends at its first problem."""
         for at in range(len(ROUND_TIMES)):
             turns = {
                 name: turn
@@ -131,17 +131,17 @@ class FuzzBench:
             log.abandon()
         else:
             log.close()
-        # a segment that stays empty has the base of the one after it, so that there may be fewer files than segments
+        # a segment that remains empty has the base offset of the next one, so there may be fewer files than segments
         newest = sorted(path.glob("*.log"))[-len(turn.segments) :]
         for file, segment in zip(newest, turn.segments[-len(newest) :], strict=True):
             os.utime(file, ns=(segment.mtime_ms * 10**6,) * 2)
 
     def _was_killed(self, turn: Turn) -> bool:
-        # where segments are rolled first, Kafka starts twice, and recovers the first time only
+        # if segments are rolled first, Kafka starts twice, and recovers only the first time
         return turn.was_killed and not self._include_active
 
     def _roll(self, path: Path, opening: Opening) -> int | None:
-        """Closes the last segment as rolling does, its file's time unchanged: the base of the empty one after it."""
+        """Rolls the last segment, without changing its modification time; returns the base offset of the new, empty one."""
         last = max(path.glob("*.log"))
         if not last.stat().st_size:
             return None
@@ -155,7 +155,7 @@ class FuzzBench:
     def _write(self, log: KafkaLog, segment: NewSegment, story: Story) -> None:
         if not story.as_leader:
             if segment.batches:
-                # one append of many gives other last stable offsets than recovery finds
+                # one append of many batches results in other last stable offsets than recovery
                 batches = segment.batches if story.recovers else (b"".join(segment.batches),)
                 log.append(*batches, leader_epoch=_ANY_LEADER_EPOCH)
                 (last,) = decode(segment.batches[-1])
@@ -167,11 +167,11 @@ class FuzzBench:
             try:
                 log.append_as_leader(batch, origin="COORDINATOR" if control else "CLIENT")
             except Py4JJavaError:
-                # not every batch that a follower takes would have passed a leader
+                # a leader would not have accepted every batch that a follower appends
                 continue
 
     def _expire(self, name: str, opening: Opening, ours: _Ours) -> Iterator[str]:
-        """Kafka's deletion, which comes first; the log start moves."""
+        """Kafka's segment deletion, which runs first and moves the log start."""
         progress = self._progress[name]
         expired = expire_partition(self._gateway, self._kafkas / f"{name}-0", opening)
         progress.log_start = expired.log_start_offset
@@ -209,7 +209,7 @@ class FuzzBench:
         for side in (self._ours / f"{name}-0", theirs):
             _forget_snapshots(side, opening.log_start_offset)
         if any(each.lost for each in story.turns):
-            # Kafka replays producers when it rebuilds an index: it drops snapshots and makes others
+            # when Kafka rebuilds an index it replays producers: it removes snapshots and writes others
             _forget_snapshots(self._ours / f"{name}-0")
             _forget_snapshots(theirs)
         if self._was_killed(turn):
@@ -252,7 +252,7 @@ def _figures(outcome: CleanResult, report: LogReport) -> Iterator[str]:
 
 
 def _same_age_where_empty(partition: Path, other: Path) -> None:
-    """Where all has expired each side has just made an empty segment."""
+    """If everything expired, each side has just created an empty segment."""
     last = max(partition.glob("*.log"))
     if not last.stat().st_size and (other / last.name).exists():
         mtime_ns = last.stat().st_mtime_ns
@@ -272,7 +272,7 @@ def _lose(partition: Path, lost: Sequence[str]) -> None:
 
 
 def _forget_active_indexes(*partitions: Path) -> None:
-    """After a kill they are preallocated; how much of that the next start takes back is no matter of cleaning."""
+    """After a kill indexes are preallocated; how much of that the next start truncates does not depend on cleaning."""
     for partition in partitions:
         active = max(partition.glob("*.log"))
         for kind in (".index", ".timeindex"):
@@ -280,7 +280,7 @@ def _forget_active_indexes(*partitions: Path) -> None:
 
 
 def _forget_snapshots(partition: Path, log_start_offset: int = LONG_MAX) -> None:
-    """What Kafka does when it loads a log: it drops snapshots up to the log start."""
+    """Removes snapshots up to the log start, as Kafka does when it loads a log."""
     for file in partition.glob("*.snapshot"):
         if int(file.stem) <= log_start_offset:
             file.unlink()

@@ -1,4 +1,4 @@
-"""Our side: the job as a user calls it, in this process and on a shared Spark session."""
+"""The job as a user calls it, in this process and on a shared Spark session."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 def clean_ours(spark: SparkSession, log_dir: Path, as_of_ms: int, *options: str) -> dict[str, dict[str, Any]]:
-    """Runs ``jobs/compact.py`` over a log directory in place; gives the report's entries by log name.
+    """Runs ``jobs/compact.py`` over a log directory in place; returns the report's entries by log name.
 
-    Logs whose records have no key are cleaned as Kafka does it, without asking.
+    Logs with invalid records are cleaned, as Kafka does.
     """
 
     def run(argv: list[str]) -> int:
@@ -26,7 +26,7 @@ def clean_ours(spark: SparkSession, log_dir: Path, as_of_ms: int, *options: str)
 
 
 def expire_ours(log_dir: Path, as_of_ms: int, *options: str) -> dict[str, dict[str, Any]]:
-    """Runs ``jobs/expire.py`` over a log directory; no session may be started for so little."""
+    """Runs ``jobs/expire.py`` over a log directory; for so few logs it must not start a session."""
 
     def no_session() -> Any:
         raise AssertionError("a Spark session was started")
@@ -38,7 +38,7 @@ def expire_ours(log_dir: Path, as_of_ms: int, *options: str) -> dict[str, dict[s
 
 
 def run_job(main: Callable[[list[str]], int], log_dir: Path, as_of_ms: int, *options: str) -> dict[str, dict[str, Any]]:
-    """Runs a job's ``main`` and reads its report; an exit code that does not fit the report raises."""
+    """Runs a job's ``main`` and reads its report; raises if the exit code does not match the report."""
     report = log_dir.parent / f"{log_dir.name}-report.json"
     report.unlink(missing_ok=True)
     argv = ["--verbose", "--log-dir", str(log_dir), "--as-of-ms", str(as_of_ms), "--report", str(report), *options]

@@ -1,4 +1,4 @@
-"""Which part of a log is cleaned, and how its segments are joined."""
+"""Scenarios of planning: the cleanable range, and the groups of segments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Short spellings for the scenarios: a log written as text."""
+"""A compact notation for scenarios: a log written as text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.kafka.encode import ABORT, COMMIT, Batch, Legacy, Producer, Record, m
 
 
 class Writer:
-    """Hands out offsets. Keys are single letters; a capital letter is a tombstone of its key, a dot a record without one.
+    """Assigns offsets. Keys are single letters; a capital letter is a tombstone of its key, a dot a record without a key.
 
     :param offset: the first offset
     :param size: bytes of a value
@@ -23,7 +23,7 @@ class Writer:
         self._sequences: dict[int, int] = {}
 
     def records(self, keys: str | Sequence[bytes | None]) -> list[Record]:
-        """One record a key, each an offset and a second after the one before."""
+        """One record per key, each an offset and a second after the previous one."""
         made = []
         for key in keys:
             value: bytes | None = (b"%d:" % self.offset).ljust(self._size, b"v")
@@ -39,7 +39,7 @@ class Writer:
         return Batch(self.records(keys), **fields).encode()  # type: ignore[arg-type]
 
     def each(self, keys: str, **fields: object) -> list[bytes]:
-        """A batch a key."""
+        """One batch per key."""
         return [self.batch(key, **fields) for key in keys]
 
     def legacy(self, keys: str | Sequence[bytes | None], magic: int, codec: str = "none") -> bytes:
@@ -47,7 +47,7 @@ class Writer:
         return Legacy(self.records(keys), magic, codec).encode()
 
     def sent(self, producer: Producer, keys: str, *, transactional: bool = True, codec: str = "none") -> bytes:
-        """A batch of a producer, its sequence numbers running on."""
+        """A batch of a producer, with consecutive sequence numbers."""
         first = self._sequences.get(producer.id, 0)
         self._sequences[producer.id] = first + len(keys)
         return Batch(
@@ -72,11 +72,11 @@ class Writer:
         return marker(self.offset - 1, self._time_ms + (self.offset - 1) * 1000, producer, kind)
 
     def gap(self, offsets: int) -> bytes:
-        """Leaves offsets out; an empty string of bytes, to stand among batches."""
+        """Skips offsets; returns empty bytes, which can be used among batches."""
         self.offset += offsets
         return b""
 
 
 def one_each(batches: Iterable[bytes]) -> list[list[bytes]]:
-    """Every batch a segment of its own."""
+    """Each batch in a separate segment."""
     return [[batch] for batch in batches]

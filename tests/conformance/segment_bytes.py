@@ -1,4 +1,4 @@
-"""A segment file seen as bare batches, and the indexes that Kafka writes for them; apart from the package under test."""
+"""A segment file as plain batches, and the indexes that Kafka writes for them; independent of the package under test."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
-#: of a v2 header: everything but length and CRC, which follow from the compressor
+#: of a v2 header: everything but length and CRC, which depend on the compressor
 _LENGTH_AT, _CRC_AT = 1, 4
 _CODEC_BITS = 7
 
 
 class RawBatch(NamedTuple):
-    """One batch as it lies in a file. ``header`` holds what a compressor cannot change: of a message of magic 0 or 1 that is
-    offset, magic, attributes and timestamp."""
+    """One batch of a file. ``header`` has the fields that do not depend on the compressor: for a message of magic 0 or 1 these
+    are offset, magic, attributes and timestamp."""
 
     position: int
     content: bytes
@@ -27,7 +27,7 @@ class RawBatch(NamedTuple):
 
 
 def batches_of(segment: bytes) -> list[RawBatch]:
-    """The batches of a ``.log`` file's bytes; a torn one at the end is left out."""
+    """The batches of a ``.log`` file's bytes, without a torn one at the end."""
     found, position = [], 0
     while position + 17 <= len(segment):
         size = 12 + struct.unpack_from(">i", segment, position + 8)[0]
@@ -53,7 +53,7 @@ def _batch(position: int, content: bytes) -> RawBatch:
 
 
 def expected_indexes(base_offset: int, batches: Sequence[RawBatch], interval_bytes: int) -> tuple[bytes, bytes]:
-    """``.index`` and ``.timeindex`` of a closed segment that holds these batches (Kafka: ``LogSegment.append``)."""
+    """``.index`` and ``.timeindex`` of an inactive segment with these batches (Kafka: ``LogSegment.append``)."""
     index, times = bytearray(), bytearray()
     since, newest, newest_offset, last_time = 0, -1, -1, -1
     for batch in batches:

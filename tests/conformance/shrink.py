@@ -1,4 +1,4 @@
-"""Makes a failing story small: leaves out whatever the failure does not need."""
+"""Reduces a failing story: removes everything that the failure does not need."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 from tests.conformance.stories import NewSegment, Story, Turn
 from tests.oracle.records import NaiveBatch, NaiveRecord, decode, encode
 
-#: tells whether a story still fails
+#: whether a story still fails
 Fails = Callable[[Story], bool]
 _LIMIT = 400
 
@@ -30,7 +30,7 @@ def shrink(story: Story, fails: Fails) -> Story:
 
 
 def _stands(story: Story) -> bool:
-    """Whether the log start never falls, and is within the log throughout: else Kafka deletes the log."""
+    """Whether the log start never decreases, and is always within the log: else Kafka deletes the log."""
     end_offset = log_start = 0
     for turn in story.turns:
         ends = [decode_one(segment.batches[-1]).next_offset for segment in turn.segments if segment.batches]
@@ -42,7 +42,7 @@ def _stands(story: Story) -> bool:
 
 
 def _smaller(story: Story) -> Iterator[Story]:
-    """Stories with something left out, the boldest cuts first."""
+    """Stories with something removed, the largest cuts first."""
     turns = story.turns
     for at in reversed(range(len(turns))):
         if len(turns) > 1:

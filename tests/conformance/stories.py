@@ -1,6 +1,6 @@
-"""Stories of logs for the fuzzer: what is appended before each round, and what the cleaner is told. All of it from a seed.
+"""Stories of logs for the fuzzer: the appends before each round, and the settings of the round. All of it from a seed.
 
-The times of the rounds are the same for all stories, so that one run of ours cleans many of them; a story takes part in some.
+The times of the rounds are the same for all stories, so that one run cleans many of them; a story takes part in some.
 A story can be written to a file and read again, batches as hexadecimal text.
 """
 
@@ -18,13 +18,13 @@ from tests.oracle.random_logs import Flavour, RandomLog, random_log
 START_MS = 1_700_000_000_000
 _LATEST_START_MS = START_MS + 100_000
 _DAY_MS = 86_400_000
-#: when the rounds take place: every log has been written by the first one
+#: the times of the rounds: every log has been written by the first one
 ROUND_TIMES = tuple(START_MS + 400_000 + later for later in (0, 500, 1_000, 60_000, _DAY_MS, _DAY_MS + 999, 12 * _DAY_MS))
 
 
 @dataclass(frozen=True)
 class NewSegment:
-    """A segment's batches as they are appended, and the modification time of its file from then on."""
+    """A segment's batches as appended, and the modification time that its file then gets."""
 
     mtime_ms: int
     batches: tuple[bytes, ...]
@@ -32,11 +32,11 @@ class NewSegment:
 
 @dataclass(frozen=True)
 class Turn:
-    """One round: its place in ``ROUND_TIMES``, the segments appended before it, and what the broker knows.
+    """One round: its index in ``ROUND_TIMES``, the segments appended before it, and the broker's state.
 
     The last segment is the active one. ``checkpoint`` is the cleaner's; the text ``end`` stands for the end of the last cleaned
-    round. ``killed``: the broker that appended did not shut down. ``lost`` names index files that go missing, by the place of
-    their segment in the log: ``2.index``. ``replays``: the newest producer snapshot goes missing.
+    round. ``killed``: the broker that appended did not shut down. ``lost`` names index files that are removed, by the index of
+    their segment in the log: ``2.index``. ``replays``: the newest producer snapshot is removed.
     """
 
     at: int
@@ -50,18 +50,18 @@ class Turn:
 
     @property
     def was_killed(self) -> bool:
-        """Whether a broker wrote anything and was killed."""
+        """Whether a broker wrote something and was then killed."""
         return self.killed and bool(self.segments)
 
     @property
     def now_ms(self) -> int:
-        """When it takes place."""
+        """The time of the round."""
         return ROUND_TIMES[self.at]
 
 
 @dataclass(frozen=True)
 class Story:
-    """One log. ``as_leader``: Kafka appends as a leader does, which gives the batches their final form."""
+    """One log. ``as_leader``: Kafka appends as a leader does, which sets offsets, timestamps and epoch of the batches."""
 
     name: str
     config: Mapping[str, str] = field(default_factory=dict)
@@ -75,12 +75,12 @@ class Story:
 
     @property
     def deletes(self) -> bool:
-        """Whether its policy deletes beside compacting."""
+        """Whether its policy also deletes."""
         return "delete" in self.topic_config["cleanup.policy"]
 
     @property
     def recovers(self) -> bool:
-        """Whether Kafka ever has to build indexes anew when it starts."""
+        """Whether Kafka must ever rebuild indexes when it starts."""
         return any(turn.killed or turn.lost for turn in self.turns)
 
     def write(self, path: Path) -> None:
@@ -134,22 +134,22 @@ class _Teller:
             known = log.segments[:done]
             start = self._log_start(start, known[-1].next_offset)
             high = rng.randrange(start, known[-1].next_offset + 1) if rng.random() < 0.1 else None
-            # mostly below the active segment, where it matters
+            # mostly below the active segment, where it has an effect
             bound = known[-1].next_offset if rng.random() < 0.2 else known[-1].base_offset
             checkpoint = self._checkpoint(number, bound, grows=grows)
-            # Kafka replays from the log start when it recovers, and then takes aborted data before it for committed; and when
-            # it rebuilds an index it drops producer snapshots, and then forgets producers and their transactions
+            # when Kafka recovers it replays from the log start, and then takes aborted data before it for committed; and when
+            # it rebuilds an index it removes producer snapshots, and then loses producers and their transactions
             killed, lost = grows and rng.random() < 0.1 and not start, () if log.producers else self._lost()
             if self.deletes:
-                # the log starts where the last round left it, and is judged twice: once for each half of the policy
+                # the log start is that of the last round, and both halves of the policy are checked
                 killed, lost = False, ()
             if killed or any(turn.killed for turn in turns):
-                # of what it recovers, Kafka forgets which transactions ended past the high watermark
+                # when it recovers, Kafka loses which transactions ended past the high watermark
                 high = None
             replays = rng.random() < 0.15 and not self.deletes and not any((killed, *(turn.killed for turn in turns)))
             turns.append(Turn(at, new, checkpoint, start, high, killed, lost, replays))
         if self.as_leader:
-            # a leader gives other offsets than the batches have here
+            # a leader assigns other offsets than these batches have
             turns = [_without_offsets(turn) for turn in turns]
         config = self._config(log, turns)
         if any(turn.killed for turn in turns):
@@ -178,18 +178,18 @@ class _Teller:
         if self.as_leader:
             flavour = replace(flavour, odd=0.0, spoiled=0.0, gaps=False, far=0.0, magics=(2,))
         if self.deletes:
-            # what cannot be cleaned stays whole here, and loses its expired segments in Kafka
+            # a log that cannot be cleaned is unchanged here, and loses its expired segments in Kafka
             flavour = replace(flavour, spoiled=0.0)
         start_ms = START_MS + rng.randrange(_LATEST_START_MS - START_MS)
         log = random_log(self.seed, flavour, start_ms)
         if log.producers and rng.random() < 0.3:
-            # one of them expires at the very moment of a later round
+            # one of them expires exactly at the time of a later round
             start_ms += ROUND_TIMES[0] - rng.choice(log.producers).last_timestamp_ms
             log = random_log(self.seed, flavour, start_ms)
         return log
 
     def _some_age(self, log: RandomLog, turns: Sequence[Turn], *, first: bool = False) -> int:
-        """About the time between a round and what a segment says: its largest timestamp, or that of its ``first`` batch."""
+        """About the time between a round and a segment's largest timestamp, or that of its ``first`` batch."""
         filled = [[batch.max_timestamp for batch in segment.batches] for segment in log.segments if segment.batches]
         times = [each[0] if first else max(each) for each in filled]
         time = times[0] if first and self.rng.random() < 0.5 else self.rng.choice(times)
@@ -207,7 +207,7 @@ class _Teller:
         rng = self.rng
         if rng.random() < 0.95:
             return ()
-        # Kafka does not miss a time index alone
+        # Kafka does not notice if only a time index is missing
         place = rng.randrange(6)
         return rng.choice(((f"{place}.index",), (f"{place}.index", f"{place}.timeindex")))
 
@@ -249,7 +249,7 @@ class _Teller:
         return config
 
     def _sum_of(self, sizes: Sequence[int]) -> str:
-        """About what some neighbours add up to."""
+        """About the total size of some adjacent segments."""
         first = self.rng.choice((0, 0, self.rng.randrange(len(sizes))))
         return str(max(sum(sizes[first : first + self.rng.choice((2, 3, 4))]) + self.rng.choice((-1, 0, 0, 1)), 100))
 
@@ -260,7 +260,7 @@ class _Teller:
         return self.rng.choice((str(96 + 3 * longest), str(max(int(self._sum_of(sizes)), 24 + 2 * longest))))
 
     def _retention(self, log: RandomLog, turns: Sequence[Turn]) -> dict[str, str]:
-        """``compact,delete`` with bounds that some segments pass."""
+        """``compact,delete`` with limits that some segments exceed."""
         rng = self.rng
         longest = max(self._some_age(log, turns), 1)
         sizes = [len(segment.log) for segment in log.segments]

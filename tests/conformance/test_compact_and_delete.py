@@ -1,4 +1,4 @@
-"""``compact,delete``: what has expired goes first, the rest is compacted, as Kafka's deletion and then its cleaner leave it."""
+"""``compact,delete``: expired segments are deleted, then the rest is compacted, as by Kafka's deletion and then its cleaner."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Outcome:
 
 
 def day(writer: Writer, keys: str, days_ago: int) -> list[bytes]:
-    """A segment of a batch a key, so many days old; its offsets go on from the writer's."""
+    """A segment with one batch per key, so many days old; its offsets continue the writer's."""
     aged = Writer(writer.offset, time_ms=NOW - days_ago * DAY - 100_000_000 - writer.offset * 1000)
     made = aged.each(keys)
     writer.offset = aged.offset
@@ -66,7 +66,7 @@ def week(keys: Sequence[str] = ("abc", "bcd", "Aef", "abg", "efh")) -> list[list
 
 
 def transactions() -> list[list[bytes]]:
-    """An aborted transaction whose data expires and whose marker does not, and a producer seen in what expires only."""
+    """An aborted transaction whose data expires but not its marker, and a producer that occurs only in expired segments."""
     writer = Writer(time_ms=NOW - 9 * DAY)
     one, two = Producer(7), Producer(8)
     return [
@@ -141,7 +141,7 @@ def tree(path: Path) -> dict[str, tuple[bytes, int]]:
 
 
 @pytest.mark.parametrize("name", [name for name in SCENARIOS if name != "all-expire"])
-def test_the_log_is_the_one_that_kafka_leaves(gateway: Gateway, outcomes: dict[str, Outcome], name: str) -> None:
+def test_the_log_equals_kafkas(gateway: Gateway, outcomes: dict[str, Outcome], name: str) -> None:
     found = outcomes[name]
     start = SCENARIOS[name].log_start_offset
     # a broker that loads a log removes the snapshots up to its start
@@ -153,7 +153,7 @@ def test_the_log_is_the_one_that_kafka_leaves(gateway: Gateway, outcomes: dict[s
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_the_figures_are_kafkas(outcomes: dict[str, Outcome], name: str) -> None:
+def test_the_figures_equal_kafkas(outcomes: dict[str, Outcome], name: str) -> None:
     found = outcomes[name]
     assert (found.report.expired_segments, found.log_start_offset) == (
         found.expired.segments_deleted,
@@ -176,7 +176,7 @@ def test_a_dry_run_gives_the_same_figures(outcomes: dict[str, Outcome], name: st
     assert replace(found.dry_run, seconds=0) == replace(found.report, seconds=0)
 
 
-def test_both_parts_of_the_policy_do_something(outcomes: dict[str, Outcome]) -> None:
+def test_both_halves_of_the_policy_have_an_effect(outcomes: dict[str, Outcome]) -> None:
     both = [found.report for found in outcomes.values() if found.report.expired_segments]
     assert len(both) >= 7
     assert sum(report.records_after < report.records_before for report in both) >= 2

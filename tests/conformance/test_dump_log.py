@@ -1,4 +1,4 @@
-"""The dump command against Kafka's own dump tool, on the same files, character for character."""
+"""The dump command compared with Kafka's own dump tool, on the same files, character for character."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compaction.dump.inputs import Target
-from compaction.dump.lookup import find_timestamp, start_position
+from compaction.dump.index_lookup import find_timestamp, start_position
+from compaction.dump.targets import Target
 from compaction.formats.java_text import java_text
 from compaction.fs.local import LocalFileSystem
-from compaction.kernels.lines.numbers import TEXT_GROWTH, put_text
+from compaction.kernels.lines.text import TEXT_GROWTH, put_text
 from tests.conformance.dump_files import T0, TEXTS, damaged_segments, records, sound_segments, write_segments
 from tests.conformance.dump_tool import Dumped, KafkaDump, our_dump
 from tests.golden import unpack_sample
@@ -59,7 +59,7 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def agree(kafka: KafkaDump, files: Sequence[Path], *options: str) -> Dumped:
-    """Both print the same for ``files``; gives what the command under test printed."""
+    """Both print the same for ``files``; returns the output of the command under test."""
     theirs, ours = kafka.run(files, *options), our_dump(files, *options)
     assert theirs.finished
     assert ours.out == theirs.out
@@ -68,7 +68,7 @@ def agree(kafka: KafkaDump, files: Sequence[Path], *options: str) -> Dumped:
 
 
 def agree_up_to_the_damage(kafka: KafkaDump, files: Sequence[Path], *options: str) -> Dumped:
-    """Both print the same until Kafka's tool dies, and one error line says why; or there is nothing to die of."""
+    """Both print the same until Kafka's tool fails, and one error line says why; or neither fails."""
     theirs, ours = kafka.run(files, *options), our_dump(files, *options)
     if theirs.finished:
         assert (ours.out, ours.err) == (theirs.out, theirs.err)
@@ -81,7 +81,7 @@ def agree_up_to_the_damage(kafka: KafkaDump, files: Sequence[Path], *options: st
 
 class TestSample:
     @pytest.mark.parametrize("options", [*DEPTHS, ("--index-sanity-check",), ("--verify-index-only",)], ids=" ".join)
-    def test_every_file_of_a_brokers_directory(self, kafka: KafkaDump, sample: Path, options: tuple[str, ...]) -> None:
+    def test_all_files_of_a_broker_are_printed_alike(self, kafka: KafkaDump, sample: Path, options: tuple[str, ...]) -> None:
         files = sorted(path for path in sample.glob("*/*") if path.suffix in KINDS)
         assert len(files) > 200
         assert agree(kafka, files, *options).problems == ()
@@ -98,16 +98,16 @@ class TestSample:
             ("--share-group-state-decoder", "__consumer_offsets-0/*.log"),
         ],
     )
-    def test_topics_of_kafkas_own(self, kafka: KafkaDump, sample: Path, option: str, pattern: str) -> None:
+    def test_kafkas_internal_topics_are_printed_alike(self, kafka: KafkaDump, sample: Path, option: str, pattern: str) -> None:
         files = sorted(sample.glob(pattern))
         if pattern == "orders-0/*.log" and option == "--offsets-decoder":
-            # the reason why a record cannot be decoded is each tool's own
+            # the tools give different reasons why a record cannot be decoded
             theirs, ours = kafka.run(files, option), our_dump(files, option)
             assert ours.out.count(b"\n") == theirs.out.count(b"\n")
             return
         agree(kafka, files, option)
 
-    def test_names_that_are_no_logs_files(self, kafka: KafkaDump, sample: Path) -> None:
+    def test_files_with_other_names_are_ignored_or_refused_alike(self, kafka: KafkaDump, sample: Path) -> None:
         files = [sample / "orders-0" / "00000000000000000000.log.deleted", sample / "notes"]
         for path in files:
             path.write_text("something")
@@ -125,7 +125,7 @@ class TestSample:
 
 class TestMadeSegments:
     @pytest.mark.parametrize("options", DEPTHS, ids=" ".join)
-    def test_all_magics_codecs_control_records_and_odd_values(
+    def test_all_kinds_of_batches_and_unusual_values_are_printed_alike(
         self, kafka: KafkaDump, tmp_path: Path, options: tuple[str, ...]
     ) -> None:
         files = write_segments(tmp_path, sound_segments())
@@ -133,7 +133,7 @@ class TestMadeSegments:
         assert any("2 batches fail their CRC" in problem for problem in ours.problems)
 
     @pytest.mark.parametrize("decoder", ["Integer", "Long"])
-    def test_decoders_of_numbers(self, kafka: KafkaDump, tmp_path: Path, decoder: str) -> None:
+    def test_numbers_are_decoded_alike(self, kafka: KafkaDump, tmp_path: Path, decoder: str) -> None:
         numbers = tuple(r._replace(key=bytes(range(i, i + 8)), value=b"\xff" * (8 + i)) for i, r in enumerate(records(5)))
         files = write_segments(tmp_path, iter([(0, Batch(numbers, "lz4").encode())]))
         name = f"org.apache.kafka.tools.api.{decoder}Decoder"
@@ -146,7 +146,7 @@ class TestMadeSegments:
         assert any(died), what
 
     @pytest.mark.parametrize("seed", range(6))
-    def test_bytes_changed_at_random(self, kafka: KafkaDump, tmp_path: Path, seed: int) -> None:
+    def test_randomly_changed_bytes_are_printed_alike(self, kafka: KafkaDump, tmp_path: Path, seed: int) -> None:
         chance = random.Random(seed)
         segments = [content for _, content in sound_segments() if 0 < len(content) < 3000]
         died = 0
@@ -158,7 +158,7 @@ class TestMadeSegments:
             died += not agree_up_to_the_damage(kafka, files, *chance.choice(DEPTHS)).finished
         assert died
 
-    def test_text_is_what_java_makes_of_bytes(self, tools: Gateway) -> None:
+    def test_bytes_become_the_text_that_java_prints(self, tools: Gateway) -> None:
         chance = random.Random(1)
         edges = b"\x41\x7f\x80\x8f\x90\x9f\xa0\xbf\xc1\xc2\xdf\xe0\xe1\xed\xef\xf0\xf1\xf4\xf5"
         cases = [bytes(chance.choices(edges, k=chance.randint(1, 9))) for _ in range(4000)] + [t for t in TEXTS if t]
@@ -188,7 +188,7 @@ Harm = Callable[[bytes], bytes]
 
 
 def entry(size: int, number: int, content: bytes, at: int = 0) -> Harm:
-    """Puts other bytes into an index entry."""
+    """Overwrites bytes of an index entry."""
 
     def harm(data: bytes) -> bytes:
         start = number * size + at
@@ -238,7 +238,7 @@ def opened(tools: Gateway, log: Path) -> Iterator[Any]:
 
 class TestIndexes:
     @pytest.mark.parametrize("harm", INDEX_HARMS)
-    def test_sound_and_harmed_indexes(self, kafka: KafkaDump, log: Path, tmp_path: Path, harm: str) -> None:
+    def test_valid_and_damaged_indexes_are_printed_alike(self, kafka: KafkaDump, log: Path, tmp_path: Path, harm: str) -> None:
         path = shutil.copytree(log, tmp_path / log.name)
         suffix, change = INDEX_HARMS[harm]
         harmed = next(path.glob(f"*{suffix}"))
@@ -247,7 +247,7 @@ class TestIndexes:
             for kind in (".index", ".timeindex"):
                 agree_up_to_the_damage(kafka, [next(path.glob(f"*{kind}"))], *options)
 
-    def test_findings_of_many_files_come_in_javas_order(self, kafka: KafkaDump, log: Path, tmp_path: Path) -> None:
+    def test_findings_of_many_files_are_in_javas_order(self, kafka: KafkaDump, log: Path, tmp_path: Path) -> None:
         files = []
         for number in range(40):
             path = shutil.copytree(log, tmp_path / f"wide-{number}")
@@ -258,7 +258,7 @@ class TestIndexes:
         ours = agree(kafka, files, "--deep-iteration")
         assert len(ours.problems) == 80
 
-    def test_missing_siblings_are_told_and_not_made(self, kafka: KafkaDump, log: Path, tmp_path: Path) -> None:
+    def test_missing_index_files_are_reported_and_not_created(self, kafka: KafkaDump, log: Path, tmp_path: Path) -> None:
         for missing, asked in ((".log", ".index"), (".log", ".timeindex"), (".index", ".timeindex")):
             path = shutil.copytree(log, tmp_path / f"{missing}{asked}" / log.name)
             next(path.glob(f"*{missing}")).unlink()
@@ -279,12 +279,12 @@ class TestIndexes:
             struct.pack(">hqqqq", -1, -1, 2, 3, 4),
         ],
     )
-    def test_transaction_indexes(self, kafka: KafkaDump, tmp_path: Path, content: bytes) -> None:
+    def test_transaction_indexes_are_printed_alike(self, kafka: KafkaDump, tmp_path: Path, content: bytes) -> None:
         path = tmp_path / "00000000000000000007.txnindex"
         path.write_bytes(content)
         agree_up_to_the_damage(kafka, [path])
 
-    def test_producer_snapshots(self, kafka: KafkaDump, sample: Path, tmp_path: Path) -> None:
+    def test_producer_snapshots_are_printed_alike(self, kafka: KafkaDump, sample: Path, tmp_path: Path) -> None:
         sound = next(path for path in sorted(sample.glob("payments-open-0/*.snapshot")) if path.stat().st_size > 20)
         content = sound.read_bytes()
         harmed = (content[:-1], content[:4], b"\x00\x07" + content[2:], content[:-1] + b"\x09")
@@ -293,7 +293,7 @@ class TestIndexes:
             path.write_bytes(changed)
             theirs, ours = kafka.run([path]), our_dump([path])
             assert ours.out == theirs.out
-            # Kafka's tool tells a bad one on standard error and ends well
+            # Kafka's tool reports a malformed one on standard error and exits with 0
             assert bool(ours.problems) == bool(theirs.err)
 
 
@@ -307,7 +307,7 @@ class TestLookups:
                 None if theirs is None else (theirs.offset, theirs.timestamp)
             )
 
-    def test_offsets_are_found_from_where_kafka_looks(self, tools: Gateway, opened: Any, log: Path) -> None:
+    def test_offsets_are_searched_from_kafkas_position(self, tools: Gateway, opened: Any, log: Path) -> None:
         target = Target.of(str(next(log.glob("*.log"))), "/")
         file = tools.cls("java.io.File")(target.sibling(".index"))
         index = tools.cls("org.apache.kafka.storage.internals.log.OffsetIndex")(file, 0, -1, False)

@@ -1,4 +1,4 @@
-"""Kafka's own messages: the tables against the definitions in its jars, and messages that Kafka wrote, dumped by both."""
+"""Kafka's own messages: the tables compared with the definitions in its jars, and messages written by Kafka, dumped by both."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from compaction.dump import message_schemas
-from compaction.dump.coordinator_records import Field, Message, Versions, read_table
+from compaction.dump.generated_messages import Field, Message, Versions, read_table
 from compaction.formats.java_text import Json
 from tests.conformance.dump_files import T0, write_segments
 from tests.conformance.dump_tool import KafkaDump, our_dump
@@ -85,7 +85,7 @@ def definitions(jar: str) -> list[Definition]:
 
 
 def defined_fields(fields: list[dict[str, Any]], structs: Mapping[str, Any], only_version: bool) -> tuple[Field, ...]:
-    """Definitions of fields as a table gives them."""
+    """Definitions of fields in the form of a table."""
     return tuple(_defined_field(field, structs, only_version) for field in fields)
 
 
@@ -111,7 +111,7 @@ def _defined_field(field: dict[str, Any], structs: Mapping[str, Any], only_versi
 
 
 def defined(definition: Definition, kind: int | None = None, name: str | None = None) -> Message:
-    """A definition as a table gives it."""
+    """A definition in the form of a table."""
     body = definition.body
     structs = {each["name"]: each["fields"] for each in body.get("commonStructs", [])}
     flexible = body.get("flexibleVersions", "none")
@@ -125,7 +125,7 @@ def defined(definition: Definition, kind: int | None = None, name: str | None = 
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_table_says_what_kafka_defines(family: str) -> None:
+def test_a_table_equals_kafkas_definition(family: str) -> None:
     jar, _, table, _ = FAMILIES[family]
     expected = {(each.type, each.kind): defined(each) for each in definitions(jar)}
     assert len(expected) >= 2
@@ -133,13 +133,13 @@ def test_a_table_says_what_kafka_defines(family: str) -> None:
 
 
 @pytest.mark.parametrize(("kind", "name", "java_name", "table"), CLIENT_MESSAGES)
-def test_messages_of_clients_are_what_kafka_defines(kind: int, name: str, java_name: str, table: str) -> None:
+def test_messages_of_clients_equal_kafkas_definition(kind: int, name: str, java_name: str, table: str) -> None:
     definition = next(each for each in definitions("kafka-clients") if each.java_name == java_name)
     assert read_table(table)[kind, name] == defined(definition, kind, name)
 
 
 class Chance:
-    """Makes random values of fields, as the JSON that Kafka's converters read."""
+    """Creates random values of fields, as the JSON that Kafka's converters read."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
@@ -175,7 +175,7 @@ class Chance:
 
 
 class JavaMessages:
-    """Turns JSON into the bytes of a record, by Kafka."""
+    """Converts JSON into the bytes of a record, with Kafka's classes."""
 
     def __init__(self, gateway: Gateway, package: str) -> None:
         self._gateway, self._package = gateway, package
@@ -209,7 +209,7 @@ def tools() -> Iterator[Gateway]:
 
 
 def coordinator_records(java: JavaMessages, table: str, jar: str, chance: Chance) -> Iterator[tuple[bytes, bytes | None]]:
-    """Keys and values of every type in every version, a deletion of each, and some that cannot be read."""
+    """Keys and values of every type in every version, a tombstone of each, and some that cannot be decoded."""
     messages = read_table(table)
     names = {(each.type, each.kind): each.java_name for each in definitions(jar)}
     for kind in sorted(kind for kind, name in messages if name == "key"):
@@ -230,7 +230,7 @@ def coordinator_records(java: JavaMessages, table: str, jar: str, chance: Chance
 
 @pytest.mark.parametrize("family", ["group", "transaction", "share"])
 @pytest.mark.parametrize("seed", range(3))
-def test_records_of_coordinators(tools: Gateway, tmp_path: Path, family: str, seed: int) -> None:
+def test_coordinator_records_are_printed_alike(tools: Gateway, tmp_path: Path, family: str, seed: int) -> None:
     jar, package, table, option = FAMILIES[family]
     made = coordinator_records(JavaMessages(tools, package), table, jar, Chance(seed))
     records = tuple(Record(offset, T0, key, value) for offset, (key, value) in enumerate(made))
@@ -238,7 +238,7 @@ def test_records_of_coordinators(tools: Gateway, tmp_path: Path, family: str, se
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_records_of_the_metadata_log(tools: Gateway, tmp_path: Path, seed: int) -> None:
+def test_records_of_the_metadata_log_are_printed_alike(tools: Gateway, tmp_path: Path, seed: int) -> None:
     jar, package, table, option = FAMILIES["metadata"]
     java, chance = JavaMessages(tools, package), Chance(seed)
     names = {each.type: each.java_name for each in definitions(jar)}
@@ -253,7 +253,7 @@ def test_records_of_the_metadata_log(tools: Gateway, tmp_path: Path, seed: int) 
     agree(tools, tmp_path, tuple(Record(offset, T0, None, value) for offset, value in enumerate(values)), option)
 
 
-def test_what_consumers_keep_in_a_group(tools: Gateway, tmp_path: Path) -> None:
+def test_records_of_consumer_groups_are_printed_alike(tools: Gateway, tmp_path: Path) -> None:
     jar, package, table, option = FAMILIES["group"]
     java, clients, chance = JavaMessages(tools, package), JavaMessages(tools, "org.apache.kafka.common.message."), Chance(9)
     names = {(each.type, each.kind): each.java_name for each in definitions(jar)}
@@ -275,7 +275,7 @@ def test_what_consumers_keep_in_a_group(tools: Gateway, tmp_path: Path) -> None:
 
 
 def agree(tools: Gateway, directory: Path, records: tuple[Record, ...], option: str) -> None:
-    """Both tools print the same for a log of these records, and print as much as there is."""
+    """Both tools print the same for a log of these records, and print all of them."""
     assert len(records) > 10
     files = write_segments(directory, iter([(0, Batch(records).encode())]))
     theirs, ours = KafkaDump(tools).run(files, option), our_dump(files, option)

@@ -1,4 +1,4 @@
-"""The delete policy leaves of every log what Kafka's own ``UnifiedLog.deleteOldSegments`` leaves at the same time."""
+"""The delete policy has the same result for every log as Kafka's own ``UnifiedLog.deleteOldSegments`` at the same time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.kafka
 
 SCENARIOS = expiry_scenarios()
 _KINDS = (".log", ".index", ".timeindex", ".txnindex", ".snapshot")
-#: as high as any batch's: a follower passes over batches of a later epoch than its leader's
+#: as high as that of any batch: a follower ignores batches of a later epoch than its leader's
 NEWEST_EPOCH = 9
 _INDEXES = (".index", ".timeindex")
 
@@ -77,10 +77,10 @@ def write_log(gateway: Gateway, path: Path, scenario: Expiry) -> None:
 
 
 def files(path: Path, scenario: Expiry) -> dict[str, bytes]:
-    """The files of a log that count, as bytes.
+    """The files of a log that are compared, as bytes.
 
-    Files marked ``.deleted`` do not, nor empty indexes, which Kafka makes when it first needs them, nor snapshots up to the log
-    start, which it removes when it loads the log.
+    Not compared are ``.deleted`` files, empty indexes, which Kafka creates when it first needs them, and snapshots up to the
+    log start, which it removes when it loads the log.
     """
     found = [file for file in path.iterdir() if file.suffix in _KINDS or file.name == LEADER_EPOCHS]
     gone = {
@@ -93,7 +93,7 @@ def files(path: Path, scenario: Expiry) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_the_same_files_are_left(outcomes: dict[str, Outcome], name: str) -> None:
+def test_the_remaining_files_equal_kafkas(outcomes: dict[str, Outcome], name: str) -> None:
     found = outcomes[name]
     ours, kafkas = files(found.ours, SCENARIOS[name]), files(found.kafkas, SCENARIOS[name])
     assert sorted(ours) == sorted(kafkas)
@@ -105,7 +105,7 @@ def test_the_same_files_are_left(outcomes: dict[str, Outcome], name: str) -> Non
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_the_log_starts_at_the_same_offset(outcomes: dict[str, Outcome], name: str) -> None:
+def test_the_log_start_equals_kafkas(outcomes: dict[str, Outcome], name: str) -> None:
     found = outcomes[name]
     assert (found.log_start_offset, found.report["expired_segments"]) == (
         found.expired.log_start_offset,
@@ -132,7 +132,7 @@ def test_the_scenarios_remove_nothing_something_and_everything(outcomes: dict[st
     }
 
 
-def test_a_broker_starts_on_what_is_left(gateway: Gateway, tmp_path: Path) -> None:
+def test_a_broker_starts_on_the_remaining_segments(gateway: Gateway, tmp_path: Path) -> None:
     log_dir = unpack_sample(tmp_path)
     settings = ("--set", "cleanup.policy=delete", "--set", "retention.bytes=15000", "--topic", "[a-z].*")
     reports = expire_ours(log_dir, NOW, *settings)

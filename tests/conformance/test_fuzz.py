@@ -1,4 +1,4 @@
-"""Random logs, cleaned by the job on Spark and by Kafka, are the same logs afterwards; so are all that once were not.
+"""Random logs, cleaned by the job on Spark and by Kafka, are equal afterwards; so are all logs that once were not.
 
 The seed is new in every run and printed; ``FUZZ_SEED`` repeats one. ``python -m tests.conformance.fuzz`` runs any number.
 """
@@ -28,7 +28,7 @@ KNOWN = sorted(CASES.glob("*.json"))
 
 
 @pytest.mark.spark
-def test_random_logs_are_left_as_kafka_leaves_them(
+def test_random_logs_equal_kafkas_after_every_round(
     spark: SparkSession, gateway: Gateway, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first = int(os.environ.get("FUZZ_SEED", secrets.randbelow(10**9)))
@@ -42,7 +42,7 @@ def test_random_logs_are_left_as_kafka_leaves_them(
 
 
 @pytest.mark.parametrize("case", KNOWN, ids=[case.stem for case in KNOWN])
-def test_a_case_that_was_found_is_left_as_kafka_leaves_it(gateway: Gateway, case: Path) -> None:
+def test_a_case_that_the_fuzzer_once_found_equals_kafkas_result(gateway: Gateway, case: Path) -> None:
     with scratch() as root:
         tally = run_stories(gateway, root, [read_story(case)], local_job())
     assert not tally.failed, tally.failed[0].problems

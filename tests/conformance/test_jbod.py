@@ -1,4 +1,4 @@
-"""A real broker with two log directories: the metadata log of the first one says the policies of the second one's logs."""
+"""A real broker with two log directories: the metadata log of the first one has the policies of the second one's logs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.local_passes import LocalPasses
 pytestmark = pytest.mark.kafka
 
 START_MS, HOUR_MS = 1_760_000_000_000, 3_600_000
-#: by then all that was written has expired, by Kafka's default too
+#: by then everything has expired, also by Kafka's default
 NOW_MS = START_MS + 300 * HOUR_MS
 COMPACTED = tuple(f"compacted-{number}" for number in range(4))
 DELETED = tuple(f"deleted-{number}" for number in range(4))
@@ -83,7 +83,7 @@ def expired(reports: dict[str, dict[str, Any]]) -> set[str]:
     return {name for name, log in reports.items() if log["expired_segments"]}
 
 
-def test_the_second_directory_alone_is_left_as_it_is(directories: Directories) -> None:
+def test_the_second_directory_alone_is_not_changed(directories: Directories) -> None:
     before = segments(directories.second)
     reports = expire_ours(directories.second, NOW_MS)
     assert {log["status"] for log in reports.values()} == {"failed"}
@@ -91,7 +91,7 @@ def test_the_second_directory_alone_is_left_as_it_is(directories: Directories) -
     assert segments(directories.second) == before
 
 
-def test_with_the_first_directory_each_log_has_its_policy_and_the_broker_serves_what_is_left(
+def test_with_the_first_directory_each_log_has_its_policy_and_the_broker_serves_the_result(
     directories: Directories, gateway: Gateway
 ) -> None:
     reports = expire_ours(directories.second, NOW_MS, "--metadata", str(directories.first))

@@ -1,9 +1,9 @@
-"""Where Kafka's offset map is so small that it needs many rounds, our one round leaves what Kafka's last one does.
+"""If Kafka's offset map is so small that it needs many rounds, one round of the job has the result of Kafka's last one.
 
-Files differ: each of Kafka's rounds joins segments anew. Batches and records do not, apart from what an earlier round leaves on
-a batch for good: its delete horizon, once any tombstone in it has waited, and the largest timestamp of one that was emptied
-bit by bit. With transactions Kafka may keep more: where a round begins behind the marker of an aborted transaction, it takes
-the producer's later data for aborted too and leaves it out of its map.
+Files differ, because each of Kafka's rounds groups segments again. Batches and records are equal, except for what an earlier
+round writes into a batch: its delete horizon, if any of its tombstones ever got one, and the largest timestamp of a batch that
+was emptied in several rounds. With transactions Kafka may retain more: if a round begins after the marker of an aborted
+transaction, Kafka takes the producer's later data for aborted, too, and leaves it out of its map.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from tests.passes.random_cases import NOW_MS
 pytestmark = pytest.mark.kafka
 
 _ENTRY_BYTES = 24
-#: a broker wants more than 1 MiB a cleaner thread
+#: a broker requires more than 1 MiB per cleaner thread
 _LEAST_BUFFER_BYTES = (1 << 20) + 1
-#: more than three times what such a map takes
+#: more than three times the capacity of such a map
 _KEYS = 130_000
 CONFIG = {
     "cleanup.policy": "compact",
@@ -66,7 +66,7 @@ def rounds_of_kafka(gateway: Gateway, path: Path, end_offset: int, map_bytes: in
 
 
 def both(gateway: Gateway, root: Path, seed: int, flavour: Flavour) -> tuple[list[NaiveSegment], list[NaiveSegment], int]:
-    """Our closed segments, Kafka's, and how many rounds it took; our maps have as little memory as Kafka's, but are many."""
+    """The job's inactive segments, Kafka's, and Kafka's number of rounds; each map of the job is as small as Kafka's one."""
     log = random_log(seed, flavour)
     paths = [root / side / "t-0" for side in ("ours", "kafkas")]
     for path in paths:
@@ -87,7 +87,7 @@ def batches(segments: Sequence[NaiveSegment]) -> list[NaiveBatch]:
 
 
 def essence(batch: NaiveBatch) -> tuple[object, ...]:
-    """A batch without its place, its horizon and, where it is empty, its time."""
+    """A batch without its position, its horizon and, if it is empty, its time."""
     max_timestamp = batch.max_timestamp if batch.count else None
     fields = (batch.magic, batch.base_offset, batch.last_offset, batch.attributes & ~0x40, max_timestamp, batch.count)
     return (*fields, batch.leader_epoch, batch.producer_id, batch.producer_epoch, batch.base_sequence, *batch.records())
@@ -95,7 +95,7 @@ def essence(batch: NaiveBatch) -> tuple[object, ...]:
 
 @pytest.mark.parametrize("name", FLAVOURS)
 @pytest.mark.parametrize("seed", range(3))
-def test_one_round_leaves_the_batches_and_records_of_kafkas_last(gateway: Gateway, name: str, seed: int) -> None:
+def test_one_round_has_the_batches_and_records_of_kafkas_last_round(gateway: Gateway, name: str, seed: int) -> None:
     with scratch() as root:
         ours, kafkas, rounds = both(gateway, root / "logs", seed, FLAVOURS[name])
     assert rounds > 3
@@ -105,7 +105,7 @@ def test_one_round_leaves_the_batches_and_records_of_kafkas_last(gateway: Gatewa
 
 
 @pytest.mark.parametrize("seed", range(10, 18))
-def test_with_transactions_kafka_keeps_no_less(gateway: Gateway, seed: int) -> None:
+def test_with_transactions_kafka_retains_at_least_as_much(gateway: Gateway, seed: int) -> None:
     with scratch() as root:
         ours, kafkas, rounds = both(gateway, root / "logs", seed, Flavour(keys=30, batches=80))
     assert rounds > 1
@@ -115,7 +115,7 @@ def test_with_transactions_kafka_keeps_no_less(gateway: Gateway, seed: int) -> N
     assert mine <= theirs
 
 
-def test_the_least_buffer_that_a_broker_takes_needs_many_rounds_there_and_one_here(gateway: Gateway) -> None:
+def test_the_smallest_buffer_that_a_broker_accepts_needs_many_rounds_in_kafka_and_one_here(gateway: Gateway) -> None:
     rng, writer, each = random.Random(1), Writer(), 1_000
     order = [*range(_KEYS), *(rng.randrange(_KEYS) for _ in range(_KEYS // 4))]
     made = [writer.batch([b"key-%d" % key for key in order[at : at + each]]) for at in range(0, len(order), each)]
@@ -136,7 +136,7 @@ def test_the_least_buffer_that_a_broker_takes_needs_many_rounds_there_and_one_he
 
 
 def kafka_content(gateway: Gateway, path: Path) -> tuple[list[RawBatch], list[ReadRecord]]:
-    """All batches' headers, their place in a file aside, and all records as Kafka reads them."""
+    """All batches' headers, without their position in a file, and all records as Kafka reads them."""
     files = sorted(path.glob("*.log"))
     found = [batch for file in files for batch in batches_of(file.read_bytes())]
     return [batch._replace(position=0) for batch in found], [

@@ -1,7 +1,7 @@
-"""Logs that a real broker's producers write, round after round, are left by us as Kafka's cleaner leaves them.
+"""Logs that a real broker's producers write, round after round, get the same result from the job as from Kafka's cleaner.
 
-Transactional, idempotent and plain producers of every codec take turns, transactions overlapping; one of them never ends. The
-broker stops, the directory is cleaned by both sides, and the broker goes on with what we left.
+Transactional, idempotent and plain producers of every codec alternate, with overlapping transactions, one of which never ends.
+The broker stops, both sides clean the directory, and the broker continues with the job's result.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 HOUR_MS = 3_600_000
-#: later than the broker's clock: horizons have not passed, some have, all have and producers are expired
+#: relative to the broker's clock: no horizon has passed, some have, all have and producers are expired
 LATER_MS = (60_000, HOUR_MS, 50 * HOUR_MS)
 STEPS = 140
 _SMALL = {
@@ -54,8 +54,8 @@ CODECS = {"one": "gzip", "two": "zstd", "lz4": "lz4", "plain": "none", "snappy":
 
 @dataclass(frozen=True)
 class Round:
-    """What a round came to: differences in the logs, Kafka's outcomes, our report and cleaner checkpoint, and the offsets that
-    the broker had before it and when it started again."""
+    """The result of a round: differences in the logs, Kafka's outcomes, the job's report and cleaner checkpoint, and the
+    offsets of the broker before it and after its restart."""
 
     found: list[str]
     outcomes: Mapping[str, CleanResult | None]
@@ -68,7 +68,7 @@ class Round:
 
 
 class Traffic:
-    """Producers that take turns; ``open`` are those in a transaction."""
+    """Producers that alternate; ``open`` are those in a transaction."""
 
     def __init__(self, rng: random.Random, clients: Clients, stack: ExitStack) -> None:
         self.rng = rng
@@ -85,7 +85,7 @@ class Traffic:
                 self.producers[name].java.initTransactions()
 
     def step(self) -> None:
-        """One producer sends a few records somewhere, and may end its transaction; now and then segments get old enough."""
+        """One producer sends some records to a partition, and may end its transaction; sometimes segments become old."""
         name = self.rng.choice(list(self.producers))
         producer = self.producers[name]
         if name in ("one", "two") and name not in self.open:
@@ -146,7 +146,7 @@ class Rounds:
     def _serve(
         self, log_dir: Path, *, write: bool, first: bool
     ) -> tuple[dict[str, dict[int, tuple[int, int]]], dict[str, dict[bytes, bytes]]]:
-        """A broker on the directory: what it serves, at the end."""
+        """Starts a broker on the directory; at the end, what it serves."""
         with Broker(log_dir) as broker:
             clients = Clients(self.gateway, broker.bootstrap)
             if first:
@@ -159,7 +159,7 @@ class Rounds:
                         traffic.step()
                     for name in sorted(traffic.open)[:1]:
                         traffic.end(name, commit=True)
-                    # so that all before is in closed segments
+                    # so that everything before is in inactive segments
                     time.sleep(0.35)
                     for _ in range(2):
                         traffic.step()
@@ -184,12 +184,12 @@ def rounds(spark: SparkSession, gateway: Gateway, tmp_path_factory: pytest.TempP
 
 
 @pytest.mark.parametrize("number", range(len(LATER_MS)))
-def test_every_log_is_the_one_that_kafka_leaves(rounds: list[Round], number: int) -> None:
+def test_every_log_equals_kafkas(rounds: list[Round], number: int) -> None:
     assert rounds[number].found == []
 
 
 @pytest.mark.parametrize("number", range(len(LATER_MS)))
-def test_the_figures_and_checkpoints_are_kafkas(rounds: list[Round], number: int) -> None:
+def test_the_figures_and_checkpoints_equal_kafkas(rounds: list[Round], number: int) -> None:
     done = rounds[number]
     for log, outcome in done.outcomes.items():
         ours = done.report[log]
@@ -203,7 +203,7 @@ def test_the_figures_and_checkpoints_are_kafkas(rounds: list[Round], number: int
 
 
 @pytest.mark.parametrize("number", range(len(LATER_MS)))
-def test_the_broker_goes_on_where_the_logs_ended(rounds: list[Round], number: int) -> None:
+def test_the_broker_continues_at_the_log_ends(rounds: list[Round], number: int) -> None:
     done = rounds[number]
     assert {topic: ends[0][1] for topic, ends in done.after.items()} == {
         topic: ends[0][1] for topic, ends in done.before.items()
@@ -211,15 +211,15 @@ def test_the_broker_goes_on_where_the_logs_ended(rounds: list[Round], number: in
 
 
 @pytest.mark.parametrize("number", range(len(LATER_MS)))
-def test_the_latest_committed_values_are_those_of_before(rounds: list[Round], number: int) -> None:
+def test_the_latest_committed_values_are_unchanged(rounds: list[Round], number: int) -> None:
     done = rounds[number]
     for topic in set(TOPICS) - {"both"}:
         assert done.latest_after[topic] == done.latest_before[topic]
-    # what has expired is gone
+    # expired segments have been deleted
     assert done.latest_after["both"].items() <= done.latest_before["both"].items()
 
 
-def test_every_round_cleans(rounds: list[Round]) -> None:
+def test_every_round_cleans_some_log(rounds: list[Round]) -> None:
     for done in rounds:
         cleaned = {log for log, outcome in done.outcomes.items() if outcome is not None}
         assert cleaned >= {f"{topic}-0" for topic in TOPICS}

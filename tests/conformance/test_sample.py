@@ -1,4 +1,4 @@
-"""The sample of a real broker's directory, cleaned by us as a user would, is what Kafka's cleaner makes of it, and serves."""
+"""The sample of a real broker's directory, cleaned as a user would, is equal to Kafka's result, and a broker serves it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ CONFIGS: Mapping[str, Mapping[str, str]] = {
 
 @dataclass(frozen=True)
 class Both:
-    """The sample cleaned twice: log directories, our report by log and Kafka's outcomes."""
+    """The sample cleaned by both: log directories, the job's report by log and Kafka's outcomes."""
 
     ours: Path
     kafkas: Path
@@ -49,7 +49,7 @@ class Both:
 
 @pytest.fixture(scope="module")
 def both(spark: SparkSession, gateway: Gateway, tmp_path_factory: pytest.TempPathFactory) -> Both:
-    """One round an hour after the sample was made, its idempotent producers still active."""
+    """One round an hour after the sample was created, with its idempotent producers still active."""
     root = tmp_path_factory.mktemp("both")
     kafkas = unpack_sample(root)
     ours = root / "ours"
@@ -59,7 +59,7 @@ def both(spark: SparkSession, gateway: Gateway, tmp_path_factory: pytest.TempPat
     return Both(ours, kafkas, clean_ours(spark, ours, as_of_ms), outcomes)
 
 
-def test_every_log_is_the_one_that_kafka_leaves(both: Both, gateway: Gateway) -> None:
+def test_every_log_equals_kafkas(both: Both, gateway: Gateway) -> None:
     found = [text for log in logs_of(both.kafkas) for text in differences(gateway, both.ours / log, both.kafkas / log)]
     assert found == []
 
@@ -80,7 +80,7 @@ def test_the_checkpoint_moves_to_kafkas_end_offsets(both: Both) -> None:
     assert checkpoint(both.ours / "cleaner-offset-checkpoint") == {f"{CLEANED}-0": 2000, **kafkas}
 
 
-def test_every_reason_to_skip_is_there(both: Both) -> None:
+def test_the_sample_has_every_reason_to_skip(both: Both) -> None:
     skipped = {log for log, outcome in both.outcomes.items() if outcome is None}
     assert skipped == {
         "__transaction_state-0",
@@ -93,8 +93,8 @@ def test_every_reason_to_skip_is_there(both: Both) -> None:
     assert len({both.report[log]["reason"] for log in skipped}) >= 4
 
 
-def test_the_rule_for_indexes_is_kafkas(both: Both) -> None:
-    """The comparison of compressed segments rests on it."""
+def test_indexes_follow_kafkas_rule(both: Both) -> None:
+    """The comparison of compressed segments depends on it."""
     for log in ("orders-0", "customers-0", "payments-0", "__consumer_offsets-0"):
         base, segment = next(iter(segments_of(both.kafkas / log).items()))
         indexes = tuple(segment.with_suffix(suffix).read_bytes() for suffix in (".index", ".timeindex"))
@@ -111,7 +111,7 @@ def test_consumers_read_the_same_from_both(both: Both, gateway: Gateway) -> None
 
 @dataclass(frozen=True)
 class Served:
-    """What a broker serves, by topic: first and end offset of each partition, all records, the committed ones."""
+    """The data that a broker serves, by topic: first and end offset of each partition, all records, the committed ones."""
 
     offsets: Mapping[str, Mapping[int, tuple[int, int]]]
     all: Mapping[str, list[Consumed]]
@@ -121,8 +121,8 @@ class Served:
 def read_everything(gateway: Gateway, log_dir: Path) -> Served:
     """Starts a broker on the directory and reads every topic.
 
-    The broker soon ends the transaction that is open in the sample, so the end of its topic, and what of it is committed,
-    depend on the moment.
+    The broker soon ends the transaction that is open in the sample, so the end offset of its topic, and which of its records
+    are committed, depend on timing.
     """
     topics = [*TOPICS, CLEANED, "__consumer_offsets"]
     settled = [topic for topic in topics if topic != "payments-open"]

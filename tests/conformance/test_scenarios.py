@@ -1,4 +1,4 @@
-"""Our job leaves of every scenario, after every round, what Kafka's own cleaner leaves: files, times, offsets and figures."""
+"""The job has the same result for every scenario and round as Kafka's own cleaner: files, times, offsets and figures."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ Outcomes = Mapping[tuple[str, int], Round]
 
 @pytest.fixture(scope="module")
 def outcomes(spark: SparkSession, gateway: Gateway, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Outcomes]:
-    """The outcomes of a group: all of its scenarios, cleaned by both sides in one go when first asked for.
+    """The outcomes of a group: all of its scenarios, cleaned by both sides at once when first used.
 
-    What ends a run of the whole group fails each of its tests, and is not tried again.
+    An error of the group's run fails each of its tests, and is not repeated.
     """
     done: dict[str, Outcomes | Exception] = {}
 
@@ -56,7 +56,7 @@ def outcomes(spark: SparkSession, gateway: Gateway, tmp_path_factory: pytest.Tem
 
 
 @pytest.mark.parametrize(("group", "name", "number"), CASES)
-def test_the_log_is_the_one_that_kafka_leaves(outcomes: Callable[[str], Outcomes], group: str, name: str, number: int) -> None:
+def test_the_log_equals_kafkas(outcomes: Callable[[str], Outcomes], group: str, name: str, number: int) -> None:
     assert outcomes(group)[name, number].problems() == []
 
 
@@ -72,7 +72,7 @@ def test_kafka_removes_records_in_most_scenarios(outcomes: Callable[[str], Outco
     assert sum(one is not None and one.stats.messages_written < one.stats.messages_read for one in kafkas) > len(kafkas) / 2
 
 
-def test_kafka_leaves_some_logs_alone(outcomes: Callable[[str], Outcomes]) -> None:
+def test_kafka_skips_some_logs(outcomes: Callable[[str], Outcomes]) -> None:
     planned = {**outcomes("cleaning"), **outcomes("planning")}
     alone = {name for (name, number), one in planned.items() if number == 0 and one.kafkas is None}
     assert alone >= {"nothing-dirty", "ratio-under-the-bound", "ratio-at-the-bound", "too-young-all", "a-single-segment"}

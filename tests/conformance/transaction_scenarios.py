@@ -1,4 +1,4 @@
-"""Transactions, idempotent producers and the ends of a round."""
+"""Scenarios of transactions, idempotent producers and the ends of a round."""
 
 from __future__ import annotations
 
@@ -152,5 +152,5 @@ def _without(suffix: str, *, damages_kafkas: bool = True) -> Scenario:
 def _damage() -> Iterator[tuple[str, Scenario]]:
     for suffix in (".index", ".timeindex"):
         yield f"missing-{suffix[1:]}", _without(suffix)
-    # Kafka does not notice that a transaction index is gone and would bring aborted records back; we write it anew
+    # Kafka does not notice that a transaction index is missing, and would serve aborted records again; the job rebuilds it
     yield "missing-txnindex", _without(".txnindex", damages_kafkas=False)

@@ -1,6 +1,6 @@
-"""Tasks that fail the way tasks fail, put in the place of the real ones by ``retry_job``; executors import them by name.
+"""Faulty tasks, which ``retry_job`` puts in place of the real ones; executors import them by name.
 
-Each fault happens a given number of times, counted by files in a directory that all processes see.
+Each fault occurs a fixed number of times, counted by files in a directory that all processes share.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ MARKS = "FAULTY_TASKS_MARKS"
 
 
 class Interrupted(BaseException):
-    """Ends a task where no task expects it."""
+    """Fails a task at an unexpected point."""
 
 
 def first_time(name: str, times: int = 1) -> bool:
-    """Whether this is one of the first ``times`` calls under this name, in whatever process."""
+    """Whether this is one of the first ``times`` calls under this name, in all processes together."""
     for number in range(times):
         try:
             (Path(os.environ[MARKS]) / f"{name}.{number}").touch(exist_ok=False)
@@ -38,7 +38,7 @@ def first_time(name: str, times: int = 1) -> bool:
 
 
 def _stop_half_way(piece: OutputPart, log: CleanContext, marks: Sequence[object], *, dry_run: bool) -> PartResult:
-    """Write some batches of the piece, then end the task."""
+    """Write some batches of the output, then fail the task."""
     written = local_output.LocalOutput.write
 
     def half(self: local_output.LocalOutput, chunks: Sequence[Chunk]) -> None:
@@ -53,20 +53,20 @@ def _stop_half_way(piece: OutputPart, log: CleanContext, marks: Sequence[object]
 
 
 def _stop_when_done(piece: OutputPart, log: CleanContext, marks: Sequence[object], *, dry_run: bool) -> PartResult:
-    """Write the piece whole, then end the task."""
+    """Write the complete output, then fail the task."""
     real.clean_part(piece, log, marks, dry_run=dry_run)  # type: ignore[arg-type]
     raise Interrupted("all of it is written")
 
 
 def _kill_worker(piece: OutputPart, log: CleanContext, marks: Sequence[object], *, dry_run: bool) -> PartResult:
-    """Write the piece whole, then kill the Python worker."""
+    """Write the complete output, then kill the Python worker."""
     result = real.clean_part(piece, log, marks, dry_run=dry_run)  # type: ignore[arg-type]
     os.kill(os.getpid(), signal.SIGKILL)
     return result
 
 
 def _kill_executor(piece: OutputPart, log: CleanContext, marks: Sequence[object], *, dry_run: bool) -> PartResult:
-    """Write the piece whole, then kill the executor's JVM."""
+    """Write the complete output, then kill the executor's JVM."""
     result = real.clean_part(piece, log, marks, dry_run=dry_run)  # type: ignore[arg-type]
     next(parent for parent in psutil.Process().parents() if parent.name() == "java").kill()
     time.sleep(60)
@@ -74,7 +74,7 @@ def _kill_executor(piece: OutputPart, log: CleanContext, marks: Sequence[object]
 
 
 def fails_in_many_ways(piece: OutputPart, log: CleanContext, marks: Sequence[object], *, dry_run: bool) -> PartResult:
-    """Eight pieces fail once each: three half written, three written, two with their worker."""
+    """Eight outputs fail once each: three half written, three complete, two when their worker is killed."""
     if first_time(f"piece-{piece.output.log}-{piece.number}"):
         for name, times, fail in (("half", 3, _stop_half_way), ("done", 3, _stop_when_done), ("worker", 2, _kill_worker)):
             if first_time(name, times):
@@ -83,14 +83,14 @@ def fails_in_many_ways(piece: OutputPart, log: CleanContext, marks: Sequence[obj
 
 
 def kills_executor(piece: OutputPart, log: CleanContext, marks: Sequence[object], *, dry_run: bool) -> PartResult:
-    """The executor's JVM is killed, once, with the output of a piece written."""
+    """The executor's JVM is killed once, after a task has written its output."""
     if first_time("executor"):
         return _kill_executor(piece, log, marks, dry_run=dry_run)
     return real.clean_part(piece, log, marks, dry_run=dry_run)  # type: ignore[arg-type]
 
 
 def runs_twice(piece: OutputPart, log: CleanContext, marks: Sequence[object], *, dry_run: bool) -> PartResult:
-    """One piece hangs until it was started again elsewhere; then both are written at once."""
+    """One task hangs until Spark has started it again on another host; then both attempts write at the same time."""
     marked = Path(os.environ[MARKS])
     slow = f"slow-piece-{piece.output.log}-{piece.number}"
     if first_time("slow"):

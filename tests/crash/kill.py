@@ -1,9 +1,9 @@
-"""Kills the job at random moments and runs it again: the final state must be that of an undisturbed run, byte for byte.
+"""Kills the job at random moments and runs it again: the final state must equal that of an undisturbed run, byte for byte.
 
-``python -m tests.crash.kill --seed 1 --kills 200`` compacts several logs by ``jobs/compact.py`` in processes of its own. While
-a run works, Python workers are killed with SIGKILL, and executors where there are some, up to nine of them, which Spark makes
-good by itself; at last the driver, its JVM, or all processes at once, at a random time of the whole run or when it has begun to
-write or to swap. Up to five runs are killed on the same directory before the one that must make everything good.
+``python -m tests.crash.kill --seed 1 --kills 200`` compacts several logs by ``jobs/compact.py`` in separate processes.
+During a run up to nine Python workers, and executors if there are any, are killed with SIGKILL, which Spark recovers from. Then
+the driver, its JVM, or all processes at once are killed, at a random time of the run or once it has begun to write or to swap.
+Up to five runs are killed on the same directory; the next one must finish their work.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import psutil
 
 from compaction.names import CLEANER_OFFSETS, LOCK
 from compaction.output.journal import JOURNAL
-from tests.damage.sound_logs import NOW_MS, look_at, sound_log, write_log
+from tests.damage.valid_logs import NOW_MS, look_at, valid_log, write_log
 
 ROOT = Path(__file__).resolve().parents[2]
 KINDS = ("none", "zstd", "lz4", "mixed", "transactions", "v1-gzip")
@@ -41,11 +41,11 @@ SETTINGS = (
     "file.delete.delay.ms=0",
 )
 LOCAL, CLUSTER = "local[2,16]", "local-cluster[2,1,1024]"
-#: Spark goes on after so many tasks and executors were killed
+#: Spark tolerates this many killed tasks and executors
 PATIENCE = ("spark.task.maxFailures=16", "spark.stage.maxConsecutiveAttempts=16", "spark.deploy.maxExecutorRetries=-1")
 LAST_VICTIMS = ("driver", "driver", "jvm", "all", "all", "")
 MOMENTS = ("any", "writing", "swapping", "swapping")
-#: a kill loses no write, synced or not: the file system may be one that has nothing to sync
+#: a kill loses no write, synced or not: so the file system may be one in memory
 MEMORY = Path("/dev/shm")
 _TIMEOUT_S = 300
 
@@ -61,19 +61,19 @@ class Tally:
     reruns: int = 0
 
     def to_json(self, seed: int) -> str:
-        """One line for the record."""
+        """One line for the output."""
         found = {"seed": seed, "kills": sum(self.kills.values()), "reruns": self.reruns, "by": dict(self.kills)}
         return json.dumps({**found, "exits": {str(code): count for code, count in self.exits.items()}})
 
 
 def write_logs(log_dir: Path) -> None:
-    """Six logs of many small segments, so that there are many groups to write and to swap."""
+    """Six logs of many small segments, which make many groups to write and to swap."""
     for number, kind in enumerate(KINDS):
-        write_log(log_dir / f"topic{number}-{number}", sound_log(kind, SEGMENTS).files)
+        write_log(log_dir / f"topic{number}-{number}", valid_log(kind, SEGMENTS).files)
 
 
 def contents(log_dir: Path) -> Contents:
-    """Everything in a log directory but the lock, entries of the checkpoint in any order."""
+    """All files of a log directory but the lock; checkpoint entries in sorted order."""
     found = {path.name: look_at(path) for path in sorted(log_dir.iterdir()) if path.is_dir()}
     names = sorted(path.name for path in log_dir.iterdir() if path.is_file() and path.name != LOCK)
     entries = sorted((log_dir / CLEANER_OFFSETS).read_bytes().splitlines()) if CLEANER_OFFSETS in names else []
@@ -81,9 +81,9 @@ def contents(log_dir: Path) -> Contents:
 
 
 def start(log_dir: Path, master: str, scratch: Path) -> subprocess.Popen[bytes]:
-    """The job, as a user starts it."""
+    """Start the job as a user does."""
     java = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-    # so that workers start as fast as they are killed
+    # workers must start as fast as they are killed
     daemon = "spark.python.daemon.module=compaction.spark.daemon"
     executors = ("spark.executor.memory=512m", f"spark.executor.extraJavaOptions={java}")
     settings = (daemon, "spark.ui.enabled=false", *executors, *PATIENCE)
@@ -103,7 +103,7 @@ def start(log_dir: Path, master: str, scratch: Path) -> subprocess.Popen[bytes]:
 
 
 def finish(process: subprocess.Popen[bytes], scratch: Path) -> float:
-    """Waits for a run that must succeed; seconds."""
+    """Wait for a run that must succeed; returns its duration in seconds."""
     began = time.monotonic()
     code = process.wait(_TIMEOUT_S)
     if code:
@@ -112,7 +112,7 @@ def finish(process: subprocess.Popen[bytes], scratch: Path) -> float:
 
 
 def family(process: subprocess.Popen[bytes]) -> dict[str, list[psutil.Process]]:
-    """The processes of a run by role; those that end meanwhile are left out."""
+    """The processes of a run by role; processes that have ended are skipped."""
     found: dict[str, list[psutil.Process]] = {role: [] for role in ("driver", "worker", "jvm", "executor", "other")}
     with suppress(psutil.NoSuchProcess):
         driver = psutil.Process(process.pid)
@@ -131,7 +131,7 @@ def _role(process: psutil.Process) -> str:
 
 
 def begun(log_dir: Path, moment: str) -> bool:
-    """Whether a run has begun to write, or to swap: by the files that there are."""
+    """Whether a run has begun to write, or to swap, judged by its files."""
     signs = {"writing": (".clean",), "swapping": (JOURNAL, ".swap", ".deleted")}[moment]
     return any(sign in each.name for path in log_dir.iterdir() if path.is_dir() for each in path.iterdir() for sign in signs)
 
@@ -139,7 +139,7 @@ def begun(log_dir: Path, moment: str) -> bool:
 class Killer:
     """Rounds of kills with random choices from a seed.
 
-    :param run_seconds: what an undisturbed run takes
+    :param run_seconds: the duration of an undisturbed run
     """
 
     def __init__(self, seed: int, template: Path, expected: Contents, run_seconds: float) -> None:
@@ -149,44 +149,44 @@ class Killer:
         self.tally = Tally()
 
     def chain(self, kills: int, scratch: Path, master: str) -> None:
-        """At most so many kills on one copy of the logs, fewer where a run succeeded nevertheless, then the run that makes
-        everything good."""
+        """Kill runs on one copy of the logs, at most ``kills`` and fewer if a run succeeds nevertheless, then let a run
+        finish."""
         log_dir = scratch / "logs"
         shutil.copytree(self._template, log_dir)
-        told: list[str] = []
-        while len(told) < kills and (not told or self._code):
-            told.append(self._kill(log_dir, scratch, master))
+        killed: list[str] = []
+        while len(killed) < kills and (not killed or self._code):
+            killed.append(self._kill(log_dir, scratch, master))
         finish(start(log_dir, LOCAL, scratch), scratch)
         self.tally.reruns += 1
         if contents(log_dir) != self._expected:
-            raise AssertionError(f"after {told}: {difference(contents(log_dir), self._expected)}")
+            raise AssertionError(f"after {killed}: {difference(contents(log_dir), self._expected)}")
 
     def _kill(self, log_dir: Path, scratch: Path, master: str) -> str:
-        """One run and what is killed of it."""
+        """Start one run and kill its processes."""
         moment, last, wait = self._rng.choice(MOMENTS), self._rng.choice(LAST_VICTIMS), self._rng.random() < 0.5
         delay = self._rng.uniform(0, self._run_seconds if moment == "any" else self._rng.choice((0.02, 0.2, 1.0)))
         process = start(log_dir, master, scratch)
         began = time.monotonic()
         due = (lambda: time.monotonic() > began + delay) if moment == "any" else (lambda: begun(log_dir, moment))
-        told = self._kill_tasks(process, "executor" if master == CLUSTER else "worker", due)
+        killed = self._kill_tasks(process, "executor" if master == CLUSTER else "worker", due)
         if moment != "any":
             time.sleep(delay)
         members = family(process)
         if last and process.poll() is None:
-            told.append(self._kill_one(members, last, moment))
+            killed.append(self._kill_one(members, last, moment))
         self._code = process.wait(_TIMEOUT_S)
         self.tally.exits[self._code] += 1
         everyone = [each for role in members.values() for each in role]
-        # half of the time the next run finds the orphans of this one still at work
+        # half of the time the orphaned workers still run when the next run starts
         _, alive = psutil.wait_procs(everyone, timeout=60 if wait else 0)
         if wait:
             for each in alive:
                 each.kill()
-        return f"{', '.join(told)} +{delay:.3f} s"
+        return f"{', '.join(killed)} +{delay:.3f} s"
 
     def _kill_tasks(self, process: subprocess.Popen[bytes], other: str, due: Callable[[], bool]) -> list[str]:
-        """Kills up to nine of those that do the tasks, until it is time for the last victim."""
-        told: list[str] = []
+        """Kill up to nine workers and executors before the driver."""
+        killed: list[str] = []
         left = self._rng.randint(0, 9)
         next_at = 0.0
         while process.poll() is None and not due():
@@ -194,11 +194,11 @@ class Killer:
                 victim = self._rng.choice(("worker", "worker", other))
                 members = family(process)
                 if members[victim]:
-                    told.append(self._kill_one(members, victim, "any"))
+                    killed.append(self._kill_one(members, victim, "any"))
                     left -= 1
                     next_at = time.monotonic() + self._rng.uniform(0, 1)
             time.sleep(0.02 if left else 0.002)
-        return told
+        return killed
 
     def _kill_one(self, members: dict[str, list[psutil.Process]], victim: str, moment: str) -> str:
         chosen = [each for role in members.values() for each in role]
@@ -212,7 +212,7 @@ class Killer:
 
 
 def difference(found: Contents, expected: Contents) -> str:
-    """The first file that is not as it should be."""
+    """The first file that differs."""
     for directory in sorted({*found, *expected}):
         ours, theirs = found.get(directory, {}), expected.get(directory, {})
         for name in sorted({*ours, *theirs}):
@@ -224,10 +224,10 @@ def difference(found: Contents, expected: Contents) -> str:
 def run(
     seed: int, kills: int, chain: int = 5, cluster_every: int = 0, seconds: float = math.inf, *, chains: int = 1
 ) -> Tally:
-    """At least so many kills, in at least so many chains; what was done. Raises at the first difference.
+    """Run at least ``kills`` kills in at least ``chains`` chains; raises at the first difference.
 
-    :param cluster_every: each so manieth chain runs on executors of their own
-    :param seconds: no chain is begun later than that, even if there were fewer kills
+    :param cluster_every: every n-th chain runs on separate executors
+    :param seconds: no chain starts later than this, even after fewer kills
     """
     deadline = time.monotonic() + seconds
     with tempfile.TemporaryDirectory(prefix="kills-", dir=MEMORY if MEMORY.is_dir() else None) as directory:
@@ -251,7 +251,7 @@ def run(
 
 
 def main() -> int:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--kills", type=int, default=200)

@@ -1,8 +1,8 @@
-"""Kills the driver alone, thousands of times: the whole job without Spark, in forks of a process that has loaded it already.
+"""Kills only the driver, thousands of times: the job without Spark, in forks of a process that has already loaded it.
 
-``python -m tests.crash.kill_driver --seed 1 --kills 2000``. A fork is killed with SIGKILL at a random moment of its run, or
-soon after it has begun to write or to swap; up to five kills hit the same directory. Then a run must end in the bytes of an
-undisturbed one, as in ``tests.crash.kill``, whose logs these are.
+``python -m tests.crash.kill_driver --seed 1 --kills 2000``. A fork is killed with SIGKILL at a random time, or soon
+after it has begun to write or to swap; up to five kills hit the same directory. The next run must leave the bytes of an
+undisturbed one, as in ``tests.crash.kill``, which makes the logs.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from pathlib import Path
 from tests.crash.kill import MEMORY, MOMENTS, SETTINGS, begun, contents, difference, write_logs
 from tests.crash.surroundings import run
 
-#: a run of six logs takes a third of a second or so; it is killed up to so many seconds after it has begun to do something
+#: a run of six logs takes about a third of a second; it is killed at most this long after it has begun to write or to swap
 _SOON_S = (0.001, 0.01, 0.1)
 
 
 def fork(log_dir: Path) -> int:
-    """The job in a process of its own; its id."""
+    """Fork a process that runs the job; returns its id."""
     with warnings.catch_warnings():
         # the child only runs plain Python
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -49,7 +49,7 @@ def ended(child: int) -> int | None:
 
 
 def kill_once(log_dir: Path, rng: random.Random, run_seconds: float) -> str:
-    """Starts a run and kills it; the moment, empty where the run was faster."""
+    """Start a run and kill it; returns the phase, empty if the run finished first."""
     moment = rng.choice(MOMENTS)
     delay = rng.uniform(0, run_seconds if moment == "any" else rng.choice(_SOON_S))
     child = fork(log_dir)
@@ -63,12 +63,12 @@ def kill_once(log_dir: Path, rng: random.Random, run_seconds: float) -> str:
 
 
 def run_kills(seed: int, kills: int, seconds: float = math.inf) -> Counter[str]:
-    """So many kills, fewer when the seconds are over; how many at which moment. Raises at the first difference."""
+    """Kill ``kills`` runs, fewer if the time is up; returns the kills by phase. Raises at the first difference."""
     rng, done, deadline = random.Random(seed), Counter[str](), time.monotonic() + seconds
     with tempfile.TemporaryDirectory(prefix="kills-", dir=MEMORY if MEMORY.is_dir() else None) as directory:
         place = Path(directory)
         write_logs(place / "template")
-        # the second time everything is loaded
+        # the first run loads everything; the second is measured
         for name in ("first", "undisturbed"):
             shutil.copytree(place / "template", place / name)
             began = time.monotonic()
@@ -78,17 +78,17 @@ def run_kills(seed: int, kills: int, seconds: float = math.inf) -> Counter[str]:
         while done.total() < kills and time.monotonic() < deadline:
             log_dir = place / "logs"
             shutil.copytree(place / "template", log_dir)
-            told = [kill_once(log_dir, rng, run_seconds) for _ in range(5)]
-            done.update(moment for moment in told if moment)
+            killed = [kill_once(log_dir, rng, run_seconds) for _ in range(5)]
+            done.update(moment for moment in killed if moment)
             ended_with = run(log_dir, "--set", *SETTINGS)
             if ended_with.code or contents(log_dir) != expected:
-                raise AssertionError(f"after {told}: {ended_with.err}; {difference(contents(log_dir), expected)}")
+                raise AssertionError(f"after {killed}: {ended_with.err}; {difference(contents(log_dir), expected)}")
             shutil.rmtree(log_dir)
     return done
 
 
 def main() -> int:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--kills", type=int, default=2000)

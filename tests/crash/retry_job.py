@@ -1,6 +1,6 @@
-"""The job on a Spark of its own, with a fault: ``python -m tests.crash.retry_job LOG_DIR MASTER FAULT``.
+"""The job with a fault, on a separate Spark: ``python -m tests.crash.retry_job LOG_DIR MASTER FAULT``.
 
-Prints how many attempts of tasks failed or were started twice, as JSON; the exit code is the job's.
+Prints the numbers of failed and of speculative task attempts as JSON; the exit code is the job's.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from compaction.engine.sizing import Sizes
 from compaction.spark import pipeline
 from compaction.spark.session import build_session
 from tests.crash.faulty_tasks import FAULTS, MARKS
-from tests.damage.sound_logs import NOW_MS
+from tests.damage.valid_logs import NOW_MS
 from tests.local_job import request_for
 
 ROOT = Path(__file__).resolve().parents[2]
-#: so small that each log has several slices, shards, pieces and parts
+#: so small that each log has several slices, shards, groups and output parts
 SIZES = Sizes(slice_bytes=1_000, scan_bytes=2_000, shard_entries=20)
 CONFIG = {
     "cleanup.policy": "compact",
@@ -33,18 +33,18 @@ CONFIG = {
 
 
 class LostShuffle(pipeline.SparkPasses):
-    """Between the passes, the files of the first one's shuffle are lost."""
+    """Between the passes, lose the shuffle files of the first."""
 
-    def rewrite(self, *args: Any, **options: Any) -> Any:
+    def clean_into_groups(self, *args: Any, **options: Any) -> Any:
         lost = [path for path in Path(os.environ["SPARK_LOCAL_DIRS"]).rglob("shuffle_*") if path.is_file()]
         assert lost
         for path in lost:
             path.unlink()
-        return super().rewrite(*args, **options)
+        return super().clean_into_groups(*args, **options)
 
 
 def main(log_dir: Path, master: str, fault: str) -> int:
-    """Cleans all logs of ``log_dir``."""
+    """Clean all logs of ``log_dir``."""
     topics = {path.name.rsplit("-", 1)[0]: CONFIG for path in log_dir.iterdir() if path.is_dir()}
     session = build_session(
         "retries",

@@ -1,4 +1,4 @@
-"""The job on real files, made to stop before any of its changes, as if it had been killed there."""
+"""The job on real files, stopped before one of its changes as if it had been killed."""
 
 from __future__ import annotations
 
@@ -10,42 +10,45 @@ from compaction.engine import destination
 from compaction.fs.local import LocalFileSystem
 from tests.crash.surroundings import Ended, run
 from tests.fs.faults import Stopped
-from tests.fs.watched import CHANGES, Operation, WatchedFiles
+from tests.trust.watched import CHANGES, Operation, WatchedFileSystem
+
+#: what is appended to an output counts when it is closed
+_COUNTED = CHANGES - {"append", "append_copy", "link_sync"}
 
 
-class StoppingFiles(WatchedFiles):
-    """Real files; each change is noted in ``log``, and the one numbered ``stop_before`` and all after it do not happen."""
+class StoppingFiles(WatchedFileSystem):
+    """Real files; each change is recorded in ``changes``. Change number ``stop_before`` and all later ones do not happen."""
 
     def __init__(self, stop_before: int | None) -> None:
         super().__init__(LocalFileSystem(), self._step)
         self.stop_before = stop_before
-        self.log: list[str] = []
+        self.changes: list[str] = []
 
     def _step(self, operation: Operation) -> None:
-        if operation.name not in CHANGES:
+        if operation.name not in _COUNTED:
             return
-        if len(self.log) == self.stop_before:
+        if len(self.changes) == self.stop_before:
             raise Stopped
-        name, path, target = operation
+        _, name, path, target = operation
         what = f"rename to {Path(target).name}:" if name == "rename" else name
-        self.log.append(f"{what} {Path(path).name}")
+        self.changes.append(f"{what} {Path(path).name}")
 
 
 def run_until(log_dir: Path, stop_before: int | None, *options: object) -> tuple[Ended | None, list[str]]:
-    """The job, stopped before a change; how it ended, ``None`` where it was stopped, and what it changed.
+    """Run the job, stopped before a change; returns its result, ``None`` if it was stopped, and its changes.
 
-    It swaps one log after the other, so that its changes come in the same order each time.
+    It swaps the logs sequentially, so that the order of its changes is always the same.
     """
     files = StoppingFiles(stop_before)
-    with patch.object(destination, "LOGS_AT_ONCE", 1):
+    with patch.object(destination, "LOG_CONCURRENCY", 1):
         try:
-            return run(log_dir, *options, files=files), files.log
+            return run(log_dir, *options, files=files), files.changes
         except Stopped:
             _end_process(log_dir)
-            return None, files.log
+            return None, files.changes
 
 
 def _end_process(log_dir: Path) -> None:
-    """Have the claim be one of a process that has ended, which this one has not."""
+    """Make the claim that of an ended process: this process is still running."""
     for claim in log_dir.glob(".compaction-run.*"):
         claim.write_text(json.dumps({**json.loads(claim.read_text()), "started": "before"}))

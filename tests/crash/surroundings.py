@@ -1,4 +1,4 @@
-"""The job in this process, over logs in odd surroundings: small disks, other users, files that go while it works."""
+"""The job in this process, over logs in odd surroundings: small disks, other users, files that vanish during the run."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 from compaction.config.request import CompactionRequest
 from compaction.engine.clean import Workers, clean_logs
 from compaction.engine.sizing import Sizes
-from compaction.fs.filesystem import FileSystem
+from compaction.fs.filesystem import DiskFileSystem
 from compaction.report import RunReport
 from jobs import compact
-from jobs.compact import SessionFactory
-from tests.damage.sound_logs import NOW_MS
+from jobs._command import SessionFactory
+from tests.damage.valid_logs import NOW_MS
 from tests.kafka.encode import Batch, Record
 from tests.local_passes import LocalPasses
 
@@ -29,7 +29,7 @@ NOBODY = 65_534
 
 
 class Ended(NamedTuple):
-    """How the command ended and what it told."""
+    """The exit code and the output of the command."""
 
     code: int
     out: str
@@ -37,20 +37,20 @@ class Ended(NamedTuple):
 
 
 class Disturbed(LocalPasses):
-    """Passes between which something happens: ``before_scan``, ``before_rewrite`` and ``after_rewrite`` are called."""
+    """Passes with hooks: ``before_scan``, ``before_rewrite`` and ``after_rewrite`` are called."""
 
     events: dict[str, Callable[[], None]] = {}
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__(sizes)
 
-    def scan(self, *args: Any, **options: Any) -> Any:
+    def build_offset_map(self, *args: Any, **options: Any) -> Any:
         self.events.get("before_scan", lambda: None)()
-        return super().scan(*args, **options)
+        return super().build_offset_map(*args, **options)
 
-    def rewrite(self, *args: Any, **options: Any) -> Any:
+    def clean_into_groups(self, *args: Any, **options: Any) -> Any:
         self.events.get("before_rewrite", lambda: None)()
-        done = super().rewrite(*args, **options)
+        done = super().clean_into_groups(*args, **options)
         self.events.get("after_rewrite", lambda: None)()
         return done
 
@@ -59,10 +59,10 @@ def run(
     log_dir: Path,
     *options: object,
     events: dict[str, Callable[[], None]] | None = None,
-    files: FileSystem | None = None,
+    files: DiskFileSystem | None = None,
     sizes: Sizes | None = None,
 ) -> Ended:
-    """``jobs/compact.py`` without Spark; all files are reached through ``files``."""
+    """``jobs/compact.py`` without Spark; all file access is through ``files``."""
 
     class Passes(Disturbed):
         pass
@@ -79,7 +79,7 @@ def run(
 
 
 def run_as_nobody(log_dir: Path, *options: object) -> Ended:
-    """The same in a process of another user, who is not root."""
+    """The same in a process of an unprivileged user."""
     read, write = os.pipe()
     with warnings.catch_warnings():
         # the child only runs plain Python
@@ -95,15 +95,15 @@ def run_as_nobody(log_dir: Path, *options: object) -> Ended:
         finally:
             os._exit(0)
     os.close(write)
-    with os.fdopen(read, "rb") as told:
-        code, out, err = told.read().decode().split("\0")
+    with os.fdopen(read, "rb") as pipe:
+        code, out, err = pipe.read().decode().split("\0")
     os.waitpid(child, 0)
     return Ended(int(code), out, err)
 
 
 @contextmanager
 def small_disk(place: Path, mebibytes: int) -> Iterator[Path]:
-    """A file system of its own of this size; for root."""
+    """A separate file system of this size; needs root."""
     place.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={mebibytes}m,mode=755", "tmpfs", str(place)], check=True)
     try:
@@ -113,7 +113,7 @@ def small_disk(place: Path, mebibytes: int) -> Iterator[Path]:
 
 
 def big_batches(base: int, mebibytes: int, *, keys: int) -> list[bytes]:
-    """Batches of values that do not compress, under so many keys, 256 KiB each."""
+    """Batches of incompressible values of 256 KiB, with this number of keys."""
     rng = random.Random(base)
     return [
         Batch([Record(base + i, NOW_MS - 10**6, b"key-%d" % (i % keys), rng.randbytes(256 * 1024))]).encode()

@@ -1,4 +1,4 @@
-"""A real broker on the directories: after a stop of the job, while the job runs, and at work while a dry run looks on."""
+"""A real broker on the directories: after the job was stopped, while the job runs, and running during a dry run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Served = dict[str, dict[tuple[int, int], object]]
 
 
 def served(gateway: Gateway, log_dir: Path) -> tuple[Served, object]:
-    """What consumers of a broker on the directory read, aborted data left out, and the ends of the logs."""
+    """The committed records that consumers of a broker on the directory read, and the log end offsets."""
     found: Served = {}
     ends = {}
     with Broker(log_dir) as broker:
@@ -43,7 +43,7 @@ def served(gateway: Gateway, log_dir: Path) -> tuple[Served, object]:
 
 
 def batches(log_dir: Path) -> dict[str, bytes]:
-    """All batches of each log, whatever segments they lie in."""
+    """All batches of each log, in any of its segments."""
     logs = [path for topic in TOPICS for path in log_dir.glob(f"{topic}-*")]
     return {log.name: b"".join(path.read_bytes() for path in sorted(log.glob("*.log"))) for log in logs}
 
@@ -75,7 +75,7 @@ STOPS: dict[str, tuple[Sign, int]] = {
 
 
 class Undisturbed(NamedTuple):
-    """The changes of a run, what was served before it and after it, the ends of the logs, and what the logs hold after it."""
+    """The changes of a run, the records served before and after it, the log end offsets, and the logs' batches after it."""
 
     steps: list[str]
     originals: Served
@@ -115,24 +115,24 @@ def test_a_broker_started_after_a_stop_serves_every_survivor(
     assert batches(log_dir) == undisturbed.batches
 
 
-# a broker that does not start leaves its scratch directory to be collected
+# a broker that does not start leaves its scratch directory to the garbage collector
 @pytest.mark.filterwarnings("ignore:Implicitly cleaning up:ResourceWarning")
 def test_a_broker_does_not_start_while_the_job_runs(log_dir: Path) -> None:
-    told = []
+    errors = []
 
     def start() -> None:
         try:
             Broker(log_dir)
         except BrokerError as error:
-            told.append(str(error))
+            errors.append(str(error))
 
     assert run(log_dir, *OPTIONS, events={"before_rewrite": start}).code == 0
-    assert len(told) == 1
-    assert "lock" in told[0].lower()
+    assert len(errors) == 1
+    assert "lock" in errors[0].lower()
     gc.collect()
 
 
-def test_a_second_job_is_told_who_is_at_work(log_dir: Path) -> None:
+def test_a_second_job_reports_the_holder_of_the_lock(log_dir: Path) -> None:
     with LogDirLock.acquire(str(log_dir)):
         ended = run(log_dir, *OPTIONS)
     assert ended.code == 2
@@ -141,7 +141,7 @@ def test_a_second_job_is_told_who_is_at_work(log_dir: Path) -> None:
     assert ended.err.count("\n") == 1
 
 
-def test_the_job_keeps_away_from_a_running_broker(log_dir: Path) -> None:
+def test_the_job_refuses_the_directory_of_a_running_broker(log_dir: Path) -> None:
     with Broker(log_dir) as broker:
         before = _files(log_dir)
         for options in ((), ("--output-dir", log_dir.parent / "out")):
@@ -153,7 +153,7 @@ def test_the_job_keeps_away_from_a_running_broker(log_dir: Path) -> None:
         assert broker.running
 
 
-def test_a_dry_run_looks_on_and_says_that_a_broker_is_at_work(
+def test_a_dry_run_reads_and_warns_that_a_broker_is_running(
     log_dir: Path, gateway: Gateway, caplog: pytest.LogCaptureFixture
 ) -> None:
     at_rest = run(log_dir, *OPTIONS, "--dry-run")
@@ -164,7 +164,7 @@ def test_a_dry_run_looks_on_and_says_that_a_broker_is_at_work(
         assert _files(log_dir) == before
         assert ended.code == 0
         assert f"{log_dir}: process {broker.pid} (java) is at work here" in caplog.text
-        assert ended.out.count("(in use, as of this moment)") == 5
+        assert ended.out.count("(in use; figures are a snapshot)") == 5
         for line, at_rest_line in zip(_figures(ended.out), _figures(at_rest.out), strict=True):
             assert line == at_rest_line
 
@@ -175,7 +175,7 @@ def test_a_dry_run_looks_on_and_says_that_a_broker_is_at_work(
 
         moved = run(log_dir, *OPTIONS, "--dry-run", events={"before_rewrite": produce})
         assert moved.code == 0
-        assert moved.out.count("(the log moved while it was read)") == 1
+        assert moved.out.count("(the log changed while it was read)") == 1
         assert broker.running
         assert len(clients.read_all("orders")) > 0
     with LogDirLock.acquire(str(log_dir)):
@@ -187,6 +187,6 @@ def _figures(out: str) -> list[str]:
 
 
 def _files(log_dir: Path) -> dict[str, tuple[int, int]]:
-    """Size and modification time of all segment files of the cleaned topics; a broker writes the others anew at times."""
+    """Size and mtime of all segment files of the cleaned topics; a broker rewrites other files from time to time."""
     paths = [path for topic in TOPICS for path in log_dir.glob(f"{topic}-*/{'[0-9]' * 20}.*")]
     return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in paths}

@@ -1,4 +1,4 @@
-"""Runs to another place: what would fail at the end is refused at once, and nothing damaged is copied in silence."""
+"""Runs with --output-dir: an impossible target is refused at once, and damage fails its log instead of being copied."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import pytest
 
 from compaction.fs.local import LocalFileSystem
 from tests.crash.surroundings import run, small_disk
-from tests.damage.sound_logs import sound_log, write_log
-from tests.fs.watched import Operation, WatchedFiles
+from tests.damage.valid_logs import valid_log, write_log
+from tests.trust.watched import Operation, WatchedFileSystem
 
-SOUND = sound_log("none")
+VALID = valid_log("none")
 
 
 @pytest.fixture
 def log_dir(tmp_path: Path) -> Path:
     for topic in ("aside", "subject"):
-        write_log(tmp_path / "data" / f"{topic}-0", SOUND.files)
+        write_log(tmp_path / "data" / f"{topic}-0", VALID.files)
     return tmp_path / "data"
 
 
 def damage(path: Path) -> None:
-    """Turn one bit of a value, size and time unchanged."""
+    """Flip one bit of a value; size and mtime are unchanged."""
     stat, data = path.stat(), path.read_bytes()
     at = data.rindex(b"value-")
     path.write_bytes(data[:at] + b"w" + data[at + 1 :])
@@ -45,8 +45,8 @@ def test_a_mount_point_as_the_output_directory_is_refused_before_any_work(
     assert begun == []
 
 
-def test_new_directories_above_the_output_are_safe_before_it_appears(log_dir: Path, tmp_path: Path) -> None:
-    """Without it a power loss takes the whole output, of which the run had said that it was there."""
+def test_new_directories_above_the_output_are_durable_before_it_appears(log_dir: Path, tmp_path: Path) -> None:
+    """Otherwise a power loss removes the output that the run has reported as complete."""
     synced: list[str] = []
     made: list[str] = []
 
@@ -70,15 +70,16 @@ def test_new_directories_above_the_output_are_safe_before_it_appears(log_dir: Pa
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "mkdir", mkdir)
         patch.setattr(os, "fsync", fsync)
-        assert run(log_dir, "--output-dir", tmp_path / "new/parents/out", files=WatchedFiles(LocalFileSystem(), note)).code == 0
+        files = WatchedFileSystem(LocalFileSystem(), note)
+        assert run(log_dir, "--output-dir", tmp_path / "new/parents/out", files=files).code == 0
     for made_dir, above in ((tmp_path / "new", tmp_path), (tmp_path / "new/parents", tmp_path / "new")):
         at = calls.index(("mkdir", str(made_dir)))
         assert ("fsync", str(above)) in calls[at:]
     assert made and str(tmp_path / "new/parents") in synced
 
 
-def test_a_damaged_active_segment_is_not_copied_in_silence(log_dir: Path, tmp_path: Path) -> None:
-    damage(log_dir / "subject-0" / SOUND.log(2))
+def test_a_damaged_active_segment_fails_its_log_instead_of_being_copied(log_dir: Path, tmp_path: Path) -> None:
+    damage(log_dir / "subject-0" / VALID.log(2))
     ended = run(log_dir, "--output-dir", tmp_path / "out")
     assert ended.code == 1
     assert "error: subject-0: " in ended.err and "CRC" in ended.err
@@ -86,9 +87,9 @@ def test_a_damaged_active_segment_is_not_copied_in_silence(log_dir: Path, tmp_pa
     assert (tmp_path / "out/aside-0").is_dir()
 
 
-def test_a_damaged_log_that_is_skipped_is_not_copied_in_silence(log_dir: Path, tmp_path: Path) -> None:
+def test_a_skipped_log_with_damage_fails_instead_of_being_copied(log_dir: Path, tmp_path: Path) -> None:
     assert run(log_dir).code == 0
-    (path,) = [each for each in (log_dir / "subject-0").glob("*.log") if each.name == SOUND.log(0)]
+    (path,) = [each for each in (log_dir / "subject-0").glob("*.log") if each.name == VALID.log(0)]
     damage(path)
     ended = run(log_dir, "--output-dir", tmp_path / "out")
     assert ended.code == 1
@@ -98,7 +99,7 @@ def test_a_damaged_log_that_is_skipped_is_not_copied_in_silence(log_dir: Path, t
 
 def test_a_source_that_changes_while_it_is_copied_fails_its_log(log_dir: Path, tmp_path: Path) -> None:
     """The tail was replaced between the passes: the copy lacked keys that the source still had."""
-    path = log_dir / "subject-0" / SOUND.log(2)
+    path = log_dir / "subject-0" / VALID.log(2)
 
     def replace() -> None:
         data = path.read_bytes()

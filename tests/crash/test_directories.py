@@ -1,4 +1,4 @@
-"""One directory under several names, and partitions that lie elsewhere: the lock is the log's, whatever its name is."""
+"""One directory under several names, and partitions in other directories: the lock belongs to the log, not to its name."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import pytest
 
 from compaction.fs.lock import LogDirLock
 from tests.crash.surroundings import run
-from tests.damage.sound_logs import look_at, sound_log, write_log
+from tests.damage.valid_logs import look_at, valid_log, write_log
 
-SOUND = sound_log("none")
+VALID = valid_log("none")
 
 
 @pytest.fixture
@@ -25,14 +25,14 @@ def root(missing: Callable[[str], None]) -> None:
 
 @pytest.fixture
 def log_dir(tmp_path: Path) -> Path:
-    write_log(tmp_path / "data/subject-0", SOUND.files)
+    write_log(tmp_path / "data/subject-0", VALID.files)
     return tmp_path / "data"
 
 
 @pytest.fixture
 def cleaned(tmp_path: Path) -> object:
-    """What an undisturbed run leaves of the log."""
-    write_log(tmp_path / "undisturbed/subject-0", SOUND.files)
+    """The log's files after an undisturbed run."""
+    write_log(tmp_path / "undisturbed/subject-0", VALID.files)
     assert run(tmp_path / "undisturbed").code == 0
     return look_at(tmp_path / "undisturbed/subject-0")
 
@@ -49,7 +49,7 @@ def bind_mount(source: Path, target: Path, missing: Callable[[str], None]) -> It
         subprocess.run(["umount", str(target)], check=True)
 
 
-def test_a_directory_and_its_bind_mount_in_one_call_are_worked_on_once(
+def test_a_directory_and_its_bind_mount_in_one_call_are_cleaned_once(
     root: None, log_dir: Path, tmp_path: Path, missing: Callable[[str], None], cleaned: object
 ) -> None:
     with bind_mount(log_dir, tmp_path / "again", missing):
@@ -59,7 +59,7 @@ def test_a_directory_and_its_bind_mount_in_one_call_are_worked_on_once(
     assert look_at(log_dir / "subject-0") == cleaned
 
 
-def test_a_directory_and_a_link_to_it_in_one_call_are_worked_on_once(log_dir: Path, tmp_path: Path, cleaned: object) -> None:
+def test_a_directory_and_a_link_to_it_in_one_call_are_cleaned_once(log_dir: Path, tmp_path: Path, cleaned: object) -> None:
     (tmp_path / "link").symlink_to(log_dir)
     ended = run(log_dir, "--log-dir", tmp_path / "link", tmp_path / "undisturbed" / ".." / "data")
     assert ended.code == 0, ended.err
@@ -93,18 +93,18 @@ def test_a_partition_that_is_a_mount_point_is_not_changed_without_its_directorys
 
 @pytest.mark.parametrize("locked", [True, False], ids=["its directory is locked", "its directory is free"])
 def test_a_partition_link_that_leaves_the_log_directory_is_refused(log_dir: Path, tmp_path: Path, locked: bool) -> None:
-    """The lock that is held is that of the link's directory: a broker may be at work where the log is."""
+    """The run holds the lock of the link's directory: a broker may hold that of the log's directory."""
     (tmp_path / "links").mkdir()
     (tmp_path / "links/subject-0").symlink_to(log_dir / "subject-0")
-    write_log(tmp_path / "links/aside-0", SOUND.files)
+    write_log(tmp_path / "links/aside-0", VALID.files)
     before = look_at(log_dir / "subject-0")
     lock = LogDirLock.acquire(str(log_dir)) if locked else None
     try:
         ended = run(tmp_path / "links")
         assert ended.code == 1
         real = log_dir / "subject-0"
-        told = f"error: subject-0: {tmp_path}/links/subject-0: is a link to {real}, beyond the lock of this log directory; "
-        assert ended.err == f"{told}give --log-dir {log_dir} too: its lock is that of this log\n"
+        message = f"error: subject-0: {tmp_path}/links/subject-0: is a link to {real}, beyond the lock of this log directory; "
+        assert ended.err == f"{message}give --log-dir {log_dir} too: its lock is that of this log\n"
         assert "aside-0 cleaned" in ended.out
         assert look_at(real) == before
         assert run(tmp_path / "links", "--dry-run").code == 0

@@ -1,4 +1,4 @@
-"""A few of the kills that ``tests.crash.kill`` does by the hundred, and of those that ``kill_driver`` does by the thousand."""
+"""A sample of the kills of ``tests.crash.kill`` and ``tests.crash.kill_driver``."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ pytestmark = [pytest.mark.crash, pytest.mark.spark]
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_a_killed_run_is_made_good_by_the_next_one() -> None:
-    """Every third chain runs on executors of their own."""
+def test_the_run_after_a_killed_one_finishes_its_work() -> None:
+    """Every third chain runs on separate executors."""
     tally = run(seed=20, kills=15, chains=3, cluster_every=3)
     assert sum(tally.kills.values()) >= 15
     assert tally.reruns >= 3
 
 
-def test_so_it_is_with_a_driver_killed_over_and_over() -> None:
+def test_the_run_after_many_killed_drivers_finishes_their_work() -> None:
     command = [sys.executable, "-m", "tests.crash.kill_driver", "--seed", "3", "--kills", "100"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr[-3000:]

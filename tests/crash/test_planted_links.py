@@ -1,4 +1,4 @@
-"""A run of root where others may write: links at the names it uses lead nowhere, and rights stay as they were."""
+"""A run of root in a directory that others can write to: it follows no planted link, and permissions are kept."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from compaction.fs.local import LocalFileSystem
 from compaction.names import CLEANER_OFFSETS, LOCK
 from compaction.output.journal import JOURNAL
 from tests.crash.surroundings import NOBODY, run
-from tests.damage.sound_logs import look_at, sound_log, write_log
-from tests.fs.watched import Operation, WatchedFiles
+from tests.damage.valid_logs import look_at, valid_log, write_log
+from tests.trust.watched import Operation, WatchedFileSystem
 
-SOUND = sound_log("none")
+VALID = valid_log("none")
 VICTIM = b"root's own"
 
 
@@ -27,7 +27,7 @@ def root(missing: Callable[[str], None]) -> None:
 
 @pytest.fixture
 def log_dir(tmp_path: Path) -> Path:
-    write_log(tmp_path / "data/subject-0", SOUND.files)
+    write_log(tmp_path / "data/subject-0", VALID.files)
     (tmp_path / "victim").write_bytes(VICTIM)
     (tmp_path / "victim").chmod(0o600)
     return tmp_path / "data"
@@ -38,7 +38,7 @@ def state(path: Path) -> tuple[bytes, int, int, int]:
     return path.read_bytes(), found.st_mode & 0o7777, found.st_uid, found.st_ino
 
 
-#: names that the job uses, or once used, and what a run with a link there ends with
+#: file names of the job, now or in the past -> the exit code of a run with a link there
 NAMES = {
     f"{CLEANER_OFFSETS}.tmp": 0,
     f"subject-0/{JOURNAL}.tmp": 0,
@@ -52,7 +52,7 @@ NAMES = {
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("options", [(), ("--output-dir", "out")], ids=["in place", "to a copy"])
-def test_a_link_planted_at_a_name_of_the_job_changes_no_file_of_others(
+def test_a_link_planted_at_a_file_name_of_the_job_is_not_written_through(
     log_dir: Path, tmp_path: Path, name: str, options: tuple[str, ...]
 ) -> None:
     victim = tmp_path / "victim"
@@ -63,8 +63,8 @@ def test_a_link_planted_at_a_name_of_the_job_changes_no_file_of_others(
     assert state(victim) == before
 
 
-def test_a_link_planted_as_the_staging_directory_has_nothing_emptied_elsewhere(log_dir: Path, tmp_path: Path) -> None:
-    """The hidden directory of a killed run is removed only if it is one, and this user's own."""
+def test_a_link_planted_as_the_staging_directory_is_not_emptied(log_dir: Path, tmp_path: Path) -> None:
+    """The hidden directory of a killed run is removed only if it is a directory that this user owns."""
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious/file").write_bytes(VICTIM)
     for name in (".out.partial", f".out.{'0' * 32}.partial"):
@@ -74,10 +74,8 @@ def test_a_link_planted_as_the_staging_directory_has_nothing_emptied_elsewhere(l
 
 
 @pytest.mark.parametrize("kind", ["write_file", "create"])
-def test_a_link_planted_at_the_very_name_that_is_about_to_be_written_fails_the_log(
-    log_dir: Path, tmp_path: Path, kind: str
-) -> None:
-    """Whoever guessed the name, or raced for it."""
+def test_a_link_planted_at_the_next_file_to_be_written_fails_the_log(log_dir: Path, tmp_path: Path, kind: str) -> None:
+    """As if somebody had guessed the name or won a race for it."""
     victim = tmp_path / "victim"
     before, logs = state(victim), look_at(log_dir / "subject-0")
     planted: list[str] = []
@@ -87,7 +85,7 @@ def test_a_link_planted_at_the_very_name_that_is_about_to_be_written_fails_the_l
             planted.append(found.path)
             Path(found.path).symlink_to(victim)
 
-    ended = run(log_dir, files=WatchedFiles(LocalFileSystem(), plant))
+    ended = run(log_dir, files=WatchedFileSystem(LocalFileSystem(), plant))
     assert planted
     assert ended.code == 1
     assert "File exists" in ended.err
@@ -139,7 +137,7 @@ def test_after_a_kill_under_umask_077_the_brokers_user_can_read_and_remove_every
 
     old = os.umask(0o077)
     try:
-        ended = run(log_dir, files=WatchedFiles(LocalFileSystem(), look))
+        ended = run(log_dir, files=WatchedFileSystem(LocalFileSystem(), look))
     finally:
         os.umask(old)
     assert ended.code == 0, ended.err

@@ -1,4 +1,4 @@
-"""Tasks that fail, run twice, or lose their executor or their input: the same bytes in the end, and no file left over."""
+"""Tasks that fail, run twice, or lose their executor or their input: the result has the same bytes, and no file is left."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from tests.crash.faulty_tasks import MARKS
 from tests.crash.retry_job import CONFIG, SIZES
 from tests.crash.two_hosts import two_hosts
-from tests.damage.sound_logs import NOW_MS, look_at, sound_log, write_log
+from tests.damage.valid_logs import NOW_MS, look_at, valid_log, write_log
 from tests.local_job import clean_locally
 
 pytestmark = [pytest.mark.crash, pytest.mark.spark]
@@ -27,7 +27,7 @@ Contents = dict[str, dict[str, tuple[bytes, int, int]]]
 
 def _logs(log_dir: Path) -> Path:
     for kind in KINDS:
-        write_log(log_dir / f"{kind}-0", sound_log(kind, segments=7).files)
+        write_log(log_dir / f"{kind}-0", valid_log(kind, segments=7).files)
     return log_dir
 
 
@@ -45,7 +45,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Contents:
 
 
 def _run(log_dir: Path, master: str, fault: str, marks: Path) -> set[str]:
-    """Cleans the logs; the faults that happened."""
+    """Clean the logs; returns the faults that occurred."""
     marks.mkdir()
     environment = {**os.environ, MARKS: str(marks), "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
     command = [sys.executable, "-m", "tests.crash.retry_job", str(log_dir), master, fault]
@@ -61,14 +61,14 @@ FAULTS = {
 
 
 @pytest.mark.parametrize(("fault", "master"), FAULTS)
-def test_what_fails_is_done_again(fault: str, master: str, undisturbed: Contents, tmp_path: Path) -> None:
-    """Between the passes the files of the first one's shuffle are lost, too."""
+def test_failed_tasks_are_retried(fault: str, master: str, undisturbed: Contents, tmp_path: Path) -> None:
+    """Between the passes, the shuffle files of the first are lost, too."""
     log_dir = _logs(tmp_path / "logs")
     assert _run(log_dir, master, fault, tmp_path / "marks") == FAULTS[fault, master]
     assert _contents(log_dir) == undisturbed
 
 
-def test_a_piece_written_twice_at_once_is_taken_once(undisturbed: Contents, tmp_path: Path) -> None:
+def test_an_output_part_written_by_two_tasks_is_used_once(undisturbed: Contents, tmp_path: Path) -> None:
     log_dir, cluster = _logs(tmp_path / "logs"), tmp_path / "cluster"
     cluster.mkdir()
     with two_hosts(cluster) as master:

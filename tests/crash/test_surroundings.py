@@ -1,4 +1,4 @@
-"""Full disks, missing permissions, files that vanish, links and odd names: nothing is lost, and the error is clear."""
+"""Full disks, missing permissions, files that vanish, links and odd names: no record is lost, and the error is clear."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from compaction.engine import admission
 from compaction.names import CLEANER_OFFSETS, LOCK, LOG, segment_file
 from tests.crash.surroundings import NOBODY, big_batches, run, run_as_nobody, small_disk
-from tests.damage.sound_logs import look_at, sound_log, write_log
+from tests.damage.valid_logs import look_at, valid_log, write_log
 from tests.logdir.logs import build
 
 pytestmark = pytest.mark.crash
@@ -29,7 +29,7 @@ def root(missing: Callable[[str], None]) -> None:
 
 @pytest.fixture
 def disk(root: None, tmp_path: Path) -> Iterator[Path]:
-    """A disk of 24 MiB with a log whose 8 MiB stay and one of whose 8 MiB almost nothing stays."""
+    """A disk of 24 MiB with two logs of 8 MiB: cleaning removes nothing from one and almost everything from the other."""
     with small_disk(tmp_path / "disk", 24) as place:
         for topic, keys in (("stays", 10**6), ("shrinks", 1)):
             files = {segment_file(0, LOG): b"".join(big_batches(0, 8, keys=keys))}
@@ -41,7 +41,7 @@ def disk(root: None, tmp_path: Path) -> Iterator[Path]:
 @pytest.fixture
 def log_dir(tmp_path: Path) -> Path:
     for topic in ("aside", "subject"):
-        write_log(tmp_path / "data" / f"{topic}-0", sound_log("none").files)
+        write_log(tmp_path / "data" / f"{topic}-0", valid_log("none").files)
     return tmp_path / "data"
 
 
@@ -55,7 +55,7 @@ def cleaned(log_dir: Path, topic: str) -> bool:
     return path.exists() and any(line.startswith(f"{topic} 0 ") for line in path.read_text().splitlines())
 
 
-def test_what_does_not_fit_is_refused_with_figures_before_anything_is_written(disk: Path) -> None:
+def test_a_log_that_does_not_fit_is_refused_with_figures_before_anything_is_written(disk: Path) -> None:
     before = look_at(disk / "stays-0")
     ended = run(disk)
     assert ended.code == 1
@@ -72,14 +72,14 @@ def test_what_does_not_fit_is_refused_with_figures_before_anything_is_written(di
     assert cleaned(disk, "shrinks")
 
 
-def test_what_was_refused_fits_when_the_others_have_made_room(disk: Path) -> None:
+def test_a_refused_log_fits_once_other_logs_have_freed_space(disk: Path) -> None:
     assert run(disk).code == 1
     assert not cleaned(disk, "stays")
     assert run(disk).code == 0
     assert cleaned(disk, "stays")
 
 
-def test_a_disk_that_fills_up_while_outputs_are_written_leaves_the_log_as_it_was(
+def test_a_disk_that_fills_up_while_outputs_are_written_leaves_the_log_unchanged(
     disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(admission.SpaceBudget, "fits", lambda *_: True)
@@ -87,8 +87,8 @@ def test_a_disk_that_fills_up_while_outputs_are_written_leaves_the_log_as_it_was
     before = look_at(disk / "stays-0")
     ended = run(disk)
     assert ended.code == 1
-    told = r"error: stays-0: \S+\.log\.clean\.\w+: cannot write \(No space left on device\); the log is as it was"
-    assert re.search(told, ended.err)
+    message = r"error: stays-0: \S+\.log\.clean\.\w+: cannot write \(No space left on device\); the log is as it was"
+    assert re.search(message, ended.err)
     assert look_at(disk / "stays-0") == before
     assert cleaned(disk, "shrinks")
     (disk / "other files").unlink()
@@ -100,7 +100,7 @@ def test_a_disk_that_fills_up_while_outputs_are_written_leaves_the_log_as_it_was
     assert cleaned(disk, "stays")
 
 
-def test_another_place_that_is_too_small_is_refused_and_does_not_appear(disk: Path, tmp_path: Path) -> None:
+def test_an_output_directory_on_a_small_disk_is_refused_and_does_not_appear(disk: Path, tmp_path: Path) -> None:
     before = logs_of(disk)
     with small_disk(tmp_path / "small", 9) as small:
         ended = run(disk, "--output-dir", small / "out", "--topic", "stays")
@@ -110,14 +110,14 @@ def test_another_place_that_is_too_small_is_refused_and_does_not_appear(disk: Pa
     assert logs_of(disk) == before
 
 
-def only_the_subject_fails(log_dir: Path, told: str) -> None:
-    """A run as nobody says so of one log, leaves it as it was, and cleans the other."""
+def only_the_subject_fails(log_dir: Path, message: str) -> None:
+    """A run as user nobody reports the error of one log, does not change it, and cleans the other."""
     before = look_at(log_dir / "subject-0")
     ended = run_as_nobody(log_dir)
     assert ended.code == 1
-    # where compiled kernels are kept may be told, too: this user has no place for them yet
+    # a line about the cache of compiled kernels is allowed: this user has no cache yet
     (error,) = (line for line in ended.err.splitlines() if line.startswith("error: "))
-    assert re.fullmatch(f"error: subject-0: {told}", error), ended.err
+    assert re.fullmatch(f"error: subject-0: {message}", error), ended.err
     assert look_at(log_dir / "subject-0") == before
     assert cleaned(log_dir, "aside")
 
@@ -136,14 +136,14 @@ def test_a_log_that_may_not_be_read_fails_and_the_others_are_cleaned(log_dir: Pa
     for path in (log_dir, *log_dir.rglob("*")):
         os.chown(path, NOBODY, NOBODY)
     _open_up(log_dir)
-    secret = log_dir / "subject-0" / sound_log("none").log(0)
+    secret = log_dir / "subject-0" / valid_log("none").log(0)
     os.chown(secret, 0, 0)
     secret.chmod(0o600)
     only_the_subject_fails(log_dir, rf"{secret}: cannot read: Permission denied; run as the user that owns .*")
 
 
 @pytest.mark.usefixtures("root")
-def test_a_directory_that_may_not_be_locked_makes_the_call_wrong(log_dir: Path) -> None:
+def test_a_directory_that_may_not_be_locked_is_a_usage_error(log_dir: Path) -> None:
     _open_up(log_dir)
     before = logs_of(log_dir)
     ended = run_as_nobody(log_dir)
@@ -153,11 +153,11 @@ def test_a_directory_that_may_not_be_locked_makes_the_call_wrong(log_dir: Path) 
 
 
 @pytest.mark.usefixtures("root")
-def test_a_read_only_mount_makes_the_call_wrong(tmp_path: Path) -> None:
+def test_a_read_only_mount_is_a_usage_error(tmp_path: Path) -> None:
     import subprocess
 
     with small_disk(tmp_path / "disk", 4) as place:
-        write_log(place / "subject-0", sound_log("none").files)
+        write_log(place / "subject-0", valid_log("none").files)
         (place / LOCK).touch()
         subprocess.run(["mount", "-o", "remount,ro", str(place)], check=True)
         before = logs_of(place)
@@ -171,7 +171,7 @@ def test_a_read_only_mount_makes_the_call_wrong(tmp_path: Path) -> None:
 
 
 def _open_up(log_dir: Path) -> None:
-    """Lets other users come to the directory."""
+    """Let other users reach the directory."""
     for parent in log_dir.parents:
         if parent.stat().st_mode & 0o001 == 0:
             parent.chmod(parent.stat().st_mode | 0o011)
@@ -184,22 +184,22 @@ VANISHING = {
 }
 
 
-@pytest.mark.parametrize(("event", "told"), VANISHING.values(), ids=VANISHING)
-def test_a_segment_that_vanishes_fails_its_log(log_dir: Path, event: str, told: str) -> None:
-    gone = log_dir / "subject-0" / sound_log("none").log(0)
+@pytest.mark.parametrize(("event", "message"), VANISHING.values(), ids=VANISHING)
+def test_a_segment_that_vanishes_fails_its_log(log_dir: Path, event: str, message: str) -> None:
+    gone = log_dir / "subject-0" / valid_log("none").log(0)
     before = look_at(log_dir / "subject-0")
     ended = run(log_dir, events={event: gone.unlink})
     assert ended.code == 1
-    assert re.search(told, ended.err), ended.err
+    assert re.search(message, ended.err), ended.err
     assert ended.err.count("\n") == 1
     del before[gone.name]
     assert look_at(log_dir / "subject-0") == before
     assert cleaned(log_dir, "aside")
 
 
-def test_a_directory_put_in_the_place_of_another_is_not_touched(log_dir: Path, tmp_path: Path) -> None:
+def test_a_directory_that_replaces_another_is_not_changed(log_dir: Path, tmp_path: Path) -> None:
     before = look_at(log_dir / "subject-0")
-    other = {**sound_log("none").files, sound_log("none").log(2): b""}
+    other = {**valid_log("none").files, valid_log("none").log(2): b""}
 
     def swap() -> None:
         (log_dir / "subject-0").rename(tmp_path / "moved away")
@@ -216,8 +216,8 @@ def test_a_directory_put_in_the_place_of_another_is_not_touched(log_dir: Path, t
     assert cleaned(log_dir, "aside")
 
 
-def test_a_segment_written_to_meanwhile_is_not_replaced(log_dir: Path) -> None:
-    path = log_dir / "subject-0" / sound_log("none").log(1)
+def test_a_segment_that_changes_during_the_run_is_not_replaced(log_dir: Path) -> None:
+    path = log_dir / "subject-0" / valid_log("none").log(1)
 
     def write() -> None:
         path.write_bytes(path.read_bytes())
@@ -225,17 +225,17 @@ def test_a_segment_written_to_meanwhile_is_not_replaced(log_dir: Path) -> None:
     ended = run(log_dir, events={"after_rewrite": write})
     assert ended.code == 1
     assert "segment has changed since it was read" in ended.err
-    assert path.read_bytes() == sound_log("none").files[path.name]
+    assert path.read_bytes() == valid_log("none").files[path.name]
 
 
-def test_links_to_directories_and_files_are_followed_and_stay(log_dir: Path, tmp_path: Path) -> None:
+def test_links_to_directories_and_files_are_followed_and_kept(log_dir: Path, tmp_path: Path) -> None:
     run(log_dir)
     expected = {name: found[0] for name, found in look_at(log_dir / "aside-0").items()}
-    write_log(tmp_path / "elsewhere" / "linked-0", sound_log("none").files)
+    write_log(tmp_path / "elsewhere" / "linked-0", valid_log("none").files)
     linked = tmp_path / "links"
     linked.mkdir()
     (linked / "linked-0").symlink_to(tmp_path / "elsewhere" / "linked-0")
-    active = tmp_path / "elsewhere" / "linked-0" / sound_log("none").log(2)
+    active = tmp_path / "elsewhere" / "linked-0" / valid_log("none").log(2)
     active.rename(tmp_path / "active segment")
     active.symlink_to(tmp_path / "active segment")
     (tmp_path / "link to links").symlink_to(linked)
@@ -255,11 +255,11 @@ def test_a_link_and_its_directory_are_one_log(log_dir: Path) -> None:
 ODD_NAMES = ("no number", "x-99999999999", "sp ace-0", "größe-0", "line\nbreak-0", "-0", ".-0", "..-0", "a-0.deleted", "b-0-")
 
 
-def test_odd_names_are_passed_over_or_taken_as_kafka_takes_them(log_dir: Path) -> None:
+def test_odd_names_are_skipped_or_accepted_as_kafka_does(log_dir: Path) -> None:
     for name in ODD_NAMES:
-        write_log(log_dir / name, sound_log("none").files)
+        write_log(log_dir / name, valid_log("none").files)
     for name in ("a.b_c-1-0", "-x-0", f"{'t' * 200}-7"):
-        write_log(log_dir / name, sound_log("none").files)
+        write_log(log_dir / name, valid_log("none").files)
     (log_dir / "file-0").touch()
     for name in ("123.log", "x.log", "00000000000000000007.log.part", "lost+found", ".hidden"):
         (log_dir / "subject-0" / name).touch()
@@ -271,8 +271,8 @@ def test_odd_names_are_passed_over_or_taken_as_kafka_takes_them(log_dir: Path) -
         assert (log_dir / "subject-0" / name).exists()
 
 
-def test_a_directory_in_the_place_of_a_segment_fails_its_log(log_dir: Path) -> None:
-    path = log_dir / "subject-0" / sound_log("none").log(1)
+def test_a_directory_named_like_a_segment_fails_its_log(log_dir: Path) -> None:
+    path = log_dir / "subject-0" / valid_log("none").log(1)
     path.unlink()
     path.mkdir()
     ended = run(log_dir)

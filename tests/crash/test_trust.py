@@ -1,4 +1,4 @@
-"""A disk that lies, and files that change under the job: the log fails, the sources stay, and the other log is cleaned."""
+"""Corrupting disks, and files that change during the job: the log fails, its sources are kept, the other log is cleaned."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ from compaction.names import CLEANER_OFFSETS
 from compaction.output.journal import JOURNAL
 from tests.crash.surroundings import Ended, run
 from tests.damage.harm import reseal
-from tests.damage.sound_logs import Files, look_at, sound_log, write_log
-from tests.fs.watched import Before, Operation, WatchedFiles
+from tests.damage.valid_logs import ReadableFileSystem, look_at, valid_log, write_log
 from tests.kafka.encode import Batch, Record
 from tests.logdir.logs import NOW_MS as BUILT_MS
 from tests.logdir.logs import build
+from tests.trust.watched import Before, Operation, WatchedFileSystem
 
-SOUND = sound_log("none")
-#: so small that a segment is written in parts
+VALID = valid_log("none")
+#: so small that a segment is written in several parts
 PARTS = Sizes(slice_bytes=300, scan_bytes=600, shard_entries=20)
 
 
 @pytest.fixture
 def log_dir(tmp_path: Path) -> Path:
-    """Two logs, one of which is going to be harmed."""
+    """Two logs, of which one will be damaged."""
     for topic in ("aside", "subject"):
-        write_log(tmp_path / "data" / f"{topic}-0", SOUND.files)
+        write_log(tmp_path / "data" / f"{topic}-0", VALID.files)
     return tmp_path / "data"
 
 
-def contents(log: Path) -> Files:
+def contents(log: Path) -> ReadableFileSystem:
     return {path.name: path.read_bytes() for path in log.iterdir()}
 
 
-def watched(before: Before) -> WatchedFiles:
-    return WatchedFiles(LocalFileSystem(), before)
+def watched(before: Before) -> WatchedFileSystem:
+    return WatchedFileSystem(LocalFileSystem(), before)
 
 
 def once(sign: Callable[[Operation], bool], act: Callable[[Operation], None]) -> Before:
-    """Acts before the first operation of this sign."""
+    """Acts before the first matching operation."""
     seen: list[Operation] = []
 
     def before(operation: Operation) -> None:
@@ -62,10 +62,10 @@ def in_subject(name: str, pattern: str) -> Callable[[Operation], bool]:
     return lambda operation: operation.name == name and bool(re.search(rf"subject-0/{pattern}", operation.path))
 
 
-def only_the_subject_failed(log_dir: Path, ended: Ended, before: object, told: str) -> None:
-    """The subject's files are as they were, and the error says why; the other log is cleaned."""
+def only_the_subject_failed(log_dir: Path, ended: Ended, before: object, message: str) -> None:
+    """The subject's files are unchanged, and the error says why; the other log is cleaned."""
     assert ended.code == 1
-    assert re.search(f"error: subject-0: .*{told}", ended.err), ended.err
+    assert re.search(f"error: subject-0: .*{message}", ended.err), ended.err
     assert ended.err.count("error: ") == 1, ended.err
     assert look_at(log_dir / "subject-0") == before
     checkpoint = (log_dir / CLEANER_OFFSETS).read_text().splitlines()[2:]
@@ -91,19 +91,19 @@ def one_bit_turned(path: Path) -> None:
 
 
 HARMS = (halved, emptied, zeroed, one_bit_turned)
-#: the files of an output and of its parts, and the operation before which they are harmed
+#: the files of an output and of its parts -> the operation before which they are damaged
 OUTPUTS = {
-    "log": ("reader of the device", r"0{20}\.log\.clean\.[0-9a-f]+$", None),
-    "index": ("reader of the device", r"0{20}\.index\.clean\.[0-9a-f]+$", None),
-    "timeindex": ("reader of the device", r"0{20}\.timeindex\.clean\.[0-9a-f]+$", None),
-    "rows of a part": ("reader", r"0{20}\.log\.clean\.[0-9a-f]+\.\d+\.rows$", PARTS),
-    "joined log": ("reader of the device", r"0{20}\.log\.clean\.[0-9a-f]+$", PARTS),
+    "log": ("open uncached", r"0{20}\.log\.clean\.[0-9a-f]+$", None),
+    "index": ("open uncached", r"0{20}\.index\.clean\.[0-9a-f]+$", None),
+    "timeindex": ("open uncached", r"0{20}\.timeindex\.clean\.[0-9a-f]+$", None),
+    "rows of a part": ("open", r"0{20}\.log\.clean\.[0-9a-f]+\.\d+\.rows$", PARTS),
+    "joined log": ("open uncached", r"0{20}\.log\.clean\.[0-9a-f]+$", PARTS),
 }
 
 
 @pytest.mark.parametrize("harm", HARMS, ids=lambda harm: harm.__name__)
 @pytest.mark.parametrize("output", OUTPUTS)
-def test_an_output_that_is_not_what_was_written_is_never_swapped_in(
+def test_an_output_that_differs_from_what_was_written_is_never_swapped_in(
     log_dir: Path, output: str, harm: Callable[[Path], None]
 ) -> None:
     operation, pattern, sizes = OUTPUTS[output]
@@ -118,7 +118,7 @@ def test_an_output_that_is_not_what_was_written_is_never_swapped_in(
 
     ended = run(log_dir, "--set", "index.interval.bytes=100", files=watched(once(sign, act)), sizes=sizes)
     assert harmed
-    only_the_subject_failed(log_dir, ended, before, "(read back otherwise|file ends here|has become shorter|batch|CRC|header)")
+    only_the_subject_failed(log_dir, ended, before, "(read back otherwise|file ends here|was truncated|batch|CRC|header)")
 
 
 @pytest.mark.parametrize("harm", HARMS, ids=lambda harm: harm.__name__)
@@ -126,29 +126,29 @@ def test_a_part_that_changed_before_it_is_joined_fails_the_log(log_dir: Path, ha
     before, harmed = look_at(log_dir / "subject-0"), []
 
     def act(found: Operation) -> None:
-        harm(Path(found.target))
-        harmed.append(found.target)
+        harm(Path(found.path))
+        harmed.append(found.path)
 
     def joins(found: Operation) -> bool:
-        return found.name == "append" and "subject-0" in found.target and Path(found.target).stat().st_size > 0
+        return found.name == "append_copy" and "subject-0" in found.path and Path(found.path).stat().st_size > 0
 
     ended = run(log_dir, files=watched(once(joins, act)), sizes=PARTS)
     assert harmed
-    only_the_subject_failed(log_dir, ended, before, "(read back otherwise|file ends here|has become shorter|batch|CRC|header)")
+    only_the_subject_failed(log_dir, ended, before, "(read back otherwise|file ends here|was truncated|batch|CRC|header)")
 
 
-def test_a_journal_with_a_turned_bit_is_noticed_before_it_counts(log_dir: Path) -> None:
+def test_a_journal_with_a_flipped_bit_is_detected_before_the_commit(log_dir: Path) -> None:
     before = look_at(log_dir / "subject-0")
-    sign = in_subject("reader of the device", r"\.compaction-swap\.[0-9a-f]{32}\.tmp")
+    sign = in_subject("open uncached", r"\.compaction-swap\.[0-9a-f]{32}\.tmp")
     ended = run(log_dir, files=watched(once(sign, lambda found: one_bit_turned(Path(found.path)))))
     only_the_subject_failed(log_dir, ended, before, "read back otherwise")
 
 
-def test_a_checkpoint_with_a_turned_bit_never_replaces_the_old_one(log_dir: Path) -> None:
+def test_a_checkpoint_with_a_flipped_bit_never_replaces_the_old_one(log_dir: Path) -> None:
     (log_dir / CLEANER_OFFSETS).write_text("0\n1\naside 0 3\n")
 
     def sign(found: Operation) -> bool:
-        return found.name == "reader of the device" and f"{CLEANER_OFFSETS}." in found.path
+        return found.name == "open uncached" and f"{CLEANER_OFFSETS}." in found.path
 
     def harm(found: Operation) -> None:
         if sign(found):
@@ -158,7 +158,7 @@ def test_a_checkpoint_with_a_turned_bit_never_replaces_the_old_one(log_dir: Path
     assert ended.code == 1
     assert "read back otherwise" in ended.err
     assert (log_dir / CLEANER_OFFSETS).read_text() == "0\n1\naside 0 3\n"
-    # the next run finishes what the journals say
+    # the next run finishes the swaps of the journals
     assert run(log_dir).code == 0
     assert {line.split(" ")[0] for line in (log_dir / CLEANER_OFFSETS).read_text().splitlines()[2:]} == {"aside", "subject"}
 
@@ -167,11 +167,11 @@ EQUAL_KEYS = 40
 
 
 def equal_sizes(log: Path) -> dict[bytes, bytes]:
-    """A log whose first segment and whose output have the same size; the last value of each key."""
+    """A log whose first segment and whose output have the same size; returns the last value of each key."""
     first = [(b"key-%03d" % key, b"one") for key in range(EQUAL_KEYS)]
     second = [(b"key-%03d" % key, b"two") for key in range(EQUAL_KEYS, 2 * EQUAL_KEYS)]
     third = [(b"key-%03d" % key, b"six") for key in range(EQUAL_KEYS)]
-    files: Files = {}
+    files: ReadableFileSystem = {}
     for number, records in enumerate((first, second, third)):
         base = number * 100
         batch = Batch([Record(base + i, BUILT_MS - 10**6, key, value) for i, (key, value) in enumerate(records)])
@@ -192,7 +192,7 @@ def served(log: Path) -> dict[bytes, bytes]:
 
 
 def test_an_error_after_the_commit_point_removes_no_output_and_loses_no_record(tmp_path: Path) -> None:
-    """The directory's fsync fails once, right after the journal got its name; sources are as large as outputs."""
+    """The directory's fsync fails once, just after the journal was renamed; sources and outputs have the same size."""
     log = tmp_path / "data/subject-0"
     values = equal_sizes(log)
     renamed: list[str] = []
@@ -215,7 +215,7 @@ def test_an_error_after_the_commit_point_removes_no_output_and_loses_no_record(t
 
 
 def test_a_journal_without_its_outputs_never_takes_a_source_for_one(tmp_path: Path) -> None:
-    """As the handler of an earlier version left it: the journal is there, the outputs are gone, sizes are equal."""
+    """The state that an earlier version left after an error: a journal without outputs, with equal sizes."""
     log = tmp_path / "data/subject-0"
     values = equal_sizes(log)
     stopped: list[Operation] = []
@@ -238,7 +238,7 @@ def test_a_journal_without_its_outputs_never_takes_a_source_for_one(tmp_path: Pa
 
 def other_batches() -> bytes:
     """Valid batches of the same size and offsets as the first segment's, with other values."""
-    data = SOUND.files[SOUND.log(0)]
+    data = VALID.files[VALID.log(0)]
     again = data.replace(b"value-", b"VALUE-")
     assert again != data and len(again) == len(data)
     return b"".join(resealed(again))
@@ -257,8 +257,8 @@ def resealed(data: bytes) -> list[bytes]:
 def test_batches_replaced_by_other_valid_ones_between_the_passes_fail_the_log(
     log_dir: Path, tmp_path: Path, options: tuple[str, ...]
 ) -> None:
-    """Sizes and times of modification are those of the file that was planned; the file even is the same."""
-    path = log_dir / "subject-0" / SOUND.log(0)
+    """Size, mtime and inode are those of the planned file."""
+    path = log_dir / "subject-0" / VALID.log(0)
     stat = path.stat()
 
     def replace() -> None:
@@ -272,13 +272,13 @@ def test_batches_replaced_by_other_valid_ones_between_the_passes_fail_the_log(
     assert "segment is not the one that the first pass read" in ended.err
     assert path.read_bytes() == other_batches()
     assert {name: data for name, data in contents(log_dir / "subject-0").items() if name != path.name} == {
-        name: data for name, data in SOUND.files.items() if name != path.name
+        name: data for name, data in VALID.files.items() if name != path.name
     }
     assert not list(tmp_path.glob("out/subject-0"))
 
 
-def test_a_bit_turned_between_the_passes_gets_no_new_checksum(log_dir: Path) -> None:
-    path = log_dir / "subject-0" / SOUND.log(0)
+def test_a_bit_flipped_between_the_passes_gets_no_new_checksum(log_dir: Path) -> None:
+    path = log_dir / "subject-0" / VALID.log(0)
     stat = path.stat()
 
     def turn() -> None:
@@ -297,12 +297,12 @@ def _io_error(found: Operation) -> None:
     raise StorageError(f"cannot read: {os.strerror(errno.EIO)}", path=found.path)
 
 
-#: what is read of a log in the driver, and by what
+#: the driver's reads of a log -> the reading function
 READS = {
-    "segments for recovery": ("read_bytes", r"0{20}\.log$"),
-    "the active segment's tail": ("read_bytes", r"0+40\.log$"),
-    "an index": ("read_bytes", r"0{20}\.index$"),
-    "a producer snapshot": ("read_bytes", r"0+40\.snapshot$"),
+    "segments for recovery": ("read", r"0{20}\.log$"),
+    "the active segment's tail": ("read", r"0+40\.log$"),
+    "an index": ("read", r"0{20}\.index$"),
+    "a producer snapshot": ("read", r"0+40\.snapshot$"),
     "the listing": ("listdir", "?$"),
 }
 
@@ -328,14 +328,14 @@ def test_a_bad_sector_is_one_logs_error(log_dir: Path, read: str, options: tuple
 
 
 def test_a_bad_sector_in_the_metadata_log_is_an_error_of_its_directorys_logs(log_dir: Path, tmp_path: Path) -> None:
-    write_log(tmp_path / "other/elsewhere-0", SOUND.files)
+    write_log(tmp_path / "other/elsewhere-0", VALID.files)
     write_log(log_dir / "__cluster_metadata-0", {})
     for name, data in build(0, [Batch([Record(0, BUILT_MS, b"k", b"v")]).encode()]).files.items():
         (log_dir / "__cluster_metadata-0" / f"{0:020d}{name}").write_bytes(data)
     before, failed = look_at(log_dir / "subject-0"), []
 
     def fail(found: Operation) -> None:
-        if found.name in ("read_bytes", "reader", "read") and "__cluster_metadata-0/0" in found.path:
+        if found.name in ("read", "open", "read_into") and "__cluster_metadata-0/0" in found.path:
             failed.append(found)
             _io_error(found)
 
@@ -349,12 +349,12 @@ def test_a_bad_sector_in_the_metadata_log_is_an_error_of_its_directorys_logs(log
 
 @pytest.mark.parametrize("options", [(), ("--dry-run",)], ids=["in place", "dry run"])
 @pytest.mark.parametrize("moment", [1, 2, 3])
-def test_a_file_cut_short_while_it_is_read_is_one_logs_error(log_dir: Path, moment: int, options: tuple[str, ...]) -> None:
-    """Through a memory map this ended the process with a signal."""
-    path, seen = log_dir / "subject-0" / SOUND.log(1), []
+def test_a_file_truncated_while_it_is_read_is_one_logs_error(log_dir: Path, moment: int, options: tuple[str, ...]) -> None:
+    """A memory map would end the process with a signal."""
+    path, seen = log_dir / "subject-0" / VALID.log(1), []
 
     def cut(found: Operation) -> None:
-        if found.name in ("read_bytes", "read") and found.path == str(path):
+        if found.name in ("read", "read_into") and found.path == str(path):
             seen.append(found)
             if len(seen) == moment:
                 os.truncate(path, 70)

@@ -1,4 +1,4 @@
-"""A standalone Spark of two workers on two loopback addresses: Spark starts a slow task again only on another host."""
+"""A standalone Spark of two workers on two loopback addresses: Spark starts a speculative attempt only on another host."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HOSTS = ("127.0.0.1", "127.0.0.2")
 
 @contextmanager
 def two_hosts(place: Path) -> Iterator[str]:
-    """The master's URL while the cluster runs; logs and work go to ``place``."""
+    """The master's URL while the cluster runs; its logs and work directories are in ``place``."""
     processes: list[subprocess.Popen[bytes]] = []
     try:
         master, log = _start(place, "Master", "--host", HOSTS[0], "--port", "0", "--webui-port", "0")

@@ -1,5 +1,6 @@
-"""Logs that are small on disk and large in memory, or slow to read: each written to a directory and cleaned, with the peak of
-memory and the time it took. ``python -m tests.damage.bombs NAME`` prints them as JSON; ``test_bombs`` holds them to bounds."""
+"""Logs that are small on disk and large in memory, or slow to read: each is written to a directory and cleaned, and its peak
+memory and time are measured. ``python -m tests.damage.bombs NAME`` prints them as JSON; ``test_bombs`` checks
+them against bounds."""
 
 from __future__ import annotations
 
@@ -17,25 +18,25 @@ from pathlib import Path
 
 import pyarrow
 
-from compaction.dump.inputs import Target
-from compaction.dump.lookup import find_timestamp
-from compaction.dump.segment import SegmentDump, SegmentView
+from compaction.dump.index_lookup import find_timestamp
+from compaction.dump.segment_dump import SegmentDump, SegmentView
+from compaction.dump.targets import Target
 from compaction.errors import LogError
 from compaction.fs.local import LocalFileSystem
 from compaction.kernels.reading.columns import KEYS, VALUES
 from compaction.names import LOG, segment_file
 from compaction.passes.decoder import MAX_PLAIN_BYTES
-from compaction.source.read_columns import Bounds, Reading, read_columns
+from compaction.source.read_columns import Bounds, ReadSpec, read_columns
 from tests.damage.harm import reseal
-from tests.damage.sound_logs import NOW_MS, SEGMENT_OFFSETS, sound_log, write_log
+from tests.damage.valid_logs import NOW_MS, SEGMENT_OFFSETS, valid_log, write_log
 from tests.kafka.encode import Batch, Legacy, Record, compress
 from tests.local_job import clean_locally
 
-#: by the bits that name them
+#: by the attribute bits of the codec
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 CONFIG = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
 _PLAIN_BYTES = MAX_PLAIN_BYTES + (8 << 20)
-#: where the segment after the bomb begins
+#: the base offset of the segment after the bomb
 _LATER = 2**31
 
 
@@ -58,7 +59,7 @@ def _zeros_batch(codec: str) -> bytes:
 
 
 def _old_wrapper(messages: int) -> bytes:
-    """A wrapper of magic 1 around very many of the smallest messages."""
+    """A wrapper of magic 1 around very many minimal messages."""
     one = Legacy([Record(0, 0, None, None)], 1).encode()
     payload = gzip.compress(one * messages, 1)
     wrapper = bytearray(Legacy([Record(messages, NOW_MS, None, payload)], 1).encode())
@@ -88,7 +89,7 @@ def _empty_members() -> bytes:
 
 
 def _likely_headers() -> bytes:
-    """A batch that runs past the end, then what looks like a header at every few bytes, each saying that it is huge."""
+    """A batch that runs past the end, then bytes that look like headers of huge batches, every few bytes."""
     fake = struct.pack(">qiibI", 65, 32 << 20, 0, 2, 0)
     return _modern("none", b"")[:8] + struct.pack(">i", 2**31 - 20) + _modern("none", b"")[12:] + fake * (3 << 20)
 
@@ -112,13 +113,13 @@ BOMBS: dict[str, Callable[[], bytes]] = {
 
 
 def _read_otherwise(path: Path) -> dict[str, str]:
-    """What the dump, a look-up by time and the data source say of it."""
+    """The results of the dump, a lookup by time and the data source."""
     fs, whole = LocalFileSystem(), path.stat().st_size
     dump = SegmentDump(fs, str(path), SegmentView(deep=True, contents=True), lambda _: None)
     return {
         "dump": _error(lambda: deque(dump, 0)),
         "lookup": _error(lambda: find_timestamp(fs, Target.of(str(path), "/"), NOW_MS)),
-        "source": _error(lambda: deque(read_columns(str(path), 0, whole, Reading(Bounds(), KEYS | VALUES)), 0)),
+        "source": _error(lambda: deque(read_columns(str(path), 0, whole, ReadSpec(Bounds(), KEYS | VALUES)), 0)),
     }
 
 
@@ -131,8 +132,8 @@ def _error(read: Callable[[], object]) -> str:
 
 
 def main(name: str) -> None:
-    """Cleans a log with this bomb in its first, closed segment, and one with it in its active segment."""
-    log, bomb = sound_log("none"), BOMBS[name]()
+    """Cleans a log with this bomb in its first, inactive segment, and a log with it in its active segment."""
+    log, bomb = valid_log("none"), BOMBS[name]()
     with tempfile.TemporaryDirectory() as scratch:
         log_dir = Path(scratch)
         write_log(log_dir / "warm-0", log.files)

@@ -1,7 +1,7 @@
-"""The fuzzer: damaged bytes into every reader, with numba's bounds checking on.
+"""The fuzzer: feeds damaged bytes to every reader, with numba's bounds checking on.
 
-``python -m tests.damage.fuzz --inputs 20000 --seed 1`` spreads that many inputs over the targets; what fails is made small by
-hypothesis and shown. Bounds checking costs a compilation of its own, kept in ``--cache``.
+``python -m tests.damage.fuzz --inputs 20000 --seed 1`` spreads that many inputs over the targets; hypothesis
+shrinks and prints failures. Bounds checking needs a separate compilation, cached in ``--cache``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SHARES = {"walk": 20, "passes": 30, "columns": 10, "payload": 10, "small files":
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs the fuzzer; 1 when anything was found."""
+    """Run the fuzzer; returns 1 if it found anything."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--inputs", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=1)
@@ -44,14 +44,14 @@ def main(argv: list[str] | None = None) -> int:
             began = time.monotonic()
             done, outcomes = run(target, inputs, options.seed)
             total += done
-            told = ", ".join(f"{count} {what}" for what, count in sorted(outcomes.items()))
-            print(f"{target}: {done} inputs, seed {options.seed}, {time.monotonic() - began:.0f} s; {told}", flush=True)
+            summary = ", ".join(f"{count} {what}" for what, count in sorted(outcomes.items()))
+            print(f"{target}: {done} inputs, seed {options.seed}, {time.monotonic() - began:.0f} s; {summary}", flush=True)
     print(f"{total} damaged inputs, nothing found")
     return 0
 
 
 def require_bounds_checks() -> None:
-    """Makes sure that a kernel that leaves its array is told so."""
+    """Make sure that bounds checking is on."""
     import numba
     import numpy as np
 
@@ -67,7 +67,7 @@ def require_bounds_checks() -> None:
 
 
 def run(target: str, inputs: int, seed: int) -> tuple[int, Counter[str]]:
-    """Feed one target; how many inputs, and what became of them. What is found is raised."""
+    """Feed one target; returns the number of inputs by outcome, and raises findings."""
     import hypothesis
 
     outcomes: Counter[str] = Counter()
@@ -91,14 +91,14 @@ Target = tuple["strategies.SearchStrategy[Any]", Callable[[Any], "str | None"]]
 
 
 def _segments() -> strategies.SearchStrategy[bytes]:
-    """A damaged segment of some kind."""
+    """Draw a damaged segment."""
     from hypothesis import strategies as st
 
     from tests.damage.harm import harmed
-    from tests.damage.sound_logs import KINDS
+    from tests.damage.valid_logs import KINDS
 
-    sound = {kind: b"".join(make(0)) for kind, make in KINDS.items()}
-    return st.sampled_from(sorted(sound)).flatmap(lambda kind: harmed(sound[kind]))
+    valid = {kind: b"".join(make(0)) for kind, make in KINDS.items()}
+    return st.sampled_from(sorted(valid)).flatmap(lambda kind: harmed(valid[kind]))
 
 
 def _walk() -> Target:
@@ -146,7 +146,7 @@ def _small_files() -> Target:
     from hypothesis import strategies as st
 
     from tests.damage.harm import harmed_bytes
-    from tests.damage.small_files import SOUND
+    from tests.damage.small_files import VALID
     from tests.damage.targets import journal, scratch, small_file
 
     def fed(pair: tuple[str, bytes]) -> None:
@@ -155,18 +155,18 @@ def _small_files() -> Target:
         with scratch() as directory:
             return journal(pair[1], directory)
 
-    sound = sorted(SOUND)
-    return st.sampled_from(sound).flatmap(lambda name: harmed_bytes(SOUND[name]).map(lambda data: (name, data))), fed
+    valid = sorted(VALID)
+    return st.sampled_from(valid).flatmap(lambda name: harmed_bytes(VALID[name]).map(lambda data: (name, data))), fed
 
 
 def _job() -> Target:
     from hypothesis import strategies as st
 
     from tests.damage.harm import harmed, harmed_bytes
-    from tests.damage.sound_logs import KINDS, sound_log
     from tests.damage.targets import JobTarget
+    from tests.damage.valid_logs import KINDS, valid_log
 
-    logs = {kind: sound_log(kind).files for kind in KINDS}
+    logs = {kind: valid_log(kind).files for kind in KINDS}
     names = {kind: sorted(files) for kind, files in logs.items()}
     # half of the damage goes to the logs themselves
     which = st.sampled_from(sorted(logs)).flatmap(

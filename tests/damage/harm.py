@@ -1,6 +1,6 @@
-"""Ways to damage the bytes of a log, as hypothesis strategies: which, where and how are drawn, so that a failure gets small.
+"""Ways to damage the bytes of a log, as hypothesis strategies, so that failures are shrunk.
 
-After the damage, checksums and lengths may be put right again, so that what lies behind them is reached.
+Checksums and lengths may be corrected after the damage, so that the code behind these checks is reached.
 """
 
 from __future__ import annotations
@@ -12,21 +12,22 @@ from collections.abc import Callable
 import google_crc32c
 from hypothesis import strategies as st
 
-from compaction.formats.compression.codecs import Codec, CodecError, compress, decompress
+from compaction.formats.compression.codecs import Codec, CodecError, decompress
 from compaction.formats.record_batch.batch_header import HEADER
 from compaction.formats.record_batch.message_header import HEADER_V1
+from tests.formats.encode import compress
 
 Draw = Callable[[st.SearchStrategy[int]], int]
 _PLAIN_BYTES = 1 << 20
 _V2_FIELDS = {spec.name: (spec.offset, int(spec.code[1])) for spec in HEADER.fields}
 _OLD_FIELDS = {spec.name: (spec.offset, int(spec.code[1])) for spec in HEADER_V1.fields}
-#: -1, 0, the largest, the smallest, and what lies around some bounds
+#: -1, 0, the largest, the smallest, and values near some bounds
 _EXTREMES = (-1, 0, 1, 2**7 - 1, -(2**7), 2**15 - 1, 2**31 - 1, -(2**31), 2**31 - 13, 2**61, 2**62, 2**63 - 1, -(2**63))
 _RUNS = (b"\x00", b"\xff", b"\x80", b"\x02", b"\x7f")
 
 
 def batches_of(data: bytes) -> list[tuple[int, int]]:
-    """Start and end of each batch, as far as lengths lead."""
+    """Start and end of each batch, as far as the lengths are valid."""
     found, at = [], 0
     while at + 17 <= len(data):
         size = int.from_bytes(data[at + 8 : at + 12], "big", signed=True) + 12
@@ -38,7 +39,7 @@ def batches_of(data: bytes) -> list[tuple[int, int]]:
 
 
 def reseal(data: bytes) -> bytes:
-    """The same with the right checksum in every batch that lengths lead to."""
+    """The bytes with a correct checksum in every batch that the lengths lead to."""
     out = bytearray(data)
     for start, end in batches_of(data):
         if out[start + 16] == 2 and end - start >= HEADER.size:
@@ -59,7 +60,7 @@ def harmed(draw: Draw, data: bytes) -> bytes:
 
 @st.composite
 def harmed_bytes(draw: Draw, data: bytes) -> bytes:
-    """Damage to a file that is no log."""
+    """Damage to a file other than a log."""
     for _ in range(draw(st.integers(1, 3))):
         way = _PLAIN_WAYS[draw(st.integers(0, len(_PLAIN_WAYS) - 1))]
         data = way(draw, data)
@@ -112,7 +113,7 @@ def _insert(draw: Draw, data: bytes) -> bytes:
 
 
 def _swap(draw: Draw, data: bytes) -> bytes:
-    """Two batches change places: offsets go back."""
+    """Exchange two batches, so that offsets decrease."""
     spans = batches_of(data)
     if len(spans) < 2:
         return data
@@ -130,7 +131,7 @@ def _repeat(draw: Draw, data: bytes) -> bytes:
 
 
 def _field(draw: Draw, data: bytes) -> bytes:
-    """A header field of some batch gets another value."""
+    """Change a header field of one batch."""
     spans = batches_of(data)
     if not spans:
         return data
@@ -155,7 +156,7 @@ def _put(draw: Draw, data: bytes, at: int, width: int, end: int) -> bytes:
 
 
 def _within(draw: Draw, data: bytes) -> bytes:
-    """Damage to the records of a batch, below the compression; length and size of the payload follow."""
+    """Damage to the records of a batch, below the compression; the sizes of the payload are updated."""
     spans = batches_of(data)
     if not spans:
         return data

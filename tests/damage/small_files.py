@@ -1,4 +1,4 @@
-"""Sound bytes of every file besides the segments' logs, by the name of its reader in ``targets``."""
+"""Valid bytes of every file other than a segment's log, by the name of its reader in ``targets``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _OFFSETS = np.array([(5 + 3 * i, 100 * i) for i in range(1, 6)], indexes.OFFSET_
 _TIMES = np.array([(1000 * i, 5 + 3 * i) for i in range(1, 6)], indexes.TIME_ROW)
 _TXNS = np.array([(7, 10 + i, 20 + i, 21 + i) for i in range(3)], indexes.TXN_ROW)
 
-SOUND: dict[str, bytes] = {
+VALID: dict[str, bytes] = {
     "offset checkpoint": b"0\n3\norders 0 17\norders 1 0\n__consumer_offsets 49 9223372036854775807\n",
     "leader epochs": b"0\n2\n0 0\n7 1234\n",
     "partition metadata": b"version: 0\ntopic_id: AAECAwQFBgcICQoLDA0ODw\n",

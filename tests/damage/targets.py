@@ -1,7 +1,7 @@
-"""What damaged bytes are fed to: decoders, kernels, passes, the whole job. Each target returns or raises what it is meant to.
+"""The fuzzer's targets: decoders, kernels, passes, the whole job. Each returns, or raises an expected error.
 
-Errors that a reader is meant to raise are passed over; anything else is a finding, and so is an error that had no name for
-what it met (``UnforeseenError``): with bounds checking on, that is also how a kernel says that it left its arrays.
+Expected errors of a reader are ignored. Any other exception is a finding, and so is ``UnforeseenError``: with bounds checking
+on, a kernel that leaves its arrays raises it, too.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from compaction.fs.ranges import View
 from compaction.kernels.reading.batches import scan_batches
 from compaction.kernels.reading.columns import HEADERS, KEYS, VALUES
 from compaction.kernels.reading.siphash import HashSecret
-from compaction.kernels.reading.tables import MARK_SHIFT
+from compaction.kernels.reading.tables import OFFSET_SHIFT
 from compaction.logdir.batch_scan import SegmentScan
 from compaction.logdir.read_log import MarkerReader
 from compaction.output.journal import JOURNAL, read_journal
@@ -42,8 +42,8 @@ from compaction.passes.merge import resolve_shard
 from compaction.passes.tasks import CleanContext, GroupOutput, MapContext, MapSettings, OutputPart, Packed, Slice, SliceSummary
 from compaction.passes.txn_headers import scan_transactions
 from compaction.report import LogReport, LogStatus
-from compaction.source.read_columns import Reading, read_columns
-from tests.damage.sound_logs import NOW_MS, Files, look_at, sound_log, write_log
+from compaction.source.read_columns import ReadSpec, read_columns
+from tests.damage.valid_logs import NOW_MS, ReadableFileSystem, look_at, valid_log, write_log
 from tests.local_job import clean_locally
 
 LIMIT_BYTES = 1 << 20
@@ -54,7 +54,7 @@ _NO_SPANS = AbortedRanges(*(np.empty(0, np.int64) for _ in range(3)))
 
 @contextmanager
 def meant_errors() -> Iterator[None]:
-    """Pass over the errors that readers are meant to raise."""
+    """Ignore the errors that readers may raise."""
     try:
         yield
     except UnforeseenError as error:
@@ -89,14 +89,14 @@ def walk(data: bytes) -> None:
                         parse_control_record(record)
             if not isinstance(batch, RecordBatch):
                 with meant_errors():
-                    transcode(data, batch.position, limit_bytes=LIMIT_BYTES).seal()
+                    transcode(data, batch.position, limit_bytes=LIMIT_BYTES)
     with meant_errors():
         read_cluster_configs([data])
 
 
 def passes(data: bytes, directory: Path, first_dirty: int = 7) -> None:
-    """Both passes over a segment; the second one whether or not the first one found it sound, with the first one's marks, with
-    none, and with marks of every offset."""
+    """Both passes over a segment: the second one even if the first one fails, with the first one's survivor entries, with none,
+    and with entries of every offset."""
     path = directory / "00000000000000000000.log"
     path.write_bytes(data)
     part = Slice(0, 0, str(path), 0, MAX_OFFSET, 0, len(data), 1)
@@ -110,7 +110,7 @@ def passes(data: bytes, directory: Path, first_dirty: int = 7) -> None:
                 shards.setdefault(shard, []).append(value)
     shards.pop(SUMMARY, None)
     found = [resolve_shard(packed, first_dirty, 0.9)[0] for packed in shards.values()]
-    every = (np.arange(1, 80, dtype=np.uint64) << np.uint64(MARK_SHIFT)) | np.uint64(1)
+    every = (np.arange(1, 80, dtype=np.uint64) << np.uint64(OFFSET_SHIFT)) | np.uint64(1)
     for marks in (found, [], [every]):
         _rewrite(part, marks, directory, first_dirty)
 
@@ -118,7 +118,7 @@ def passes(data: bytes, directory: Path, first_dirty: int = 7) -> None:
 def _rewrite(part: Slice, marks: list[Packed], directory: Path, first_dirty: int) -> None:
     rules = RoundRules(_NO_SPANS, np.empty(0, np.int64), ActiveProducers.of(()), 40, NOW_MS)
     log = CleanContext(first_dirty, 60, 1000, 0, 100, rules, str(directory), math.inf)
-    piece = OutputPart(GroupOutput(0, 0, 0, 1, (), part.path), 0, (part,), 0, whole=True)
+    piece = OutputPart(GroupOutput(0, 0, 0, 1, (), part.path), 0, (part,), 0, complete=True)
     _named(clean_part(piece, log, marks, dry_run=False).error)
     for name in directory.glob("*.clean*"):
         name.unlink()
@@ -134,10 +134,10 @@ def columns(data: bytes, directory: Path) -> None:
                 pass
 
 
-def _reading(check: bool) -> Reading:
+def _reading(check: bool) -> ReadSpec:
     from compaction.source.read_columns import Bounds
 
-    return Reading(Bounds(), KEYS | VALUES | HEADERS, control=True, check_crcs=check)
+    return ReadSpec(Bounds(), KEYS | VALUES | HEADERS, control=True, check_crcs=check)
 
 
 def payload(codec: Codec, data: bytes) -> None:
@@ -168,36 +168,36 @@ SMALL_READERS: dict[str, Callable[[bytes], object]] = {
 
 
 def small_file(reader: str, data: bytes) -> None:
-    """A file besides the segments' logs."""
+    """A file other than a segment's log."""
     with meant_errors():
         SMALL_READERS[reader](data)
 
 
 def journal(data: bytes, directory: Path) -> None:
-    """The swap's journal: whatever it says, it names no file but those of segments."""
+    """The swap's journal: whatever its content, it names only segment files."""
     (directory / JOURNAL).write_bytes(data)
     with meant_errors():
         read_journal(LocalFileSystem(), str(directory))
 
 
 class JobTarget:
-    """The whole job, in this process, over a damaged log and a sound one."""
+    """The whole job, in this process, over a damaged log and a valid one."""
 
     CONFIG = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", "index.interval.bytes": "100"}
 
     def __init__(self) -> None:
-        self._sound = sound_log("none").files
+        self._valid = valid_log("none").files
         self._outcome = self._cleaned_alone()
 
-    def __call__(self, files: Files) -> LogStatus:
-        """Clean a log of these files beside the sound one; what became of it."""
+    def __call__(self, files: ReadableFileSystem) -> LogStatus:
+        """Clean a log of these files beside a valid one; returns its status."""
         with scratch() as log_dir:
             write_log(log_dir / "damaged-0", files)
-            write_log(log_dir / "sound-0", self._sound)
+            write_log(log_dir / "valid-0", self._valid)
             before = look_at(log_dir / "damaged-0")
-            reports = clean_locally(log_dir, NOW_MS, dict.fromkeys(("damaged", "sound"), self.CONFIG))
-            assert reports["sound"].status is LogStatus.CLEANED, reports["sound"]
-            assert look_at(log_dir / "sound-0") == self._outcome
+            reports = clean_locally(log_dir, NOW_MS, dict.fromkeys(("damaged", "valid"), self.CONFIG))
+            assert reports["valid"].status is LogStatus.CLEANED, reports["valid"]
+            assert look_at(log_dir / "valid-0") == self._outcome
             self._judge(reports["damaged"], before, look_at(log_dir / "damaged-0"))
             return reports["damaged"].status
 
@@ -210,14 +210,14 @@ class JobTarget:
 
     def _cleaned_alone(self) -> dict[str, tuple[bytes, int, int]]:
         with scratch() as log_dir:
-            write_log(log_dir / "sound-0", self._sound)
-            clean_locally(log_dir, NOW_MS, {"sound": self.CONFIG})
-            return look_at(log_dir / "sound-0")
+            write_log(log_dir / "valid-0", self._valid)
+            clean_locally(log_dir, NOW_MS, {"valid": self.CONFIG})
+            return look_at(log_dir / "valid-0")
 
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """A directory in memory where there is one: fsync costs nothing there."""
+    """A directory in memory if the machine has one: fsync is free there."""
     shared = Path("/dev/shm")
     directory = Path(tempfile.mkdtemp(prefix="damage-", dir=shared if shared.is_dir() else None))
     try:

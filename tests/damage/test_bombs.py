@@ -1,4 +1,4 @@
-"""Small files that would fill the memory, or take for ever: refused with file and position, within bounds."""
+"""Small files that expand to fill memory, or take very long: refused with file and position, within bounds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from tests.damage.bombs import BOMBS
 
 ROOT = Path(__file__).resolve().parents[2]
-#: what the README states as the most that a batch can make a task take, whatever is in it
+#: the README's bound on the memory that one batch can make a task use
 MAX_MIB = 1024
 MAX_SECONDS = 60
 
@@ -45,7 +45,7 @@ def test_a_bomb_fails_its_log_within_bounds(name: str) -> None:
     if name.startswith("zeros"):
         assert "more than 268435456" in found["dump"]
         assert "more than 268435456" in found["source"]
-        # messages of magic 0 have no time to be found by
+        # messages of magic 0 have no timestamp
         assert "more than 268435456" in found["lookup"] or "magic 0" in name
     elif name.startswith("a wrapper in"):
         assert all("inside a" in found[reader] for reader in ("dump", "lookup", "source"))

@@ -1,4 +1,4 @@
-"""A slice of the fuzzer's work, with bounds checking on; ``tests.damage.fuzz`` does more of it."""
+"""A sample of the fuzzer's inputs, with bounds checking on; ``tests.damage.fuzz`` does more of it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ ROOT = Path(__file__).resolve().parents[2]
 INPUTS = 1_500
 
 
-def test_damaged_bytes_are_told_or_read_and_nothing_else_happens() -> None:
-    """No reader, kernel or pass leaves its arrays, raises what it is not meant to, or touches a log that it cannot read."""
+def test_damaged_bytes_are_read_or_raise_the_packages_errors() -> None:
+    """No reader, kernel or pass leaves its arrays, raises an unexpected error, or changes a log that it cannot read."""
     command = [sys.executable, "-m", "tests.damage.fuzz", "--inputs", str(INPUTS), "--seed", "7"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr[-4000:]

@@ -1,4 +1,4 @@
-"""What a user of the command sees of one damaged log among sound ones."""
+"""What the user of the command sees of one damaged log among valid ones."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from compaction.config.request import CompactionRequest
 from compaction.engine.clean import Workers, clean_logs
 from compaction.names import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS
 from jobs import compact
-from jobs.compact import SessionFactory
-from tests.damage.sound_logs import NOW_MS, look_at, sound_log, write_log
+from jobs._command import SessionFactory
+from tests.damage.valid_logs import NOW_MS, look_at, valid_log, write_log
 from tests.local_passes import LocalPasses
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def _flip(data: bytes, at: int) -> bytes:
 @pytest.fixture
 def log_dir(tmp_path: Path) -> Path:
     for topic in TOPICS:
-        write_log(tmp_path / "data" / f"{topic}-0", sound_log("zstd").files)
+        write_log(tmp_path / "data" / f"{topic}-0", valid_log("zstd").files)
     return tmp_path / "data"
 
 
@@ -50,7 +50,7 @@ def _damage(log_dir: Path, name: str, change: Callable[[bytes], bytes]) -> Path:
 
 
 def _run(log_dir: Path, run: Run, capsys: pytest.CaptureFixture[str]) -> list[str]:
-    """The lines on standard error of a run that leaves the damaged log alone and cleans the others."""
+    """The standard error lines of a run that does not change the damaged log and cleans the others."""
     before = {topic: look_at(log_dir / f"{topic}-0") for topic in TOPICS}
     assert compact.main(["--log-dir", str(log_dir), *OPTIONS], run) == 1
     after = {topic: look_at(log_dir / f"{topic}-0") for topic in TOPICS}
@@ -62,7 +62,7 @@ def _run(log_dir: Path, run: Run, capsys: pytest.CaptureFixture[str]) -> list[st
 
 
 def test_one_line_says_which_log_which_file_and_where(log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    log = sound_log("zstd").log(1)
+    log = valid_log("zstd").log(1)
     path = _damage(log_dir, log, lambda data: _flip(data, len(data) - 5))
     lines = _run(log_dir, _locally, capsys)
     assert len(lines) == 1
@@ -70,20 +70,22 @@ def test_one_line_says_which_log_which_file_and_where(log_dir: Path, capsys: pyt
 
 
 @pytest.mark.spark
-def test_so_it_is_on_spark(log_dir: Path, capsys: pytest.CaptureFixture[str], spark: SparkSession) -> None:
+def test_on_spark_the_error_names_the_same_log_file_and_position(
+    log_dir: Path, capsys: pytest.CaptureFixture[str], spark: SparkSession
+) -> None:
     def on_spark(_: SessionFactory, request: CompactionRequest) -> RunReport:
         from compaction.spark import runs
 
         return runs.compact(lambda: spark, request)
 
-    path = _damage(log_dir, sound_log("zstd").log(0), lambda data: _flip(data, 200))
+    path = _damage(log_dir, valid_log("zstd").log(0), lambda data: _flip(data, 200))
     lines = [line for line in _run(log_dir, on_spark, capsys) if line.startswith("error")]
     assert len(lines) == 1
     assert re.search(rf"{path} at byte \d+: batch fails its CRC", lines[0])
 
 
 @pytest.mark.parametrize("name", [LOG_STARTS, HIGH_WATERMARKS, CLEANER_OFFSETS])
-def test_a_garbled_checkpoint_fails_the_logs_of_its_directory(
+def test_a_malformed_checkpoint_fails_the_logs_of_its_directory(
     log_dir: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (log_dir / name).write_text("0\n3\ndamaged 0 seven\n")
@@ -99,17 +101,17 @@ def test_a_huge_checkpoint_is_one_line_for_each_log_of_its_directory_and_the_oth
     log_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = tmp_path / "other"
-    write_log(other / "elsewhere-0", sound_log("zstd").files)
+    write_log(other / "elsewhere-0", valid_log("zstd").files)
     with (other / HIGH_WATERMARKS).open("wb") as file:
         file.truncate(1 << 40)
     assert compact.main(["--log-dir", str(log_dir), str(other), *OPTIONS], _locally) == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"error: elsewhere-0: {other / HIGH_WATERMARKS}: is larger than 64 MiB, which no such file is")
+    assert line.startswith(f"error: elsewhere-0: {other / HIGH_WATERMARKS}: is larger than 64 MiB, the limit for such files")
     assert (log_dir / CLEANER_OFFSETS).read_text().splitlines()[1] == "3"
 
 
-def test_a_huge_snapshot_and_huge_indexes_are_made_anew(log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    log = sound_log("zstd")
+def test_huge_snapshots_and_indexes_are_rebuilt(log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = valid_log("zstd")
     for suffix in (".snapshot", ".txnindex"):
         with (log_dir / "damaged-0" / log.log(1)).with_suffix(suffix).open("wb") as file:
             file.truncate(1 << 40)
@@ -118,21 +120,21 @@ def test_a_huge_snapshot_and_huge_indexes_are_made_anew(log_dir: Path, capsys: p
     assert (log_dir / CLEANER_OFFSETS).read_text().splitlines()[1] == "3"
 
 
-def test_what_nobody_foresaw_is_one_logs_failure(
+def test_an_unexpected_exception_is_one_logs_failure(
     log_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A defect of the program that shows with one log does not end the run of the others."""
+    """A defect of the program that affects one log does not stop the others."""
     from compaction.passes import build_map
 
-    sound = build_map.check_offsets
+    check_offsets = build_map.check_offsets
 
     def defect(block: Block, floor: int, path: str, end_offset: int) -> int:
         if "damaged" in path:
             raise IndexError("index 7 is out of bounds")
-        return sound(block, floor, path, end_offset)
+        return check_offsets(block, floor, path, end_offset)
 
     monkeypatch.setattr(build_map, "check_offsets", defect)
     lines = _run(log_dir, _locally, capsys)
-    path = log_dir / "damaged-0" / sound_log("zstd").log(0)
+    path = log_dir / "damaged-0" / valid_log("zstd").log(0)
     what = "unforeseen failure (IndexError: index 7 is out of bounds); nothing was changed"
     assert lines == [f"error: damaged-0: {path} at byte 0: {what}"]

@@ -1,4 +1,4 @@
-"""One damage at a time, at every place: cut off at each byte, a bit flipped in each byte of a batch, through the whole job."""
+"""One kind of damage at every position: truncated at each byte, a flipped bit in each byte of a batch; for the whole job."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import pytest
 from compaction.names import LOG
 from compaction.report import LogStatus
 from tests.damage.harm import batches_of
-from tests.damage.sound_logs import SoundLog, sound_log
 from tests.damage.targets import JobTarget
+from tests.damage.valid_logs import ValidLog, valid_log
 
 #: what a v2 batch's checksum does not cover: base offset (a larger one up to the next batch), and leader epoch
 _UNCOVERED = (*range(8), *range(12, 16))
@@ -19,13 +19,13 @@ def job() -> JobTarget:
     return JobTarget()
 
 
-def _with(log: SoundLog, name: str, data: bytes) -> dict[str, bytes]:
+def _with(log: ValidLog, name: str, data: bytes) -> dict[str, bytes]:
     return {**log.files, name: data}
 
 
 @pytest.mark.parametrize("kind", ["short", "short-zstd", "short-v1"])
-def test_a_closed_segment_cut_off_anywhere_within_a_batch_fails_its_log(job: JobTarget, kind: str) -> None:
-    log = sound_log(kind)
+def test_an_inactive_segment_truncated_within_a_batch_fails_its_log(job: JobTarget, kind: str) -> None:
+    log = valid_log(kind)
     name, data = log.log(1), log.files[log.log(1)]
     ends = {end for _, end in batches_of(data)} | {0}
     for size in range(len(data)):
@@ -35,8 +35,8 @@ def test_a_closed_segment_cut_off_anywhere_within_a_batch_fails_its_log(job: Job
 
 
 @pytest.mark.parametrize("kind", ["short", "short-zstd"])
-def test_an_active_segment_cut_off_anywhere_is_a_torn_tail(job: JobTarget, kind: str) -> None:
-    log = sound_log(kind)
+def test_an_active_segment_truncated_anywhere_has_a_torn_tail(job: JobTarget, kind: str) -> None:
+    log = valid_log(kind)
     name, data = log.log(2), log.files[log.log(2)]
     for size in range(len(data)):
         assert job(_with(log, name, data[:size])) is LogStatus.CLEANED, size
@@ -44,7 +44,7 @@ def test_an_active_segment_cut_off_anywhere_is_a_torn_tail(job: JobTarget, kind:
 
 @pytest.mark.parametrize("kind", ["short", "gzip", "snappy", "lz4", "short-zstd", "transactions"])
 def test_a_flipped_bit_under_a_checksum_fails_the_log(job: JobTarget, kind: str) -> None:
-    log = sound_log(kind)
+    log = valid_log(kind)
     name, data = log.log(0), log.files[log.log(0)]
     start, end = batches_of(data)[1]
     for at in range(start, end):
@@ -55,7 +55,7 @@ def test_a_flipped_bit_under_a_checksum_fails_the_log(job: JobTarget, kind: str)
 
 @pytest.mark.parametrize("kind", ["v0-none", "short-v1"])
 def test_a_flipped_bit_in_an_old_message_fails_the_log(job: JobTarget, kind: str) -> None:
-    log = sound_log(kind)
+    log = valid_log(kind)
     name, data = log.log(0), log.files[log.log(0)]
     start, end = batches_of(data)[1]
     for at in range(start + 8, end):
@@ -63,8 +63,8 @@ def test_a_flipped_bit_in_an_old_message_fails_the_log(job: JobTarget, kind: str
         assert status is LogStatus.FAILED, at - start
 
 
-def test_offsets_that_go_back_fail_the_log(job: JobTarget) -> None:
-    log = sound_log("none")
+def test_offsets_that_do_not_increase_fail_the_log(job: JobTarget) -> None:
+    log = valid_log("none")
     name, data = log.log(1), log.files[log.log(1)]
     spans = batches_of(data)
     parts = [data[start:end] for start, end in spans]
@@ -78,21 +78,21 @@ def test_offsets_that_go_back_fail_the_log(job: JobTarget) -> None:
 
 @pytest.mark.parametrize("fill", [b"\x00", b"\xff", b"\x02", b"garbage!"])
 @pytest.mark.parametrize("kind", ["none", "lz4", "v0-none", "v1-gzip", "mixed", "transactions"])
-def test_a_closed_segment_of_zeros_or_garbage_fails_its_log(job: JobTarget, kind: str, fill: bytes) -> None:
-    log = sound_log(kind)
+def test_an_inactive_segment_of_zeros_or_garbage_fails_its_log(job: JobTarget, kind: str, fill: bytes) -> None:
+    log = valid_log(kind)
     for number in (0, 1):
         data = log.files[log.log(number)]
         filled = (fill * len(data))[: len(data)]
         assert job(_with(log, log.log(number), filled)) is LogStatus.FAILED
-        # from the middle on, so that sound batches come first
+        # from the middle on, so that valid batches come first
         middle = batches_of(data)[1][0]
         assert job(_with(log, log.log(number), data[:middle] + filled[middle:])) is LogStatus.FAILED
 
 
-def test_indexes_and_snapshots_are_no_damage(job: JobTarget) -> None:
-    """They are rebuilt or passed over: whatever is in them, the log is cleaned."""
+def test_damaged_indexes_and_snapshots_do_not_fail_the_log(job: JobTarget) -> None:
+    """They are rebuilt or ignored: the log is cleaned whatever they contain."""
     for kind in ("none", "transactions"):
-        log = sound_log(kind)
+        log = valid_log(kind)
         for name, data in log.files.items():
             if name.endswith(LOG) or name.startswith("leader"):
                 continue

@@ -1,4 +1,4 @@
-"""Small partitions on disk, and what they hold, for tests of the dump."""
+"""Small partitions on disk for tests of the dump."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EVERY = 3
 
 
 class Made(NamedTuple):
-    """A segment's base offset, path, records in order, and where its batches begin."""
+    """A segment: base offset, path, records in order, and positions of its batches."""
 
     base: int
     path: Path
@@ -24,7 +24,7 @@ class Made(NamedTuple):
 
 
 def made_records(base: int, batch: int, count: int) -> tuple[Record, ...]:
-    """The records of one batch: every second offset, times that mostly rise."""
+    """The records of one batch: every second offset, mostly increasing timestamps."""
     start = base + 2 * count * batch
     return tuple(
         Record(start + 2 * i, T0 + 10 * (start + 2 * i) - (25 if i == 1 else 0), b"key-%d" % (start + 2 * i), b"v" * (i + 1))
@@ -56,5 +56,5 @@ def write_segment(directory: Path, base: int = 0, batches: int = 12, count: int 
 
 
 def write_partition(directory: Path, segments: int = 3) -> list[Made]:
-    """A partition of some segments, one after the other."""
+    """A partition with some segments."""
     return [write_segment(directory, 200 * number, codec=("none", "lz4", "gzip")[number % 3]) for number in range(segments)]

@@ -1,4 +1,4 @@
-"""What is found wrong is told in the order of Kafka's maps."""
+"""Findings are printed in the order of Kafka's maps."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from compaction.dump.findings import Findings, java_order
 from compaction.dump.spool import PairSpool
 
 
-def test_paths_come_in_the_order_of_a_java_map() -> None:
+def test_paths_are_in_the_order_of_a_java_map() -> None:
     # hash codes of one-letter strings are their letters; a table of 16 places takes 13 of them, then 32 places are needed
     few = dict.fromkeys("qpab")
     assert [name for name, _ in java_order(few)] == ["p", "a", "q", "b"]
@@ -16,7 +16,7 @@ def test_paths_come_in_the_order_of_a_java_map() -> None:
     assert [name for name, _ in java_order(many)] == sorted(many)
 
 
-def test_kinds_of_findings_come_in_a_fixed_order() -> None:
+def test_kinds_of_findings_have_a_fixed_order() -> None:
     findings = Findings()
     spool = PairSpool()
     spool.append(np.array([[-1, 4]], np.int64))

@@ -1,4 +1,4 @@
-"""Pairs kept until the end of a run, in memory or in a file."""
+"""Pairs stored in memory or in a file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def pairs(*rows: tuple[int, int]) -> np.ndarray[tuple[int, int], np.dtype[np.int
     return np.array(rows, np.int64).reshape(-1, 2)
 
 
-def test_rising_pairs_come_back_as_they_went_in(spool: PairSpool) -> None:
+def test_increasing_pairs_are_returned_unchanged(spool: PairSpool) -> None:
     for start in range(0, 200_000, 50_000):
         spool.append(np.stack([np.arange(start, start + 50_000), np.arange(50_000)], axis=1))
     found = list(spool)
@@ -30,7 +30,7 @@ def test_rising_pairs_come_back_as_they_went_in(spool: PairSpool) -> None:
     assert found[-1] == (199_999, 49_999)
 
 
-def test_others_come_back_sorted_and_the_last_of_equal_ones_alone(spool: PairSpool) -> None:
+def test_other_pairs_are_sorted_and_the_last_of_equal_ones_wins(spool: PairSpool) -> None:
     spool.append(pairs((5, 1), (9, 2)))
     spool.append(pairs())
     spool.append(pairs((5, 3), (-(2**63), 4)))
@@ -42,7 +42,7 @@ def test_it_can_be_read_again(spool: PairSpool) -> None:
     assert list(spool) == list(spool) == [(1, 2)]
 
 
-def test_an_empty_one_says_so(spool: PairSpool) -> None:
+def test_an_empty_spool_is_reported_as_empty(spool: PairSpool) -> None:
     assert spool.empty
     assert list(spool) == []
     spool.append(pairs((-1, 0)))

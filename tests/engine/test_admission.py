@@ -1,4 +1,4 @@
-"""Which logs have room for their output: asked cheaply first, and exactly only where it is tight."""
+"""Refusing logs whose outputs exceed the free space: by an upper bound first, then by exact sizes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def log(directory: str) -> CleanContext:
     return CleanContext(0, 99, 0, 0, 4096, rules, directory)
 
 
-def pieces_of(number: int, mebibytes: int, *, parts: int = 1) -> list[OutputPart]:
+def parts_of(number: int, mebibytes: int, *, parts: int = 1) -> list[OutputPart]:
     output = GroupOutput(number, 0, 0, 0, (), "like")
     size = mebibytes * MIB // parts
     return [
@@ -31,13 +31,13 @@ def pieces_of(number: int, mebibytes: int, *, parts: int = 1) -> list[OutputPart
 
 
 class Measured:
-    """A pass 2 that keeps so many MiB of each piece, in batches of 16 KiB."""
+    """A pass 2 that keeps ``kept`` MiB of each output part, in batches of 16 KiB."""
 
-    def __init__(self, pieces: Sequence[OutputPart], kept: Sequence[float]) -> None:
+    def __init__(self, output_parts: Sequence[OutputPart], kept: Sequence[float]) -> None:
         self.calls = 0
         self._results = [
             PartResult(each.output.log, 0, each.number, CleanStats(bytes_kept=int(size * MIB)), batches=int(size * 64))
-            for each, size in zip(pieces, kept, strict=True)
+            for each, size in zip(output_parts, kept, strict=True)
         ]
 
     def __call__(self) -> Sequence[PartResult]:
@@ -45,31 +45,32 @@ class Measured:
         return self._results
 
 
-def room_of(mebibytes: int) -> SpaceBudget:
-    """Room without its margin."""
+def budget_of(mebibytes: int) -> SpaceBudget:
+    """A budget without its margin."""
     return SpaceBudget(-4 * MIB, lambda _: FreeSpace(1, mebibytes * MIB))
 
 
 @pytest.mark.parametrize(("parts", "free", "measured"), [(1, 102, 0), (1, 99, 1), (16, 240, 0), (16, 199, 1)])
-def test_nothing_is_measured_where_all_of_it_would_fit(parts: int, free: int, measured: int) -> None:
-    pieces = pieces_of(0, 100, parts=parts)
-    measure = Measured(pieces, [1] * parts)
-    assert logs_without_space(room_of(free), {0: log("/a")}, pieces, measure) == {}
+def test_nothing_is_measured_if_the_upper_bound_fits(parts: int, free: int, measured: int) -> None:
+    output_parts = parts_of(0, 100, parts=parts)
+    measure = Measured(output_parts, [1] * parts)
+    assert logs_without_space(budget_of(free), {0: log("/a")}, output_parts, measure) == {}
     assert measure.calls == measured
 
 
-def test_logs_are_taken_in_order_while_there_is_room() -> None:
-    pieces = pieces_of(0, 100) + pieces_of(1, 100) + pieces_of(2, 100)
-    refused = logs_without_space(room_of(60), {n: log("/a") for n in range(3)}, pieces, Measured(pieces, [30, 40, 20]))
+def test_logs_are_admitted_in_order_while_they_fit() -> None:
+    output_parts = parts_of(0, 100) + parts_of(1, 100) + parts_of(2, 100)
+    measure = Measured(output_parts, [30, 40, 20])
+    refused = logs_without_space(budget_of(60), {n: log("/a") for n in range(3)}, output_parts, measure)
     assert list(refused) == [1]
     needed, free = refused[1]
     assert 40 * MIB < needed < 41 * MIB
     assert 29 * MIB < free < 30 * MIB
 
 
-def test_a_part_needs_room_twice() -> None:
-    pieces = pieces_of(0, 100, parts=2)
-    refused = logs_without_space(room_of(90), {0: log("/a")}, pieces, Measured(pieces, [25, 25]))
+def test_a_part_needs_its_space_twice() -> None:
+    output_parts = parts_of(0, 100, parts=2)
+    refused = logs_without_space(budget_of(90), {0: log("/a")}, output_parts, Measured(output_parts, [25, 25]))
     needed, free = refused[0]
     assert 100 * MIB < needed < 101 * MIB
     assert free == 90 * MIB

@@ -12,7 +12,7 @@ from compaction.engine.concurrency import run_concurrently
 
 
 @pytest.mark.parametrize("threads", [1, 3, 16])
-def test_results_come_in_the_order_of_the_works(threads: int) -> None:
+def test_results_are_in_the_order_of_the_calls(threads: int) -> None:
     def work(number: int) -> Callable[[], int]:
         def done() -> int:
             time.sleep(0.001 * (7 - number % 7))
@@ -23,12 +23,12 @@ def test_results_come_in_the_order_of_the_works(threads: int) -> None:
     assert run_concurrently([work(number) for number in range(40)], threads) == list(range(40))
 
 
-def test_one_work_needs_no_thread() -> None:
+def test_a_single_call_runs_inline() -> None:
     assert run_concurrently([threading.current_thread], 16) == [threading.main_thread()]
     assert run_concurrently([], 16) == []
 
 
-def test_an_interruption_ends_what_runs_and_begins_no_more() -> None:
+def test_after_an_interruption_running_calls_complete_and_no_others_start() -> None:
     begun: list[int] = []
     ended: list[int] = []
 

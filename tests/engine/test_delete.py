@@ -1,4 +1,4 @@
-"""The delete policy as a job: what it reports, what it leaves alone, and that one log's trouble stays its own."""
+"""Runs of the delete policy: reports, logs that are not changed, and errors of single logs."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from compaction.config import Resolver, read_sets
 from compaction.config.request import CompactionRequest
 from compaction.engine import prepare
 from compaction.engine.delete import delete_old_segments
-from compaction.engine.prepare import LogTask, look
+from compaction.engine.prepare import LogReadTask, read_without_recovery
 from compaction.errors import CompactionError, ConfigError
-from compaction.formats.record_batch.batch import BatchSpec, encode_batch
 from compaction.formats.record_batch.record import Record
 from compaction.fs.local import LocalFileSystem
 from compaction.report import LogReport, LogStatus, RunReport
-from compaction.spark.parallel_read import parallel_read_with
+from compaction.spark.parallel_read import spark_parallel_read
+from tests.formats.encode import BatchSpec, encode_batch
 from tests.formats.test_metadata_log import config as stored_config
 from tests.golden import unpack_sample
 
@@ -51,7 +51,7 @@ def by_name(report: RunReport) -> dict[str, LogReport]:
     return {log.name: replace(log, seconds=0) for log in report.logs}
 
 
-def test_a_dry_run_tells_what_a_run_does_and_writes_nothing(logs: Path) -> None:
+def test_a_dry_run_reports_what_a_run_does_and_writes_nothing(logs: Path) -> None:
     before = tree(logs)
     dry = delete_old_segments(request(logs, dry_run=True))
     assert tree(logs) == before
@@ -61,7 +61,7 @@ def test_a_dry_run_tells_what_a_run_does_and_writes_nothing(logs: Path) -> None:
     assert tree(logs) != before
 
 
-def test_a_second_run_finds_nothing_to_do_and_takes_the_deleted_files_away(logs: Path) -> None:
+def test_a_second_run_has_nothing_to_do_and_removes_the_deleted_files(logs: Path) -> None:
     delete_old_segments(request(logs))
     assert list(logs.rglob("*.deleted"))
     again = delete_old_segments(request(logs))
@@ -69,12 +69,12 @@ def test_a_second_run_finds_nothing_to_do_and_takes_the_deleted_files_away(logs:
     assert not list(logs.rglob("*.deleted"))
 
 
-def test_without_a_delay_files_go_at_once(logs: Path) -> None:
+def test_without_a_delay_files_are_removed_at_once(logs: Path) -> None:
     delete_old_segments(request(logs, "file.delete.delay.ms=0"))
     assert not list(logs.rglob("*.deleted"))
 
 
-def test_a_damaged_log_fails_alone_and_stays_as_it_was(logs: Path) -> None:
+def test_a_damaged_log_fails_and_is_not_changed(logs: Path) -> None:
     segment = sorted((logs / "clickstream-0").glob("*.log"))[0]
     segment.write_bytes(segment.read_bytes()[:-7])
     before = tree(logs / "clickstream-0")
@@ -88,7 +88,7 @@ def test_a_damaged_log_fails_alone_and_stays_as_it_was(logs: Path) -> None:
 
 
 def with_stored(logs: Path, topic: str, name: str, value: str) -> None:
-    """Adds a record to the metadata log, as the controller of another version might have."""
+    """Appends a record to the metadata log, as a controller of another version might."""
     log = max((logs / "__cluster_metadata-0").glob("*.log"))
     batch = encode_batch([Record(10**6, 1, None, stored_config(topic, name, value))], BatchSpec(base_offset=10**6))
     log.write_bytes(log.read_bytes() + batch)
@@ -107,7 +107,7 @@ def test_an_unreadable_metadata_log_fails_the_logs_of_its_directory(logs: Path, 
     shutil.copytree(logs / "clickstream-0", other / "clickstream-0")
     with_stored(logs, "clickstream", "retention.ms", "1")
     log = max((logs / "__cluster_metadata-0").glob("*.log"))
-    # a record frame of a version that nobody knows
+    # a record frame of an unknown version
     batch = encode_batch([Record(10**6 + 1, 1, None, b"\x09\x04\x00")], BatchSpec(base_offset=10**6 + 1))
     log.write_bytes(log.read_bytes() + batch)
     both = replace(request(logs, "cleanup.policy=delete", "retention.ms=1"), log_dirs=(str(logs), str(other)))
@@ -117,7 +117,7 @@ def test_an_unreadable_metadata_log_fails_the_logs_of_its_directory(logs: Path, 
     assert [log.status for log in report.logs if log.log_dir == str(other)] == [LogStatus.CLEANED]
 
 
-def test_settings_of_the_call_that_contradict_each_other_end_it_before_anything_is_touched(logs: Path) -> None:
+def test_contradicting_settings_of_the_call_are_an_error_before_anything_is_changed(logs: Path) -> None:
     before = tree(logs)
     with pytest.raises(ConfigError, match=r"min\.compaction\.lag\.ms is 9"):
         delete_old_segments(request(logs, "min.compaction.lag.ms=9", "max.compaction.lag.ms=8"))
@@ -127,7 +127,7 @@ def test_settings_of_the_call_that_contradict_each_other_end_it_before_anything_
 def test_producers_expire_by_the_configuration_that_the_broker_stored(logs: Path) -> None:
     seen: list[int] = []
 
-    def spy(tasks: Sequence[LogTask]) -> list[LogView | CompactionError | None]:
+    def spy(tasks: Sequence[LogReadTask]) -> list[LogView | CompactionError | None]:
         seen.extend(task.settings.broker.producer_id_expiration_ms for task in tasks)
         return [None for _ in tasks]
 
@@ -141,33 +141,33 @@ def test_producers_expire_by_the_configuration_that_the_broker_stored(logs: Path
 
 
 @pytest.mark.spark
-def test_many_logs_are_read_by_spark_with_the_same_outcome(
+def test_reading_many_logs_by_spark_does_not_change_the_report(
     logs: Path, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    alone = delete_old_segments(request(logs, dry_run=True))
-    # one log that has to be recovered first, one that is damaged
+    local = delete_old_segments(request(logs, dry_run=True))
+    # one log needs recovery, one is damaged
     (logs / "sessions-0" / f"{0:020d}.index").unlink()
     segment = min((logs / "orders-0").glob("*.log"))
     segment.write_bytes(segment.read_bytes()[:-7])
     monkeypatch.setattr(prepare, "MANY_SEGMENTS", 1)
     before = tree(logs)
-    together = delete_old_segments(request(logs, dry_run=True), parallel_read_with(lambda: spark))
+    parallel = delete_old_segments(request(logs, dry_run=True), spark_parallel_read(lambda: spark))
     assert tree(logs) == before
-    expected = by_name(alone)
-    found = by_name(together)
+    expected = by_name(local)
+    found = by_name(parallel)
     assert found.pop("orders-0").status is LogStatus.FAILED
     del expected["orders-0"]
     assert found == expected
-    assert delete_old_segments(request(logs), parallel_read_with(lambda: spark)).totals["expired_segments"] == sum(
+    assert delete_old_segments(request(logs), spark_parallel_read(lambda: spark)).totals["expired_segments"] == sum(
         log.expired_segments for log in expected.values()
     )
 
 
-def test_a_look_tells_when_something_must_be_recovered(logs: Path) -> None:
+def test_a_log_that_needs_recovery_is_not_read_in_parallel(logs: Path) -> None:
     found: list[object] = []
 
-    def spy(tasks: Sequence[LogTask]) -> list[LogView | CompactionError | None]:
-        found.extend(look(LocalFileSystem(), task) for task in tasks)
+    def spy(tasks: Sequence[LogReadTask]) -> list[LogView | CompactionError | None]:
+        found.extend(read_without_recovery(LocalFileSystem(), task) for task in tasks)
         return [None for _ in tasks]
 
     (logs / "clickstream-0" / f"{0:020d}.index").unlink()

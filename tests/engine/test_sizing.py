@@ -1,4 +1,4 @@
-"""How work is dealt to tasks."""
+"""How work is divided among tasks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.engine.sizing import busy, deal_shards, most_records, pack, sizes
+from compaction.engine.sizing import assign_shards, core_utilization, max_records_by_log, pack, sizes
 from compaction.passes.tasks import Slice
 
 FULL = 1000
@@ -19,7 +19,7 @@ def part(log: int, offsets: int, size_bytes: int) -> Slice:
 
 
 def loads(logs: dict[int, tuple[int, int]], tasks: int, begin: dict[int, int]) -> Counter[int]:
-    """Entries by task, each log's spread evenly over its shards."""
+    """Entries by task, if those of each log are spread evenly over its shards."""
     found: Counter[int] = Counter()
     for log, (count, entries) in logs.items():
         for shard in range(count):
@@ -27,54 +27,54 @@ def loads(logs: dict[int, tuple[int, int]], tasks: int, begin: dict[int, int]) -
     return found
 
 
-def test_neighbours_are_packed_until_the_target_is_reached() -> None:
+def test_adjacent_items_are_packed_until_the_target_is_reached() -> None:
     assert pack([3, 3, 3, 9, 1, 1], lambda item: item, 6) == [[3, 3], [3, 9], [1, 1]]
     assert pack([], lambda item: item, 6) == []
 
 
 @pytest.mark.parametrize(("tasks", "share"), [([5, 5], 1.0), ([10], 0.5), ([4, 4, 4], 0.75), ([], 1.0), ([0], 1.0)])
-def test_the_share_of_time_that_cores_are_busy(tasks: list[int], share: float) -> None:
-    assert busy(tasks, 2) == share
+def test_core_utilization_is_the_fraction_of_time_until_the_last_task_ends(tasks: list[int], share: float) -> None:
+    assert core_utilization(tasks, 2) == share
 
 
-def test_a_log_has_at_most_a_record_an_offset_and_a_byte() -> None:
-    assert most_records([part(0, 7, 500), part(1, 900, 30), part(0, 5, 500)]) == {0: 12, 1: 30}
+def test_a_record_has_its_own_offset_and_takes_at_least_a_byte() -> None:
+    assert max_records_by_log([part(0, 7, 500), part(1, 900, 30), part(0, 5, 500)]) == {0: 12, 1: 30}
 
 
 def test_thousands_of_small_logs_need_few_tasks() -> None:
     logs = dict.fromkeys(range(1200), (1, 5))
-    tasks, begin = deal_shards(logs, 6 * FULL, 4)
+    tasks, begin = assign_shards(logs, 6 * FULL, 4)
     assert tasks == 4
     assert set(loads(logs, tasks, begin).values()) == {1500}
 
 
 def test_there_are_no_more_tasks_than_shards() -> None:
-    assert deal_shards({0: (1, 5), 1: (2, 9)}, 6 * FULL, 4)[0] == 3
-    assert deal_shards({0: (1, 0)}, 6 * FULL, 4) == (1, {0: 0})
+    assert assign_shards({0: (1, 5), 1: (2, 9)}, 6 * FULL, 4)[0] == 3
+    assert assign_shards({0: (1, 0)}, 6 * FULL, 4) == (1, {0: 0})
 
 
-def test_full_shards_are_spread_whatever_lies_between_them() -> None:
+def test_full_shards_are_spread_over_all_tasks() -> None:
     logs = {log: (1, FULL if log % 4 == 0 else 1) for log in range(96)}
-    tasks, begin = deal_shards(logs, 6 * FULL, 4)
+    tasks, begin = assign_shards(logs, 6 * FULL, 4)
     assert tasks == 5
     assert max(loads(logs, tasks, begin).values()) < 6 * FULL
 
 
 @given(st.lists(st.tuples(st.integers(1, 30), st.integers(0, FULL)), min_size=1, max_size=60), st.integers(1, 8))
-def test_no_task_has_more_than_its_share_and_one_shard(shape: list[tuple[int, int]], at_least: int) -> None:
+def test_no_task_exceeds_the_average_by_more_than_a_shard(shape: list[tuple[int, int]], at_least: int) -> None:
     logs = {log: (shards, shards * fill) for log, (shards, fill) in enumerate(shape)}
-    tasks, begin = deal_shards(logs, 6 * FULL, at_least)
+    tasks, begin = assign_shards(logs, 6 * FULL, at_least)
     share = sum(entries for _, entries in logs.values()) / tasks
     assert max(loads(logs, tasks, begin).values()) <= share + FULL
 
 
-def test_a_shard_never_needs_more_than_the_dedupe_buffer() -> None:
+def test_a_shard_fits_into_the_dedupe_buffer() -> None:
     assert sizes([1 << 30], 2, 24 * 1000, 0.5).shard_entries == 500
     assert sizes([], 2, 1, 0.5).shard_entries == 1
 
 
 @pytest.mark.parametrize(("gigabytes", "tasks"), [(1, 2), (8, 2), (9, 4), (33, 10)])
-def test_all_cores_scan_like_shares_of_a_bounded_size(gigabytes: int, tasks: int) -> None:
+def test_all_tasks_of_pass_1_read_equal_amounts_of_a_bounded_size(gigabytes: int, tasks: int) -> None:
     share = sizes([gigabytes << 30], 2, 1 << 27, 0.9).scan_bytes
     assert share * tasks - (gigabytes << 30) in range(tasks)
     assert share <= 4 << 30

@@ -1,10 +1,10 @@
-"""What bounds a run over the directories of several brokers."""
+"""The limits of a run over the directories of several brokers."""
 
 from __future__ import annotations
 
 from itertools import permutations
 
-from compaction.compare import run
+from compaction.compare import compare_policies
 from compaction.config import BrokerConfig
 from compaction.engine.clean import smallest_broker
 
@@ -13,7 +13,7 @@ SLOW = BrokerConfig(dedupe_buffer_bytes=1 << 30, load_factor=0.8, io_max_bytes_p
 USUAL = BrokerConfig()
 
 
-def test_the_smallest_map_does_not_choose_the_throttle_too() -> None:
+def test_each_limit_is_the_tightest_of_any_broker() -> None:
     for brokers in permutations((SMALL_MAP, SLOW, USUAL)):
         found = smallest_broker(brokers)
         assert found.dedupe_buffer_bytes == 1 << 20
@@ -21,10 +21,10 @@ def test_the_smallest_map_does_not_choose_the_throttle_too() -> None:
         assert found.load_factor == 0.8
 
 
-def test_one_broker_is_taken_as_it_is_and_none_as_kafkas_defaults() -> None:
+def test_one_broker_sets_all_limits_and_none_means_kafkas_defaults() -> None:
     assert smallest_broker([SLOW]) == SLOW
     assert smallest_broker([]) == BrokerConfig()
 
 
-def test_dry_runs_choose_in_the_same_way() -> None:
-    assert vars(run)["smallest_broker"] is smallest_broker
+def test_comparisons_use_the_same_limits() -> None:
+    assert vars(compare_policies)["smallest_broker"] is smallest_broker

@@ -1,4 +1,4 @@
-"""Free space is asked for once a file system, and given out until there is none."""
+"""Allocating the free space of file systems."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ MIB = 1 << 20
 DISKS = {"/a": FreeSpace(1, 20 * MIB), "/a/deep": FreeSpace(1, 20 * MIB), "/b": FreeSpace(2, 8 * MIB)}
 
 
-def test_a_place_that_does_not_exist_yet_has_the_space_of_what_holds_it(tmp_path: Path) -> None:
+def test_a_path_that_does_not_exist_has_the_free_space_of_its_parent(tmp_path: Path) -> None:
     found = free_space(str(tmp_path / "not" / "yet"))
     assert found.device == tmp_path.stat().st_dev
     assert 0 < found.free_bytes <= os.statvfs(tmp_path).f_frsize * os.statvfs(tmp_path).f_blocks
 
 
-def test_a_margin_is_left_on_every_file_system() -> None:
-    room = SpaceBudget(look=DISKS.__getitem__)
-    assert (room.left("/a"), room.left("/b")) == (16 * MIB, 4 * MIB)
+def test_a_margin_of_every_file_system_stays_free() -> None:
+    budget = SpaceBudget(space_of=DISKS.__getitem__)
+    assert (budget.left("/a"), budget.left("/b")) == (16 * MIB, 4 * MIB)
 
 
-def test_what_is_taken_is_gone_for_all_directories_of_a_file_system() -> None:
-    room = SpaceBudget(look=DISKS.__getitem__)
-    assert room.take("/a", 10 * MIB)
-    assert not room.take("/a/deep", 10 * MIB)
-    assert room.take("/a/deep", 6 * MIB)
-    assert room.left("/a") == 0
-    assert room.take("/b", 4 * MIB)
+def test_all_directories_of_a_file_system_share_its_space() -> None:
+    budget = SpaceBudget(space_of=DISKS.__getitem__)
+    assert budget.take("/a", 10 * MIB)
+    assert not budget.take("/a/deep", 10 * MIB)
+    assert budget.take("/a/deep", 6 * MIB)
+    assert budget.left("/a") == 0
+    assert budget.take("/b", 4 * MIB)
 
 
 @pytest.mark.parametrize(("needed", "fits"), [(0, True), (4 * MIB, True), (4 * MIB + 1, False)])
-def test_what_fits_everywhere_is_not_taken(needed: int, fits: bool) -> None:
-    room = SpaceBudget(look=DISKS.__getitem__)
-    assert room.fits(["/a", "/b"], needed) is fits
-    assert room.left("/b") == 4 * MIB
+def test_fits_allocates_nothing(needed: int, fits: bool) -> None:
+    budget = SpaceBudget(space_of=DISKS.__getitem__)
+    assert budget.fits(["/a", "/b"], needed) is fits
+    assert budget.left("/b") == 4 * MIB
 
 
-def test_what_is_spoken_for_is_not_free() -> None:
+def test_reserved_bytes_are_not_free() -> None:
     assert SpaceBudget(6 * MIB, DISKS.__getitem__).left("/b") == -2 * MIB

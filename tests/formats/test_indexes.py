@@ -120,7 +120,7 @@ def test_txn_index_round_trip_and_torn_tail(rows: list[tuple[int, int, int, int]
         (offsets((1, 1), (INT_MAX, INT_MAX)), 2),
     ],
 )
-def test_which_offset_entries_are_trusted(data: bytes, valid: int) -> None:
+def test_offset_entries_are_valid_while_they_increase(data: bytes, valid: int) -> None:
     assert indexes.valid_offset_entries(data) == valid
     assert len(indexes.read_offset_index(data, 0)) == valid
 
@@ -142,7 +142,7 @@ def test_which_offset_entries_are_trusted(data: bytes, valid: int) -> None:
         (times((7, -1)), 0),
     ],
 )
-def test_which_time_entries_are_trusted(data: bytes, valid: int) -> None:
+def test_time_entries_are_valid_while_they_increase(data: bytes, valid: int) -> None:
     assert indexes.valid_time_entries(data) == valid
     assert len(indexes.read_time_index(data, 0)) == valid
 
@@ -150,17 +150,17 @@ def test_which_time_entries_are_trusted(data: bytes, valid: int) -> None:
 @pytest.mark.parametrize(
     ("check", "data", "message", "position"),
     [
-        (indexes.check_offset_index, offsets((5, 42)) + b"\x00", "offset index of 9 bytes is no multiple of 8", 8),
+        (indexes.check_offset_index, offsets((5, 42)) + b"\x00", "offset index of 9 bytes is not a multiple of 8", 8),
         (indexes.check_offset_index, offsets((5, 42), (6, 43), (6, 44)), "offset index entry 2 .relative offset 6", 16),
         (indexes.check_offset_index, offsets((5, 42), (6, 42)), "offset index entry 1", 8),
         (indexes.check_offset_index, offsets((-1, 42)), "offset index entry 0", 0),
         (indexes.check_offset_index, bytes(8) + offsets((5, 42), (0, 0), (6, 43)) + bytes(8), "offset index entry 2", 16),
-        (indexes.check_time_index, times((5, 42)) + b"\x00", "time index of 13 bytes is no multiple of 12", 12),
+        (indexes.check_time_index, times((5, 42)) + b"\x00", "time index of 13 bytes is not a multiple of 12", 12),
         (indexes.check_time_index, times((5, 42), (4, 43)), "time index entry 1", 12),
         (indexes.check_time_index, times((5, 42), (6, 41)), "time index entry 1 .relative offset 41", 12),
     ],
 )
-def test_damage_is_told_with_the_entry(check: Callable[[bytes], None], data: bytes, message: str, position: int) -> None:
+def test_damage_is_reported_with_the_entry(check: Callable[[bytes], None], data: bytes, message: str, position: int) -> None:
     with pytest.raises(FormatError, match=message) as caught:
         check(data)
     assert caught.value.position == position
@@ -168,11 +168,11 @@ def test_damage_is_told_with_the_entry(check: Callable[[bytes], None], data: byt
 
 @pytest.mark.parametrize("check", [indexes.check_offset_index, indexes.check_time_index])
 @pytest.mark.parametrize("zeros", [0, 24, 2400])
-def test_an_index_of_zeros_is_sound(check: Callable[[bytes], None], zeros: int) -> None:
+def test_an_index_of_zeros_is_valid(check: Callable[[bytes], None], zeros: int) -> None:
     check(bytes(zeros))
 
 
-def test_an_aborted_transaction_before_the_segment() -> None:
+def test_an_aborted_transaction_before_the_segment_is_an_error() -> None:
     data = indexes.write_txn_index(np.array([(1, 90, 100, 90), (2, 80, 99, 80)], indexes.TXN_ROW))
     indexes.check_txn_index(data, 99)
     with pytest.raises(FormatError, match="entry 1 ends at offset 99, before the segment's base 100") as caught:
@@ -181,7 +181,7 @@ def test_an_aborted_transaction_before_the_segment() -> None:
 
 
 @pytest.mark.parametrize("version", [1, -1, 256])
-def test_an_unknown_txn_version(version: int) -> None:
+def test_an_unknown_txn_version_is_an_error(version: int) -> None:
     data = bytearray(68)
     indexes.TXN_ENTRY.put(data, "version", version, 34)
     with pytest.raises(FormatError, match=f"entry 1 has version {version}"):

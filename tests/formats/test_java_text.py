@@ -22,7 +22,7 @@ from compaction.formats.java_text import Json, java_text, json_text
         (b"\xf5\x80\x80\x80", "\ufffd" * 4),
     ],
 )
-def test_bad_bytes_are_replaced_as_java_replaces_them(raw: bytes, expected: str) -> None:
+def test_malformed_bytes_are_replaced_as_in_java(raw: bytes, expected: str) -> None:
     assert java_text(raw) == expected
 
 
@@ -49,5 +49,5 @@ def test_bad_bytes_are_replaced_as_java_replaces_them(raw: bytes, expected: str)
         (float("-inf"), '"-Infinity"'),
     ],
 )
-def test_json_is_jacksons(value: Json, expected: str) -> None:
+def test_json_equals_jacksons(value: Json, expected: str) -> None:
     assert json_text(value) == expected

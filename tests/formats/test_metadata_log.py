@@ -6,12 +6,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from compaction.formats.metadata_log import ClusterConfigs, parse_record, read_cluster_configs, topic_configs
+from compaction.formats.metadata_log import ClusterConfigs, parse_record, read_cluster_configs
 from compaction.formats.primitives.malformed import FormatError
 from compaction.formats.primitives.varint import encode_unsigned
-from compaction.formats.record_batch.batch import BatchSpec, encode_batch
-from compaction.formats.record_batch.message_set import encode_legacy
 from compaction.formats.record_batch.record import Record
+from tests.formats.encode import BatchSpec, encode_batch, encode_message_set
 from tests.formats.golden import golden, unbase64
 
 GOLDEN = golden("metadata")
@@ -47,15 +46,15 @@ BEGIN, END, ABORT = framed(23, b""), framed(24, b""), framed(25, b"")
 
 
 @pytest.mark.parametrize("buffers", [SEGMENTS, [b"".join(SEGMENTS)]], ids=["apart", "together"])
-def test_kafkas_own_records(buffers: Sequence[bytes]) -> None:
+def test_metadata_records_written_by_kafka_are_read(buffers: Sequence[bytes]) -> None:
     configs = read_cluster_configs(buffers)
     assert configs.topics == GOLDEN["topics"]
     assert configs.topic_ids == GOLDEN["topic_ids"]
     assert configs.brokers == GOLDEN["brokers"]
-    assert topic_configs(buffers) == GOLDEN["topics"]
+    assert read_cluster_configs(buffers).topics == GOLDEN["topics"]
 
 
-def test_batches_that_a_snapshot_covers_are_left_out() -> None:
+def test_batches_that_a_snapshot_covers_are_skipped() -> None:
     configs = ClusterConfigs()
     configs.read(batch(config("t", "a", "snapshot")))
     configs.read(batch(config("t", "a", "old"), base=5) + batch(config("t", "b", "new"), base=9), first_offset=6)
@@ -81,18 +80,18 @@ def test_batches_that_a_snapshot_covers_are_left_out() -> None:
         ([framed(3, b"any partition record", version=9)], {}),
     ],
 )
-def test_replay(values: list[bytes], expected: dict[str, dict[str, str]]) -> None:
-    assert topic_configs([batch(*values)]) == expected
-    assert topic_configs([batch(value, base=index) for index, value in enumerate(values)]) == expected
+def test_records_are_applied_in_order(values: list[bytes], expected: dict[str, dict[str, str]]) -> None:
+    assert read_cluster_configs([batch(*values)]).topics == expected
+    assert read_cluster_configs([batch(value, base=index) for index, value in enumerate(values)]).topics == expected
 
 
-def test_a_torn_tail_is_left_out() -> None:
+def test_an_incomplete_batch_at_the_end_is_ignored() -> None:
     data = batch(config("t", "a", "1")) + batch(config("t", "a", "2"), base=1)
     for cut in range(len(batch(config("t", "a", "1"))), len(data)):
-        assert topic_configs([data[:cut]]) == {"t": {"a": "1"}}
+        assert read_cluster_configs([data[:cut]]).topics == {"t": {"a": "1"}}
 
 
-def test_topic_ids_are_text_as_in_partition_metadata() -> None:
+def test_topic_ids_have_the_text_form_of_partition_metadata() -> None:
     assert read_cluster_configs([batch(topic("t", bytes(15) + b"\x01"))]).topic_ids == {"t": "AAAAAAAAAAAAAAAAAAAAAQ"}
 
 
@@ -111,20 +110,20 @@ def test_topic_ids_are_text_as_in_partition_metadata() -> None:
         (b"\x01\x09\x00" + bytes(15), "ends inside an id"),
     ],
 )
-def test_damaged_records(value: bytes, message: str) -> None:
+def test_damaged_records_are_errors(value: bytes, message: str) -> None:
     with pytest.raises(FormatError, match=message):
         read_cluster_configs([batch(value)])
 
 
-def test_damaged_batches() -> None:
+def test_damaged_batches_are_errors() -> None:
     data = bytearray(batch(config("t", "a", "1")))
     data[-1] ^= 1
     with pytest.raises(FormatError, match="fails its CRC"):
         read_cluster_configs([data])
     with pytest.raises(FormatError, match="metadata batch of magic 1"):
-        read_cluster_configs([encode_legacy([Record(0, 1, None, b"")])])
+        read_cluster_configs([encode_message_set([Record(0, 1, None, b"")])])
 
 
-def test_a_frame_gives_type_version_and_message() -> None:
+def test_a_frame_contains_type_version_and_message() -> None:
     record = parse_record(framed(300, b"abc", version=2))
     assert (record.type, record.version, bytes(record.message)) == (300, 2, b"abc\x00")

@@ -25,7 +25,7 @@ def test_kafkas_snapshot_is_read() -> None:
     assert {entry.producer_id: entry.current_txn_first_offset for entry in entries}[7] == 88
 
 
-def test_kafkas_snapshot_is_written_again_byte_for_byte() -> None:
+def test_kafkas_snapshot_is_encoded_byte_for_byte() -> None:
     assert write_snapshot(read_snapshot(DATA)) == DATA
 
 
@@ -37,7 +37,7 @@ def test_round_trip(entries: list[SnapshotEntry]) -> None:
 
 
 @pytest.mark.parametrize("position", range(len(DATA)))
-def test_a_flipped_bit_is_found(position: int) -> None:
+def test_a_flipped_bit_is_an_error(position: int) -> None:
     data = bytearray(DATA)
     data[position] ^= 0x04
     with pytest.raises(FormatError):
@@ -45,28 +45,28 @@ def test_a_flipped_bit_is_found(position: int) -> None:
 
 
 @pytest.mark.parametrize("length", [*range(12), len(DATA) - ENTRY.size, len(DATA) - 1])
-def test_a_truncated_file_is_found(length: int) -> None:
+def test_a_truncated_file_is_an_error(length: int) -> None:
     with pytest.raises(FormatError):
         read_snapshot(DATA[:length])
 
 
 @pytest.mark.parametrize("version", [-1, 0, 2])
-def test_an_unknown_version(version: int) -> None:
+def test_an_unknown_version_is_an_error(version: int) -> None:
     data = bytearray(DATA)
     HEADER.put(data, "version", version)
-    with pytest.raises(FormatError, match=f"version {version} is not known"):
+    with pytest.raises(FormatError, match=f"unknown snapshot version {version}"):
         read_snapshot(data)
 
 
 @pytest.mark.parametrize("count", [-1, 4, 2**31 - 1])
-def test_an_impossible_count(count: int) -> None:
+def test_an_impossible_count_is_an_error(count: int) -> None:
     data = bytearray(DATA)
     HEADER.put(data, "entry_count", count)
-    with pytest.raises(FormatError, match=f"{count} entries announced"):
+    with pytest.raises(FormatError, match=f"{count} entries declared"):
         read_snapshot(data)
 
 
-def test_the_crc_is_told() -> None:
+def test_the_error_shows_both_crcs() -> None:
     data = bytearray(DATA)
     HEADER.put(data, "crc", 1)
     with pytest.raises(FormatError, match=r"stored 0x1, computed 0x[0-9a-f]+") as caught:

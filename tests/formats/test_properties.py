@@ -43,7 +43,7 @@ def test_entries_and_lines(text: str, entries: list[Property]) -> None:
 
 
 @pytest.mark.parametrize(("text", "line"), [("a=\\u12", 1), ("\n# c\na=\\uxyz1", 3), ("b=1\n\\u00g0=1", 2), ("a=b\\\n\\u", 1)])
-def test_a_broken_escape_names_source_and_line(text: str, line: int) -> None:
+def test_a_malformed_escape_is_an_error_with_source_and_line(text: str, line: int) -> None:
     with pytest.raises(ConfigError, match=f"server.properties: line {line}: malformed"):
         parse_properties(text, "server.properties")
 
@@ -53,7 +53,7 @@ def escaped(text: str) -> str:
 
 
 @given(st.lists(st.tuples(*[st.text(st.characters(max_codepoint=0xFFFF, exclude_categories=["Cs"]), min_size=1)] * 2)))
-def test_whatever_is_escaped_comes_back(pairs: list[tuple[str, str]]) -> None:
+def test_escaped_entries_are_read_unchanged(pairs: list[tuple[str, str]]) -> None:
     text = "".join(f"{escaped(key)}={escaped(value)}\n" for key, value in pairs)
     assert parse_properties(text, "f") == [Property(*pair, line) for line, pair in enumerate(pairs, start=1)]
 
@@ -64,7 +64,7 @@ def test_kafkas_meta_properties() -> None:
     assert parse_meta_properties(case["text"], "meta.properties") == expected
 
 
-def test_meta_properties_of_version_0_name_a_broker() -> None:
+def test_meta_properties_of_version_0_have_a_broker_id() -> None:
     assert parse_meta_properties("version=0\nbroker.id=3\nnode.id=4\n", "f") == MetaProperties(0, None, 3, None)
     assert parse_meta_properties("", "f") == MetaProperties(0, None, None, None)
 
@@ -74,11 +74,11 @@ def test_meta_properties_of_version_0_name_a_broker() -> None:
     [
         ("version=2\n", "version '2'"),
         ("version=1\nnode.id=x\n", "node.id: 'x'"),
-        (f"version=1\nnode.id={'7' * 100_000}\n", "node.id: '7{80}'… is no integer"),
+        (f"version=1\nnode.id={'7' * 100_000}\n", "node.id: '7{80}'… is not an integer"),
         # of a broker's file, which is no error of the call
         ("cluster.id=\\u12\n", "line 1: malformed"),
     ],
 )
-def test_garbled_meta_properties(text: str, what: str) -> None:
+def test_malformed_meta_properties_are_errors(text: str, what: str) -> None:
     with pytest.raises(CorruptLogError, match=what):
         parse_meta_properties(text, "meta.properties")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from compaction.errors import StorageError
-from compaction.fs.filesystem import Extent, FileStat
+from compaction.fs.filesystem import FileRange, FileStat
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -99,7 +99,7 @@ class MemoryOutput:
 
 
 class MemoryLock:
-    """A lock that nobody else wants."""
+    """A lock without contention."""
 
     def release(self) -> None:
         """Nothing."""
@@ -135,11 +135,11 @@ class FaultyFileSystem:
         data = self.inode(path).data
         return data[start:] if length is None else data[start : start + length]
 
-    def reader(self, path: str, start: int, end: int, *, fresh: bool = False) -> MemorySource:
+    def reader(self, path: str, start: int, end: int, *, uncached: bool = False) -> MemorySource:
         return MemorySource(self.inode(path).data)
 
-    def real_path(self, path: str) -> Extent:
-        return Extent(path, 0, len(self.inode(path).data))
+    def real_path(self, path: str) -> FileRange:
+        return FileRange(path, 0, len(self.inode(path).data))
 
     # changing
 
@@ -186,7 +186,7 @@ class FaultyFileSystem:
             return
         inode, directory = self.inode(source), self._dir(Path(source).parent)
         assert Path(source).parent == Path(target).parent
-        # of two names of one file none goes
+        # a rename between two names of one file has no effect
         if directory.names.get(Path(target).name) is not inode:
             self._change(directory, _move(Path(source).name, Path(target).name, inode))
 
@@ -236,7 +236,7 @@ class FaultyFileSystem:
         return self._reborn(lambda directory: directory.names, lambda inode: inode.data)
 
     def after_power_loss(self, seed: int | None) -> Self:
-        """As a power loss may leave the files: with ``None`` all that was not safe is gone, else a random choice of it."""
+        """A state after a power loss: with ``None`` only durable changes are left, else also a random choice of the others."""
         chance = random.Random(seed)
 
         def names(directory: Directory) -> Names:
@@ -256,9 +256,7 @@ class FaultyFileSystem:
     def content(self) -> frozenset[tuple[str, str, bytes]]:
         """All files: directory, name, bytes."""
         return frozenset(
-            (path, name, inode.data)
-            for path, directory in self._directories.items()
-            for name, inode in directory.names.items()
+            (path, name, inode.data) for path, directory in self._directories.items() for name, inode in directory.names.items()
         )
 
     def settle(self) -> FaultyFileSystem:

@@ -1,4 +1,4 @@
-"""Writing past the page cache: the bytes are those that were given, whatever the file system knows of it."""
+"""Direct I/O: a file holds the bytes written, whether or not the file system supports it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from compaction.fs.contents import READ_BYTES
 from compaction.fs.local_output import LocalOutput
 
 MB = 1 << 20
-#: on the device, and in memory, where there is no cache to pass by
-PLACES = [path for path in ("/var/tmp", "/dev/shm") if Path(path).is_dir()]  # noqa: S108
+#: on a disk, and on tmpfs, which has no direct I/O
+DIRECTORIES = [path for path in ("/var/tmp", "/dev/shm") if Path(path).is_dir()]  # noqa: S108
 
 
-@pytest.fixture(params=PLACES)
+@pytest.fixture(params=DIRECTORIES)
 def path(request: pytest.FixtureRequest) -> Iterator[Path]:
     made = Path(request.param) / f"direct-{os.getpid()}"
     yield made
@@ -42,13 +42,13 @@ def written(path: Path, sizes: list[int]) -> bytes:
     [[], [0, 1], [READ_BYTES], [READ_BYTES - 1, 2], [9 * MB + 5, 0, 3], [1000] * 9000],
     ids=["nothing", "a byte", "one buffer", "across buffers", "more than two", "many small ones"],
 )
-def test_the_file_holds_the_chunks_one_after_the_other(path: Path, sizes: list[int]) -> None:
+def test_chunks_are_written_in_order(path: Path, sizes: list[int]) -> None:
     wanted = written(path, sizes)
     assert path.read_bytes() == wanted
     assert path.stat().st_mtime_ns == 1_000_000_000
 
 
-def test_what_is_copied_and_what_is_written_follow_each_other(path: Path, tmp_path: Path) -> None:
+def test_copies_and_writes_are_appended_in_order(path: Path, tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.write_bytes(os.urandom(7 * MB + 11))
     output = LocalOutput(str(path), None, write_behind=True)
@@ -61,7 +61,7 @@ def test_what_is_copied_and_what_is_written_follow_each_other(path: Path, tmp_pa
     assert path.read_bytes() == b"before" + data + data[5 : 5 + 3 * MB] + b"after"
 
 
-def test_a_device_that_refuses_such_writes_is_written_through_the_cache(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_that_refuses_direct_io_is_written_through_the_page_cache(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
     write = os.write
 
@@ -79,14 +79,14 @@ def test_a_device_that_refuses_such_writes_is_written_through_the_cache(path: Pa
 
 
 def limited(size: int) -> Callable[[], None]:
-    """Files may have so many bytes; undone by what is given."""
+    """Limits the size of files; the returned function removes the limit."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @pytest.mark.parametrize("size", [READ_BYTES - 1, 3 * READ_BYTES], ids=["in the last bytes", "in a whole buffer"])
-def test_a_write_that_fails_later_is_told_and_leaves_no_descriptor(path: Path, size: int) -> None:
+def test_a_write_that_fails_in_the_background_raises_and_leaves_no_descriptor(path: Path, size: int) -> None:
     output = LocalOutput(str(path), None, write_behind=True)
     before = set(os.listdir("/proc/self/fd"))  # noqa: PTH208
     end = limited(MB)
@@ -101,7 +101,7 @@ def test_a_write_that_fails_later_is_told_and_leaves_no_descriptor(path: Path, s
     assert len(set(os.listdir("/proc/self/fd")) - before) == 0  # noqa: PTH208
 
 
-def test_an_output_that_is_given_up_is_not_being_written_any_more(path: Path) -> None:
+def test_no_write_is_under_way_after_an_output_was_removed(path: Path) -> None:
     output = LocalOutput(str(path), None, write_behind=True)
     output.write([bytes(8 * MB)])
     output.remove()

@@ -31,7 +31,7 @@ def like(tmp_path: Path) -> str:
 
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 @pytest.mark.parametrize("there", ["a file", "a link to a file", "a link to nothing"])
-def test_a_file_is_never_made_over_something_that_is_there(
+def test_a_new_file_never_replaces_an_existing_name(
     tmp_path: Path, like: str, there: str, make: Callable[[str, str], object]
 ) -> None:
     victim, name = tmp_path / "victim", tmp_path / "name"
@@ -48,7 +48,7 @@ def test_a_file_is_never_made_over_something_that_is_there(
 
 
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
-def test_a_new_file_takes_mode_and_attributes_whatever_the_umask(
+def test_a_new_file_takes_mode_and_attributes_regardless_of_the_umask(
     tmp_path: Path, like: str, make: Callable[[str, str], object]
 ) -> None:
     old = os.umask(0o077)
@@ -70,7 +70,7 @@ def test_a_replaced_file_keeps_its_mode_and_attributes(tmp_path: Path, like: str
     assert FS.listdir(str(tmp_path)) == ["like"]
 
 
-def test_set_user_id_is_not_taken_over(tmp_path: Path, like: str) -> None:
+def test_the_set_user_id_bit_is_not_copied(tmp_path: Path, like: str) -> None:
     Path(like).chmod(0o4755)
     FS.write_file(str(tmp_path / "new"), b"", like=like)
     assert (tmp_path / "new").stat().st_mode & 0o7777 == 0o755
@@ -89,7 +89,7 @@ def test_a_tree_is_removed_but_never_through_a_link(tmp_path: Path) -> None:
     assert (tmp_path / "precious/file").exists()
 
 
-def test_a_private_directory_is_new_and_nobody_elses(tmp_path: Path) -> None:
+def test_a_private_directory_must_be_new(tmp_path: Path) -> None:
     old = os.umask(0)
     try:
         FS.mkdir(str(tmp_path / "mine"), private=True)
@@ -102,8 +102,8 @@ def test_a_private_directory_is_new_and_nobody_elses(tmp_path: Path) -> None:
             FS.mkdir(str(tmp_path / name), private=True)
 
 
-def test_a_copy_of_a_file_that_became_shorter_is_an_error_and_leaves_nothing(tmp_path: Path, like: str) -> None:
-    with pytest.raises(StorageError, match="become shorter while it was copied"):
+def test_a_copy_of_a_truncated_file_is_an_error_and_leaves_nothing(tmp_path: Path, like: str) -> None:
+    with pytest.raises(StorageError, match="truncated while it was copied"):
         FS.copy(like, str(tmp_path / "copy"), 4, 100)
     assert not (tmp_path / "copy").exists()
 
@@ -118,7 +118,7 @@ def test_only_temporary_files_of_the_job_are_removed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", ["create", "rename", "unlink", "link_new", "write_file"])
-def test_a_link_in_place_of_a_directory_is_never_written_through(tmp_path: Path, change: str) -> None:
+def test_nothing_is_written_through_a_link_that_replaced_a_directory(tmp_path: Path, change: str) -> None:
     """Somebody else replaces a partition by a link to another directory while a run of root is at work."""
     tmp_path.chmod(0o777)
     victim, partition = tmp_path / "victim", tmp_path / "orders-0"

@@ -60,14 +60,14 @@ def test_a_lock_keeps_other_processes_out_until_it_is_released(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("attempt", [LogDirLock.acquire, require_unlocked])
-def test_the_error_names_directory_holder_and_what_to_do(tmp_path: Path, attempt: Callable[[str], object]) -> None:
+def test_the_error_names_directory_holder_and_remedy(tmp_path: Path, attempt: Callable[[str], object]) -> None:
     with held_elsewhere(tmp_path) as pid, pytest.raises(LockedError) as caught:
         attempt(str(tmp_path))
     assert str(caught.value).startswith(f"{tmp_path}: log directory is in use: process {pid} (python")
     assert "stop the broker" in str(caught.value)
 
 
-def test_the_same_process_cannot_take_it_twice_nor_lose_it_by_trying(tmp_path: Path) -> None:
+def test_a_second_attempt_by_the_same_process_fails_and_keeps_the_lock(tmp_path: Path) -> None:
     with LogDirLock.acquire(str(tmp_path)):
         with pytest.raises(LockedError):
             LogDirLock.acquire(str(tmp_path))
@@ -75,7 +75,7 @@ def test_the_same_process_cannot_take_it_twice_nor_lose_it_by_trying(tmp_path: P
         assert "in use" in try_elsewhere(tmp_path)
 
 
-def test_a_dry_look_finds_the_holder_and_writes_nothing(tmp_path: Path) -> None:
+def test_the_holder_is_found_without_writing(tmp_path: Path) -> None:
     assert lock_holder(str(tmp_path)) is None
     assert list(tmp_path.iterdir()) == []
     with held_elsewhere(tmp_path) as pid:
@@ -92,7 +92,7 @@ def test_a_lock_can_be_taken_again_after_release(tmp_path: Path) -> None:
         lock.release()
 
 
-def test_the_lock_file_of_a_dead_holder_is_no_obstacle(tmp_path: Path) -> None:
+def test_a_lock_file_left_by_a_dead_process_can_be_locked(tmp_path: Path) -> None:
     with held_elsewhere(tmp_path):
         pass
     assert (tmp_path / ".lock").exists()
@@ -100,6 +100,6 @@ def test_the_lock_file_of_a_dead_holder_is_no_obstacle(tmp_path: Path) -> None:
         pass
 
 
-def test_a_directory_that_is_not_there_is_a_storage_error(tmp_path: Path) -> None:
+def test_a_missing_directory_is_a_storage_error(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=r"cannot look at the directory: No such file"):
         LogDirLock.acquire(str(tmp_path / "nowhere"))

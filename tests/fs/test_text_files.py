@@ -34,14 +34,14 @@ def test_a_file_is_read_in_its_encoding(tmp_path: Path) -> None:
         ("bad", "at byte 2: is not utf-8 text"),
     ],
 )
-def test_what_cannot_be_read_is_a_usage_error(tmp_path: Path, name: str, message: str) -> None:
+def test_an_unreadable_file_is_a_usage_error(tmp_path: Path, name: str, message: str) -> None:
     (tmp_path / "bad").write_bytes(b"x=\xff")
     with pytest.raises(UsageError) as error:
         read_text(str(tmp_path / name))
     assert message in str(error.value)
 
 
-def test_a_file_is_replaced_whole_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
+def test_a_file_is_replaced_atomically_without_leftovers(tmp_path: Path) -> None:
     file = tmp_path / "report.json"
     file.write_text("old")
     write_text(str(file), "né\n")
@@ -58,7 +58,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["report.json"]
 
 
-def test_a_place_that_cannot_take_a_file_is_a_usage_error(tmp_path: Path) -> None:
+def test_a_path_that_cannot_be_written_is_a_usage_error(tmp_path: Path) -> None:
     check_writable(str(tmp_path / "new.json"))
     for name in ("no/such/dir.json", "."):
         with pytest.raises(UsageError):
@@ -74,7 +74,7 @@ def huge(path: Path) -> str:
 
 def test_a_huge_file_is_refused_without_being_read(tmp_path: Path) -> None:
     file = huge(tmp_path / "checkpoint")
-    with pytest.raises(CorruptLogError, match=r"checkpoint: is larger than 64 MiB, which no such file is; remove it"):
+    with pytest.raises(CorruptLogError, match=r"checkpoint: is larger than 64 MiB, the limit for such files; remove it"):
         read_small(LocalFileSystem(), file, "remove it")
     with pytest.raises(UsageError, match="is larger than 64 MiB"):
         read_text(file)
@@ -88,7 +88,7 @@ class _Growing(LocalFileSystem):
         return found if found is None else found._replace(size=0)
 
 
-def test_a_file_that_grows_while_it_is_read_is_refused_too(tmp_path: Path) -> None:
+def test_a_file_that_grows_past_the_limit_during_the_read_is_refused(tmp_path: Path) -> None:
     file = huge(tmp_path / "checkpoint")
     os.truncate(file, MAX_SMALL_BYTES + 1)
     with pytest.raises(CorruptLogError, match="is larger than 64 MiB"):
@@ -97,19 +97,19 @@ def test_a_file_that_grows_while_it_is_read_is_refused_too(tmp_path: Path) -> No
     assert len(read_small(_Growing(), file, "remove it")) == MAX_SMALL_BYTES
 
 
-def test_a_pipe_in_place_of_a_file_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_pipe_is_refused_without_blocking(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "checkpoint")
-    with pytest.raises(CorruptLogError, match="checkpoint: is no regular file; remove it"):
+    with pytest.raises(CorruptLogError, match="checkpoint: is not a regular file; remove it"):
         read_small(LocalFileSystem(), str(tmp_path / "checkpoint"), "remove it")
 
 
-def test_what_is_no_text_says_where(tmp_path: Path) -> None:
+def test_invalid_text_is_reported_with_its_position(tmp_path: Path) -> None:
     (tmp_path / "checkpoint").write_bytes(b"0\n\xff")
-    with pytest.raises(CorruptLogError, match="at byte 2: is no text; remove it"):
+    with pytest.raises(CorruptLogError, match="at byte 2: is not text; remove it"):
         read_small_text(LocalFileSystem(), str(tmp_path / "checkpoint"), "remove it")
 
 
-def test_a_planted_link_under_the_name_of_before_is_not_followed(tmp_path: Path) -> None:
+def test_a_link_planted_under_the_former_temporary_name_is_not_followed(tmp_path: Path) -> None:
     secret, file = tmp_path / "secret", tmp_path / "report.json"
     secret.write_text("untouched")
     (tmp_path / f".report.json.{os.getpid()}.tmp").symlink_to(secret)
@@ -118,7 +118,7 @@ def test_a_planted_link_under_the_name_of_before_is_not_followed(tmp_path: Path)
     assert not file.is_symlink()
 
 
-def test_even_a_guessed_name_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_link_planted_under_the_new_temporary_name_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(secrets, "token_hex", lambda _: "guessed")
     secret = tmp_path / "secret"
     secret.write_text("untouched")

@@ -10,7 +10,7 @@ import pytest
 
 from compaction.errors import UsageError
 from compaction.fs.filesystem import base_name, join, normal, parent
-from compaction.fs.uri import OPTIONS_VARIABLE, environment, is_inside, is_remote, options_of, place, resolved, split
+from compaction.fs.uri import OPTIONS_VARIABLE, environment, is_inside, is_remote, options_of, parse_uri, resolved, split
 
 
 @pytest.fixture(autouse=True)
@@ -36,54 +36,54 @@ def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
         ("s3://bucket/a?region=eu-west-1", "s3://bucket/a"),
     ],
 )
-def test_an_address_loses_its_options_and_a_file_address_is_a_path(given: str, path: str) -> None:
-    assert place(given, "--log-dir") == path
+def test_options_are_removed_from_a_uri_and_a_file_uri_becomes_a_path(given: str, path: str) -> None:
+    assert parse_uri(given, "--log-dir") == path
 
 
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ("ftp://host/a", "ftp: addresses are not known"),
+        ("ftp://host/a", "ftp: URIs are not supported"),
         ("s3:///a", "names no bucket"),
-        ("s3://bucket/../a", "must not hold . or .."),
-        ("s3://key:hidden@bucket/a", "must not hold credentials"),
-        ("s3://hidden@bucket/a", "must not hold credentials"),
-        ("s3://anonymous@bucket/a", "must not hold credentials"),
-        ("gs://hidden@bucket/a", "must not hold credentials"),
-        ("gs://anonymous:hidden@bucket/a", "must not hold credentials"),
+        ("s3://bucket/../a", "must not contain . or .."),
+        ("s3://key:hidden@bucket/a", "must not contain credentials"),
+        ("s3://hidden@bucket/a", "must not contain credentials"),
+        ("s3://anonymous@bucket/a", "must not contain credentials"),
+        ("gs://hidden@bucket/a", "must not contain credentials"),
+        ("gs://anonymous:hidden@bucket/a", "must not contain credentials"),
         ("gs://anonymous@/a", "names no bucket"),
-        ("hdfs://user:hidden@host/a", "must not hold credentials"),
-        ("s3://bucket/a?secret_key=hidden", "must not hold credentials"),
-        ("abfss://c@a/b?client_secret=hidden", "must not hold credentials"),
+        ("hdfs://user:hidden@host/a", "must not contain credentials"),
+        ("s3://bucket/a?secret_key=hidden", "must not contain credentials"),
+        ("abfss://c@a/b?client_secret=hidden", "must not contain credentials"),
     ],
 )
-def test_what_is_no_good_address_is_told_without_repeating_secrets(given: str, told: str) -> None:
+def test_an_invalid_uri_is_reported_without_its_secrets(given: str, told: str) -> None:
     with pytest.raises(UsageError, match=told) as error:
-        place(given, "--log-dir")
+        parse_uri(given, "--log-dir")
     assert "hidden" not in str(error.value)
 
 
-def test_options_are_kept_by_bucket_for_this_process_and_others() -> None:
-    place("s3://one/a?region=eu-west-1&scheme=http", "--log-dir")
-    place("s3://two/b?endpoint_override=localhost:9000", "--output-dir")
-    place("s3://one/c", "--output-dir")
+def test_options_are_kept_by_bucket_and_passed_to_workers() -> None:
+    parse_uri("s3://one/a?region=eu-west-1&scheme=http", "--log-dir")
+    parse_uri("s3://two/b?endpoint_override=localhost:9000", "--output-dir")
+    parse_uri("s3://one/c", "--output-dir")
     assert options_of("s3://one") == {"region": "eu-west-1", "scheme": "http"}
     assert json.loads(environment()[OPTIONS_VARIABLE]) == json.loads(os.environ[OPTIONS_VARIABLE])
     assert options_of("s3://two") == {"endpoint_override": "localhost:9000"}
     assert options_of("s3://three") == {}
 
 
-def test_one_bucket_is_not_reached_in_two_ways() -> None:
-    place("s3://one/a?region=eu-west-1", "--log-dir")
-    with pytest.raises(UsageError, match="in different ways"):
-        place("s3://one/b?region=eu-west-2", "--output-dir")
+def test_two_uris_of_one_bucket_must_have_the_same_options() -> None:
+    parse_uri("s3://one/a?region=eu-west-1", "--log-dir")
+    with pytest.raises(UsageError, match="have different options"):
+        parse_uri("s3://one/b?region=eu-west-2", "--output-dir")
 
 
-def test_only_addresses_are_remote() -> None:
+def test_only_uris_are_remote() -> None:
     assert [is_remote(path) for path in ("s3://b/a", "/a://b", "a/b", "abfss://c@a/b")] == [True, False, False, True]
 
 
-def test_addresses_are_taken_apart_and_put_together() -> None:
+def test_uris_are_split_and_joined() -> None:
     assert split("s3://b/x/y") == ("s3://b", "x/y")
     assert split("s3://b") == ("s3://b", "")
     assert (parent("s3://b/x/y"), parent("s3://b/x"), parent("s3://b")) == ("s3://b/x", "s3://b", "s3://b")
@@ -91,7 +91,7 @@ def test_addresses_are_taken_apart_and_put_together() -> None:
     assert join("s3://b", "x") == "s3://b/x"
 
 
-def test_an_address_is_inside_another_by_whole_names() -> None:
+def test_a_uri_is_inside_another_only_by_complete_names() -> None:
     assert is_inside("s3://b/x/y", "s3://b/x")
     assert is_inside("s3://b/x", "s3://b")
     assert not is_inside("s3://b/xy", "s3://b/x")
@@ -99,7 +99,7 @@ def test_an_address_is_inside_another_by_whole_names() -> None:
     assert is_inside("/b/x", "/b")
 
 
-def test_links_are_followed_also_in_front_of_what_does_not_exist(tmp_path: Path) -> None:
+def test_links_are_resolved_above_a_missing_path(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "real")
     assert resolved(str(tmp_path / "link" / "new")) == str(tmp_path / "real" / "new")
     assert resolved("s3://b/x/") == "s3://b/x"

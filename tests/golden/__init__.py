@@ -1,4 +1,4 @@
-"""A broker's log directory, written by a real Kafka 4.3.0 and never cleaned but for one topic; see ``make_sample``."""
+"""A broker's log directory, written by a real Kafka 4.3.0 and, except for one topic, never cleaned; see ``make_sample``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SAMPLE_ROOT = "kafka-logs"
 
 
 def unpack_sample(destination: Path) -> Path:
-    """Unpacks the sample into ``destination``, modification times kept; gives the log directory."""
+    """Unpacks the sample into ``destination`` with its modification times; returns the log directory."""
     with tarfile.open(SAMPLE) as archive:
         archive.extractall(destination, filter="data")
     return destination / SAMPLE_ROOT

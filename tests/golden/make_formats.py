@@ -1,7 +1,7 @@
-"""Write ``formats/*.json`` again: what Kafka 4.3.0's own classes write, and what they read from it.
+"""Recreates ``formats/*.json``: bytes that Kafka 4.3.0's own classes write, and the values that they read from them.
 
-Run from the repository's root: ``python -m tests.golden.make_formats``. Needs a JDK (not only a JRE) and Kafka's jars, which
-Spark resolves. The output is the same at every run on the same JDK.
+Run it from the repository's root: ``python -m tests.golden.make_formats``. It needs a JDK (not only a JRE) and Kafka's jars,
+which Spark resolves. The output is the same at every run on the same JDK.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Makes ``sample-logs.tar.gz`` anew: ``python -m tests.golden.make_sample [FILE]``.
+"""Recreates ``sample-logs.tar.gz``: ``python -m tests.golden.make_sample [FILE]``.
 
-A real broker and real producers write a log directory of many small segments, the broker is stopped cleanly, and the directory
-is packed whole. Record times are fixed where the topic allows it, so that segments roll by ``segment.ms`` at the same offsets
-every time; broker times (markers, ``LogAppendTime``, internal topics) and ids are those of the day it is made.
+A real broker and real producers write a log directory of many small segments, the broker is stopped cleanly, and the complete
+directory is packed. Record times are fixed if the topic allows it, so that segments roll by ``segment.ms`` at the same offsets
+every time; broker times (markers, ``LogAppendTime``, internal topics) and ids are those of the run.
 """
 
 from __future__ import annotations
@@ -26,35 +26,35 @@ from tests.kafka.gateway import Gateway, shared_gateway
 #: 2025-10-09T08:53:20Z
 START_MS = 1_760_000_000_000
 HOUR_MS = 3_600_000
-#: rolls a segment whose times are the broker's own as soon as we pause
+#: rolls a segment with the broker's own times as soon as the producer pauses
 SOON = {"segment.ms": "200"}
 PAUSE_S = 0.3
 LATER = {"segment.ms": "604800000"}
 COMPACT = {"cleanup.policy": "compact", "segment.ms": str(HOUR_MS)}
 
-#: topic -> partitions, settings; each is there for one situation
+#: topic -> partitions, settings; each for one situation
 TOPICS: Mapping[str, tuple[int, Mapping[str, str]]] = {
-    # every codec in turn, tombstones, headers
+    # all codecs, tombstones, headers
     "orders": (3, COMPACT),
-    # deleted soon after they are cleaned: two kinds of retention in one log
+    # segments are deleted soon after they are cleaned: both policies in one log
     "customers": (1, {**COMPACT, "delete.retention.ms": "60000"}),
     "prices": (1, {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime", **SOON}),
     "payments": (2, {"cleanup.policy": "compact", **SOON}),
-    # its last transaction never ended
+    # its last transaction never ends
     "payments-open": (1, {"cleanup.policy": "compact", **SOON}),
     "clickstream": (2, {"cleanup.policy": "delete", "segment.ms": str(HOUR_MS), "retention.ms": str(48 * HOUR_MS)}),
-    # loses its oldest segments by size, whatever the day
+    # its oldest segments are deleted by size, whatever the date
     "sessions": (1, {**COMPACT, "cleanup.policy": "compact,delete", "retention.ms": "-1", "retention.bytes": "20000"}),
     # too young to be cleaned for ten years
     "ledger": (1, {**COMPACT, "min.compaction.lag.ms": str(87_600 * HOUR_MS)}),
     "never-written": (1, COMPACT),
 }
-#: cleaned by the broker once, with little added since: its ratio is below the bound
+#: cleaned by the broker once, with few records since: its dirty ratio is below the limit
 CLEANED = "inventory"
 
 
 def main(arguments: list[str]) -> int:
-    """Makes the archive at the path given, or in its place in this checkout."""
+    """Creates the archive at the given path, by default in this checkout."""
     target = Path(arguments[0]) if arguments else SAMPLE
     gateway = shared_gateway()
     with tempfile.TemporaryDirectory(prefix="sample-") as scratch:
@@ -67,7 +67,7 @@ def main(arguments: list[str]) -> int:
 
 
 def write_cleaned_topic(gateway: Gateway, log_dir: Path) -> None:
-    """One topic that the broker's own cleaner has been over, its checkpoint and delete horizons included."""
+    """One topic that the broker's own cleaner has cleaned, with its checkpoint and delete horizons."""
     cleaning = {"log.cleaner.enable": "true", "log.cleaner.backoff.ms": "200", "log.cleaner.dedupe.buffer.size": "4194304"}
     with Broker(log_dir, cleaning) as broker:
         clients = Clients(gateway, broker.bootstrap)
@@ -75,14 +75,14 @@ def write_cleaned_topic(gateway: Gateway, log_dir: Path) -> None:
         with clients.producer(compression_type="zstd", linger_ms="500") as producer:
             for hour in range(5):
                 send_round(producer, CLEANED, hour, keys=400, records=400)
-            # the active segment, which is what becomes dirty once more is written
+            # the active segment, which becomes dirty when more is written
             send_round(producer, CLEANED, 5, keys=20, records=20)
         await_cleaning(log_dir)
         clients.set_config(CLEANED, {"min.cleanable.dirty.ratio": "0.5"})
 
 
 def await_cleaning(log_dir: Path) -> None:
-    """Waits until the cleaner has come up to the active segment."""
+    """Waits until the cleaner has reached the active segment."""
     active = max(int(path.stem) for path in (log_dir / f"{CLEANED}-0").glob("*.log"))
     checkpoint = log_dir / "cleaner-offset-checkpoint"
     deadline = time.monotonic() + 60
@@ -93,7 +93,7 @@ def await_cleaning(log_dir: Path) -> None:
 
 
 def write_topics(gateway: Gateway, log_dir: Path) -> None:
-    """All other topics, the cleaner switched off."""
+    """All other topics, with the cleaner disabled."""
     with Broker(log_dir) as broker:
         clients = Clients(gateway, broker.bootstrap)
         for topic, (partitions, config) in TOPICS.items():
@@ -108,7 +108,7 @@ def write_topics(gateway: Gateway, log_dir: Path) -> None:
 
 
 def write_by_time(clients: Clients) -> None:
-    """The topics whose times are the producer's: one segment an hour."""
+    """The topics with the producer's timestamps: one segment per hour."""
     for hour in range(10):
         with clients.producer(compression_type=CODECS[hour % len(CODECS)], linger_ms="500", batch_size="1500") as producer:
             for partition in range(3):
@@ -125,7 +125,7 @@ def write_by_time(clients: Clients) -> None:
 
 
 def send_round(producer: Producer, topic: str, hour: int, *, keys: int, records: int, partition: int = 0) -> None:
-    """An hour's records: keys drawn at random, the same each time; one in ten a tombstone, some with headers."""
+    """The records of an hour: random keys from a fixed seed; one in ten is a tombstone, some have headers."""
     draw = random.Random(f"{topic}-{partition}-{hour}")
     step_ms = HOUR_MS * 9 // 10 // records
     for at in range(records):
@@ -146,7 +146,7 @@ def value_of(draw: random.Random, hour: int, at: int) -> bytes:
 
 
 def write_prices(clients: Clients) -> None:
-    """``LogAppendTime``: the broker's clock, so segments roll by pausing."""
+    """``LogAppendTime`` is the broker's clock, so segments roll when the producer pauses."""
     draw = random.Random("prices")
     with clients.producer(compression_type="snappy", linger_ms="500", batch_size="1000") as producer:
         for hour in range(6):
@@ -157,7 +157,7 @@ def write_prices(clients: Clients) -> None:
 
 
 def write_transactions(clients: Clients) -> None:
-    """Two producers take turns over both partitions, every third transaction aborted, some of them across a segment's end."""
+    """Two producers alternate between both partitions; every third transaction aborts, and some cross a segment's end."""
     draw = random.Random("payments")
     with transactional(clients, "payer-1", "gzip") as one, transactional(clients, "payer-2", "none") as two:
         for turn in range(14):
@@ -175,7 +175,7 @@ def write_transactions(clients: Clients) -> None:
 
 
 def leave_a_transaction_open(clients: Clients) -> None:
-    """Committed rounds, then a transaction that never ends, then more data past it."""
+    """Committed transactions, then one that never ends, then more data after it."""
     draw = random.Random("payments-open")
     topic = "payments-open"
     with transactional(clients, "payer-3", "lz4") as producer:
@@ -199,7 +199,7 @@ def leave_a_transaction_open(clients: Clients) -> None:
 
 @contextmanager
 def transactional(clients: Clients, name: str, codec: str) -> Iterator[Producer]:
-    """A producer of transactions, ready to begin one."""
+    """A transactional producer, ready to begin."""
     config = {"transactional_id": name, "compression_type": codec, "linger_ms": "200", "transaction_timeout_ms": "900000"}
     with clients.producer(**config) as producer:
         producer.java.initTransactions()
@@ -207,7 +207,7 @@ def transactional(clients: Clients, name: str, codec: str) -> Iterator[Producer]
 
 
 def read_as_groups(clients: Clients) -> None:
-    """Consumer groups commit again and again: ``__consumer_offsets`` grows by segments of the same few keys."""
+    """Consumer groups commit repeatedly: ``__consumer_offsets`` grows by segments of the same few keys."""
     clients.commit_as_group("billing", "orders", 1)
     clients.set_config("__consumer_offsets", SOON)
     for _ in range(4):
@@ -217,7 +217,7 @@ def read_as_groups(clients: Clients) -> None:
 
 
 def pack(log_dir: Path, target: Path) -> None:
-    """Packs the directory: names sorted, no owner, whole seconds, so that the same directory gives the same archive."""
+    """Packs the directory with sorted names, no owner and full seconds, so that the same directory gives the same archive."""
 
     def plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
         member.uid = member.gid = 0

@@ -1,4 +1,4 @@
-"""The sample is whole: what every test and demonstration that starts from it may rely on."""
+"""The sample is complete: tests and demonstrations rely on these properties."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ def log_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return unpack_sample(tmp_path_factory.mktemp("sample"))
 
 
-def test_the_archive_stays_small() -> None:
+def test_the_archive_is_small() -> None:
     assert SAMPLE.stat().st_size < 2_000_000
 
 
-def test_it_holds_every_topic_and_what_a_broker_needs(log_dir: Path) -> None:
+def test_it_has_every_topic_and_all_files_that_a_broker_needs(log_dir: Path) -> None:
     found = {path.name for path in log_dir.iterdir()}
     wanted = {f"{topic}-{partition}" for topic, (partitions, _) in TOPICS.items() for partition in range(partitions)}
     internal = {"__cluster_metadata-0", "__consumer_offsets-0", "__transaction_state-0"}

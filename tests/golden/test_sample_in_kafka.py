@@ -1,4 +1,4 @@
-"""Kafka starts on the sample, serves it, and finds in it the situations that it is there for."""
+"""Kafka starts on the sample, serves it, and finds the situations that the sample is meant to have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run never does to its user: empty a log for want of keys, show keys or values, leave files that others cannot read."""
+"""Keyless logs are refused, no output has keys or values, files keep mode and owner, the metadata log is not changed."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from pathlib import Path
 
 import pytest
 
-from compaction.fs.contents import Written
+from compaction.fs.contents import FileDigest
 from compaction.fs.local import LocalFileSystem
 from compaction.names import CLEANER_OFFSETS, LOCK
 from compaction.output.journal import Journal, JournalGroup, write_journal
 from tests.crash.surroundings import run
-from tests.damage.sound_logs import NOW_MS, look_at, sound_log, write_log
+from tests.damage.valid_logs import NOW_MS, look_at, valid_log, write_log
 from tests.kafka.encode import Batch, Record
 from tests.logdir.logs import build
 
-#: no part of a message, name or path
+#: strings that no message, name or path contains
 SECRETS = ("Zugangswort", "geheimer-Wert", "Kopfzeilenname", "Kopfzeilenwert")
 
 
 def keyed_and_not(log_dir: Path, keyless: int, total: int) -> Path:
-    """A log with so many records without a key among so many."""
+    """A log of ``total`` records, ``keyless`` of them without a key."""
     records = [Record(i, NOW_MS, None if i < keyless else b"key", b"value") for i in range(total)]
     files = {}
     for base, batches in ((0, [Batch(records).encode()]), (total, [])):
@@ -41,12 +41,12 @@ def test_more_than_one_percent_without_a_key_is_refused(tmp_path: Path, keyless:
     assert ended.code == (1 if refused else 0)
     if refused:
         what = f"{keyless} of 100 records ({keyless:.1f} %) have no key and would be lost"
-        hint = "if that is meant, run again with --allow-keyless"
+        hint = "if that is intended, run again with --allow-keyless"
         assert ended.err == f"error: mixed-0: {path}: {what}; {hint}\n"
         assert look_at(path) == before
 
 
-def test_who_means_it_says_so(tmp_path: Path) -> None:
+def test_allow_keyless_drops_records_without_a_key(tmp_path: Path) -> None:
     path = keyed_and_not(tmp_path, 99, 100)
     ended = run(tmp_path, "--allow-keyless")
     assert (ended.code, ended.err) == (0, "")
@@ -67,9 +67,9 @@ METADATA_SELECTORS = {
 
 
 @pytest.mark.parametrize(("selector", "code"), METADATA_SELECTORS.items())
-def test_the_metadata_log_is_never_touched(tmp_path: Path, selector: tuple[str, str], code: int) -> None:
-    write_log(tmp_path / "__cluster_metadata-0", sound_log("none").files)
-    write_log(tmp_path / "orders-0", sound_log("none").files)
+def test_the_metadata_log_is_never_changed(tmp_path: Path, selector: tuple[str, str], code: int) -> None:
+    write_log(tmp_path / "__cluster_metadata-0", valid_log("none").files)
+    write_log(tmp_path / "orders-0", valid_log("none").files)
     before = look_at(tmp_path / "__cluster_metadata-0")
     ended = run(tmp_path, *selector)
     assert ended.code == code
@@ -84,9 +84,9 @@ def _secret_log(change: Callable[[bytes], bytes] = bytes) -> dict[str, bytes]:
     return {**files, **{f"{20:020d}{kind}": data for kind, data in build(20, []).files.items()}}
 
 
-def test_keys_values_and_headers_are_never_shown(tmp_path: Path) -> None:
+def test_keys_values_and_headers_are_in_no_output(tmp_path: Path) -> None:
     flips = {
-        "sound": lambda data: data,
+        "valid": lambda data: data,
         "header": lambda data: data[:30] + b"\xff" + data[31:],
         "record": lambda data: data[:70] + b"\xff" + data[71:],
         "cut": lambda data: data[:-7],
@@ -107,7 +107,7 @@ def test_keys_values_and_headers_are_never_shown(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mask", [0o022, 0o077, 0o000])
 def test_outputs_have_the_mode_of_their_sources_whatever_the_umask(tmp_path: Path, mask: int) -> None:
     data = tmp_path / "data"
-    write_log(data / "orders-0", sound_log("transactions").files)
+    write_log(data / "orders-0", valid_log("transactions").files)
     for path in (data / "orders-0").iterdir():
         path.chmod(0o640)
     before = os.umask(mask)
@@ -121,11 +121,11 @@ def test_outputs_have_the_mode_of_their_sources_whatever_the_umask(tmp_path: Pat
     assert (tmp_path / "out" / "orders-0").stat().st_mode == (data / "orders-0").stat().st_mode
 
 
-def test_outputs_and_what_is_new_belong_to_the_owner_of_the_sources(tmp_path: Path, missing: Callable[[str], None]) -> None:
+def test_new_files_belong_to_the_owner_of_the_sources(tmp_path: Path, missing: Callable[[str], None]) -> None:
     if os.geteuid() != 0:
         missing("root, which may give files away,")
     data = tmp_path / "data"
-    write_log(data / "orders-0", sound_log("transactions").files)
+    write_log(data / "orders-0", valid_log("transactions").files)
     (data / "orders-0" / f"{0:020d}.index").unlink()
     for path in (data, data / "orders-0", *(data / "orders-0").iterdir()):
         os.chown(path, 1234, 5678)
@@ -138,27 +138,27 @@ def test_outputs_and_what_is_new_belong_to_the_owner_of_the_sources(tmp_path: Pa
 
 
 def test_unfinished_outputs_are_as_private_as_their_sources(tmp_path: Path) -> None:
-    write_log(tmp_path / "data" / "orders-0", sound_log("none").files)
+    write_log(tmp_path / "data" / "orders-0", valid_log("none").files)
     for path in (tmp_path / "data" / "orders-0").iterdir():
         path.chmod(0o600)
     modes: set[int] = set()
 
-    def look() -> None:
+    def record_modes() -> None:
         unfinished = list((tmp_path / "data" / "orders-0").glob("*.clean.*"))
         assert unfinished
         modes.update(path.stat().st_mode & 0o777 for path in unfinished)
 
-    assert run(tmp_path / "data", events={"after_rewrite": look}).code == 0
+    assert run(tmp_path / "data", events={"after_rewrite": record_modes}).code == 0
     assert modes == {0o600}
 
 
-def test_a_journal_that_names_other_paths_is_no_journal(tmp_path: Path) -> None:
-    """Whatever a directory that somebody else made says, files outside of it stay as they are, and its log fails."""
+def test_a_journal_with_other_paths_is_malformed(tmp_path: Path) -> None:
+    """A journal from an untrusted directory changes no file outside of it; the log fails."""
     log = tmp_path / "data" / "orders-0"
-    write_log(log, sound_log("none").files)
+    write_log(log, valid_log("none").files)
     victim = tmp_path / "data" / "victim"
     victim.write_text("precious")
-    files = (Written(".log", 8, "0" * 32), Written("/../../victim", 8, "0" * 32))
+    files = (FileDigest(".log", 8, "0" * 32), FileDigest("/../../victim", 8, "0" * 32))
     write_journal(LocalFileSystem(), str(log), Journal((JournalGroup(0, files, ()),), None, 1))
     before = look_at(log)
     ended = run(tmp_path / "data")
@@ -168,19 +168,18 @@ def test_a_journal_that_names_other_paths_is_no_journal(tmp_path: Path) -> None:
     assert look_at(log) == before
 
 
-@pytest.mark.parametrize("place", ["inside", "parent", "same", "link"])
-def test_another_place_must_lie_outside_of_the_logs(tmp_path: Path, place: str) -> None:
-    write_log(tmp_path / "data" / "orders-0", sound_log("none").files)
+@pytest.mark.parametrize("target", ["inside", "parent", "same", "link"])
+def test_the_output_directory_must_be_outside_of_the_log_directories(tmp_path: Path, target: str) -> None:
+    write_log(tmp_path / "data" / "orders-0", valid_log("none").files)
     (tmp_path / "link").symlink_to(tmp_path / "data")
-    target = {
+    output_dir = {
         "inside": tmp_path / "data" / "out",
         "parent": tmp_path,
         "same": tmp_path / "data",
         "link": tmp_path / "link" / "orders-0" / "..",
-    }[place]
+    }[target]
     before = look_at(tmp_path / "data" / "orders-0")
-    ended = run(tmp_path / "data", "--output-dir", target)
+    ended = run(tmp_path / "data", "--output-dir", output_dir)
     assert ended.code == 2
     assert re.match(r"error: .*--output-dir", ended.err)
     assert look_at(tmp_path / "data" / "orders-0") == before
-

@@ -1,4 +1,4 @@
-"""The dump command: what it takes, what it finds wrong, and how it ends."""
+"""The dump command: options, output, findings, errors and exit codes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Ended(NamedTuple):
-    """How a call ended."""
+    """The result of a call."""
 
     code: int
     out: str
@@ -51,7 +51,7 @@ class Call:
         return Ended(code, captured.out.decode(), captured.err.decode())
 
     def refused(self, *argv: object) -> str:
-        """The one line that a wrong call gets; nothing is printed."""
+        """The error line of a wrong call that prints nothing else."""
         ended = self(*argv)
         assert (ended.code, ended.out) == (2, "")
         (line,) = ended.err.splitlines()
@@ -65,7 +65,7 @@ def dump(capfdbinary: pytest.CaptureFixture[bytes]) -> Call:
 
 @pytest.fixture
 def partition(tmp_path: Path) -> Path:
-    """Three segments with the offsets 0 to 494, even ones alone."""
+    """Three segments with the even offsets 0 to 494."""
     write_partition(tmp_path / "orders-0")
     return tmp_path / "orders-0"
 
@@ -76,7 +76,7 @@ def made(tmp_path: Path) -> Made:
 
 
 def spawned(*argv: object, head: int | None = None) -> subprocess.CompletedProcess[str]:
-    """The command in a process of its own; with ``head``, its reader takes no more lines than that."""
+    """The command in a separate process; with ``head``, its reader stops after that number of lines."""
     command = [sys.executable, str(ROOT / "jobs" / "dump_log.py"), *map(str, argv)]
     if head is None:
         return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
@@ -92,7 +92,7 @@ def spawned(*argv: object, head: int | None = None) -> subprocess.CompletedProce
 
 class TestWrongCalls:
     @pytest.mark.parametrize(
-        ("argv", "told"),
+        ("argv", "expected"),
         [
             ((), "the following arguments are required: --files"),
             (("--files", "/no/such.log"), "/no/such.log: no such file or directory"),
@@ -110,34 +110,34 @@ class TestWrongCalls:
             (("--files", "x.log", "--print"), "unrecognized arguments: --print"),
         ],
     )
-    def test_are_told_in_one_line_before_anything_is_printed(self, dump: Call, argv: Sequence[str], told: str) -> None:
-        assert told in dump.refused(*argv)
+    def test_give_one_error_line_and_no_output(self, dump: Call, argv: Sequence[str], expected: str) -> None:
+        assert expected in dump.refused(*argv)
 
-    def test_a_second_file_that_is_missing_keeps_the_first_from_being_printed(self, dump: Call, made: Made) -> None:
+    def test_if_one_file_is_missing_none_is_printed(self, dump: Call, made: Made) -> None:
         assert "no such file" in dump.refused("--files", made.path, "/no/such.log")
 
     @pytest.mark.parametrize("name", ["segment.log", "x.index", "99999999999999999999.timeindex", "a.txnindex"])
-    def test_names_that_say_no_base_offset(self, dump: Call, tmp_path: Path, name: str) -> None:
+    def test_names_without_a_base_offset_are_refused(self, dump: Call, tmp_path: Path, name: str) -> None:
         (tmp_path / name).write_bytes(b"")
         assert "does not start with the segment's base offset" in dump.refused("--files", tmp_path / name)
 
-    def test_a_directory_with_nothing_to_dump(self, dump: Call, tmp_path: Path) -> None:
-        assert "holds neither checkpoints nor segments" in dump.refused("--files", tmp_path)
+    def test_a_directory_with_nothing_to_dump_is_refused(self, dump: Call, tmp_path: Path) -> None:
+        assert "contains neither checkpoints nor segments" in dump.refused("--files", tmp_path)
 
-    def test_look_ups_in_what_is_no_log(self, dump: Call, made: Made) -> None:
+    def test_lookups_in_files_other_than_logs_are_refused(self, dump: Call, made: Made) -> None:
         line = dump.refused("--files", made.path.with_suffix(".index"), "--offsets", "1:2")
-        assert "look into logs, and this is no log but: index" in line
+        assert "require a log, not this index" in line
 
 
 class TestHelp:
-    def test_names_every_option_that_there_is(self, dump: Call) -> None:
+    def test_every_option_is_listed(self, dump: Call) -> None:
         ended = dump("--help")
         assert ended.code == 0
         known = {name for action in dump_log.parser()._actions for name in action.option_strings}
         shown = set(re.findall(r"(?<!\S)--[a-z-]+", ended.out))
         assert known - shown <= {"--help", "-h", "--remote-log-metadata-decoder"}
 
-    def test_its_examples_are_calls_that_parse(self, dump: Call) -> None:
+    def test_the_examples_are_valid_calls(self, dump: Call) -> None:
         text = dump("--help").out
         calls = re.findall(r"^    spark-submit jobs/dump_log.py (.+)$", text, re.MULTILINE)
         assert len(calls) >= 7
@@ -146,7 +146,7 @@ class TestHelp:
 
 
 class TestLogs:
-    def test_batches_alone(self, dump: Call, made: Made) -> None:
+    def test_batches_without_records(self, dump: Call, made: Made) -> None:
         ended = dump("--files", made.path)
         assert (ended.code, ended.err) == (0, "")
         assert ended.lines[:2] == [f"Dumping {made.path}", "Log starting offset: 0"]
@@ -166,17 +166,17 @@ class TestLogs:
     def test_a_decoder_prints_contents(self, dump: Call, made: Made, option: str) -> None:
         assert " key: " in dump("--files", made.path, option).out
 
-    def test_skipped_metadata(self, dump: Call, made: Made) -> None:
+    def test_record_metadata_can_be_skipped(self, dump: Call, made: Made) -> None:
         assert dump("--files", made.path, "--print-data-log", "--skip-record-metadata").lines[3] == "| key: key-0 payload: v"
 
-    def test_several_files_by_blanks_and_by_commas(self, dump: Call, partition: Path) -> None:
+    def test_files_are_separated_by_spaces_or_commas(self, dump: Call, partition: Path) -> None:
         logs = sorted(partition.glob("*.log"))
         names = [log.name for log in logs]
         assert dump("--files", *logs).dumped == names
         assert dump("--files", ",".join(map(str, logs))).dumped == names
         assert dump("--files", logs[0], "--files", f"{logs[1]},{logs[2]}").dumped == names
 
-    def test_a_torn_tail_is_told_and_no_error(self, dump: Call, made: Made) -> None:
+    def test_a_torn_tail_is_reported_but_is_not_an_error(self, dump: Call, made: Made) -> None:
         made.path.write_bytes(made.path.read_bytes()[:-4])
         ended = dump("--files", made.path)
         assert (
@@ -185,7 +185,7 @@ class TestLogs:
         )
         assert (ended.code, ended.err) == (0, "")
 
-    def test_batches_behind_one_that_claims_to_run_past_the_end_make_it_damage(self, dump: Call, made: Made) -> None:
+    def test_a_batch_that_extends_past_the_end_is_damage_if_batches_follow_its_start(self, dump: Call, made: Made) -> None:
         content = bytearray(made.path.read_bytes())
         content[made.positions[5] + 8] = 0x10
         made.path.write_bytes(bytes(content))
@@ -196,7 +196,7 @@ class TestLogs:
         ]
         assert ended.code == 1
 
-    def test_a_batch_that_fails_its_crc_is_shown_and_an_error(self, dump: Call, made: Made) -> None:
+    def test_a_batch_that_fails_its_crc_is_printed_and_reported_as_an_error(self, dump: Call, made: Made) -> None:
         content = bytearray(made.path.read_bytes())
         for number in (4, 7):
             content[made.positions[number] + 65] ^= 1
@@ -205,10 +205,10 @@ class TestLogs:
         assert ended.code == 1
         assert ended.out.count("isvalid: true") == 10
         assert ended.errors == [
-            f"error: {made.path} at byte {made.positions[4]}: 2 batches fail their CRC, this is the first; restore this segment"
+            f"error: {made.path} at byte {made.positions[4]}: 2 batches fail their CRC; this is the first; restore this segment"
         ]
 
-    def test_damage_does_not_keep_other_files_from_being_dumped(self, dump: Call, partition: Path) -> None:
+    def test_after_damage_the_other_files_are_dumped(self, dump: Call, partition: Path) -> None:
         logs = sorted(partition.glob("*.log"))
         size = logs[1].stat().st_size
         logs[1].write_bytes(logs[1].read_bytes() + bytes(100))
@@ -216,16 +216,16 @@ class TestLogs:
         assert ended.code == 1
         assert ended.dumped == [log.name for log in logs]
         (error,) = ended.errors
-        assert error == f"error: {logs[1]} at byte {size}: batch has a size below the smallest possible; restore this segment"
+        assert error == f"error: {logs[1]} at byte {size}: batch has a size below the minimum; restore this segment"
 
-    def test_an_unknown_file_is_passed_over(self, dump: Call, tmp_path: Path) -> None:
+    def test_an_unknown_file_is_ignored(self, dump: Call, tmp_path: Path) -> None:
         path = tmp_path / "notes.txt"
         path.write_text("something")
         assert dump("--files", path) == (0, f"Dumping {path}\n", f"Ignoring unknown file {path}\n")
 
 
 class TestLookups:
-    def test_one_offset_wherever_it_is(self, dump: Call, partition: Path) -> None:
+    def test_one_offset_is_found_in_any_segment(self, dump: Call, partition: Path) -> None:
         ended = dump("--files", partition, "--offsets", "260", "--print-data-log")
         assert ended.dumped == ["00000000000000000200.log"]
         assert [line for line in ended.lines if line.startswith("|")][0].startswith("| offset: 260 ")
@@ -235,36 +235,36 @@ class TestLookups:
         ("given", "expected"),
         [("90:205", [*range(90, 95, 2), *range(200, 206, 2)]), ("490:", [490, 492, 494]), (":3", [0, 2]), ("95:199", [])],
     )
-    def test_ranges(self, dump: Call, partition: Path, given: str, expected: list[int]) -> None:
+    def test_a_range_of_offsets_selects_records(self, dump: Call, partition: Path, given: str, expected: list[int]) -> None:
         ended = dump("--files", partition, "--offsets", given, "--deep-iteration")
         assert [int(found) for found in re.findall(r"^\| offset: (\d+)", ended.out, re.MULTILINE)] == expected
         assert ended.code == 0
 
-    def test_the_first_record_of_a_time(self, dump: Call, partition: Path) -> None:
+    def test_the_first_record_at_or_after_a_timestamp_is_found(self, dump: Call, partition: Path) -> None:
         ended = dump("--files", partition, "--timestamp", T0 + 10 * 250 + 1, "--deep-iteration")
         assert ended.dumped == ["00000000000000000200.log"]
         assert ended.lines[2].startswith(f"First record at or after timestamp {T0 + 2501}: offset: 252 timestamp: {T0 + 2520} ")
         assert [line[:13] for line in ended.lines if line.startswith("|")] == ["| offset: 252"]
 
-    def test_a_time_after_the_last(self, dump: Call, partition: Path) -> None:
+    def test_a_timestamp_after_the_last_record_finds_nothing(self, dump: Call, partition: Path) -> None:
         ended = dump("--files", partition, "--timestamp", T0 + 10**6)
         assert ended.lines[-1] == f"No record at or after timestamp {T0 + 10**6}"
         assert (ended.code, ended.dumped) == (0, ["00000000000000000400.log"])
 
 
 class TestIndexes:
-    def test_entries_are_shown(self, dump: Call, made: Made) -> None:
+    def test_entries_are_printed(self, dump: Call, made: Made) -> None:
         ended = dump("--files", made.path.with_suffix(".index"), made.path.with_suffix(".timeindex"))
         assert (ended.code, ended.err) == (0, "")
         assert ended.lines[1] == f"offset: 30 position: {made.positions[3]}"
         assert ended.lines[5] == f"timestamp: {T0 + 300} offset: 30"
 
-    def test_verifying_prints_nothing_of_sound_ones(self, dump: Call, partition: Path) -> None:
+    def test_verifying_valid_indexes_prints_no_entries(self, dump: Call, partition: Path) -> None:
         ended = dump("--files", partition, "--verify-index-only")
         assert (ended.code, ended.err) == (0, "")
         assert len(ended.lines) == len(ended.dumped) == 6
 
-    def test_an_entry_that_disagrees_with_the_log(self, dump: Call, made: Made) -> None:
+    def test_an_entry_that_disagrees_with_the_log_is_an_error(self, dump: Call, made: Made) -> None:
         index = made.path.with_suffix(".index")
         content = index.read_bytes()
         index.write_bytes(content[:8] + b"\x00\x00\x00\x31" + content[12:])
@@ -274,7 +274,7 @@ class TestIndexes:
         assert ended.err.splitlines()[:2] == [f"Mismatches in :{index}", "  Index offset: 49, log offset: 54"]
         assert ended.errors[0].startswith(f"error: {index} at byte 8: 1 of the index's entries do not point at")
 
-    def test_the_sanity_check(self, dump: Call, made: Made) -> None:
+    def test_the_sanity_check_reports_each_index(self, dump: Call, made: Made) -> None:
         index, times = made.path.with_suffix(".index"), made.path.with_suffix(".timeindex")
         assert dump("--files", index, times, "--index-sanity-check").lines[1::2] == [
             f"{index} passed sanity check.",
@@ -283,15 +283,15 @@ class TestIndexes:
         index.write_bytes(index.read_bytes() + b"odd")
         ended = dump("--files", index, times, "--index-sanity-check")
         assert ended.code == 1
-        assert "its size of 27 bytes is no multiple of 8" in ended.errors[0]
+        assert "its size of 27 bytes is not a multiple of 8" in ended.errors[0]
         assert ended.lines[-1] == f"{times} passed sanity check."
 
-    def test_a_log_without_its_index(self, dump: Call, made: Made) -> None:
+    def test_a_missing_offset_index_is_an_error(self, dump: Call, made: Made) -> None:
         made.path.with_suffix(".index").unlink()
         ended = dump("--files", made.path.with_suffix(".timeindex"))
         assert ended.code == 1
         assert ended.errors == [
-            f"error: {made.path.with_suffix('.index')}: the segment's index is missing; put it beside the others"
+            f"error: {made.path.with_suffix('.index')}: the segment's index is missing; put it next to the segment's log"
         ]
 
 
@@ -301,7 +301,7 @@ class TestDirectories:
     def sample(cls, tmp_path_factory: pytest.TempPathFactory) -> Path:
         return unpack_sample(tmp_path_factory.mktemp("sample"))
 
-    def test_a_log_directory_shows_all_of_its_checkpoints(self, dump: Call, sample: Path) -> None:
+    def test_a_log_directory_prints_all_of_its_checkpoints(self, dump: Call, sample: Path) -> None:
         ended = dump("--files", sample)
         assert (ended.code, ended.err) == (0, "")
         assert ended.dumped[:6] == [
@@ -312,7 +312,7 @@ class TestDirectories:
         assert ended.dumped[6:] == ["leader-epoch-checkpoint", "partition.metadata"] * len(partitions)
         assert "topic: inventory partition: 0 offset: 2000 firstOffset: 0 logEndOffset: 2060" in ended.lines
 
-    def test_a_partition_directory_shows_all_of_its_files(self, dump: Call, sample: Path) -> None:
+    def test_a_partition_directory_prints_all_of_its_files(self, dump: Call, sample: Path) -> None:
         ended = dump("--files", f"{sample}/payments-0/")
         assert (ended.code, ended.err) == (0, "")
         assert set(ended.dumped) == {path.name for path in (sample / "payments-0").iterdir()}
@@ -336,12 +336,12 @@ class TestDirectories:
 
 
 class TestProcess:
-    def test_it_runs_as_a_file_from_anywhere(self, made: Made) -> None:
+    def test_the_job_file_runs_as_a_script(self, made: Made) -> None:
         done = spawned("--files", made.path)
         assert (done.returncode, done.stderr) == (0, "")
         assert done.stdout.startswith(f"Dumping {made.path}\n")
 
-    def test_a_reader_that_has_enough_ends_it_quietly(self, tmp_path: Path) -> None:
+    def test_it_ends_without_an_error_if_the_reader_closes_the_pipe(self, tmp_path: Path) -> None:
         made = write_segment(tmp_path / "long-0", batches=1_500)
         done = spawned("--files", made.path, "--print-data-log", head=1)
         assert (done.returncode, done.stderr) == (0, "")

@@ -1,4 +1,4 @@
-"""Log directories whose names no encoding takes, or that a terminal would obey: every output has them, none is lost."""
+"""Names that are not UTF-8 or contain control characters: every output has them, escaped."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from compaction.engine.clean import Workers, clean_logs
 from jobs import compact
-from tests.damage.sound_logs import NOW_MS, sound_log, write_log
+from tests.damage.valid_logs import NOW_MS, valid_log, write_log
 from tests.kafka.encode import Batch, Record
 from tests.local_passes import LocalPasses
 
@@ -26,9 +26,9 @@ OBEYED = (b"\x1b", "\u202e".encode(), b"\xff")
 
 @pytest.fixture
 def log_dir(tmp_path: Path) -> Path:
-    """A sound log and one whose segment is no log."""
+    """A valid log, and one whose segment is malformed."""
     made = Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + ODD))
-    write_log(made / "sound-0", sound_log("none").files)
+    write_log(made / "sound-0", valid_log("none").files)
     write_log(made / "damaged-0", {f"{0:020d}.log": b"\x1b" * 100, f"{50:020d}.log": b""})
     return made
 
@@ -50,7 +50,7 @@ def run(*arguments: str, command: str = "compact", **environment: str) -> subpro
 
 
 def on_a_terminal(*command: str) -> bytes:
-    """What a command shows on a terminal."""
+    """The output of a command on a terminal."""
     ours, theirs = pty.openpty()
     with subprocess.Popen(command, cwd=ROOT, stdout=theirs, stderr=theirs, env={**os.environ, "TERM": "xterm"}) as process:
         os.close(theirs)
@@ -66,11 +66,11 @@ def _read(terminal: int) -> bytes:
     try:
         return os.read(terminal, 1 << 16)
     except OSError:
-        # the other end was closed
+        # the process closed the other end
         return b""
 
 
-def test_a_cleaning_keeps_its_report_and_metrics(
+def test_report_and_metrics_of_a_run_have_all_names(
     log_dir: Path, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     arguments = ["--log-dir", str(log_dir), *CLEANING, *outputs(tmp_path, "report", "metrics")]
@@ -81,13 +81,13 @@ def test_a_cleaning_keeps_its_report_and_metrics(
     assert SHOWN.encode() in printed.err
     report = json.loads((tmp_path / "report").read_text())
     assert {log["status"] for log in report["logs"]} == {"cleaned", "failed"}
-    # JSON has its own escapes for what is Unicode
+    # JSON has its own escapes for Unicode characters
     assert {log["log_dir"] for log in report["logs"]} == {f"{tmp_path}/\\udcff \x1b[31m[red]\u202e"}
     assert SHOWN.replace("\\", "\\\\") in (tmp_path / "metrics").read_text()
 
 
 @pytest.mark.spark
-def test_so_it_is_on_spark_in_json_lines_and_in_a_locale_without_unicode(log_dir: Path, tmp_path: Path) -> None:
+def test_runs_on_spark_have_all_names_in_json_lines_and_in_ascii_locales(log_dir: Path, tmp_path: Path) -> None:
     arguments = ["--log-dir", str(log_dir), *CLEANING, *outputs(tmp_path, "report", "metrics"), "--log-format", "json"]
     done = run(*arguments, PYTHONIOENCODING="ascii:strict")
     assert done.returncode == 1
@@ -100,7 +100,7 @@ def test_so_it_is_on_spark_in_json_lines_and_in_a_locale_without_unicode(log_dir
 
 
 @pytest.mark.spark
-def test_a_comparison_keeps_its_page(log_dir: Path, tmp_path: Path) -> None:
+def test_the_page_of_a_comparison_has_all_names(log_dir: Path, tmp_path: Path) -> None:
     files = outputs(tmp_path, "report", "metrics", "html")
     done = run("--log-dir", str(log_dir), "--policy", "cleanup.policy=compact", *files, command="dry_run")
     assert done.returncode == 1
@@ -111,7 +111,7 @@ def test_a_comparison_keeps_its_page(log_dir: Path, tmp_path: Path) -> None:
 
 
 class TestDump:
-    """Keys and values that a terminal would obey."""
+    """Keys and values with control characters."""
 
     KEY = b"\x1b]0;owned\x07\xc2\x9b2J\xe2\x80\xae\tend"
 
@@ -121,16 +121,16 @@ class TestDump:
         path.write_bytes(Batch([Record(0, NOW_MS, self.KEY, b"\x1b[2J")]).encode())
         return str(path)
 
-    def test_a_pipe_is_given_the_bytes(self, segment: str) -> None:
+    def test_a_pipe_receives_the_bytes_unchanged(self, segment: str) -> None:
         done = run("--files", segment, "--print-data-log", command="dump_log")
         assert b" key: " + self.KEY + b" payload: \x1b[2J\n" in done.stdout
 
-    def test_a_terminal_is_given_nothing_to_obey(self, segment: str) -> None:
+    def test_a_terminal_receives_them_escaped(self, segment: str) -> None:
         shown = on_a_terminal(sys.executable, "-m", "jobs.dump_log", "--files", segment, "--print-data-log")
         assert b"key: \\x1b]0;owned\\x07\\x9b2J\\u202e\tend payload: \\x1b[2J\r\n" in shown
         assert harmless(shown)
 
-    def test_nor_by_a_damaged_checkpoint_or_its_name(self, log_dir: Path) -> None:
+    def test_a_terminal_receives_damaged_checkpoints_and_their_names_escaped(self, log_dir: Path) -> None:
         (log_dir / "cleaner-offset-checkpoint").write_bytes(b"0\n1\n\x1b[2J\n")
         shown = on_a_terminal(sys.executable, "-m", "jobs.dump_log", "--files", str(log_dir))
         assert harmless(shown)

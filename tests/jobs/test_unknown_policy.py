@@ -1,4 +1,4 @@
-"""Logs whose cleanup.policy nothing says are left as they are by every command, and told apart from the others."""
+"""Logs of unknown cleanup.policy: no command changes them, and they are counted separately."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from compaction.compare.run import Engines, compare_with
+from compaction.compare.compare_policies import ComparisonWorkers, compare_with
 from compaction.engine.clean import Workers, clean_logs
 from jobs import compact, dry_run, expire
 from tests.golden.make_sample import HOUR_MS, START_MS
@@ -54,7 +54,7 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Command:
         elif job == "compact":
             code = compact.main(argv, lambda _, request: clean_logs(lambda: Workers(LocalPasses, 2), request))
         else:
-            code = dry_run.main(argv, lambda _, request: compare_with(lambda: Engines(LocalEngine, 2), request))
+            code = dry_run.main(argv, lambda _, request: compare_with(lambda: ComparisonWorkers(LocalEngine, 2), request))
         return Ended(code, report, capsys)
 
     return call
@@ -70,11 +70,11 @@ def content(log_dir: Path) -> dict[str, bytes]:
     return {str(file.relative_to(log_dir)): file.read_bytes() for file in files}
 
 
-def test_expire_does_not_delete_compacted_topics_whose_policy_lies_in_another_directory(
+def test_expire_keeps_compacted_topics_whose_policy_is_in_another_directory(
     run: Command, directories: tuple[Path, Path]
 ) -> None:
     _, second = directories
-    # what an interrupted run left is left, too: such a log is not touched at all
+    # files of an interrupted run are not removed either
     (second / "orders-1" / f"{0:020d}.log.deleted").write_bytes(b"x")
     before = content(second)
     ended = run("expire", second)
@@ -90,7 +90,7 @@ def test_expire_does_not_delete_compacted_topics_whose_policy_lies_in_another_di
         assert all(remedy in line for line in told)
 
 
-def test_a_dry_run_of_expire_tells_the_same_as_the_run(run: Command, directories: tuple[Path, Path]) -> None:
+def test_a_dry_run_of_expire_reports_the_same_as_the_run(run: Command, directories: tuple[Path, Path]) -> None:
     _, second = directories
     dry, real = run("expire", second, options=("--dry-run",)), run("expire", second)
     assert dry.code == real.code == 1
@@ -101,7 +101,7 @@ def test_a_dry_run_of_expire_tells_the_same_as_the_run(run: Command, directories
 
 
 @pytest.mark.parametrize("how", ["both directories", "--metadata", "--metadata of the log itself"])
-def test_with_the_metadata_log_expire_deletes_what_the_policies_say(
+def test_with_the_metadata_log_expire_applies_the_policies(
     run: Command, directories: tuple[Path, Path], how: str
 ) -> None:
     first, second = directories
@@ -118,7 +118,7 @@ def test_with_the_metadata_log_expire_deletes_what_the_policies_say(
         assert all(str(first / METADATA) in log["reason"] for log in ended.report["logs"] if log["topic"] == "clickstream")
 
 
-def test_compact_does_not_skip_a_log_of_unknown_policy_in_silence(run: Command, directories: tuple[Path, Path]) -> None:
+def test_compact_reports_skipped_logs_of_unknown_policy(run: Command, directories: tuple[Path, Path]) -> None:
     first, second = directories
     before = content(second)
     ended = run("compact", second, options=("--set", "min.cleanable.dirty.ratio=0"))
@@ -138,7 +138,7 @@ def test_compact_does_not_skip_a_log_of_unknown_policy_in_silence(run: Command, 
     assert ended.logs(policy_unknown=True) == set()
 
 
-def test_neither_half_of_a_guessed_policy_of_compact_and_delete_is_carried_out(
+def test_neither_half_of_a_guessed_policy_of_compact_and_delete_is_applied(
     run: Command, directories: tuple[Path, Path], tmp_path: Path
 ) -> None:
     _, second = directories
@@ -151,7 +151,7 @@ def test_neither_half_of_a_guessed_policy_of_compact_and_delete_is_carried_out(
     assert content(second) == before
 
 
-def test_a_default_is_assumed_when_the_call_says_so(run: Command, directories: tuple[Path, Path]) -> None:
+def test_an_option_assumes_the_default_policy(run: Command, directories: tuple[Path, Path]) -> None:
     _, second = directories
     ended = run("expire", second, options=("--assume-default-policy", "--dry-run"))
     assert ended.code == 0
@@ -163,7 +163,7 @@ def test_a_default_is_assumed_when_the_call_says_so(run: Command, directories: t
     assert "delete (Kafka's default, assumed by --assume-default-policy), only compact is cleaned" in ended.out
 
 
-def test_the_call_may_say_the_policy(run: Command, directories: tuple[Path, Path], tmp_path: Path) -> None:
+def test_configuration_of_the_call_sets_the_policy(run: Command, directories: tuple[Path, Path], tmp_path: Path) -> None:
     _, second = directories
     toml = tmp_path / "topics.toml"
     toml.write_text('[topics."clickstream"]\ncleanup.policy = "delete"\n', encoding="utf-8")
@@ -174,7 +174,7 @@ def test_the_call_may_say_the_policy(run: Command, directories: tuple[Path, Path
     assert ended.logs(policy_unknown=True) == set()
 
 
-def test_a_metadata_log_of_another_cluster_ends_the_call_before_anything_is_touched(
+def test_a_metadata_log_of_another_cluster_is_a_usage_error(
     run: Command, directories: tuple[Path, Path]
 ) -> None:
     first, second = directories
@@ -189,7 +189,7 @@ def test_a_metadata_log_of_another_cluster_ends_the_call_before_anything_is_touc
     assert content(second) == before
 
 
-def test_a_directory_without_a_metadata_log_cannot_be_named(run: Command, directories: tuple[Path, Path]) -> None:
+def test_a_directory_without_a_metadata_log_is_a_usage_error(run: Command, directories: tuple[Path, Path]) -> None:
     _, second = directories
     for path in (second, second / "orders-1", second / "nowhere"):
         ended = run("expire", second, options=("--metadata", str(path)))
@@ -197,7 +197,7 @@ def test_a_directory_without_a_metadata_log_cannot_be_named(run: Command, direct
         assert f"error: {path}: --metadata: there is no metadata log here; name a log directory" in ended.err
 
 
-def test_a_comparison_counts_logs_of_unknown_policy_apart_and_frees_nothing_of_them(
+def test_a_comparison_counts_logs_of_unknown_policy_separately(
     run: Command, directories: tuple[Path, Path], tmp_path: Path
 ) -> None:
     _, second = directories
@@ -221,7 +221,7 @@ def test_a_comparison_counts_logs_of_unknown_policy_apart_and_frees_nothing_of_t
     assert '"status":"policy_unknown"' in page.read_text(encoding="utf-8")
 
 
-def test_what_a_comparison_tells_of_a_run_is_what_the_run_tells(run: Command, directories: tuple[Path, Path]) -> None:
+def test_the_report_of_a_run_in_a_comparison_is_that_of_the_run(run: Command, directories: tuple[Path, Path]) -> None:
     _, second = directories
     compared = run("dry_run", second, options=("--topic", "[a-z].*"))
     real = run("expire", second, options=("--topic", "[a-z].*"))
@@ -239,7 +239,7 @@ def test_an_explanation_says_that_the_policy_is_unknown(run: Command, directorie
     assert "    no    cleanup policy is known\n          cleanup.policy is unknown:" in ended.out
 
 
-def test_metrics_of_a_run_tell_logs_of_unknown_policy(run: Command, directories: tuple[Path, Path], tmp_path: Path) -> None:
+def test_metrics_of_a_run_count_logs_of_unknown_policy(run: Command, directories: tuple[Path, Path], tmp_path: Path) -> None:
     metrics = tmp_path / "m.txt"
     run("expire", directories[1], options=("--metrics", str(metrics), "--topic", "orders|__.*"))
     lines = [line for line in metrics.read_text(encoding="utf-8").splitlines() if "log_policy_unknown{" in line]
@@ -247,7 +247,7 @@ def test_metrics_of_a_run_tell_logs_of_unknown_policy(run: Command, directories:
     assert [line.rpartition(" ")[2] for line in lines if 'topic="__consumer_offsets"' in line] == ["0"]
 
 
-def test_every_command_tells_of_the_options(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_of_every_command_has_the_options(capsys: pytest.CaptureFixture[str]) -> None:
     for job in (compact, expire, dry_run):
         assert job.main(["--help"]) == 0
         text = capsys.readouterr().out

@@ -1,8 +1,8 @@
-"""A real one-node broker on loopback, in its own process, over a log directory that tests own.
+"""A real one-node broker on loopback, in its own process, on a log directory of a test.
 
-A KRaft broker treats the directory of a partition that its metadata does not know as stray and moves it away. To serve
-directories of one's own making, take a log directory whole, ``__cluster_metadata-0`` and ``meta.properties`` included, and
-change the partitions within it (``host_partition``).
+A KRaft broker treats the directory of a partition that is not in its metadata as stray and moves it away. To have a broker
+serve other partitions, copy a complete log directory, including ``__cluster_metadata-0`` and ``meta.properties``, and replace
+the partitions in it (``host_partition``).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CLUSTER_ID = "b2ZmbGluZS1jbGVhbmVyLQ"
 _STARTED = b"Kafka Server started"
 _JAVA_OPTIONS = ("-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-XX:-UsePerfData")
 
-#: one of everything, no waiting, and no cleaner: what is in the directory is what was produced
+#: one node, no delays, and no cleaner: the directory has exactly what was produced
 _DEFAULTS = {
     "process.roles": "broker,controller",
     "node.id": "1",
@@ -42,29 +42,29 @@ _DEFAULTS = {
     "share.coordinator.state.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
     "group.initial.rebalance.delay.ms": "0",
-    # after a kill the controller, which is the broker itself, waits this long before it lets the broker in again
+    # after a kill the controller, which is the broker itself, waits this long before it registers the broker again
     "broker.session.timeout.ms": "1500",
     "broker.heartbeat.interval.ms": "300",
     "auto.create.topics.enable": "false",
     "log.cleaner.enable": "false",
     "log.initial.task.delay.ms": "3600000",
-    # open transactions stay open, however long a test takes
+    # open transactions do not time out, however long a test takes
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "3600000",
 }
 
 
 class BrokerError(RuntimeError):
-    """The broker did not start or stop; the message holds the end of its log."""
+    """The broker did not start or stop; the message has the end of its log."""
 
 
 class Broker:
     """A running broker. As a context manager it stops cleanly.
 
-    A directory without ``meta.properties`` is formatted first; any other is taken as it is.
+    A directory without ``meta.properties`` is formatted first; any other is used as it is.
 
     :param log_dir: the broker's only log directory
     :param overrides: broker properties on top of the ones of this module
-    :raises BrokerError: it ended, or was not up in time
+    :raises BrokerError: it ended, or did not start in time
     """
 
     def __init__(self, log_dir: Path, overrides: Mapping[str, str] | None = None, *, timeout_s: float = 90) -> None:
@@ -127,16 +127,16 @@ class Broker:
 
     @property
     def running(self) -> bool:
-        """Whether its process lives."""
+        """Whether its process is alive."""
         return self._process.poll() is None
 
     def log_text(self) -> str:
-        """What it has logged: warnings and errors."""
+        """Its log: warnings and errors."""
         return self._log_path.read_text(encoding="utf-8", errors="replace")
 
     def errors(self) -> list[str]:
-        """What the broker logged as errors, but for its own registration, which a controller that is just taking office refuses
-        and the broker repeats."""
+        """The errors that the broker logged, except for its own registration, which a new controller refuses and the broker
+        repeats."""
         lines = self.log_text().splitlines()
         return [line for line in lines if " ERROR " in line and "apiKey=CONTROLLER_REGISTRATION" not in line]
 
@@ -157,7 +157,7 @@ class Broker:
         self._process.wait()
 
     def close(self) -> None:
-        """Stops and removes its scratch files (the log directory stays)."""
+        """Stops and removes its temporary files, but not the log directory."""
         try:
             self.stop()
         finally:
@@ -171,7 +171,7 @@ class Broker:
 
 
 def host_partition(log_dir: Path, source: Path) -> None:
-    """Puts the files of the partition directory ``source`` in the place of the same partition's in a stopped broker's
+    """Replaces the same partition's files by those of the partition directory ``source`` in a stopped broker's
     ``log_dir``; the broker's own ``partition.metadata`` stays, since it names the topic that the broker knows.
 
     Checkpoint entries are left as they are: offsets past the log's end are brought down by the broker when it starts.
@@ -186,7 +186,7 @@ def host_partition(log_dir: Path, source: Path) -> None:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports that were free just now, all held at once so that they differ."""
+    """Free ports, all bound at once so that they differ."""
     held: list[socket.socket] = []
     try:
         for _ in range(count):

@@ -1,4 +1,4 @@
-"""Kafka's own ``Cleaner`` on one partition directory, at a fixed time, with the offsets its manager would choose."""
+"""Kafka's own ``Cleaner`` on one partition directory, at a fixed time, with the offsets that its manager would choose."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MAX_MESSAGE_BYTES = 1_048_588
 
 @dataclass(frozen=True)
 class CleanStats:
-    """``CleanerStats``: what one round read and wrote."""
+    """``CleanerStats`` of one round."""
 
     bytes_read: int
     bytes_written: int
@@ -32,7 +32,7 @@ class CleanStats:
 
 @dataclass(frozen=True)
 class Selected:
-    """What ``LogCleanerManager`` and ``LogToClean`` say of a log: the dirty range and its share."""
+    """The result of ``LogCleanerManager`` and ``LogToClean`` for a log: the cleanable range and its dirty ratio."""
 
     first_dirty_offset: int
     first_uncleanable_offset: int
@@ -43,14 +43,14 @@ class Selected:
 
     @property
     def ratio(self) -> float:
-        """Dirty bytes over all; Java's 0/0 is ``nan``."""
+        """Dirty bytes / all bytes; Java's 0/0 is ``nan``."""
         total = self.clean_bytes + self.cleanable_bytes
         return self.cleanable_bytes / total if total else float("nan")
 
 
 @dataclass(frozen=True)
 class CleanResult:
-    """The outcome of one round: ``end_offset`` is what the checkpoint would move to."""
+    """The outcome of one round: ``end_offset`` is the new checkpoint."""
 
     selected: Selected
     end_offset: int
@@ -60,7 +60,7 @@ class CleanResult:
 def select(log: KafkaLog, checkpoint: int | None) -> Selected:
     """The range to clean, as the cleaner's manager computes it from its ``checkpoint`` entry."""
     gateway = log.gateway
-    # what a broker does every ten minutes; producers replayed from batches have not been through it
+    # as a broker does every ten minutes; producers replayed from batches have not been checked yet
     log.java.removeExpiredProducers(log.clock.now_ms)
     manager = _LOG + "LogCleanerManager"
     now_ms = log.clock.now_ms
@@ -81,7 +81,7 @@ def select(log: KafkaLog, checkpoint: int | None) -> Selected:
 def clean_open_log(
     log: KafkaLog, checkpoint: int | None, map_bytes: int = 4 << 20, max_message_bytes: int = _MAX_MESSAGE_BYTES
 ) -> CleanResult:
-    """Cleans an open log once, whatever its ratio; nothing is done where nothing is dirty.
+    """Cleans an open log once, whatever its ratio; does nothing if nothing is dirty.
 
     ``map_bytes`` is the size of the ``SkimpyOffsetMap``: a small one ends the round early.
     """
@@ -112,10 +112,10 @@ def new_cleaner(gateway: Gateway, clock: Any, map_bytes: int, max_message_bytes:
 def clean_partition(
     gateway: Gateway, path: Path, opening: Opening, checkpoint: int | None = None, map_bytes: int = 4 << 20
 ) -> CleanResult:
-    """Cleans the partition directory ``path`` in place and leaves what a broker would, once ``.deleted`` files are gone.
+    """Cleans the partition directory ``path`` in place, with the result of a broker after ``.deleted`` files are removed.
 
     Loading and closing a log also write: a producer snapshot at the log end, the tail of the active segment's time index. Those
-    are taken back, so that only the cleaner's own work differs from before.
+    are undone, so that only the cleaner's own changes remain.
     """
     before = _Unrelated(path)
     log = KafkaLog(gateway, path, opening)
@@ -129,7 +129,7 @@ def clean_partition(
 def clean_partition_if_due(
     gateway: Gateway, path: Path, opening: Opening, checkpoint: int | None = None, map_bytes: int = 4 << 20
 ) -> CleanResult | Selected:
-    """As ``clean_partition``, but only where the broker's cleaner would choose the log: else what it is judged by."""
+    """As ``clean_partition``, but only if the broker's cleaner would choose the log; else the range and the ratio."""
     before = _Unrelated(path)
     log = KafkaLog(gateway, path, opening)
     try:
@@ -144,9 +144,9 @@ def clean_partition_if_due(
 
 
 class _Unrelated:
-    """The files of a partition that cleaning does not concern: active segment, snapshots that were not there, epochs.
+    """The files of a partition that cleaning must not change: active segment, missing snapshots, leader epochs.
 
-    Index files that the active segment lacked stay: loading writes them anew, and so should anyone.
+    Indexes that were missing for the active segment are kept: loading rebuilds them, and so must the job.
     """
 
     def __init__(self, path: Path) -> None:

@@ -16,7 +16,7 @@ _TIMEOUT_S = 60
 
 
 class Consumed(NamedTuple):
-    """A record as a consumer sees it."""
+    """A record as a consumer receives it."""
 
     partition: int
     offset: int
@@ -43,7 +43,7 @@ class Clients:
             admin.close()
 
     def create_topic(self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
-        """Creates a topic with these topic-level settings and awaits it."""
+        """Creates a topic with these topic-level settings and waits for it."""
         new = self.gateway.cls(_CLIENTS + "admin.NewTopic")(topic, partitions, 1)
         with self.admin() as admin:
             admin.createTopics([new.configs(dict(config or {}))]).all().get()
@@ -61,7 +61,7 @@ class Clients:
     def delete_records(self, topic: str, partition: int, before_offset: int) -> None:
         """Moves a partition's log start offset up."""
         where = self._partition(topic, partition)
-        # py4j cannot tell its static factory from the accessor of the same name
+        # py4j cannot distinguish its static factory from the accessor of the same name
         kind = self.gateway.kind(_CLIENTS + "admin.RecordsToDelete")
         factory = kind.getMethod(
             "beforeOffset", self.gateway.array("java.lang.Class", [self.gateway.cls("java.lang.Long").TYPE])
@@ -119,7 +119,7 @@ class Clients:
         return [_consumed(fields) for fields in self.gateway.fields(records)]
 
     def commit_as_group(self, group: str, topic: str, rounds: int) -> None:
-        """Joins as a consumer group, reads and commits ``rounds`` times one record further: work for ``__consumer_offsets``."""
+        """Joins as a consumer group, and ``rounds`` times reads one more record and commits: fills ``__consumer_offsets``."""
         with self.consumer(group_id=group, auto_offset_reset="earliest", max_poll_records="1") as consumer:
             consumer.subscribe([topic])
             done = 0
@@ -159,12 +159,12 @@ class Producer:
         timestamp: int | None = None,
         headers: Sequence[tuple[str, bytes | None]] = (),
     ) -> Any:
-        """Hands a record over; gives the future of its metadata."""
+        """Sends a record; returns the future of its metadata."""
         made = [self._header(name, content) for name, content in headers]
         return self.java.send(self._record(topic, partition, timestamp, key, value, made))
 
     def flush(self) -> None:
-        """Sends what waits and awaits the answers."""
+        """Sends buffered records and waits for the responses."""
         self.java.flush()
 
     @contextmanager
@@ -179,11 +179,11 @@ class Producer:
             self.java.abortTransaction()
 
     def vanish(self) -> None:
-        """Ends at once, as a crashed process does: what waits is lost, an open transaction stays open."""
+        """Ends at once, as a crashed process does: buffered records are lost, an open transaction remains open."""
         self.java.close(self._gateway.cls("java.time.Duration").ZERO)
 
     def close(self) -> None:
-        """Sends what waits and ends."""
+        """Sends buffered records and closes."""
         self.java.close()
 
 

@@ -1,4 +1,4 @@
-"""Fixtures of the tests of the rig itself."""
+"""Fixtures of the tests of these helpers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Record batches as bytes, written straight from Kafka's format and apart from the package under test.
+"""Record batches as bytes, encoded by Kafka's format and independent of the package under test.
 
-Kafka itself is the judge: every batch made here is appended to a real log, which checks it. Building bytes here and handing
-them over whole is what makes a random log cheap: a call into the JVM costs as much as encoding dozens of records.
+Kafka itself validates them: every batch is appended to a real log. Encoding here and appending complete batches makes random
+logs cheap: a call into the JVM costs as much as encoding dozens of records.
 """
 
 from __future__ import annotations

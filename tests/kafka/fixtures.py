@@ -9,5 +9,5 @@ from tests.kafka.gateway import Gateway, shared_gateway
 
 @pytest.fixture(scope="session")
 def gateway() -> Gateway:
-    """The one JVM with Kafka's classes."""
+    """The JVM with Kafka's classes."""
     return shared_gateway()

@@ -1,7 +1,7 @@
-"""One JVM with Kafka on its class path, spoken to through py4j: the classes of Kafka itself, no compiler needed.
+"""One JVM with Kafka on its class path, called through py4j: Kafka's own classes, without a compiler.
 
-A clock and a scheduler that tests control are made in that JVM from method handles, so that Kafka's calls on them never leave
-it: a call on the proxy looks its answer up in a map by the method's name.
+A clock and a scheduler that tests control are created in that JVM from method handles, so that Kafka's calls do not leave it:
+a call on the proxy looks up its result in a map by the method's name.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
 from tests.kafka.jars import LOGGING_CONFIG, require_kafka_classpath, spark_home
 
-#: what py4j needs to look into the collections of the JDK, and Kafka to unmap its indexes at once
+#: py4j needs these for collections of the JDK, Kafka to unmap its indexes at once
 _JAVA_OPTIONS = (
     "-Xmx1g",
     "-XX:+UseSerialGC",
@@ -35,15 +35,15 @@ _JAVA_OPTIONS = (
 
 
 def java_executable() -> str:
-    """The JVM to run: that of ``JAVA_HOME``, else the one on the path."""
+    """The Java to run: that of ``JAVA_HOME``, else the one on the path."""
     home = os.environ.get("JAVA_HOME")
     return os.path.join(home, "bin", "java") if home else "java"  # noqa: PTH118
 
 
 class Clock:
-    """A ``org.apache.kafka.common.utils.Time`` that stands still until a test moves it.
+    """A ``org.apache.kafka.common.utils.Time`` that only a test advances.
 
-    ``java`` is the object to hand to Kafka. ``sleep`` returns at once and moves nothing.
+    ``java`` is the object to pass to Kafka. ``sleep`` returns at once and does not advance it.
     """
 
     def __init__(self, gateway: Gateway, now_ms: int) -> None:
@@ -51,7 +51,7 @@ class Clock:
         self.set(now_ms)
 
     def set(self, now_ms: int) -> None:
-        """Makes it ``now_ms`` milliseconds since the epoch."""
+        """Sets it to ``now_ms`` milliseconds since the epoch."""
         self.now_ms = now_ms
         self._answers.put("milliseconds", now_ms)
         self._answers.put("hiResClockMs", now_ms)
@@ -59,7 +59,7 @@ class Clock:
 
 
 class Gateway:
-    """The JVM. ``jvm`` reaches any class by its name; ``cls`` does too, and remembers it."""
+    """The JVM. ``jvm`` finds any class by its name; ``cls`` also caches it."""
 
     def __init__(self, *more_jars: str) -> None:
         self.log: IO[bytes] = tempfile.NamedTemporaryFile(prefix="kafka-gateway-", suffix=".log")  # noqa: SIM115
@@ -89,7 +89,7 @@ class Gateway:
         self.log.close()
 
     def cls(self, name: str) -> Any:
-        """The class of that full name, for its constructors and static methods."""
+        """The class of that fully qualified name, for its constructors and static methods."""
         if name not in self._classes:
             found: Any = self.jvm
             for part in name.split("."):
@@ -98,7 +98,7 @@ class Gateway:
         return self._classes[name]
 
     def kind(self, name: str) -> Any:
-        """The ``java.lang.Class`` of that full name."""
+        """The ``java.lang.Class`` of that fully qualified name."""
         if name not in self._kinds:
             self._kinds[name] = self.cls("java.lang.Class").forName(name)
         return self._kinds[name]
@@ -171,7 +171,7 @@ class Gateway:
 
     @cached_property
     def idle_scheduler(self) -> Any:
-        """A ``Scheduler`` that runs nothing: what Kafka leaves for later stays undone (deletions, flushes)."""
+        """A ``Scheduler`` that runs nothing: tasks that Kafka schedules (deletions, flushes) are never run."""
         future_answers, future = self.answering("java.util.concurrent.ScheduledFuture")
         future_answers.put("cancel", True)
         answers, scheduler = self.answering("org.apache.kafka.server.util.Scheduler")
@@ -180,7 +180,7 @@ class Gateway:
         return scheduler
 
     def running_scheduler(self) -> Any:
-        """A real ``KafkaScheduler``; its ``shutdown()`` awaits what is due and drops what is not."""
+        """A real ``KafkaScheduler``; its ``shutdown()`` waits for tasks that are due and drops the others."""
         scheduler = self.cls("org.apache.kafka.server.util.KafkaScheduler")(1)
         scheduler.startup()
         return scheduler
@@ -202,7 +202,7 @@ class Gateway:
         return json.loads(self._mapper.writeValueAsString(target))
 
     def clock(self, now_ms: int) -> Clock:
-        """A clock that stands at ``now_ms``."""
+        """A clock that is set to ``now_ms``."""
         return Clock(self, now_ms)
 
 

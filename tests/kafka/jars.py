@@ -1,7 +1,7 @@
 """The class path of Kafka 4.3.0, resolved by Spark's own ``spark.jars.packages`` so that no other build tool is needed.
 
-Spark brings the registry, the cache and the proxies that the user has configured; this module names coordinates only. The
-answer is kept beside Spark's own cache and is used again as long as every jar of it exists.
+Spark uses the registry, the cache and the proxies that the user has configured; this module names only coordinates. The
+result is stored beside Spark's own cache and is reused as long as all of its jars exist.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ KAFKA_TOOLS = "org.apache.kafka:kafka-tools:4.3.0"
 
 LOGGING_CONFIG = Path(__file__).with_name("log4j2.properties")
 
-#: run by spark-submit: the JVM it talks to was started with the resolved jars as its ``spark.jars``
+#: run by spark-submit: its JVM was started with the resolved jars as ``spark.jars``
 _PRINT_JARS = """
 from pyspark.java_gateway import launch_gateway
 print("jars=" + launch_gateway().jvm.java.lang.System.getProperty("spark.jars"))
 """
-#: of pyspark's jars: the Scala library, which Spark never resolves, a logger for slf4j 2, and the gateway
+#: pyspark's jars: the Scala library, which Spark never resolves, a logger for slf4j 2, and the gateway
 _FROM_SPARK = ("scala-library-*.jar", "slf4j-api-2*.jar", "log4j-slf4j2-impl-*.jar", "py4j-*.jar")
-#: Kafka's own slf4j 1 would find no logger; version 2 takes its place
+#: Kafka's own slf4j 1 would find no logger; version 2 replaces it
 _LEFT_OUT = "slf4j-api-1"
 
 
-#: a registry that does not answer once may answer the next time
+#: a registry may fail temporarily
 _TRIES = 3
 
 
@@ -66,7 +66,7 @@ def kafka_classpath(*more: str) -> str:
 
 
 def require_kafka_classpath(*more: str) -> str:
-    """As ``kafka_classpath``; where it cannot be had the test is skipped with the reason, or fails when ``CI`` is set."""
+    """As ``kafka_classpath``; if it is not available the test is skipped with the reason, or fails if ``CI`` is set."""
     try:
         return kafka_classpath(*more)
     except JarsUnavailableError as error:
@@ -79,7 +79,7 @@ def _resolve(coordinates: tuple[str, ...]) -> list[Path]:
     known = _memory(coordinates)
     known.parent.mkdir(parents=True, exist_ok=True)
     with known.with_suffix(".lock").open("w") as lock:
-        # two that fill Spark's cache at once get in each other's way
+        # two processes that fill Spark's cache at once would conflict
         fcntl.flock(lock, fcntl.LOCK_EX)
         if known.exists():
             jars = [Path(line) for line in known.read_text(encoding="utf-8").splitlines()]

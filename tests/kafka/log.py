@@ -17,12 +17,12 @@ LONG_MAX = 2**63 - 1
 
 @dataclass(frozen=True)
 class Opening:
-    """How a log is opened: what a broker knows from its checkpoints, its configuration and its clock.
+    """How a log is opened: a broker's checkpoints, its configuration and its clock.
 
-    ``config`` holds topic-level names. ``clean_shutdown`` is what ``.kafka_cleanshutdown`` says; ``None`` takes it from the
-    presence of a producer snapshot, since after a clean shutdown without one Kafka starts with no producer state at all.
-    ``recovery_point`` matters after an unclean shutdown only: segments from there on are read and indexed anew.
-    ``high_watermark`` is the log end where it is ``None``. ``background`` runs what Kafka schedules, at once where it is due.
+    ``config`` has topic-level names. ``clean_shutdown`` is whether ``.kafka_cleanshutdown`` exists; ``None`` derives it from
+    the presence of a producer snapshot, since after a clean shutdown without one Kafka starts without producer state.
+    ``recovery_point`` matters only after an unclean shutdown: segments from there on are read and indexed again.
+    ``high_watermark`` of ``None`` is the log end. ``background`` runs the tasks that Kafka schedules, at once if they are due.
     """
 
     now_ms: int
@@ -82,7 +82,7 @@ class KafkaLog:
         return int(self.java.logEndOffset())
 
     def append(self, *batches: bytes, leader_epoch: int = 0) -> None:
-        """Appends whole batches as a follower does: offsets are taken as they are and may leave gaps.
+        """Appends complete batches as a follower does: offsets are not changed and may have gaps.
 
         Each argument is one append, so a segment may roll between two of them; index entries fall per batch either way.
         """
@@ -93,7 +93,7 @@ class KafkaLog:
     def append_as_leader(self, batch: bytes, leader_epoch: int = 0, origin: str = "CLIENT") -> int:
         """Appends as a leader does, which sets offsets, timestamps and epoch; ``origin`` as ``AppendOrigin`` has it.
 
-        Gives the first offset.
+        Returns the first offset.
         """
         records = self.gateway.cls("org.apache.kafka.common.record.internal.MemoryRecords").readableRecords(self._wrap(batch))
         kind = self.gateway.cls(_LOG + "AppendOrigin").valueOf(origin)
@@ -107,7 +107,7 @@ class KafkaLog:
         self.java.roll()
 
     def write(self, segments: Iterable[Iterable[bytes]], leader_epoch: int = 0) -> None:
-        """Appends each inner group as one segment, as few calls as possible: the last group becomes the active segment."""
+        """Appends each inner group as one segment, in as few calls as possible; the last group becomes the active segment."""
         for position, batches in enumerate(segments):
             if position:
                 self.roll()
@@ -117,7 +117,7 @@ class KafkaLog:
         self.raise_high_watermark()
 
     def flush(self) -> None:
-        """Forces everything to disk, the active segment included."""
+        """Flushes all segments to disk, including the active one."""
         self.java.flush(True)
 
     def truncate(self, end_offset: int) -> None:
@@ -130,7 +130,7 @@ class KafkaLog:
         self.java.maybeIncrementLogStartOffset(before_offset, reason)
 
     def expire(self) -> int:
-        """Runs the delete policy; gives the number of segments deleted."""
+        """Runs the delete policy; returns the number of segments deleted."""
         return int(self.java.deleteOldSegments())
 
     def close(self) -> None:
@@ -139,7 +139,7 @@ class KafkaLog:
         self._end_scheduler()
 
     def abandon(self) -> None:
-        """Lets go of the files without writing anything, as after a kill: preallocated indexes stay."""
+        """Closes the files without writing anything, as after a kill: preallocated indexes remain."""
         self.java.closeHandlers()
         self._end_scheduler()
 
@@ -170,7 +170,7 @@ def expire_partition(gateway: Gateway, path: Path, opening: Opening) -> Expired:
 
 
 def remove_deleted(path: Path) -> None:
-    """Removes what was marked ``.deleted``, as the broker does after ``file.delete.delay.ms``."""
+    """Removes ``.deleted`` files, as the broker does after ``file.delete.delay.ms``."""
     for left in path.glob("*.deleted"):
         left.unlink()
 

@@ -42,12 +42,12 @@ def kafka_records(gateway: Gateway, segment: Path) -> list[ReadRecord]:
 
 
 def decoded(text: str | None) -> bytes | None:
-    """Bytes of a field that ``Gateway.fields`` gave as text."""
+    """Bytes of a field that ``Gateway.fields`` returned as text."""
     return None if text is None else base64.b64decode(text)
 
 
 def headers_of(fields: list[dict[str, Any]]) -> tuple[tuple[str, bytes | None], ...]:
-    """Kafka's record headers, whose name and value are decoded only when asked for."""
+    """Kafka's record headers, whose name and value are decoded lazily."""
     return tuple((_header_name(one), decoded(one["value"] or one["valueBuffer"])) for one in fields)
 
 

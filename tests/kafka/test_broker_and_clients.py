@@ -1,4 +1,4 @@
-"""A real broker over a directory that was changed while it was down, and real clients of it."""
+"""A real broker on a directory that was changed while it was stopped, and real clients of it."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_broker_adopts_a_partition_that_was_cleaned_at_rest(produced: Path, ga
     assert len({one.offset for one in left}) == 10
 
 
-def test_a_broker_serves_a_partition_put_in_the_place_of_its_own(produced: Path, gateway: Gateway, tmp_path: Path) -> None:
+def test_a_broker_serves_a_partition_that_replaced_its_own(produced: Path, gateway: Gateway, tmp_path: Path) -> None:
     with KafkaLog(gateway, tmp_path / "t-0", NOW) as log:
         log.append(Batch([Record(5, T, b"other", b"log")]).encode())
     host_partition(produced, tmp_path / "t-0")
@@ -64,7 +64,7 @@ def test_a_broker_serves_a_partition_put_in_the_place_of_its_own(produced: Path,
         assert [one[1:5] for one in Clients(gateway, broker.bootstrap).read_all("t")] == [(5, T, b"other", b"log")]
 
 
-def test_what_was_flushed_outlives_kill_9(tmp_path: Path, gateway: Gateway) -> None:
+def test_flushed_records_survive_kill_9(tmp_path: Path, gateway: Gateway) -> None:
     broker = Broker(tmp_path / "logs")
     clients = Clients(gateway, broker.bootstrap)
     clients.create_topic("t")

@@ -1,4 +1,4 @@
-"""``docs/consumer-offsets.md`` followed to the letter, with a real broker and groups that commit again and again."""
+"""The commands of ``docs/consumer-offsets.md``, run with a real broker and groups that commit repeatedly."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PAGE = ROOT / "docs" / "consumer-offsets.md"
 TOPIC, OFFSETS = "orders", "__consumer_offsets"
 GROUPS = ("billing", "reports", "shipping")
 COMMITS = 400
-#: what stands for Kafka's scripts
+#: replaces Kafka's scripts
 _JAVA = f"java -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dlog4j2.configurationFile={LOGGING_CONFIG} -cp"
 _GROUPS_TOOL = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 
@@ -49,7 +49,7 @@ def commit_often(clients: Clients) -> dict[str, int]:
 
 
 class Session:
-    """A shell that the page's commands are typed into, one after the other."""
+    """A shell that runs the page's commands, one after the other."""
 
     def __init__(self, broker: Broker, place: Path) -> None:
         self.broker, self._place, self._bin = broker, place, place / "bin"
@@ -65,7 +65,7 @@ class Session:
         path.chmod(0o755)
 
     def type(self, command: str) -> None:
-        """One command; it has to succeed."""
+        """Runs one command, which must succeed."""
         if command.startswith("kafka-server-stop.sh"):
             self.broker.stop()
         elif command.startswith("kafka-server-start.sh"):
@@ -95,7 +95,7 @@ def log_bytes(log_dir: Path) -> int:
     return sum(file.stat().st_size for file in (log_dir / f"{OFFSETS}-0").glob("*.log"))
 
 
-def test_the_page_keeps_every_group_where_it_was(gateway: Gateway, tmp_path: Path) -> None:
+def test_following_the_page_keeps_every_groups_offsets(gateway: Gateway, tmp_path: Path) -> None:
     broker = Broker(tmp_path / "logs")
     session = Session(broker, tmp_path)
     try:
@@ -122,7 +122,7 @@ def test_the_page_keeps_every_group_where_it_was(gateway: Gateway, tmp_path: Pat
         assert not session.broker.errors()
         copied = (tmp_path / "offsets-in-the-copy.txt").read_text()
         assert all(f'"group":"{group}"' in copied for group in GROUPS)
-        # a group goes on with the record after its last commit
+        # a group continues with the record after its last commit
         clients = Clients(gateway, session.broker.bootstrap)
         with clients.consumer(group_id="billing", auto_offset_reset="none", max_poll_records="1") as consumer:
             consumer.subscribe([TOPIC])

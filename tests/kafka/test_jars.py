@@ -1,4 +1,4 @@
-"""Kafka's class path comes from Spark, and where it cannot be had that is said."""
+"""Kafka's class path is resolved by Spark, and a failure of that is reported."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_the_class_path_has_kafka_scala_the_gateway_and_one_logging_facade() -> 
     assert not [name for name in names if "slf4j-api-1" in name]
 
 
-def test_what_spark_cannot_resolve_is_an_error() -> None:
+def test_jars_that_spark_cannot_resolve_are_an_error() -> None:
     with pytest.raises(JarsUnavailableError, match=NO_COORDINATE):
         kafka_classpath(NO_COORDINATE)
 

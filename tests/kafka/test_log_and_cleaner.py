@@ -1,4 +1,4 @@
-"""The rig itself: Kafka reads what is encoded here, and its cleaner does on our directories what it does in a broker."""
+"""The helpers themselves: Kafka reads the encoded batches, and its cleaner does on a directory what it does in a broker."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NOW = Opening(T + 30 * DAY, {"cleanup.policy": "compact"})
 
 
 def records(first: int, keys: str, *, size: int = 10) -> list[Record]:
-    """One record a letter, at consecutive offsets; a capital letter is a tombstone of its key."""
+    """One record per letter, at consecutive offsets; a capital letter is a tombstone of its key."""
     return [
         Record(first + at, T + first + at, key.lower().encode(), None if key.isupper() else bytes([65 + at]) * size)
         for at, key in enumerate(keys)
@@ -31,7 +31,7 @@ def records(first: int, keys: str, *, size: int = 10) -> list[Record]:
 
 
 def survivors(gateway: Gateway, path: Path) -> list[tuple[int, bytes | None]]:
-    """Offset and key of every record left, control records included."""
+    """Offset and key of every remaining record, including control records."""
     files = sorted(path.glob("*.log"))
     return [(one.offset, one.key) for file in files for one in kafka_records(gateway, file)]
 
@@ -62,7 +62,7 @@ def test_kafka_reads_back_encoded_message_sets(gateway: Gateway, tmp_path: Path,
     assert found == [ReadRecord(one.offset, one.timestamp if magic else -1, one.key, one.value, ()) for one in made]
 
 
-def test_the_cleaner_keeps_the_last_value_of_a_key_and_leaves_the_active_segment(gateway: Gateway, tmp_path: Path) -> None:
+def test_the_cleaner_keeps_the_last_value_of_a_key_and_the_active_segment(gateway: Gateway, tmp_path: Path) -> None:
     path = tmp_path / "t-0"
     with KafkaLog(gateway, path, NOW) as log:
         log.write([[Batch(records(0, "aab")).encode()], [Batch(records(3, "bc")).encode()], [Batch(records(5, "aa")).encode()]])
@@ -101,7 +101,7 @@ def test_a_later_round_drops_a_tombstone_once_its_horizon_has_passed(gateway: Ga
     assert survivors(gateway, path) == [(2, b"b"), (3, b"c"), (4, b"d")]
 
 
-def test_transactions_are_followed_from_their_batches_and_markers(gateway: Gateway, tmp_path: Path) -> None:
+def test_transactions_are_resolved_from_their_batches_and_markers(gateway: Gateway, tmp_path: Path) -> None:
     path = tmp_path / "t-0"
     one, two = Producer(1), Producer(2)
 
@@ -133,7 +133,7 @@ def test_a_small_map_ends_the_round_early(gateway: Gateway, tmp_path: Path) -> N
     assert clean_partition(gateway, path, NOW, map_bytes=24 * 6).end_offset == 5, "0.9 of six slots, in the middle of a batch"
 
 
-def test_legacy_tombstones_go_by_modification_times(gateway: Gateway, tmp_path: Path) -> None:
+def test_tombstones_of_v0_and_v1_are_dropped_by_modification_time(gateway: Gateway, tmp_path: Path) -> None:
     path = tmp_path / "t-0"
     with KafkaLog(gateway, path, NOW) as log:
         log.write([[Legacy(records(at, key), 1).encode()] for at, key in enumerate("Abcd")])
@@ -143,7 +143,7 @@ def test_legacy_tombstones_go_by_modification_times(gateway: Gateway, tmp_path: 
     assert survivors(gateway, path) == [(1, b"b"), (2, b"c"), (3, b"d")]
 
 
-def test_expiry_takes_the_oldest_segments_and_moves_the_log_start(gateway: Gateway, tmp_path: Path) -> None:
+def test_segment_deletion_removes_the_oldest_segments_and_moves_the_log_start(gateway: Gateway, tmp_path: Path) -> None:
     path = tmp_path / "t-0"
     opening = Opening(T + DAY + 5, {"cleanup.policy": "delete", "retention.ms": str(DAY)})
     with KafkaLog(gateway, path, opening) as log:

@@ -11,7 +11,7 @@ from tests.kafka.jars import KAFKA_TOOLS, LOGGING_CONFIG, require_kafka_classpat
 
 
 def dump_log(files: Sequence[Path], *options: str) -> str:
-    """What Kafka's ``DumpLogSegments`` prints for ``files``, e.g. with ``--print-data-log``; its failure raises."""
+    """The output of Kafka's ``DumpLogSegments`` for ``files``, e.g. with ``--print-data-log``; raises if it fails."""
     command = [java_executable(), "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", f"-Dlog4j2.configurationFile={LOGGING_CONFIG}"]
     command += ["-cp", require_kafka_classpath(KAFKA_TOOLS), "org.apache.kafka.tools.DumpLogSegments"]
     command += ["--files", ",".join(map(str, files)), *options]

@@ -1,5 +1,4 @@
-"""Settings of the kernels' tests: the first call of a kernel compiles it, which takes longer than an example may, and a busy
-machine makes examples slowly."""
+"""hypothesis settings: no deadline, as the first call of a kernel compiles it, and examples are slow on a busy machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Segments of random logs as kernels get them: raw bytes, batch tables and the plain bytes of every batch's records."""
+"""Segments of random logs as arguments of kernels: raw bytes, batch tables and decompressed records."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tests.oracle.tables import batch_table
 Rows = NDArray[np.void]
 Bytes = NDArray[np.uint8]
 
-MODERN = Flavour(batches=40, odd=0.4, codecs=(0, 0, 0, 2))
+V2_LOG = Flavour(batches=40, odd=0.4, codecs=(0, 0, 0, 2))
 
 
 class Blocks(NamedTuple):
-    """Some batches with their records in reach: ``spans`` int64[r, 3] as the kernels take them."""
+    """Some batches with their decompressed records; ``spans`` int64[r, 3] as for the kernels."""
 
     batches: tuple[NaiveBatch, ...]
     raw: Bytes
@@ -30,13 +30,13 @@ class Blocks(NamedTuple):
     spans: NDArray[np.int64]
 
 
-def random_segment(seed: int, flavour: Flavour = MODERN) -> NaiveSegment:
-    """The largest closed segment of a random log."""
+def random_segment(seed: int, flavour: Flavour = V2_LOG) -> NaiveSegment:
+    """The largest inactive segment of a random log."""
     return max(random_log(seed, flavour).segments, key=lambda segment: len(segment.log))
 
 
 def as_array(data: bytes) -> Bytes:
-    """Writable uint8, as the job's buffers are."""
+    """Writable uint8, like the job's buffers."""
     return np.frombuffer(bytearray(data), np.uint8)
 
 

@@ -1,4 +1,4 @@
-"""How a run holds its log directories, by what it does to them."""
+"""Locks and claims of a run, by its access to the log directories."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 
 from compaction.errors import LockedError, UsageError
 from compaction.fs.local import LocalFileSystem
-from compaction.locking.access import Purpose, access, require_unlocked_still
-from compaction.locking.claim import NOBODY, is_claim
+from compaction.locking.access import Purpose, access, require_still_unlocked
+from compaction.locking.claim import NO_OWNER, is_claim
 from compaction.names import LOCK
 from tests.crash.surroundings import small_disk
 from tests.fs.test_lock import held_elsewhere, try_elsewhere
@@ -24,7 +24,7 @@ def names(log_dir: Path) -> list[str]:
     return sorted(path.name for path in log_dir.iterdir())
 
 
-def test_who_changes_a_directory_holds_its_lock_and_a_claim(tmp_path: Path) -> None:
+def test_a_changing_run_holds_the_lock_and_a_claim(tmp_path: Path) -> None:
     (tmp_path / f"cleaner-offset-checkpoint.{'0' * 32}.tmp").touch()
     with access(FS, [str(tmp_path)], Purpose.CHANGE) as held:
         held.owner(str(tmp_path)).require()
@@ -34,27 +34,27 @@ def test_who_changes_a_directory_holds_its_lock_and_a_claim(tmp_path: Path) -> N
     assert names(tmp_path) == [LOCK]
 
 
-def test_who_copies_keeps_a_broker_out_and_other_readers_in(tmp_path: Path) -> None:
+def test_a_copying_run_keeps_a_broker_out_and_lets_readers_in(tmp_path: Path) -> None:
     (tmp_path / LOCK).touch()
     with access(FS, [str(tmp_path)], Purpose.COPY) as held:
-        assert held.owner(str(tmp_path)) is NOBODY
+        assert held.owner(str(tmp_path)) is NO_OWNER
         assert "in use" in try_elsewhere(tmp_path)
     assert try_elsewhere(tmp_path) == "free\n"
 
 
-def test_who_copies_makes_no_file(tmp_path: Path) -> None:
+def test_a_copying_run_creates_no_file(tmp_path: Path) -> None:
     with access(FS, [str(tmp_path)], Purpose.COPY):
         assert names(tmp_path) == []
 
 
-def test_who_copies_learns_of_a_broker_that_began_meanwhile(tmp_path: Path) -> None:
+def test_a_copying_run_detects_a_broker_that_started_since(tmp_path: Path) -> None:
     """There was no lock file to share."""
     with access(FS, [str(tmp_path)], Purpose.COPY), held_elsewhere(tmp_path):
-        with pytest.raises(LockedError, match="has begun to work here while the logs were copied"):
-            require_unlocked_still(FS, [str(tmp_path)])
+        with pytest.raises(LockedError, match="locked this directory while the logs were copied"):
+            require_still_unlocked(FS, [str(tmp_path)])
 
 
-def test_who_copies_works_on_a_disk_mounted_for_reading(tmp_path: Path, missing: Callable[[str], None]) -> None:
+def test_a_copying_run_works_on_a_read_only_mount(tmp_path: Path, missing: Callable[[str], None]) -> None:
     if os.geteuid() != 0:
         missing("root, which may mount,")
     with small_disk(tmp_path / "disk", 1) as place:
@@ -64,13 +64,13 @@ def test_who_copies_works_on_a_disk_mounted_for_reading(tmp_path: Path, missing:
             assert names(place) == [LOCK]
 
 
-def test_who_only_looks_holds_nothing_and_says_who_is_at_work(tmp_path: Path) -> None:
-    with held_elsewhere(tmp_path), access(FS, [str(tmp_path)], Purpose.LOOK) as held:
+def test_a_dry_run_holds_nothing_and_reports_the_holder(tmp_path: Path) -> None:
+    with held_elsewhere(tmp_path), access(FS, [str(tmp_path)], Purpose.READ) as held:
         assert held.in_use == {str(tmp_path)}
         assert names(tmp_path) == [LOCK]
 
 
-def test_a_lock_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
+def test_a_lock_file_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / LOCK).symlink_to(tmp_path / "victim")
     for purpose in (Purpose.CHANGE, Purpose.COPY):
@@ -79,7 +79,7 @@ def test_a_lock_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
     assert not (tmp_path / "victim").exists()
 
 
-def test_directories_that_were_locked_are_free_again_if_a_later_one_is_not(tmp_path: Path) -> None:
+def test_all_locks_are_released_if_one_cannot_be_taken(tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
     with held_elsewhere(tmp_path / "two"), pytest.raises(LockedError):

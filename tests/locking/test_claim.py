@@ -1,4 +1,4 @@
-"""Claims: of two runs at work on one directory, without any lock that works, one yields before it takes anything back."""
+"""Claims: without working locks, of two runs on one directory one fails before an irreversible step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from compaction.errors import LockedError, StorageError
 from compaction.fs.local import LocalFileSystem
 from compaction.locking.claim import Claim, Identity, is_claim
-from compaction.output.swap import swap_in
+from compaction.output.swap import replace_segments
 from tests.output.test_swap import END, HERE, LOG_DIR, PLAIN, dirty_log, everything, write_cleaned
 
 FS = LocalFileSystem()
@@ -30,7 +30,7 @@ def always(_: Identity, __: str) -> bool:
     return True
 
 
-def test_a_claim_is_gone_when_its_run_ends(tmp_path: Path) -> None:
+def test_a_claim_is_removed_when_its_run_ends(tmp_path: Path) -> None:
     claim = Claim.take(FS, str(tmp_path), Identity.of_this_process())
     claim.require()
     assert claims(tmp_path) == [".compaction-run.00000001"]
@@ -38,14 +38,14 @@ def test_a_claim_is_gone_when_its_run_ends(tmp_path: Path) -> None:
     assert claims(tmp_path) == []
 
 
-def test_a_second_run_yields_to_one_that_may_be_at_work(tmp_path: Path) -> None:
+def test_a_second_run_fails_if_the_first_may_be_active(tmp_path: Path) -> None:
     first = Claim.take(FS, str(tmp_path), Identity.of_this_process())
     with pytest.raises(LockedError, match=rf"claimed by another run \(process {os.getpid()} on .*remove .*00000001"):
         Claim.take(FS, str(tmp_path), Identity.of_this_process(), never)
     first.require()
 
 
-def test_a_run_whose_claim_was_taken_over_ends_before_its_next_step(tmp_path: Path) -> None:
+def test_a_run_that_was_superseded_fails_before_its_next_step(tmp_path: Path) -> None:
     first = Claim.take(FS, str(tmp_path), Identity.of_this_process())
     second = Claim.take(FS, str(tmp_path), Identity.of_this_process(), always)
     with pytest.raises(StorageError, match="another run has taken over this log directory"):
@@ -55,14 +55,14 @@ def test_a_run_whose_claim_was_taken_over_ends_before_its_next_step(tmp_path: Pa
     assert claims(tmp_path) == [".compaction-run.00000002"]
 
 
-def test_a_claim_that_somebody_removed_is_no_claim_any_more(tmp_path: Path) -> None:
+def test_a_removed_claim_is_not_valid(tmp_path: Path) -> None:
     claim = Claim.take(FS, str(tmp_path), Identity.of_this_process())
     (tmp_path / claims(tmp_path)[0]).unlink()
     with pytest.raises(StorageError, match="taken over"):
         claim.require()
 
 
-def test_the_claim_of_a_killed_run_of_this_machine_is_taken_over(tmp_path: Path) -> None:
+def test_the_claim_of_a_killed_run_of_this_machine_is_superseded(tmp_path: Path) -> None:
     over = replace(Identity.of_this_process(), started="before", token="of another")
     (tmp_path / ".compaction-run.00000007").write_text(json.dumps(asdict(over)))
     claim = Claim.take(FS, str(tmp_path), Identity.of_this_process())
@@ -70,12 +70,12 @@ def test_the_claim_of_a_killed_run_of_this_machine_is_taken_over(tmp_path: Path)
     assert claims(tmp_path) == [".compaction-run.00000008"]
 
 
-def test_a_living_process_of_this_machine_is_not_over(tmp_path: Path) -> None:
+def test_a_live_process_of_this_machine_has_not_ended(tmp_path: Path) -> None:
     assert not Identity.of_this_process().is_over(str(tmp_path))
 
 
-def test_a_run_of_another_boot_is_over_on_a_local_disk_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a disk that several machines share, nobody can tell."""
+def test_a_run_of_another_boot_has_ended_only_on_a_local_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a shared disk it may be a live run of another machine."""
     other = replace(Identity.of_this_process(), boot="another kernel's")
     assert other.is_over(str(tmp_path))
     monkeypatch.setattr("compaction.locking.claim.is_local", lambda _: False)
@@ -83,14 +83,14 @@ def test_a_run_of_another_boot_is_over_on_a_local_disk_only(tmp_path: Path, monk
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", "\0", '{"token": 1}'])
-def test_a_claim_that_nobody_can_read_stops_the_run(tmp_path: Path, text: str) -> None:
+def test_a_malformed_claim_is_an_error(tmp_path: Path, text: str) -> None:
     (tmp_path / ".compaction-run.00000003").write_text(text)
     with pytest.raises(LockedError, match=r"00000003: the claim of another run is malformed; .*remove it"):
         Claim.take(FS, str(tmp_path), Identity.of_this_process())
     assert claims(tmp_path) == [".compaction-run.00000003"]
 
 
-def test_of_two_runs_that_take_the_same_number_one_gets_it(tmp_path: Path) -> None:
+def test_a_claim_number_is_granted_once(tmp_path: Path) -> None:
     assert FS.link_new(str(tmp_path / ".compaction-run.00000001"), b"{}", str(tmp_path))
     assert not FS.link_new(str(tmp_path / ".compaction-run.00000001"), b"other", str(tmp_path))
     assert (tmp_path / ".compaction-run.00000001").read_bytes() == b"{}"
@@ -98,28 +98,28 @@ def test_of_two_runs_that_take_the_same_number_one_gets_it(tmp_path: Path) -> No
 
 
 class TakenOver:
-    """A claim that another run takes over after a number of looks."""
+    """A claim that another run supersedes after a number of checks."""
 
     token = "this run's"
 
-    def __init__(self, looks: int) -> None:
-        self._looks = looks
+    def __init__(self, checks: int) -> None:
+        self._checks = checks
 
     def require(self) -> None:
-        if not self._looks:
+        if not self._checks:
             raise StorageError("another run has taken over this log directory", path=LOG_DIR)
-        self._looks -= 1
+        self._checks -= 1
 
 
-@pytest.mark.parametrize("looks", [0, 1, 2, 3])
-def test_a_swap_looks_for_its_claim_before_each_group_and_at_its_end(looks: int) -> None:
+@pytest.mark.parametrize("checks", [0, 1, 2, 3])
+def test_a_swap_checks_its_claim_before_each_group_and_at_its_end(checks: int) -> None:
     fs = dirty_log()
     before = everything(fs)
     groups = write_cleaned(fs, PLAIN)
     with pytest.raises(StorageError, match="taken over"):
-        swap_in(fs, HERE, groups, end_offset=END, owner=TakenOver(looks))
+        replace_segments(fs, HERE, groups, end_offset=END, owner=TakenOver(checks))
     renamed = [line for line in fs.log if line.startswith("rename") and line.endswith(".log.swap")]
-    assert len(renamed) == max(0, looks - 1)
-    if not looks:
+    assert len(renamed) == max(0, checks - 1)
+    if not checks:
         assert everything(fs) == before
     assert fs.read_bytes(f"{LOG_DIR}/cleaner-offset-checkpoint") == before["cleaner-offset-checkpoint"]

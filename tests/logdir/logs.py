@@ -1,4 +1,4 @@
-"""Small logs for the storage tests: segments of one-record batches, their indexes, and what a reader of the log is served."""
+"""Small logs for tests: segments of one-record batches, their indexes, and the records that a consumer gets."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ import numpy as np
 from compaction.cleaning.log_view import AbortedTxn
 from compaction.formats import indexes
 from compaction.formats.producer_snapshot import SnapshotEntry, write_snapshot
-from compaction.formats.record_batch.batch import BatchSpec, encode_batch, end_txn_marker, iter_batches
+from compaction.formats.record_batch.batch import iter_batches
 from compaction.formats.record_batch.record import Record
-from compaction.fs.contents import Written, written_of
+from compaction.fs.contents import FileDigest, digest_of
 from compaction.fs.filesystem import FileSystem, join
 from compaction.kernels.reading.batches import scan_batches
 from compaction.logdir.discover import LogLocation
 from compaction.logdir.segments import segment_bases
 from compaction.names import INDEX, LOG, SNAPSHOT, TIMEINDEX, TXNINDEX, TopicPartition, segment_file
 from compaction.recovery.rebuild import IndexBuilder
+from tests.formats.encode import BatchSpec, encode_batch, end_txn_marker
 
 TOPIC = TopicPartition("orders", 0)
 NOW_MS = 1_700_000_000_000
@@ -59,7 +60,7 @@ class Built:
     base_offset: int
     files: dict[str, bytes] = field(default_factory=dict)
 
-    def put(self, fs: FileSystem, path: str, suffix: str = "") -> tuple[Written, ...]:
+    def put(self, fs: FileSystem, path: str, suffix: str = "") -> tuple[FileDigest, ...]:
         """Write the files; what they hold, the log first."""
         written = []
         for kind, data in self.files.items():
@@ -70,12 +71,12 @@ class Built:
             fs.fsync(name)
             found = fs.stat(name)
             assert found is not None
-            written.append(written_of(data)._replace(kind=kind, mtime_ns=found.mtime_ns))
+            written.append(digest_of(data)._replace(kind=kind, mtime_ns=found.mtime_ns))
         return tuple(written)
 
 
 def build(base_offset: int, batches: Iterable[bytes], *, txns: Sequence[AbortedTxn] = (), interval: int = 4096) -> Built:
-    """A closed segment: its log and indexes as a broker leaves them."""
+    """An inactive segment: its log and the indexes that a broker would write."""
     log = b"".join(batches)
     builder = IndexBuilder(base_offset, interval)
     if log:

@@ -40,31 +40,31 @@ def test_each_file_has_its_own_offsets() -> None:
     )
     found = read_checkpoints(fs, "/logs")
     assert (found.log_starts, found.high_watermarks, found.cleaner_offsets) == ({A: 1}, {A: 2}, {A: 3, B: 4})
-    found.require_sound()
+    found.require_valid()
 
 
 @pytest.mark.parametrize("data", [None, b"", b"0\n", b"0\n0\n"])
-def test_missing_and_empty_files_hold_nothing(data: bytes | None) -> None:
+def test_missing_and_empty_files_have_no_entries(data: bytes | None) -> None:
     fs = log_dir() if data is None else log_dir(cleaner_offset_checkpoint=data)
     found = read_checkpoints(fs, "/logs")
-    found.require_sound()
+    found.require_valid()
     assert found.cleaner_offsets == {}
 
 
 @pytest.mark.parametrize("data", GARBLED)
 @pytest.mark.parametrize("name", [CLEANER_OFFSETS, LOG_STARTS, HIGH_WATERMARKS])
-def test_a_garbled_file_is_reported_with_its_name_and_left_alone(name: str, data: bytes) -> None:
+def test_a_malformed_file_is_reported_with_its_name_and_not_changed(name: str, data: bytes) -> None:
     fs = log_dir(**{name: data})
     with pytest.raises(CorruptLogError) as caught:
-        read_checkpoints(fs, "/logs").require_sound()
+        read_checkpoints(fs, "/logs").require_valid()
     assert caught.value.path == f"/logs/{name}"
     with pytest.raises(CorruptLogError):
         update(fs, name, {A: 7})
     assert fs.read_bytes(f"/logs/{name}") == data
 
 
-def test_recovery_points_are_not_needed_and_may_be_garbled() -> None:
-    read_checkpoints(log_dir(**{RECOVERY_POINTS: b"noise"}), "/logs").require_sound()
+def test_recovery_points_are_not_needed_and_may_be_malformed() -> None:
+    read_checkpoints(log_dir(**{RECOVERY_POINTS: b"noise"}), "/logs").require_valid()
 
 
 CHANGES = [
@@ -77,14 +77,14 @@ CHANGES = [
 
 
 @pytest.mark.parametrize(("changes", "expected"), CHANGES)
-def test_a_change_leaves_other_entries_alone(changes: dict[TopicPartition, int | None], expected: bytes) -> None:
+def test_a_change_keeps_other_entries(changes: dict[TopicPartition, int | None], expected: bytes) -> None:
     fs = log_dir(cleaner_offset_checkpoint=b"0\n2\na 0 3\nb.c 12 4\n")
     update(fs, CLEANER_OFFSETS, changes)
     assert fs.read_bytes(PATH) == expected
     assert fs.listdir("/logs") == [CLEANER_OFFSETS]
 
 
-def test_nothing_is_written_when_nothing_changes() -> None:
+def test_an_unchanged_file_is_not_written() -> None:
     fs = log_dir(cleaner_offset_checkpoint=b"0\n1\na 0 3\n")
     done = fs.done
     update(fs, CLEANER_OFFSETS, {A: 3})
@@ -100,7 +100,7 @@ def test_a_new_file_takes_mode_and_owner_of_the_one_named() -> None:
 
 
 @pytest.mark.parametrize("before", [None, b"0\n1\na 0 3\n"])
-def test_a_stop_at_any_moment_leaves_the_old_or_the_new_file(before: bytes | None) -> None:
+def test_a_crash_at_any_operation_leaves_the_old_or_the_new_file(before: bytes | None) -> None:
     def make(step: int) -> FaultyFileSystem:
         fs = log_dir() if before is None else log_dir(cleaner_offset_checkpoint=before)
         fs.stop_before, fs.done = step, 0
@@ -126,7 +126,7 @@ class Slow(FaultyFileSystem):
         super().fsync(path)
 
 
-def test_changes_of_many_threads_are_all_made_in_few_writes() -> None:
+def test_changes_of_many_threads_are_batched_into_few_writes() -> None:
     fs, logs = Slow(), [TopicPartition("t", number) for number in range(200)]
     fs.mkdir("/logs")
     files = CheckpointFiles(fs)
@@ -137,7 +137,7 @@ def test_changes_of_many_threads_are_all_made_in_few_writes() -> None:
     assert fs.read_bytes(PATH).decode().splitlines()[2:] == [f"t {number} {number}" for number in range(200)]
 
 
-def test_an_entry_is_told_while_another_log_is_written_without_the_file_being_read_again() -> None:
+def test_an_entry_is_returned_during_a_write_without_reading_the_file_again() -> None:
     class Counting(Slow):
         reads = 0
 
@@ -163,7 +163,7 @@ def test_an_entry_is_told_while_another_log_is_written_without_the_file_being_re
     assert fs.reads == 2
 
 
-def test_a_change_is_safe_when_it_returns() -> None:
+def test_a_change_is_durable_on_return() -> None:
     fs = log_dir(cleaner_offset_checkpoint=b"0\n1\na 0 3\n")
     CheckpointFiles(fs).change("/logs", CLEANER_OFFSETS, Change(A, 9))
     for seed in (None, 1, 2, 3):
@@ -171,13 +171,13 @@ def test_a_change_is_safe_when_it_returns() -> None:
 
 
 @pytest.mark.parametrize(("expected", "after"), [((3,), 9), ((None,), 3), ((4,), 3), (None, 9)])
-def test_a_change_may_depend_on_what_is_there(expected: tuple[int | None] | None, after: int) -> None:
+def test_a_change_may_expect_the_current_value(expected: tuple[int | None] | None, after: int) -> None:
     fs = log_dir(cleaner_offset_checkpoint=b"0\n1\na 0 3\n")
     CheckpointFiles(fs).change("/logs", CLEANER_OFFSETS, Change(A, 9, expected))
     assert read_checkpoints(fs, "/logs").cleaner_offsets == {A: after}
 
 
-def test_what_somebody_else_wrote_meanwhile_is_seen() -> None:
+def test_changes_by_another_process_are_detected() -> None:
     fs = log_dir(cleaner_offset_checkpoint=b"0\n1\na 0 3\n")
     files = CheckpointFiles(fs)
     assert files.offset("/logs", CLEANER_OFFSETS, A) == 3
@@ -187,7 +187,7 @@ def test_what_somebody_else_wrote_meanwhile_is_seen() -> None:
     assert read_checkpoints(fs, "/logs").cleaner_offsets == {A: 7, B: 6}
 
 
-def test_everybody_who_waits_is_told_of_a_garbled_file() -> None:
+def test_all_waiting_threads_fail_on_a_malformed_file() -> None:
     fs = log_dir(cleaner_offset_checkpoint=b"noise")
     files = CheckpointFiles(fs)
 
@@ -203,7 +203,7 @@ def test_everybody_who_waits_is_told_of_a_garbled_file() -> None:
     assert fs.read_bytes(PATH) == b"noise"
 
 
-def test_a_checkpoint_that_cannot_be_read_is_its_directorys_damage() -> None:
+def test_an_unreadable_checkpoint_is_damage_of_its_directory() -> None:
     class Broken(FaultyFileSystem):
         def read_bytes(self, path: str, start: int = 0, length: int | None = None) -> bytes:
             raise StorageError("cannot read: Input/output error", path=path)
@@ -214,4 +214,4 @@ def test_a_checkpoint_that_cannot_be_read_is_its_directorys_damage() -> None:
     found = read_checkpoints(fs.settle(), "/logs")
     assert [str(error) for error in found.damage] == [f"{PATH}: cannot read: Input/output error"]
     with pytest.raises(StorageError):
-        found.require_sound()
+        found.require_valid()

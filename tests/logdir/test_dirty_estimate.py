@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from compaction.logdir.dirty_estimate import has_fresh
+from compaction.logdir.dirty_estimate import has_dirty_bytes
 from compaction.logdir.discover import Selector
 from compaction.names import CLEANER_OFFSETS
 
@@ -34,26 +34,26 @@ def cleaned_at(log_dir: Path, second: int) -> None:
     os.utime(log_dir / CLEANER_OFFSETS, (second, second))
 
 
-def test_without_a_checkpoint_everything_is_fresh(log_dir: Path) -> None:
-    assert has_fresh([str(log_dir)], ALL, 6_000)
-    assert not has_fresh([str(log_dir)], ALL, 6_001)
+def test_without_a_checkpoint_all_bytes_are_dirty(log_dir: Path) -> None:
+    assert has_dirty_bytes([str(log_dir)], ALL, 6_000)
+    assert not has_dirty_bytes([str(log_dir)], ALL, 6_001)
 
 
-def test_what_was_written_before_the_checkpoint_is_not(log_dir: Path) -> None:
+def test_bytes_written_before_the_checkpoint_are_not_dirty(log_dir: Path) -> None:
     cleaned_at(log_dir, 1_500)
-    assert has_fresh([str(log_dir)], ALL, 3_000)
-    assert not has_fresh([str(log_dir)], ALL, 3_001)
+    assert has_dirty_bytes([str(log_dir)], ALL, 3_000)
+    assert not has_dirty_bytes([str(log_dir)], ALL, 3_001)
     cleaned_at(log_dir, 2_500)
-    assert not has_fresh([str(log_dir)], ALL, 1)
+    assert not has_dirty_bytes([str(log_dir)], ALL, 1)
 
 
-def test_only_chosen_logs_count(log_dir: Path) -> None:
+def test_only_selected_logs_count(log_dir: Path) -> None:
     chosen = Selector.parse(topics=["a"])
-    assert has_fresh([str(log_dir)], chosen, 3_000)
-    assert not has_fresh([str(log_dir)], chosen, 3_001)
+    assert has_dirty_bytes([str(log_dir)], chosen, 3_000)
+    assert not has_dirty_bytes([str(log_dir)], chosen, 3_001)
 
 
-def test_directories_are_added_up_and_addresses_and_missing_ones_passed_over(log_dir: Path, tmp_path: Path) -> None:
+def test_directories_are_summed_and_uris_and_missing_ones_ignored(log_dir: Path, tmp_path: Path) -> None:
     others = ["s3://bucket/logs", str(tmp_path / "none")]
-    assert has_fresh([*others, str(log_dir)], ALL, 6_000)
-    assert not has_fresh(others, ALL, 1)
+    assert has_dirty_bytes([*others, str(log_dir)], ALL, 6_000)
+    assert not has_dirty_bytes(others, ALL, 1)

@@ -46,16 +46,16 @@ def test_logs_are_found_by_topic_and_partition_number(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ODD)
-def test_other_directories_are_passed_over(tmp_path: Path, name: str) -> None:
+def test_other_directories_are_skipped(tmp_path: Path, name: str) -> None:
     assert found(make(tmp_path, name, "orders-0")) == ["orders-0"]
 
 
-def test_files_are_no_logs(tmp_path: Path) -> None:
+def test_files_are_not_logs(tmp_path: Path) -> None:
     (tmp_path / "orders-1").touch()
     assert found(make(tmp_path, "orders-0")) == ["orders-0"]
 
 
-def test_a_link_to_a_directory_counts_and_a_second_name_does_not(tmp_path: Path) -> None:
+def test_a_linked_directory_is_found_once(tmp_path: Path) -> None:
     log_dir = make(tmp_path / "logs", "orders-0")
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "logs/moved-0").symlink_to(tmp_path / "elsewhere")
@@ -76,24 +76,26 @@ SELECTIONS = [
 
 
 @pytest.mark.parametrize(("topics", "partitions", "expected"), SELECTIONS)
-def test_selection(tmp_path: Path, topics: list[str], partitions: list[str], expected: list[str]) -> None:
+def test_topics_and_partitions_select_logs(
+    tmp_path: Path, topics: list[str], partitions: list[str], expected: list[str]
+) -> None:
     assert found(make(tmp_path, "a-0", "a-1", "ab-0", "b-0"), topics, partitions) == expected
 
 
 @pytest.mark.parametrize(
     ("topics", "partitions", "message"),
     [
-        (["("], [], "is no regular expression"),
+        (["("], [], "is not a regular expression"),
         ([], ["orders"], "is not TOPIC-N"),
         ([], ["orders-9"], "no such partition: orders-9"),
     ],
 )
-def test_bad_selections_are_usage_errors(tmp_path: Path, topics: list[str], partitions: list[str], message: str) -> None:
+def test_invalid_selections_are_usage_errors(tmp_path: Path, topics: list[str], partitions: list[str], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         found(make(tmp_path, "orders-0"), topics, partitions)
 
 
-def test_a_directory_given_twice_is_taken_once(tmp_path: Path) -> None:
+def test_a_directory_given_twice_is_used_once(tmp_path: Path) -> None:
     log_dir = make(tmp_path / "logs", "orders-0")
     (tmp_path / "link").symlink_to(log_dir)
     assert found([log_dir, log_dir + "/", str(tmp_path / "link"), log_dir + "/../logs"]) == ["orders-0"]
@@ -104,7 +106,7 @@ def test_two_directories_may_hold_the_same_partition(tmp_path: Path) -> None:
     assert found([two, one]) == ["orders-0", "orders-0"]
 
 
-def test_bad_log_directories_are_usage_errors(tmp_path: Path) -> None:
+def test_invalid_log_directories_are_usage_errors(tmp_path: Path) -> None:
     make(tmp_path, "logs/orders-0")
     (tmp_path / "file").touch()
     (tmp_path / "logs/orders-0/00000000000000000000.log").touch()

@@ -10,13 +10,13 @@ import pytest
 from compaction.cleaning.log_view import AbortedTxn, LogView, ProducerEntry
 from compaction.errors import CorruptLogError
 from compaction.formats.producer_snapshot import SnapshotEntry
-from compaction.formats.record_batch.message_set import LegacySpec, encode_legacy
 from compaction.formats.record_batch.record import Record
 from compaction.fs.filesystem import join
 from compaction.logdir.checkpoint_store import Checkpoints
 from compaction.logdir.read_log import ReadOptions, read_log
 from compaction.logdir.segments import LONG_MAX
 from compaction.names import INDEX, LOG, TIMEINDEX, TopicPartition, segment_file
+from tests.formats.encode import MessageSetSpec, encode_message_set
 from tests.fs.faults import FaultyFileSystem
 from tests.logdir.logs import (
     NOW_MS,
@@ -49,7 +49,7 @@ def read(fs: FaultyFileSystem, now_ms: int = NOW_MS, **checkpoints: int) -> LogV
     return read_log(fs, HERE, Checkpoints("/logs", **found), ReadOptions(now_ms))  # type: ignore[arg-type]
 
 
-def test_a_segment_is_described_by_its_files() -> None:
+def test_a_segment_has_the_properties_of_its_files() -> None:
     built = build(100, [data_batch(offset) for offset in range(100, 160, 2)], interval=256, txns=[AbortedTxn(1, 90, 104, 105)])
     fs = log_with(built, data_segment(200, [200]))
     segment = read(fs).segments[0]
@@ -61,7 +61,7 @@ def test_a_segment_is_described_by_its_files() -> None:
 
 
 @pytest.mark.parametrize("kind", [INDEX, TIMEINDEX])
-def test_a_preallocated_tail_does_not_count(kind: str) -> None:
+def test_a_preallocated_tail_is_ignored(kind: str) -> None:
     built = build(0, [data_batch(offset) for offset in range(40)], interval=256)
     fs = log_with(built, data_segment(200, [200]))
     expected = read(fs)
@@ -72,8 +72,8 @@ def test_a_preallocated_tail_does_not_count(kind: str) -> None:
     assert (found, found.segments[0].mtime_ns) == (expected, mtime_ns)
 
 
-def test_records_without_timestamps_fall_back_on_the_mtime() -> None:
-    messages = encode_legacy([Record(offset, -1, b"k", b"v") for offset in (3, 4)], LegacySpec(magic=0))
+def test_records_without_timestamps_have_the_mtime() -> None:
+    messages = encode_message_set([Record(offset, -1, b"k", b"v") for offset in (3, 4)], MessageSetSpec(magic=0))
     fs = log_with(Built(0, {LOG: messages, INDEX: b"", TIMEINDEX: b""}), data_segment(10, [10]))
     segment = read(fs).segments[0]
     assert (segment.next_offset, segment.largest_timestamp_ms) == (5, segment.mtime_ms)
@@ -85,13 +85,13 @@ def test_an_empty_segment_ends_where_it_begins() -> None:
     assert (segment.next_offset, segment.size_bytes, segment.first_batch_timestamp_ms) == (50, 0, LONG_MAX)
 
 
-def test_the_active_segment_knows_timestamps_that_its_index_does_not() -> None:
+def test_timestamps_of_the_active_segment_are_read_past_its_index() -> None:
     built = data_segment(0, [5, 6])
     fs = log_with(Built(0, {LOG: built.files[LOG], INDEX: b"", TIMEINDEX: b""}))
     assert read(fs).segments[0].largest_timestamp_ms == NOW_MS + 6
 
 
-def test_a_torn_tail_does_not_count() -> None:
+def test_a_torn_tail_is_ignored() -> None:
     fs = log_with(data_segment(0, [5, 6]))
     name = join(HERE.path, segment_file(0, LOG))
     whole = fs.read_bytes(name)
@@ -119,7 +119,7 @@ BOUNDS = [
 
 
 @pytest.mark.parametrize(("checkpoints", "expected"), BOUNDS)
-def test_bounds_of_the_log(checkpoints: dict[str, int], expected: tuple[int, int]) -> None:
+def test_the_bounds_follow_checkpoints_and_segments(checkpoints: dict[str, int], expected: tuple[int, int]) -> None:
     view = read(log_with(data_segment(100, [105]), data_segment(300, [301])), **checkpoints)
     assert (view.log_start_offset, view.high_watermark) == expected
     assert (view.log_end_offset, view.last_stable_offset) == (302, expected[1])
@@ -130,12 +130,12 @@ def test_a_log_start_past_the_log_end_is_an_error() -> None:
         read(log_with(data_segment(300, [301])), log_starts=303)
 
 
-def test_the_cleaner_checkpoint_is_passed_on_as_it_is() -> None:
+def test_the_cleaner_checkpoint_is_not_validated() -> None:
     fs = log_with(data_segment(300, [301]))
     assert (read(fs).cleaner_checkpoint, read(fs, cleaner_offsets=9999).cleaner_checkpoint) == (None, 9999)
 
 
-def test_a_garbled_checkpoint_fails_the_log() -> None:
+def test_a_malformed_checkpoint_fails_the_log() -> None:
     damaged = Checkpoints("/logs", damage=(CorruptLogError("line 1: version 9", path="/logs/x-checkpoint"),))
     with pytest.raises(CorruptLogError, match="version 9"):
         read_log(log_with(data_segment(0, [1])), HERE, damaged, ReadOptions(NOW_MS))
@@ -158,14 +158,14 @@ def test_without_a_snapshot_all_batches_are_replayed() -> None:
     assert view.last_stable_offset == 12
 
 
-def test_replay_begins_at_the_newest_snapshot() -> None:
+def test_replay_starts_at_the_newest_snapshot() -> None:
     fs = with_transactions()
     put_snapshot(fs, HERE.path, 5, [SnapshotEntry(99, 0, 0, 4, 0, NOW_MS, -1, -1)])
     put_snapshot(fs, HERE.path, 10, [SnapshotEntry(2, 0, 0, 1, 0, NOW_MS, -1, 1), SnapshotEntry(8, 0, 0, 9, 0, NOW_MS, -1, -1)])
     assert producers_of(read(fs)) == {2: (10, -1), 4: (12, 12), 8: (9, -1)}
 
 
-def test_a_snapshot_within_a_segment_is_taken_up_there() -> None:
+def test_replay_starts_within_a_segment_if_the_snapshot_does() -> None:
     fs = with_transactions()
     put_snapshot(fs, HERE.path, 12, [])
     assert producers_of(read(fs)) == {4: (12, 12)}
@@ -179,7 +179,7 @@ def test_a_snapshot_at_the_log_end_needs_no_replay() -> None:
 
 
 @pytest.mark.parametrize("damage", [b"", b"\0\1", b"\0\1\0\0\0\0\0\0\0\0", b"\0\7garbage"])
-def test_a_garbled_snapshot_gives_way_to_the_one_before(damage: bytes) -> None:
+def test_a_malformed_snapshot_is_skipped_for_an_older_one(damage: bytes) -> None:
     fs = with_transactions()
     put_snapshot(fs, HERE.path, 10, [SnapshotEntry(8, 0, 0, 9, 0, NOW_MS, -1, -1)])
     fs.put(join(HERE.path, f"{13:020d}.snapshot"), damage)
@@ -187,7 +187,7 @@ def test_a_garbled_snapshot_gives_way_to_the_one_before(damage: bytes) -> None:
 
 
 @pytest.mark.parametrize("offset", [0, 14, 99])
-def test_snapshots_out_of_the_log_are_passed_over(offset: int) -> None:
+def test_snapshots_outside_the_log_are_skipped(offset: int) -> None:
     fs = with_transactions()
     put_snapshot(fs, HERE.path, offset, [SnapshotEntry(8, 0, 0, 9, 0, NOW_MS, -1, -1)])
     assert 8 not in producers_of(read(fs))
@@ -205,7 +205,7 @@ def test_idle_producers_are_expired_unless_a_transaction_is_open(idle: int, acti
     assert found == ({1: (0, -1), 2: (1, 1)} if active else {2: (1, 1)})
 
 
-def test_producers_carry_all_that_a_snapshot_holds() -> None:
+def test_producers_have_all_fields_of_a_snapshot() -> None:
     fs = log_with(build(0, [txn_batch(0, 2, sequence=4), marker(1, 2, commit=False, epoch=1, coordinator_epoch=6)]))
     assert read(fs).producers == (ProducerEntry(2, 1, -1, -1, 0, NOW_MS + 1, 6, -1),)
 
@@ -215,13 +215,13 @@ def test_the_last_stable_offset_waits_for_the_marker_to_be_replicated(high_water
     assert read(with_transactions(), high_watermarks=high_watermark).last_stable_offset == stable
 
 
-def test_an_open_transaction_below_the_log_start_holds_back_at_the_log_start() -> None:
+def test_an_open_transaction_below_the_log_start_bounds_the_stable_offset_at_the_log_start() -> None:
     fs = log_with(build(0, [txn_batch(1, 2), data_batch(5)]), data_segment(10, [10]))
     put_snapshot(fs, HERE.path, 10, [SnapshotEntry(2, 0, 0, 1, 0, NOW_MS, -1, 1)])
     assert read(fs, log_starts=5).last_stable_offset == 5
 
 
-def test_damage_in_the_replayed_part_names_the_place() -> None:
+def test_damage_in_replayed_batches_is_reported_with_its_position() -> None:
     fs = with_transactions()
     name = join(HERE.path, segment_file(0, LOG))
     data = bytearray(fs.read_bytes(name))
@@ -233,13 +233,13 @@ def test_damage_in_the_replayed_part_names_the_place() -> None:
     assert (caught.value.path, caught.value.position) == (name, at)
 
 
-def test_other_logs_entries_do_not_matter() -> None:
+def test_entries_of_other_logs_are_ignored() -> None:
     other = {TopicPartition("orders", 1): 5}
     view = read_log(log_with(data_segment(0, [1])), HERE, Checkpoints("/logs", other, other, other), ReadOptions(NOW_MS))
     assert (view.log_start_offset, view.high_watermark, view.cleaner_checkpoint) == (0, 2, None)
 
 
-def test_many_producers_over_many_blocks_are_all_seen() -> None:
+def test_many_producers_over_many_blocks_are_all_found() -> None:
     batches = [idempotent_batch(offset, offset % 37, sequence=offset // 37) for offset in range(2000)]
     found = producers_of(read(log_with(build(0, batches))))
     lasts = np.arange(2000)[-37:]

@@ -21,7 +21,7 @@ class Clock:
 
 
 @pytest.mark.parametrize("chunk", [1, 1_000, 50_000, 1_000_000])
-def test_any_chunks_take_as_long_as_the_rate_says(chunk: int) -> None:
+def test_chunks_of_any_size_are_limited_to_the_rate(chunk: int) -> None:
     clock = Clock()
     throttle = Throttle(100_000, clock, clock.sleep)
     for _ in range(1_000_000 // chunk):
@@ -38,7 +38,7 @@ def test_time_spent_working_counts_towards_the_rate() -> None:
     assert clock.now == pytest.approx(10, rel=0.04)
 
 
-def test_work_slower_than_the_rate_is_never_held_up() -> None:
+def test_work_slower_than_the_rate_is_not_throttled() -> None:
     clock = Clock()
     throttle = Throttle(1_000_000, clock, clock.sleep)
     for _ in range(10):
@@ -47,7 +47,7 @@ def test_work_slower_than_the_rate_is_never_held_up() -> None:
     assert clock.now == 10.0
 
 
-def test_kafka_s_default_means_no_throttling() -> None:
+def test_kafkas_default_does_not_throttle() -> None:
     clock = Clock()
     throttle = Throttle(1.7976931348623157e308, clock, clock.sleep)
     for _ in range(1_000):

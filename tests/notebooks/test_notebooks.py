@@ -1,4 +1,4 @@
-"""The notebooks run from top to bottom on the sample, draw what they promise, and are kept without outputs."""
+"""The notebooks run from top to bottom on the sample, draw their charts, and are stored without outputs."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def cells(path: Path) -> list[dict[str, Any]]:
     return found
 
 
-def test_there_are_the_notebooks_that_are_tested() -> None:
+def test_every_notebook_is_tested() -> None:
     assert {path.stem for path in NOTEBOOKS} == set(PLOTS)
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_outputs_are_not_kept(path: Path) -> None:
+def test_notebooks_are_stored_without_outputs(path: Path) -> None:
     code = [cell for cell in cells(path) if cell["cell_type"] == "code"]
     assert code
     assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in code)
@@ -34,7 +34,7 @@ def test_outputs_are_not_kept(path: Path) -> None:
 
 @pytest.mark.notebook
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_it_runs_on_the_sample(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_notebook_runs_on_the_sample(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("KAFKA_LOG_DIR", "KAFKA_COMPACTION_REPORT"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))

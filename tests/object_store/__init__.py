@@ -1,1 +1,1 @@
-"""Logs in object stores: servers of their protocols on loopback, which can be told to fail."""
+"""Logs in object stores: servers of their protocols on loopback, with injected failures."""

@@ -1,4 +1,4 @@
-"""Logs that the stores are given, and what a run on a disk makes of them."""
+"""Input logs of the stores, and the output of a run from disk to disk."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def on_disk(sample: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dic
 @pytest.fixture(scope="session")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A log of one segment of some 30 MB of keys that are all different, and one of a record."""
-    from compaction.formats.record_batch.batch import BatchSpec, encode_batch
     from compaction.formats.record_batch.record import Record
     from compaction.fs.local import LocalFileSystem
+    from tests.formats.encode import BatchSpec, encode_batch
     from tests.logdir.logs import build, data_batch
 
     log = tmp_path_factory.mktemp("large") / "orders-0"

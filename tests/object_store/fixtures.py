@@ -1,4 +1,4 @@
-"""What tests ask of a bucket of any store, and a store of S3's protocol with a bucket a test.
+"""An interface to buckets of any store, and an S3-compatible store with one bucket per test.
 
 Buckets are filled and read by clients that are not this package's.
 """
@@ -22,7 +22,7 @@ from compaction.stores.manifest import MANIFEST, MARKER
 from tests.object_store.server import ACCESS_KEY, DENIED, REGION, SECRET_KEY, CutOff, Request, Store
 
 _BUCKETS = itertools.count()
-#: what a held request waits at most
+#: the longest time that a request is held
 _HOLD_S = 120
 
 
@@ -32,15 +32,15 @@ def files(directory: Path) -> dict[str, bytes]:
 
 
 class Asked(NamedTuple):
-    """A request that a server has seen; ``key`` is empty where it is about no object."""
+    """A request to a server; ``key`` is empty if it concerns no object."""
 
     method: str
     key: str
     #: uploads a part of an object
     part: bool
-    #: wants a range of an object
+    #: requests a range of an object
     ranged: bool
-    #: wants a page of a listing that is not its first
+    #: requests a later page of a listing
     next_page: bool
 
 
@@ -49,7 +49,7 @@ class Bucket(ABC):
 
     #: methods that a run sends which only reads
     reading: frozenset[str]
-    #: what the client calls a refusal
+    #: the client's error for denied access
     denied: str
     #: names in a page of a listing
     page: int
@@ -93,7 +93,7 @@ class Bucket(ABC):
 
     @abstractmethod
     def holding(self, part: str) -> AbstractContextManager[Callable[[], bool]]:
-        """Meanwhile writes of objects with ``part`` in their key wait, at the end they are dropped; tells whether one came."""
+        """Holds writes of objects with ``part`` in their key, and drops them at the end; yields whether there was one."""
 
     def put_tree(self, directory: Path, prefix: str = "") -> None:
         """Upload a directory."""
@@ -166,7 +166,7 @@ class S3Bucket(Bucket):
         return body
 
     def keys(self, prefix: str) -> list[str]:
-        """Of all objects below ``prefix``; what stands for directories is left out."""
+        """All objects below ``prefix`` without directory markers."""
         pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self.name, Prefix=f"{prefix}/")
         return [found["Key"] for page in pages for found in page.get("Contents", ()) if not found["Key"].endswith("/")]
 
@@ -200,7 +200,7 @@ class S3Bucket(Bucket):
 
     @contextmanager
     def holding(self, part: str) -> Iterator[Callable[[], bool]]:
-        """Meanwhile writes of objects with ``part`` in their key wait, at the end they are dropped; tells whether one came."""
+        """Holds writes of objects with ``part`` in their key, and drops them at the end; yields whether there was one."""
         held, dropped = threading.Event(), threading.Event()
 
         def gate(request: Request) -> None:
@@ -231,6 +231,6 @@ def bucket(store: Store, client: Any, monkeypatch: pytest.MonkeyPatch) -> S3Buck
     ]
 )
 def any_bucket(request: pytest.FixtureRequest) -> Bucket:
-    """An empty bucket of each store; only the servers of the stores that are asked for are started."""
+    """An empty bucket of each store; only the servers of the selected stores are started."""
     found: Bucket = request.getfixturevalue(request.param)
     return found

@@ -33,7 +33,7 @@ class GoogleServer:
         self.endpoint = f"127.0.0.1:{port}"
 
     def ask(self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None) -> bytes:
-        """An answer's body, or where it has none the place that it names."""
+        """A response's body, or its ``Location`` without a body."""
         client = HTTPConnection(self.endpoint, timeout=60)
         with closing(client):
             client.request(method, path, body, headers or {})
@@ -140,7 +140,7 @@ class GoogleBucket(Bucket):
 
     @contextmanager
     def holding(self, part: str) -> Iterator[Callable[[], bool]]:
-        """Meanwhile writes of objects with ``part`` in their key wait, at the end they are dropped; tells whether one came."""
+        """Holds writes of objects with ``part`` in their key, and drops them at the end; yields whether there was one."""
         self._server.gate({"method": "PUT", "part": part, "status": 0})
         yield lambda: bool(self._server.seen()["held"])
         self._server.gate()

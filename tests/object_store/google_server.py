@@ -1,4 +1,4 @@
-"""A server of the protocol of Google Cloud Storage, as ``python -m tests.object_store.google_server``: it tells its port.
+"""A server of the protocol of Google Cloud Storage, as ``python -m tests.object_store.google_server``: it prints its port.
 
 It has a process of its own, as pyarrow holds the interpreter while it opens an object to read. ``/test/…`` is for the tests: it
 tells what was asked for, and sets a gate that refuses requests, or holds them until they are dropped.
@@ -19,17 +19,17 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from gcp_storage_emulator import server as emulator
 from gcp_storage_emulator.storage import Storage
 
-#: what a held request waits at most
+#: the longest time that a request is held
 _HOLD_S = 120
 #: names in a page of a listing; the store's own thousand would only take longer
 _PAGE = 100
 
 
 class Memory(Storage):  # type: ignore[misc]
-    """Objects in memory alone."""
+    """Objects in memory."""
 
     def _write_config_to_file(self) -> None:
-        """Nothing: nobody reads it again."""
+        """No operation: the state is not persistent."""
 
 
 class Response(emulator.Response):  # type: ignore[misc]
@@ -77,7 +77,7 @@ class Gate:
 
 
 class Handler(emulator.RequestHandler):  # type: ignore[misc]
-    """One request. The emulator's memory is for one thread; nobody else waits while a client takes its time with an answer."""
+    """One request. The emulator's state is single-threaded; a slow client does not block other requests."""
 
     lock = threading.Lock()
     gate = Gate()

@@ -25,7 +25,7 @@ class Request:
     method: str
     key: str
     query: dict[str, list[str]]
-    #: wants a range of an object
+    #: requests a range of an object
     ranged: bool
 
     @property
@@ -49,7 +49,7 @@ class Refusal(Exception):
 
 
 class Truncated(Exception):
-    """Stores the first half of what a request uploads, and says that all is well."""
+    """Stores the first half of an upload, and responds with success."""
 
 
 class CutOff(Exception):
@@ -82,7 +82,7 @@ class Store:
 
     @property
     def options(self) -> str:
-        """What an address ends in to lead here."""
+        """The options of a URI of this server."""
         return f"?endpoint_override={self.endpoint}&scheme=http&region={REGION}"
 
     def stop(self) -> None:
@@ -95,7 +95,7 @@ class Store:
 
     @contextmanager
     def gate(self, gate: Gate) -> Iterator[None]:
-        """All requests pass ``gate`` meanwhile."""
+        """Routes all requests through ``gate``."""
         self._gate, before = gate, self._gate
         self.forget()
         try:
@@ -112,7 +112,7 @@ class Store:
         try:
             self._gate(request)
         except Refusal as refusal:
-            # what is left of the request must not be taken for the next one
+            # the rest of the request must not be parsed as the next one
             environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
             start(refusal.status, [("Content-Type", "application/xml"), ("Content-Length", str(len(refusal.body)))])
             return [b"" if request.method == "HEAD" else refusal.body]
@@ -134,11 +134,11 @@ class Store:
 
 
 def _quiet_handler() -> type:
-    """One connection a request; what a client makes of it is the test's to see."""
+    """One connection per request, for tests of clients."""
     from werkzeug.serving import WSGIRequestHandler
 
     class Quiet(WSGIRequestHandler):  # type: ignore[misc]
-        """A handler of one request that was cut off, or was not: neither is news."""
+        """No operation: requests that were cut off are expected."""
 
         def log(self, type: str, message: str, *args: Any) -> None:  # noqa: A002 - the base class's name
             """Nothing."""

@@ -1,4 +1,4 @@
-"""A finished output as the source of another run: what is not as its manifest lists it fails its log. For each store."""
+"""A finished output as the input of a run: an object that differs from its manifest entry fails its log. For each store."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from compaction.errors import CompactionError, UsageError
 from compaction.fs.local import LocalFileSystem
-from compaction.fs.uri import place
+from compaction.fs.uri import parse_uri
 from compaction.output.object_publish import ObjectPublication
 from compaction.report import LogStatus, RunReport
 from compaction.stores.manifest import MANIFEST, MARKER
@@ -28,7 +28,7 @@ OnDisk = tuple[dict[str, bytes], RunReport]
 
 
 def missing(bucket: Bucket, key: str) -> str:
-    """An object is gone."""
+    """Remove an object."""
     bucket.remove(key)
     return "is missing"
 
@@ -40,7 +40,7 @@ def cut(bucket: Bucket, key: str) -> str:
 
 
 def turned(bucket: Bucket, key: str) -> str:
-    """A bit of an object is another: of the first offset, which no checksum covers."""
+    """Flip a bit of the first offset, which no checksum covers."""
     data = bytearray(bucket.get(key))
     data[7] ^= 1
     bucket.put(key, bytes(data))
@@ -50,7 +50,7 @@ def turned(bucket: Bucket, key: str) -> str:
 def extra(bucket: Bucket, key: str) -> str:
     """There is another segment."""
     bucket.put(key.replace("/00000", "/00001"), bucket.get(key))
-    return "_manifest.json does not list it"
+    return "is not listed in _manifest.json"
 
 
 def read_by_the_source(address: str) -> list[object]:
@@ -63,7 +63,7 @@ def read_by_the_source(address: str) -> list[object]:
 
 
 @pytest.mark.parametrize("damage", [missing, cut, turned, extra])
-def test_a_log_with_an_object_that_is_not_as_listed_fails_and_the_others_do_not(
+def test_only_the_log_with_a_changed_object_fails(
     any_bucket: Bucket, sample: Path, damage: Callable[[Bucket, str], str], capfd: pytest.CaptureFixture[str]
 ) -> None:
     out = any_bucket.address("out")
@@ -88,9 +88,7 @@ def test_a_log_with_an_object_that_is_not_as_listed_fails_and_the_others_do_not(
 
 
 @pytest.mark.parametrize("name", ["meta.properties", MANIFEST, f"__cluster_metadata-0/{0:020d}.log"])
-def test_a_call_on_a_directory_with_an_object_that_is_not_as_listed_fails(
-    any_bucket: Bucket, sample: Path, name: str
-) -> None:
+def test_a_run_on_a_directory_with_a_changed_object_fails(any_bucket: Bucket, sample: Path, name: str) -> None:
     run("--log-dir", sample, "--output-dir", any_bucket.address("out"), "--topic", "ledger")
     cut(any_bucket, f"out/{name}")
     if name == MANIFEST:
@@ -103,13 +101,13 @@ def test_a_call_on_a_directory_with_an_object_that_is_not_as_listed_fails(
             run("--log-dir", any_bucket.address("out"), "--dry-run")
 
 
-def test_a_copy_of_an_output_elsewhere_is_read(any_bucket: Bucket, sample: Path) -> None:
+def test_a_copy_of_an_output_is_read(any_bucket: Bucket, sample: Path) -> None:
     run("--log-dir", sample, "--output-dir", any_bucket.address("out"))
     for name, data in any_bucket.tree("out").items():
         any_bucket.put(f"copy/{name}", data)
     found = [figures(run("--log-dir", any_bucket.address(key), "--dry-run", *COMPACT)) for key in ("out", "copy")]
     assert found[0] == found[1]
-    # small files are read whole, so that their content is known though the ETag of a copy may be another
+    # small files are read completely and compared by hash, as a copy may have other ETags
     key = next(key for key in sorted(any_bucket.keys("copy/orders-0")) if key.endswith(".timeindex") and any_bucket.get(key))
     turned(any_bucket, key)
     report = run("--log-dir", any_bucket.address("copy"), "--dry-run", *COMPACT)
@@ -125,18 +123,18 @@ def test_an_output_with_a_manifest_of_format_1_is_still_read(any_bucket: Bucket,
     assert figures(run("--log-dir", any_bucket.address("out"), "--dry-run", *COMPACT)) == expected
 
 
-def test_late_uploads_after_ctrl_c_leave_no_source_and_a_place_for_the_next_run(
+def test_late_uploads_after_ctrl_c_are_refused_as_input_and_do_not_disturb_the_next_run(
     any_bucket: Bucket, sample: Path, on_disk: OnDisk, caplog: pytest.LogCaptureFixture
 ) -> None:
     address = any_bucket.address("out")
-    out = place(address, "--output-dir")
+    out = parse_uri(address, "--output-dir")
     publication = ObjectPublication.begin(out, [str(sample)], LocalFileSystem())
-    publication._handed_out = True
+    publication._tasks_may_write = True
     late = ObjectOutput(f"{out}/orders-0/{0:020d}.log.clean.late")
     late.write([b"late"])
     with caplog.at_level(logging.WARNING):
         publication.abort()
-    assert f"{MARKER} stays, as tasks may still write here; the next run into this place cleans up" in caplog.text
+    assert f"keeping {MARKER}, as tasks may still write here; the next run into this directory cleans up" in caplog.text
     late.close(sync=True)
     assert set(any_bucket.tree("out")) == {MARKER, f"orders-0/{0:020d}.log.clean.late"}
     with pytest.raises(UsageError, match="unfinished"):
@@ -147,11 +145,11 @@ def test_late_uploads_after_ctrl_c_leave_no_source_and_a_place_for_the_next_run(
     assert published(any_bucket) == on_disk[0]
 
 
-def test_an_upload_of_a_dead_run_that_ends_after_the_next_run_is_not_seen(
+def test_a_late_upload_of_a_dead_run_is_ignored(
     any_bucket: Bucket, sample: Path, on_disk: OnDisk
 ) -> None:
     address = any_bucket.address("out")
-    late = ObjectOutput(f"{place(address, '--output-dir')}/orders-0/{0:020d}.log.clean.late")
+    late = ObjectOutput(f"{parse_uri(address, '--output-dir')}/orders-0/{0:020d}.log.clean.late")
     late.write([b"late"])
     run("--log-dir", sample, "--output-dir", address)
     expected = figures(run("--log-dir", address, "--dry-run", *COMPACT))

@@ -41,7 +41,7 @@ def parts_once(error: Exception) -> Gate:
 
 
 @pytest.mark.parametrize("gate", [every(5, SLOW_DOWN), parts_once(SLOW_DOWN), parts_once(CutOff())])
-def test_throttling_and_lost_connections_are_sat_out(
+def test_throttling_and_lost_connections_are_retried(
     bucket: Bucket, store: Store, large: Path, tmp_path: Path, gate: Gate
 ) -> None:
     run("--log-dir", large, "--output-dir", tmp_path / "out", *COMPACT)
@@ -52,7 +52,7 @@ def test_throttling_and_lost_connections_are_sat_out(
     assert published(bucket) == files(tmp_path / "out")
 
 
-def test_of_two_runs_into_one_place_the_later_one_wins(
+def test_of_two_runs_with_one_output_the_later_is_published(
     bucket: Bucket, store: Store, sample: Path, on_disk: tuple[dict[str, bytes], RunReport]
 ) -> None:
     later: list[RunReport] = []
@@ -62,13 +62,13 @@ def test_of_two_runs_into_one_place_the_later_one_wins(
             later.append(RunReport("", 0, False, ()))
             later.append(run("--log-dir", sample, "--output-dir", bucket.address("out")))
 
-    with store.gate(begin_another), pytest.raises(StorageError, match="another run writes to this place"):
+    with store.gate(begin_another), pytest.raises(StorageError, match="another run writes to this directory"):
         run("--log-dir", sample, "--output-dir", bucket.address("out"))
     assert published(bucket) == on_disk[0]
 
 
 @pytest.mark.parametrize("part", [".log.clean.", ".timeindex.clean."])
-def test_a_store_that_cuts_what_a_task_uploads_fails_that_log(
+def test_a_truncated_upload_of_a_task_fails_its_log(
     bucket: Bucket, store: Store, sample: Path, on_disk: tuple[dict[str, bytes], RunReport], part: str
 ) -> None:
     def cut(request: Request) -> None:
@@ -84,7 +84,7 @@ def test_a_store_that_cuts_what_a_task_uploads_fails_that_log(
     assert {name: data for name, data in published(bucket).items() if "/" in name} == others
 
 
-def test_a_store_that_cuts_a_checkpoint_fails_the_run(bucket: Bucket, store: Store, sample: Path) -> None:
+def test_a_truncated_checkpoint_fails_the_run(bucket: Bucket, store: Store, sample: Path) -> None:
     def cut(request: Request) -> None:
         if request.key.endswith("/cleaner-offset-checkpoint") and request.method == "PUT":
             raise Truncated
@@ -94,7 +94,7 @@ def test_a_store_that_cuts_a_checkpoint_fails_the_run(bucket: Bucket, store: Sto
     assert set(bucket.tree("out")) == {MARKER}
 
 
-def test_a_store_that_cuts_an_object_when_it_copies_it_fails_the_run(bucket: Bucket, store: Store, sample: Path) -> None:
+def test_a_truncated_copy_within_the_store_fails_the_run(bucket: Bucket, store: Store, sample: Path) -> None:
     """Between the copy to its final name and the manifest an output loses bytes."""
     cut: list[str] = []
 
@@ -110,7 +110,7 @@ def test_a_store_that_cuts_an_object_when_it_copies_it_fails_the_run(bucket: Buc
     assert cut[0] in str(told.value)
 
 
-def test_credentials_are_never_told(
+def test_credentials_are_never_printed(
     bucket: Bucket, store: Store, sample: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     report = tmp_path / "report.json"

@@ -52,14 +52,14 @@ class NaiveStats:
 
 @dataclass(frozen=True)
 class NaiveGroup:
-    """The base offsets of the segments that went in, and the segment that came out."""
+    """The base offsets of the source segments, and the output segment."""
 
     sources: tuple[int, ...]
     cleaned: NaiveSegment
 
 
 class Judged(NamedTuple):
-    """How a batch was judged before its records were looked at."""
+    """The verdict on a batch before its records are read."""
 
     last_offset: int
     discard_records: bool
@@ -69,7 +69,7 @@ class Judged(NamedTuple):
 
 @dataclass(frozen=True)
 class NaiveResult:
-    """``end_offset`` is the first offset not cleaned; ``judged`` has every batch of the groups in order."""
+    """``end_offset`` is the first offset not cleaned; ``judged`` has the verdicts on all batches of the groups, in order."""
 
     groups: tuple[NaiveGroup, ...]
     end_offset: int
@@ -80,13 +80,13 @@ class NaiveResult:
 def clean_log_naively(segments: Sequence[NaiveSegment], config: NaiveConfig, round_: NaiveRound) -> NaiveResult:
     """Cleans a whole log, given with all of its segments, the active one included.
 
-    :raises KafkaRefuses: where Kafka's cleaner throws
+    :raises KafkaRefuses: if Kafka's cleaner throws
     """
     return _Cleaning(tuple(segments), config, round_).run()
 
 
 def after_round(segments: Sequence[NaiveSegment], result: NaiveResult) -> list[NaiveSegment]:
-    """The log's segments once the outputs have taken the places of their sources."""
+    """The log's segments after the outputs have replaced their sources."""
     sources = {base for group in result.groups for base in group.sources}
     kept = [segment for segment in segments if segment.base_offset not in sources]
     return sorted([*kept, *(group.cleaned for group in result.groups)], key=lambda segment: segment.base_offset)
@@ -130,7 +130,7 @@ class _OffsetMap:
 
 @dataclass
 class _Filtered:
-    """A batch's way through ``filterTo``: the bytes that stay and the offset that the range check sees."""
+    """A batch through ``filterTo``: the retained bytes and the offset for the range check."""
 
     raw: bytes
     largest_offset: int
@@ -184,7 +184,7 @@ class _Cleaning:
     def _map_segment(self, segment: NaiveSegment, txns: CleanedTransactions) -> bool:
         """Whether the map was full.
 
-        Bytes are counted when all are read: Kafka counts them per read, which is here a whole segment.
+        Bytes are counted at the end: Kafka counts them per read, which is here a complete segment.
         """
         start = self.round.first_dirty_offset
         first_position = segment.position_of(start)

@@ -1,15 +1,16 @@
-"""The package's codecs under the numbers of the attribute bits; payloads of tests are small, so no limit is asked for."""
+"""The package's codecs by the codec number in the attribute bits, for small payloads."""
 
 from __future__ import annotations
 
 from compaction.formats.compression import codecs
+from tests.formats import encode
 
 _LIMIT_BYTES = 1 << 28
 
 
 def compress(codec: int, data: bytes, *, magic: int = 2) -> bytes:
     """As Kafka writes it."""
-    return bytes(codecs.compress(codecs.Codec(codec), data, magic=magic)) if codec else data
+    return encode.compress(codecs.Codec(codec), data, magic=magic) if codec else data
 
 
 def decompress(codec: int, data: bytes, *, magic: int = 2) -> bytes:

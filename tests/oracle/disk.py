@@ -12,7 +12,7 @@ from tests.oracle.segments import NaiveSegment
 
 
 def write_partition(path: Path, segments: Iterable[NaiveSegment]) -> None:
-    """Writes every segment's files; an empty transaction index is no file."""
+    """Writes every segment's files; an empty transaction index is not written."""
     path.mkdir(parents=True, exist_ok=True)
     for segment in segments:
         contents = {
@@ -29,7 +29,7 @@ def write_partition(path: Path, segments: Iterable[NaiveSegment]) -> None:
 
 
 def write_producers(path: Path, end_offset: int, producers: Iterable[ProducerEntry]) -> None:
-    """Writes the producer snapshot at the log end, from which a broker takes the state after a clean shutdown."""
+    """Writes the producer snapshot at the log end, from which a broker loads the state after a clean shutdown."""
     (path / f"{end_offset:020d}.snapshot").write_bytes(write_snapshot(SnapshotEntry(*entry) for entry in producers))
 
 

@@ -1,4 +1,4 @@
-"""Builds logs of any content, as a broker would have written them: batches of every kind, segments, indexes, transactions."""
+"""Builds logs as a broker would have written them: batches of every kind, segments, indexes, transactions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Sent:
 
 @dataclass(frozen=True)
 class Batching:
-    """How a batch is made; ``log_append_ms`` makes its timestamps log append time, ``horizon_ms`` sets a delete horizon."""
+    """Fields of a batch; ``log_append_ms`` makes its timestamps log append time, ``horizon_ms`` sets a delete horizon."""
 
     codec: int = 0
     producer: int = -1
@@ -43,9 +43,9 @@ PLAIN = Batching()
 
 @dataclass
 class LogBuilder:
-    """Appends batches at growing offsets; ``roll`` closes a segment.
+    """Appends batches at increasing offsets; ``roll`` closes a segment.
 
-    ``mangle`` may change a data batch's form, not its content.
+    ``mangle`` may change a data batch's encoding, not its content.
     """
 
     index_interval_bytes: int = 4096
@@ -90,7 +90,7 @@ class LogBuilder:
         log_append_ms: int | None = None,
         inner_magic: int | None = None,
     ) -> int:
-        """Appends messages of magic 0 or 1, in one wrapper where there is a codec; returns the last offset."""
+        """Appends messages of magic 0 or 1, in one wrapper if there is a codec; returns the last offset."""
         inner_magic = magic if inner_magic is None else inner_magic
         flags = 0x08 if log_append_ms is not None and magic else 0
         first = self.next_offset

@@ -1,4 +1,4 @@
-"""What no producer of today writes but Kafka reads: records in other than the shortest form, header names that are no text."""
+"""Encodings that no current producer writes but Kafka reads: varints that are not minimal, header names that are not UTF-8."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import google_crc32c
 from tests.oracle import compression
 from tests.oracle.records import HEADER, varint
 
-#: names that are no UTF-8: alone, cut off, overlong, surrogates; and one that is
+#: names that are not UTF-8: single bytes, truncated, overlong, surrogates; and one that is UTF-8
 BAD_NAMES = (
     b"\xff", b"a\xc3", b"\xe2\x82", b"\xf0\x9f\x98", b"\xc3\x28", b"\xed\xa0\x80", b"\x80\x81", b"\xc0\xaf", b"\xf5"
 )  # fmt: skip
@@ -32,7 +32,7 @@ def loosen(raw: bytes, rng: random.Random) -> bytes:
 
 
 def spoil(raw: bytes, rng: random.Random) -> bytes:
-    """The batch with a header that Kafka reads but would not write: times before the epoch, a transaction of nobody."""
+    """The batch with a header that Kafka reads but would not write: times before the epoch, transactional without producer."""
     fields = list(HEADER.unpack_from(raw))
     if fields[9] >= 0 or rng.random() < 0.5:
         fields[7] = -5

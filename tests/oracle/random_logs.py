@@ -1,4 +1,4 @@
-"""Random logs that mix everything a cleaner meets, reproducible from a seed."""
+"""Random logs with a mix of everything that a cleaner must handle, reproducible from a seed."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ START_MS = 1_700_000_000_000
 
 @dataclass(frozen=True)
 class Flavour:
-    """What a random log holds.
+    """The content of a random log.
 
-    ``codecs`` and ``magics`` are drawn from with equal chance; ``odd`` is the share of batches that no producer of today would
-    write, ``spoiled`` that of batches that Kafka's cleaner cannot write anew. Of the segments, a share of ``settled`` ends with
-    the markers of all open transactions, and one of ``far`` is followed by a gap of up to half of what an index can express.
+    ``codecs`` and ``magics`` are equally likely; ``odd`` is the probability of a batch that no current producer would write,
+    ``spoiled`` that of a batch that Kafka's cleaner cannot rewrite. A segment ends with the markers of all open transactions
+    with probability ``settled``, and with probability ``far`` a gap follows of up to half of what an index can express.
     """
 
     batches: int = 60
@@ -40,7 +40,7 @@ class Flavour:
 
 @dataclass(frozen=True)
 class Stage:
-    """The log as it stood when it had so many segments, the last of them active."""
+    """The log when it had so many segments, the last of them active."""
 
     segments: int
     producers: tuple[ProducerEntry, ...]
@@ -50,8 +50,8 @@ class Stage:
 
 @dataclass(frozen=True)
 class RandomLog:
-    """All segments (the last one is active), the producers' state, the last stable offset and the latest timestamp; and how it
-    grew, segment by segment."""
+    """All segments (the last one is active), the producers' state, the last stable offset and the latest timestamp; and its
+    states after each segment."""
 
     segments: list[NaiveSegment]
     producers: tuple[ProducerEntry, ...]
@@ -60,12 +60,12 @@ class RandomLog:
     stages: tuple[Stage, ...] = ()
 
     def segment_bases(self) -> list[int]:
-        """Where a first dirty or first uncleanable offset may lie: a base at or below the last stable offset."""
+        """Possible first dirty and first uncleanable offsets: base offsets at or below the last stable offset."""
         bases = [segment.base_offset for segment in self.segments]
         return [base for base in bases if base <= self.last_stable_offset] or bases[:1]
 
     def at(self, stage: Stage) -> RandomLog:
-        """The log as it stood then."""
+        """The log at that time."""
         return RandomLog(self.segments[: stage.segments], stage.producers, stage.last_stable_offset, stage.end_ms)
 
 
@@ -119,7 +119,7 @@ class _Writer:
         if self.odd and self.rng.random() < 0.3:
             self._odd_batch()
         elif magic < 2:
-            # zstd came after the legacy formats
+            # zstd does not exist in v0/v1
             codec = self.rng.choice([codec for codec in self.flavour.codecs if codec != 4] or [0])
             append_ms = self.now_ms if self.rng.random() < 0.2 else None
             inner = 1 - magic if self.odd else magic
@@ -183,7 +183,7 @@ class _Writer:
         rare = rng.random()
         key = b"key-%d" % rng.randrange(self.flavour.keys)
         if rare < 0.05:
-            # empty, or like the keys of the markers that end transactions
+            # empty, or like the keys of transaction markers
             key = b"" if rare < 0.03 else struct.pack(">hh", 0, rng.choice((ABORT, COMMIT)))
         if not keyed and rng.random() < 0.5:
             key_or_none: bytes | None = None

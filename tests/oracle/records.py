@@ -22,12 +22,12 @@ _ATTRIBUTES_AT = 21
 
 
 class KafkaRefuses(Exception):
-    """Kafka's cleaner throws here: the round ends and the log is left as it was."""
+    """Kafka's cleaner throws here: the round ends and the log is unchanged."""
 
 
 @dataclass(frozen=True)
 class NaiveRecord:
-    """One record; ``timestamp`` is the log append time where the batch has one."""
+    """One record; ``timestamp`` is the log append time if the batch has one."""
 
     offset: int
     timestamp: int
@@ -38,7 +38,7 @@ class NaiveRecord:
 
 @dataclass(frozen=True)
 class NaiveBatch:
-    """One batch of magic 2, or one legacy message or wrapper; ``attributes`` is the low byte."""
+    """One batch of magic 2, or one message or wrapper of v0/v1; ``attributes`` is the low byte."""
 
     raw: bytes = field(repr=False)
     position: int
@@ -95,7 +95,7 @@ class NaiveBatch:
 
 
 def decode(log: bytes) -> Iterator[NaiveBatch]:
-    """The batches of a segment; bytes after the last whole batch are not looked at."""
+    """The batches of a segment; bytes after the last complete batch are ignored."""
     position = 0
     while len(log) - position >= 17:
         size = LOG_OVERHEAD + int(struct.unpack_from(">i", log, position + 8)[0])
@@ -112,9 +112,9 @@ def encode(
     *,
     names_as_text: bool = True,
 ) -> bytes:
-    """The batch of magic 2 that keeps these records of ``original`` (``MemoryRecords.buildRetainedRecordsInto``).
+    """The batch of magic 2 that retains these records of ``original`` (``MemoryRecords.buildRetainedRecordsInto``).
 
-    Kafka keeps header names as text: bytes that are no UTF-8 come back as U+FFFD.
+    Kafka decodes header names as text: bytes that are not UTF-8 become U+FFFD.
     """
     if names_as_text:
         records = [replace(record, headers=tuple((_text(name), value) for name, value in record.headers)) for record in records]
@@ -133,7 +133,7 @@ def encode(
 
 
 def encode_empty(original: NaiveBatch) -> bytes:
-    """The header that stays of a batch without records (``DefaultRecordBatch.writeEmptyHeader``)."""
+    """The header of an emptied batch (``DefaultRecordBatch.writeEmptyHeader``)."""
     flags = original.attributes & 0x38
     times = (NO_TIMESTAMP, original.max_timestamp)
     return header(original, flags, original.base_offset, original.last_offset, times, 0, b"")
@@ -150,7 +150,7 @@ def header(
 
 
 def signed64(value: int) -> int:
-    """What Java's ``long`` makes of it."""
+    """Its value as Java's ``long``."""
     return (value + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
@@ -165,7 +165,7 @@ def varint(value: int, bits: int = 64) -> bytes:
 
 
 class _Reader:
-    """Reads a record's fields one after the other."""
+    """Reads a record's fields in order."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -264,7 +264,7 @@ def _record_bytes(record: NaiveRecord, base_offset: int, base_timestamp: int) ->
 
 
 def _text(name: bytes) -> bytes:
-    """As Java decodes it: a surrogate, whole or cut off, is replaced at once, where Python replaces each of its bytes."""
+    """As Java decodes it: one replacement for a complete or truncated surrogate, for which Python has one for each byte."""
     whole = re.sub(rb"\xed[\xa0-\xbf][\x80-\xbf]?", b"\xef\xbf\xbd", name)
     return whole.decode("utf-8", "replace").encode()
 
@@ -274,7 +274,7 @@ def _sized(data: bytes | None) -> bytes:
 
 
 def _check_appends(original: NaiveBatch, records: Sequence[NaiveRecord]) -> None:
-    """What ``MemoryRecordsBuilder`` refuses to append or to close."""
+    """Raises if ``MemoryRecordsBuilder`` refuses to append or to close."""
     for before, after in zip(records, records[1:], strict=False):
         if after.offset <= before.offset:
             raise KafkaRefuses(f"offset {after.offset} after {before.offset}")

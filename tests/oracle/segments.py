@@ -1,4 +1,4 @@
-"""Segments: what the oracle is given, and how one is written (Kafka 4.3.0: ``LogSegment``, ``OffsetIndex``, ``TimeIndex``)."""
+"""Segments: the oracle's input, and its writer (Kafka 4.3.0: ``LogSegment``, ``OffsetIndex``, ``TimeIndex``)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class SegmentOverflows(Exception):
 
 @dataclass(frozen=True)
 class NaiveSegment:
-    """One segment's files, the valid part only, and its mtime in milliseconds."""
+    """One segment's files, without their unused parts, and its mtime in milliseconds."""
 
     base_offset: int
     log: bytes = field(repr=False)
@@ -51,7 +51,7 @@ class NaiveSegment:
 
 
 class SegmentWriter:
-    """Appends batches and keeps both indexes."""
+    """Appends batches and maintains both indexes."""
 
     def __init__(self, base_offset: int, index_interval_bytes: int) -> None:
         self.base_offset = base_offset
@@ -64,7 +64,7 @@ class SegmentWriter:
         self.offset_of_max_timestamp = base_offset
 
     def append(self, batch: bytes, largest_offset: int) -> None:
-        """One batch; ``largest_offset`` is what Kafka checks the range with."""
+        """One batch; ``largest_offset`` is the one that Kafka checks the range with."""
         if not 0 <= largest_offset - self.base_offset <= _INT_MAX:
             raise SegmentOverflows(f"{largest_offset} above {self.base_offset}")
         (written,) = decode(batch)
@@ -98,14 +98,14 @@ class SegmentWriter:
 
 
 def txn_index_bytes(entries: Iterable[AbortedTxn]) -> bytes:
-    """A ``.txnindex``; there is no file where it is empty."""
+    """A ``.txnindex``; there is no file if it is empty."""
     return b"".join(struct.pack(">hqqqq", 0, *entry) for entry in entries)
 
 
 def write_segment(
     base_offset: int, batches: Iterable[bytes], index_interval_bytes: int, mtime_ms: int, aborted: Sequence[AbortedTxn] = ()
 ) -> NaiveSegment:
-    """A closed segment of these batches, as appends one by one leave it."""
+    """An inactive segment of these batches, appended one by one."""
     writer = SegmentWriter(base_offset, index_interval_bytes)
     for batch in batches:
         (decoded,) = decode(batch)

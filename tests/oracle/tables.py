@@ -1,4 +1,4 @@
-"""The oracle's segments in the forms that the package takes: segment values and batch tables."""
+"""The oracle's segments as the package's types: segment values and batch tables."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LONG_MAX = 2**63 - 1
 
 
 def as_segment(segment: NaiveSegment) -> Segment:
-    """The ``Segment`` value that reading these files gives."""
+    """The ``Segment`` value that reading these files results in."""
     times = list(struct.iter_unpack(">qi", segment.time_index))
     return Segment(
         base_offset=segment.base_offset,

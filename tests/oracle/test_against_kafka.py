@@ -1,7 +1,7 @@
-"""The oracle against Kafka's own ``Cleaner``: random logs, four rounds each, every file byte by byte.
+"""The oracle compared with Kafka's own ``Cleaner``: random logs, four rounds each, every file byte by byte.
 
-Compressed batches are compared by header and records where the compressor of the two differs; then the indexes are those that
-the oracle's writer makes of Kafka's batches.
+If the compressors differ, compressed batches are compared by header and records; then the indexes are those that the oracle's
+writer builds from Kafka's batches.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ FLAVOURS = {
     "zstd": (Flavour(codecs=(0, 4), magics=(1, 2)), 6),
 }
 
-#: what the logs of a flavour must have shown by the end
+#: events that must have occurred in the logs of a flavour by the end
 MUST_SHOW = {
     "plain": {"joined", "rewritten", "horizon", "partial", "aborted kept", "empty data batch"},
     "markers": {"empty control batch", "empty data batch", "aborted kept"},
@@ -55,7 +55,7 @@ MUST_SHOW = {
 
 @dataclass(frozen=True)
 class Setting:
-    """One log's way through its rounds."""
+    """One log and its state through the rounds."""
 
     config: NaiveConfig
     map_bytes: int
@@ -81,7 +81,7 @@ def random_setting(rng: random.Random, log: RandomLog) -> Setting:
 def kafka_cleans(
     gateway: Gateway, path: Path, segments: Sequence[NaiveSegment], setting: Setting, now_ms: int, checkpoint: int
 ) -> CleanResult:
-    """Lays the log out as after a clean shutdown and lets Kafka clean it."""
+    """Writes the log as after a clean shutdown and has Kafka clean it."""
     write_partition(path, segments)
     write_producers(path, segments[-1].next_offset, (e._replace(last_timestamp_ms=now_ms) for e in setting.producers))
     topic = {
@@ -96,7 +96,7 @@ def kafka_cleans(
 
 
 @pytest.mark.parametrize("name", FLAVOURS)
-def test_four_rounds_leave_what_kafka_leaves(gateway: Gateway, tmp_path: Path, name: str) -> None:
+def test_four_rounds_equal_kafkas(gateway: Gateway, tmp_path: Path, name: str) -> None:
     flavour, logs = FLAVOURS[name]
     seen: Counter[str] = Counter()
     for seed in range(logs):
@@ -122,7 +122,7 @@ def test_four_rounds_leave_what_kafka_leaves(gateway: Gateway, tmp_path: Path, n
 def compared(
     segments: Sequence[NaiveSegment], expected: NaiveResult, cleaned: CleanResult, path: Path, where: str
 ) -> list[NaiveSegment]:
-    """Compares everything a round leaves; returns Kafka's segments for the next one."""
+    """Compares all results of a round; returns Kafka's segments for the next one."""
     ours, theirs = after_round(segments, expected), read_partition(path)
     assert [segment.base_offset for segment in ours] == [segment.base_offset for segment in theirs], where
     assert expected.end_offset == cleaned.end_offset, where
@@ -144,12 +144,12 @@ def compared(
 
 
 def content(batch: NaiveBatch) -> tuple[object, ...]:
-    """A batch without what depends on its compressor."""
+    """A batch without the fields that depend on its compressor."""
     return (*vars(replace(batch, raw=b"", position=0)).values(), *batch.records())
 
 
 def features(result: NaiveResult) -> Counter[str]:
-    """What a round has shown."""
+    """The events of a round."""
     seen: Counter[str] = Counter()
     for group in result.groups:
         seen["joined"] += len(group.sources) > 1
@@ -204,7 +204,7 @@ SITUATIONS = (big_batches, nested_message_sets, horizons_set_before)
 
 @pytest.mark.parametrize("first_dirty", [0, 1, 5])
 @pytest.mark.parametrize("situation", SITUATIONS)
-def test_a_situation_is_left_as_kafka_leaves_it(
+def test_a_special_case_equals_kafkas_result(
     gateway: Gateway, tmp_path: Path, situation: Callable[[LogBuilder], None], first_dirty: int
 ) -> None:
     log = LogBuilder(index_interval_bytes=200)

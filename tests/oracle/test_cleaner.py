@@ -1,4 +1,4 @@
-"""The oracle against facts that can be told without it; Kafka itself judges it in ``test_against_kafka``."""
+"""The oracle against known facts; ``test_against_kafka`` compares it with Kafka itself."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def records(segments: Sequence[NaiveSegment]) -> list[NaiveRecord]:
 
 @pytest.mark.parametrize("codec", CODECS.values(), ids=list(CODECS))
 @pytest.mark.parametrize("seed", range(5))
-def test_what_survives_is_the_last_value_of_each_key(seed: int, codec: int) -> None:
+def test_the_last_value_of_each_key_survives(seed: int, codec: int) -> None:
     magics = (2,) if codec == 4 else (0, 1, 2)
     log = random_log(seed, Flavour(transactions=False, codecs=(codec,), magics=magics)).segments
     dirty = [record for record in records(log[:-1]) if record.key is not None]
@@ -86,7 +86,7 @@ def test_message_sets_become_batches_that_begin_at_their_first_kept_record(magic
     assert {batch.magic for batch in batches} == {2}
 
 
-def test_tombstones_of_message_sets_go_with_old_segments() -> None:
+def test_tombstones_of_message_sets_in_old_segments_are_dropped() -> None:
     log = LogBuilder()
     log.legacy([Sent(b"a", None)], 1)
     log.roll(1_000)
@@ -104,7 +104,7 @@ def test_tombstones_of_message_sets_go_with_old_segments() -> None:
     assert not survives(2)
 
 
-def test_records_without_a_key_go_and_are_counted() -> None:
+def test_records_without_a_key_are_dropped_and_counted() -> None:
     log = LogBuilder()
     log.batch([Sent(None, b"1"), Sent(b"", b"2")])
     log.roll(1)
@@ -146,7 +146,7 @@ def test_an_index_entry_comes_before_a_batch_once_more_than_the_interval_was_wri
     assert list(struct.iter_unpack(">qi", rarer.time_index)) == [(9, 1), (12, 4)]
 
 
-def test_an_offset_out_of_the_segments_range_is_told() -> None:
+def test_an_offset_out_of_the_segments_range_is_an_error() -> None:
     log = LogBuilder()
     log.batch([Sent(b"k", b"v")])
     (batch,) = log.build()[0].batches

@@ -12,7 +12,7 @@ _ABORT, _COMMIT = 0, 1
 
 
 class CleanedTransactions:
-    """``cleaned_index`` takes the entries that stay; None in the pass that builds the offset map."""
+    """``cleaned_index`` collects the retained entries; None in the pass that builds the offset map."""
 
     def __init__(self) -> None:
         self.committed: set[int] = set()

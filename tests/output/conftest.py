@@ -1,4 +1,4 @@
-"""Fixtures of the tests that real Kafka judges."""
+"""Fixtures of the tests against real Kafka."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Outputs in remote places: complete with a manifest of what was written, or unfinished and known to be."""
+"""Publishing to an object store: an output is complete, with a manifest of its objects, or known to be unfinished."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import xxhash
 
 from compaction.errors import CorruptLogError, StorageError, UsageError
-from compaction.fs.contents import Written
+from compaction.fs.contents import FileDigest
 from compaction.fs.local import LocalFileSystem
 from compaction.names import LOG
 from compaction.output import object_publish
@@ -33,7 +33,7 @@ def names(directory: Path) -> set[str]:
     return {str(file.relative_to(directory)) for file in directory.rglob("*") if file.is_file()}
 
 
-def test_an_output_has_outputs_copies_and_a_manifest_of_them(bucket: Path, log: str) -> None:
+def test_an_output_holds_cleaned_segments_copies_and_a_manifest_of_them(bucket: Path, log: str) -> None:
     publish(SOURCE, OUT)
     found = names(bucket / "out")
     manifest = Manifest.parse((bucket / "out" / MANIFEST).read_bytes(), "")
@@ -56,7 +56,7 @@ def test_the_manifest_has_size_etag_and_hash_of_what_was_written(bucket: Path, l
         for entry in manifest.files:
             data = (bucket / f"out-{copied}" / entry.path).read_bytes()
             assert (entry.size, bool(entry.etag)) == (len(data), True)
-            # what the store copies by itself passes nobody's eyes
+            # the bytes of a copy within the store are not read, so they are not hashed
             known = copied or f"{130:020d}" not in entry.path
             assert entry.xxh3_128 == (xxhash.xxh3_128_hexdigest(data) if known else None), entry
 
@@ -66,14 +66,14 @@ def _made(path: Path) -> str:
     return str(path)
 
 
-def test_hashes_go_from_manifest_to_manifest(bucket: Path, log: str) -> None:
+def test_copies_keep_the_hashes_of_the_sources_manifest(bucket: Path, log: str) -> None:
     publish(SOURCE, f"{PLACE}/first")
     publish(f"{PLACE}/first", f"{PLACE}/second")
     first, second = (Manifest.parse((bucket / each / MANIFEST).read_bytes(), "") for each in ("first", "second"))
     assert first.entry(FIRST) == second.entry(FIRST)
 
 
-def test_until_then_it_is_unfinished_and_no_source(bucket: Path, log: str) -> None:
+def test_an_output_without_a_manifest_is_unfinished_and_cannot_be_a_source(bucket: Path, log: str) -> None:
     begin(SOURCE, OUT)
     with pytest.raises(UsageError, match="unfinished"):
         require_finished(OUT)
@@ -82,7 +82,7 @@ def test_until_then_it_is_unfinished_and_no_source(bucket: Path, log: str) -> No
             look(OUT)
 
 
-def test_a_task_reads_back_what_it_has_written_of_an_unfinished_output(bucket: Path, log: str) -> None:
+def test_a_task_reads_back_its_part_of_an_unfinished_output(bucket: Path, log: str) -> None:
     publication = ObjectPublication.begin(OUT, [SOURCE], MixedFileSystem())
     path = f"{publication.log_path(location(SOURCE))}/{0:020d}.log.clean.one"
     output = ObjectOutput(path)
@@ -104,7 +104,7 @@ def test_a_task_reads_back_what_it_has_written_of_an_unfinished_output(bucket: P
     reader.close()
 
 
-def test_late_uploads_after_an_abort_leave_a_place_that_is_no_source_and_can_be_written_again(bucket: Path, log: str) -> None:
+def test_after_an_abort_late_uploads_are_no_source_and_the_next_run_removes_them(bucket: Path, log: str) -> None:
     publication, _ = begin(SOURCE, OUT)
     publication.abort()
     assert names(bucket / "out") == {MARKER}
@@ -118,20 +118,20 @@ def test_late_uploads_after_an_abort_leave_a_place_that_is_no_source_and_can_be_
     require_finished(OUT)
 
 
-def test_a_run_that_gave_nothing_to_tasks_leaves_nothing(bucket: Path, log: str) -> None:
+def test_an_aborted_run_without_tasks_leaves_no_marker(bucket: Path, log: str) -> None:
     ObjectPublication.begin(OUT, [SOURCE], MixedFileSystem()).abort()
     assert names(bucket / "out") == set()
     require_finished(OUT)
 
 
-def test_an_upload_of_a_dead_run_during_the_next_one_is_removed(
+def test_an_upload_of_a_killed_run_during_the_next_commit_is_removed(
     bucket: Path, log: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publication, source = begin(SOURCE, OUT)
     arrived: list[Path] = []
 
     def listed(path: str, *, recursive: bool = False) -> object:
-        # one arrives before each listing of the commit
+        # an upload arrives before each listing of the commit
         if recursive:
             arrived.append(bucket / "out" / f"{FIRST}.clean.{len(arrived)}")
             arrived[-1].write_bytes(b"late")
@@ -143,7 +143,7 @@ def test_an_upload_of_a_dead_run_during_the_next_one_is_removed(
     assert not [each for each in arrived if each.exists()]
 
 
-def test_an_upload_of_a_dead_run_after_the_manifest_is_not_seen(bucket: Path, log: str) -> None:
+def test_an_upload_of_a_killed_run_after_the_manifest_is_hidden(bucket: Path, log: str) -> None:
     publish(SOURCE, OUT)
     before = set(RemoteFileSystem().listdir(f"{OUT}/orders-0"))
     (bucket / "out" / f"{FIRST}.clean.dead").write_bytes(b"late")
@@ -155,7 +155,7 @@ def test_an_upload_of_a_dead_run_after_the_manifest_is_not_seen(bucket: Path, lo
     assert far.stat(f"{OUT}/{FIRST}.clean.dead") is None
 
 
-def test_what_an_unfinished_run_left_is_removed(bucket: Path, log: str) -> None:
+def test_the_objects_of_an_unfinished_run_are_removed(bucket: Path, log: str) -> None:
     begin(SOURCE, OUT)
     (bucket / "out" / "left-over").write_bytes(b"x")
     publish(SOURCE, OUT)
@@ -166,9 +166,7 @@ def test_what_an_unfinished_run_left_is_removed(bucket: Path, log: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [LOG, ".timeindex"])
-def test_a_store_that_loses_bytes_fails_the_writer(
-    bucket: Path, log: str, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
+def test_a_store_that_loses_bytes_fails_the_writer(bucket: Path, log: str, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     monkeypatch.setattr(TaggingStore, "losing", (f"{kind}.clean.one",))
     with pytest.raises(StorageError, match=r"has \d+ bytes in the store, \d+ were written"):
         begin(SOURCE, OUT)
@@ -181,31 +179,31 @@ def test_an_output_that_changes_before_the_manifest_fails_the_run(bucket: Path, 
     (bucket / "out" / FIRST).unlink()
     if change == "cut":
         (bucket / "out" / FIRST).write_bytes(data[:-1])
-    told = f"has {len(data) - 1} bytes in the store, {len(data)} were written" if change == "cut" else "has vanished"
-    with pytest.raises(StorageError, match=told):
+    message = f"has {len(data) - 1} bytes in the store, {len(data)} were written" if change == "cut" else "has vanished"
+    with pytest.raises(StorageError, match=message):
         publication.commit(source)
     assert not (bucket / "out" / MANIFEST).exists()
 
 
-def test_a_task_output_that_was_cut_before_its_adoption_fails_the_log(bucket: Path, log: str) -> None:
+def test_a_tasks_output_that_is_truncated_before_its_rename_fails_the_log(bucket: Path, log: str) -> None:
     publication = ObjectPublication.begin(OUT, [SOURCE], MixedFileSystem())
     here = location(SOURCE)
     output = ObjectOutput(f"{publication.log_path(here)}/{0:020d}.log.clean.one")
     output.write([b"0123456789"])
     output.close(sync=True)
     (bucket / "out" / f"{FIRST}.clean.one").write_bytes(b"01234")
-    group = SwapGroup(0, (0,), ".clean.one", 0, (Written(LOG, 10, ""),))
+    group = SwapGroup(0, (0,), ".clean.one", 0, (FileDigest(LOG, 10, ""),))
     with pytest.raises(StorageError, match="has 5 bytes in the store, 10 were written"):
         publication.add_log(MixedFileSystem(), here, [group], (), end_offset=1)
-    # neither published in parts
+    # it is not published in part
     publication.leave_out(here)
     assert not [name for name in names(bucket / "out") if name.startswith("orders-0")]
-    # nor without knowing what it should be
-    with pytest.raises(StorageError, match="not known by size and content"):
+    # and an output of unknown content is not published
+    with pytest.raises(StorageError, match="size and content of this run's output are unknown"):
         publication.add_log(MixedFileSystem(), here, [SwapGroup(0, (0,), ".clean.one")], (), end_offset=1)
 
 
-def test_a_log_that_failed_and_cannot_be_removed_is_no_part_of_the_output(
+def test_a_failed_log_that_cannot_be_removed_is_not_part_of_the_output(
     bucket: Path, log: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publication, source = begin(SOURCE, OUT)
@@ -221,7 +219,7 @@ def test_a_log_that_failed_and_cannot_be_removed_is_no_part_of_the_output(
     assert not [name for name in names(bucket / "out") if name.startswith("orders-0")]
 
 
-def test_a_manifest_that_is_stored_otherwise_than_written_fails_the_run(
+def test_a_manifest_that_is_read_back_differently_fails_the_run(
     bucket: Path, log: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publication, source = begin(SOURCE, OUT)
@@ -237,10 +235,10 @@ def test_a_manifest_that_is_stored_otherwise_than_written_fails_the_run(
     assert names(bucket / "out") == {MARKER}
 
 
-def test_a_manifest_beside_the_marker_of_another_run_is_neither_source_nor_finished(bucket: Path, log: str) -> None:
+def test_a_manifest_beside_the_marker_of_another_run_is_unfinished(bucket: Path, log: str) -> None:
     publish(SOURCE, OUT)
     own = json.loads((bucket / "out" / MANIFEST).read_bytes())["run"]
-    # the run of the manifest itself was stopped before it could take its marker away
+    # the run that wrote the manifest was killed before it removed its marker
     (bucket / "out" / MARKER).write_bytes(marker(own))
     require_finished(OUT)
     with pytest.raises(UsageError, match="exists and is not empty"):
@@ -248,7 +246,7 @@ def test_a_manifest_beside_the_marker_of_another_run_is_neither_source_nor_finis
     (bucket / "out" / MARKER).write_bytes(marker("another"))
     with pytest.raises(UsageError, match="unfinished"):
         require_finished(OUT)
-    # a manifest that cannot be read may be that of a finished output
+    # a malformed manifest may belong to a finished output
     data = (bucket / "out" / MANIFEST).read_bytes()
     (bucket / "out" / MANIFEST).write_bytes(data[:-5])
     with pytest.raises(UsageError, match="exists and is not empty"):
@@ -258,20 +256,20 @@ def test_a_manifest_beside_the_marker_of_another_run_is_neither_source_nor_finis
     require_finished(OUT)
 
 
-def test_a_finished_output_of_format_1_is_not_removed_on_a_guess(bucket: Path, log: str) -> None:
+def test_an_output_of_format_1_beside_a_marker_is_not_removed(bucket: Path, log: str) -> None:
     publish(SOURCE, OUT)
     files = json.loads((bucket / "out" / MANIFEST).read_bytes())["files"]
     old = [{name: value for name, value in each.items() if name != "xxh3_128"} for each in files]
     (bucket / "out" / MANIFEST).write_text(json.dumps({"format": 1, "files": old}))
     require_finished(OUT)
     (bucket / "out" / MARKER).write_bytes(marker("somebody"))
-    with pytest.raises(UsageError, match=f"or remove {MARKER} if no run is at work there"):
+    with pytest.raises(UsageError, match=f"or remove {MARKER} if no run is writing it"):
         require_finished(OUT)
     with pytest.raises(UsageError, match="exists and is not empty"):
         ObjectPublication.begin(OUT, [SOURCE], MixedFileSystem())
 
 
-def test_a_source_that_is_not_as_listed_is_not_copied(bucket: Path, log: str) -> None:
+def test_a_source_that_differs_from_its_manifest_is_not_copied(bucket: Path, log: str) -> None:
     publish(SOURCE, f"{PLACE}/first")
     publication = ObjectPublication.begin(OUT, [f"{PLACE}/first"], MixedFileSystem())
     source, path = MixedFileSystem(), bucket / "first" / f"orders-0/{130:020d}.log"

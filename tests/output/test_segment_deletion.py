@@ -1,16 +1,21 @@
-"""Expiring segments: what goes, what follows, and that a stop in between loses nothing that should stay."""
+"""Segment deletion: what it removes and updates, and that an interruption loses no record that should be kept."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from compaction.cleaning.log_view import ProducerEntry
+from compaction.cleaning.segment_retention import DeletionCause, DeletionPlan, Removal
+from compaction.config import TopicConfig
 from compaction.errors import CorruptLogError
 from compaction.fs.filesystem import FileSystem, join
-from compaction.logdir.checkpoint_store import read_checkpoints
+from compaction.logdir.checkpoint_store import Checkpoints, read_checkpoints
 from compaction.logdir.read_log import ReadOptions, read_log, snapshots
 from compaction.names import DELETED, LEADER_EPOCHS, LOG_STARTS
-from compaction.output.segment_deletion import expire_segments
+from compaction.output.segment_deletion import delete_segments
 from compaction.recovery.recover import recover_log
 from tests.fs.faults import FaultyFileSystem, Stopped, crash_states
 from tests.logdir.broker_model import start_broker
@@ -31,13 +36,22 @@ def log_of_three() -> FaultyFileSystem:
     return fs.settle()
 
 
+def delete(fs: FileSystem, bases: Sequence[int], *, start: int, producers: tuple[ProducerEntry, ...] = ()) -> None:
+    """Delete these segments of a log that ends at offset 206; the log start moves to ``start``."""
+    view = read_log(fs, HERE, Checkpoints("/logs"), ReadOptions(NOW_MS))
+    view = replace(view, log_end_offset=206, producers=producers)
+    found = {segment.base_offset: segment for segment in view.segments}
+    removals = tuple(Removal(found[base], DeletionCause.TIME, "") for base in bases)
+    delete_segments(fs, HERE, DeletionPlan(view, TopicConfig(), removals, replace(view, log_start_offset=start), ""))
+
+
 def names(fs: FileSystem) -> list[str]:
     return [name for name in fs.listdir(HERE.path) if not name.endswith(DELETED)]
 
 
-def test_the_oldest_segments_go_with_their_snapshots() -> None:
+def test_the_oldest_segments_are_deleted_with_their_snapshots() -> None:
     fs = log_of_three()
-    expire_segments(fs, HERE, [0, 100], log_start_offset=200, log_end_offset=206)
+    delete(fs, [0, 100], start=200)
     assert [name for name in names(fs) if name.startswith("0")] == [
         f"{200:020d}.{kind}" for kind in ("index", "log", "snapshot", "timeindex")
     ]
@@ -46,37 +60,37 @@ def test_the_oldest_segments_go_with_their_snapshots() -> None:
 
 def test_leader_epochs_begin_at_the_log_start() -> None:
     fs = log_of_three()
-    expire_segments(fs, HERE, [0], log_start_offset=100, log_end_offset=206)
+    delete(fs, [0], start=100)
     assert fs.read_bytes(join(HERE.path, LEADER_EPOCHS)) == b"0\n2\n1 100\n4 150\n"
 
 
-def test_when_every_segment_goes_an_empty_one_takes_over() -> None:
+def test_if_every_segment_is_deleted_an_empty_one_is_created() -> None:
     fs = log_of_three()
-    expire_segments(fs, HERE, [0, 100, 200], log_start_offset=206, log_end_offset=206, producers=[PRODUCER])
+    delete(fs, [0, 100, 200], start=206, producers=(PRODUCER,))
     recover_log(fs, HERE)
     view = read_log(fs, HERE, read_checkpoints(fs, "/logs"), ReadOptions(NOW_MS))
     assert (view.log_start_offset, view.log_end_offset, len(view.segments)) == (206, 206, 1)
     assert dict(snapshots(fs, HERE.path)) == {206: [PRODUCER]}
 
 
-def test_a_garbled_checkpoint_keeps_every_segment() -> None:
+def test_with_a_malformed_checkpoint_no_segment_is_deleted() -> None:
     fs = log_of_three()
     fs.put(join("/logs", LOG_STARTS), b"0\n7\n")
     with pytest.raises(CorruptLogError, match="7 entries announced"):
-        expire_segments(fs, HERE, [0], log_start_offset=100, log_end_offset=206)
+        delete(fs, [0], start=100)
     assert sorted(served(fs, HERE.path)) == [5, 10, 105, 200, 205]
 
 
-@pytest.mark.parametrize("going", [[0, 100], [0, 100, 200]])
+@pytest.mark.parametrize("bases", [[0, 100], [0, 100, 200]])
 @pytest.mark.parametrize("with_broker", [False, True])
-def test_a_stop_at_any_moment_keeps_the_log_in_order(going: list[int], with_broker: bool) -> None:
-    start = 200 if len(going) == 2 else 206
+def test_after_any_interruption_the_log_is_valid_and_can_be_deleted_from_again(bases: list[int], with_broker: bool) -> None:
+    start = 200 if len(bases) == 2 else 206
 
     def make(step: int) -> FaultyFileSystem:
         fs = log_of_three()
         fs.stop_before, fs.done = step, 0
         try:
-            expire_segments(fs, HERE, going, log_start_offset=start, log_end_offset=206)
+            delete(fs, bases, start=start)
         except Stopped:
             pass
         return fs
@@ -89,7 +103,7 @@ def test_a_stop_at_any_moment_keeps_the_log_in_order(going: list[int], with_brok
         view = read_log(fs, HERE, read_checkpoints(fs, "/logs"), ReadOptions(NOW_MS))
         assert view.log_end_offset == 206, name
         assert kept <= set(served(fs, HERE.path)), name
-        again = [base for base in going if base in {segment.base_offset for segment in view.segments}]
-        expire_segments(fs, HERE, again, log_start_offset=start, log_end_offset=206)
+        again = [base for base in bases if base in {segment.base_offset for segment in view.segments}]
+        delete(fs, again, start=start)
         assert set(served(fs, HERE.path)) == kept, name
         assert read_log(fs, HERE, read_checkpoints(fs, "/logs"), ReadOptions(NOW_MS)).log_end_offset == 206, name

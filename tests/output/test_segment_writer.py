@@ -1,4 +1,4 @@
-"""Output segments: what their indexes cannot express is refused, and nothing of it stays."""
+"""Output segments: offsets that do not fit the indexes are refused, and no file is left."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 
 from compaction.errors import CorruptLogError
-from compaction.formats.record_batch.batch import BatchSpec, encode_batch
 from compaction.formats.record_batch.record import Record
 from compaction.fs.local import LocalFileSystem
 from compaction.kernels.reading.tables import OUT_ROW
 from compaction.output.segment_writer import SegmentWriter, new_suffix
+from tests.formats.encode import BatchSpec, encode_batch
 
 BASE = 7
 
 
 def write(directory: Path, last_offset: int) -> list[str]:
-    """A segment of one batch that ends at this offset; the names of the files written."""
+    """Write a segment of one batch that ends at this offset; returns the names of its files."""
     like = directory / "like.log"
     like.touch()
     row = np.zeros(1, OUT_ROW)
@@ -34,12 +34,12 @@ def write(directory: Path, last_offset: int) -> list[str]:
     return sorted(path.name for path in directory.iterdir())
 
 
-def test_the_last_offset_that_an_index_can_express_is_written(tmp_path: Path) -> None:
+def test_the_largest_offset_that_fits_the_index_is_written(tmp_path: Path) -> None:
     kinds = [name.split(".")[1] for name in write(tmp_path, BASE + 2**31 - 1)]
     assert kinds == ["index", "log", "timeindex"]
 
 
-def test_an_offset_out_of_reach_is_refused_and_nothing_stays(tmp_path: Path) -> None:
-    with pytest.raises(CorruptLogError, match=f"batch ends at offset {BASE + 2**31}, out of reach .* base offset {BASE}"):
+def test_an_offset_that_does_not_fit_the_index_is_refused_and_no_file_is_left(tmp_path: Path) -> None:
+    with pytest.raises(CorruptLogError, match=f"offset {BASE + 2**31}, too far for an index with base offset {BASE}"):
         write(tmp_path, BASE + 2**31)
     assert list(tmp_path.iterdir()) == []

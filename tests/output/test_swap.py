@@ -1,4 +1,4 @@
-"""The swap: what it leaves, and that no kill, power loss or broker start in the middle of it loses a record."""
+"""The swap: its result, and that no kill, power loss or broker start during it loses a record."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from compaction.cleaning.log_view import AbortedTxn
 from compaction.errors import CorruptLogError, StorageError
 from compaction.formats.checkpoints import format_offset_checkpoint
-from compaction.fs.contents import Written
+from compaction.fs.contents import FileDigest
 from compaction.fs.durable import remove_temporary
 from compaction.fs.filesystem import FileSystem, join
 from compaction.fs.overlay import OverlayFileSystem
@@ -18,11 +18,13 @@ from compaction.logdir.checkpoint_store import read_checkpoints
 from compaction.logdir.read_log import read_segments
 from compaction.names import CLEANER_OFFSETS, DELETED, LOG, TopicPartition, segment_file
 from compaction.output.journal import JOURNAL, JournalGroup
-from compaction.output.swap import SwapGroup, finish_group, remove_deleted, source_at, swap_in
+from compaction.output.segment_files import remove_deleted
+from compaction.output.swap import SwapGroup, finish_group, replace_segments, source_at
 from compaction.recovery.recover import recover_log
 from tests.fs.faults import FaultyFileSystem, Stopped, crash_states
 from tests.logdir.broker_model import start_broker
 from tests.logdir.logs import TOPIC, Built, build, data_batch, data_segment, location, put_snapshot, served, tree
+from tests.output.test_journal import MALFORMED
 
 LOG_DIR = "/logs"
 HERE = location(LOG_DIR)
@@ -42,15 +44,6 @@ CASES: dict[str, Kept] = {
     "nothing is removed": {0: ([5, 10, 60, 105, 150], [TXN]), 200: ([210, 250, 310, 390], [])},
 }
 
-JOURNALS: dict[str, Callable[[bytes], bytes]] = {
-    "another version": lambda data: data.replace(b'"version": 2', b'"version": 99'),
-    "cut short": lambda data: data[: len(data) // 2],
-    "empty": lambda data: b"",
-    "zeroed": lambda data: bytes(len(data)),
-    "another size": lambda data: data.replace(b'"size_bytes": ', b'"size_bytes": 1', 1),
-    "no group": lambda data: data.replace(b'"groups": [', b'"groups": [], "more": [', 1),
-}
-
 
 def originals() -> list[Built]:
     return [
@@ -63,7 +56,7 @@ def originals() -> list[Built]:
 
 
 def dirty_log() -> FaultyFileSystem:
-    """A log of four closed segments and an active one, with snapshots and checkpoints."""
+    """A log of four inactive segments and an active one, with snapshots and checkpoints."""
     fs = FaultyFileSystem()
     fs.mkdir(HERE.path)
     for segment in originals():
@@ -76,11 +69,11 @@ def dirty_log() -> FaultyFileSystem:
 
 
 def write_cleaned(fs: FileSystem, kept: Kept, suffix: str = ".clean") -> tuple[SwapGroup, ...]:
-    """The tasks' part: each group's output, written and fsynced; the groups."""
+    """Write and fsync each group's output, as tasks do; returns the groups."""
     groups = []
     for group in GROUPS:
         output = built(kept, group.base_offset)
-        vanished = (Written(LOG, 0, ""),)
+        vanished = (FileDigest(LOG, 0, ""),)
         files = output.put(fs, HERE.path, suffix) if group.base_offset in kept else vanished
         groups.append(replace(group, suffix=suffix, files=files))
     return tuple(groups)
@@ -92,16 +85,16 @@ def built(kept: Kept, base: int) -> Built:
 
 
 def recover(fs: FileSystem) -> None:
-    """What a run does to leftovers: temporary files of the log directory go when it is locked."""
+    """Recover as a run does: it removes temporary files of the log directory once that is locked."""
     remove_temporary(fs, LOG_DIR)
     recover_log(fs, HERE)
 
 
 def run(fs: FileSystem, kept: Kept) -> None:
-    """A whole run over the log, from recovery to the removal of the sources; a log that is clean already is left alone."""
+    """Run over the log, from recovery to the removal of the sources; a log that is already clean is skipped."""
     recover(fs)
     if read_checkpoints(fs, LOG_DIR).cleaner_offsets.get(TOPIC) != END:
-        swap_in(fs, HERE, write_cleaned(fs, kept), end_offset=END)
+        replace_segments(fs, HERE, write_cleaned(fs, kept), end_offset=END)
     remove_deleted(fs, HERE.path)
 
 
@@ -129,7 +122,7 @@ def steps_of(kept: Kept) -> int:
     return fs.done - before
 
 
-def test_the_groups_take_the_place_of_their_sources() -> None:
+def test_the_outputs_replace_their_sources() -> None:
     fs = dirty_log()
     run(fs, PLAIN)
     bases = [name for name in fs.listdir(HERE.path) if name.endswith(".log")]
@@ -137,21 +130,21 @@ def test_the_groups_take_the_place_of_their_sources() -> None:
     assert sorted(served(fs, HERE.path)) == [5, 150, 250, 310, 400, 401]
 
 
-def test_snapshots_of_vanished_segments_go_and_the_others_stay() -> None:
+def test_snapshots_of_replaced_segments_are_removed_and_others_kept() -> None:
     fs = dirty_log()
     run(fs, PLAIN)
     assert [name for name in fs.listdir(HERE.path) if "snapshot" in name] == [f"{o:020d}.snapshot" for o in (200, 400)]
 
 
-def test_the_cleaner_checkpoint_moves_and_other_entries_stay() -> None:
+def test_the_cleaner_checkpoint_moves_and_other_entries_are_kept() -> None:
     fs = dirty_log()
     run(fs, PLAIN)
     assert read_checkpoints(fs, LOG_DIR).cleaner_offsets == {OTHER: 7, TOPIC: END}
 
 
-def test_sources_stay_as_deleted_until_they_are_removed() -> None:
+def test_sources_are_kept_as_deleted_until_they_are_removed() -> None:
     fs = dirty_log()
-    swap_in(fs, HERE, write_cleaned(fs, PLAIN), end_offset=END)
+    replace_segments(fs, HERE, write_cleaned(fs, PLAIN), end_offset=END)
     deleted = [name for name in fs.listdir(HERE.path) if name.endswith(DELETED)]
     assert len(deleted) == 4 * 3 + 1 + 2
     sizes = sum(len(fs.read_bytes(join(HERE.path, name))) for name in deleted)
@@ -163,31 +156,31 @@ def test_the_files_are_renamed_log_first_and_group_by_group() -> None:
     fs = dirty_log()
     groups = write_cleaned(fs, PLAIN)
     fs.log.clear()
-    swap_in(fs, HERE, groups, end_offset=None)
+    replace_segments(fs, HERE, groups, end_offset=None)
     renames = [line.removeprefix("rename ") for line in fs.log if line.startswith("rename 0") and line.endswith(".clean")]
     kinds = ["log", "index", "timeindex", "txnindex"]
     expected = [f"{0:020d}.{kind}.clean" for kind in kinds] + [f"{200:020d}.{kind}.clean" for kind in kinds[:3]]
     assert renames == expected
 
 
-def test_the_output_of_the_winning_attempt_is_taken_and_the_others_go() -> None:
+def test_only_the_output_of_the_winning_attempt_is_kept() -> None:
     fs = dirty_log()
     write_cleaned(fs, {0: ([5], []), 200: ([250], [])}, ".clean.attempt-1")
     groups = write_cleaned(fs, PLAIN, ".clean.attempt-2")
-    swap_in(fs, HERE, groups, end_offset=END)
+    replace_segments(fs, HERE, groups, end_offset=END)
     assert sorted(served(fs, HERE.path)) == [5, 150, 250, 310, 400, 401]
     assert not [name for name in fs.listdir(HERE.path) if ".clean" in name]
 
 
-def test_a_swap_of_nothing_only_moves_the_checkpoint() -> None:
+def test_a_swap_without_groups_only_moves_the_checkpoint() -> None:
     fs = dirty_log()
     before = tree(fs, HERE.path)
-    swap_in(fs, HERE, (), end_offset=END)
+    replace_segments(fs, HERE, (), end_offset=END)
     assert tree(fs, HERE.path) == before
     assert read_checkpoints(fs, LOG_DIR).cleaner_offsets[TOPIC] == END
 
 
-def test_nothing_but_the_log_is_left_behind() -> None:
+def test_no_other_files_are_left() -> None:
     fs = dirty_log()
     run(fs, PLAIN)
     segments = [f"{base:020d}.{kind}" for base in (0, 200, 400) for kind in ("index", "log", "timeindex")]
@@ -195,10 +188,10 @@ def test_nothing_but_the_log_is_left_behind() -> None:
     assert fs.listdir(HERE.path) == sorted(segments + others)
 
 
-def test_names_of_outputs_that_tasks_did_not_make_safe_are_made_safe() -> None:
+def test_the_names_of_outputs_are_durable_after_the_swap() -> None:
     fs = dirty_log()
     groups = write_cleaned(fs, PLAIN, ".clean.attempt-1")
-    swap_in(fs, HERE, groups, end_offset=END)
+    replace_segments(fs, HERE, groups, end_offset=END)
     assert sorted(served(fs.after_power_loss(None), HERE.path)) == [5, 150, 250, 310, 400, 401]
 
 
@@ -207,17 +200,17 @@ def test_a_missing_output_changes_nothing() -> None:
     before = everything(fs)
     groups = write_cleaned(fs, {0: ([5], [])})
     with pytest.raises(StorageError, match="vanished"):
-        swap_in(fs, HERE, groups, end_offset=END)
+        replace_segments(fs, HERE, groups, end_offset=END)
     assert everything(fs) == before
 
 
-def test_a_source_of_its_outputs_size_and_time_is_not_taken_for_it() -> None:
-    """The output has vanished after the commit point: the sources stay."""
+def test_a_source_with_the_size_and_mtime_of_its_output_is_not_taken_for_it() -> None:
+    """The output has vanished after the commit point: the sources are kept."""
     fs = dirty_log()
     names = [join(HERE.path, segment_file(base, LOG)) for base in (0, 100)]
     first = fs.stat(names[0])
     assert first is not None
-    written = Written(LOG, first.size, "0" * 32, first.mtime_ns)
+    written = FileDigest(LOG, first.size, "0" * 32, first.mtime_ns)
     group = JournalGroup(0, (written,), (source_at(fs, HERE.path, 0), source_at(fs, HERE.path, 100)))
     with pytest.raises(StorageError, match="has changed since it was written"):
         finish_group(fs, HERE.path, group)
@@ -230,16 +223,16 @@ def test_a_full_disk_before_the_commit_point_changes_nothing() -> None:
     groups = write_cleaned(fs, PLAIN)
     fs.fail = lambda operation, path: "No space left" if operation == "write" and JOURNAL in path else None
     with pytest.raises(StorageError, match="No space left"):
-        swap_in(fs, HERE, groups, end_offset=END)
+        replace_segments(fs, HERE, groups, end_offset=END)
     assert everything(fs) == before
 
 
-def test_a_full_disk_at_the_checkpoint_is_made_good_by_the_next_run() -> None:
+def test_after_a_full_disk_at_the_checkpoint_the_next_run_finishes_the_swap() -> None:
     fs = dirty_log()
     groups = write_cleaned(fs, PLAIN)
     fs.fail = lambda operation, path: "No space left" if operation == "write" and CLEANER_OFFSETS in path else None
     with pytest.raises(StorageError, match="No space left"):
-        swap_in(fs, HERE, groups, end_offset=END)
+        replace_segments(fs, HERE, groups, end_offset=END)
     assert sorted(served(fs, HERE.path)) == [5, 150, 250, 310, 400, 401]
     fs.fail = lambda operation, path: None
     run(fs, PLAIN)
@@ -249,7 +242,7 @@ def test_a_full_disk_at_the_checkpoint_is_made_good_by_the_next_run() -> None:
 
 
 @pytest.mark.parametrize("kept", CASES.values(), ids=CASES.keys())
-def test_recovery_after_any_stop_serves_all_of_the_one_or_all_of_the_other(kept: Kept) -> None:
+def test_after_any_interruption_recovery_restores_the_sources_or_finishes_the_swap(kept: Kept) -> None:
     undisturbed = dirty_log()
     run(undisturbed, kept)
     start, end = everything(dirty_log()), everything(undisturbed)
@@ -265,7 +258,7 @@ def test_recovery_after_any_stop_serves_all_of_the_one_or_all_of_the_other(kept:
 
 
 @pytest.mark.parametrize("kept", CASES.values(), ids=CASES.keys())
-def test_a_broker_that_starts_after_any_stop_serves_every_survivor(kept: Kept) -> None:
+def test_a_broker_started_after_any_interruption_serves_every_survivor(kept: Kept) -> None:
     undisturbed = dirty_log()
     before = served(undisturbed, HERE.path)
     run(undisturbed, kept)
@@ -282,7 +275,7 @@ def test_a_broker_that_starts_after_any_stop_serves_every_survivor(kept: Kept) -
         assert again.items() <= found.items(), name
 
 
-def test_a_stop_within_the_recovery_does_no_harm_either() -> None:
+def test_recovery_can_itself_be_interrupted() -> None:
     undisturbed = dirty_log()
     run(undisturbed, PLAIN)
     start, end = everything(dirty_log()), everything(undisturbed)
@@ -300,7 +293,7 @@ def test_a_stop_within_the_recovery_does_no_harm_either() -> None:
             assert everything(again) in (start, end), (first, second)
 
 
-def test_a_dry_run_sees_the_log_as_recovered_and_writes_nothing() -> None:
+def test_a_dry_run_reads_the_recovered_log_and_writes_nothing() -> None:
     for name, fs in crash_states(stopped_run(PLAIN), steps_of(PLAIN), seeds=0):
         before = everything(fs)
         done = fs.done
@@ -312,7 +305,7 @@ def test_a_dry_run_sees_the_log_as_recovered_and_writes_nothing() -> None:
         assert planned == everything(fs), name
 
 
-def test_a_journal_is_dropped_when_a_source_has_changed_since() -> None:
+def test_a_swap_is_rolled_back_if_a_source_has_changed() -> None:
     fs = committed_but_not_begun()
     data_segment(300, [310, 320, 390]).put(fs, HERE.path)
     recover_log(fs, HERE)
@@ -321,7 +314,7 @@ def test_a_journal_is_dropped_when_a_source_has_changed_since() -> None:
     assert not [name for name in fs.listdir(HERE.path) if "clean" in name or name == JOURNAL]
 
 
-def test_a_checkpoint_that_moved_since_is_left_alone() -> None:
+def test_a_checkpoint_that_has_moved_since_is_kept() -> None:
     fs = committed_but_not_begun()
     fs.put(join(LOG_DIR, CLEANER_OFFSETS), format_offset_checkpoint({TOPIC: 300}).encode())
     recover_log(fs, HERE)
@@ -329,9 +322,9 @@ def test_a_checkpoint_that_moved_since_is_left_alone() -> None:
     assert read_checkpoints(fs, LOG_DIR).cleaner_offsets == {TOPIC: 300}
 
 
-@pytest.mark.parametrize("change", JOURNALS.values(), ids=JOURNALS.keys())
-def test_a_journal_that_is_not_as_it_was_written_fails_the_log_and_changes_nothing(change: Callable[[bytes], bytes]) -> None:
-    """Its outputs may be the only copies of some records: nothing is removed on the word of a journal that nobody can read."""
+@pytest.mark.parametrize("change", MALFORMED.values(), ids=MALFORMED.keys())
+def test_a_malformed_journal_fails_the_log_and_changes_nothing(change: Callable[[bytes], bytes]) -> None:
+    """Its outputs may be the only copies of some records, so nothing is removed."""
     fs = committed_but_not_begun()
     name = join(HERE.path, JOURNAL)
     fs.put(name, change(fs.read_bytes(name)))
@@ -341,7 +334,7 @@ def test_a_journal_that_is_not_as_it_was_written_fails_the_log_and_changes_nothi
     assert everything(fs) == before
 
 
-def test_a_journal_is_dropped_when_a_broker_has_cleaned_the_outputs_since() -> None:
+def test_a_journal_is_dropped_if_a_broker_has_cleaned_the_outputs_since() -> None:
     fs = stopped_after("rename 00000000000000000200.timeindex.swap")
     start_broker(fs, HERE.path)
     data_segment(0, [150]).put(fs, HERE.path)
@@ -350,18 +343,18 @@ def test_a_journal_is_dropped_when_a_broker_has_cleaned_the_outputs_since() -> N
     assert JOURNAL not in fs.listdir(HERE.path)
 
 
-def test_indexes_that_a_broker_made_of_a_finished_swap_are_no_damage() -> None:
+def test_indexes_that_a_broker_has_rebuilt_are_not_damage() -> None:
     fs = stopped_after("rename 00000000000000000000.log.clean")
     start_broker(fs, HERE.path)
     recover(fs)
     undisturbed = dirty_log()
     run(undisturbed, PLAIN)
-    # the broker removes these with the sources; the data that they speak of is gone
+    # the broker removes these with the sources; their data has been removed
     lost = (".snapshot", ".txnindex")
     assert everything(fs, ignore=lost) == everything(undisturbed, ignore=lost)
 
 
-def test_a_broker_that_touched_a_finished_output_does_not_make_the_log_fail() -> None:
+def test_an_output_that_a_broker_has_touched_does_not_fail_the_log() -> None:
     fs = stopped_after("rename 00000000000000000200.timeindex.swap")
     fs.inode(join(HERE.path, f"{200:020d}.timeindex")).mtime_ns += 10**9
     recover(fs)
@@ -382,7 +375,7 @@ def committed_but_not_begun() -> FaultyFileSystem:
 
 
 def stopped_after(change: str) -> FaultyFileSystem:
-    """The log after a kill that followed the first change of this name."""
+    """The log after a kill just after the first change that starts with ``change``."""
     for step in range(steps_of(PLAIN)):
         fs = stopped_run(PLAIN)(step)
         if any(line.startswith(change) for line in fs.log):

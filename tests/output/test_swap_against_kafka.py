@@ -1,4 +1,4 @@
-"""A real ``UnifiedLog`` loads the log after every stop of a swap or a split, and serves every survivor."""
+"""A real ``UnifiedLog`` loads the log after every interruption of a swap or a split, and serves every survivor."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def stopped_split(step: int) -> FaultyFileSystem:
 
 
 def load(gateway: Gateway, path: str, *, clean: bool) -> None:
-    """Start a broker on the log and stop it in good order."""
+    """Load the log as a broker does, and close it cleanly."""
     opening = Opening(NOW_MS, clean_shutdown=clean, recovery_point=0)
     with KafkaLog(gateway, Path(path), opening):
         pass

@@ -283,8 +283,8 @@ def test_kafka_7400_segments_of_a_compacted_log_below_its_start_are_the_delete_p
         log.roll(1_000)
     segments = closed(log)
     view = LogView(TopicPartition(TOPIC, 0), "", "", tuple(map(as_segment, segments)), 4, 7, 7, 7, None)
-    expiry = plan_deletion(view, TopicConfig(cleanup_compact=True, cleanup_delete=False), now_ms=NOW_MS)
-    assert [removal.segment.base_offset for removal in expiry.removals] == [0, 2]
+    deletion = plan_deletion(view, TopicConfig(cleanup_compact=True, cleanup_delete=False), now_ms=NOW_MS)
+    assert [removal.segment.base_offset for removal in deletion.removals] == [0, 2]
     lay_out(place, segments)
     write_offsets(place, log_starts={TOPIC: 4})
     report = clean(place)

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from compaction.engine import cleaner, sizing
 from compaction.engine.clean import Workers, clean_logs
-from compaction.engine.protocol import Rewritten, Scanned
+from compaction.engine.protocol import CleanedParts, MapResult
 from compaction.engine.sizing import Sizes
-from compaction.fs.filesystem import Files
+from compaction.fs.filesystem import ReadableFileSystem
 from compaction.logdir.blocks import SegmentReader
 from compaction.passes import build_map, clean_into, decoder
 from compaction.passes.tasks import CleanContext, MapContext, MapSettings, OutputPart, Slice, SliceSummary
@@ -77,7 +77,7 @@ def test_slices_tasks_and_shards_of_any_size_give_the_same_bytes(chosen: tuple[s
 
 
 class AnyOrder(LocalPasses):
-    """The passes as a cluster may run them: tasks end, and what they hand on arrives, in any order."""
+    """The passes as a cluster may run them: tasks end, and their results arrive, in any order."""
 
     def __init__(self, sizes: Sizes, seed: int) -> None:
         super().__init__(sizes)
@@ -86,25 +86,25 @@ class AnyOrder(LocalPasses):
     def _shuffled(self, items: Iterable[T]) -> list[T]:
         return sorted(items, key=lambda _: self._rng.random())
 
-    def transactions(self, slices: Sequence[Slice], files: Files) -> list[SliceSummary]:
-        return self._shuffled(super().transactions(slices, files))
+    def read_transactions(self, slices: Sequence[Slice], files: ReadableFileSystem) -> list[SliceSummary]:
+        return self._shuffled(super().read_transactions(slices, files))
 
-    def scan(self, slices: Sequence[Slice], logs: Mapping[int, MapContext], settings: MapSettings) -> Scanned:
-        scanned = super().scan(slices, logs, settings)
+    def build_offset_map(self, slices: Sequence[Slice], logs: Mapping[int, MapContext], settings: MapSettings) -> MapResult:
+        scanned = super().build_offset_map(slices, logs, settings)
         merged = {key: self._shuffled(scanned.merged[key]) for key in self._shuffled(scanned.merged)}
-        return Scanned(tuple(self._shuffled(scanned.summaries)), merged)
+        return MapResult(tuple(self._shuffled(scanned.summaries)), merged)
 
-    def rewrite(
+    def clean_into_groups(
         self,
-        scanned: Scanned,
+        scanned: MapResult,
         logs: Mapping[int, CleanContext],
         pieces: Sequence[OutputPart],
         load_factor: float,
         *,
         dry_run: bool,
-    ) -> Rewritten:
-        done = super().rewrite(scanned, logs, pieces, load_factor, dry_run=dry_run)
-        return Rewritten(tuple(self._shuffled(done.results)), done.keys)
+    ) -> CleanedParts:
+        done = super().clean_into_groups(scanned, logs, pieces, load_factor, dry_run=dry_run)
+        return CleanedParts(tuple(self._shuffled(done.results)), done.keys)
 
 
 @QUICK
@@ -182,25 +182,7 @@ def test_a_second_run_finds_nothing_dirty(chosen: tuple[str, int]) -> None:
 
 @QUICK
 @given(CASES)
-@example(("odd", 25))
-def test_rounds_over_the_same_range_reach_a_fixed_point(chosen: tuple[str, int]) -> None:
-    """One round drops data, the next gives the markers that are left their delete horizons, and so on; all at one time."""
-    case = random_case(*chosen)
-    with scratch() as root:
-        lay_out(root, case)
-        before = files(root, case)
-        for _ in range(MOST_ROUNDS):
-            write_offsets(root, cleaner_offsets={case.name: case.checkpoint})
-            (report,) = clean_locally(root, NOW_MS, {case.name: case.topic_config}).values()
-            if report.status is not LogStatus.CLEANED or files(root, case) == before:
-                return
-            before = files(root, case)
-        pytest.fail(f"{MOST_ROUNDS} rounds over {case.name} still change it")
-
-
-@QUICK
-@given(CASES)
-def test_a_dry_run_tells_the_figures_of_the_real_one_and_changes_nothing(chosen: tuple[str, int]) -> None:
+def test_a_dry_run_reports_the_figures_of_a_real_run_and_changes_nothing(chosen: tuple[str, int]) -> None:
     case = random_case(*chosen)
     with scratch() as root:
         lay_out(root, case)
@@ -216,7 +198,7 @@ def test_a_dry_run_tells_the_figures_of_the_real_one_and_changes_nothing(chosen:
 
 @QUICK
 @given(st.sampled_from(["no-transactions", "gzip", "lz4", "zstd", "one-key"]), st.integers(0, 60))
-def test_what_survives_is_the_last_value_of_each_key_of_a_dictionary(flavour: str, seed: int) -> None:
+def test_the_output_has_the_last_value_of_each_key(flavour: str, seed: int) -> None:
     case = random_case(flavour, seed)
     case.checkpoint = case.segments[0].base_offset
     end = case.end_offset()
@@ -239,7 +221,7 @@ def records(segments: Sequence[NaiveSegment]) -> list[NaiveRecord]:
 
 
 @pytest.mark.parametrize("flavour", sorted(FLAVOURS))
-def test_what_a_run_leaves_is_the_same_wherever_the_log_lies(flavour: str) -> None:
+def test_the_output_does_not_depend_on_the_log_directory(flavour: str) -> None:
     """The output depends on the log alone: not on its directory, nor on what an earlier run left behind there."""
     case = random_case(flavour, 50)
     expected = cleaned(case, WHOLE)

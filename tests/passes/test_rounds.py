@@ -23,7 +23,7 @@ TINY = Sizes(500, 1_500, 7)
 
 
 @pytest.mark.parametrize(("sizes", "seeds"), [(WHOLE, range(6)), (TINY, range(6, 10)), (None, range(10, 12))])
-def test_four_rounds_leave_what_the_plain_cleaner_leaves(sizes: Sizes | None, seeds: range) -> None:
+def test_four_rounds_give_the_output_of_the_plain_cleaner(sizes: Sizes | None, seeds: range) -> None:
     cases = random_cases(seeds)
     rng, now_ms = random.Random(seeds.start), NOW_MS
     with scratch() as root:
@@ -36,7 +36,7 @@ def test_four_rounds_leave_what_the_plain_cleaner_leaves(sizes: Sizes | None, se
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
-def test_a_log_alone_is_left_as_it_is_among_many(flavour: str) -> None:
+def test_a_log_is_cleaned_the_same_by_itself_and_among_many(flavour: str) -> None:
     with scratch() as root:
         alone = [random_case(flavour, 0)]
         assert not list(run_round(root / "alone", alone, NOW_MS))
@@ -46,17 +46,17 @@ def test_a_log_alone_is_left_as_it_is_among_many(flavour: str) -> None:
         assert among.segments == alone[0].segments
 
 
-def test_mostly_clean_logs_are_left_the_same_though_few_records_ask(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = {"before": 0, "after": 0}
-    sift = KeyFilter.sift
+def test_mostly_clean_logs_need_few_lookups_for_the_same_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    lookups = {"before": 0, "after": 0}
+    prune = KeyFilter.prune
 
-    def counted(self: KeyFilter, asks: NDArray[np.uint64], first_dirty_offset: int) -> NDArray[np.uint64]:
-        kept = sift(self, asks, first_dirty_offset)
-        asked["before"] += len(asks)
-        asked["after"] += len(kept)
+    def counted(self: KeyFilter, given: NDArray[np.uint64], first_dirty_offset: int) -> NDArray[np.uint64]:
+        kept = prune(self, given, first_dirty_offset)
+        lookups["before"] += len(given)
+        lookups["after"] += len(kept)
         return kept
 
-    monkeypatch.setattr(KeyFilter, "sift", counted)
+    monkeypatch.setattr(KeyFilter, "prune", counted)
     cases = random_cases(range(20, 26))
     for case in cases:
         # all but the last closed segment count as cleaned
@@ -64,4 +64,4 @@ def test_mostly_clean_logs_are_left_the_same_though_few_records_ask(monkeypatch:
     with scratch() as root:
         found = list(run_round(root / "logs", cases, NOW_MS, TINY))
     assert not found, found[:5]
-    assert 0 < asked["after"] < asked["before"]
+    assert 0 < lookups["after"] < lookups["before"]

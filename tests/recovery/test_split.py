@@ -1,4 +1,4 @@
-"""Splitting a segment whose offsets overflow its indexes, and every stop in the middle of it."""
+"""Splitting a segment whose offsets overflow its indexes, and every interruption of the split."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OFFSETS = [3, 7, FAR, FAR + 9, 2 * FAR]
 
 
 def overflowing(base: int = 0, offsets: list[int] = OFFSETS, txns: tuple[AbortedTxn, ...] = ()) -> Built:
-    """A segment that no broker of today writes; its index covers the start only, as an old broker's would."""
+    """A segment that no current broker writes; its index covers only its start, as an old broker's would."""
     whole = build(offsets[0], [data_batch(offset) for offset in offsets[:1]])
     log = b"".join(data_batch(offset) for offset in offsets)
     files = {LOG: log, INDEX: b"", TIMEINDEX: whole.files[TIMEINDEX]}
@@ -38,7 +38,7 @@ def log_with(segment: Built) -> FaultyFileSystem:
     return fs.settle()
 
 
-def test_pieces_begin_where_offsets_no_longer_fit() -> None:
+def test_a_new_segment_begins_at_the_first_batch_that_does_not_fit() -> None:
     fs = log_with(overflowing())
     report = recover_log(fs, HERE)
     assert "split the overflowing segment 0 into 3" in report.actions
@@ -46,7 +46,7 @@ def test_pieces_begin_where_offsets_no_longer_fit() -> None:
     assert sorted(served(fs, HERE.path)) == [*OFFSETS, 3 * FAR]
 
 
-def test_no_piece_overflows_and_the_bytes_are_the_same() -> None:
+def test_no_new_segment_overflows_and_the_bytes_are_the_same() -> None:
     fs = log_with(overflowing())
     source = fs.read_bytes(f"{HERE.path}/{0:020d}.log")
     recover_log(fs, HERE)
@@ -72,14 +72,14 @@ def test_a_first_batch_out_of_range_leaves_an_empty_segment_at_the_base() -> Non
     assert [segment.size_bytes > 0 for segment in read_segments(fs, HERE.path)] == [False, True, True]
 
 
-def test_transaction_index_entries_go_with_their_markers() -> None:
+def test_transaction_index_entries_move_with_their_markers() -> None:
     txns = (AbortedTxn(1, 3, 7, 8), AbortedTxn(2, 3, FAR + 9, FAR + 10))
     fs = log_with(overflowing(txns=txns))
     recover_log(fs, HERE)
     assert [segment.aborted_txns for segment in read_segments(fs, HERE.path)] == [txns[:1], txns[1:], (), ()]
 
 
-def test_pieces_keep_the_time_of_the_source() -> None:
+def test_new_segments_keep_the_mtime_of_the_source() -> None:
     fs = log_with(overflowing())
     before = fs.stat(f"{HERE.path}/{0:020d}.log")
     recover_log(fs, HERE)
@@ -87,7 +87,7 @@ def test_pieces_keep_the_time_of_the_source() -> None:
     assert {segment.mtime_ns for segment in read_segments(fs, HERE.path)[:-1]} == {before.mtime_ns}
 
 
-def test_a_dry_run_splits_in_memory_and_knows_where_the_bytes_are() -> None:
+def test_a_dry_run_splits_in_memory_and_locates_the_bytes_on_disk() -> None:
     fs = log_with(overflowing())
     before = tree(fs, HERE.path)
     overlay = OverlayFileSystem(fs)
@@ -101,7 +101,7 @@ def test_a_dry_run_splits_in_memory_and_knows_where_the_bytes_are() -> None:
 
 @pytest.mark.parametrize("offsets", [OFFSETS, [FAR, FAR + 1]], ids=["fits", "first batch out of range"])
 @pytest.mark.parametrize("with_broker", [False, True])
-def test_every_stop_keeps_every_record(offsets: list[int], with_broker: bool) -> None:
+def test_no_interruption_of_a_split_loses_a_record(offsets: list[int], with_broker: bool) -> None:
     def make(step: int) -> FaultyFileSystem:
         fs = log_with(overflowing(offsets=offsets))
         fs.stop_before, fs.done = step, 0

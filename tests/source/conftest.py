@@ -1,7 +1,18 @@
-"""Fixtures of the tests that real Kafka judges."""
+"""Fixtures of the data source's tests."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+
+from tests.golden import unpack_sample
 from tests.kafka.fixtures import gateway
 
 __all__ = ["gateway"]
+
+
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sample's log directory."""
+    return unpack_sample(tmp_path_factory.mktemp("sample"))

@@ -33,12 +33,6 @@ SCHEMA = """
 TOPICS = ("orders", "customers", "prices", "payments", "payments-open", "sessions", "inventory", "__consumer_offsets")
 
 
-@pytest.fixture(scope="module")
-def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The sample's log directory."""
-    return unpack_sample(tmp_path_factory.mktemp("sample"))
-
-
 @pytest.fixture
 def source(spark: SparkSession) -> SparkSession:
     """The session, which knows the format."""
@@ -68,7 +62,7 @@ def test_the_schema_is_that_of_sparks_kafka_source(source: SparkSession, sample:
     assert_schema_equality(found.schema, source.createDataFrame([], SCHEMA).schema)
 
 
-def test_every_topic_is_a_frame_of_its_records(source: SparkSession, sample: Path) -> None:
+def test_every_topic_is_read_as_a_data_frame(source: SparkSession, sample: Path) -> None:
     for topic in ("orders", "prices", "payments-open"):
         expected = [record for log in sorted(sample.glob(f"{topic}-[0-9]")) for record in serve(log)]
         found = source.read.format("kafka_log").option("topic", topic).load(str(sample))
@@ -76,9 +70,7 @@ def test_every_topic_is_a_frame_of_its_records(source: SparkSession, sample: Pat
 
 
 @pytest.mark.kafka
-def test_frames_hold_what_a_real_consumer_reads(
-    source: SparkSession, gateway: Gateway, tmp_path: Path
-) -> None:
+def test_data_frames_have_the_records_of_a_real_consumer(source: SparkSession, gateway: Gateway, tmp_path: Path) -> None:
     log_dir = unpack_sample(tmp_path)
     with Broker(log_dir) as broker:
         clients = Clients(gateway, broker.bootstrap)
@@ -110,14 +102,14 @@ FILTERS = (
 
 
 @pytest.mark.parametrize("condition", FILTERS)
-def test_a_filter_gives_the_same_rows_taken_over_or_not(source: SparkSession, sample: Path, condition: str) -> None:
+def test_a_filter_gives_the_same_rows_with_and_without_pushdown(source: SparkSession, sample: Path, condition: str) -> None:
     frame_of = source.read.format("kafka_log").load
     expected = frame(source, [served(row.asDict(recursive=True)) for row in frame_of(str(sample)).collect()]).where(condition)
     assert expected.count() > 0
     same(frame_of(str(sample)).where(condition), expected)
 
 
-def test_what_is_taken_over_is_not_asked_of_spark_again(source: SparkSession, sample: Path) -> None:
+def test_spark_does_not_apply_a_pushed_filter_again(source: SparkSession, sample: Path) -> None:
     if not hasattr(datasource, "EqualTo"):
         pytest.skip("PySpark 4.0 tells a data source nothing about filters")
     found = source.read.format("kafka_log").load(str(sample)).where("topic = 'orders' and offset > 5")
@@ -137,12 +129,12 @@ def test_a_chosen_schema_reads_only_its_columns(source: SparkSession, sample: Pa
     assert_df_equality(rows, expected)
 
 
-def test_several_places_are_one_frame(source: SparkSession, sample: Path) -> None:
+def test_several_directories_are_one_data_frame(source: SparkSession, sample: Path) -> None:
     found = source.read.format("kafka_log").load([str(sample / "orders-0"), str(sample / "ledger-0")])
     same(found, frame(source, [*serve(sample / "orders-0"), *serve(sample / "ledger-0")]))
 
 
-def test_sql_reads_it_too(source: SparkSession, sample: Path) -> None:
+def test_sql_reads_the_source(source: SparkSession, sample: Path) -> None:
     source.sql(f"create or replace temporary view orders using kafka_log options (path '{sample}', topic 'orders')")
     latest = source.sql("select count(distinct key) as keys, max(offset) as last from orders where partition = 0").first()
     records = list(serve(sample / "orders-0"))

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import datasource as ds
 
 from compaction.names import TopicPartition
-from compaction.source.pushed_filters import push
+from compaction.source.pushed_filters import push_filters
 from compaction.source.read_columns import MAX_LONG, MIN_LONG, Bounds
 
 if not hasattr(ds, "EqualTo"):
@@ -56,20 +56,20 @@ def times(first: int = MIN_LONG, last: int = MAX_LONG) -> Bounds:
     ],
 )
 def test_offset_and_time_become_exact_bounds(given: Any, bounds: Bounds) -> None:
-    pushed, rest = push([given])
+    pushed, rest = push_filters([given])
     assert (pushed.bounds, pushed.logs, rest) == (bounds, (), [])
 
 
-def test_a_list_of_offsets_narrows_and_stays_with_spark() -> None:
+def test_a_list_of_offsets_narrows_the_read_and_spark_applies_it_too() -> None:
     given = ds.In(OFFSET, (9, 3, 5))
-    pushed, rest = push([given])
+    pushed, rest = push_filters([given])
     assert pushed.bounds == offsets(3, 9)
     assert rest == [given]
 
 
 def test_all_conditions_hold_together() -> None:
     given = [ds.GreaterThan(OFFSET, 3), ds.LessThan(OFFSET, 9), ds.GreaterThanOrEqual(OFFSET, 1), ds.LessThan(TIME, at(0))]
-    pushed, rest = push(given)
+    pushed, rest = push_filters(given)
     assert pushed.bounds == Bounds(4, 8, MIN_LONG, -1)
     assert rest == []
 
@@ -89,8 +89,8 @@ def test_all_conditions_hold_together() -> None:
         (ds.Not(ds.In(PARTITION, (0, 1))), ["orders-3", "prices-3"]),
     ],
 )
-def test_topic_and_partition_choose_logs(given: Any, taken: list[str]) -> None:
-    pushed, rest = push([given])
+def test_topic_and_partition_select_logs(given: Any, taken: list[str]) -> None:
+    pushed, rest = push_filters([given])
     logs = [TopicPartition(*log) for log in (("orders", 0), ("orders", 3), ("old-orders", 0), ("prices", 3))]
     assert [str(log) for log in logs if pushed.takes(log)] == taken
     assert rest == []
@@ -111,11 +111,11 @@ def test_topic_and_partition_choose_logs(given: Any, taken: list[str]) -> None:
         ds.LessThan(("timestampType",), 1),
     ],
 )
-def test_what_the_source_cannot_judge_is_left_to_spark(given: Any) -> None:
-    pushed, rest = push([given])
+def test_filters_that_cannot_be_pushed_are_left_to_spark(given: Any) -> None:
+    pushed, rest = push_filters([given])
     assert (pushed.bounds, pushed.logs) == (offsets(), ())
     assert rest == [given]
 
 
-def test_that_a_column_is_not_null_is_known_of_columns_that_never_are() -> None:
-    assert push([ds.IsNotNull(OFFSET), ds.IsNotNull(TOPIC), ds.IsNotNull(("timestampType",))])[1] == []
+def test_not_null_always_holds_for_columns_without_nulls() -> None:
+    assert push_filters([ds.IsNotNull(OFFSET), ds.IsNotNull(TOPIC), ds.IsNotNull(("timestampType",))])[1] == []

@@ -10,14 +10,13 @@ import pytest
 
 from compaction.certifier.certificate import Status, VerifyReport
 from compaction.certifier.checks import offset_ranges
-from compaction.certifier.checks.judge import LocalEngine
-from compaction.certifier.pairs import certify
 from compaction.certifier.verify_request import VerifyRequest
 from compaction.config import Resolver, read_sets
 from compaction.config.request import CompactionRequest
 from compaction.engine.clean import Workers, clean_logs
 from compaction.spark import certify_job as on_spark
-from compaction.spark.certify_job import SparkEngine
+from compaction.spark.certify_job import SparkTaskRunner
+from tests.certifier.certify import certify
 from tests.golden import unpack_sample
 from tests.local_passes import LocalPasses
 
@@ -44,25 +43,25 @@ def timeless(report: VerifyReport) -> VerifyReport:
     return replace(report, seconds=0)
 
 
-@pytest.mark.parametrize("slice_bytes", [1_000, 64 << 20])
+@pytest.mark.parametrize("range_bytes", [1_000, 64 << 20])
 def test_spark_and_one_process_agree_on_logs_that_hold(
-    spark: SparkSession, request_: VerifyRequest, slice_bytes: int, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, request_: VerifyRequest, range_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(offset_ranges, "PART_BYTES", slice_bytes)
-    local = certify(LocalEngine(), request_)
+    monkeypatch.setattr(offset_ranges, "PARTITION_BYTES", range_bytes)
+    local = certify(request_)
     assert local.status is Status.HOLDS
-    assert timeless(certify(SparkEngine(spark.sparkContext), request_, slice_bytes)) == timeless(local)
+    assert timeless(certify(request_, range_bytes, SparkTaskRunner(spark.sparkContext))) == timeless(local)
 
 
 def test_spark_and_one_process_agree_on_logs_that_are_violated(
     spark: SparkSession, request_: VerifyRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(offset_ranges, "PART_BYTES", 5_000)
+    monkeypatch.setattr(offset_ranges, "PARTITION_BYTES", 5_000)
     # copy for source: everything that cleaning dropped is nowhere in the source
     turned = replace(request_, before=request_.after, after=request_.before)
-    local = certify(LocalEngine(), turned)
+    local = certify(turned)
     assert local.status is Status.VIOLATED
-    found = certify(SparkEngine(spark.sparkContext), turned, 2_000)
+    found = certify(turned, 2_000, SparkTaskRunner(spark.sparkContext))
     assert [log.name for log in found.logs if log.status is Status.VIOLATED] == [
         log.name for log in local.logs if log.status is Status.VIOLATED
     ]

@@ -55,7 +55,7 @@ def gone(processes: list[psutil.Process]) -> bool:
     return not psutil.wait_procs(processes, timeout=_TIMEOUT_S)[1]
 
 
-def test_the_daemon_is_a_fork_with_the_surroundings_that_spark_gave(preloaded: Preloaded, tmp_path: Path) -> None:
+def test_the_daemon_is_a_fork_with_the_environment_that_spark_set(preloaded: Preloaded, tmp_path: Path) -> None:
     with started(preloaded.address, tmp_path) as process:
         (daemon,) = forked(preloaded)
         assert Path(daemon.cwd()) == tmp_path
@@ -65,19 +65,19 @@ def test_the_daemon_is_a_fork_with_the_surroundings_that_spark_gave(preloaded: P
         assert gone([daemon])
 
 
-def test_more_than_one_daemon_may_be_asked_for(preloaded: Preloaded, tmp_path: Path) -> None:
+def test_a_preloaded_process_forks_several_daemons(preloaded: Preloaded, tmp_path: Path) -> None:
     with started(preloaded.address, tmp_path), started(preloaded.address, tmp_path):
         assert len(forked(preloaded)) == 2
 
 
-def test_a_killed_daemon_ends_the_process_that_spark_watches(preloaded: Preloaded, tmp_path: Path) -> None:
+def test_a_killed_daemon_ends_the_process_that_spark_monitors(preloaded: Preloaded, tmp_path: Path) -> None:
     with started(preloaded.address, tmp_path) as process:
         (daemon,) = forked(preloaded)
         daemon.kill()
         process.wait(_TIMEOUT_S)
 
 
-def test_without_a_process_that_has_loaded_the_daemon_loads(preloaded: Preloaded, tmp_path: Path) -> None:
+def test_without_a_preloaded_process_the_daemon_loads(preloaded: Preloaded, tmp_path: Path) -> None:
     os.kill(preloaded.pid, signal.SIGKILL)
     time.sleep(0.1)
     for address in (preloaded.address, "/no/such/socket", None):
@@ -103,7 +103,7 @@ def test_it_ends_with_the_process_that_made_it() -> None:
     assert not place.exists()
 
 
-def test_nothing_is_left_of_it(preloaded: Preloaded) -> None:
+def test_nothing_is_left_of_a_preloaded_process(preloaded: Preloaded) -> None:
     pid = preloaded.pid
     preloaded.end()
     assert not psutil.pid_exists(pid)
@@ -128,7 +128,7 @@ def test_a_socket_where_others_could_have_put_it_is_told_nothing(tmp_path: Path)
             process.wait(_TIMEOUT_S)
 
 
-def test_no_socket_is_made_where_others_could_put_theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_socket_is_created_where_others_can_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tmp_path.chmod(0o777)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with pytest.raises(PermissionError, match="can be written by others"):

@@ -61,7 +61,7 @@ def test_a_short_pass_is_one_line_with_size_time_and_rate(clock: Clock) -> None:
     assert stream.getvalue() == "offset map: 100.0 MB in 2.0 s, 50.0 MB/s\n"
 
 
-def test_a_long_pass_says_how_far_it_is_at_most_once_an_interval(clock: Clock) -> None:
+def test_a_long_pass_prints_at_most_one_line_per_interval(clock: Clock) -> None:
     stream = io.StringIO()
     with Progress(stream, clock) as progress:
         progress.start("copy", 1000 * MB)
@@ -82,7 +82,7 @@ def test_a_long_pass_says_how_far_it_is_at_most_once_an_interval(clock: Clock) -
     ("seconds", "shown"),
     [(0, "0.0 s"), (59.9, "59.9 s"), (59.96, "1 min 0 s"), (70, "1 min 10 s"), (3599.6, "1 h 0 min"), (7500, "2 h 5 min")],
 )
-def test_durations_read_as_people_say_them(clock: Clock, seconds: float, shown: str) -> None:
+def test_durations_are_readable(clock: Clock, seconds: float, shown: str) -> None:
     stream = io.StringIO()
     with Progress(stream, clock) as progress:
         progress.start("copy", MB)
@@ -91,7 +91,7 @@ def test_durations_read_as_people_say_them(clock: Clock, seconds: float, shown: 
     assert stream.getvalue().startswith(f"copy: 1.0 MB in {shown}, ")
 
 
-def test_a_pass_without_a_byte_done_yet_guesses_no_time_left(clock: Clock) -> None:
+def test_a_pass_without_a_byte_done_has_no_estimate_of_time_left(clock: Clock) -> None:
     stream = io.StringIO()
     with Progress(stream, clock) as progress:
         progress.start("copy", MB)
@@ -100,7 +100,7 @@ def test_a_pass_without_a_byte_done_yet_guesses_no_time_left(clock: Clock) -> No
     assert stream.getvalue() == "copy: 0 bytes of 1.0 MB (0%), 0 bytes/s\n"
 
 
-def test_an_empty_pass_is_done_at_once(clock: Clock) -> None:
+def test_an_empty_pass_prints_one_line(clock: Clock) -> None:
     stream = io.StringIO()
     with Progress(stream, clock) as progress:
         progress.start("copy", 0)
@@ -110,7 +110,7 @@ def test_an_empty_pass_is_done_at_once(clock: Clock) -> None:
     assert stream.getvalue() == "copy: 0 bytes in 20.0 s, 0 bytes/s\n"
 
 
-def test_bytes_past_the_total_do_not_count(clock: Clock) -> None:
+def test_bytes_beyond_the_total_do_not_count(clock: Clock) -> None:
     stream = io.StringIO()
     with Progress(stream, clock) as progress:
         progress.start("copy", 10 * MB)
@@ -125,7 +125,7 @@ def test_bytes_past_the_total_do_not_count(clock: Clock) -> None:
     ]
 
 
-def test_bytes_between_passes_are_nobodys(clock: Clock) -> None:
+def test_bytes_between_passes_are_ignored(clock: Clock) -> None:
     stream = io.StringIO()
     with Progress(stream, clock) as progress:
         progress.advance(MB)
@@ -135,7 +135,7 @@ def test_bytes_between_passes_are_nobodys(clock: Clock) -> None:
     assert len(stream.getvalue().splitlines()) == 1
 
 
-def test_closing_a_pass_that_is_not_open_is_an_error(clock: Clock) -> None:
+def test_ending_a_pass_that_is_not_running_is_an_error(clock: Clock) -> None:
     with Progress(io.StringIO(), clock) as progress, pytest.raises(KeyError, match="copy"):
         progress.done("copy")
 

@@ -17,13 +17,13 @@ import pytest
 from numpy.typing import NDArray
 from pyspark import SparkContext
 
-from compaction.compare.run import Engines, compare_with
+from compaction.compare.compare_policies import ComparisonWorkers, compare_with
 from compaction.engine.clean import Workers, clean_logs
 from compaction.engine.sizing import Sizes
 from compaction.kernels.reading.siphash import HashSecret
 from compaction.spark.comparison_jobs import SparkEngine
 from compaction.spark.pipeline import SparkPasses
-from tests.compare.test_run import request
+from tests.compare.test_compare_policies import request
 from tests.local_job import request_for, write_offsets
 from tests.local_passes import LocalPasses
 from tests.oracle.disk import write_partition
@@ -119,7 +119,7 @@ def compare(log_dir: Path, sc: SparkContext) -> str:
     """All of a comparison."""
     # maps of one key: the logs are read once more, for a broker's rounds
     wanted = request(log_dir, "cleanup.policy=compact,min.cleanable.dirty.ratio=0,log.cleaner.dedupe.buffer.size=2097152")
-    found = compare_with(lambda: Engines(lambda sizes: SparkEngine(sc, sizes), 2), wanted, TINY)
+    found = compare_with(lambda: ComparisonWorkers(lambda sizes: SparkEngine(sc, sizes), 2), wanted, TINY)
     return json.dumps(asdict(found), default=str)
 
 

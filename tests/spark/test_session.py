@@ -1,4 +1,4 @@
-"""What a job's session is made of: the user's settings stand, the job's needs are added, and it starts without noise."""
+"""Settings of a session: those of the user are kept, those of the command are added, and nothing else is printed."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from compaction.spark.session import COMPILERS, DEFAULTS, build_session
+from compaction.spark.session import C1_ONLY, DEFAULTS, build_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).resolve().parents[2]
 
-#: a job that tells what session it got, as one line of JSON
+#: a job that prints its session as one line of JSON
 JOB = """
 import json, os, sys
 sys.path.insert(0, {root!r})
@@ -32,8 +32,8 @@ print(json.dumps({{"conf": found, "app": sc.appName, "worker": sc.parallelize([0
 session.stop()
 """
 
-#: a job whose workers are told of a place, and tell which one they use
-WORKERS_PLACE = """
+#: a job that prints which kernel cache its workers use
+WORKERS_CACHE = """
 import os, sys
 sys.path.insert(0, {root!r})
 from compaction.spark.session import build_session, ship_package
@@ -50,7 +50,7 @@ session.stop()
 
 
 def run_job(tmp_path: Path, *command: str, extra: dict[str, str] | None = None, **env: str) -> tuple[dict[str, object], str]:
-    """What the job told and what else the run wrote on standard error."""
+    """The job's line, and standard error of the run."""
     script = tmp_path / "job.py"
     script.write_text(JOB.format(root=str(ROOT), extra={"spark.ui.enabled": "false", **(extra or {})}))
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK", "SPARK", "NUMBA"))}
@@ -70,7 +70,7 @@ def run_job(tmp_path: Path, *command: str, extra: dict[str, str] | None = None, 
 
 
 @pytest.mark.spark
-def test_plain_python_gets_a_quiet_local_session_with_the_jobs_settings(tmp_path: Path) -> None:
+def test_plain_python_starts_a_quiet_local_session_with_the_default_settings(tmp_path: Path) -> None:
     told, noise = run_job(tmp_path, sys.executable, XDG_CACHE_HOME=str(tmp_path / "cache"))
     conf = told["conf"]
     assert isinstance(conf, dict)
@@ -83,7 +83,7 @@ def test_plain_python_gets_a_quiet_local_session_with_the_jobs_settings(tmp_path
 
 
 @pytest.mark.spark
-def test_spark_submit_settings_stand_and_the_runs_own_win(tmp_path: Path) -> None:
+def test_spark_submit_settings_are_kept_and_those_of_the_run_override_them(tmp_path: Path) -> None:
     kernels = str(tmp_path / "kernels")
     told, _ = run_job(
         tmp_path,
@@ -105,7 +105,7 @@ def test_spark_submit_settings_stand_and_the_runs_own_win(tmp_path: Path) -> Non
 
 
 @pytest.mark.spark
-def test_a_running_session_is_taken_as_it_is(spark: SparkSession) -> None:
+def test_a_running_session_is_returned_unchanged(spark: SparkSession) -> None:
     assert build_session("another", extra={"spark.task.maxFailures": "9"}) is spark
     assert spark.sparkContext.appName == "tests"
     assert not spark.sparkContext.getConf().contains("spark.task.maxFailures")
@@ -113,7 +113,7 @@ def test_a_running_session_is_taken_as_it_is(spark: SparkSession) -> None:
 
 @pytest.mark.spark
 @pytest.mark.parametrize(("build", "quick"), [("build_plain_session", True), ("build_session", False)])
-def test_only_a_jobs_jvm_does_without_its_second_compiler(build: str, quick: bool, tmp_path: Path) -> None:
+def test_only_the_jvm_of_a_plain_session_does_not_use_its_second_compiler(build: str, quick: bool, tmp_path: Path) -> None:
     asks = f"""
 import sys
 sys.path.insert(0, {str(ROOT)!r})
@@ -126,13 +126,13 @@ built.stop()
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK", "SPARK"))}
     command = [sys.executable, "-c", asks]
     done = subprocess.run(command, env=kept, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=120)
-    assert (COMPILERS in done.stdout) is quick
+    assert (C1_ONLY in done.stdout) is quick
     assert "log4j2" in done.stdout
 
 
 @pytest.mark.spark
 @pytest.mark.parametrize("choice", ["shared", "own"])
-def test_local_workers_are_not_given_a_place_for_kernels_that_others_may_write_to(tmp_path: Path, choice: str) -> None:
+def test_local_workers_do_not_use_a_kernel_cache_that_others_can_write_to(tmp_path: Path, choice: str) -> None:
     place = tmp_path / "kernels"
     place.mkdir(mode=0o700)
     if choice == "shared":
@@ -145,13 +145,13 @@ def test_local_workers_are_not_given_a_place_for_kernels_that_others_may_write_t
 
 
 @pytest.mark.spark
-def test_workers_look_for_themselves_whether_others_may_write_to_a_place_that_they_are_told(tmp_path: Path) -> None:
-    """What executors elsewhere are given need not be there what it is here."""
+def test_workers_check_themselves_whether_others_can_write_to_a_configured_kernel_cache(tmp_path: Path) -> None:
+    """On other machines the directory may have other permissions."""
     place = tmp_path / "kernels"
     place.mkdir()
     place.chmod(0o777)
     script = tmp_path / "worker.py"
-    script.write_text(WORKERS_PLACE.format(root=str(ROOT)))
+    script.write_text(WORKERS_CACHE.format(root=str(ROOT)))
     done = subprocess.run(
         [sys.executable, str(script)],
         env={**os.environ, "TEST_PLACE": str(place), "TMPDIR": str(tmp_path)},

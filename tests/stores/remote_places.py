@@ -1,4 +1,4 @@
-"""Remote places over a directory of this machine: a bucket, a log in it, and an output of that log."""
+"""A store simulated by a local directory: a bucket, a log in it, and an output of that log."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyarrow import fs
 
-from compaction.fs.contents import Written
+from compaction.fs.contents import FileDigest
 from compaction.fs.local import LocalFileSystem
 from compaction.fs.overlay import OverlayFileSystem
 from compaction.names import LOG
@@ -44,7 +44,7 @@ class Tagged:
 
 
 class TaggingStore:
-    """A file system of this machine that gives ETags, and that can be told to lose the end of what is written."""
+    """A file system of this machine that gives ETags, and can lose the end of writes."""
 
     #: ends of the keys of which a store loses the last byte that is written
     losing: tuple[str, ...] = ()
@@ -97,7 +97,7 @@ def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def log(bucket: Path) -> str:
-    """A log of three segments in the place."""
+    """A log of three segments in the bucket."""
     path = bucket / "in" / "orders-0"
     path.mkdir(parents=True)
     for segment in (data_segment(0, range(90)), data_segment(90, range(90, 130)), data_segment(130, [130])):
@@ -115,7 +115,7 @@ def begin(log_dir: str, target: str) -> tuple[ObjectPublication, OverlayFileSyst
         output.write([data])
         output.close(sync=True)
         assert output.content is not None
-        files.append(Written(kind, *output.content))
+        files.append(FileDigest(kind, *output.content))
     assert files[0].kind == LOG
     source = OverlayFileSystem(file_system([log_dir]))
     publication.add_log(source, here, [SwapGroup(0, (0, 90), ".clean.one", 7000, tuple(files))], (), end_offset=130)

@@ -1,4 +1,4 @@
-"""Remote places through a file system of pyarrow's own: what is read is what is there, and nothing is changed in place."""
+"""Object stores, simulated by a local file system of pyarrow: files are read as they are, and nothing is changed in place."""
 
 from __future__ import annotations
 
@@ -10,15 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from pyarrow import fs
 
 from compaction.errors import CorruptLogError, StorageError
 from compaction.fs.local import LocalFileSystem
 from compaction.fs.overlay import OverlayFileSystem
-from compaction.fs.ranges import View, view
-from compaction.logdir.batch_scan import SegmentScan
+from compaction.fs.ranges import view
 from compaction.logdir.blocks import SegmentReader
 from compaction.logdir.read_log import read_segments
 from compaction.recovery.recover import recover_log
@@ -32,7 +30,8 @@ from tests.stores.remote_places import PLACE, bucket, log
 
 __all__ = ["bucket", "log"]
 
-def test_a_place_is_read_like_a_directory(bucket: Path, log: str) -> None:
+
+def test_a_uri_is_read_like_a_local_directory(bucket: Path, log: str) -> None:
     here, there = str(bucket / "in"), f"{PLACE}/in"
     local, far = LocalFileSystem(), RemoteFileSystem()
     assert far.listdir(f"{there}/") == ["orders-0"]
@@ -51,9 +50,9 @@ def test_a_place_is_read_like_a_directory(bucket: Path, log: str) -> None:
     assert far.stat(f"{log}/nothing") is None
 
 
-def test_what_is_not_there_is_told(bucket: Path) -> None:
+def test_a_missing_object_is_an_error(bucket: Path) -> None:
     for read in (RemoteFileSystem().listdir, RemoteFileSystem().read_bytes):
-        with pytest.raises(StorageError, match="No such file or directory; check the address"):
+        with pytest.raises(StorageError, match="No such file or directory; check the URI"):
             read(f"{PLACE}/nothing")
 
 
@@ -72,7 +71,7 @@ def test_nothing_is_changed_in_place(bucket: Path, log: str) -> None:
             change()
 
 
-def test_a_log_is_recovered_and_read_as_from_a_disk(bucket: Path, log: str) -> None:
+def test_a_log_is_recovered_and_read_like_a_local_one(bucket: Path, log: str) -> None:
     (bucket / "in" / "orders-0" / f"{90:020d}.index").unlink()
     here = location(str(bucket / "in"))
     far = OverlayFileSystem(file_system([log]))
@@ -83,37 +82,7 @@ def test_a_log_is_recovered_and_read_as_from_a_disk(bucket: Path, log: str) -> N
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_batches_are_found_through_windows_as_in_a_file(tmp_path: Path, seed: int) -> None:
-    chance = random.Random(seed)
-    sizes = [chance.choice([1, 100, 40_000, 70_000, 200_000]) for _ in range(60)]
-    from compaction.formats.record_batch.batch import BatchSpec, encode_batch
-    from compaction.formats.record_batch.record import Record
-
-    batches = [encode_batch([Record(i, 0, b"k", bytes(size))], BatchSpec(base_offset=i)) for i, size in enumerate(sizes)]
-    whole = b"".join(batches) + chance.choice([b"", bytes(30), batches[0][:-1], b"\xff" * 100])
-    (tmp_path / "segment").write_bytes(whole)
-    ranged = View("far", lambda start, length: whole[start : start + length], len(whole))
-    near = SegmentScan(view(LocalFileSystem(), str(tmp_path / "segment")), check_crc=True)
-    far = SegmentScan(ranged, check_crc=True)
-    rows = [np.concatenate(list(scan)) for scan in (near, far)]
-    assert np.array_equal(rows[0], rows[1])
-    ends = [(scan.position, scan.error, scan.next_offset, scan.complete) for scan in (near, far)]
-    assert ends[0] == ends[1]
-    assert near.damage() == far.damage()
-
-
-def test_slices_of_slices_read_what_they_name() -> None:
-    data = bytes(range(256)) * 1000
-    ranged = View("far", lambda start, length: data[start : start + length], len(data))
-    assert ranged[1000:][5:20].tobytes() == data[1005:1020]
-    assert len(ranged[10:5]) == 0
-    assert ranged[-3:].tobytes() == data[-3:]
-    assert ranged[300_000:].tobytes() == b""
-    assert ranged.any() and not ranged[0:1].any()
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_ranges_ahead_give_the_bytes_at_any_pace(bucket: Path, seed: int) -> None:
+def test_read_ahead_returns_the_same_bytes_at_any_pace(bucket: Path, seed: int) -> None:
     chance = random.Random(seed)
     data = chance.randbytes(5000)
     (bucket / "object").write_bytes(data)
@@ -132,7 +101,7 @@ def test_ranges_ahead_give_the_bytes_at_any_pace(bucket: Path, seed: int) -> Non
 
 
 @pytest.mark.parametrize("block_bytes", [100, 1000, 100_000])
-def test_a_segment_is_read_as_from_a_disk(bucket: Path, log: str, block_bytes: int) -> None:
+def test_a_segment_is_read_like_a_local_one(bucket: Path, log: str, block_bytes: int) -> None:
     found = []
     for path in (str(bucket / "in" / "orders-0" / f"{0:020d}.log"), f"{log}/{0:020d}.log"):
         size = (bucket / "in" / "orders-0" / f"{0:020d}.log").stat().st_size
@@ -141,13 +110,13 @@ def test_a_segment_is_read_as_from_a_disk(bucket: Path, log: str, block_bytes: i
     assert found[0] == found[1] != b""
 
 
-def test_an_object_that_became_shorter_is_told(bucket: Path, log: str) -> None:
+def test_a_truncated_object_is_an_error(bucket: Path, log: str) -> None:
     path = f"{log}/{130:020d}.log"
     with pytest.raises(CorruptLogError, match="file ends here"), SegmentReader(MixedFileSystem(), path, 0, 10**6) as reader:
         list(reader.blocks(check_crc=True))
 
 
-def test_an_output_is_there_when_it_is_closed(bucket: Path) -> None:
+def test_an_output_appears_when_it_is_closed(bucket: Path) -> None:
     output = MixedFileSystem().create(f"{PLACE}/new", "/like/nothing")
     output.write([b"ab", memoryview(b"cd")])
     output.copy_from(_put(bucket, "other", b"ef"))
@@ -165,7 +134,7 @@ def _put(bucket: Path, name: str, data: bytes) -> str:
     return f"{PLACE}/{name}"
 
 
-def test_files_are_copied_between_places(bucket: Path, tmp_path: Path) -> None:
+def test_files_are_copied_between_disk_and_store(bucket: Path, tmp_path: Path) -> None:
     source = _put(bucket, "source", b"0123456789")
     os.utime(bucket / "source", ns=(5 * 10**9, 5 * 10**9))
     MixedFileSystem().copy(source, str(tmp_path / "here"), 2, 5)
@@ -181,7 +150,7 @@ def test_files_are_copied_between_places(bucket: Path, tmp_path: Path) -> None:
 
 
 class Turned:
-    """The client of gs: in what it does otherwise than the others, over a file system of this machine."""
+    """The differences of the client of gs: from others, over a local file system."""
 
     type_name = "gcs"
 
@@ -225,10 +194,10 @@ class FileOf:
     [
         ([False, True, True], ""),
         ([False, False], "cannot read: .*check the credentials"),
-        ([False, True, False], "cannot read: the client takes it for closed"),
+        ([False, True, False], "cannot read: the client reports a closed file"),
     ],
 )
-def test_a_file_that_the_client_could_not_open_is_opened_again_or_told(
+def test_a_file_that_the_client_could_not_open_is_retried_or_an_error(
     bucket: Path, monkeypatch: pytest.MonkeyPatch, opened: list[bool], told: str
 ) -> None:
     path = _put(bucket, "object", b"0123456789")
@@ -241,7 +210,7 @@ def test_a_file_that_the_client_could_not_open_is_opened_again_or_told(
         assert (file.read_at(3, 4), file.size()) == (b"456", 10)
 
 
-def test_a_directory_that_is_gone_already_is_removed(bucket: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_removing_a_missing_directory_is_no_error(bucket: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     OutputFileSystem().remove_tree(f"{PLACE}/nothing")
     monkeypatch.setattr(clients, "_connect", lambda *_: clients._Client(Turned([]), str(bucket)))
     monkeypatch.setattr(clients, "_clients", {})
@@ -249,7 +218,7 @@ def test_a_directory_that_is_gone_already_is_removed(bucket: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize("field", ["ETag", "etag"])
-def test_the_mark_of_an_object_is_found_whatever_the_store_calls_it(
+def test_the_etag_is_found_under_any_spelling(
     bucket: Path, monkeypatch: pytest.MonkeyPatch, field: str
 ) -> None:
     class File:
@@ -266,37 +235,37 @@ def test_the_mark_of_an_object_is_found_whatever_the_store_calls_it(
     assert ObjectFile(f"{PLACE}/object").etag() == "abc"
 
 
-def test_names_do_not_make_data_be_compressed(bucket: Path) -> None:
+def test_file_names_never_enable_compression(bucket: Path) -> None:
     output = ObjectOutput(f"{PLACE}/notes.gz")
     output.write([b"not compressed"])
     output.close(sync=True)
     assert (bucket / "notes.gz").read_bytes() == b"not compressed" == read_whole(f"{PLACE}/notes.gz")
 
 
-def test_gs_is_not_tried_for_a_quarter_of_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_to_gs_are_retried_for_a_minute_only(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
-    class Files:
-        """What takes the address."""
+    class ReadableFileSystem:
+        """Receives the URI."""
 
         @staticmethod
         def from_uri(address: str) -> tuple[object, str]:
             asked.append(address)
             return object(), "bucket"
 
-    monkeypatch.setattr(fs, "FileSystem", Files)
+    monkeypatch.setattr(fs, "FileSystem", ReadableFileSystem)
     clients._connect("gs://bucket", {})
     clients._connect("gs://anonymous@bucket", {"scheme": "http", "retry_limit_seconds": "5"})
     assert asked == ["gs://bucket/?retry_limit_seconds=60", "gs://anonymous@bucket/?retry_limit_seconds=5&scheme=http"]
 
 
-def test_credentials_are_taken_out_of_what_a_store_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_credentials_are_removed_from_error_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAHIDDEN")
-    told = clients.refused(OSError("AWS Error ACCESS_DENIED for AKIAHIDDEN\nmore"), "s3://b/x", "read")
+    told = clients.store_error(OSError("AWS Error ACCESS_DENIED for AKIAHIDDEN\nmore"), "s3://b/x", "read")
     assert str(told) == "s3://b/x: cannot read: AWS Error ACCESS_DENIED for …; check the credentials and what they may do there"
 
 
-def test_an_answer_that_breaks_the_clients_buffer_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_response_that_overflows_the_clients_buffer_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clients, "_WAITS_S", (0.0, 0.0))
     answers: list[Exception | bytes] = [OSError("Failed to flush response stream (eof: 0, bad: 1)"), b"data"]
 
@@ -312,6 +281,6 @@ def test_an_answer_that_breaks_the_clients_buffer_is_asked_for_again(monkeypatch
         clients.repeated(read)
 
 
-def test_nothing_is_opened_before_sparks_daemon_forks() -> None:
+def test_no_store_is_opened_before_sparks_daemon_forks() -> None:
     program = "import sys, compaction.spark.daemon as d; d.load(); sys.exit('pyarrow.fs' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False, timeout=120).returncode == 0

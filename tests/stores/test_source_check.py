@@ -1,4 +1,4 @@
-"""Outputs as sources: what a run reads from one is what its manifest lists, or that log fails with one line."""
+"""Outputs as inputs: an object that differs from its manifest entry fails its log, with one line."""
 
 from __future__ import annotations
 
@@ -69,13 +69,13 @@ def test_a_finished_output_is_read(out: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "told"),
     [
-        (Path.unlink, r"is missing, _manifest.json lists it with \d+ bytes; copy it again"),
-        (cut, r"has \d+ bytes, _manifest.json lists it with \d+; copy it again"),
-        (turn, r"has (content hash|ETag) [0-9a-f]{32}, _manifest.json lists it with [0-9a-f]{32}; copy it again"),
-        (extra, r"is there, _manifest.json does not list it; remove it"),
+        (Path.unlink, r"is missing, _manifest.json lists it with \d+ bytes; copy the output again"),
+        (cut, r"has \d+ bytes, _manifest.json lists it with \d+; copy the output again"),
+        (turn, r"has (content hash|ETag) [0-9a-f]{32}, _manifest.json lists it with [0-9a-f]{32}; copy the output again"),
+        (extra, r"exists, but is not listed in _manifest.json; remove it"),
     ],
 )
-def test_a_log_with_an_object_that_is_not_as_listed_fails(
+def test_a_log_with_a_changed_object_fails(
     out: Path, kind: str, damage: Callable[[Path], None], told: str
 ) -> None:
     path = (out / "orders-0" / FIRST).with_suffix(kind)
@@ -88,7 +88,7 @@ def test_a_log_with_an_object_that_is_not_as_listed_fails(
     assert "\n" not in str(error.value)
 
 
-def test_a_log_of_which_everything_is_gone_fails(out: Path) -> None:
+def test_a_log_without_its_listed_objects_fails(out: Path) -> None:
     shutil.rmtree(out / "orders-0")
     far = RemoteFileSystem()
     assert "orders-0" in far.listdir(OUT)
@@ -102,12 +102,12 @@ def test_a_log_that_is_not_listed_fails(out: Path) -> None:
     shutil.copytree(out / "orders-0", out / "orders-1")
     far = RemoteFileSystem()
     assert "orders-1" in far.listdir(OUT)
-    with pytest.raises(CorruptLogError, match="does not list it"):
+    with pytest.raises(CorruptLogError, match="is not listed"):
         read_segments(far, f"{OUT}/orders-1")
 
 
 @pytest.mark.parametrize("damage", [Path.unlink, cut])
-def test_a_directory_with_a_file_that_is_not_as_listed_fails(out: Path, damage: Callable[[Path], None]) -> None:
+def test_a_directory_with_a_changed_file_fails(out: Path, damage: Callable[[Path], None]) -> None:
     damage(out / "meta.properties")
     told = "meta.properties: (is missing|has 19 bytes), _manifest.json lists it"
     with pytest.raises(StorageError, match=told):
@@ -118,11 +118,11 @@ def test_a_directory_with_a_file_that_is_not_as_listed_fails(out: Path, damage: 
 
 def test_a_checkpoint_that_is_not_listed_fails_the_directory(out: Path) -> None:
     (out / "log-start-offset-checkpoint").write_text("0\n1\norders 0 130\n")
-    with pytest.raises(StorageError, match="does not list it"):
+    with pytest.raises(StorageError, match="is not listed"):
         RemoteFileSystem().listdir(OUT)
 
 
-def test_files_that_mean_nothing_are_not_seen(out: Path) -> None:
+def test_insignificant_files_are_ignored(out: Path) -> None:
     (out / "notes.txt").write_text("mine")
     (out / "orders-0" / ".compaction-swap").write_text("a journal")
     (out / "orders-0" / f"{FIRST}.swap").write_text("unfinished")
@@ -142,7 +142,7 @@ def test_a_task_refuses_an_object_with_another_etag(out: Path, at: int) -> None:
 
 @pytest.fixture
 def copied(bucket: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The directory behind a copy of the output, of which all ETags are others."""
+    """The directory behind a copy of the output, with other ETags."""
     shutil.copytree(out, bucket / "copy")
     document = json.loads((out / MANIFEST).read_bytes())
     assert all(each["etag"] for each in document["files"])
@@ -152,14 +152,14 @@ def copied(bucket: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return bucket / "copy"
 
 
-def test_a_copy_elsewhere_with_other_etags_is_read(copied: Path) -> None:
+def test_a_copy_with_other_etags_is_read(copied: Path) -> None:
     read_all(f"{PLACE}/copy/orders-0")
-    # where it was written, it would not be
+    # it would be refused under its original URI
     with pytest.raises(CorruptLogError, match="has ETag"):
         read_segments(MixedFileSystem(), ORDERS)
 
 
-def test_in_a_copy_what_is_read_whole_has_its_hash(copied: Path, tmp_path: Path) -> None:
+def test_objects_of_a_copy_are_compared_by_hash(copied: Path, tmp_path: Path) -> None:
     size = (copied / "orders-0" / FIRST).stat().st_size
     MixedFileSystem().copy(f"{PLACE}/copy/orders-0/{FIRST}", str(tmp_path / "here"))
     turn(copied / "orders-0" / FIRST, 3)
@@ -174,7 +174,7 @@ def test_in_a_copy_what_is_read_whole_has_its_hash(copied: Path, tmp_path: Path)
 
 
 @pytest.mark.parametrize("range_bytes", [1, 7, 100, 10_000])
-def test_ranges_are_held_against_the_hash_at_the_last_one(copied: Path, range_bytes: int) -> None:
+def test_the_hash_is_compared_at_the_last_range(copied: Path, range_bytes: int) -> None:
     path, size = f"{PLACE}/copy/orders-0/{FIRST}", (copied / "orders-0" / FIRST).stat().st_size
 
     def read(end: int) -> int:
@@ -194,14 +194,14 @@ def test_ranges_are_held_against_the_hash_at_the_last_one(copied: Path, range_by
 
 
 @pytest.mark.parametrize("change", ["cut", "turned"])
-def test_a_manifest_that_was_changed_is_told(out: Path, change: str) -> None:
+def test_a_changed_manifest_is_an_error(out: Path, change: str) -> None:
     data = (out / MANIFEST).read_bytes()
     digit = data.index(b'"size": ') + 8
     (out / MANIFEST).write_bytes(data[:-30] if change == "cut" else data[:digit] + bytes([data[digit] ^ 1]) + data[digit + 1 :])
-    with pytest.raises(UsageError, match="changed or cut"):
+    with pytest.raises(UsageError, match="changed or truncated"):
         require_finished(OUT)
     for look in (RemoteFileSystem().listdir, lambda path: RemoteFileSystem().stat(f"{path}/orders-0/{FIRST}")):
-        with pytest.raises(CorruptLogError, match="changed or cut"):
+        with pytest.raises(CorruptLogError, match="changed or truncated"):
             look(OUT)
 
 
@@ -234,13 +234,13 @@ def test_a_directory_named_like_a_partition_has_its_own_manifest(bucket: Path, l
         read_all(f"{PLACE}/export-20260101/orders-0")
 
 
-def test_what_lies_beside_an_output_of_several_is_not_its(bucket: Path, log: str, out: Path) -> None:
-    """The log directories of an output are listed; another one there is somebody's own."""
+def test_directories_beside_an_output_of_several_are_not_part_of_it(bucket: Path, log: str, out: Path) -> None:
+    """The log directories of an output are listed; an unlisted one is not part of it."""
     shutil.copytree(bucket / "in", out / "mine")
     read_all(f"{OUT}/mine/orders-0")
 
 
-def test_an_output_that_took_the_place_of_another_is_read_by_tasks_that_know_the_other(bucket: Path, log: str) -> None:
+def test_a_task_with_a_cached_manifest_reads_the_output_that_replaced_it(bucket: Path, log: str) -> None:
     path = f"{ORDERS}/{130:020d}.log"
 
     def read() -> bytes:
@@ -259,13 +259,11 @@ def test_an_output_that_took_the_place_of_another_is_read_by_tasks_that_know_the
     assert read() == data != first
 
 
-def test_a_store_that_fails_is_not_taken_for_one_without_a_manifest(
-    out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failing_store_is_not_treated_as_one_without_a_manifest(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(paths: list[str]) -> list[object]:
         raise StorageError("cannot look", path=paths[0]) from cause
 
-    monkeypatch.setattr(listings, "look_up", failing)
+    monkeypatch.setattr(listings, "stat_objects", failing)
     cause: OSError = OSError("NETWORK_CONNECTION")
     with pytest.raises(LogError, match="cannot look"):
         RemoteFileSystem().listdir(OUT)

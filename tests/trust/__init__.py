@@ -1,1 +1,1 @@
-"""Whether a run can be trusted: other runs, brokers and hostile users beside it."""
+"""Trust in a run: disk faults, failing operations, other runs, brokers and hostile users at the same time."""

@@ -1,4 +1,4 @@
-"""What must hold of a disk after a run, whatever became of the run: a line for each violation, none if all is well."""
+"""Invariants of a disk after any run, successful or not: a line for each violation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Tree = Mapping[str, bytes]
 
 
 class Undisturbed(NamedTuple):
-    """What a kind of run finds, and what it leaves when nothing disturbs it; records by topic: offset -> value."""
+    """The state before and after an undisturbed run of a kind; records by topic: offset -> value."""
 
     start: Tree
     end: Tree
@@ -41,16 +41,16 @@ def undisturbed(kind: Kind) -> Undisturbed:
 def tree(disk: MemoryDisk, under: str = "/", *, deleted: bool = True) -> Tree:
     """All files below a directory: path -> bytes.
 
-    :param deleted: with the files that are only waiting to be removed
+    :param deleted: include ``.deleted`` files
     """
     prefix = under.rstrip("/") + "/"
-    # the claim of a run that could not remove it says nothing of any log; the next run takes it over
+    # a claim that could not be removed is not part of any log; the next run takes it over
     paths = (path for path in disk.paths() if path.startswith(prefix) and "/.compaction-run." not in path)
     return {path: disk.read_bytes(path) for path in paths if deleted or not path.endswith(DELETED)}
 
 
 def after_run(kind: Kind, ended: Ended, disk: MemoryDisk) -> Iterator[str]:
-    """What a run that has come to its end, well or not, must have left."""
+    """Check the state that a run has left after success or failure."""
     wanted, found = undisturbed(kind), tree(disk)
     if kind.dry_run and found != wanted.start:
         yield f"a dry run has changed {difference(wanted.start, found)}"
@@ -71,7 +71,7 @@ def _log_is_done(kind: Kind, topic: str, disk: MemoryDisk) -> Iterator[str]:
 
 
 def after_broker(kind: Kind, disk: MemoryDisk) -> Iterator[str]:
-    """A broker that starts serves every survivor, and nothing that was not there. Changes ``disk``."""
+    """Check that a starting broker serves every survivor and no other records. Changes ``disk``."""
     wanted = undisturbed(kind)
     for topic in kind.topics:
         start_broker(disk, log_path(topic))
@@ -79,9 +79,9 @@ def after_broker(kind: Kind, disk: MemoryDisk) -> Iterator[str]:
 
 
 def not_as_served(topic: str, found: Mapping[int, bytes | None], wanted: Undisturbed) -> Iterator[str]:
-    """Every survivor is served, and nothing that was not there.
+    """Check that every survivor is served, and no record that did not exist.
 
-    :param found: offset -> value, as a consumer gets them
+    :param found: offset -> value, as a consumer reads them
     """
     if lost := wanted.survivors[topic].items() - found.items():
         yield f"{topic} has lost {sorted(offset for offset, _ in lost)}"
@@ -90,12 +90,12 @@ def not_as_served(topic: str, found: Mapping[int, bytes | None], wanted: Undistu
 
 
 def after_next_run(kind: Kind, disk: MemoryDisk) -> Iterator[str]:
-    """The next run ends in the bytes of an undisturbed one. Changes ``disk``."""
+    """Check that the next run leaves the bytes of an undisturbed one. Changes ``disk``."""
     ended = kind.run(disk)
     wanted = {path: data for path, data in undisturbed(kind).end.items() if not path.endswith(DELETED)}
     found = tree(disk, deleted=False)
     if ended.code == 2 and kind.output_dir is not None and tree(disk, OUTPUT_DIR):
-        # the run before did publish: what failed came after that
+        # the earlier run did publish, and failed after that
         wanted = {path: data for path, data in wanted.items() if not path.startswith(OUTPUT_DIR)}
         found = {path: data for path, data in found.items() if not path.startswith(OUTPUT_DIR)}
     elif ended.code != 0:
@@ -107,7 +107,7 @@ def after_next_run(kind: Kind, disk: MemoryDisk) -> Iterator[str]:
 
 
 def difference(wanted: Tree, found: Tree) -> str:
-    """In which files two trees differ."""
+    """The files in which two trees differ."""
     missing, new = sorted(wanted.keys() - found.keys()), sorted(found.keys() - wanted.keys())
     other = sorted(path for path in wanted.keys() & found.keys() if wanted[path] != found[path])
     parts = [("missing", missing), ("new", new), ("other bytes", other)]

@@ -1,10 +1,10 @@
-"""The error loop: every file operation of a run fails, once or from then on, and the process goes on through its handlers.
+"""The error loop: every file operation of a run fails, once or permanently, and the process continues with its error handlers.
 
-After the run has ended the files are looked at as they are, as a power loss leaves them, and as a kill between the fault and
-the end leaves them; then by a broker's start and by the next run. What must hold is in ``tests.trust.checks``.
+After the run the files are checked as they are, after a power loss, and after a kill between the fault and the end; each time
+with a broker's start and with the next run. ``tests.trust.checks`` has the invariants.
 
-``python -m tests.trust.error_loop --all`` takes every operation of every kind of run;
-less is a sample that is the same each time.
+``python -m tests.trust.error_loop --all`` covers every operation of every kind of run;
+without ``--all`` it is a fixed sample.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class Mode(enum.Enum):
-    """How operations fail: one of them, or all from one on."""
+    """How operations fail: a single one, or all operations after it, too."""
 
     ONCE = "one operation fails with EIO"
     ONCE_FULL = "one operation fails with ENOSPC"
@@ -43,14 +43,14 @@ class Mode(enum.Enum):
 
     @property
     def names(self) -> frozenset[str] | None:
-        """The operations that fail; ``None`` is all."""
+        """The operations that fail; ``None`` for all."""
         if self in (Mode.ONCE_FULL, Mode.FULL):
             return GROWS
         return CHANGES if self in (Mode.LATE, Mode.READ_ONLY) else None
 
     @property
     def error(self) -> int:
-        """The error's number."""
+        """The ``errno``."""
         return {Mode.ONCE_FULL: errno.ENOSPC, Mode.FULL: errno.ENOSPC, Mode.READ_ONLY: errno.EROFS}.get(self, errno.EIO)
 
     @property
@@ -60,7 +60,7 @@ class Mode(enum.Enum):
 
 
 class Fault(NamedTuple):
-    """The operation from which on something fails; ``stop_at`` is one that is not begun, as the process is killed."""
+    """The first operation that fails; before operation ``stop_at`` the process is killed."""
 
     mode: Mode
     at: int
@@ -77,7 +77,7 @@ class Fault(NamedTuple):
 
 
 class FailingFileSystem(WatchedFileSystem):
-    """Has a fault. What a failed operation leaves behind is what a disk may have made of it."""
+    """Injects a fault. A failed operation may have taken effect in part, as on a disk."""
 
     def __init__(self, disk: MemoryDisk, fault: Fault) -> None:
         super().__init__(disk)
@@ -102,7 +102,7 @@ class FailingFileSystem(WatchedFileSystem):
         if name in ("fsync", "close") and self.disk.stat(path) is not None:
             self.disk.file(path).poisoned = True
         elif name in ("append", "append_copy") or (name in ("write_file", "copy") and self.fault.mode.lasts):
-            # half of it is written; where nothing can be removed any more, it stays
+            # half of it is written; it remains if nothing can be removed any more
             path = operation.target or path
             before = 0 if self.disk.stat(path) is None else len(self.disk.file(path).data)
             action()
@@ -111,7 +111,7 @@ class FailingFileSystem(WatchedFileSystem):
 
 
 class Finding(NamedTuple):
-    """A violation, and how to see it again."""
+    """A violation, and how to reproduce it."""
 
     kind: str
     fault: Fault
@@ -124,7 +124,7 @@ class Finding(NamedTuple):
 
 
 class Search:
-    """The error loop over one kind of run; states that were seen before are not looked at again."""
+    """The error loop over one kind of run; each state is checked once."""
 
     def __init__(self, kind: Kind) -> None:
         self.kind = kind
@@ -140,7 +140,7 @@ class Search:
         return [fault for fault in every if fault.hits(fs.log[fault.at])]
 
     def look(self, fault: Fault) -> Iterator[Finding]:
-        """Try one fault; a kill somewhere after it too."""
+        """Try one fault, then the same fault with a kill after it."""
         operations, disk, ended = self._run(fault)
         at = str(operations[fault.at]) if fault.at < len(operations) else "-"
         self.ends[f"exit code {ended.code}" if ended is not None else "killed"] += 1
@@ -156,7 +156,7 @@ class Search:
                 yield Finding(self.kind.name, fault, at, name, problem)
 
     def states_after(self, fault: Fault) -> list[tuple[str, MemoryDisk]]:
-        """What the next process may find after one fault."""
+        """The states that the next process may find after one fault."""
         return list(self._states(fault, self._run(fault)[1]))
 
     def _run(self, fault: Fault) -> tuple[list[Operation], MemoryDisk, Ended | None]:
@@ -171,7 +171,7 @@ class Search:
             return fs.log, disk, Ended(-1, {}, traceback.format_exc())
 
     def _states(self, fault: Fault, disk: MemoryDisk) -> Iterator[tuple[str, MemoryDisk]]:
-        """What the next process may find, each once."""
+        """The distinct states that the next process may find."""
         killed = "" if fault.stop_at is None else f"killed at {fault.stop_at}, "
         found = [(f"{killed}files as they are", disk.after_kill()), (f"{killed}nothing unsafe", disk.after_power_loss(None))]
         found += [(f"{killed}power loss {n}", disk.after_power_loss(1000 * fault.at + n)) for n in range(2)]
@@ -183,7 +183,7 @@ class Search:
 
 
 def sample(faults: list[Fault], count: int) -> list[Fault]:
-    """So many of them, spread over the modes and the run; the same each time."""
+    """A fixed sample of faults, spread over the modes and the run."""
     by_mode = [[fault for fault in faults if fault.mode is mode] for mode in Mode]
     chosen = []
     for some in filter(None, by_mode):
@@ -193,7 +193,7 @@ def sample(faults: list[Fault], count: int) -> list[Fault]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command; its exit code."""
+    """Run the command; returns its exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--all", action="store_true", help="every operation in every mode")
     parser.add_argument("--per-kind", type=int, default=100, help="faults of each kind of run, without --all")

@@ -1,4 +1,4 @@
-"""What an adversary has at hand: victims outside of the log directory, and the names that a run is going to create."""
+"""The tools of an adversary: victims outside the log directory, and the names that a run will create."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import NamedTuple
 from compaction.fs.filesystem import Output
 from compaction.fs.local import LocalFileSystem
 from tests.crash.surroundings import run
-from tests.damage.sound_logs import sound_log, write_log
+from tests.damage.valid_logs import valid_log, write_log
 
 _TOKEN = re.compile(r"[0-9a-f]{32}")
 
 
 class Seen(NamedTuple):
-    """All that a change of a file shows in."""
+    """All properties that change with a file."""
 
     mode: int
     uid: int
@@ -29,7 +29,7 @@ class Seen(NamedTuple):
 
 
 def seen(path: Path) -> dict[str, Seen]:
-    """A file, or a directory and all below it, as they are."""
+    """The state of a file, or of a directory tree."""
     found = {}
     for each in [path, *sorted(path.rglob("*"))]:
         stat = each.lstat()
@@ -39,11 +39,11 @@ def seen(path: Path) -> dict[str, Seen]:
 
 
 def make_victims(place: Path) -> Path:
-    """A directory of somebody else: a secret, and files of the names that a log has."""
+    """Another user's directory: a secret, and files named like a log's."""
     place.mkdir(mode=0o750)
     (place / "secret").write_text("of somebody else")
     (place / "secret").chmod(0o600)
-    for name, data in sound_log("none").files.items():
+    for name, data in valid_log("none").files.items():
         (place / name).write_bytes(data)
     (place / "00000000000000000000.log.clean").write_text("looks like a leftover")
     return place
@@ -52,12 +52,12 @@ def make_victims(place: Path) -> Path:
 def make_logs(place: Path) -> Path:
     """A log directory of two logs."""
     for topic in ("aside", "subject"):
-        write_log(place / f"{topic}-0", sound_log("none").files)
+        write_log(place / f"{topic}-0", valid_log("none").files)
     return place
 
 
 class Recording(LocalFileSystem):
-    """Remembers the names that come into being."""
+    """Records the names of created files."""
 
     def __init__(self) -> None:
         self.names: set[str] = set()
@@ -91,14 +91,14 @@ class Recording(LocalFileSystem):
         super().mkdir(path, like, private=private)
 
     def predictable(self, below: Path) -> list[str]:
-        """The names, relative to a directory, that somebody can know beforehand."""
+        """The predictable names, relative to a directory."""
         return sorted(
             {os.path.relpath(name, below) for name in self.names if not _TOKEN.search(name) and Path(name) != below}
         )
 
 
 def plant(place: Path, target: Path) -> None:
-    """A link to ``target`` in place of whatever is there."""
+    """Replace a path by a link to ``target``."""
     place.parent.mkdir(parents=True, exist_ok=True)
     with suppress(FileNotFoundError):
         place.unlink()
@@ -106,7 +106,7 @@ def plant(place: Path, target: Path) -> None:
 
 
 def run_quietly(log_dir: Path, options: Sequence[object]) -> int:
-    """The job; its exit code. A trace of the stack is a crash."""
+    """Run the job; returns its exit code. A stack trace is a failure."""
     ended = run(log_dir, *options)
     assert "Traceback" not in ended.err + ended.out, ended.err
     assert "unforeseen" not in ended.err + ended.out, ended.err

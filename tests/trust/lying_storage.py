@@ -1,18 +1,18 @@
-"""Lying storage: once in a run, the disk gives or keeps other bytes than it should, without an error.
+"""Lying storage: once in a run, the disk silently returns or stores wrong bytes.
 
-A seed chooses the kind of run, the lie, and the operation at or after which it is told. What must hold:
+A seed chooses the kind of run, the fault ("lie"), and the operation at or after which it occurs. Invariants:
 
-1. A run that ends with exit code 0, and a log that is reported as done, has the bytes of an undisturbed run; files that
-   only wait to be removed do not count. Nobody can notice two things, which are counted apart:
+1. After exit code 0, and for each log reported as cleaned, the bytes are those of an undisturbed run; ``.deleted`` files do not
+   count. Two cases cannot be detected and are counted separately:
 
-   * *past the horizon*: a file that is harmed on disk after the last operation of the run that looks at it (if its size is the
-     same: that reads the bytes that were harmed) may be as the lie left it, and it alone. The same holds of an input that the
-     run leaves where it is. The horizon of a log is the last operation of the run on any of its files.
-   * *as if it had always been so*: what a disk says of an input from the run's beginning to its end is the input. The result is
-     then exactly that of an undisturbed run over a disk that holds those bytes, and so it must be.
+   * *past the horizon*: a file was damaged on disk after the last operation of the run that reads it (if its size is unchanged:
+     that reads the damaged bytes). Then this file alone may differ. The same holds for an input that the run does not replace.
+     The horizon of a log is the run's last operation on any of its files.
+   * *as if it had always been so*: the disk returned the same bytes of an input during the whole run. Then the result must be
+     that of an undisturbed run over a disk with these bytes.
 
-2. After any end, a broker's start or the next run serves every survivor, unless the lie is what destroyed its only copy: one
-   that was in the file that was harmed.
+2. After any run, a broker's start or the next run serves every survivor, unless the lie has destroyed its only copy in the
+   damaged file.
 
 ``python -m tests.trust.lying_storage --runs 5000 --seed N`` prints the counts by lie and outcome, and each violation.
 """
@@ -50,31 +50,31 @@ _SYNCS = frozenset(("fsync", "close", "fsync_dir"))
 
 
 class Lie(enum.Enum):
-    """What the disk does."""
+    """A fault of the disk."""
 
-    TURNED_READ = "a read has a bit turned"
+    FLIPPED_READ = "a read has a flipped bit"
     SHORT_READ = "a read is cut short"
-    STALE_READ = "a read gives an older content"
-    TURNED_WRITE = "a write lands with a bit turned"
-    SHORT_WRITE = "a write lands cut short"
+    STALE_READ = "a read returns older content"
+    FLIPPED_WRITE = "a write stores a flipped bit"
+    SHORT_WRITE = "a write stores only a part"
     LOST_SYNC = "a flush does nothing, then the power fails"
-    TURNED_BIT = "a bit of a file turns"
+    FLIPPED_BIT = "a bit of a file flips"
     ZEROED = "a file is zeroed"
-    CUT = "a file is cut"
+    CUT = "a file is truncated"
     REMOVED = "a file vanishes"
     EXCHANGED = "two files are exchanged"
 
     @property
     def names(self) -> frozenset[str] | None:
-        """The operations in which it is told; ``None``: between any two."""
-        if self in (Lie.TURNED_READ, Lie.SHORT_READ, Lie.STALE_READ):
+        """The operations in which it occurs; ``None``: between any two."""
+        if self in (Lie.FLIPPED_READ, Lie.SHORT_READ, Lie.STALE_READ):
             return _READS
-        if self in (Lie.TURNED_WRITE, Lie.SHORT_WRITE):
+        if self in (Lie.FLIPPED_WRITE, Lie.SHORT_WRITE):
             return _WRITES
         return _SYNCS if self is Lie.LOST_SYNC else None
 
 class Outcome(enum.Enum):
-    """What became of a run."""
+    """The outcome of a run."""
 
     NOTICED = "noticed"
     HARMLESS = "harmless"
@@ -85,42 +85,42 @@ class Outcome(enum.Enum):
 
 @dataclass
 class Harm:
-    """What was done: to which files, by number, as the disk had them; what a disk that had always lied would hold."""
+    """The damage: the files before it, by number, and the content of a disk that had always had it."""
 
     operation: str = "nothing"
     before: dict[int, tuple[str, bytes]] = field(default_factory=dict)
     always: dict[str, bytes | None] = field(default_factory=dict)
     on_disk: bool = False
-    #: the size of a file is another one, or it is gone: who looks at names and sizes notices too
+    #: a file has another size or is missing: names and sizes show it
     other_size: bool = False
-    #: its log's journal was there: what is harmed is not just an input
+    #: its log had a journal: the damaged file is not just an input
     in_swap: bool = False
-    #: those of ``always`` that somebody has looked at since
+    #: those of ``always`` that the run has read since
     looked: set[str] = field(default_factory=set)
 
 
 class LyingFileSystem(WatchedFileSystem):
-    """Tells one lie at the first operation from number ``at`` on that it fits."""
+    """Injects one lie at the first matching operation from number ``at`` on."""
 
     def __init__(self, disk: MemoryDisk, lie: Lie, at: int, chance: random.Random) -> None:
         super().__init__(disk)
         self.disk, self.lie, self.harm = disk, lie, Harm()
-        self._at, self._chance, self._told = at, chance, False
+        self._at, self._chance, self._injected = at, chance, False
         self._past: dict[str, list[bytes]] = {}
 
     def _do(self, operation: Operation, action: Callable[[], T]) -> T:
         self._remember(operation)
-        if self._told or operation.number < self._at:
+        if self._injected or operation.number < self._at:
             self._notice(operation)
             return action()
         if self.lie.names is None:
-            self._told = self._harm_a_file(operation)
+            self._injected = self._harm_a_file(operation)
             self._notice(operation)
             return action()
         if operation.name not in self.lie.names:
             return action()
         if self.lie is Lie.LOST_SYNC:
-            self._told = True
+            self._injected = True
             self.harm.operation = str(operation)
             return self._without_sync(operation, action)
         if operation.name in _WRITES:
@@ -129,11 +129,11 @@ class LyingFileSystem(WatchedFileSystem):
         return self._read_badly(operation, result) if isinstance(result, bytes) else result  # type: ignore[return-value]
 
     def read_into(self, path: str, source: ByteSource, view: memoryview, at: tuple[int, int]) -> int:
-        told = self._told
+        injected = self._injected
         n = super().read_into(path, source, view, at)
-        if told and self.harm.on_disk:
+        if injected and self.harm.on_disk:
             self._notice_bytes(path, bytes(view[:n]), at[0])
-        if told or self.log[-1].number < self._at or self.lie.names != _READS:
+        if injected or self.log[-1].number < self._at or self.lie.names != _READS:
             return n
         changed = self._changed_read(self.log[-1], bytes(view[:n]), at[0])
         if changed is None:
@@ -146,7 +146,7 @@ class LyingFileSystem(WatchedFileSystem):
         return data if changed is None else changed
 
     def _changed_read(self, operation: Operation, data: bytes, position: int | None) -> bytes | None:
-        """Other bytes for a read, ``None`` if the lie does not fit; ``position`` if it is known."""
+        """The bytes to return for a read; ``None`` if the lie does not apply."""
         if not data:
             return None
         if self.lie is Lie.STALE_READ:
@@ -156,10 +156,10 @@ class LyingFileSystem(WatchedFileSystem):
             old = self._chance.choice(past[-2:])
             changed = old[position or 0 :][: len(data)]
         else:
-            changed = self._turned(data) if self.lie is Lie.TURNED_READ else data[: self._chance.randrange(len(data))]
+            changed = self._turned(data) if self.lie is Lie.FLIPPED_READ else data[: self._chance.randrange(len(data))]
         if changed == data:
             return None
-        self._told, self.harm.operation = True, str(operation)
+        self._injected, self.harm.operation = True, str(operation)
         self.harm.looked.add(operation.path)
         whole, path = self.disk.file(operation.path).data, operation.path
         at = whole.find(data) if position is None else position
@@ -177,7 +177,7 @@ class LyingFileSystem(WatchedFileSystem):
             file.data = file.data[:before] + (new[: self._chance.randrange(len(new))] if short else self._turned(new))
             if file.synced:
                 file.safe = file.data
-            self._told, self.harm.operation = True, str(operation)
+            self._injected, self.harm.operation = True, str(operation)
         return result
 
     def _without_sync(self, operation: Operation, action: Callable[[], T]) -> T:
@@ -186,7 +186,7 @@ class LyingFileSystem(WatchedFileSystem):
         file = self.disk.file(operation.path)
         file.poisoned = True
         result = action()
-        # the next flush tells the truth
+        # the next flush works
         file.poisoned = False
         return result
 
@@ -227,7 +227,7 @@ class LyingFileSystem(WatchedFileSystem):
         return bytes(turned)
 
     def _remember(self, operation: Operation) -> None:
-        """Keep what the files had that this operation changes."""
+        """Keep the content of the files that this operation changes."""
         if self.lie is Lie.STALE_READ and operation.name not in _READS:
             for path in (operation.path, operation.target):
                 if path and (found := self.disk.stat(path)) is not None and found.is_file:
@@ -237,8 +237,8 @@ class LyingFileSystem(WatchedFileSystem):
                         past.append(data)
 
     def _notice(self, operation: Operation) -> None:
-        """Whether somebody looks at what was harmed."""
-        if self._told and self.harm.on_disk:
+        """Record reads of the damaged file."""
+        if self._injected and self.harm.on_disk:
             found = self.disk.stat(operation.path)
             path = operation.path if found is None else self.harm.before.get(found.inode, ("", b""))[0]
             looks = operation.name in ("read", "append_copy", "copy") or (operation.name == "stat" and self.harm.other_size)
@@ -249,15 +249,15 @@ class LyingFileSystem(WatchedFileSystem):
 
 
     def _notice_bytes(self, path: str, data: bytes, position: int) -> None:
-        """Whether what was read is what was harmed, not just another part of the file."""
+        """Record whether the damaged bytes were read, not just another part of the file."""
         found = self.disk.stat(path)
         harmed = None if found is None else self.harm.before.get(found.inode)
         if harmed is not None and (self.harm.other_size or harmed[1][position : position + len(data)] != data):
             self.harm.looked.add(harmed[0])
 
 
-class Told(NamedTuple):
-    """One run with a lie: what became of it, and what is wrong."""
+class Result(NamedTuple):
+    """One run with a lie: its outcome, and the violations."""
 
     seed: int
     kind: Kind
@@ -270,26 +270,26 @@ class Told(NamedTuple):
         return f"seed {self.seed}: {self.kind.name}: {self.lie.value}: {self.harm}: {self.outcome.value} {self.problem}"
 
 
-def tell(seed: int) -> Told:
+def run_seed(seed: int) -> Result:
     """One run with one lie."""
     chance = random.Random(seed)
     kind, lie = chance.choice(KINDS), chance.choice(list(Lie))
-    return tell_at(kind, lie, chance.randrange(_operations(kind)), seed)
+    return run_with_lie(kind, lie, chance.randrange(_operations(kind)), seed)
 
 
-def tell_at(kind: Kind, lie: Lie, at: int, seed: int) -> Told:
+def run_with_lie(kind: Kind, lie: Lie, at: int, seed: int) -> Result:
     """One run with a lie at or after an operation."""
     disk = kind.start()
     fs = LyingFileSystem(disk, lie, at, random.Random(seed))
     try:
         ended = kind.run(fs)
     except Exception:
-        return Told(seed, kind, lie, Outcome.VIOLATION, fs.harm.operation, traceback.format_exc())
+        return Result(seed, kind, lie, Outcome.VIOLATION, fs.harm.operation, traceback.format_exc())
     harm = fs.harm
     outcome, problem = _judge(kind, ended, disk, fs)
     if not problem:
         problem = _lost(kind, disk.after_power_loss(None) if lie is Lie.LOST_SYNC else disk.after_kill(), fs, outcome)
-    return Told(seed, kind, lie, Outcome.VIOLATION if problem else outcome, harm.operation, problem)
+    return Result(seed, kind, lie, Outcome.VIOLATION if problem else outcome, harm.operation, problem)
 
 
 _counts: dict[str, int] = {}
@@ -304,7 +304,7 @@ def _operations(kind: Kind) -> int:
 
 
 def _judge(kind: Kind, ended: Ended, disk: MemoryDisk, fs: LyingFileSystem) -> tuple[Outcome, str]:
-    """The first property: of the whole run, or of the logs that are reported as done."""
+    """The first invariant, for the run or for the logs reported as cleaned."""
     harm, found = fs.harm, tree(disk, deleted=False)
     wanted: Tree = {path: data for path, data in undisturbed(kind).end.items() if not path.endswith(DELETED)}
     if ended.code != 0:
@@ -325,7 +325,7 @@ def _judge(kind: Kind, ended: Ended, disk: MemoryDisk, fs: LyingFileSystem) -> t
 
 @cache
 def _left_alone(kind: Kind) -> frozenset[str]:
-    """The files that a run leaves as they are, where they are."""
+    """The files that a run does not change."""
     disk = kind.start()
     numbers = {path: disk.file(path).number for path in disk.paths()}
     kind.run(disk)
@@ -343,7 +343,7 @@ def _is_harmed(path: str, disk: MemoryDisk, harm: Harm) -> bool:
 
 
 def _is_as_if(kind: Kind, ended: Ended, found: Tree, harm: Harm) -> bool:
-    """Whether a run over a disk that had always held what was read ends with the same."""
+    """Whether an undisturbed run over a disk with the bytes that were read has the same result."""
     disk = kind.start()
     if any(disk.stat(path) is None for path in harm.looked) or not harm.looked:
         return False
@@ -361,7 +361,7 @@ def _is_as_if(kind: Kind, ended: Ended, found: Tree, harm: Harm) -> bool:
 
 
 def _lost(kind: Kind, disk: MemoryDisk, fs: LyingFileSystem, outcome: Outcome) -> str:
-    """The second property; empty if it holds."""
+    """The second invariant; empty if it holds."""
     wanted = undisturbed(kind).survivors
     if outcome is Outcome.AS_IF:
         return ""
@@ -389,7 +389,7 @@ def _missing(wanted: Mapping[int, bytes | None], found: Mapping[int, bytes | Non
 
 
 def _records(disk: MemoryDisk, path: str) -> dict[int, bytes | None]:
-    """What a consumer gets, up to the first damage of each segment."""
+    """The records that a consumer reads, up to the first damage of each segment."""
     found: dict[int, bytes | None] = {}
     for name in disk.listdir(path):
         if base_name(name).endswith(LOG):
@@ -412,7 +412,7 @@ def _offsets(data: bytes) -> set[int]:
 
 
 def _put(disk: MemoryDisk, path: str, data: bytes | None) -> None:
-    """Change a file below the file system: no time, no number tells of it."""
+    """Change a file below the file system: mtime and inode do not change."""
     if data is None:
         for names in (disk._dir(parent(path)).names, disk._dir(parent(path)).safe):
             names.pop(base_name(path), None)
@@ -423,7 +423,7 @@ def _put(disk: MemoryDisk, path: str, data: bytes | None) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command; its exit code."""
+    """Run the command; returns its exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=5000)
     parser.add_argument("--seed", type=int, default=1, help="of the first run; each further run takes the next one")
@@ -431,10 +431,10 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     counts: Counter[tuple[Lie, Outcome]] = Counter()
     for seed in range(options.seed, options.seed + options.runs):
-        told = tell(seed)
-        counts[told.lie, told.outcome] += 1
-        if options.verbose or told.outcome is Outcome.VIOLATION:
-            print(told, flush=True)
+        result = run_seed(seed)
+        counts[result.lie, result.outcome] += 1
+        if options.verbose or result.outcome is Outcome.VIOLATION:
+            print(result, flush=True)
     print(f"{'':45}" + "".join(f"{outcome.value:>29}" for outcome in Outcome))
     for lie in Lie:
         print(f"{lie.value:45}" + "".join(f"{counts[lie, outcome]:29}" for outcome in Outcome))

@@ -1,9 +1,9 @@
-"""Whole runs in memory: the file system of ``tests.fs.faults``, made closer to a disk where a run that goes on after an
-error can tell the difference.
+"""Complete runs in memory: the file system of ``tests.fs.faults``, closer to a disk where a run that continues after an error
+can see the difference.
 
-A file keeps its inode number over a crash; its ``ctime`` changes with every change, renames included. What is written piece by
-piece is there from its creation on. Bytes of a file whose flush failed are never safe again, whatever a later flush says (Linux
-marks the pages clean). A directory that is renamed is safe at once.
+A file keeps its inode number over a crash; its ``ctime`` changes with every change, renames included. A file that is written in
+several steps exists from its creation on. After a failed flush the bytes of a file are never durable, even if a later flush
+succeeds (Linux marks the pages clean). Renaming a directory is durable at once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _DEVICE = 1
 
 @dataclass(eq=False)
 class File(Inode):
-    """A file with a number, and the time of its last change of any kind, ns."""
+    """A file with an inode number and a ctime, ns."""
 
     number: int = 0
     ctime_ns: int = 0
@@ -30,7 +30,7 @@ class File(Inode):
 
 
 class MemoryDisk(FaultyFileSystem):
-    """See the module's docstring. ``clone`` and ``after_…`` give file systems of their own."""
+    """See the module's docstring. ``clone`` and ``after_…`` return copies."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,11 +56,11 @@ class MemoryDisk(FaultyFileSystem):
             ctime_ns=file.ctime_ns,
         )  # fmt: skip
 
-    def reader(self, path: str, start: int, end: int, *, fresh: bool = False) -> MemorySource:
+    def reader(self, path: str, start: int, end: int, *, uncached: bool = False) -> MemorySource:
         return LiveSource(self.file(path))
 
     def file(self, path: str) -> File:
-        """:raises StorageError: there is none"""
+        """:raises StorageError: the file does not exist"""
         path = normal(path)
         file = self._dir(parent(path)).names.get(base_name(path))
         if not isinstance(file, File):
@@ -74,7 +74,7 @@ class MemoryDisk(FaultyFileSystem):
         return sorted(join(path, name) for path, directory in self._directories.items() for name in directory.names)
 
     def copy_out(self, path: str, target: Path) -> None:
-        """Write the files of a directory into one of the real disk, with their times."""
+        """Write the files of a directory to one on disk, with their mtimes."""
         target.mkdir(parents=True)
         for name, file in self._dir(path).names.items():
             (target / name).write_bytes(file.data)
@@ -95,7 +95,7 @@ class MemoryDisk(FaultyFileSystem):
         self._change(directory, _linked(name, file))
 
     def append(self, path: str, data: bytes) -> None:
-        """Add bytes to a file, which need not be there under this name any more."""
+        """Append bytes to a file, which may have lost its name."""
         file = self.file(path)
         file.data, file.synced = file.data + data, False
         file.mtime_ns = file.ctime_ns = self._tick()
@@ -126,7 +126,7 @@ class MemoryDisk(FaultyFileSystem):
     # what happens to a disk
 
     def clone(self) -> MemoryDisk:
-        """The same files, synced or not as they are."""
+        """A copy of the files, synced or not."""
         other = MemoryDisk()
         other._clock, other._numbers = self._clock, self._numbers
         twins: dict[int, File] = {}
@@ -149,7 +149,7 @@ class MemoryDisk(FaultyFileSystem):
         return other
 
     def content(self) -> frozenset[tuple[str, str, bytes]]:
-        """All files (directory, name, bytes) with what recovery looks at besides, and empty directories."""
+        """All files (directory, name, bytes) with the other properties that recovery reads, and empty directories."""
         return frozenset(
             (path, f"{name} {file.mtime_ns}", file.data)
             for path, directory in self._directories.items()
@@ -163,7 +163,7 @@ class MemoryDisk(FaultyFileSystem):
         return found
 
     def _step(self, operation: str, path: str) -> None:
-        """Nothing: faults are put around this file system."""
+        """Nothing: faults are injected around this file system."""
 
     def _number(self) -> int:
         self._numbers += 1
@@ -171,7 +171,7 @@ class MemoryDisk(FaultyFileSystem):
 
 
 class LiveSource(MemorySource):
-    """An open file: it has the bytes that the file has now, also when its name is gone."""
+    """An open file: it reads the current bytes, even after the name was removed."""
 
     def __init__(self, file: File) -> None:
         super().__init__(b"")

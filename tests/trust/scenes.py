@@ -1,8 +1,8 @@
-"""The logs that faults are put around, and the kinds of runs over them: all in memory, a few segments of a few batches each.
+"""The logs for fault injection, and the kinds of runs over them: all in memory, a few segments of a few batches each.
 
-Among the logs: one whose records and outputs are all of one size, so that a group's output has its first source's size and
-time of last modification; transactions, aborted ones too, with tombstones; ``compact,delete``; one that is skipped; one that
-expires whole. Groups are told apart by the reach of an index, 2^31 offsets.
+Among the logs: one with records of equal size, so that a group's output has its first source's size and mtime; committed and
+aborted transactions with tombstones; ``compact,delete``; a skipped log; a log of which every segment expires. Groups are
+separated by the range of an index, 2^31 offsets.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from compaction.engine.sizing import Sizes
 from compaction.errors import CompactionError, UsageError
 from compaction.formats.checkpoints import format_offset_checkpoint
 from compaction.formats.producer_snapshot import SnapshotEntry
-from compaction.formats.record_batch.batch import BatchSpec, encode_batch
 from compaction.formats.record_batch.record import Record
-from compaction.fs.filesystem import FileSystem, join
+from compaction.fs.filesystem import DiskFileSystem, join
 from compaction.locking.claim import Identity
 from compaction.logdir.discover import LogLocation
 from compaction.names import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS, TopicPartition
 from compaction.report import RunReport
+from tests.formats.encode import BatchSpec, encode_batch
 from tests.fs.faults import Stopped
 from tests.local_job import TopicConfigs, resolver_of
 from tests.local_passes import LocalPasses
@@ -39,11 +39,11 @@ from tests.trust.memory import MemoryDisk
 from tests.trust.watched import WatchedFileSystem
 
 LOG_DIR, OUTPUT_DIR = "/memory/logs", "/memory/out/cleaned"
-#: out of reach of an index that begins at 0
+#: beyond the range of an index with base offset 0
 FAR = 3 * 2**30
 _INTERVAL = 1
 _OLD_MS = NOW_MS - 30 * 86_400_000
-_SIZES = Sizes(slice_bytes=300, scan_bytes=700, shard_entries=4, whole_records=4)
+_SIZES = Sizes(slice_bytes=300, scan_bytes=700, shard_entries=4, single_part_records=4)
 
 _COMPACT = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", "index.interval.bytes": "1"}
 _DELETE = {"cleanup.policy": "delete", "retention.ms": "86400000", "index.interval.bytes": "1"}
@@ -86,7 +86,7 @@ def equal() -> list[Built]:
 
 
 def transactions() -> list[Built]:
-    """Aborted and committed transactions over several segments, tombstones, two groups, one cut into parts."""
+    """Aborted and committed transactions over several segments, tombstones, two groups, one written in parts."""
     return [
         build(0, [_txn(0, "a", "lost", 7, 0), _txn(1, "b", "kept", 8, 0), _batch(2, "c", None)], interval=_INTERVAL),
         build(
@@ -134,7 +134,7 @@ def overflowing() -> list[Built]:
 
 
 def bare() -> list[Built]:
-    """Segments without indexes, or with broken ones."""
+    """Segments without indexes, or with malformed ones."""
     first, second = transactions()[:2]
     del first.files[".index"], first.files[".timeindex"], second.files[".txnindex"]
     return [first, second, _segment(200, (200, "a", "9"), (201, "d", "9")), _segment(300)]
@@ -153,7 +153,7 @@ LOGS: Mapping[str, Callable[[], list[Built]]] = {
 
 
 def made(topics: Sequence[str]) -> MemoryDisk:
-    """A disk with a log directory of these logs, all safe."""
+    """A disk with a log directory of these logs, all durable."""
     disk = MemoryDisk()
     for topic in topics:
         path = log_path(topic)
@@ -189,7 +189,7 @@ def location(topic: str, log_dir: str = LOG_DIR) -> LogLocation:
 
 
 class Kind(NamedTuple):
-    """A kind of run: over which logs, and how; ``half_done`` says where an earlier run was killed."""
+    """A kind of run: its logs and arguments; ``half_done`` is the point at which an earlier run was killed."""
 
     name: str
     topics: tuple[str, ...]
@@ -199,11 +199,11 @@ class Kind(NamedTuple):
     half_done: str | None = None
 
     def start(self) -> MemoryDisk:
-        """The disk that the run finds."""
+        """The disk before the run."""
         return _start(self).clone()
 
-    def run(self, fs: FileSystem) -> Ended:
-        """The run, one log after the other; whatever ends it is its end."""
+    def run(self, fs: DiskFileSystem) -> Ended:
+        """Run over the logs sequentially; an exception ends the run."""
         request = CompactionRequest(
             log_dirs=(LOG_DIR,),
             as_of_ms=NOW_MS,
@@ -225,7 +225,7 @@ class Kind(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """How a run ended: its exit code, the status of each log, and what was said."""
+    """How a run ended: its exit code, the status of each log, and its output."""
 
     code: int
     statuses: Mapping[str, str]
@@ -250,7 +250,7 @@ KINDS = (
 
 
 class _Killed(WatchedFileSystem):
-    """Ends a run when sources of the second group of a log have become ``.deleted``."""
+    """Stops a run once sources of the second group of a log are ``.deleted``."""
 
     def rename(self, source: str, target: str) -> None:
         if target.endswith(".log.deleted") and f"{FAR:020d}" in target:
@@ -267,7 +267,7 @@ class _Killed(WatchedFileSystem):
 def _start(kind: Kind) -> MemoryDisk:
     disk = made(kind.topics)
     if kind.half_done is not None:
-        # each log by itself: a killed run has one swap under way for each thread
+        # one log at a time: a killed run has one unfinished swap for each thread
         for topic in kind.topics:
             try:
                 kind._replace(topics=(topic,), half_done=None).run(_Killed(disk))
@@ -280,7 +280,7 @@ def _start(kind: Kind) -> MemoryDisk:
 
 @contextmanager
 def _in_order() -> Iterator[None]:
-    """One log after the other: operations come in the same order each time."""
+    """Process logs sequentially: the order of operations is always the same."""
 
     def one_by_one(works: Sequence[Callable[[], object]], threads: int) -> list[object]:
         return [work() for work in works]
@@ -294,7 +294,7 @@ _identity = Identity.of_this_process
 
 @contextmanager
 def _of_a_process_that_is_over() -> Iterator[None]:
-    """Claims are those of processes that the next run finds gone."""
+    """Make claims those of processes that have ended when the next run starts."""
     gone = classmethod(lambda cls: replace(_identity(), started="long ago"))
     with patch.object(Identity, "of_this_process", gone):
         yield

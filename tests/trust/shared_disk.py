@@ -1,7 +1,7 @@
 """A disk in memory that several processes share, one operation at a time, and their locks on it.
 
 Semantics are those of POSIX: a name is created once, a rename replaces its target at once, an open file outlives its name.
-Every operation first asks for the actor's turn. Nothing is lost by a kill but what was not written yet.
+Every operation first waits for the actor's turn. A kill loses nothing that was written.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from compaction.errors import LockedError, StorageError
-from compaction.fs.filesystem import Extent, FileStat, base_name, parent, storage_errors
+from compaction.fs.filesystem import FileRange, FileStat, base_name, parent, storage_errors
 
-#: asks for the turn: the operation's name and its path
+#: waits for the turn; takes the operation's name and its path
 Turn = Callable[[str, str], None]
 
 
@@ -25,12 +25,12 @@ class Killed(BaseException):
 
 
 class Dead(Killed):
-    """The process had ended before: it does nothing any more."""
+    """The process has already ended."""
 
 
 @dataclass(eq=False)
 class Inode:
-    """A file: its bytes, times, and the number that it has as long as it exists."""
+    """A file: its bytes, times and inode number."""
 
     number: int
     data: bytes = b""
@@ -38,14 +38,14 @@ class Inode:
     ctime_ns: int = 0
 
     def stat(self) -> FileStat:
-        """As ``stat`` tells it."""
+        """The result of ``stat``."""
         times = {"mtime_ns": self.mtime_ns, "ctime_ns": self.ctime_ns}
         owner = {"mode": 0o644, "uid": os.geteuid(), "gid": os.getegid()}
         return FileStat(len(self.data), inode=self.number, is_dir=False, is_file=True, device=1, **times, **owner)
 
 
 class Disk:
-    """Directories of files; ``None`` stands for a directory."""
+    """Directories of files; ``None`` is a directory."""
 
     def __init__(self) -> None:
         self.directories: dict[str, dict[str, Inode | None]] = {"/": {}}
@@ -54,7 +54,7 @@ class Disk:
         self._clock = 1_650_000_000_000_000_000
 
     def now(self) -> int:
-        """The time, which passes with each change."""
+        """The time, which advances with each change."""
         self._clock += 1_000_000
         return self._clock
 
@@ -107,7 +107,7 @@ class Disk:
             return
         inode = self.file(source)
         if self.names(parent(target)).get(base_name(target)) is inode:
-            # of two names of one file none goes
+            # renaming one hard link to another of the same file does nothing
             return
         inode.ctime_ns = self.now()
         del self.names(parent(source))[base_name(source)]
@@ -121,23 +121,23 @@ class Disk:
 
 @dataclass
 class LockTable:
-    """Locks that hold within a domain: who is in another one does not see them."""
+    """Locks within a domain: other domains do not see them."""
 
     held: dict[tuple[Hashable, str], list[tuple[str, bool]]] = field(default_factory=dict)
 
     def take(self, domain: Hashable, log_dir: str, who: str, *, shared: bool) -> None:
-        """:raises LockedError: somebody in the domain holds it"""
+        """:raises LockedError: another actor of the domain holds it"""
         holders = self.held.setdefault((domain, log_dir), [])
         if any(not (shared and theirs) for _, theirs in holders):
             raise LockedError(f"log directory is in use: {holders[0][0]} holds .lock", path=log_dir)
         holders.append((who, shared))
 
     def holder(self, domain: Hashable, log_dir: str, who: str) -> str | None:
-        """Who else holds it."""
+        """The other actor that holds it."""
         return next((other for other, _ in self.held.get((domain, log_dir), []) if other != who), None)
 
     def drop(self, who: str, log_dir: str | None = None) -> None:
-        """Take away the locks of one, as its end does."""
+        """Release the locks of an actor, as its end does."""
         for (_, path), holders in self.held.items():
             if log_dir in (None, path):
                 holders[:] = [each for each in holders if each[0] != who]
@@ -167,15 +167,15 @@ class ActorFiles:
             data = self.disk.file(path).data
         return data[start:] if length is None else data[start : start + length]
 
-    def reader(self, path: str, start: int, end: int, *, fresh: bool = False) -> Reader:
+    def reader(self, path: str, start: int, end: int, *, uncached: bool = False) -> Reader:
         self.turn("open", path)
         with storage_errors(path, "open"):
             return Reader(self.disk.file(path), lambda: self.turn("read", path))
 
-    def real_path(self, path: str) -> Extent:
+    def real_path(self, path: str) -> FileRange:
         self.turn("stat", path)
         found = self.disk.stat(path)
-        return Extent(path, 0, 0 if found is None else found.size)
+        return FileRange(path, 0, 0 if found is None else found.size)
 
     # changing
 
@@ -239,7 +239,7 @@ class ActorFiles:
             self.disk.file(path)
 
     def fsync_dir(self, path: str) -> None:
-        """Nothing is lost here; no turn, as nothing can be seen to happen."""
+        """Nothing is lost here. No turn is taken: the operation has no visible effect."""
 
     def lock(self, log_dir: str, *, shared: bool = False) -> HeldLock:
         self.turn("lock", log_dir)
@@ -263,7 +263,7 @@ class HeldLock:
 
 
 class Reader:
-    """An open file: it is read even when its name has gone."""
+    """An open file: it can be read even after its name was removed."""
 
     def __init__(self, inode: Inode, turn: Callable[[], None]) -> None:
         self._inode, self._turn = inode, turn
@@ -282,7 +282,7 @@ class Reader:
 
 
 class Writer:
-    """A file being written; who is killed meanwhile leaves half of what was to be written."""
+    """A file being written; a kill during a write leaves half of its bytes."""
 
     def __init__(self, files: ActorFiles, path: str) -> None:
         self._files, self._path = files, path

@@ -1,8 +1,8 @@
 """A broker in the simulation: it starts, appends to the active segment, rolls, and cleans the log itself.
 
-File handling as ``LogLoader``, ``LogSegment.append``, ``LocalLog.roll`` and ``LocalLog.replaceSegments`` (Kafka 4.3.0) do it:
-the active segment stays open; a cleaned one is written as ``.cleaned`` and becomes ``.swap`` before its sources become
-``.deleted``.
+It handles files as ``LogLoader``, ``LogSegment.append``, ``LocalLog.roll`` and ``LocalLog.replaceSegments`` (Kafka 4.3.0) do:
+the active segment is kept open; a cleaned one is written as ``.cleaned`` and renamed to ``.swap`` before its sources are
+renamed to ``.deleted``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.trust.simulated_logs import KEYS, PATH, History, bases, batch
 
 @dataclass(frozen=True)
 class Habits:
-    """What a broker does: whether its start is one step to others, how often it appends, whether its own cleaner works."""
+    """A broker's behaviour: whether its start is atomic, how often it appends, whether its cleaner runs."""
 
     start_is_one_step: bool
     appends: int
@@ -37,7 +37,7 @@ class Broker:
         self._end = 0
 
     def start(self) -> None:
-        """Load the log. What it holds is remembered from now on; the active segment stays open."""
+        """Load the log into memory; the active segment is kept open."""
         start_broker(self._files, PATH)
         self._bases = bases(self._files.disk)
         self._active = self._files.disk.file(join(PATH, segment_file(self._bases[-1], LOG)))
@@ -45,7 +45,7 @@ class Broker:
         self._end = batches[-1].last_offset + 1 if batches else self._bases[-1]
 
     def serve(self) -> None:
-        """Append and roll; then clean, if this broker does so."""
+        """Append and roll; then clean, if its cleaner runs."""
         for _ in range(self._habits.appends):
             if self._chance.random() < 0.4:
                 self._roll()
@@ -72,7 +72,7 @@ class Broker:
         self._bases.append(base)
 
     def _clean(self, group: list[int]) -> None:
-        """Replace two segments by one without what they themselves supersede."""
+        """Replace two segments by one without the records that are superseded within them."""
         logs = [self._files.read_bytes(join(PATH, segment_file(base, LOG))) for base in group]
         batches = [each for log in logs for each in iter_batches(log) if isinstance(each, RecordBatch)]
         last = {r.key: r.offset for each in batches if not each.is_transactional for r in each.records()}

@@ -1,4 +1,4 @@
-"""Small logs for the simulation: what they hold, what must survive of them, and what a reader is served."""
+"""Small logs for the simulation: their records, the survivors, and the records that a reader is served."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from functools import cache
 from compaction.cleaning.log_view import AbortedTxn
 from compaction.formats.checkpoints import format_offset_checkpoint
 from compaction.formats.indexes import read_txn_index
-from compaction.formats.record_batch.batch import BatchSpec, RecordBatch, encode_batch, iter_batches
+from compaction.formats.record_batch.batch import RecordBatch, iter_batches
 from compaction.formats.record_batch.record import Record
 from compaction.fs.filesystem import join
 from compaction.names import CLEANER_OFFSETS, LOG, TXNINDEX, segment_file
+from tests.formats.encode import BatchSpec, encode_batch
 from tests.logdir.logs import NOW_MS, TOPIC, Built, build, marker
 from tests.trust.shared_disk import Disk
 
@@ -25,7 +26,7 @@ PRODUCER = 7
 
 @dataclass
 class History:
-    """All records that were ever acknowledged: offset -> key and value; ``aborted`` are offsets of no committed record."""
+    """All acknowledged records: offset -> key and value; ``aborted`` are offsets of aborted ones."""
 
     records: dict[int, tuple[bytes, bytes | None]] = field(default_factory=dict)
     aborted: frozenset[int] = frozenset()
@@ -43,7 +44,7 @@ class History:
 
 
 def batch(history: History, offset: int, key: int, *, transactional: bool = False) -> bytes:
-    """One record as a batch; it is acknowledged."""
+    """Append one record as a batch and acknowledge it."""
     record = Record(offset, NOW_MS + offset, b"key-%d" % key, b"value-%d" % offset)
     history.records[offset] = (b"key-%d" % key, record.value)
     spec = BatchSpec(base_offset=offset)
@@ -54,7 +55,7 @@ def batch(history: History, offset: int, key: int, *, transactional: bool = Fals
 
 @cache
 def _layout(number: int) -> tuple[tuple[Built, ...], dict[int, tuple[bytes, bytes | None]], frozenset[int], int | None]:
-    """The segments of one of a few logs, the last one active; its records; aborted ones; its cleaner checkpoint."""
+    """One of a few logs: its segments, the last one active, its records, the aborted ones, and its cleaner checkpoint."""
     chance = random.Random(number)
     history, segments, aborted = History(), [], set()
     closed = chance.randint(2, 5)
@@ -76,7 +77,7 @@ def _layout(number: int) -> tuple[tuple[Built, ...], dict[int, tuple[bytes, byte
 
 
 def put_log(disk: Disk, number: int) -> History:
-    """Lay out log ``number``; what it holds."""
+    """Write log ``number``; returns its records."""
     segments, records, aborted, checkpoint = _layout(number)
     disk.make_directory(PATH)
     for segment in segments:
@@ -89,7 +90,7 @@ def put_log(disk: Disk, number: int) -> History:
 
 
 def put_file(disk: Disk, path: str, data: bytes) -> None:
-    """Give the disk one more file."""
+    """Add a file to the disk."""
     inode = disk.new_inode()
     inode.data = data
     disk.link(path, inode)

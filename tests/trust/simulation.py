@@ -1,22 +1,21 @@
-"""Two jobs, at times a third one, and a broker on one log, interleaved at every file operation by a choice that a seed fixes.
+"""Two jobs, at times a third one, and a broker on one log, interleaved at every file operation as a seed decides.
 
-``python -m tests.trust.simulation --runs 10000 --seed 1``. Each run draws a log, a lock mode, what each of the three does and
-when, and who is killed in between. When all have ended, one more broker starts and one more job runs undisturbed; then
-every survivor of all that was ever acknowledged must be served with its key and value, nothing else may be served than what
-was acknowledged, and aborted records must be known as such.
+``python -m tests.trust.simulation --runs 10000 --seed 1``. Each run draws a log, a lock mode, the actions of the three, and
+which of them is killed. At the end one more broker starts and one more job runs undisturbed. Then every survivor of all
+acknowledged records must be served with its key and value, only acknowledged records may be served, and aborted records must
+be marked as aborted.
 
-Lock modes, and what is promised in each:
+Lock modes and their guarantees:
 
-* ``working``: both jobs and the broker see each other's locks. Everything holds, whatever the broker does.
-* ``advisory``: the second job is on another mount whose locks the first one and the broker do not see.
-* ``lost``: every lock is granted to everybody.
+* ``working``: both jobs and the broker see each other's locks. All guarantees hold, whatever the broker does.
+* ``advisory``: the second job is on another mount, whose locks the first one and the broker do not see.
+* ``lost``: every lock is granted to every actor.
 
-In the last two, claims keep the jobs apart: of two jobs at one log no more than one swaps, and everything holds. A broker
-takes no notice of claims. It may start between any two steps of a job, append and roll, and nothing is lost. That is all that
-can be promised: ``unguarded`` is ``lost`` with a broker whose start is itself interleaved with a swap, or whose own cleaner
-works beside the job's. A start deletes, by the listing that it began with, what a swap has meanwhile put in place; a cleaner
-renames by path what it has read by handle. No order of a job's own steps can prevent that. These runs are counted, and lose
-records.
+In the last two modes claims exclude the jobs from each other: at most one of two jobs swaps a log. A broker ignores claims. It
+may start between any two steps of a job, append and roll, and no record is lost. More cannot be guaranteed: ``unguarded`` is
+``lost`` with a broker whose start is interleaved with a swap, or whose cleaner runs at the same time as the job. A start works
+on the listing that it began with and deletes files that a swap has meanwhile renamed; a cleaner renames by path the files that
+it has read by handle. No order of the job's steps can prevent that. These runs are counted, and lose records.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ MODES = (WORKING, ADVISORY, LOST)
 JOBS = ("first", "second", "third")
 LAYOUTS = 40
 COPY_DIR = "/simulated/copy"
-#: seldom enough that one gets far while the others wait, or at nearly every step
+#: rarely, so that one actor gets far while the others wait, or at nearly every step
 _SWITCHES = (0.003, 0.01, 0.03, 0.1, 0.5)
 _JOB_STEPS = 520
 _BROKER_STEPS = 80
@@ -66,7 +65,7 @@ _DAY_MS = 86_400_000
 
 @dataclass(frozen=True)
 class Scenario:
-    """What one seed stands for."""
+    """The scenario of a seed."""
 
     seed: int
     mode: str
@@ -82,7 +81,7 @@ class Scenario:
 
     @classmethod
     def draw(cls, seed: int, mode: str | None = None) -> Scenario:
-        """A random scenario; ``mode`` may be given."""
+        """Draw a random scenario, in ``mode`` if given."""
         chance = random.Random(seed)
         drawn = chance.choice(MODES)
         mode = mode or drawn
@@ -101,7 +100,7 @@ class Scenario:
 
 
 class _ArenaOfEach(threading.local):
-    """Each actor's own memory for maps, as processes have it."""
+    """Each actor's own memory for maps, as in separate processes."""
 
     def __init__(self) -> None:
         self._arena = offset_map.Arena()
@@ -112,7 +111,7 @@ class _ArenaOfEach(threading.local):
 
 
 class SimulatedRuns:
-    """Runs of the simulation; who is over is known."""
+    """Runs of the simulation; it is known which are over."""
 
     def __init__(self, actor: Actor, everybody: Sequence[Actor]) -> None:
         self._actor, self._everybody = actor, everybody
@@ -135,7 +134,7 @@ def claim_of(name: str) -> bytes:
 
 
 class Verdict(NamedTuple):
-    """How a run ended: each actor's outcome, and what is wrong."""
+    """The result of a run: each actor's outcome, and the violations."""
 
     outcomes: tuple[tuple[str, str], ...]
     problems: tuple[str, ...]
@@ -158,7 +157,7 @@ class World:
             put_file(self.disk, f"{LOG_DIR}/.compaction-run.00000001", claim_of("long ago"))
 
     def play(self) -> Verdict:
-        """The scenario, then the undisturbed end; what is wrong."""
+        """Play the scenario and the undisturbed end; returns the violations."""
         with patch.object(offset_map, "_ARENA", _ArenaOfEach()):
             return self._play()
 
@@ -219,7 +218,7 @@ class World:
     def _crashes(self, schedule: Schedule) -> Iterator[str]:
         for actor in schedule.actors:
             if actor.error is not None and not isinstance(actor.error, (Killed, CompactionError)):
-                # a broker whose files vanish under it goes offline
+                # a broker goes offline if its files vanish
                 if actor.name != "broker" or self.scenario.mode != UNGUARDED:
                     yield f"{actor.name} crashed: {actor.error!r}"
             if isinstance(actor.outcome, RunReport):
@@ -232,15 +231,15 @@ class World:
             yield f"two jobs cleaned the log from offset {begins[0]}"
 
     def _copy_problems(self, schedule: Schedule) -> Iterator[str]:
-        """A copy that has appeared serves what there was when it was made: at least all that is still the last of its key."""
+        """A published copy serves the records that existed when it was made, at least those that are still current."""
         path = f"{COPY_DIR}/{TOPIC}"
         if path in self.disk.directories:
-            # what was appended may have come after the copy was planned
+            # records may have been appended after the copy was planned
             end = put_log(Disk(), self.scenario.layout).end()
             yield from (f"copy: {each}" for each in _differences(self.disk, path, self.history, up_to=end))
 
     def _end(self) -> Iterator[str]:
-        """One broker starts and one job runs, in either order, then what is served is looked at."""
+        """Start one broker and run one job, in either order, then check the served records."""
         self.scenario = replace(self.scenario, switch=0.0)
         request = _request(self.scenario, copy=False)
         last: list[Actor] = []
@@ -265,7 +264,7 @@ class World:
 
 
 def outcome_of(actor: Actor) -> str:
-    """How one has ended, in a word."""
+    """An actor's outcome in a word."""
     if isinstance(actor.error, Killed):
         return "killed"
     if isinstance(actor.error, LockedError):

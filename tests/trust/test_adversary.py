@@ -1,4 +1,4 @@
-"""Who owns a log directory, or can write near it, cannot make a run of root touch anything else."""
+"""A user who owns a log directory, or can write near it, cannot make a run of root change any other file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from compaction.engine.delete import delete_old_segments
 from compaction.names import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS
 from compaction.output.journal import JOURNAL
 from tests.crash.surroundings import NOBODY, run
-from tests.damage.sound_logs import NOW_MS, look_at
+from tests.damage.valid_logs import NOW_MS, look_at
 from tests.local_job import request_for
 from tests.local_passes import LocalPasses
 from tests.trust.hostile import Recording, make_logs, make_victims, plant, run_quietly, seen
@@ -63,13 +63,13 @@ def names_of_a_run(place: Path, kind: str) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", ["in place", "copy", "expire"])
-def test_a_link_at_a_name_that_a_run_creates_leads_nowhere(kind: str, tmp_path: Path, victims: Path) -> None:
+def test_a_link_at_a_name_that_a_run_creates_is_not_followed(kind: str, tmp_path: Path, victims: Path) -> None:
     names = names_of_a_run(tmp_path / "rehearsal", kind)
     assert len(names) > 5 or names == ["out"]
     before = seen(victims)
     options = ["--output-dir", tmp_path / "case" / "out"] if kind == "copy" else []
     for name in names:
-        # a link given as --output-dir itself is the user's choice of another place, which may be new
+        # a link given as --output-dir is the user's choice of its target, which may be a new directory
         for target in (victims / "secret", victims, *([victims / "nothing"] if name != "out" else [])):
             make_logs(tmp_path / "case" / "data")
             place = tmp_path / "case" / name
@@ -99,7 +99,7 @@ ABSURD = {
 
 
 def journal_of(base_offset: int, kind: str = ".log") -> bytes:
-    """A journal whose checksum holds."""
+    """A journal with a valid checksum."""
     source = {"base_offset": base_offset, "size_bytes": 1, "mtime_ns": 1, "inode": 1}
     group = {"base_offset": base_offset, "files": [[kind, 1, "0"]], "sources": [source]}
     body: dict[str, object] = {"groups": [group], "previous_checkpoint": None, "end_offset": 5, "owner": ""}
@@ -175,7 +175,7 @@ def twin(root: None, tmp_path: Path, log_dir: Path) -> Iterator[Path]:
 
 
 def forked(work: Callable[[], int]) -> int:
-    """A process that ends with what ``work`` gives; its number."""
+    """Fork a process that exits with the result of ``work``; returns its id."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
@@ -217,11 +217,11 @@ def test_a_directory_under_two_names_is_cleaned_once_in_many_runs(log_dir: Path,
     twin_runs(log_dir, twin, 200, tmp_path)
 
 
-# a hostile user beside a run of root
+# a hostile user during a run of root
 
 
 def be_hostile(log_dir: Path, victims: Path, seconds: float) -> int:
-    """As the directory's owner: put links to the victims where root's run has files, or is going to have them."""
+    """As the directory's owner: replace the files that root's run has, or will create, by links to the victims."""
     os.setgroups([])
     os.setgid(NOBODY)
     os.setuid(NOBODY)
@@ -249,7 +249,7 @@ def give_to_nobody(log_dir: Path) -> None:
 
 
 def beside_a_hostile_user(tmp_path: Path, victims: Path, seconds: float) -> None:
-    # the hostile user must reach the directory, not only own it
+    # the hostile user must be able to reach the directory
     for above in (tmp_path, *tmp_path.parents):
         if above != Path("/") and above.stat().st_uid == 0:
             above.chmod(above.stat().st_mode | 0o011)
@@ -273,10 +273,10 @@ def beside_a_hostile_user(tmp_path: Path, victims: Path, seconds: float) -> None
     assert seen(victims) == before
 
 
-def test_a_hostile_owner_cannot_lead_root_out_of_the_directory(root: None, tmp_path: Path, victims: Path) -> None:
+def test_a_hostile_owner_cannot_redirect_root_outside_the_directory(root: None, tmp_path: Path, victims: Path) -> None:
     beside_a_hostile_user(tmp_path, victims, 2)
 
 
 @pytest.mark.crash
-def test_a_hostile_owner_cannot_lead_root_out_for_long(root: None, tmp_path: Path, victims: Path) -> None:
+def test_a_hostile_owner_cannot_redirect_root_within_a_minute(root: None, tmp_path: Path, victims: Path) -> None:
     beside_a_hostile_user(tmp_path, victims, 60)

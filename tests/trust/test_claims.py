@@ -1,4 +1,4 @@
-"""Claims: of all runs that want a directory one gets it, whatever they do at the same time and whatever claims are planted."""
+"""Claims: exactly one of several runs gets a directory, in any order of their steps and with any planted claim."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def run(token: str) -> Identity:
 
 
 class Known:
-    """Runs of which it is known whether they are over."""
+    """Runs with known ends."""
 
     def __init__(self, *over: str) -> None:
         self.over = set(over)
@@ -37,7 +37,7 @@ class Known:
 
 
 class Interrupted(FaultyFileSystem):
-    """Something happens once, just before the next claim is put."""
+    """Calls ``between`` once, just before the next claim is created."""
 
     between: Callable[[], None] | None = None
 
@@ -48,7 +48,7 @@ class Interrupted(FaultyFileSystem):
         return super().link_new(path, data, like)
 
 
-def test_a_living_run_keeps_its_claim_when_a_number_has_become_free_meanwhile() -> None:
+def test_a_live_run_keeps_its_claim_when_a_lower_number_becomes_free() -> None:
     fs, known = Interrupted(), Known("dead")
     fs.mkdir(LOG_DIR)
     Claim.take(fs, LOG_DIR, run("dead"), known.is_over)
@@ -65,7 +65,7 @@ def test_a_living_run_keeps_its_claim_when_a_number_has_become_free_meanwhile() 
     assert fs.listdir(LOG_DIR) == [".compaction-run.00000001"]
 
 
-def test_a_claim_that_was_taken_over_is_noticed_and_stays_the_others() -> None:
+def test_a_claim_that_was_taken_over_is_detected_and_kept_by_the_other_run() -> None:
     fs, known = FaultyFileSystem(), Known()
     fs.mkdir(LOG_DIR)
     first = Claim.take(fs, LOG_DIR, run("first"), known.is_over)
@@ -120,17 +120,15 @@ def test_a_claim_that_is_no_file_is_not_opened(kind: str, tmp_path: Path) -> Non
         Claim.take(LocalFileSystem(), str(tmp_path), Identity.of_this_process())
 
 
-def test_the_last_number_is_named_when_no_further_claim_can_be_put(tmp_path: Path) -> None:
+def test_the_last_claim_is_named_if_no_further_claim_can_be_created(tmp_path: Path) -> None:
     planted = tmp_path / ".compaction-run.99999999"
     planted.write_text(json.dumps(asdict(run("over"))))
-    with pytest.raises(LockedError, match="no number is left"):
+    with pytest.raises(LockedError, match="the highest possible claim number is taken"):
         Claim.take(LocalFileSystem(), str(tmp_path), run("new"), Known("over").is_over)
     assert list(tmp_path.iterdir()) == [planted]
 
 
-def test_a_container_of_the_same_kernel_is_believed_over_only_on_a_disk_of_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_of_another_container_is_over_only_on_a_local_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = Identity.of_this_process()
     other = Identity("other", here.host, here.boot, "pid:[1]", here.pid, here.started)
     monkeypatch.setattr(claims, "is_local", lambda path: True)

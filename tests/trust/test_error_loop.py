@@ -1,4 +1,4 @@
-"""The error loop: a sample of it in every test run, more of it among the suites, all of it by ``python -m``."""
+"""The error loop: a sample in every test run, more in the suites, everything with ``python -m``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.trust.watched import Operation, WatchedFileSystem
 
 _BY_NAME = {kind.name: kind for kind in KINDS}
 _NAMES = [kind.name.replace(" ", "-") for kind in KINDS]
-#: of which the suites take every operation; ``python -m tests.trust.error_loop --all`` does of all kinds, in half an hour
+#: the suites cover every operation of these kinds; ``python -m tests.trust.error_loop --all`` covers all kinds, in half an hour
 _WHOLE = ("expire", "compact after a run that was killed in its swaps", "dry run")
 _SAMPLED = [kind for kind in KINDS if kind.name not in _WHOLE]
 
@@ -46,14 +46,14 @@ def test_no_operation_of_a_run_loses_or_changes_a_record_by_failing(name: str) -
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=_NAMES)
-def test_a_run_that_nothing_disturbs_changes_what_it_should(kind: Kind) -> None:
+def test_an_undisturbed_run_changes_the_log_unless_it_is_dry(kind: Kind) -> None:
     found = undisturbed(kind)
     assert (found.start == found.end) is kind.dry_run
     for topic, kept in found.survivors.items():
         assert kept.items() <= found.records_before[topic].items()
 
 
-def test_an_expiry_that_fails_half_way_leaves_no_index_or_snapshot_without_its_log() -> None:
+def test_a_segment_deletion_that_fails_leaves_no_index_or_snapshot_without_its_log() -> None:
     kind = _BY_NAME["expire"]
     renames = [each.number for each in operations(kind) if each.name == "rename" and each.target.endswith(".deleted")]
     search = Search(kind)
@@ -68,7 +68,7 @@ def test_a_split_that_fails_between_its_renames_is_undone_by_the_next_run() -> N
     assert [str(finding) for at in renames for finding in search.look(Fault(Mode.ONCE, at))] == []
 
 
-def test_a_claim_that_cannot_be_removed_does_not_take_the_report() -> None:
+def test_the_report_is_written_even_if_the_claim_cannot_be_removed() -> None:
     kind = _BY_NAME["compact in place"]
     unlink = [each.number for each in operations(kind) if each.name == "unlink" and "/.compaction-run." in each.path][-1]
     ended = kind.run(FailingFileSystem(kind.start(), Fault(Mode.ONCE, unlink)))

@@ -1,4 +1,4 @@
-"""The error loop with a real broker as what comes next: its ``UnifiedLog`` loads what a failed operation left."""
+"""The error loop followed by a real broker: its ``UnifiedLog`` loads the files that a failed operation has left."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def test_a_broker_serves_every_survivor_after_an_operation_has_failed(
 
 
 def problems(gateway: Gateway, tmp_path: Path, kind: Kind, state: MemoryDisk, *, clean: bool) -> list[str]:
-    """What is wrong with the logs after a broker's start and stop."""
+    """The violations in the logs after a broker's start and stop."""
     wanted = undisturbed(kind)
-    told: list[str] = []
+    problems: list[str] = []
     for topic in kind.topics:
         place = tmp_path / Path(log_path(topic)).name
         state.copy_out(log_path(topic), place)
         with KafkaLog(gateway, place, Opening(NOW_MS, clean_shutdown=clean, recovery_point=0)):
             pass
-        told += not_as_served(topic, served(LocalFileSystem(), str(place)), wanted)
+        problems += not_as_served(topic, served(LocalFileSystem(), str(place)), wanted)
         shutil.rmtree(place)
-    return told
+    return problems

@@ -1,13 +1,13 @@
-"""Lying storage: a sample of it in every test run, more of it among the suites, all of it by ``python -m``."""
+"""Lying storage: a sample in every test run, more in the suites, everything with ``python -m``."""
 
 from __future__ import annotations
 
 import pytest
 
-from compaction.formats.record_batch.batch import BatchSpec, encode_batch
 from compaction.formats.record_batch.record import Record
 from compaction.logdir.blocks import SegmentReader
-from tests.trust.lying_storage import Lie, Outcome, tell, tell_at
+from tests.formats.encode import BatchSpec, encode_batch
+from tests.trust.lying_storage import Lie, Outcome, run_seed, run_with_lie
 from tests.trust.memory import MemoryDisk
 from tests.trust.scenes import KINDS, Kind
 from tests.trust.watched import Operation, WatchedFileSystem
@@ -16,7 +16,7 @@ _BY_NAME = {kind.name: kind for kind in KINDS}
 
 
 def violations(seeds: range) -> list[str]:
-    return [str(told) for told in map(tell, seeds) if told.outcome is Outcome.VIOLATION]
+    return [str(result) for result in map(run_seed, seeds) if result.outcome is Outcome.VIOLATION]
 
 
 def operations(kind: Kind) -> list[Operation]:
@@ -25,37 +25,37 @@ def operations(kind: Kind) -> list[Operation]:
     return fs.log
 
 
-def test_no_lie_of_the_disk_ends_in_exit_code_0_and_other_bytes() -> None:
+def test_no_disk_fault_ends_in_exit_code_0_and_other_bytes() -> None:
     assert violations(range(1, 121)) == []
 
 
 @pytest.mark.crash
-def test_none_of_many_lies_of_the_disk_ends_in_exit_code_0_and_other_bytes() -> None:
+def test_none_of_many_disk_faults_ends_in_exit_code_0_and_other_bytes() -> None:
     assert violations(range(1_000, 2_500)) == []
 
 
-def test_lies_are_noticed() -> None:
-    """Of writes that land otherwise none may pass: the log is not replaced."""
+def test_every_corrupted_write_is_detected() -> None:
+    """The log is not replaced."""
     kind = _BY_NAME["compact in place"]
     writes = [each for each in operations(kind) if each.name == "append"]
-    found = [tell_at(kind, Lie.TURNED_WRITE, each.number, each.number) for each in writes]
-    assert {told.outcome for told in found} == {Outcome.NOTICED}
+    found = [run_with_lie(kind, Lie.FLIPPED_WRITE, each.number, each.number) for each in writes]
+    assert {result.outcome for result in found} == {Outcome.NOTICED}
 
 
-def test_an_old_checkpoint_that_a_disk_gives_once_is_not_believed() -> None:
-    """Else a run that has just finished an earlier swap cleans the log from where that one had begun."""
+def test_a_stale_read_of_the_checkpoint_is_not_used() -> None:
+    """Otherwise a run that has just finished an earlier swap cleans the log from the old checkpoint."""
     kind = _BY_NAME["compact after a run that was killed in its swaps"]
     reads = [each for each in operations(kind) if each.name == "read" and each.path.endswith("cleaner-offset-checkpoint")]
-    found = [tell_at(kind, Lie.STALE_READ, each.number, each.number) for each in reads]
-    assert [str(told) for told in found if told.outcome is Outcome.VIOLATION] == []
+    found = [run_with_lie(kind, Lie.STALE_READ, each.number, each.number) for each in reads]
+    assert [str(result) for result in found if result.outcome is Outcome.VIOLATION] == []
 
 
-def test_an_output_that_is_read_otherwise_once_is_not_removed_by_the_recovery() -> None:
+def test_recovery_does_not_remove_an_output_after_one_corrupted_read() -> None:
     """It may be the only copy, and the next read may be right."""
     kind = _BY_NAME["compact after a run that was killed in its swaps"]
     reads = [each for each in operations(kind) if each.name == "read_into" and each.path.endswith((".log.swap", ".log.clean"))]
-    found = [tell_at(kind, Lie.TURNED_READ, each.number, each.number) for each in reads]
-    assert [str(told) for told in found if told.outcome is Outcome.VIOLATION] == []
+    found = [run_with_lie(kind, Lie.FLIPPED_READ, each.number, each.number) for each in reads]
+    assert [str(result) for result in found if result.outcome is Outcome.VIOLATION] == []
 
 
 def test_an_index_that_is_damaged_while_logs_are_copied_is_not_published() -> None:
@@ -80,7 +80,7 @@ def _zero_before(kind: Kind, copy: Operation) -> int:
     return kind.run(Zeroing(disk)).code
 
 
-def test_a_leader_epoch_that_changes_between_the_passes_is_noticed() -> None:
+def test_a_leader_epoch_that_changes_between_the_passes_is_detected() -> None:
     disk = MemoryDisk()
     disk.mkdir("/logs")
     for name, epoch in (("/logs/first", 3), ("/logs/second", 4)):

@@ -1,4 +1,4 @@
-"""Two jobs and a broker, interleaved at every file operation; see ``simulation`` for what is promised."""
+"""Two jobs and a broker, interleaved at every file operation; see ``simulation`` for the guarantees."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ def play(seed: int, mode: str) -> Verdict:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_whatever_the_order_nothing_is_lost(mode: str) -> None:
+def test_no_order_of_operations_loses_a_record(mode: str) -> None:
     assert {seed: found for seed in range(SAMPLE) if (found := play(seed, mode).problems)} == {}
 
 
 @pytest.mark.crash
 @pytest.mark.parametrize("mode", MODES)
-def test_in_many_orders_nothing_is_lost(mode: str) -> None:
+def test_none_of_many_orders_of_operations_loses_a_record(mode: str) -> None:
     assert {seed: found for seed in range(SAMPLE, SUITE) if (found := play(seed, mode).problems)} == {}
 
 
-#: what a broker's own cleaner made of a log whose swap a kill had ended: it was taken for a part of that swap
+#: a broker's cleaner ran after a kill during a swap: its output was taken for a part of that swap
 @pytest.mark.parametrize("seed", [1427, 1475])
-def test_what_a_broker_cleaned_since_is_no_part_of_an_interrupted_swap(seed: int) -> None:
+def test_a_brokers_cleaning_is_not_undone_by_finishing_an_earlier_swap(seed: int) -> None:
     assert World(Scenario.draw(seed)).play().problems == ()
 
 
@@ -39,14 +39,14 @@ def test_a_seed_gives_the_same_order_every_time() -> None:
     assert traces[0] == traces[1]
 
 
-def test_the_simulation_gets_everywhere() -> None:
-    """All outcomes that there are come up in each mode: kills, refusals, swaps of either job, brokers beside them."""
+def test_the_simulation_reaches_every_outcome() -> None:
+    """Every outcome occurs in each mode: kills, refusals, swaps of either job, brokers at the same time."""
     for mode in (ADVISORY, LOST, WORKING):
         ends = {outcome for seed in range(SAMPLE) for outcome in play(seed, mode).outcomes}
         wanted = {("first", "cleaned"), ("second", "cleaned"), ("first", "killed"), ("second", "kept out")}
         assert {*wanted, ("broker", "served")} <= ends, mode
 
 
-def test_an_unguarded_broker_is_seen_to_lose_records() -> None:
-    """The limit of what can be promised; and a proof that the simulation sees a loss."""
+def test_the_simulation_detects_records_lost_by_a_broker_without_locks() -> None:
+    """The limit of the guarantees, and a proof that the simulation detects a loss."""
     assert any("is lost" in problem for seed in range(2_000) for problem in play(seed, UNGUARDED).problems)

@@ -1,4 +1,4 @@
-"""Threads that take turns: exactly one runs at a time, and a random choice by seed says which, at every operation."""
+"""Threads that take turns: exactly one runs at a time; a seeded random choice selects it at every operation."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tests.trust.shared_disk import Dead, Killed
 
 
 class Actor:
-    """One process: ``work`` gives its outcome. It starts at the operation ``starts_at`` of all, or when nobody else is left,
-    and is killed at the operation ``killed_at`` of its own."""
+    """One process: ``work`` returns its outcome. It starts at operation ``starts_at`` of all actors, or when no other is left,
+    and is killed at its own operation ``killed_at``."""
 
     def __init__(self, name: str, *, starts_at: int = 0, killed_at: int | None = None) -> None:
         self.name, self.starts_at, self.killed_at = name, starts_at, killed_at
@@ -29,10 +29,10 @@ class Actor:
 
 
 class Schedule:
-    """Runs actors to their ends. ``trace``, if it is a list, takes every operation.
+    """Runs actors to their ends. ``trace``, if it is a list, records every operation.
 
     :param switch: the probability that the turn passes on at an operation
-    :param at_end: is called with the name of each that ends, or is killed
+    :param at_end: called with the name of each actor that ends or is killed
     """
 
     def __init__(self, chance: random.Random, switch: float, at_end: Callable[[str], None]) -> None:
@@ -43,7 +43,7 @@ class Schedule:
         self._done = threading.Semaphore(0)
 
     def turn_of(self, actor: Actor) -> Callable[[str, str], None]:
-        """What an actor calls before each operation."""
+        """Called by an actor before each operation."""
 
         def turn(operation: str, path: str) -> None:
             self._turn(actor, operation, path)
@@ -52,7 +52,7 @@ class Schedule:
 
     @contextmanager
     def uninterrupted(self, actor: Actor) -> Iterator[None]:
-        """The actor keeps the turn."""
+        """The actor keeps its turn."""
         actor.uninterrupted = True
         try:
             yield
@@ -60,7 +60,7 @@ class Schedule:
             actor.uninterrupted = False
 
     def run(self) -> None:
-        """All actors, until the last one has ended."""
+        """Run all actors until the last one has ended."""
         threads = [threading.Thread(target=self._live, args=(actor,), name=actor.name) for actor in self.actors]
         for thread in threads:
             thread.start()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
-from compaction.fs.filesystem import ByteSource, Chunk, Extent, FileStat, FileSystem, Lock, Output, parent
+from compaction.fs.filesystem import ByteSource, Chunk, DiskFileSystem, FileRange, FileStat, Lock, Output, parent
 
 T = TypeVar("T")
 
@@ -30,15 +30,22 @@ class Operation(NamedTuple):
         return f"#{self.number} {self.name} {self.path}" + (f" -> {self.target}" if self.target else "")
 
 
-class WatchedFileSystem:
-    """See ``compaction.fs.filesystem.FileSystem``; ``log`` has the operations so far."""
+Before = Callable[[Operation], None]
 
-    def __init__(self, inner: FileSystem) -> None:
-        self.inner = inner
+
+class WatchedFileSystem:
+    """See ``compaction.fs.filesystem.DiskFileSystem``; ``log`` has the operations so far.
+
+    :param before: called before each operation; what it raises is raised in its place
+    """
+
+    def __init__(self, inner: DiskFileSystem, before: Before = lambda _: None) -> None:
+        self.inner, self._before = inner, before
         self.log: list[Operation] = []
 
     def _do(self, operation: Operation, action: Callable[[], T]) -> T:
         """Carry an operation out."""
+        self._before(operation)
         return action()
 
     def do(self, name: str, path: str, action: Callable[[], T], target: str = "") -> T:
@@ -58,14 +65,15 @@ class WatchedFileSystem:
     def read_bytes(self, path: str, start: int = 0, length: int | None = None) -> bytes:
         return self.do("read", path, lambda: self.inner.read_bytes(path, start, length))
 
-    def reader(self, path: str, start: int, end: int, *, fresh: bool = False) -> ByteSource:
-        return WatchedSource(self, path, self.do("open", path, lambda: self.inner.reader(path, start, end, fresh=fresh)))
+    def reader(self, path: str, start: int, end: int, *, uncached: bool = False) -> ByteSource:
+        name = "open uncached" if uncached else "open"
+        return WatchedSource(self, path, self.do(name, path, lambda: self.inner.reader(path, start, end, uncached=uncached)))
 
     def read_into(self, path: str, source: ByteSource, view: memoryview, at: tuple[int, int]) -> int:
         """One read of an open file; ``at`` are position and floor."""
         return self.do("read_into", path, lambda: source.read_into(view, *at))
 
-    def real_path(self, path: str) -> Extent | None:
+    def real_path(self, path: str) -> FileRange | None:
         return self.do("stat", path, lambda: self.inner.real_path(path))
 
     # changing

@@ -1,1 +1,1 @@
-"""The single checks of the certifier, over batches, keys, transactions and indexes."""
+"""The certifier's checks of batches, records, keys, transactions and indexes."""

@@ -1,12 +1,12 @@
-"""Finds for every key the last record that cleaning could see, over any number of records, by whole keys.
+"""Finds the last record of every key below the cleaner checkpoint. Keys are compared byte by byte, not by hash.
 
-A row is a key with ``mark``, the largest of ``offset * 4 + 2 * missing + droppable`` over its records, and the number of its
-records that are ``missing`` and ``left``. Tables join by taking the largest mark and adding the numbers. Of a joined table:
+A table has a row per key: ``last``, the largest ``offset * 4 + 2 * missing + droppable`` of its records, and the numbers of its
+``missing`` and ``retained`` records. Joining tables takes the maximum of ``last`` and adds the numbers. In a joined table:
 
-* every missing record but the one at the mark is superseded by it;
-* a missing record at the mark is a tombstone past its horizon, or lost;
-* every record that is left but the one at the mark could have been dropped, and must have been if that one is missing: a
-  tombstone that is dropped before what it deleted brings deleted records back.
+* every missing record other than the last one is superseded;
+* a missing last record is a droppable tombstone, or lost;
+* retained records other than the last one are superseded too. If the last one is a dropped tombstone, they are a violation:
+  consumers would see deleted records again.
 """
 
 from __future__ import annotations
@@ -17,57 +17,56 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
-from compaction.certifier.checks.chunks import Chunk
-from compaction.certifier.checks.model import Findings, Int64s, Rows
+from compaction.certifier.checks.log_pair import Bools, Int64s, Rows
+from compaction.certifier.checks.read_chunks import Chunk
+from compaction.certifier.checks.violations import Findings
 from compaction.kernels.reading.locate import assign_parts, gather_keys
 
-Bools = NDArray[np.bool_]
 SUPERSEDED, TOMBSTONE = "superseded", "tombstone"
 _MISSING, _DROPPABLE, _SHIFT = 2, 1, 2
-_SCHEMA = pa.schema([("key", pa.binary()), ("mark", pa.int64()), ("missing", pa.int64()), ("left", pa.int64())])
-#: tables are joined when they have grown by so many bytes
+_SCHEMA = pa.schema([("key", pa.binary()), ("last", pa.int64()), ("missing", pa.int64()), ("retained", pa.int64())])
+#: tables are joined after each growth by this many bytes
 _JOIN_BYTES = 32 << 20
-#: more is handed on, so that a task's memory stays bounded
-_EMIT_BYTES = 96 << 20
+#: a larger joined table is spilled, which bounds a task's memory
+_SPILL_BYTES = 96 << 20
 
 
 def join_tables(tables: Iterable[pa.Table]) -> pa.Table:
-    """One row a key."""
+    """Join tables into one with a row per key."""
     joined = pa.concat_tables([_SCHEMA.empty_table(), *tables]).combine_chunks()
-    grouped = joined.group_by("key", use_threads=False).aggregate([("mark", "max"), ("missing", "sum"), ("left", "sum")])
-    columns = grouped.select(["key", "mark_max", "missing_sum", "left_sum"]).rename_columns(_SCHEMA.names)
+    grouped = joined.group_by("key", use_threads=False).aggregate([("last", "max"), ("missing", "sum"), ("retained", "sum")])
+    columns = grouped.select(["key", "last_max", "missing_sum", "retained_sum"]).rename_columns(_SCHEMA.names)
     return columns.cast(_SCHEMA).combine_chunks()
 
 
 class KeyTables:
-    """The keys of a task, by part of the work."""
+    """The keys that one task has seen, hashed into ``partitions`` with ``seed``."""
 
-    def __init__(self, parts: int, seed: int) -> None:
-        self._parts, self._seed = parts, seed
+    def __init__(self, partitions: int, seed: int) -> None:
+        self._partitions, self._seed = partitions, seed
         self._tables: list[pa.Table] = []
         self._grown_bytes = 0
         self._spilled: list[tuple[int, bytes]] = []
 
     def add(self, chunk: Chunk, rows: Int64s, missing: Bools, droppable: Bools) -> None:
-        """The records ``rows`` of a chunk; ``missing`` and ``droppable`` are bool[n], a row a record of the chunk."""
+        """Add records of a chunk, int64[m] of its n records; ``missing`` and ``droppable`` are bool[n]."""
         if not len(rows):
             return
         records = chunk.records[rows]
         gone = missing[rows].astype(np.int64)
-        mark = (records["offset"] << _SHIFT) | (_MISSING * gone) | (_DROPPABLE * droppable[rows])
-        table = pa.table([keys_of(chunk, records), mark.astype(np.int64), gone, 1 - gone], schema=_SCHEMA)
+        last = (records["offset"] << _SHIFT) | (_MISSING * gone) | (_DROPPABLE * droppable[rows])
+        table = pa.table([keys_of(chunk, records), last.astype(np.int64), gone, 1 - gone], schema=_SCHEMA)
         self._tables.append(table)
         self._grown_bytes += table.nbytes
         if self._grown_bytes >= _JOIN_BYTES:
             self._tables, self._grown_bytes = [join_tables(self._tables)], 0
-            if self._tables[0].nbytes >= _EMIT_BYTES:
+            if self._tables[0].nbytes >= _SPILL_BYTES:
                 self._spilled += self._split()
                 self._tables = []
 
     def packed(self) -> Iterator[tuple[int, bytes]]:
-        """Part and table, packed for another process."""
+        """Pairs of a partition and a table as an Arrow IPC stream."""
         yield from self._spilled
         yield from self._split()
 
@@ -79,8 +78,8 @@ class KeyTables:
         _, offsets, data = keys.buffers()
         starts = np.frombuffer(offsets, np.int32, len(keys) + 1, keys.offset * 4)
         part_of = np.zeros(len(keys), np.int32)
-        if self._parts > 1:
-            assign_parts(starts, np.frombuffer(data or b"", np.uint8), self._seed, self._parts, part_of)
+        if self._partitions > 1:
+            assign_parts(starts, np.frombuffer(data or b"", np.uint8), self._seed, self._partitions, part_of)
         order = np.argsort(part_of, kind="stable")
         ends = np.flatnonzero(np.diff(part_of[order], append=-1)) + 1
         table, first = table.take(pa.array(order)), 0
@@ -90,7 +89,7 @@ class KeyTables:
 
 
 def keys_of(chunk: Chunk, records: Rows) -> pa.Array:
-    """The keys of some records of a chunk, all of which have one, as a column of their bytes."""
+    """The keys of records of a chunk, none of them null, as a binary array."""
     offsets = np.zeros(len(records) + 1, np.int32)
     keys = np.empty(int(records["key_size"].sum()), np.uint8)
     gather_keys(chunk.data, records, offsets, keys)
@@ -98,14 +97,14 @@ def keys_of(chunk: Chunk, records: Rows) -> pa.Array:
 
 
 class JoinedKeys:
-    """The keys of one part of a log, from all tasks."""
+    """The keys of one partition of a log, from all tasks."""
 
     def __init__(self) -> None:
         self._tables: list[pa.Table] = []
         self._grown_bytes = 0
 
     def add(self, packed: bytes) -> None:
-        """A table that ``KeyTables.packed`` gave."""
+        """Add a table of ``KeyTables.packed``."""
         table = pa.ipc.open_stream(packed).read_all()
         self._tables.append(table)
         self._grown_bytes += table.nbytes
@@ -113,21 +112,21 @@ class JoinedKeys:
             self._tables, self._grown_bytes = [join_tables(self._tables)], 0
 
     def conclude(self, *, strict: bool) -> tuple[Findings, Counter[str]]:
-        """What the keys say of missing records."""
+        """Violations, and counts of superseded records and tombstones."""
         table = join_tables(self._tables)
-        mark = table["mark"].to_numpy()
-        last_missing = (mark & _MISSING) != 0
-        lost = last_missing & ((mark & _DROPPABLE) == 0)
+        last, retained = table["last"].to_numpy(), table["retained"].to_numpy()
+        last_missing = (last & _MISSING) != 0
+        lost = last_missing & ((last & _DROPPABLE) == 0)
         findings, counts = Findings(), Counter[str]()
-        findings.add_all(mark[lost] >> _SHIFT, "record is missing though it is the last of its key")
-        back = last_missing & ~lost & (table["left"].to_numpy() > 0)
-        findings.add_all(mark[back] >> _SHIFT, "tombstone is missing though older records of its key are left")
+        findings.add_all(last[lost] >> _SHIFT, "record is missing though it is the last of its key")
+        early = last_missing & ~lost & (retained > 0)
+        findings.add_all(last[early] >> _SHIFT, "tombstone is missing though older records of its key are retained")
         counts[TOMBSTONE] = int((last_missing & ~lost).sum())
         counts[SUPERSEDED] = int(pc.sum(table["missing"]).as_py() or 0) - int(last_missing.sum())
-        extra = table["left"].to_numpy() - ~last_missing
-        counts["superseded_left"] = int(extra.sum())
+        superseded = retained - ~last_missing
+        counts["superseded_left"] = int(superseded.sum())
         if strict:
-            findings.add_all(mark[extra > 0] >> _SHIFT, "older records of this record's key are left")
+            findings.add_all(last[superseded > 0] >> _SHIFT, "older records of this record's key are retained")
         return findings, counts
 
 

@@ -1,21 +1,25 @@
-"""What must hold of a log as a whole: its segments, its ends, its checkpoints, and what the delete policy took."""
+"""Checks a log's segments, start and end offset, cleaner checkpoint, and the segments that the delete policy removed.
+
+Tested by ``tests/certifier/test_corruptions.py``.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from compaction.certifier.checks.model import Findings, LogPair
-from compaction.certifier.checks.walk import Walk
+from compaction.certifier.checks.log_pair import LogPair
+from compaction.certifier.checks.segment_walk import SegmentWalk
+from compaction.certifier.checks.violations import Findings
 from compaction.names import CLEANER_OFFSETS
 
 
-def log_end(walks: Sequence[Walk]) -> int:
-    """The offset after a side's last one."""
+def log_end(walks: Sequence[SegmentWalk]) -> int:
+    """The log end offset of a side."""
     return walks[-1].next_offset
 
 
-def check_log(pair: LogPair, before: Sequence[Walk], after: Sequence[Walk], findings: Findings) -> None:
-    """All that batches do not show. Segments that could not be read to their ends are violations at that place."""
+def check_log(pair: LogPair, before: Sequence[SegmentWalk], after: Sequence[SegmentWalk], findings: Findings) -> None:
+    """Check one log. A segment of ``after`` that is unreadable from some offset is a violation at that offset."""
     for walk in after:
         findings.join(walk.findings)
         if walk.error is not None:
@@ -26,18 +30,18 @@ def check_log(pair: LogPair, before: Sequence[Walk], after: Sequence[Walk], find
     _check_expiry(pair, before, findings)
 
 
-def _check_segments(before: Sequence[Walk], after: Sequence[Walk], findings: Findings) -> None:
+def _check_segments(before: Sequence[SegmentWalk], after: Sequence[SegmentWalk], findings: Findings) -> None:
     known = {walk.task.files.base_offset for walk in before} | {log_end(before)}
     for walk, following in zip(after, [*after[1:], None], strict=True):
         base = walk.task.files.base_offset
         # a segment whose offsets overflow its base is split at a batch
         if base not in known and base != walk.first_offset:
-            findings.add(base, "segment is none of the source's")
+            findings.add(base, "no segment of the source has this base offset")
         if following is not None and walk.next_offset > following.task.files.base_offset:
-            findings.add(following.task.files.base_offset, "segment begins before the one below it ends")
+            findings.add(following.task.files.base_offset, "segment begins before the previous one ends")
 
 
-def _check_ends(pair: LogPair, before: Sequence[Walk], after: Sequence[Walk], findings: Findings) -> None:
+def _check_ends(pair: LogPair, before: Sequence[SegmentWalk], after: Sequence[SegmentWalk], findings: Findings) -> None:
     end, expected = log_end(after), log_end(before)
     if end != expected:
         findings.add(min(end, expected), f"log ends at offset {end}, expected {expected}")
@@ -50,29 +54,29 @@ def _check_ends(pair: LogPair, before: Sequence[Walk], after: Sequence[Walk], fi
         _check_active(before[-1], after[-1], findings)
 
 
-def _check_active(before: Walk, after: Walk, findings: Findings) -> None:
-    """The active segment is byte for byte as it was, but for a torn tail."""
+def _check_active(before: SegmentWalk, after: SegmentWalk, findings: Findings) -> None:
+    """The active segment is unchanged, except for a torn tail."""
     same = before.task.files.base_offset == after.task.files.base_offset and before.size_bytes == after.size_bytes
     if not (same and after.same_log):
         findings.add(before.task.files.base_offset, "active segment was changed")
 
 
-def _check_checkpoint(pair: LogPair, before: Sequence[Walk], after: Sequence[Walk], findings: Findings) -> None:
+def _check_checkpoint(pair: LogPair, before: Sequence[SegmentWalk], after: Sequence[SegmentWalk], findings: Findings) -> None:
     cleaned_to = pair.after.cleaned_to
     if cleaned_to is None or cleaned_to == pair.before.cleaned_to:
         return
     end = log_end(before) if pair.rules.include_active else before[-1].task.files.base_offset
     if cleaned_to > end and cleaned_to > pair.after.log_start_offset:
-        findings.add(cleaned_to, f"{CLEANER_OFFSETS} lies past what may be cleaned, which ends at {end}")
+        findings.add(cleaned_to, f"{CLEANER_OFFSETS} is past the first uncleanable offset, {end}")
 
 
-def _check_expiry(pair: LogPair, before: Sequence[Walk], findings: Findings) -> None:
-    """Deleted segments are older than ``retention.ms``, or the log held ``retention.bytes`` without them."""
+def _check_expiry(pair: LogPair, before: Sequence[SegmentWalk], findings: Findings) -> None:
+    """Each deleted segment is older than ``retention.ms``, or the rest of the log has ``retention.bytes``."""
     rules, start = pair.rules, pair.after.log_start_offset
     left_bytes = sum(walk.task.files.size_bytes for walk in before)
     ends = [walk.task.files.base_offset for walk in before[1:]] + [log_end(before)]
     if start > pair.before.log_start_offset and start not in ends:
-        findings.add(start, "log start was moved into a segment")
+        findings.add(start, "log start is not at the end of a segment")
     for walk, end in zip(before, ends, strict=True):
         size = walk.task.files.size_bytes
         left_bytes -= size

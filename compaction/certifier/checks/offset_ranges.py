@@ -1,80 +1,130 @@
-"""Cuts a log into ranges of offsets, with the bytes that hold them on both sides."""
+"""Cuts a log into ranges of offsets that tasks compare independently, and finds the bytes of each range on both sides."""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from compaction.certifier.checks.model import MAX_OFFSET, AbortedRanges, ByteRange, LogPair, SegmentFiles, SliceWork
-from compaction.certifier.checks.walk import Walk
+from compaction.certifier.checks.log_pair import LONG_MAX, CleaningRules, LogPair, SegmentFiles
+from compaction.certifier.checks.segment_walk import SegmentWalk
+from compaction.certifier.checks.txn_checks import AbortedRanges
 
-#: both sides of a range of offsets have about so many bytes
-SLICE_BYTES = 64 << 20
-#: keys of so many bytes of a log are joined by one task
-PART_BYTES = 96 << 20
+#: ``before`` has about this many bytes in each range
+RANGE_BYTES = 64 << 20
+#: bytes of a log whose keys are joined by one task
+PARTITION_BYTES = 96 << 20
 
 
-def slices(
-    log: int, pair: LogPair, before: list[Walk], after: list[Walk], aborted: AbortedRanges, parts: int, slice_bytes: int
-) -> Iterator[SliceWork]:
-    """The ranges of a log: together they hold every offset."""
-    stretches = [piece for walk in before for piece in _cut(walk)]
+@dataclass(frozen=True)
+class ByteRange:
+    """Complete batches in bytes ``[start, end)`` of a segment; ``mtime_ms`` is the segment's."""
+
+    path: str
+    start: int
+    end: int
+    mtime_ms: int
+
+
+@dataclass(frozen=True, eq=False)
+class RangeTask:
+    """The batches of one log with last offsets in ``[first_offset, end_offset)``, on both sides.
+
+    ``cleaned_to``: no record at or past it may be missing. ``legacy_delete_horizon_ms``: segments modified up to this time may
+    lose their v0 and v1 tombstones. Keys are hashed with ``seed`` into ``partitions``.
+    """
+
+    log: int
+    first_offset: int
+    end_offset: int
+    before: tuple[ByteRange, ...]
+    after: tuple[ByteRange, ...]
+    aborted: AbortedRanges
+    rules: CleaningRules
+    before_start: int
+    after_start: int
+    cleaned_to: int
+    legacy_delete_horizon_ms: int
+    partitions: int = 1
+    seed: int = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes to read on both sides."""
+        return sum(each.end - each.start for each in (*self.before, *self.after))
+
+
+@dataclass(frozen=True)
+class Cutting:
+    """How a log is cut: bytes of a range, and the largest number of partitions for its keys."""
+
+    range_bytes: int
+    most_partitions: int
+
+
+def cut_into_ranges(
+    log: int, pair: LogPair, walks: tuple[list[SegmentWalk], list[SegmentWalk]], aborted: AbortedRanges, cutting: Cutting
+) -> Iterator[RangeTask]:
+    """The tasks of a log; together their ranges hold every offset.
+
+    :param walks: those of ``before`` and of ``after``
+    """
+    before, after = walks
     packs: list[list[tuple[int, ByteRange]]] = []
-    filled = slice_bytes
-    for offset, stretch in stretches:
-        if filled >= slice_bytes:
+    filled = cutting.range_bytes
+    for offset, piece in (each for walk in before for each in _cut(walk)):
+        if filled >= cutting.range_bytes:
             packs.append([])
             filled = 0
-        packs[-1].append((offset, stretch))
-        filled += stretch.end - stretch.start
+        packs[-1].append((offset, piece))
+        filled += piece.end - piece.start
     packs = packs or [[]]
-    starts = [0, *(pack[0][0] for pack in packs[1:]), MAX_OFFSET]
+    starts = [0, *(pack[0][0] for pack in packs[1:]), LONG_MAX]
     size = sum(walk.size_bytes for walk in before)
-    cleaned_to = pair.after.log_start_offset if pair.after.cleaned_to is None else pair.after.cleaned_to
-    horizon_ms, seed = _legacy_horizon_ms(pair), secrets.randbits(32)
+    horizon_ms, seed = _legacy_delete_horizon_ms(pair), secrets.randbits(32)
     for pack, first, end in zip(packs, starts, starts[1:], strict=False):
-        yield SliceWork(
+        yield RangeTask(
             log=log,
             first_offset=first,
             end_offset=end,
-            before=tuple(stretch for _, stretch in pack),
+            before=tuple(piece for _, piece in pack),
             after=tuple(_within(after, first, end)),
             aborted=aborted.within(first, end),
             rules=pair.rules,
             before_start=pair.before.log_start_offset,
             after_start=pair.after.log_start_offset,
-            cleaned_to=cleaned_to,
-            legacy_horizon_ms=horizon_ms,
-            parts=max(1, min(parts, size // PART_BYTES)),
+            cleaned_to=pair.after.log_start_offset if pair.after.cleaned_to is None else pair.after.cleaned_to,
+            legacy_delete_horizon_ms=horizon_ms,
+            partitions=max(1, min(cutting.most_partitions, size // PARTITION_BYTES)),
             seed=seed,
         )
 
 
-def _cut(walk: Walk) -> Iterator[tuple[int, ByteRange]]:
-    """The pieces of a segment, each with the offset that it begins at."""
+def _cut(walk: SegmentWalk) -> Iterator[tuple[int, ByteRange]]:
+    """The byte ranges between a segment's cuts, each with its first offset."""
     ends = [position for position, _ in walk.cuts[1:]] + [walk.size_bytes]
     for (position, offset), end in zip(walk.cuts, ends, strict=False):
-        yield offset, _stretch(walk.task.files, position, end)
+        yield offset, _byte_range(walk.task.files, position, end)
 
 
-def _within(walks: list[Walk], first_offset: int, end_offset: int) -> Iterator[ByteRange]:
-    """The pieces that may hold batches with last offsets in a range."""
+def _within(walks: list[SegmentWalk], first_offset: int, end_offset: int) -> Iterator[ByteRange]:
+    """The byte ranges that may hold batches with last offsets in ``[first_offset, end_offset)``."""
     for walk in walks:
         if walk.next_offset <= first_offset or walk.task.files.base_offset >= end_offset or not walk.cuts:
             continue
         start = max(position for position, offset in walk.cuts if offset <= first_offset or position == walk.cuts[0][0])
         end = min((position for position, offset in walk.cuts if offset >= end_offset), default=walk.size_bytes)
         if start < end:
-            yield _stretch(walk.task.files, start, end)
+            yield _byte_range(walk.task.files, start, end)
 
 
-def _stretch(files: SegmentFiles, start: int, end: int) -> ByteRange:
+def _byte_range(files: SegmentFiles, start: int, end: int) -> ByteRange:
     return ByteRange(files.path(), start, end, files.mtime_ms)
 
 
-def _legacy_horizon_ms(pair: LogPair) -> int:
-    """The time of modification up to which segments lose their tombstones of magic 0 and 1: that of the last clean segment less
-    ``delete.retention.ms``. Where the first dirty offset is not known, all below the checkpoint counts as clean."""
+def _legacy_delete_horizon_ms(pair: LogPair) -> int:
+    """The modification time of the last clean segment less ``delete.retention.ms``, as in ``Cleaner.doClean`` (Kafka 4.3.0). If
+    the first dirty offset is unknown, everything below the checkpoint counts as clean."""
     known = pair.before.cleaned_to is not None and not pair.rules.several_rounds
     first_dirty = pair.before.cleaned_to if known else pair.after.cleaned_to
     start = pair.before.log_start_offset

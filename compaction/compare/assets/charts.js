@@ -1,4 +1,4 @@
-/* Charts as SVG text, drawn for a width in pixels, so that letters keep their size. */
+/* Charts as SVG text, drawn for a width in pixels so that the font size does not scale. */
 
 const ROW = 46, BAR = 16;
 
@@ -22,7 +22,7 @@ function fitted(text, width) {
   return text.length <= most ? text : `${text.slice(0, most - 1)}\u2026`;
 }
 
-/* One row each: a name, what it says at the right, and parts [value, kind, title] of a bar; ``whole`` is the full width. */
+/* One bar per row: its name, the text at its right, and its parts [value, kind, title]; ``whole`` is the value of the full width. */
 function bars(width, rows, whole, title) {
   let body = "";
   rows.forEach((row, index) => {
@@ -39,7 +39,7 @@ function bars(width, rows, whole, title) {
   return svg(width, Math.max(rows.length * ROW, 1), body, title);
 }
 
-/* Columns: behind them ghosts, both on one scale; ``names`` stand below. */
+/* Columns in front of grey ``ghosts`` on the same scale, with ``names`` below. */
 function columns(width, height, values, ghosts, names, kind, title) {
   const foot = names.length ? 34 : 0, head = 16, most = Math.max(1, ...values, ...ghosts);
   const step = width / values.length, gap = step > 12 ? Math.min(step * .2, 10) : step > 4 ? 1 : 0;
@@ -48,10 +48,10 @@ function columns(width, height, values, ghosts, names, kind, title) {
   values.forEach((value, index) => {
     const x = index * step + gap / 2, wide = step - gap;
     const name = names[index] || `part ${index + 1} of ${values.length}`;
-    const told = ghosts.length ? `${name}: ${count(value)} of ${count(ghosts[index])}` : `${name}: ${count(value)}`;
+    const text = ghosts.length ? `${name}: ${count(value)} of ${count(ghosts[index])}` : `${name}: ${count(value)}`;
     const tall = (amount) => amount > 0 ? Math.max(height * amount / most, 1.5) : 0;
-    if (ghosts.length) body += rect(x, floor - tall(ghosts[index]), wide, tall(ghosts[index]), "ghost", told);
-    body += rect(x, floor - tall(value), wide, tall(value), kind, told);
+    if (ghosts.length) body += rect(x, floor - tall(ghosts[index]), wide, tall(ghosts[index]), "ghost", text);
+    body += rect(x, floor - tall(value), wide, tall(value), kind, text);
     const shown = ghosts.length ? Math.max(value, ghosts[index]) : value;
     if (names.length && value > 0 && step >= 26) {
       const both = ghosts.length && step >= 90 ? `${short(value)} of ${short(ghosts[index])}` : short(value);
@@ -63,7 +63,7 @@ function columns(width, height, values, ghosts, names, kind, title) {
   return svg(width, floor + foot, body, title);
 }
 
-/* A name below a column, on two lines where it is too wide for one. */
+/* A name below a column, on two lines if it is too wide for one. */
 function below(x, y, name, step) {
   const most = Math.max(2, Math.floor(step / 6.4));
   const words = name.split(/(?<=[ \u2013])/);

@@ -1,5 +1,5 @@
 "use strict";
-/* Numbers and text for people. */
+/* Formats numbers and text. */
 
 const BYTES = 0, SEGMENTS = 1, RECORDS = 2, RECORD_BYTES = 3, TOMBSTONES = 4, KEYLESS = 5;
 
@@ -7,12 +7,12 @@ function escaped(text) {
   return String(text).replace(/[&<>"']/g, (sign) => `&#${sign.charCodeAt(0)};`);
 }
 
-/* A policy's name, with places where a line may break. */
+/* A policy's name with possible line breaks. */
 function named(name) {
   return escaped(name).replace(/[,+]/g, "$&<wbr>");
 }
 
-/* Policies are told apart by letters where their names are long. */
+/* Letters stand for policies whose names may be long. */
 function letter(number) {
   return number < 26 ? String.fromCharCode(65 + number) : `${letter(Math.floor(number / 26) - 1)}${letter(number % 26)}`;
 }

@@ -1,13 +1,13 @@
-/* Puts the figures on the page: of all logs together, or of one. */
+/* Draws the figures of all logs, or of one. */
 
 const DATA = JSON.parse(document.getElementById("data").textContent);
 const byId = (id) => document.getElementById(id);
 const state = { log: -1, sort: "before", down: true, filter: "" };
 
-/* What is shown: sums over all logs that have figures, or one log. */
+/* The figures to show: sums over all logs with figures, or one log. */
 function chosen() {
-  const sound = DATA.logs.filter((log) => !log.error);
-  const logs = state.log < 0 ? sound : [DATA.logs[state.log]].filter((log) => !log.error);
+  const readable = DATA.logs.filter((log) => !log.error);
+  const logs = state.log < 0 ? readable : [DATA.logs[state.log]].filter((log) => !log.error);
   const sum = (pick) => logs.reduce((total, log) => added(total, pick(log)), []);
   const repeats = new Map();
   for (const log of logs) {
@@ -24,12 +24,12 @@ function chosen() {
   };
 }
 
-/* A status for people. */
+/* A status as shown to users. */
 function words(status) { return status.replace("_", " "); }
 
 function orZero(held) { return held.length ? held : [0, 0, 0, 0, 0, 0]; }
 
-/* A policy's sums over logs; one that failed under it counts as it is. */
+/* The sums of one policy over logs; a failed log counts as unchanged. */
 function policy(name, pairs) {
   const sum = (pick) => pairs.reduce((total, pair) => added(total, pick(...pair)), []);
   const failed = (outcome) => outcome.status === "failed";
@@ -62,7 +62,7 @@ function about(shown) {
   const failed = DATA.logs.filter((log) => log.error).length;
   const when = new Date(DATA.asOf).toISOString().replace("T", " ").slice(0, 16);
   byId("about").textContent = `${count(DATA.logs.length)} logs in ${dirs.length === 1 ? dirs[0] : `${dirs.length} directories`}, ` +
-    `as of ${when} UTC.` + (failed ? ` ${count(failed)} could not be read.` : "") + " Nothing was written to them.";
+    `as of ${when} UTC.` + (failed ? ` ${count(failed)} could not be read.` : "") + " The logs were only read.";
 }
 
 function cards(shown) {
@@ -82,22 +82,22 @@ function cards(shown) {
   }).join("");
 }
 
-/* What is left, compacted away and expired, a bar a policy. */
-function split(id, shown, column, told) {
-  byId(`key-${id}`).innerHTML = [["left", "left"], ["compacted", "compacted away"], ["expired", "expired"]]
+/* Remaining, compacted and expired data: one bar per policy. */
+function split(id, shown, column, format) {
+  byId(`key-${id}`).innerHTML = [["left", "remaining"], ["compacted", "removed by compaction"], ["expired", "expired"]]
     .map(([kind, text]) => `<span class="swatch ${kind}"></span>${text}`).join("");
   const whole = shown.before[column];
   const rows = shown.policies.map((each, number) => {
     const left = each.after[column], expired = each.expired[column], compacted = Math.max(whole - left - expired, 0);
     return {
-      name: `${letter(number)}  ${each.name}`, text: `${told(left)} left`,
+      name: `${letter(number)}  ${each.name}`, text: `${format(left)} remaining`,
       parts: [
-        [left, "left", `left: ${told(left)}`], [compacted, "compacted", `compacted away: ${told(compacted)}`],
-        [expired, "expired", `expired: ${told(expired)}`],
+        [left, "left", `remaining: ${format(left)}`], [compacted, "compacted", `removed by compaction: ${format(compacted)}`],
+        [expired, "expired", `expired: ${format(expired)}`],
       ],
     };
   });
-  into(id, (width) => bars(width, rows, Math.max(whole, ...shown.policies.map((each) => each.after[column])), `${id} left by each policy`));
+  into(id, (width) => bars(width, rows, Math.max(whole, ...shown.policies.map((each) => each.after[column])), `remaining ${id} by policy`));
 }
 
 function tombstones(shown) {
@@ -106,17 +106,17 @@ function tombstones(shown) {
     shown.policies.map((each, number) => ({
       name: `${letter(number)}  ${each.name}`, text: count(each.after[TOMBSTONES]), parts: [[each.after[TOMBSTONES], "left", count(each.after[TOMBSTONES])]],
     })));
-  into("tombstones", (width) => bars(width, rows, before, "tombstones before and after"));
+  into("tombstones", (width) => bars(width, rows, before, "tombstones before and after cleaning"));
 }
 
 function keys(shown) {
   const rows = shown.repeats;
   const once = rows.length && rows[0][1] === 1 ? rows[0][2] : 0;
   byId("keys-sub").textContent = shown.keys
-    ? `${count(shown.keys)} distinct keys; ${share(once, shown.keys)} occur once, the most frequent one ${count(shown.most)} times.`
-    : "There are no keys.";
+    ? `${count(shown.keys)} distinct keys; ${share(once, shown.keys)} occur once, the most frequent one occurs ${count(shown.most)} times.`
+    : "No records have keys.";
   const names = rows.map(([low, high]) => low === high ? `${low}\u00d7` : `${short(low)}\u2013${short(high)}\u00d7`);
-  into("keys", (width) => rows.length ? columns(width, 150, rows.map((row) => row[2]), [], names, "left", "keys by how often they occur") : "");
+  into("keys", (width) => rows.length ? columns(width, 150, rows.map((row) => row[2]), [], names, "left", "keys by number of records") : "");
 }
 
 function ages(shown) {
@@ -129,7 +129,7 @@ function ages(shown) {
 function places(shown) {
   multiples("places", shown, (each, width) => columns(
     width, 90, shown.places.map((value, index) => value - (each.places[index] || 0)), shown.places, [], "left",
-    `records that ${each.name} leaves, by place in the log`));
+    `records that ${each.name} retains, by position in the log`));
 }
 
 function multiples(id, shown, chart) {
@@ -142,7 +142,7 @@ function multiples(id, shown, chart) {
 function rounds(shown) {
   const most = Math.max(0, ...shown.policies.map((each) => each.rounds));
   if (most <= 1) {
-    byId("rounds").innerHTML = `<p>${most ? "One round does it, under every policy that compacts." : "Nothing is compacted."}</p>`;
+    byId("rounds").innerHTML = `<p>${most ? "One round suffices under every policy that compacts." : "No policy compacts."}</p>`;
     return;
   }
   const rows = shown.policies.map((each, number) => ({
@@ -167,7 +167,7 @@ function why() {
   byId("why").innerHTML = log.error ? `<p class="note">${escaped(log.error)}</p>` : log.outcomes.map(answer).join("");
 }
 
-/* Columns of the table: what they are called, what they sort by, what they show. */
+/* Columns of the table: title, sort value, and text. */
 function tableColumns() {
   const own = [
     { id: "name", title: "Log", value: (log) => log.name, text: (log) => log.name },
@@ -212,7 +212,7 @@ function table() {
       : `<td>${column.text(log)}</td>`).join("") + "</tr>").join("");
 }
 
-/* Draws a chart for the width that its place has. */
+/* Draws a chart at the width of its element. */
 function into(id, chart) {
   const box = byId(id);
   box.innerHTML = chart(Math.max(200, Math.floor(box.clientWidth || 600)));
@@ -225,7 +225,7 @@ function choose(number) {
 }
 
 function start() {
-  byId("log").innerHTML = `<option value="-1">all logs together</option>` +
+  byId("log").innerHTML = `<option value="-1">all logs</option>` +
     DATA.logs.map((log, number) => `<option value="${number}">${escaped(log.name)}</option>`).join("");
   byId("log").addEventListener("change", (event) => choose(Number(event.target.value)));
   byId("filter").addEventListener("input", (event) => { state.filter = event.target.value.toLowerCase(); table(); });

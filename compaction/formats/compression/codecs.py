@@ -1,22 +1,22 @@
-"""Compression of record batches, as Kafka writes it at its default levels, and everything that Kafka reads.
+"""Compression of record batches: writes what Kafka writes at its default levels, and reads everything that Kafka reads.
 
 ==========  =============================================================  ==================================================
-codec       written                                                        read besides
+codec       written                                                        also read
 ==========  =============================================================  ==================================================
-``GZIP``    one member, level 6, header as the JDK (16 and later) has it   members back to back; what follows is ignored
-``SNAPPY``  xerial framing 1/1, blocks of 32 KiB                           streams back to back; one raw block, no framing
+``GZIP``    one member, level 6, header as the JDK (16 and later) has it   several members; trailing bytes are ignored
+``SNAPPY``  xerial framing 1/1, blocks of 32 KiB                           several streams; one raw block without framing
 ``LZ4``     one frame, independent 64-KiB blocks, no checksums             block checksums (verified), a content size, larger
-                                                                           blocks; magic 0: any header checksum
-``ZSTD``    one frame, level 3, no checksum, no size, empty last block     checksums, a content size; frames back to back
+                                                                           blocks; v0: any header checksum
+``ZSTD``    one frame, level 3, no checksum, no size, empty last block     checksums, a content size; several frames
 ==========  =============================================================  ==================================================
 
-Mirrors ``org.apache.kafka.common.compress`` (Kafka 4.3.0) and the libraries under it. Anything else raises ``CodecError``;
-output is bounded by the caller, so that a small payload cannot exhaust memory.
+Mirrors ``org.apache.kafka.common.compress`` (Kafka 4.3.0) and the libraries that it uses. Anything else raises ``CodecError``.
+The caller bounds the output, so that a small payload cannot exhaust memory.
 
-cramjam does the work (gzip: the standard library's zlib). To decompress one batch of 16 KiB, cramjam and pyarrow took 4 µs both
-for lz4, 8 and 16 µs for snappy, 22 and 21 µs for zstd; cramjam writes into the caller's buffer and needs no size beforehand.
-python-zstandard writes zstd: it keeps its context, the clearing of which is most of the work for a batch of which little is
-left (of 2,000 bytes: 15 µs against cramjam's 37; of 16 KiB: 87 against 172).
+cramjam compresses and decompresses, zlib gzip. To decompress one batch of 16 KiB, cramjam and pyarrow both took 4 µs for lz4, 8
+and 16 µs for snappy, 22 and 21 µs for zstd; cramjam writes into the caller's buffer and does not need the size in advance.
+python-zstandard compresses zstd because it reuses its context: clearing a context dominates the time for small batches (2,000
+bytes: 15 µs, cramjam 37 µs; 16 KiB: 87 µs, cramjam 172 µs).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = ["BufferTooSmall", "Codec", "CodecError", "compress", "decompress", "d
 
 _GZIP_LEVEL = 6
 _ZSTD_LEVEL = 3
-#: deflate, no flags, no time, no extra flags, system unknown: what the JDK writes
+#: deflate, no flags, no time, no extra flags, unknown system, as the JDK writes
 _GZIP_HEADER = b"\x1f\x8b\x08" + b"\x00" * 6 + b"\xff"
 _GZIP_OVERHEAD_BYTES = 18
 _GZIP_WINDOW = 16 + zlib.MAX_WBITS
@@ -58,7 +58,7 @@ class Codec(IntEnum):
 
     @classmethod
     def of(cls, attributes: int) -> Codec:
-        """The codec of a batch's attributes; ``CodecError`` where the bits name none."""
+        """The codec of a batch's attributes; ``CodecError`` if it is unknown."""
         try:
             return cls(attributes & 0x07)
         except ValueError:
@@ -68,8 +68,8 @@ class Codec(IntEnum):
 def decompress(codec: Codec, data: Buffer, *, limit_bytes: int, magic: int = 2) -> memoryview:
     """The decompressed bytes, at most ``limit_bytes`` of them.
 
-    :param magic: the batch's; magic 0 lets lz4 frames with a wrong header checksum pass (KAFKA-3160)
-    :raises CodecError: for a payload that cannot be decompressed or gives more than ``limit_bytes``
+    :param magic: the batch's; in v0, the header checksum of lz4 frames is not verified (KAFKA-3160)
+    :raises CodecError: the payload cannot be decompressed, or to more than ``limit_bytes``
     """
     if codec is Codec.NONE:
         return memoryview(data)
@@ -85,12 +85,12 @@ def decompress(codec: Codec, data: Buffer, *, limit_bytes: int, magic: int = 2) 
 
 
 def decompress_into(codec: Codec, data: Buffer, out: memoryview, *, magic: int = 2) -> int:
-    """Decompress into ``out`` (writable, contiguous bytes) and give the number of bytes written.
+    """Decompress into ``out`` (writable, contiguous bytes) and return the number of bytes written.
 
-    The part of ``out`` behind that number may have been overwritten.
+    Bytes of ``out`` after the result may have been overwritten.
 
-    :raises BufferTooSmall: when ``out`` cannot hold the result
-    :raises CodecError: for a payload that cannot be decompressed
+    :raises BufferTooSmall: ``out`` cannot hold the result
+    :raises CodecError: the payload cannot be decompressed
     """
     try:
         return _DECOMPRESSORS[codec](data, out, magic)
@@ -98,11 +98,8 @@ def decompress_into(codec: Codec, data: Buffer, out: memoryview, *, magic: int =
         raise CodecError(f"{codec.name.lower()} payload of {len(data)} bytes cannot be decompressed: {error}") from None
 
 
-def compress(codec: Codec, data: Buffer, *, magic: int = 2) -> bytes:
-    """The payload as Kafka writes it at the codec's default level.
-
-    :param magic: the batch's; lz4 in magic 0 gets the wrong header checksum that old clients expect
-    """
+def compress(codec: Codec, data: Buffer) -> bytes:
+    """The payload of a v2 batch as Kafka writes it at the codec's default level."""
     if codec is Codec.NONE:
         return bytes(data)
     if codec is Codec.GZIP:
@@ -110,7 +107,7 @@ def compress(codec: Codec, data: Buffer, *, magic: int = 2) -> bytes:
     if codec is Codec.SNAPPY:
         return snappy_xerial.compress(data)
     if codec is Codec.LZ4:
-        return lz4_frame.compress(data, legacy_checksum=magic == 0)
+        return lz4_frame.compress(data)
     return _zstd(data)
 
 
@@ -122,7 +119,7 @@ def _gzip(data: Buffer) -> bytes:
 
 
 class _Contexts(threading.local):
-    """What one thread keeps from batch to batch."""
+    """Compression contexts that a thread reuses."""
 
     def __init__(self) -> None:
         self.zstd = zstandard.ZstdCompressor(level=_ZSTD_LEVEL, write_content_size=False)
@@ -133,7 +130,7 @@ _contexts = _Contexts()
 
 def _zstd(data: Buffer) -> bytes:
     frame = _contexts.zstd.compressobj()
-    # Kafka's stream is flushed before it is closed, which leaves an empty last block
+    # Kafka flushes its stream before it closes it, which adds an empty last block
     return frame.compress(data) + frame.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK) + frame.flush()
 
 
@@ -147,14 +144,14 @@ def _copy_into(data: Buffer, out: memoryview, _magic: int) -> int:
 def _gunzip_into(data: Buffer, out: memoryview, _magic: int) -> int:
     view, pos, written = memoryview(data), 0, 0
     while True:
-        # after a member zlib copies what it was given too much: all at once for the first one, which mostly is the only one
+        # zlib copies input that follows a member: pass everything to the first, usually the only one, then small steps
         step = _GZIP_STEP_BYTES if pos else len(view)
         member = zlib.decompressobj(_GZIP_WINDOW)
         while not member.eof:
             if pos == len(view):
                 raise CodecError(f"gzip payload of {len(view)} bytes ends early")
             try:
-                # one byte more than fits tells a full buffer from one that is too small
+                # one byte more than fits distinguishes a full buffer from one that is too small
                 chunk = member.decompress(view[pos : pos + step], len(out) - written + 1)
             except zlib.error as error:
                 raise CodecError(f"gzip payload of {len(view)} bytes cannot be decompressed: {error}") from None
@@ -164,7 +161,7 @@ def _gunzip_into(data: Buffer, out: memoryview, _magic: int) -> int:
             written += len(chunk)
             pos = min(pos + step, len(view)) - len(member.unused_data)
             step *= 2
-        # the JDK takes what follows for a member only where a header and a trailer could stand
+        # the JDK reads another member only if a header and a trailer fit into the remaining bytes
         if len(view) - pos <= _GZIP_OVERHEAD_BYTES or view[pos : pos + 3] != _GZIP_HEADER[:3]:
             return written
 

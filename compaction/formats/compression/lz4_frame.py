@@ -1,9 +1,14 @@
-"""The lz4 frame format as Kafka reads and writes it: block by block, which needs no frame context and bounds the output.
+"""The lz4 frame format as Kafka reads and writes it, block by block into the caller's buffer.
 
 A frame is the magic number (little-endian), FLG, BD, an optional content size, a header checksum byte, blocks (a little-endian
 length, whose top bit marks a stored block, and the data), and a zero length. Mirrors ``Lz4BlockInputStream`` and
-``Lz4BlockOutputStream`` (Kafka 4.3.0): blocks are independent, what follows the end mark is ignored, a content checksum is
-not looked at, and the writers of magic 0 computed the header checksum over the magic number too (KAFKA-3160).
+``Lz4BlockOutputStream`` (Kafka 4.3.0): blocks are independent, bytes after the end mark are ignored, and a content checksum is
+not verified.
+
+Frame libraries do not fit. cramjam writes block checksums and rejects trailing bytes, and pyarrow links blocks of more than 64 KiB.
+python-lz4 writes the same bytes, but its reader took 15 to 135 % longer for batches of 300 bytes to 300 KB.
+
+Tested by ``tests/formats/compression/test_codecs.py``.
 """
 
 from __future__ import annotations
@@ -41,7 +46,7 @@ class _Frame(NamedTuple):
 
 
 def decompress_into(data: Buffer, out: memoryview, *, ignore_header_checksum: bool) -> int:
-    """Decompress one frame into ``out``; the number of bytes written. ``CodecError`` or ``BufferTooSmall`` otherwise."""
+    """Decompress one frame into ``out`` and return the bytes written; ``CodecError`` or ``BufferTooSmall`` on failure."""
     view = memoryview(data)
     frame = _read_header(view, ignore_header_checksum)
     pos, written = frame.first_block, 0
@@ -65,14 +70,11 @@ def decompress_into(data: Buffer, out: memoryview, *, ignore_header_checksum: bo
         written += put(block, out[written:], frame.max_block_bytes)
 
 
-def compress(data: Buffer, *, legacy_checksum: bool) -> bytes:
-    """One frame of 64-KiB blocks; a block that does not shrink is stored.
-
-    :param legacy_checksum: compute the header checksum as the writers of magic 0 did
-    """
+def compress(data: Buffer) -> bytes:
+    """One frame of 64-KiB blocks; blocks that do not shrink are stored uncompressed."""
     header = _HEADER.pack(_MAGIC, _FLG, _BLOCK_64_KIB << 4)
     out = bytearray(header)
-    out.append(xxhash.xxh32_intdigest(header if legacy_checksum else header[4:]) >> 8 & 0xFF)
+    out.append(xxhash.xxh32_intdigest(header[_LENGTH.size :]) >> 8 & 0xFF)
     view = memoryview(data)
     block_bytes = _block_bytes(_BLOCK_64_KIB)
     for start in range(0, len(view), block_bytes):
@@ -125,13 +127,13 @@ def _store(block: memoryview, out: memoryview, _max_block_bytes: int) -> int:
 
 
 def _inflate(block: memoryview, out: memoryview, max_block_bytes: int) -> int:
-    room = out[:max_block_bytes]
+    target = out[:max_block_bytes]
     try:
-        return int(cramjam.lz4.decompress_block_into(block, room, len(room)))
+        return int(cramjam.lz4.decompress_block_into(block, target, len(target)))
     except cramjam.DecompressionError:
-        if len(room) == max_block_bytes:
+        if len(target) == max_block_bytes:
             raise
-    # the library does not tell a short buffer from a bad block: a buffer that cannot be short decides
-    whole = np.empty(max_block_bytes, np.uint8).data
-    written = int(cramjam.lz4.decompress_block_into(block, whole, max_block_bytes))
-    return _store(whole[:written], out, max_block_bytes)
+    # the error is the same for a small buffer and a malformed block; a buffer of the maximum size distinguishes them
+    largest = np.empty(max_block_bytes, np.uint8).data
+    written = int(cramjam.lz4.decompress_block_into(block, largest, max_block_bytes))
+    return _store(largest[:written], out, max_block_bytes)

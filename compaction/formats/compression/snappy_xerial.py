@@ -1,10 +1,12 @@
 """Snappy as Kafka reads and writes it: raw snappy blocks in the framing of the xerial library.
 
-The framing is a 16-byte header (magic, version 1, compatible version 1) and then, block after block, a big-endian length and
-raw snappy. Mirrors ``SnappyInputStream`` and ``SnappyOutputStream`` (snappy-java 1.1.10.7, which Kafka 4.3.0 uses): a payload
-that does not start with the header is one raw block; the versions in the first header are not looked at; the header may come
-again where a block is due, of version 1 or newer; up to three bytes after the last block are ignored. A later header with a
-broken magic is an error here; what Kafka makes of it depends on the sizes of its reads.
+The framing is a 16-byte header (magic, version 1, compatible version 1), then blocks of a big-endian length and raw snappy.
+Mirrors ``SnappyInputStream`` and ``SnappyOutputStream`` (snappy-java 1.1.10.7, which Kafka 4.3.0 uses): a payload that does not
+start with the header is one raw block; the versions in the first header are not checked; the header may be repeated before a
+block, with version 1 or newer; up to three bytes after the last block are ignored. A repeated header with a broken magic is an
+error here; in Kafka the outcome depends on the sizes of its reads.
+
+Tested by ``tests/formats/compression/test_codecs.py``.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ _MAX_BLOCK_BYTES = 512 << 20
 
 
 def decompress_into(data: Buffer, out: memoryview) -> int:
-    """Decompress into ``out``; the number of bytes written. ``CodecError`` or ``BufferTooSmall`` otherwise."""
+    """Decompress into ``out`` and return the number of bytes written; ``CodecError`` or ``BufferTooSmall`` on failure."""
     view = memoryview(data)
     if not len(view):
         raise CodecError("snappy payload is empty", 0)
@@ -48,7 +50,7 @@ def decompress_into(data: Buffer, out: memoryview) -> int:
 
 
 def compress(data: Buffer) -> bytes:
-    """The framing around raw blocks of 32 KiB of input."""
+    """One framed stream with blocks of 32 KiB of input."""
     out = bytearray(_HEADER)
     view = memoryview(data)
     for start in range(0, len(view), _BLOCK_BYTES):

@@ -1,1 +1,1 @@
-"""Fields, checksums and variable-length integers: what all formats are made of."""
+"""Fields, checksums and variable-length integers, which all formats share."""

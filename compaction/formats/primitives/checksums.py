@@ -1,4 +1,7 @@
-"""The checksums of Kafka's formats over any contiguous buffer, without a copy."""
+"""The checksums of Kafka's formats, over any contiguous buffer without a copy.
+
+Tested by ``tests/formats/record_batch/test_batch.py`` and ``tests/formats/record_batch/test_message_set.py``.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,11 @@ from compaction.formats.primitives.fields import Buffer
 
 
 def crc32c(data: Buffer) -> int:
-    """CRC-32C (Castagnoli), unsigned: batches of magic 2 and producer snapshots."""
-    # the package refuses memoryviews but takes arrays over them
+    """CRC-32C (Castagnoli), unsigned: v2 batches and producer snapshots."""
+    # the package accepts arrays but not memoryviews
     return int(google_crc32c.value(np.frombuffer(data, dtype=np.uint8) if len(data) else b""))
 
 
 def crc32(data: Buffer) -> int:
-    """CRC-32, unsigned: messages of magic 0 and 1."""
+    """CRC-32, unsigned: v0 and v1 messages."""
     return zlib.crc32(data)

@@ -1,7 +1,7 @@
-"""One field table per on-disk format, shared by its reader and its writer; offsets are computed, never typed.
+"""Field tables: one per on-disk format, shared by its reader and writer; field offsets are computed.
 
-All fields are big-endian and of fixed size. A table is declared from a ``NamedTuple`` class and one ``(name, code, doc)`` line
-a field, in file order.
+All fields are big-endian and of fixed size. A table is declared by a ``NamedTuple`` class and one ``(name, code, doc)`` line
+per field, in file order.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class FieldSpec(NamedTuple):
 class FieldTable(Generic[Row]):
     """A fixed-size big-endian record.
 
-    :param row: the ``NamedTuple`` class of one record; its fields must be the table's, in the same order
+    :param row: the ``NamedTuple`` class of one record; it must have the fields of the table, in the same order
     :param fields: ``(name, code, doc)`` in file order
 
-    ``size`` is the record's size in bytes; ``dtype`` a packed big-endian numpy dtype of the same layout.
+    ``size`` is the record's size in bytes, ``dtype`` a packed big-endian numpy dtype of the same layout.
     """
 
     def __init__(self, row: type[Row], fields: Sequence[tuple[str, str, str]]) -> None:
@@ -58,7 +58,7 @@ class FieldTable(Generic[Row]):
         return self._by_name[name][0].offset
 
     def unpack(self, buf: Buffer, pos: int = 0) -> Row:
-        """The record at byte ``pos``; ``FormatError`` when the buffer ends inside it."""
+        """The record at byte ``pos``; ``FormatError`` if the buffer ends inside it."""
         try:
             return self.row(*self._struct.unpack_from(buf, pos))
         except struct.error:
@@ -66,26 +66,19 @@ class FieldTable(Generic[Row]):
             raise FormatError(f"{self.size} bytes of {self.row.__name__} expected, {left} left", pos) from None
 
     def pack(self, row: Row) -> bytes:
-        """The bytes of a record; ``FormatError`` when a value does not fit its field."""
+        """The bytes of a record; ``FormatError`` if a value does not fit its field."""
         try:
             return self._struct.pack(*row)
         except struct.error as error:
             raise FormatError(f"{self.row.__name__} cannot be written: {error}") from None
 
-    def pack_into(self, buf: bytearray | memoryview, pos: int, row: Row) -> None:
-        """Write a record at byte ``pos``; ``FormatError`` when a value or the buffer does not fit."""
-        try:
-            self._struct.pack_into(buf, pos, *row)
-        except struct.error as error:
-            raise FormatError(f"{self.row.__name__} cannot be written: {error}", pos) from None
-
     def get(self, buf: Buffer, name: str, pos: int = 0) -> int:
-        """One field of the record at ``pos``; ``FormatError`` when the buffer ends before it."""
+        """One field of the record at ``pos``; ``FormatError`` if the buffer ends before it."""
         spec, code = self._by_name[name]
         try:
             return int(code.unpack_from(buf, pos + spec.offset)[0])
         except struct.error:
-            raise FormatError(f"{self.row.__name__}.{name} lies past the end", pos + spec.offset) from None
+            raise FormatError(f"{self.row.__name__}.{name} is past the end of the buffer", pos + spec.offset) from None
 
     def put(self, buf: bytearray | memoryview, name: str, value: int, pos: int = 0) -> None:
         """Overwrite one field of the record at ``pos``."""
@@ -96,5 +89,5 @@ class FieldTable(Generic[Row]):
             raise FormatError(f"{self.row.__name__}.{name} cannot be written: {error}", pos + spec.offset) from None
 
     def array(self, buf: Buffer) -> npt.NDArray[np.void]:
-        """All whole records of ``buf`` as a big-endian view, shape (n,), no copy; a torn tail is left out."""
+        """The complete records of ``buf`` as a big-endian view, shape (n,), without a copy."""
         return np.frombuffer(buf, dtype=self.dtype, count=len(buf) // self.size)

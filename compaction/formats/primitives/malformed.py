@@ -1,16 +1,18 @@
-"""What the readers of this package raise: ``ValueError``s that know a position in a buffer but no file.
+"""Errors of the format readers. They carry a position in a buffer but no file.
 
-Callers that know the file turn them into ``compaction.errors.CorruptLogError`` with path and position.
+Callers convert them into ``compaction.errors.CorruptLogError`` with path and position.
+
+Tested by ``tests/formats/primitives/test_fields.py``.
 """
 
 from __future__ import annotations
 
 
 class FormatError(ValueError):
-    """Bytes are not what the format says.
+    """The bytes violate the format.
 
-    :param what: what is wrong, e.g. ``"unknown magic 9"``
-    :param position: byte position in the buffer that was given, where known; callers add path and base position
+    :param what: the violation, e.g. ``"unknown magic 9"``
+    :param position: byte position in the given buffer, if known; callers add path and base position
     """
 
     def __init__(self, what: str, position: int | None = None) -> None:
@@ -19,18 +21,18 @@ class FormatError(ValueError):
         self.position = position
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Survive pickling between processes with both fields."""
+        """Pickles with both fields."""
         return (type(self), (self.what, self.position))
 
 
 class CodecError(FormatError):
-    """A compressed payload cannot be decompressed, names an unknown codec, or gives more than the caller allows."""
+    """A compressed payload cannot be decompressed, has an unknown codec, or exceeds the caller's limit."""
 
 
 class BufferTooSmall(Exception):
     """The caller's buffer cannot hold the result.
 
-    :param needed_bytes: the room that would do, where it is known before decompressing
+    :param needed_bytes: the size needed, if known before decompressing
     """
 
     def __init__(self, needed_bytes: int | None = None) -> None:
@@ -38,5 +40,5 @@ class BufferTooSmall(Exception):
         self.needed_bytes = needed_bytes
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Survive pickling between processes."""
+        """Pickles with its field."""
         return (type(self), (self.needed_bytes,))

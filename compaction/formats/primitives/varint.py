@@ -1,8 +1,8 @@
-"""Variable-length integers of record bodies (zig-zag) and of metadata records (unsigned), at Python level.
+"""Variable-length integers: zig-zag in records, unsigned in metadata records.
 
-Mirrors ``ByteUtils`` (Kafka 4.3.0): at most 5 bytes for 32 bits and 10 for 64; superfluous high bits of the last byte are
-dropped, as Java's shifts drop them. Every decoder returns ``(value, next position)`` and raises ``FormatError`` where the
-buffer ends inside a number or the number does not end in time.
+Mirrors ``ByteUtils`` (Kafka 4.3.0): at most 5 bytes for 32 bits and 10 for 64; excess high bits of the last byte are dropped,
+as by Java's shifts. Every decoder returns ``(value, next position)``, and raises ``FormatError`` if the buffer ends inside a
+number or the number is longer.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""The fixed part of a record batch of magic 2: its 61 bytes, attribute bits and the values that stand for *none*.
+"""The 61-byte header of a v2 record batch and its attribute bits.
 
 Mirrors ``DefaultRecordBatch``, ``RecordBatch`` and ``ControlRecordType`` (Kafka 4.3.0).
+
+Tested by ``tests/formats/record_batch/test_batch.py``.
 """
 
 from __future__ import annotations
@@ -10,31 +12,22 @@ from typing import NamedTuple
 from compaction.formats.primitives.fields import FieldTable
 
 MAGIC = 2
-NO_PRODUCER_ID = -1
-NO_PRODUCER_EPOCH = -1
-NO_LEADER_EPOCH = -1
-#: bytes of offset and length, which the length field does not count
+#: bytes of the offset and length fields, not included in the length
 LOG_OVERHEAD_BYTES = 12
 
-# attribute bits; 7 to 15 are unused
-CODEC_MASK = 0x07
+# attribute bits; 0 to 2 are the codec, 7 to 15 are unused
 LOG_APPEND_TIME = 0x08
 TRANSACTIONAL = 0x10
 CONTROL = 0x20
 DELETE_HORIZON = 0x40
 
-# types of control records
+# types of control records that end a transaction
 ABORT = 0
 COMMIT = 1
-LEADER_CHANGE = 2
-SNAPSHOT_HEADER = 3
-SNAPSHOT_FOOTER = 4
-KRAFT_VERSION = 5
-KRAFT_VOTERS = 6
 
 
 class BatchHeader(NamedTuple):
-    """The 61 bytes before the records."""
+    """The fields before the records, in file order."""
 
     base_offset: int
     length: int
@@ -61,13 +54,13 @@ HEADER = FieldTable(
         ("crc", "u4", "CRC-32C of everything after this field"),
         ("attributes", "i2", "codec and flags"),
         ("last_offset_delta", "i4", "last offset less base offset; also the last sequence's delta"),
-        ("base_timestamp", "i8", "what timestamp deltas add to; a delete horizon when its flag is set"),
+        ("base_timestamp", "i8", "base of the timestamp deltas; the delete horizon if its flag is set"),
         ("max_timestamp", "i8", "largest timestamp, or the append time"),
         ("producer_id", "i8", "-1 without an idempotent producer"),
         ("producer_epoch", "i2", "-1 without an idempotent producer"),
         ("base_sequence", "i4", "sequence number of the base offset, -1 for none"),
-        ("record_count", "i4", "records left in the batch; 0 for an emptied one"),
+        ("record_count", "i4", "records in the batch; 0 if cleaning removed all"),
     ],
 )
-#: the CRC covers the batch from here
+#: position in a batch from which the CRC covers it
 CRC_START = HEADER.offset("attributes")

@@ -1,6 +1,8 @@
-"""The fixed part of messages of magic 0 and 1, offset and size in front of them included.
+"""The fixed fields of v0 and v1 messages, with the offset and size that precede each.
 
 Mirrors ``LegacyRecord`` (Kafka 4.3.0).
+
+Tested by ``tests/formats/record_batch/test_message_set.py``.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from compaction.formats.primitives.fields import FieldTable
 
 
 class EntryHeader(NamedTuple):
-    """What magic 0 and 1 have in common before the key."""
+    """The fields common to v0 and v1, before the key."""
 
     offset: int
     size: int
@@ -21,7 +23,7 @@ class EntryHeader(NamedTuple):
 
 
 class EntryHeaderV1(NamedTuple):
-    """Magic 1 adds the timestamp."""
+    """v1 adds the timestamp."""
 
     offset: int
     size: int
@@ -32,7 +34,7 @@ class EntryHeaderV1(NamedTuple):
 
 
 _COMMON = [
-    ("offset", "i8", "offset; a wrapper has its last message's"),
+    ("offset", "i8", "offset; of a wrapper, its last inner message's"),
     ("size", "i4", "bytes after this field"),
     ("crc", "u4", "CRC-32 of everything after this field"),
     ("magic", "i1", "0 or 1"),
@@ -40,5 +42,5 @@ _COMMON = [
 ]
 HEADER_V0 = FieldTable(EntryHeader, _COMMON)
 HEADER_V1 = FieldTable(EntryHeaderV1, [*_COMMON, ("timestamp", "i8", "ms, -1 for none")])
-#: the CRC covers an entry from here
+#: position in an entry from which the CRC covers it
 CRC_START = HEADER_V0.offset("magic")

@@ -1,37 +1,37 @@
-"""Messages of magic 0 and 1 and their compressed wrappers.
+"""Reads message sets (v0 and v1): plain messages and compressed wrappers.
 
 An entry is an offset, a size and a message: CRC-32 over all that follows it, magic, attributes, timestamp (magic 1 only),
 key and value (int32 length, -1 for null, and bytes). A wrapper is a message whose value is a compressed run of entries; it
-has the offset of its last inner message. Inner offsets are absolute in a wrapper of magic 0 and relative in one of magic 1,
-where the last one lies at the wrapper's offset (a wrapper offset of 0 makes them absolute: some librdkafka versions wrote
-that). The magic of inner messages may differ from their wrapper's. With log append time the wrapper's timestamp is that of
-every inner message of magic 1.
+has the offset of its last inner message. Inner offsets are absolute in a v0 wrapper. In a v1 wrapper they are relative: the
+last inner message has the wrapper's offset. (With a wrapper offset of 0 they are absolute; some librdkafka versions wrote
+that.) Inner messages may have another magic than their wrapper. With log append time, all inner v1 messages have the wrapper's
+timestamp.
 
-Mirrors ``LegacyRecord`` and ``AbstractLegacyRecordBatch`` (Kafka 4.3.0), which do not look at the CRCs of inner messages
-and end at a torn one without an error. Wrappers are not nested deeper than once.
+Mirrors ``LegacyRecord`` and ``AbstractLegacyRecordBatch`` (Kafka 4.3.0), which do not check the CRCs of inner messages
+and stop at an incomplete one without an error. A wrapper inside a wrapper is an error.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from compaction.formats.compression.codecs import Codec, compress, decompress
+from compaction.formats.compression.codecs import Codec, decompress
 from compaction.formats.primitives.checksums import crc32
 from compaction.formats.primitives.fields import Buffer
 from compaction.formats.primitives.malformed import FormatError
 from compaction.formats.record_batch.batch_header import LOG_APPEND_TIME, LOG_OVERHEAD_BYTES
-from compaction.formats.record_batch.message_header import CRC_START, HEADER_V0, HEADER_V1, EntryHeader, EntryHeaderV1
+from compaction.formats.record_batch.message_header import CRC_START, HEADER_V0, HEADER_V1, EntryHeader
 from compaction.formats.record_batch.record import NO_TIMESTAMP, Record
 
 _INT_BYTES = 4
 _INT = struct.Struct(">i")
 _LIMIT_BYTES = 2**31 - 1
-#: a wrapper of more messages is refused: no broker accepts its like, and memory must stay bounded
+#: wrappers of more messages are refused to bound memory; no broker accepts such a wrapper
 _MAX_MESSAGES = 1 << 20
 
 Longs = npt.NDArray[np.int64]
@@ -40,8 +40,8 @@ _HEADERS = (HEADER_V0, HEADER_V1)
 
 
 @dataclass(frozen=True)
-class LegacyColumns:
-    """The records of one entry as arrays of shape (n,): starts are positions in ``data``, a length of -1 stands for null."""
+class MessageColumns:
+    """The records of one entry as arrays of shape (n,): starts are positions in ``data``, a length of -1 means null."""
 
     data: memoryview
     offset: Longs
@@ -54,11 +54,6 @@ class LegacyColumns:
     def __len__(self) -> int:
         return len(self.offset)
 
-    def take(self, keep: npt.NDArray[np.bool_]) -> LegacyColumns:
-        """The rows where ``keep`` (shape (n,)) is true."""
-        columns = (self.offset, self.timestamp, self.key_start, self.key_length, self.value_start, self.value_length)
-        return LegacyColumns(self.data, *(column[keep] for column in columns))
-
     def records(self) -> Iterator[Record]:
         """One value per row."""
         spans = (self.key_start, self.key_length, self.value_start, self.value_length)
@@ -70,10 +65,10 @@ class LegacyColumns:
 
 
 @dataclass(frozen=True)
-class LegacyBatch:
-    """One entry in a buffer, plain or wrapper: ``position`` is its byte position there, ``data`` the whole entry.
+class MessageEntry:
+    """One entry of a message set, a plain message or a wrapper.
 
-    ``timestamp`` is the message's own, -1 for magic 0.
+    ``position`` is its byte position in the buffer, ``data`` its bytes, ``timestamp`` the message's own, -1 in v0.
     """
 
     position: int
@@ -83,7 +78,7 @@ class LegacyBatch:
 
     @property
     def size(self) -> int:
-        """Whole size in bytes."""
+        """Size in bytes, offset and size fields included."""
         return len(self.data)
 
     @property
@@ -93,22 +88,22 @@ class LegacyBatch:
 
     @property
     def last_offset(self) -> int:
-        """Last offset, inclusive. The first one is known only from the records."""
+        """Last offset, inclusive. The first one is known only after decoding the records."""
         return self.header.offset
 
     @property
     def codec(self) -> Codec:
-        """Compression; ``CodecError`` for bits that name none. Other than ``NONE`` makes the entry a wrapper."""
+        """Compression; ``CodecError`` for an unknown codec. Any but ``NONE`` makes the entry a wrapper."""
         return Codec.of(self.header.attributes)
 
     @property
     def is_log_append_time(self) -> bool:
-        """Is ``timestamp`` the broker's append time?"""
+        """Whether ``timestamp`` is the broker's append time."""
         return self.magic > 0 and bool(self.header.attributes & LOG_APPEND_TIME)
 
     @property
     def computed_crc(self) -> int:
-        """CRC-32 of the bytes that it covers."""
+        """CRC-32 over the bytes after the CRC field."""
         return crc32(self.data[CRC_START:])
 
     def ensure_valid(self) -> None:
@@ -117,15 +112,15 @@ class LegacyBatch:
             stored, computed = self.header.crc, self.computed_crc
             raise FormatError(f"message fails its CRC (stored {stored:#x}, computed {computed:#x})", self.position)
 
-    def columns(self, limit_bytes: int = _LIMIT_BYTES) -> LegacyColumns:
-        """The records as arrays; at most ``limit_bytes`` are decompressed. Positions in errors are positions in the payload.
+    def columns(self, limit_bytes: int = _LIMIT_BYTES) -> MessageColumns:
+        """The records as arrays. Decompresses at most ``limit_bytes``; positions in errors count from the payload.
 
-        :raises FormatError: for an empty, null, nested or ill-formed wrapper, and fields that run past their message
+        :raises FormatError: an empty, null, nested or malformed wrapper, or a field that exceeds its message
         """
         codec = self.codec
         if codec is Codec.NONE:
             row = (self.last_offset, self.timestamp, *self._spans())
-            return LegacyColumns(self.data, *np.array(row, np.int64).reshape(-1, 1))
+            return MessageColumns(self.data, *np.array(row, np.int64).reshape(-1, 1))
         if codec is Codec.ZSTD:
             raise FormatError(f"a wrapper of magic {self.magic} cannot use zstd", self.position)
         _, _, start, length = self._spans()
@@ -135,14 +130,14 @@ class LegacyBatch:
         return self._inner(decompress(codec, payload, limit_bytes=limit_bytes, magic=self.magic))
 
     def own_record(self) -> Record:
-        """The message itself; of a wrapper, with the compressed payload as its value."""
+        """The message itself; if it is a wrapper, its value is the compressed payload."""
         key_start, key_length, value_start, value_length = self._spans()
         key = None if key_length < 0 else bytes(self.data[key_start : key_start + key_length])
         value = None if value_length < 0 else bytes(self.data[value_start : value_start + value_length])
         return Record(self.last_offset, self.timestamp, key, value)
 
     def _spans(self) -> tuple[int, int, int, int]:
-        """Start and length of key and value in ``data``, a length of -1 for null."""
+        """Start and length of key and value in ``data``; a length of -1 means null."""
         key_start = _HEADERS[self.magic].size + _INT_BYTES
         key_length = max(_INT.unpack_from(self.data, key_start - _INT_BYTES)[0], -1)
         value_start = key_start + max(key_length, 0) + _INT_BYTES
@@ -154,10 +149,10 @@ class LegacyBatch:
         return key_start, key_length, value_start, value_length
 
     def records(self, limit_bytes: int = _LIMIT_BYTES) -> Iterator[Record]:
-        """The records one by one, offsets absolute."""
+        """The records one by one, with absolute offsets."""
         return self.columns(limit_bytes).records()
 
-    def _inner(self, payload: memoryview) -> LegacyColumns:
+    def _inner(self, payload: memoryview) -> MessageColumns:
         starts = _entry_starts(payload)
         if not len(starts):
             raise FormatError("compressed wrapper without messages", self.position)
@@ -175,24 +170,10 @@ class LegacyBatch:
         return inner
 
 
-@dataclass(frozen=True)
-class LegacySpec:
-    """How to write messages: each as its own entry, or with a codec in one wrapper.
+def parse_message_entry(buf: Buffer, pos: int = 0) -> MessageEntry:
+    """The v0/v1 entry at ``pos``; checks neither CRC nor inner messages.
 
-    ``inner_magic`` defaults to ``magic``; relative offsets count from ``base_offset``, by default the first record's.
-    """
-
-    magic: int = 1
-    codec: Codec = Codec.NONE
-    log_append_time_ms: int | None = None
-    inner_magic: int | None = None
-    base_offset: int | None = None
-
-
-def parse_legacy(buf: Buffer, pos: int = 0) -> LegacyBatch:
-    """The entry of magic 0 or 1 at ``pos``; its CRC and records are not looked at.
-
-    :raises FormatError: for another magic, a size too small for the fields, or one that runs past the buffer
+    :raises FormatError: another magic, a size too small for the fields, or one that exceeds the buffer
     """
     header = HEADER_V0.unpack(buf, pos)
     if header.magic not in (0, 1):
@@ -201,43 +182,11 @@ def parse_legacy(buf: Buffer, pos: int = 0) -> LegacyBatch:
     if size < _minimum_bytes(header.magic) or size > len(buf) - pos:
         raise FormatError(f"message size {header.size} does not fit, {len(buf) - pos} bytes left", pos)
     timestamp = HEADER_V1.get(buf, "timestamp", pos) if header.magic else NO_TIMESTAMP
-    return LegacyBatch(pos, header, timestamp, memoryview(buf)[pos : pos + size])
-
-
-def encode_legacy(records: Sequence[Record], spec: LegacySpec | None = None) -> bytes:
-    """Entries as ``MemoryRecordsBuilder`` writes them for old magics; headers and sequences of records are not written."""
-    spec = LegacySpec() if spec is None else spec
-    inner_magic = spec.magic if spec.inner_magic is None else spec.inner_magic
-    append_time = spec.log_append_time_ms
-    relative = spec.magic > 0 and spec.codec is not Codec.NONE
-    base = (records[0].offset if spec.base_offset is None else spec.base_offset) if relative else 0
-    stamped = [r if append_time is None else r._replace(timestamp=append_time) for r in records]
-    flags = LOG_APPEND_TIME if append_time is not None else 0
-    entries = b"".join(_encode_entry(r._replace(offset=r.offset - base), inner_magic, flags) for r in stamped)
-    if spec.codec is Codec.NONE:
-        return entries
-    largest = max(record.timestamp for record in stamped)
-    wrapper = Record(records[-1].offset, largest, None, compress(spec.codec, entries, magic=spec.magic))
-    return _encode_entry(wrapper, spec.magic, flags | spec.codec)
+    return MessageEntry(pos, header, timestamp, memoryview(buf)[pos : pos + size])
 
 
 def _minimum_bytes(magic: int) -> int:
     return _HEADERS[magic].size + 2 * _INT_BYTES
-
-
-def _encode_entry(record: Record, magic: int, attributes: int) -> bytes:
-    fields = b"".join(
-        (-1 if field is None else len(field)).to_bytes(_INT_BYTES, "big", signed=True) + (field or b"")
-        for field in (record.key, record.value)
-    )
-    size = _HEADERS[magic].size + len(fields) - LOG_OVERHEAD_BYTES
-    if magic > 0:
-        head = HEADER_V1.pack(EntryHeaderV1(record.offset, size, 0, magic, attributes, record.timestamp))
-    else:
-        head = HEADER_V0.pack(EntryHeader(record.offset, size, 0, magic, attributes & ~LOG_APPEND_TIME))
-    out = bytearray(head + fields)
-    HEADER_V0.put(out, "crc", crc32(memoryview(out)[CRC_START:]))
-    return bytes(out)
 
 
 def _entry_starts(payload: memoryview) -> Longs:
@@ -257,8 +206,8 @@ def _entry_starts(payload: memoryview) -> Longs:
     return np.array(starts, np.int64)
 
 
-def _columns(data: memoryview, starts: Longs) -> LegacyColumns:
-    """Rows for the entries at ``starts``, with offsets and timestamps as stored."""
+def _columns(data: memoryview, starts: Longs) -> MessageColumns:
+    """One row per entry at ``starts``, with offsets and timestamps as stored."""
     raw = np.frombuffer(data, np.uint8)
     ends = starts + LOG_OVERHEAD_BYTES + _gather(raw, starts + HEADER_V0.offset("size"), 4)
     magic = raw[starts + HEADER_V0.offset("magic")]
@@ -274,7 +223,7 @@ def _columns(data: memoryview, starts: Longs) -> LegacyColumns:
     _refuse(value_start > ends, starts, "message whose key runs past its end")
     value_length = np.maximum(_gather(raw, value_start - _INT_BYTES, 4), -1)
     _refuse(value_start + value_length > ends, starts, "message whose value runs past its end")
-    return LegacyColumns(data, _gather(raw, starts, 8), timestamp, key_start, key_length, value_start, value_length)
+    return MessageColumns(data, _gather(raw, starts, 8), timestamp, key_start, key_length, value_start, value_length)
 
 
 def _gather(raw: npt.NDArray[np.uint8], positions: Longs, width: int) -> Longs:

@@ -1,8 +1,10 @@
-"""Records of magic 2 at Python level: for tests, the dump tool and oracles. The kernels read the same bytes in bulk.
+"""v2 records as Python values, for small logs and the dump tool. The kernels read the same bytes in bulk.
 
 A record is a varint length, then attributes (one byte, unused), varlong timestamp delta, varint offset delta, key, value
 (varint length, -1 for null, and bytes), a varint header count and the headers (key and value, the key never null). Mirrors
 ``DefaultRecord`` (Kafka 4.3.0).
+
+Tested by ``tests/formats/record_batch/test_batch.py``.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ _UTF8_ERRORS = "surrogateescape"
 
 
 class Header(NamedTuple):
-    """A record header. Keys are UTF-8; bytes that are not stand as surrogates and are written back as they were."""
+    """A record header. Keys are UTF-8; malformed bytes are kept as surrogate escapes and encoded unchanged."""
 
     key: str
     value: bytes | None
@@ -40,7 +42,7 @@ class Record(NamedTuple):
 
 
 class RecordBase(NamedTuple):
-    """What a batch's header contributes to its records; ``log_append_time`` overrides every record's timestamp."""
+    """Fields of the batch header that record fields are relative to; ``log_append_time`` overrides all record timestamps."""
 
     offset: int
     timestamp: int
@@ -49,7 +51,7 @@ class RecordBase(NamedTuple):
 
 
 def increment_sequence(sequence: int, increment: int) -> int:
-    """Sequence numbers wrap from 2**31 - 1 to 0."""
+    """``sequence`` plus ``increment``; sequence numbers wrap from 2**31 - 1 to 0."""
     return (sequence + increment) % (_INT_MAX + 1)
 
 
@@ -68,12 +70,12 @@ def encode_record(record: Record, base: RecordBase) -> bytes:
 
 
 def encode_records(records: Iterable[Record], base: RecordBase) -> bytes:
-    """Records back to back, before compression."""
+    """The records, concatenated and uncompressed."""
     return b"".join(encode_record(record, base) for record in records)
 
 
 def decode_records(buf: Buffer, count: int, base: RecordBase) -> Iterator[Record]:
-    """``count`` records that fill ``buf``; ``FormatError`` with the position where they do not."""
+    """``count`` records that fill ``buf``; ``FormatError`` with a position if they do not."""
     pos = 0
     for _ in range(count):
         record, pos = decode_record(buf, pos, base)

@@ -1,8 +1,7 @@
-"""Messages of magic 0 and 1 turned into record batches of magic 2, in bulk: an entry with any record kept is written so.
+"""Re-encodes the messages of a v0/v1 wrapper as v2 records, in bulk.
 
-Mirrors ``MemoryRecords.filterBatch`` and ``buildRetainedRecordsInto`` (Kafka 4.3.0): the base offset is the first kept
-record's, codec and timestamp type are the entry's (create time for magic 0), the append time is the entry's timestamp, and
-there is neither a producer nor a leader epoch.
+The cleaner writes an entry of which any record is retained as a v2 batch, as ``MemoryRecords.filterBatch`` and
+``buildRetainedRecordsInto`` do (Kafka 4.3.0); this is its uncompressed content before any record is dropped.
 """
 
 from __future__ import annotations
@@ -12,21 +11,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from compaction.formats.compression.codecs import Codec, compress
 from compaction.formats.primitives.fields import Buffer
 from compaction.formats.primitives.malformed import FormatError
-from compaction.formats.record_batch.batch import seal_batch
-from compaction.formats.record_batch.batch_header import (
-    DELETE_HORIZON,
-    LOG_APPEND_TIME,
-    MAGIC,
-    NO_LEADER_EPOCH,
-    NO_PRODUCER_EPOCH,
-    NO_PRODUCER_ID,
-    BatchHeader,
-)
-from compaction.formats.record_batch.message_set import LegacyBatch, LegacyColumns, Longs, parse_legacy
-from compaction.formats.record_batch.record import NO_SEQUENCE, NO_TIMESTAMP, RecordBase, encode_record
+from compaction.formats.record_batch.message_set import Longs, MessageColumns, parse_message_entry
+from compaction.formats.record_batch.record import NO_TIMESTAMP
 
 _LIMIT_BYTES = 2**31 - 1
 _VARINT_BYTES = 10
@@ -36,79 +24,40 @@ Bytes = npt.NDArray[np.uint8]
 
 
 class Transcoded(NamedTuple):
-    """A batch of magic 2 before compression: ``header`` still lacks length and CRC, and names the codec to be used."""
+    """The v2 records of an entry, and the fields of a v2 batch header that they determine; ``last_offset`` is inclusive."""
 
-    header: BatchHeader
+    base_offset: int
+    last_offset: int
+    base_timestamp: int
+    record_count: int
     records: bytes
-
-    def seal(self) -> bytes:
-        """The whole batch."""
-        return seal_batch(self.header, compress(Codec.of(self.header.attributes), self.records))
 
 
 def transcode(buf: Buffer, pos: int = 0, *, limit_bytes: int = _LIMIT_BYTES) -> Transcoded:
-    """The entry of magic 0 or 1 at ``pos`` with all of its records; errors as for ``LegacyBatch.columns``."""
-    batch = parse_legacy(buf, pos)
-    if batch.codec is Codec.NONE:
-        return transcode_plain(batch)
-    return transcode_columns(batch, batch.columns(limit_bytes))
+    """The records of the v0/v1 entry at ``pos``; decompresses at most ``limit_bytes``.
 
-
-def transcode_columns(batch: LegacyBatch, kept: LegacyColumns, delete_horizon_ms: int | None = None) -> Transcoded:
-    """The kept records of an entry, at least one.
-
-    :param delete_horizon_ms: when its tombstones may go; Kafka sets it where one is among the kept
-    :raises FormatError: for offsets that do not increase within the range of a batch, or timestamps below -1
+    :raises FormatError: as ``MessageEntry.columns``; also if offsets do not increase within the range of a batch, or a
+        timestamp is below -1
     """
-    if np.any(np.diff(kept.offset) <= 0) or kept.offset[-1] - kept.offset[0] > np.iinfo(np.int32).max:
-        raise FormatError("offsets of messages do not increase within a batch's range", batch.position)
-    if np.any(kept.timestamp < NO_TIMESTAMP):
-        raise FormatError("negative timestamp", batch.position)
-    span = (int(kept.offset[0]), int(kept.offset[-1]))
-    header = _header(batch, span, (int(kept.timestamp[0]), int(kept.timestamp.max())), len(kept), delete_horizon_ms)
-    return Transcoded(header, encode_columns(kept, header.base_offset, header.base_timestamp))
+    entry = parse_message_entry(buf, pos)
+    columns = entry.columns(limit_bytes)
+    offset, timestamp = columns.offset, columns.timestamp
+    if np.any(np.diff(offset) <= 0) or offset[-1] - offset[0] > np.iinfo(np.int32).max:
+        raise FormatError("offsets of messages do not increase within a batch's range", entry.position)
+    if np.any(timestamp < NO_TIMESTAMP):
+        raise FormatError("negative timestamp", entry.position)
+    base_offset, base_timestamp = int(offset[0]), int(timestamp[0])
+    records = encode_columns(columns, base_offset, base_timestamp)
+    return Transcoded(base_offset, int(offset[-1]), base_timestamp, len(columns), records)
 
 
-def transcode_plain(batch: LegacyBatch, delete_horizon_ms: int | None = None) -> Transcoded:
-    """A message that is no wrapper; the same as ``transcode_columns``, without arrays."""
-    record = batch.own_record()
-    if record.timestamp < NO_TIMESTAMP:
-        raise FormatError("negative timestamp", batch.position)
-    stamps = (record.timestamp, record.timestamp)
-    header = _header(batch, (record.offset, record.offset), stamps, 1, delete_horizon_ms)
-    return Transcoded(header, encode_record(record, RecordBase(header.base_offset, header.base_timestamp)))
-
-
-def _header(
-    batch: LegacyBatch, offsets: tuple[int, int], timestamps: tuple[int, int], count: int, delete_horizon_ms: int | None
-) -> BatchHeader:
-    """``offsets`` are the first and the last, ``timestamps`` the first and the largest of the kept records."""
-    flags = LOG_APPEND_TIME if batch.is_log_append_time else 0
-    flags |= 0 if delete_horizon_ms is None else DELETE_HORIZON
-    return BatchHeader(
-        base_offset=offsets[0],
-        length=0,
-        leader_epoch=NO_LEADER_EPOCH,
-        magic=MAGIC,
-        crc=0,
-        attributes=batch.codec | flags,
-        last_offset_delta=offsets[1] - offsets[0],
-        base_timestamp=timestamps[0] if delete_horizon_ms is None else delete_horizon_ms,
-        max_timestamp=batch.timestamp if batch.is_log_append_time else timestamps[1],
-        producer_id=NO_PRODUCER_ID,
-        producer_epoch=NO_PRODUCER_EPOCH,
-        base_sequence=NO_SEQUENCE,
-        record_count=count,
-    )
-
-
-def encode_columns(columns: LegacyColumns, base_offset: int, base_timestamp: int) -> bytes:
-    """The rows as records of magic 2, back to back, without headers."""
+def encode_columns(columns: MessageColumns, base_offset: int, base_timestamp: int) -> bytes:
+    """The rows as v2 records without headers, concatenated."""
     head = [_varints(columns.timestamp - base_timestamp), _varints(columns.offset - base_offset)]
     key_size, value_size = _varints(columns.key_length), _varints(columns.value_length)
     key_length, value_length = np.maximum(columns.key_length, 0), np.maximum(columns.value_length, 0)
     head_bytes = head[0][1] + head[1][1] + key_size[1]
-    # one byte of attributes in front, one for the number of headers behind
+    # one byte of attributes before these fields, and one after them for the number of headers
     body_bytes = 2 + head_bytes + key_length + value_size[1] + value_length
     length = _varints(body_bytes)
     total = length[1] + body_bytes
@@ -118,14 +67,14 @@ def encode_columns(columns: LegacyColumns, base_offset: int, base_timestamp: int
     pos = _put_varints(out, pos, length) + 1
     for varints in (*head, key_size):
         pos = _put_varints(out, pos, varints)
-    pos = _put_spans(out, pos, source, (columns.key_start, key_length))
+    pos = _put_fields(out, pos, source, (columns.key_start, key_length))
     pos = _put_varints(out, pos, value_size)
-    _put_spans(out, pos, source, (columns.value_start, value_length))
+    _put_fields(out, pos, source, (columns.value_start, value_length))
     return out.tobytes()
 
 
 def _varints(values: Longs) -> tuple[Bytes, Longs]:
-    """Zig-zag varints: bytes of shape (n, 10), of which the first ``sizes`` of a row count, and those sizes."""
+    """Zig-zag varints: bytes of shape (n, 10) and the number of bytes used in each row."""
     zigzag = ((values << 1) ^ (values >> 63)).view(np.uint64)
     groups = zigzag[:, None] >> _SHIFTS
     sizes = 1 + np.count_nonzero(groups[:, 1:], axis=1).astype(np.int64)
@@ -141,10 +90,10 @@ def _put_varints(out: Bytes, pos: Longs, varints: tuple[Bytes, Longs]) -> Longs:
     return pos + sizes
 
 
-def _put_spans(out: Bytes, pos: Longs, source: memoryview, spans: tuple[Longs, Longs]) -> Longs:
-    starts, lengths = spans
+def _put_fields(out: Bytes, pos: Longs, source: memoryview, fields: tuple[Longs, Longs]) -> Longs:
+    starts, lengths = fields
     target = out.data
-    # a slice at a time: an index per byte costs more from a few bytes on
+    # one slice per field: fancy indexing per byte is slower for fields of more than a few bytes
     for to, start, length in zip(pos.tolist(), starts.tolist(), lengths.tolist(), strict=True):
         target[to : to + length] = source[start : start + length]
     return pos + lengths

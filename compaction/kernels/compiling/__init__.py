@@ -1,1 +1,1 @@
-"""How kernels are compiled and kept: the decorator, the cache, and the native functions that they call."""
+"""How kernels are compiled and cached: decorators, the cache on disk, and native functions that kernels call."""

@@ -1,16 +1,15 @@
-"""Where compiled kernels are kept, so that no process compiles what another one has compiled.
+"""Caches compiled kernels on disk, so that each is compiled by one process only.
 
-The first place of these that can be written and is the user's own (see ``ownership``): numba runs what it finds there.
+The cache is the first of these directories that is writable and private to the user (see ``ownership``), as numba executes what
+it loads from there:
 
-1. ``$NUMBA_CACHE_DIR``; ``/dev/null`` keeps nothing;
+1. ``$NUMBA_CACHE_DIR``; ``/dev/null`` disables the cache;
 2. ``kafka-log-compaction/numba`` in the user's cache directory (``$XDG_CACHE_HOME`` or ``~/.cache``);
 3. ``kafka-log-compaction-UID`` in the temporary directory.
 
-A file there that others own or may write to is not read but replaced.
-
-Never the package's own directory, which may be read-only, a zip, or on a machine of another kind. In that place each state of
-the sources has a directory of its own: numba looks at the source file of a kernel alone, not at what it calls. A kernel is
-compiled by one process while others that need it wait.
+Files there that others own or may write to are not read but replaced. The package's own directory is not used: it may be
+read-only, a zip, or shared by machines with different CPUs. Each version of the sources has its own subdirectory, because numba
+compares only the source file of a kernel, not of the functions that it calls. While one process compiles a kernel, others wait.
 """
 
 from __future__ import annotations
@@ -39,19 +38,19 @@ from numba.core import config
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile, _CacheLocator
 
 import compaction.kernels
-from compaction.kernels.compiling.ownership import is_own_file, make_own, why_not_own
+from compaction.kernels.compiling.ownership import is_private_file, make_private, why_not_private
 
 CACHE_DIR = "NUMBA_CACHE_DIR"
-#: the choice of keeping nothing
-NOWHERE = os.devnull
+#: value of ``CACHE_DIR`` that disables the cache
+NO_CACHE = os.devnull
 _LOG = logging.getLogger(__name__)
-#: so many states of the sources keep their kernels
-_STATES = 8
+#: number of versions of the sources whose kernels are retained
+_VERSIONS = 8
 
 
 @cache
 def fingerprint() -> str:
-    """Names the state of all kernels' sources and of what compiles them."""
+    """Identifies the sources of all kernels, the compiler and its settings."""
     settings = (config.OPT, config.BOUNDSCHECK, config.DEBUGINFO_DEFAULT, config.CPU_NAME, config.CPU_FEATURES)
     found = hashlib.sha256(repr((sys.version_info, numba.__version__, llvmlite.__version__, settings)).encode())
     for finder, name, _ in pkgutil.walk_packages(compaction.kernels.__path__, f"{compaction.kernels.__name__}."):
@@ -66,12 +65,12 @@ def _source(spec: ModuleSpec | None) -> bytes:
 
 
 def cache_dir(home: Path | None = None) -> Path | None:
-    """The place of this process; ``None`` where nothing can be kept. A place other than the first choice is told: one that
-    cannot be written once, one that others could have written to in each run.
+    """The cache directory, or ``None`` without a cache. Logs a warning if it is not the first choice: on first use if that one
+    is not writable, in every run if others may write to it.
 
-    :param home: home directory to take instead of the user's
+    :param home: replaces the user's home directory
     """
-    if os.environ.get(CACHE_DIR) == NOWHERE:
+    if os.environ.get(CACHE_DIR) == NO_CACHE:
         return None
     wanted = _wanted(home)
     reason, foreign = ("no home directory", False) if wanted is None else _refusal(wanted)
@@ -99,60 +98,60 @@ def _user_cache_dir(home: Path | None) -> Path | None:
     try:
         home = home or Path.home()
     except RuntimeError:
-        # a user without an entry in the system's list, as containers have them
+        # the user has no passwd entry, as in containers
         return None
     return home / "Library" / "Caches" if sys.platform == "darwin" else home / ".cache"
 
 
 def _refusal(directory: Path) -> tuple[str, bool]:
-    """Why kernels are not kept in a directory, which is made where it is missing, and whether that is for fear of others."""
-    kept = directory / fingerprint()
+    """Why a directory, which is created if missing, cannot be the cache, and whether the reason is that it is not private."""
+    version = directory / fingerprint()
     try:
-        # what was compiled there before counts, although nothing can be added
-        reason = why_not_own(kept) if os.path.lexists(kept) else make_own(directory)
+        # an existing version can be used even if the directory is read-only
+        reason = why_not_private(version) if os.path.lexists(version) else make_private(directory)
     except OSError as error:
         return f"{directory} cannot be written ({error.strerror})", False
     return reason, bool(reason)
 
 
 def _temporary() -> tuple[Path | None, bool]:
-    """This user's directory among the temporary ones, and whether it was there before."""
+    """This user's temporary directory for kernels, and whether it existed before."""
     temporary = Path(tempfile.gettempdir()) / f"kafka-log-compaction-{os.geteuid()}"
     known = os.path.lexists(temporary)
-    # a link there is somebody's who wants something else to be written to
+    # anyone can create a link here
     if temporary.is_symlink() or _refusal(temporary)[0]:
         return None, False
     return temporary, known
 
 
 @cache
-def place() -> Path | None:
-    """``cache_dir`` of this process, looked for once."""
+def process_cache_dir() -> Path | None:
+    """``cache_dir`` of this process, determined once."""
     return cache_dir()
 
 
 class _Locator(_CacheLocator):  # type: ignore[misc]
-    """Tells numba where a kernel is kept, and by what state of the sources."""
+    """Tells numba the directory and the source version of a kernel."""
 
     def __init__(self, function: Callable[..., Any], path: Path) -> None:
         self._line = function.__code__.co_firstlineno
-        # named where numba warns that a kernel cannot be kept
+        # for numba's warnings
         self._py_file = function.__code__.co_filename
         self._path = path
 
     @classmethod
     def from_function(cls, py_func: Callable[..., Any], _: str) -> _Locator | None:
-        """The locator of a kernel; ``None`` where nothing can be kept."""
-        here = place()
-        return None if here is None else cls(py_func, here / fingerprint())
+        """The locator of a kernel, or ``None`` without a cache."""
+        directory = process_cache_dir()
+        return None if directory is None else cls(py_func, directory / fingerprint())
 
     def ensure_cache_path(self) -> None:
-        """Make the directory; directories of other states of the sources go, but for the youngest."""
+        """Create the directory, and remove those of other versions except for the most recent ones."""
         if self._path.is_dir():
             return
         self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
         others = [each for each in self._path.parent.iterdir() if re.fullmatch("[0-9a-f]{16}", each.name)]
-        for old in sorted(others, key=lambda each: each.stat().st_mtime)[:-_STATES]:
+        for old in sorted(others, key=lambda each: each.stat().st_mtime)[:-_VERSIONS]:
             shutil.rmtree(old, ignore_errors=True)
 
     def get_cache_path(self) -> str:
@@ -160,11 +159,11 @@ class _Locator(_CacheLocator):  # type: ignore[misc]
         return str(self._path)
 
     def get_source_stamp(self) -> str:
-        """What a kept kernel must have been compiled from."""
+        """The version of the sources."""
         return fingerprint()
 
     def get_disambiguator(self) -> str:
-        """The line of the kernel."""
+        """The line number of the kernel."""
         return str(self._line)
 
 
@@ -173,7 +172,7 @@ class _Impl(CompileResultCacheImpl):  # type: ignore[misc]
 
 
 class _OwnFiles(IndexDataCacheFile):  # type: ignore[misc]
-    """The files of one kernel, as numba has them; those that others could have written are not there."""
+    """numba's cache files of one kernel; ignores files that others could have written."""
 
     def _load_index(self) -> dict[Any, str]:
         overloads: dict[Any, str] = super()._load_index() if self._is_own(self._index_name) else {}
@@ -188,14 +187,14 @@ class _OwnFiles(IndexDataCacheFile):  # type: ignore[misc]
         path = os.path.join(self._cache_path, name)  # noqa: PTH118
         if not os.path.lexists(path):
             return False
-        reason = why_not_own(Path(self._cache_path)) or ("" if is_own_file(path) else f"{path} is not yours alone")
+        reason = why_not_private(Path(self._cache_path)) or ("" if is_private_file(path) else f"{path} is not private")
         if reason:
-            _LOG.info("%s: a kernel there is not used but compiled anew", reason)
+            _LOG.info("%s: the kernel is not loaded but recompiled", reason)
         return not reason
 
     @contextmanager
     def _open_for_write(self, filepath: str) -> Iterator[BinaryIO]:
-        """A new file that takes the place of ``filepath`` when it is written; for this user alone, whatever the umask."""
+        """A new file that replaces ``filepath`` once it is written; private to this user, whatever the umask."""
         beside = Path(f"{filepath}.tmp.{uuid4().hex[:16]}")
         with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb") as file:
             try:
@@ -208,7 +207,7 @@ class _OwnFiles(IndexDataCacheFile):  # type: ignore[misc]
 
 
 class KernelCache(FunctionCache):  # type: ignore[misc]
-    """One kernel on disk. Who finds it missing holds its lock until it is there."""
+    """The cache of one kernel. A process that finds it missing holds its lock until it has compiled the kernel."""
 
     _impl_class = _Impl
 
@@ -219,7 +218,7 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
         self._lock: int | None = None
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """The compiled kernel, or ``None`` for the caller to compile it and to call ``save_overload``."""
+        """The compiled kernel, or ``None``: the caller then compiles it and calls ``save_overload``."""
         found = self._load(sig, target_context)
         if found is None:
             self._acquire()
@@ -229,11 +228,11 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
         return found
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Keep a kernel; where that fails the process goes on with it all the same."""
+        """Save a compiled kernel. If that fails, only this process has it."""
         try:
             super().save_overload(sig, data)
         except OSError as error:
-            _LOG.info("%s: kernels are not kept: %s", self.cache_path, error.strerror)
+            _LOG.info("%s: kernels are not cached: %s", self.cache_path, error.strerror)
         finally:
             self._release()
 
@@ -241,7 +240,7 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
         try:
             return super().load_overload(sig, target_context)
         except (OSError, EOFError, ValueError, pickle.UnpicklingError) as error:
-            _LOG.info("%s: a kernel that cannot be read is compiled anew: %s", self.cache_path, error)
+            _LOG.info("%s: a kernel that cannot be read is recompiled: %s", self.cache_path, error)
             with suppress(OSError):
                 self.flush()
             return None
@@ -254,7 +253,7 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
             self._lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX)
         except OSError as error:
-            # a file system without locks: at worst a kernel is compiled twice
+            # without locks, a kernel may be compiled twice
             _LOG.info("%s: kernels are not locked: %s", self.cache_path, error.strerror)
 
     def _release(self) -> None:
@@ -263,31 +262,31 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
             self._lock = None
 
 
-def _mark(group: str) -> Path | None:
-    here = place()
-    if here is None or config.DISABLE_JIT:
+def _marker(group: str) -> Path | None:
+    directory = process_cache_dir()
+    if directory is None or config.DISABLE_JIT:
         return None
-    # a directory that several machines see holds the code of each kind of CPU
+    # machines with different CPUs may share the directory
     cpu = (llvmlite.binding.get_host_cpu_name(), llvmlite.binding.get_host_cpu_features().flatten())
-    return here / fingerprint() / f"{group}.{hashlib.sha256(repr(cpu).encode()).hexdigest()[:8]}.done"
+    return directory / fingerprint() / f"{group}.{hashlib.sha256(repr(cpu).encode()).hexdigest()[:8]}.done"
 
 
-def done(group: str) -> bool:
-    """Whether ``note_done`` was called for a group of kernels by any process on a machine like this one, or nothing is kept."""
-    mark = _mark(group)
-    return mark is None or mark.exists()
+def is_compiled(group: str) -> bool:
+    """Whether any process on a machine with this CPU has noted a group of kernels as compiled; always true without a cache."""
+    marker = _marker(group)
+    return marker is None or marker.exists()
 
 
-def note_done(group: str) -> None:
-    """Note that all kernels of a group are there."""
-    mark = _mark(group)
-    if mark is not None and not mark.exists():
+def note_compiled(group: str) -> None:
+    """Note that all kernels of a group are cached."""
+    marker = _marker(group)
+    if marker is not None and not marker.exists():
         try:
-            mark.touch(mode=0o600)
+            marker.touch(mode=0o600)
         except OSError as error:
-            _LOG.info("%s cannot be written: %s", mark, error.strerror)
+            _LOG.info("%s cannot be written: %s", marker, error.strerror)
 
 
-def kept(function: Callable[..., Any]) -> KernelCache | None:
-    """The cache of a kernel; ``None`` where nothing can be kept."""
-    return None if place() is None else KernelCache(function)
+def kernel_cache(function: Callable[..., Any]) -> KernelCache | None:
+    """The cache of a kernel, or ``None`` without a cache."""
+    return None if process_cache_dir() is None else KernelCache(function)

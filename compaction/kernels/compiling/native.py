@@ -1,9 +1,9 @@
 """C functions and CPU instructions that kernels call: CRC-32C, prefetch, loads of bytes and words, loads and stores of
 big-endian integers.
 
-CRC-32C is that of the ``google-crc32c`` package; its shared library is loaded into the process once, and LLVM resolves the name
-when it links a kernel, so that compiled kernels can be cached on disk. A kernel passes
-addresses (``array.ctypes.data + position``); the caller answers for the bounds. Without the compiler plain Python stands in.
+CRC-32C is that of the ``google-crc32c`` package. Its shared library is loaded into the process once, and LLVM resolves the name
+when it links a kernel, so that compiled kernels can be cached on disk. Kernels pass addresses (``array.ctypes.data +
+position``) and are responsible for their bounds. With numba disabled, plain Python replaces all of them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ llvmlite.binding.load_library_permanently(_crc32c_library())
 
 @intrinsic
 def crc32c(typing_context: Any, address: Any, length: Any) -> Any:
-    """``crc32c(address, length) -> uint32``: CRC-32C by the CPU's instruction where it has one."""
+    """``crc32c(address, length) -> uint32``: CRC-32C, by the CPU's instruction if it has one."""
     signature = types.uint32(types.uintp, types.uintp)
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -54,7 +54,7 @@ def crc32c(typing_context: Any, address: Any, length: Any) -> Any:
 
 @intrinsic
 def prefetch(typing_context: Any, address: Any) -> Any:
-    """``prefetch(address)``: ask for the cache line at ``address``, for reading and writing; never faults."""
+    """``prefetch(address)``: load the cache line at ``address`` for reading and writing; never faults."""
     signature = types.void(types.uintp)
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -148,20 +148,20 @@ def _move(typing_context: Any, target: Any, source: Any, length: Any) -> Any:
 
 
 @inner
-def copy_bytes(out, at, data, start, stop):  # type: ignore[no-untyped-def]
+def copy_bytes(out, at, data, start, stop):
     """Copy ``data[start:stop]`` to ``out[at:]`` and return the position after it; both uint8 arrays.
 
-    :raises IndexError: a range lies outside of its array
+    :raises IndexError: a range is out of bounds
     """
     size = stop - start
     if size < 0 or start < 0 or stop > len(data) or at < 0 or at + size > len(out):
-        raise IndexError("bytes to copy lie outside of their array")
+        raise IndexError("bytes to copy are out of the array's bounds")
     _move(np.uintp(out.ctypes.data + at), np.uintp(data.ctypes.data + start), np.uintp(size))
     return at + size
 
 
 if config.DISABLE_JIT:
-    # what stands for the intrinsics where kernels run as plain Python: the same functions, called through ctypes
+    # replacements of the intrinsics when kernels run as plain Python: the same functions, called through ctypes
 
     def crc32c(address: Any, length: Any) -> np.uint32:  # noqa: F811
         """CRC-32C of the bytes at ``address``."""

@@ -1,12 +1,13 @@
-"""Which directories and files nobody but this user can have written. A kernel that was kept is code: reading it runs it.
+"""Checks that only this user can have written a directory or file. Cached kernels are code: loading one executes it.
 
-A directory is the user's own when it belongs to the effective user and nobody else may write to it, and nobody else can put
-another one in its place: each directory above it, and each symbolic link on the way, belongs to root or to that user, and
-others may write to such a directory only if it is sticky, as ``/tmp`` is. What is root's counts as the user's: root can do as
-it likes anyway. Modes tell of POSIX ACLs too: the group's bits are then the most that an ACL grants to anyone.
+A directory is private if it belongs to the effective user, nobody else may write to it, and nobody else can replace it: each
+directory above it, and each symbolic link in its path, belongs to root or to the user, and others may write to such a directory
+only if it is sticky, like ``/tmp``. Root's files count as the user's. Modes reflect POSIX ACLs too: the group's bits are then
+the most that an ACL grants to anyone.
 
-The way is walked from the root down. Whatever was looked at cannot be changed by others any more when what is below it is
-looked at, nor when it is used afterwards.
+Paths are checked from the root down, so that others can no longer change what has been checked.
+
+Tested by ``tests/kernels/compiling/test_cache.py`` and ``tests/spark/test_daemon.py``.
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ from pathlib import Path
 _ROOT = 0
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _OWNER_ONLY = 0o700
-#: as many as Linux follows
+#: Linux's limit
 _MAX_LINKS = 40
 
 
-def why_not_own(directory: Path, *, shared: bool = False) -> str:
-    """What makes a directory one that others could have written to, in a few words; empty for the user's own.
+def why_not_private(directory: Path, *, shared: bool = False) -> str:
+    """Why a directory is not private, in a few words; empty if it is.
 
-    :param shared: a place like ``/tmp`` does too, to make something in
+    :param shared: accept a sticky directory like ``/tmp``, to create something in
     :raises OSError: there is no such directory
     """
     path, found = "", None
-    for path, found in _way(directory):
+    for path, found in _steps(directory):
         if found.st_uid not in (_ROOT, os.geteuid()):
             return f"{path} belongs to user {found.st_uid}"
         if _others_write(found) and not found.st_mode & stat.S_ISVTX:
@@ -42,30 +43,29 @@ def why_not_own(directory: Path, *, shared: bool = False) -> str:
     return f"{path} can be written by others" if _others_write(found) and not shared else ""
 
 
-def make_own(directory: Path) -> str:
-    """Make a directory, and those above it, for this user alone; why it is not the user's own, if so (as ``why_not_own``).
+def make_private(directory: Path) -> str:
+    """Create a private directory and its missing parents, unless others could replace them. Returns why it is not private, as
+    ``why_not_private`` does.
 
-    Nothing is made in a directory in which others could replace it.
-
-    :raises OSError: it cannot be made or written
+    :raises OSError: it cannot be created or written
     """
     missing = [each for each in (directory, *directory.parents) if not os.path.lexists(each)]
     if missing:
-        reason = why_not_own(missing[-1].parent, shared=True)
+        reason = why_not_private(missing[-1].parent, shared=True)
         if reason:
             return reason
     for each in reversed(missing):
-        # other processes make the same
+        # other processes may create it concurrently
         each.mkdir(mode=_OWNER_ONLY, exist_ok=True)
-    reason = why_not_own(directory)
+    reason = why_not_private(directory)
     if not reason:
         with tempfile.TemporaryFile(dir=directory):
             pass
     return reason
 
 
-def is_own_file(path: str) -> bool:
-    """Whether a file, in a directory of the user's own, is a regular file that nobody else may write to."""
+def is_private_file(path: str) -> bool:
+    """Whether a file, in a private directory, is a regular file that nobody else may write to."""
     try:
         found = Path(path).lstat()
     except OSError:
@@ -77,8 +77,8 @@ def _others_write(found: os.stat_result) -> bool:
     return not stat.S_ISLNK(found.st_mode) and bool(found.st_mode & _OTHERS_WRITE)
 
 
-def _way(directory: Path) -> Iterator[tuple[str, os.stat_result]]:
-    """Each directory and symbolic link that the system passes on its way to ``directory``, which comes last."""
+def _steps(directory: Path) -> Iterator[tuple[str, os.stat_result]]:
+    """Each directory and symbolic link that path resolution visits, ``directory`` last."""
     here, left, links = "/", [*reversed(directory.absolute().parts[1:])], 0
     yield here, Path(here).lstat()
     while left:

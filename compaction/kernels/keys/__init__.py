@@ -1,1 +1,1 @@
-"""Loops over keys: the offset map, filters, counts."""
+"""Kernels over keys: the offset map, the key filter, counts."""

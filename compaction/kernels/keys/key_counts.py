@@ -1,4 +1,4 @@
-"""How often each key occurs: key hash -> count, 24 bytes a slot, laid out as the slots of the offset map are."""
+"""Counts how often each key occurs: key hash -> count, with the 24-byte slots of the offset map."""
 
 from __future__ import annotations
 
@@ -6,65 +6,57 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compaction.kernels.compiling.jit import kernel
+from compaction.kernels.keys.offset_map import find_slot
 from compaction.kernels.reading.tables import ENTRY_BYTES, ENTRY_WORDS
 
 _LOAD = 0.7
 
 
 @kernel
-def _add(table, entries, once):  # type: ignore[no-untyped-def]
-    """Add uint64[n, 3] ``entries`` to uint64[slots, 3] ``table`` (which must have room); keys added. ``once``: each counts 1,
-    whatever its third word is."""
-    mask = np.uint64(len(table) - 1)
+def _add(table, entries, once):
+    """Add uint64[n, 3] ``entries`` to uint64[slots, 3] ``table``, which must have free slots. Each entry counts 1 with
+    ``once``, else its third word. Returns the number of new keys."""
+    slots = np.uint64(len(table))
     added = 0
     for i in range(len(entries)):
         low, high = entries[i, 0], entries[i, 1]
-        count = np.uint64(1) if once else entries[i, 2]
-        slot = low & mask
-        while table[slot, 2] != 0 and (table[slot, 0] != low or table[slot, 1] != high):
-            slot = (slot + np.uint64(1)) & mask
-        if table[slot, 2] == 0:
+        slot, count = find_slot(table, low, high, slots)
+        if count == 0:
             table[slot, 0], table[slot, 1] = low, high
             added += 1
-        table[slot, 2] += count
+        table[slot, 2] = count + (np.uint64(1) if once else entries[i, 2])
     return added
 
 
 @kernel
-def put_until_full(table, entries, at, used, most):  # type: ignore[no-untyped-def]
-    """Take the keys of uint64[n, 3] ``entries[at:]`` into ``table`` as long as it holds fewer than ``most`` of them.
+def put_until_full(table, entries, at, used, most):
+    """Put the keys of uint64[n, 3] ``entries[at:]`` into ``table`` until it holds ``most`` keys: ``(next entry, keys held)``.
 
-    ``(next entry, keys held)``: as in Kafka's cleaner, an entry that meets a full map is not looked up, so that it ends the
-    round even where its key is held.
+    As in Kafka's cleaner, an entry is not looked up in a full map, so it ends the round even if the map holds its key.
     """
-    mask = np.uint64(len(table) - 1)
+    slots = np.uint64(len(table))
     for i in range(at, len(entries)):
         if used >= most:
             return i, used
         low, high = entries[i, 0], entries[i, 1]
-        slot = low & mask
-        while table[slot, 2] != 0 and (table[slot, 0] != low or table[slot, 1] != high):
-            slot = (slot + np.uint64(1)) & mask
-        if table[slot, 2] == 0:
+        slot, count = find_slot(table, low, high, slots)
+        if count == 0:
             table[slot, 0], table[slot, 1], table[slot, 2] = low, high, 1
             used += 1
     return len(entries), used
 
 
 def new_table(keys: int) -> NDArray[np.uint64]:
-    """uint64[slots, 3]: an empty table for so many keys; slots are a power of two."""
-    slots = 4
-    while slots * _LOAD < keys:
-        slots *= 2
-    return np.zeros((slots, ENTRY_WORDS), np.uint64)
+    """An empty table for ``keys`` keys, uint64[slots, 3]."""
+    return np.zeros((int(keys / _LOAD) + 2, ENTRY_WORDS), np.uint64)
 
 
 class KeyCounts:
-    """Counts keys in at most ``buffer_bytes`` of memory; ``expected_keys`` at most will come, so that fewer may do."""
+    """Counts keys in at most ``buffer_bytes`` of memory, or in less if ``expected_keys`` (an upper bound) need less."""
 
     def __init__(self, buffer_bytes: int, expected_keys: int) -> None:
-        most = max(4, int(buffer_bytes // ENTRY_BYTES * _LOAD))
-        self._table = new_table(min(most, max(expected_keys, 1)))
+        capacity = max(4, int(buffer_bytes // ENTRY_BYTES * _LOAD))
+        self._table = new_table(min(capacity, max(expected_keys, 1)))
         self._used = 0
 
     def __len__(self) -> int:
@@ -73,20 +65,20 @@ class KeyCounts:
 
     @property
     def slots(self) -> NDArray[np.uint64]:
-        """uint64[slots, 3]: hash and count; an empty one has count 0."""
+        """uint64[slots, 3]: hash and count; an empty slot has count 0."""
         return self._table
 
-    def room(self) -> int:
-        """Keys that surely still fit."""
+    def remaining(self) -> int:
+        """Number of new keys that still fit."""
         return int(len(self._table) * _LOAD) - self._used
 
     def add(self, entries: NDArray[np.uint64], *, once: bool) -> None:
-        """Take uint64[n, 3] ``entries``: ``once`` for map entries, of which each is one record, else for other maps' slots."""
-        if len(entries) > self.room():
-            raise ValueError(f"{len(entries)} entries do not fit into counts with room for {self.room()}")
+        """Add uint64[n, 3] ``entries``: map entries, each of one record, with ``once``; else the slots of another table."""
+        if len(entries) > self.remaining():
+            raise ValueError(f"{len(entries)} entries do not fit into counts with {self.remaining()} free slots")
         self._used += _add(self._table, entries, once)
 
     def clear(self) -> None:
-        """Forget all keys, keep the memory."""
+        """Remove all keys, keep the memory."""
         self._table[:, 2] = 0
         self._used = 0

@@ -1,7 +1,7 @@
-"""The ``SkimpyOffsetMap``: key hash -> highest offset, 24 bytes a slot, linear probing (Kafka 4.3.0: ``SkimpyOffsetMap``).
+"""The offset map: key hash -> highest offset, with 24-byte slots and linear probing (Kafka 4.3.0: ``SkimpyOffsetMap``).
 
-A map takes ``slots * load_factor`` keys at most; the low half of a key's hash, scaled to the slots, says where probing begins.
-Kafka hashes by MD5, this map by SipHash with a secret of the run; two keys share a hash once in 2^128 pairs.
+A map holds at most ``slots * load_factor`` keys. Probing starts at the low half of a key's hash, scaled to the number of slots.
+Kafka hashes with MD5, this map with SipHash under a secret of the run; two keys share a hash once in 2^128 pairs.
 """
 
 from __future__ import annotations
@@ -11,102 +11,101 @@ from numpy.typing import NDArray
 
 from compaction.kernels.compiling.jit import inner, kernel
 from compaction.kernels.compiling.native import prefetch
-from compaction.kernels.reading.tables import ENTRY_BYTES, ENTRY_WORDS, MARK_SHIFT
+from compaction.kernels.reading.tables import ENTRY_BYTES, ENTRY_WORDS, OFFSET_SHIFT
 
-_AHEAD = 12
-_FEWEST_SLOTS = 4
-_MOST_SLOTS = (1 << 32) - 1
-#: a table is made large enough, if it may, that all expected keys load it no more than this: probing stays short
-_GOOD_LOAD = 0.6
+#: how many entries before its use a slot is prefetched
+_PREFETCH_DISTANCE = 12
+_MIN_SLOTS = 4
+_MAX_SLOTS = (1 << 32) - 1
+#: load of a table that holds all expected keys, if the buffer is large enough: keeps probing short
+_TARGET_LOAD = 0.6
 
 
 @inner
-def _first_slot(low, slots):  # type: ignore[no-untyped-def]
-    """Where probing for a key begins; ``slots`` is below 2^32."""
+def _first_slot(low, slots):
+    """The slot at which probing for a key starts; ``slots`` is below 2^32."""
     return (low >> np.uint64(32)) * slots >> np.uint64(32)
 
 
 @inner
-def _fetch(base, low, slots):  # type: ignore[no-untyped-def]
-    """Ask for the key's first slot, which may lie in two cache lines."""
+def find_slot(table, low, high, slots):
+    """``(slot, third word)`` of a key in uint64[slots, 3] ``table``; of an absent key the empty slot that it would take, and
+    0."""
+    slot = _first_slot(low, slots)
+    held = table[slot, 2]
+    while held != 0 and (table[slot, 0] != low or table[slot, 1] != high):
+        slot = slot + np.uint64(1) if slot + np.uint64(1) < slots else np.uint64(0)
+        held = table[slot, 2]
+    return slot, held
+
+
+@inner
+def _prefetch_slot(base, low, slots):
+    """Prefetch the key's first slot, which may span two cache lines."""
     first = np.uintp(base + _first_slot(low, slots) * np.uint64(ENTRY_BYTES))
     prefetch(first)
     prefetch(np.uintp(first + np.uint64(ENTRY_BYTES - 1)))
 
 
 @kernel
-def _put(table, entries):  # type: ignore[no-untyped-def]
-    """Put uint64[n, 3] ``entries`` into uint64[slots, 3] ``table`` (which must have room), highest offset wins; keys added."""
+def _put(table, entries):
+    """Put uint64[n, 3] ``entries`` into uint64[slots, 3] ``table``, which must have free slots, keeping each key's highest
+    offset. Returns the number of new keys."""
     slots = np.uint64(len(table))
     base = np.uint64(table.ctypes.data)
     added = 0
-    for i in range(min(_AHEAD, len(entries))):
-        _fetch(base, entries[i, 0], slots)
+    for i in range(min(_PREFETCH_DISTANCE, len(entries))):
+        _prefetch_slot(base, entries[i, 0], slots)
     for i in range(len(entries)):
-        if i + _AHEAD < len(entries):
-            _fetch(base, entries[i + _AHEAD, 0], slots)
-        low, high, mark = entries[i, 0], entries[i, 1], entries[i, 2]
-        slot = _first_slot(low, slots)
-        while True:
-            held = table[slot, 2]
-            if held == 0:
-                table[slot, 0], table[slot, 1], table[slot, 2] = low, high, mark
-                added += 1
-                break
-            if table[slot, 0] == low and table[slot, 1] == high:
-                if mark >> np.uint64(MARK_SHIFT) > held >> np.uint64(MARK_SHIFT):
-                    table[slot, 2] = mark
-                break
-            slot = slot + np.uint64(1) if slot + np.uint64(1) < slots else np.uint64(0)
+        if i + _PREFETCH_DISTANCE < len(entries):
+            _prefetch_slot(base, entries[i + _PREFETCH_DISTANCE, 0], slots)
+        low, high, offset_word = entries[i, 0], entries[i, 1], entries[i, 2]
+        slot, held = find_slot(table, low, high, slots)
+        if held == 0:
+            table[slot, 0], table[slot, 1], table[slot, 2] = low, high, offset_word
+            added += 1
+        elif offset_word >> np.uint64(OFFSET_SHIFT) > held >> np.uint64(OFFSET_SHIFT):
+            table[slot, 2] = offset_word
     return added
 
 
 @kernel
-def _update(table, entries):  # type: ignore[no-untyped-def]
-    """Raise the offsets of those keys of uint64[n, 3] ``entries`` that ``table`` holds, and move the entries of all others to
-    the front; how many these are."""
+def _update(table, entries):
+    """Update the offsets of keys of uint64[n, 3] ``entries`` that ``table`` holds. Moves the entries of all other keys to the
+    front and returns their number."""
     slots = np.uint64(len(table))
     base = np.uint64(table.ctypes.data)
     others = 0
     for i in range(len(entries)):
-        if i + _AHEAD < len(entries):
-            _fetch(base, entries[i + _AHEAD, 0], slots)
-        low, high, mark = entries[i, 0], entries[i, 1], entries[i, 2]
-        slot = _first_slot(low, slots)
-        while table[slot, 2] != 0 and (table[slot, 0] != low or table[slot, 1] != high):
-            slot = slot + np.uint64(1) if slot + np.uint64(1) < slots else np.uint64(0)
-        held = table[slot, 2]
+        if i + _PREFETCH_DISTANCE < len(entries):
+            _prefetch_slot(base, entries[i + _PREFETCH_DISTANCE, 0], slots)
+        low, high, offset_word = entries[i, 0], entries[i, 1], entries[i, 2]
+        slot, held = find_slot(table, low, high, slots)
         if held == 0:
-            entries[others, 0], entries[others, 1], entries[others, 2] = low, high, mark
+            entries[others, 0], entries[others, 1], entries[others, 2] = low, high, offset_word
             others += 1
-        elif mark >> np.uint64(MARK_SHIFT) > held >> np.uint64(MARK_SHIFT):
-            table[slot, 2] = mark
+        elif offset_word >> np.uint64(OFFSET_SHIFT) > held >> np.uint64(OFFSET_SHIFT):
+            table[slot, 2] = offset_word
     return others
 
 
 @kernel
-def _beaten(table, asks, result):  # type: ignore[no-untyped-def]
-    """Fill bool[n] ``result``: whether ``table`` holds a higher offset for the key of each of uint64[n, 3] ``asks``."""
+def _superseded(table, lookups, result):
+    """Fill bool[n] ``result``: whether ``table`` holds a higher offset for the key of each of uint64[n, 3] ``lookups``."""
     slots = np.uint64(len(table))
     base = np.uint64(table.ctypes.data)
-    for i in range(len(asks)):
-        if i + _AHEAD < len(asks):
-            _fetch(base, asks[i + _AHEAD, 0], slots)
-        low, high, mark = asks[i, 0], asks[i, 1], asks[i, 2]
-        result[i] = False
-        slot = _first_slot(low, slots)
-        while table[slot, 2] != 0:
-            if table[slot, 0] == low and table[slot, 1] == high:
-                result[i] = table[slot, 2] >> np.uint64(MARK_SHIFT) > mark >> np.uint64(MARK_SHIFT)
-                break
-            slot = slot + np.uint64(1) if slot + np.uint64(1) < slots else np.uint64(0)
+    for i in range(len(lookups)):
+        if i + _PREFETCH_DISTANCE < len(lookups):
+            _prefetch_slot(base, lookups[i + _PREFETCH_DISTANCE, 0], slots)
+        _, held = find_slot(table, lookups[i, 0], lookups[i, 1], slots)
+        result[i] = held >> np.uint64(OFFSET_SHIFT) > lookups[i, 2] >> np.uint64(OFFSET_SHIFT)
 
 
 @kernel
-def _by_shard(entries, shards, starts, fill, out):  # type: ignore[no-untyped-def]
-    """Copy the rows of uint64[n, 3] ``entries`` whose mark is not 0 to ``out`` (of the same shape), ordered by shard.
+def _by_shard(entries, shards, starts, fill, out):
+    """Copy the non-empty rows of uint64[n, 3] ``entries`` to ``out`` (of the same shape), ordered by shard.
 
-    :param starts: int64[shards + 1], zeros; gets where each shard starts, and the number of rows
+    :param starts: int64[shards + 1], zeros, to fill: the first row of each shard, and the number of rows
     :param fill: int64[shards], scratch space
     """
     for i in range(len(entries)):
@@ -124,16 +123,16 @@ def _by_shard(entries, shards, starts, fill, out):  # type: ignore[no-untyped-de
 
 
 @kernel
-def _by_bound(marks, bounds, edges, fill, part_of, out):  # type: ignore[no-untyped-def]
-    """Copy uint64[n] ``marks`` to ``out``, ordered by part; see ``by_bound``.
+def _by_bound(survivors, bounds, edges, fill, part_of, out):
+    """Copy uint64[n] ``survivors`` to ``out``, ordered by part; see ``by_bound``.
 
     :param fill: int64[b + 1], scratch space, as is int32[n] ``part_of``
     """
-    for i in range(len(marks)):
+    for i in range(len(survivors)):
         low, high = 0, len(bounds)
         while low < high:
             middle = (low + high) >> 1
-            if bounds[middle] <= marks[i]:
+            if bounds[middle] <= survivors[i]:
                 low = middle + 1
             else:
                 high = middle
@@ -142,27 +141,27 @@ def _by_bound(marks, bounds, edges, fill, part_of, out):  # type: ignore[no-unty
     for k in range(len(fill)):
         fill[k] = edges[k]
         edges[k + 1] += edges[k]
-    for i in range(len(marks)):
+    for i in range(len(survivors)):
         at = fill[part_of[i]]
-        out[at] = marks[i]
+        out[at] = survivors[i]
         fill[part_of[i]] = at + 1
 
 
-# arrays are made out here: within a kernel each way to make one takes as long to compile as a kernel
+# arrays are allocated outside of the kernels: each kind of allocation takes as long to compile as a kernel
 
 
-def by_bound(marks: NDArray[np.uint64], bounds: NDArray[np.uint64], edges: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """``marks`` (uint64[n]) ordered by part: part 0 holds those below ``bounds[0]`` (uint64[b], ascending), part ``k`` those
-    from ``bounds[k - 1]`` on; int64[b + 2] ``edges`` (zeros) gets where each part starts, and ``n``."""
-    ordered = np.empty(len(marks), np.uint64)
-    _by_bound(marks, bounds, edges, np.empty(len(bounds) + 1, np.int64), np.empty(len(marks), np.int32), ordered)
+def by_bound(survivors: NDArray[np.uint64], bounds: NDArray[np.uint64], edges: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """``survivors`` (uint64[n]) ordered by part: part 0 has those below ``bounds[0]`` (uint64[b], ascending), part ``k`` those
+    from ``bounds[k - 1]`` on. Fills int64[b + 2] ``edges`` (zeros) with the start of each part, and ``n``."""
+    ordered = np.empty(len(survivors), np.uint64)
+    _by_bound(survivors, bounds, edges, np.empty(len(bounds) + 1, np.int64), np.empty(len(survivors), np.int32), ordered)
     return ordered
 
 
 def by_shard(entries: NDArray[np.uint64], shards: int) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
     """``entries`` (uint64[n, 3], empty slots allowed) ordered by shard, and int64[shards + 1] bounds.
 
-    The shard of a key is the top of its hash's high half scaled to ``shards``, so that any two maps of one log agree on it.
+    A key's shard is the high half of its hash, scaled to ``shards``: all tasks assign a key to the same shard.
     """
     if shards == 1:
         held = entries[entries[:, 2] != 0]
@@ -174,13 +173,13 @@ def by_shard(entries: NDArray[np.uint64], shards: int) -> tuple[NDArray[np.uint6
 
 
 class Arena:
-    """The memory of maps, kept from one map to the next: fresh pages are what costs most about a large table."""
+    """Memory that successive maps reuse: page faults are the main cost of a large new table."""
 
     def __init__(self) -> None:
         self._memory = np.empty((0, ENTRY_WORDS), np.uint64)
 
     def table(self, slots: int) -> NDArray[np.uint64]:
-        """An empty table; the one given before must not be used any more."""
+        """An empty table, uint64[slots, 3]; invalidates the previous one."""
         if slots > len(self._memory):
             self._memory = np.zeros((slots, ENTRY_WORDS), np.uint64)
             return self._memory
@@ -193,21 +192,19 @@ _ARENA = Arena()
 
 
 class SkimpyOffsetMap:
-    """Key hash -> highest offset in at most ``buffer_bytes`` of memory. Only the map made last of an arena may be used.
+    """Key hash -> highest offset in at most ``buffer_bytes`` of memory. A new map invalidates the previous one of its arena.
 
     :param buffer_bytes: bound on the slots' memory (``log.cleaner.dedupe.buffer.size``)
-    :param load_factor: share of the slots that may fill up (``log.cleaner.io.buffer.load.factor``)
-    :param expected_keys: at most so many keys will come; fewer slots than ``buffer_bytes`` would give are enough for them
-    :param arena: where the slots are, for those who need several maps at once; the process's own where not given
+    :param load_factor: fraction of the slots that may be filled (``log.cleaner.io.buffer.load.factor``)
+    :param expected_keys: upper bound on the number of keys; the map has no more slots than they need
+    :param arena: memory of the slots, for callers that use several maps at once; defaults to the process's arena
     """
 
-    def __init__(
-        self, buffer_bytes: int, load_factor: float, expected_keys: int, arena: Arena | None = None
-    ) -> None:
-        most = min(max(2, buffer_bytes // ENTRY_BYTES), _MOST_SLOTS)
-        slots = min(most, max(_FEWEST_SLOTS, int(expected_keys / min(_GOOD_LOAD, load_factor)) + 2))
+    def __init__(self, buffer_bytes: int, load_factor: float, expected_keys: int, arena: Arena | None = None) -> None:
+        limit = min(max(2, buffer_bytes // ENTRY_BYTES), _MAX_SLOTS)
+        slots = min(limit, max(_MIN_SLOTS, int(expected_keys / min(_TARGET_LOAD, load_factor)) + 2))
         self._table = (arena or _ARENA).table(slots)
-        #: keys that fit
+        #: most keys that it may hold
         self.capacity = min(int(slots * load_factor), slots - 1)
         self._used = 0
 
@@ -217,30 +214,30 @@ class SkimpyOffsetMap:
 
     @property
     def slots(self) -> NDArray[np.uint64]:
-        """uint64[slots, 3]: all slots; an empty one has mark 0."""
+        """uint64[slots, 3]: all slots; the third word of an empty one is 0."""
         return self._table
 
-    def room(self) -> int:
-        """Keys that surely still fit."""
+    def remaining(self) -> int:
+        """Number of new keys that still fit."""
         return self.capacity - self._used
 
     def put(self, entries: NDArray[np.uint64]) -> None:
-        """Take uint64[n, 3] ``entries``; for a key seen before the higher offset stays. ``n`` must not exceed ``room()``."""
-        if len(entries) > self.room():
-            raise ValueError(f"{len(entries)} entries do not fit into a map with room for {self.room()}")
+        """Put uint64[n, 3] ``entries``, keeping the highest offset of each key. ``n`` must not exceed ``remaining()``."""
+        if len(entries) > self.remaining():
+            raise ValueError(f"{len(entries)} entries do not fit into a map with {self.remaining()} free slots")
         self._used += _put(self._table, entries)
 
     def update(self, entries: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """Take those of uint64[n, 3] ``entries`` whose keys are held, as ``put`` does; the others, moved to the front."""
+        """Put those of uint64[n, 3] ``entries`` whose keys the map holds, and return the others; overwrites ``entries``."""
         return entries[: _update(self._table, entries)]
 
-    def superseded_by_map(self, asks: NDArray[np.uint64]) -> NDArray[np.bool_]:
-        """bool[n]: for each of uint64[n, 3] ``asks``, whether a higher offset is held for its key."""
-        result = np.empty(len(asks), np.bool_)
-        _beaten(self._table, asks, result)
+    def superseded_by_map(self, lookups: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        """bool[n]: for each of uint64[n, 3] ``lookups``, whether the map holds a higher offset for its key."""
+        result = np.empty(len(lookups), np.bool_)
+        _superseded(self._table, lookups, result)
         return result
 
     def clear(self) -> None:
-        """Forget all keys, keep the memory."""
+        """Remove all keys, keep the memory."""
         self._table[:, 2] = 0
         self._used = 0

@@ -1,1 +1,1 @@
-"""Loops that print batches and records as the dump tool does."""
+"""Kernels that format batches and records as lines of Kafka's dump tool."""

@@ -1,7 +1,9 @@
-"""Prints messages of magic 0 and 1 as Kafka's dump tool does, those inside a compressed one too.
+"""Formats v0 and v1 messages, plain or inside a wrapper, as Kafka's dump tool prints them.
 
 Mirrors ``DumpLogSegments.dumpBatchRecords``, ``LegacyRecord`` and ``AbstractLegacyRecordBatch.DeepRecordsIterator`` (Kafka
 4.3.0).
+
+Tested by ``tests/dump/test_segment_dump.py`` and ``tests/conformance/test_dump_log.py``.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from compaction.kernels.compiling.jit import inner, kernel
-from compaction.kernels.lines import numbers
+from compaction.kernels.lines import text
 from compaction.kernels.lines.line_state import (
     APPEND_TIME_BIT,
     BAD_CODEC,
@@ -40,19 +42,19 @@ from compaction.kernels.lines.line_state import (
     VALUE_BYTES,
     WRITTEN,
 )
-from compaction.kernels.lines.numbers import put_bool, put_label, put_number
 from compaction.kernels.lines.record_lines import checksum, follow, has_room, put_contents, put_metadata, time_label
+from compaction.kernels.lines.text import put_bool, put_label, put_number
 from compaction.kernels.reading.batches import LOG_OVERHEAD
 from compaction.kernels.reading.bytes import be32, be64
 
 _SMALLEST = 14
-#: where the key of a message lies, its size in the four bytes before
+#: position of the key in a message, after four bytes of size
 _KEY_V0, _KEY_V1 = 22, 30
 
 
 @inner
-def _read_message(data, at, end, state):  # type: ignore[no-untyped-def]
-    """Read key and value of the message at ``data[at:end]`` into ``state``: whether their sizes can be read."""
+def _read_message(data, at, end, state):
+    """Read key and value of the message at ``data[at:end]`` into ``state``; whether their size fields are inside it."""
     key_at = at + (_KEY_V1 if data[at + MAGIC_AT] else _KEY_V0)
     if key_at > end:
         return False
@@ -65,33 +67,33 @@ def _read_message(data, at, end, state):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _put_message(out, w, data, at, end, timestamp, state, options):  # type: ignore[no-untyped-def]
-    """The message of magic 0 or 1 at ``data[at:end]``, its fields in ``state``: ``(position after it, status)``."""
+def _put_message(out, w, data, at, end, timestamp, state, options):
+    """The v0 or v1 message at ``data[at:end]``, whose fields are in ``state``: ``(position after it, status)``."""
     if not options[SKIP_METADATA]:
         label = time_label(state[BATCH_MAGIC], state[BATCH_ATTRIBUTES])
         w = put_metadata(out, w, state, timestamp, label)
         stored, valid = checksum(data, at, end - at, 0)
-        w = put_bool(out, put_label(out, w, numbers.RECORD_IS_VALID), valid)
-        w = put_number(out, w, numbers.CRC, stored)
+        w = put_bool(out, put_label(out, w, text.RECORD_IS_VALID), valid)
+        w = put_number(out, w, text.CRC, stored)
     if options[PRINT] != NOTHING and state[VALUE_AT] + max(state[VALUE_BYTES], 0) > end:
         return w, BAD_RECORD
     if options[PRINT] == BY_CALLER:
         return w, CONTENTS
     if options[PRINT] == TEXT:
         w = put_contents(out, w, data, state, options)
-    return put_label(out, w, numbers.LINE_END), DONE
+    return put_label(out, w, text.LINE_END), DONE
 
 
 @inner
-def _message_room(state, options, end):  # type: ignore[no-untyped-def]
+def _message_room(state, options, end):
     if options[PRINT] != TEXT:
         return 0
     return max(state[KEY_BYTES], 0) + max(min(state[VALUE_BYTES], end - state[VALUE_AT]), 0)
 
 
 @inner
-def dump_message(data, at, end, timestamp, state, options, out, gaps):  # type: ignore[no-untyped-def]
-    """One message whose offset is ``state[RECORD_OFFSET]``; a status."""
+def dump_message(data, at, end, timestamp, state, options, out, gaps):
+    """The message with the offset ``state[RECORD_OFFSET]``; a status."""
     w = state[WRITTEN]
     if not options[FIRST_OFFSET] <= state[RECORD_OFFSET] <= options[LAST_OFFSET]:
         state[STEP] += 1
@@ -109,9 +111,11 @@ def dump_message(data, at, end, timestamp, state, options, out, gaps):  # type: 
 
 
 @kernel
-def inner_messages(data):  # type: ignore[no-untyped-def]
-    """``(messages, last one's offset, end of the last one)`` of a decompressed wrapper; the first is negative for an impossible
-    size. A torn message at the end does not count."""
+def inner_messages(data):
+    """``(number of messages, offset and end of the last)`` of a decompressed wrapper; the number is -1 for an impossible size.
+
+    Ignores an incomplete message at the end.
+    """
     at, count, last = np.int64(0), np.int64(0), np.int64(0)
     while len(data) - at >= LOG_OVERHEAD:
         size = np.int64(be32(data, at + 8))
@@ -126,7 +130,7 @@ def inner_messages(data):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def dump_messages(data, end, base_offset, state, options, out, gaps):  # type: ignore[no-untyped-def]
+def dump_messages(data, end, base_offset, state, options, out, gaps):
     """Print the messages of a decompressed wrapper, ``data[state[RECORD]:end]``, as ``dump_records`` does.
 
     :param base_offset: added to the offsets of the messages

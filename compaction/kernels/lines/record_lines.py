@@ -1,7 +1,9 @@
-"""Prints records of magic 2 as Kafka's dump tool does, and looks at them without printing.
+"""Formats v2 records as Kafka's dump tool prints them; also validates records and finds their largest timestamp.
 
 Mirrors ``DumpLogSegments.dumpBatchRecords``, ``printRecordMetadata`` and ``printRecordContents``, and ``DefaultRecord`` (Kafka
 4.3.0).
+
+Tested by ``tests/dump/test_segment_dump.py``, ``tests/dump/test_index_lookup.py`` and ``tests/conformance/test_dump_log.py``.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import numpy as np
 
 from compaction.kernels.compiling.jit import inner, kernel
 from compaction.kernels.compiling.native import crc32c
-from compaction.kernels.lines import numbers
+from compaction.kernels.lines import text
 from compaction.kernels.lines.line_state import (
     APPEND_TIME_BIT,
     ATTRIBUTES_AT,
@@ -49,7 +51,7 @@ from compaction.kernels.lines.line_state import (
     VALUE_BYTES,
     WRITTEN,
 )
-from compaction.kernels.lines.numbers import put_label, put_number, put_text
+from compaction.kernels.lines.text import put_label, put_number, put_text
 from compaction.kernels.reading.batches import CONTROL_BIT, HEADER_SIZE, LOG_OVERHEAD, crc32
 from compaction.kernels.reading.bytes import be16, be32, varint
 from compaction.kernels.reading.records import read_record
@@ -58,7 +60,7 @@ _MARKER_KEY, _MARKER_VALUE = 4, 6
 
 
 @inner
-def last_sequence(base, delta):  # type: ignore[no-untyped-def]
+def last_sequence(base, delta):
     """``DefaultRecordBatch.lastSequence`` and ``incrementSequence``, in Java's int arithmetic."""
     largest = np.int32(0x7FFFFFFF)
     if np.int32(base) > np.int32(np.int64(largest) - np.int64(delta)):
@@ -67,15 +69,15 @@ def last_sequence(base, delta):  # type: ignore[no-untyped-def]
 
 
 @inner
-def time_label(magic, attributes):  # type: ignore[no-untyped-def]
+def time_label(magic, attributes):
     if magic == 0:
-        return numbers.NO_TIMESTAMP_TYPE
-    return numbers.LOG_APPEND_TIME if attributes & APPEND_TIME_BIT else numbers.CREATE_TIME
+        return text.NO_TIMESTAMP_TYPE
+    return text.LOG_APPEND_TIME if attributes & APPEND_TIME_BIT else text.CREATE_TIME
 
 
 @inner
-def checksum(data, at, size, magic):  # type: ignore[no-untyped-def]
-    """``(stored checksum, whether it is the computed one)`` of the batch at ``data[at:at+size]``."""
+def checksum(data, at, size, magic):
+    """``(stored checksum, whether it is valid)`` of the batch at ``data[at:at+size]``."""
     if magic >= V2:
         stored = np.uint32(be32(data, at + CRC_AT))
         if size < HEADER_SIZE:
@@ -87,8 +89,8 @@ def checksum(data, at, size, magic):  # type: ignore[no-untyped-def]
 
 
 @inner
-def follow(state, gaps):  # type: ignore[no-untyped-def]
-    """Note the offset of a record, and a gap before it."""
+def follow(state, gaps):
+    """Remember the offset of a record; report a gap before it."""
     offset = state[RECORD_OFFSET]
     previous = state[PREVIOUS]
     if state[FOLLOWS] and offset != previous + 1:
@@ -98,51 +100,50 @@ def follow(state, gaps):  # type: ignore[no-untyped-def]
 
 
 @inner
-def has_room(out, w, gaps, state, needed):  # type: ignore[no-untyped-def]
-    return len(out) - w >= LINE_ROOM + numbers.TEXT_GROWTH * needed and state[GAPS] < len(gaps)
+def has_room(out, w, gaps, state, needed):
+    return len(out) - w >= LINE_ROOM + text.TEXT_GROWTH * needed and state[GAPS] < len(gaps)
 
 
 @inner
-def put_contents(out, w, data, state, options):  # type: ignore[no-untyped-def]
+def put_contents(out, w, data, state, options):
     """Key and value of the record in ``state`` as text."""
-    prefix = numbers.INDENT if options[SKIP_METADATA] else numbers.SPACE
+    prefix = text.INDENT if options[SKIP_METADATA] else text.SPACE
     if state[KEY_BYTES] >= 0:
-        w = put_label(out, put_label(out, w, prefix), numbers.KEY)
+        w = put_label(out, put_label(out, w, prefix), text.KEY)
         w = put_text(out, w, data, state[KEY_AT], state[KEY_AT] + state[KEY_BYTES])
-        prefix = numbers.SPACE
+        prefix = text.SPACE
     if state[VALUE_BYTES] >= 0:
-        w = put_label(out, put_label(out, w, prefix), numbers.PAYLOAD)
+        w = put_label(out, put_label(out, w, prefix), text.PAYLOAD)
         w = put_text(out, w, data, state[VALUE_AT], state[VALUE_AT] + state[VALUE_BYTES])
     return w
 
 
 @inner
-def put_metadata(out, w, state, timestamp, label):  # type: ignore[no-untyped-def]
-    w = put_number(out, put_label(out, w, numbers.INDENT), numbers.OFFSET, state[RECORD_OFFSET])
+def put_metadata(out, w, state, timestamp, label):
+    w = put_number(out, put_label(out, w, text.INDENT), text.OFFSET, state[RECORD_OFFSET])
     w = put_number(out, w, label, timestamp)
-    w = put_number(out, w, numbers.KEY_SIZE, state[KEY_BYTES])
-    return put_number(out, w, numbers.VALUE_SIZE, state[VALUE_BYTES])
+    w = put_number(out, w, text.KEY_SIZE, state[KEY_BYTES])
+    return put_number(out, w, text.VALUE_SIZE, state[VALUE_BYTES])
 
 
 @inner
-def _put_header_keys(out, w, data, at, end):  # type: ignore[no-untyped-def]
-    """The keys of the headers at ``data[at:end]``, which are well-formed."""
+def _put_header_keys(out, w, data, at, end):
+    """The keys of the valid headers at ``data[at:end]``."""
     count, at = varint(data, at, end)
-    w = put_label(out, w, numbers.HEADER_KEYS)
+    w = put_label(out, w, text.HEADER_KEYS)
     for i in range(count):
         size, at = varint(data, at, end)
         if i:
-            w = put_label(out, w, numbers.COMMA)
+            w = put_label(out, w, text.COMMA)
         w = put_text(out, w, data, at, at + size)
         size, at = varint(data, at + size, end)
         at += max(size, 0)
-    return put_label(out, w, numbers.BRACKET)
+    return put_label(out, w, text.BRACKET)
 
 
 @inner
-def _put_marker(out, w, data, state):  # type: ignore[no-untyped-def]
-    """The meaning of an end-of-transaction marker: ``(position after it, status)``; ``CONTROL_TEXT`` for any other control
-    record."""
+def _put_marker(out, w, data, state):
+    """An end-of-transaction marker: ``(position after it, status)``; ``CONTROL_TEXT`` for other control records."""
     key_at, value_at = state[KEY_AT], state[VALUE_AT]
     if state[KEY_BYTES] < _MARKER_KEY or be16(data, key_at) < 0:
         return w, BAD_CONTROL
@@ -151,14 +152,14 @@ def _put_marker(out, w, data, state):  # type: ignore[no-untyped-def]
         return w, CONTROL_TEXT
     if state[VALUE_BYTES] < _MARKER_VALUE or be16(data, value_at) < 0:
         return w, BAD_CONTROL
-    w = put_label(out, w, numbers.ABORT_MARKER + kind)
-    return put_number(out, w, numbers.COORDINATOR_EPOCH, np.int64(be32(data, value_at + 2))), DONE
+    w = put_label(out, w, text.ABORT_MARKER + kind)
+    return put_number(out, w, text.COORDINATOR_EPOCH, np.int64(be32(data, value_at + 2))), DONE
 
 
 @inner
-def _next_record(data, end, state):  # type: ignore[no-untyped-def]
+def _next_record(data, end, state):
     """Read the record at ``state[RECORD]`` into ``state``: ``(position after it, timestamp delta, offset delta, position of its
-    headers)``, the first negative when it is not well-formed."""
+    headers)``; the first is negative if the record is malformed."""
     stop, timestamp_delta, offset_delta, key_at, key_size, value_size = read_record(data, state[RECORD], end)
     if stop < 0:
         return stop, timestamp_delta, offset_delta, stop
@@ -170,16 +171,15 @@ def _next_record(data, end, state):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _put_record(out, w, data, span, delta, state, options):  # type: ignore[no-untyped-def]
-    """One record of magic 2; ``span`` are its headers' start and its end, ``delta`` its timestamp's and offset's: ``(w,
-    status)``."""
+def _put_record(out, w, data, span, delta, state, options):
+    """A v2 record: ``(w, status)``. ``span``: start of headers, end of record; ``delta``: timestamp and offset delta."""
     attributes = state[BATCH_ATTRIBUTES]
     control = attributes & CONTROL_BIT != 0
     if not options[SKIP_METADATA]:
         timestamp = state[BATCH_MAX_TIMESTAMP] if attributes & APPEND_TIME_BIT else state[BATCH_TIMESTAMP] + delta[0]
         w = put_metadata(out, w, state, timestamp, time_label(V2, attributes))
         sequence = state[BATCH_SEQUENCE]
-        w = put_number(out, w, numbers.SEQUENCE, last_sequence(sequence, delta[1]) if sequence >= 0 else np.int64(-1))
+        w = put_number(out, w, text.SEQUENCE, last_sequence(sequence, delta[1]) if sequence >= 0 else np.int64(-1))
         w = _put_header_keys(out, w, data, span[0], span[1])
         if control:
             w, status = _put_marker(out, w, data, state)
@@ -189,18 +189,17 @@ def _put_record(out, w, data, span, delta, state, options):  # type: ignore[no-u
         return w, CONTENTS
     if options[PRINT] == TEXT and not control:
         w = put_contents(out, w, data, state, options)
-    return put_label(out, w, numbers.LINE_END), DONE
+    return put_label(out, w, text.LINE_END), DONE
 
 
 @kernel
-def dump_records(data, end, state, options, out, gaps):  # type: ignore[no-untyped-def]
-    """Print the records of the current batch of magic 2 from ``data[state[RECORD]:end]`` on; ``DONE`` when all are.
+def dump_records(data, end, state, options, out, gaps):
+    """Print the records of the current v2 batch in ``data[state[RECORD]:end]``.
 
     :param data: uint8[], the segment's block or decompressed records
-    :param out: uint8[], text, filled up to ``state[WRITTEN]``; ``gaps`` int64[g, 2] likewise up to ``state[GAPS]``: offsets
-    that
-        do not follow upon each other
-    :returns: a status; without progress, ``FULL`` means that ``out`` is too small for one record
+    :param out: uint8[], text, filled up to ``state[WRITTEN]``
+    :param gaps: int64[g, 2], non-consecutive offsets, filled up to ``state[GAPS]``
+    :returns: a status; ``FULL`` without progress means that ``out`` is too small for one record
     """
     w = state[WRITTEN]
     status = DONE
@@ -226,8 +225,8 @@ def dump_records(data, end, state, options, out, gaps):  # type: ignore[no-untyp
 
 
 @kernel
-def check_records(data, end, count):  # type: ignore[no-untyped-def]
-    """Whether ``data[:end]`` holds ``count`` well-formed records of magic 2 and nothing else, as a status."""
+def check_records(data, end, count):
+    """``DONE`` if ``data[:end]`` consists of ``count`` valid v2 records, else an error status."""
     at = 0
     for _ in range(count):
         at = read_record(data, at, end)[0]
@@ -237,8 +236,8 @@ def check_records(data, end, count):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def largest_timestamp(data, at, end, count, base):  # type: ignore[no-untyped-def]
-    """``(largest timestamp of the records at data[at:end], status)``; -1 for none, ``base`` is the batch's base timestamp."""
+def largest_timestamp(data, at, end, count, base):
+    """``(largest timestamp of the records in data[at:end], status)``, -1 without records; ``base``: the base timestamp."""
     largest = np.int64(-1)
     for _ in range(count):
         at, delta, _, _, _, _ = read_record(data, at, end)

@@ -1,7 +1,7 @@
-"""Finds the record batches in a stretch of a segment: boundaries, checksums and header fields, one row a batch.
+"""Finds the record batches in a byte range of a segment: boundaries, checksums and header fields, one row per batch.
 
 Mirrors ``ByteBufferLogInputStream.nextBatch``, ``DefaultRecordBatch.ensureValid`` and ``AbstractLegacyRecordBatch.ensureValid``
-(Kafka 4.3.0). A stretch may end within a batch: that one is left for the next stretch.
+(Kafka 4.3.0). A batch that continues after the range is left to the next call.
 """
 
 from __future__ import annotations
@@ -22,15 +22,14 @@ HEADER_SIZE = 61
 _MAGIC_AT = 16
 _CRC_AT = 17
 _ATTRIBUTES_AT = 21
-_LEGACY_HEADER = {0: 14, 1: 22}
 _LEGACY_MIN = 14
-#: with the 12 bytes before it counted: what a row's ``size`` holds, and what Kafka's own arithmetic takes
+#: largest batch, including the 12 bytes of offset and length, that fits a row's ``size`` and Kafka's int arithmetic
 LARGEST_SIZE = 0x7FFFFFFF
 LOG_APPEND_TIME_BIT = 0x08
 CONTROL_BIT = 0x20
-#: a control type that cannot be read; such a batch is corrupt
+#: the control record's key is malformed: the batch is corrupt
 BAD_CONTROL_TYPE = -3
-#: stands for the types below 0, which Kafka does not know either
+#: replaces negative types, which are unknown to Kafka too
 _UNKNOWN_CONTROL = 0x7FFF
 
 OK, BAD_LENGTH, BAD_MAGIC, BAD_CRC, BAD_OFFSETS, BAD_COUNT, BAD_CONTROL_RECORD, PARTIAL, OTHER_MAGIC = range(9)
@@ -45,11 +44,11 @@ BATCH_ERRORS = {
 
 
 class BatchScan(NamedTuple):
-    """What ``scan_batches`` found.
+    """Result of ``scan_batches``.
 
-    ``rows`` are the whole batches (``BATCH_ROW``), ``consumed`` the bytes that they take, ``error`` what is wrong with the
-    batch at ``error_position`` (a position in the segment), if anything, ``need`` the size of the batch at ``consumed`` when
-    its length field could be read and it does not end within the buffer (0 otherwise).
+    ``rows``: the complete batches (``BATCH_ROW``); ``consumed``: their total size in bytes; ``error``: what is wrong with the
+    batch at ``error_position`` (in the segment), if any; ``need``: the size of the batch at ``consumed`` if its length field
+    was read and it continues after the buffer, else 0.
     """
 
     rows: NDArray[np.void]
@@ -60,7 +59,7 @@ class BatchScan(NamedTuple):
 
 
 def _crc32_table() -> NDArray[np.uint32]:
-    """``table[k, b]`` for CRC-32 (IEEE) by eight bytes at a time."""
+    """``table[k, b]``, uint32[8, 256], for CRC-32 (IEEE) of eight bytes at a time."""
     table = np.zeros((8, 256), np.uint32)
     for byte in range(256):
         word = byte
@@ -76,7 +75,7 @@ _CRC32 = _crc32_table()
 
 
 @inner
-def crc32(data, start, end):  # type: ignore[no-untyped-def]
+def crc32(data, start, end):
     """CRC-32 (IEEE, as in zlib and ``java.util.zip.CRC32``) of ``data[start:end]``, uint32. Magic 0 and 1 use it."""
     crc = np.uint32(0xFFFFFFFF)
     at = start
@@ -96,8 +95,9 @@ def crc32(data, start, end):  # type: ignore[no-untyped-def]
 
 
 @inner
-def control_type(data, at, end, count):  # type: ignore[no-untyped-def]
-    """The type in the first record's key of the control batch at ``at``: int16, or one of the special values."""
+def control_type(data, at, end, count):
+    """The type in the first record's key of the control batch at ``data[at:end]``: int16, or ``EMPTY_CONTROL``,
+    ``BAD_CONTROL_TYPE`` or ``_UNKNOWN_CONTROL``."""
     if count == 0:
         return EMPTY_CONTROL
     length, p = varint(data, at + HEADER_SIZE, end)
@@ -120,8 +120,8 @@ def control_type(data, at, end, count):  # type: ignore[no-untyped-def]
 
 
 @inner
-def read_v2(address, size, check_crc, row):  # type: ignore[no-untyped-def]
-    """Fill ``row`` from the ``size`` bytes of a v2 batch at ``address``, all but its control type; an error code."""
+def read_v2(address, size, check_crc, row):
+    """Fill ``row``, except its control type, from the ``size`` bytes of a v2 batch at ``address``. Returns an error code."""
     if size < HEADER_SIZE:
         return BAD_LENGTH
     if check_crc:
@@ -146,8 +146,8 @@ def read_v2(address, size, check_crc, row):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _read_legacy(data, at, size, magic, check_crc, row):  # type: ignore[no-untyped-def]
-    """Fill ``row`` from the message of magic 0 or 1 at ``data[at:at+size]``; an error code."""
+def _read_message(data, at, size, magic, check_crc, row):
+    """Fill ``row`` from the message of magic 0 or 1 at ``data[at:at+size]``. Returns an error code."""
     header = 22 if magic == 1 else 14
     if size < LOG_OVERHEAD + header:
         return BAD_LENGTH
@@ -166,9 +166,9 @@ def _read_legacy(data, at, size, magic, check_crc, row):  # type: ignore[no-unty
 
 
 @inner
-def _next(data, at, base_position, legacy, row):  # type: ignore[no-untyped-def]
-    """``(size, code)`` of the batch at ``data[at:]``; ``row`` gets what all magics have. Of a batch that is not wholly there
-    ``PARTIAL``, and size 0 if its length field is not either."""
+def _next(data, at, base_position, legacy, row):
+    """``(size, code)`` of the batch at ``data[at:]``; fills the fields of ``row`` that all magics have. ``code`` is ``PARTIAL``
+    if the batch is incomplete; ``size`` is then 0 if its length field is incomplete too."""
     left = len(data) - at
     if left < LOG_OVERHEAD + 5:
         return np.int64(0), PARTIAL
@@ -186,15 +186,13 @@ def _next(data, at, base_position, legacy, row):  # type: ignore[no-untyped-def]
     return size, OK if (magic < 2) == legacy else OTHER_MAGIC
 
 
-# what few logs have is compiled apart, when it comes
+# kernels that few logs need are separate, so that other runs do not compile them
 
 
 @kernel
-def scan_v2(data, base_position, check_crc, rows, n, at):  # type: ignore[no-untyped-def]
-    """Fill ``rows[n:]`` from the v2 batches at ``data[at:]``: ``(rows filled, bytes consumed, code, size of the batch there)``.
-
-    ``OTHER_MAGIC`` says that the batch there is one for ``scan_legacy``.
-    """
+def scan_v2(data, base_position, check_crc, rows, n, at):
+    """Fill ``rows[n:]`` from the v2 batches at ``data[at:]``: ``(n, at, code, size)``, the first unused row and the position,
+    status and size of the batch that ended the scan. ``OTHER_MAGIC``: continue with ``scan_messages``."""
     while n < len(rows):
         size, code = _next(data, at, base_position, False, rows[n])
         if code == OK:
@@ -206,12 +204,12 @@ def scan_v2(data, base_position, check_crc, rows, n, at):  # type: ignore[no-unt
 
 
 @kernel
-def scan_legacy(data, base_position, check_crc, rows, n, at):  # type: ignore[no-untyped-def]
-    """As ``scan_v2`` for messages of magic 0 and 1."""
+def scan_messages(data, base_position, check_crc, rows, n, at):
+    """As ``scan_v2``, for messages of magic 0 and 1."""
     while n < len(rows):
         size, code = _next(data, at, base_position, True, rows[n])
         if code == OK:
-            code = _read_legacy(data, at, size, rows[n].magic, check_crc, rows[n])
+            code = _read_message(data, at, size, rows[n].magic, check_crc, rows[n])
         if code != OK:
             return n, at, code, size
         n, at = n + 1, at + size
@@ -219,9 +217,9 @@ def scan_legacy(data, base_position, check_crc, rows, n, at):  # type: ignore[no
 
 
 @kernel
-def read_control_types(data, base_position, rows):  # type: ignore[no-untyped-def]
-    """Set the types of control batches among ``rows``, which lie in ``data``; the first row without a readable one, or how many
-    rows there are."""
+def read_control_types(data, base_position, rows):
+    """Set ``control_type`` of the control batches among ``rows``, whose bytes are in ``data``. Returns the first row with a
+    malformed control record, or the number of rows."""
     for i in range(len(rows)):
         row = rows[i]
         if row.attributes & CONTROL_BIT and row.magic == 2:
@@ -233,9 +231,9 @@ def read_control_types(data, base_position, rows):  # type: ignore[no-untyped-de
 
 
 @kernel
-def fold_heads(data, base_position, rows, state):  # type: ignore[no-untyped-def]
-    """Fold the first 21 bytes of each of ``rows`` (``BATCH_ROW[r]``, which lie in ``data``) into ``state`` (uint64[2]), in
-    order: offset, size, magic and checksum, of magic 2 the leader epoch too."""
+def fold_heads(data, base_position, rows, state):
+    """Hash the first 21 bytes of each of ``rows`` (``BATCH_ROW[r]``, whose bytes are in ``data``) into ``state`` (uint64[2]),
+    in order: offset, size, magic, checksum, and the leader epoch of magic 2."""
     for i in range(len(rows)):
         address = data.ctypes.data + (rows[i].position - base_position)
         for at in (0, 8, 13):
@@ -249,9 +247,9 @@ def fold_heads(data, base_position, rows, state):  # type: ignore[no-untyped-def
 
 
 @kernel
-def first_bad_crc(data, base_position, rows, wanted):  # type: ignore[no-untyped-def]
-    """The first of ``rows`` (``BATCH_ROW[r]`` of magic 2, which lie in ``data``) that is ``wanted`` (bool[r]) and fails its
-    CRC, or how many rows there are."""
+def first_bad_crc(data, base_position, rows, wanted):
+    """The first of ``rows`` (``BATCH_ROW[r]`` of magic 2, whose bytes are in ``data``) that is ``wanted`` (bool[r]) and fails
+    its CRC, or the number of rows."""
     for i in range(len(rows)):
         if wanted[i]:
             address = data.ctypes.data + (rows[i].position - base_position)
@@ -264,23 +262,23 @@ def first_bad_crc(data, base_position, rows, wanted):  # type: ignore[no-untyped
 def scan_batches(
     data: NDArray[np.uint8], base_position: int, *, check_crc: bool, rows: NDArray[np.void] | None = None
 ) -> BatchScan:
-    """The whole batches at the start of ``data``, a stretch of a segment that begins at ``base_position``.
+    """The complete batches at the start of ``data``, bytes of a segment from ``base_position`` on.
 
-    Stops at the end of ``data``, at the first batch that is not wholly in it, at a corrupt one, or when ``rows`` is full.
+    Stops at the end of ``data``, at the first incomplete or corrupt batch, or when ``rows`` is full.
 
     :param data: uint8[n], contiguous
-    :param check_crc: compare checksums too; else headers are believed
-    :param rows: ``BATCH_ROW`` array to fill (the result's ``rows`` is a view of it); made when not given
+    :param check_crc: verify checksums too
+    :param rows: ``BATCH_ROW`` array to fill (the result's ``rows`` is a view of it); allocated by default
     """
     if rows is None:
         rows = np.empty(max(16, len(data) // 26 + 1), BATCH_ROW)
     n, at = 0, 0
-    for scan in cycle((scan_v2, scan_legacy)):
+    for scan in cycle((scan_v2, scan_messages)):
         n, at, code, size = scan(data, base_position, check_crc, rows, n, at)
         if code != OTHER_MAGIC:
             break
     if (rows["attributes"][:n] & CONTROL_BIT).any():
-        sound = read_control_types(data, base_position, rows[:n])
-        if sound < n:
-            n, at, code = sound, int(rows["position"][sound]) - base_position, BAD_CONTROL_RECORD
+        valid = read_control_types(data, base_position, rows[:n])
+        if valid < n:
+            n, at, code = valid, int(rows["position"][valid]) - base_position, BAD_CONTROL_RECORD
     return BatchScan(rows[:n], at, BATCH_ERRORS.get(code), base_position + at, size if code == PARTIAL else 0)

@@ -1,6 +1,6 @@
-"""Big-endian integers and zig-zag varints in byte arrays, for other kernels to inline.
+"""Big-endian integers, zig-zag varints and UTF-8 in byte arrays, for other kernels to inline.
 
-Positions are checked by the callers unless a function says that it checks.
+Callers check positions, except where a function takes an ``end``.
 """
 
 from __future__ import annotations
@@ -9,18 +9,18 @@ import numpy as np
 
 from compaction.kernels.compiling.jit import inner
 
-#: what the varint readers return for the new position when a varint does not end before ``end`` or is too long
+#: the position that the varint readers return for a varint that is too long or continues after ``end``
 BAD_VARINT = -1
 
 
 @inner
-def be16(data, at):  # type: ignore[no-untyped-def]
+def be16(data, at):
     """int16 at ``data[at:at+2]``."""
     return np.int16((np.uint16(data[at]) << np.uint16(8)) | np.uint16(data[at + 1]))
 
 
 @inner
-def be32(data, at):  # type: ignore[no-untyped-def]
+def be32(data, at):
     """int32 at ``data[at:at+4]``."""
     word = np.uint32(0)
     for i in range(4):
@@ -29,7 +29,7 @@ def be32(data, at):  # type: ignore[no-untyped-def]
 
 
 @inner
-def be64(data, at):  # type: ignore[no-untyped-def]
+def be64(data, at):
     """int64 at ``data[at:at+8]``."""
     word = np.uint64(0)
     for i in range(8):
@@ -38,10 +38,10 @@ def be64(data, at):  # type: ignore[no-untyped-def]
 
 
 @inner
-def varint(data, at, end):  # type: ignore[no-untyped-def]
+def varint(data, at, end):
     """The zig-zag varint at ``data[at:]`` and the position after it: ``(value int64, next)``.
 
-    At most 5 bytes (``ByteUtils.readVarint``); ``next`` is ``BAD_VARINT`` when it is longer or runs past ``end``.
+    At most 5 bytes (``ByteUtils.readVarint``); ``next`` is ``BAD_VARINT`` if it is longer or continues after ``end``.
     """
     if at < end and data[at] < 0x80:
         one = np.int64(data[at])
@@ -59,8 +59,8 @@ def varint(data, at, end):  # type: ignore[no-untyped-def]
 
 
 @inner
-def varlong(data, at, end):  # type: ignore[no-untyped-def]
-    """As ``varint`` for 64 bits: at most 10 bytes (``ByteUtils.readVarlong``)."""
+def varlong(data, at, end):
+    """As ``varint``, for 64 bits: at most 10 bytes (``ByteUtils.readVarlong``)."""
     if at < end and data[at] < 0x80:
         one = np.int64(data[at])
         return (one >> 1) ^ -(one & 1), at + 1
@@ -76,10 +76,10 @@ def varlong(data, at, end):  # type: ignore[no-untyped-def]
 
 
 @inner
-def short_varint(word):  # type: ignore[no-untyped-def]
-    """The zig-zag varint at the start of ``word`` (uint64, its first byte lowest): ``(value int64, bytes taken)``.
+def short_varint(word):
+    """The zig-zag varint at the start of ``word`` (uint64, little-endian): ``(value int64, size)``.
 
-    0 bytes taken: it has more than three, or more than it needs.
+    ``size`` is 0 for a varint of more than three bytes or of more bytes than necessary.
     """
     value = word & np.uint64(0x7F)
     size = 1
@@ -96,8 +96,8 @@ def short_varint(word):  # type: ignore[no-untyped-def]
 
 
 @inner
-def varlong_size(value):  # type: ignore[no-untyped-def]
-    """Bytes that ``value`` takes as a zig-zag varint or varlong."""
+def varlong_size(value):
+    """Size in bytes of ``value`` as a zig-zag varint or varlong."""
     value = np.int64(value)
     word = (np.uint64(value) << np.uint64(1)) ^ np.uint64(value >> 63)
     size = 1
@@ -108,7 +108,7 @@ def varlong_size(value):  # type: ignore[no-untyped-def]
 
 
 @inner
-def put_varlong(data, at, value):  # type: ignore[no-untyped-def]
+def put_varlong(data, at, value):
     """Write ``value`` as a zig-zag varint or varlong at ``data[at:]`` and return the position after it."""
     value = np.int64(value)
     word = (np.uint64(value) << np.uint64(1)) ^ np.uint64(value >> 63)
@@ -121,7 +121,7 @@ def put_varlong(data, at, value):  # type: ignore[no-untyped-def]
 
 
 @inner
-def is_utf8(data, at, end):  # type: ignore[no-untyped-def]
+def is_utf8(data, at, end):
     """Whether ``data[at:end]`` is well-formed UTF-8: shortest forms only, no surrogates, nothing above U+10FFFF."""
     while at < end:
         first = data[at]

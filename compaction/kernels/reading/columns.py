@@ -1,8 +1,7 @@
-"""Turns the records of v2 batches into columns: offsets, times, and keys, values and headers as offsets and bytes.
+"""Turns the records of v2 batches into columns: offsets, timestamps, keys, values and headers.
 
-The layout of what has a variable size is Arrow's: n + 1 int32 offsets into one run of bytes, and a bit a row (least significant
-first) that says whether there is a value. ``measure_records`` chooses the records and sizes the columns, ``fill_columns`` fills
-them.
+Columns of variable-size values have Arrow's layout: n + 1 int32 offsets into one byte array, and a validity bit per row (least
+significant first). ``measure_records`` selects records and computes the columns' sizes, ``fill_columns`` fills them.
 """
 
 from __future__ import annotations
@@ -18,18 +17,18 @@ from compaction.kernels.reading.batches import LOG_APPEND_TIME_BIT
 from compaction.kernels.reading.bytes import varint
 from compaction.kernels.reading.records import BAD_RECORD, OK, RECORDS_MISSING, RECORDS_REMAINING, read_record
 
-#: which columns of variable size are wanted
+#: bits of the variable-size columns to fill
 KEYS, VALUES, HEADERS = 1, 2, 4
 
-#: the bytes that the headers of a record without any take: their number
+#: size of the headers of a record that has none: their count, 0
 NO_HEADERS = 1
 
-#: what ``measure_records`` counts
+#: indexes of ``sizes``
 RECORDS, KEY_BYTES, VALUE_BYTES, HEADER_COUNT, HEADER_KEY_BYTES, HEADER_VALUE_BYTES = range(6)
 
 
 class Bytes(NamedTuple):
-    """A column of byte strings: ``offsets`` int32[n + 1], ``data`` uint8[], ``valid`` uint8[⌈n / 8⌉] (one bit a row)."""
+    """A column of byte strings: ``offsets`` int32[n + 1], ``data`` uint8[], ``valid`` uint8[⌈n / 8⌉] (one bit per row)."""
 
     offsets: NDArray[np.int32]
     data: NDArray[np.uint8]
@@ -37,10 +36,10 @@ class Bytes(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """Columns of ``n`` records. Columns that were not wanted have no rows.
+    """Columns of ``n`` records. Columns that were not requested have no rows.
 
-    ``offset``, ``timestamp_ms``: int64[n]. ``header_starts``: int32[n + 1], where each record's headers begin in
-    ``header_keys`` (always valid) and ``header_values``.
+    ``offset``, ``timestamp_ms``: int64[n]. ``header_starts``: int32[n + 1], the first row of each record's headers in
+    ``header_keys`` (never null) and ``header_values``.
     """
 
     offset: NDArray[np.int64]
@@ -53,7 +52,7 @@ class Columns(NamedTuple):
 
 
 def new_columns(sizes: NDArray[np.int64], wanted: int) -> Columns:
-    """Room for what ``measure_records`` counted."""
+    """Unfilled columns of the ``sizes`` that ``measure_records`` computed."""
     n = int(sizes[RECORDS])
     headers = int(sizes[HEADER_COUNT])
     return Columns(
@@ -72,16 +71,16 @@ def _new_bytes(rows: int, size: int) -> Bytes:
 
 
 @inner
-def _times(row, timestamp_delta):  # type: ignore[no-untyped-def]
-    """The record's timestamp: of a batch with LogAppendTime the batch's."""
+def _timestamp(row, timestamp_delta):
+    """The record's timestamp: with LogAppendTime, the batch's max timestamp."""
     if row.attributes & LOG_APPEND_TIME_BIT:
         return row.max_timestamp
     return row.base_timestamp + timestamp_delta
 
 
 @inner
-def _measure_headers(data, at, stop, sizes):  # type: ignore[no-untyped-def]
-    """Count the headers at ``data[at:stop]``, which ``read_record`` has found well-formed."""
+def _measure_headers(data, at, stop, sizes):
+    """Add the sizes of the headers at ``data[at:stop]``, which ``read_record`` has checked, to ``sizes``."""
     count, at = varint(data, at, stop)
     sizes[HEADER_COUNT] += count
     for _ in range(count):
@@ -95,18 +94,17 @@ def _measure_headers(data, at, stop, sizes):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def measure_records(raw, scratch, rows, spans, bounds, wanted, chosen, sizes):  # type: ignore[no-untyped-def]
-    """Check the records of ``rows`` and count what the columns of those within ``bounds`` need.
+def measure_records(raw, scratch, rows, spans, bounds, wanted, chosen, sizes):
+    """Check the records of ``rows`` and compute the sizes of the columns of those within ``bounds``.
 
     :param raw: uint8[], the block of the segment; ``scratch`` uint8[], decompressed records
-    :param rows: ``BATCH_ROW[r]``, all describing magic 2
-    :param spans: int64[r, 3]: start, end, and 1 for ``scratch``, 0 for ``raw``; a batch that ends before it
-        starts is passed over
+    :param rows: ``BATCH_ROW[r]``, all of magic 2 or converted to it
+    :param spans: int64[r, 3]: start, end, and 1 for ``scratch``, 0 for ``raw``; batches with ``end < start`` are skipped
     :param bounds: int64[4]: first offset, last offset, first timestamp, last timestamp, all inclusive
     :param wanted: ``KEYS | VALUES | HEADERS``
-    :param chosen: int32[r] to fill: how many records of each batch are within ``bounds``
+    :param chosen: int32[r] to fill: number of records of each batch within ``bounds``
     :param sizes: int64[6], zeros, to fill: see ``RECORDS`` …
-    :returns: ``(batch at fault, error)``; the error is ``OK`` or one of ``RECORD_ERRORS``
+    :returns: ``(corrupt batch, error)``; the error is ``OK`` or one of ``RECORD_ERRORS``
     """
     for i in range(len(rows)):
         row = rows[i]
@@ -121,7 +119,7 @@ def measure_records(raw, scratch, rows, spans, bounds, wanted, chosen, sizes):  
             stop, timestamp_delta, offset_delta, key_at, key_size, value_size = read_record(data, at, end)
             if stop < 0:
                 return i, BAD_RECORD
-            offset, time = row.base_offset + offset_delta, _times(row, timestamp_delta)
+            offset, time = row.base_offset + offset_delta, _timestamp(row, timestamp_delta)
             if bounds[0] <= offset <= bounds[1] and bounds[2] <= time <= bounds[3]:
                 chosen[i] += 1
                 sizes[KEY_BYTES] += max(key_size, 0)
@@ -139,8 +137,9 @@ def measure_records(raw, scratch, rows, spans, bounds, wanted, chosen, sizes):  
 
 
 @inner
-def _put(offsets, bytes_, valid, n, used, data, at, size):  # type: ignore[no-untyped-def]
-    """Row ``n`` of a column, null when ``size`` is below 0, its bytes at ``used``; the bytes used then."""
+def _put(offsets, bytes_, valid, n, used, data, at, size):
+    """Fill row ``n`` of a column: null if ``size`` is below 0, else ``data[at:at+size]`` at ``used``. Returns the new
+    ``used``."""
     if size >= 0:
         valid[n >> 3] |= np.uint8(1 << (n & 7))
         if size > 0:
@@ -150,8 +149,8 @@ def _put(offsets, bytes_, valid, n, used, data, at, size):  # type: ignore[no-un
 
 
 @inner
-def _put_headers(names, values, h, name_used, value_used, data, at, stop):  # type: ignore[no-untyped-def]
-    """The headers of one record from row ``h`` on: the next row and the bytes used."""
+def _put_headers(names, values, h, name_used, value_used, data, at, stop):
+    """Fill rows from ``h`` on with the headers of one record: ``(next row, bytes of names used, bytes of values used)``."""
     count, at = varint(data, at, stop)
     for _ in range(count):
         size, at = varint(data, at, stop)
@@ -165,9 +164,10 @@ def _put_headers(names, values, h, name_used, value_used, data, at, stop):  # ty
 
 
 @kernel
-def fill_columns(raw, scratch, rows, spans, bounds, wanted, columns):  # type: ignore[no-untyped-def]
-    """Fill ``columns`` (``new_columns``) with the records that ``measure_records`` chose by the same arguments."""
-    # arrays that are looked up in the loop would be counted in and out for each record
+def fill_columns(raw, scratch, rows, spans, bounds, wanted, columns):
+    """Fill ``columns`` (``new_columns``) with the records that ``measure_records`` selected by the same arguments. Returns
+    their number."""
+    # local names: numba would count references to arrays that are looked up in the loop, once per record
     offsets, times, header_starts = columns.offset, columns.timestamp_ms, columns.header_starts
     key_offsets, key_data, key_valid = columns.keys.offsets, columns.keys.data, columns.keys.valid
     value_offsets, value_data, value_valid = columns.values.offsets, columns.values.data, columns.values.valid
@@ -183,7 +183,7 @@ def fill_columns(raw, scratch, rows, spans, bounds, wanted, columns):  # type: i
         for _ in range(row.count):
             stop, timestamp_delta, offset_delta, key_at, key_size, value_size = read_record(data, at, end)
             at = stop
-            offset, time = row.base_offset + offset_delta, _times(row, timestamp_delta)
+            offset, time = row.base_offset + offset_delta, _timestamp(row, timestamp_delta)
             if not (bounds[0] <= offset <= bounds[1] and bounds[2] <= time <= bounds[3]):
                 continue
             offsets[n], times[n] = offset, time

@@ -1,7 +1,7 @@
-"""Walks the headers of a segment's batches, reading nothing else of them.
+"""Reads only the headers of a segment's batches.
 
-Each header is read by ``pread``, without Python, so that several threads walk at once. A bad sector, or a file that was cut
-short, is a result; with a memory map it would be a signal that ends the process.
+Each header is read by ``pread`` in native code, so that several threads read concurrently. A bad sector or a truncated file is
+an error code; with a memory map it would be a signal that kills the process.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from compaction.kernels.reading.batches import (
 )
 from compaction.kernels.reading.tables import NOT_CONTROL
 
-#: what is read of each batch: a v2 header, and the key of a control record
+#: bytes read of each batch: a v2 header and the key of a control record
 HEADER_BYTES = 128
 _MAGIC_AT = 16
 _SMALLEST = 14
-#: the system refused, or the batch needs a longer look
+#: ``pread`` failed; a control record's key is not within ``HEADER_BYTES``
 IO_ERROR, LONG_CONTROL = 100, 101
 
 _pread = types.ExternalFunction("pread", types.int64(types.int32, types.uintp, types.uint64, types.int64))
@@ -53,12 +53,12 @@ if config.DISABLE_JIT:
 
 
 @kernel
-def walk_headers(descriptor, position, end, buffer, rows):  # type: ignore[no-untyped-def]
-    """Fill ``rows`` (``BATCH_ROW[r]``) from the v2 batches from byte ``position`` of a file on, none of which ends past
-    ``end``: ``(rows filled, position after them, code)``.
+def walk_headers(descriptor, position, end, buffer, rows):
+    """Fill ``rows`` (``BATCH_ROW[r]``) from the v2 batches in ``[position, end)`` of a file: ``(rows filled, position after
+    them, code)``.
 
-    ``OTHER_MAGIC`` and ``LONG_CONTROL`` say that the batch there is one for ``scan_batches``; ``PARTIAL`` that it does not end
-    by ``end``, or that nothing is left.
+    ``OTHER_MAGIC`` and ``LONG_CONTROL``: continue with ``scan_batches``. ``PARTIAL``: the next batch continues after ``end``,
+    or there is none.
 
     :param buffer: uint8[``HEADER_BYTES``], scratch space
     """

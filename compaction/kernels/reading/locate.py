@@ -1,7 +1,7 @@
-"""Locates the fields of records for the certifier: one row a record, keys and values left where they lie.
+"""Locates the fields of records for the certifier, one row per record, without copying keys and values.
 
-It shares no code with the kernels that a compaction reads and writes records with, so that a fault of theirs is not repeated
-here. Positions are checked before they are read.
+Shares no code with the kernels that compaction reads and writes records with, so that the certifier does not repeat their
+bugs. Positions are checked before they are read.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import numpy as np
 
 from compaction.kernels.compiling.jit import inner, kernel
 
-#: One row per record. ``offset``, ``timestamp`` (effective: the batch's with log append time, -1 for magic 0). ``key_at``,
-#: ``value_at``: positions of the bytes, sizes of -1 stand for null. ``headers_at``, ``end``: the headers from their number on,
-#: nothing for magic 0 and 1. ``batch``: the row of its batch.
+#: One row per record. ``timestamp``: the batch's max timestamp with LogAppendTime, -1 for magic 0. ``key_at``, ``value_at``:
+#: positions of the bytes; a size of -1 means null. ``headers_at``, ``end``: byte range of the headers and their count, empty
+#: for magic 0 and 1. ``batch``: the row of its batch.
 RECORD_ROW = np.dtype(
     (
         np.record,
@@ -32,13 +32,13 @@ RECORD_ROW = np.dtype(
 
 _LOG_APPEND_TIME = 0x08
 _MESSAGE_HEADER = 18
-#: what ``compare_records`` finds different, as bits
+#: bits of the ``differences`` of ``compare_records``
 TIMESTAMP, KEY, VALUE, HEADERS = 1, 2, 4, 8
 
 
 @inner
-def _zigzag(data, at, end, most):  # type: ignore[no-untyped-def]
-    """The zig-zag number of at most ``most`` bytes at ``data[at:end]`` and the position after it, -1 for a malformed one."""
+def _zigzag(data, at, end, most):
+    """The zig-zag varint of at most ``most`` bytes at ``data[at:end]`` and the position after it, -1 if it is malformed."""
     word, shift = np.uint64(0), np.uint64(0)
     for i in range(at, min(end, at + most)):
         byte = np.uint64(data[i])
@@ -50,9 +50,9 @@ def _zigzag(data, at, end, most):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _bytes(data, at, end):  # type: ignore[no-untyped-def]
-    """The start, the size and the end of a field with its length before it; an end of -1 for a malformed one. Every size below
-    0 stands for null, as Kafka reads it, and comes out as -1."""
+def _bytes(data, at, end):
+    """``(start, size, end)`` of a length-prefixed field; ``end`` is -1 if it is malformed. Every negative size means null, as
+    in Kafka, and is returned as -1."""
     size, start = _zigzag(data, at, end, 5)
     if start < 0 or size > end - start:
         return start, size, -1
@@ -60,14 +60,14 @@ def _bytes(data, at, end):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def locate_records(data, rows, starts, ends, found):  # type: ignore[no-untyped-def]
+def locate_records(data, rows, starts, ends, found):
     """Fill ``found`` with the records of v2 batches.
 
     :param data: uint8[n]; ``rows``: ``BATCH_ROW[b]``
-    :param starts, ends: int64[b], where the decompressed records of each batch lie in ``data``; a batch that ends before it
-        starts is passed over
-    :param found: ``RECORD_ROW[m]``, as many as the counts of these batches add up to
-    :returns: ``(records, batch at fault)``, the latter -1 if all are well-formed
+    :param starts, ends: int64[b], byte ranges of each batch's decompressed records in ``data``; batches with ``end < start``
+        are skipped
+    :param found: ``RECORD_ROW[m]``, ``m`` the sum of these batches' counts
+    :returns: ``(records, corrupt batch)``, the latter -1 if all are well-formed
     """
     n = 0
     for i in range(len(rows)):
@@ -104,7 +104,7 @@ def locate_records(data, rows, starts, ends, found):  # type: ignore[no-untyped-
 
 
 @inner
-def _int32(data, at):  # type: ignore[no-untyped-def]
+def _int32(data, at):
     """The big-endian int32 at ``data[at:]``."""
     word = np.int64(0)
     for i in range(4):
@@ -113,8 +113,8 @@ def _int32(data, at):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def locate_messages(data, rows, starts, ends, found):  # type: ignore[no-untyped-def]
-    """As ``locate_records`` for uncompressed messages of magic 0 and 1, whole in ``data``: one record each."""
+def locate_messages(data, rows, starts, ends, found):
+    """As ``locate_records``, for complete uncompressed messages of magic 0 and 1: one record each."""
     n = 0
     for i in range(len(rows)):
         row = rows[i]
@@ -141,7 +141,7 @@ def locate_messages(data, rows, starts, ends, found):  # type: ignore[no-untyped
 
 
 @inner
-def _same(one, at, other, from_, size):  # type: ignore[no-untyped-def]
+def _same(one, at, other, from_, size):
     """Whether ``size`` bytes are equal."""
     for i in range(size):
         if one[at + i] != other[from_ + i]:
@@ -150,19 +150,18 @@ def _same(one, at, other, from_, size):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _same_field(one, at, size, other, from_, other_size):  # type: ignore[no-untyped-def]
+def _same_field(one, at, size, other, from_, other_size):
     """Whether two fields are both null or equal in every byte."""
     return size == other_size and _same(one, at, other, from_, size)
 
 
 @kernel
-def compare_records(after, after_data, before, before_data, partner, differences):  # type: ignore[no-untyped-def]
-    """Compare records byte by byte with those that they come from.
+def compare_records(after, after_data, before, before_data, partner, differences):
+    """Compare records of the cleaned log byte by byte with their originals.
 
     :param after, before: ``RECORD_ROW[m]``, ``RECORD_ROW[n]`` with their ``uint8`` data
     :param partner: int64[m], the row in ``before``, below 0 for none
-    :param differences: uint8[m] to fill: what differs (``TIMESTAMP | KEY | VALUE | HEADERS``). Headers count as different when
-        their bytes are, although they may mean the same
+    :param differences: uint8[m] to fill with ``TIMESTAMP | KEY | VALUE | HEADERS``. Headers are compared as encoded
     """
     for i in range(len(after)):
         differences[i] = 0
@@ -182,11 +181,11 @@ def compare_records(after, after_data, before, before_data, partner, differences
 
 
 @kernel
-def gather_keys(data, records, offsets, keys):  # type: ignore[no-untyped-def]
-    """Copy keys together.
+def gather_keys(data, records, offsets, keys):
+    """Concatenate keys.
 
     :param records: ``RECORD_ROW[n]`` with keys
-    :param offsets: int32[n + 1] to fill, where each begins in ``keys``, uint8[] to fill
+    :param offsets: int32[n + 1] to fill with the start of each key in ``keys``, uint8[] to fill
     """
     used = 0
     offsets[0] = 0
@@ -199,17 +198,15 @@ def gather_keys(data, records, offsets, keys):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def assign_parts(offsets, keys, seed, parts, part_of):  # type: ignore[no-untyped-def]
-    """Assign keys to parts of the work.
+def assign_parts(offsets, keys, seed, parts, part_of):
+    """Partition keys by a hash that only distributes the work: equal keys get the same part; callers compare the keys.
 
-    The part is chosen by a hash that only spreads the work: equal keys meet, and whether keys are equal is decided elsewhere.
-
-    :param offsets: int32[n + 1], where each key begins in ``keys``, uint8[]
-    :param seed: of 32 bits, drawn for the run
+    :param offsets: int32[n + 1], the start of each key in ``keys``, uint8[]
+    :param seed: 32 bits, drawn for the run
     :param part_of: int32[n] to fill, each below ``parts``
     """
     for i in range(len(part_of)):
-        # FNV-1a of 32 bits, which 64 hold without overflow
+        # 32-bit FNV-1a, in 64 bits without overflow
         mixed = np.int64(seed)
         for k in range(offsets[i], offsets[i + 1]):
             mixed = ((mixed ^ np.int64(keys[k])) * np.int64(16777619)) & np.int64(0xFFFFFFFF)

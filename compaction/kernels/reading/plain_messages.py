@@ -1,7 +1,7 @@
-"""Turns plain messages of magic 0 and 1 into the bytes of v2 records, so that the other kernels need to know only one form.
+"""Converts uncompressed messages of magic 0 and 1 to v2 records, so that the other kernels read one format only.
 
-A plain message is a batch of one record (Kafka 4.3.0: ``AbstractLegacyRecordBatch``, ``LegacyRecord``); compressed wrappers are
-decoded by ``compaction.formats.record_batch.transcode``.
+An uncompressed message is a batch of one record (Kafka 4.3.0: ``AbstractLegacyRecordBatch``, ``LegacyRecord``). Compressed
+wrappers are converted by ``compaction.formats.record_batch.transcode``.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from compaction.kernels.compiling.jit import kernel
 from compaction.kernels.compiling.native import copy_bytes
 from compaction.kernels.reading.bytes import be32, be64, put_varlong, varlong_size
 
-#: a record never grows by more than this over its message
+#: most bytes by which a record is larger than its message
 GROWTH = 16
 
 
 @kernel
-def plain_messages(raw, block_position, rows, first_row, scratch, spans):  # type: ignore[no-untyped-def]
-    """Write the records of plain messages ``rows[first_row:]`` into ``scratch`` as far as it takes them, and mend the rows.
+def plain_messages(raw, block_position, rows, first_row, scratch, spans):
+    """Write the records of messages ``rows[first_row:]`` into ``scratch``, as many as fit.
 
-    :param rows: ``BATCH_ROW[r]``, all plain and of magic 0 or 1; count and base timestamp are set
+    :param rows: ``BATCH_ROW[r]``, all uncompressed and of magic 0 or 1; ``count`` and ``base_timestamp`` are set
     :param spans: int64[r, 3] to fill: start, end, 1
-    :returns: ``(next row, ok)``; when not ok, the lengths within that message contradict its size
+    :returns: ``(next row, ok)``; if not ok, the lengths within that message contradict its size
     """
     w = 0
     for i in range(first_row, len(rows)):

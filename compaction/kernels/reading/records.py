@@ -1,7 +1,7 @@
-"""Walks the records of v2 batches, checks them, and turns each keyed record into a map entry: key hash and mark.
+"""Reads and checks the records of v2 batches and makes a 24-byte map entry or lookup of each.
 
-Mirrors ``DefaultRecord.readFrom`` (what is well-formed) and ``Cleaner.buildOffsetMapForSegment`` (what enters the map),
-Kafka 4.3.0. Nothing is copied but 24 bytes a record.
+Mirrors ``DefaultRecord.readFrom`` (which records are well-formed) and ``Cleaner.buildOffsetMapForSegment`` (which records enter
+the map), Kafka 4.3.0.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from compaction.kernels.compiling.jit import inner, kernel
 from compaction.kernels.compiling.native import load8, load64
 from compaction.kernels.reading.bytes import short_varint, varint, varlong
 from compaction.kernels.reading.siphash import NO_KEY, hash_keys
-from compaction.kernels.reading.tables import CANDIDATE, MARK_SHIFT, TOMBSTONE
+from compaction.kernels.reading.tables import LOOKUP, OFFSET_SHIFT, TOMBSTONE
 
 OK, BAD_RECORD, RECORDS_MISSING, RECORDS_REMAINING, OFFSET_ORDER = range(5)
 RECORD_ERRORS = {
@@ -23,18 +23,18 @@ RECORD_ERRORS = {
 }
 
 #: what ``scan_records`` does with a batch
-MAP, ASK, SKIP = 0, 1, 2
+MAP, LOOKUPS_ONLY, SKIP = 0, 1, 2
 #: columns of its ``counters``
 MESSAGES, KEYLESS, TOMBSTONES = range(3)
-#: a record without key and value
-_SHORTEST = 6
-#: bytes that are surely enough to read a record's length, deltas and key length, three bytes each, eight at a time
+#: body of a record with null key and null value
+_MIN_BODY = 6
+#: bytes within which a record's length, deltas and key length, of at most three bytes each, can be loaded eight bytes at a time
 _FRONT = 18
 
 
 @inner
-def skip_headers(data, at, end, count):  # type: ignore[no-untyped-def]
-    """The position after ``count`` record headers at ``data[at:end]``, or -1 when they are not well-formed."""
+def skip_headers(data, at, end, count):
+    """The position after ``count`` record headers at ``data[at:end]``, or -1 if they are malformed."""
     for _ in range(count):
         size, at = varint(data, at, end)
         if at < 0 or size < 0 or size > end - at:
@@ -49,11 +49,11 @@ def skip_headers(data, at, end, count):  # type: ignore[no-untyped-def]
 
 
 @inner
-def read_record(data, at, end):  # type: ignore[no-untyped-def]
+def read_record(data, at, end):
     """The fields of the v2 record at ``data[at:end]``.
 
-    ``(next, timestamp_delta, offset_delta, key_at, key_size, value_size)``: ``next`` is the position after the record or -1
-    when it is not well-formed; a size below 0 means null.
+    ``(next, timestamp_delta, offset_delta, key_at, key_size, value_size)``: ``next`` is the position after the record, or -1 if
+    it is malformed; a size below 0 means null.
     """
     length, p = varint(data, at, end)
     if p < 0 or length < 1 or length > end - p:
@@ -87,13 +87,13 @@ def read_record(data, at, end):  # type: ignore[no-untyped-def]
 
 
 @inner
-def quick_bounds(address, at, end):  # type: ignore[no-untyped-def]
-    """As ``quick_record``, of the record's front only: ``(next, offset_delta)``; the rest may be anything."""
+def quick_bounds(address, at, end):
+    """As ``quick_record``, but reads and checks only the record's front: ``(next, offset_delta)``."""
     if end - at < _FRONT:
         return 0, 0
     length, taken = short_varint(load64(np.uintp(address + at)))
     body = at + taken
-    if taken == 0 or length < _SHORTEST or length > end - body:
+    if taken == 0 or length < _MIN_BODY or length > end - body:
         return 0, 0
     _, skipped = short_varint(load64(np.uintp(address + body + 1)))
     offset_delta, delta_size = short_varint(load64(np.uintp(address + body + 1 + skipped)))
@@ -103,13 +103,12 @@ def quick_bounds(address, at, end):  # type: ignore[no-untyped-def]
 
 
 @inner
-def quick_record(address, at, end):  # type: ignore[no-untyped-def]
-    """The fields of the v2 record at ``data[at:end]`` if it is of the usual form, where ``address`` is that of ``data[0]``:
-    no headers, no attributes, canonical varints of at most three bytes.
+def quick_record(address, at, end):
+    """The fields of the v2 record at ``data[at:end]`` if it has the common form: no headers, no attributes, and canonical
+    varints of at most three bytes. ``address`` is that of ``data[0]``; no byte outside of ``data[at:end]`` is read.
 
-    ``(next, timestamp_delta, offset_delta, tail, key_at, key_size, value_size)``: ``next`` is the position after the record,
-    or 0 when ``read_record`` must look at it, sound or not; ``tail`` is the position of the key's length. No byte outside of
-    ``data[at:end]`` is read.
+    ``(next, timestamp_delta, offset_delta, tail, key_at, key_size, value_size)``: ``next`` is the position after the record, or
+    0 if the record has another form or is malformed (see ``read_record``); ``tail`` is the position of the key's length.
     """
     if end - at < _FRONT:
         return 0, 0, 0, 0, 0, 0, 0
@@ -125,7 +124,7 @@ def quick_record(address, at, end):  # type: ignore[no-untyped-def]
     if taken == 0 or timestamp_size == 0 or offset_size == 0 or size == 0 or key_size < -1:
         return 0, 0, 0, 0, 0, 0, 0
     p = key_at + max(key_size, 0)
-    if length < _SHORTEST or stop > end or p + 8 > end:
+    if length < _MIN_BODY or stop > end or p + 8 > end:
         return 0, 0, 0, 0, 0, 0, 0
     value_size, size = short_varint(load64(np.uintp(address + p)))
     p += size + max(value_size, 0)
@@ -135,8 +134,8 @@ def quick_record(address, at, end):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _scan_batch(data, start, end, row, first_dirty, ask, entries, n, asks, m, counters):  # type: ignore[no-untyped-def]
-    """One batch of ``scan_records``: ``(n, m, error)``. Holds addresses and sizes of keys in place of hashes."""
+def _scan_batch(data, start, end, row, first_dirty, lookup_all, entries, n, lookups, m, counters):
+    """One batch of ``scan_records``: ``(n, m, error)``. Stores addresses and sizes of keys, which ``hash_keys`` replaces."""
     address = data.ctypes.data
     at = start
     last_delta = np.int64(-1)
@@ -154,21 +153,21 @@ def _scan_batch(data, start, end, row, first_dirty, ask, entries, n, asks, m, co
         last_delta = delta
         offset = row.base_offset + delta
         clean = offset < first_dirty
-        mark = np.uint64(offset + 1) << np.uint64(MARK_SHIFT)
+        offset_word = np.uint64(offset + 1) << np.uint64(OFFSET_SHIFT)
         if value_size < 0:
-            mark |= np.uint64(TOMBSTONE)
+            offset_word |= np.uint64(TOMBSTONE)
             counters[TOMBSTONES] += 1
         if key_size < 0:
             counters[KEYLESS] += 1
             if clean:
-                asks[m, 0], asks[m, 1], asks[m, 2] = 0, NO_KEY, mark | np.uint64(CANDIDATE)
+                lookups[m, 0], lookups[m, 1], lookups[m, 2] = 0, NO_KEY, offset_word | np.uint64(LOOKUP)
                 m += 1
             continue
-        if clean or ask:
-            asks[m, 0], asks[m, 1], asks[m, 2] = address + key_at, key_size, mark | np.uint64(CANDIDATE)
+        if clean or lookup_all:
+            lookups[m, 0], lookups[m, 1], lookups[m, 2] = address + key_at, key_size, offset_word | np.uint64(LOOKUP)
             m += 1
         else:
-            entries[n, 0], entries[n, 1], entries[n, 2] = address + key_at, key_size, mark
+            entries[n, 0], entries[n, 1], entries[n, 2] = address + key_at, key_size, offset_word
             n += 1
     counters[MESSAGES] += row.count
     if at != end:
@@ -177,22 +176,22 @@ def _scan_batch(data, start, end, row, first_dirty, ask, entries, n, asks, m, co
 
 
 @kernel
-def scan_records(raw, scratch, rows, spans, actions, first_dirty, first_row, entries, asks, keyless, counters, secret):  # type: ignore[no-untyped-def]
-    """Entries of the records of ``rows[first_row:]``, as many batches as fit.
+def scan_records(raw, scratch, rows, spans, actions, first_dirty, first_row, entries, lookups, keyless, counters, secret):
+    """Make map entries and lookups of the records of ``rows[first_row:]``, as many batches as fit.
 
     :param raw: uint8[], the block of the segment; ``scratch`` uint8[], decompressed records
     :param rows: ``BATCH_ROW[r]``, all of magic 2
-    :param spans: int64[r, 3]: where the records of each batch lie: start, end, and 1 for ``scratch``, 0 for ``raw``
-    :param actions: uint8[r]: ``MAP``: records at or above ``first_dirty`` become ``entries``, those below ``asks``; ``ASK``:
-        all become ``asks``; ``SKIP``: nothing is read
-    :param entries: uint64[c, 3] to fill; ``asks`` uint64[c, 3] likewise, with ``CANDIDATE`` set. An ask of a record without a
-        key has hash 0, 0
-    :param keyless: int32[r] to fill: records without a key in each batch that is read
+    :param spans: int64[r, 3], the records' bytes by batch: start, end, and 1 for ``scratch``, 0 for ``raw``
+    :param actions: uint8[r]. ``MAP``: dirty records (offset >= ``first_dirty``) become entries, others lookups;
+        ``LOOKUPS_ONLY``: all records become lookups; ``SKIP``: the batch is not read
+    :param entries: uint64[c, 3] to fill; ``lookups`` uint64[c, 3] to fill, with ``LOOKUP`` set. The lookup of a record without
+        a key has hash 0, 0; a dirty record without a key yields neither
+    :param keyless: int32[r] to fill: records without a key by batch
     :param counters: int64[3], added to: ``MESSAGES``, ``KEYLESS``, ``TOMBSTONES``
     :param secret: from ``HashSecret.state``
-    :returns: ``(next row, entries filled, asks filled, error)``; with an error, ``next row`` is the batch at fault,
-        and what is filled is of no use. No progress without an error means that ``c`` is below the count of
-        ``rows[first_row]``
+    :returns: ``(next row, number of entries, number of lookups, error)``. After an error, ``next row`` is the corrupt batch,
+        and entries and lookups are not valid. If ``next row`` is ``first_row`` without an error, ``c`` is below that batch's
+        count
     """
     n, m = 0, 0
     capacity = len(entries)
@@ -207,11 +206,11 @@ def scan_records(raw, scratch, rows, spans, actions, first_dirty, first_row, ent
         data = scratch if spans[i, 2] else raw
         keyless_before = counters[KEYLESS]
         n, m, error = _scan_batch(
-            data, spans[i, 0], spans[i, 1], row, first_dirty, actions[i] == ASK, entries, n, asks, m, counters
+            data, spans[i, 0], spans[i, 1], row, first_dirty, actions[i] == LOOKUPS_ONLY, entries, n, lookups, m, counters
         )
         keyless[i] = counters[KEYLESS] - keyless_before
         if error != OK:
             return i, n, m, error
     hash_keys(entries, n, secret)
-    hash_keys(asks, m, secret)
+    hash_keys(lookups, m, secret)
     return next_row, n, m, OK

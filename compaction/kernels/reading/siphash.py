@@ -1,12 +1,12 @@
-"""Hashes keys: SipHash-1-3 with 128-bit output (Aumasson and Bernstein, "SipHash: a fast short-input PRF") under a secret that
+"""Hashes keys with SipHash-1-3, 128-bit output (Aumasson and Bernstein, "SipHash: a fast short-input PRF"), under a secret that
 is drawn for each run.
 
 SipHash is a pseudorandom function: keys chosen before the secret was drawn collide and cluster no more than random ones. That
 does not hold for an unkeyed hash, nor for XXH3 with a random seed or secret, under which fixed pairs of keys collide once in
-2^27 draws: a record under a forged key would remove the record of another key. Kafka hashes with MD5 (``SkimpyOffsetMap``).
+2^27 draws: a record with a forged key would supersede the record of another key. Kafka hashes with MD5 (``SkimpyOffsetMap``).
 
-A scalar SipHash costs as much as all other work on a small record. Keys of the same number of whole words are therefore hashed
-``_LANES`` at a time, in loops over lanes that the compiler vectorises; long keys and remainders are hashed one by one.
+A scalar SipHash takes as long as all other work on a small record. Keys with the same number of complete 8-byte words are
+therefore hashed ``_LANES`` at a time, in loops that the compiler vectorises; long keys and remainders are hashed one by one.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from numpy.typing import NDArray
 from compaction.kernels.compiling.jit import inner
 from compaction.kernels.compiling.native import load8, load32, load64
 
-#: in place of a key's size: the record has no key
+#: size of a null key
 NO_KEY = np.uint64(2**64 - 1)
 
 _LANES = 16
-#: keys of 0 to 15 whole words are hashed in lanes, longer ones one by one
+#: keys of 0 to 15 complete words are hashed in lanes, longer ones one by one
 _CLASSES = 16
-# Layout of the state in uint64 words: the secret; the number of lanes; of each lane v0 to v3, the message word and the second
-# result; for each number of whole words the rows waiting for full lanes, and their count
+# Layout of the state in uint64 words: the secret; the number of lanes; per lane v0 to v3, the message word and the second half
+# of the result; per number of complete words the rows that wait until all lanes are filled, and their count
 _LANE_COUNT = 2
 _V0 = 3
 _V1, _V2, _V3, _WORD, _OTHER = (_V0 + part * _LANES for part in range(1, 6))
@@ -43,7 +43,7 @@ _FIRST_END, _SECOND_END = np.uint64(0xEE), np.uint64(0xDD)
 
 @dataclass(frozen=True)
 class HashSecret:
-    """128 bits that nobody knows before the run. ``repr`` hides them from log lines and tracebacks."""
+    """128 bits, unpredictable before the run. ``repr`` hides them from log lines and tracebacks."""
 
     low: int = field(repr=False)
     high: int = field(repr=False)
@@ -61,7 +61,7 @@ class HashSecret:
 
 
 @inner
-def _round(a, b, c, d):  # type: ignore[no-untyped-def]
+def _round(a, b, c, d):
     """SipRound over the state ``v0`` to ``v3``."""
     a += b
     b = (b << np.uint64(13) | b >> np.uint64(51)) ^ a
@@ -77,14 +77,14 @@ def _round(a, b, c, d):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _absorb(a, b, c, d, word):  # type: ignore[no-untyped-def]
+def _absorb(a, b, c, d, word):
     """The state after one message word."""
     a, b, c, d = _round(a, b, c, d ^ word)
     return a ^ word, b, c, d
 
 
 @inner
-def _finish(a, b, c, d):  # type: ignore[no-untyped-def]
+def _finish(a, b, c, d):
     """The state after the three rounds that precede each half of the output."""
     a, b, c, d = _round(a, b, c, d)
     a, b, c, d = _round(a, b, c, d)
@@ -92,8 +92,8 @@ def _finish(a, b, c, d):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _last_word(address, size):  # type: ignore[no-untyped-def]
-    """The last message word of the ``size`` bytes at ``address`` (int64): the bytes after the last whole word, and the size.
+def _last_word(address, size):
+    """The last message word of the ``size`` bytes at ``address`` (int64): the bytes after the last complete word, and the size.
 
     Reads no byte outside the key.
     """
@@ -112,13 +112,13 @@ def _last_word(address, size):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _with_key(low, high):  # type: ignore[no-untyped-def]
-    """The hash, except that 0, 0 becomes 0, 1: it means "no key", and a record with a key must not be dropped as invalid."""
+def _with_key(low, high):
+    """The hash, except that 0, 0 becomes 0, 1: the hash 0, 0 is reserved for records without a key, which are dropped."""
     return low, high | np.uint64(low == 0 and high == 0)
 
 
 @inner
-def siphash(low, high, address, size):  # type: ignore[no-untyped-def]
+def siphash(low, high, address, size):
     """``(low64, high64)``: SipHash-1-3-128 of the ``size`` bytes at ``address`` (int64) under the secret ``low``, ``high``."""
     a, b, c, d = low ^ _INIT0, high ^ _INIT1, low ^ _INIT2, high ^ _INIT3
     for at in range(0, size - 7, 8):
@@ -131,16 +131,16 @@ def siphash(low, high, address, size):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _absorb_lanes(state):  # type: ignore[no-untyped-def]
-    """``_absorb`` in each lane. The length is loaded: the compiler would unroll a loop of known length, not vectorise it."""
+def _absorb_lanes(state):
+    """``_absorb`` in each lane. The number of lanes is loaded: a loop of constant length would be unrolled, not vectorised."""
     for k in range(np.int64(state[_LANE_COUNT])):
         a, b, c, d = _absorb(state[_V0 + k], state[_V1 + k], state[_V2 + k], state[_V3 + k], state[_WORD + k])
         state[_V0 + k], state[_V1 + k], state[_V2 + k], state[_V3 + k] = a, b, c, d
 
 
 @inner
-def _finish_lanes(state):  # type: ignore[no-untyped-def]
-    """Computes each lane's hash: the first half replaces its message word, the second half is its second result."""
+def _finish_lanes(state):
+    """Compute each lane's hash: the first half replaces the message word, the second half is stored at ``_OTHER``."""
     for k in range(np.int64(state[_LANE_COUNT])):
         a, b, c, d = state[_V0 + k], state[_V1 + k], state[_V2 + k], state[_V3 + k]
         a, b, c, d = _finish(a, b, c ^ _FIRST_END, d)
@@ -150,8 +150,8 @@ def _finish_lanes(state):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _hash_lanes(table, state, words, waiting):  # type: ignore[no-untyped-def]
-    """Hash the keys of the ``_LANES`` rows listed at ``state[waiting:]``, all of ``words`` whole words (both uint64)."""
+def _hash_lanes(table, state, words, waiting):
+    """Hash the keys of the ``_LANES`` rows listed at ``state[waiting:]``, all of ``words`` complete words (both uint64)."""
     low, high = state[0], state[1]
     for k in range(_LANES):
         state[_V0 + k], state[_V1 + k] = low ^ _INIT0, high ^ _INIT1
@@ -171,16 +171,16 @@ def _hash_lanes(table, state, words, waiting):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _hash_row(table, state, row):  # type: ignore[no-untyped-def]
+def _hash_row(table, state, row):
     """Hash the key of one row."""
     low, high = siphash(state[0], state[1], np.int64(table[row, 0]), np.int64(table[row, 1]))
     table[row, 0], table[row, 1] = _with_key(low, high)
 
 
 @inner
-def hash_keys(table, rows, state):  # type: ignore[no-untyped-def]
-    """Replace the address and size of a key in each of the first ``rows`` rows of uint64[n, 3] ``table`` by the two halves of
-    its hash. A row with size ``NO_KEY`` gets 0, 0, which is the hash of no key.
+def hash_keys(table, rows, state):
+    """Replace the address and size of the key in each of the first ``rows`` rows of uint64[n, 3] ``table`` by the two halves of
+    its hash, or by 0, 0 if the size is ``NO_KEY``.
 
     :param state: from ``HashSecret.state``; calls are independent of each other
     """
@@ -207,5 +207,5 @@ def hash_keys(table, rows, state):  # type: ignore[no-untyped-def]
 
 
 if config.DISABLE_JIT:
-    # numpy warns of sums modulo 2^64
+    # numpy warns about overflow of uint64 sums, which is intended here
     hash_keys, siphash = np.errstate(over="ignore")(hash_keys), np.errstate(over="ignore")(siphash)

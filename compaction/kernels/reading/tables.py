@@ -1,24 +1,28 @@
-"""The array layouts that kernels take and give: one row a batch, one row a map entry."""
+"""Array layouts shared by the kernels: rows of batches, map entries, survivor entries, and rows of output batches.
+
+Tested by ``tests/kernels/reading/test_batches.py``, ``tests/kernels/keys/test_offset_map.py`` and
+``tests/kernels/rewriting/test_rewrite.py``.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
-# rows are ``np.record``: kernels find fields as attributes without the compiler too, all but ``size``, which arrays have
+# rows are ``np.record``, so that attribute access also works with numba disabled; ``size`` would be the array's attribute
 
 #: One row per record batch (or legacy message / wrapper) found in a segment. Native byte order.
 #:
 #: ``position``       byte position of the batch in its segment
-#: ``size``           whole size in bytes, the 12 bytes of offset and length included
+#: ``size``           size in bytes, including the 12 bytes of offset and length
 #: ``base_offset``    first offset (legacy: the wrapper's own offset, see ``last_offset``)
 #: ``last_offset``    base offset + last offset delta (legacy: the offset field, which is the last inner record's)
 #: ``base_timestamp`` as stored; a delete horizon when attribute bit 6 is set (legacy: -1)
 #: ``max_timestamp``  as stored (magic 0: -1; magic 1: the timestamp field)
-#: ``count``          records declared (legacy: -1, not known without decoding)
+#: ``count``          declared records (legacy: -1, unknown until decoded)
 #: ``attributes``     as stored
 #: ``magic``          0, 1 or 2
-#: ``control_type``   ``NOT_CONTROL``, ``EMPTY_CONTROL`` (a control batch without records), else the type of its first record's
-#:                    key: 0 abort, 1 commit, others as they are
+#: ``control_type``   ``NOT_CONTROL``, ``EMPTY_CONTROL`` (a control batch without records), or the type in its first record's
+#: key
 BATCH_ROW = np.dtype(
     (
         np.record,
@@ -46,31 +50,33 @@ EMPTY_CONTROL = -2
 ABORT = 0
 COMMIT = 1
 
-#: A map entry is three uint64: the two halves of the key's hash (low, high; see ``siphash``) and a *mark*:
-#: ``(offset + 1) << 2 | flags``. A mark is never 0, so that a slot whose mark is 0 is empty. Marks sort as their offsets do.
+#: A *map entry* or *lookup* is three uint64: the low and high half of the key's hash (see ``siphash``) and an *offset word*,
+#: ``(offset + 1) << 2 | flags``. An offset word is never 0, so a slot whose third word is 0 is empty. Offset words sort by
+#: offset. A *survivor entry*, which tells pass 2 about one record, is an offset word only.
 ENTRY_WORDS = 3
 ENTRY_BYTES = 24
-TOMBSTONE = 1
-#: in an entry: not part of the map, only asks whether the map holds a higher offset; in a survivor list: this record goes
-CANDIDATE = 2
-MARK_SHIFT = 2
-#: the highest offset that a mark can hold
+OFFSET_SHIFT = 2
+#: the highest offset that fits an offset word
 MAX_OFFSET = (1 << 61) - 2
+#: Flags of an offset word. ``TOMBSTONE``: the record's value is null. Bit 1 has two meanings, one for each pass. In pass 1 it
+#: is ``LOOKUP``: the record does not enter the map; the merge looks its key up. In the survivor entries that follow from the
+#: lookups it is ``DROPPED``: the record of the clean section is superseded, or has no key.
+TOMBSTONE = 1
+LOOKUP = 2
+DROPPED = 2
 
-#: Bits of a batch's verdict (``compaction.cleaning.record_retention.BatchVerdict``): its records are discarded (aborted
-#: data, or a marker past its delete horizon) …
+#: Bits of a batch's verdict (``compaction.cleaning.record_retention.BatchVerdict``). ``DISCARD``: all of its records are
+#: dropped (aborted data, or a marker past its delete horizon). ``RETAIN_EMPTY``: its header is retained even without records.
+#: ``MARKER_OF_EMPTY_TXN``: it is a marker of a transaction without remaining data, so retaining it sets its delete horizon.
 DISCARD = 1
-#: … its header stays even when no record does …
 RETAIN_EMPTY = 2
-#: … it is a marker of a transaction of which nothing is left, so that keeping it sets its delete horizon
 MARKER_OF_EMPTY_TXN = 16
 
-#: What ``decide`` says of a batch: it goes; it is copied as it is; only its header stays; its records must be walked
+#: What ``decide`` decides about a batch: drop it, copy it unchanged, retain only its header, or examine its records
 DROP, COPY, EMPTY, REWRITE = range(4)
 
-#: One row per batch of the output. ``source``: where its bytes are: in the segment's block, finished in the rewrite buffer,
-#: or in the
-#: rewrite buffer with records still to be compressed.
+#: One row per batch of the output. ``source`` says where its bytes are: unchanged in the segment's block (``IN_BLOCK``),
+#: complete in the rewrite buffer (``BUILT``), or in the rewrite buffer with records yet to be compressed (``TO_COMPRESS``).
 OUT_ROW = np.dtype(
     (
         np.record,

@@ -1,1 +1,1 @@
-"""Loops that decide what a batch keeps, and write it."""
+"""Kernels that decide which records of a batch are retained, and write the cleaned batch."""

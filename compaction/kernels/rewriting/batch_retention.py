@@ -1,8 +1,8 @@
-"""Decides batch by batch what becomes of it, from headers, verdicts and survivor marks alone: no record is read.
+"""Decides about each batch from its header, its verdict and the survivor entries, without reading records.
 
-Mirrors ``MemoryRecords.filterTo`` and ``Cleaner.shouldRetainRecord`` (Kafka 4.3.0). For a batch of magic 2 that lies wholly in
-the dirty or wholly in the clean section, the marks between its offsets tell how many of its records stay and whether a
-tombstone is among them; other batches are left to the walk (``REWRITE``).
+Mirrors ``MemoryRecords.filterTo`` and ``Cleaner.shouldRetainRecord`` (Kafka 4.3.0). The survivor entries within the offsets of
+a v2 batch in one section, clean or dirty, give the number of its retained records and tombstones. The records of other batches
+have to be read (``REWRITE``).
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import numpy as np
 from compaction.kernels.compiling.jit import inner, kernel
 from compaction.kernels.reading.batches import CONTROL_BIT
 from compaction.kernels.reading.tables import (
-    CANDIDATE,
     COPY,
     DISCARD,
     DROP,
+    DROPPED,
     EMPTY,
-    MARK_SHIFT,
     MARKER_OF_EMPTY_TXN,
+    OFFSET_SHIFT,
     RETAIN_EMPTY,
     REWRITE,
     TOMBSTONE,
@@ -28,19 +28,30 @@ HORIZON_BIT = 0x40
 
 
 @inner
-def _first_at_least(marks, offset, at):  # type: ignore[no-untyped-def]
-    """The first index ``>= at`` whose mark is of ``offset`` or above."""
-    bound = np.uint64(offset + 1) << np.uint64(MARK_SHIFT)
+def tombstones_expired(row, limits):
+    """Whether the batch's tombstones are dropped: its delete horizon has passed, or, for magic 0 and 1, its segment is too old.
+
+    :param limits: see ``decide``
+    """
+    if row.magic == 2:
+        return row.attributes & HORIZON_BIT != 0 and limits[2] >= row.base_timestamp
+    return limits[3] == 0
+
+
+@inner
+def _first_at_least(survivors, offset, at):
+    """The first index ``>= at`` of a survivor entry with an offset ``>= offset``; a galloping search."""
+    bound = np.uint64(offset + 1) << np.uint64(OFFSET_SHIFT)
     step = 1
     low, high = at, at
-    while high < len(marks) and marks[high] < bound:
+    while high < len(survivors) and survivors[high] < bound:
         low = high + 1
         high += step
         step *= 2
-    high = min(high, len(marks))
+    high = min(high, len(survivors))
     while low < high:
         middle = (low + high) >> 1
-        if marks[middle] < bound:
+        if survivors[middle] < bound:
             low = middle + 1
         else:
             high = middle
@@ -48,14 +59,14 @@ def _first_at_least(marks, offset, at):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _kept(row, marks, low, high, dirty, expired):  # type: ignore[no-untyped-def]
-    """``(records kept, tombstones that stay, tombstones that expire)`` of a batch wholly in one section; its marks are
-    ``marks[low:high]``."""
+def _kept(row, survivors, low, high, dirty, expired):
+    """``(kept records, kept tombstones, expired tombstones)`` of a batch in one section, from its entries
+    ``survivors[low:high]``."""
     listed, dropped, tombstones = high - low, 0, 0
     for k in range(low, high):
-        if marks[k] & np.uint64(CANDIDATE):
+        if survivors[k] & np.uint64(DROPPED):
             dropped += 1
-        elif marks[k] & np.uint64(TOMBSTONE):
+        elif survivors[k] & np.uint64(TOMBSTONE):
             tombstones += 1
     kept = listed - dropped if dirty else row.count - dropped
     if expired:
@@ -64,17 +75,17 @@ def _kept(row, marks, low, high, dirty, expired):  # type: ignore[no-untyped-def
 
 
 @kernel
-def decide(rows, verdicts, marks, limits, actions):  # type: ignore[no-untyped-def]
-    """Fill ``actions`` (uint8[r]) with ``DROP``, ``COPY``, ``EMPTY`` or ``REWRITE`` for ``rows`` (``BATCH_ROW[r]``); the number
-    of expired tombstones in batches that lose all records (``rewrite`` counts those of the others).
+def decide(rows, verdicts, survivors, limits, actions):
+    """Fill ``actions`` (uint8[r]) with ``DROP``, ``COPY``, ``EMPTY`` or ``REWRITE`` for ``rows`` (``BATCH_ROW[r]``). Returns
+    the number of expired tombstones in batches that lose all records; ``rewrite`` counts those of the others.
 
     :param verdicts: uint8[r], bits ``DISCARD``, ``RETAIN_EMPTY``, ``MARKER_OF_EMPTY_TXN``
-    :param marks: uint64[m], ascending: of the dirty section (offset >= ``first_dirty``) the records that the map keeps; of the
-        clean section those that go (``CANDIDATE``) and the tombstones that stay
-    :param limits: int64[4]: first dirty offset, latest offset of the map (records past it stay), now (ms), and one for
-        ``rewrite``
+    :param survivors: uint64[m], survivor entries, ascending: of the dirty section (offset >= first dirty offset) the records
+        that the map holds; of the clean section those to be dropped (``DROPPED``) and the tombstones that are not superseded
+    :param limits: int64[4]: first dirty offset; latest offset of the map (later records are retained); now (ms); 1 if
+        tombstones of magic 0 and 1 in this segment are retained
     """
-    first_dirty, latest_offset, now_ms = limits[0], limits[1], limits[2]
+    first_dirty, latest_offset = limits[0], limits[1]
     at, expired_total = 0, 0
     for i in range(len(rows)):
         row = rows[i]
@@ -89,11 +100,11 @@ def decide(rows, verdicts, marks, limits, actions):  # type: ignore[no-untyped-d
             actions[i] = REWRITE
             continue
         else:
-            low = _first_at_least(marks, row.base_offset, at)
-            high = _first_at_least(marks, row.last_offset + 1, low)
+            low = _first_at_least(survivors, row.base_offset, at)
+            high = _first_at_least(survivors, row.last_offset + 1, low)
             at = high
-            passed = horizon_set and now_ms >= row.base_timestamp
-            kept, tombstones, expired = _kept(row, marks, low, high, row.base_offset >= first_dirty, passed)
+            dirty, expire = row.base_offset >= first_dirty, tombstones_expired(row, limits)
+            kept, tombstones, expired = _kept(row, survivors, low, high, dirty, expire)
         if kept == 0:
             expired_total += expired
             actions[i] = EMPTY if verdict & RETAIN_EMPTY else DROP

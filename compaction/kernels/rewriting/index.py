@@ -1,7 +1,7 @@
-"""Where index entries fall: Kafka's ``LogSegment.append`` over the batches of an output segment (4.3.0).
+"""Computes the index entries of an output segment, as Kafka's ``LogSegment.append`` does (4.3.0).
 
-Before a batch, when more than the interval was appended since the last entry, its last offset and position go to the offset
-index, and the largest timestamp so far, if it grew, to the time index with the last offset of the first batch that had it.
+If more than the interval was appended since the last entry, the next batch gets an offset index entry with its last offset and
+position, and, if the largest timestamp has grown, a time index entry with the last offset of the first batch that has it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import numpy as np
 
 from compaction.kernels.compiling.jit import kernel
 
-#: columns of the state that is carried from call to call
+#: indexes of the state between calls
 POSITION, SINCE_ENTRY, MAX_TIMESTAMP, MAX_TIMESTAMP_OFFSET, LAST_TIME_ENTRY = range(5)
 
 
@@ -20,11 +20,11 @@ def new_state(base_offset: int) -> np.ndarray:
 
 
 @kernel
-def index_entries(out_rows, interval_bytes, state, offsets, times):  # type: ignore[no-untyped-def]
-    """Entries for ``out_rows`` (``OUT_ROW[n]``), which follow those of earlier calls: ``(offset entries, time entries)``.
+def index_entries(out_rows, interval_bytes, state, offsets, times):
+    """Compute the entries of ``out_rows`` (``OUT_ROW[n]``), the segment's next batches: ``(offset entries, time entries)``.
 
-    :param state: int64[5], carried and changed
-    :param offsets: ``formats.indexes.OFFSET_ROW[n]`` to fill, ``times`` ``TIME_ROW[n]`` likewise
+    :param state: int64[5] from ``new_state``, updated
+    :param offsets: ``formats.indexes.OFFSET_ROW[n]`` to fill; ``times``: ``TIME_ROW[n]`` to fill
     """
     n, m = 0, 0
     for i in range(len(out_rows)):

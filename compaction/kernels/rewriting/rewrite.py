@@ -1,15 +1,15 @@
-"""Builds the batches of the output from the survivors of each batch.
+"""Builds the output batches from the retained records of each batch.
 
 Mirrors ``MemoryRecords.filterTo``, ``MemoryRecordsBuilder`` and ``DefaultRecord.writeTo`` (Kafka 4.3.0), byte for byte:
 
-- base offset, last offset delta, producer fields, leader epoch, codec and timestamp type stay; old magics become magic 2 with
-  the first kept record's offset as base and the last kept one's as last offset;
+- base offset, last offset delta, producer fields, leader epoch, codec and timestamp type are preserved; batches of magic 0 and
+  1 become v2 batches from the first to the last kept record's offset;
 - the base timestamp is the delete horizon if the batch has or gets one, else the first kept record's timestamp, and deltas
   are relative to it; the timestamp of every record of a LogAppendTime batch is the batch's max timestamp;
-- the max timestamp is the largest kept one (LogAppendTime: as it was);
-- record attributes are 0 and varints are as short as can be.
+- the max timestamp is the largest of the kept records (LogAppendTime: unchanged);
+- record attributes are 0 and varints are as short as possible.
 
-A run of records that come out as they went in is copied in one piece.
+A run of unchanged records is copied at once.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ from compaction.kernels.reading.tables import (
     TO_COMPRESS,
 )
 from compaction.kernels.rewriting.batch_retention import HORIZON_BIT
-from compaction.kernels.rewriting.survivors import BAD_NAMES, survivors
+from compaction.kernels.rewriting.survivors import BAD_NAMES, filter_records
 
 TRANSACTIONAL_BIT = 0x10
 _TYPE_AND_TXN_BITS = 0x38
 BAD_TIMESTAMP = 16
-EMPTY_LEGACY = 17
+EMPTY_OLD_BATCH = 17
 BAD_PRODUCER = 18
 REWRITE_ERRORS = {
     BAD_TIMESTAMP: "record has a negative timestamp",
-    EMPTY_LEGACY: "batch of an old magic lost all its records but must keep its header, which only magic 2 can",
+    EMPTY_OLD_BATCH: "batch of magic 0 or 1 loses all records but must keep its header, which only magic 2 can",
     BAD_PRODUCER: "batch is transactional without a producer id, or has a producer id without an epoch or sequence",
 }
 
-#: what a record may grow by when it is written anew: timestamp delta, offset delta, length
+#: most bytes by which a rewritten record is larger: timestamp delta, offset delta, length
 RECORD_GROWTH = 20
 
-#: columns of ``counters``
+#: indexes of ``counters``
 (
     MESSAGES_READ, BYTES_READ, MESSAGES_KEPT, BYTES_KEPT, TOMBSTONES_REMOVED, ABORTED_RECORDS, MARKERS_REMOVED, READ_DISCARDED,
 ) = range(8)  # fmt: skip
@@ -58,10 +58,10 @@ COUNTERS = 8
 
 
 @inner
-def _write_header(out, at, size, row, base_offset, last_offset, attributes, base_ts, max_ts, count):  # type: ignore[no-untyped-def]
-    """The 61 bytes of a v2 header at ``out[at:]``; the CRC is written by ``_seal``."""
+def _write_header(out, at, size, row, base_offset, last_offset, attributes, base_ts, max_ts, count):
+    """Write the 61 bytes of a v2 header at ``out[at:]``, without the CRC (see ``_seal``)."""
     if at < 0 or at + HEADER_SIZE > len(out):
-        raise IndexError("a batch header lies outside of its array")
+        raise IndexError("batch header is out of the array's bounds")
     address = out.ctypes.data + at
     store64(np.uintp(address), np.int64(base_offset))
     store32(np.uintp(address + 8), np.int64(size - 12))
@@ -78,15 +78,16 @@ def _write_header(out, at, size, row, base_offset, last_offset, attributes, base
 
 
 @inner
-def _seal(out, at, size):  # type: ignore[no-untyped-def]
-    """Write the CRC of the batch ``out[at:at+size]``, whose header was written before."""
+def _seal(out, at, size):
+    """Write the CRC of the complete batch ``out[at:at+size]``."""
     address = out.ctypes.data + at
     store32(np.uintp(address + 17), np.int64(crc32c(np.uintp(address + 21), np.uintp(size - 21))))
 
 
 @inner
-def _put_tail(out, w, data, at, stop):  # type: ignore[no-untyped-def]
-    """Key, value and headers of ``data[at:stop]`` with canonical varints, at ``out[w:]``; the position after them."""
+def _put_tail(out, w, data, at, stop):
+    """Write key, value and headers, ``data[at:stop]``, with canonical varints at ``out[w:]``. Returns the position after
+    them."""
     fields, done = 2, 0
     p = at
     while done < fields:
@@ -104,13 +105,13 @@ def _put_tail(out, w, data, at, stop):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _put_record(out, w, data, tail_at, stop, timestamp_delta, offset_delta, canonical):  # type: ignore[no-untyped-def]
-    """A record with new deltas and the tail ``data[tail_at:stop]``, at ``out[w:]``; the position after it."""
+def _put_record(out, w, data, tail_at, stop, timestamp_delta, offset_delta, canonical):
+    """Write a record with new deltas and the tail ``data[tail_at:stop]`` at ``out[w:]``. Returns the position after it."""
     fixed = 1 + varlong_size(timestamp_delta) + varlong_size(offset_delta)
     if canonical:
         w = put_varlong(out, w, fixed + stop - tail_at)
     else:
-        # a canonical tail is no longer than the given one: write it once to learn its size, then again in its place
+        # write the canonical tail once to get its size, which is at most the original one, then again at its position
         w = put_varlong(out, w, fixed + _put_tail(out, w, data, tail_at, stop) - w)
     out[w] = 0
     w = put_varlong(out, w + 1, timestamp_delta)
@@ -121,10 +122,10 @@ def _put_record(out, w, data, tail_at, stop, timestamp_delta, offset_delta, cano
 
 
 @inner
-def _put_records(out, w, data, kept, n, row, base_offset, base_ts, records_ts):  # type: ignore[no-untyped-def]
+def _put_records(out, w, data, kept, n, row, base_offset, base_ts, records_ts):
     """Write the first ``n`` of ``kept`` at ``out[w:]``; ``records_ts`` is the old base timestamp (LogAppendTime: of every
     record). ``(position after them, max timestamp, error)``."""
-    # messages of magic 1 were given their append time when they were decoded; those of magic 0 within them have none
+    # ``transcode`` has set the append time of messages of magic 1; messages of magic 0 in the same batch have none
     append_time = row.magic == 2 and row.attributes & LOG_APPEND_TIME_BIT != 0
     max_ts = np.int64(-1)
     offset_shift = row.base_offset - base_offset
@@ -149,9 +150,9 @@ def _put_records(out, w, data, kept, n, row, base_offset, base_ts, records_ts): 
 
 
 @inner
-def _rewrite_batch(out, w, data, row, kept, n, horizon_ms, out_row):  # type: ignore[no-untyped-def]
-    """Write a batch of the ``n`` kept records at ``out[w:]``; ``horizon_ms`` is its new delete horizon, -1 for none. The
-    position after it and an error. A batch to be compressed is left without CRC and with the size of its plain form."""
+def _rewrite_batch(out, w, data, row, kept, n, horizon_ms, out_row):
+    """Write a batch of the ``n`` kept records at ``out[w:]``: ``(position after it, error)``. ``horizon_ms`` is its new delete
+    horizon, -1 for none. A batch to be compressed has no CRC yet, and its uncompressed size."""
     append_time = row.attributes & LOG_APPEND_TIME_BIT != 0
     records_ts = row.max_timestamp if append_time and row.magic == 2 else row.base_timestamp
     attributes = row.attributes & (7 | _TYPE_AND_TXN_BITS | HORIZON_BIT)
@@ -184,8 +185,8 @@ def _rewrite_batch(out, w, data, row, kept, n, horizon_ms, out_row):  # type: ig
 
 
 @inner
-def _lacks_producer(row):  # type: ignore[no-untyped-def]
-    """Whether ``MemoryRecordsBuilder.validateProducerState`` refuses the batch."""
+def _lacks_producer(row):
+    """Whether ``MemoryRecordsBuilder.validateProducerState`` would reject the batch."""
     if row.magic < 2:
         return False
     if row.producer_id == -1:
@@ -194,15 +195,16 @@ def _lacks_producer(row):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _copy(row, block_position, out_row):  # type: ignore[no-untyped-def]
-    """The batch as it lies in its block."""
+def _copy(row, block_position, out_row):
+    """Refer to the unchanged batch in its block."""
     out_row.start, out_row["size"], out_row.source = row.position - block_position, row["size"], IN_BLOCK
     out_row.last_offset, out_row.max_timestamp = row.last_offset, row.max_timestamp
 
 
 @inner
-def _write_empty(out, w, row, out_row):  # type: ignore[no-untyped-def]
-    """A header without records (``DefaultRecordBatch.writeEmptyHeader``) at ``out[w:]``."""
+def _write_empty(out, w, row, out_row):
+    """Write a header without records (``DefaultRecordBatch.writeEmptyHeader``) at ``out[w:]``. Returns the position after
+    it."""
     attributes = row.attributes & _TYPE_AND_TXN_BITS
     _write_header(out, w, HEADER_SIZE, row, row.base_offset, row.last_offset, attributes, -1, row.max_timestamp, 0)
     _seal(out, w, HEADER_SIZE)
@@ -212,25 +214,23 @@ def _write_empty(out, w, row, out_row):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def rewrite(  # type: ignore[no-untyped-def]
-    raw, scratch, rows, spans, actions, verdicts, marks, limits, new_horizon_ms, first_row, block_position,
+def rewrite(
+    raw, scratch, rows, spans, actions, verdicts, survivors, limits, new_horizon_ms, first_row, block_position,
     out, out_rows, kept, counters,
 ):  # fmt: skip
-    """Turn ``rows[first_row:]`` into output batches, as far as ``out`` and ``kept`` surely suffice.
+    """Turn ``rows[first_row:]`` into output batches, as many as fit ``out`` and ``kept``.
 
-    :param raw, scratch, spans: as for ``scan_records``; spans are read for ``REWRITE`` rows only
-    :param actions: uint8[r] from ``decide``; ``verdicts``, ``marks`` as given to it
-    :param limits: int64[4]: first dirty offset, latest offset of the map, now (ms), and 1 if legacy tombstones of this
-        segment stay
-    :param new_horizon_ms: the delete horizon to set where one is due
+    :param raw, scratch, spans: as for ``scan_records``; only spans of ``REWRITE`` rows are read
+    :param actions: uint8[r] from ``decide``; ``verdicts``, ``survivors``, ``limits`` as for ``decide``
+    :param new_horizon_ms: the delete horizon of batches that get one
     :param block_position: position of ``raw[0]`` in the segment
-    :param out: uint8[], the rewrite buffer; ``out_rows``: ``OUT_ROW[r]``; ``kept``: int64[c, 6], scratch space
+    :param out: uint8[], the rewrite buffer; ``out_rows``: ``OUT_ROW[r]`` to fill; ``kept``: int64[c, 6], scratch space
     :param counters: int64[8], added to
-    :returns: ``(next row, output batches, bytes of out used, error)``; with an error, ``next row`` is the batch at fault. No
-        progress without an error means that ``out`` or ``kept`` is too small for that row. After ``BAD_NAMES`` the work can go
-        on with that batch once its names are mended
+    :returns: ``(next row, output batches, bytes of out used, error)``. After an error, ``next row`` is the corrupt or
+        unsupported batch; after ``BAD_NAMES``, it can be rewritten once its header names are repaired. If ``next row`` is
+        ``first_row`` without an error, ``out`` or ``kept`` is too small for that batch
     """
-    w, n_out, mark_at = 0, 0, 0
+    w, n_out, survivor_at = 0, 0, 0
     for i in range(first_row, len(rows)):
         row = rows[i]
         if actions[i] == EMPTY and len(out) - w < HEADER_SIZE:
@@ -250,8 +250,8 @@ def rewrite(  # type: ignore[no-untyped-def]
             n_out += 1
         elif actions[i] != DROP:
             data = scratch if spans[i, 2] else raw
-            n, expired, tombstone, bad_names, mark_at, error = survivors(
-                data, spans[i, 0], spans[i, 1], row, verdicts[i], marks, mark_at, limits, kept
+            n, expired, tombstone, bad_names, survivor_at, error = filter_records(
+                data, spans[i, 0], spans[i, 1], row, verdicts[i], survivors, survivor_at, limits, kept
             )
             horizon = np.int64(-1)
             if (tombstone or verdicts[i] & MARKER_OF_EMPTY_TXN) and (row.magic < 2 or row.attributes & HORIZON_BIT == 0):
@@ -270,7 +270,7 @@ def rewrite(  # type: ignore[no-untyped-def]
                 n_out += 1
             elif verdicts[i] & RETAIN_EMPTY:
                 if row.magic < 2:
-                    return i, n_out, w, EMPTY_LEGACY
+                    return i, n_out, w, EMPTY_OLD_BATCH
                 w = _write_empty(out, w, row, out_rows[n_out])
                 n_out += 1
             if error != OK:

@@ -1,6 +1,9 @@
-"""Which records of a batch stay, and in which form they are: as Kafka writes them, or to be written anew.
+"""Decides which records of a batch are retained, and whether they can be copied or must be re-encoded.
 
-Mirrors ``Cleaner.shouldRetainRecord``, ``MemoryRecords.filterTo`` (what it keeps) and ``DefaultRecord.readFrom`` (Kafka 4.3.0).
+Mirrors ``Cleaner.shouldRetainRecord``, ``MemoryRecords.filterTo`` (which records it keeps) and ``DefaultRecord.readFrom``
+(Kafka 4.3.0).
+
+Tested by ``tests/kernels/rewriting/test_rewrite.py`` and ``tests/kernels/rewriting/test_tally.py``.
 """
 
 from __future__ import annotations
@@ -11,19 +14,19 @@ from compaction.kernels.compiling.jit import inner
 from compaction.kernels.reading.batches import CONTROL_BIT
 from compaction.kernels.reading.bytes import is_utf8, varint, varlong, varlong_size
 from compaction.kernels.reading.records import BAD_RECORD, OK, quick_bounds, quick_record, read_record
-from compaction.kernels.reading.tables import CANDIDATE, DISCARD, MARK_SHIFT
-from compaction.kernels.rewriting.batch_retention import HORIZON_BIT
+from compaction.kernels.reading.tables import DISCARD, DROPPED, OFFSET_SHIFT
+from compaction.kernels.rewriting.batch_retention import tombstones_expired
 
-#: the batch has a header whose name is no UTF-8: Kafka writes such names otherwise than it reads them (``repair_header_names``)
+#: the batch has a header name with malformed UTF-8, which Kafka does not write as it read it (see ``repair_header_names``)
 BAD_NAMES = 19
-#: forms of a record
+#: encodings of a record: ``CANONICAL`` is the one that Kafka writes, ``LOOSE`` is another valid one
 LOOSE, CANONICAL = 0, 1
 
 
 @inner
-def _tail_form(data, at, stop, key_size, value_size):  # type: ignore[no-untyped-def]
-    """``CANONICAL`` when the varints from the key's length on are as Kafka writes them, ``LOOSE`` when not, ``BAD_NAMES`` when
-    a header's name is no UTF-8."""
+def _tail_form(data, at, stop, key_size, value_size):
+    """The encoding of a record from the key's length on: ``CANONICAL``, ``LOOSE``, or ``BAD_NAMES`` for a header name with
+    malformed UTF-8."""
     _, p = varint(data, at, stop)
     canonical = p - at == varlong_size(key_size) and key_size >= -1
     p += max(key_size, 0)
@@ -43,8 +46,8 @@ def _tail_form(data, at, stop, key_size, value_size):  # type: ignore[no-untyped
 
 
 @inner
-def _form(data, at, stop, timestamp_delta, offset_delta, key_size, value_size):  # type: ignore[no-untyped-def]
-    """Where the key's length lies in the record ``data[at:stop]``, and the form of the whole record."""
+def _form(data, at, stop, timestamp_delta, offset_delta, key_size, value_size):
+    """The position of the key's length in the record ``data[at:stop]``, and the encoding of the record."""
     _, body = varint(data, at, stop)
     _, q = varlong(data, body + 1, stop)
     _, tail = varint(data, q, stop)
@@ -55,36 +58,36 @@ def _form(data, at, stop, timestamp_delta, offset_delta, key_size, value_size): 
 
 
 @inner
-def skip_marks(marks, at, offset):  # type: ignore[no-untyped-def]
-    """The first index ``>= at`` whose mark is of ``offset`` or above; marks ascend and so do the offsets asked for."""
-    bound = np.uint64(offset + 1) << np.uint64(MARK_SHIFT)
-    while at < len(marks) and marks[at] < bound:
+def skip_below(survivors, at, offset):
+    """The first index ``>= at`` of a survivor entry with an offset ``>= offset``; a linear search, as records are in order."""
+    bound = np.uint64(offset + 1) << np.uint64(OFFSET_SHIFT)
+    while at < len(survivors) and survivors[at] < bound:
         at += 1
     return at
 
 
 @inner
-def stays(offset, keyless, tombstone, marks, at, first_dirty, latest_offset, tombstones_go):  # type: ignore[no-untyped-def]
-    """``(whether the data record at offset stays, whether it is an expired tombstone, next index into marks)``."""
-    at = skip_marks(marks, at, offset)
-    listed = at < len(marks) and marks[at] >> np.uint64(MARK_SHIFT) == np.uint64(offset + 1)
+def should_retain(offset, keyless, tombstone, survivors, at, first_dirty, latest_offset, expire_tombstones):
+    """``(whether the data record at offset is retained, whether it is an expired tombstone, next index into survivors)``."""
+    at = skip_below(survivors, at, offset)
+    listed = at < len(survivors) and survivors[at] >> np.uint64(OFFSET_SHIFT) == np.uint64(offset + 1)
     if offset > latest_offset:
         return True, False, at
     if keyless:
         return False, False, at
     if offset < first_dirty:
-        latest = not (listed and marks[at] & np.uint64(CANDIDATE) != 0)
+        latest = not (listed and survivors[at] & np.uint64(DROPPED) != 0)
     else:
         latest = listed
-    if latest and tombstone and tombstones_go:
+    if latest and tombstone and expire_tombstones:
         return False, True, at
     return latest, False, at
 
 
 @inner
-def _peek(data, at, end):  # type: ignore[no-untyped-def]
-    """``(next, offset delta)`` of the record at ``data[at:end]``, its key and value unseen; ``next`` is -1 where it is cut
-    off."""
+def _peek(data, at, end):
+    """``(next, offset delta)`` of the record at ``data[at:end]``, without its key and value; ``next`` is -1 if it is
+    truncated."""
     length, p = varint(data, at, end)
     if p < 0 or length < 1 or length > end - p:
         return -1, np.int64(0)
@@ -99,18 +102,15 @@ def _peek(data, at, end):  # type: ignore[no-untyped-def]
 
 
 @inner
-def survivors(data, start, end, row, verdict, marks, mark_at, limits, kept):  # type: ignore[no-untyped-def]
-    """Fill ``kept`` int64[count, 6] with the surviving records of one batch: start, stop, tail position, timestamp delta,
-    offset delta, and whether its form is canonical.
+def filter_records(data, start, end, row, verdict, survivors, survivor_at, limits, kept):
+    """Fill ``kept`` int64[count, 6] with the retained records of one batch: start, stop, tail position, timestamp delta, offset
+    delta, and 1 for the canonical encoding.
 
-    ``(number kept, expired tombstones that go, whether a tombstone is among the kept, whether a header's name is no UTF-8, next
-    mark, error)``."""
-    first_dirty, latest_offset, now_ms, retain_legacy = limits
+    ``(number kept, number of expired tombstones, whether a kept record is a tombstone, whether a kept record has a header name
+    with malformed UTF-8, next index into survivors, error)``."""
+    first_dirty, latest_offset = limits[0], limits[1]
     control = row.magic == 2 and row.attributes & CONTROL_BIT != 0
-    if row.magic == 2:
-        tombstones_go = row.attributes & HORIZON_BIT != 0 and now_ms >= row.base_timestamp
-    else:
-        tombstones_go = retain_legacy == 0
+    expire_tombstones = tombstones_expired(row, limits)
     n, expired_total, tombstone_kept, bad_names = 0, 0, False, False
     address = data.ctypes.data
     p = start
@@ -121,26 +121,26 @@ def survivors(data, start, end, row, verdict, marks, mark_at, limits, kept):  # 
             if p == 0:
                 p, offset_delta = _peek(data, at, end)
             if p < 0:
-                return n, expired_total, tombstone_kept, bad_names, mark_at, BAD_RECORD
+                return n, expired_total, tombstone_kept, bad_names, survivor_at, BAD_RECORD
             offset = row.base_offset + offset_delta
             if first_dirty <= offset <= latest_offset:
-                mark_at = skip_marks(marks, mark_at, offset)
-                if mark_at == len(marks) or marks[mark_at] >> np.uint64(MARK_SHIFT) != np.uint64(offset + 1):
+                survivor_at = skip_below(survivors, survivor_at, offset)
+                if survivor_at == len(survivors) or survivors[survivor_at] >> np.uint64(OFFSET_SHIFT) != np.uint64(offset + 1):
                     continue
         p, timestamp_delta, offset_delta, tail, _, key_size, value_size = quick_record(address, at, end)
         quick = p > 0
         if not quick:
             p, timestamp_delta, offset_delta, _, key_size, value_size = read_record(data, at, end)
         if p < 0:
-            return n, expired_total, tombstone_kept, bad_names, mark_at, BAD_RECORD
-        remains = control
+            return n, expired_total, tombstone_kept, bad_names, survivor_at, BAD_RECORD
+        retained = control
         if not control:
             offset = row.base_offset + offset_delta
-            remains, expired, mark_at = stays(
-                offset, key_size < 0, value_size < 0, marks, mark_at, first_dirty, latest_offset, tombstones_go
+            retained, expired, survivor_at = should_retain(
+                offset, key_size < 0, value_size < 0, survivors, survivor_at, first_dirty, latest_offset, expire_tombstones
             )
             expired_total += expired
-        if remains and verdict & DISCARD == 0:
+        if retained and verdict & DISCARD == 0:
             tombstone_kept |= value_size < 0
             form = CANONICAL
             if not quick:
@@ -149,4 +149,4 @@ def survivors(data, start, end, row, verdict, marks, mark_at, limits, kept):  # 
             kept[n, 0], kept[n, 1], kept[n, 2], kept[n, 3], kept[n, 4] = at, p, tail, timestamp_delta, offset_delta
             kept[n, 5] = form == CANONICAL
             n += 1
-    return n, expired_total, tombstone_kept, bad_names, mark_at, OK
+    return n, expired_total, tombstone_kept, bad_names, survivor_at, OK

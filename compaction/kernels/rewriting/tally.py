@@ -1,6 +1,6 @@
-"""Counts the records of batches by where in the log they lie and by how old they are: all of them, or those that a round drops.
+"""Counts records by position in the log and by age: all records of a log, or those that cleaning drops.
 
-What a round drops of a batch is asked of the kernel that rewrites it, so that the counts are those of the output.
+The same rules as in ``rewrite`` decide which records are dropped, so that the counts agree with the output.
 """
 
 from __future__ import annotations
@@ -9,18 +9,18 @@ from compaction.kernels.compiling.jit import inner, kernel
 from compaction.kernels.reading.batches import CONTROL_BIT, LOG_APPEND_TIME_BIT
 from compaction.kernels.reading.records import BAD_RECORD, OK, read_record
 from compaction.kernels.reading.tables import COPY, DISCARD, REWRITE
-from compaction.kernels.rewriting.batch_retention import HORIZON_BIT
-from compaction.kernels.rewriting.survivors import stays
+from compaction.kernels.rewriting.batch_retention import tombstones_expired
+from compaction.kernels.rewriting.survivors import should_retain
 
-#: what is counted: records (transaction markers included), their bytes when uncompressed, tombstones, data without a key
+#: columns of the counts: records (including transaction markers), their uncompressed bytes, tombstones, data without a key
 RECORDS, BYTES, TOMBSTONES, KEYLESS = range(4)
 COLUMNS = 4
 
 
 @inner
-def age_bucket(timestamp, now_ms, bounds):  # type: ignore[no-untyped-def]
-    """0 for a time after now, ``i + 1`` for an age from ``bounds[i]`` (int64[b], ms, ascending from 0) up to the next bound,
-    ``b + 1`` for a record without a time."""
+def age_bucket(timestamp, now_ms, bounds):
+    """The bucket of a record's age: 0 for a timestamp after now, ``i + 1`` for an age from ``bounds[i]`` (int64[b], ms,
+    ascending from 0) up to the next bound, ``b + 1`` for no timestamp."""
     if timestamp < 0:
         return len(bounds) + 1
     age = now_ms - timestamp
@@ -31,60 +31,48 @@ def age_bucket(timestamp, now_ms, bounds):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _count(row, offset, timestamp, size, key_size, value_size, frame, bounds, positions, ages):  # type: ignore[no-untyped-def]
+def _count(control, offset, timestamp, size, key_size, value_size, frame, bounds, positions, ages):
     """Count one record."""
-    share = (offset - frame[0]) / (frame[1] - frame[0])
-    place = max(0, min(len(positions) - 1, int(share * len(positions))))
+    fraction = (offset - frame[0]) / (frame[1] - frame[0])
+    position = max(0, min(len(positions) - 1, int(fraction * len(positions))))
     age = age_bucket(timestamp, frame[2], bounds)
-    positions[place, RECORDS] += 1
-    positions[place, BYTES] += size
+    positions[position, RECORDS] += 1
+    positions[position, BYTES] += size
     ages[age, RECORDS] += 1
     ages[age, BYTES] += size
-    if row.attributes & CONTROL_BIT and row.magic == 2:
+    if control:
         return
     if value_size < 0:
-        positions[place, TOMBSTONES] += 1
+        positions[position, TOMBSTONES] += 1
         ages[age, TOMBSTONES] += 1
     if key_size < 0:
-        positions[place, KEYLESS] += 1
+        positions[position, KEYLESS] += 1
         ages[age, KEYLESS] += 1
 
 
-@inner
-def _goes(row, verdict, offset, keyless, tombstone, marks, mark_at, limits):  # type: ignore[no-untyped-def]
-    """``(whether a record of a batch that is rewritten goes, next index into marks)``; see ``rewrite``."""
-    first_dirty, latest_offset, now_ms, retain_legacy = limits
-    if verdict & DISCARD != 0:
-        return True, mark_at
-    if row.magic == 2 and row.attributes & CONTROL_BIT != 0:
-        return False, mark_at
-    if row.magic == 2:
-        tombstones_go = row.attributes & HORIZON_BIT != 0 and now_ms >= row.base_timestamp
-    else:
-        tombstones_go = retain_legacy == 0
-    remains, _, mark_at = stays(offset, keyless, tombstone, marks, mark_at, first_dirty, latest_offset, tombstones_go)
-    return not remains, mark_at
-
-
 @kernel
-def tally(raw, scratch, rows, spans, actions, verdicts, marks, limits, frame, bounds, positions, ages):  # type: ignore[no-untyped-def]
-    """Count the records that go; ``(batch at fault, error)``, the number of batches without one.
+def tally(raw, scratch, rows, spans, actions, verdicts, survivors, limits, frame, bounds, positions, ages):
+    """Count the dropped records: ``(corrupt batch, error)``, or the number of batches and ``OK``.
 
-    :param raw, scratch, rows, spans: as for ``scan_records``; spans are read for all rows but ``COPY`` ones
-    :param actions: uint8[r] from ``decide``: of ``REWRITE`` batches the records that do not survive count, of ``COPY`` ones
-        none, of all others every record; ``verdicts``, ``marks``, ``limits`` as given to ``rewrite``
+    :param raw, scratch, rows, spans: as for ``scan_records``; spans of ``COPY`` rows are not read
+    :param actions: uint8[r] from ``decide``. Counted are no records of ``COPY`` batches, the dropped records of ``REWRITE``
+        batches, all records of others; ``verdicts``, ``survivors``, ``limits`` as for ``rewrite``
     :param frame: int64[3]: first offset and end offset of the log, now (ms)
     :param bounds: int64[b], ages in ms, see ``age_bucket``
-    :param positions: int64[p, 4], added to: by offset from the log's first to its end, in ``p`` equal parts
+    :param positions: int64[p, 4], added to: by offset, in ``p`` equal parts of the log's offset range
     :param ages: int64[b + 2, 4], added to, by ``age_bucket``
     """
-    mark_at = 0
+    first_dirty, latest_offset = limits[0], limits[1]
+    survivor_at = 0
     for i in range(len(rows)):
         row = rows[i]
         if actions[i] == COPY:
             continue
         data = scratch if spans[i, 2] else raw
         append_time = row.attributes & LOG_APPEND_TIME_BIT != 0
+        control = row.magic == 2 and row.attributes & CONTROL_BIT != 0
+        filtered = actions[i] == REWRITE and verdicts[i] & DISCARD == 0
+        expired = tombstones_expired(row, limits)
         at, end = spans[i, 0], spans[i, 1]
         for _ in range(row.count):
             begin = at
@@ -92,10 +80,14 @@ def tally(raw, scratch, rows, spans, actions, verdicts, marks, limits, frame, bo
             if at < 0:
                 return i, BAD_RECORD
             offset = row.base_offset + offset_delta
-            if actions[i] == REWRITE:
-                goes, mark_at = _goes(row, verdicts[i], offset, key_size < 0, value_size < 0, marks, mark_at, limits)
-                if not goes:
+            if filtered:
+                retained = control
+                if not control:
+                    retained, _, survivor_at = should_retain(
+                        offset, key_size < 0, value_size < 0, survivors, survivor_at, first_dirty, latest_offset, expired
+                    )
+                if retained:
                     continue
             timestamp = row.max_timestamp if append_time else row.base_timestamp + timestamp_delta
-            _count(row, offset, timestamp, at - begin, key_size, value_size, frame, bounds, positions, ages)
+            _count(control, offset, timestamp, at - begin, key_size, value_size, frame, bounds, positions, ages)
     return len(rows), OK

@@ -1,1 +1,1 @@
-"""Which configuration each log has: the cluster's metadata log, and the sources that a run is given."""
+"""The configuration of each log: from the cluster's metadata log and the sources given to the command."""

@@ -1,9 +1,9 @@
-"""The configuration in effect for each log of a run, read before any log is touched.
+"""The effective configuration of each log of a run, read before any log is changed.
 
-A metadata log knows a log's topic if it has a topic of that name with the id in the log's ``partition.metadata``; a log without
-that file (before Kafka 2.8, an export) goes by the name. What is stored for another topic of the same name does not count.
+A metadata log applies to a log if it has a topic of that name with the id in the log's ``partition.metadata``; a log without
+that file (before Kafka 2.8, an export) is matched by name. The configuration of another topic of the same name is ignored.
 
-What is wrong with the call itself ends the run; a bad value in a metadata log fails the logs that it concerns.
+An invalid option ends the run; an invalid value in a metadata log fails the logs that it applies to.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from compaction.formats.checkpoints import parse_partition_metadata
 from compaction.fs.filesystem import FileSystem, join
 from compaction.fs.text_files import read_small_text
 from compaction.logdir.discover import LogLocation
-from compaction.logdir.settings.metadata_sources import MetadataSources, Stored
+from compaction.logdir.settings.metadata_sources import MetadataSources, StoredConfig
 from compaction.names import PARTITION_METADATA
 
-_HINT = "restore it; without it a broker takes the log for another topic's"
+_HINT = "restore it; without it a broker treats the log as another topic's"
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What is configured for one log: its topic's settings and those of the broker whose directory it lies in."""
+    """The configuration of one log: its topic's, and that of the broker that owns its directory."""
 
     topic: TopicConfig = field(default_factory=TopicConfig)
     broker: BrokerConfig = field(default_factory=BrokerConfig)
@@ -36,10 +36,10 @@ class Settings:
 def read_settings(
     fs: FileSystem, locations: Sequence[LogLocation], request: CompactionRequest
 ) -> tuple[Settings | CompactionError, ...]:
-    """The settings of each log, or why there are none.
+    """The settings of each log, or its error.
 
-    :raises ConfigError: the call's own settings contradict each other
-    :raises UsageError: ``--metadata`` names a metadata log that applies to no directory of the call
+    :raises ConfigError: the command's own settings are contradictory
+    :raises UsageError: ``--metadata`` names a metadata log that applies to none of the directories
     """
     request.resolver.broker()
     directories = dict.fromkeys((*request.log_dirs, *(location.log_dir for location in locations)))
@@ -60,21 +60,21 @@ def read_settings(
 
 
 def require_policy(settings: Settings | CompactionError) -> Settings | CompactionError:
-    """``settings`` if they say the topic's ``cleanup.policy``, else the refusal to delete on a guess."""
+    """``settings`` if the topic's ``cleanup.policy`` is known, else an error, as data is never deleted on a guess."""
     if isinstance(settings, CompactionError) or settings.topic.policy_guess is None:
         return settings
     return PolicyUnknownError(f"{SkipCause.REFUSED.value}: {settings.topic.policy_guess}")
 
 
-def _stored(sources: MetadataSources, log_dir: str) -> Stored | LogError:
+def _stored(sources: MetadataSources, log_dir: str) -> StoredConfig | LogError:
     try:
         return sources.of(log_dir)
     except LogError as error:
         return error
 
 
-def _of_log(fs: FileSystem, location: LogLocation, stored: Stored | LogError) -> Stored:
-    """What is stored, without the log's topic if the metadata log knows another one of that name.
+def _of_log(fs: FileSystem, location: LogLocation, stored: StoredConfig | LogError) -> StoredConfig:
+    """The stored configuration, without the log's topic if the metadata log has another topic of that name.
 
     :raises LogError: the metadata log or ``partition.metadata`` is damaged
     """
@@ -99,15 +99,15 @@ def _topic_id(fs: FileSystem, location: LogLocation) -> str | None:
     return parse_partition_metadata(read_small_text(fs, path, _HINT, "latin-1"), path).topic_id
 
 
-def _settings(location: LogLocation, given: Resolver, stored: Stored) -> Settings:
-    """:raises CorruptLogError: a value in the metadata log is bad"""
+def _settings(location: LogLocation, given: Resolver, stored: StoredConfig) -> Settings:
+    """:raises CorruptLogError: a value in the metadata log is invalid"""
     topic = location.topic_partition.topic
     found = given.with_metadata(stored.topics, stored.broker, note=stored.note, unknown=stored.unknown)
     try:
         return Settings(found.topic(topic), found.broker())
     except ConfigError as error:
-        # without the metadata log the same error means that the call is wrong
+        # raises the same error if an option causes it
         given.topic(topic)
         what = error.what if error.path is None else f"{error.path}: {error.what}"
-        hint = "the broker stored this value: mend it there (kafka-configs), or work on a copy without the metadata log"
+        hint = "the broker stored this value: repair it there (kafka-configs), or use a copy without the metadata log"
         raise CorruptLogError(what, path=location.path, hint=hint) from error

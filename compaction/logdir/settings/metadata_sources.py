@@ -1,20 +1,19 @@
-"""Which metadata log speaks for which log directory of a call.
+"""Decides which metadata log applies to which log directory.
 
-The rule: the metadata logs of a call are those of its log directories and those that ``--metadata`` names. In a broker with
-several ``log.dirs`` only one of them holds the metadata log, so directories of one ``cluster.id`` (``meta.properties``) share
-it. Of several metadata logs of a cluster the newest is taken: the one with the highest leader epoch, then the highest end
-offset, which Raft makes a total order. If any of them is damaged, the newest cannot be told, and all directories of the
-cluster fail.
+The rule: candidates are the metadata logs in the log directories and those named by ``--metadata``. Of a broker with several
+``log.dirs`` only one has the metadata log, so directories of one ``cluster.id`` (``meta.properties``) share it. Of several
+metadata logs of a cluster the newest applies: by leader epoch, then end offset, which Raft makes a total order. If one of them
+is damaged, the newest is unknown, and all directories of the cluster fail.
 
-1. A metadata log of another ``cluster.id`` never applies to a directory that names one.
-2. A directory without ``cluster.id`` (an export) has its own metadata log, if any; else the one that ``--metadata`` names, if
-   all metadata logs of the call are of one cluster.
-3. A metadata log that names no cluster applies to its own directory; named by ``--metadata``, and the only one of the call, it
-   applies to all. A topic's id decides in the end (``compaction.logdir.settings.log_settings``).
-4. A metadata log named by ``--metadata`` that applies to no directory of the call makes the call wrong.
+1. A metadata log of another ``cluster.id`` never applies to a directory that has one.
+2. To a directory without ``cluster.id`` (an export) applies its own metadata log, if any; else the one named by ``--metadata``,
+   if all candidates are of one cluster.
+3. A metadata log without cluster id applies to its own directory; if it is named by ``--metadata`` and the only candidate, to
+   all. The topic id has the last word (``compaction.logdir.settings.log_settings``).
+4. It is a usage error if a metadata log named by ``--metadata`` applies to none of the directories.
 
-A broker's dynamic configuration is that of the directory's own ``node.id``. Mirrors ``MetaPropertiesEnsemble`` (Kafka 4.3.0) as
-far as it goes: a broker refuses directories of different clusters, a run may take several clusters.
+A broker's dynamic configuration is that of the directory's ``node.id``. Mirrors ``MetaPropertiesEnsemble`` (Kafka 4.3.0),
+except that a broker refuses directories of different clusters, while a run may include several clusters.
 """
 
 from __future__ import annotations
@@ -37,11 +36,11 @@ _NAMELESS = MetaProperties(0, None, None, None)
 
 
 @dataclass(frozen=True)
-class Stored:
-    """What is stored of the topics and the broker of one log directory: nothing where no metadata log applies.
+class StoredConfig:
+    """The stored configuration for one log directory; empty if no metadata log applies.
 
-    ``path`` is the metadata log, ``topics`` has every topic that it knows, ``topic_ids`` their ids. ``note`` names the log in
-    the wording of sources, empty for the directory's own. ``unknown`` says why a topic that is not in ``topics`` is not known.
+    ``path`` is the metadata log, ``topics`` the configuration of each of its topics, ``topic_ids`` their ids. ``note``
+    identifies the log in reports, empty for the directory's own. ``unknown`` is the reason that a topic is not in ``topics``.
     """
 
     path: str = ""
@@ -54,7 +53,7 @@ class Stored:
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A metadata log of the call. ``home`` is the directory that holds it, ``named`` says that ``--metadata`` gave it."""
+    """A candidate: ``home`` is the directory that contains it, ``named`` whether ``--metadata`` names it."""
 
     path: str
     home: str
@@ -64,17 +63,17 @@ class _Candidate:
 
     @property
     def cluster(self) -> tuple[str, str]:
-        """Equal for metadata logs of one cluster; one that names no cluster equals no other."""
+        """Equal for metadata logs of one cluster; unique for one without cluster id."""
         return ("id", self.cluster_id) if self.cluster_id is not None else ("path", self.path)
 
 
 class MetadataSources:
-    """The metadata logs of a call.
+    """The metadata logs of a run.
 
-    :param fs: how the call sees its log directories
-    :param log_dirs: all log directories of the call
-    :param metadata_dirs: what ``--metadata`` names: log directories, or metadata logs themselves
-    :raises UsageError: a named one is not there, or applies to none of the directories
+    :param fs: the file system of the log directories
+    :param log_dirs: all log directories of the run
+    :param metadata_dirs: the values of ``--metadata``: log directories, or metadata logs
+    :raises UsageError: a named one is missing, or applies to none of the directories
     """
 
     def __init__(self, fs: FileSystem, log_dirs: Iterable[str], metadata_dirs: Sequence[str] = ()) -> None:
@@ -90,19 +89,19 @@ class MetadataSources:
             if each.named:
                 self._require_used(each)
 
-    def of(self, log_dir: str) -> Stored:
-        """What is stored for a log directory of the call.
+    def of(self, log_dir: str) -> StoredConfig:
+        """The stored configuration for one of the log directories.
 
         :raises LogError: the metadata log, another one of its cluster, or ``meta.properties`` is damaged
         """
         if not self._candidates:
-            return Stored()
+            return StoredConfig()
         identity = self._identities[log_dir]
         if isinstance(identity, LogError):
             raise identity
         group = self._group(log_dir, identity.cluster_id)
         if not group:
-            return Stored(unknown=self._why_none(identity.cluster_id))
+            return StoredConfig(unknown=self._why_none(identity.cluster_id))
         logs = [(self._log(each), each) for each in group]
         log, candidate = max(logs, key=lambda pair: (pair[0].position, pair[1].home == log_dir))
         return _stored(log, _node(identity), _note(candidate, log_dir, identity))
@@ -116,7 +115,7 @@ class MetadataSources:
         return own or [each for each in self._candidates if self._is_only(each)]
 
     def _is_only(self, candidate: _Candidate) -> bool:
-        """Whether the metadata logs of the call are all of one cluster, and ``--metadata`` names one of them."""
+        """Whether all candidates are of one cluster, and ``--metadata`` names one of them."""
         same = all(each.cluster == candidate.cluster for each in self._candidates)
         return same and any(each.named for each in self._candidates)
 
@@ -139,7 +138,7 @@ class MetadataSources:
 
     def _require_used(self, named: _Candidate) -> None:
         for log_dir, identity in self._identities.items():
-            # a directory that cannot be told fails by itself
+            # a directory with damaged meta.properties fails by itself
             if isinstance(identity, LogError) or named in self._group(log_dir, identity.cluster_id):
                 return
         for log_dir, identity in self._identities.items():
@@ -150,7 +149,7 @@ class MetadataSources:
 
 
 def _candidate(fs: FileSystem, log_dir: str, identity: MetaProperties | LogError) -> _Candidate | None:
-    """The metadata log of a log directory of the call."""
+    """The metadata log in a log directory."""
     path = metadata_log_in(fs, log_dir)
     if path is None:
         return None
@@ -169,7 +168,7 @@ def _named(path: str) -> _Candidate:
 
 
 def require_metadata_log(fs: FileSystem, path: str) -> str:
-    """The metadata log that ``path`` is or holds.
+    """The metadata log at or in ``path``.
 
     :raises UsageError: there is none
     """
@@ -181,7 +180,7 @@ def require_metadata_log(fs: FileSystem, path: str) -> str:
 
 
 def _identity(fs: FileSystem, log_dir: str) -> MetaProperties | LogError:
-    """What ``meta.properties`` says, or what is wrong with it."""
+    """The content of ``meta.properties``, or its error."""
     path = join(log_dir, META_PROPERTIES)
     try:
         if fs.stat(path) is None:
@@ -207,10 +206,10 @@ def _note(candidate: _Candidate, log_dir: str, identity: MetaProperties) -> str:
     return f" {candidate.path}"
 
 
-def _stored(log: MetadataLog, node: str | None, note: str) -> Stored:
+def _stored(log: MetadataLog, node: str | None, note: str) -> StoredConfig:
     configs = log.configs
     cluster, own = configs.brokers.get(CLUSTER_DEFAULT, {}), configs.brokers.get(node or CLUSTER_DEFAULT, {})
-    return Stored(
+    return StoredConfig(
         path=log.path,
         topics={name: configs.topics.get(name, {}) for name in configs.topic_ids},
         topic_ids=configs.topic_ids,

@@ -1,9 +1,9 @@
-"""Reads one KRaft metadata log: the configuration of topics and brokers as the controllers stored it, and how new the log is.
+"""Reads one KRaft metadata log: the configuration of topics and brokers stored by the controllers, and the log's position.
 
-The newest snapshot (``<end offset>-<epoch>.checkpoint``) is read first, then every segment of ``__cluster_metadata-0``; a later
-record wins, so that records older than the snapshot change nothing. What is missing must not pass for a setting that was never
-stored: the snapshot must have its footer, and neither the snapshot nor a segment may leave out offsets before the next segment.
-Only the end of the last segment may be torn, as after an unclean stop.
+The newest snapshot (``<end offset>-<epoch>.checkpoint``) is read first, then every segment of ``__cluster_metadata-0``; later
+records override earlier ones, so records older than the snapshot have no effect. Missing data must not look like a setting that
+was never stored: the snapshot must have its footer, and there must be no gap in offsets before a segment. Only the last segment
+may have a torn tail, as after an unclean shutdown.
 
 Mirrors ``Snapshots``, ``RecordsSnapshotReader`` and ``KafkaRaftLog`` (Kafka 4.3.0).
 """
@@ -24,12 +24,12 @@ from compaction.logdir.batch_scan import SegmentScan
 from compaction.names import CLUSTER_METADATA_TOPIC, LOG, parse_segment_file
 
 METADATA_LOG = f"{CLUSTER_METADATA_TOPIC}-0"
-_HINT = "restore it, or work on a copy without it and give the configuration by --set or --config"
+_HINT = "restore it, or use a copy without it and give the configuration by --set or --config"
 _SNAPSHOT = re.compile(r"(?P<end>\d{20})-(?P<epoch>\d{10})\.checkpoint")
 
 
 class Position(NamedTuple):
-    """Where a metadata log ends. Of two logs of one cluster the greater one is newer, as in a Raft election."""
+    """The end of a metadata log. Of two logs of one cluster the greater is newer, as in a Raft election."""
 
     epoch: int
     end_offset: int
@@ -37,7 +37,7 @@ class Position(NamedTuple):
 
 @dataclass(frozen=True)
 class MetadataLog:
-    """What a metadata log says up to its end; ``path`` is its directory."""
+    """The configuration in a metadata log; ``path`` is its directory."""
 
     path: str
     configs: ClusterConfigs
@@ -45,14 +45,14 @@ class MetadataLog:
 
 
 def metadata_log_in(fs: FileSystem, path: str) -> str | None:
-    """The metadata log in a log directory, or ``path`` itself if it is one; ``None`` if there is none."""
+    """``path`` itself if it is a metadata log, or the metadata log in the log directory ``path``; ``None`` if there is none."""
     log = path.rstrip("/") if base_name(path.rstrip("/")) == METADATA_LOG else join(path, METADATA_LOG)
     found = fs.stat(log)
     return log if found is not None and found.is_dir else None
 
 
 def read_metadata_log(fs: FileSystem, path: str) -> MetadataLog:
-    """Everything that the metadata log in the directory ``path`` says.
+    """Read the metadata log in the directory ``path``.
 
     :raises CorruptLogError: a file is damaged or missing
     """
@@ -60,7 +60,7 @@ def read_metadata_log(fs: FileSystem, path: str) -> MetadataLog:
 
 
 class _Reader:
-    """Reads the files of a metadata log in order; ``_position`` is the end of what was read."""
+    """Reads the files of a metadata log in order; ``_position`` is the end of the data read so far."""
 
     def __init__(self, fs: FileSystem, path: str) -> None:
         self._fs, self._path = fs, path
@@ -100,7 +100,7 @@ class _Reader:
         self._position = Position(max(epoch, self._position.epoch), max(end, self._position.end_offset))
 
     def _apply(self, name: str) -> tuple[SegmentScan, int, int]:
-        """Replays a file; its scan, and leader epoch and control type of its last batch (-1 for none)."""
+        """Replay a file; returns its scan, and leader epoch and control type of its last batch (-1 for none)."""
         data = view(self._fs, join(self._path, name))
         scan, epoch, control = SegmentScan(data, check_crc=True), -1, -1
         for rows in scan:

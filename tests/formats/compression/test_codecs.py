@@ -13,7 +13,8 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.formats.compression.codecs import BufferTooSmall, Codec, CodecError, compress, decompress, decompress_into
+from compaction.formats.compression.codecs import BufferTooSmall, Codec, CodecError, decompress, decompress_into
+from tests.formats.encode import compress
 from tests.formats.golden import golden, noise, text, unbase64
 
 COMPRESSING = [codec for codec in Codec if codec is not Codec.NONE]
@@ -75,7 +76,7 @@ def test_a_bomb_stops_at_the_limit(codec: Codec) -> None:
 
 @pytest.mark.parametrize("codec", Codec)
 @pytest.mark.parametrize("short_by", [1, 100, 69_999])
-def test_a_buffer_that_is_too_small_is_told_from_damage(codec: Codec, short_by: int) -> None:
+def test_a_small_buffer_is_not_reported_as_damage(codec: Codec, short_by: int) -> None:
     data = text(70_000)
     with pytest.raises(BufferTooSmall):
         decompress_into(codec, compress(codec, data), memoryview(bytearray(len(data) - short_by)))
@@ -105,18 +106,18 @@ def test_garbage_is_an_error(codec: Codec, garbage: bytes) -> None:
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.ZSTD, Codec.SNAPPY])
-def test_streams_back_to_back_are_one(codec: Codec) -> None:
+def test_concatenated_streams_are_read_as_one(codec: Codec) -> None:
     data = compress(codec, b"one ") + compress(codec, b"two ") + compress(codec, text(40_000))
     assert decompress(codec, data, limit_bytes=LIMIT) == b"one two " + text(40_000)
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4])
 @pytest.mark.parametrize("tail", [b"\x00", b"garbage behind the stream"])
-def test_what_follows_is_ignored_where_java_ignores_it(codec: Codec, tail: bytes) -> None:
+def test_trailing_bytes_are_ignored_as_in_java(codec: Codec, tail: bytes) -> None:
     assert bytes(decompress(codec, compress(codec, b"data") + tail, limit_bytes=LIMIT)) == b"data"
 
 
-def test_zstd_does_not_ignore_what_follows() -> None:
+def test_zstd_does_not_ignore_trailing_bytes() -> None:
     with pytest.raises(CodecError, match="zstd payload"):
         decompress(Codec.ZSTD, compress(Codec.ZSTD, b"data") + b"garbage", limit_bytes=LIMIT)
 
@@ -166,7 +167,7 @@ def test_a_later_snappy_header_may_be_of_a_newer_version() -> None:
     assert bytes(decompress(Codec.SNAPPY, packed + again, limit_bytes=LIMIT)) == b"datadata"
 
 
-def test_snappy_blocks_have_a_largest_size(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_snappy_blocks_have_a_maximum_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("compaction.formats.compression.snappy_xerial._MAX_BLOCK_BYTES", 5)
     with pytest.raises(CodecError, match="block of 6 bytes, at most 5"):
         decompress(Codec.SNAPPY, compress(Codec.SNAPPY, b"data"), limit_bytes=LIMIT)
@@ -182,7 +183,7 @@ def test_snappy_blocks_have_a_largest_size(monkeypatch: pytest.MonkeyPatch) -> N
         (b"\x82SNA", "framing is broken"),
     ],
 )
-def test_broken_snappy_framing(tail: bytes, message: str) -> None:
+def test_broken_snappy_framing_is_an_error(tail: bytes, message: str) -> None:
     with pytest.raises(CodecError, match=message):
         decompress(Codec.SNAPPY, compress(Codec.SNAPPY, b"data") + tail, limit_bytes=LIMIT)
 
@@ -194,7 +195,7 @@ def test_unknown_codec_bits_are_an_error(attributes: int) -> None:
 
 
 @pytest.mark.parametrize(("attributes", "codec"), [(0, Codec.NONE), (0x19, Codec.GZIP), (0x7A, Codec.SNAPPY), (4, Codec.ZSTD)])
-def test_codec_bits(attributes: int, codec: Codec) -> None:
+def test_codecs_are_read_from_the_attributes(attributes: int, codec: Codec) -> None:
     assert Codec.of(attributes) is codec
 
 
@@ -216,13 +217,13 @@ class TestLz4Frames:
     def read(self, frame: bytes, magic: int = 2) -> bytes:
         return bytes(decompress(Codec.LZ4, frame, limit_bytes=LIMIT, magic=magic))
 
-    def test_the_frame_that_the_others_vary(self) -> None:
+    def test_the_unmodified_frame_is_read(self) -> None:
         assert self.read(self.frame()) == b"data"
 
     def test_content_size(self) -> None:
         assert self.read(self.frame(flg=0x68, content_size=struct.pack("<Q", 4))) == b"data"
 
-    def test_content_checksum_is_not_looked_at(self) -> None:
+    def test_content_checksum_is_not_verified(self) -> None:
         assert self.read(self.frame(flg=0x64, blocks=self.block(b"data") + bytes(4) + b"none")) == b"data"
 
     def test_block_checksums(self) -> None:
@@ -241,7 +242,7 @@ class TestLz4Frames:
         assert self.read(self.frame(bd=bd, blocks=self.block(data) + bytes(4))) == data
 
     @pytest.mark.parametrize("magic", [0, 1, 2])
-    def test_header_checksum_counts_except_in_magic_0(self, magic: int) -> None:
+    def test_the_header_checksum_is_verified_except_in_v0(self, magic: int) -> None:
         frame = bytearray(self.frame())
         frame[6] ^= 0xFF
         if magic == 0:
@@ -274,6 +275,6 @@ class TestLz4Frames:
         with pytest.raises(BufferTooSmall):
             decompress_into(Codec.LZ4, frame, memoryview(bytearray(99)))
 
-    def test_a_damaged_block_is_not_taken_for_a_small_buffer(self) -> None:
+    def test_a_damaged_block_is_not_reported_as_a_small_buffer(self) -> None:
         with pytest.raises(CodecError, match="lz4 payload"):
             decompress_into(Codec.LZ4, self.frame(blocks=struct.pack("<I", 3) + b"\xff\xff\xff"), memoryview(bytearray(10)))

@@ -90,7 +90,7 @@ def test_the_end_of_the_buffer_inside_a_number_is_an_error(data: str) -> None:
     assert caught.value.position == 1
 
 
-def test_a_number_that_does_not_end_is_an_error() -> None:
+def test_a_number_that_is_too_long_is_an_error() -> None:
     with pytest.raises(FormatError, match="within 5 bytes"):
         varint.decode_varint(b"\xff" * 6, 0)
     with pytest.raises(FormatError, match="within 10 bytes"):

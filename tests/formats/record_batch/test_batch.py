@@ -13,22 +13,14 @@ from hypothesis import strategies as st
 from compaction.formats.compression.codecs import Codec, CodecError
 from compaction.formats.primitives.malformed import FormatError
 from compaction.formats.record_batch import batch_header as bits
-from compaction.formats.record_batch.batch import (
-    BatchSpec,
-    ControlRecord,
-    RecordBatch,
-    encode_batch,
-    end_txn_marker,
-    iter_batches,
-    parse_batch,
-    parse_control_record,
-    seal_batch,
-)
+from compaction.formats.record_batch.batch import ControlRecord, RecordBatch, iter_batches, parse_batch, parse_control_record
 from compaction.formats.record_batch.record import Header, Record, RecordBase, decode_record, encode_record, increment_sequence
+from tests.formats.encode import BatchSpec, encode_batch, end_txn_marker, seal_batch
 from tests.formats.golden import FIRST_TWO, comparable, golden, record, unbase64
 
 GOLDEN = [case for case in golden("batches") if case["batches"][0]["magic"] == 2]
 IDS = [case["name"] for case in GOLDEN]
+_LEADER_CHANGE = 2
 DATA = [case for case in GOLDEN if not case["batches"][0]["control"] and case["batches"][0]["count"]]
 
 #: with log append time the builder was given other timestamps than can be read back
@@ -81,13 +73,13 @@ def test_kafkas_batches_are_read_as_kafka_reads_them(case: dict[str, Any]) -> No
 
 
 @pytest.mark.parametrize("case", REWRITABLE, ids=lambda c: c["name"])
-def test_kafkas_batches_are_written_again_byte_for_byte(case: dict[str, Any]) -> None:
+def test_kafkas_batches_are_encoded_byte_for_byte(case: dict[str, Any]) -> None:
     batch = golden_batch(case)
     assert encode_batch(list(batch.records()), BatchSpec.of(batch)) == unbase64(case["bytes"])
 
 
 @pytest.mark.parametrize("case", comparable(DATA), ids=lambda c: c["name"])
-def test_a_batch_without_some_records_is_what_kafkas_filter_leaves(case: dict[str, Any]) -> None:
+def test_a_batch_without_some_records_equals_the_output_of_kafkas_filter(case: dict[str, Any]) -> None:
     batch = golden_batch(case)
     kept = [row for row in batch.records() if row.offset not in FIRST_TWO]
     assert encode_batch(kept, BatchSpec.of(batch)) == unbase64(case["first_two_dropped"])
@@ -124,19 +116,19 @@ def test_log_append_time_overrides_every_timestamp(rows: list[Record], append_ti
     assert batch.is_log_append_time
 
 
-def test_a_batch_of_defaults() -> None:
+def test_defaults_of_a_batch() -> None:
     batch = parse_batch(encode_batch([Record(0, 5, b"k", b"v")]))
     assert batch.header._replace(crc=0) == (0, 58, 0, 2, 0, 0, 0, 5, 5, -1, -1, -1, 1)
     assert (batch.delete_horizon_ms, batch.last_sequence) == (None, -1)
 
 
-def test_a_horizon_takes_the_place_of_the_base_timestamp() -> None:
+def test_a_delete_horizon_replaces_the_base_timestamp() -> None:
     batch = parse_batch(encode_batch([Record(0, 5, b"k", None)], BatchSpec(delete_horizon_ms=99)))
     assert batch.header.base_timestamp == batch.delete_horizon_ms == 99
     assert [row.timestamp for row in batch.records()] == [5]
 
 
-def test_a_batch_may_reach_behind_its_last_record() -> None:
+def test_the_last_offset_of_a_batch_may_exceed_that_of_its_last_record() -> None:
     batch = parse_batch(encode_batch([Record(4, 5, b"k", b"")], BatchSpec(base_offset=2, last_offset=9, base_sequence=10)))
     assert (batch.base_offset, batch.last_offset, batch.last_sequence) == (2, 9, 17)
     assert [(row.offset, row.sequence) for row in batch.records()] == [(4, 12)]
@@ -147,7 +139,7 @@ def test_sequences_wrap(base: int, increment: int, expected: int) -> None:
     assert increment_sequence(base, increment) == expected
 
 
-def test_an_emptied_batch_keeps_its_header_only() -> None:
+def test_an_empty_batch_is_only_a_header() -> None:
     spec = BatchSpec(5, 9, Codec.GZIP, 1, 7, 2, 40, transactional=True, delete_horizon_ms=3, max_timestamp_ms=88)
     batch = parse_batch(encode_batch([], spec))
     assert batch.size == 61
@@ -155,7 +147,7 @@ def test_an_emptied_batch_keeps_its_header_only() -> None:
     assert batch.header._replace(crc=0) == (5, 49, 1, 2, 0, bits.TRANSACTIONAL, 4, -1, 88, 7, 2, 40, 0)
 
 
-def test_an_emptied_batch_needs_its_last_offset() -> None:
+def test_an_empty_batch_needs_its_last_offset() -> None:
     with pytest.raises(FormatError, match="last offset"):
         encode_batch([], BatchSpec())
 
@@ -172,7 +164,7 @@ def test_an_offset_delta_must_fit() -> None:
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_markers(commit: bool) -> None:
+def test_end_transaction_markers_are_written_and_read_as_by_kafka(commit: bool) -> None:
     spec = BatchSpec(base_offset=77, leader_epoch=5, producer_id=4242, producer_epoch=3)
     data = end_txn_marker(spec, 1_700_000_000_000, commit=commit, coordinator_epoch=11)
     name = "v2-marker-commit" if commit else "v2-marker-abort"
@@ -184,14 +176,14 @@ def test_markers(commit: bool) -> None:
 
 
 def test_other_control_records_have_no_coordinator() -> None:
-    assert parse_control_record(Record(0, 0, b"\x00\x00\x00\x02", b"")) == ControlRecord(bits.LEADER_CHANGE, 0, None)
+    assert parse_control_record(Record(0, 0, b"\x00\x00\x00\x02", b"")) == ControlRecord(_LEADER_CHANGE, 0, None)
     assert parse_control_record(Record(0, 0, b"\x00\x09\x00\x01\xff", b"\x00\x00\x00\x00\x00\x07more")) == (bits.COMMIT, 9, 7)
 
 
 @pytest.mark.parametrize(
     ("key", "value"), [(None, b""), (b"\x00\x00\x00", b""), (b"\x00\x00\x00\x01", b"short"), (b"\xff\xff\x00\x01", bytes(6))]
 )
-def test_broken_control_records(key: bytes | None, value: bytes) -> None:
+def test_malformed_control_records_are_errors(key: bytes | None, value: bytes) -> None:
     with pytest.raises(FormatError, match="control record at offset 8"):
         parse_control_record(Record(8, 0, key, value))
 
@@ -215,7 +207,7 @@ class TestDamage:
         parse_batch(data).ensure_valid()
 
     @pytest.mark.parametrize("cut", range(1, len(good)))
-    def test_a_torn_tail_is_an_error_unless_allowed(self, cut: int) -> None:
+    def test_an_incomplete_batch_is_an_error_unless_allowed(self, cut: int) -> None:
         data = self.good + self.good[:cut]
         assert [b.position for b in iter_batches(data, torn_tail=True)] == [0]
         with pytest.raises(FormatError) as caught:
@@ -249,7 +241,7 @@ class TestDamage:
             parse_batch(data).records()
 
     @pytest.mark.parametrize(("count", "message"), [(-1, "-1 records"), (1, "left after 1"), (3, "ends inside a varint")])
-    def test_a_count_that_is_not_the_records(self, count: int, message: str) -> None:
+    def test_a_wrong_record_count_is_an_error(self, count: int, message: str) -> None:
         data = bytearray(self.good)
         bits.HEADER.put(data, "record_count", count)
         with pytest.raises(FormatError, match=message):
@@ -291,14 +283,14 @@ class TestRecords:
         assert decode_record(bytes([len(data) - 1 << 1]) + data[1:], 0, self.base) == (expected, len(data))
         assert encode_record(expected, self.base) == bytes([len(data) - 1 << 1]) + data[1:]
 
-    def test_a_header_key_that_is_not_utf8_is_written_back(self) -> None:
+    def test_a_header_key_with_malformed_utf8_is_encoded_unchanged(self) -> None:
         data = bytes.fromhex("12 00 00 00 01 01 02 02 ff 01")
         record_, end = decode_record(data, 0, self.base)
         assert end == len(data)
         assert encode_record(record_, self.base) == data
 
 
-def test_sealing_fills_in_length_and_crc() -> None:
+def test_sealing_sets_length_and_crc() -> None:
     batch = parse_batch(TestDamage.good)
     assert seal_batch(batch.header._replace(length=0, crc=1), batch.data[bits.HEADER.size :]) == TestDamage.good
 

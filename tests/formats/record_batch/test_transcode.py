@@ -1,20 +1,23 @@
-"""Old messages become the batches of magic 2 that Kafka's filter writes for them."""
+"""v0 and v1 messages become the v2 records that Kafka's filter writes."""
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
-from compaction.formats.compression.codecs import Codec
+from compaction.formats.compression.codecs import Codec, compress
 from compaction.formats.primitives.malformed import FormatError
-from compaction.formats.record_batch.batch import BatchSpec, encode_batch, iter_batches, parse_batch
-from compaction.formats.record_batch.message_set import LegacyBatch, LegacySpec, encode_legacy, parse_legacy
-from compaction.formats.record_batch.record import Record, RecordBase, encode_records
-from compaction.formats.record_batch.transcode import encode_columns, transcode, transcode_columns, transcode_plain
+from compaction.formats.record_batch.batch import iter_batches
+from compaction.formats.record_batch.message_set import MessageColumns, MessageEntry, parse_message_entry
+from compaction.formats.record_batch.record import Record, RecordBase, decode_records, encode_records
+from compaction.formats.record_batch.transcode import encode_columns, transcode
+from tests.formats.encode import BatchSpec, MessageSetSpec, batch_header, encode_message_set, seal_batch
 from tests.formats.golden import FILTER_HORIZON_MS, FIRST_TWO, comparable, golden, unbase64
 
 GOLDEN = [case for case in golden("batches") if case["batches"][0]["magic"] < 2]
@@ -29,77 +32,73 @@ def messages(draw: st.DrawFn) -> list[Record]:
 
 
 def filtered(data: bytes, dropped: frozenset[int]) -> bytes:
-    """What the golden filter did, by the functions under test."""
+    """The v2 batches of the golden filter, with records by the function under test."""
     out = b""
-    for batch in iter_batches(data):
-        assert isinstance(batch, LegacyBatch)
-        columns = batch.columns()
-        kept = columns.take(~np.isin(columns.offset, list(dropped)))
+    for entry in iter_batches(data):
+        assert isinstance(entry, MessageEntry)
+        columns = entry.columns()
+        kept = retained(columns, ~np.isin(columns.offset, list(dropped)))
         if len(kept):
-            horizon = FILTER_HORIZON_MS if np.any(kept.value_length < 0) else None
-            out += transcode_columns(batch, kept, horizon).seal()
+            out += filtered_batch(entry, kept, FILTER_HORIZON_MS if np.any(kept.value_length < 0) else None)
     return out
+
+
+def retained(columns: MessageColumns, keep: NDArray[np.bool_]) -> MessageColumns:
+    arrays = {each.name: getattr(columns, each.name)[keep] for each in fields(columns) if each.name != "data"}
+    return replace(columns, **arrays)
+
+
+def filtered_batch(entry: MessageEntry, kept: MessageColumns, horizon_ms: int | None) -> bytes:
+    first, last = int(kept.offset[0]), int(kept.offset[-1])
+    append_time = entry.timestamp if entry.is_log_append_time else None
+    spec = BatchSpec(first, codec=entry.codec, leader_epoch=-1, log_append_time_ms=append_time, delete_horizon_ms=horizon_ms)
+    base_timestamp = int(kept.timestamp[0]) if horizon_ms is None else horizon_ms
+    largest = int(kept.timestamp.max()) if append_time is None else append_time
+    payload = compress(entry.codec, encode_columns(kept, first, base_timestamp))
+    return seal_batch(batch_header(spec, last, (base_timestamp, largest), len(kept)), payload)
 
 
 @pytest.mark.parametrize("case", comparable(GOLDEN), ids=lambda c: c["name"])
 @pytest.mark.parametrize(("name", "dropped"), [("all_kept", frozenset[int]()), ("first_two_dropped", FIRST_TWO)])
-def test_kafkas_filter_writes_the_same_bytes(case: dict[str, Any], name: str, dropped: frozenset[int]) -> None:
+def test_the_records_are_those_that_kafkas_filter_writes(case: dict[str, Any], name: str, dropped: frozenset[int]) -> None:
     assert filtered(unbase64(case["bytes"]), dropped) == unbase64(case[name])
 
 
 @given(messages(), st.sampled_from([0, 1]), st.sampled_from([Codec.GZIP, Codec.SNAPPY, Codec.LZ4]), st.booleans())
-def test_a_wrapper_becomes_a_batch_of_the_same_records(rows: list[Record], magic: int, codec: Codec, append_time: bool) -> None:
-    stamp = 1234 if append_time else None
-    data = encode_legacy(rows, LegacySpec(magic, codec, stamp))
-    old = parse_legacy(data)
-    new = parse_batch(transcode(b"??" + data, 2).seal())
-    new.ensure_valid()
-    assert list(new.records()) == list(old.records())
-    assert (new.codec, new.is_log_append_time, new.base_offset) == (codec, append_time and magic == 1, rows[0].offset)
-    again = encode_batch(list(old.records()), BatchSpec.of(new))
-    assert again == transcode(data).seal()
+def test_a_wrapper_becomes_the_same_records(rows: list[Record], magic: int, codec: Codec, append_time: bool) -> None:
+    data = encode_message_set(rows, MessageSetSpec(magic, codec, 1234 if append_time else None))
+    expected = list(parse_message_entry(data).records())
+    found = transcode(b"??" + data, 2)
+    assert found[:-1] == (rows[0].offset, rows[-1].offset, expected[0].timestamp, len(rows))
+    base = RecordBase(found.base_offset, found.base_timestamp)
+    assert list(decode_records(found.records, found.record_count, base)) == expected
 
 
 @given(messages(), st.integers(0, 2**62))
-def test_bulk_records_are_those_written_one_by_one(rows: list[Record], base_timestamp: int) -> None:
-    columns = parse_legacy(encode_legacy(rows, LegacySpec(1, Codec.LZ4))).columns()
+def test_bulk_encoding_equals_encoding_one_by_one(rows: list[Record], base_timestamp: int) -> None:
+    columns = parse_message_entry(encode_message_set(rows, MessageSetSpec(1, Codec.LZ4))).columns()
     base = RecordBase(rows[0].offset, base_timestamp)
     assert encode_columns(columns, base.offset, base.timestamp) == encode_records(rows, base)
 
 
 def test_lengths_of_every_varint_size() -> None:
     rows = [Record(1 << shift, 1 << 2 * shift, bytes(1 << shift - 8), b"v") for shift in range(8, 26)]
-    columns = parse_legacy(encode_legacy(rows, LegacySpec(1, Codec.LZ4))).columns()
+    columns = parse_message_entry(encode_message_set(rows, MessageSetSpec(1, Codec.LZ4))).columns()
     assert encode_columns(columns, 0, 0) == encode_records(rows, RecordBase(0, 0))
 
 
-@given(messages(), st.sampled_from([0, 1]), st.none() | st.integers(0, 2**62), st.none() | st.integers(0, 2**62))
-def test_plain_messages_need_no_arrays(rows: list[Record], magic: int, stamp: int | None, horizon: int | None) -> None:
-    for batch in iter_batches(encode_legacy(rows, LegacySpec(magic, log_append_time_ms=stamp))):
-        assert isinstance(batch, LegacyBatch)
-        assert [batch.own_record()] == list(batch.records())
-        assert transcode_plain(batch, horizon) == transcode_columns(batch, batch.columns(), horizon)
-
-
-def test_a_plain_message_becomes_a_batch_of_one() -> None:
-    header = transcode(encode_legacy([Record(77, 5, b"k", None)])).header
-    assert header._replace(crc=0) == (77, 0, -1, 2, 0, 0, 0, 5, 5, -1, -1, -1, 1)
-
-
-def test_a_horizon_becomes_the_base_timestamp() -> None:
-    batch = parse_legacy(encode_legacy([Record(77, 5, b"k", None)]))
-    new = parse_batch(transcode_columns(batch, batch.columns(), 999).seal())
-    assert new.delete_horizon_ms == 999
-    assert list(new.records()) == [Record(77, 5, b"k", None)]
+def test_a_plain_message_becomes_one_record() -> None:
+    found = transcode(encode_message_set([Record(77, 5, b"k", None)]))
+    assert found == (77, 77, 5, 1, encode_records([Record(77, 5, b"k", None)], RecordBase(77, 5)))
 
 
 @pytest.mark.parametrize("offsets", [(5, 5), (6, 5), (5, 5 + 2**31)])
-def test_offsets_that_no_batch_can_hold(offsets: tuple[int, int]) -> None:
+def test_offsets_beyond_the_range_of_a_batch_are_an_error(offsets: tuple[int, int]) -> None:
     rows = [Record(offset, 5, b"k", b"v") for offset in offsets]
     with pytest.raises(FormatError, match="do not increase"):
-        transcode(encode_legacy(rows, LegacySpec(0, Codec.GZIP)))
+        transcode(encode_message_set(rows, MessageSetSpec(0, Codec.GZIP)))
 
 
-def test_a_timestamp_below_none() -> None:
+def test_a_timestamp_below_minus_one_is_an_error() -> None:
     with pytest.raises(FormatError, match="negative timestamp"):
-        transcode(encode_legacy([Record(5, -2, b"k", b"v")]))
+        transcode(encode_message_set([Record(5, -2, b"k", b"v")]))

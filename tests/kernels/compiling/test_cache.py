@@ -1,4 +1,4 @@
-"""Where compiled kernels are kept, and that each is compiled once, whoever needs it and wherever that can be."""
+"""The directory of compiled kernels, that only private files are loaded, and that each kernel is compiled once."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class TestCacheDir:
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
         assert cache_dir() == tmp_path / "caches/kafka-log-compaction/numba"
 
-    def test_is_the_users_own_temporary_one_where_the_cache_cannot_be_written_and_says_so_once(
+    def test_is_a_private_temporary_one_if_the_cache_is_not_writable_with_one_warning(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         home = blocked(tmp_path)
@@ -100,12 +100,12 @@ class TestCacheDir:
         assert str(cache) in caplog.text
         assert "NUMBA_CACHE_DIR" in caplog.text
 
-    def test_a_choice_that_cannot_be_written_is_none(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_chosen_directory_that_is_not_writable_is_not_used(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("NUMBA_CACHE_DIR", str(blocked(tmp_path) / "kernels"))
         assert cache_dir() == tmp_path / f"kafka-log-compaction-{os.getuid()}"
 
     @pytest.mark.parametrize("trap", ["open to others", "a link"])
-    def test_is_none_where_others_could_have_put_something(
+    def test_is_none_if_others_could_have_written_to_all_of_them(
         self, tmp_path: Path, trap: str, caplog: pytest.LogCaptureFixture
     ) -> None:
         place = tmp_path / f"kafka-log-compaction-{os.getuid()}"
@@ -122,7 +122,7 @@ class TestCacheDir:
     @pytest.mark.parametrize(
         "trap", ["open to others", "below one open to others", pytest.param("a stranger's", marks=ROOT_ONLY)]
     )
-    def test_a_choice_that_others_may_write_to_is_not_used_and_says_why(
+    def test_a_chosen_directory_that_others_may_write_to_is_not_used_with_a_warning(
         self, tmp_path: Path, trap: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         chosen = tmp_path / "above" / "kernels"
@@ -142,7 +142,7 @@ class TestCacheDir:
         assert list(chosen.iterdir()) == []
 
     @ROOT_ONLY
-    def test_the_home_that_sudo_kept_is_not_used_nor_is_anything_made_there(self, tmp_path: Path) -> None:
+    def test_the_home_that_sudo_preserves_is_neither_used_nor_written(self, tmp_path: Path) -> None:
         home = tmp_path / "home"
         home.mkdir()
         os.chown(home, STRANGER, STRANGER)
@@ -150,7 +150,7 @@ class TestCacheDir:
         assert list(home.iterdir()) == []
 
     @ROOT_ONLY
-    def test_a_link_that_a_stranger_can_turn_is_not_followed(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_link_that_others_can_replace_is_not_followed(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (tmp_path / "kernels").mkdir(mode=0o700)
         (tmp_path / "shared").mkdir()
         (tmp_path / "shared").chmod(0o1777)
@@ -161,16 +161,14 @@ class TestCacheDir:
         os.chown(link, STRANGER, STRANGER, follow_symlinks=False)
         assert cache_dir() == tmp_path / f"kafka-log-compaction-{os.getuid()}"
 
-    def test_a_directory_of_ones_own_in_a_place_that_all_share_is_used(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_private_directory_in_a_shared_sticky_one_is_used(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (tmp_path / "shared").mkdir()
         (tmp_path / "shared").chmod(0o1777)
         monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "shared" / "a" / "b"))
         assert cache_dir() == tmp_path / "shared/a/b"
         assert {each.stat().st_mode & 0o777 for each in (tmp_path / "shared/a", tmp_path / "shared/a/b")} == {0o700}
 
-    def test_all_that_is_made_is_the_users_alone_whatever_the_umask(self, tmp_path: Path) -> None:
+    def test_created_directories_are_private_whatever_the_umask(self, tmp_path: Path) -> None:
         before = os.umask(0)
         try:
             cache = cache_dir(tmp_path / "home")
@@ -179,7 +177,7 @@ class TestCacheDir:
         assert cache == tmp_path / "home/.cache/kafka-log-compaction/numba"
         assert all(each.stat().st_mode & 0o777 == 0o700 for each in (tmp_path / "home").rglob("*"))
 
-    def test_nothing_is_kept_where_nothing_is_to_be_kept(
+    def test_nothing_is_written_without_a_cache(
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         monkeypatch.setenv("NUMBA_CACHE_DIR", os.devnull)
@@ -215,7 +213,7 @@ def plant(kernels: Path, proof: Path, suffix: str) -> list[Path]:
         pytest.param("file of a stranger", marks=ROOT_ONLY),
     ],
 )
-def test_what_others_could_have_planted_never_runs(tmp_path: Path, suffix: str, trap: str) -> None:
+def test_files_that_others_could_have_planted_never_run(tmp_path: Path, suffix: str, trap: str) -> None:
     kernels, proof = tmp_path / "kernels", tmp_path / "proof"
     probe(tmp_path, NUMBA_CACHE_DIR=str(kernels))
     planted = plant(kernels, proof, suffix)
@@ -233,7 +231,7 @@ def test_what_others_could_have_planted_never_runs(tmp_path: Path, suffix: str, 
     assert probe(tmp_path, NUMBA_CACHE_DIR=str(kernels))[0]["compiled"] == []
 
 
-def test_kernels_that_were_kept_under_an_open_umask_are_the_users_alone_and_used(tmp_path: Path) -> None:
+def test_kernels_cached_under_an_open_umask_are_private_and_used(tmp_path: Path) -> None:
     kernels = tmp_path / "kernels"
     assert probe(tmp_path, umask=0, NUMBA_CACHE_DIR=str(kernels))[0]["compiled"] == ["scan_v2", "fold_heads", "walk_headers"]
     assert all(each.stat().st_mode & 0o077 == 0 for each in kernels.rglob("*"))
@@ -257,7 +255,7 @@ def test_a_kernel_is_compiled_by_one_process_while_others_wait(tmp_path: Path) -
     assert probe(tmp_path, NUMBA_CACHE_DIR=str(place))[0]["compiled"] == []
 
 
-def test_a_package_in_a_zip_and_a_home_that_cannot_be_written_do(tmp_path: Path) -> None:
+def test_a_zipped_package_and_a_read_only_home_work(tmp_path: Path) -> None:
     package = tmp_path / "package.zip"
     with zipfile.ZipFile(package, "w") as archive:
         for file in sorted((ROOT / "compaction").rglob("*.py")):
@@ -272,7 +270,7 @@ def test_a_package_in_a_zip_and_a_home_that_cannot_be_written_do(tmp_path: Path)
     assert noise == ""
 
 
-def test_a_kept_kernel_that_is_damaged_is_compiled_anew(tmp_path: Path) -> None:
+def test_a_damaged_cached_kernel_is_recompiled(tmp_path: Path) -> None:
     place = tmp_path / "kernels"
     probe(tmp_path, NUMBA_CACHE_DIR=str(place))
     for kept in place.rglob("*.nb?"):

@@ -1,4 +1,4 @@
-"""The kernels' tests once more, as plain Python and with every index checked: what a compiler must not be able to hide."""
+"""The tests of the kernels once more, as plain Python and with bounds checks, to find what the compiler could hide."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_the_kernels_pass_their_tests_in_every_mode(mode: str, tmp_path: Path) -
     assert done.returncode == 0, done.stdout[-4_000:] + done.stderr[-2_000:]
 
 
-def test_whole_rounds_come_out_the_same_without_a_compiler(tmp_path: Path) -> None:
+def test_rounds_give_the_same_output_without_a_compiler(tmp_path: Path) -> None:
     environment = {**os.environ, "NUMBA_DISABLE_JIT": "1", "NUMBA_CACHE_DIR": str(tmp_path)}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/passes/test_rounds.py"]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)

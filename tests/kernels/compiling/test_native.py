@@ -51,7 +51,7 @@ def test_the_low_bytes_are_stored_big_endian_and_nothing_else(bits: int, value: 
 
 
 @given(st.binary(min_size=20, max_size=20), st.integers(0, 12))
-def test_a_word_has_its_first_byte_lowest(data: bytes, at: int) -> None:
+def test_words_are_loaded_little_endian(data: bytes, at: int) -> None:
     word, byte = loaded(np.frombuffer(bytearray(data), np.uint8), at)
     assert (int(word), int(byte)) == (int.from_bytes(data[at : at + 8], "little"), data[at])
 

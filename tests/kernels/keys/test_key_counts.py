@@ -36,7 +36,7 @@ def test_records_are_counted_by_key(n: int, distinct: int) -> None:
     assert len(counts) == len(set(keys))
 
 
-def test_counts_add_up() -> None:
+def test_counts_of_two_tables_add_up() -> None:
     left, right = keys_of(1, 300, 50), keys_of(2, 300, 80)
     total = KeyCounts(1 << 20, 200)
     for keys in (left, right):
@@ -46,16 +46,16 @@ def test_counts_add_up() -> None:
     assert held(total) == Counter(left + right)
 
 
-def test_memory_is_bounded_and_told_before_it_runs_out() -> None:
+def test_memory_is_bounded_and_overfilling_raises() -> None:
     counts = KeyCounts(64 * 24, 10**9)
-    room = counts.room()
+    room = counts.remaining()
     assert 0 < room < 64
     counts.add(entries(list(range(room))), once=True)
-    assert counts.room() == 0
+    assert counts.remaining() == 0
     with pytest.raises(ValueError, match="1 entries do not fit"):
         counts.add(entries([1]), once=True)
     counts.clear()
-    assert (len(counts), counts.room(), held(counts)) == (0, room, {})
+    assert (len(counts), counts.remaining(), held(counts)) == (0, room, {})
 
 
 def rounds_of(keys: list[int], most: int) -> int:
@@ -70,7 +70,7 @@ def rounds_of(keys: list[int], most: int) -> int:
 
 @pytest.mark.parametrize("most", [1, 2, 7, 50, 51])
 @pytest.mark.parametrize("distinct", [1, 5, 50, 1000])
-def test_rounds_end_where_the_map_is_full(most: int, distinct: int) -> None:
+def test_a_round_ends_when_the_map_is_full(most: int, distinct: int) -> None:
     keys = keys_of(most, 400, distinct)
     given, at, rounds = entries(keys), 0, 0
     while at < len(keys):

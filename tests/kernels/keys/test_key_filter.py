@@ -1,4 +1,4 @@
-"""The filter of dirty keys: no key of a map is ever missing from it, and what asks need no answer is told apart."""
+"""The filter of dirty keys: it matches every key of a map, and prunes lookups without effect."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from compaction.kernels.keys.key_filter import KeyFilter
-from compaction.kernels.reading.tables import CANDIDATE, TOMBSTONE
+from compaction.kernels.reading.tables import LOOKUP, TOMBSTONE
 
 Rows = list[tuple[int, int, int]]
 WORDS = st.integers(0, 2**64 - 1)
@@ -25,8 +25,8 @@ def table(rows: Rows) -> NDArray[np.uint64]:
 def naive_words(size: int, entries: Rows) -> list[int]:
     """What ``add`` makes of ``size`` empty words."""
     words = [0] * size
-    for low, high, mark in entries:
-        if mark and not mark & CANDIDATE:
+    for low, high, word in entries:
+        if word and not word & LOOKUP:
             words[(high & 0xFFFFFFFF) * size >> 32] |= 1 << (low & 63) | 1 << (low >> 6 & 63)
     return words
 
@@ -34,48 +34,48 @@ def naive_words(size: int, entries: Rows) -> list[int]:
 @given(st.lists(ENTRY, max_size=40), st.integers(0, 200), st.integers(0, 4000))
 def test_the_bits_are_those_of_plain_arithmetic(entries: Rows, keys: int, most_bytes: int) -> None:
     found = KeyFilter.sized(keys, most_bytes)
-    found.add(table([*entries, (5, 5, 0), (6, 6, 4 << 2 | CANDIDATE)]))
+    found.add(table([*entries, (5, 5, 0), (6, 6, 4 << 2 | LOOKUP)]))
     assert found.words.tolist() == naive_words(len(found.words), entries)
     assert found.words.nbytes <= max(8, most_bytes)
 
 
 @given(st.lists(ENTRY, max_size=40), st.lists(ENTRY, max_size=40), st.integers(0, 100), st.integers(0, 2**38))
-def test_asks_that_go_are_clean_have_a_key_and_are_of_no_mapped_key(
-    entries: Rows, asked: Rows, keys: int, first_dirty: int
+def test_pruned_lookups_are_of_clean_records_with_keys_that_are_not_mapped(
+    entries: Rows, looked_up: Rows, keys: int, first_dirty: int
 ) -> None:
     filtered = KeyFilter.sized(keys, 1 << 20)
     filtered.add(table(entries))
-    asks = [(low, high, mark | CANDIDATE | (TOMBSTONE if mark % 3 == 0 else 0)) for low, high, mark in [*asked, *entries]]
-    kept = filtered.sift(table(asks), first_dirty).tolist()
+    lookups = [(a, b, word | LOOKUP | (TOMBSTONE if word % 3 == 0 else 0)) for a, b, word in [*looked_up, *entries]]
+    kept = filtered.prune(table(lookups), first_dirty).tolist()
     words = filtered.words.tolist()
 
-    def matters(low: int, high: int, mark: int) -> bool:
+    def matters(low: int, high: int, word: int) -> bool:
         bits = 1 << (low & 63) | 1 << (low >> 6 & 63)
         mapped = words[(high & 0xFFFFFFFF) * len(words) >> 32] & bits == bits
-        return mapped or mark >> 2 >= first_dirty + 1 or bool(mark & TOMBSTONE) or (low, high) == (0, 0)
+        return mapped or word >> 2 >= first_dirty + 1 or bool(word & TOMBSTONE) or (low, high) == (0, 0)
 
-    assert kept == [list(ask) for ask in asks if matters(*ask)]
+    assert kept == [list(each) for each in lookups if matters(*each)]
     mapped_keys = {(low, high) for low, high, _ in entries}
-    lost = [ask for ask in asks if list(ask) not in kept]
+    lost = [each for each in lookups if list(each) not in kept]
     assert not mapped_keys & {(low, high) for low, high, _ in lost}
 
 
-def test_filters_of_parts_make_that_of_the_whole() -> None:
+def test_joined_filters_equal_the_filter_of_all_entries() -> None:
     rng = np.random.default_rng(1)
-    entries = rng.integers(4, 1 << 62, (1_000, 3), np.uint64) & ~np.uint64(CANDIDATE)
-    whole, left, right = (KeyFilter.sized(1_000, 1 << 20) for _ in range(3))
-    whole.add(entries)
+    entries = rng.integers(4, 1 << 62, (1_000, 3), np.uint64) & ~np.uint64(LOOKUP)
+    expected, left, right = (KeyFilter.sized(1_000, 1 << 20) for _ in range(3))
+    expected.add(entries)
     left.add(entries[:300])
     right.add(entries[300:])
     left.join(right)
-    assert (left.words == whole.words).all()
+    assert (left.words == expected.words).all()
 
 
 @pytest.mark.parametrize("keys", [1_000, 200_000])
-def test_few_other_keys_pass(keys: int) -> None:
+def test_fewer_than_four_in_a_hundred_unmapped_keys_pass(keys: int) -> None:
     rng = np.random.default_rng(2)
     filtered = KeyFilter.sized(keys, 1 << 24)
-    filtered.add(rng.integers(0, 1 << 63, (keys, 3), np.uint64) << np.uint64(1) & ~np.uint64(CANDIDATE) | np.uint64(4))
-    asks = rng.integers(0, 1 << 63, (100_000, 3), np.uint64) << np.uint64(1)
-    asks[:, 2] = 8 | CANDIDATE
-    assert len(filtered.sift(asks, 1 << 40)) < 0.04 * 100_000
+    filtered.add(rng.integers(0, 1 << 63, (keys, 3), np.uint64) << np.uint64(1) & ~np.uint64(LOOKUP) | np.uint64(4))
+    lookups = rng.integers(0, 1 << 63, (100_000, 3), np.uint64) << np.uint64(1)
+    lookups[:, 2] = 8 | LOOKUP
+    assert len(filtered.prune(lookups, 1 << 40)) < 0.04 * 100_000

@@ -40,7 +40,7 @@ def same_tables(found: np.ndarray, expected: np.ndarray) -> None:
 
 
 @given(st.binary(max_size=80), st.integers(0, 20))
-def test_checksums_are_those_of_their_libraries(data: bytes, start: int) -> None:
+def test_checksums_equal_those_of_their_libraries(data: bytes, start: int) -> None:
     start = min(start, len(data))
     array = as_array(data + b"tail")
     assert crc32(array, start, len(data)) == zlib.crc32(data[start:])
@@ -55,7 +55,7 @@ def crc32c_of(data, start, end):  # type: ignore[no-untyped-def]
 
 @pytest.mark.parametrize("flavour", [Flavour(odd=0.3, codecs=(0, 3)), ALL_MAGICS], ids=["modern", "all magics"])
 @pytest.mark.parametrize("seed", range(20))
-def test_the_table_is_the_plain_decoders(seed: int, flavour: Flavour) -> None:
+def test_the_table_equals_that_of_the_plain_decoder(seed: int, flavour: Flavour) -> None:
     segment = random_segment(seed, flavour)
     found = scan_batches(as_array(segment.log), 0, check_crc=True)
     assert (found.error, found.consumed) == (None, len(segment.log))
@@ -63,7 +63,7 @@ def test_the_table_is_the_plain_decoders(seed: int, flavour: Flavour) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_stretch_that_ends_anywhere_gives_its_whole_batches(seed: int) -> None:
+def test_a_byte_range_that_ends_anywhere_gives_its_complete_batches(seed: int) -> None:
     segment = random_segment(seed, ALL_MAGICS)
     log, ends = as_array(segment.log), {batch.position + len(batch.raw): batch for batch in segment.batches}
     whole = 0
@@ -104,7 +104,7 @@ def changed(at: int, code: str, value: int) -> bytearray:
 
 
 @pytest.mark.parametrize("at", range(HEADER_SIZE + 4))
-def test_any_flipped_byte_after_the_length_is_found(at: int) -> None:
+def test_any_flipped_byte_after_the_length_is_detected(at: int) -> None:
     raw = one_batch()
     raw[at] ^= 0x04
     found = scan_batches(as_array(bytes(raw)), 7, check_crc=True)
@@ -137,14 +137,14 @@ def test_any_flipped_byte_after_the_length_is_found(at: int) -> None:
     ],
 )
 @pytest.mark.parametrize("after", [b"", bytes(one_batch()), bytes(17)], ids=["last", "more batches", "zeros"])
-def test_what_cannot_be_is_told_with_its_position(raw: bytearray, error: str, after: bytes) -> None:
+def test_impossible_batches_are_reported_with_their_position(raw: bytearray, error: str, after: bytes) -> None:
     before = one_batch()
     found = scan_batches(as_array(bytes(before + raw + after)), 100, check_crc=True)
     assert (len(found.rows), found.error, found.error_position) == (1, error, 100 + len(before))
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-def test_messages_are_checked_too(magic: int) -> None:
+def test_corrupt_messages_of_magic_0_and_1_are_detected(magic: int) -> None:
     log = LogBuilder()
     log.legacy([Sent(b"key", b"value")], magic)
     (segment,) = log.build()
@@ -170,12 +170,12 @@ def test_control_types_are_read(kind: int) -> None:
 
 
 @pytest.mark.parametrize("kind", [-1, -2, -3, -(2**15)])
-def test_control_types_below_zero_are_none_that_is_known(kind: int) -> None:
+def test_negative_control_types_are_unknown(kind: int) -> None:
     (row,) = scan_batches(as_array(control(kind).log), 0, check_crc=True).rows
     assert row["control_type"] > 6
 
 
-def test_a_control_batch_without_records_is_told_apart() -> None:
+def test_a_control_batch_without_records_has_its_own_type() -> None:
     (row,) = scan_batches(as_array(control(ABORT, empty=True).log), 0, check_crc=True).rows
     assert row["control_type"] == -2
 
@@ -204,13 +204,13 @@ def forged(length: int) -> bytes:
         (0, "batch has an impossible length", 0),
     ],
 )
-def test_a_length_that_lies_is_not_taken_for_another(position: int, length: int, error: str | None, need: int) -> None:
+def test_a_wrong_length_is_an_error_or_a_partial_batch(position: int, length: int, error: str | None, need: int) -> None:
     found = scan_batches(as_array(forged(length)), position, check_crc=False)
     assert (len(found.rows), found.consumed, found.error, found.error_position) == (0, 0, error, position)
     assert found.need == need
 
 
-def test_batches_past_two_gib_have_their_positions() -> None:
+def test_positions_beyond_two_gib_are_right() -> None:
     raw = Batch([Record(7, 1000, b"k", b"v")]).encode()
     found = scan_batches(as_array(raw + raw), FAR, check_crc=True)
     assert found.rows["position"].tolist() == [FAR, FAR + len(raw)]

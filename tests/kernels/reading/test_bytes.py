@@ -38,7 +38,7 @@ def test_integers_are_read(value: int) -> None:
 
 
 @given(INT64)
-def test_a_varlong_is_as_short_as_can_be(value: int) -> None:
+def test_a_varlong_is_written_in_its_shortest_form(value: int) -> None:
     data = as_array(bytes(12))
     end = put_varlong(data, 1, value)
     assert data.tobytes()[1:end] == shortest(value)
@@ -46,7 +46,7 @@ def test_a_varlong_is_as_short_as_can_be(value: int) -> None:
 
 
 @pytest.mark.parametrize("value", sorted({edge for edge in EDGES if -(2**63) <= edge < 2**63}))
-def test_varlongs_at_every_change_of_length(value: int) -> None:
+def test_varlongs_are_right_at_every_change_of_length(value: int) -> None:
     data = as_array(shortest(value))
     assert varlong(data, 0, len(data)) == (value, len(data))
     assert varlong(data, 0, len(data) - 1)[1] == BAD_VARINT
@@ -67,7 +67,7 @@ def test_a_varlong_is_read_in_any_form(value: int, size: int) -> None:
 
 
 @pytest.mark.parametrize(("read", "longest"), [(varint, 5), (varlong, 10)])
-def test_varints_that_do_not_end_are_told(read: object, longest: int) -> None:
+def test_unterminated_varints_are_rejected(read: object, longest: int) -> None:
     assert callable(read)
     endless = as_array(b"\x80" * longest + b"\0")
     assert read(endless, 0, len(endless))[1] == BAD_VARINT
@@ -90,7 +90,7 @@ def naive_utf8(data: bytes) -> bool:
 
 
 @given(st.binary(max_size=12) | st.text(max_size=8).map(lambda text: text.encode("utf-8", "surrogatepass")))
-def test_utf8_is_what_python_decodes(data: bytes) -> None:
+def test_utf8_is_valid_if_python_decodes_it(data: bytes) -> None:
     array = as_array(b"\xff" + data + b"\xff")
     assert is_utf8(array, 1, 1 + len(data)) == naive_utf8(data)
 
@@ -102,7 +102,7 @@ def test_utf8_by_first_byte(first: int) -> None:
         assert is_utf8(as_array(data), 0, len(data)) == naive_utf8(data), data
 
 
-def test_names_that_are_used_elsewhere_are_what_they_are_called() -> None:
+def test_public_names_are_the_tested_functions() -> None:
     assert not any(is_utf8(as_array(name), 0, len(name)) for name in BAD_NAMES)
     assert all(is_utf8(as_array(name), 0, len(name)) for name in GOOD_NAMES)
     assert is_utf8(np.empty(0, np.uint8), 0, 0)

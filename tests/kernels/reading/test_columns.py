@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compaction.formats.record_batch.batch import BatchSpec, encode_batch, parse_batch
+from compaction.formats.record_batch.batch import parse_batch
 from compaction.formats.record_batch.record import Header, Record
 from compaction.kernels.reading.batches import HEADER_SIZE, scan_batches
 from compaction.kernels.reading.columns import (
@@ -23,6 +23,7 @@ from compaction.kernels.reading.columns import (
     new_columns,
 )
 from compaction.kernels.reading.records import BAD_RECORD, OK, RECORDS_MISSING, RECORDS_REMAINING
+from tests.formats.encode import BatchSpec, encode_batch
 
 ALL = KEYS | VALUES | HEADERS
 EVERYTHING = (0, 2**63 - 1, -(2**63), 2**63 - 1)
@@ -110,7 +111,7 @@ def test_columns_hold_what_the_plain_decoder_reads(log: list[list[Record]], data
 
 
 @pytest.mark.parametrize("wanted", [0, KEYS, VALUES, HEADERS, KEYS | HEADERS])
-def test_what_is_not_wanted_takes_no_room_and_changes_nothing_else(wanted: int) -> None:
+def test_unwanted_columns_are_empty_and_change_no_other(wanted: int) -> None:
     records = [Record(at, at, b"k%d" % at, b"v" * at, (Header("h", b"x"),) * (at % 3)) for at in range(20)]
     batch = [encode_batch(records, BatchSpec())]
     all_columns, _, _ = decode(batch)
@@ -125,7 +126,7 @@ def test_what_is_not_wanted_takes_no_room_and_changes_nothing_else(wanted: int) 
             assert name[:6] == "header" or len(getattr(columns, name).data) == 0
 
 
-def test_log_append_time_is_every_records_time() -> None:
+def test_log_append_time_is_the_timestamp_of_every_record() -> None:
     records = [Record(at, 100 + at, b"k", b"v") for at in range(3)]
     columns, _, _ = decode([encode_batch(records, BatchSpec(log_append_time_ms=777))])
     assert columns.timestamp_ms.tolist() == [777, 777, 777]
@@ -133,7 +134,7 @@ def test_log_append_time_is_every_records_time() -> None:
     assert (len(none.offset), chosen) == (0, [0])
 
 
-def test_a_delete_horizon_in_the_base_timestamp_is_no_records_time() -> None:
+def test_a_delete_horizon_is_not_taken_for_a_timestamp() -> None:
     records = [Record(at, 100 + at, b"k", None) for at in range(3)]
     columns, _, _ = decode([encode_batch(records, BatchSpec(delete_horizon_ms=5_000_000))])
     assert columns.timestamp_ms.tolist() == [100, 101, 102]
@@ -155,6 +156,6 @@ def damaged(change: dict[int, int]) -> bytes:
         ({65: 0x7F}, BAD_RECORD),
     ],
 )
-def test_records_that_are_not_well_formed_are_told(change: dict[int, int], error: int) -> None:
+def test_malformed_records_are_rejected(change: dict[int, int], error: int) -> None:
     _, _, found = decode([damaged(change)])
     assert found == error

@@ -1,4 +1,4 @@
-"""A walk over headers finds what a walk over all bytes finds, whatever the file holds."""
+"""Headers read by themselves give the same rows as a scan of all bytes, whatever the file contains."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def batches(chance: random.Random) -> list[bytes]:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_headers_alone_give_what_all_bytes_give(tmp_path: Path, seed: int) -> None:
+def test_reading_headers_only_gives_the_same_rows_as_reading_all_bytes(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     data = bytearray(b"".join(batches(chance)))
     harm = chance.choice(["none", "cut", "turned", "zeros"])
@@ -54,7 +54,7 @@ def test_headers_alone_give_what_all_bytes_give(tmp_path: Path, seed: int) -> No
     assert near.damage() == far.damage()
 
 
-def test_a_slice_of_a_file_is_walked_from_where_it_begins(tmp_path: Path) -> None:
+def test_headers_of_a_byte_range_are_read_from_its_start(tmp_path: Path) -> None:
     first, second = (Batch([Record(base, 0, b"k", bytes(9_000))]).encode() for base in (0, 1))
     (tmp_path / "segment").write_bytes(first + second)
     whole = view(LocalFileSystem(), str(tmp_path / "segment"))
@@ -63,7 +63,7 @@ def test_a_slice_of_a_file_is_walked_from_where_it_begins(tmp_path: Path) -> Non
     assert rows["base_offset"].tolist() == [1]
 
 
-def test_what_cannot_be_read_is_a_result_and_no_signal(tmp_path: Path) -> None:
+def test_an_unreadable_file_gives_an_error_code_and_no_signal(tmp_path: Path) -> None:
     path = tmp_path / "segment"
     path.write_bytes(Batch([Record(0, 0, b"k", bytes(9_000))]).encode())
     size = path.stat().st_size

@@ -1,4 +1,4 @@
-"""Located records against records decoded one by one, and what the kernel makes of bytes that are no records."""
+"""Located records against records decoded one by one, and errors for bytes that are not records."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from compaction.formats.compression.codecs import Codec
-from compaction.formats.record_batch.batch import BatchSpec, encode_batch, parse_batch
-from compaction.formats.record_batch.message_set import LegacySpec, encode_legacy, parse_legacy
+from compaction.formats.record_batch.batch import parse_batch
+from compaction.formats.record_batch.message_set import parse_message_entry
 from compaction.formats.record_batch.record import Header, Record
 from compaction.kernels.reading.batches import HEADER_SIZE, scan_batches
 from compaction.kernels.reading.locate import (
@@ -25,6 +25,7 @@ from compaction.kernels.reading.locate import (
     locate_messages,
     locate_records,
 )
+from tests.formats.encode import BatchSpec, MessageSetSpec, encode_batch, encode_message_set
 
 Fields = tuple[int, bytes | None, bytes | None, tuple[Header, ...]]
 TEXTS = st.none() | st.binary(max_size=200)
@@ -51,7 +52,7 @@ def field(data: NDArray[np.uint8], at: int, size: int) -> bytes | None:
 
 
 @given(SOME)
-def test_records_are_where_they_are_said_to_be(fields: list[Fields]) -> None:
+def test_records_are_located_at_their_positions(fields: list[Fields]) -> None:
     batch = encode_batch(records(fields), BatchSpec(base_offset=10))
     data, found = located(batch + batch)
     expected = list(parse_batch(batch).records()) * 2
@@ -62,21 +63,22 @@ def test_records_are_where_they_are_said_to_be(fields: list[Fields]) -> None:
 
 
 @given(SOME, st.sampled_from((0, 1)))
-def test_messages_are_where_they_are_said_to_be(fields: list[Fields], magic: int) -> None:
-    raw = encode_legacy([Record(r.offset, r.timestamp, r.key, r.value) for r in records(fields)], LegacySpec(magic, Codec.NONE))
+def test_messages_are_located_at_their_positions(fields: list[Fields], magic: int) -> None:
+    plain = [Record(r.offset, r.timestamp, r.key, r.value) for r in records(fields)]
+    raw = encode_message_set(plain, MessageSetSpec(magic, Codec.NONE))
     data = np.frombuffer(raw, np.uint8)
     rows = scan_batches(data, 0, check_crc=True).rows
     found = np.zeros(len(rows), RECORD_ROW)
     ends = (rows["position"] + rows["size"]).astype(np.int64)
     assert locate_messages(data, rows, rows["position"].astype(np.int64), ends, found) == (len(fields), -1)
-    expected = [parse_legacy(raw, int(row["position"])).own_record() for row in rows]
+    expected = [parse_message_entry(raw, int(row["position"])).own_record() for row in rows]
     assert found["offset"].tolist() == [r.offset for r in expected]
     assert [field(data, r["key_at"], r["key_size"]) for r in found] == [r.key for r in expected]
     assert [field(data, r["value_at"], r["value_size"]) for r in found] == [r.value for r in expected]
 
 
 @given(st.binary(max_size=60), st.integers(1, 5))
-def test_bytes_that_are_no_records_are_a_fault_and_nothing_is_read_past_them(garbage: bytes, count: int) -> None:
+def test_garbage_is_an_error_and_is_not_read_past_its_end(garbage: bytes, count: int) -> None:
     data, _ = located(encode_batch([Record(10, 1, b"key", b"value")], BatchSpec(base_offset=10)))
     rows = scan_batches(data, 0, check_crc=True).rows
     rows["count"] = count
@@ -99,7 +101,7 @@ CHANGES = [
 
 
 @pytest.mark.parametrize(("changed", "expected"), CHANGES)
-def test_each_difference_is_told(changed: Record, expected: int) -> None:
+def test_each_difference_sets_its_bit(changed: Record, expected: int) -> None:
     spec = BatchSpec(base_offset=10)
     (data, before), (other, after) = (located(encode_batch([each], spec)) for each in (ONE, changed))
     found = np.full(1, 99, np.uint8)
@@ -110,7 +112,7 @@ def test_each_difference_is_told(changed: Record, expected: int) -> None:
 
 
 @given(st.lists(st.binary(max_size=20), min_size=1, max_size=20), st.integers(0, 2**32 - 1), st.integers(1, 9))
-def test_equal_keys_are_gathered_whole_and_meet_in_one_part(keys: list[bytes], seed: int, parts: int) -> None:
+def test_keys_are_concatenated_and_equal_keys_get_the_same_part(keys: list[bytes], seed: int, parts: int) -> None:
     batch = encode_batch([Record(10 + at, 1, key, None) for at, key in enumerate(keys)], BatchSpec(base_offset=10))
     data, found = located(batch)
     offsets, gathered = np.zeros(len(keys) + 1, np.int32), np.empty(sum(map(len, keys)), np.uint8)

@@ -1,4 +1,4 @@
-"""Plain messages of magic 0 and 1 become the records that the plain encoder writes of them."""
+"""Converted messages of magic 0 and 1 against the records of the plain encoder."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def transcoded(log: bytes, position: int, scratch_bytes: int) -> list[bytes]:
 
 @pytest.mark.parametrize("room", ["one", "all"])
 @pytest.mark.parametrize("seed", range(20))
-def test_records_are_those_of_the_plain_encoder(seed: int, room: str) -> None:
+def test_converted_messages_equal_the_records_of_the_plain_encoder(seed: int, room: str) -> None:
     segment = random_segment(seed, MESSAGES)
     most = GROWTH + max(len(batch.raw) for batch in segment.batches)
     found = transcoded(segment.log, 5_000, most if room == "one" else most + 2 * len(segment.log))
@@ -56,7 +56,7 @@ def test_null_is_not_empty(magic: int, key: bytes | None, value: bytes | None) -
 @pytest.mark.parametrize(
     ("field", "value"), [("key", -2), ("key", 9), ("key", 2**31 - 1), ("value", -2), ("value", 4), ("value", 6)]
 )
-def test_lengths_that_contradict_the_size_are_told(magic: int, field: str, value: int) -> None:
+def test_lengths_that_contradict_the_size_are_rejected(magic: int, field: str, value: int) -> None:
     raw = bytearray(legacy_message(7, magic, Sent(b"key", b"value")))
     key_at = 26 if magic else 18
     struct.pack_into(">i", raw, key_at if field == "key" else key_at + 7, value)

@@ -1,4 +1,4 @@
-"""The quick reading of usual records says what ``read_record`` says, and touches no byte outside of the batch."""
+"""The fast reader of common records agrees with ``read_record``, and reads no byte outside of the batch."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_short_varint_is_what_varint_reads(value: int) -> None:
 
 
 @pytest.mark.parametrize("raw", [b"\x80\x00", b"\x82\x80\x00", b"\x80\x80\x80\x00", b"\xff\xff\xff\x01"])
-def test_a_varint_longer_than_it_need_be_is_left_to_others(raw: bytes) -> None:
+def test_a_varint_longer_than_necessary_is_left_to_the_slow_reader(raw: bytes) -> None:
     assert short_varint(np.frombuffer(raw.ljust(8, b"\x55"), np.uint64)[0])[1] == 0
 
 
@@ -101,7 +101,7 @@ _FIELDS = st.one_of(st.none(), st.binary(max_size=40), st.binary(min_size=60, ma
     rest=st.binary(max_size=30),
     last=st.booleans(),
 )
-def test_usual_records_are_read_quickly_and_right(
+def test_records_of_the_common_form_are_read_by_the_fast_reader(
     fenced: Fenced, key: bytes | None, value: bytes | None, deltas: tuple[int, int], rest: bytes, last: bool
 ) -> None:
     data = record(key, value, deltas)
@@ -124,7 +124,7 @@ def test_usual_records_are_read_quickly_and_right(
     cut=st.integers(0, 60),
     last=st.booleans(),
 )
-def test_no_damage_makes_them_differ_or_reach_out(
+def test_both_readers_agree_on_damaged_records_and_stay_in_bounds(
     fenced: Fenced, data: bytes, at: int, byte: int, cut: int, last: bool
 ) -> None:
     changed = bytearray(data)
@@ -135,5 +135,5 @@ def test_no_damage_makes_them_differ_or_reach_out(
 
 
 @given(st.binary(max_size=64), st.booleans())
-def test_noise_is_read_alike(fenced: Fenced, data: bytes, last: bool) -> None:
+def test_both_readers_agree_on_noise(fenced: Fenced, data: bytes, last: bool) -> None:
     agree(fenced.place(data, last=last))

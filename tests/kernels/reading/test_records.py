@@ -1,4 +1,4 @@
-"""Record scanning against a walk over decoded records: entries, asks and counts, for any sizes of the buffers."""
+"""Scanned records against decoded records: entries, lookups and counts, with buffers of any size."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 from numpy.typing import NDArray
 
 from compaction.kernels.reading.records import (
-    ASK,
     BAD_RECORD,
     KEYLESS,
+    LOOKUPS_ONLY,
     MAP,
     MESSAGES,
     OFFSET_ORDER,
@@ -41,54 +41,54 @@ def entry(key: bytes | None, offset: int, flags: int) -> Entry:
 
 
 def naive_scan(batches: Sequence[NaiveBatch], actions: Sequence[int], first_dirty: int) -> tuple[list[Entry], list[Entry]]:
-    """Entries and asks, record by record."""
-    entries, asks = [], []
+    """Entries and lookups, record by record."""
+    entries, lookups = [], []
     for batch, action in zip(batches, actions, strict=True):
         for record in batch.records() if action != SKIP else ():
             flags = 1 if record.value is None else 0
-            if record.offset < first_dirty or (action == ASK and record.key is not None):
-                asks.append(entry(record.key, record.offset, flags | 2))
+            if record.offset < first_dirty or (action == LOOKUPS_ONLY and record.key is not None):
+                lookups.append(entry(record.key, record.offset, flags | 2))
             elif record.key is not None:
                 entries.append(entry(record.key, record.offset, flags))
-    return entries, asks
+    return entries, lookups
 
 
 def scan(blocks: Blocks, actions: Sequence[int], first_dirty: int, capacity: int) -> tuple[list[Entry], list[Entry], list[int]]:
     """Everything that the kernel finds, call after call, and the three counters."""
-    entries, asks = np.empty((capacity, 3), np.uint64), np.empty((capacity, 3), np.uint64)
+    entries, lookups = np.empty((capacity, 3), np.uint64), np.empty((capacity, 3), np.uint64)
     keyless, counters = np.zeros(len(blocks.rows), np.int32), np.zeros(3, np.int64)
     at = 0
     found: tuple[list[Entry], list[Entry]] = ([], [])
     while at < len(blocks.rows):
         next_at, n, m, error = scan_records(
             blocks.raw, blocks.scratch, blocks.rows, blocks.spans, np.array(actions, np.uint8), first_dirty, at,
-            entries, asks, keyless, counters, SECRET.state(),
+            entries, lookups, keyless, counters, SECRET.state(),
         )  # fmt: skip
         assert error == OK
         assert next_at > at, "no progress"
         found[0].extend(map(tuple, entries[:n].tolist()))
-        found[1].extend(map(tuple, asks[:m].tolist()))
+        found[1].extend(map(tuple, lookups[:m].tolist()))
         at = next_at
     assert keyless.sum() == counters[KEYLESS]
     return *found, counters.tolist()
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_entries_are_those_of_a_walk_over_records(seed: int) -> None:
+def test_entries_and_lookups_equal_those_of_decoded_records(seed: int) -> None:
     rng = random.Random(seed)
     blocks = blocks_of(random_segment(seed))
-    actions = [SKIP if batch.control else rng.choice((MAP, MAP, MAP, ASK, SKIP)) for batch in blocks.batches]
+    actions = [SKIP if batch.control else rng.choice((MAP, MAP, MAP, LOOKUPS_ONLY, SKIP)) for batch in blocks.batches]
     first_dirty = rng.randrange(int(blocks.rows["base_offset"][0]), int(blocks.rows["last_offset"][-1]) + 2)
     most = max(int(blocks.rows["count"].max()), 1)
-    entries, asks, counters = scan(blocks, actions, first_dirty, rng.choice((most, most + 3, 10_000)))
-    assert (entries, asks) == naive_scan(blocks.batches, actions, first_dirty)
+    entries, lookups, counters = scan(blocks, actions, first_dirty, rng.choice((most, most + 3, 10_000)))
+    assert (entries, lookups) == naive_scan(blocks.batches, actions, first_dirty)
     read = [r for batch, action in zip(blocks.batches, actions, strict=True) if action != SKIP for r in batch.records()]
     assert counters[MESSAGES] == len(read)
     assert counters[KEYLESS] == sum(record.key is None for record in read)
     assert counters[TOMBSTONES] == sum(record.value is None for record in read)
 
 
-def test_too_little_room_for_one_batch_is_no_progress() -> None:
+def test_buffers_too_small_for_one_batch_make_no_progress() -> None:
     log = LogBuilder()
     log.batch([Sent(b"a", b"1"), Sent(b"b", b"2")])
     blocks = blocks_of(log.build()[0])
@@ -143,7 +143,7 @@ def record(*, delta: int = 0, body: bytes | None = None, length: int | None = No
         pytest.param(record(body=b"\0\0\0\x09\x09\0"), 1, OK, id="sizes below -1 are null"),
     ],
 )
-def test_what_is_not_well_formed_is_told(body: bytes, count: int, error: int) -> None:
+def test_malformed_records_give_their_error(body: bytes, count: int, error: int) -> None:
     blocks = one_batch(body, count)
     room = np.empty((4, 3), np.uint64)
     args = (blocks.raw, blocks.scratch, blocks.rows, blocks.spans, np.zeros(1, np.uint8), 0, 0, room, room.copy())
@@ -152,7 +152,7 @@ def test_what_is_not_well_formed_is_told(body: bytes, count: int, error: int) ->
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_no_cut_of_a_batch_is_read_past_its_end(seed: int) -> None:
+def test_a_truncated_batch_is_not_read_past_its_end(seed: int) -> None:
     """Every shorter stretch of a batch's records is refused; what lies behind it would read as records."""
     segment = random_segment(seed)
     blocks = blocks_of(segment)

@@ -95,7 +95,7 @@ def test_a_key_of_any_size_at_any_address_is_hashed_as_the_plain_implementation_
 
 
 @given(st.lists(st.none() | st.binary(max_size=160), max_size=80), SECRETS)
-def test_many_keys_are_hashed_as_each_of_them(keys: list[bytes | None], secret: HashSecret) -> None:
+def test_many_keys_are_hashed_like_single_keys(keys: list[bytes | None], secret: HashSecret) -> None:
     table, data = rows_of(keys)
     hashed_rows(table, len(keys), secret.state())
     expected = [(0, 0) if key is None else naive_siphash(secret.low, secret.high, key) for key in keys]
@@ -104,7 +104,7 @@ def test_many_keys_are_hashed_as_each_of_them(keys: list[bytes | None], secret: 
 
 
 @pytest.mark.parametrize("size", [0, 7, 8, 36, 127, 128, 500])
-def test_full_lanes_and_what_is_left_are_hashed_alike_and_nothing_waits_for_the_next_call(size: int) -> None:
+def test_full_lanes_and_remainders_are_hashed_alike_within_one_call(size: int) -> None:
     secret = HashSecret.random()
     state = secret.state()
     for count in (1, 15, 16, 17, 40):
@@ -114,7 +114,7 @@ def test_full_lanes_and_what_is_left_are_hashed_alike_and_nothing_waits_for_the_
         assert table[:, :2].tolist() == [list(naive_siphash(secret.low, secret.high, key)) for key in keys]
 
 
-def test_rows_past_the_last_stay_as_they_are() -> None:
+def test_rows_after_the_last_one_are_not_changed() -> None:
     keys = [b"0123456789"] * 20
     table, _data = rows_of(keys)
     before = table[17:].tolist()
@@ -122,7 +122,7 @@ def test_rows_past_the_last_stay_as_they_are() -> None:
     assert table[17:].tolist() == before
 
 
-def test_no_key_has_the_hash_of_a_record_without_a_key() -> None:
+def test_no_key_hashes_to_the_reserved_value_of_null_keys() -> None:
     zero, most = np.uint64(0), np.uint64(2**64 - 1)
     assert tuple(map(int, with_key(zero, zero))) == (0, 1)
     for low, high in ((0, 1), (1, 0), (most, zero), (zero, most), (zero, np.uint64(2))):

@@ -1,4 +1,4 @@
-"""Decisions by marks alone against a look at every record."""
+"""Decisions from survivor entries only, against decisions from every record."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from compaction.kernels.reading.tables import (
     DISCARD,
     DROP,
     EMPTY,
-    MARK_SHIFT,
     MARKER_OF_EMPTY_TXN,
+    OFFSET_SHIFT,
     RETAIN_EMPTY,
     REWRITE,
     TOMBSTONE,
 )
 from compaction.kernels.rewriting.batch_retention import decide
-from tests.kernels.marks import Situation, random_situation
-from tests.kernels.tables import MODERN, blocks_of, random_segment
+from tests.kernels.situations import Situation, random_situation
+from tests.kernels.tables import V2_LOG, blocks_of, random_segment
 from tests.oracle.random_logs import Flavour
 from tests.oracle.records import NaiveBatch
 
@@ -40,20 +40,20 @@ def outcome(situation: Situation, batch: NaiveBatch, verdict: int) -> int:
 
 
 def may_be_left_to_the_walk(situation: Situation, batch: NaiveBatch) -> bool:
-    """Where marks alone do not tell."""
+    """Where survivors alone do not tell."""
     across = batch.base_offset < situation.first_dirty <= batch.last_offset
     return not batch.control and (batch.magic < 2 or across or batch.last_offset > situation.latest_offset)
 
 
-@pytest.mark.parametrize("flavour", [MODERN, ALL_MAGICS], ids=["modern", "all magics"])
+@pytest.mark.parametrize("flavour", [V2_LOG, ALL_MAGICS], ids=["v2", "all magics"])
 @pytest.mark.parametrize("seed", range(100))
-def test_the_decision_is_what_the_records_say(seed: int, flavour: Flavour) -> None:
+def test_decisions_agree_with_the_records(seed: int, flavour: Flavour) -> None:
     rng = random.Random(seed)
     segment = random_segment(seed % 25, flavour)
     situation = random_situation(rng, segment.batches)
-    rows = blocks_of(random_segment(seed % 25, MODERN)).rows if flavour is MODERN else _rows(segment.batches)
+    rows = blocks_of(random_segment(seed % 25, V2_LOG)).rows if flavour is V2_LOG else _rows(segment.batches)
     actions = np.empty(len(rows), np.uint8)
-    expired = decide(rows, np.array(situation.verdicts, np.uint8), situation.marks, situation.limits, actions)
+    expired = decide(rows, np.array(situation.verdicts, np.uint8), situation.survivors, situation.limits, actions)
     expected_expired = 0
     for batch, verdict, action in zip(segment.batches, situation.verdicts, actions.tolist(), strict=True):
         expected = outcome(situation, batch, verdict)
@@ -72,24 +72,24 @@ def _rows(batches: tuple[NaiveBatch, ...]) -> np.ndarray:
     return batch_table(NaiveSegment(0, b"".join(batch.raw for batch in batches)))
 
 
-def test_marks_of_other_batches_are_passed_over() -> None:
-    """Gaps between batches, marks in the gaps, thousands of marks before: only a batch's own marks count."""
+def test_survivor_entries_of_other_batches_are_skipped() -> None:
+    """Gaps between batches, survivors in the gaps, thousands of survivors before: only a batch's own survivors count."""
     rows = np.zeros(3, BATCH_ROW)
     rows["base_offset"], rows["last_offset"], rows["count"] = [5_000, 9_000, 20_000], [5_001, 9_002, 20_000], [2, 3, 1]
     rows["magic"] = 2
     offsets = [*range(5_000), 5_000, 5_001, *range(5_002, 9_000), 9_001, *range(9_500, 19_000)]
-    marks = np.array([(offset + 1) << MARK_SHIFT for offset in offsets], np.uint64)
+    survivors = np.array([(offset + 1) << OFFSET_SHIFT for offset in offsets], np.uint64)
     actions = np.empty(3, np.uint8)
     limits = np.array([0, 1 << 40, 0, 0], np.int64)
-    assert decide(rows, np.zeros(3, np.uint8), marks, limits, actions) == 0
+    assert decide(rows, np.zeros(3, np.uint8), survivors, limits, actions) == 0
     assert actions.tolist() == [COPY, REWRITE, DROP]
 
 
 @pytest.mark.parametrize(("now_ms", "action", "expired"), [(999, COPY, 0), (1_000, DROP, 1), (1_001, DROP, 1)])
-def test_a_tombstone_goes_at_its_horizon(now_ms: int, action: int, expired: int) -> None:
+def test_a_tombstone_is_dropped_at_its_delete_horizon(now_ms: int, action: int, expired: int) -> None:
     rows = np.zeros(1, BATCH_ROW)
     rows["count"], rows["magic"], rows["attributes"], rows["base_timestamp"] = 1, 2, 0x40, 1_000
-    marks = np.array([1 << MARK_SHIFT | TOMBSTONE], np.uint64)
+    survivors = np.array([1 << OFFSET_SHIFT | TOMBSTONE], np.uint64)
     actions = np.empty(1, np.uint8)
-    assert decide(rows, np.zeros(1, np.uint8), marks, np.array([0, 10, now_ms, 0], np.int64), actions) == expired
+    assert decide(rows, np.zeros(1, np.uint8), survivors, np.array([0, 10, now_ms, 0], np.int64), actions) == expired
     assert actions.tolist() == [action]

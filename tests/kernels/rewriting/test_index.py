@@ -1,4 +1,4 @@
-"""Index entries against a writer that appends batch by batch, however the batches come in."""
+"""Index entries against a writer that appends one batch at a time, with any division into calls."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ALL_MAGICS = Flavour(batches=60, odd=0.3, magics=(0, 1, 2))
 
 @pytest.mark.parametrize("interval", [0, 1, 150, 4096])
 @pytest.mark.parametrize("seed", range(25))
-def test_entries_are_those_of_appends_one_by_one(seed: int, interval: int) -> None:
+def test_index_entries_equal_those_of_single_appends(seed: int, interval: int) -> None:
     rng = random.Random(seed)
     segment = random_segment(seed, ALL_MAGICS)
     rows = np.zeros(len(segment.batches), OUT_ROW)

@@ -1,4 +1,4 @@
-"""Batches written anew against the plain encoder, byte for byte, for any sizes of the buffers."""
+"""Rewritten batches against the plain encoder, byte for byte, with buffers of any size."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from compaction.kernels.rewriting.rewrite import (
     rewrite,
 )
 from compaction.kernels.rewriting.survivors import BAD_NAMES
-from tests.kernels.marks import Situation, random_situation
+from tests.kernels.situations import Situation, random_situation
 from tests.kernels.tables import Blocks, blocks_of, random_segment
 from tests.oracle import compression
 from tests.oracle.logs import Batching, LogBuilder, Sent
@@ -88,13 +88,13 @@ def run(blocks: Blocks, situation: Situation, out_bytes: int, kept_rows: int) ->
     verdicts = np.array(situation.verdicts, np.uint8)
     actions = np.empty(len(blocks.rows), np.uint8)
     found = Output()
-    found.counters[TOMBSTONES_REMOVED] += decide(blocks.rows, verdicts, situation.marks, situation.limits, actions)
+    found.counters[TOMBSTONES_REMOVED] += decide(blocks.rows, verdicts, situation.survivors, situation.limits, actions)
     out, kept = np.empty(out_bytes, np.uint8), np.empty((kept_rows, 6), np.int64)
     at = 0
     while at < len(blocks.rows):
         out_rows = np.empty(len(blocks.rows), OUT_ROW)
         next_at, n, used, error = rewrite(
-            blocks.raw, blocks.scratch, blocks.rows, blocks.spans, actions, verdicts, situation.marks, situation.limits,
+            blocks.raw, blocks.scratch, blocks.rows, blocks.spans, actions, verdicts, situation.survivors, situation.limits,
             NEW_HORIZON_MS, at, 0, out, out_rows, kept, found.counters,
         )  # fmt: skip
         assert error == OK
@@ -117,7 +117,7 @@ def text_only(batches: tuple[NaiveBatch, ...]) -> bool:
 
 
 @pytest.mark.parametrize("seed", range(120))
-def test_every_batch_is_the_plain_encoders(seed: int) -> None:
+def test_every_batch_equals_that_of_the_plain_encoder(seed: int) -> None:
     rng = random.Random(seed)
     segment = random_segment(seed % 40, ODD if seed % 2 else Flavour(batches=40, codecs=(0, 2)))
     blocks = blocks_of(segment)
@@ -161,7 +161,7 @@ def check_counters(situation: Situation, found: Output) -> None:
     assert found.counters[MESSAGES_READ] == messages_read(situation)
 
 
-def test_no_room_is_no_progress() -> None:
+def test_buffers_that_are_too_small_make_no_progress() -> None:
     blocks, situation = one_batch([Sent(b"a", b"1"), Sent(b"b", b"2")])
     for out_bytes, kept_rows in ((room_for_one(blocks)[0] - 1, 2), (10_000, 1)):
         assert call(blocks, situation, out_bytes, kept_rows)[:2] == (0, 0)
@@ -184,7 +184,7 @@ def call(blocks: Blocks, situation: Situation, out_bytes: int = 10_000, kept_row
     return tuple(
         rewrite(
             blocks.raw, blocks.scratch, blocks.rows, blocks.spans, np.full(rows, REWRITE, np.uint8),
-            np.zeros(rows, np.uint8), situation.marks, situation.limits, NEW_HORIZON_MS, 0, 0, out,
+            np.zeros(rows, np.uint8), situation.survivors, situation.limits, NEW_HORIZON_MS, 0, 0, out,
             np.empty(rows, OUT_ROW), kept, np.zeros(COUNTERS, np.int64),
         )
     )  # fmt: skip
@@ -207,17 +207,17 @@ TWO = [Sent(b"a", b"1"), Sent(b"b", b"2")]
         pytest.param(one_batch([Sent(b"a", b"1", headers=((b"\xff", b""),)), TWO[1]]), OK, id="such a name in what goes"),
     ],
 )
-def test_what_kafka_refuses_is_told(blocks: tuple[Blocks, Situation], error: int) -> None:
+def test_batches_that_kafka_refuses_give_their_error(blocks: tuple[Blocks, Situation], error: int) -> None:
     next_at, _, _, found = call(*blocks)
     assert (found, next_at) == (error, 1 if error == OK else 0)
 
 
-def test_a_horizon_below_zero_is_none() -> None:
+def test_a_negative_horizon_is_none() -> None:
     blocks, situation = one_batch(TWO, Batching(horizon_ms=5), base_timestamp=-1)
     out, kept, out_rows = np.zeros(500, np.uint8), np.empty((2, 6), np.int64), np.empty(1, OUT_ROW)
     actions, verdicts = np.array([REWRITE], np.uint8), np.zeros(1, np.uint8)
     rewrite(
-        blocks.raw, blocks.scratch, blocks.rows, blocks.spans, actions, verdicts, situation.marks, situation.limits,
+        blocks.raw, blocks.scratch, blocks.rows, blocks.spans, actions, verdicts, situation.survivors, situation.limits,
         NEW_HORIZON_MS, 0, 0, out, out_rows, kept, np.zeros(COUNTERS, np.int64),
     )  # fmt: skip
     assert out[22] & 0x40 == 0

@@ -1,4 +1,4 @@
-"""Counting what goes, by age and place, against the plain reading of each record."""
+"""The compiled tally of dropped records by age and position, against a plain reading of each record."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from compaction.kernels.reading.records import BAD_RECORD, OK
 from compaction.kernels.reading.tables import COPY, DROP, EMPTY, REWRITE
 from compaction.kernels.rewriting.batch_retention import decide
 from compaction.kernels.rewriting.tally import BYTES, COLUMNS, KEYLESS, RECORDS, TOMBSTONES, age_bucket, tally
-from tests.kernels.marks import Situation, random_situation
+from tests.kernels.situations import Situation, random_situation
 from tests.kernels.tables import Blocks, blocks_of, random_segment
 from tests.oracle.records import NaiveBatch, NaiveRecord
 
@@ -42,7 +42,7 @@ def run(blocks: Blocks, situation: Situation, actions: NDArray[np.uint8], frame:
     counts = Counts()
     found = tally(
         blocks.raw, blocks.scratch, blocks.rows, blocks.spans, actions, np.array(situation.verdicts, np.uint8),
-        situation.marks, situation.limits, np.array(frame, np.int64), np.array(BOUNDS, np.int64),
+        situation.survivors, situation.limits, np.array(frame, np.int64), np.array(BOUNDS, np.int64),
         counts.positions, counts.ages,
     )  # fmt: skip
     assert found == (len(blocks.rows), OK)
@@ -62,10 +62,10 @@ def setting(seed: int) -> tuple[Blocks, Situation, tuple[int, int, int]]:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_what_a_round_drops_is_counted(seed: int) -> None:
+def test_the_dropped_records_of_a_round_are_counted(seed: int) -> None:
     blocks, situation, frame = setting(seed)
     actions = np.empty(len(blocks.rows), np.uint8)
-    decide(blocks.rows, np.array(situation.verdicts, np.uint8), situation.marks, situation.limits, actions)
+    decide(blocks.rows, np.array(situation.verdicts, np.uint8), situation.survivors, situation.limits, actions)
     expected = Counts()
     for batch, verdict in zip(blocks.batches, situation.verdicts, strict=True):
         kept = {record.offset for record in situation.kept(batch, verdict)}
@@ -86,21 +86,21 @@ def test_every_record_of_dropped_and_emptied_batches_is_counted_and_none_of_copi
     assert without_bytes(run(blocks, situation, actions, frame)) == without_bytes(expected)
 
 
-def test_the_bytes_are_those_of_the_records() -> None:
+def test_the_counted_bytes_are_those_of_the_records() -> None:
     blocks, situation, frame = setting(1)
     counts = run(blocks, situation, np.full(len(blocks.rows), DROP, np.uint8), frame)
     plain = int((blocks.spans[:, 1] - blocks.spans[:, 0])[blocks.rows["count"] > 0].sum())
     assert counts.ages[:, BYTES].sum() == counts.positions[:, BYTES].sum() == plain
 
 
-def test_a_record_that_is_not_well_formed_is_told() -> None:
+def test_a_malformed_record_is_rejected() -> None:
     blocks, situation, frame = setting(2)
     at = next(at for at, span in enumerate(blocks.spans) if span[1] > span[0] and not span[2])
     blocks.raw[blocks.spans[at, 0]] = 0xFF
     counts, actions = Counts(), np.full(len(blocks.rows), DROP, np.uint8)
     actions[:at] = COPY
     found = tally(
-        blocks.raw, blocks.scratch, blocks.rows, blocks.spans, actions, actions, situation.marks, situation.limits,
+        blocks.raw, blocks.scratch, blocks.rows, blocks.spans, actions, actions, situation.survivors, situation.limits,
         np.array(frame, np.int64), np.array(BOUNDS, np.int64), counts.positions, counts.ages,
     )  # fmt: skip
     assert found == (at, BAD_RECORD)
@@ -114,15 +114,15 @@ def test_ages_are_counted_from_each_bound_up_to_the_next(age: int, bucket: int) 
     assert age_bucket(now_ms - age, now_ms, np.array(BOUNDS, np.int64)) == bucket
 
 
-def test_a_record_without_a_time_has_no_age() -> None:
+def test_a_record_without_a_timestamp_has_no_age() -> None:
     assert age_bucket(-1, 10**12, np.array(BOUNDS, np.int64)) == len(BOUNDS) + 1
 
 
-def test_rewritten_batches_are_among_those_that_are_counted() -> None:
+def test_the_random_batches_include_rewritten_ones() -> None:
     seen = set()
     for seed in range(12):
         blocks, situation, _ = setting(seed)
         actions = np.empty(len(blocks.rows), np.uint8)
-        decide(blocks.rows, np.array(situation.verdicts, np.uint8), situation.marks, situation.limits, actions)
+        decide(blocks.rows, np.array(situation.verdicts, np.uint8), situation.survivors, situation.limits, actions)
         seen |= set(actions.tolist())
     assert seen == {DROP, COPY, EMPTY, REWRITE}

@@ -7,18 +7,18 @@ from pathlib import Path
 import pytest
 
 from compaction.config import Origin, Resolver, Setting, Source, TomlSettings, TopicConfig, read_properties, read_sets
-from compaction.config.entries import TOPIC_ENTRIES
 from compaction.config.request import CompactionRequest
+from compaction.config.resolver import TOPIC_ATTRIBUTES
 from compaction.errors import CorruptLogError
 from compaction.formats.properties import parse_properties
 from compaction.fs.local import LocalFileSystem
 from compaction.logdir.discover import Selector, discover
 from compaction.logdir.settings.log_settings import Settings, read_settings
 from tests.golden import unpack_sample
-from tests.golden.make_sample import CLEANED, LATER, TOPICS
+from tests.golden.make_sample import CLEANED, TOPICS
 
-#: topics whose segments were made to roll at once while they were written
-HURRIED = ("prices", "payments", "payments-open")
+#: the settings that matter to a log at rest
+SETTINGS = ("cleanup.policy", *TOPIC_ATTRIBUTES)
 
 
 @pytest.fixture(scope="module")
@@ -47,21 +47,19 @@ def effective(config: TopicConfig, name: str) -> object:
     return str(value)
 
 
-def test_every_topic_has_what_it_was_created_with(logs: Path) -> None:
+def test_every_topic_has_the_settings_of_its_creation(logs: Path) -> None:
     found = configs(logs)
     assert set(TOPICS) | {CLEANED, "__consumer_offsets", "__transaction_state"} == set(found)
     for topic, (_, given) in TOPICS.items():
-        stored = {**given, **(LATER if topic in HURRIED else {})}
+        stored = {name: value for name, value in given.items() if name in SETTINGS}
         for name, value in stored.items():
             assert effective(found[topic], name) == value, (topic, name)
             assert found[topic].source(name).origin is Origin.METADATA, (topic, name)
-        others = {name: found[topic].source(name).origin for name in TOPIC_ENTRIES if name not in stored}
-        # the controller itself stores this one for all brokers
-        assert others.pop("min.insync.replicas") is Origin.METADATA_BROKER
-        assert set(others.values()) == {Origin.DEFAULT}, topic
+        others = {found[topic].source(name).origin for name in SETTINGS if name not in stored}
+        assert others == {Origin.DEFAULT}, topic
 
 
-def test_a_setting_that_was_changed_has_its_last_value(logs: Path) -> None:
+def test_a_changed_setting_has_its_last_value(logs: Path) -> None:
     cleaned = configs(logs)[CLEANED]
     assert (cleaned.min_cleanable_dirty_ratio, str(cleaned.source("min.cleanable.dirty.ratio"))) == (
         0.5,
@@ -69,9 +67,9 @@ def test_a_setting_that_was_changed_has_its_last_value(logs: Path) -> None:
     )
 
 
-def test_internal_topics_have_what_the_broker_created_them_with(logs: Path) -> None:
+def test_internal_topics_have_the_settings_of_their_creation(logs: Path) -> None:
     offsets = configs(logs)["__consumer_offsets"]
-    assert (offsets.cleanup_policy, offsets.compression_type) == ("compact", "producer")
+    assert (offsets.cleanup_policy, offsets.segment_bytes) == ("compact", 100 << 20)
     assert offsets.source("cleanup.policy").origin is Origin.METADATA
 
 
@@ -88,21 +86,21 @@ def properties(text: str) -> Resolver:
 @pytest.mark.parametrize(
     ("resolver", "value", "source"),
     [
-        (Resolver(read_sets(["segment.ms=7"])), 7, "--set segment.ms"),
-        (Resolver(read_sets(["log.roll.hours=2"])), 7_200_000, "--set log.roll.hours"),
-        (toml("orders", "segment.ms", "8"), 8, "x.toml line 3 (segment.ms)"),
-        (toml(None, "log.roll.ms", "9"), 3_600_000, "the topic's configuration in the metadata log"),
-        (properties("log.roll.ms=9"), 3_600_000, "the topic's configuration in the metadata log"),
+        (Resolver(read_sets(["retention.ms=7"])), 7, "--set retention.ms"),
+        (Resolver(read_sets(["log.retention.hours=2"])), 7_200_000, "--set log.retention.hours"),
+        (toml("clickstream", "retention.ms", "8"), 8, "x.toml line 3 (retention.ms)"),
+        (toml(None, "log.retention.ms", "9"), 172_800_000, "the topic's configuration in the metadata log"),
+        (properties("log.retention.ms=9"), 172_800_000, "the topic's configuration in the metadata log"),
     ],
 )
-def test_what_the_broker_stored_for_a_topic_has_its_place_among_the_sources(
+def test_stored_topic_settings_have_their_precedence_among_the_sources(
     logs: Path, resolver: Resolver, value: int, source: str
 ) -> None:
-    orders = configs(logs, resolver)["orders"]
-    assert (orders.segment_ms, str(orders.source("segment.ms"))) == (value, source)
+    clicks = configs(logs, resolver)["clickstream"]
+    assert (clicks.retention_ms, str(clicks.source("retention.ms"))) == (value, source)
 
 
-def test_what_it_did_not_store_comes_from_the_brokers_properties(logs: Path) -> None:
+def test_settings_that_are_not_stored_come_from_the_brokers_properties(logs: Path) -> None:
     orders = configs(logs, properties("num.partitions=7\nlog.cleaner.min.cleanable.ratio=0.25\n"))["orders"]
     assert (orders.min_cleanable_dirty_ratio, str(orders.source("min.cleanable.dirty.ratio"))) == (
         0.25,
@@ -110,7 +108,7 @@ def test_what_it_did_not_store_comes_from_the_brokers_properties(logs: Path) -> 
     )
 
 
-def test_without_a_metadata_log_only_the_call_says_what_holds(logs: Path, tmp_path: Path) -> None:
+def test_without_a_metadata_log_only_options_apply(logs: Path, tmp_path: Path) -> None:
     bare = tmp_path / "bare"
     (bare / "orders-0").mkdir(parents=True)
     (bare / "__consumer_offsets-0").mkdir()
@@ -133,15 +131,15 @@ def damaged(logs: Path, at: float) -> list[Settings | CorruptLogError | object]:
 
 
 @pytest.mark.parametrize("at", [0.1, 0.5, 0.9])
-def test_a_damaged_metadata_log_is_told_for_every_log_of_its_directory(tmp_path: Path, at: float) -> None:
+def test_a_damaged_metadata_log_fails_every_log_of_its_directory(tmp_path: Path, at: float) -> None:
     found = damaged(unpack_sample(tmp_path), at)
     assert len(found) > 10
     assert {type(each) for each in found} == {CorruptLogError}
     assert "__cluster_metadata-0" in str(found[0])
 
 
-def test_a_metadata_log_whose_last_batch_was_cut_off_is_read_up_to_there(tmp_path: Path) -> None:
+def test_a_metadata_log_with_a_torn_tail_is_read_up_to_it(tmp_path: Path) -> None:
     logs = unpack_sample(tmp_path)
     log = min((logs / "__cluster_metadata-0").glob("*.log"))
     log.write_bytes(log.read_bytes()[:-5])
-    assert configs(logs)["orders"].segment_ms == 3_600_000
+    assert configs(logs)["clickstream"].retention_ms == 172_800_000

@@ -12,6 +12,7 @@ import pytest
 from compaction.config import Origin, Resolver, TopicConfig, read_properties
 from compaction.config.entries import TOPIC_ENTRIES
 from compaction.config.kinds import parse
+from compaction.config.resolver import TOPIC_ATTRIBUTES
 from compaction.formats.properties import parse_properties
 from compaction.fs.local import LocalFileSystem
 from compaction.logdir.settings.metadata_sources import MetadataSources
@@ -30,12 +31,9 @@ STATIC = {
     "log.retention.minutes": "500",
     "log.cleaner.min.cleanable.ratio": "0.4",
     "log.segment.bytes": "2000000",
-    "log.roll.hours": "5",
     # metadata snapshots all the time
     "metadata.log.max.record.bytes.between.snapshots": "200",
 }
-#: names that a broker heeds, but calls a default when it is asked
-LESSER = {"log.roll.hours"}
 #: what the cluster stores for all brokers, and for this one
 FOR_ALL = {"log.segment.bytes": "3000000", "log.cleaner.delete.retention.ms": "777", "log.retention.ms": "123456"}
 FOR_THIS = {"log.cleaner.delete.retention.ms": "888", "log.cleaner.threads": "2"}
@@ -122,23 +120,18 @@ def effective(config: TopicConfig, name: str) -> object:
 
 
 @pytest.mark.parametrize("topic", TOPICS)
-def test_values_and_sources_are_the_brokers(stored: Stored, topic: str) -> None:
+def test_values_and_sources_equal_the_brokers(stored: Stored, topic: str) -> None:
     config, told = ours(stored.log_dir, topic), stored.told[topic]
     assert set(told) >= set(TOPIC_ENTRIES) - {"internal.segment.bytes"}
-    for name, entry in TOPIC_ENTRIES.items():
-        if name not in told:
-            continue
-        expected: object = parse(told[name].value or "", entry.kind)
+    for name in ("cleanup.policy", *TOPIC_ATTRIBUTES):
+        expected: object = parse(told[name].value or "", TOPIC_ENTRIES[name].kind)
         if name == "cleanup.policy":
             expected = {word for word in (told[name].value or "").split(",") if word}
         assert effective(config, name) == expected, name
-        if config.source(name).key in LESSER:
-            assert told[name].source == "DEFAULT_CONFIG", name
-        else:
-            assert config.source(name).origin is SOURCES[told[name].source], name
+        assert config.source(name).origin is SOURCES[told[name].source], name
 
 
-def test_every_kind_of_source_was_met(stored: Stored) -> None:
+def test_every_kind_of_source_occurs(stored: Stored) -> None:
     met = {told.source for entries in stored.told.values() for told in entries.values()}
     assert met == set(SOURCES)
 
@@ -148,7 +141,7 @@ def test_the_brokers_own_settings_are_read(stored: Stored) -> None:
     assert (broker.cleaner_threads, broker.source("log.cleaner.threads").origin) == (2, Origin.METADATA_BROKER)
 
 
-def test_a_snapshot_alone_tells_what_was_stored_before_it(stored: Stored, tmp_path: Path) -> None:
+def test_a_snapshot_contains_the_settings_stored_before_it(stored: Stored, tmp_path: Path) -> None:
     log_dir = tmp_path / "logs"
     shutil.copytree(stored.log_dir, log_dir)
     assert list((log_dir / "__cluster_metadata-0").glob("*.checkpoint"))

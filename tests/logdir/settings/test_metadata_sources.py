@@ -9,7 +9,7 @@ import pytest
 
 from compaction.config import Resolver, read_properties, read_sets
 from compaction.errors import CorruptLogError, UsageError
-from compaction.formats.checkpoints import format_partition_metadata, topic_id_text
+from compaction.formats.checkpoints import topic_id_text
 from compaction.formats.record_batch.batch import iter_batches
 from compaction.fs.local import LocalFileSystem
 from compaction.logdir.settings.log_settings import Settings
@@ -41,7 +41,7 @@ def policies(found: dict[str, Settings | Exception]) -> dict[str, str]:
     return {name: policy_of(each) for name, each in found.items() if name.startswith("second/")}
 
 
-def test_a_directory_of_a_jbod_broker_alone_does_not_pass_its_topics_for_deletable(tmp_path: Path) -> None:
+def test_topics_in_one_directory_of_a_jbod_broker_are_not_deletable(tmp_path: Path) -> None:
     _, second = jbod(tmp_path)
     assert policies(settings_of(second)) == {
         **dict.fromkeys(POLICIES, "unknown"),
@@ -65,7 +65,7 @@ def test_a_metadata_log_can_be_named(tmp_path: Path, named: str) -> None:
     assert policies(settings_of(second, metadata=[first.resolve() / named])) == POLICIES
 
 
-def test_a_metadata_log_is_shared_even_if_no_log_of_its_own_directory_is_chosen(tmp_path: Path) -> None:
+def test_a_metadata_log_is_shared_even_if_no_log_of_its_own_directory_is_selected(tmp_path: Path) -> None:
     first, second = jbod(tmp_path)
     for path in first.iterdir():
         if path.is_dir() and path.name != METADATA:
@@ -73,7 +73,7 @@ def test_a_metadata_log_is_shared_even_if_no_log_of_its_own_directory_is_chosen(
     assert policies(settings_of(first, second)) == POLICIES
 
 
-def test_directories_of_zookeepers_days_have_no_policy_but_for_internal_topics(tmp_path: Path) -> None:
+def test_directories_of_zookeeper_brokers_have_no_policy_except_for_internal_topics(tmp_path: Path) -> None:
     log_dir = empty_logs(tmp_path / "zk", "orders-0", "__consumer_offsets-3")
     (log_dir / "meta.properties").write_text("version=0\nbroker.id=4\ncluster.id=zk-cluster\n", encoding="utf-8")
     found = settings_of(log_dir)
@@ -83,7 +83,7 @@ def test_directories_of_zookeepers_days_have_no_policy_but_for_internal_topics(t
     }
 
 
-def test_the_metadata_log_of_another_cluster_in_the_call_says_nothing(tmp_path: Path) -> None:
+def test_the_metadata_log_of_another_cluster_is_ignored(tmp_path: Path) -> None:
     first, second = jbod(tmp_path)
     identify(second, cluster="another-cluster")
     found = settings_of(first, second)
@@ -95,7 +95,7 @@ def test_the_metadata_log_of_another_cluster_in_the_call_says_nothing(tmp_path: 
     )
 
 
-def test_a_named_metadata_log_of_another_cluster_ends_the_call_with_both_names(tmp_path: Path) -> None:
+def test_a_named_metadata_log_of_another_cluster_is_a_usage_error_with_both_names(tmp_path: Path) -> None:
     first, second = jbod(tmp_path)
     identify(second, cluster="another-cluster")
     with pytest.raises(UsageError) as refusal:
@@ -106,7 +106,7 @@ def test_a_named_metadata_log_of_another_cluster_ends_the_call_with_both_names(t
     )
 
 
-def test_a_directory_with_a_metadata_log_of_its_own_cluster_does_not_take_a_named_one_of_another(tmp_path: Path) -> None:
+def test_a_named_metadata_log_of_another_cluster_does_not_override_the_directorys_own(tmp_path: Path) -> None:
     mine, other = empty_logs(tmp_path / "mine", "orders-0"), empty_logs(tmp_path / "other")
     for log_dir, policy, cluster in ((mine, "compact", "a"), (other, "delete", "b")):
         write_metadata(log_dir, stored("orders", policy))
@@ -115,7 +115,7 @@ def test_a_directory_with_a_metadata_log_of_its_own_cluster_does_not_take_a_name
         settings_of(mine, metadata=[other])
 
 
-def test_an_export_uses_the_metadata_log_that_is_named_and_says_so(tmp_path: Path) -> None:
+def test_an_export_uses_the_named_metadata_log_and_reports_it(tmp_path: Path) -> None:
     first, second = jbod(tmp_path)
     identify(second, cluster=None)
     assert set(policies(settings_of(first, second)).values()) == {"unknown", "compact"}
@@ -140,7 +140,7 @@ def test_an_export_uses_none_of_the_metadata_logs_of_two_clusters(tmp_path: Path
     assert policies(found)["second/customers-0"] == "unknown"
 
 
-def test_a_metadata_log_without_a_cluster_speaks_for_other_directories_only_if_named(tmp_path: Path) -> None:
+def test_a_metadata_log_without_a_cluster_applies_to_other_directories_only_if_named(tmp_path: Path) -> None:
     mine, other = empty_logs(tmp_path / "mine", "orders-0"), empty_logs(tmp_path / "second", "orders-1")
     write_metadata(mine, stored("orders", "compact"))
     identify(other)
@@ -152,7 +152,7 @@ def test_a_metadata_log_without_a_cluster_speaks_for_other_directories_only_if_n
 
 
 @pytest.mark.parametrize(("newer", "older"), [((3, 0), (2, 50)), ((2, 50), (2, 10))], ids=["epoch", "end offset"])
-def test_of_two_metadata_logs_of_a_cluster_the_newer_one_wins(
+def test_of_two_metadata_logs_of_a_cluster_the_newer_applies(
     tmp_path: Path, newer: tuple[int, int], older: tuple[int, int]
 ) -> None:
     for name, (epoch, more), policy in (("new", newer, "compact"), ("old", older, "delete")):
@@ -204,12 +204,12 @@ def test_a_deleted_topics_policy_is_unknown(tmp_path: Path) -> None:
     assert policy_of(settings_of(log_dir)["logs/orders-0"]) == "unknown"
 
 
-def test_a_topic_of_the_same_name_and_another_id_does_not_lend_its_policy(tmp_path: Path) -> None:
+def test_the_policy_of_a_topic_with_the_same_name_and_another_id_is_ignored(tmp_path: Path) -> None:
     log_dir = empty_logs(tmp_path / "logs", "orders-0", "orders-1", "orders-2")
     values = [*stored("orders", "delete"), config("orders", "retention.ms", "5")]
     write_metadata(log_dir, values)
     for partition, topic_id in ((0, b"x" * 16), (1, b"y" * 16)):
-        text = format_partition_metadata(topic_id_text(topic_id))
+        text = f"version: 0\ntopic_id: {topic_id_text(topic_id)}"
         (log_dir / f"orders-{partition}" / "partition.metadata").write_text(text, encoding="utf-8")
     found = settings_of(log_dir)
     assert {name[-1]: policy_of(each) for name, each in found.items()} == {"0": "delete", "1": "unknown", "2": "delete"}
@@ -229,7 +229,7 @@ def test_a_malformed_partition_metadata_fails_its_log(tmp_path: Path) -> None:
     assert policy_of(found["logs/orders-1"]) == "delete"
 
 
-def test_a_topic_without_a_policy_of_its_own_waits_for_server_properties(tmp_path: Path) -> None:
+def test_a_topic_without_its_own_policy_needs_server_properties(tmp_path: Path) -> None:
     log_dir = empty_logs(tmp_path / "logs", "orders-0")
     write_metadata(log_dir, stored("orders"))
     assert policy_of(settings_of(log_dir)["logs/orders-0"]) == "unknown"
@@ -252,7 +252,7 @@ def test_a_brokers_dynamic_default_is_that_of_the_directorys_own_node(tmp_path: 
     }
 
 
-def test_the_newest_record_wins_when_a_policy_was_changed_between_runs(tmp_path: Path) -> None:
+def test_a_policy_changed_between_runs_has_its_newest_value(tmp_path: Path) -> None:
     log_dir = empty_logs(tmp_path / "logs", "orders-0")
     values = stored("orders", "delete")
     seen = []
@@ -274,7 +274,7 @@ def test_without_any_metadata_log_meta_properties_need_not_be_readable(tmp_path:
     assert isinstance(settings_of(log_dir)["logs/orders-0"], CorruptLogError)
 
 
-def test_a_place_without_a_metadata_log_cannot_be_named(tmp_path: Path) -> None:
+def test_naming_a_directory_without_a_metadata_log_is_an_error(tmp_path: Path) -> None:
     log_dir = empty_logs(tmp_path / "logs", "orders-0")
     with pytest.raises(UsageError, match="--metadata: there is no metadata log here"):
         MetadataSources(LocalFileSystem(), [str(log_dir)], [str(log_dir)])

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from compaction.errors import CorruptLogError
-from compaction.formats.record_batch.batch import BatchSpec, encode_batch
 from compaction.formats.record_batch.record import Record
 from compaction.fs.local import LocalFileSystem
 from compaction.logdir.settings.metadata_topic import MetadataLog, Position, read_metadata_log
+from tests.formats.encode import BatchSpec, encode_batch
 from tests.formats.test_metadata_log import config
 from tests.logdir.settings.guesses import METADATA, stored, write_metadata
 
@@ -32,7 +32,7 @@ def batch(*values: bytes) -> bytes:
     return encode_batch([Record(at, 1, None, value) for at, value in enumerate(values)], BatchSpec())
 
 
-def test_the_position_is_where_the_log_ends(tmp_path: Path) -> None:
+def test_the_position_is_the_end_of_the_log(tmp_path: Path) -> None:
     write_metadata(tmp_path, stored("orders", "compact"), epoch=3)
     assert read(tmp_path).position == Position(3, 2)
     snapshot(tmp_path, 7, batch(*stored("sales", "delete")) + FOOTER)
@@ -46,7 +46,7 @@ def test_the_position_is_where_the_log_ends(tmp_path: Path) -> None:
     }
 
 
-def test_a_snapshot_without_its_end_is_damage(tmp_path: Path) -> None:
+def test_a_snapshot_without_its_footer_is_damage(tmp_path: Path) -> None:
     data = batch(*stored("orders", "compact")) + FOOTER
     for cut in (len(data) - len(FOOTER), len(data) - 1, 3, 0):
         path = snapshot(tmp_path, 2, data[:cut])
@@ -57,7 +57,7 @@ def test_a_snapshot_without_its_end_is_damage(tmp_path: Path) -> None:
     assert read(tmp_path).configs.topics == {"orders": {"cleanup.policy": "compact"}}
 
 
-def test_a_segment_that_is_missing_is_damage(tmp_path: Path) -> None:
+def test_a_missing_segment_is_damage(tmp_path: Path) -> None:
     write_metadata(tmp_path, stored("orders", "compact"))
     write_metadata(tmp_path, [config("orders", "segment.ms", "5")], base_offset=3)
     with pytest.raises(CorruptLogError, match="offsets 2 to 2 are missing before this segment"):
@@ -66,13 +66,13 @@ def test_a_segment_that_is_missing_is_damage(tmp_path: Path) -> None:
     assert read(tmp_path).position.end_offset == 4
 
 
-def test_a_first_segment_that_is_missing_without_a_snapshot_is_damage(tmp_path: Path) -> None:
+def test_a_missing_first_segment_without_a_snapshot_is_damage(tmp_path: Path) -> None:
     write_metadata(tmp_path, stored("orders", "compact"), base_offset=5)
     with pytest.raises(CorruptLogError, match="offsets 0 to 4 are missing before this segment"):
         read(tmp_path)
 
 
-def test_a_torn_end_in_the_middle_of_the_log_is_damage_and_at_its_end_is_not(tmp_path: Path) -> None:
+def test_only_the_last_segment_may_have_a_torn_tail(tmp_path: Path) -> None:
     path = write_metadata(tmp_path, stored("orders", "compact")) / f"{0:020d}.log"
     path.write_bytes(path.read_bytes() + batch(b"torn")[:-3])
     assert read(tmp_path).position.end_offset == 2
@@ -81,7 +81,7 @@ def test_a_torn_end_in_the_middle_of_the_log_is_damage_and_at_its_end_is_not(tmp
         read(tmp_path)
 
 
-def test_a_record_that_cannot_be_read_is_told_with_its_file(tmp_path: Path) -> None:
+def test_a_malformed_record_is_reported_with_its_file(tmp_path: Path) -> None:
     path = write_metadata(tmp_path, [b"\x09\x04\x00"])
     with pytest.raises(CorruptLogError, match="frame version 9") as refusal:
         read(tmp_path)

@@ -1,0 +1,75 @@
+"""A log before and after cleaning, and the rules that its cleaning had to follow. The values are sent to tasks.
+
+Tested by ``tests/certifier/test_read_sides.py`` and ``tests/certifier/test_corruptions.py``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compaction.fs.filesystem import join
+from compaction.names import LOG, TopicPartition, segment_file
+
+Bools = NDArray[np.bool_]
+Int64s = NDArray[np.int64]
+Rows = NDArray[np.void]
+
+LONG_MAX = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class SegmentFiles:
+    """One segment on disk. ``suffix`` is ``.deleted`` for a segment that cleaning replaced."""
+
+    directory: str
+    base_offset: int
+    size_bytes: int
+    mtime_ms: int
+    suffix: str = ""
+    last: bool = False
+
+    def path(self, kind: str = LOG) -> str:
+        """The path of its file of this kind."""
+        return join(self.directory, segment_file(self.base_offset, kind, self.suffix))
+
+
+@dataclass(frozen=True)
+class Side:
+    """A log before or after cleaning; its segments are in order, ``cleaned_to`` is its cleaner checkpoint."""
+
+    segments: tuple[SegmentFiles, ...]
+    log_start_offset: int
+    cleaned_to: int | None
+
+
+@dataclass(frozen=True)
+class CleaningRules:
+    """What cleaning was allowed to do.
+
+    ``now_ms``: the time of the round if ``exact``, else the latest time it can have had. ``deletes``: ``cleanup.policy``
+    includes ``delete``. ``include_active``: the active segment was cleaned too. ``several_rounds``: there may have been more
+    than one round between the two sides. ``strict``: retained superseded records are violations.
+    """
+
+    now_ms: int
+    exact: bool = False
+    delete_retention_ms: int = 86_400_000
+    deletes: bool = False
+    retention_ms: int = -1
+    retention_bytes: int = -1
+    include_active: bool = False
+    several_rounds: bool = False
+    strict: bool = False
+
+
+@dataclass(frozen=True)
+class LogPair:
+    """One log before and after cleaning."""
+
+    topic_partition: TopicPartition
+    before: Side
+    after: Side
+    rules: CleaningRules

@@ -1,0 +1,136 @@
+"""Reads byte ranges of a log as chunks: batches, their decompressed bytes, and the position of each record's fields.
+
+Decompression and v0/v1 wrappers are those of ``compaction.formats``; ``kernels.reading.locate`` locates the records.
+
+Tested by ``tests/certifier/test_random_logs.py`` and ``tests/kernels/reading/test_locate.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compaction.certifier.checks.log_pair import Int64s, Rows
+from compaction.certifier.checks.offset_ranges import ByteRange
+from compaction.errors import CorruptLogError
+from compaction.formats.compression.codecs import Codec, decompress
+from compaction.formats.primitives.malformed import FormatError
+from compaction.formats.record_batch.message_set import parse_message_entry
+from compaction.kernels.reading.batches import HEADER_SIZE
+from compaction.kernels.reading.locate import RECORD_ROW, locate_messages, locate_records
+from compaction.logdir.blocks import Block, SegmentReader
+from compaction.stores.mixed import MixedFileSystem
+
+CODEC = 0x07
+LOG_APPEND_TIME = 0x08
+#: decompressed bytes of a chunk; a larger batch is a chunk of its own
+_CHUNK_BYTES = 16 << 20
+#: decompressed bytes of a batch: more is malformed
+_MOST_BYTES = 256 << 20
+_LEAST_RECORD_BYTES = 7
+
+Locate = Callable[..., tuple[int, int]]
+
+
+class Chunk(NamedTuple):
+    """Consecutive batches (``BATCH_ROW[b]``) and their records (``RECORD_ROW[n]``, ascending by batch), whose positions are
+    those in ``data`` (uint8[]). ``path`` and ``mtime_ms`` are the segment's."""
+
+    rows: Rows
+    records: Rows
+    data: NDArray[np.uint8]
+    path: str
+    mtime_ms: int
+
+
+def read_chunks(ranges: Iterable[ByteRange], first_offset: int, end_offset: int) -> Iterator[Chunk]:
+    """The batches with last offsets in ``[first_offset, end_offset)``.
+
+    :raises CorruptLogError: a batch or record is malformed
+    """
+    for part in ranges:
+        with SegmentReader(MixedFileSystem(), part.path, part.start, part.end) as reader:
+            for block in reader.blocks(check_crc=True):
+                last = block.rows["last_offset"]
+                inside = np.flatnonzero((last >= first_offset) & (last < end_offset))
+                if len(inside):
+                    rows = block.rows[inside[0] : inside[-1] + 1]
+                    yield from _chunks(Block(block.position, block.raw, rows), part)
+
+
+def _chunks(block: Block, part: ByteRange) -> Iterator[Chunk]:
+    """The block's runs of one format, each cut into chunks of about ``_CHUNK_BYTES``."""
+    kind = np.where(block.rows["magic"] >= 2, 2, np.where((block.rows["attributes"] & CODEC) != 0, 1, 0))
+    edges = [0, *(np.flatnonzero(np.diff(kind)) + 1).tolist(), len(kind)]
+    for first, end in zip(edges, edges[1:], strict=False):
+        rows = block.rows[first:end]
+        if kind[first] == 1:
+            for row in range(first, end):
+                yield _wrapper(block, block.rows[row : row + 1].copy(), part)
+        elif kind[first] == 0:
+            starts = rows["position"] - block.position
+            yield _located(locate_messages, block.raw.copy(), rows.copy(), (starts, starts + rows["size"]), part)
+        else:
+            yield from _batches(block, rows, part)
+
+
+def _batches(block: Block, rows: Rows, part: ByteRange) -> Iterator[Chunk]:
+    starts = rows["position"] - block.position + HEADER_SIZE
+    ends = starts + rows["size"] - HEADER_SIZE
+    # an emptied batch may name a codec, but has no payload
+    packed = np.flatnonzero(((rows["attributes"] & CODEC) != 0) & (rows["count"] > 0))
+    if not len(packed):
+        yield _located(locate_records, block.raw.copy(), rows.copy(), (starts, ends), part)
+        return
+    parts, used, first = [block.raw], len(block.raw), 0
+    raw = memoryview(block.raw)
+    for row in packed.tolist():
+        if used - len(block.raw) >= _CHUNK_BYTES:
+            yield _cut(parts, rows[first:row], (starts[first:row], ends[first:row]), part)
+            parts, used, first = [block.raw], len(block.raw), row
+        try:
+            plain = decompress(Codec.of(int(rows["attributes"][row])), raw[starts[row] : ends[row]], limit_bytes=_MOST_BYTES)
+        except FormatError as error:
+            raise _corrupt(str(error), part.path, rows[row]) from error
+        parts.append(np.frombuffer(plain, np.uint8))
+        starts[row], ends[row], used = used, used + len(plain), used + len(plain)
+    yield _cut(parts, rows[first:], (starts[first:], ends[first:]), part)
+
+
+def _cut(parts: list[NDArray[np.uint8]], rows: Rows, bounds: tuple[Int64s, Int64s], part: ByteRange) -> Chunk:
+    return _located(locate_records, np.concatenate(parts), rows.copy(), bounds, part)
+
+
+def _located(locate: Locate, data: NDArray[np.uint8], rows: Rows, bounds: tuple[Int64s, Int64s], part: ByteRange) -> Chunk:
+    counts = np.where(rows["magic"] >= 2, rows["count"], 1).astype(np.int64)
+    short = counts * _LEAST_RECORD_BYTES > bounds[1] - bounds[0]
+    if short.any():
+        raise _corrupt("batch declares more records than its bytes can hold", part.path, rows[int(np.argmax(short))])
+    found = np.zeros(int(counts.sum()), RECORD_ROW)
+    n, fault = locate(data, rows, *map(np.ascontiguousarray, bounds), found)
+    if fault >= 0:
+        raise _corrupt("record is malformed", part.path, rows[fault])
+    return Chunk(rows, found[:n], data, part.path, part.mtime_ms)
+
+
+def _wrapper(block: Block, row: Rows, part: ByteRange) -> Chunk:
+    """A compressed v0 or v1 message."""
+    start = int(row["position"][0]) - block.position
+    try:
+        columns = parse_message_entry(memoryview(block.raw), start).columns(_MOST_BYTES)
+    except FormatError as error:
+        raise _corrupt(str(error), part.path, row[0]) from error
+    found = np.zeros(len(columns), RECORD_ROW)
+    found["offset"], found["timestamp"] = columns.offset, columns.timestamp
+    found["key_at"], found["key_size"] = columns.key_start, np.maximum(columns.key_length, -1)
+    found["value_at"], found["value_size"] = columns.value_start, np.maximum(columns.value_length, -1)
+    if row["magic"][0] and row["attributes"][0] & LOG_APPEND_TIME:
+        found["timestamp"] = row["max_timestamp"][0]
+    return Chunk(row, found, np.frombuffer(columns.data, np.uint8), part.path, part.mtime_ms)
+
+
+def _corrupt(what: str, path: str, row: np.void) -> CorruptLogError:
+    return CorruptLogError(what, path=path, position=int(row["position"]), hint="restore this segment")

@@ -1,0 +1,262 @@
+"""Compares the records of one range of offsets before and after cleaning.
+
+A retained record must equal the record of ``before`` at its offset. A missing record must have a reason. Whether it was
+superseded shows only once the keys of all ranges are joined, so its key is emitted (``key_tables``).
+
+Tested by ``tests/certifier/test_random_logs.py`` and ``tests/certifier/test_corruptions.py``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import numpy as np
+
+from compaction.certifier.checks.batch_checks import check_batches
+from compaction.certifier.checks.key_tables import KeyTables
+from compaction.certifier.checks.log_pair import Bools, Int64s, Rows
+from compaction.certifier.checks.offset_ranges import RangeTask
+from compaction.certifier.checks.read_chunks import Chunk, read_chunks
+from compaction.certifier.checks.segment_walk import CONTROL, DELETE_HORIZON, TRANSACTIONAL
+from compaction.certifier.checks.violations import Findings
+from compaction.errors import CorruptLogError, LogError
+from compaction.formats.java_text import java_text
+from compaction.kernels.reading.locate import HEADERS, KEY, TIMESTAMP, VALUE, compare_records
+from compaction.kernels.reading.tables import ABORT, COMMIT
+
+_DIFFERENT = {
+    TIMESTAMP: "timestamp of the record differs",
+    KEY: "key of the record differs",
+    VALUE: "value of the record differs",
+    HEADERS: "headers of the record differ",
+}
+#: reasons that do not depend on other records of the key
+BELOW_START, EXPIRED, MARKER, ABORTED, INVALID = "below_log_start", "expired", "marker", "aborted", "invalid"
+
+
+@dataclass
+class RangeResult:
+    """Violations and counts of a range: records on both sides, missing ones by reason, and retained ones that could have been
+    dropped (``aborted_left``, ``invalid_left``). ``error``: why ``before`` cannot be read."""
+
+    log: int
+    findings: Findings = field(default_factory=Findings)
+    counts: Counter[str] = field(default_factory=Counter)
+    error: str | None = None
+
+
+def compare_range(task: RangeTask) -> tuple[RangeResult, KeyTables]:
+    """Compare one range; the keys are those of the records that can supersede or be superseded."""
+    result, keys = RangeResult(task.log), KeyTables(task.partitions, task.seed)
+    try:
+        _compare_sides(task, result, keys)
+    except LogError as error:
+        result.error = str(error)
+    return result, keys
+
+
+def _compare_sides(task: RangeTask, result: RangeResult, keys: KeyTables) -> None:
+    after = _After(task, result)
+    for before in read_chunks(task.before, task.first_offset, task.end_offset):
+        found = np.zeros(len(before.records), np.bool_)
+        _require_ascending(before)
+        for chunk, first, end in after.up_to(int(before.rows["last_offset"][-1])):
+            check_batches(before, chunk, first, end, task.rules, result.findings)
+            _compare(before, chunk, first, end, found, result)
+        _classify(before, found, task, result, keys)
+    for chunk, first, end in after.up_to(task.end_offset):
+        result.findings.add_all(chunk.rows["base_offset"][first:end], "batch is not in the source")
+
+
+def _require_ascending(before: Chunk) -> None:
+    """:raises CorruptLogError: offsets of records do not increase, so that none can be looked up by offset"""
+    falls = np.flatnonzero(np.diff(before.records["offset"]) <= 0)
+    if len(falls):
+        position = int(before.rows["position"][before.records["batch"][falls[0] + 1]])
+        what = "offsets of records do not increase"
+        raise CorruptLogError(what, path=before.path, position=position, hint="restore this segment")
+
+
+class _After:
+    """Reads ``after`` in step with ``before``."""
+
+    def __init__(self, task: RangeTask, result: RangeResult) -> None:
+        self._chunks = read_chunks(task.after, task.first_offset, task.end_offset)
+        self._chunk: Chunk | None = None
+        self._row = 0
+        self._previous = -1
+        self._result = result
+
+    def up_to(self, last_offset: int) -> Iterator[tuple[Chunk, int, int]]:
+        """Chunks with the rows ``[first, end)`` of the next batches that end at or below ``last_offset``."""
+        while True:
+            if self._chunk is None:
+                self._chunk, self._row = self._next(), 0
+                if self._chunk is None:
+                    return
+                self._count(self._chunk)
+            rows = self._chunk.rows
+            end = int(np.searchsorted(rows["last_offset"], last_offset, "right"))
+            if end > self._row:
+                yield self._chunk, self._row, end
+                self._row = end
+            if end < len(rows):
+                return
+            self._chunk = None
+
+    def _next(self) -> Chunk | None:
+        """The next chunk. A malformed one is a violation and ends the range."""
+        try:
+            return next(self._chunks, None)
+        except CorruptLogError as error:
+            self._chunks = iter(())
+            self._result.findings.add(self._previous + 1, str(error))
+            return None
+
+    def _count(self, chunk: Chunk) -> None:
+        offsets = chunk.records["offset"]
+        self._result.counts["records_after"] += len(offsets)
+        if len(offsets):
+            falls = np.flatnonzero(offsets <= np.append(self._previous, offsets[:-1]))
+            self._result.findings.add_all(offsets[falls], "offset does not increase")
+            self._previous = int(offsets[-1])
+
+
+def _compare(before: Chunk, after: Chunk, first: int, end: int, found: Bools, result: RangeResult) -> None:
+    """Compare the records of batches ``[first, end)`` with their sources, which are flagged in ``found`` (bool[n])."""
+    records = after.records
+    records = records[(records["batch"] >= first) & (records["batch"] < end)]
+    if not len(records):
+        return
+    sources = before.records["offset"]
+    at = np.searchsorted(sources, records["offset"])
+    known = at < len(sources)
+    known[known] = sources[at[known]] == records["offset"][known]
+    result.findings.add_all(records["offset"][~known], "record is not in the source")
+    source_rows = np.where(known, at, -1).astype(np.int64)
+    found[at[known]] = True
+    differences = np.zeros(len(records), np.uint8)
+    compare_records(records, after.data, before.records, before.data, source_rows, differences)
+    for row in np.flatnonzero(differences & HEADERS).tolist():
+        one, other = (_headers(chunk, each) for chunk, each in ((before, before.records[at[row]]), (after, records[row])))
+        if _same_headers(one, other):
+            differences[row] &= ~np.uint8(HEADERS)
+    for bit, what in _DIFFERENT.items():
+        result.findings.add_all(records["offset"][(differences & bit) != 0], what)
+
+
+def _headers(chunk: Chunk, record: np.void) -> bytes:
+    return chunk.data[record["headers_at"] : record["end"]].tobytes()
+
+
+@lru_cache(maxsize=4096)
+def _same_headers(before: bytes, after: bytes) -> bool:
+    """Whether headers are equal once names that are not UTF-8 are replaced, as a rewrite does. Few distinct ones differ."""
+    one, other = _read_headers(before), _read_headers(after)
+    if one is None or other is None or len(one) != len(other):
+        return False
+    return all(
+        value == left and name_left in (name, java_text(name).encode())
+        for (name, value), (name_left, left) in zip(one, other, strict=True)
+    )
+
+
+def _read_headers(raw: bytes) -> list[tuple[bytes, bytes | None]] | None:
+    """Names and values; ``None`` if malformed."""
+    count, at = _number(raw, 0)
+    headers: list[tuple[bytes, bytes | None]] = []
+    for _ in range(count):
+        size, at = _number(raw, at)
+        name, at = raw[at : at + max(size, 0)], at + max(size, 0)
+        length, at = _number(raw, at)
+        value = None if length < 0 else raw[at : at + length]
+        at += max(length, 0)
+        if size < 0 or at > len(raw):
+            return None
+        headers.append((name, value))
+    return headers if at == len(raw) else None
+
+
+def _number(raw: bytes, at: int) -> tuple[int, int]:
+    word = shift = 0
+    while at < len(raw):
+        byte, at = raw[at], at + 1
+        word |= (byte & 127) << shift
+        shift += 7
+        if byte < 128:
+            return (word >> 1) ^ -(word & 1), at
+    return -1, len(raw) + 1
+
+
+def _classify(before: Chunk, found: Bools, task: RangeTask, result: RangeResult, keys: KeyTables) -> None:
+    """Count missing records by reason, and add the keys of those that can supersede or be superseded."""
+    kinds = RecordKinds.of(before, task)
+    offsets = before.records["offset"]
+    missing = ~found
+    counts = result.counts
+    counts["records_before"] += len(offsets)
+    counts["missing"] += int(missing.sum())
+    left = missing
+    for reason, some in ((BELOW_START, offsets < task.before_start), (EXPIRED, offsets < task.after_start)):
+        counts[reason] += int((left & some).sum())
+        left = left & ~some
+    late = left & (offsets >= task.cleaned_to)
+    result.findings.add_all(offsets[late], "record is missing at or past the cleaner checkpoint")
+    left = left & ~late
+    result.findings.add_all(offsets[left & kinds.control & ~kinds.marker], "control record is missing")
+    for reason, some in ((MARKER, kinds.control), (ABORTED, kinds.aborted), (INVALID, kinds.invalid)):
+        counts[reason] += int((left & some).sum())
+        left = left & ~some
+    clean = found & (offsets < task.cleaned_to) & (offsets >= task.after_start)
+    counts["aborted_left"] += int((clean & kinds.aborted).sum())
+    counts["invalid_left"] += int((clean & kinds.invalid & ~kinds.control & ~kinds.aborted).sum())
+    keys.add(before, np.flatnonzero(supersedable(offsets, kinds, task)), missing, kinds.droppable)
+
+
+def supersedable(offsets: Int64s, kinds: RecordKinds, task: RangeTask) -> Bools:
+    """Which records can supersede others and be superseded, bool[n]."""
+    chosen: Bools = ~kinds.control & ~kinds.aborted & ~kinds.invalid & (offsets < task.cleaned_to)
+    return chosen & (offsets >= task.after_start)
+
+
+@dataclass(frozen=True, eq=False)
+class RecordKinds:
+    """Properties of a chunk's records, bool[n] each. ``marker``: a COMMIT or ABORT marker; ``invalid``: without a key;
+    ``droppable``: a tombstone past its delete horizon."""
+
+    control: Bools
+    marker: Bools
+    aborted: Bools
+    invalid: Bools
+    droppable: Bools
+
+    @classmethod
+    def of(cls, chunk: Chunk, task: RangeTask) -> RecordKinds:
+        """Classify the records of a chunk."""
+        rows, batch = chunk.rows, chunk.records["batch"]
+        v2 = rows["magic"] >= 2
+        control = v2 & ((rows["attributes"] & CONTROL) != 0)
+        marker = control & ((rows["control_type"] == ABORT) | (rows["control_type"] == COMMIT))
+        data = v2 & ~control & ((rows["attributes"] & TRANSACTIONAL) != 0)
+        aborted = np.zeros(len(rows), np.bool_)
+        aborted[data] = task.aborted.contains(rows["producer_id"][data], rows["last_offset"][data])
+        droppable = _tombstones_droppable(rows, chunk.mtime_ms, task)
+        tombstone = chunk.records["value_size"] < 0
+        return cls(
+            control[batch], marker[batch], aborted[batch], chunk.records["key_size"] < 0, tombstone & droppable[batch]
+        )  # fmt: skip
+
+
+def _tombstones_droppable(rows: Rows, mtime_ms: int, task: RangeTask) -> Bools:
+    """In which batches tombstones may be dropped, bool[b]."""
+    rules = task.rules
+    v2 = rows["magic"] >= 2
+    dated = v2 & ((rows["attributes"] & DELETE_HORIZON) != 0)
+    passed: Bools = np.where(v2, dated & (rows["base_timestamp"] <= rules.now_ms), mtime_ms <= task.legacy_delete_horizon_ms)
+    if rules.several_rounds:
+        # an earlier round may have set the horizon, at the earliest when the batch was written
+        passed |= ~dated & (rows["max_timestamp"] + rules.delete_retention_ms <= rules.now_ms)
+    return passed

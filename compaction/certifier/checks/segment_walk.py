@@ -1,0 +1,207 @@
+"""Reads one segment's batch headers: checks CRCs, the order of offsets and the indexes, and collects transactions and cuts.
+
+Only small tables of transactions and cuts are kept, no batches.
+
+Tested by ``tests/certifier/test_corruptions.py`` and ``tests/certifier/test_random_logs.py``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from compaction.certifier.checks.index_checks import IndexChecks
+from compaction.certifier.checks.log_pair import LONG_MAX, Rows, SegmentFiles
+from compaction.certifier.checks.violations import Findings
+from compaction.errors import CorruptLogError, LogError
+from compaction.formats.indexes import TXN_ROW, read_txn_index
+from compaction.formats.primitives.malformed import FormatError
+from compaction.fs.filesystem import FileSystem
+from compaction.fs.ranges import view
+from compaction.kernels.reading.tables import ABORT, COMMIT
+from compaction.logdir.batch_scan import SegmentScan
+from compaction.logdir.blocks import SegmentReader
+from compaction.names import INDEX, LOG, TIMEINDEX, TXNINDEX
+from compaction.stores.mixed import file_system
+
+TRANSACTIONAL, CONTROL, DELETE_HORIZON = 0x10, 0x20, 0x40
+
+#: One row per transaction marker (``kind`` is ``ABORT`` or ``COMMIT``), and per run of data batches of a producer without a
+#: marker of that producer in between (``DATA``). ``first``, ``last``: base offset of the first and last offset of the last
+#: batch. ``horizon_ms``: a marker's delete horizon, ``LONG_MAX`` if it has none.
+EVENT_ROW = np.dtype(
+    [("producer_id", np.int64), ("first", np.int64), ("last", np.int64), ("horizon_ms", np.int64), ("kind", np.int8)]
+)
+DATA = 2
+#: least distance of two cuts of a segment
+CUT_INTERVAL_BYTES = 16 << 20
+
+
+@dataclass(frozen=True)
+class WalkTask:
+    """A segment to walk. ``twin``: the segment of ``before`` with the same base offset, for one of ``after``."""
+
+    log: int
+    files: SegmentFiles
+    is_after: bool
+    twin: SegmentFiles | None = None
+
+
+@dataclass(eq=False)
+class SegmentWalk:
+    """The result of a walk. The first ``size_bytes`` are complete, valid batches that end before ``next_offset``.
+
+    ``cuts``: pairs of a batch's position and the lowest offset that it can hold. ``findings``: violations in a segment of
+    ``after``. ``error``: why the rest of the file cannot be read, from ``error_offset``. ``unchanged``: log and indexes equal
+    those of the twin byte for byte; ``same_log``: the complete batches do.
+    """
+
+    task: WalkTask
+    size_bytes: int = 0
+    first_offset: int | None = None
+    next_offset: int = 0
+    max_timestamp: int = -1
+    cuts: list[tuple[int, int]] = field(default_factory=list)
+    events: list[Rows] = field(default_factory=list)
+    txns: Rows = field(default_factory=lambda: np.empty(0, TXN_ROW))
+    findings: Findings = field(default_factory=Findings)
+    error: str | None = None
+    error_offset: int = 0
+    unchanged: bool = False
+    same_log: bool = False
+
+    def all_events(self) -> Rows:
+        """``EVENT_ROW[n]`` of the segment."""
+        return np.concatenate(self.events) if self.events else np.empty(0, EVENT_ROW)
+
+
+def walk_segment(task: WalkTask) -> SegmentWalk:
+    """Walk one segment; errors are part of the result."""
+    fs = file_system([task.files.directory])
+    walk = SegmentWalk(task, next_offset=task.files.base_offset)
+    try:
+        walk.unchanged = task.is_after and task.twin is not None and _same_files(fs, task.files, task.twin)
+        checks = IndexChecks(fs, task.files) if task.is_after and not walk.unchanged else None
+        _walk_batches(fs, walk, checks)
+        if checks is not None:
+            checks.finish(walk.findings)
+        if task.is_after and task.files.last and task.twin is not None:
+            walk.same_log = _same_bytes(fs, task.files.path(), task.twin.path(), walk.size_bytes)
+        walk.txns = _read_txns(fs, task.files)
+    except (LogError, FormatError) as error:
+        walk.error = walk.error or str(error)
+        walk.error_offset = walk.error_offset or walk.next_offset
+    return walk
+
+
+def _walk_batches(fs: FileSystem, walk: SegmentWalk, checks: IndexChecks | None) -> None:
+    files = walk.task.files
+    try:
+        with SegmentReader(fs, files.path(), 0, files.size_bytes) as reader:
+            for block in reader.blocks(check_crc=True):
+                if not _take(walk, block.rows):
+                    return
+                if checks is not None:
+                    checks.take(block.rows, walk.findings)
+    except CorruptLogError as error:
+        if error.position is None or error.position != walk.size_bytes or not (files.last and _is_torn(fs, walk)):
+            walk.error, walk.error_offset = str(error), _offset_at(fs, files, error.position, walk.next_offset)
+
+
+def _take(walk: SegmentWalk, rows: Rows) -> bool:
+    """Take one block of batches; ``False`` if their offsets are out of order."""
+    # a v0 or v1 wrapper has only its last offset
+    floors = np.append(walk.next_offset, rows["last_offset"][:-1] + 1)
+    wrong = np.flatnonzero(rows["base_offset"] < floors)
+    if len(wrong):
+        at = int(wrong[0])
+        walk.error_offset = int(rows["base_offset"][at])
+        walk.error = f"batch begins at offset {walk.error_offset}, expected {int(floors[at])} or more"
+        rows = rows[:at]
+    if len(rows):
+        if walk.first_offset is None:
+            walk.first_offset = int(rows["base_offset"][0])
+        if not walk.cuts or int(rows["position"][0]) - walk.cuts[-1][0] >= CUT_INTERVAL_BYTES:
+            walk.cuts.append((int(rows["position"][0]), walk.next_offset))
+        walk.size_bytes = int(rows["position"][-1]) + int(rows["size"][-1])
+        walk.next_offset = int(rows["last_offset"][-1]) + 1
+        walk.max_timestamp = max(walk.max_timestamp, int(rows["max_timestamp"].max()))
+        walk.events.append(_events(rows))
+    return walk.error is None
+
+
+def _events(rows: Rows) -> Rows:
+    attributes, v2 = rows["attributes"], rows["magic"] >= 2
+    control = v2 & ((attributes & CONTROL) != 0)
+    marker = control & ((rows["control_type"] == ABORT) | (rows["control_type"] == COMMIT))
+    data = v2 & ~control & ((attributes & TRANSACTIONAL) != 0)
+    chosen = rows[marker | data]
+    events = np.empty(len(chosen), EVENT_ROW)
+    is_marker = (chosen["attributes"] & CONTROL) != 0
+    events["producer_id"] = chosen["producer_id"]
+    events["first"], events["last"] = chosen["base_offset"], chosen["last_offset"]
+    events["kind"] = np.where(is_marker, chosen["control_type"], DATA)
+    dated = is_marker & ((chosen["attributes"] & DELETE_HORIZON) != 0)
+    events["horizon_ms"] = np.where(dated, chosen["base_timestamp"], LONG_MAX)
+    return join_runs(events)
+
+
+def join_runs(events: Rows) -> Rows:
+    """``EVENT_ROW[n]`` sorted by producer and offset, with consecutive rows of data joined into runs."""
+    events = events[np.lexsort((events["last"], events["producer_id"]))]
+    if not len(events):
+        return events
+    follows = np.zeros(len(events), np.bool_)
+    follows[1:] = (events["producer_id"][1:] == events["producer_id"][:-1]) & (events["kind"][1:] == DATA)
+    follows[1:] &= events["kind"][:-1] == DATA
+    heads = np.flatnonzero(~follows)
+    runs = events[heads].copy()
+    runs["last"] = events["last"][np.append(heads[1:], len(events)) - 1]
+    return runs
+
+
+def _is_torn(fs: FileSystem, walk: SegmentWalk) -> bool:
+    """Whether the bytes after the last complete batch are a torn tail rather than damage."""
+    scan = SegmentScan(view(fs, walk.task.files.path()), walk.size_bytes, check_crc=True).finish()
+    return scan.position == walk.size_bytes and scan.damage() is None
+
+
+def _offset_at(fs: FileSystem, files: SegmentFiles, position: int | None, expected: int) -> int:
+    """The base offset of the unreadable batch, or ``expected`` if that is implausible."""
+    raw = b"" if position is None else fs.read_bytes(files.path(), position, 8)
+    offset = int.from_bytes(raw, "big", signed=True) if len(raw) == 8 else -1
+    return offset if expected <= offset < expected + 2**31 else expected
+
+
+def _read_txns(fs: FileSystem, files: SegmentFiles) -> Rows:
+    path = files.path(TXNINDEX)
+    if fs.stat(path) is None:
+        return np.empty(0, TXN_ROW)
+    data = fs.read_bytes(path)
+    if len(data) % 34:
+        raise FormatError(f"{path}: {TXNINDEX} ends within an entry")
+    return read_txn_index(data)
+
+
+def _same_files(fs: FileSystem, files: SegmentFiles, twin: SegmentFiles) -> bool:
+    """Whether log and indexes of two segments are equal byte for byte."""
+    return files.size_bytes == twin.size_bytes and all(
+        _same_bytes(fs, files.path(kind), twin.path(kind)) for kind in (LOG, INDEX, TIMEINDEX, TXNINDEX)
+    )
+
+
+def _same_bytes(fs: FileSystem, path: str, other: str, size: int | None = None) -> bool:
+    """Whether two files, or their first ``size`` bytes, are equal."""
+    found, wanted = fs.stat(path), fs.stat(other)
+    if found is None or wanted is None:
+        return found is wanted is None
+    if size is None and found.size != wanted.size:
+        return False
+    at, end = 0, found.size if size is None else size
+    while at < end:
+        step = min(8 << 20, end - at)
+        if fs.read_bytes(path, at, step) != fs.read_bytes(other, at, step):
+            return False
+        at += step
+    return True

@@ -1,0 +1,195 @@
+"""Resolves transactions from their markers, and checks what cleaning retained of them.
+
+The rule: a transactional batch belongs to the transaction that the next marker of its producer ends, and is aborted if that is
+an ABORT marker. Cleaning must not change that:
+
+1. retained data has the same outcome as before: aborted, committed or open;
+2. a marker is dropped only if none of its transaction's data is retained and its delete horizon has passed;
+3. the transaction index has an entry for each aborted transaction with retained data, and no entry covers other data;
+4. the cleaner checkpoint does not move past the first offset of an open transaction.
+
+The cleaner's own resolution is not used. The transaction index of ``before`` serves only to compare entries with.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from compaction.certifier.checks.log_pair import Bools, Int64s, LogPair, Rows
+from compaction.certifier.checks.segment_walk import DATA, EVENT_ROW, SegmentWalk, join_runs
+from compaction.certifier.checks.violations import Findings
+from compaction.formats.indexes import TXN_ROW
+from compaction.kernels.reading.tables import ABORT, COMMIT
+from compaction.names import CLEANER_OFFSETS, TXNINDEX
+
+#: the outcome of a transaction without a marker
+OPEN = -1
+
+
+@dataclass(frozen=True, eq=False)
+class AbortedRanges:
+    """The data of ``producer`` from offset ``first`` to its ABORT marker at ``last`` is aborted; int64[n] each."""
+
+    producer: Int64s
+    first: Int64s
+    last: Int64s
+
+    def within(self, first_offset: int, end_offset: int) -> AbortedRanges:
+        """The ranges that overlap ``[first_offset, end_offset)``."""
+        some = (self.last >= first_offset) & (self.first < end_offset)
+        return AbortedRanges(self.producer[some], self.first[some], self.last[some])
+
+    def contains(self, producer: Int64s, offset: Int64s) -> Bools:
+        """Which batches, by producer and last offset, are aborted: bool[m]."""
+        row = following(producer, offset, self.producer, self.last)
+        inside: Bools = row >= 0
+        # ranges of a producer do not overlap: only the first that ends at or past a batch can contain it
+        inside[inside] = self.first[row[inside]] <= offset[inside]
+        return inside
+
+
+class Transactions(NamedTuple):
+    """The ``events`` of one side, ``EVENT_ROW[n]`` sorted by producer and offset, with the ``outcome`` of each event's
+    transaction (``ABORT``, ``COMMIT``, ``OPEN``) and the offset of its ``marker``, -1 if open; int64[n] each."""
+
+    events: Rows
+    outcome: Int64s
+    marker: Int64s
+
+    @classmethod
+    def of(cls, walks: list[SegmentWalk]) -> Transactions:
+        """The transactions of a side's segments."""
+        events = join_runs(np.concatenate([np.empty(0, EVENT_ROW), *(walk.all_events() for walk in walks)]))
+        ends = np.flatnonzero(events["kind"] != DATA)
+        row = following(events["producer_id"], events["last"], events["producer_id"][ends], events["last"][ends])
+        outcome, marker = np.full(len(events), OPEN, np.int64), np.full(len(events), -1, np.int64)
+        known = row >= 0
+        outcome[known], marker[known] = events["kind"][ends[row[known]]], events["last"][ends[row[known]]]
+        return cls(events, outcome, marker)
+
+    @property
+    def is_data(self) -> Bools:
+        """Which events are runs of data, bool[n]."""
+        data: Bools = self.events["kind"] == DATA
+        return data
+
+    def aborted(self) -> AbortedRanges:
+        """The aborted data."""
+        some = self.is_data & (self.outcome == ABORT)
+        return AbortedRanges(self.events["producer_id"][some], self.events["first"][some], self.marker[some])
+
+
+def check_outcomes(before: Transactions, after: Transactions, findings: Findings) -> None:
+    """Rule 1; a violation is at the first offset of a run."""
+    runs = after.events[after.is_data]
+    outcome = after.outcome[after.is_data]
+    row_of = _following(before.events, runs["producer_id"], runs["first"])
+    expected = np.where(row_of >= 0, before.outcome[row_of] if len(before.outcome) else OPEN, OPEN)
+    for kind, name in ((ABORT, "aborted"), (COMMIT, "committed"), (OPEN, "of an open transaction")):
+        wrong = (expected == kind) & (outcome != kind)
+        findings.add_all(runs["first"][wrong], f"data was {name} before, but its transaction now ends differently")
+
+
+def check_markers(before: Transactions, after: Transactions, pair: LogPair, findings: Findings) -> None:
+    """Rule 2; a violation is at the offset of a dropped marker."""
+    gone = (before.events["kind"] != DATA) & (before.events["last"] >= pair.after.log_start_offset)
+    left = after.events[after.events["kind"] != DATA]
+    gone &= ~np.isin(before.events["last"], left["last"])
+    at = np.flatnonzero(gone)
+    if not len(at):
+        return
+    # a marker's data is the event before it, if that is a run of data of the same producer
+    producer, first = before.events["producer_id"], before.events["first"]
+    after_data = (before.events["kind"][:-1] == DATA) & (producer[:-1] == producer[1:])
+    data_first = np.full(len(before.events), -1, np.int64)
+    data_first[1:] = np.where(after_data, first[:-1], -1)
+    retained = after.events[after.is_data]
+    row_of = _following(retained, producer[at], data_first[at])
+    retained_first = np.where(row_of >= 0, retained["first"][row_of] if len(retained) else 0, np.int64(-1))
+    has_data = (data_first[at] >= 0) & (row_of >= 0) & (retained_first < before.events["last"][at])
+    what = "transaction marker is missing though data of its transaction is retained"
+    findings.add_all(before.events["last"][at[has_data]], what)
+    if not pair.rules.several_rounds:
+        early = ~has_data & (before.events["horizon_ms"][at] > pair.rules.now_ms)
+        findings.add_all(before.events["last"][at[early]], "transaction marker is missing before its delete horizon")
+
+
+def check_open(before: Transactions, pair: LogPair, findings: Findings) -> None:
+    """Rule 4; a violation is at the first offset of an open transaction."""
+    if pair.after.cleaned_to is not None and pair.after.cleaned_to != pair.before.cleaned_to:
+        first = before.events["first"][before.is_data & (before.outcome == OPEN)]
+        past = first[(first < pair.after.cleaned_to) & (first >= pair.after.log_start_offset)]
+        findings.add_all(past, f"{CLEANER_OFFSETS} is past this offset, the first of an open transaction")
+
+
+def check_index(
+    before: list[SegmentWalk], after: list[SegmentWalk], after_txns: Transactions, pair: LogPair, findings: Findings
+) -> None:
+    """Rule 3; a violation is at the first offset of data without an entry, or at the marker of a wrong entry."""
+    known = _entries(before)
+    ends = np.array([walk.next_offset for walk in after], np.int64)
+    indexed = [_entries([walk]) for walk in after]
+    aborted = after_txns.is_data & (after_txns.outcome == ABORT) & (after_txns.events["last"] >= pair.after.log_start_offset)
+    for event, marker in zip(after_txns.events[aborted].tolist(), after_txns.marker[aborted].tolist(), strict=True):
+        at = int(np.searchsorted(ends, marker, "right"))
+        entry = (event[0], marker)
+        if at == len(after) or (after[at].unchanged and entry not in known):
+            continue
+        first, _ = indexed[at].get(entry, (marker, marker))
+        if first > event[1]:
+            findings.add(event[1], f"{TXNINDEX} has no entry for this aborted data")
+    changed = [np.empty(0, TXN_ROW), *(walk.txns for walk in after if not walk.unchanged)]
+    _check_entries(np.concatenate(changed), known, after_txns, findings)
+
+
+def _check_entries(
+    entries: Rows, known: dict[tuple[int, int], tuple[int, int]], txns: Transactions, findings: Findings
+) -> None:
+    """Entries end at ABORT markers, equal those of ``before``, and cover aborted data only."""
+    markers = txns.events[txns.events["kind"] == ABORT]
+    there = set(zip(markers["producer_id"].tolist(), markers["last"].tolist(), strict=True))
+    for producer, first, last, stable in entries.tolist():
+        if (producer, last) not in there:
+            findings.add(last, f"{TXNINDEX} has an entry without an abort marker")
+        elif known.get((producer, last), (first, stable)) != (first, stable):
+            findings.add(last, f"{TXNINDEX} entry differs from that of the source")
+    others = txns.events[txns.is_data & (txns.outcome != ABORT)]
+    row_of = _following(others, entries["producer_id"], entries["first_offset"])
+    covered = others["first"][row_of[row_of >= 0]]
+    covered = covered[covered < entries["last_offset"][row_of >= 0]]
+    findings.add_all(covered, f"{TXNINDEX} entry covers data that is not aborted")
+
+
+def _entries(walks: list[SegmentWalk]) -> dict[tuple[int, int], tuple[int, int]]:
+    """First offset and last stable offset of each entry, by producer and marker."""
+    return {(row[0], row[2]): (row[1], row[3]) for walk in walks for row in walk.txns.tolist()}
+
+
+def _following(events: Rows, producer: Int64s, offset: Int64s) -> Int64s:
+    """``following`` over events."""
+    return following(producer, offset, events["producer_id"], events["last"])
+
+
+def following(producer: Int64s, offset: Int64s, known: Int64s, ends: Int64s) -> Int64s:
+    """For each ``(producer, offset)`` the row of that producer with the lowest end at or past the offset, -1 if there is none.
+
+    :param producer, offset: int64[m]
+    :param known, ends: int64[n], producer and end of each row, in any order
+    :returns: int64[m]
+    """
+    found = np.full(len(offset), -1, np.int64)
+    if not len(known) or not len(offset):
+        return found
+    is_row = np.repeat([0, 1], [len(offset), len(known)]).astype(np.int8)
+    order = np.lexsort((is_row, np.concatenate((offset, ends)), np.concatenate((producer, known))))
+    row_of = np.where(is_row[order] == 1, np.arange(len(order)), len(order))
+    row_of = np.minimum.accumulate(row_of[::-1])[::-1]
+    queries = order[is_row[order] == 0]
+    at = row_of[is_row[order] == 0]
+    rows = np.where(at < len(order), order[np.minimum(at, len(order) - 1)] - len(offset), -1)
+    rows[(rows >= 0) & (known[np.maximum(rows, 0)] != producer[queries])] = -1
+    found[queries] = rows
+    return found

@@ -1,0 +1,95 @@
+"""Explains what became of one record, for ``verify --why``, in one line.
+
+Tested by ``tests/jobs/test_verify.py``.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from compaction.certifier.certify import walk_logs
+from compaction.certifier.checks.log_checks import log_end
+from compaction.certifier.checks.log_pair import LogPair
+from compaction.certifier.checks.offset_ranges import Cutting, RangeTask, cut_into_ranges
+from compaction.certifier.checks.read_chunks import Chunk, read_chunks
+from compaction.certifier.checks.record_checks import RecordKinds
+from compaction.certifier.checks.txn_checks import Transactions
+from compaction.certifier.task_runner import TaskRunner
+
+_RANGE_BYTES = 16 << 20
+
+
+class FoundRecord(NamedTuple):
+    """The record in one ``row`` of a chunk."""
+
+    chunk: Chunk
+    row: int
+
+    @property
+    def segment(self) -> str:
+        """The name of its segment's file."""
+        return self.chunk.path.rpartition("/")[2]
+
+
+def explain_record(runner: TaskRunner, pair: LogPair, offset: int) -> str:
+    """What became of the record of ``before`` at ``offset``.
+
+    :raises CorruptLogError: its batch cannot be read
+    """
+    name = f"{pair.topic_partition}:{offset}"
+    walks = walk_logs(runner, {0: pair})[0]
+    before, _ = walks
+    broken = next((walk for walk in before if walk.error is not None and walk.next_offset <= offset), None)
+    if broken is not None:
+        return f"{name} cannot be judged: {broken.error}"
+    tasks = list(cut_into_ranges(0, pair, walks, Transactions.of(before).aborted(), Cutting(_RANGE_BYTES, 1)))
+    task = next((each for each in tasks if each.first_offset <= offset < each.end_offset), tasks[-1])
+    source, result = _find(task, offset, in_after=False), _find(task, offset, in_after=True)
+    if source is None:
+        offsets = f"offsets {pair.before.log_start_offset} to {log_end(before)} (exclusive)"
+        return f"{name}: there is no record at this offset; before cleaning the log had {offsets}"
+    if result is not None:
+        return f"{name} was retained: it is in {result.segment}"
+    return f"{name} {_reason(runner, tasks, task, source, offset)}"
+
+
+def _find(task: RangeTask, offset: int, *, in_after: bool) -> FoundRecord | None:
+    for chunk in read_chunks(task.after if in_after else task.before, task.first_offset, task.end_offset):
+        rows = np.flatnonzero(chunk.records["offset"] == offset)
+        if len(rows):
+            return FoundRecord(chunk, int(rows[0]))
+    return None
+
+
+def _reason(runner: TaskRunner, tasks: list[RangeTask], task: RangeTask, source: FoundRecord, offset: int) -> str:
+    chunk, row = source
+    kinds, batch = RecordKinds.of(chunk, task), chunk.rows[chunk.records["batch"][row]]
+    reasons = (
+        (offset < task.before_start, f"is missing: it was below the log start, offset {task.before_start}"),
+        (offset < task.after_start, f"expired: its segment was deleted, the log now starts at offset {task.after_start}"),
+        (offset >= task.cleaned_to, f"is LOST: it is missing, but cleaning ended at offset {task.cleaned_to}"),
+        (kinds.control[row], "was a transaction marker without data, or verify names it as a violation"),
+        (kinds.aborted[row], f"was aborted: producer {batch['producer_id']} ended its transaction with an ABORT marker"),
+        (kinds.invalid[row], "was dropped as invalid: it has no key"),
+    )
+    for holds, reason in reasons:
+        if holds:
+            return reason
+    return _reason_by_key(runner, tasks, source, offset, droppable=bool(kinds.droppable[row]))
+
+
+def _reason_by_key(runner: TaskRunner, tasks: list[RangeTask], source: FoundRecord, offset: int, *, droppable: bool) -> str:
+    record = source.chunk.records[source.row]
+    key = source.chunk.data[record["key_at"] : record["key_at"] + record["key_size"]].tobytes()
+    later = [task for task in tasks if task.end_offset > offset and task.first_offset < task.cleaned_to]
+    last = max(runner.last_of(later, key), default=-1)
+    if last > offset:
+        task = next(each for each in tasks if each.first_offset <= last < each.end_offset)
+        retained = _find(task, last, in_after=True) is not None
+        and_that = "which was retained" if retained else f"which is missing too: see --why for offset {last}"
+        return f"was superseded by offset {last} of the same key, {and_that}"
+    if droppable:
+        return "was a tombstone past its delete horizon"
+    return "is LOST: it is the last record of its key, and nothing explains why it is missing"

@@ -1,0 +1,63 @@
+"""Finds the logs that a verification requests, with their settings and their two sides.
+
+Tested by ``tests/jobs/test_verify.py`` and ``tests/certifier/test_random_logs.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from compaction.certifier.certificate import LogCertificate
+from compaction.certifier.checks.log_pair import CleaningRules, LogPair
+from compaction.certifier.read_sides import pair_directories, pair_in_place
+from compaction.certifier.verify_request import VerifyRequest
+from compaction.config.request import CompactionRequest
+from compaction.errors import CompactionError
+from compaction.fs.filesystem import FileSystem
+from compaction.logdir.discover import LogLocation, Selector, discover
+from compaction.logdir.settings.log_settings import Settings, read_settings
+from compaction.stores.mixed import file_system
+
+
+def find_pairs(request: VerifyRequest) -> list[LogPair | LogCertificate]:
+    """Both sides of each log, or its certificate if they cannot be compared.
+
+    :raises UsageError: a partition that the request names does not exist
+    :raises ConfigError: the settings of the call contradict each other
+    """
+    fs = file_system((*request.before, *request.after))
+    log_dirs = request.before or request.after
+    sources = _locations(fs, request, log_dirs, request.selector)
+    run = CompactionRequest(log_dirs, request.now_ms, resolver=request.resolver, metadata_dirs=request.metadata_dirs)
+    settings_of = dict(zip(sources, read_settings(fs, sources, run), strict=True))
+
+    def rules_for(location: LogLocation) -> CleaningRules | CompactionError:
+        settings = settings_of[location]
+        return _rules(request, settings) if isinstance(settings, Settings) else settings
+
+    if not request.before:
+        return pair_in_place(fs, sources, rules_for)
+    # a partition that is missing here is a violation, not a wrong call
+    return pair_directories(fs, sources, _locations(fs, request, request.after, Selector()), rules_for)
+
+
+def _locations(fs: FileSystem, request: VerifyRequest, log_dirs: Sequence[str], selector: Selector) -> tuple[LogLocation, ...]:
+    """The requested logs; the partitions that ``selector`` names must exist."""
+    found = discover(fs, log_dirs, selector)
+    selected = (each for each in found if request.selector.matches(each.topic_partition))
+    return tuple(each for each in selected if request.logs is None or each.topic_partition in request.logs)
+
+
+def _rules(request: VerifyRequest, settings: Settings) -> CleaningRules:
+    topic = settings.topic
+    return CleaningRules(
+        now_ms=request.now_ms,
+        exact=request.exact,
+        delete_retention_ms=topic.delete_retention_ms,
+        deletes=topic.cleanup_delete,
+        retention_ms=topic.retention_ms,
+        retention_bytes=topic.retention_bytes,
+        include_active=request.include_active,
+        several_rounds=request.several_rounds,
+        strict=request.strict,
+    )

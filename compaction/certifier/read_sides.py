@@ -1,0 +1,122 @@
+"""Reads the two sides of each log: from two log directories, or from one that was cleaned in place.
+
+In place, the replaced segments remain as ``.deleted`` until the next run. A cleaned segment has the base offset of the first
+segment of its group. So ``before`` is every ``.deleted`` segment, and every other segment whose base offset no ``.deleted`` one
+has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+from compaction.certifier.certificate import LogCertificate
+from compaction.certifier.checks.log_pair import CleaningRules, LogPair, SegmentFiles, Side
+from compaction.errors import CompactionError, CorruptLogError, UsageError, of_log
+from compaction.fs.filesystem import FileSystem, join
+from compaction.logdir.checkpoint_store import read_checkpoints
+from compaction.logdir.discover import LogLocation
+from compaction.names import DELETED, LOG, SWAP, TopicPartition, parse_segment_file
+from compaction.output.journal import JOURNAL
+
+RulesFor = Callable[[LogLocation], "CleaningRules | CompactionError"]
+
+
+def pair_directories(
+    fs: FileSystem, before: Sequence[LogLocation], after: Sequence[LogLocation], rules_for: RulesFor
+) -> list[LogPair | LogCertificate]:
+    """Pair the logs of two sets of log directories by name.
+
+    :raises UsageError: a log is in two directories of one side
+    """
+    sources, results = _by_name(before, "before"), _by_name(after, "after")
+    found: list[LogPair | LogCertificate] = []
+    for name in sorted({**sources, **results}):
+        if name not in results:
+            found.append(LogCertificate.violated(name, _first_offset(fs, sources[name]), "log is missing"))
+        elif name not in sources:
+            found.append(LogCertificate.violated(name, _first_offset(fs, results[name]), "log is not in the source"))
+        else:
+            found.append(_pair(sources[name], rules_for, partial(_sides, fs, sources[name], results[name])))
+    return found
+
+
+def pair_in_place(fs: FileSystem, locations: Iterable[LogLocation], rules_for: RulesFor) -> list[LogPair | LogCertificate]:
+    """Pair the logs of directories that were cleaned in place with the ``.deleted`` segments of the last run."""
+    return [_pair(each, rules_for, partial(_sides_in_place, fs, each)) for each in locations]
+
+
+def _pair(source: LogLocation, rules_for: RulesFor, read: Callable[[], tuple[Side, Side]]) -> LogPair | LogCertificate:
+    name, rules = source.topic_partition, rules_for(source)
+    if isinstance(rules, CompactionError):
+        return LogCertificate.failed(name, str(rules))
+    try:
+        before, after = read()
+    except Exception as error:
+        return LogCertificate.failed(name, str(of_log(error, source.path)))
+    return LogPair(name, before, after, rules)
+
+
+def _sides(fs: FileSystem, source: LogLocation, result: LogLocation) -> tuple[Side, Side]:
+    return _side(fs, source, segments_in(fs, source.path)), _side(fs, result, segments_in(fs, result.path))
+
+
+def _sides_in_place(fs: FileSystem, location: LogLocation) -> tuple[Side, Side]:
+    present = segments_in(fs, location.path)
+    replaced = segments_in(fs, location.path, DELETED)
+    bases = {each.base_offset for each in replaced}
+    untouched = (each for each in present if each.base_offset not in bases)
+    segments = sorted([*replaced, *untouched], key=lambda each: each.base_offset)
+    segments = [replace(each, last=each is segments[-1]) for each in segments]
+    after = _side(fs, location, present)
+    # only the deletion of segments moves the log start to a base offset: before, it was that of the first segment
+    moved = after.log_start_offset in {present[0].base_offset, *(each.base_offset for each in segments)}
+    start = segments[0].base_offset if moved else after.log_start_offset
+    return Side(tuple(segments), start, None), after
+
+
+def segments_in(fs: FileSystem, path: str, suffix: str = "") -> tuple[SegmentFiles, ...]:
+    """The segments of a partition directory whose files end with ``suffix``, ascending.
+
+    :raises CorruptLogError: a swap is unfinished
+    """
+    names = fs.listdir(path)
+    unfinished = [name for name in names if name == JOURNAL or name.endswith(LOG + SWAP)]
+    if unfinished:
+        hint = "finish it first: run compact on this directory, or start a broker on it"
+        raise CorruptLogError("a segment swap is unfinished", path=join(path, unfinished[0]), hint=hint)
+    files = [file for file in map(parse_segment_file, names) if file is not None and file.kind == LOG and file.suffix == suffix]
+    bases = sorted(file.base_offset for file in files)
+    found = []
+    for base in bases:
+        segment = SegmentFiles(path, base, 0, 0, suffix, last=base == bases[-1])
+        stat = fs.stat(segment.path())
+        if stat is not None:
+            found.append(replace(segment, size_bytes=stat.size, mtime_ms=stat.mtime_ns // 1_000_000))
+    return tuple(found)
+
+
+def _side(fs: FileSystem, location: LogLocation, segments: tuple[SegmentFiles, ...]) -> Side:
+    if not segments:
+        raise CorruptLogError("directory has no segments", path=location.path, hint="give the directory that holds the log")
+    checkpoints = read_checkpoints(fs, location.log_dir)
+    checkpoints.require_valid()
+    name = location.topic_partition
+    start = max(checkpoints.log_starts.get(name, 0), segments[0].base_offset)
+    return Side(segments, start, checkpoints.cleaner_offsets.get(name))
+
+
+def _first_offset(fs: FileSystem, location: LogLocation) -> int:
+    segments = segments_in(fs, location.path)
+    return segments[0].base_offset if segments else 0
+
+
+def _by_name(locations: Sequence[LogLocation], side: str) -> Mapping[TopicPartition, LogLocation]:
+    found: dict[TopicPartition, LogLocation] = {}
+    for each in locations:
+        if each.topic_partition in found:
+            what = f"{each.topic_partition} is in two directories of --{side}"
+            raise UsageError(what, path=each.path, hint="verify one log directory at a time")
+        found[each.topic_partition] = each
+    return found

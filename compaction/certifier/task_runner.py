@@ -1,0 +1,51 @@
+"""Runs the tasks of a verification: in this process, or on Spark (``compaction.spark.certify_job``).
+
+Tested by ``tests/spark/test_certify_job.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from compaction.certifier.checks.key_lookup import last_of_key
+from compaction.certifier.checks.key_tables import JoinedKeys
+from compaction.certifier.checks.offset_ranges import RangeTask
+from compaction.certifier.checks.record_checks import RangeResult, compare_range
+from compaction.certifier.checks.segment_walk import SegmentWalk, WalkTask, walk_segment
+
+
+class TaskRunner(Protocol):
+    """Runs tasks. ``most_partitions``: into how many partitions the keys of one log are hashed at most."""
+
+    most_partitions: int
+
+    def walk(self, tasks: Sequence[WalkTask]) -> list[SegmentWalk]:
+        """Walk each segment; results are in order."""
+
+    def compare(self, tasks: Sequence[RangeTask], strict: Mapping[int, bool]) -> list[RangeResult]:
+        """Compare each range, and join the keys of each log; ``strict`` is by log."""
+
+    def last_of(self, tasks: Sequence[RangeTask], key: bytes) -> list[int]:
+        """``last_of_key`` of each range."""
+
+
+class LocalTaskRunner:
+    """Runs tasks in this process."""
+
+    most_partitions = 1
+
+    def walk(self, tasks: Sequence[WalkTask]) -> list[SegmentWalk]:
+        return list(map(walk_segment, tasks))
+
+    def compare(self, tasks: Sequence[RangeTask], strict: Mapping[int, bool]) -> list[RangeResult]:
+        results, joined = [], {log: JoinedKeys() for log in strict}
+        for task in tasks:
+            result, keys = compare_range(task)
+            results.append(result)
+            for _, packed in keys.packed():
+                joined[task.log].add(packed)
+        return results + [RangeResult(log, *keys.conclude(strict=strict[log])) for log, keys in joined.items()]
+
+    def last_of(self, tasks: Sequence[RangeTask], key: bytes) -> list[int]:
+        return [last_of_key(task, key) for task in tasks]

@@ -1,0 +1,244 @@
+"""Compares policies: reads every log once for all policies, and writes nothing.
+
+Each policy is planned as a run of its own. All different plans are cleaned by one ``Cleaner``, whose passes share the reading
+(``compaction.compare.shared_passes``). So the figures of a policy are exactly those of its run.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from compaction.cleaning.cleanup_policy import PolicyPlan, plan_cleanup_policy
+from compaction.cleaning.log_view import LogView
+from compaction.cleaning.plan import LogPlan
+from compaction.compare.count import AGE_BOUNDS_MS, Source, Tally
+from compaction.compare.figures import ComparedLog, Comparison
+from compaction.compare.outcomes import PassResults, PlanResult, compared, explained
+from compaction.compare.policy_case import LogCases, PolicyCase
+from compaction.compare.shared_passes import Engine, LogCounts, SharedPasses
+from compaction.config.request import CompactionRequest, ComparisonRequest
+from compaction.engine.admission import keyless_refusal
+from compaction.engine.clean import do_clean, smallest_broker
+from compaction.engine.cleaner import Cleaner, CleanerOptions, map_settings, slices_of
+from compaction.engine.log_cleaning import LogCleaning
+from compaction.engine.log_reports import warn_of_changes
+from compaction.engine.prepare import ParallelRead, PreparedLog, read_logs
+from compaction.engine.sizing import Sizes, sizes
+from compaction.errors import CompactionError, of_log
+from compaction.fs.filesystem import FileSystem
+from compaction.fs.overlay import OverlayFileSystem
+from compaction.locking.access import Purpose, access
+from compaction.logdir.discover import LogLocation
+from compaction.logdir.settings.log_settings import Settings, read_settings
+from compaction.passes.tasks import Slice
+from compaction.stores.mixed import file_system
+
+
+class ComparisonWorkers(NamedTuple):
+    """The makers of an engine for given task sizes, and the number of tasks that run in parallel."""
+
+    engine: Callable[[Sizes], Engine]
+    cores: int
+
+
+def compare_with(
+    start: Callable[[], ComparisonWorkers],
+    request: ComparisonRequest,
+    task_sizes: Sizes | None = None,
+    parallel_read: ParallelRead | None = None,
+) -> Comparison:
+    """Compare the policies of ``request``.
+
+    :param start: starts the workers, if there is work
+    :param task_sizes: sizes of the tasks, by default chosen by the amount of data; they do not change the result
+    :param parallel_read: reads the logs if there are many
+    :raises UsageError: the selectors match nothing
+    :raises ConfigError: a policy contradicts itself or the rest of the configuration
+    """
+    started = time.monotonic()
+    with access(file_system(request.base.log_dirs), request.base.log_dirs, Purpose.READ) as held:
+        logs = _cases(request, _views_by_policy(request, parallel_read))
+        results = _run_passes(start, request, logs, task_sizes)
+        warn_of_changes(held.in_use, _log_views(logs))
+    found = tuple(compared(log, results) for log in logs)
+    names = tuple(policy.name for policy in request.policies)
+    seconds = time.monotonic() - started
+    return Comparison(uuid.uuid4().hex, request.base.as_of_ms, names, found, AGE_BOUNDS_MS, seconds)
+
+
+def explain(request: ComparisonRequest, parallel_read: ParallelRead | None = None) -> tuple[ComparedLog, ...]:
+    """What each policy would do to each log and why, without figures. Reads only indexes and batch headers."""
+    with access(file_system(request.base.log_dirs), request.base.log_dirs, Purpose.READ) as held:
+        logs = _cases(request, _views_by_policy(request, parallel_read))
+        warn_of_changes(held.in_use, _log_views(logs))
+    return tuple(map(explained, logs))
+
+
+def _log_views(logs: Iterable[LogCases]) -> Iterator[LogView]:
+    return (case.view for log in logs for case in log.cases)
+
+
+class PolicyView(NamedTuple):
+    """All logs as read with the settings of one policy."""
+
+    fs: OverlayFileSystem
+    logs: tuple[PreparedLog[Any], ...]
+
+
+def _views_by_policy(request: ComparisonRequest, parallel_read: ParallelRead | None) -> list[PolicyView]:
+    """One view per policy. Policies whose settings do not change what is read share a view; all whose logs needed no recovery
+    share a file system."""
+    distinct: list[PolicyView] = []
+    views = []
+    for policy in request.policies:
+        base = replace(request.base, resolver=request.base.resolver.with_policy(policy.settings))
+        view = next((shared for each in distinct if (shared := _with_settings(each, base)) is not None), None)
+        if view is None:
+            fs = OverlayFileSystem(file_system(base.log_dirs))
+            view = PolicyView(fs, read_logs(fs, base, parallel_read))
+            distinct.append(view)
+        views.append(view)
+    first = views[0].fs
+    return [each if each.fs.changed or first.changed else each._replace(fs=first) for each in views]
+
+
+def _with_settings(view: PolicyView, request: CompactionRequest) -> PolicyView | None:
+    """The view with another policy's settings, ``None`` if these change what is read."""
+    found = read_settings(view.fs, [log.location for log in view.logs], request)
+    logs = tuple(_log_with_settings(log, settings) for log, settings in zip(view.logs, found, strict=True))
+    pairs = zip(view.logs, logs, strict=True)
+    same = all(_read_settings_of(old.settings) == _read_settings_of(new.settings) for old, new in pairs)
+    return PolicyView(view.fs, logs) if same else None
+
+
+def _log_with_settings(log: PreparedLog[Any], settings: Settings | CompactionError) -> PreparedLog[Any]:
+    if isinstance(settings, CompactionError):
+        return replace(log, settings=None, error=settings)
+    return replace(log, settings=settings)
+
+
+def _read_settings_of(settings: Settings | None) -> tuple[int, int] | None:
+    """The settings that matter to the recovery and reading of a log."""
+    if settings is None:
+        return None
+    return settings.topic.index_interval_bytes, settings.broker.producer_id_expiration_ms
+
+
+def _cases(request: ComparisonRequest, views: Sequence[PolicyView]) -> list[LogCases]:
+    """Every log under every policy."""
+    logs: dict[LogLocation, LogCases] = {}
+    for policy, view in zip(request.policies, views, strict=True):
+        for log in view.logs:
+            known = logs.get(log.location, LogCases(log.location))
+            case = _case(request, policy.name, view.fs, log)
+            if isinstance(case, str):
+                logs[log.location] = replace(known, error=known.error or case)
+            else:
+                logs[log.location] = replace(known, cases=(*known.cases, case))
+    return list(logs.values())
+
+
+def _case(request: ComparisonRequest, policy: str, fs: OverlayFileSystem, log: PreparedLog[Any]) -> PolicyCase | str:
+    """A log under a policy, or its error."""
+    if log.settings is None or log.view is None:
+        return str(log.error)
+    now_ms, config = request.base.as_of_ms, log.settings.topic
+    try:
+        plan = plan_cleanup_policy(log.view, config, now_ms=now_ms, include_active=request.base.include_active)
+    except Exception as error:
+        return str(of_log(error, log.location.path))
+    return PolicyCase(policy, now_ms, log.settings, fs, log.view, plan)
+
+
+def _run_passes(
+    start: Callable[[], ComparisonWorkers], request: ComparisonRequest, logs: Sequence[LogCases], task_sizes: Sizes | None
+) -> PassResults:
+    """Read the logs once per file system of the views: nearly always there is one."""
+    results, workers = PassResults(), None
+    readable = [log for log in logs if log.error is None]
+    for fs in {id(case.fs): case.fs for log in readable for case in log.cases}.values():
+        workers = workers or start()
+        _SharedRun(workers, request, fs, readable, task_sizes).run(results)
+    return results
+
+
+class _SharedRun:
+    """Runs the shared passes over all logs as one file system shows them."""
+
+    def __init__(
+        self,
+        workers: ComparisonWorkers,
+        request: ComparisonRequest,
+        fs: FileSystem,
+        logs: Sequence[LogCases],
+        task_sizes: Sizes | None,
+    ) -> None:
+        self._workers, self._base, self._fs = workers, request.base, fs
+        cases = [[case for case in log.cases if case.fs is fs] for log in logs]
+        self._cases = [case for of_log in cases for case in of_log]
+        self._views = {of_log[0].view.path: of_log[0].view for of_log in cases if of_log}
+        self._broker = smallest_broker(case.settings.broker for case in self._cases)
+        total = sum(view.size_bytes for view in self._views.values())
+        self._sizes = task_sizes or sizes([total], workers.cores, self._broker.dedupe_buffer_bytes, self._broker.load_factor)
+        self._refusals: dict[int, str | None] = {}
+
+    def run(self, results: PassResults) -> None:
+        """Add counts and plan results to ``results``."""
+        sources = self._sources(results)
+        passes = SharedPasses(self._workers.engine(self._sizes), sources)
+        readable = {path for number, path in enumerate(self._views) if number in sources}
+        to_clean = [case for case in self._cases if case.cleans and case.view.path in readable]
+        plans = {case.key: case.plan.compaction for case in to_clean}
+        cleaned = self._clean(passes, list(plans.values()))
+        if not passes.described and sources:
+            rate = self._broker.io_max_bytes_per_second / self._workers.cores
+            passes.build_offset_map([], {}, map_settings(self._broker, rate))
+        for number, path in enumerate(self._views):
+            if number in passes.described:
+                results.counts[path] = passes.described[number]
+        numbers = {key: number for number, key in enumerate(plans)}
+        keys = {number: each.keys for number, each in enumerate(cleaned) if each.error is None}
+        pairs = {(numbers[case.key], case.most_keys) for case in to_clean}
+        rounds = passes.broker_rounds([pair for pair in pairs if pair[0] in keys], keys)
+        for key, number in numbers.items():
+            rounds_by_keys = {most: count for (log, most), count in rounds.items() if log == number}
+            gone = passes.dropped.get(number, Tally.empty())
+            results.plans[key] = PlanResult(cleaned[number], gone, self._refusals.get(id(plans[key])), rounds_by_keys)
+
+    def _clean(self, passes: SharedPasses, plans: Sequence[LogPlan]) -> list[LogCleaning]:
+        logs = [_to_measure(plan) for plan in plans]
+        if logs:
+            options = CleanerOptions(
+                now_ms=self._base.as_of_ms, dry_run=True, broker=self._broker, refuse=self._note_refusal, sizes=self._sizes
+            )
+            do_clean(Cleaner(logs, self._fs, lambda _: passes, self._workers.cores, options))
+        return logs
+
+    def _note_refusal(self, plan: LogPlan, messages: int, keyless: int) -> None:
+        """Record a run's refusal of the log, but clean it all the same for its figures."""
+        refuse = keyless_refusal(allow_keyless=self._base.allow_keyless)
+        self._refusals[id(plan)] = refuse(plan, messages, keyless)
+
+    def _sources(self, results: PassResults) -> dict[int, tuple[Source, Sequence[Slice]]]:
+        """The logs to read, with their slices; a log that cannot be cut into slices has its error in ``results``."""
+        sources: dict[int, tuple[Source, Sequence[Slice]]] = {}
+        for number, (path, view) in enumerate(self._views.items()):
+            try:
+                slices = slices_of(self._fs, number, view, view.segments, self._sizes.slice_bytes)
+            except Exception as error:
+                results.counts[path] = LogCounts({}, None, str(of_log(error, path)))
+                continue
+            records = sum(min(each.next_offset - each.base_offset, each.size_bytes) for each in view.segments)
+            shards = max(1, -(-records // self._sizes.shard_entries))
+            first = view.segments[0].base_offset if view.segments else view.log_start_offset
+            sources[number] = Source(first, view.log_end_offset, shards, self._base.as_of_ms), slices
+        return sources
+
+
+def _to_measure(plan: LogPlan) -> LogCleaning:
+    view = plan.view
+    return LogCleaning(LogLocation(view.topic_partition, view.log_dir, view.path), PolicyPlan(plan), view.path)

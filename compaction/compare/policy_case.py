@@ -1,0 +1,93 @@
+"""One log under one policy: its plan, and all that the plan alone determines.
+
+Tested by ``tests/compare/test_compare_policies.py`` and ``tests/jobs/test_dry_run.py``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from compaction.cleaning.cleanup_policy import PolicyPlan
+from compaction.cleaning.explanation import explain_compaction, explain_deletion
+from compaction.cleaning.grouping import Group
+from compaction.cleaning.log_view import LogView, ProducerEntry
+from compaction.cleaning.skip_reasons import Verdict
+from compaction.compare.figures import OutcomeStatus
+from compaction.engine.log_reports import deletion_report, skipped_report
+from compaction.fs.filesystem import FileSystem
+from compaction.kernels.reading.tables import ENTRY_BYTES
+from compaction.logdir.discover import LogLocation
+from compaction.logdir.settings.log_settings import Settings
+from compaction.report import LogReport
+
+#: everything that determines a plan's output
+PlanKey = tuple[str, int, int, tuple[Group, ...], int, int, int, tuple[ProducerEntry, ...]]
+
+
+@dataclass(frozen=True)
+class PolicyCase:
+    """One log under one policy; ``view`` is the log in ``fs`` before the run."""
+
+    policy: str
+    now_ms: int
+    settings: Settings
+    fs: FileSystem
+    view: LogView
+    plan: PolicyPlan
+
+    @property
+    def cleans(self) -> bool:
+        """Whether the log would be compacted."""
+        return self.plan.compaction.verdict is Verdict.CLEAN
+
+    @property
+    def key(self) -> PlanKey:
+        """Equal for cases with the same output."""
+        plan = self.plan.compaction
+        return (
+            plan.view.path,
+            plan.first_dirty_offset,
+            plan.first_uncleanable_offset,
+            plan.groups,
+            plan.config.delete_retention_ms,
+            plan.legacy_delete_horizon_ms,
+            plan.view.log_start_offset,
+            plan.view.producers,
+        )
+
+    @property
+    def most_keys(self) -> int:
+        """How many keys fit into the offset map of one cleaner thread of the broker (``Cleaner.buildOffsetMap``)."""
+        broker = self.settings.broker
+        slots = min(broker.dedupe_buffer_bytes // max(broker.cleaner_threads, 1), 2**31 - 1) // ENTRY_BYTES
+        return int(slots * broker.load_factor)
+
+    @property
+    def why(self) -> tuple[str, ...]:
+        """Every condition of the plan as a line of text."""
+        config, deletion = self.settings.topic, self.plan.deletion
+        lines = explain_compaction(self.plan.compaction, self.now_ms) if config.cleanup_compact or deletion is None else ()
+        return tuple(map(str, (*(explain_deletion(deletion, self.now_ms) if deletion is not None else ()), *lines)))
+
+    @property
+    def status(self) -> OutcomeStatus:
+        """What a run would do to the log, unless it fails or is refused."""
+        if self.settings.topic.policy_guess is not None:
+            return OutcomeStatus.POLICY_UNKNOWN
+        return OutcomeStatus.CLEANED if self.cleans or self.report.expired_segments else OutcomeStatus.SKIPPED
+
+    @property
+    def report(self) -> LogReport:
+        """The report of a run, without figures of the data."""
+        if not self.settings.topic.cleanup_compact and self.plan.deletion is not None:
+            return deletion_report(self.plan.deletion)
+        return skipped_report(self.plan)
+
+
+@dataclass(frozen=True)
+class LogCases:
+    """One log under every policy; ``error``: why it has no figures under any."""
+
+    location: LogLocation
+    cases: tuple[PolicyCase, ...] = ()
+    error: str | None = None

@@ -1,0 +1,257 @@
+"""Dumps files: text to one stream, findings and errors to another.
+
+Mirrors ``DumpLogSegments.main`` (Kafka 4.3.0). After an error in one file, Kafka's tool stops; this one continues with the next
+file.
+
+Tested by ``tests/jobs/test_dump_log.py`` and ``tests/conformance/test_dump_log.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Protocol
+
+from compaction.dump.checkpoint_dump import CheckpointDump
+from compaction.dump.findings import Findings
+from compaction.dump.index_dump import IndexView, dump_offset_index, dump_snapshot, dump_time_index, dump_txn_index
+from compaction.dump.index_lookup import find_timestamp, may_hold, segments_with, start_position
+from compaction.dump.segment_dump import SegmentDump, SegmentView
+from compaction.dump.spool import PairSpool
+from compaction.dump.targets import BOOTSTRAP_SNAPSHOT, Kind, Target, is_partition, log_dir_files, partition_files
+from compaction.errors import CorruptLogError, LogError, UsageError
+from compaction.fs.filesystem import FileSystem
+from compaction.fs.ranges import view
+from compaction.logdir.batch_scan import SegmentScan
+
+_NAMED_BY_OFFSET = (Kind.LOG, Kind.INDEX, Kind.TIMEINDEX, Kind.TXNINDEX)
+_LINES_AT_A_TIME = 1 << 12
+_RENAME = "rename it back"
+
+
+class Offsets(NamedTuple):
+    """A range of offsets, both ends inclusive, ``None`` for no end."""
+
+    first: int
+    last: int | None
+
+
+@dataclass(frozen=True)
+class DumpRequest:
+    """The files and how to dump them; at most one of ``offsets`` and ``timestamp`` is set."""
+
+    files: tuple[str, ...]
+    segment: SegmentView = field(default_factory=SegmentView)
+    index: IndexView = field(default_factory=IndexView)
+    offsets: Offsets | None = None
+    timestamp: int | None = None
+
+    @property
+    def looks_up(self) -> bool:
+        """Whether to search logs for offsets or a timestamp."""
+        return self.offsets is not None or self.timestamp is not None
+
+
+class Output(Protocol):
+    """A binary stream."""
+
+    def write(self, data: bytes | memoryview, /) -> object:
+        """Writes bytes."""
+
+
+class Dump:
+    """Dumps the files of a request; text goes to ``out``, lines of findings to ``tell``, errors to ``fail``."""
+
+    def __init__(
+        self, fs: FileSystem, request: DumpRequest, out: Output, tell: Callable[[str], None], fail: Callable[[str], None]
+    ) -> None:
+        self._fs, self._request = fs, request
+        self._out, self._tell, self._fail = out, tell, fail
+        self._findings = Findings()
+        self._checkpoints = CheckpointDump(fs, self._findings)
+        self._line_open = False
+
+    def run(self, working_dir: str) -> bool:
+        """Whether all files could be read and are valid.
+
+        :param working_dir: the directory of relative paths
+        :raises UsageError: a file does not exist, or its name does not tell how to dump it
+        """
+        targets = self._targets(working_dir)
+        valid = True
+        for target in targets:
+            self._text(f"Dumping {target.shown}\n")
+            try:
+                self._dump(target)
+            except LogError as error:
+                valid = False
+                self._end_line()
+                self._fail(error.describe())
+        for line in self._findings.lines():
+            self._tell(line)
+        for each in self._findings.errors:
+            self._fail(each.describe())
+        return valid and not self._findings.errors
+
+    def _targets(self, working_dir: str) -> list[Target]:
+        targets = []
+        for path in self._request.files:
+            found = self._fs.stat(path)
+            if found is None:
+                raise UsageError("no such file or directory", path=path, hint="separate paths by spaces or commas")
+            paths = self._directory(path) if found.is_dir else [path]
+            some = [Target.of(each, working_dir) for each in paths]
+            targets += self._narrow(some) if found.is_dir else some
+        for target in targets:
+            self._check(target)
+        return targets
+
+    def _directory(self, path: str) -> list[str]:
+        files = partition_files(self._fs, path) if is_partition(self._fs, path.rstrip("/")) else log_dir_files(self._fs, path)
+        if not files:
+            raise UsageError("contains neither checkpoints nor segments", path=path, hint="give a log or partition directory")
+        return files
+
+    def _narrow(self, targets: list[Target]) -> list[Target]:
+        """The files of a directory to which the options apply."""
+        request = self._request
+        if request.index.sanity_check or request.index.verify_only:
+            return [target for target in targets if target.kind in (Kind.INDEX, Kind.TIMEINDEX)]
+        if not request.looks_up:
+            return targets
+        logs = [target for target in targets if target.kind is Kind.LOG]
+        if request.offsets is not None:
+            return segments_with(logs, *request.offsets)
+        return self._first_with(logs, request.timestamp or 0)
+
+    def _first_with(self, logs: Sequence[Target], timestamp: int) -> list[Target]:
+        """The segment with the first record at or after a timestamp; the last segment if there is none."""
+        for log in logs[:-1]:
+            if may_hold(self._fs, log, timestamp) and find_timestamp(self._fs, log, timestamp) is not None:
+                return [log]
+        return list(logs[-1:])
+
+    def _check(self, target: Target) -> None:
+        if target.kind in _NAMED_BY_OFFSET and target.base_offset is None:
+            raise UsageError("the name does not start with the segment's base offset", path=target.path, hint=_RENAME)
+        if target.kind is Kind.METADATA_SNAPSHOT and target.name != BOOTSTRAP_SNAPSHOT and target.snapshot_id is None:
+            raise UsageError("the name of a metadata snapshot is OFFSET-EPOCH.checkpoint", path=target.path, hint=_RENAME)
+        if self._request.looks_up and target.kind is not Kind.LOG:
+            raise UsageError(
+                f"--offsets and --timestamp require a log, not this {target.kind.value}",
+                path=target.path, hint="give a .log file or a partition's directory",
+            )  # fmt: skip
+
+    def _dump(self, target: Target) -> None:
+        kind, index, findings = target.kind, self._request.index, self._findings
+        if kind in (Kind.LOG, Kind.METADATA_SNAPSHOT):
+            self._log(target)
+        elif kind is Kind.INDEX:
+            self._lines(dump_offset_index(self._fs, target, index, findings))
+        elif kind is Kind.TIMEINDEX:
+            self._lines(dump_time_index(self._fs, target, index, findings))
+        elif kind is Kind.TXNINDEX:
+            self._lines(dump_txn_index(self._fs, target))
+        elif kind is Kind.SNAPSHOT:
+            self._lines(dump_snapshot(self._fs, target))
+        elif kind is Kind.CHECKPOINT:
+            self._lines(self._checkpoints.dump(target))
+        else:
+            self._tell(f"Ignoring unknown file {target.shown}")
+
+    def _log(self, target: Target) -> None:
+        if target.kind is Kind.LOG:
+            self._text(f"Log starting offset: {target.base_offset}\n")
+        elif target.snapshot_id is None:
+            self._text("KRaft bootstrap snapshot\n")
+        else:
+            self._text("Snapshot end offset: {}, epoch: {}\n".format(*target.snapshot_id))
+        view = self._view(target)
+        if view is None:
+            return
+        spool = PairSpool()
+        dump = SegmentDump(self._fs, target.path, view, spool.append)
+        try:
+            for text in dump:
+                self._text(text)
+        finally:
+            if spool.empty:
+                spool.close()
+            else:
+                self._findings.gaps[target.absolute] = spool
+            self._note_invalid(target, dump)
+        if view.complete and dump.position < dump.size:
+            self._text(f"Found {dump.size - dump.position} invalid bytes at the end of {target.name}\n")
+            self._note_damage(target, dump.position)
+
+    def _view(self, target: Target) -> SegmentView | None:
+        """What to print of a log, ``None`` for nothing; prints the result of a lookup."""
+        view, offsets = self._request.segment, self._request.offsets
+        if offsets is not None:
+            start = start_position(self._fs, target, offsets.first)
+            last = "" if offsets.last is None else offsets.last
+            self._text(f"Looking for offsets {offsets.first}:{last} from position: {start}\n")
+            return replace(view, start=start, first_offset=offsets.first, last_offset=offsets.last)
+        if self._request.timestamp is None:
+            return view
+        found = find_timestamp(self._fs, target, self._request.timestamp)
+        if found is None:
+            self._text(f"No record at or after timestamp {self._request.timestamp}\n")
+            return None
+        self._text(
+            f"First record at or after timestamp {self._request.timestamp}: offset: {found.offset} timestamp: {found.timestamp}"
+            f" position: {found.position} (searched from position: {found.start})\n"
+        )
+        return replace(view, start=found.position, first_offset=found.offset, last_offset=found.offset)
+
+    def _note_invalid(self, target: Target, dump: SegmentDump) -> None:
+        if dump.invalid:
+            what = "1 batch fails its CRC" if dump.invalid == 1 else f"{dump.invalid} batches fail their CRC; this is the first"
+            error = CorruptLogError(what, path=target.path, position=dump.first_invalid, hint="restore this segment")
+            self._findings.errors.append(error)
+
+    def _note_damage(self, target: Target, position: int) -> None:
+        """Reports an incomplete batch as damage if valid batches follow after its start; else the log has only a torn tail."""
+        damage = SegmentScan(view(self._fs, target.path), position).finish().damage()
+        if damage is not None:
+            error = CorruptLogError(damage, path=target.path, position=position, hint="restore this segment")
+            self._findings.errors.append(error)
+
+    def _lines(self, lines: Iterable[str]) -> None:
+        for text in _joined(lines):
+            self._text(text)
+
+    def _text(self, text: str | memoryview) -> None:
+        data = _encoded(text) if isinstance(text, str) else text
+        if len(data):
+            self._out.write(data)
+            self._line_open = data[-1] != ord("\n")
+
+    def _end_line(self) -> None:
+        if self._line_open:
+            self._text("\n")
+
+
+def _encoded(text: str) -> bytes:
+    """UTF-8, with the original bytes of file names; lone surrogates (possible in properties files) as Java prints them."""
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "replace")
+
+
+def _joined(lines: Iterable[str]) -> Iterator[str]:
+    """Lines joined to texts of limited size; yields the lines before an error first."""
+    held: list[str] = []
+    try:
+        for line in lines:
+            held.append(line)
+            if len(held) == _LINES_AT_A_TIME:
+                yield "\n".join(held) + "\n"
+                held.clear()
+    except LogError:
+        if held:
+            yield "\n".join(held) + "\n"
+        raise
+    if held:
+        yield "\n".join(held) + "\n"

@@ -1,0 +1,191 @@
+"""Finishes or undoes what an interrupted run or broker left of a swap, and removes its leftover files.
+
+Mirrors ``LogLoader.removeTempFilesAndCollectSwapFiles`` and ``LogLoader.load`` (Kafka 4.3.0):
+
+1. A swap with a journal is finished group by group, as long as the outputs have the recorded content and the sources are the
+   recorded ones. From the first group for which that does not hold, the swap is rolled back.
+2. Without a journal, ``.swap`` files at or above the lowest ``.clean`` or ``.cleaned`` file are removed if the segments that
+   they would replace still exist. Other ``.swap`` files with valid batches are finished: the segments from their base offset up
+   to their next offset are renamed to ``.deleted``, and ``.swap`` is removed.
+3. ``.clean``, ``.cleaned``, ``.deleted`` and temporary files are removed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from compaction.errors import CorruptLogError
+from compaction.fs.contents import find_mismatch
+from compaction.fs.durable import TMP, remove_temporary
+from compaction.fs.filesystem import FileSystem, join
+from compaction.fs.ranges import view
+from compaction.locking.claim import NO_OWNER, Owner
+from compaction.logdir.batch_scan import SegmentScan
+from compaction.logdir.checkpoint_store import CheckpointFiles
+from compaction.logdir.discover import LogLocation
+from compaction.logdir.segments import segment_bases
+from compaction.names import CLEAN, DELETED, LOG, SEGMENT_KINDS, SNAPSHOT, SWAP, parse_segment_file, segment_file
+from compaction.output.journal import Journal, JournalGroup, read_journal, remove_journal
+from compaction.output.segment_files import change_suffixes, discard_unfinished, exists, is_unfinished, remove_deleted
+from compaction.output.swap import finish_group, finish_swap
+from compaction.recovery.rollback import roll_back
+
+
+def finish_interrupted_swap(fs: FileSystem, location: LogLocation, owner: Owner = NO_OWNER) -> list[str]:
+    """Finish or undo an interrupted swap and remove leftover files; returns a line for each action.
+
+    :raises CorruptLogError: a swap can neither be finished nor undone
+    """
+    path = location.path
+    journal = read_journal(fs, path)
+    actions = [] if journal is None else [_finish_journal(fs, location, journal, owner)]
+    return actions + _finish_swap_files(fs, path) + _remove_leftovers(fs, path)
+
+
+def _finish_journal(fs: FileSystem, location: LogLocation, journal: Journal, owner: Owner) -> str:
+    path, groups = location.path, journal.groups
+    owner.require()
+    good = next((n for n, group in enumerate(groups) if not _is_resumable(fs, path, group)), len(groups))
+    resumed = tuple(_without_lost_indexes(fs, path, group) for group in groups[:good])
+    for group in resumed:
+        finish_group(fs, path, group)
+    if good == len(groups):
+        finish_swap(fs, location, replace(journal, groups=resumed), CheckpointFiles(fs))
+        return f"finished an earlier swap of {good} segments"
+    for group in reversed(groups[good:]):
+        roll_back(fs, path, group)
+    discard_unfinished(fs, path)
+    remove_journal(fs, path)
+    return "rolled back the rest of an earlier swap: its output is damaged, or its sources have changed since"
+
+
+def _is_resumable(fs: FileSystem, path: str, group: JournalGroup) -> bool:
+    """Whether the group's output has the recorded content, and its remaining sources are the recorded ones.
+
+    Once the log has its final name, indexes do not count: a broker that finished the swap has rebuilt them.
+    """
+    suffixes = {written.kind: _suffix_of(fs, path, group.base_offset, written.kind) for written in group.files}
+    for written in group.files:
+        suffix = suffixes[written.kind]
+        if written.kind != LOG and suffixes[LOG] == "":
+            continue
+        if suffix is None or find_mismatch(fs, join(path, segment_file(group.base_offset, written.kind, suffix)), written):
+            return False
+    for source in group.sources:
+        if source.base_offset == group.base_offset and not suffixes[LOG]:
+            continue
+        found = fs.stat(join(path, segment_file(source.base_offset, LOG)))
+        if found is None:
+            if suffixes[LOG] == CLEAN:
+                return False
+        elif (found.size, found.mtime_ns) != (source.size_bytes, source.mtime_ns):
+            return False
+    return True
+
+
+def _suffix_of(fs: FileSystem, path: str, base_offset: int, kind: str) -> str | None:
+    """The suffix that an output's file has now; ``None`` if it is missing."""
+    return next((suffix for suffix in (CLEAN, SWAP, "") if exists(fs, path, base_offset, kind, suffix)), None)
+
+
+def _without_lost_indexes(fs: FileSystem, path: str, group: JournalGroup) -> JournalGroup:
+    """A resumable group with the current mtimes of its files.
+
+    If its log has its final name, indexes that differ from the recorded ones are removed and rebuilt later. A log is never
+    removed: if it is now read differently, ``finish_group`` fails.
+    """
+    is_final = not _suffix_of(fs, path, group.base_offset, LOG)
+    kept = []
+    for written in group.files:
+        suffix = _suffix_of(fs, path, group.base_offset, written.kind) or ""
+        name = join(path, segment_file(group.base_offset, written.kind, suffix))
+        found = fs.stat(name)
+        if written.kind != LOG and is_final and (found is None or find_mismatch(fs, name, written) is not None):
+            fs.unlink(name)
+        else:
+            kept.append(written if found is None else written._replace(mtime_ns=found.mtime_ns))
+    return replace(group, files=tuple(kept))
+
+
+def _finish_swap_files(fs: FileSystem, path: str) -> list[str]:
+    """Finish or remove ``.swap`` files without a journal."""
+    actions = []
+    parsed = [(name, file) for name in fs.listdir(path) if (file := parse_segment_file(name)) is not None]
+    swaps = sorted({file.base_offset for _, file in parsed if file.suffix == SWAP})
+    unfinished = min((file.base_offset for name, file in parsed if is_unfinished(name)), default=None)
+    # in descending order, as a split renames them: an interruption leaves the lowest ones, which decide
+    for base in reversed(swaps):
+        scan = _scan_swap(fs, path, base)
+        if scan is None:
+            continue
+        suspect = not scan.complete or (unfinished is not None and base >= unfinished)
+        if suspect and _sources_remain(fs, path, base, scan.next_offset or base):
+            _remove_swap(fs, path, base)
+            actions.append(f"undid an unfinished swap at offset {base}")
+        elif not scan.complete:
+            name = join(path, segment_file(base, LOG, SWAP))
+            raise CorruptLogError(scan.error or "segment ends within a batch", path=name, position=scan.position)
+    for base in swaps:
+        if any(exists(fs, path, base, kind, SWAP) for kind in SEGMENT_KINDS):
+            _finish_swap_at(fs, path, base)
+            actions.append(f"finished an earlier swap at offset {base}")
+    return actions
+
+
+def _finish_swap_at(fs: FileSystem, path: str, base: int) -> None:
+    scan = _scan_swap(fs, path, base)
+    if scan is not None:
+        end = base if scan.next_offset is None else scan.next_offset
+        for other in segment_bases(fs, path):
+            if base < other < end:
+                change_suffixes(fs, path, other, "", DELETED, (*SEGMENT_KINDS, SNAPSHOT))
+        change_suffixes(fs, path, base, "", DELETED)
+        fs.fsync_dir(path)
+    elif not exists(fs, path, base, LOG, ""):
+        _remove_swap(fs, path, base)
+        return
+    for kind in SEGMENT_KINDS:
+        if exists(fs, path, base, kind, SWAP):
+            change_suffixes(fs, path, base, SWAP, "", (kind,))
+            fs.fsync_dir(path)
+
+
+def _remove_swap(fs: FileSystem, path: str, base: int) -> None:
+    """Remove ``.swap`` files, the log last: an index without its log would be taken for the last step of a swap."""
+    for kind in reversed(SEGMENT_KINDS):
+        fs.unlink(join(path, segment_file(base, kind, SWAP)))
+        fs.fsync_dir(path)
+
+
+def _scan_swap(fs: FileSystem, path: str, base: int) -> SegmentScan | None:
+    """Scan a ``.log.swap``, checksums included; ``None`` if only indexes are ``.swap``."""
+    if not exists(fs, path, base, LOG, SWAP):
+        return None
+    return SegmentScan(view(fs, join(path, segment_file(base, LOG, SWAP))), check_crc=True).finish()
+
+
+def _sources_remain(fs: FileSystem, path: str, base: int, end: int) -> bool:
+    """Whether the segments that a swap of ``[base, end)`` replaces still exist; they are deleted in ascending order."""
+    below = [other for other in segment_bases(fs, path) if other <= base]
+    if not below:
+        return False
+    if below[-1] == base:
+        return True
+    scan = SegmentScan(view(fs, join(path, segment_file(below[-1], LOG)))).finish()
+    return scan.next_offset is not None and scan.next_offset >= end
+
+
+def _remove_leftovers(fs: FileSystem, path: str) -> list[str]:
+    actions = []
+    removed = discard_unfinished(fs, path)
+    for name in fs.listdir(path):
+        file = parse_segment_file(name)
+        if file is not None and file.suffix == TMP:
+            fs.unlink(join(path, name))
+            removed += 1
+    removed += remove_temporary(fs, path)
+    if removed:
+        actions.append(f"removed {removed} unfinished files")
+    if any(name.endswith(DELETED) for name in fs.listdir(path)):
+        actions.append(f"removed {remove_deleted(fs, path)} bytes of deleted segments")
+    return actions

@@ -1,0 +1,143 @@
+"""From parsed arguments to a checked request: configuration, selected logs, directories, the time of the run.
+
+Tested by ``tests/jobs/test_compact.py``, ``tests/jobs/test_expire.py`` and ``tests/jobs/test_unknown_policy.py``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from compaction.config import Resolver, TomlSettings, read_properties, read_sets, read_toml
+from compaction.config.request import CompactionRequest
+from compaction.config.sources import Setting
+from compaction.errors import StorageError, UsageError
+from compaction.formats.properties import parse_properties
+from compaction.fs.text_files import read_text
+from compaction.fs.uri import is_inside, parse_uri, resolved
+from compaction.logdir.discover import Selector, check_log_dirs, discover
+from compaction.logdir.settings.metadata_sources import require_metadata_log
+from compaction.names import CLUSTER_METADATA_TOPIC
+from compaction.stores.mixed import file_system
+from compaction.stores.remote import require_finished
+
+
+def read_request(arguments: argparse.Namespace) -> CompactionRequest:
+    """The request of a command that changes logs, from the options that these commands have in common.
+
+    :raises UsageError: an argument is invalid
+    """
+    resolver = read_resolver(arguments)
+    selector = read_selector(arguments)
+    return CompactionRequest(
+        log_dirs=read_log_dirs(arguments, selector),
+        as_of_ms=as_of_ms(arguments),
+        topics=selector.topics,
+        partitions=selector.partitions,
+        resolver=resolver,
+        metadata_dirs=read_metadata_dirs(arguments),
+        dry_run=arguments.dry_run,
+    )
+
+
+def as_of_ms(arguments: argparse.Namespace) -> int:
+    """The current time for every rule of the run, in milliseconds: only here a command reads the clock."""
+    given: int | None = arguments.as_of_ms
+    return time.time_ns() // 1_000_000 if given is None else given
+
+
+def read_resolver(arguments: argparse.Namespace) -> Resolver:
+    """All configuration of the call.
+
+    :raises UsageError: a file cannot be read
+    :raises ConfigError: an unknown name or an invalid value, with file, line and key
+    """
+    tomls: list[TomlSettings] = []
+    settings: list[Setting] | None = None
+    for path in arguments.config:
+        if path.lower().endswith(".toml"):
+            tomls.append(read_toml(read_text(path), path))
+        else:
+            # a broker reads its properties as Latin-1, as java.util.Properties does
+            found = read_properties(parse_properties(read_text(path, "latin-1"), path), path)
+            settings = [*(settings or []), *found]
+    resolver = Resolver(
+        read_sets(arguments.sets),
+        tuple(tomls),
+        None if settings is None else tuple(settings),
+        assume_default_policy=arguments.assume_default_policy,
+    )
+    resolver.broker()
+    return resolver
+
+
+def read_selector(arguments: argparse.Namespace) -> Selector:
+    """The selected logs.
+
+    :raises UsageError: an invalid pattern or partition name, or the metadata log
+    """
+    selector = Selector.parse(arguments.topic, arguments.partition)
+    named = {"--partition": [each.topic for each in selector.partitions], "--topic": arguments.topic}
+    for option, topics in named.items():
+        if CLUSTER_METADATA_TOPIC in topics:
+            raise UsageError(f"{option}: {CLUSTER_METADATA_TOPIC} is never touched", hint="a broker prunes it by snapshots")
+    return selector
+
+
+def read_log_dirs(arguments: argparse.Namespace, selector: Selector) -> tuple[str, ...]:
+    """The log directories without duplicates: absolute paths, or URIs without their options.
+
+    :raises UsageError: one is missing, is not a directory, is a partition's, is inside another, is incomplete or cannot be
+        accessed; or a selected partition does not exist
+    """
+    given = [parse_uri(path, "--log-dir") for path in arguments.log_dir]
+    files = file_system(given)
+    with usage_errors():
+        log_dirs = check_log_dirs(files, given)
+        for path in log_dirs:
+            outer = next((other for other in log_dirs if other != path and is_inside(path, other)), None)
+            if outer is not None:
+                raise UsageError(f"--log-dir: it is inside {outer}, which is also given", path=path, hint="give one of them")
+            require_finished(path)
+        discover(files, log_dirs, selector)
+    return log_dirs
+
+
+def read_metadata_dirs(arguments: argparse.Namespace) -> tuple[str, ...]:
+    """The directories of ``--metadata`` without duplicates: absolute paths, or URIs without their options.
+
+    :raises UsageError: one has no metadata log, or cannot be accessed
+    """
+    given = [parse_uri(path, "--metadata") for path in arguments.metadata]
+    files = file_system(given)
+    with usage_errors():
+        for path in given:
+            require_metadata_log(files, path)
+    return tuple(dict.fromkeys(map(resolved, given)))
+
+
+@contextmanager
+def usage_errors() -> Iterator[None]:
+    """Turns errors of file systems into usage errors: the run has not begun."""
+    try:
+        yield
+    except StorageError as error:
+        raise UsageError(error.what, path=error.path, hint=error.hint) from error
+
+
+def check_output_dir(output_dir: str | None, log_dirs: Sequence[str]) -> str | None:
+    """The directory for the cleaned logs: an absolute path, or a URI without its options.
+
+    :raises UsageError: it is, contains or is inside a log directory
+    """
+    if output_dir is None:
+        return None
+    target = resolved(parse_uri(output_dir, "--output-dir"))
+    for log_dir in log_dirs:
+        if is_inside(target, log_dir) or is_inside(log_dir, target):
+            raise UsageError(
+                f"--output-dir overlaps the log directory {log_dir}", path=output_dir, hint="choose a directory outside of it"
+            )
+    return target

@@ -1,0 +1,120 @@
+"""How a command runs: logging, arguments, the Spark session, the report, errors as one line, and the exit code.
+
+Exit codes: 0 done, or nothing to do; 1 at least one log failed, the others are done; 2 usage error, nothing was changed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from compaction.errors import CompactionError, UsageError
+from compaction.fs.text_files import check_writable, write_text
+from compaction.fs.uri import environment
+from compaction.logdir.dirty_estimate import has_dirty_bytes
+from compaction.logdir.discover import Selector
+from compaction.metrics import open_metrics
+from compaction.printable import printable_lines
+from compaction.report import LogStatus, RunReport, print_report
+from jobs import _logging
+from jobs._options import Parser
+
+if TYPE_CHECKING:
+    from compaction.spark.session import PlainSession, Session
+
+#: returns the Spark session, which the first call starts
+SessionFactory = Callable[[], "Session"]
+
+FAILED = 1
+USAGE = 2
+INTERRUPTED = 130
+_JSON_OPTION = f"--log-format={_logging.JSON}"
+#: with this much new data it is likely that some log will be cleaned
+_EARLY_START_BYTES = 256 << 20
+_EARLY_START_SWITCH_INTERVAL_S = 0.0005
+
+
+def run_command(parser: Parser, argv: Sequence[str] | None, body: Callable[[argparse.Namespace], int]) -> int:
+    """Parses the arguments and runs a command's body; any error becomes one line and an exit code."""
+    given = list(sys.argv[1:] if argv is None else argv)
+    verbose = "--verbose" in given
+    _logging.configure(_log_format(given), verbose=verbose)
+    try:
+        arguments = parser.parse_args(given)
+        for name in ("report", "metrics", "html"):
+            file = getattr(arguments, name, None)
+            if file is not None:
+                check_writable(file)
+        return body(arguments)
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 0
+    except KeyboardInterrupt:
+        _logging.print_error("interrupted; the next run completes or rolls back what this one left")
+        return INTERRUPTED
+    except Exception as error:
+        if verbose:
+            print(printable_lines(traceback.format_exc()), end="", file=sys.stderr)
+        _logging.print_error(_error_text(error))
+        return USAGE if isinstance(error, UsageError) else FAILED
+
+
+def _log_format(given: Sequence[str]) -> str:
+    """The requested log format, before the arguments are checked: usage errors are logged in it, too."""
+    json = _JSON_OPTION in given or ("--log-format", _logging.JSON) in pairwise(given)
+    return _logging.JSON if json else _logging.TEXT
+
+
+def _error_text(error: Exception) -> str:
+    if isinstance(error, CompactionError):
+        return error.describe()
+    first_line = next((line for line in str(error).splitlines() if line.strip()), "no message")
+    return f"{type(error).__name__}: {first_line}; run again with --verbose for the stack trace"
+
+
+def start_session(name: str) -> PlainSession:
+    """The Spark session of a command; its Python workers import this package from where the driver does."""
+    from compaction.spark.session import build_plain_session, ship_package
+
+    spark = build_plain_session(name)
+    ship_package(spark)
+    spark.sparkContext.environment.update(environment())
+    # executors are released before the driver exits
+    atexit.register(spark.stop)
+    return spark
+
+
+def start_early(factory: SessionFactory, log_dirs: Sequence[str], selector: Selector) -> SessionFactory:
+    """``factory``, called in a thread at once if some log is probably going to be cleaned: Spark takes two seconds to start,
+    and the driver reads the logs meanwhile."""
+    if not has_dirty_bytes(log_dirs, selector, _EARLY_START_BYTES):
+        return factory
+
+    def start() -> Session:
+        # Spark's start makes hundreds of short calls to the JVM, each of which waits to be scheduled
+        usual = sys.getswitchinterval()
+        sys.setswitchinterval(_EARLY_START_SWITCH_INTERVAL_S)
+        try:
+            return factory()
+        finally:
+            sys.setswitchinterval(usual)
+
+    return ThreadPoolExecutor(1).submit(start).result
+
+
+def write_report(report: RunReport, report_file: str | None, metrics_file: str | None) -> int:
+    """Prints a report, writes it and its metrics to files; returns the exit code of the run."""
+    print_report(report, sys.stdout)
+    for log in report.logs:
+        if log.status is LogStatus.FAILED:
+            _logging.print_error(f"{log.name}: {log.reason}")
+    if report_file is not None:
+        write_text(report_file, report.to_json())
+    if metrics_file is not None:
+        write_text(metrics_file, open_metrics(report))
+    return report.exit_code

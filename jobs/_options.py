@@ -1,0 +1,142 @@
+"""The options that several commands have in common, and the help on configuration and exit codes.
+
+Tested by ``tests/jobs/test_compact.py`` and ``tests/jobs/test_expire.py``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from typing import NoReturn
+
+from compaction.errors import UsageError
+from jobs import _logging
+
+CONFIGURATION_HELP = """\
+configuration:
+  Topic-level names (cleanup.policy, segment.bytes, min.cleanable.dirty.ratio,
+  delete.retention.ms, ...) and broker-level names (log.segment.bytes,
+  log.cleaner.dedupe.buffer.size, ...) are those of Kafka 4.3.0. The first source that sets a
+  value wins:
+
+    1. --set KEY=VALUE, for every selected topic
+    2. TOML [topics."name"]
+    3. the topic's configuration in the KRaft metadata log of the log directory's cluster; for
+       internal topics missing there, the configuration that a broker creates them with
+    4. TOML [broker]
+    5. the broker's dynamic configuration in that metadata log
+    6. a broker's server.properties
+    7. Kafka's defaults
+
+  A metadata log in one log directory also applies to the others with the same cluster.id
+  (meta.properties), as in a broker with several log.dirs; --metadata names one outside the log
+  directories. If a cluster has several metadata logs, the newest applies.
+
+  cleanup.policy is unknown if no source sets it for the topic (1, 2, 3), unless the metadata
+  log has the topic and the broker's default is known: log.cleanup.policy is set (4, 5), or the
+  broker's server.properties is given (6). Nothing is deleted on a guess: such a log is not
+  changed, and counted separately; expire fails it, compact skips it. --assume-default-policy
+  applies the default (4 to 7) to all of them.
+
+  An unknown name in --set or TOML, and an invalid value anywhere, is an error. Names in
+  server.properties that Kafka does not know are ignored, as a broker does.
+"""
+
+EXIT_HELP = """\
+exit status:
+  0  done, or nothing to do
+  1  at least one log failed and was not changed; the others are done
+  2  usage error (option, configuration, no such directory, a live broker holds the lock);
+     nothing was changed
+"""
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that raises errors instead of printing them with the usage text."""
+
+    def __init__(self, description: str, epilog: str) -> None:
+        super().__init__(
+            description=description,
+            epilog=epilog,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message, hint=f"see {self.prog} --help")
+
+
+def add_selectors(parser: argparse.ArgumentParser) -> None:
+    """The options that select logs."""
+    group = parser.add_argument_group("which logs")
+    group.add_argument(
+        "--log-dir", metavar="DIR", nargs="+", action="extend", required=True,
+        help="log directories at rest: a stopped broker's log.dirs, a backup, an export; may be repeated",
+    )  # fmt: skip
+    group.add_argument(
+        "--topic", metavar="REGEX", nargs="+", action="extend", default=[],
+        help="only topics whose full name matches one of these regular expressions; may be repeated",
+    )  # fmt: skip
+    group.add_argument(
+        "--partition", metavar="TOPIC-N", nargs="+", action="extend", default=[],
+        help="only these partitions, in addition to those of --topic; each must exist; may be repeated",
+    )  # fmt: skip
+
+
+def add_configuration(parser: argparse.ArgumentParser) -> None:
+    """The options that set configuration."""
+    group = parser.add_argument_group("configuration")
+    group.add_argument(
+        "--config", metavar="FILE", nargs="+", action="extend", default=[],
+        help="a broker's server.properties, or TOML (name ends in .toml); may be repeated, later files win",
+    )  # fmt: skip
+    group.add_argument(
+        "--set", metavar="KEY=VALUE", nargs="+", action="extend", default=[], dest="sets",
+        help="a topic-level or broker-level setting that overrides all other sources; may be repeated",
+    )  # fmt: skip
+    group.add_argument(
+        "--metadata", metavar="DIR", nargs="+", action="extend", default=[],
+        help="a log directory, or its __cluster_metadata-0, whose metadata log applies to the log directories of the same"
+        " cluster.id and to exports; it is only read; may be repeated",
+    )  # fmt: skip
+    group.add_argument(
+        "--assume-default-policy", action="store_true",
+        help="if no source sets a topic's cleanup.policy, use the broker's default, or Kafka's: delete",
+    )  # fmt: skip
+    group.add_argument(
+        "--as-of-ms", metavar="MS", type=_milliseconds, default=None,
+        help="current time for every rule, milliseconds since the epoch, to repeat a run exactly (default: now)",
+    )  # fmt: skip
+
+
+def add_run_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+    """The options of a run; returns their group, for a command to add its own."""
+    group = parser.add_argument_group("how to run")
+    group.add_argument("--dry-run", action="store_true", help="report the same figures, write nothing")
+    group.add_argument("--report", metavar="FILE", default=None, help="write a report in JSON (schema_version 1)")
+    add_metrics(group)
+    add_logging(group)
+    return group
+
+
+def add_metrics(group: argparse._ArgumentGroup) -> None:
+    """The option that writes metrics."""
+    group.add_argument(
+        "--metrics", metavar="FILE", default=None,
+        help="write the figures as OpenMetrics text, for a collector that reads files",
+    )  # fmt: skip
+
+
+def add_logging(group: argparse._ArgumentGroup) -> None:
+    """The options for what is written to standard error."""
+    group.add_argument(
+        "--log-format", choices=(_logging.TEXT, _logging.JSON), default=_logging.TEXT,
+        help="format of errors, progress and log lines on standard error (default: text)",
+    )  # fmt: skip
+    group.add_argument("--verbose", action="store_true", help="log each step, and show stack traces with errors")
+
+
+def _milliseconds(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,18}", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time in milliseconds since the epoch")
+    return int(text)

@@ -1,0 +1,46 @@
+"""A transactional batch belongs to the transaction that the next marker of its producer ends."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from compaction.certifier.checks.log_pair import SegmentFiles
+from compaction.certifier.checks.segment_walk import DATA, EVENT_ROW, SegmentWalk, WalkTask, join_runs
+from compaction.certifier.checks.txn_checks import OPEN, Transactions, following
+from compaction.kernels.reading.tables import ABORT, COMMIT
+
+
+def walk(*events: tuple[int, int, int, int]) -> SegmentWalk:
+    """A segment with events of (producer, first, last, kind)."""
+    rows = np.array([(producer, first, last, 0, kind) for producer, first, last, kind in events], EVENT_ROW)
+    return SegmentWalk(WalkTask(0, SegmentFiles("/log", 0, 0, 0), is_after=False), events=[join_runs(rows)])
+
+
+def test_an_outcome_is_that_of_the_producers_next_marker_in_any_segment() -> None:
+    first = walk((7, 0, 1, DATA), (8, 2, 3, DATA), (7, 4, 5, DATA))
+    second = walk((7, 6, 6, ABORT), (8, 7, 7, COMMIT), (7, 8, 9, DATA))
+    txns = Transactions.of([first, second])
+    found = {(row["producer_id"], row["first"]): end for row, end in zip(txns.events, txns.outcome, strict=True)}
+    assert found == {(7, 0): ABORT, (7, 6): ABORT, (7, 8): OPEN, (8, 2): COMMIT, (8, 7): COMMIT}
+    aborted = txns.aborted()
+    assert (aborted.producer.tolist(), aborted.first.tolist(), aborted.last.tolist()) == ([7], [0], [6])
+
+
+@pytest.mark.parametrize(("producer", "offset", "aborted"), [(7, 0, True), (7, 5, True), (7, 9, False), (8, 3, False)])
+def test_a_batch_is_aborted_up_to_the_marker(producer: int, offset: int, aborted: bool) -> None:
+    ranges = Transactions.of([walk((7, 0, 5, DATA), (7, 6, 6, ABORT), (7, 8, 9, DATA))]).aborted()
+    assert ranges.contains(np.array([producer]), np.array([offset])).tolist() == [aborted]
+    assert len(ranges.within(7, 100).producer) == 0
+    assert len(ranges.within(6, 7).producer) == 1
+
+
+def test_following_finds_what_a_plain_search_finds() -> None:
+    rng = np.random.default_rng(1)
+    known, ends = rng.integers(0, 4, 60), rng.permutation(60)
+    producer, offset = rng.integers(0, 5, 80), rng.integers(-1, 62, 80)
+    expected = []
+    for who, at in zip(producer, offset, strict=True):
+        rows = [row for row in range(60) if known[row] == who and ends[row] >= at]
+        expected.append(min(rows, key=lambda row: int(ends[row]), default=-1))
+    assert following(producer, offset, known, ends).tolist() == expected

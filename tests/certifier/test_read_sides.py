@@ -1,0 +1,87 @@
+"""The two sides of a log that was cleaned in place: the ``.deleted`` segments are part of what it was before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from compaction.certifier.certificate import LogCertificate
+from compaction.certifier.checks.log_pair import CleaningRules, LogPair
+from compaction.certifier.read_sides import pair_directories, pair_in_place
+from compaction.errors import ConfigError, UsageError
+from compaction.logdir.discover import LogLocation
+from compaction.names import TopicPartition
+from compaction.stores.mixed import MixedFileSystem
+from tests.local_job import write_offsets
+
+FS = MixedFileSystem()
+LOG = TopicPartition("t", 0)
+
+
+def located(log_dir: Path, *files: str) -> LogLocation:
+    path = log_dir / str(LOG)
+    path.mkdir(parents=True)
+    for name in files:
+        (path / name).touch()
+    return LogLocation(LOG, str(log_dir), str(path))
+
+
+def segment(base: int, suffix: str = "") -> str:
+    return f"{base:020d}.log{suffix}"
+
+
+def rules(_: LogLocation) -> CleaningRules:
+    return CleaningRules(0)
+
+
+def in_place(log_dir: Path, *files: str) -> LogPair | LogCertificate:
+    (found,) = pair_in_place(FS, [located(log_dir, *files)], rules)
+    return found
+
+
+def test_before_is_what_was_replaced_and_what_was_not(tmp_path: Path) -> None:
+    names = (segment(0), segment(0, ".deleted"), segment(5, ".deleted"), segment(9), segment(12))
+    found = in_place(tmp_path, *names)
+    assert isinstance(found, LogPair)
+    before = [(each.base_offset, each.suffix, each.last) for each in found.before.segments]
+    assert before == [(0, ".deleted", False), (5, ".deleted", False), (9, "", False), (12, "", True)]
+    assert [(each.base_offset, each.last) for each in found.after.segments] == [(0, False), (9, False), (12, True)]
+
+
+@pytest.mark.parametrize(("log_start", "before"), [(0, 0), (5, 0), (7, 7)])
+def test_only_a_log_start_at_a_segment_was_moved_by_deletion(tmp_path: Path, log_start: int, before: int) -> None:
+    write_offsets(tmp_path, log_starts={"t": log_start})
+    found = in_place(tmp_path, segment(0, ".deleted"), segment(5))
+    assert isinstance(found, LogPair)
+    assert (found.before.log_start_offset, found.after.log_start_offset) == (before, max(log_start, 5))
+
+
+@pytest.mark.parametrize(
+    ("files", "reason"),
+    [(("x",), "directory has no segments"), ((segment(0), segment(0, ".swap")), "a segment swap is unfinished")],
+)
+def test_a_log_that_cannot_be_read_has_failed(tmp_path: Path, files: tuple[str, ...], reason: str) -> None:
+    found = in_place(tmp_path, *files)
+    assert isinstance(found, LogCertificate)
+    assert (found.status.value, reason in found.reason) == ("failed", True)
+
+
+def test_a_log_without_valid_settings_has_failed(tmp_path: Path) -> None:
+    (found,) = pair_in_place(FS, [located(tmp_path, segment(0))], lambda _: ConfigError("bad value"))
+    assert isinstance(found, LogCertificate)
+    assert found.reason == "bad value"
+
+
+def test_a_log_on_one_side_only_is_violated(tmp_path: Path) -> None:
+    log = located(tmp_path, segment(3), segment(7))
+    for before, after, what in (([log], [], "log is missing"), ([], [log], "log is not in the source")):
+        (found,) = pair_directories(FS, before, after, rules)
+        assert isinstance(found, LogCertificate)
+        assert [(each.offset, each.what) for each in found.violations] == [(3, what)]
+
+
+def test_a_log_in_two_directories_of_one_side_makes_the_call_wrong(tmp_path: Path) -> None:
+    logs = [located(tmp_path / name, segment(0)) for name in ("one", "two")]
+    with pytest.raises(UsageError, match="t-0 is in two directories of --before"):
+        pair_directories(FS, logs, logs[:1], rules)

@@ -1,0 +1,47 @@
+"""The overlay of a dry run: nothing is written, and renamed files lead to the real ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from compaction.errors import StorageError
+from compaction.fs.filesystem import real_file
+from compaction.fs.local import LocalFileSystem
+from compaction.fs.overlay import OverlayFileSystem
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> str:
+    """A directory with one file of ten bytes."""
+    (tmp_path / "old").write_bytes(b"0123456789")
+    return str(tmp_path)
+
+
+def test_real_files_are_not_changed(directory: str) -> None:
+    fs = OverlayFileSystem(LocalFileSystem())
+    fs.write_file(f"{directory}/new", b"abc")
+    fs.rename(f"{directory}/old", f"{directory}/older")
+    fs.unlink(f"{directory}/older")
+    assert [path.name for path in Path(directory).iterdir()] == ["old"]
+    assert (Path(directory) / "old").read_bytes() == b"0123456789"
+
+
+def test_a_renamed_byte_range_leads_to_the_real_file(directory: str) -> None:
+    fs = OverlayFileSystem(LocalFileSystem())
+    fs.copy(f"{directory}/old", f"{directory}/part", 3, 4)
+    fs.rename(f"{directory}/part", f"{directory}/moved")
+    assert fs.real_path(f"{directory}/moved") == (f"{directory}/old", 3, 4)
+    assert fs.real_path(f"{directory}/old") == (f"{directory}/old", 0, 10)
+    fs.write_file(f"{directory}/new", b"abc")
+    assert fs.real_path(f"{directory}/new") is None
+    with pytest.raises(StorageError, match="in memory only"):
+        real_file(fs, f"{directory}/new")
+
+
+def test_changes_are_known_by_directory(directory: str) -> None:
+    fs, unchanged = OverlayFileSystem(LocalFileSystem()), OverlayFileSystem(LocalFileSystem())
+    fs.write_file(f"{directory}/sub/new", b"abc")
+    assert (fs.changed, unchanged.changed) == (True, False)
+    assert (fs.changed_in(f"{directory}/sub"), fs.changed_in(directory)) == (True, False)

@@ -1,0 +1,237 @@
+"""Logs in an object store: any input and output give the bytes of a run on a disk, or no output. For each store."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import xxhash
+
+from compaction.engine.sizing import Sizes
+from compaction.errors import StorageError, UsageError
+from compaction.fs.local import LocalFileSystem
+from compaction.fs.uri import OPTIONS_VARIABLE
+from compaction.report import LogStatus, RunReport
+from compaction.stores.manifest import MANIFEST, MARKER
+from jobs import compact as job
+from jobs import dump_log, expire
+from tests.conftest import ROOT
+from tests.logdir.logs import data_segment
+from tests.object_store.fixtures import Bucket, any_bucket, files, published
+from tests.object_store.local_run import COMPACT, KEEP, NOW_MS, figures, run
+
+__all__ = ["any_bucket"]
+
+pytestmark = pytest.mark.filterwarnings("default")
+
+OnDisk = tuple[dict[str, bytes], RunReport]
+
+
+def test_from_a_disk_into_a_store(any_bucket: Bucket, sample: Path, on_disk: OnDisk) -> None:
+    report = run("--log-dir", sample, "--output-dir", any_bucket.address("out"))
+    assert published(any_bucket) == on_disk[0]
+    assert figures(report) == figures(on_disk[1])
+    entries = json.loads(any_bucket.get(f"out/{MANIFEST}"))["files"]
+    assert {each["path"]: each["size"] for each in entries} == {name: len(data) for name, data in on_disk[0].items()}
+    assert all(each["etag"] for each in entries)
+    hashes = {name: xxhash.xxh3_128_hexdigest(data) for name, data in on_disk[0].items()}
+    assert {each["path"]: each["xxh3_128"] for each in entries} == hashes
+
+
+def test_from_a_store_onto_a_disk(any_bucket: Bucket, sample: Path, on_disk: OnDisk, tmp_path: Path) -> None:
+    any_bucket.put_tree(sample, "in")
+    report = run("--log-dir", any_bucket.address("in"), "--output-dir", tmp_path / "out")
+    assert files(tmp_path / "out") == on_disk[0]
+    assert figures(report) == figures(on_disk[1])
+
+
+def test_from_store_to_store(any_bucket: Bucket, sample: Path, on_disk: OnDisk) -> None:
+    any_bucket.put_tree(sample, "in")
+    run("--log-dir", any_bucket.address("in"), "--output-dir", any_bucket.address("out"))
+    assert published(any_bucket) == on_disk[0]
+    assert any_bucket.tree("in") == files(sample)
+
+
+def test_a_bucket_itself_can_be_a_log_directory(any_bucket: Bucket, sample: Path) -> None:
+    any_bucket.put_tree(sample)
+    assert figures(run("--log-dir", any_bucket.address(), "--dry-run")) == figures(run("--log-dir", sample, "--dry-run"))
+
+
+def test_modification_times_are_kept_in_the_manifest(any_bucket: Bucket, sample: Path, tmp_path: Path) -> None:
+    run("--log-dir", sample, "--output-dir", any_bucket.address("out"))
+    run("--log-dir", sample, "--output-dir", tmp_path / "first")
+    run("--log-dir", any_bucket.address("out"), "--output-dir", tmp_path / "second", *KEEP)
+    logs = [file.relative_to(tmp_path / "first") for file in (tmp_path / "first").rglob("*.log")]
+    assert logs
+    for name in logs:
+        times = [(tmp_path / each / name).stat().st_mtime_ns // 1_000_000 for each in ("first", "second")]
+        assert times[0] == times[1], name
+
+
+def test_parts_of_a_segment_are_joined_in_a_store(any_bucket: Bucket, sample: Path, on_disk: OnDisk) -> None:
+    run("--log-dir", sample, "--output-dir", any_bucket.address("out"), sizes=Sizes(4096, 4096, 64))
+    assert published(any_bucket) == on_disk[0]
+
+
+def test_a_dry_run_has_the_same_figures_and_writes_nothing(any_bucket: Bucket, sample: Path) -> None:
+    any_bucket.put_tree(sample, "in")
+    any_bucket.forget()
+    assert figures(run("--log-dir", any_bucket.address("in"), "--dry-run")) == figures(run("--log-dir", sample, "--dry-run"))
+    assert {request.method for request in any_bucket.asked()} == any_bucket.reading
+
+
+def test_a_log_in_a_store_can_be_dumped(any_bucket: Bucket, sample: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    any_bucket.put_tree(sample / "orders-0", "in/orders-0")
+    assert dump_log.main(["--files", any_bucket.address("in/orders-0"), "--print-data-log"]) == 0
+    remote = capfdbinary.readouterr().out
+    assert dump_log.main(["--files", str(sample / "orders-0"), "--print-data-log"]) == 0
+    local = capfdbinary.readouterr().out
+    assert remote.replace(any_bucket.address("in").partition("?")[0].encode(), str(sample).encode()) == local
+
+
+def test_a_large_segment_is_uploaded_in_parts_and_read_in_ranges(any_bucket: Bucket, large: Path, tmp_path: Path) -> None:
+    run("--log-dir", large, "--output-dir", tmp_path / "out", *COMPACT)
+    any_bucket.put_tree(large, "in")
+    any_bucket.forget()
+    run("--log-dir", any_bucket.address("in"), "--output-dir", any_bucket.address("out"), *COMPACT)
+    asked = any_bucket.asked()
+    assert len([each for each in asked if each.ranged and each.key == f"in/orders-0/{0:020d}.log"]) >= 8
+    assert max(Counter(each.key for each in asked if each.part).values()) in any_bucket.parts
+    assert published(any_bucket) == files(tmp_path / "out")
+
+
+def test_a_prefix_of_many_objects_is_read_completely(any_bucket: Bucket, tmp_path: Path) -> None:
+    log = tmp_path / "in" / "orders-0"
+    log.mkdir(parents=True)
+    for base in range(0, 200, 10):
+        data_segment(base, [base]).put(LocalFileSystem(), str(log))
+    # these come before the segments
+    for number in range(any_bucket.page):
+        (log / f"00-{number:04}").touch()
+    any_bucket.put_tree(tmp_path / "in", "in")
+    any_bucket.forget()
+    report = run("--log-dir", any_bucket.address("in"), "--dry-run", *COMPACT)
+    assert any(request.next_page for request in any_bucket.asked())
+    assert [(found.segments_before, found.records_before) for found in report.logs] == [(20, 20)]
+
+
+def test_a_log_that_cannot_be_read_is_reported_with_the_reason(any_bucket: Bucket, sample: Path, tmp_path: Path) -> None:
+    any_bucket.put_tree(sample, "in")
+    with any_bucket.refusing(f"/orders-0/{0:020d}.log", reads=True):
+        report = run("--log-dir", any_bucket.address("in"), "--output-dir", tmp_path / "out")
+    check_left_out(report, any_bucket)
+
+
+def test_a_log_that_cannot_be_written_is_missing_in_the_output(any_bucket: Bucket, sample: Path) -> None:
+    with any_bucket.refusing("/orders-0/"):
+        report = run("--log-dir", sample, "--output-dir", any_bucket.address("out"))
+    check_left_out(report, any_bucket)
+    found = published(any_bucket)
+    assert not [name for name in found if name.startswith("orders-0/")]
+
+
+def check_left_out(report: RunReport, bucket: Bucket) -> None:
+    """One log has failed, as the store has refused something."""
+    failed = [log for log in report.logs if log.status is LogStatus.FAILED]
+    assert [log.name for log in failed] == ["orders-0"]
+    assert bucket.denied in failed[0].reason
+    assert "check the credentials" in failed[0].reason
+
+
+@pytest.mark.parametrize("refused", [MANIFEST, "meta.properties"])
+def test_an_incomplete_output_is_not_published_and_is_refused_as_input(
+    any_bucket: Bucket, sample: Path, on_disk: OnDisk, refused: str
+) -> None:
+    with any_bucket.refusing(refused), pytest.raises(StorageError, match="cannot write"):
+        run("--log-dir", sample, "--output-dir", any_bucket.address("out"))
+    assert set(any_bucket.tree("out")) == {MARKER}
+    with pytest.raises(UsageError, match="unfinished"):
+        run("--log-dir", any_bucket.address("out"), "--dry-run")
+    run("--log-dir", sample, "--output-dir", any_bucket.address("out"))
+    assert published(any_bucket) == on_disk[0]
+
+
+@pytest.mark.parametrize("at", [f"/{MANIFEST}", "/meta.properties", "/cleaner-offset-checkpoint"])
+def test_the_output_of_a_killed_run_is_refused_and_replaced_by_the_next_run(
+    any_bucket: Bucket, sample: Path, on_disk: OnDisk, at: str
+) -> None:
+    options = ("--log-dir", str(sample), "--output-dir", any_bucket.address("out"))
+    command = [sys.executable, "-m", "tests.object_store.local_run", *options]
+    with any_bucket.holding(at) as held, subprocess.Popen(command, cwd=ROOT) as victim:
+        until = time.monotonic() + 240
+        while not held():
+            assert victim.poll() is None and time.monotonic() < until
+            time.sleep(0.05)
+        victim.send_signal(signal.SIGKILL)
+    assert victim.returncode == -signal.SIGKILL
+    left = any_bucket.tree("out")
+    assert MARKER in left
+    assert MANIFEST not in left
+    assert not [name for name in left if f"/{name}".endswith(at)]
+    with pytest.raises(UsageError, match="unfinished"):
+        run("--log-dir", any_bucket.address("out"), "--dry-run")
+    any_bucket.put("out/orders-0/left-over", b"of the run that was killed")
+    run("--log-dir", sample, "--output-dir", any_bucket.address("out"))
+    assert published(any_bucket) == on_disk[0]
+
+
+def test_a_finished_output_and_unrelated_objects_are_not_changed(any_bucket: Bucket, sample: Path) -> None:
+    run("--log-dir", sample, "--output-dir", any_bucket.address("out"), "--topic", "orders")
+    any_bucket.put("theirs/data.parquet", b"data")
+    before = any_bucket.tree("out")
+    for place in ("out", "theirs"):
+        with pytest.raises(UsageError, match="exists and is not empty"):
+            run("--log-dir", sample, "--output-dir", any_bucket.address(place))
+    assert any_bucket.tree("out") == before
+    assert any_bucket.tree("theirs") == {"data.parquet": b"data"}
+
+
+def test_work_in_place_is_refused_with_the_reason(any_bucket: Bucket, sample: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    any_bucket.put_tree(sample / "orders-0", "in/orders-0")
+    for main in (job.main, expire.main):
+        assert main(["--log-dir", any_bucket.address("in")]) == 2
+        assert "in place: rename is not atomic there" in capsys.readouterr().err
+    assert any_bucket.tree("in/orders-0") == files(sample / "orders-0")
+
+
+@pytest.mark.parametrize(
+    ("key", "told"),
+    [("nothing-here", "no such log directory"), ("in/orders-0", "this is one partition's directory")],
+)
+def test_a_wrong_uri_is_an_error(any_bucket: Bucket, sample: Path, key: str, told: str) -> None:
+    any_bucket.put_tree(sample / "orders-0", "in/orders-0")
+    with pytest.raises(UsageError, match=told):
+        run("--log-dir", any_bucket.address(key), "--dry-run")
+
+
+@pytest.mark.spark
+def test_sparks_workers_reach_the_store(any_bucket: Bucket, sample: Path, on_disk: OnDisk) -> None:
+    any_bucket.put_tree(sample, "in")
+    places = ["--log-dir", any_bucket.address("in"), "--output-dir", any_bucket.address("out")]
+    given = [*places, "--as-of-ms", str(NOW_MS), "--topic", "orders", "--include-active"]
+    command = [sys.executable, "-m", "jobs", "compact", *given]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    found = {name: data for name, data in published(any_bucket).items() if name.startswith("orders-")}
+    assert found == {name: data for name, data in on_disk[0].items() if name.startswith("orders-")}
+
+
+def test_a_data_source_reads_the_store(any_bucket: Bucket, sample: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from compaction.source.arrow_columns import source_schema
+    from compaction.source.data_source import KafkaLogReader
+
+    any_bucket.put_tree(sample, "in")
+    found = []
+    for path in (str(sample), any_bucket.address("in")):
+        reader = KafkaLogReader({"path": path, "topic": "orders"}, source_schema(None, batch_columns=True))
+        shares = reader.partitions()
+        # a task runs in another process
+        monkeypatch.setenv(OPTIONS_VARIABLE, "{}")
+        found.append([row for share in shares for batch in reader.read(share) for row in batch.to_pylist()])
+    assert found[0] == found[1] != []

@@ -1,0 +1,223 @@
+"""Publishing to a disk: the target appears complete or not at all, and holds all files that a broker needs."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from compaction.errors import LockedError, StorageError, UsageError
+from compaction.fs.filesystem import FileSystem, join
+from compaction.fs.local import LocalFileSystem
+from compaction.fs.overlay import OverlayFileSystem
+from compaction.logdir.checkpoint_store import read_checkpoints
+from compaction.logdir.discover import LogLocation
+from compaction.logdir.read_log import read_segments
+from compaction.names import TopicPartition
+from compaction.output.local_publish import LocalPublication
+from compaction.output.publish import Publication, layout
+from compaction.output.swap import SwapGroup
+from compaction.recovery.recover import recover_log
+from tests.fs.faults import FaultyFileSystem, Stopped, crash_states
+from tests.logdir.logs import TOPIC, build, data_batch, data_segment, location, put_snapshot, served, tree
+
+FS = LocalFileSystem()
+OTHER = TopicPartition("payments", 1)
+
+
+def source_dir(root: Path) -> str:
+    """A log directory with one log of three segments, and the files beside its logs."""
+    log_dir = root / "source"
+    here = location(str(log_dir))
+    Path(here.path).mkdir(parents=True)
+    for segment in (data_segment(0, [5, 10]), data_segment(100, [105]), data_segment(200, [200])):
+        segment.put(FS, here.path)
+    for offset in (100, 200):
+        put_snapshot(FS, here.path, offset)
+    (log_dir / "meta.properties").write_text("version=1\nnode.id=1\n")
+    (log_dir / ".kafka_cleanshutdown").write_text("{}")
+    (log_dir / ".lock").touch()
+    (log_dir / "log-start-offset-checkpoint").write_text(f"0\n2\norders 0 5\n{OTHER.topic} 1 9\n")
+    (log_dir / "cleaner-offset-checkpoint").write_text("0\n1\norders 0 100\n")
+    (Path(here.path) / "leader-epoch-checkpoint").write_text("0\n1\n0 0\n")
+    return str(log_dir)
+
+
+def publish(log_dir: str, target: str) -> None:
+    here = location(log_dir)
+    publication = LocalPublication.begin(FS, target, [log_dir])
+    output = build(0, [data_batch(10)])
+    group = SwapGroup(0, (0, 100), ".clean.one", files=output.put(FS, publication.log_path(here), ".clean.one"))
+    add(publication, OverlayFileSystem(FS), here, [group], end_offset=200)
+    publication.commit(OverlayFileSystem(FS))
+
+
+def add(
+    publication: Publication, fs: FileSystem, here: LogLocation, groups: list[SwapGroup], *, end_offset: int | None
+) -> None:
+    """Add a log in its present state."""
+    publication.add_log(fs, here, groups, read_segments(fs, here.path), end_offset=end_offset)
+
+
+def snapshot_of(path: str) -> dict[str, bytes]:
+    return {str(file.relative_to(path)): file.read_bytes() for file in sorted(Path(path).rglob("*")) if file.is_file()}
+
+
+def test_the_target_holds_cleaned_and_other_segments(tmp_path: Path) -> None:
+    log_dir = source_dir(tmp_path)
+    publish(log_dir, str(tmp_path / "target"))
+    target = location(str(tmp_path / "target"))
+    assert sorted(served(FS, target.path)) == [10, 200]
+    assert recover_log(FS, target).actions == []
+
+
+def test_the_target_holds_the_other_files_that_a_broker_needs(tmp_path: Path) -> None:
+    log_dir = source_dir(tmp_path)
+    publish(log_dir, str(tmp_path / "target"))
+    names = set(snapshot_of(str(tmp_path / "target")))
+    assert {"meta.properties", ".kafka_cleanshutdown", "orders-0/leader-epoch-checkpoint"} <= names
+    assert "orders-0/00000000000000000200.snapshot" in names
+    assert not {name for name in names if "00000000000000000100" in name or ".lock" in name or ".clean." in name}
+
+
+def test_checkpoints_have_entries_of_the_published_logs_only(tmp_path: Path) -> None:
+    log_dir = source_dir(tmp_path)
+    publish(log_dir, str(tmp_path / "target"))
+    found = read_checkpoints(FS, str(tmp_path / "target"))
+    assert (found.log_starts, found.cleaner_offsets) == ({TOPIC: 5}, {TOPIC: 200})
+
+
+def test_the_source_is_not_changed(tmp_path: Path) -> None:
+    log_dir = source_dir(tmp_path)
+    before = snapshot_of(log_dir)
+    publish(log_dir, str(tmp_path / "target"))
+    assert snapshot_of(log_dir) == before
+
+
+def test_copies_keep_mtime_and_mode(tmp_path: Path) -> None:
+    log_dir = source_dir(tmp_path)
+    name = "orders-0/00000000000000000200.log"
+    (Path(log_dir) / name).chmod(0o640)
+    publish(log_dir, str(tmp_path / "target"))
+    old, new = (Path(log_dir) / name).stat(), (tmp_path / "target" / name).stat()
+    assert (old.st_mtime_ns, old.st_mode) == (new.st_mtime_ns, new.st_mode)
+
+
+def test_indexes_rebuilt_in_memory_are_published(tmp_path: Path) -> None:
+    log_dir = source_dir(tmp_path)
+    here = location(log_dir)
+    (Path(here.path) / "00000000000000000100.timeindex").unlink()
+    overlay = OverlayFileSystem(FS)
+    assert recover_log(overlay, here).actions
+    publication = LocalPublication.begin(FS, str(tmp_path / "target"), [log_dir])
+    add(publication, overlay, here, [], end_offset=None)
+    publication.commit(overlay)
+    assert (tmp_path / "target/orders-0/00000000000000000100.timeindex").stat().st_size == 12
+    assert not (Path(here.path) / "00000000000000000100.timeindex").exists()
+    assert read_checkpoints(FS, str(tmp_path / "target")).cleaner_offsets == {TOPIC: 100}
+
+
+def test_an_empty_target_directory_is_accepted(tmp_path: Path) -> None:
+    (tmp_path / "target").mkdir()
+    publish(source_dir(tmp_path), str(tmp_path / "target"))
+    assert (tmp_path / "target/meta.properties").exists()
+
+
+@pytest.mark.parametrize("target", ["full", "file", "source/inside", "source"])
+def test_a_target_that_is_in_use_or_inside_the_source_is_refused(tmp_path: Path, target: str) -> None:
+    log_dir = source_dir(tmp_path)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/something").touch()
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError):
+        LocalPublication.begin(FS, str(tmp_path / target), [log_dir])
+
+
+def test_two_runs_cannot_publish_to_the_same_directory(tmp_path: Path) -> None:
+    log_dir = source_dir(tmp_path)
+    first = LocalPublication.begin(FS, str(tmp_path / "target"), [log_dir])
+    with pytest.raises(LockedError):
+        LocalPublication.begin(FS, str(tmp_path / "target"), [log_dir])
+    first.abort()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["source"]
+
+
+def test_the_hidden_directory_of_a_killed_run_is_removed_first(tmp_path: Path) -> None:
+    log_dir = source_dir(tmp_path)
+    leftover = tmp_path / f".target.{uuid.uuid4().hex}.partial" / "data/orders-0"
+    leftover.mkdir(parents=True)
+    (leftover / "00000000000000000007.log").write_bytes(b"old")
+    publish(log_dir, str(tmp_path / "target"))
+    assert sorted(served(FS, str(tmp_path / "target/orders-0"))) == [10, 200]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["source", "target"]
+
+
+@pytest.mark.parametrize("name", [f"{0:020d}.log", f"{200:020d}.index", "partition.metadata"])
+@pytest.mark.parametrize("harm", [Path.unlink, lambda path: path.write_bytes(b"?")], ids=["vanished", "cut"])
+def test_the_target_does_not_appear_if_a_written_file_has_vanished_or_changed(
+    tmp_path: Path, name: str, harm: Callable[[Path], None]
+) -> None:
+    log_dir, target = source_dir(tmp_path), tmp_path / "target"
+    here = location(log_dir)
+    (Path(here.path) / "partition.metadata").write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ\n")
+    publication = LocalPublication.begin(FS, str(target), [log_dir])
+    add(publication, FS, here, [], end_offset=None)
+    [written] = tmp_path.glob(f".target.*.partial/data/orders-0/{name}")
+    harm(written)
+    with pytest.raises(StorageError, match="has changed since it was written"):
+        publication.commit(FS)
+    assert not target.exists()
+
+
+def test_several_log_directories_keep_their_names(tmp_path: Path) -> None:
+    assert layout("/out", ["/a/one", "/b/two"]) == {"/a/one": "/out/one", "/b/two": "/out/two"}
+    with pytest.raises(UsageError, match="called one"):
+        layout("/out", ["/a/one", "/b/one"])
+
+
+def test_after_any_interruption_the_target_is_complete_or_absent() -> None:
+    def make(step: int) -> FaultyFileSystem:
+        fs = FaultyFileSystem()
+        here = location("/logs")
+        fs.mkdir(here.path)
+        for segment in (data_segment(0, [5, 10]), data_segment(100, [105])):
+            segment.put(fs, here.path)
+        fs.mkdir("/out")
+        fs.settle()
+        fs.stop_before, fs.done = step, 0
+        try:
+            publication = LocalPublication.begin(fs, "/out/target", ["/logs"])
+            output = build(0, [data_batch(10)])
+            files = output.put(fs, publication.log_path(here), ".clean")
+            add(publication, fs, here, [SwapGroup(0, (0,), files=files)], end_offset=100)
+            publication.commit(fs)
+        except Stopped:
+            pass
+        return fs
+
+    complete = tree(make(1000), "/out/target/orders-0")
+    assert len(complete) == 6
+    steps = make(1000).done
+    seen = set()
+    for name, fs in crash_states(make, steps):
+        found = fs.stat("/out/target")
+        seen.add(found is not None)
+        if found is not None:
+            assert tree(fs, "/out/target/orders-0") == complete, name
+            assert read_checkpoints(fs, "/out/target").cleaner_offsets == {TOPIC: 100}, name
+    assert seen == {False, True}
+
+
+def test_logs_are_published_to_the_directory_of_their_source(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    one, two = source_dir(tmp_path / "a"), source_dir(tmp_path / "b")
+    two = str(Path(two).rename(tmp_path / "b/other"))
+    publication = LocalPublication.begin(FS, str(tmp_path / "target"), [one, two])
+    for log_dir in (one, two):
+        add(publication, FS, LogLocation(TOPIC, log_dir, join(log_dir, "orders-0")), [], end_offset=None)
+    publication.commit(FS)
+    assert sorted(served(FS, str(tmp_path / "target/source/orders-0"))) == [5, 10, 105, 200]
+    assert sorted(served(FS, str(tmp_path / "target/other/orders-0"))) == [5, 10, 105, 200]

@@ -1,0 +1,98 @@
+"""Read-back: small outputs are read at the end, large ones while they are written, and a failure is not lost."""
+
+from __future__ import annotations
+
+import pytest
+import xxhash
+
+from compaction.errors import StorageError
+from compaction.formats.record_batch.record import Record
+from compaction.fs import contents
+from compaction.fs.contents import READ_BYTES, FileDigest
+from compaction.names import LOG
+from compaction.output import read_back
+from compaction.output.read_back import ReadBack
+from tests.formats.encode import BatchSpec, encode_batch
+from tests.fs.faults import FaultyFileSystem, MemorySource
+
+PATH = "/logs/0.log"
+VALUE = bytes(64 << 10)
+
+
+def batches(count: int) -> bytes:
+    """Batches of a little more than 64 KiB."""
+    return b"".join(encode_batch([Record(n, 0, b"key", VALUE)], BatchSpec(base_offset=n)) for n in range(count))
+
+
+def written(data: bytes) -> FileDigest:
+    return FileDigest(LOG, len(data), xxhash.xxh3_128_hexdigest(data))
+
+
+def disk(data: bytes) -> FaultyFileSystem:
+    fs = FaultyFileSystem()
+    fs.mkdir("/logs")
+    fs.put(PATH, data)
+    return fs
+
+
+@pytest.fixture
+def following(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Follow from a few blocks on; returns the number of batches of an output that is followed."""
+    monkeypatch.setattr(read_back, "_FOLLOW_BYTES", READ_BYTES)
+    return 3 * READ_BYTES // len(VALUE)
+
+
+def test_a_small_output_is_read_when_it_is_complete() -> None:
+    data = batches(20)
+    check = ReadBack(disk(data), PATH, [])
+    check.advance(len(data))
+    assert check._thread is None
+    assert check.end(len(data), 20, written(data).digest) == written(data)
+
+
+def test_a_large_output_is_read_while_it_is_written(following: int) -> None:
+    data = batches(following)
+    check = ReadBack(disk(data), PATH, [])
+    for size in range(0, len(data), READ_BYTES // 2):
+        check.advance(size)
+    assert check._thread is not None
+    assert check.end(len(data), following, written(data).digest) == written(data)
+
+
+def test_an_object_is_not_read_before_it_is_complete(following: int) -> None:
+    check = ReadBack(disk(b""), "s3://bucket/0.log", [])
+    check.advance(10 * READ_BYTES)
+    assert check._thread is None
+
+
+def test_damage_found_while_following_is_raised_at_the_end(following: int) -> None:
+    data = bytearray(batches(following))
+    data[100] ^= 1
+    check = ReadBack(disk(bytes(data)), PATH, [])
+    check.advance(len(data))
+    with pytest.raises(StorageError, match="CRC"):
+        check.end(len(data), following, None)
+
+
+def test_a_failing_reader_returns_its_buffer(following: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Failing(MemorySource):
+        def read_into(self, view: memoryview, position: int, floor: int) -> int:
+            raise StorageError("cannot read", path=PATH)
+
+    fs = disk(b"")
+    monkeypatch.setattr(fs, "reader", lambda *_, fresh: Failing(b""))
+    monkeypatch.setattr(contents, "_spare", [])
+    check = ReadBack(fs, PATH, [])
+    check.advance(10 * READ_BYTES)
+    with pytest.raises(StorageError, match="cannot read"):
+        check.end(10 * READ_BYTES, 1, None)
+    assert len(contents._spare) == 1
+
+
+def test_an_abandoned_output_stops_its_reader(following: int) -> None:
+    data = batches(following)
+    check = ReadBack(disk(data), PATH, [])
+    check.advance(len(data))
+    check.abandon()
+    assert check._thread is not None
+    assert not check._thread.is_alive()

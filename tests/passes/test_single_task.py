@@ -1,0 +1,64 @@
+"""A log with one shard whose slices are all scanned by one task needs no shuffled map if its entries fit the task's memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from compaction.engine.clean import Workers, clean_logs
+from compaction.engine.protocol import MapResult
+from compaction.engine.sizing import Sizes
+from compaction.kernels.reading.tables import ENTRY_BYTES
+from compaction.passes.build_map import flag_single_task_logs
+from compaction.passes.tasks import MapContext, MapSettings, Resolved, Slice
+from tests.local_job import request_for
+from tests.local_passes import LocalPasses
+from tests.memory import scratch
+from tests.passes.random_cases import FLAVOURS, NOW_MS, random_case
+from tests.passes.test_metamorphic import WHOLE, cleaned, files, lay_out
+
+TINY_MAP = 4 * ENTRY_BYTES
+
+
+class Watching(LocalPasses):
+    """Records what pass 1 emitted; a task's map may be made small."""
+
+    def __init__(self, sizes: Sizes, map_bytes: int | None = None) -> None:
+        super().__init__(sizes)
+        self.emitted: Mapping[Any, Sequence[Any]] = {}
+        self._map_bytes = map_bytes
+
+    def build_offset_map(self, slices: Sequence[Slice], logs: Mapping[int, MapContext], settings: MapSettings) -> MapResult:
+        small = replace(settings, map_bytes=self._map_bytes or settings.map_bytes)
+        scanned = super().build_offset_map(slices, logs, small)
+        self.emitted = scanned.merged
+        return scanned
+
+
+def part(log: int) -> Slice:
+    return Slice(log, 0, "x", 0, 1, 0, 1, 0)
+
+
+def test_logs_with_one_shard_and_all_slices_in_one_task_are_single_task() -> None:
+    logs = {0: MapContext(0, 1), 1: MapContext(0, 1), 2: MapContext(0, 2), 3: MapContext(0, 1)}
+    found = flag_single_task_logs(logs, [[part(0), part(0), part(1)], [part(1), part(2), part(3)]])
+    assert {log: work.single_task for log, work in found.items()} == {0: True, 1: False, 2: False, 3: True}
+
+
+@pytest.mark.parametrize("flavour", sorted(FLAVOURS))
+@pytest.mark.parametrize("map_bytes", [None, TINY_MAP], ids=["all fit", "spilled"])
+def test_a_full_map_is_spilled_and_the_output_is_the_same(flavour: str, map_bytes: int | None) -> None:
+    case = random_case(flavour, 5)
+    watching = Watching(WHOLE, map_bytes)
+    with scratch() as root:
+        lay_out(root, case)
+        request = request_for(root, NOW_MS, {case.name: case.topic_config})
+        clean_logs(lambda: Workers(lambda _: watching, 2), request, WHOLE)
+        assert files(root, case) == cleaned(case, Sizes(300, 300, 1 << 20))
+    for parts in watching.emitted.values():
+        assert len(parts) == 1 or not any(isinstance(each, Resolved) for each in parts)
+        if map_bytes is None:
+            assert isinstance(parts[0], Resolved)

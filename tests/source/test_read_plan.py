@@ -1,0 +1,121 @@
+"""The plan of a read: logs, byte ranges and bounds by options and filters."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from pyspark.sql import datasource as ds
+
+from compaction.errors import LockedError, UsageError
+from compaction.source.arrow_columns import source_schema
+from compaction.source.data_source import KafkaLogReader, KafkaLogSource
+from compaction.source.read_plan import OPTIONS
+from tests.source.plain_consumer import EPOCH, read_rows, reader_of, serve, served
+from tests.source.random_partition import write_random
+
+ROOT = Path(__file__).resolve().parents[2]
+needs_filters = pytest.mark.skipif(not hasattr(ds, "EqualTo"), reason="PySpark 4.0 has no filter pushdown for Python")
+
+
+def test_the_directory_of_one_partition_can_be_read(sample: Path) -> None:
+    assert [served(row) for row in read_rows(sample / "orders-1")] == list(serve(sample / "orders-1"))
+
+
+def test_options_select_topics_and_partitions(sample: Path) -> None:
+    rows = read_rows(sample, topic="payments.* ledger", partition="orders-2")
+    assert {(row["topic"], row["partition"]) for row in rows} == {
+        ("payments", 0), ("payments", 1), ("payments-open", 0), ("ledger", 0), ("orders", 2),
+    }  # fmt: skip
+
+
+def bytes_to_read(reader: KafkaLogReader) -> int:
+    return sum(part.end - part.start for share in reader.partitions() for part in share.value.slices)
+
+
+@needs_filters
+def test_filters_skip_files_and_parts_of_files(sample: Path) -> None:
+    whole = bytes_to_read(reader_of(sample))
+    topic = bytes_to_read(reader_of(sample, [ds.EqualTo(("topic",), "orders"), ds.EqualTo(("partition",), 1)]))
+    assert topic == sum(path.stat().st_size for path in (sample / "orders-1").glob("*.log")) < whole
+    late = EPOCH + timedelta(milliseconds=max(record.timestamp_ms for record in serve(sample / "orders-1")))
+    one = bytes_to_read(reader_of(sample / "orders-1", [ds.GreaterThanOrEqual(("timestamp",), late)]))
+    assert one < topic / 8
+    assert bytes_to_read(reader_of(sample, [ds.LessThan(("offset",), 0)])) == 0
+
+
+def test_the_offset_index_skips_most_of_a_large_segment(tmp_log_dir: Path) -> None:
+    path, made = write_random(tmp_log_dir, "plain", 3)
+    largest = max(made.segments, key=lambda segment: len(segment.log))
+    middle = largest.batches[len(largest.batches) // 2].last_offset
+    spared = reader_of(path, startingoffset=str(middle), endingoffset=str(middle + 1))
+    assert 0 < bytes_to_read(spared) < len(largest.log) / 2
+
+
+def test_small_slices_contain_every_record(sample: Path) -> None:
+    reader = reader_of(sample / "orders-0", slicebytes="4096")
+    shares = reader.partitions()
+    assert len(shares) > 10
+    rows = [row for part in shares for batch in reader.read(part) for row in batch.to_pylist()]
+    assert [served(row) for row in rows] == list(serve(sample / "orders-0"))
+    assert len(reader_of(sample / "orders-0").partitions()) == 1
+
+
+def test_records_past_the_high_watermark_are_read_only_on_request(tmp_log_dir: Path) -> None:
+    path, _ = write_random(tmp_log_dir, "plain", 5)
+    middle = list(serve(path))[20].offset
+    (tmp_log_dir / "replication-offset-checkpoint").write_text(f"0\n1\nrandom 0 {middle}\n")
+    assert [served(row) for row in read_rows(tmp_log_dir)] == list(serve(path, end_offset=middle))
+    assert [served(row) for row in read_rows(tmp_log_dir, includeunreplicated="true")] == list(serve(path))
+
+
+def test_records_below_the_log_start_are_not_read(tmp_log_dir: Path) -> None:
+    path, _ = write_random(tmp_log_dir, "plain", 5)
+    start = list(serve(path))[20].offset
+    (tmp_log_dir / "log-start-offset-checkpoint").write_text(f"0\n1\nrandom 0 {start}\n")
+    assert [served(row) for row in read_rows(tmp_log_dir)] == [one for one in serve(path) if one.offset >= start]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"topics": "orders"}, "no option 'topics'"),
+        ({"isolation.level": "committed"}, "isolation.level 'committed' is neither"),
+        ({"startingOffset": "ten"}, "startingoffset is 'ten', expected a whole number"),
+        ({"includeControl": "yes"}, "includecontrol is 'yes', expected true or false"),
+        ({"columns": "key,vlaue"}, "no column 'vlaue'"),
+        ({"partition": "orders"}, "is not TOPIC-N"),
+        ({"partition": "orders-9"}, "no such partition: orders-9"),
+        ({"path": "/no/such/place"}, "no such log directory"),
+    ],
+)
+def test_a_wrong_option_is_named(sample: Path, options: dict[str, str], message: str) -> None:
+    given = {"path": str(sample), **options}
+    with pytest.raises(UsageError, match=message):
+        KafkaLogReader(given, KafkaLogSource(given).schema()).partitions()
+
+
+def test_the_page_documents_every_column_and_option() -> None:
+    page = (ROOT / "docs/data-source.md").read_text(encoding="utf-8")
+    named = {name.lower() for name in re.findall(r"`([\w.]+)`", page)}
+    columns = {name.lower() for name in source_schema(None, batch_columns=True).fieldNames()}
+    assert columns | set(OPTIONS) - {"path", "paths"} <= named
+
+
+def test_a_directory_in_use_is_not_read(tmp_log_dir: Path) -> None:
+    write_random(tmp_log_dir, "plain", 1)
+    holder = """import sys; from compaction.fs.lock import LogDirLock
+with LogDirLock.acquire(sys.argv[1]): print(1, flush=True); input()"""
+    with subprocess.Popen(
+        [sys.executable, "-c", holder, str(tmp_log_dir)], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        with pytest.raises(LockedError, match=str(other.pid)):
+            read_rows(tmp_log_dir)
+        other.communicate(b"\n")
+    assert read_rows(tmp_log_dir)

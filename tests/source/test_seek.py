@@ -1,0 +1,70 @@
+"""Indexes narrow the read of a segment, and a wrong index only widens it."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from compaction.cleaning.log_view import Segment
+from compaction.logdir.checkpoint_store import read_checkpoints
+from compaction.logdir.discover import Selector, discover
+from compaction.logdir.read_log import ReadOptions, read_log
+from compaction.source.seek import first_offset_since, positions_of
+from compaction.stores.mixed import MixedFileSystem
+from tests.oracle.segments import NaiveSegment
+from tests.source.random_partition import write_random
+
+FS = MixedFileSystem()
+
+
+def largest(log_dir: Path, flavour: str = "plain") -> tuple[str, Segment, NaiveSegment]:
+    """The largest segment of a random log: the log's path, the segment, and its twin that the plain reader made."""
+    path, made = write_random(log_dir, flavour, 3)
+    (location,) = discover(FS, [str(log_dir)], Selector())
+    view = read_log(FS, location, read_checkpoints(FS, str(log_dir)), ReadOptions(now_ms=0))
+    naive = max(made.segments, key=lambda segment: len(segment.log))
+    return str(path), next(each for each in view.segments if each.base_offset == naive.base_offset), naive
+
+
+@pytest.mark.parametrize("flavour", ["plain", "message sets", "gzip"])
+def test_the_byte_range_contains_all_batches_of_an_offset_range(tmp_log_dir: Path, flavour: str) -> None:
+    rng, narrowed = random.Random(1), 0
+    path, segment, naive = largest(tmp_log_dir, flavour)
+    for _ in range(60):
+        first = rng.randrange(segment.base_offset, segment.next_offset)
+        last = rng.randrange(first, min(first + 9, segment.next_offset))
+        start, end = positions_of(FS, path, segment, first, last)
+        for batch in naive.batches:
+            if batch.last_offset >= first and batch.base_offset <= last:
+                assert start <= batch.position
+                assert batch.position + len(batch.raw) <= end
+        narrowed += end - start < segment.size_bytes
+    assert narrowed > 30
+
+
+@pytest.mark.parametrize("kind", ["index", "timeindex"])
+def test_without_a_usable_index_the_whole_segment_is_read(tmp_log_dir: Path, kind: str) -> None:
+    path, segment, _ = largest(tmp_log_dir)
+    index = Path(path) / f"{segment.base_offset:020d}.{kind}"
+    data = index.read_bytes()
+    contents = [None, b"x"] if kind == "timeindex" else [None, b"x", bytes(each ^ (i % 8 == 7) for i, each in enumerate(data))]
+    for content in contents:
+        index.unlink(missing_ok=True)
+        if content is not None:
+            index.write_bytes(content)
+        if kind == "index":
+            middle = (segment.base_offset + segment.next_offset) // 2
+            assert positions_of(FS, path, segment, middle, middle) == (0, segment.size_bytes)
+        else:
+            assert first_offset_since(FS, path, segment, segment.largest_timestamp_ms) == segment.base_offset
+
+
+def test_records_below_the_first_offset_since_a_time_are_older(tmp_log_dir: Path) -> None:
+    path, segment, naive = largest(tmp_log_dir)
+    records = [record for batch in naive.batches for record in batch.records()]
+    found = {first_offset_since(FS, path, segment, each.timestamp): each.timestamp for each in records}
+    assert len(found) > 2
+    for offset, time in found.items():
+        assert all(record.timestamp < time for record in records if record.offset < offset)

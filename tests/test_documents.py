@@ -1,0 +1,133 @@
+"""What the documents name exists: files, modules, links, make targets, options, packages and identifiers."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(path for part in ("conf", "docs", "tests") for path in (ROOT / part).rglob("*.md"))])
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+README, CONTRIBUTING = ROOT / "README.md", ROOT / "CONTRIBUTING.md"
+#: documents that name identifiers of the code
+ABOUT_THE_CODE = [CONTRIBUTING, ROOT / "docs" / "architecture.md"]
+COMMANDS = {"compact": "compact", "expire": "expire", "dry-run": "dry_run", "verify": "verify", "dump-log": "dump_log"}
+
+PATH = re.compile(r"(?<![\w/.@-])(?:compaction|conf|docs|jobs|notebooks|tests|\.ci)/[\w./*-]*")
+MODULE = re.compile(r"(?<![\w/.-])(?:compaction|jobs|tests)(?:\.[A-Za-z_]\w*)+")
+LINK = re.compile(r"\[[^\]]*\]\((?!https?://)([^)#]*)(#[^)]*)?\)")
+CODE = re.compile(r"```.*?```|`[^`\n]+`", re.DOTALL)
+IDENTIFIER = re.compile(r"`((?:[a-z]\w*_\w+|[A-Z]\w*[a-z]\w*[A-Z]\w*|_?[a-z]\w*(?=\(\)))(?:\(\))?)`")
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def code_of(document: Path) -> str:
+    """The code blocks and inline code of a document."""
+    return "\n".join(CODE.findall(document.read_text()))
+
+
+def is_module_or_attribute(name: str) -> bool:
+    """``a.b.c`` names a package, a module, or something that a module defines or a package exports."""
+    path = ROOT.joinpath(*name.split("."))
+    if path.is_dir() or path.with_suffix(".py").exists():
+        return True
+    module = path.parent.with_suffix(".py")
+    source, pattern = (module, "(?:class |def )?{}") if module.exists() else (path.parent / "__init__.py", '    "{}",')
+    return source.exists() and re.search(rf"^{pattern.format(path.name)}(?!\w)", source.read_text(), re.MULTILINE) is not None
+
+
+def anchors(document: Path) -> set[str]:
+    """The anchors that GitHub gives the headings of a document."""
+    headings = re.findall(r"^#+ (.+)$", document.read_text(), re.MULTILINE)
+    return {"#" + re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@cache
+def words_of_the_code() -> frozenset[str]:
+    sources = [path for part in ("compaction", "jobs") for path in (ROOT / part).rglob("*.py")]
+    return frozenset(word for path in sources for word in re.findall(r"\w+", path.read_text()))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=relative)
+def test_every_path_in_a_document_exists(document: Path) -> None:
+    paths = {found.rstrip("./") for found in PATH.findall(document.read_text())}
+    assert [path for path in sorted(paths) if not any(ROOT.glob(path))] == []
+
+
+@pytest.mark.parametrize("document", ABOUT_THE_CODE, ids=relative)
+def test_every_module_path_in_a_document_about_the_code_exists(document: Path) -> None:
+    """Also those that leave out ``compaction/``."""
+    for path in re.findall(r"(?<![\w/.>])[a-z_]+/[\w/]+\.py", document.read_text()):
+        assert (ROOT / path).exists() or (ROOT / "compaction" / path).exists(), path
+
+
+@pytest.mark.parametrize("document", [*DOCUMENTS, *NOTEBOOKS], ids=relative)
+def test_every_module_in_a_document_exists(document: Path) -> None:
+    assert [name for name in sorted(set(MODULE.findall(document.read_text()))) if not is_module_or_attribute(name)] == []
+
+
+@pytest.mark.parametrize("document", [*DOCUMENTS, *NOTEBOOKS], ids=relative)
+def test_everything_that_a_document_imports_exists(document: Path) -> None:
+    for module, names in re.findall(r"from ((?:compaction|jobs)[\w.]*) import ([\w, ]+)", document.read_text()):
+        for name in names.split(", "):
+            assert is_module_or_attribute(f"{module}.{name}"), f"{module}.{name}"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=relative)
+def test_every_link_in_a_document_leads_to_a_file_and_a_heading(document: Path) -> None:
+    for target, anchor in LINK.findall(document.read_text()):
+        path = document.parent / target if target else document
+        assert path.exists(), target
+        assert not anchor or anchor in anchors(path), target + anchor
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=relative)
+def test_every_make_target_in_a_document_exists(document: Path) -> None:
+    targets = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert set(re.findall(r"(?<![\w-])make ([a-z][a-z-]*)", code_of(document))) - targets == set()
+
+
+@pytest.mark.parametrize("document", ABOUT_THE_CODE, ids=relative)
+def test_every_identifier_in_a_document_about_the_code_is_in_the_code(document: Path) -> None:
+    names = {found.removesuffix("()") for found in IDENTIFIER.findall(document.read_text())}
+    assert names - words_of_the_code() == set()
+
+
+def test_the_map_of_packages_has_every_package_and_its_layer() -> None:
+    rows = re.findall(r"^\| (\d+) \| `([\w/]+)/` \|", CONTRIBUTING.read_text(), re.MULTILINE)
+    packages = [relative(path.parent) for part in ("compaction", "jobs") for path in (ROOT / part).rglob("__init__.py")]
+    assert sorted(package for _, package in rows) == sorted(set(packages) - {"compaction"})
+    modules = re.findall(r"`compaction/(\w+)\.py` \((?:layer )?(\d+)\)", CONTRIBUTING.read_text())
+    layers = {name: number for number, names in enumerate(layers_of_packages(), start=2) for name in names} | {"jobs": 1}
+    for number, package in [*rows, *((number, module) for module, number in modules)]:
+        assert layers[package.removeprefix("compaction/").split("/")[0]] == int(number), package
+
+
+def layers_of_packages() -> list[list[str]]:
+    """The layers that import-linter enforces among the packages of ``compaction``, highest first."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    packages = next(each for each in contracts if each.get("containers") == ["compaction"])
+    return [layer.split(" | ") for layer in packages["layers"]]
+
+
+def test_every_option_in_the_readme_is_one_of_its_commands() -> None:
+    rows = re.findall(r"^\| (`--.+?) \| ([a-z][a-z, -]*) \|", README.read_text(), re.MULTILINE)
+    assert rows
+    for options, commands in rows:
+        for command in COMMANDS if commands == "all" else commands.split(", "):
+            help_text = importlib.import_module(f"jobs.{COMMANDS[command]}").parser().format_help()
+            for option in re.findall(r"`(--[\w-]+)", options):
+                assert option in help_text, f"{command} {option}"
