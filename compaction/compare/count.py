@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from compaction.kernels.keys.key_counts import KeyCounts
 from compaction.kernels.keys.offset_map import Arena
 from compaction.kernels.reading.tables import DROP
-from compaction.kernels.rewriting.tally import COLUMNS, tally
+from compaction.kernels.rewriting.batch_retention import Limits
+from compaction.kernels.rewriting.tally import COLUMNS, Frame, tally
 from compaction.logdir.blocks import Block
 from compaction.logdir.throttle import Throttle
 from compaction.passes.build_map import SUMMARY, Findings, Key, LogScan, dirty_records, scan_slice
@@ -66,7 +67,7 @@ class Tally:
         decoded: Decoded,
         decided: Decided,
         survivors: NDArray[np.uint64],
-        frame: NDArray[np.int64],
+        frame: Frame,
         path: str,
     ) -> None:
         """Count the dropped records of decoded batches.
@@ -97,9 +98,9 @@ class Source:
     now_ms: int
 
     @property
-    def frame(self) -> NDArray[np.int64]:
+    def frame(self) -> Frame:
         """The ``frame`` of ``tally``."""
-        return np.array([self.first_offset, max(self.end_offset, self.first_offset + 1), self.now_ms], np.int64)
+        return Frame(self.first_offset, max(self.end_offset, self.first_offset + 1), self.now_ms)
 
 
 @dataclass(frozen=True)
@@ -199,7 +200,7 @@ class _SourceScan:
         rows, path = block.rows, decoder.path
         scans = [(scan, scan.actions(rows)) for scan in map(self._scans.__getitem__, variants)]
         key_actions, keyless = self._keys.actions(rows), np.zeros(len(rows), np.int32)
-        all_dropped = Decided(np.full(len(rows), DROP, np.uint8), np.zeros(len(rows), np.uint8), np.zeros(4, np.int64))
+        all_dropped = Decided(np.full(len(rows), DROP, np.uint8), np.zeros(len(rows), np.uint8), Limits(0, 0, 0, False))
         for decoded in decoder.decode(block):
             self._keys.records(block, decoded, key_actions, (keyless, findings.counters), path)
             for scan, actions in scans:

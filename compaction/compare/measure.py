@@ -18,6 +18,8 @@ from compaction.errors import CorruptLogError, LogError, of_log
 from compaction.fs.filesystem import ReadableFileSystem
 from compaction.kernels.keys.key_counts import KeyCounts, new_table, put_until_full
 from compaction.kernels.reading.tables import COPY, ENTRY_WORDS
+from compaction.kernels.rewriting.batch_retention import Limits
+from compaction.kernels.rewriting.tally import Frame
 from compaction.logdir.blocks import Block, SegmentReader
 from compaction.logdir.throttle import Throttle
 from compaction.passes.build_map import LogScan
@@ -46,7 +48,7 @@ class _Case:
 
     number: int
     rewriter: Rewriter
-    limits: NDArray[np.int64]
+    limits: Limits
     dropped: Tally = field(default_factory=Tally.empty)
     error: LogError | None = None
 
@@ -94,7 +96,7 @@ def _read(files: ReadableFileSystem, slice_: Slice, cases: Sequence[_Case], sour
             case.error = case.error or of_log(error, slice_.path, position)
 
 
-def _measure(block: Block, decoder: Decoder, cases: Sequence[_Case], frame: NDArray[np.int64]) -> None:
+def _measure(block: Block, decoder: Decoder, cases: Sequence[_Case], frame: Frame) -> None:
     """Clean batches for each case, and count the records that it drops."""
     decisions = [(case, case.rewriter.decide(block, case.limits)) for case in cases]
     wanted = np.any([decided.actions != COPY for _, decided in decisions], axis=0)

@@ -20,7 +20,7 @@ from compaction.fs.contents import FileDigest
 from compaction.fs.filesystem import Chunk
 from compaction.kernels.reading.batches import first_bad_crc, scan_batches
 from compaction.kernels.reading.tables import BUILT, DROP, IN_BLOCK, OFFSET_SHIFT, OUT_ROW, REWRITE, TO_COMPRESS
-from compaction.kernels.rewriting.batch_retention import decide
+from compaction.kernels.rewriting.batch_retention import Limits, decide
 from compaction.kernels.rewriting.rewrite import (
     BYTES_KEPT,
     COUNTERS,
@@ -57,7 +57,7 @@ class Decided(NamedTuple):
 
     actions: NDArray[np.uint8]
     verdicts: NDArray[np.uint8]
-    limits: NDArray[np.int64]
+    limits: Limits
 
 
 def clean_part(part: OutputPart, log: CleanContext, packed: Sequence[Packed], *, dry_run: bool) -> PartResult:
@@ -137,25 +137,29 @@ class Rewriter:
                     what = "segment is not the one that the first pass read"
                     raise CorruptLogError(what, path=slice_.path, position=slice_.start, hint=_CHANGED)
 
-    def limits(self, slice_: Slice) -> NDArray[np.int64]:
+    def limits(self, slice_: Slice) -> Limits:
         """The ``limits`` of ``decide`` and ``rewrite`` for a slice."""
         log = self._log
-        retain_legacy = slice_.segment_mtime_ms > log.legacy_delete_horizon_ms
-        return np.array([log.first_dirty_offset, log.latest_offset, log.rules.now_ms, retain_legacy], np.int64)
+        return Limits(
+            first_dirty_offset=log.first_dirty_offset,
+            latest_offset=log.latest_offset,
+            now_ms=log.rules.now_ms,
+            retain_v0_v1_tombstones=slice_.segment_mtime_ms > log.legacy_delete_horizon_ms,
+        )
 
     def survivors_from(self, offset: int) -> NDArray[np.uint64]:
         """The survivor entries from ``offset`` on."""
         return self._survivors[np.searchsorted(self._survivors, np.uint64((offset + 1) << OFFSET_SHIFT)) :]
 
     def _block(
-        self, block: Block, decoder: Decoder, limits: NDArray[np.int64]
+        self, block: Block, decoder: Decoder, limits: Limits
     ) -> Iterator[tuple[list[Chunk], NDArray[np.void]]]:
         decided = self.decide(block, limits)
         _check_batches(block, decided.actions, decoder.path)
         for decoded in decoder.decode(block, decided.actions == REWRITE):
             yield from self.rewrite(block, decoded, decided, decoder.path)
 
-    def decide(self, block: Block, limits: NDArray[np.int64]) -> Decided:
+    def decide(self, block: Block, limits: Limits) -> Decided:
         """Decide about each batch of a run from ``Decoder.as_v2``."""
         rows = block.rows
         verdicts = self._log.rules.verdicts(rows)

@@ -67,7 +67,7 @@ def large_logs() -> None:
 def second_pass() -> None:
     """Writing segments."""
     block, scratch, rows, spans = _rows()
-    survivors, limits, each = _empty(np.uint64), _empty(np.int64, 4), _empty(np.uint8)
+    survivors, limits, each = _empty(np.uint64), batch_retention.Limits(0, 0, 0, False), _empty(np.uint8)
     batch_retention.decide(rows, each, survivors, limits, each)
     batches.first_bad_crc(block, 0, rows, each != 0)
     out, kept, counters = _empty(OUT_ROW), _empty(np.int64, 0, 6), _empty(np.int64, rewrite.COUNTERS)
@@ -90,7 +90,7 @@ def legacy() -> None:
 def comparison() -> None:
     """Counting for the comparison of policies."""
     counted, ages = _empty(np.int64, 1, tally.COLUMNS), _empty(np.int64, 2, tally.COLUMNS)
-    limits, frame, each = _empty(np.int64, 4), _empty(np.int64, 3), _empty(np.uint8)
+    limits, frame, each = batch_retention.Limits(0, 0, 0, False), tally.Frame(0, 1, 0), _empty(np.uint8)
     tally.tally(*_rows(), each, each, _empty(np.uint64), limits, frame, _empty(np.int64), counted, ages)
     keys, entries = key_counts.KeyCounts(0, 0), _empty(np.uint64, 0, ENTRY_WORDS)
     keys.add(entries, once=True)

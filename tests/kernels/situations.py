@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compaction.kernels.reading.tables import DISCARD, DROPPED, MARKER_OF_EMPTY_TXN, OFFSET_SHIFT, RETAIN_EMPTY, TOMBSTONE
+from compaction.kernels.rewriting.batch_retention import Limits
 from tests.oracle.records import NaiveBatch, NaiveRecord
 
 
@@ -26,8 +27,8 @@ class Situation:
     retain_legacy: bool
 
     @property
-    def limits(self) -> NDArray[np.int64]:
-        return np.array([self.first_dirty, self.latest_offset, self.now_ms, self.retain_legacy], np.int64)
+    def limits(self) -> Limits:
+        return Limits(self.first_dirty, self.latest_offset, self.now_ms, self.retain_legacy)
 
     @property
     def survivors(self) -> NDArray[np.uint64]:

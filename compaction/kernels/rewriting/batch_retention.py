@@ -7,6 +7,8 @@ have to be read (``REWRITE``).
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from compaction.kernels.compiling.jit import inner, kernel
@@ -27,15 +29,28 @@ from compaction.kernels.reading.tables import (
 HORIZON_BIT = 0x40
 
 
+class Limits(NamedTuple):
+    """What the rules compare the batches of one segment with.
+
+    ``latest_offset`` is the map's last offset: later records are retained. ``retain_v0_v1_tombstones``: the segment is younger
+    than the delete horizon of tombstones of magic 0 and 1.
+    """
+
+    first_dirty_offset: int
+    latest_offset: int
+    now_ms: int
+    retain_v0_v1_tombstones: bool
+
+
 @inner
 def tombstones_expired(row, limits):
     """Whether the batch's tombstones are dropped: its delete horizon has passed, or, for magic 0 and 1, its segment is too old.
 
-    :param limits: see ``decide``
+    :param limits: ``Limits``
     """
     if row.magic == 2:
-        return row.attributes & HORIZON_BIT != 0 and limits[2] >= row.base_timestamp
-    return limits[3] == 0
+        return row.attributes & HORIZON_BIT != 0 and limits.now_ms >= row.base_timestamp
+    return not limits.retain_v0_v1_tombstones
 
 
 @inner
@@ -82,10 +97,9 @@ def decide(rows, verdicts, survivors, limits, actions):
     :param verdicts: uint8[r], bits ``DISCARD``, ``RETAIN_EMPTY``, ``MARKER_OF_EMPTY_TXN``
     :param survivors: uint64[m], survivor entries, ascending: of the dirty section (offset >= first dirty offset) the records
         that the map holds; of the clean section those to be dropped (``DROPPED``) and the tombstones that are not superseded
-    :param limits: int64[4]: first dirty offset; latest offset of the map (later records are retained); now (ms); 1 if
-        tombstones of magic 0 and 1 in this segment are retained
+    :param limits: ``Limits`` of the batches' segment
     """
-    first_dirty, latest_offset = limits[0], limits[1]
+    first_dirty, latest_offset = limits.first_dirty_offset, limits.latest_offset
     at, expired_total = 0, 0
     for i in range(len(rows)):
         row = rows[i]

@@ -108,7 +108,7 @@ def filter_records(data, start, end, row, verdict, survivors, survivor_at, limit
 
     ``(number kept, number of expired tombstones, whether a kept record is a tombstone, whether a kept record has a header name
     with malformed UTF-8, next index into survivors, error)``."""
-    first_dirty, latest_offset = limits[0], limits[1]
+    first_dirty, latest_offset = limits.first_dirty_offset, limits.latest_offset
     control = row.magic == 2 and row.attributes & CONTROL_BIT != 0
     expire_tombstones = tombstones_expired(row, limits)
     n, expired_total, tombstone_kept, bad_names = 0, 0, False, False

@@ -5,6 +5,8 @@ The same rules as in ``rewrite`` decide which records are dropped, so that the c
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from compaction.kernels.compiling.jit import inner, kernel
 from compaction.kernels.reading.batches import CONTROL_BIT, LOG_APPEND_TIME_BIT
 from compaction.kernels.reading.records import BAD_RECORD, OK, read_record
@@ -15,6 +17,14 @@ from compaction.kernels.rewriting.survivors import should_retain
 #: columns of the counts: records (including transaction markers), their uncompressed bytes, tombstones, data without a key
 RECORDS, BYTES, TOMBSTONES, KEYLESS = range(4)
 COLUMNS = 4
+
+
+class Frame(NamedTuple):
+    """What positions and ages of a log's records are relative to."""
+
+    first_offset: int
+    end_offset: int
+    now_ms: int
 
 
 @inner
@@ -33,9 +43,9 @@ def age_bucket(timestamp, now_ms, bounds):
 @inner
 def _count(control, offset, timestamp, size, key_size, value_size, frame, bounds, positions, ages):
     """Count one record."""
-    fraction = (offset - frame[0]) / (frame[1] - frame[0])
+    fraction = (offset - frame.first_offset) / (frame.end_offset - frame.first_offset)
     position = max(0, min(len(positions) - 1, int(fraction * len(positions))))
-    age = age_bucket(timestamp, frame[2], bounds)
+    age = age_bucket(timestamp, frame.now_ms, bounds)
     positions[position, RECORDS] += 1
     positions[position, BYTES] += size
     ages[age, RECORDS] += 1
@@ -57,12 +67,12 @@ def tally(raw, scratch, rows, spans, actions, verdicts, survivors, limits, frame
     :param raw, scratch, rows, spans: as for ``scan_records``; spans of ``COPY`` rows are not read
     :param actions: uint8[r] from ``decide``. Counted are no records of ``COPY`` batches, the dropped records of ``REWRITE``
         batches, all records of others; ``verdicts``, ``survivors``, ``limits`` as for ``rewrite``
-    :param frame: int64[3]: first offset and end offset of the log, now (ms)
+    :param frame: ``Frame`` of the log
     :param bounds: int64[b], ages in ms, see ``age_bucket``
     :param positions: int64[p, 4], added to: by offset, in ``p`` equal parts of the log's offset range
     :param ages: int64[b + 2, 4], added to, by ``age_bucket``
     """
-    first_dirty, latest_offset = limits[0], limits[1]
+    first_dirty, latest_offset = limits.first_dirty_offset, limits.latest_offset
     survivor_at = 0
     for i in range(len(rows)):
         row = rows[i]

@@ -19,7 +19,7 @@ from compaction.kernels.reading.tables import (
     REWRITE,
     TOMBSTONE,
 )
-from compaction.kernels.rewriting.batch_retention import decide
+from compaction.kernels.rewriting.batch_retention import Limits, decide
 from tests.kernels.situations import Situation, random_situation
 from tests.kernels.tables import V2_LOG, blocks_of, random_segment
 from tests.oracle.random_logs import Flavour
@@ -80,7 +80,7 @@ def test_survivor_entries_of_other_batches_are_skipped() -> None:
     offsets = [*range(5_000), 5_000, 5_001, *range(5_002, 9_000), 9_001, *range(9_500, 19_000)]
     survivors = np.array([(offset + 1) << OFFSET_SHIFT for offset in offsets], np.uint64)
     actions = np.empty(3, np.uint8)
-    limits = np.array([0, 1 << 40, 0, 0], np.int64)
+    limits = Limits(0, 1 << 40, 0, False)
     assert decide(rows, np.zeros(3, np.uint8), survivors, limits, actions) == 0
     assert actions.tolist() == [COPY, REWRITE, DROP]
 
@@ -91,5 +91,5 @@ def test_a_tombstone_is_dropped_at_its_delete_horizon(now_ms: int, action: int, 
     rows["count"], rows["magic"], rows["attributes"], rows["base_timestamp"] = 1, 2, 0x40, 1_000
     survivors = np.array([1 << OFFSET_SHIFT | TOMBSTONE], np.uint64)
     actions = np.empty(1, np.uint8)
-    assert decide(rows, np.zeros(1, np.uint8), survivors, np.array([0, 10, now_ms, 0], np.int64), actions) == expired
+    assert decide(rows, np.zeros(1, np.uint8), survivors, Limits(0, 10, now_ms, False), actions) == expired
     assert actions.tolist() == [action]
