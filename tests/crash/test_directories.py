@@ -104,7 +104,7 @@ def test_a_partition_link_that_leaves_the_log_directory_is_refused(log_dir: Path
         assert ended.code == 1
         real = log_dir / "subject-0"
         message = f"error: subject-0: {tmp_path}/links/subject-0: is a link to {real}, beyond the lock of this log directory; "
-        assert ended.err == f"{message}give --log-dir {log_dir} too: its lock is that of this log\n"
+        assert ended.err == f"{message}give --log-dir {log_dir} too: its lock protects this log\n"
         assert "aside-0 cleaned" in ended.out
         assert look_at(real) == before
         assert run(tmp_path / "links", "--dry-run").code == 0
