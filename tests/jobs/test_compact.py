@@ -88,8 +88,8 @@ def test_every_option_is_in_the_request(log_dir: Path, tmp_path: Path) -> None:
 
 
 def test_the_suffix_of_a_configuration_file_determines_its_format(log_dir: Path, tmp_path: Path) -> None:
-    (tmp_path / "server.properties").write_text("log.roll.ms=5\nlog.segment.bytes=2097152\n# caf\xe9\n", "latin-1")
-    (tmp_path / "c.toml").write_text("[broker]\nlog.roll.ms = 6\n")
+    (tmp_path / "server.properties").write_text("log.retention.ms=5\nlog.segment.bytes=2097152\n# caf\xe9\n", "latin-1")
+    (tmp_path / "c.toml").write_text("[broker]\nlog.retention.ms = 6\n")
     request = requested("--log-dir", log_dir, "--config", tmp_path / "c.toml", tmp_path / "server.properties")
     config = request.resolver.topic("orders")
     assert (config.retention_ms, config.segment_bytes) == (6, 2_097_152)
@@ -115,7 +115,7 @@ def test_directories_may_be_uris(log_dir: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_credentials_in_a_uri_are_refused_and_not_printed(log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     error = refused(capsys, "--log-dir", log_dir, "--output-dir", "s3://AKIAX:hidden@bucket/out")
-    assert "must not hold credentials" in error
+    assert "must not contain credentials" in error
     assert "hidden" not in error
 
 
@@ -137,7 +137,7 @@ WrongCall = Callable[[Path], list[object]]
         (lambda data: ["--log-dir", data / "orders-0" / f"{0:020d}.log"], "not a directory"),
         (lambda data: ["--log-dir", data / "orders-0"], "this is one partition's directory"),
         (lambda data: ["--log-dir", data, data.parent], "--log-dir: it is inside"),
-        (lambda data: ["--log-dir", data, "--topic", "("], "--topic '(' is no regular expression"),
+        (lambda data: ["--log-dir", data, "--topic", "("], "--topic '(' is not a regular expression"),
         (lambda data: ["--log-dir", data, "--partition", "orders"], "--partition 'orders' is not TOPIC-N"),
         (lambda data: ["--log-dir", data, "--partition", "orders-7"], "no such partition: orders-7"),
         (lambda data: ["--log-dir", data, "--partition", "__cluster_metadata-0"], "__cluster_metadata is never touched"),

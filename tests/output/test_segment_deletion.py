@@ -76,7 +76,7 @@ def test_if_every_segment_is_deleted_an_empty_one_is_created() -> None:
 def test_with_a_malformed_checkpoint_no_segment_is_deleted() -> None:
     fs = log_of_three()
     fs.put(join("/logs", LOG_STARTS), b"0\n7\n")
-    with pytest.raises(CorruptLogError, match="7 entries announced"):
+    with pytest.raises(CorruptLogError, match="7 entries declared"):
         delete(fs, [0], start=100)
     assert sorted(served(fs, HERE.path)) == [5, 10, 105, 200, 205]
 
