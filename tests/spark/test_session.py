@@ -42,8 +42,8 @@ extra = {{"spark.ui.enabled": "false", "spark.executorEnv.NUMBA_CACHE_DIR": plac
 session = build_session("test", extra=extra)
 ship_package(session)
 def worker(_):
-    from compaction.kernels.compiling.cache import place
-    return str(place())
+    from compaction.kernels.compiling.cache import process_cache_dir
+    return str(process_cache_dir())
 print(session.sparkContext.parallelize([0], 1).map(worker).first())
 session.stop()
 """
