@@ -10,7 +10,7 @@ from py4j.protocol import Py4JJavaError
 from compaction.config.broker_entries import BROKER_ENTRIES, broker_entry, is_broker_name
 from compaction.config.entries import TOPIC_ENTRIES, Entry
 from compaction.errors import ConfigError
-from tests.kafka.gateway import Gateway
+from tests.kafka.gateway import Gateway, unconverted_errors
 
 pytestmark = pytest.mark.kafka
 
@@ -96,7 +96,8 @@ def kafka_accepts(gateway: Gateway, key: Any, text: str) -> bool:
     define = gateway.cls("org.apache.kafka.common.config.ConfigDef")()
     define.define(key)
     try:
-        define.parse({key.name: text})
+        with unconverted_errors():
+            define.parse({key.name: text})
     except Py4JJavaError:
         return False
     return True

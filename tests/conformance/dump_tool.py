@@ -12,7 +12,7 @@ from py4j.protocol import Py4JJavaError
 from compaction.dump.dump_tool import Dump
 from compaction.fs.local import LocalFileSystem
 from jobs import dump_log
-from tests.kafka.gateway import Gateway
+from tests.kafka.gateway import Gateway, unconverted_errors
 
 
 class Dumped(NamedTuple):
@@ -40,7 +40,8 @@ class KafkaDump:
         self._system.setErr(err[1])
         finished = True
         try:
-            self._gateway.cls("org.apache.kafka.tools.DumpLogSegments").main(arguments)
+            with unconverted_errors():
+                self._gateway.cls("org.apache.kafka.tools.DumpLogSegments").main(arguments)
         except Py4JJavaError:
             finished = False
         finally:

@@ -18,7 +18,7 @@ from compaction.report import LogReport, LogStatus
 from tests.conformance.compare import differences
 from tests.conformance.stories import ROUND_TIMES, NewSegment, Story, Turn
 from tests.kafka.cleaner import CleanResult, Selected, clean_partition_if_due
-from tests.kafka.gateway import Gateway
+from tests.kafka.gateway import Gateway, unconverted_errors
 from tests.kafka.log import LONG_MAX, KafkaLog, Opening, expire_partition
 from tests.local_job import TopicConfigs, read_offsets, write_offsets
 from tests.oracle.records import decode
@@ -165,7 +165,8 @@ class FuzzBench:
         for batch in segment.batches:
             control = batch[22] & 0x20
             try:
-                log.append_as_leader(batch, origin="COORDINATOR" if control else "CLIENT")
+                with unconverted_errors():
+                    log.append_as_leader(batch, origin="COORDINATOR" if control else "CLIENT")
             except Py4JJavaError:
                 # a leader would not have accepted every batch that a follower appends
                 continue
@@ -194,7 +195,8 @@ class FuzzBench:
             opening = replace(opening, clean_shutdown=False, recovery_point=progress.recovery_point)
         rolled = self._roll(theirs, opening) if self._include_active else None
         try:
-            outcome = clean_partition_if_due(self._gateway, theirs, opening, checkpoint, _MAP_BYTES)
+            with unconverted_errors():
+                outcome = clean_partition_if_due(self._gateway, theirs, opening, checkpoint, _MAP_BYTES)
         except Py4JJavaError as refusal:
             progress.over, progress.refused = True, 1
             if report.status is not LogStatus.FAILED:

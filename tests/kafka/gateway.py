@@ -10,9 +10,12 @@ import atexit
 import json
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from typing import IO, Any
 
+from py4j import java_gateway, protocol
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
 from tests.kafka.jars import LOGGING_CONFIG, require_kafka_classpath, spark_home
@@ -204,6 +207,17 @@ class Gateway:
     def clock(self, now_ms: int) -> Clock:
         """A clock that is set to ``now_ms``."""
         return Clock(self, now_ms)
+
+
+@contextmanager
+def unconverted_errors() -> Iterator[None]:
+    """Errors of the JVM are py4j's own in the block. A Spark session converts those of any JVM, as if it were Spark's."""
+    converting = java_gateway.get_return_value
+    java_gateway.get_return_value = protocol.get_return_value
+    try:
+        yield
+    finally:
+        java_gateway.get_return_value = converting
 
 
 _shared: list[Gateway] = []
