@@ -87,7 +87,7 @@ def test_a_disk_that_fills_up_while_outputs_are_written_leaves_the_log_unchanged
     before = look_at(disk / "stays-0")
     ended = run(disk)
     assert ended.code == 1
-    message = r"error: stays-0: \S+\.log\.clean\.\w+: cannot write \(No space left on device\); the log is as it was"
+    message = r"error: stays-0: \S+\.log\.clean\.\w+: cannot write \(No space left on device\); the log is unchanged"
     assert re.search(message, ended.err)
     assert look_at(disk / "stays-0") == before
     assert cleaned(disk, "shrinks")
