@@ -6,6 +6,7 @@ Mirrors ``LogFileUtils``, ``LocalLog.parseTopicPartitionName`` and ``UnifiedLog`
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import NamedTuple
 
 LOG = ".log"
@@ -48,6 +49,18 @@ class TopicPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+
+@dataclass(frozen=True)
+class LogLocation:
+    """The location of a log: ``path`` is the partition directory in ``log_dir``."""
+
+    topic_partition: TopicPartition
+    log_dir: str
+    path: str
+
+    def __str__(self) -> str:
+        return self.path
 
 
 class SegmentFile(NamedTuple):

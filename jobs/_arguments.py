@@ -19,7 +19,7 @@ from compaction.fs.text_files import read_text
 from compaction.fs.uri import is_inside, parse_uri, resolved
 from compaction.logdir.discover import Selector, check_log_dirs, discover
 from compaction.logdir.settings.metadata_sources import require_metadata_log
-from compaction.names import CLUSTER_METADATA_TOPIC
+from compaction.names import CLUSTER_METADATA_TOPIC, LogLocation
 from compaction.stores.mixed import file_system
 from compaction.stores.remote import require_finished
 
@@ -30,12 +30,11 @@ def read_request(arguments: argparse.Namespace) -> CompactionRequest:
     :raises UsageError: an argument is invalid
     """
     resolver = read_resolver(arguments)
-    selector = read_selector(arguments)
+    log_dirs, logs = find_logs(arguments, read_selector(arguments))
     return CompactionRequest(
-        log_dirs=read_log_dirs(arguments, selector),
-        as_of_ms=as_of_ms(arguments),
-        topics=selector.topics,
-        partitions=selector.partitions,
+        log_dirs,
+        logs,
+        as_of_ms(arguments),
         resolver=resolver,
         metadata_dirs=read_metadata_dirs(arguments),
         dry_run=arguments.dry_run,
@@ -86,8 +85,10 @@ def read_selector(arguments: argparse.Namespace) -> Selector:
     return selector
 
 
-def read_log_dirs(arguments: argparse.Namespace, selector: Selector) -> tuple[str, ...]:
-    """The log directories without duplicates: absolute paths, or URIs without their options.
+def find_logs(arguments: argparse.Namespace, selector: Selector) -> tuple[tuple[str, ...], tuple[LogLocation, ...]]:
+    """The log directories without duplicates, absolute paths or URIs without their options, and the selected logs in them.
+
+    A run lists its directories only here, before it locks them: a wrong call changes nothing.
 
     :raises UsageError: one is missing, is not a directory, is a partition's, is inside another, is incomplete or cannot be
         accessed; or a selected partition does not exist
@@ -101,8 +102,7 @@ def read_log_dirs(arguments: argparse.Namespace, selector: Selector) -> tuple[st
             if outer is not None:
                 raise UsageError(f"--log-dir: it is inside {outer}, which is also given", path=path, hint="give one of them")
             require_finished(path)
-        discover(files, log_dirs, selector)
-    return log_dirs
+        return log_dirs, discover(files, log_dirs, selector)
 
 
 def read_metadata_dirs(arguments: argparse.Namespace) -> tuple[str, ...]:

@@ -18,8 +18,8 @@ from compaction.errors import CompactionError, UsageError
 from compaction.fs.text_files import check_writable, write_text
 from compaction.fs.uri import environment
 from compaction.logdir.dirty_estimate import has_dirty_bytes
-from compaction.logdir.discover import Selector
 from compaction.metrics import open_metrics
+from compaction.names import LogLocation
 from compaction.printable import printable_lines
 from compaction.report import LogStatus, RunReport, print_report
 from jobs import _logging
@@ -89,10 +89,10 @@ def start_session(name: str) -> PlainSession:
     return spark
 
 
-def start_early(factory: SessionFactory, log_dirs: Sequence[str], selector: Selector) -> SessionFactory:
+def start_early(factory: SessionFactory, logs: Sequence[LogLocation]) -> SessionFactory:
     """``factory``, called in a thread at once if some log is probably going to be cleaned: Spark takes two seconds to start,
     and the driver reads the logs meanwhile."""
-    if not has_dirty_bytes(log_dirs, selector, _EARLY_START_BYTES):
+    if not has_dirty_bytes(logs, _EARLY_START_BYTES):
         return factory
 
     def start() -> Session:

@@ -15,7 +15,6 @@ if not __package__:
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from compaction.config.request import CompactionRequest  # noqa: E402 - the checkout must be on the path first
-from compaction.logdir.discover import Selector  # noqa: E402
 from compaction.report import RunReport  # noqa: E402
 from jobs import _arguments, _command, _logging, _options  # noqa: E402
 from jobs._command import SessionFactory  # noqa: E402
@@ -94,7 +93,7 @@ def compact(session_factory: SessionFactory, request: CompactionRequest) -> RunR
     """Runs the cleaner. Spark is imported here and not before, so that usage errors appear at once."""
     from compaction.startup import background
 
-    session_factory = _command.start_early(session_factory, request.log_dirs, Selector(request.topics, request.partitions))
+    session_factory = _command.start_early(session_factory, request.logs)
     background.compile_kernels(*background.PASSES)
     from compaction.spark import runs
     from compaction.spark.progress import Progress

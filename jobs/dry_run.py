@@ -109,11 +109,11 @@ def read_request(arguments: argparse.Namespace) -> ComparisonRequest:
         raise UsageError(f"--policy {twice!r} is given twice", hint="name each policy once")
     for policy in policies:
         resolver.with_policy(policy.settings).broker()
+    log_dirs, logs = _arguments.find_logs(arguments, selector)
     base = CompactionRequest(
-        log_dirs=_arguments.read_log_dirs(arguments, selector),
-        as_of_ms=_arguments.as_of_ms(arguments),
-        topics=selector.topics,
-        partitions=selector.partitions,
+        log_dirs,
+        logs,
+        _arguments.as_of_ms(arguments),
         resolver=resolver,
         metadata_dirs=_arguments.read_metadata_dirs(arguments),
         dry_run=True,
@@ -138,7 +138,7 @@ def compare(session_factory: SessionFactory, request: ComparisonRequest) -> Comp
     from compaction.startup import background
 
     base = request.base
-    session_factory = _command.start_early(session_factory, base.log_dirs, Selector(base.topics, base.partitions))
+    session_factory = _command.start_early(session_factory, base.logs)
     background.compile_kernels(*background.PASSES, "comparison")
     from compaction.spark import runs
     from compaction.spark.progress import Progress

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,10 @@ from compaction.config.entries import TOPIC_ENTRIES
 from compaction.config.request import CompactionRequest
 from compaction.engine.clean import Workers, clean_logs
 from compaction.engine.sizing import Sizes
-from compaction.names import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS
+from compaction.fs.filesystem import FileSystem
+from compaction.fs.local import LocalFileSystem
+from compaction.logdir.discover import Selector, discover
+from compaction.names import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS, LogLocation
 from compaction.report import LogReport
 from tests.local_passes import LocalPasses
 
@@ -33,14 +36,27 @@ def _setting(name: str, text: str) -> Setting:
     return Setting(name, TOPIC_ENTRIES[name].read(text, path=None, where=""), Source(Origin.TOML_TOPIC, name))
 
 
+def logs_in(
+    log_dir: Path | str, topics: Iterable[str] = (), fs: FileSystem | None = None
+) -> tuple[tuple[str], tuple[LogLocation, ...]]:
+    """A log directory, and its logs of some topics, by default of all."""
+    selector = Selector.parse([re.escape(topic) for topic in topics])
+    return (str(log_dir),), discover(fs or LocalFileSystem(), (str(log_dir),), selector)
+
+
 def request_for(
-    log_dir: Path, now_ms: int, topics: TopicConfigs, *, dry_run: bool = False, include_active: bool = False
+    log_dir: Path,
+    now_ms: int,
+    topics: TopicConfigs,
+    *,
+    dry_run: bool = False,
+    include_active: bool = False,
+    fs: FileSystem | None = None,
 ) -> CompactionRequest:
     """A request over exactly these topics, keyless records or not."""
     return CompactionRequest(
-        log_dirs=(str(log_dir),),
+        *logs_in(log_dir, topics, fs),
         as_of_ms=now_ms,
-        topics=tuple(re.compile(re.escape(topic)) for topic in topics),
         resolver=resolver_of(topics),
         dry_run=dry_run,
         include_active=include_active,

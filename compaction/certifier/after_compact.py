@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator
 from compaction.certifier.verify_request import VerifyRequest
 from compaction.config.request import CompactionRequest
 from compaction.errors import UsageError
-from compaction.logdir.discover import Selector, discover
 from compaction.logdir.settings.log_settings import Settings, read_settings
 from compaction.names import TopicPartition
 from compaction.output.publish import layout
@@ -25,8 +24,7 @@ def require_sources(request: CompactionRequest) -> None:
     if request.output_dir is not None:
         return
     fs = file_system(request.log_dirs)
-    locations = discover(fs, request.log_dirs, Selector(request.topics, request.partitions))
-    for location, settings in zip(locations, read_settings(fs, locations, request), strict=True):
+    for location, settings in zip(request.logs, read_settings(fs, request.logs, request), strict=True):
         if isinstance(settings, Settings) and settings.topic.file_delete_delay_ms == 0:
             source = settings.topic.source("file.delete.delay.ms")
             what = f"{location.topic_partition} has file.delete.delay.ms=0 ({source}), which deletes the sources at once"

@@ -14,8 +14,9 @@ from compaction.certifier.verify_request import VerifyRequest
 from compaction.config.request import CompactionRequest
 from compaction.errors import CompactionError
 from compaction.fs.filesystem import FileSystem
-from compaction.logdir.discover import LogLocation, Selector, discover
+from compaction.logdir.discover import Selector, discover
 from compaction.logdir.settings.log_settings import Settings, read_settings
+from compaction.names import LogLocation
 from compaction.stores.mixed import file_system
 
 
@@ -28,7 +29,7 @@ def find_pairs(request: VerifyRequest) -> list[LogPair | LogCertificate]:
     fs = file_system((*request.before, *request.after))
     log_dirs = request.before or request.after
     sources = _locations(fs, request, log_dirs, request.selector)
-    run = CompactionRequest(log_dirs, request.now_ms, resolver=request.resolver, metadata_dirs=request.metadata_dirs)
+    run = CompactionRequest(log_dirs, sources, request.now_ms, resolver=request.resolver, metadata_dirs=request.metadata_dirs)
     settings_of = dict(zip(sources, read_settings(fs, sources, run), strict=True))
 
     def rules_for(location: LogLocation) -> CleaningRules | CompactionError:

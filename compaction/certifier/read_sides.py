@@ -16,8 +16,7 @@ from compaction.certifier.checks.log_pair import CleaningRules, LogPair, Segment
 from compaction.errors import CompactionError, CorruptLogError, UsageError, of_log
 from compaction.fs.filesystem import FileSystem, join
 from compaction.logdir.checkpoint_store import read_checkpoints
-from compaction.logdir.discover import LogLocation
-from compaction.names import DELETED, LOG, SWAP, TopicPartition, parse_segment_file
+from compaction.names import DELETED, LOG, SWAP, LogLocation, TopicPartition, parse_segment_file
 from compaction.output.journal import JOURNAL
 
 RulesFor = Callable[[LogLocation], "CleaningRules | CompactionError"]

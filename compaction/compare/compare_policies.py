@@ -26,14 +26,14 @@ from compaction.engine.clean import do_clean, smallest_broker
 from compaction.engine.cleaner import Cleaner, CleanerOptions, map_settings, slices_of
 from compaction.engine.log_cleaning import LogCleaning
 from compaction.engine.log_reports import warn_of_changes
-from compaction.engine.prepare import ParallelRead, PreparedLog, read_logs
+from compaction.engine.prepare import ParallelRead, PreparedLog, Sources, read_logs
 from compaction.engine.sizing import Sizes, sizes
 from compaction.errors import CompactionError, of_log
 from compaction.fs.filesystem import FileSystem
 from compaction.fs.overlay import OverlayFileSystem
 from compaction.locking.access import Purpose, access
-from compaction.logdir.discover import LogLocation
 from compaction.logdir.settings.log_settings import Settings, read_settings
+from compaction.names import LogLocation
 from compaction.passes.tasks import Slice
 from compaction.stores.mixed import file_system
 
@@ -99,7 +99,7 @@ def _views_by_policy(request: ComparisonRequest, parallel_read: ParallelRead | N
         view = next((shared for each in distinct if (shared := _with_settings(each, base)) is not None), None)
         if view is None:
             fs = OverlayFileSystem(file_system(base.log_dirs))
-            view = PolicyView(fs, read_logs(fs, base, parallel_read))
+            view = PolicyView(fs, read_logs(Sources(fs, fs), base, parallel_read))
             distinct.append(view)
         views.append(view)
     first = views[0].fs

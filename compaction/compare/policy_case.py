@@ -16,8 +16,8 @@ from compaction.compare.figures import OutcomeStatus
 from compaction.engine.log_reports import deletion_report, skipped_report
 from compaction.fs.filesystem import FileSystem
 from compaction.kernels.reading.tables import ENTRY_BYTES
-from compaction.logdir.discover import LogLocation
 from compaction.logdir.settings.log_settings import Settings
+from compaction.names import LogLocation
 from compaction.report import LogReport
 
 #: everything that determines a plan's output

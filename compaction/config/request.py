@@ -5,28 +5,26 @@ Tested by ``tests/jobs/test_compact.py`` and ``tests/jobs/test_dry_run.py``.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 
 from compaction.config import Policy, Resolver
-from compaction.names import TopicPartition
+from compaction.names import LogLocation
 
 
 @dataclass(frozen=True)
 class CompactionRequest:
     """One run of the log cleaner.
 
-    ``log_dirs`` are absolute and do not overlap. A log is selected if its topic fully matches one of ``topics`` or it is one of
-    ``partitions``; if both are empty, every log is selected. ``as_of_ms`` is "now" for every rule. ``resolver`` has all sources
+    ``log_dirs`` are absolute and do not overlap; ``logs`` are the selected logs in them, found before the run takes any lock
+    (``compaction.logdir.discover``). ``as_of_ms`` is "now" for every rule. ``resolver`` has all sources
     of configuration except the metadata logs (``Resolver.with_metadata``). ``include_active``: no broker will append to these
     directories. ``allow_keyless``: records without a key may be dropped. ``metadata_dirs`` are absolute: log directories or
     metadata logs that apply to log directories of the same cluster (``compaction.logdir.settings.metadata_sources``).
     """
 
     log_dirs: tuple[str, ...]
+    logs: tuple[LogLocation, ...]
     as_of_ms: int
-    topics: tuple[re.Pattern[str], ...] = ()
-    partitions: frozenset[TopicPartition] = frozenset()
     resolver: Resolver = field(default_factory=Resolver)
     metadata_dirs: tuple[str, ...] = ()
     dry_run: bool = False

@@ -2,7 +2,7 @@
 
 Reads as ``Cleaner.doClean`` of Kafka 4.3.0 does, over many logs at once:
 
-1. **prepare**: lock the log directories, finish interrupted swaps, read each log, plan it (``engine.prepare``,
+1. **prepare**: lock the log directories, recover each log, read it, plan it (``engine.prepare``,
    ``cleaning.plan``);
 2. **build the offset map**: pass 1 maps the hash of every dirty key to its highest offset (``passes.build_map``);
 3. **resolve transactions**: which data is aborted, which markers may be dropped (``cleaning.transactions``);
@@ -36,7 +36,7 @@ from compaction.engine.concurrency import run_concurrently
 from compaction.engine.destination import Destination, destination
 from compaction.engine.log_cleaning import LogCleaning
 from compaction.engine.log_reports import cleaned_report, failed_report, note_logs_in_use, skipped_report
-from compaction.engine.prepare import ParallelRead, PreparedLog, prepare
+from compaction.engine.prepare import ParallelRead, PreparedLog, Sources, prepare
 from compaction.engine.protocol import Passes
 from compaction.engine.sizing import Sizes
 from compaction.errors import of_log
@@ -79,7 +79,7 @@ def clean_logs(
         destination(files, request.log_dirs, request.output_dir, held, dry_run=request.dry_run) as output,
     ):
         plan_for = partial(plan_compact_run, now_ms=request.as_of_ms, include_active=request.include_active)
-        prepared = prepare(output.fs, request, plan_for, parallel_read, held)
+        prepared = prepare(Sources(output.fs, output.disk, held), request, plan_for, parallel_read)
         logs = _in_order(prepared, output, request.as_of_ms)
         dirty = [log for log in logs if log.compaction.verdict is Verdict.CLEAN]
         if dirty:

@@ -16,7 +16,7 @@ from compaction.config.request import CompactionRequest
 from compaction.engine.concurrency import run_concurrently
 from compaction.engine.destination import LOG_CONCURRENCY
 from compaction.engine.log_reports import deletion_report, failed_report, note_logs_in_use
-from compaction.engine.prepare import ParallelRead, PreparedLog, prepare
+from compaction.engine.prepare import ParallelRead, PreparedLog, Sources, prepare
 from compaction.errors import of_log
 from compaction.fs.filesystem import DiskFileSystem, FileSystem
 from compaction.fs.overlay import OverlayFileSystem
@@ -27,6 +27,7 @@ from compaction.logdir.changes import require_unchanged
 from compaction.logdir.checkpoint_store import CheckpointFiles
 from compaction.output.segment_deletion import delete_segments
 from compaction.output.segment_files import remove_deleted
+from compaction.recovery.write_repairs import write_repairs
 from compaction.report import LogReport, RunReport
 from compaction.stores.mixed import file_system
 
@@ -43,29 +44,34 @@ def delete_old_segments(
     if not request.dry_run:
         require_in_place(request.log_dirs, "expired")
     files = files or file_system(request.log_dirs)
-    fs: FileSystem = OverlayFileSystem(files) if request.dry_run else files
+    fs = OverlayFileSystem(files)
+    disk = fs if request.dry_run else files
     with access(files, request.log_dirs, Purpose.READ if request.dry_run else Purpose.CHANGE) as held:
         plan_for = partial(plan_deletion, now_ms=request.as_of_ms)
-        prepared = prepare(fs, request, plan_for, parallel_read, held, policy_required=True)
+        prepared = prepare(Sources(fs, disk, held), request, plan_for, parallel_read, policy_required=True)
         views = (log.plan.view for log in prepared if log.plan is not None)
-        checkpoints = CheckpointFiles(fs)
-        works = [partial(_finish, fs, checkpoints, held.owner(log.location.log_dir), log) for log in prepared]
+        checkpoints = CheckpointFiles(disk)
+        works = [partial(_finish, fs, disk, checkpoints, held.owner(log.location.log_dir), log) for log in prepared]
         reports = note_logs_in_use(run_concurrently(works, 1 if request.dry_run else LOG_CONCURRENCY), held.in_use, views)
     return RunReport(uuid.uuid4().hex, request.as_of_ms, request.dry_run, tuple(reports), time.monotonic() - started)
 
 
-def _finish(fs: FileSystem, checkpoints: CheckpointFiles, owner: Owner, log: PreparedLog[DeletionPlan]) -> LogReport:
-    """Deletes the expired segments of one log; its report. In a dry run ``fs`` is an overlay in memory."""
+def _finish(
+    fs: OverlayFileSystem, disk: FileSystem, checkpoints: CheckpointFiles, owner: Owner, log: PreparedLog[DeletionPlan]
+) -> LogReport:
+    """Deletes the expired segments of one log; its report. In a dry run ``disk`` is the overlay too."""
     started = time.monotonic()
     if log.plan is None:
         return failed_report(log.location, log.error)
     try:
         owner.require()
+        if disk is not fs:
+            write_repairs(disk, fs.operations(log.location.path))
         if log.plan.removals:
-            require_unchanged(fs, fs, log.location.path, log.plan.view.segments)
-        delete_segments(fs, log.location, log.plan, checkpoints)
+            require_unchanged(disk, disk, log.location.path, log.plan.view.segments)
+        delete_segments(disk, log.location, log.plan, checkpoints)
         if log.plan.config.file_delete_delay_ms == 0:
-            remove_deleted(fs, log.location.path)
+            remove_deleted(disk, log.location.path)
     except Exception as error:
         return failed_report(log.location, of_log(error, log.location.path))
     return replace(deletion_report(log.plan), seconds=time.monotonic() - started)

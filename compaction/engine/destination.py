@@ -15,20 +15,19 @@ from typing import Protocol
 from compaction.cleaning.plan import LogPlan
 from compaction.engine.log_cleaning import LogCleaning
 from compaction.fs.filesystem import DiskFileSystem, FileSystem
-from compaction.fs.overlay import DeferredFileSystem, OverlayFileSystem
+from compaction.fs.overlay import OverlayFileSystem
 from compaction.fs.uri import is_remote, require_in_place
 from compaction.locking.access import Access
 from compaction.logdir.changes import require_unchanged
 from compaction.logdir.checkpoint_store import Change, CheckpointFiles
-from compaction.logdir.discover import LogLocation
-from compaction.names import CLEANER_OFFSETS
+from compaction.names import CLEANER_OFFSETS, LogLocation
 from compaction.output.local_publish import LocalPublication
 from compaction.output.object_publish import ObjectPublication
 from compaction.output.publish import Publication
 from compaction.output.segment_deletion import delete_segments
 from compaction.output.segment_files import discard_unfinished, remove_deleted
 from compaction.output.swap import SwapGroup, replace_segments
-from compaction.recovery.recover import repair_log
+from compaction.recovery.write_repairs import write_repairs
 
 #: a swap waits for the disk a dozen times
 LOG_CONCURRENCY = 8
@@ -38,9 +37,11 @@ class Destination(Protocol):
     """Applies the result of each log, in up to ``concurrency`` threads.
 
     :ivar fs: the run's view of its sources, in which recovery may have changed files in memory only
+    :ivar disk: where recovery finishes interrupted swaps
     """
 
     fs: FileSystem
+    disk: FileSystem
     concurrency: int
 
     def directory(self, location: LogLocation) -> str:
@@ -61,6 +62,7 @@ class DryRunOutput:
 
     def __init__(self, sources: FileSystem) -> None:
         self.fs: FileSystem = OverlayFileSystem(sources)
+        self.disk: FileSystem = self.fs
         self.concurrency = 1
 
     def directory(self, location: LogLocation) -> str:
@@ -79,14 +81,14 @@ class DryRunOutput:
 class InPlace:
     """Swaps outputs in and updates the cleaner checkpoint.
 
-    Recovery rebuilds indexes and splits segments in memory first, and on disk only if the log is valid.
+    Recovery rebuilds indexes and splits segments in memory; that is written just before the swap, if the log did not fail.
     """
 
     def __init__(self, disk: DiskFileSystem, held: Access) -> None:
-        self._disk, self._held = disk, held
-        self._checkpoints = CheckpointFiles(self._disk)
-        self._deferred = DeferredFileSystem(self._disk)
-        self.fs: FileSystem = self._deferred
+        self.disk: FileSystem = disk
+        self._overlay = OverlayFileSystem(disk)
+        self.fs: FileSystem = self._overlay
+        self._held, self._checkpoints = held, CheckpointFiles(disk)
         self.concurrency = LOG_CONCURRENCY
 
     def directory(self, location: LogLocation) -> str:
@@ -96,13 +98,13 @@ class InPlace:
         plan, path = log.compaction, log.location.path
         owner = self._held.owner(log.location.log_dir)
         try:
-            require_unchanged(self.fs, self._disk, path, plan.segments)
-            self._recover_and_delete(log)
+            require_unchanged(self.fs, self.disk, path, plan.segments)
+            self._repair_and_delete(log)
         except Exception:
-            discard_unfinished(self._disk, path)
+            discard_unfinished(self.disk, path)
             raise
         replace_segments(
-            self._disk,
+            self.disk,
             log.location,
             log.groups,
             end_offset=plan.first_uncleanable_offset,
@@ -110,28 +112,25 @@ class InPlace:
             owner=owner,
         )
         if plan.config.file_delete_delay_ms == 0:
-            remove_deleted(self._disk, path)
+            remove_deleted(self.disk, path)
 
     def keep(self, log: LogCleaning) -> None:
-        self._recover_and_delete(log)
+        self._repair_and_delete(log)
         _repair_checkpoint(self._checkpoints, log.compaction)
 
     def discard(self, log: LogCleaning) -> None:
-        discard_unfinished(self._disk, log.location.path)
+        discard_unfinished(self.disk, log.location.path)
 
-    def _recover_and_delete(self, log: LogCleaning) -> None:
-        """Repeats on disk what recovery did in memory, then deletes expired segments."""
-        path, plan, deletion = log.location.path, log.compaction, log.plan.deletion
-        recovered = self._deferred.changed_in(path)
-        deletes = deletion is not None and bool(deletion.removals)
-        if recovered or deletes:
+    def _repair_and_delete(self, log: LogCleaning) -> None:
+        """Writes the repairs that recovery made in memory, then deletes expired segments."""
+        path, deletion = log.location.path, log.plan.deletion
+        repairs, deletes = self._overlay.operations(path), deletion is not None and bool(deletion.removals)
+        if repairs or deletes:
             self._held.owner(log.location.log_dir).require()
-        if recovered:
-            interval_bytes = plan.config.index_interval_bytes
-            repair_log(self._disk, path, index_interval_bytes=interval_bytes, log_start=lambda: plan.view.log_start_offset)
-        if deletion is not None and deletion.removals:
-            require_unchanged(self._disk, self._disk, path, deletion.view.segments)
-            delete_segments(self._disk, log.location, deletion, self._checkpoints)
+        write_repairs(self.disk, repairs)
+        if deletion is not None and deletes:
+            require_unchanged(self.disk, self.disk, path, deletion.view.segments)
+            delete_segments(self.disk, log.location, deletion, self._checkpoints)
 
 
 class CopyOutput:
@@ -139,6 +138,7 @@ class CopyOutput:
 
     def __init__(self, publication: Publication, sources: FileSystem) -> None:
         self.fs: FileSystem = OverlayFileSystem(sources)
+        self.disk: FileSystem = self.fs
         self.concurrency = 1
         self._publication = publication
 

@@ -24,7 +24,7 @@ from compaction.cleaning.cleanup_policy import PolicyPlan
 from compaction.cleaning.log_view import AbortedTxn
 from compaction.cleaning.plan import LogPlan
 from compaction.cleaning.txn_tables import KEYLESS_ROW, TXN_ROW, AbortedRanges
-from compaction.logdir.discover import LogLocation
+from compaction.names import LogLocation
 from compaction.output.swap import SwapGroup
 from compaction.passes.tasks import CleanContext, CleanStats, OutputPart, Slice, SliceSummary
 

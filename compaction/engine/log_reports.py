@@ -18,7 +18,7 @@ from compaction.engine.log_cleaning import LogCleaning
 from compaction.errors import CompactionError, PolicyUnknownError
 from compaction.fs.local import LocalFileSystem
 from compaction.logdir.changes import has_changed
-from compaction.logdir.discover import LogLocation
+from compaction.names import LogLocation
 from compaction.report import LogReport, LogStatus
 
 _LOG = logging.getLogger(__name__)

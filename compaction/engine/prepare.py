@@ -1,7 +1,7 @@
 """Step **prepare** of ``engine.clean``: from log directories to plans. Recover, read and plan every selected log.
 
-An error of one log does not affect the others. Dry runs and runs with an output directory see their sources through an
-overlay, which keeps changes in memory: they take the same steps and do not change the log directories.
+An error of one log does not affect the others. Runs read their sources through an overlay, which keeps repairs in memory; a run
+in place writes them when it swaps the log, and only it finishes interrupted swaps on the disk.
 
 Tested by ``tests/engine/test_delete.py``, ``tests/engine/test_log_reports.py`` and ``tests/crash/test_directories.py``.
 """
@@ -17,22 +17,19 @@ from compaction.config import TopicConfig
 from compaction.config.request import CompactionRequest
 from compaction.errors import CompactionError, StorageError, of_log
 from compaction.fs.filesystem import FileSystem, parent
-from compaction.fs.overlay import DeferredFileSystem, OverlayFileSystem
+from compaction.fs.overlay import OverlayFileSystem
 from compaction.fs.uri import any_remote, is_remote, resolved
 from compaction.locking.access import Access
-from compaction.locking.claim import NO_OWNER, Owner
 from compaction.locking.mounts import mount_points
 from compaction.logdir.checkpoint_store import Checkpoints, read_checkpoints
-from compaction.logdir.discover import LogLocation, Selector, discover
 from compaction.logdir.read_log import ReadOptions, read_log
 from compaction.logdir.segments import segment_bases
 from compaction.logdir.settings.log_settings import Settings, read_settings, require_policy
-from compaction.recovery.interrupted_swap import finish_interrupted_swap
+from compaction.names import LogLocation
 from compaction.recovery.recover import RecoveryReport, recover_log
 
 Plan = TypeVar("Plan")
 
-_NO_ACCESS = Access()
 _BEYOND = "beyond the lock of this log directory"
 #: number of segments from which logs are read in parallel: one process reads about a thousand segments per second
 MANY_SEGMENTS = 8_000
@@ -64,37 +61,43 @@ class LogReadTask(NamedTuple):
 ParallelRead = Callable[[Sequence[LogReadTask]], "list[LogView | CompactionError | None]"]
 
 
+class Sources(NamedTuple):
+    """How a run accesses its logs: ``fs``, in which they are repaired and read, the ``disk`` on which interrupted swaps are
+    finished (another one only if the run is in place), and the run's claims on the log directories."""
+
+    fs: FileSystem
+    disk: FileSystem
+    held: Access = Access()
+
+
 def read_without_recovery(fs: FileSystem, task: LogReadTask) -> LogView | CompactionError | None:
     """Reads a log and writes nothing: its view or its error, ``None`` if it needs recovery first."""
     overlay = OverlayFileSystem(fs)
-    recovered = _recover(overlay, task.location, task.settings)
+    recovered = _recover(Sources(overlay, overlay), task.location, task.settings)
     if overlay.changed:
         return None
     return recovered if isinstance(recovered, CompactionError) else _read(overlay, task, recovered)
 
 
 def read_logs(
-    fs: FileSystem,
+    sources: Sources,
     request: CompactionRequest,
     parallel_read: ParallelRead | None = None,
-    held: Access = _NO_ACCESS,
     *,
     policy_required: bool = False,
 ) -> tuple[PreparedLog[Any], ...]:
     """Recovers and reads all selected logs, in the order of directories, topics and partitions. They have no plan yet.
 
     :param parallel_read: used above ``MANY_SEGMENTS``
-    :param held: the run's claims on the log directories
     :param policy_required: a log whose ``cleanup.policy`` is a guess is not changed; its error is a ``PolicyUnknownError``
     :raises ConfigError: settings of the call contradict each other; nothing was changed
     """
+    fs = sources.fs
     settings = _read_settings(fs, request, policy_required=policy_required)
     valid = {location: each for location, each in settings.items() if isinstance(each, Settings)}
     views = _read_many(fs, valid, request.as_of_ms, parallel_read)
     recovered = {
-        location: _recover(fs, location, each, held.owner(location.log_dir))
-        for location, each in valid.items()
-        if views.get(location) is None
+        location: _recover(sources, location, each) for location, each in valid.items() if views.get(location) is None
     }
     # read only now: recovery may change them
     checkpoints = _checkpoints(fs, settings)
@@ -108,12 +111,11 @@ def _read_settings(
     fs: FileSystem, request: CompactionRequest, *, policy_required: bool
 ) -> dict[LogLocation, Settings | CompactionError]:
     """The settings of each selected log, or why it must not be touched."""
-    locations = discover(fs, request.log_dirs, Selector(request.topics, request.partitions))
-    settings = dict(zip(locations, read_settings(fs, locations, request), strict=True))
+    settings = dict(zip(request.logs, read_settings(fs, request.logs, request), strict=True))
     if policy_required:
         settings = {location: require_policy(each) for location, each in settings.items()}
     if not request.dry_run:
-        settings.update(_beyond_locks(locations, request.log_dirs))
+        settings.update(_beyond_locks(request.logs, request.log_dirs))
     return settings
 
 
@@ -128,11 +130,10 @@ def _prepared(
 
 
 def prepare(
-    fs: FileSystem,
+    sources: Sources,
     request: CompactionRequest,
     plan_for: Callable[[LogView, TopicConfig], Plan],
     parallel_read: ParallelRead | None = None,
-    held: Access = _NO_ACCESS,
     *,
     policy_required: bool = False,
 ) -> tuple[PreparedLog[Plan], ...]:
@@ -146,7 +147,7 @@ def prepare(
         except Exception as error:
             return replace(log, error=of_log(error, log.location.path))
 
-    return tuple(map(planned, read_logs(fs, request, parallel_read, held, policy_required=policy_required)))
+    return tuple(map(planned, read_logs(sources, request, parallel_read, policy_required=policy_required)))
 
 
 def _read_many(
@@ -182,19 +183,10 @@ def _checkpoints(fs: FileSystem, locations: Iterable[LogLocation]) -> dict[str, 
     return {log_dir: read_checkpoints(fs, log_dir) for log_dir in {location.log_dir for location in locations}}
 
 
-def _recover(
-    fs: FileSystem, location: LogLocation, settings: Settings, owner: Owner = NO_OWNER
-) -> RecoveryReport | CompactionError:
-    """Recovers a log. A trial in memory finds damage before anything is changed."""
-    interval_bytes = settings.topic.index_interval_bytes
+def _recover(sources: Sources, location: LogLocation, settings: Settings) -> RecoveryReport | CompactionError:
+    interval_bytes, owner = settings.topic.index_interval_bytes, sources.held.owner(location.log_dir)
     try:
-        trial = OverlayFileSystem(fs)
-        report = recover_log(trial, location, index_interval_bytes=interval_bytes)
-        if not trial.changed:
-            return report
-        if isinstance(fs, DeferredFileSystem):
-            finish_interrupted_swap(fs.disk, location, owner)
-        return recover_log(fs, location, index_interval_bytes=interval_bytes, owner=owner)
+        return recover_log(sources.fs, location, index_interval_bytes=interval_bytes, disk=sources.disk, owner=owner)
     except Exception as error:
         return of_log(error, location.path)
 

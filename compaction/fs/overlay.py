@@ -1,25 +1,65 @@
 """A file system that keeps changes in memory: a dry run recovers a log on it exactly as a real run would, without writing.
 
 A rename or copy only records which byte range of which real file holds the bytes; written bytes (rebuilt indexes, checkpoints)
-are held in memory. Tasks find the bytes of a renamed file by ``real_path``.
+are held in memory. Tasks find the bytes of a renamed file by ``real_path``. The operations on each directory are listed, to
+be carried out on the disk later.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from compaction.errors import StorageError
 from compaction.fs.filesystem import (
     ByteSource,
     FileRange,
     FileStat,
-    FileSystem,
     ReadableFileSystem,
     base_name,
     join,
     normal,
     parent,
 )
+
+
+class Written(NamedTuple):
+    """A file was created with this content."""
+
+    path: str
+    data: bytes
+    like: str | None
+    mtime_ns: int | None
+
+
+class Copied(NamedTuple):
+    """A byte range of ``source`` was copied to a new file."""
+
+    source: FileRange
+    path: str
+
+
+class Renamed(NamedTuple):
+    """A file was renamed."""
+
+    source: str
+    path: str
+
+
+class Removed(NamedTuple):
+    """A file was removed."""
+
+    path: str
+
+
+class NamesSynced(NamedTuple):
+    """The names in a directory were made durable."""
+
+    path: str
+
+
+Operation = Written | Copied | Renamed | Removed | NamesSynced
 
 
 @dataclass(frozen=True)
@@ -39,16 +79,16 @@ class OverlayFileSystem:
         self._changed: dict[str, _Node | None] = {}
         #: directory -> its names among the keys of ``_changed``: a run changes files in thousands of directories
         self._names: dict[str, set[str]] = {}
-        self._touched: set[str] = set()
+        self._operations: dict[str, list[Operation]] = {}
 
     @property
     def changed(self) -> bool:
         """Whether anything was written, renamed or removed."""
         return bool(self._changed)
 
-    def changed_in(self, directory: str) -> bool:
-        """Whether anything was written, renamed or removed directly in ``directory``."""
-        return normal(directory) in self._touched
+    def operations(self, directory: str) -> Sequence[Operation]:
+        """The operations on files directly in ``directory``, in order."""
+        return tuple(self._operations.get(normal(directory), ()))
 
     def listdir(self, path: str) -> list[str]:
         names = set(self._base.listdir(path)) if self._base.stat(path) is not None else set()
@@ -87,21 +127,23 @@ class OverlayFileSystem:
 
     def write_file(self, path: str, data: bytes, *, like: str | None = None, mtime_ns: int | None = None) -> None:
         stat = (None if like is None else self.stat(like)) or FileStat(0, 0, 0o644, 0, 0, 0, is_dir=False, is_file=True)
-        self._set(path, _Node(stat._replace(size=len(data), mtime_ns=mtime_ns or stat.mtime_ns), data))
+        stat = _of_new_file(stat, len(data), mtime_ns or stat.mtime_ns)
+        self._set(path, _Node(stat, data), Written(path, data, like, mtime_ns))
 
     def copy(self, source: str, target: str, start: int = 0, length: int | None = None) -> None:
         node = self._node(source)
         end = node.stat.size if length is None else start + length
-        stat = node.stat._replace(size=end - start)
+        stat = _of_new_file(node.stat, end - start, node.stat.mtime_ns)
+        copied = Copied(FileRange(source, start, end - start), target)
         if isinstance(node.content, bytes):
-            self._set(target, _Node(stat, node.content[start:end]))
+            self._set(target, _Node(stat, node.content[start:end]), copied)
         else:
-            self._set(target, _Node(stat, FileRange(node.content.path, node.content.start + start, end - start)))
+            self._set(target, _Node(stat, FileRange(node.content.path, node.content.start + start, end - start)), copied)
 
     def rename(self, source: str, target: str) -> None:
         node = self._node(source)
         self._set(source, None)
-        self._set(target, node)
+        self._set(target, node, Renamed(source, target))
 
     def link(self, source: str, target: str) -> bool:
         if self.stat(target) is not None:
@@ -110,7 +152,8 @@ class OverlayFileSystem:
         return True
 
     def unlink(self, path: str) -> None:
-        self._set(path, None)
+        if self.stat(path) is not None:
+            self._set(path, None, Removed(path))
 
     def mkdir(self, path: str, like: str | None = None, *, private: bool = False) -> None:
         if self.stat(path) is None:
@@ -123,7 +166,8 @@ class OverlayFileSystem:
         """No operation."""
 
     def fsync_dir(self, path: str) -> None:
-        """No operation."""
+        if (done := self._operations.get(normal(path))) and not isinstance(done[-1], NamesSynced):
+            done.append(NamesSynced(path))
 
     def _node(self, path: str) -> _Node:
         key = normal(path)
@@ -135,11 +179,17 @@ class OverlayFileSystem:
             raise StorageError("no such file", path=path)
         return _Node(stat, FileRange(key, 0, stat.size))
 
-    def _set(self, path: str, node: _Node | None) -> None:
+    def _set(self, path: str, node: _Node | None, operation: Operation | None = None) -> None:
         key = normal(path)
         self._changed[key] = node
         self._names.setdefault(parent(key), set()).add(base_name(key))
-        self._touched.add(parent(path))
+        if operation is not None:
+            self._operations.setdefault(parent(key), []).append(operation)
+
+
+def _of_new_file(like: FileStat, size: int, mtime_ns: int) -> FileStat:
+    """Attributes of a file that is not on the disk yet."""
+    return like._replace(size=size, mtime_ns=mtime_ns, inode=0, device=0, ctime_ns=0)
 
 
 class _Ranged:
@@ -175,12 +225,3 @@ class _InMemory:
 
     def close(self) -> None:
         """No operation."""
-
-
-class DeferredFileSystem(OverlayFileSystem):
-    """An overlay over ``disk``, which a run changes only after planning. Leftovers of earlier runs are removed there; all other
-    changes stay in memory until then."""
-
-    def __init__(self, disk: FileSystem) -> None:
-        super().__init__(disk)
-        self.disk = disk

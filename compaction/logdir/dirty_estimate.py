@@ -4,39 +4,30 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from functools import cache
 
 from compaction.fs.filesystem import join
 from compaction.fs.uri import is_remote
-from compaction.logdir.discover import Selector
-from compaction.names import CLEANER_OFFSETS, LOG, parse_partition_dir
+from compaction.names import CLEANER_OFFSETS, LOG, LogLocation
 
 
-def has_dirty_bytes(log_dirs: Iterable[str], selector: Selector, size_bytes: int) -> bool:
-    """Whether at least ``size_bytes`` of the selected logs' segments were written after the cleaner's checkpoint.
+def has_dirty_bytes(logs: Iterable[LogLocation], size_bytes: int) -> bool:
+    """Whether at least ``size_bytes`` of the logs' segments were written after the cleaner's checkpoint.
 
     Cleaned segments keep the modification times of their sources. URIs and unreadable directories are ignored.
     """
-    left = size_bytes
-    for log_dir in log_dirs:
-        if is_remote(log_dir):
+    left, cleaned = size_bytes, cache(_mtime_s)
+    for log in logs:
+        if is_remote(log.path):
             continue
         try:
-            cleaned = _mtime_s(join(log_dir, CLEANER_OFFSETS))
-            with os.scandir(log_dir) as entries:
-                logs = [entry for entry in entries if _is_selected(entry, selector)]
-            for log in logs:
-                left -= _dirty_bytes(log.path, cleaned)
-                if left <= 0:
-                    return True
+            left -= _dirty_bytes(log.path, cleaned(join(log.log_dir, CLEANER_OFFSETS)))
         except OSError:
-            # the run reports the error when it reads the logs
+            # the run reports the error when it reads the log
             continue
+        if left <= 0:
+            return True
     return False
-
-
-def _is_selected(entry: os.DirEntry[str], selector: Selector) -> bool:
-    topic_partition = parse_partition_dir(entry.name)
-    return topic_partition is not None and selector.matches(topic_partition) and entry.is_dir()
 
 
 def _dirty_bytes(log_path: str, since_s: float) -> int:

@@ -15,21 +15,16 @@ from pathlib import Path
 from compaction.errors import UsageError
 from compaction.fs.filesystem import FileStat, FileSystem, base_name, join
 from compaction.fs.uri import is_remote, resolved
-from compaction.names import CLUSTER_METADATA_TOPIC, LOG, TopicPartition, parse_partition_dir, parse_segment_file
+from compaction.names import (
+    CLUSTER_METADATA_TOPIC,
+    LOG,
+    LogLocation,
+    TopicPartition,
+    parse_partition_dir,
+    parse_segment_file,
+)
 
 _MAX_PARTITION = 2**31 - 1
-
-
-@dataclass(frozen=True)
-class LogLocation:
-    """The location of a log: ``path`` is the partition directory in ``log_dir``."""
-
-    topic_partition: TopicPartition
-    log_dir: str
-    path: str
-
-    def __str__(self) -> str:
-        return self.path
 
 
 @dataclass(frozen=True)

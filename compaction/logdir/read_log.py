@@ -31,9 +31,8 @@ from compaction.fs.ranges import View, view
 from compaction.fs.text_files import read_small
 from compaction.logdir.batch_scan import SegmentScan
 from compaction.logdir.checkpoint_store import Checkpoints
-from compaction.logdir.discover import LogLocation
 from compaction.logdir.segments import inspect_segment, segment_bases
-from compaction.names import LOG, LOG_STARTS, SNAPSHOT, parse_segment_file, segment_file
+from compaction.names import LOG, LOG_STARTS, SNAPSHOT, LogLocation, parse_segment_file, segment_file
 
 #: Kafka's default of ``producer.id.expiration.ms``
 DAY_MS = 86_400_000

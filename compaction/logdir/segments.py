@@ -100,7 +100,7 @@ def inspect_segment(
         first_batch_timestamp_ms=first_timestamp if first_timestamp >= 0 else LONG_MAX,
         next_offset=next_offset,
         aborted_txns=txns,
-        identity=None if found is None else identity_of(found),
+        identity=None if found is None or not found.inode else identity_of(found),
     )
     return SegmentState(segment, len(data) - tail.scan.position, tail.scan.last_position, problem, txn_problem)
 

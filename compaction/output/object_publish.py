@@ -25,8 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 from compaction.cleaning.log_view import Segment
 from compaction.errors import CorruptLogError, StorageError, UsageError
 from compaction.fs.filesystem import DiskFileSystem, FileSystem, join
-from compaction.logdir.discover import LogLocation
-from compaction.names import LOG, segment_file
+from compaction.names import LOG, LogLocation, segment_file
 from compaction.output.publish import Copy, Publication, layout, require_target
 from compaction.output.swap import SwapGroup
 from compaction.stores.listings import list_directory, stat_objects

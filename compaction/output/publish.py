@@ -24,7 +24,6 @@ from compaction.locking.access import require_still_unlocked
 from compaction.locking.claim import is_claim
 from compaction.logdir.changes import require_unchanged
 from compaction.logdir.checkpoint_store import read_offsets
-from compaction.logdir.discover import LogLocation
 from compaction.logdir.segments import require_same_indexes
 from compaction.logdir.settings.metadata_topic import METADATA_LOG
 from compaction.names import (
@@ -35,6 +34,7 @@ from compaction.names import (
     LOG_STARTS,
     RECOVERY_POINTS,
     SNAPSHOT,
+    LogLocation,
     TopicPartition,
     parse_segment_file,
     segment_file,

@@ -24,9 +24,19 @@ from compaction.fs.durable import replace_file
 from compaction.fs.filesystem import FileSystem, join
 from compaction.fs.text_files import read_small_text
 from compaction.logdir.checkpoint_store import Change, CheckpointFiles
-from compaction.logdir.discover import LogLocation
 from compaction.logdir.segments import segment_bases
-from compaction.names import DELETED, INDEX, LEADER_EPOCHS, LOG, LOG_STARTS, SNAPSHOT, TIMEINDEX, TXNINDEX, segment_file
+from compaction.names import (
+    DELETED,
+    INDEX,
+    LEADER_EPOCHS,
+    LOG,
+    LOG_STARTS,
+    SNAPSHOT,
+    TIMEINDEX,
+    TXNINDEX,
+    LogLocation,
+    segment_file,
+)
 from compaction.output.segment_files import change_suffixes
 
 

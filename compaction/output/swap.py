@@ -40,8 +40,7 @@ from compaction.fs.contents import FileDigest
 from compaction.fs.filesystem import FileStat, FileSystem, join
 from compaction.locking.claim import NO_OWNER, Owner
 from compaction.logdir.checkpoint_store import Change, CheckpointFiles
-from compaction.logdir.discover import LogLocation
-from compaction.names import CLEAN, CLEANER_OFFSETS, DELETED, LOG, SEGMENT_KINDS, SNAPSHOT, SWAP, segment_file
+from compaction.names import CLEAN, CLEANER_OFFSETS, DELETED, LOG, SEGMENT_KINDS, SNAPSHOT, SWAP, LogLocation, segment_file
 from compaction.output.journal import JOURNAL, Journal, JournalGroup, Source, remove_journal, write_journal
 from compaction.output.segment_files import any_log, change_suffixes, discard_unfinished
 

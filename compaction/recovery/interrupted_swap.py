@@ -22,9 +22,8 @@ from compaction.fs.ranges import view
 from compaction.locking.claim import NO_OWNER, Owner
 from compaction.logdir.batch_scan import SegmentScan
 from compaction.logdir.checkpoint_store import CheckpointFiles
-from compaction.logdir.discover import LogLocation
 from compaction.logdir.segments import segment_bases
-from compaction.names import CLEAN, DELETED, LOG, SEGMENT_KINDS, SNAPSHOT, SWAP, parse_segment_file, segment_file
+from compaction.names import CLEAN, DELETED, LOG, SEGMENT_KINDS, SNAPSHOT, SWAP, LogLocation, parse_segment_file, segment_file
 from compaction.output.journal import Journal, JournalGroup, read_journal, remove_journal
 from compaction.output.segment_files import change_suffixes, discard_unfinished, exists, is_unfinished, remove_deleted
 from compaction.output.swap import finish_group, finish_swap
@@ -45,7 +44,9 @@ def finish_interrupted_swap(fs: FileSystem, location: LogLocation, owner: Owner 
 def _finish_journal(fs: FileSystem, location: LogLocation, journal: Journal, owner: Owner) -> str:
     path, groups = location.path, journal.groups
     owner.require()
-    good = next((n for n, group in enumerate(groups) if not _is_resumable(fs, path, group)), len(groups))
+    # what differs is read twice: it may be the read that was wrong
+    resumable = (_is_resumable(fs, path, group) or _is_resumable(fs, path, group) for group in groups)
+    good = next((n for n, is_resumable in enumerate(resumable) if not is_resumable), len(groups))
     resumed = tuple(_without_lost_indexes(fs, path, group) for group in groups[:good])
     for group in resumed:
         finish_group(fs, path, group)

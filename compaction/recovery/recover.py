@@ -2,29 +2,30 @@
 
 Mirrors ``LogLoader.load``, ``loadSegmentFiles`` and ``LocalLog.splitOverflowedSegment`` (Kafka 4.3.0):
 
-1. An interrupted swap is finished or undone, and leftover files are removed (``interrupted_swap``).
+1. An interrupted swap is finished or undone, and leftover files are removed (``interrupted_swap``). All steps are
+   rehearsed in memory before: a damaged log is not changed.
 2. Segments whose offsets overflow are split (``split``).
 3. Missing, stale or malformed indexes are rebuilt (``rebuild``).
 
 Differences: the torn tail of the active segment is kept (a broker truncates it when it loads the log). A damaged inactive
-segment is an error; a broker truncates it and deletes every later segment. A dry run passes an ``OverlayFileSystem``.
+segment is an error; a broker truncates it and deletes every later segment. A run passes an ``OverlayFileSystem``; one in place
+carries out the repairs on the disk before it swaps the log (``write_repairs``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from compaction.cleaning.log_view import Segment
 from compaction.errors import CorruptLogError
 from compaction.fs.filesystem import FileSystem, join
+from compaction.fs.overlay import OverlayFileSystem
 from compaction.locking.claim import NO_OWNER, Owner
 from compaction.logdir.checkpoint_store import read_offsets
-from compaction.logdir.discover import LogLocation
 from compaction.logdir.read_log import snapshots
 from compaction.logdir.segments import SegmentState, inspect_segment, segment_bases
-from compaction.names import LOG, LOG_STARTS, TXNINDEX, segment_file
+from compaction.names import LOG, LOG_STARTS, TXNINDEX, LogLocation, segment_file
 from compaction.output.segment_files import exists, remove_deleted
 from compaction.recovery.interrupted_swap import finish_interrupted_swap
 from compaction.recovery.rebuild import INDEX_INTERVAL_BYTES, look_for_producers, rebuild_indexes, rebuild_txn_index
@@ -51,46 +52,42 @@ class RecoveryReport:
 
 
 def recover_log(
-    fs: FileSystem, location: LogLocation, *, index_interval_bytes: int = INDEX_INTERVAL_BYTES, owner: Owner = NO_OWNER
+    fs: FileSystem,
+    location: LogLocation,
+    *,
+    index_interval_bytes: int = INDEX_INTERVAL_BYTES,
+    disk: FileSystem | None = None,
+    owner: Owner = NO_OWNER,
 ) -> RecoveryReport:
     """Recover one log. Call it with the lock held, before the log directory's checkpoints are read.
 
+    :param disk: where an interrupted swap is finished, if not on ``fs``
     :raises CorruptLogError: an inactive segment is damaged, or a swap can neither be finished nor undone
     :raises StorageError: the file system refused; the next run continues
     """
 
-    def log_start() -> int:
-        try:
-            return read_offsets(fs, location.log_dir, LOG_STARTS).get(location.topic_partition, 0)
-        except CorruptLogError:
-            # reported when the checkpoints are read
-            return 0
-
-    actions = finish_interrupted_swap(fs, location, owner)
-    report = repair_log(fs, location.path, index_interval_bytes=index_interval_bytes, log_start=log_start)
+    disk, actions = disk or fs, []
+    rehearsal = OverlayFileSystem(disk)
+    if finish_interrupted_swap(rehearsal, location):
+        _repair(rehearsal, location, index_interval_bytes)
+        actions = finish_interrupted_swap(disk, location, owner)
+    report = _repair(fs, location, index_interval_bytes)
     report.actions[:0] = actions
     return report
 
 
-def repair_log(
-    fs: FileSystem,
-    log_path: str,
-    *,
-    index_interval_bytes: int = INDEX_INTERVAL_BYTES,
-    log_start: Callable[[], int] = lambda: 0,
-) -> RecoveryReport:
-    """Split overflowing segments and rebuild indexes. Files that a run has written for its own swap are kept.
+def _repair(fs: FileSystem, location: LogLocation, index_interval_bytes: int) -> RecoveryReport:
+    """Splits overflowing segments and rebuilds indexes.
 
-    :param log_start: returns the log start offset: cleaning drops transactions that ended before it
     :raises CorruptLogError: an inactive segment is damaged
     """
     report = RecoveryReport()
-    states = _repair_segments(fs, log_path, index_interval_bytes, report)
-    _check_order(log_path, states)
+    states = _repair_segments(fs, location.path, index_interval_bytes, report)
+    _check_order(location.path, states)
     report.torn_tail_bytes = states[-1].torn_bytes if states else 0
     if report.torn_tail_bytes:
         report.actions.append(f"ignored {report.torn_tail_bytes} bytes after the last complete batch")
-    _repair_txn_indexes(fs, log_path, states, log_start, report)
+    _repair_txn_indexes(fs, location, states, report)
     return report
 
 
@@ -129,8 +126,9 @@ def _check_order(path: str, states: list[SegmentState]) -> None:
 
 
 def _repair_txn_indexes(
-    fs: FileSystem, path: str, states: list[SegmentState], log_start: Callable[[], int], report: RecoveryReport
+    fs: FileSystem, location: LogLocation, states: list[SegmentState], report: RecoveryReport
 ) -> None:
+    path = location.path
     segments = tuple(state.segment for state in states)
     missing = {base for base in (s.base_offset for s in segments) if not exists(fs, path, base, TXNINDEX, "")}
     suspects = sorted(_may_hold_aborts(fs, path, segments) & missing) if missing else []
@@ -142,12 +140,21 @@ def _repair_txn_indexes(
         if state.txn_problem is None and not scans.get(base, (False, False))[1]:
             continue
         lost = base in missing
-        entries = rebuild_txn_index(fs, path, segments, base, log_start_offset=log_start(), missing=lost)
+        entries = rebuild_txn_index(fs, path, segments, base, log_start_offset=_log_start(fs, location), missing=lost)
         repaired[at] = replace(state.segment, aborted_txns=entries)
         if entries or state.txn_problem is not None:
             why = state.txn_problem or f"{TXNINDEX} is missing"
             report.actions.append(f"rebuilt the transaction index of segment {base}: {why}")
     report.segments = tuple(repaired)
+
+
+def _log_start(fs: FileSystem, location: LogLocation) -> int:
+    """The log start offset: cleaning drops transactions that ended before it."""
+    try:
+        return read_offsets(fs, location.log_dir, LOG_STARTS).get(location.topic_partition, 0)
+    except CorruptLogError:
+        # reported when the checkpoints are read
+        return 0
 
 
 def _scan_for_producers(fs: FileSystem, path: str, bases: list[int], size_bytes: int) -> list[tuple[bool, bool]]:

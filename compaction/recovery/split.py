@@ -12,11 +12,12 @@ Transaction index entries move to the segment that holds their marker; Kafka dro
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from compaction.cleaning.log_view import Segment
+from compaction.errors import CorruptLogError
 from compaction.formats import indexes
 from compaction.fs.durable import write_verified
 from compaction.fs.filesystem import FileRange, FileSystem, join
@@ -36,16 +37,21 @@ class _NewSegment:
     base_offset: int
     start: int
     end: int
-    builder: IndexBuilder
+    builder: IndexBuilder = field(compare=False)
     last_offset: int = -1
 
 
 def split_segment(fs: FileSystem, log_path: str, segment: Segment, interval_bytes: int) -> tuple[int, ...]:
     """Replace an overflowing segment by segments that do not overflow; returns their base offsets.
 
+    :raises CorruptLogError: a batch is damaged, or is read differently each time; the source is unchanged
     :raises StorageError: the file system refused; the source is unchanged
     """
     new_segments = _split_points(fs, log_path, segment, interval_bytes)
+    # no checksum covers the offsets of batches: one wrong read would lose records
+    if _split_points(fs, log_path, segment, interval_bytes) != new_segments:
+        path = join(log_path, segment_file(segment.base_offset, LOG))
+        raise CorruptLogError("returns other bytes each time it is read", path=path, hint="check the disk")
     for new in new_segments:
         _write(fs, log_path, new, segment)
     fs.fsync_dir(log_path)
@@ -61,9 +67,10 @@ def split_segment(fs: FileSystem, log_path: str, segment: Segment, interval_byte
 
 
 def _split_points(fs: FileSystem, log_path: str, segment: Segment, interval_bytes: int) -> list[_NewSegment]:
-    data = view(fs, join(log_path, segment_file(segment.base_offset, LOG)))[: segment.size_bytes]
+    path = join(log_path, segment_file(segment.base_offset, LOG))
+    scan = SegmentScan(view(fs, path)[: segment.size_bytes], check_crc=True)
     found = [_NewSegment(segment.base_offset, 0, 0, IndexBuilder(segment.base_offset, interval_bytes))]
-    for rows in SegmentScan(data):
+    for rows in scan:
         left = rows
         while len(left):
             fits = left["last_offset"] - found[-1].base_offset <= MAX_RELATIVE_OFFSET
@@ -73,6 +80,8 @@ def _split_points(fs: FileSystem, log_path: str, segment: Segment, interval_byte
             if len(left):
                 base, start = int(left["base_offset"][0]), int(left["position"][0])
                 found.append(_NewSegment(base, start, start, IndexBuilder(base, interval_bytes)))
+    if not scan.complete:
+        raise CorruptLogError(scan.damage() or "segment ends within a batch", path=path, position=scan.position)
     return found
 
 

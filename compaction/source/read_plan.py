@@ -21,11 +21,11 @@ from compaction.fs.lock import require_unlocked
 from compaction.fs.overlay import OverlayFileSystem
 from compaction.fs.uri import is_remote, parse_uri, resolved
 from compaction.logdir.checkpoint_store import read_checkpoints
-from compaction.logdir.discover import LogLocation, Selector, check_log_dirs, discover
+from compaction.logdir.discover import Selector, check_log_dirs, discover
 from compaction.logdir.read_log import ReadOptions, read_log
 from compaction.logdir.segments import segment_bases
 from compaction.logdir.slices import cut_segment
-from compaction.names import LOG, TopicPartition, parse_partition_dir, segment_file
+from compaction.names import LOG, LogLocation, TopicPartition, parse_partition_dir, segment_file
 from compaction.recovery.recover import recover_log
 from compaction.source.pushed_filters import PushedFilters
 from compaction.source.read_columns import MAX_LONG, MIN_LONG, Bounds, ReadSpec

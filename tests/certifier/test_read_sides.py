@@ -10,8 +10,7 @@ from compaction.certifier.certificate import LogCertificate
 from compaction.certifier.checks.log_pair import CleaningRules, LogPair
 from compaction.certifier.read_sides import pair_directories, pair_in_place
 from compaction.errors import ConfigError, UsageError
-from compaction.logdir.discover import LogLocation
-from compaction.names import TopicPartition
+from compaction.names import LogLocation, TopicPartition
 from compaction.stores.mixed import MixedFileSystem
 from tests.local_job import write_offsets
 

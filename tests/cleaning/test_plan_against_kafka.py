@@ -17,9 +17,8 @@ from compaction.cleaning.skip_reasons import Verdict
 from compaction.config import Resolver, TopicConfig, read_sets
 from compaction.fs.local import LocalFileSystem
 from compaction.logdir.checkpoint_store import Checkpoints
-from compaction.logdir.discover import LogLocation
 from compaction.logdir.read_log import ReadOptions, read_log
-from compaction.names import TopicPartition
+from compaction.names import LogLocation, TopicPartition
 from tests.kafka.cleaner import Selected, select
 from tests.kafka.gateway import Gateway
 from tests.kafka.log import KafkaLog, Opening, expire_partition

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
@@ -25,6 +24,7 @@ from compaction.spark.parallel_read import spark_parallel_read
 from tests.formats.encode import BatchSpec, encode_batch
 from tests.formats.test_metadata_log import config as stored_config
 from tests.golden import unpack_sample
+from tests.local_job import logs_in
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,9 +37,9 @@ def logs(tmp_path: Path) -> Path:
     return unpack_sample(tmp_path)
 
 
-def request(logs: Path, *sets: str, dry_run: bool = False, topic: str = ".*") -> CompactionRequest:
+def request(logs: Path, *sets: str, dry_run: bool = False, topics: tuple[str, ...] = ()) -> CompactionRequest:
     resolver = Resolver(read_sets(sets))
-    return CompactionRequest((str(logs),), NOW_MS, (re.compile(topic),), resolver=resolver, dry_run=dry_run)
+    return CompactionRequest(*logs_in(logs, topics), NOW_MS, resolver=resolver, dry_run=dry_run)
 
 
 def tree(path: Path) -> dict[str, tuple[int, int]]:
@@ -110,7 +110,8 @@ def test_an_unreadable_metadata_log_fails_the_logs_of_its_directory(logs: Path, 
     # a record frame of an unknown version
     batch = encode_batch([Record(10**6 + 1, 1, None, b"\x09\x04\x00")], BatchSpec(base_offset=10**6 + 1))
     log.write_bytes(log.read_bytes() + batch)
-    both = replace(request(logs, "cleanup.policy=delete", "retention.ms=1"), log_dirs=(str(logs), str(other)))
+    found = (*logs_in(logs)[1], *logs_in(other)[1])
+    both = replace(request(logs, "cleanup.policy=delete", "retention.ms=1"), log_dirs=(str(logs), str(other)), logs=found)
     report = delete_old_segments(both)
     failed = {log.log_dir for log in report.logs if log.status is LogStatus.FAILED}
     assert failed == {str(logs)}
@@ -173,6 +174,6 @@ def test_a_log_that_needs_recovery_is_not_read_in_parallel(logs: Path) -> None:
     (logs / "clickstream-0" / f"{0:020d}.index").unlink()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(prepare, "MANY_SEGMENTS", 1)
-        delete_old_segments(request(logs, dry_run=True, topic="clickstream"), spy)
+        delete_old_segments(request(logs, dry_run=True, topics=("clickstream",)), spy)
     assert found[0] is None
     assert isinstance(found[1], LogView)

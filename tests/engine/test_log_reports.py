@@ -10,7 +10,7 @@ import pytest
 
 from compaction.cleaning.log_view import LogView
 from compaction.engine.log_reports import note_logs_in_use, warn_of_changes
-from compaction.engine.prepare import read_logs
+from compaction.engine.prepare import Sources, read_logs
 from compaction.fs.local import LocalFileSystem
 from compaction.fs.overlay import OverlayFileSystem
 from compaction.report import LogReport, LogStatus
@@ -47,7 +47,8 @@ def test_a_changed_log_is_distinguished_from_one_in_use(
 ) -> None:
     for topic in ("still", "moving"):
         write_log(tmp_path / f"{topic}-0", VALID.files)
-    found = read_logs(OverlayFileSystem(LocalFileSystem()), request_for(tmp_path, NOW_MS, {"still": {}, "moving": {}}))
+    fs = OverlayFileSystem(LocalFileSystem())
+    found = read_logs(Sources(fs, fs), request_for(tmp_path, NOW_MS, {"still": {}, "moving": {}}))
     views = [log.view for log in found if isinstance(log.view, LogView)]
     assert len(views) == 2
     change(tmp_path / "moving-0")

@@ -9,7 +9,7 @@ import pytest
 from compaction.errors import StorageError
 from compaction.fs.filesystem import real_file
 from compaction.fs.local import LocalFileSystem
-from compaction.fs.overlay import OverlayFileSystem
+from compaction.fs.overlay import NamesSynced, OverlayFileSystem, Removed, Written
 
 
 @pytest.fixture
@@ -44,4 +44,12 @@ def test_changes_are_known_by_directory(directory: str) -> None:
     fs, unchanged = OverlayFileSystem(LocalFileSystem()), OverlayFileSystem(LocalFileSystem())
     fs.write_file(f"{directory}/sub/new", b"abc")
     assert (fs.changed, unchanged.changed) == (True, False)
-    assert (fs.changed_in(f"{directory}/sub"), fs.changed_in(directory)) == (True, False)
+    assert [type(each) for each in fs.operations(f"{directory}/sub")] == [Written]
+    assert fs.operations(directory) == ()
+    fs.fsync_dir(directory)
+    fs.unlink(f"{directory}/none")
+    assert fs.operations(directory) == ()
+    fs.unlink(f"{directory}/old")
+    fs.fsync_dir(directory)
+    fs.fsync_dir(directory)
+    assert fs.operations(directory) == (Removed(f"{directory}/old"), NamesSynced(directory))

@@ -9,24 +9,22 @@ from typing import Any
 
 import pytest
 
-from compaction.logdir.discover import Selector
+from compaction.names import LogLocation, TopicPartition
 from jobs import _command
 
-ALL = Selector()
 
-
-def log_dir(parent: Path, size_bytes: int) -> str:
+def logs(parent: Path, size_bytes: int) -> list[LogLocation]:
     (parent / "a-0").mkdir()
     with (parent / "a-0" / f"{0:020d}.log").open("wb") as file:
         file.truncate(size_bytes)
-    return str(parent)
+    return [LogLocation(TopicPartition("a", 0), str(parent), str(parent / "a-0"))]
 
 
 def test_little_data_starts_no_session(tmp_path: Path) -> None:
     def factory() -> Any:
         raise AssertionError
 
-    assert _command.start_early(factory, [log_dir(tmp_path, 1 << 20)], ALL) is factory
+    assert _command.start_early(factory, logs(tmp_path, 1 << 20)) is factory
 
 
 def test_much_data_starts_the_session_once_and_in_a_thread(tmp_path: Path) -> None:
@@ -39,7 +37,7 @@ def test_much_data_starts_the_session_once_and_in_a_thread(tmp_path: Path) -> No
 
     session: Any = object()
     usual = sys.getswitchinterval()
-    found = _command.start_early(factory, [log_dir(tmp_path, 1 << 30)], ALL)
+    found = _command.start_early(factory, logs(tmp_path, 1 << 30))
     assert started.wait(10)
     assert found() is found() is session
     assert sys.getswitchinterval() == usual
@@ -49,6 +47,6 @@ def test_an_error_of_the_start_is_raised_on_the_first_use(tmp_path: Path) -> Non
     def factory() -> Any:
         raise OSError("no Java")
 
-    session = _command.start_early(factory, [log_dir(tmp_path, 1 << 30)], ALL)
+    session = _command.start_early(factory, logs(tmp_path, 1 << 30))
     with pytest.raises(OSError, match="no Java"):
         session()

@@ -14,7 +14,6 @@ import pytest
 from compaction.config.request import CompactionRequest
 from compaction.errors import CorruptLogError, LockedError
 from compaction.fs.uri import OPTIONS_VARIABLE
-from compaction.names import TopicPartition
 from compaction.report import LogReport, LogStatus, RunReport
 from jobs import compact
 from jobs._command import SessionFactory
@@ -53,6 +52,10 @@ def requested(*argv: object) -> CompactionRequest:
     return run.request
 
 
+def selected(request: CompactionRequest) -> list[str]:
+    return [str(log.topic_partition) for log in request.logs]
+
+
 def refused(capsys: pytest.CaptureFixture[str], *argv: object) -> str:
     """The error line of a call with a usage error."""
     run = Run()
@@ -68,19 +71,18 @@ def refused(capsys: pytest.CaptureFixture[str], *argv: object) -> str:
 def test_without_options_all_logs_are_cleaned_as_of_now(log_dir: Path) -> None:
     request = requested("--log-dir", log_dir)
     assert request.log_dirs == (str(log_dir),)
-    assert (request.topics, request.partitions) == ((), frozenset())
+    assert selected(request) == ["orders-0", "orders-1", "sales-0"]
     assert (request.dry_run, request.output_dir, request.include_active, request.allow_keyless) == (False, None, False, False)
     assert request.as_of_ms > 1_700_000_000_000
 
 
 def test_every_option_is_in_the_request(log_dir: Path, tmp_path: Path) -> None:
     request = requested(
-        "--log-dir", log_dir, "--topic", "ord.*", "sales", "--topic", "x", "--partition", "orders-1", "--as-of-ms", "12345",
+        "--log-dir", log_dir, "--topic", "sal.*", "none", "--topic", "x", "--partition", "orders-1", "--as-of-ms", "12345",
         "--dry-run", "--output-dir", tmp_path / "out", "--include-active", "--allow-keyless", "--set", "retention.bytes=5",
         "delete.retention.ms=1", "--set", "retention.ms=-1",
     )  # fmt: skip
-    assert [each.pattern for each in request.topics] == ["ord.*", "sales", "x"]
-    assert request.partitions == {TopicPartition("orders", 1)}
+    assert selected(request) == ["orders-1", "sales-0"]
     assert (request.as_of_ms, request.dry_run, request.output_dir) == (12345, True, str(tmp_path / "out"))
     assert (request.include_active, request.allow_keyless) == (True, True)
     config = request.resolver.topic("orders")
@@ -120,7 +122,7 @@ def test_credentials_in_a_uri_are_refused_and_not_printed(log_dir: Path, capsys:
 
 
 def test_a_pattern_that_no_topic_matches_is_no_error(log_dir: Path) -> None:
-    assert requested("--log-dir", log_dir, "--topic", "nothing").topics[0].pattern == "nothing"
+    assert selected(requested("--log-dir", log_dir, "--topic", "nothing")) == []
 
 
 WrongCall = Callable[[Path], list[object]]

@@ -15,9 +15,8 @@ from compaction.formats.record_batch.record import Record
 from compaction.fs.contents import FileDigest, digest_of
 from compaction.fs.filesystem import FileSystem, join
 from compaction.kernels.reading.batches import scan_batches
-from compaction.logdir.discover import LogLocation
 from compaction.logdir.segments import segment_bases
-from compaction.names import INDEX, LOG, SNAPSHOT, TIMEINDEX, TXNINDEX, TopicPartition, segment_file
+from compaction.names import INDEX, LOG, SNAPSHOT, TIMEINDEX, TXNINDEX, LogLocation, TopicPartition, segment_file
 from compaction.recovery.rebuild import IndexBuilder
 from tests.formats.encode import BatchSpec, encode_batch, end_txn_marker
 

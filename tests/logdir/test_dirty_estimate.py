@@ -8,10 +8,7 @@ from pathlib import Path
 import pytest
 
 from compaction.logdir.dirty_estimate import has_dirty_bytes
-from compaction.logdir.discover import Selector
-from compaction.names import CLEANER_OFFSETS
-
-ALL = Selector()
+from compaction.names import CLEANER_OFFSETS, LogLocation, TopicPartition
 
 
 @pytest.fixture
@@ -29,31 +26,34 @@ def log_dir(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def logs(log_dir: Path | str) -> list[LogLocation]:
+    return [LogLocation(TopicPartition(topic, 0), str(log_dir), f"{log_dir}/{topic}-0") for topic in "ab"]
+
+
 def cleaned_at(log_dir: Path, second: int) -> None:
     (log_dir / CLEANER_OFFSETS).touch()
     os.utime(log_dir / CLEANER_OFFSETS, (second, second))
 
 
 def test_without_a_checkpoint_all_bytes_are_dirty(log_dir: Path) -> None:
-    assert has_dirty_bytes([str(log_dir)], ALL, 6_000)
-    assert not has_dirty_bytes([str(log_dir)], ALL, 6_001)
+    assert has_dirty_bytes(logs(log_dir), 6_000)
+    assert not has_dirty_bytes(logs(log_dir), 6_001)
 
 
 def test_bytes_written_before_the_checkpoint_are_not_dirty(log_dir: Path) -> None:
     cleaned_at(log_dir, 1_500)
-    assert has_dirty_bytes([str(log_dir)], ALL, 3_000)
-    assert not has_dirty_bytes([str(log_dir)], ALL, 3_001)
+    assert has_dirty_bytes(logs(log_dir), 3_000)
+    assert not has_dirty_bytes(logs(log_dir), 3_001)
     cleaned_at(log_dir, 2_500)
-    assert not has_dirty_bytes([str(log_dir)], ALL, 1)
+    assert not has_dirty_bytes(logs(log_dir), 1)
 
 
 def test_only_selected_logs_count(log_dir: Path) -> None:
-    chosen = Selector.parse(topics=["a"])
-    assert has_dirty_bytes([str(log_dir)], chosen, 3_000)
-    assert not has_dirty_bytes([str(log_dir)], chosen, 3_001)
+    assert has_dirty_bytes(logs(log_dir)[:1], 3_000)
+    assert not has_dirty_bytes(logs(log_dir)[:1], 3_001)
 
 
 def test_directories_are_summed_and_uris_and_missing_ones_ignored(log_dir: Path, tmp_path: Path) -> None:
-    others = ["s3://bucket/logs", str(tmp_path / "none")]
-    assert has_dirty_bytes([*others, str(log_dir)], ALL, 6_000)
-    assert not has_dirty_bytes(others, ALL, 1)
+    others = [*logs("s3://bucket/logs"), *logs(tmp_path / "none")]
+    assert has_dirty_bytes([*others, *logs(log_dir)], 6_000)
+    assert not has_dirty_bytes(others, 1)

@@ -12,9 +12,8 @@ import pytest
 from compaction.cleaning.log_view import LogView
 from compaction.fs.local import LocalFileSystem
 from compaction.logdir.checkpoint_store import Checkpoints
-from compaction.logdir.discover import LogLocation
 from compaction.logdir.read_log import ReadOptions, read_log
-from compaction.names import INDEX, TIMEINDEX, TXNINDEX
+from compaction.names import INDEX, TIMEINDEX, TXNINDEX, LogLocation
 from compaction.recovery.recover import recover_log
 from tests.kafka.gateway import Gateway
 from tests.kafka.log import KafkaLog, Opening

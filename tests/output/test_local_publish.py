@@ -13,9 +13,8 @@ from compaction.fs.filesystem import FileSystem, join
 from compaction.fs.local import LocalFileSystem
 from compaction.fs.overlay import OverlayFileSystem
 from compaction.logdir.checkpoint_store import read_checkpoints
-from compaction.logdir.discover import LogLocation
 from compaction.logdir.read_log import read_segments
-from compaction.names import TopicPartition
+from compaction.names import LogLocation, TopicPartition
 from compaction.output.local_publish import LocalPublication
 from compaction.output.publish import Publication, layout
 from compaction.output.swap import SwapGroup

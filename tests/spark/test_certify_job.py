@@ -18,6 +18,7 @@ from compaction.spark import certify_job as on_spark
 from compaction.spark.certify_job import SparkTaskRunner
 from tests.certifier.certify import certify
 from tests.golden import unpack_sample
+from tests.local_job import logs_in
 from tests.local_passes import LocalPasses
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def request_(tmp_path_factory: pytest.TempPathFactory) -> VerifyRequest:
     root = tmp_path_factory.mktemp("certify")
     log_dir, copy = unpack_sample(root), root / "copy"
     resolver = Resolver(read_sets(["min.cleanable.dirty.ratio=0"]))
-    run = CompactionRequest((str(log_dir),), NOW_MS, resolver=resolver, output_dir=str(copy), allow_keyless=True)
+    run = CompactionRequest(*logs_in(log_dir), NOW_MS, resolver=resolver, output_dir=str(copy), allow_keyless=True)
     assert clean_logs(lambda: Workers(LocalPasses, 2), run).exit_code == 0
     return VerifyRequest((str(log_dir),), (str(copy),), NOW_MS, exact=True, resolver=resolver)
 

@@ -7,7 +7,6 @@ separated by the range of an index, 2^31 offsets.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -27,12 +26,11 @@ from compaction.formats.producer_snapshot import SnapshotEntry
 from compaction.formats.record_batch.record import Record
 from compaction.fs.filesystem import DiskFileSystem, join
 from compaction.locking.claim import Identity
-from compaction.logdir.discover import LogLocation
-from compaction.names import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS, TopicPartition
+from compaction.names import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS, LogLocation, TopicPartition
 from compaction.report import RunReport
 from tests.formats.encode import BatchSpec, encode_batch
 from tests.fs.faults import Stopped
-from tests.local_job import TopicConfigs, resolver_of
+from tests.local_job import TopicConfigs, logs_in, resolver_of
 from tests.local_passes import LocalPasses
 from tests.logdir.logs import NOW_MS, Built, build, marker, put_snapshot
 from tests.trust.memory import MemoryDisk
@@ -205,9 +203,8 @@ class Kind(NamedTuple):
     def run(self, fs: DiskFileSystem) -> Ended:
         """Run over the logs sequentially; an exception ends the run."""
         request = CompactionRequest(
-            log_dirs=(LOG_DIR,),
+            *logs_in(LOG_DIR, self.topics, _start(self)),
             as_of_ms=NOW_MS,
-            topics=tuple(re.compile(topic) for topic in self.topics),
             resolver=resolver_of({topic: TOPICS[topic] for topic in self.topics}),
             dry_run=self.dry_run,
             output_dir=self.output_dir,

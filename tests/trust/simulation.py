@@ -40,6 +40,7 @@ from numpy.typing import NDArray
 from compaction.config.request import CompactionRequest
 from compaction.engine.clean import Workers, clean_logs
 from compaction.errors import CompactionError, LockedError
+from compaction.fs.filesystem import FileSystem
 from compaction.kernels.keys import offset_map
 from compaction.locking.claim import Identity
 from compaction.report import LogStatus, RunReport
@@ -167,7 +168,7 @@ class World:
         for name, start, kill in zip((*JOBS, "broker"), scenario.starts, scenario.kills, strict=True):
             actor = Actor(name, starts_at=start, killed_at=kill)
             if name in JOBS[: scenario.jobs]:
-                self._add(schedule, actor, _request(scenario, copy=scenario.copies and name == "second"))
+                self._add(schedule, actor, copy=scenario.copies and name == "second")
             elif name == "broker" and scenario.broker is not None:
                 self._add_broker(schedule, actor, scenario.broker)
         schedule.run()
@@ -190,10 +191,15 @@ class World:
             domain = "another mount" if actor.name == "second" else "everybody else"
         return ActorFiles(self.disk, self.locks, actor.name, domain, schedule.turn_of(actor))
 
-    def _add(self, schedule: Schedule, actor: Actor, request: CompactionRequest) -> None:
+    def _add(self, schedule: Schedule, actor: Actor, *, copy: bool = False) -> None:
         files = self._files(schedule, actor)
         runs = SimulatedRuns(actor, self.everybody)
-        actor.work = lambda: clean_logs(lambda: Workers(LocalPasses, 2), request, files=files, runs=runs)
+
+        def work() -> RunReport:
+            request = _request(self.scenario, files, copy=copy)
+            return clean_logs(lambda: Workers(LocalPasses, 2), request, files=files, runs=runs)
+
+        actor.work = work
         self._enter(schedule, actor)
 
     def _add_broker(self, schedule: Schedule, actor: Actor, habits: Habits) -> None:
@@ -241,13 +247,12 @@ class World:
     def _end(self) -> Iterator[str]:
         """Start one broker and run one job, in either order, then check the served records."""
         self.scenario = replace(self.scenario, switch=0.0)
-        request = _request(self.scenario, copy=False)
         last: list[Actor] = []
         for name in self.chance.choice([("last broker", "last job"), ("last job", "last broker")]):
             schedule = self._schedule()
             actor = Actor(name)
             if name == "last job":
-                self._add(schedule, actor, request)
+                self._add(schedule, actor)
             else:
                 self._add_broker(schedule, actor, Habits(start_is_one_step=True, appends=0, cleans=False))
             schedule.run()
@@ -288,7 +293,7 @@ def _differences(disk: Disk, path: str, history: History, up_to: int | None = No
             yield f"offset {offset} is served as {'committed' if offset in history.aborted else 'aborted'}"
 
 
-def _request(scenario: Scenario, *, copy: bool) -> CompactionRequest:
+def _request(scenario: Scenario, fs: FileSystem, *, copy: bool) -> CompactionRequest:
     settings = {
         "cleanup.policy": "compact",
         "min.cleanable.dirty.ratio": "0",
@@ -296,7 +301,7 @@ def _request(scenario: Scenario, *, copy: bool) -> CompactionRequest:
         "index.interval.bytes": "60",
         "file.delete.delay.ms": str(scenario.delay_ms),
     }
-    made = request_for(Path(LOG_DIR), NOW_MS + _DAY_MS, {TOPIC.topic: settings})
+    made = request_for(Path(LOG_DIR), NOW_MS + _DAY_MS, {TOPIC.topic: settings}, fs=fs)
     return replace(made, output_dir=COPY_DIR) if copy else made
 
 

@@ -58,6 +58,17 @@ def test_recovery_does_not_remove_an_output_after_one_corrupted_read() -> None:
     assert [str(result) for result in found if result.outcome is Outcome.VIOLATION] == []
 
 
+@pytest.mark.crash
+@pytest.mark.parametrize(
+    "name", ["compact a log that overflows and one without indexes", "compact after a run that was killed in its swaps"]
+)
+def test_no_flipped_bit_that_recovery_reads_loses_a_record(name: str) -> None:
+    kind = _BY_NAME[name]
+    reads = [each.number for each in operations(kind) if each.name in ("read", "read_into")]
+    found = [run_with_lie(kind, Lie.FLIPPED_READ, number, seed) for number in reads for seed in (0, 7)]
+    assert [str(result) for result in found if result.outcome is Outcome.VIOLATION] == []
+
+
 def test_an_index_that_is_damaged_while_logs_are_copied_is_not_published() -> None:
     kind = _BY_NAME["compact to another place"]
     inactive = ("both-0/00000000000000000000", "idle-0/00000000000000000010", "idle-0/00000000000000000020")

@@ -18,9 +18,8 @@ from compaction.errors import CompactionError, ConfigError, CorruptLogError, Log
 from compaction.formats.checkpoints import parse_partition_metadata
 from compaction.fs.filesystem import FileSystem, join
 from compaction.fs.text_files import read_small_text
-from compaction.logdir.discover import LogLocation
 from compaction.logdir.settings.metadata_sources import MetadataSources, StoredConfig
-from compaction.names import PARTITION_METADATA
+from compaction.names import PARTITION_METADATA, LogLocation
 
 _HINT = "restore it; without it a broker treats the log as another topic's"
 

@@ -69,7 +69,7 @@ def settings_of(
 ) -> dict[str, Settings | Exception]:
     """The settings of all logs, by directory and log name."""
     dirs = tuple(map(str, log_dirs))
-    request = CompactionRequest(dirs, 0, resolver=resolver or Resolver(), metadata_dirs=tuple(map(str, metadata)))
+    request = CompactionRequest(dirs, (), 0, resolver=resolver or Resolver(), metadata_dirs=tuple(map(str, metadata)))
     locations = discover(LocalFileSystem(), dirs, Selector())
     found = read_settings(LocalFileSystem(), locations, request)
     return {f"{Path(each.log_dir).name}/{each.topic_partition}": one for each, one in zip(locations, found, strict=True)}

@@ -27,7 +27,7 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def request(logs: Path, resolver: Resolver | None = None) -> CompactionRequest:
-    return CompactionRequest((str(logs),), 0, resolver=resolver or Resolver())
+    return CompactionRequest((str(logs),), (), 0, resolver=resolver or Resolver())
 
 
 def configs(logs: Path, resolver: Resolver | None = None) -> dict[str, TopicConfig]:

@@ -1,0 +1,55 @@
+"""Carries out on the disk the repairs that recovery made in memory.
+
+A repaired log is written when it is swapped or its segments are deleted, and not before: a log that fails is not changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from compaction.errors import StorageError
+from compaction.fs.durable import write_verified
+from compaction.fs.filesystem import FileSystem
+from compaction.fs.overlay import Copied, NamesSynced, Operation, Removed, Renamed, Written
+from compaction.output.verification import copy_verified
+
+
+def write_repairs(fs: FileSystem, operations: Sequence[Operation]) -> None:
+    """Carry out ``operations`` in order; new files are durable and read back from the device before they are renamed.
+
+    :raises StorageError: the file system refused; files that have no durable name yet are removed if possible
+    """
+    unnamed: set[str] = set()
+    try:
+        for operation in operations:
+            _carry_out(fs, operation, unnamed)
+    except StorageError:
+        _remove_quietly(fs, unnamed)
+        raise
+
+
+def _carry_out(fs: FileSystem, operation: Operation, unnamed: set[str]) -> None:
+    match operation:
+        case Written(path, data, like, mtime_ns):
+            unnamed.add(path)
+            write_verified(fs, path, data, like=like, mtime_ns=mtime_ns)
+        case Copied(source, path):
+            unnamed.add(path)
+            copy_verified(fs, fs, source, path)
+        case Renamed(source, path):
+            fs.rename(source, path)
+            unnamed.discard(source)
+        case Removed(path):
+            fs.unlink(path)
+        case NamesSynced(path):
+            fs.fsync_dir(path)
+            # from here on the next recovery knows what they are for
+            unnamed.clear()
+
+
+def _remove_quietly(fs: FileSystem, paths: Iterable[str]) -> None:
+    for path in paths:
+        try:
+            fs.unlink(path)
+        except StorageError:
+            return
