@@ -9,7 +9,6 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 if not __package__:
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -26,12 +25,7 @@ from compaction.errors import UsageError  # noqa: E402
 from compaction.fs.text_files import write_text  # noqa: E402
 from compaction.logdir.discover import Selector  # noqa: E402
 from jobs import _arguments, _command, _logging, _options  # noqa: E402
-
-if TYPE_CHECKING:
-    from compaction.spark.session import Session
-
-#: starts a Spark session when one is needed
-SessionFactory = Callable[[], "Session"]
+from jobs._command import SessionFactory  # noqa: E402
 
 _DESCRIPTION = """\
 Compare policies on logs at rest without writing to them: bytes, records, segments and tombstones
@@ -71,14 +65,10 @@ def parser() -> _options.Parser:
     _options.add_selectors(options)
     _options.add_configuration(options)
     group = options.add_argument_group("what to compare")
-    group.add_argument(
-        "--policy", metavar="K=V,K=V", nargs="+", action="extend", default=[], dest="policies",
-        help=f"settings to compare, or {CONFIGURED}; may be repeated (default: {CONFIGURED})",
-    )  # fmt: skip
-    group.add_argument(
-        "--explain", metavar="TOPIC-N", nargs="+", action="extend", default=[],
-        help="only explain why these partitions are or are not cleaned under each policy; may be repeated",
-    )  # fmt: skip
+    text = f"settings to compare, or {CONFIGURED}; may be repeated (default: {CONFIGURED})"
+    _options.add_list(group, "--policy", "K=V,K=V", text, dest="policies")
+    text = "only explain why these partitions are or are not cleaned under each policy; may be repeated"
+    _options.add_list(group, "--explain", "TOPIC-N", text)
     group.add_argument(
         "--include-active", action="store_true",
         help="the directories are exports that no broker will append to: the active segment of each log is cleaned too",
@@ -88,9 +78,9 @@ def parser() -> _options.Parser:
         help="compare runs with this option: logs with many records without a key are cleaned too",
     )  # fmt: skip
     group = options.add_argument_group("what to write")
-    group.add_argument("--report", metavar="FILE", default=None, help="write all figures in JSON (schema_version 1)")
+    _options.add_file(group, "--report", "write all figures in JSON (schema_version 1)")
     _options.add_metrics(group)
-    group.add_argument("--html", metavar="FILE", default=None, help="write the comparison as a self-contained HTML page")
+    _options.add_file(group, "--html", "write the comparison as a self-contained HTML page")
     _options.add_logging(group)
     return options
 
