@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from compaction.formats.primitives.fields import FieldTable
+from compaction.formats.primitives.fields import FieldTable, Int8, Int16, Int32, Int64, UInt32
 
 MAGIC = 2
 #: bytes of the offset and length fields, not included in the length
@@ -29,38 +29,21 @@ COMMIT = 1
 class BatchHeader(NamedTuple):
     """The fields before the records, in file order."""
 
-    base_offset: int
-    length: int
-    leader_epoch: int
-    magic: int
-    crc: int
-    attributes: int
-    last_offset_delta: int
-    base_timestamp: int
-    max_timestamp: int
-    producer_id: int
-    producer_epoch: int
-    base_sequence: int
-    record_count: int
+    base_offset: Int64  # first offset of the batch as it was produced; cleaning keeps it
+    length: Int32  # bytes after this field
+    leader_epoch: Int32  # epoch of the leader that appended it; not covered by the CRC
+    magic: Int8  # 2
+    crc: UInt32  # CRC-32C of everything after this field
+    attributes: Int16  # codec and flags
+    last_offset_delta: Int32  # last offset less base offset; also the last sequence's delta
+    base_timestamp: Int64  # base of the timestamp deltas; the delete horizon if its flag is set
+    max_timestamp: Int64  # largest timestamp, or the append time
+    producer_id: Int64  # -1 without an idempotent producer
+    producer_epoch: Int16  # -1 without an idempotent producer
+    base_sequence: Int32  # sequence number of the base offset, -1 for none
+    record_count: Int32  # records in the batch; 0 if cleaning removed all
 
 
-HEADER = FieldTable(
-    BatchHeader,
-    [
-        ("base_offset", "i8", "first offset of the batch as it was produced; cleaning keeps it"),
-        ("length", "i4", "bytes after this field"),
-        ("leader_epoch", "i4", "epoch of the leader that appended it; not covered by the CRC"),
-        ("magic", "i1", "2"),
-        ("crc", "u4", "CRC-32C of everything after this field"),
-        ("attributes", "i2", "codec and flags"),
-        ("last_offset_delta", "i4", "last offset less base offset; also the last sequence's delta"),
-        ("base_timestamp", "i8", "base of the timestamp deltas; the delete horizon if its flag is set"),
-        ("max_timestamp", "i8", "largest timestamp, or the append time"),
-        ("producer_id", "i8", "-1 without an idempotent producer"),
-        ("producer_epoch", "i2", "-1 without an idempotent producer"),
-        ("base_sequence", "i4", "sequence number of the base offset, -1 for none"),
-        ("record_count", "i4", "records in the batch; 0 if cleaning removed all"),
-    ],
-)
+HEADER = FieldTable(BatchHeader)
 #: position in a batch from which the CRC covers it
 CRC_START = HEADER.offset("attributes")
