@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 if not __package__:
@@ -20,7 +21,7 @@ from compaction.compare.json_document import explanations_to_json, to_json  # no
 from compaction.compare.terminal import print_comparison, print_explanations  # noqa: E402
 from compaction.config import Policy  # noqa: E402
 from compaction.config.policy import CONFIGURED  # noqa: E402
-from compaction.config.request import CompactionRequest, ComparisonRequest  # noqa: E402
+from compaction.config.request import ComparisonRequest  # noqa: E402
 from compaction.errors import UsageError  # noqa: E402
 from compaction.fs.text_files import write_text  # noqa: E402
 from compaction.logdir.discover import Selector  # noqa: E402
@@ -64,6 +65,7 @@ def parser() -> _options.Parser:
     options = _options.Parser(_DESCRIPTION, _EPILOG)
     _options.add_selectors(options)
     _options.add_configuration(options)
+    options.set_defaults(dry_run=True)
     group = options.add_argument_group("what to compare")
     text = f"settings to compare, or {CONFIGURED}; may be repeated (default: {CONFIGURED})"
     _options.add_list(group, "--policy", "K=V,K=V", text, dest="policies")
@@ -90,26 +92,15 @@ def read_request(arguments: argparse.Namespace) -> ComparisonRequest:
 
     :raises UsageError: the call is wrong
     """
-    resolver = _arguments.read_resolver(arguments)
-    selector = _selector(arguments)
+    base = _arguments.read_request(arguments, _selector(arguments))
     policies = tuple(Policy.read(text) for text in arguments.policies or [CONFIGURED])
     names = [policy.name for policy in policies]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise UsageError(f"--policy {twice!r} is given twice", hint="name each policy once")
     for policy in policies:
-        resolver.with_policy(policy.settings).broker()
-    base = CompactionRequest(
-        log_dirs=_arguments.read_log_dirs(arguments, selector),
-        as_of_ms=_arguments.as_of_ms(arguments),
-        topics=selector.topics,
-        partitions=selector.partitions,
-        resolver=resolver,
-        metadata_dirs=_arguments.read_metadata_dirs(arguments),
-        dry_run=True,
-        include_active=arguments.include_active,
-        allow_keyless=arguments.allow_keyless,
-    )
+        base.resolver.with_policy(policy.settings).broker()
+    base = replace(base, include_active=arguments.include_active, allow_keyless=arguments.allow_keyless)
     return ComparisonRequest(base, policies)
 
 

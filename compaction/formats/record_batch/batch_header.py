@@ -7,9 +7,15 @@ Tested by ``tests/formats/record_batch/test_batch.py``.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
+from compaction.formats.compression.codecs import Codec
+from compaction.formats.primitives.checksums import crc32, crc32c
 from compaction.formats.primitives.fields import FieldTable, Int8, Int16, Int32, Int64, UInt32
+from compaction.formats.primitives.malformed import FormatError
+from compaction.formats.record_batch.message_header import CRC_START as MESSAGE_CRC_START
+from compaction.formats.record_batch.message_header import EntryHeader
 
 MAGIC = 2
 #: bytes of the offset and length fields, not included in the length
@@ -47,3 +53,39 @@ class BatchHeader(NamedTuple):
 HEADER = FieldTable(BatchHeader)
 #: position in a batch from which the CRC covers it
 CRC_START = HEADER.offset("attributes")
+
+
+@dataclass(frozen=True)
+class StoredBatch:
+    """A batch of any magic in a buffer: ``position`` is its byte position there, ``data`` its bytes with the header."""
+
+    position: int
+    data: memoryview
+    header: BatchHeader | EntryHeader
+
+    @property
+    def size(self) -> int:
+        """Size in bytes, offset and size fields included."""
+        return len(self.data)
+
+    @property
+    def magic(self) -> int:
+        """0, 1 or 2."""
+        return self.header.magic
+
+    @property
+    def codec(self) -> Codec:
+        """Compression; ``CodecError`` for an unknown codec."""
+        return Codec.of(self.header.attributes)
+
+    @property
+    def computed_crc(self) -> int:
+        """The checksum over the bytes after the CRC field: CRC-32C in v2, CRC-32 before."""
+        return crc32c(self.data[CRC_START:]) if self.magic == MAGIC else crc32(self.data[MESSAGE_CRC_START:])
+
+    def ensure_valid(self) -> None:
+        """``FormatError`` when the stored CRC is not the computed one."""
+        stored, computed = self.header.crc, self.computed_crc
+        if stored != computed:
+            what = "batch" if self.magic == MAGIC else "message"
+            raise FormatError(f"{what} fails its CRC (stored {stored:#x}, computed {computed:#x})", self.position)
