@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 import pytest
 
 from compaction.formats.metadata_log import ClusterConfigs, parse_record
+from compaction.formats.primitives.fields import Buffer
 from compaction.formats.primitives.malformed import FormatError
 from compaction.formats.primitives.varint import encode_unsigned
 from compaction.formats.record_batch.record import Record
@@ -42,7 +43,7 @@ def removal(topic_id: bytes) -> bytes:
     return framed(9, topic_id)
 
 
-def configs_in(buffers: Iterable[bytes]) -> ClusterConfigs:
+def configs_in(buffers: Iterable[Buffer]) -> ClusterConfigs:
     configs = ClusterConfigs()
     for data in buffers:
         configs.read(data)
