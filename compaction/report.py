@@ -18,7 +18,7 @@ from __future__ import annotations
 import enum
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import TextIO
 
 from rich.console import Console
@@ -89,22 +89,7 @@ class LogReport:
 
 
 #: the fields of a log that are summed for the run
-_COUNTS = (
-    "bytes_before",
-    "bytes_after",
-    "records_before",
-    "records_after",
-    "segments_before",
-    "segments_after",
-    "superseded_records",
-    "tombstones_removed",
-    "invalid_records",
-    "aborted_records",
-    "markers_removed",
-    "keys",
-    "expired_segments",
-    "expired_bytes",
-)
+_COUNTS = tuple(each.name for each in fields(LogReport) if each.type == "int" and each.default == 0)
 
 
 @dataclass(frozen=True)

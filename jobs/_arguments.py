@@ -24,13 +24,14 @@ from compaction.stores.mixed import file_system
 from compaction.stores.remote import require_finished
 
 
-def read_request(arguments: argparse.Namespace) -> CompactionRequest:
-    """The request of a command that changes logs, from the options that these commands have in common.
+def read_request(arguments: argparse.Namespace, selector: Selector | None = None) -> CompactionRequest:
+    """The request of a command, from the options that the commands have in common.
 
+    :param selector: the logs; by default those of ``--topic`` and ``--partition``
     :raises UsageError: an argument is invalid
     """
     resolver = read_resolver(arguments)
-    log_dirs, logs = find_logs(arguments, read_selector(arguments))
+    log_dirs, logs = find_logs(arguments, selector or read_selector(arguments))
     return CompactionRequest(
         log_dirs,
         logs,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from compaction.errors import UsageError
 from jobs import _logging
@@ -66,37 +66,42 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(message, hint=f"see {self.prog} --help")
 
 
+def add_list(group: argparse._ActionsContainer, option: str, metavar: str, text: str, **more: Any) -> None:
+    """An option that takes one or more values and may be repeated."""
+    group.add_argument(option, metavar=metavar, nargs="+", action="extend", default=[], help=text, **more)
+
+
+def add_file(group: argparse._ActionsContainer, option: str, text: str) -> None:
+    """An option that names a file to write."""
+    group.add_argument(option, metavar="FILE", help=text)
+
+
 def add_selectors(parser: argparse.ArgumentParser) -> None:
-    """The options that select logs."""
+    """The options that select logs, and the directories that hold them."""
     group = parser.add_argument_group("which logs")
-    group.add_argument(
-        "--log-dir", metavar="DIR", nargs="+", action="extend", required=True,
-        help="log directories at rest: a stopped broker's log.dirs, a backup, an export; may be repeated",
-    )  # fmt: skip
-    group.add_argument(
-        "--topic", metavar="REGEX", nargs="+", action="extend", default=[],
-        help="only topics whose full name matches one of these regular expressions; may be repeated",
-    )  # fmt: skip
-    group.add_argument(
-        "--partition", metavar="TOPIC-N", nargs="+", action="extend", default=[],
-        help="only these partitions, in addition to those of --topic; each must exist; may be repeated",
-    )  # fmt: skip
+    text = "log directories at rest: a stopped broker's log.dirs, a backup, an export; may be repeated"
+    add_list(group, "--log-dir", "DIR", text, required=True)
+    add_names(group)
+
+
+def add_names(group: argparse._ActionsContainer) -> None:
+    """The options that select logs by name."""
+    text = "only topics whose full name matches one of these regular expressions; may be repeated"
+    add_list(group, "--topic", "REGEX", text)
+    text = "only these partitions, in addition to those of --topic; each must exist; may be repeated"
+    add_list(group, "--partition", "TOPIC-N", text)
 
 
 def add_configuration(parser: argparse.ArgumentParser) -> None:
     """The options that set configuration."""
     group = parser.add_argument_group("configuration")
-    group.add_argument(
-        "--config", metavar="FILE", nargs="+", action="extend", default=[],
-        help="a broker's server.properties, or TOML (name ends in .toml); may be repeated, later files win",
-    )  # fmt: skip
-    group.add_argument(
-        "--set", metavar="KEY=VALUE", nargs="+", action="extend", default=[], dest="sets",
-        help="a topic-level or broker-level setting that overrides all other sources; may be repeated",
-    )  # fmt: skip
-    group.add_argument(
-        "--metadata", metavar="DIR", nargs="+", action="extend", default=[],
-        help="a log directory, or its __cluster_metadata-0, whose metadata log applies to the log directories of the same"
+    text = "a broker's server.properties, or TOML (name ends in .toml); may be repeated, later files win"
+    add_list(group, "--config", "FILE", text)
+    text = "a topic-level or broker-level setting that overrides all other sources; may be repeated"
+    add_list(group, "--set", "KEY=VALUE", text, dest="sets")
+    add_list(
+        group, "--metadata", "DIR",
+        "a log directory, or its __cluster_metadata-0, whose metadata log applies to the log directories of the same"
         " cluster.id and to exports; it is only read; may be repeated",
     )  # fmt: skip
     group.add_argument(
@@ -104,7 +109,7 @@ def add_configuration(parser: argparse.ArgumentParser) -> None:
         help="if no source sets a topic's cleanup.policy, use the broker's default, or Kafka's: delete",
     )  # fmt: skip
     group.add_argument(
-        "--as-of-ms", metavar="MS", type=_milliseconds, default=None,
+        "--as-of-ms", metavar="MS", type=_milliseconds,
         help="current time for every rule, milliseconds since the epoch, to repeat a run exactly (default: now)",
     )  # fmt: skip
 
@@ -113,18 +118,15 @@ def add_run_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     """The options of a run; returns their group, for a command to add its own."""
     group = parser.add_argument_group("how to run")
     group.add_argument("--dry-run", action="store_true", help="report the same figures, write nothing")
-    group.add_argument("--report", metavar="FILE", default=None, help="write a report in JSON (schema_version 1)")
+    add_file(group, "--report", "write a report in JSON (schema_version 1)")
     add_metrics(group)
     add_logging(group)
     return group
 
 
-def add_metrics(group: argparse._ArgumentGroup) -> None:
+def add_metrics(group: argparse._ActionsContainer) -> None:
     """The option that writes metrics."""
-    group.add_argument(
-        "--metrics", metavar="FILE", default=None,
-        help="write the figures as OpenMetrics text, for a collector that reads files",
-    )  # fmt: skip
+    add_file(group, "--metrics", "write the figures as OpenMetrics text, for a collector that reads files")
 
 
 def add_logging(group: argparse._ArgumentGroup) -> None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 if not __package__:
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -21,17 +21,12 @@ from compaction.compare.json_document import explanations_to_json, to_json  # no
 from compaction.compare.terminal import print_comparison, print_explanations  # noqa: E402
 from compaction.config import Policy  # noqa: E402
 from compaction.config.policy import CONFIGURED  # noqa: E402
-from compaction.config.request import CompactionRequest, ComparisonRequest  # noqa: E402
+from compaction.config.request import ComparisonRequest  # noqa: E402
 from compaction.errors import UsageError  # noqa: E402
 from compaction.fs.text_files import write_text  # noqa: E402
 from compaction.logdir.discover import Selector  # noqa: E402
 from jobs import _arguments, _command, _logging, _options  # noqa: E402
-
-if TYPE_CHECKING:
-    from compaction.spark.session import Session
-
-#: starts a Spark session when one is needed
-SessionFactory = Callable[[], "Session"]
+from jobs._command import SessionFactory  # noqa: E402
 
 _DESCRIPTION = """\
 Compare policies on logs at rest without writing to them: bytes, records, segments and tombstones
@@ -70,15 +65,12 @@ def parser() -> _options.Parser:
     options = _options.Parser(_DESCRIPTION, _EPILOG)
     _options.add_selectors(options)
     _options.add_configuration(options)
+    options.set_defaults(dry_run=True)
     group = options.add_argument_group("what to compare")
-    group.add_argument(
-        "--policy", metavar="K=V,K=V", nargs="+", action="extend", default=[], dest="policies",
-        help=f"settings to compare, or {CONFIGURED}; may be repeated (default: {CONFIGURED})",
-    )  # fmt: skip
-    group.add_argument(
-        "--explain", metavar="TOPIC-N", nargs="+", action="extend", default=[],
-        help="only explain why these partitions are or are not cleaned under each policy; may be repeated",
-    )  # fmt: skip
+    text = f"settings to compare, or {CONFIGURED}; may be repeated (default: {CONFIGURED})"
+    _options.add_list(group, "--policy", "K=V,K=V", text, dest="policies")
+    text = "only explain why these partitions are or are not cleaned under each policy; may be repeated"
+    _options.add_list(group, "--explain", "TOPIC-N", text)
     group.add_argument(
         "--include-active", action="store_true",
         help="the directories are exports that no broker will append to: the active segment of each log is cleaned too",
@@ -88,9 +80,9 @@ def parser() -> _options.Parser:
         help="compare runs with this option: logs with many records without a key are cleaned too",
     )  # fmt: skip
     group = options.add_argument_group("what to write")
-    group.add_argument("--report", metavar="FILE", default=None, help="write all figures in JSON (schema_version 1)")
+    _options.add_file(group, "--report", "write all figures in JSON (schema_version 1)")
     _options.add_metrics(group)
-    group.add_argument("--html", metavar="FILE", default=None, help="write the comparison as a self-contained HTML page")
+    _options.add_file(group, "--html", "write the comparison as a self-contained HTML page")
     _options.add_logging(group)
     return options
 
@@ -100,26 +92,15 @@ def read_request(arguments: argparse.Namespace) -> ComparisonRequest:
 
     :raises UsageError: the call is wrong
     """
-    resolver = _arguments.read_resolver(arguments)
-    selector = _selector(arguments)
+    base = _arguments.read_request(arguments, _selector(arguments))
     policies = tuple(Policy.read(text) for text in arguments.policies or [CONFIGURED])
     names = [policy.name for policy in policies]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise UsageError(f"--policy {twice!r} is given twice", hint="name each policy once")
     for policy in policies:
-        resolver.with_policy(policy.settings).broker()
-    log_dirs, logs = _arguments.find_logs(arguments, selector)
-    base = CompactionRequest(
-        log_dirs,
-        logs,
-        _arguments.as_of_ms(arguments),
-        resolver=resolver,
-        metadata_dirs=_arguments.read_metadata_dirs(arguments),
-        dry_run=True,
-        include_active=arguments.include_active,
-        allow_keyless=arguments.allow_keyless,
-    )
+        base.resolver.with_policy(policy.settings).broker()
+    base = replace(base, include_active=arguments.include_active, allow_keyless=arguments.allow_keyless)
     return ComparisonRequest(base, policies)
 
 

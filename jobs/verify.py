@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 if not __package__:
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -26,12 +26,7 @@ from compaction.names import TopicPartition, parse_partition_dir  # noqa: E402
 from compaction.stores.mixed import file_system  # noqa: E402
 from compaction.stores.remote import require_finished  # noqa: E402
 from jobs import _arguments, _command, _logging, _options  # noqa: E402
-
-if TYPE_CHECKING:
-    from compaction.spark.session import Session
-
-#: starts a Spark session when one is needed
-SessionFactory = Callable[[], "Session"]
+from jobs._command import SessionFactory  # noqa: E402
 
 _DESCRIPTION = """\
 Prove that the logs of --after are a valid result of cleaning those of --before. Each retained
@@ -80,15 +75,8 @@ def parser() -> _options.Parser:
         ("--after", "log directories after cleaning; logs are paired by topic and partition"),
         ("--in-place", "log directories that were cleaned in place; they are compared with the .deleted files of the last run"),
     ):
-        group.add_argument(name, metavar="DIR", nargs="+", action="extend", default=[], help=text)
-    group.add_argument(
-        "--topic", metavar="REGEX", nargs="+", action="extend", default=[],
-        help="only topics whose whole name matches one of these regular expressions; may be repeated",
-    )  # fmt: skip
-    group.add_argument(
-        "--partition", metavar="TOPIC-N", nargs="+", action="extend", default=[],
-        help="only these partitions, in addition to those of --topic; each must exist; may be repeated",
-    )  # fmt: skip
+        _options.add_list(group, name, "DIR", text)
+    _options.add_names(group)
     _options.add_configuration(options)
     _add_rules(options)
     return options
@@ -105,10 +93,8 @@ def _add_rules(options: _options.Parser) -> None:
         "--strict", action="store_true",
         help="retained superseded records are violations; Kafka retains some, and that loses nothing",
     )  # fmt: skip
-    group.add_argument(
-        "--why", metavar="TOPIC-N:OFFSET", default=None, help="only explain what became of this record of --before"
-    )
-    group.add_argument("--report", metavar="FILE", default=None, help="write a report in JSON (schema_version 1)")
+    group.add_argument("--why", metavar="TOPIC-N:OFFSET", help="only explain what became of this record of --before")
+    _options.add_file(group, "--report", "write a report in JSON (schema_version 1)")
     _options.add_logging(group)
 
 

@@ -16,7 +16,7 @@ import enum
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from compaction.certifier.checks.violations import Findings, Violation
@@ -93,19 +93,7 @@ class LogCertificate:
 
     def document(self) -> dict[str, Any]:
         """The log's object in the JSON document."""
-        return {
-            "topic": self.topic,
-            "partition": self.partition,
-            "status": self.status.value,
-            "reason": self.reason,
-            "records_before": self.records_before,
-            "records_after": self.records_after,
-            "missing": dict(self.missing),
-            "lost": self.lost,
-            "left": dict(self.left),
-            "violation_count": self.violation_count,
-            "violations": [{"offset": each.offset, "what": each.what} for each in self.violations],
-        }
+        return {**asdict(self), "status": self.status.value}
 
     def lines(self) -> list[str]:
         """The result as lines of text, with the violations by topic, partition and offset."""

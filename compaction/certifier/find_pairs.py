@@ -12,7 +12,6 @@ from compaction.certifier.checks.log_pair import CleaningRules, LogPair
 from compaction.certifier.read_sides import pair_directories, pair_in_place
 from compaction.certifier.verify_request import VerifyRequest
 from compaction.config.request import CompactionRequest
-from compaction.errors import CompactionError
 from compaction.fs.filesystem import FileSystem
 from compaction.logdir.discover import Selector, discover
 from compaction.logdir.settings.log_settings import Settings, read_settings
@@ -30,16 +29,12 @@ def find_pairs(request: VerifyRequest) -> list[LogPair | LogCertificate]:
     log_dirs = request.before or request.after
     sources = _locations(fs, request, log_dirs, request.selector)
     run = CompactionRequest(log_dirs, sources, request.now_ms, resolver=request.resolver, metadata_dirs=request.metadata_dirs)
-    settings_of = dict(zip(sources, read_settings(fs, sources, run), strict=True))
-
-    def rules_for(location: LogLocation) -> CleaningRules | CompactionError:
-        settings = settings_of[location]
-        return _rules(request, settings) if isinstance(settings, Settings) else settings
-
+    found = zip(sources, read_settings(fs, sources, run), strict=True)
+    rules = {each: _rules(request, settings) if isinstance(settings, Settings) else settings for each, settings in found}
     if not request.before:
-        return pair_in_place(fs, sources, rules_for)
+        return pair_in_place(fs, rules)
     # a partition that is missing here is a violation, not a wrong call
-    return pair_directories(fs, sources, _locations(fs, request, request.after, Selector()), rules_for)
+    return pair_directories(fs, rules, _locations(fs, request, request.after, Selector()))
 
 
 def _locations(fs: FileSystem, request: VerifyRequest, log_dirs: Sequence[str], selector: Selector) -> tuple[LogLocation, ...]:

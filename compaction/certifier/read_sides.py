@@ -19,12 +19,11 @@ from compaction.logdir.checkpoint_store import read_checkpoints
 from compaction.names import DELETED, LOG, SWAP, LogLocation, TopicPartition, parse_segment_file
 from compaction.output.journal import JOURNAL
 
-RulesFor = Callable[[LogLocation], "CleaningRules | CompactionError"]
+#: the logs to verify, each with its rules or why it has none
+Rules = Mapping[LogLocation, "CleaningRules | CompactionError"]
 
 
-def pair_directories(
-    fs: FileSystem, before: Sequence[LogLocation], after: Sequence[LogLocation], rules_for: RulesFor
-) -> list[LogPair | LogCertificate]:
+def pair_directories(fs: FileSystem, before: Rules, after: Sequence[LogLocation]) -> list[LogPair | LogCertificate]:
     """Pair the logs of two sets of log directories by name.
 
     :raises UsageError: a log is in two directories of one side
@@ -37,24 +36,26 @@ def pair_directories(
         elif name not in sources:
             found.append(LogCertificate.violated(name, _first_offset(fs, results[name]), "log is not in the source"))
         else:
-            found.append(_pair(sources[name], rules_for, partial(_sides, fs, sources[name], results[name])))
+            source = sources[name]
+            found.append(_pair(source, before[source], partial(_sides, fs, source, results[name])))
     return found
 
 
-def pair_in_place(fs: FileSystem, locations: Iterable[LogLocation], rules_for: RulesFor) -> list[LogPair | LogCertificate]:
+def pair_in_place(fs: FileSystem, logs: Rules) -> list[LogPair | LogCertificate]:
     """Pair the logs of directories that were cleaned in place with the ``.deleted`` segments of the last run."""
-    return [_pair(each, rules_for, partial(_sides_in_place, fs, each)) for each in locations]
+    return [_pair(each, rules, partial(_sides_in_place, fs, each)) for each, rules in logs.items()]
 
 
-def _pair(source: LogLocation, rules_for: RulesFor, read: Callable[[], tuple[Side, Side]]) -> LogPair | LogCertificate:
-    name, rules = source.topic_partition, rules_for(source)
+def _pair(
+    source: LogLocation, rules: CleaningRules | CompactionError, read: Callable[[], tuple[Side, Side]]
+) -> LogPair | LogCertificate:
+    name = source.topic_partition
     if isinstance(rules, CompactionError):
         return LogCertificate.failed(name, str(rules))
     try:
-        before, after = read()
+        return LogPair(name, *read(), rules)
     except Exception as error:
         return LogCertificate.failed(name, str(of_log(error, source.path)))
-    return LogPair(name, before, after, rules)
 
 
 def _sides(fs: FileSystem, source: LogLocation, result: LogLocation) -> tuple[Side, Side]:
@@ -111,7 +112,7 @@ def _first_offset(fs: FileSystem, location: LogLocation) -> int:
     return segments[0].base_offset if segments else 0
 
 
-def _by_name(locations: Sequence[LogLocation], side: str) -> Mapping[TopicPartition, LogLocation]:
+def _by_name(locations: Iterable[LogLocation], side: str) -> Mapping[TopicPartition, LogLocation]:
     found: dict[TopicPartition, LogLocation] = {}
     for each in locations:
         if each.topic_partition in found:

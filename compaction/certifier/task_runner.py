@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from compaction.certifier.checks.key_lookup import last_of_key
 from compaction.certifier.checks.key_tables import JoinedKeys
 from compaction.certifier.checks.offset_ranges import RangeTask
-from compaction.certifier.checks.record_checks import RangeResult, compare_range
+from compaction.certifier.checks.record_checks import RangeResult, compare_range, last_of_key
 from compaction.certifier.checks.segment_walk import SegmentWalk, WalkTask, walk_segment
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from rich.filesize import decimal
+
 from compaction.cleaning.log_to_clean import ACTIVE, HIGH_WATERMARK, MIN_LAG, CleaningBound, segments_between
 from compaction.cleaning.log_view import Segment
 from compaction.cleaning.plan import LogPlan
 from compaction.cleaning.segment_retention import DeletionPlan
-from compaction.cleaning.skip_reasons import Condition, amount, duration, ratio_remedy
+from compaction.cleaning.skip_reasons import Condition, duration, ratio_remedy
 from compaction.config.kinds import LONG_MAX
 
 #: deleted segments that are listed one by one
@@ -56,7 +58,7 @@ def _deleted(plan: DeletionPlan) -> tuple[Answer, ...]:
     others = plan.removals[MOST_SEGMENTS:]
     if not others:
         return shown
-    size = amount(sum(removal.segment.size_bytes for removal in others))
+    size = decimal(sum(removal.segment.size_bytes for removal in others))
     causes = sorted({removal.cause.value for removal in others})
     return (*shown, Answer(f"{len(others)} more segments ({size}) are deleted by {' and '.join(causes)}", True))
 
@@ -101,7 +103,7 @@ def _bounds(plan: LogPlan, now_ms: int) -> Iterator[Answer]:
 def _bound_remedy(plan: LogPlan, bound: CleaningBound, now_ms: int) -> str:
     if bound.name == ACTIVE:
         size = sum(each.size_bytes for each in plan.view.segments if each.base_offset >= bound.offset)
-        held = f"its {amount(size)} are not cleaned until a broker rolls it" if size else "it is empty"
+        held = f"its {decimal(size)} are not cleaned until a broker rolls it" if size else "it is empty"
         return f"{held}; for an export that no broker will append to: --include-active"
     if bound.name == MIN_LAG:
         young = next(each for each in plan.view.segments if each.base_offset == bound.offset)
@@ -122,7 +124,7 @@ def _size(plan: DeletionPlan, oldest: Segment) -> Answer:
     if bound < 0:
         return Answer(f"log size has a limit (retention.bytes is {bound}, {source})", False, f"with retention.bytes={left}")
     text = f"{left} bytes left without segment {oldest.base_offset} >= {bound} (retention.bytes, {source})"
-    return Answer(text, False, f"deleted after {amount(bound - left)} more, or with retention.bytes={left}")
+    return Answer(text, False, f"deleted after {decimal(bound - left)} more, or with retention.bytes={left}")
 
 
 def _time(plan: DeletionPlan, oldest: Segment, now_ms: int) -> Answer:

@@ -21,17 +21,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from compaction.cleaning.grouping import Group, group_segments, overflows
-from compaction.cleaning.log_to_clean import (
-    MIN_LAG,
-    LogToClean,
-    first_dirty_offset,
-    log_to_clean,
-    segments_between,
-)
+from compaction.cleaning.log_to_clean import MIN_LAG, LogToClean, first_dirty_offset, log_to_clean, segments_between
 from compaction.cleaning.log_view import LogView, Segment
 from compaction.cleaning.skip_reasons import Condition, SkipCause, Verdict, ratio_remedy, shown
 from compaction.config import TopicConfig
-from compaction.names import CLUSTER_METADATA_TOPIC
+from compaction.names import CLUSTER_METADATA_TOPIC, TopicPartition
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,40 +62,13 @@ class LogPlan(LogToClean):
         return f"{self.view.topic_partition}: clean {offsets}, {segments}, {self.reason}"
 
 
-@dataclass(frozen=True)
-class CompactionPlan:
-    """The plans of all selected logs, in the order of :func:`plan_logs`."""
+def dirtiest_first(plans: Iterable[LogPlan]) -> list[LogPlan]:
+    """The plans in the order of a run: logs to clean first, dirtiest first; ties by directory, topic and partition."""
 
-    as_of_ms: int
-    logs: tuple[LogPlan, ...]
+    def rank(log: LogPlan) -> tuple[bool, float, str, TopicPartition]:
+        return log.verdict is Verdict.SKIP, -log.cleanable_ratio, log.view.log_dir, log.view.topic_partition
 
-    @property
-    def to_clean(self) -> tuple[LogPlan, ...]:
-        """The plans of the logs that are cleaned."""
-        return tuple(log for log in self.logs if log.verdict is Verdict.CLEAN)
-
-    def __str__(self) -> str:
-        """A summary line, then one line per log."""
-        head = f"as of {self.as_of_ms}: {len(self.to_clean)} of {len(self.logs)} logs to clean"
-        return "\n".join([head, *(f"  {log}" for log in self.logs)])
-
-
-def plan_logs(as_of_ms: int, plans: Iterable[LogPlan]) -> CompactionPlan:
-    """The plan of a run: logs to clean first, dirtiest first; ties by directory, topic and partition."""
-    return CompactionPlan(
-        as_of_ms,
-        tuple(
-            sorted(
-                plans,
-                key=lambda log: (
-                    log.verdict is Verdict.SKIP,
-                    -log.cleanable_ratio,
-                    log.view.log_dir,
-                    log.view.topic_partition,
-                ),
-            )
-        ),
-    )
+    return sorted(plans, key=rank)
 
 
 def plan_log(view: LogView, config: TopicConfig, *, now_ms: int, include_active: bool = False) -> LogPlan:

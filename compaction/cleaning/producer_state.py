@@ -17,7 +17,7 @@ a log (data without a transaction inside one), the replay continues with the tra
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -28,11 +28,11 @@ from compaction.cleaning.log_view import AbortedTxn, ProducerEntry
 from compaction.formats.primitives.malformed import FormatError
 from compaction.formats.record_batch.batch import parse_batch, parse_control_record
 from compaction.formats.record_batch.batch_header import ABORT, COMMIT, CONTROL, TRANSACTIONAL
+from compaction.formats.record_batch.record import increment_sequence
 
 Rows = NDArray[np.void]
 
 NONE = -1
-_MAX_SEQUENCE = 2**31 - 1
 #: upper bound of a marker's size
 _MARKER_BYTES = 1 << 20
 #: up to this many batches a plain loop is faster than array operations
@@ -163,26 +163,12 @@ class ProducerStates:
 
     def entries(self) -> tuple[ProducerEntry, ...]:
         """The producers, ascending by id."""
-        return tuple(self._entries())
+        return tuple(_entry(producer_id, state) for producer_id, state in sorted(self._known.items()))
 
     def first_unstable_offset(self, high_watermark: int) -> int | None:
         """First offset of the oldest transaction that is open or whose marker is at or past the high watermark."""
         unstable = [*self._open, *(first for first, last in self._closed.items() if last >= high_watermark)]
         return min(unstable, default=None)
-
-    def _entries(self) -> Iterator[ProducerEntry]:
-        for producer_id, state in sorted(self._known.items()):
-            batch = state.batch or _Batch(NONE, NONE, 0)
-            yield ProducerEntry(
-                producer_id,
-                state.epoch,
-                batch.last_sequence,
-                batch.last_offset,
-                batch.offset_delta,
-                state.last_timestamp_ms,
-                state.coordinator_epoch,
-                state.txn_first_offset,
-            )
 
     def _update(self, producer_id: int) -> _State:
         update = self._pending.get(producer_id)
@@ -202,7 +188,9 @@ class ProducerStates:
         producer_id, first, last = int(row["producer_id"]), int(row["base_offset"]), int(row["last_offset"])
         update = self._update(producer_id)
         update.take_epoch(int(row["producer_epoch"]))
-        update.batch = _Batch(_last_sequence(int(row["base_sequence"]), last - first), last, last - first)
+        base = int(row["base_sequence"])
+        sequence = NONE if base == NONE else increment_sequence(base, last - first)
+        update.batch = _Batch(sequence, last, last - first)
         update.last_timestamp_ms = int(row["max_timestamp"])
         if row["attributes"] & TRANSACTIONAL and update.txn_first_offset < 0:
             update.txn_first_offset = first
@@ -227,15 +215,15 @@ class ProducerStates:
         return min(others, default=last_offset + 1)
 
 
+def _entry(producer_id: int, state: _State) -> ProducerEntry:
+    batch = state.batch or _Batch(NONE, NONE, 0)
+    return ProducerEntry(
+        producer_id, state.epoch, *batch, state.last_timestamp_ms, state.coordinator_epoch, state.txn_first_offset
+    )
+
+
 def _is_expired(state: _State, now_ms: int, expiration_ms: int) -> bool:
     return state.txn_first_offset < 0 and now_ms - state.last_timestamp_ms >= expiration_ms
-
-
-def _last_sequence(base_sequence: int, delta: int) -> int:
-    """Sequence numbers wrap to 0 (Kafka: ``DefaultRecordBatch.lastSequence``)."""
-    if base_sequence == NONE:
-        return NONE
-    return (base_sequence + delta) % (_MAX_SEQUENCE + 1)
 
 
 def _first_and_last(rows: Rows) -> NDArray[np.int64]:

@@ -47,7 +47,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import IntFlag
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,17 +57,6 @@ from compaction.formats.record_batch.batch_header import CONTROL, DELETE_HORIZON
 from compaction.kernels.reading import tables
 
 _NO_PRODUCER_ID = -1
-
-
-class BatchVerdict(IntFlag):
-    """Bits of a batch's verdict. Without ``DISCARD`` its records are judged one by one."""
-
-    #: no record survives (1, 2)
-    DISCARD = tables.DISCARD
-    #: if no record survives, an empty batch is retained (6, 7)
-    RETAIN_EMPTY = tables.RETAIN_EMPTY
-    #: a discardable control batch: if retained, it gets a delete horizon (9)
-    MARKER_OF_EMPTY_TXN = tables.MARKER_OF_EMPTY_TXN
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,7 +106,8 @@ class RoundRules:
     now_ms: int
 
     def verdicts(self, rows: Rows) -> NDArray[np.uint8]:
-        """The ``BatchVerdict`` bits of each batch, (n,) uint8.
+        """The verdict of each batch, (n,) uint8 (``compaction.kernels.reading.tables``): ``DISCARD`` by 1 and 2,
+        ``RETAIN_EMPTY`` by 6 and 7, ``MARKER_OF_EMPTY_TXN`` for 9. Without ``DISCARD`` its records are judged one by one.
 
         :param rows: ``BATCH_ROW`` table (n,), any part of the cleaned segments
         """

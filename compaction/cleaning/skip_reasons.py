@@ -6,6 +6,8 @@ import enum
 import math
 from dataclasses import dataclass
 
+from rich.filesize import decimal
+
 from compaction.cleaning.log_to_clean import dirty_ratio
 from compaction.config import Source
 
@@ -79,16 +81,6 @@ def duration(milliseconds: int) -> str:
     return " ".join(part for part in parts if part) or "0 ms"
 
 
-def amount(count: int) -> str:
-    """A size, exact below 1 kB: ``999 bytes``, ``412.0 MB``."""
-    size = float(count)
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{count} bytes" if unit == "bytes" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} TB"
-
-
 def bytes_missing(clean_bytes: int, dirty_bytes: int, ratio: float) -> int | None:
     """The fewest additional dirty bytes that bring dirty / (clean + dirty) above ``ratio``; ``None`` if impossible."""
     if ratio >= 1:
@@ -127,4 +119,4 @@ def ratio_remedy(clean_bytes: int, dirty_bytes: int, bound: float) -> str:
         return "becomes cleanable once an inactive segment is dirty"
     more = bytes_missing(clean_bytes, dirty_bytes, bound)
     lower = f"with min.cleanable.dirty.ratio={ratio_below(dirty_ratio(clean_bytes, dirty_bytes)):g}"
-    return f"becomes cleanable {lower}" if more is None else f"becomes cleanable after {amount(more)} more, or {lower}"
+    return f"becomes cleanable {lower}" if more is None else f"becomes cleanable after {decimal(more)} more, or {lower}"

@@ -1,16 +1,20 @@
-"""The topic-level configuration entries of Kafka 4.3.0, with the broker-level names that set their defaults.
+"""The configuration entries of Kafka 4.3.0 that a log at rest depends on, of topics and of brokers.
 
-Mirrors ``LogConfig.CONFIG`` and ``ServerTopicConfigSynonyms.ALL_TOPIC_CONFIG_SYNONYMS``. The table is complete: topics also
-store entries that have no effect on a log at rest, and these are validated too.
+Mirrors ``LogConfig.CONFIG``, ``ServerTopicConfigSynonyms.ALL_TOPIC_CONFIG_SYNONYMS``, ``LogConfig.SERVER_CONFIG_DEF`` and
+``CleanerConfig``. The names and types of all other entries are in ``topic_names.txt`` and ``broker_names.txt``: the
+configuration of a topic and a broker's ``server.properties`` are accepted unchanged, and a misspelled name or a value of the
+wrong type is still an error.
 
 Tested by ``tests/config/test_sources.py`` and ``tests/config/test_entries_against_kafka.py``.
 """
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
+from functools import cache
 
-from compaction.config.kinds import INT_MAX, LONG_MAX, Choice, Kind, Range, Validator, Value, parse
+from compaction.config.kinds import INT_MAX, LONG_MAX, Above, Choice, Kind, NonZero, Range, Validator, Value, parse
 from compaction.errors import ConfigError
 
 MINUTE_MS = 60_000
@@ -60,11 +64,7 @@ def _log(*names: str) -> tuple[Synonym, ...]:
     return tuple(Synonym(f"log.{name}", factors.get(name.rsplit(".", 1)[-1], 1)) for name in names)
 
 
-def _same(name: str) -> tuple[Synonym, ...]:
-    return (Synonym(name),)
-
-
-_B, _I, _L, _S, _LIST = Kind.BOOLEAN, Kind.INT, Kind.LONG, Kind.STRING, Kind.LIST
+_I, _L, _D = Kind.INT, Kind.LONG, Kind.DOUBLE
 _COUNT = Range(0)
 _SOME = Range(1)
 
@@ -72,7 +72,7 @@ TOPIC_ENTRIES: dict[str, Entry] = {
     entry.name: entry
     for entry in (
         Entry(
-            "cleanup.policy", _LIST, ("delete",), Choice(("compact", "delete")),
+            "cleanup.policy", Kind.LIST, ("delete",), Choice(("compact", "delete")),
             "what frees space: compact, delete, both or none", _log("cleanup.policy"),
         ),
         Entry("segment.bytes", _I, 1 << 30, Range(MIB), "largest size of one segment, bytes", _log("segment.bytes")),
@@ -85,7 +85,7 @@ TOPIC_ENTRIES: dict[str, Entry] = {
             "bytes appended between two index entries", _log("index.interval.bytes"),
         ),
         Entry(
-            "min.cleanable.dirty.ratio", Kind.DOUBLE, 0.5, Range(0, 1),
+            "min.cleanable.dirty.ratio", _D, 0.5, Range(0, 1),
             "ratio of dirty bytes above which a log is compacted, 0 to 1", _log("cleaner.min.cleanable.ratio"),
         ),
         Entry(
@@ -112,63 +112,64 @@ TOPIC_ENTRIES: dict[str, Entry] = {
             "retention.bytes", _L, -1, None,
             "log size above which segments are deleted, bytes, -1 for never", _log("retention.bytes"),
         ),
-        Entry("max.message.bytes", _I, MIB + 12, _COUNT, "largest record batch, bytes", _same("message.max.bytes")),
-        Entry("segment.ms", _L, 7 * DAY_MS, _SOME, "time after which a segment is rolled, ms", _log("roll.ms", "roll.hours")),
-        Entry(
-            "segment.jitter.ms", _L, 0, _COUNT,
-            "largest random time subtracted from segment.ms, ms", _log("roll.jitter.ms", "roll.jitter.hours"),
-        ),
-        Entry("preallocate", _B, False, None, "whether a new segment's file is preallocated", _log("preallocate")),
-        Entry(
-            "message.timestamp.type", _S, "CreateTime", Choice(("CreateTime", "LogAppendTime")),
-            "CreateTime or LogAppendTime", _log("message.timestamp.type"),
-        ),
-        Entry(
-            "message.timestamp.before.max.ms", _L, LONG_MAX, _COUNT,
-            "how far a timestamp may lie in the past, ms", _log("message.timestamp.before.max.ms"),
-        ),
-        Entry(
-            "message.timestamp.after.max.ms", _L, HOUR_MS, _COUNT,
-            "how far a timestamp may lie in the future, ms", _log("message.timestamp.after.max.ms"),
-        ),
-        Entry(
-            "compression.type", _S, "producer", Choice(("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")),
-            "the codec that a broker stores new batches in", _same("compression.type"),
-        ),
-        Entry(
-            "compression.gzip.level", _I, -1, Range(1, 9, also=(-1,)),
-            "gzip level, 1 to 9 or -1", _same("compression.gzip.level"),
-        ),
-        Entry("compression.lz4.level", _I, 9, Range(1, 17), "lz4 level, 1 to 17", _same("compression.lz4.level")),
-        Entry("compression.zstd.level", _I, 3, Range(-131072, 22), "zstd level, up to 22", _same("compression.zstd.level")),
-        Entry(
-            "flush.messages", _L, LONG_MAX, _SOME, "messages after which a log is flushed", _log("flush.interval.messages"),
-        ),
-        Entry(
-            "flush.ms", _L, LONG_MAX, _COUNT, "time after which a log is flushed, ms",
-            _log("flush.interval.ms", "flush.scheduler.interval.ms"),
-        ),
-        Entry("min.insync.replicas", _I, 1, _SOME, "replicas that must acknowledge a write", _same("min.insync.replicas")),
-        Entry(
-            "unclean.leader.election.enable", _B, False, None,
-            "whether an out-of-sync replica may become leader", _same("unclean.leader.election.enable"),
-        ),
-        Entry("leader.replication.throttled.replicas", _LIST, (), None, "replicas throttled on the leader's side"),
-        Entry("follower.replication.throttled.replicas", _LIST, (), None, "replicas throttled on the follower's side"),
-        Entry("remote.storage.enable", _B, False, None, "whether the topic is tiered"),
-        Entry("remote.log.copy.disable", _B, False, None, "whether tiered segments are no longer uploaded"),
-        Entry("remote.log.delete.on.disable", _B, False, None, "whether tiered data is deleted when tiering is disabled"),
-        Entry(
-            "local.retention.ms", _L, -2, Range(-2), "age at which tiered segments leave the disk, ms",
-            _log("local.retention.ms"),
-        ),
-        Entry(
-            "local.retention.bytes", _L, -2, Range(-2), "size above which tiered segments leave the disk, bytes",
-            _log("local.retention.bytes"),
-        ),
+        Entry("remote.storage.enable", Kind.BOOLEAN, False, None, "whether the topic is tiered"),
         Entry(
             "internal.segment.bytes", _I, None, Range(1, INT_MAX),
             "segment size without the lower bound of segment.bytes, for tests",
         ),
     )
 }  # fmt: skip
+
+#: type, default and bounds of the broker entries in which they are not those of the topic entry
+_RETENTION: dict[str, tuple[Kind, Value, Validator | None]] = {
+    "log.retention.ms": (_L, None, NonZero()),
+    "log.retention.minutes": (_I, None, NonZero()),
+    "log.retention.hours": (_I, 168, NonZero()),
+}
+
+
+def _defaults_of_topics() -> list[Entry]:
+    entries = []
+    for topic in TOPIC_ENTRIES.values():
+        for synonym in topic.synonyms:
+            kind, default, validator = _RETENTION.get(synonym.name, (topic.kind, topic.default, topic.validator))
+            unit = {MINUTE_MS: ", in minutes", HOUR_MS: ", in hours"}.get(synonym.factor, "")
+            entries.append(Entry(synonym.name, kind, default, validator, f"default of {topic.name}{unit}: {topic.doc}"))
+    return entries
+
+
+BROKER_ENTRIES: dict[str, Entry] = {
+    entry.name: entry
+    for entry in (
+        Entry("log.cleaner.dedupe.buffer.size", _L, 128 * MIB, None, "memory of one offset map, bytes"),
+        Entry("log.cleaner.io.buffer.load.factor", _D, 0.9, Above(0, 1), "how full an offset map may become, up to 1"),
+        Entry("log.cleaner.io.max.bytes.per.second", _D, sys.float_info.max, Above(0, sys.float_info.max), "I/O limit, B/s"),
+        Entry("log.cleaner.threads", _I, 1, _COUNT, "cleaner threads of a broker"),
+        Entry("producer.id.expiration.ms", _I, DAY_MS, _SOME, "time after which an idle producer is forgotten, ms"),
+        Entry("offsets.topic.segment.bytes", _I, 100 * MIB, _SOME, "segment.bytes of __consumer_offsets"),
+        Entry("transaction.state.log.segment.bytes", _I, 100 * MIB, _SOME, "segment.bytes of __transaction_state"),
+        Entry("share.coordinator.state.topic.segment.bytes", _I, 100 * MIB, _SOME, "segment.bytes of __share_group_state"),
+        *_defaults_of_topics(),
+    )
+}
+
+
+def topic_entry(name: str) -> Entry | None:
+    """The topic entry of this name, ``None`` if Kafka 4.3.0 has none."""
+    return TOPIC_ENTRIES.get(name) or _without_effect("topic_names.txt").get(name)
+
+
+def broker_entry(name: str) -> Entry | None:
+    """The broker entry of this name, ``None`` if Kafka 4.3.0 has none."""
+    return BROKER_ENTRIES.get(name) or _without_effect("broker_names.txt").get(name)
+
+
+@cache
+def _without_effect(file: str) -> dict[str, Entry]:
+    """The entries without effect on a log at rest, by name. Only their type is checked."""
+    # most runs need neither the list nor this import, which takes 8 ms
+    from importlib.resources import files
+
+    lines = (files("compaction.config") / file).read_text("utf-8").splitlines()
+    named = (line.split() for line in lines if not line.startswith("#"))
+    return {name: Entry(name, Kind[kind], None, None, "a setting of a running broker") for name, kind in named}

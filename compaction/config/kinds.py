@@ -77,21 +77,17 @@ class Validator(Protocol):
 
 @dataclass(frozen=True)
 class Range:
-    """Numbers from ``low`` to ``high``, both inclusive, and the values in ``also``."""
+    """Numbers from ``low`` to ``high``, both inclusive."""
 
-    low: float | None = None
+    low: float
     high: float | None = None
-    also: tuple[int, ...] = ()
 
     def complaint(self, value: Value) -> str | None:
-        if not isinstance(value, (int, float)) or value in self.also:
+        if not isinstance(value, (int, float)):
             return None
-        extra = "".join(f" (or {number})" for number in self.also)
-        if self.low is not None and value < self.low:
-            return f"is less than {self.low}{extra}"
-        if self.high is not None and value > self.high:
-            return f"is greater than {self.high}{extra}"
-        return None
+        if value < self.low:
+            return f"is less than {self.low}"
+        return f"is greater than {self.high}" if self.high is not None and value > self.high else None
 
 
 @dataclass(frozen=True)
@@ -126,11 +122,3 @@ class Choice:
         if all(word in self.words for word in given):
             return None
         return f"is not {'a list of' if isinstance(value, tuple) else 'one of'} {', '.join(self.words)}"
-
-
-@dataclass(frozen=True)
-class NonBlankItems:
-    """A list that is not empty and has no empty item."""
-
-    def complaint(self, value: Value) -> str | None:
-        return None if isinstance(value, tuple) and value and all(value) else "is an empty list or has an empty item"

@@ -20,8 +20,7 @@ from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any
 
-from compaction.config.broker_entries import BROKER_ENTRIES
-from compaction.config.entries import MIB, TOPIC_ENTRIES, Entry
+from compaction.config.entries import BROKER_ENTRIES, MIB, TOPIC_ENTRIES, Entry
 from compaction.config.kinds import Value
 from compaction.config.policy_guess import ASSUMED, NO_METADATA_LOG, policy_guess
 from compaction.config.sources import DEFAULT, Origin, Setting, Source

@@ -12,8 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from compaction.config.broker_entries import BROKER_ENTRIES, broker_entry, is_broker_name
-from compaction.config.entries import TOPIC_ENTRIES, Entry
+from compaction.config.entries import BROKER_ENTRIES, TOPIC_ENTRIES, Entry, broker_entry, topic_entry
 from compaction.config.kinds import Value
 from compaction.errors import ConfigError
 
@@ -109,15 +108,13 @@ def read_properties(entries: Sequence[Property], path: str) -> tuple[Setting, ..
     :raises ConfigError: a bad value
     """
     settings = []
-    for entry in {entry.key: entry for entry in entries if is_broker_name(entry.key)}.values():
-        source = Source(Origin.PROPERTIES, entry.key, path, entry.line)
-        if "${" in entry.value:
-            if entry.key in BROKER_ENTRIES:
-                what = f"{where(source)}{entry.key} refers to a configuration provider, which cannot be resolved here"
-                raise ConfigError(what, path=path, hint=f"give the value itself, or override it with --set {entry.key}=…")
-            continue
-        value = broker_entry(entry.key).read(entry.value, path=path, where=where(source))
-        settings.append(Setting(entry.key, value, source))
+    for name, given in {given.key: given for given in entries}.items():
+        entry, source = broker_entry(name), Source(Origin.PROPERTIES, name, path, given.line)
+        if "${" in given.value and name in BROKER_ENTRIES:
+            what = f"{where(source)}{name} refers to a configuration provider, which cannot be resolved here"
+            raise ConfigError(what, path=path, hint=f"give the value itself, or override it with --set {name}=…")
+        if entry is not None and "${" not in given.value:
+            settings.append(Setting(name, entry.read(given.value, path=path, where=where(source)), source))
     return tuple(settings)
 
 
@@ -126,11 +123,10 @@ def entry_of(name: str, source: Source) -> Entry:
 
     :raises ConfigError: unknown name; the message suggests the nearest known one
     """
-    if name in TOPIC_ENTRIES:
-        return TOPIC_ENTRIES[name]
-    if is_broker_name(name):
-        return broker_entry(name)
-    raise unknown_name(name, source, (*TOPIC_ENTRIES, *BROKER_ENTRIES))
+    entry = topic_entry(name) or broker_entry(name)
+    if entry is None:
+        raise unknown_name(name, source, (*TOPIC_ENTRIES, *BROKER_ENTRIES))
+    return entry
 
 
 def unknown_name(name: str, source: Source, known: Iterable[str], hint: str | None = None) -> ConfigError:

@@ -13,8 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from compaction.config.broker_entries import BROKER_ENTRIES, broker_entry, is_broker_name
-from compaction.config.entries import TOPIC_ENTRIES, Entry
+from compaction.config.entries import BROKER_ENTRIES, TOPIC_ENTRIES, Entry, broker_entry, topic_entry
 from compaction.config.sources import Origin, Setting, Source, unknown_name, where
 from compaction.errors import ConfigError
 
@@ -72,18 +71,20 @@ def _settings(table: Mapping[str, Any], prefix: _Path, path: str, lines: Mapping
 
 
 def _entry(name: str, source: Source, prefix: _Path) -> Entry:
+    of_topic, of_broker, hint = topic_entry(name), broker_entry(name), None
     if source.origin is Origin.TOML_TOPIC:
-        if name in TOPIC_ENTRIES:
-            return TOPIC_ENTRIES[name]
-        hint = "broker-level names belong in [broker]" if is_broker_name(name) else None
-        if hint is None and any(name.endswith(f".{known}") for known in TOPIC_ENTRIES):
+        if of_topic is not None:
+            return of_topic
+        if of_broker is not None:
+            hint = "broker-level names belong in [broker]"
+        elif any(name.endswith(f".{known}") for known in TOPIC_ENTRIES):
             hint = f'quote a topic name with dots: [topics."{prefix[1]}.…"]'
         raise unknown_name(name, source, TOPIC_ENTRIES, hint)
-    if is_broker_name(name):
-        return broker_entry(name)
-    hint = 'topic-level names belong in [topics."name"]' if name in TOPIC_ENTRIES else None
-    if hint is not None and TOPIC_ENTRIES[name].synonyms:
-        hint += f"; the broker's default for all topics is {TOPIC_ENTRIES[name].synonyms[0].name}"
+    if of_broker is not None:
+        return of_broker
+    if of_topic is not None:
+        hint = 'topic-level names belong in [topics."name"]'
+        hint += f"; the broker's default for all topics is {of_topic.synonyms[0].name}" if of_topic.synonyms else ""
     raise unknown_name(name, source, BROKER_ENTRIES, hint)
 
 

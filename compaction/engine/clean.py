@@ -26,7 +26,7 @@ from functools import partial
 from typing import NamedTuple
 
 from compaction.cleaning.cleanup_policy import PolicyPlan, plan_compact_run
-from compaction.cleaning.plan import plan_logs
+from compaction.cleaning.plan import dirtiest_first
 from compaction.cleaning.skip_reasons import Verdict
 from compaction.config import BrokerConfig
 from compaction.config.request import CompactionRequest
@@ -80,7 +80,7 @@ def clean_logs(
     ):
         plan_for = partial(plan_compact_run, now_ms=request.as_of_ms, include_active=request.include_active)
         prepared = prepare(Sources(output.fs, output.disk, held), request, plan_for, parallel_read)
-        logs = _in_order(prepared, output, request.as_of_ms)
+        logs = _in_order(prepared, output)
         dirty = [log for log in logs if log.compaction.verdict is Verdict.CLEAN]
         if dirty:
             brokers = (log.settings.broker for log in prepared if log.settings is not None and log.plan is not None)
@@ -119,14 +119,14 @@ def _purpose(request: CompactionRequest) -> Purpose:
     return Purpose.CHANGE if request.output_dir is None else Purpose.COPY
 
 
-def _in_order(prepared: Iterable[PreparedLog[PolicyPlan]], output: Destination, now_ms: int) -> list[LogCleaning]:
+def _in_order(prepared: Iterable[PreparedLog[PolicyPlan]], output: Destination) -> list[LogCleaning]:
     """The logs that have a plan; those to be cleaned come first, the dirtiest of them first."""
     logs = {
         log.location.path: LogCleaning(log.location, log.plan, output.directory(log.location))
         for log in prepared
         if log.plan is not None
     }
-    return [logs[plan.view.path] for plan in plan_logs(now_ms, [log.compaction for log in logs.values()]).logs]
+    return [logs[plan.view.path] for plan in dirtiest_first(log.compaction for log in logs.values())]
 
 
 def _options(

@@ -11,58 +11,37 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from compaction.formats.primitives.fields import Buffer, FieldTable
+from compaction.formats.primitives.fields import Buffer, FieldTable, Int16, Int32, Int64
 from compaction.formats.primitives.malformed import FormatError
 
 
 class OffsetIndexEntry(NamedTuple):
     """The last offset of a batch, relative to the segment's base, and the batch's byte position."""
 
-    relative_offset: int
-    position: int
+    relative_offset: Int32  # last offset of the batch less the segment's base
+    position: Int32  # byte position of the batch in the log file
 
 
 class TimeIndexEntry(NamedTuple):
     """The largest timestamp so far and the last offset of its batch, relative to the segment's base."""
 
-    timestamp: int
-    relative_offset: int
+    timestamp: Int64  # largest timestamp so far, ms
+    relative_offset: Int32  # last offset of its batch less the segment's base
 
 
 class TxnIndexEntry(NamedTuple):
     """One aborted transaction; offsets are inclusive."""
 
-    version: int
-    producer_id: int
-    first_offset: int
-    last_offset: int
-    last_stable_offset: int
+    version: Int16  # 0
+    producer_id: Int64  # the producer
+    first_offset: Int64  # first offset of the transaction
+    last_offset: Int64  # offset of its abort marker
+    last_stable_offset: Int64  # last stable offset when it was aborted
 
 
-OFFSET_ENTRY = FieldTable(
-    OffsetIndexEntry,
-    [
-        ("relative_offset", "i4", "last offset of the batch less the segment's base"),
-        ("position", "i4", "byte position of the batch in the log file"),
-    ],
-)
-TIME_ENTRY = FieldTable(
-    TimeIndexEntry,
-    [
-        ("timestamp", "i8", "largest timestamp so far, ms"),
-        ("relative_offset", "i4", "last offset of its batch less the segment's base"),
-    ],
-)
-TXN_ENTRY = FieldTable(
-    TxnIndexEntry,
-    [
-        ("version", "i2", "0"),
-        ("producer_id", "i8", "the producer"),
-        ("first_offset", "i8", "first offset of the transaction"),
-        ("last_offset", "i8", "offset of its abort marker"),
-        ("last_stable_offset", "i8", "last stable offset when it was aborted"),
-    ],
-)
+OFFSET_ENTRY = FieldTable(OffsetIndexEntry)
+TIME_ENTRY = FieldTable(TimeIndexEntry)
+TXN_ENTRY = FieldTable(TxnIndexEntry)
 TXN_VERSION = 0
 
 #: rows that readers return and writers take: native byte order, absolute offsets

@@ -10,7 +10,6 @@ The log does not contain the high watermark: uncommitted records are applied too
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -63,16 +62,15 @@ class ClusterConfigs:
     brokers: dict[str, dict[str, str]] = field(default_factory=dict)
     _open: list[MetadataRecord] | None = None
 
-    def read(self, buf: Buffer, *, first_offset: int = 0) -> None:
+    def read(self, buf: Buffer) -> None:
         """Applies the records of a segment or a snapshot in order; ignores an incomplete batch at the end.
 
-        :param first_offset: skip batches that end before this offset, because a snapshot covers them
         :raises FormatError: a batch or record is damaged
         """
         for batch in iter_batches(buf, torn_tail=True):
             if not isinstance(batch, RecordBatch):
                 raise FormatError(f"metadata batch of magic {batch.magic}", batch.position)
-            if batch.is_control or batch.last_offset < first_offset:
+            if batch.is_control:
                 continue
             batch.ensure_valid()
             for record in batch.records(_LIMIT_BYTES):
@@ -95,11 +93,7 @@ class ClusterConfigs:
             self._apply(record)
 
     def _apply(self, record: MetadataRecord) -> None:
-        appliers: dict[int, Callable[[memoryview], None]] = {
-            _TOPIC: self._topic,
-            _REMOVE_TOPIC: self._remove_topic,
-            _CONFIG: self._config,
-        }
+        appliers = {_TOPIC: self._topic, _REMOVE_TOPIC: self._remove_topic, _CONFIG: self._config}
         appliers[record.type](record.message)
 
     def _topic(self, message: memoryview) -> None:
@@ -128,14 +122,6 @@ class ClusterConfigs:
             configs[key] = value
         if not configs:
             del owners[resource]
-
-
-def read_cluster_configs(buffers: Iterable[Buffer]) -> ClusterConfigs:
-    """Configuration after all of ``buffers``: at most one snapshot, then segments in offset order."""
-    configs = ClusterConfigs()
-    for buf in buffers:
-        configs.read(buf)
-    return configs
 
 
 def parse_record(value: Buffer) -> MetadataRecord:

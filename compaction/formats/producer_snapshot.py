@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from compaction.formats.primitives.checksums import crc32c
-from compaction.formats.primitives.fields import Buffer, FieldTable
+from compaction.formats.primitives.fields import Buffer, FieldTable, Int16, Int32, Int64, UInt32
 from compaction.formats.primitives.malformed import FormatError
 
 VERSION = 1
@@ -19,45 +19,26 @@ VERSION = 1
 class SnapshotHeader(NamedTuple):
     """The fields before the entries."""
 
-    version: int
-    crc: int
-    entry_count: int
+    version: Int16  # 1
+    crc: UInt32  # CRC-32C of everything after this field
+    entry_count: Int32  # number of entries
 
 
 class SnapshotEntry(NamedTuple):
     """One producer, field names and order as in the file."""
 
-    producer_id: int
-    epoch: int
-    last_sequence: int
-    last_offset: int
-    offset_delta: int
-    timestamp: int
-    coordinator_epoch: int
-    current_txn_first_offset: int
+    producer_id: Int64  # the producer's id
+    epoch: Int16  # its current epoch
+    last_sequence: Int32  # last sequence number written
+    last_offset: Int64  # last offset written
+    offset_delta: Int32  # last less first sequence of the last batch
+    timestamp: Int64  # max timestamp of the last batch, ms
+    coordinator_epoch: Int32  # epoch of the last coordinator to end a transaction
+    current_txn_first_offset: Int64  # first offset of the open transaction, -1 without one
 
 
-HEADER = FieldTable(
-    SnapshotHeader,
-    [
-        ("version", "i2", "1"),
-        ("crc", "u4", "CRC-32C of everything after this field"),
-        ("entry_count", "i4", "number of entries"),
-    ],
-)
-ENTRY = FieldTable(
-    SnapshotEntry,
-    [
-        ("producer_id", "i8", "the producer's id"),
-        ("epoch", "i2", "its current epoch"),
-        ("last_sequence", "i4", "last sequence number written"),
-        ("last_offset", "i8", "last offset written"),
-        ("offset_delta", "i4", "last less first sequence of the last batch"),
-        ("timestamp", "i8", "max timestamp of the last batch, ms"),
-        ("coordinator_epoch", "i4", "epoch of the last coordinator to end a transaction"),
-        ("current_txn_first_offset", "i8", "first offset of the open transaction, -1 without one"),
-    ],
-)
+HEADER = FieldTable(SnapshotHeader)
+ENTRY = FieldTable(SnapshotEntry)
 
 
 def read_snapshot(data: Buffer) -> list[SnapshotEntry]:

@@ -26,7 +26,7 @@ from compaction.fs.uri import environment
 from compaction.source.arrow_columns import ArrowColumns, check_schema, source_schema, variable_columns
 from compaction.source.pushed_filters import PushedFilters, push_filters
 from compaction.source.read_columns import read_columns
-from compaction.source.read_plan import ReadRequest, ReadTask, flag, plan_read
+from compaction.source.read_plan import ReadRequest, flag, plan_read
 
 FORMAT = "kafka_log"
 _PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
@@ -39,13 +39,6 @@ def register(spark: SparkSession) -> None:
         spark.dataSource.register(FilteringKafkaLogSource)
     else:
         spark.dataSource.register(KafkaLogSource)
-
-
-class LogInputPartition(InputPartition):
-    """The input partition of one task."""
-
-    def __init__(self, task: ReadTask) -> None:
-        super().__init__(task)
 
 
 class KafkaLogReader(DataSourceReader):
@@ -61,7 +54,7 @@ class KafkaLogReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """One input partition per task."""
         tasks = plan_read(self._request, self._pushed, variable_columns(self._schema))
-        return [LogInputPartition(task) for task in tasks]
+        return [InputPartition(task) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of one input partition."""

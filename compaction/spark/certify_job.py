@@ -11,11 +11,10 @@ from pyspark import SparkContext
 
 from compaction.certifier.certificate import LogCertificate, VerifyReport
 from compaction.certifier.certify import certify_pairs
-from compaction.certifier.checks.key_lookup import last_of_key
 from compaction.certifier.checks.key_tables import JoinedKeys
 from compaction.certifier.checks.log_pair import LogPair
 from compaction.certifier.checks.offset_ranges import PARTITION_BYTES, RANGE_BYTES, RangeTask
-from compaction.certifier.checks.record_checks import RangeResult, compare_range
+from compaction.certifier.checks.record_checks import RangeResult, compare_range, last_of_key
 from compaction.certifier.checks.segment_walk import SegmentWalk, WalkTask, walk_segment
 from compaction.certifier.explain_record import explain_record
 from compaction.certifier.find_pairs import find_pairs

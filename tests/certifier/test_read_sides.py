@@ -30,12 +30,11 @@ def segment(base: int, suffix: str = "") -> str:
     return f"{base:020d}.log{suffix}"
 
 
-def rules(_: LogLocation) -> CleaningRules:
-    return CleaningRules(0)
+RULES = CleaningRules(0)
 
 
 def in_place(log_dir: Path, *files: str) -> LogPair | LogCertificate:
-    (found,) = pair_in_place(FS, [located(log_dir, *files)], rules)
+    (found,) = pair_in_place(FS, {located(log_dir, *files): RULES})
     return found
 
 
@@ -67,7 +66,7 @@ def test_a_log_that_cannot_be_read_has_failed(tmp_path: Path, files: tuple[str, 
 
 
 def test_a_log_without_valid_settings_has_failed(tmp_path: Path) -> None:
-    (found,) = pair_in_place(FS, [located(tmp_path, segment(0))], lambda _: ConfigError("bad value"))
+    (found,) = pair_in_place(FS, {located(tmp_path, segment(0)): ConfigError("bad value")})
     assert isinstance(found, LogCertificate)
     assert found.reason == "bad value"
 
@@ -75,7 +74,7 @@ def test_a_log_without_valid_settings_has_failed(tmp_path: Path) -> None:
 def test_a_log_on_one_side_only_is_violated(tmp_path: Path) -> None:
     log = located(tmp_path, segment(3), segment(7))
     for before, after, what in (([log], [], "log is missing"), ([], [log], "log is not in the source")):
-        (found,) = pair_directories(FS, before, after, rules)
+        (found,) = pair_directories(FS, dict.fromkeys(before, RULES), after)
         assert isinstance(found, LogCertificate)
         assert [(each.offset, each.what) for each in found.violations] == [(3, what)]
 
@@ -83,4 +82,4 @@ def test_a_log_on_one_side_only_is_violated(tmp_path: Path) -> None:
 def test_a_log_in_two_directories_of_one_side_makes_the_call_wrong(tmp_path: Path) -> None:
     logs = [located(tmp_path / name, segment(0)) for name in ("one", "two")]
     with pytest.raises(UsageError, match="t-0 is in two directories of --before"):
-        pair_directories(FS, logs, logs[:1], rules)
+        pair_directories(FS, dict.fromkeys(logs, RULES), logs[:1])

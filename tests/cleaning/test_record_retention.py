@@ -5,21 +5,29 @@ from __future__ import annotations
 import random
 from collections import Counter
 from dataclasses import replace
+from enum import IntFlag
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from compaction.cleaning.log_view import ProducerEntry
-from compaction.cleaning.record_retention import ActiveProducers, BatchVerdict, RoundRules
+from compaction.cleaning.record_retention import ActiveProducers, RoundRules
 from compaction.cleaning.transactions import resolve_cleaning
 from compaction.cleaning.txn_tables import AbortedRanges, summarise
+from compaction.kernels.reading import tables
 from tests.oracle.cleaner import NaiveConfig, NaiveRound, after_round, clean_log_naively
 from tests.oracle.logs import ABORT, COMMIT, Batching, LogBuilder, Sent
 from tests.oracle.random_logs import Flavour, random_log
 from tests.oracle.tables import as_segment, batch_table
 
-V = BatchVerdict
+
+class V(IntFlag):
+    DISCARD = tables.DISCARD
+    RETAIN_EMPTY = tables.RETAIN_EMPTY
+    MARKER_OF_EMPTY_TXN = tables.MARKER_OF_EMPTY_TXN
+
+
 ONE = [Sent(b"k", b"v")]
 P = 7
 HORIZON, NOW = 5_000, 6_000
@@ -117,10 +125,10 @@ DISCARDABLE = replace(RULES, discardable=np.array([0], np.int64))
         ),
     ],
 )
-def test_each_rule_decides(rows: NDArray[np.void], rules: RoundRules, expected: BatchVerdict) -> None:
+def test_each_rule_decides(rows: NDArray[np.void], rules: RoundRules, expected: V) -> None:
     verdicts = rules.verdicts(rows)
     assert verdicts.dtype == np.uint8
-    assert BatchVerdict(int(verdicts[0])) == expected
+    assert V(int(verdicts[0])) == expected
 
 
 def test_a_batch_without_a_producer_is_no_producers_last_record() -> None:

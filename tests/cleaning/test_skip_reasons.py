@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.cleaning.skip_reasons import amount, bytes_missing, duration, ratio_below, ratio_remedy
+from compaction.cleaning.skip_reasons import bytes_missing, duration, ratio_below, ratio_remedy
 
 
 @pytest.mark.parametrize(
@@ -26,13 +26,6 @@ from compaction.cleaning.skip_reasons import amount, bytes_missing, duration, ra
 )
 def test_a_duration_has_at_most_two_units(milliseconds: int, text: str) -> None:
     assert duration(milliseconds) == text
-
-
-@pytest.mark.parametrize(
-    ("count", "text"), [(0, "0 bytes"), (999, "999 bytes"), (1000, "1.0 kB"), (412_000_000, "412.0 MB"), (3 * 10**12, "3.0 TB")]
-)
-def test_a_size_is_rounded_to_its_unit(count: int, text: str) -> None:
-    assert amount(count) == text
 
 
 @given(st.integers(0, 10**6), st.integers(0, 10**6), st.floats(0, 1))

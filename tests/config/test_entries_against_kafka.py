@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from importlib.resources import files
 from typing import Any
 
 import pytest
 from py4j.protocol import Py4JJavaError
 
-from compaction.config.broker_entries import BROKER_ENTRIES, broker_entry, is_broker_name
-from compaction.config.entries import TOPIC_ENTRIES, Entry
+from compaction.config.entries import BROKER_ENTRIES, TOPIC_ENTRIES, Entry, broker_entry, topic_entry
 from compaction.errors import ConfigError
 from tests.kafka.gateway import Gateway, unconverted_errors
 
@@ -17,10 +17,8 @@ pytestmark = pytest.mark.kafka
 #: bounds that Kafka checks in code that reads the entry, or without which a log at rest could not be cleaned
 STRICTER = {
     "log.cleaner.io.buffer.load.factor", "log.cleaner.io.max.bytes.per.second", "log.retention.ms", "log.retention.minutes",
-    "log.retention.hours", "log.roll.ms", "log.roll.jitter.ms", "internal.segment.bytes",
+    "log.retention.hours", "internal.segment.bytes",
 }  # fmt: skip
-#: settings that do not affect a log at rest and are not validated
-UNCHECKED = {"leader.replication.throttled.replicas", "follower.replication.throttled.replicas"}
 SAMPLES = {
     "INT": ["-2147483648", "-3", "-2", "-1", "0", "1", "3", "4", "9", "10", "22", "23", "1048575", "1048576", "2147483648"],
     "SHORT": ["-1", "0", "1", "32768"],
@@ -38,11 +36,18 @@ def definitions(gateway: Gateway) -> tuple[Any, Any]:
     return topics, gateway.cls("org.apache.kafka.server.config.AbstractKafkaConfig").CONFIG_DEF
 
 
-def test_the_names_are_those_of_kafka(gateway: Gateway) -> None:
-    topics, brokers = definitions(gateway)
-    assert set(topics.names()) == set(TOPIC_ENTRIES)
-    assert {name for name in brokers.names() if not is_broker_name(name)} == set()
-    assert set(BROKER_ENTRIES) <= set(brokers.names())
+def test_the_names_and_types_are_those_of_kafka(gateway: Gateway) -> None:
+    as_text = {"CLASS": "STRING", "PASSWORD": "STRING"}
+    for definition, entry_of in zip(definitions(gateway), (topic_entry, broker_entry), strict=True):
+        kinds = {name: definition.configKeys().get(name).type.toString() for name in definition.names()}
+        ours = {name: entry.kind.name for name in kinds if (entry := entry_of(name)) is not None}
+        assert ours == {name: as_text.get(kind, kind) for name, kind in kinds.items()}
+
+
+def test_a_topic_has_no_other_names(gateway: Gateway) -> None:
+    lines = (files("compaction.config") / "topic_names.txt").read_text("utf-8").splitlines()
+    assert {line.split()[0] for line in lines if not line.startswith("#")} <= set(definitions(gateway)[0].names())
+    assert set(TOPIC_ENTRIES) <= set(definitions(gateway)[0].names())
 
 
 @pytest.mark.parametrize("name", sorted({**TOPIC_ENTRIES, **BROKER_ENTRIES}))
@@ -54,8 +59,6 @@ def test_an_entry_has_kafkas_type_default_and_bounds(gateway: Gateway, name: str
         key = definition.configKeys().get(name)
         assert entry.kind.name == key.type.toString()
         assert entry.default == default_of(key)
-        if name in UNCHECKED:
-            continue
         for text in SAMPLES[entry.kind.name]:
             if accepts(entry, text):
                 assert kafka_accepts(gateway, key, text), text
@@ -63,19 +66,11 @@ def test_an_entry_has_kafkas_type_default_and_bounds(gateway: Gateway, name: str
                 assert not kafka_accepts(gateway, key, text), text
 
 
-def test_broker_names_without_effect_have_kafkas_type(gateway: Gateway) -> None:
-    _, brokers = definitions(gateway)
-    kinds = {name: brokers.configKeys().get(name).type.toString() for name in brokers.names()}
-    as_text = {"CLASS": "STRING", "PASSWORD": "STRING"}
-    assert {name: broker_entry(name).kind.name for name in kinds} == {
-        name: as_text.get(kind, kind) for name, kind in kinds.items()
-    }
-
-
 def test_topics_take_their_defaults_from_the_brokers_names_in_kafkas_order(gateway: Gateway) -> None:
     synonyms = gateway.cls("org.apache.kafka.server.config.ServerTopicConfigSynonyms").ALL_TOPIC_CONFIG_SYNONYMS
     found = {name: [each.name() for each in synonyms.get(name)] for name in synonyms.keySet()}
-    assert {name: [each.name for each in entry.synonyms] for name, entry in TOPIC_ENTRIES.items() if entry.synonyms} == found
+    ours = {name: [each.name for each in entry.synonyms] for name, entry in TOPIC_ENTRIES.items() if entry.synonyms}
+    assert ours == {name: found[name] for name in ours}
 
 
 def default_of(key: Any) -> object:

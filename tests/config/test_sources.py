@@ -49,7 +49,7 @@ def test_names_that_no_broker_knows_are_ignored_in_properties() -> None:
         ("log.retention.ms=0", "line 2: log.retention.ms = '0' is neither -1 nor greater than 0"),
         ("log.cleaner.io.buffer.load.factor=0", "is not greater than 0 and at most 1"),
         ("num.io.threads=many", "line 2: num.io.threads = 'many' is not a 32-bit integer"),
-        ("log.roll.ms=${file:/etc/x:roll}", "line 2: log.roll.ms refers to a configuration provider"),
+        ("log.segment.bytes=${file:/etc/x:size}", "line 2: log.segment.bytes refers to a configuration provider"),
     ],
 )
 def test_a_bad_value_in_properties_names_file_line_and_key(line: str, message: str) -> None:
@@ -146,6 +146,8 @@ def test_an_empty_toml_has_no_settings() -> None:
         ('[topics."x"]\nlog.segment.bytes = 1', "broker-level names belong in [broker]"),
         ("[topics.a.b]\nsegment.bytes = 1", "quote a topic name with dots"),
         ("[topics]\nx = 1", "[topics] has one table per topic"),
+        ("[broker]\nflush.ms = 1", 'topic-level names belong in [topics."name"]'),
+        ('[topics."x"]\nflush.ms = "soon"', "c.toml: line 2: flush.ms = 'soon' is not a 64-bit integer"),
         ("[brokers]\nx = 1", "c.toml: line 1: unknown configuration name 'brokers'; settings belong in [broker] and"),
         ("log.segment.bytes = 1", "unknown configuration name 'log'; settings belong in [broker] and"),
         ("[broker]\nmy.plugin = 1", "c.toml: line 2: unknown configuration name 'my.plugin'"),

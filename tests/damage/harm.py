@@ -13,14 +13,15 @@ import google_crc32c
 from hypothesis import strategies as st
 
 from compaction.formats.compression.codecs import Codec, CodecError, decompress
-from compaction.formats.record_batch.batch_header import HEADER
-from compaction.formats.record_batch.message_header import HEADER_V1
+from compaction.formats.record_batch.batch_header import HEADER, BatchHeader
+from compaction.formats.record_batch.message_header import HEADER_V1, EntryHeaderV1
 from tests.formats.encode import compress
 
 Draw = Callable[[st.SearchStrategy[int]], int]
 _PLAIN_BYTES = 1 << 20
-_V2_FIELDS = {spec.name: (spec.offset, int(spec.code[1])) for spec in HEADER.fields}
-_OLD_FIELDS = {spec.name: (spec.offset, int(spec.code[1])) for spec in HEADER_V1.fields}
+#: offset and size of each field of a header
+_V2_FIELDS = {name: (HEADER.offset(name), HEADER.dtype[name].itemsize) for name in BatchHeader._fields}
+_OLD_FIELDS = {name: (HEADER_V1.offset(name), HEADER_V1.dtype[name].itemsize) for name in EntryHeaderV1._fields}
 #: -1, 0, the largest, the smallest, and values near some bounds
 _EXTREMES = (-1, 0, 1, 2**7 - 1, -(2**7), 2**15 - 1, 2**31 - 1, -(2**31), 2**31 - 13, 2**61, 2**62, 2**63 - 1, -(2**63))
 _RUNS = (b"\x00", b"\xff", b"\x80", b"\x02", b"\x7f")

@@ -12,7 +12,7 @@ from compaction.compare.compare_policies import ComparisonWorkers, compare_with
 from compaction.compare.figures import Comparison
 from compaction.config.request import ComparisonRequest
 from jobs import dry_run
-from jobs.dry_run import SessionFactory
+from jobs._command import SessionFactory
 from tests.golden import unpack_sample
 from tests.local_engine import LocalEngine
 

@@ -70,15 +70,7 @@ def cut_into_ranges(
     :param walks: those of ``before`` and of ``after``
     """
     before, after = walks
-    packs: list[list[tuple[int, ByteRange]]] = []
-    filled = cutting.range_bytes
-    for offset, piece in (each for walk in before for each in _cut(walk)):
-        if filled >= cutting.range_bytes:
-            packs.append([])
-            filled = 0
-        packs[-1].append((offset, piece))
-        filled += piece.end - piece.start
-    packs = packs or [[]]
+    packs = _packed([each for walk in before for each in _cut(walk)], cutting.range_bytes)
     starts = [0, *(pack[0][0] for pack in packs[1:]), LONG_MAX]
     size = sum(walk.size_bytes for walk in before)
     horizon_ms, seed = _legacy_delete_horizon_ms(pair), secrets.randbits(32)
@@ -87,7 +79,7 @@ def cut_into_ranges(
             log=log,
             first_offset=first,
             end_offset=end,
-            before=tuple(piece for _, piece in pack),
+            before=tuple(byte_range for _, byte_range in pack),
             after=tuple(_within(after, first, end)),
             aborted=aborted.within(first, end),
             rules=pair.rules,
@@ -98,6 +90,19 @@ def cut_into_ranges(
             partitions=max(1, min(cutting.most_partitions, size // PARTITION_BYTES)),
             seed=seed,
         )
+
+
+def _packed(cuts: list[tuple[int, ByteRange]], range_bytes: int) -> list[list[tuple[int, ByteRange]]]:
+    """The byte ranges in packs of at least ``range_bytes``, except for the last; one empty pack if there are none."""
+    packs: list[list[tuple[int, ByteRange]]] = [[]]
+    filled = 0
+    for offset, byte_range in cuts:
+        if filled >= range_bytes:
+            packs.append([])
+            filled = 0
+        packs[-1].append((offset, byte_range))
+        filled += byte_range.end - byte_range.start
+    return packs
 
 
 def _cut(walk: SegmentWalk) -> Iterator[tuple[int, ByteRange]]:

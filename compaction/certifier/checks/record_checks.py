@@ -14,9 +14,11 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from compaction.certifier.checks.batch_checks import check_batches
-from compaction.certifier.checks.key_tables import KeyTables
+from compaction.certifier.checks.key_tables import KeyTables, keys_of
 from compaction.certifier.checks.log_pair import Bools, Int64s, Rows
 from compaction.certifier.checks.offset_ranges import RangeTask
 from compaction.certifier.checks.read_chunks import Chunk, read_chunks
@@ -220,6 +222,18 @@ def supersedable(offsets: Int64s, kinds: RecordKinds, task: RangeTask) -> Bools:
     """Which records can supersede others and be superseded, bool[n]."""
     chosen: Bools = ~kinds.control & ~kinds.aborted & ~kinds.invalid & (offsets < task.cleaned_to)
     return chosen & (offsets >= task.after_start)
+
+
+def last_of_key(task: RangeTask, key: bytes) -> int:
+    """The offset of the last record of the range that has this key and can supersede others, -1 if there is none."""
+    last = -1
+    for chunk in read_chunks(task.before, task.first_offset, task.end_offset):
+        records = chunk.records[supersedable(chunk.records["offset"], RecordKinds.of(chunk, task), task)]
+        records = records[records["key_size"] == len(key)]
+        equal = pc.equal(keys_of(chunk, records), pa.scalar(key, pa.binary()))
+        same = records["offset"][equal.to_numpy(zero_copy_only=False)]
+        last = max(last, int(same.max()) if len(same) else -1)
+    return last
 
 
 @dataclass(frozen=True, eq=False)

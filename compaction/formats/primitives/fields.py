@@ -1,15 +1,13 @@
 """Field tables: one per on-disk format, shared by its reader and writer; field offsets are computed.
 
-All fields are big-endian and of fixed size. A table is declared by a ``NamedTuple`` class and one ``(name, code, doc)`` line
-per field, in file order.
+All fields are big-endian and of fixed size. A table is declared by a ``NamedTuple`` class, whose fields have one of the types
+below, in file order.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
-from itertools import accumulate
-from typing import Generic, NamedTuple, TypeVar
+from typing import Annotated, Generic, TypeVar, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
@@ -20,42 +18,37 @@ Buffer = bytes | bytearray | memoryview
 
 Row = TypeVar("Row", bound=tuple[object, ...])
 
+# integers by size and sign, with numpy's code
+Int8 = Annotated[int, "i1"]
+Int16 = Annotated[int, "i2"]
+Int32 = Annotated[int, "i4"]
+Int64 = Annotated[int, "i8"]
+UInt32 = Annotated[int, "u4"]
+
 #: field code (numpy's) -> struct code
-_STRUCT_CODES = {"i1": "b", "u1": "B", "i2": "h", "u2": "H", "i4": "i", "u4": "I", "i8": "q", "u8": "Q"}
-
-
-class FieldSpec(NamedTuple):
-    """One field: its name, numpy code (``"i8"``, ``"u4"``, …), meaning and byte offset in the record."""
-
-    name: str
-    code: str
-    doc: str
-    offset: int
+_STRUCT_CODES = {"i1": "b", "i2": "h", "i4": "i", "i8": "q", "u4": "I"}
 
 
 class FieldTable(Generic[Row]):
     """A fixed-size big-endian record.
 
-    :param row: the ``NamedTuple`` class of one record; it must have the fields of the table, in the same order
-    :param fields: ``(name, code, doc)`` in file order
+    :param row: the ``NamedTuple`` class of one record
 
     ``size`` is the record's size in bytes, ``dtype`` a packed big-endian numpy dtype of the same layout.
     """
 
-    def __init__(self, row: type[Row], fields: Sequence[tuple[str, str, str]]) -> None:
+    def __init__(self, row: type[Row]) -> None:
         self.row = row
-        self._struct = struct.Struct(">" + "".join(_STRUCT_CODES[code] for _, code, _ in fields))
-        self.dtype: np.dtype[np.void] = np.dtype([(name, ">" + code) for name, code, _ in fields])
+        codes = {name: hint.__metadata__[0] for name, hint in get_type_hints(row, include_extras=True).items()}
+        self._struct = struct.Struct(">" + "".join(_STRUCT_CODES[code] for code in codes.values()))
+        self.dtype: np.dtype[np.void] = np.dtype([(name, ">" + code) for name, code in codes.items()])
         self.size: int = self._struct.size
-        ends = accumulate((self.dtype[name].itemsize for name, _, _ in fields), initial=0)
-        self.fields = tuple(FieldSpec(*field, offset) for field, offset in zip(fields, ends, strict=False))
-        self._by_name = {spec.name: (spec, struct.Struct(">" + _STRUCT_CODES[spec.code])) for spec in self.fields}
-        if getattr(row, "_fields", None) != tuple(self._by_name):
-            raise TypeError(f"{row.__name__} and its field table disagree")
+        offsets = {name: int(place[1]) for name, place in (self.dtype.fields or {}).items()}
+        self._by_name = {name: (offsets[name], struct.Struct(">" + _STRUCT_CODES[code])) for name, code in codes.items()}
 
     def offset(self, name: str) -> int:
         """Byte offset of a field in the record."""
-        return self._by_name[name][0].offset
+        return self._by_name[name][0]
 
     def unpack(self, buf: Buffer, pos: int = 0) -> Row:
         """The record at byte ``pos``; ``FormatError`` if the buffer ends inside it."""
@@ -74,19 +67,19 @@ class FieldTable(Generic[Row]):
 
     def get(self, buf: Buffer, name: str, pos: int = 0) -> int:
         """One field of the record at ``pos``; ``FormatError`` if the buffer ends before it."""
-        spec, code = self._by_name[name]
+        offset, code = self._by_name[name]
         try:
-            return int(code.unpack_from(buf, pos + spec.offset)[0])
+            return int(code.unpack_from(buf, pos + offset)[0])
         except struct.error:
-            raise FormatError(f"{self.row.__name__}.{name} is past the end of the buffer", pos + spec.offset) from None
+            raise FormatError(f"{self.row.__name__}.{name} is past the end of the buffer", pos + offset) from None
 
     def put(self, buf: bytearray | memoryview, name: str, value: int, pos: int = 0) -> None:
         """Overwrite one field of the record at ``pos``."""
-        spec, code = self._by_name[name]
+        offset, code = self._by_name[name]
         try:
-            code.pack_into(buf, pos + spec.offset, value)
+            code.pack_into(buf, pos + offset, value)
         except struct.error as error:
-            raise FormatError(f"{self.row.__name__}.{name} cannot be written: {error}", pos + spec.offset) from None
+            raise FormatError(f"{self.row.__name__}.{name} cannot be written: {error}", pos + offset) from None
 
     def array(self, buf: Buffer) -> npt.NDArray[np.void]:
         """The complete records of ``buf`` as a big-endian view, shape (n,), without a copy."""

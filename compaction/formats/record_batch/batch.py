@@ -10,15 +10,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from compaction.formats.compression.codecs import Codec, decompress
-from compaction.formats.primitives.checksums import crc32c
+from compaction.formats.compression.codecs import decompress
 from compaction.formats.primitives.fields import Buffer
 from compaction.formats.primitives.malformed import FormatError
 from compaction.formats.record_batch.batch_header import (
     ABORT,
     COMMIT,
     CONTROL,
-    CRC_START,
     DELETE_HORIZON,
     HEADER,
     LOG_APPEND_TIME,
@@ -26,6 +24,7 @@ from compaction.formats.record_batch.batch_header import (
     MAGIC,
     TRANSACTIONAL,
     BatchHeader,
+    StoredBatch,
 )
 from compaction.formats.record_batch.message_header import HEADER_V0
 from compaction.formats.record_batch.message_set import MessageEntry, parse_message_entry
@@ -52,22 +51,10 @@ class ControlRecord(NamedTuple):
 
 
 @dataclass(frozen=True)
-class RecordBatch:
-    """One v2 batch of a buffer: ``position`` is its byte position there, ``data`` its bytes with the header."""
+class RecordBatch(StoredBatch):
+    """One v2 batch of a buffer."""
 
-    position: int
     header: BatchHeader
-    data: memoryview
-
-    @property
-    def size(self) -> int:
-        """Size in bytes, header included."""
-        return len(self.data)
-
-    @property
-    def magic(self) -> int:
-        """Always 2."""
-        return self.header.magic
 
     @property
     def base_offset(self) -> int:
@@ -78,11 +65,6 @@ class RecordBatch:
     def last_offset(self) -> int:
         """Last offset, inclusive."""
         return self.header.base_offset + self.header.last_offset_delta
-
-    @property
-    def codec(self) -> Codec:
-        """Compression; ``CodecError`` for an unknown codec."""
-        return Codec.of(self.header.attributes)
 
     @property
     def is_log_append_time(self) -> bool:
@@ -109,17 +91,6 @@ class RecordBatch:
         """Sequence number of the last offset, -1 for none."""
         base = self.header.base_sequence
         return base if base == NO_SEQUENCE else increment_sequence(base, self.header.last_offset_delta)
-
-    @property
-    def computed_crc(self) -> int:
-        """CRC-32C over the bytes after the CRC field."""
-        return crc32c(self.data[CRC_START:])
-
-    def ensure_valid(self) -> None:
-        """``FormatError`` when the stored CRC is not the computed one."""
-        if self.header.crc != self.computed_crc:
-            stored, computed = self.header.crc, self.computed_crc
-            raise FormatError(f"batch fails its CRC (stored {stored:#x}, computed {computed:#x})", self.position)
 
     def records(self, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> Iterator[Record]:
         """The records, decoded one by one. Decompresses at most ``limit_bytes``; positions in errors count from the records."""
@@ -160,7 +131,7 @@ def parse_batch(buf: Buffer, pos: int = 0) -> RecordBatch:
     size = LOG_OVERHEAD_BYTES + header.length
     if size < HEADER.size or size > len(buf) - pos:
         raise FormatError(f"batch length {header.length} does not fit, {len(buf) - pos} bytes left", pos)
-    return RecordBatch(pos, header, memoryview(buf)[pos : pos + size])
+    return RecordBatch(pos, memoryview(buf)[pos : pos + size], header)
 
 
 def iter_batches(buf: Buffer, pos: int = 0, *, torn_tail: bool = False) -> Iterator[RecordBatch | MessageEntry]:

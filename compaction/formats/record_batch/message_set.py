@@ -21,11 +21,10 @@ import numpy as np
 import numpy.typing as npt
 
 from compaction.formats.compression.codecs import Codec, decompress
-from compaction.formats.primitives.checksums import crc32
 from compaction.formats.primitives.fields import Buffer
 from compaction.formats.primitives.malformed import FormatError
-from compaction.formats.record_batch.batch_header import LOG_APPEND_TIME, LOG_OVERHEAD_BYTES
-from compaction.formats.record_batch.message_header import CRC_START, HEADER_V0, HEADER_V1, EntryHeader
+from compaction.formats.record_batch.batch_header import LOG_APPEND_TIME, LOG_OVERHEAD_BYTES, StoredBatch
+from compaction.formats.record_batch.message_header import HEADER_V0, HEADER_V1, EntryHeader
 from compaction.formats.record_batch.record import NO_TIMESTAMP, Record
 
 _INT_BYTES = 4
@@ -65,26 +64,14 @@ class MessageColumns:
 
 
 @dataclass(frozen=True)
-class MessageEntry:
-    """One entry of a message set, a plain message or a wrapper.
+class MessageEntry(StoredBatch):
+    """One entry of a message set, a plain message or a wrapper; ``timestamp`` is the message's own, -1 in v0.
 
-    ``position`` is its byte position in the buffer, ``data`` its bytes, ``timestamp`` the message's own, -1 in v0.
+    Any codec but ``NONE`` makes the entry a wrapper.
     """
 
-    position: int
     header: EntryHeader
     timestamp: int
-    data: memoryview
-
-    @property
-    def size(self) -> int:
-        """Size in bytes, offset and size fields included."""
-        return len(self.data)
-
-    @property
-    def magic(self) -> int:
-        """0 or 1."""
-        return self.header.magic
 
     @property
     def last_offset(self) -> int:
@@ -92,25 +79,9 @@ class MessageEntry:
         return self.header.offset
 
     @property
-    def codec(self) -> Codec:
-        """Compression; ``CodecError`` for an unknown codec. Any but ``NONE`` makes the entry a wrapper."""
-        return Codec.of(self.header.attributes)
-
-    @property
     def is_log_append_time(self) -> bool:
         """Whether ``timestamp`` is the broker's append time."""
         return self.magic > 0 and bool(self.header.attributes & LOG_APPEND_TIME)
-
-    @property
-    def computed_crc(self) -> int:
-        """CRC-32 over the bytes after the CRC field."""
-        return crc32(self.data[CRC_START:])
-
-    def ensure_valid(self) -> None:
-        """``FormatError`` when the stored CRC is not the computed one."""
-        if self.header.crc != self.computed_crc:
-            stored, computed = self.header.crc, self.computed_crc
-            raise FormatError(f"message fails its CRC (stored {stored:#x}, computed {computed:#x})", self.position)
 
     def columns(self, limit_bytes: int = _LIMIT_BYTES) -> MessageColumns:
         """The records as arrays. Decompresses at most ``limit_bytes``; positions in errors count from the payload.
@@ -182,7 +153,7 @@ def parse_message_entry(buf: Buffer, pos: int = 0) -> MessageEntry:
     if size < _minimum_bytes(header.magic) or size > len(buf) - pos:
         raise FormatError(f"message size {header.size} does not fit, {len(buf) - pos} bytes left", pos)
     timestamp = HEADER_V1.get(buf, "timestamp", pos) if header.magic else NO_TIMESTAMP
-    return MessageEntry(pos, header, timestamp, memoryview(buf)[pos : pos + size])
+    return MessageEntry(pos, memoryview(buf)[pos : pos + size], header, timestamp)
 
 
 def _minimum_bytes(magic: int) -> int:

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compaction.kernels.compiling.jit import kernel
-from compaction.kernels.keys.offset_map import find_slot
+from compaction.kernels.keys.offset_map import SlotTable, find_slot
 from compaction.kernels.reading.tables import ENTRY_BYTES, ENTRY_WORDS
 
 _LOAD = 0.7
@@ -51,34 +51,15 @@ def new_table(keys: int) -> NDArray[np.uint64]:
     return np.zeros((int(keys / _LOAD) + 2, ENTRY_WORDS), np.uint64)
 
 
-class KeyCounts:
+class KeyCounts(SlotTable):
     """Counts keys in at most ``buffer_bytes`` of memory, or in less if ``expected_keys`` (an upper bound) need less."""
 
     def __init__(self, buffer_bytes: int, expected_keys: int) -> None:
-        capacity = max(4, int(buffer_bytes // ENTRY_BYTES * _LOAD))
-        self._table = new_table(min(capacity, max(expected_keys, 1)))
-        self._used = 0
-
-    def __len__(self) -> int:
-        """Distinct keys held."""
-        return self._used
-
-    @property
-    def slots(self) -> NDArray[np.uint64]:
-        """uint64[slots, 3]: hash and count; an empty slot has count 0."""
-        return self._table
-
-    def remaining(self) -> int:
-        """Number of new keys that still fit."""
-        return int(len(self._table) * _LOAD) - self._used
+        most = max(4, int(buffer_bytes // ENTRY_BYTES * _LOAD))
+        table = new_table(min(most, max(expected_keys, 1)))
+        super().__init__(table, int(len(table) * _LOAD))
 
     def add(self, entries: NDArray[np.uint64], *, once: bool) -> None:
         """Add uint64[n, 3] ``entries``: map entries, each of one record, with ``once``; else the slots of another table."""
-        if len(entries) > self.remaining():
-            raise ValueError(f"{len(entries)} entries do not fit into counts with {self.remaining()} free slots")
-        self._used += _add(self._table, entries, once)
-
-    def clear(self) -> None:
-        """Remove all keys, keep the memory."""
-        self._table[:, 2] = 0
-        self._used = 0
+        self.require(len(entries))
+        self._used += _add(self.slots, entries, once)

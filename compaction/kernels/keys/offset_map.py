@@ -48,12 +48,13 @@ def _prefetch_slot(base, low, slots):
 
 
 @kernel
-def _put(table, entries):
-    """Put uint64[n, 3] ``entries`` into uint64[slots, 3] ``table``, which must have free slots, keeping each key's highest
-    offset. Returns the number of new keys."""
+def _put(table, entries, insert):
+    """Put uint64[n, 3] ``entries`` into uint64[slots, 3] ``table``, keeping each key's highest offset. Returns the number of
+    new keys. With ``insert`` they are inserted, and ``table`` must have free slots; else their entries are moved to the
+    front."""
     slots = np.uint64(len(table))
     base = np.uint64(table.ctypes.data)
-    added = 0
+    new = 0
     for i in range(min(_PREFETCH_DISTANCE, len(entries))):
         _prefetch_slot(base, entries[i, 0], slots)
     for i in range(len(entries)):
@@ -62,31 +63,14 @@ def _put(table, entries):
         low, high, offset_word = entries[i, 0], entries[i, 1], entries[i, 2]
         slot, held = find_slot(table, low, high, slots)
         if held == 0:
-            table[slot, 0], table[slot, 1], table[slot, 2] = low, high, offset_word
-            added += 1
+            if insert:
+                table[slot, 0], table[slot, 1], table[slot, 2] = low, high, offset_word
+            else:
+                entries[new, 0], entries[new, 1], entries[new, 2] = low, high, offset_word
+            new += 1
         elif offset_word >> np.uint64(OFFSET_SHIFT) > held >> np.uint64(OFFSET_SHIFT):
             table[slot, 2] = offset_word
-    return added
-
-
-@kernel
-def _update(table, entries):
-    """Update the offsets of keys of uint64[n, 3] ``entries`` that ``table`` holds. Moves the entries of all other keys to the
-    front and returns their number."""
-    slots = np.uint64(len(table))
-    base = np.uint64(table.ctypes.data)
-    others = 0
-    for i in range(len(entries)):
-        if i + _PREFETCH_DISTANCE < len(entries):
-            _prefetch_slot(base, entries[i + _PREFETCH_DISTANCE, 0], slots)
-        low, high, offset_word = entries[i, 0], entries[i, 1], entries[i, 2]
-        slot, held = find_slot(table, low, high, slots)
-        if held == 0:
-            entries[others, 0], entries[others, 1], entries[others, 2] = low, high, offset_word
-            others += 1
-        elif offset_word >> np.uint64(OFFSET_SHIFT) > held >> np.uint64(OFFSET_SHIFT):
-            table[slot, 2] = offset_word
-    return others
+    return new
 
 
 @kernel
@@ -191,7 +175,34 @@ class Arena:
 _ARENA = Arena()
 
 
-class SkimpyOffsetMap:
+class SlotTable:
+    """uint64[slots, 3]: the halves of a key's hash and a third word, 0 in an empty slot. ``capacity``: most keys that it may
+    hold."""
+
+    def __init__(self, slots: NDArray[np.uint64], capacity: int) -> None:
+        self.slots, self.capacity = slots, capacity
+        self._used = 0
+
+    def __len__(self) -> int:
+        """Distinct keys held."""
+        return self._used
+
+    def remaining(self) -> int:
+        """Number of new keys that still fit."""
+        return self.capacity - self._used
+
+    def require(self, entries: int) -> None:
+        """:raises ValueError: fewer than ``entries`` new keys still fit"""
+        if entries > self.remaining():
+            raise ValueError(f"{entries} entries do not fit into a table with {self.remaining()} free slots")
+
+    def clear(self) -> None:
+        """Remove all keys, keep the memory."""
+        self.slots[:, 2] = 0
+        self._used = 0
+
+
+class SkimpyOffsetMap(SlotTable):
     """Key hash -> highest offset in at most ``buffer_bytes`` of memory. A new map invalidates the previous one of its arena.
 
     :param buffer_bytes: bound on the slots' memory (``log.cleaner.dedupe.buffer.size``)
@@ -203,41 +214,19 @@ class SkimpyOffsetMap:
     def __init__(self, buffer_bytes: int, load_factor: float, expected_keys: int, arena: Arena | None = None) -> None:
         limit = min(max(2, buffer_bytes // ENTRY_BYTES), _MAX_SLOTS)
         slots = min(limit, max(_MIN_SLOTS, int(expected_keys / min(_TARGET_LOAD, load_factor)) + 2))
-        self._table = (arena or _ARENA).table(slots)
-        #: most keys that it may hold
-        self.capacity = min(int(slots * load_factor), slots - 1)
-        self._used = 0
-
-    def __len__(self) -> int:
-        """Distinct keys held."""
-        return self._used
-
-    @property
-    def slots(self) -> NDArray[np.uint64]:
-        """uint64[slots, 3]: all slots; the third word of an empty one is 0."""
-        return self._table
-
-    def remaining(self) -> int:
-        """Number of new keys that still fit."""
-        return self.capacity - self._used
+        super().__init__((arena or _ARENA).table(slots), min(int(slots * load_factor), slots - 1))
 
     def put(self, entries: NDArray[np.uint64]) -> None:
         """Put uint64[n, 3] ``entries``, keeping the highest offset of each key. ``n`` must not exceed ``remaining()``."""
-        if len(entries) > self.remaining():
-            raise ValueError(f"{len(entries)} entries do not fit into a map with {self.remaining()} free slots")
-        self._used += _put(self._table, entries)
+        self.require(len(entries))
+        self._used += _put(self.slots, entries, True)
 
     def update(self, entries: NDArray[np.uint64]) -> NDArray[np.uint64]:
         """Put those of uint64[n, 3] ``entries`` whose keys the map holds, and return the others; overwrites ``entries``."""
-        return entries[: _update(self._table, entries)]
+        return entries[: _put(self.slots, entries, False)]
 
     def superseded_by_map(self, lookups: NDArray[np.uint64]) -> NDArray[np.bool_]:
         """bool[n]: for each of uint64[n, 3] ``lookups``, whether the map holds a higher offset for its key."""
         result = np.empty(len(lookups), np.bool_)
-        _superseded(self._table, lookups, result)
+        _superseded(self.slots, lookups, result)
         return result
-
-    def clear(self) -> None:
-        """Remove all keys, keep the memory."""
-        self._table[:, 2] = 0
-        self._used = 0

@@ -166,10 +166,10 @@ def _read_message(data, at, size, magic, check_crc, row):
 
 
 @inner
-def _next(data, at, base_position, legacy, row):
-    """``(size, code)`` of the batch at ``data[at:]``; fills the fields of ``row`` that all magics have. ``code`` is ``PARTIAL``
-    if the batch is incomplete; ``size`` is then 0 if its length field is incomplete too."""
-    left = len(data) - at
+def next_batch(data, at, left, position, legacy, row):
+    """``(size, code)`` of the batch at ``data[at:]``, of which ``left`` bytes are there; fills the fields of ``row`` that all
+    magics have. ``code`` is ``PARTIAL`` if the batch is incomplete; ``size`` is then 0 if its length field is incomplete too.
+    """
     if left < LOG_OVERHEAD + 5:
         return np.int64(0), PARTIAL
     size = load_be32(np.uintp(data.ctypes.data + at + 8)) + LOG_OVERHEAD
@@ -182,7 +182,7 @@ def _next(data, at, base_position, legacy, row):
         return size, PARTIAL
     if size > LARGEST_SIZE:
         return size, BAD_LENGTH
-    row.position, row["size"], row.magic, row.control_type = base_position + at, size, magic, NOT_CONTROL
+    row.position, row["size"], row.magic, row.control_type = position, size, magic, NOT_CONTROL
     return size, OK if (magic < 2) == legacy else OTHER_MAGIC
 
 
@@ -194,7 +194,7 @@ def scan_v2(data, base_position, check_crc, rows, n, at):
     """Fill ``rows[n:]`` from the v2 batches at ``data[at:]``: ``(n, at, code, size)``, the first unused row and the position,
     status and size of the batch that ended the scan. ``OTHER_MAGIC``: continue with ``scan_messages``."""
     while n < len(rows):
-        size, code = _next(data, at, base_position, False, rows[n])
+        size, code = next_batch(data, at, len(data) - at, base_position + at, False, rows[n])
         if code == OK:
             code = read_v2(data.ctypes.data + at, size, check_crc, rows[n])
         if code != OK:
@@ -207,7 +207,7 @@ def scan_v2(data, base_position, check_crc, rows, n, at):
 def scan_messages(data, base_position, check_crc, rows, n, at):
     """As ``scan_v2``, for messages of magic 0 and 1."""
     while n < len(rows):
-        size, code = _next(data, at, base_position, True, rows[n])
+        size, code = next_batch(data, at, len(data) - at, base_position + at, True, rows[n])
         if code == OK:
             code = _read_message(data, at, size, rows[n].magic, check_crc, rows[n])
         if code != OK:

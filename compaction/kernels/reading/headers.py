@@ -15,27 +15,18 @@ from numba import config, types
 from numpy.typing import NDArray
 
 from compaction.kernels.compiling.jit import kernel
-from compaction.kernels.compiling.native import load_be32
 from compaction.kernels.reading.batches import (
     BAD_CONTROL_RECORD,
     BAD_CONTROL_TYPE,
-    BAD_LENGTH,
-    BAD_MAGIC,
     CONTROL_BIT,
-    LARGEST_SIZE,
-    LOG_OVERHEAD,
     OK,
-    OTHER_MAGIC,
-    PARTIAL,
     control_type,
+    next_batch,
     read_v2,
 )
-from compaction.kernels.reading.tables import NOT_CONTROL
 
 #: bytes read of each batch: a v2 header and the key of a control record
 HEADER_BYTES = 128
-_MAGIC_AT = 16
-_SMALLEST = 14
 #: ``pread`` failed; a control record's key is not within ``HEADER_BYTES``
 IO_ERROR, LONG_CONTROL = 100, 101
 
@@ -66,27 +57,14 @@ def walk_headers(descriptor, position, end, buffer, rows):
     address = buffer.ctypes.data
     while n < len(rows):
         left = end - position
-        if left < LOG_OVERHEAD + 5:
-            return n, position, PARTIAL
         wanted = min(np.int64(HEADER_BYTES), left)
         got = _pread(np.int32(descriptor), np.uintp(address), np.uint64(wanted), np.int64(position))
         if got < wanted:
             return n, position, IO_ERROR
-        size = load_be32(np.uintp(address + 8)) + LOG_OVERHEAD
-        magic = np.int8(buffer[_MAGIC_AT])
-        if size < LOG_OVERHEAD + _SMALLEST:
-            return n, position, BAD_LENGTH
-        if magic < 0 or magic > 2:
-            return n, position, BAD_MAGIC
-        if size > left:
-            return n, position, PARTIAL
-        if size > LARGEST_SIZE:
-            return n, position, BAD_LENGTH
-        if magic < 2:
-            return n, position, OTHER_MAGIC
         row = rows[n]
-        row.position, row["size"], row.magic, row.control_type = position, size, magic, NOT_CONTROL
-        code = read_v2(address, size, False, row)
+        size, code = next_batch(buffer, 0, left, position, False, row)
+        if code == OK:
+            code = read_v2(address, size, False, row)
         if code != OK:
             return n, position, code
         if row.attributes & CONTROL_BIT:

@@ -9,26 +9,12 @@ from __future__ import annotations
 import numpy as np
 
 from compaction.kernels.compiling.jit import inner, kernel
+from compaction.kernels.reading.tables import row_type
 
 #: One row per record. ``timestamp``: the batch's max timestamp with LogAppendTime, -1 for magic 0. ``key_at``, ``value_at``:
 #: positions of the bytes; a size of -1 means null. ``headers_at``, ``end``: byte range of the headers and their count, empty
 #: for magic 0 and 1. ``batch``: the row of its batch.
-RECORD_ROW = np.dtype(
-    (
-        np.record,
-        [
-            ("offset", np.int64),
-            ("timestamp", np.int64),
-            ("key_at", np.int64),
-            ("value_at", np.int64),
-            ("headers_at", np.int64),
-            ("end", np.int64),
-            ("key_size", np.int32),
-            ("value_size", np.int32),
-            ("batch", np.int64),
-        ],
-    )
-)
+RECORD_ROW = row_type(int64="offset timestamp key_at value_at headers_at end batch", int32="key_size value_size")
 
 _LOG_APPEND_TIME = 0x08
 _MESSAGE_HEADER = 18

@@ -8,7 +8,14 @@ from __future__ import annotations
 
 import numpy as np
 
-# rows are ``np.record``, so that attribute access also works with numba disabled; ``size`` would be the array's attribute
+
+def row_type(**names: str) -> np.dtype[np.void]:
+    """A packed row: the names of its fields by their type, in order.
+
+    Rows are ``np.record``, so that attribute access also works with numba disabled; ``size`` would be the array's attribute.
+    """
+    return np.dtype((np.record, [(name, kind) for kind in names for name in names[kind].split()]))
+
 
 #: One row per record batch (or legacy message / wrapper) found in a segment. Native byte order.
 #:
@@ -23,26 +30,11 @@ import numpy as np
 #: ``magic``          0, 1 or 2
 #: ``control_type``   ``NOT_CONTROL``, ``EMPTY_CONTROL`` (a control batch without records), or the type in its first record's
 #: key
-BATCH_ROW = np.dtype(
-    (
-        np.record,
-        [
-            ("position", np.int64),
-            ("base_offset", np.int64),
-            ("last_offset", np.int64),
-            ("base_timestamp", np.int64),
-            ("max_timestamp", np.int64),
-            ("producer_id", np.int64),
-            ("size", np.int32),
-            ("count", np.int32),
-            ("base_sequence", np.int32),
-            ("leader_epoch", np.int32),
-            ("attributes", np.int16),
-            ("producer_epoch", np.int16),
-            ("control_type", np.int16),
-            ("magic", np.int8),
-        ],
-    )
+BATCH_ROW = row_type(
+    int64="position base_offset last_offset base_timestamp max_timestamp producer_id",
+    int32="size count base_sequence leader_epoch",
+    int16="attributes producer_epoch control_type",
+    int8="magic",
 )
 
 NOT_CONTROL = -1
@@ -65,7 +57,7 @@ TOMBSTONE = 1
 LOOKUP = 2
 DROPPED = 2
 
-#: Bits of a batch's verdict (``compaction.cleaning.record_retention.BatchVerdict``). ``DISCARD``: all of its records are
+#: Bits of a batch's verdict (``compaction.cleaning.record_retention``). ``DISCARD``: all of its records are
 #: dropped (aborted data, or a marker past its delete horizon). ``RETAIN_EMPTY``: its header is retained even without records.
 #: ``MARKER_OF_EMPTY_TXN``: it is a marker of a transaction without remaining data, so retaining it sets its delete horizon.
 DISCARD = 1
@@ -77,16 +69,5 @@ DROP, COPY, EMPTY, REWRITE = range(4)
 
 #: One row per batch of the output. ``source`` says where its bytes are: unchanged in the segment's block (``IN_BLOCK``),
 #: complete in the rewrite buffer (``BUILT``), or in the rewrite buffer with records yet to be compressed (``TO_COMPRESS``).
-OUT_ROW = np.dtype(
-    (
-        np.record,
-        [
-            ("start", np.int64),
-            ("last_offset", np.int64),
-            ("max_timestamp", np.int64),
-            ("size", np.int32),
-            ("source", np.int32),
-        ],
-    )
-)
+OUT_ROW = row_type(int64="start last_offset max_timestamp", int32="size source")
 IN_BLOCK, BUILT, TO_COMPRESS = range(3)

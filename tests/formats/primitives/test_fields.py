@@ -10,26 +10,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.formats.primitives.fields import FieldTable
+from compaction.formats.primitives.fields import FieldTable, Int8, Int16, Int32, Int64, UInt32
 from compaction.formats.primitives.malformed import BufferTooSmall, CodecError, FormatError
 
 
 class Sample(NamedTuple):
-    small: int
-    flag: int
-    wide: int
-    plain: int
-    unsigned: int
+    small: Int16
+    flag: Int8
+    wide: Int64
+    plain: Int32
+    unsigned: UInt32
 
 
-TABLE = FieldTable(
-    Sample,
-    [("small", "i2", "a"), ("flag", "u1", "b"), ("wide", "i8", "c"), ("plain", "i4", "d"), ("unsigned", "u4", "e")],
-)
+TABLE = FieldTable(Sample)
 ROWS = st.builds(
     Sample,
     st.integers(-(2**15), 2**15 - 1),
-    st.integers(0, 255),
+    st.integers(-(2**7), 2**7 - 1),
     st.integers(-(2**63), 2**63 - 1),
     st.integers(-(2**31), 2**31 - 1),
     st.integers(0, 2**32 - 1),
@@ -46,7 +43,7 @@ def test_packed_rows_are_unpacked_unchanged(rows: list[Sample], shift: int) -> N
 @given(ROWS)
 def test_fields_are_at_their_offsets(row: Sample) -> None:
     data = bytearray(TABLE.pack(row))
-    assert bytes(data) == struct.pack(">hBqiI", *row)
+    assert bytes(data) == struct.pack(">hbqiI", *row)
     for name, value in row._asdict().items():
         assert TABLE.get(data, name) == value
         TABLE.put(data, name, 1)
@@ -54,9 +51,8 @@ def test_fields_are_at_their_offsets(row: Sample) -> None:
 
 
 def test_offsets_are_computed() -> None:
-    assert [TABLE.offset(spec.name) for spec in TABLE.fields] == [0, 2, 3, 11, 15]
+    assert [TABLE.offset(name) for name in Sample._fields] == [0, 2, 3, 11, 15]
     assert TABLE.size == TABLE.dtype.itemsize == 19
-    assert TABLE.fields[2].doc == "c"
 
 
 @pytest.mark.parametrize("length", range(19))
@@ -75,7 +71,7 @@ def test_reading_one_field_past_the_end_is_an_error() -> None:
         TABLE.get(bytes(18), "unsigned")
 
 
-@pytest.mark.parametrize("row", [Sample(2**15, 0, 0, 0, 0), Sample(0, -1, 0, 0, 0), Sample(0, 0, 0, 0, -1)])
+@pytest.mark.parametrize("row", [Sample(2**15, 0, 0, 0, 0), Sample(0, -129, 0, 0, 0), Sample(0, 0, 0, 0, -1)])
 def test_a_value_that_does_not_fit_is_an_error(row: Sample) -> None:
     with pytest.raises(FormatError, match="cannot be written"):
         TABLE.pack(row)
@@ -84,11 +80,6 @@ def test_a_value_that_does_not_fit_is_an_error(row: Sample) -> None:
 def test_one_field_that_does_not_fit_is_an_error() -> None:
     with pytest.raises(FormatError, match=r"Sample\.small"):
         TABLE.put(bytearray(19), "small", 2**15)
-
-
-def test_a_table_must_match_its_row_class() -> None:
-    with pytest.raises(TypeError, match="Sample"):
-        FieldTable(Sample, [("other", "i2", "")])
 
 
 @pytest.mark.parametrize(

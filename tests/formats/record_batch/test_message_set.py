@@ -162,7 +162,7 @@ class TestDamage:
         data = bytearray(encode_message_set(self.rows[:1], MessageSetSpec(magic)))
         batch = parse_message_entry(bytes(data))
         data[position] ^= 0x20
-        damaged = MessageEntry(40, batch.header, batch.timestamp, memoryview(data))
+        damaged = MessageEntry(40, memoryview(data), batch.header, batch.timestamp)
         with pytest.raises(FormatError, match="message fails its CRC") as caught:
             damaged.ensure_valid()
         assert caught.value.position == 40
