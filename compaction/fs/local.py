@@ -17,18 +17,26 @@ from pathlib import Path
 from compaction.errors import StorageError
 from compaction.fs import lock as locks
 from compaction.fs.direct import set_direct
-from compaction.fs.filesystem import ByteSource, FileRange, FileStat, Lock, Output, base_name, parent, storage_errors
+from compaction.fs.filesystem import (
+    ByteSource,
+    DiskFileSystem,
+    FileStat,
+    Lock,
+    Output,
+    base_name,
+    parent,
+    removed_on_failure,
+    storage_errors,
+)
 from compaction.fs.local_output import LocalOutput, name_in, opened_directory, take_after
 from compaction.fs.uri import require_local
 
 _NO_LINK = (errno.EEXIST, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS)
 
 
-class LocalFileSystem:
-    """Implements ``compaction.fs.filesystem.DiskFileSystem``.
-
-    A run over thousands of logs makes a hundred thousand calls: the frequent ones avoid ``Path``, whose construction takes as
-    long as the system call.
+class LocalFileSystem(DiskFileSystem):
+    """Files of this machine. A run over thousands of logs makes a hundred thousand calls: the frequent ones avoid ``Path``,
+    whose construction takes as long as the system call.
     """
 
     def listdir(self, path: str) -> list[str]:
@@ -58,18 +66,10 @@ class LocalFileSystem:
     def reader(self, path: str, start: int, end: int, *, uncached: bool = False) -> ByteSource:
         return LocalSource(path, uncached=uncached)
 
-    def real_path(self, path: str) -> FileRange | None:
-        found = self.stat(path)
-        return FileRange(path, 0, 0 if found is None else found.size)
-
     def write_file(self, path: str, data: bytes, *, like: str | None = None, mtime_ns: int | None = None) -> None:
-        output = LocalOutput(path, like)
-        try:
+        with removed_on_failure(LocalOutput(path, like)) as output:
             output.write([data])
             output.close(sync=False, mtime_ns=mtime_ns)
-        except StorageError:
-            output.remove()
-            raise
 
     def link_new(self, path: str, data: bytes, like: str) -> bool:
         temporary = f"{path}.{uuid.uuid4().hex}.tmp"
@@ -94,13 +94,9 @@ class LocalFileSystem:
 
     def copy(self, source: str, target: str, start: int = 0, length: int | None = None) -> None:
         found = self.stat(source)
-        output = LocalOutput(target, source)
-        try:
+        with removed_on_failure(LocalOutput(target, source)) as output:
             output.copy_from(source, start, length)
             output.close(sync=False, mtime_ns=None if found is None else found.mtime_ns)
-        except StorageError:
-            output.remove()
-            raise
 
     def rename(self, source: str, target: str) -> None:
         with storage_errors(source, f"rename to {base_name(target)}"):

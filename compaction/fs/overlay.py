@@ -30,8 +30,8 @@ class _Node:
     content: FileRange | bytes
 
 
-class OverlayFileSystem:
-    """Implements ``filesystem.FileSystem``: reads unchanged files from ``base``, keeps every change in memory."""
+class OverlayFileSystem(FileSystem):
+    """Reads unchanged files from ``base``, keeps every change in memory."""
 
     def __init__(self, base: ReadableFileSystem) -> None:
         self._base = base
@@ -39,7 +39,6 @@ class OverlayFileSystem:
         self._changed: dict[str, _Node | None] = {}
         #: directory -> its names among the keys of ``_changed``: a run changes files in thousands of directories
         self._names: dict[str, set[str]] = {}
-        self._touched: set[str] = set()
 
     @property
     def changed(self) -> bool:
@@ -48,7 +47,7 @@ class OverlayFileSystem:
 
     def changed_in(self, directory: str) -> bool:
         """Whether anything was written, renamed or removed directly in ``directory``."""
-        return normal(directory) in self._touched
+        return normal(directory) in self._names
 
     def listdir(self, path: str) -> list[str]:
         names = set(self._base.listdir(path)) if self._base.stat(path) is not None else set()
@@ -139,7 +138,6 @@ class OverlayFileSystem:
         key = normal(path)
         self._changed[key] = node
         self._names.setdefault(parent(key), set()).add(base_name(key))
-        self._touched.add(parent(path))
 
 
 class _Ranged:

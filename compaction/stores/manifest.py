@@ -31,13 +31,6 @@ FORMAT = 2
 _FIELDS = {1: {"format", "files"}, 2: {"format", "run", "place", "files", "checksum"}}
 
 
-class Content(NamedTuple):
-    """Size of a file and hex digest of its XXH3-128."""
-
-    size_bytes: int
-    xxh3_128: str
-
-
 @dataclass(frozen=True)
 class Entry:
     """One file of an output."""

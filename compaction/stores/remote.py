@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import xxhash
 
 from compaction.errors import LogError, StorageError, UsageError
-from compaction.fs.filesystem import FileRange, FileStat, base_name, join, parent
+from compaction.fs.filesystem import FileStat, ReadableFileSystem, base_name, join, parent
 from compaction.fs.uri import is_remote, split
 from compaction.names import INDEX, SNAPSHOT, TIMEINDEX, TXNINDEX, parse_partition_dir
-from compaction.stores.listings import is_missing, list_directory, stat_objects
+from compaction.stores.listings import is_missing, list_directory, read_whole, stat_objects
 from compaction.stores.source_check import Listing, Sources, is_significant
-from compaction.stores.streams import ObjectFile, ObjectInput, RangeReader
+from compaction.stores.streams import ObjectFile, RangeReader
 
 #: files up to this size are read completely, those of a partition together
 _SMALL_BYTES = 256 * 1024
@@ -38,8 +39,8 @@ def require_finished(log_dir: str) -> None:
                 raise UsageError(error.what, path=error.path, hint=error.hint) from error
 
 
-class RemoteFileSystem:
-    """Implements ``filesystem.ReadableFileSystem``. Log directories are assumed not to change: each directory is listed once.
+class RemoteFileSystem(ReadableFileSystem):
+    """Log directories are assumed not to change: each directory is listed once.
 
     Files are compared with their output's manifest (``compaction.stores.source_check``). A mismatch of a log's file is raised
     by any access to that log; any other mismatch, when its directory is listed.
@@ -53,7 +54,6 @@ class RemoteFileSystem:
         self._small_bytes = 0
 
     def listdir(self, path: str) -> list[str]:
-        """The names in a directory, sorted."""
         return sorted(self._listing(path.rstrip("/")).entries)
 
     def stat(self, path: str) -> FileStat | None:
@@ -76,23 +76,15 @@ class RemoteFileSystem:
         return known or (is_significant(name) and self._sources.governing(directory) is not None)
 
     def read_bytes(self, path: str, start: int = 0, length: int | None = None) -> bytes:
-        """Bytes from ``start``, at most ``length`` of them."""
         found = self.stat(path)
         if found is not None and found.size <= _SMALL_BYTES:
             data = self._small_file(path)
             return data[start:] if length is None else data[start : start + length]
-        file = self._open(path)
-        end = file.size() if length is None else min(file.size(), start + length)
-        return file.read_at(end - start, start) if end > start else b""
+        return self._open(path).read(start, length)
 
     def reader(self, path: str, start: int, end: int, *, uncached: bool = False) -> RangeReader:
         """Open a byte range; stores have no page cache, so ``uncached`` has no effect."""
         return RangeReader(path, start, end)
-
-    def real_path(self, path: str) -> FileRange | None:
-        """The file itself."""
-        found = self.stat(path)
-        return FileRange(path, 0, 0 if found is None else found.size)
 
     def _listing(self, path: str, *, missing_ok: bool = False) -> Listing:
         if path not in self._listings:
@@ -146,10 +138,11 @@ class RemoteFileSystem:
     def _checked(self, path: str) -> bytes:
         """The content of a file, compared with its manifest entry."""
         listed = self._sources.entry(path)
-        with ObjectInput(path) as stream:
-            data = stream.read(None)
-            etag = stream.etag() if listed is not None and listed[0].xxh3_128 is None else None
-        self._sources.check(path, len(data), etag=etag, xxh3_128=xxhash.xxh3_128_hexdigest(data))
+        if listed is not None and listed[0].xxh3_128 is None:
+            with closing(ObjectFile(path, self._sources)) as file:
+                return file.read(0, None)
+        data = read_whole(path)
+        self._sources.check(path, len(data), xxh3_128=xxhash.xxh3_128_hexdigest(data))
         return data
 
     def _neighbours(self, directory: str, path: str) -> list[str]:

@@ -31,8 +31,7 @@ from compaction.names import (
     parse_partition_dir,
     parse_segment_file,
 )
-from compaction.stores.clients import located, remote_errors
-from compaction.stores.listings import object_stat, stat_objects_if_allowed
+from compaction.stores.listings import object_stat, read_whole, stat_objects_if_allowed
 from compaction.stores.manifest import MANIFEST, MARKER, Entry, Manifest, run_of
 
 #: how long a task caches a manifest
@@ -193,22 +192,15 @@ def shared() -> Sources:
 def _read(root: str, found: list[FileStat | None]) -> Manifest | None:
     done, begun = found
     path = join(root, MANIFEST)
-    manifest = None if done is None else Manifest.parse(_bytes(path), path)
+    manifest = None if done is None else Manifest.parse(read_whole(path), path)
     if begun is None:
         return manifest
-    if manifest is None or run_of(_bytes(join(root, MARKER))) != manifest.run:
+    if manifest is None or run_of(read_whole(join(root, MARKER))) != manifest.run:
         hint = "repeat the run that writes it"
         if manifest is not None and manifest.run is None:
             hint += f", or remove {MARKER} if no run is writing it"
         raise StorageError(_UNFINISHED, path=root, hint=hint)
     return manifest
-
-
-def _bytes(path: str) -> bytes:
-    store, key = located(path)
-    with remote_errors(path, "read"), store.open_input_stream(key, compression=None) as stream:
-        data: bytes = stream.read()
-    return data
 
 
 def _faults(governing: Governing, directory: str, files: Mapping[str, FileStat]) -> Iterator[CompactionError]:

@@ -15,11 +15,11 @@ from compaction.names import LOG
 from compaction.output import object_publish
 from compaction.output.object_publish import ObjectPublication
 from compaction.output.swap import SwapGroup
-from compaction.stores.listings import list_directory
+from compaction.stores.listings import list_directory, read_whole
 from compaction.stores.manifest import MANIFEST, MARKER, Manifest, marker
 from compaction.stores.mixed import MixedFileSystem
 from compaction.stores.remote import RemoteFileSystem, require_finished
-from compaction.stores.streams import ObjectOutput, RangeReader, read_whole
+from compaction.stores.streams import ObjectOutput, RangeReader
 from tests.logdir.logs import data_segment, location
 from tests.stores.remote_places import PLACE, TaggingStore, begin, bucket, log, publish
 
