@@ -10,7 +10,7 @@ The log does not contain the high watermark: uncommitted records are applied too
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -128,14 +128,6 @@ class ClusterConfigs:
             configs[key] = value
         if not configs:
             del owners[resource]
-
-
-def read_cluster_configs(buffers: Iterable[Buffer]) -> ClusterConfigs:
-    """Configuration after all of ``buffers``: at most one snapshot, then segments in offset order."""
-    configs = ClusterConfigs()
-    for buf in buffers:
-        configs.read(buf)
-    return configs
 
 
 def parse_record(value: Buffer) -> MetadataRecord:

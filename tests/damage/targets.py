@@ -22,7 +22,7 @@ from compaction.cleaning.txn_tables import AbortedRanges
 from compaction.errors import CompactionError, UnforeseenError
 from compaction.formats import checkpoints, indexes, producer_snapshot
 from compaction.formats.compression.codecs import Codec, decompress
-from compaction.formats.metadata_log import parse_record, read_cluster_configs
+from compaction.formats.metadata_log import ClusterConfigs, parse_record
 from compaction.formats.primitives.malformed import FormatError
 from compaction.formats.properties import parse_meta_properties, parse_properties
 from compaction.formats.record_batch.batch import RecordBatch, iter_batches, parse_control_record
@@ -91,7 +91,7 @@ def walk(data: bytes) -> None:
                 with meant_errors():
                     transcode(data, batch.position, limit_bytes=LIMIT_BYTES)
     with meant_errors():
-        read_cluster_configs([data])
+        ClusterConfigs().read(data)
 
 
 def passes(data: bytes, directory: Path, first_dirty: int = 7) -> None:

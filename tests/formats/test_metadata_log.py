@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from compaction.formats.metadata_log import ClusterConfigs, parse_record, read_cluster_configs
+from compaction.formats.metadata_log import ClusterConfigs, parse_record
+from compaction.formats.primitives.fields import Buffer
 from compaction.formats.primitives.malformed import FormatError
 from compaction.formats.primitives.varint import encode_unsigned
 from compaction.formats.record_batch.record import Record
@@ -42,16 +43,23 @@ def removal(topic_id: bytes) -> bytes:
     return framed(9, topic_id)
 
 
+def read(buffers: Sequence[Buffer]) -> ClusterConfigs:
+    """The configurations after all of ``buffers``."""
+    configs = ClusterConfigs()
+    for each in buffers:
+        configs.read(each)
+    return configs
+
+
 BEGIN, END, ABORT = framed(23, b""), framed(24, b""), framed(25, b"")
 
 
 @pytest.mark.parametrize("buffers", [SEGMENTS, [b"".join(SEGMENTS)]], ids=["apart", "together"])
 def test_metadata_records_written_by_kafka_are_read(buffers: Sequence[bytes]) -> None:
-    configs = read_cluster_configs(buffers)
+    configs = read(buffers)
     assert configs.topics == GOLDEN["topics"]
     assert configs.topic_ids == GOLDEN["topic_ids"]
     assert configs.brokers == GOLDEN["brokers"]
-    assert read_cluster_configs(buffers).topics == GOLDEN["topics"]
 
 
 def test_batches_that_a_snapshot_covers_are_skipped() -> None:
@@ -81,18 +89,18 @@ def test_batches_that_a_snapshot_covers_are_skipped() -> None:
     ],
 )
 def test_records_are_applied_in_order(values: list[bytes], expected: dict[str, dict[str, str]]) -> None:
-    assert read_cluster_configs([batch(*values)]).topics == expected
-    assert read_cluster_configs([batch(value, base=index) for index, value in enumerate(values)]).topics == expected
+    assert read([batch(*values)]).topics == expected
+    assert read([batch(value, base=index) for index, value in enumerate(values)]).topics == expected
 
 
 def test_an_incomplete_batch_at_the_end_is_ignored() -> None:
     data = batch(config("t", "a", "1")) + batch(config("t", "a", "2"), base=1)
     for cut in range(len(batch(config("t", "a", "1"))), len(data)):
-        assert read_cluster_configs([data[:cut]]).topics == {"t": {"a": "1"}}
+        assert read([data[:cut]]).topics == {"t": {"a": "1"}}
 
 
 def test_topic_ids_have_the_text_form_of_partition_metadata() -> None:
-    assert read_cluster_configs([batch(topic("t", bytes(15) + b"\x01"))]).topic_ids == {"t": "AAAAAAAAAAAAAAAAAAAAAQ"}
+    assert read([batch(topic("t", bytes(15) + b"\x01"))]).topic_ids == {"t": "AAAAAAAAAAAAAAAAAAAAAQ"}
 
 
 @pytest.mark.parametrize(
@@ -112,16 +120,16 @@ def test_topic_ids_have_the_text_form_of_partition_metadata() -> None:
 )
 def test_damaged_records_are_errors(value: bytes, message: str) -> None:
     with pytest.raises(FormatError, match=message):
-        read_cluster_configs([batch(value)])
+        read([batch(value)])
 
 
 def test_damaged_batches_are_errors() -> None:
     data = bytearray(batch(config("t", "a", "1")))
     data[-1] ^= 1
     with pytest.raises(FormatError, match="fails its CRC"):
-        read_cluster_configs([data])
+        read([data])
     with pytest.raises(FormatError, match="metadata batch of magic 1"):
-        read_cluster_configs([encode_message_set([Record(0, 1, None, b"")])])
+        read([encode_message_set([Record(0, 1, None, b"")])])
 
 
 def test_a_frame_contains_type_version_and_message() -> None:
