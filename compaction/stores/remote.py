@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from functools import lru_cache, partial
 
 import xxhash
 
@@ -49,7 +50,7 @@ class RemoteFileSystem(ReadableFileSystem):
     def __init__(self) -> None:
         self._sources = Sources()
         self._listings: dict[str, Listing] = {}
-        self._files: OrderedDict[str, ObjectFile] = OrderedDict()
+        self._opened = lru_cache(maxsize=_OPEN_FILES)(partial(ObjectFile, sources=self._sources))
         self._small: OrderedDict[str, bytes] = OrderedDict()
         self._small_bytes = 0
 
@@ -105,7 +106,7 @@ class RemoteFileSystem(ReadableFileSystem):
         governing = self._sources.governing(path)
         if governing is None:
             return listing
-        others = listing.entries.keys() - governing.manifest.directories_in(governing.within)
+        others = listing.entries.keys() - governing.folder.folders
         logs = [name for name in others if listing.entries[name].is_dir and parse_partition_dir(name) is not None]
         late = {name for name in logs if not self._listing(join(path, name)).entries}
         return listing._replace(entries={name: stat for name, stat in listing.entries.items() if name not in late})
@@ -114,11 +115,7 @@ class RemoteFileSystem(ReadableFileSystem):
         listing = self._listings.get(parent(path))
         if listing is not None and listing.fault is not None:
             raise listing.fault
-        file = self._files.pop(path, None) or ObjectFile(path, self._sources)
-        self._files[path] = file
-        if len(self._files) > _OPEN_FILES:
-            self._files.popitem(last=False)
-        return file
+        return self._opened(path)
 
     def _small_file(self, path: str) -> bytes:
         if path not in self._small:
