@@ -166,6 +166,8 @@ class LocalFileSystem(DiskFileSystem):
 class LocalSource:
     """A file of this machine, open for reading; see ``compaction.fs.filesystem.ByteSource``.
 
+    ``descriptor`` is for kernels.
+
     :param uncached: read with direct I/O if the file system supports it; else evict the file's clean pages first
     :raises StorageError: the file cannot be opened
     """
@@ -173,42 +175,37 @@ class LocalSource:
     def __init__(self, path: str, *, uncached: bool = False) -> None:
         self._path = path
         with storage_errors(path, "open"):
-            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        self._direct = uncached and set_direct(self._descriptor, direct=True)
+            self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._direct = uncached and set_direct(self.descriptor, direct=True)
         if uncached and not self._direct:
             self._drop_pages()
-
-    @property
-    def descriptor(self) -> int:
-        """The file descriptor, for kernels."""
-        return self._descriptor
 
     def _drop_pages(self) -> None:
         if hasattr(os, "posix_fadvise"):
             with storage_errors(self._path, "read"):
-                os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+                os.posix_fadvise(self.descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def size(self) -> int:
         with storage_errors(self._path, "look at the file"):
-            return os.fstat(self._descriptor).st_size
+            return os.fstat(self.descriptor).st_size
 
     def read_into(self, view: memoryview, position: int, floor: int) -> int:
         with storage_errors(self._path, f"read at byte {position}"):
             if self._direct:
                 try:
-                    return os.preadv(self._descriptor, [view], position)
+                    return os.preadv(self.descriptor, [view], position)
                 except OSError as error:
                     # the device requires another alignment of the buffer
                     if error.errno != errno.EINVAL:
                         raise
-                self._direct = set_direct(self._descriptor, direct=False)
+                self._direct = set_direct(self.descriptor, direct=False)
                 self._drop_pages()
-            return os.preadv(self._descriptor, [view], position)
+            return os.preadv(self.descriptor, [view], position)
 
     def close(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-        self._descriptor = -1
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+        self.descriptor = -1
 
 
 def _link(source: str, target: str) -> None:

@@ -77,7 +77,7 @@ class OverlayFileSystem(FileSystem):
             return self._base.reader(path, start, end, uncached=uncached)
         content = self._node(path).content
         if isinstance(content, bytes):
-            return _InMemory(content)
+            return InMemory(content)
         return _Ranged(self._base.reader(content.path, content.start + start, content.start + end, uncached=uncached), content)
 
     def real_path(self, path: str) -> FileRange | None:
@@ -91,11 +91,11 @@ class OverlayFileSystem(FileSystem):
     def copy(self, source: str, target: str, start: int = 0, length: int | None = None) -> None:
         node = self._node(source)
         end = node.stat.size if length is None else start + length
-        stat = node.stat._replace(size=end - start)
         if isinstance(node.content, bytes):
-            self._set(target, _Node(stat, node.content[start:end]))
+            part: FileRange | bytes = node.content[start:end]
         else:
-            self._set(target, _Node(stat, FileRange(node.content.path, node.content.start + start, end - start)))
+            part = FileRange(node.content.path, node.content.start + start, end - start)
+        self._set(target, _Node(node.stat._replace(size=end - start), part))
 
     def rename(self, source: str, target: str) -> None:
         node = self._node(source)
@@ -157,7 +157,7 @@ class _Ranged:
         self._source.close()
 
 
-class _InMemory:
+class InMemory:
     """Bytes in memory, read like a file."""
 
     def __init__(self, data: bytes) -> None:
