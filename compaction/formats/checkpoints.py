@@ -10,17 +10,18 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from typing import NamedTuple, NoReturn, TypeVar
 
 from compaction.errors import CorruptLogError
+from compaction.formats.java_text import java_lines
+from compaction.formats.primitives.malformed import shown
 from compaction.names import TopicPartition
 
 _VERSION = 0
 #: Java's ``\\s`` without line ends
 _BLANKS = re.compile(r"[ \t\x0b\f]+")
-_LINE_END = re.compile(r"\r\n|\r|\n")
 _INT = re.compile(r"(?P<sign>[+-]?)0*(?P<digits>[0-9]{1,19})")
 #: 16 bytes in URL-safe base64, padded or not
 _TOPIC_ID = re.compile(r"(?P<digits>[A-Za-z0-9_-]{22})(?:==)?")
@@ -30,8 +31,6 @@ _LONG_BITS = 64
 MAX_ENTRIES = 1 << 20
 #: an entry is split into at most this many fields; entries of more than three are malformed
 _MAX_FIELDS = 4
-#: characters of a line that an error shows
-_SHOWN = 80
 
 Entry = TypeVar("Entry")
 
@@ -92,7 +91,7 @@ def format_leader_epochs(entries: Iterable[EpochEntry]) -> str:
 
 def parse_partition_metadata(text: str, source: object) -> PartitionMetadata:
     """``version: N`` and ``topic_id: …``; further lines are ignored; the zero id is an error."""
-    lines = list(islice(_lines(text), 2))
+    lines = list(islice(java_lines(text), 2))
     values = []
     for number, label in ((1, "version"), (2, "topic_id")):
         parts = re.split(r":[ \t\x0b\f]+", lines[number - 1], maxsplit=2) if len(lines) >= number else []
@@ -118,7 +117,7 @@ def parse_clean_shutdown(text: str) -> int | None:
 
 
 def _parse(text: str, source: object, entry: Callable[[list[str]], Entry | None]) -> list[Entry]:
-    lines = _lines(text)
+    lines = java_lines(text)
     version = _header(next(lines, None), 1, "version", source)
     if version is None:
         return []
@@ -150,7 +149,7 @@ def _entry(line: str, number: int, source: object, entry: Callable[[list[str]], 
     except ValueError as error:
         _fail(source, number, str(error))
     if value is None:
-        _fail(source, number, f"malformed entry {_shown(line)}")
+        _fail(source, number, f"malformed entry {shown(line)}")
     return value
 
 
@@ -159,33 +158,19 @@ def _format(entries: Iterable[str]) -> str:
     return "\n".join((str(_VERSION), str(len(lines)), *lines, ""))
 
 
-def _lines(text: str) -> Iterator[str]:
-    """Lines as by ``BufferedReader.readLine``: any line end, none needed after the last. Lazy: each byte may be a line."""
-    start = 0
-    for end in _LINE_END.finditer(text):
-        yield text[start : end.start()]
-        start = end.end()
-    if start < len(text):
-        yield text[start:]
-
-
 def _integer(text: str, bits: int) -> int:
     match = _INT.fullmatch(text)
     value = int(match["sign"] + match["digits"]) if match else None
     if value is None or not -(1 << bits - 1) <= value < 1 << bits - 1:
-        raise ValueError(f"{_shown(text)} is not a {bits}-bit integer")
+        raise ValueError(f"{shown(text)} is not a {bits}-bit integer")
     return value
-
-
-def _shown(text: str) -> str:
-    return repr(text) if len(text) <= _SHOWN else f"{text[:_SHOWN]!r}…"
 
 
 def _topic_id(text: str, source: object) -> str:
     match = _TOPIC_ID.fullmatch(text)
     raw = base64.urlsafe_b64decode(match["digits"] + "==") if match else b""
     if not any(raw):
-        _fail(source, 2, f"{_shown(text)} is not a topic id")
+        _fail(source, 2, f"{shown(text)} is not a topic id")
     return topic_id_text(raw)
 
 

@@ -1,9 +1,11 @@
-"""Text as Java produces it: strings decoded from possibly malformed UTF-8, and JSON as Jackson writes it."""
+"""Text as Java reads and produces it: lines, strings decoded from possibly malformed UTF-8, and JSON as Jackson writes it."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from decimal import Decimal
+from io import StringIO
 from typing import Any
 
 Json = bool | int | float | str | list[Any] | dict[str, Any] | None
@@ -12,6 +14,11 @@ _SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
 _ESCAPED = re.compile(r'["\\\x00-\x1f]')
 _PLAIN_DOUBLE = (1e-3, 1e7)
+
+
+def java_lines(text: str) -> Iterator[str]:
+    """Lines as by ``BufferedReader.readLine``: any line end, none needed after the last. Lazy: each byte may be a line."""
+    return (line.removesuffix("\n") for line in StringIO(text, newline=None))
 
 
 def json_text(value: Json) -> str:

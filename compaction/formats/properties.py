@@ -13,16 +13,15 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from compaction.errors import ConfigError, CorruptLogError
+from compaction.formats.java_text import java_lines
+from compaction.formats.primitives.malformed import shown
 
-_LINE_END = re.compile(r"\r\n|\r|\n")
 _BLANKS = " \t\f"
 _SEPARATORS = "=:"
 _COMMENTS = ("#", "!")
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
-_HEX = re.compile(r"[0-9A-Fa-f]{4}")
+_ESCAPE = re.compile(r"\\(u[0-9A-Fa-f]{4}|.?)", re.DOTALL)
 _NODE_ID = re.compile(r"[+-]?[0-9]{1,19}")
-#: characters of a value that an error shows
-_SHOWN = 80
 _META_VERSIONS = {"0": "broker.id", "1": "node.id"}
 
 
@@ -67,17 +66,13 @@ def parse_meta_properties(text: str, source: object) -> MetaProperties:
         raise CorruptLogError(error.what, path=source) from None
     version = values.get("version", "0")
     if version not in _META_VERSIONS:
-        raise CorruptLogError(f"unknown version {_shown(version)}", path=source)
+        raise CorruptLogError(f"unknown version {shown(version)}", path=source)
     node_id = values.get(_META_VERSIONS[version])
     if node_id is not None and not _NODE_ID.fullmatch(node_id):
-        raise CorruptLogError(f"{_META_VERSIONS[version]}: {_shown(node_id)} is not an integer", path=source)
+        raise CorruptLogError(f"{_META_VERSIONS[version]}: {shown(node_id)} is not an integer", path=source)
     return MetaProperties(
         int(version), values.get("cluster.id"), None if node_id is None else int(node_id), values.get("directory.id")
     )
-
-
-def _shown(text: str) -> str:
-    return repr(text) if len(text) <= _SHOWN else f"{text[:_SHOWN]!r}…"
 
 
 def as_dict(entries: Iterable[Property]) -> dict[str, str]:
@@ -88,7 +83,7 @@ def as_dict(entries: Iterable[Property]) -> dict[str, str]:
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
     """First line number and joined text of every entry."""
     parts, first = "", 0
-    for number, natural in enumerate(_LINE_END.split(text), start=1):
+    for number, natural in enumerate(java_lines(text), start=1):
         line = natural.lstrip(_BLANKS)
         if not parts:
             if not line or line.startswith(_COMMENTS):
@@ -114,23 +109,9 @@ def _key_end(line: str) -> int:
 
 
 def _unescape(text: str) -> str:
-    if "\\" not in text:
-        return text
-    out = []
-    pos = 0
-    while pos < len(text):
-        char = text[pos]
-        pos += 1
-        if char == "\\":
-            char = text[pos : pos + 1]
-            pos += 1
-            if char == "u":
-                digits = text[pos : pos + 4]
-                if not _HEX.fullmatch(digits):
-                    raise ValueError(f"malformed \\uxxxx in {_shown(text)}")
-                char = chr(int(digits, 16))
-                pos += 4
-            else:
-                char = _ESCAPES.get(char, char)
-        out.append(char)
-    return "".join(out)
+    def unescaped(match: re.Match[str]) -> str:
+        if match[1] == "u":
+            raise ValueError(f"malformed \\uxxxx in {shown(text)}")
+        return _ESCAPES.get(match[1], match[1]) if len(match[1]) <= 1 else chr(int(match[1][1:], 16))
+
+    return _ESCAPE.sub(unescaped, text)

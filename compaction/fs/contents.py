@@ -16,7 +16,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from compaction.errors import StorageError
-from compaction.fs.filesystem import FileRange, ReadableFileSystem
+from compaction.fs.filesystem import FileRange, ReadableFileSystem, truncated
 
 #: a multiple of every device's block size
 READ_BYTES = 2 << 20
@@ -104,9 +104,7 @@ def read_range(files: ReadableFileSystem, file_range: FileRange, block_bytes: in
             while got < want:
                 n = source.read_into(buffer[got:want], at + got, at + got)
                 if not n:
-                    hint = "make sure that nothing else works on this directory, and run again"
-                    what = "file was truncated while it was read"
-                    raise StorageError(what, path=file_range.path, position=at + got, hint=hint)
+                    raise truncated(file_range.path, at + got)
                 got += n
             yield buffer[:want]
             at += want

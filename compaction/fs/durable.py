@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import uuid
+from contextlib import suppress
 
 from compaction.errors import StorageError
 from compaction.fs.contents import digest_of, verify_file
@@ -32,7 +33,8 @@ def replace_file(fs: FileSystem, path: str, data: bytes, *, like: str | None = N
         write_verified(fs, temporary, data, like=path if fs.stat(path) is not None else like, mtime_ns=mtime_ns)
         fs.rename(temporary, path)
     except StorageError:
-        _unlink_quietly(fs, temporary)
+        with suppress(StorageError):
+            fs.unlink(temporary)
         raise
     fs.fsync_dir(parent(path))
 
@@ -53,10 +55,3 @@ def remove_temporary(fs: FileSystem, directory: str) -> int:
     for name in names:
         fs.unlink(join(directory, name))
     return len(names)
-
-
-def _unlink_quietly(fs: FileSystem, path: str) -> None:
-    try:
-        fs.unlink(path)
-    except StorageError:
-        return

@@ -11,10 +11,11 @@ Tested by ``tests/fs/test_local.py``, ``tests/fs/test_overlay.py`` and ``tests/s
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 from compaction.errors import StorageError
 from compaction.fs.uri import is_remote, split
@@ -118,6 +119,8 @@ class ReadableFileSystem(Protocol):
 
     def real_path(self, path: str) -> FileRange | None:
         """The range of a real file that holds the bytes of ``path``; ``None`` if they are in memory only."""
+        found = self.stat(path)
+        return FileRange(path, 0, 0 if found is None else found.size)
 
 
 class FileSystem(ReadableFileSystem, Protocol):
@@ -205,6 +208,19 @@ class storage_errors:  # noqa: N801
             raise StorageError(f"cannot {self._doing}: {reason}", path=self._path, hint=hint) from error
 
 
+_O = TypeVar("_O", bound=Output)
+
+
+@contextmanager
+def removed_on_failure(output: _O) -> Iterator[_O]:
+    """Removes an output, so that it takes no space, if the block fails."""
+    try:
+        yield output
+    except BaseException:
+        output.remove()
+        raise
+
+
 def real_file(files: ReadableFileSystem, path: str) -> FileRange:
     """The range of a real file that holds the bytes of ``path``.
 
@@ -214,6 +230,12 @@ def real_file(files: ReadableFileSystem, path: str) -> FileRange:
     if found is None:
         raise StorageError("file exists in memory only", path=path)
     return found
+
+
+def truncated(path: str, position: int) -> StorageError:
+    """A file ends at ``position``, before the end that was found earlier."""
+    hint = "make sure that nothing else works on this directory, and run again"
+    return StorageError("file was truncated while it was read", path=path, position=position, hint=hint)
 
 
 def join(directory: str, *names: str) -> str:

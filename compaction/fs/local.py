@@ -17,18 +17,26 @@ from pathlib import Path
 from compaction.errors import StorageError
 from compaction.fs import lock as locks
 from compaction.fs.direct import set_direct
-from compaction.fs.filesystem import ByteSource, FileRange, FileStat, Lock, Output, base_name, parent, storage_errors
+from compaction.fs.filesystem import (
+    ByteSource,
+    DiskFileSystem,
+    FileStat,
+    Lock,
+    Output,
+    base_name,
+    parent,
+    removed_on_failure,
+    storage_errors,
+)
 from compaction.fs.local_output import LocalOutput, name_in, opened_directory, take_after
 from compaction.fs.uri import require_local
 
 _NO_LINK = (errno.EEXIST, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS)
 
 
-class LocalFileSystem:
-    """Implements ``compaction.fs.filesystem.DiskFileSystem``.
-
-    A run over thousands of logs makes a hundred thousand calls: the frequent ones avoid ``Path``, whose construction takes as
-    long as the system call.
+class LocalFileSystem(DiskFileSystem):
+    """Files of this machine. A run over thousands of logs makes a hundred thousand calls: the frequent ones avoid ``Path``,
+    whose construction takes as long as the system call.
     """
 
     def listdir(self, path: str) -> list[str]:
@@ -58,18 +66,10 @@ class LocalFileSystem:
     def reader(self, path: str, start: int, end: int, *, uncached: bool = False) -> ByteSource:
         return LocalSource(path, uncached=uncached)
 
-    def real_path(self, path: str) -> FileRange | None:
-        found = self.stat(path)
-        return FileRange(path, 0, 0 if found is None else found.size)
-
     def write_file(self, path: str, data: bytes, *, like: str | None = None, mtime_ns: int | None = None) -> None:
-        output = LocalOutput(path, like)
-        try:
+        with removed_on_failure(LocalOutput(path, like)) as output:
             output.write([data])
             output.close(sync=False, mtime_ns=mtime_ns)
-        except StorageError:
-            output.remove()
-            raise
 
     def link_new(self, path: str, data: bytes, like: str) -> bool:
         temporary = f"{path}.{uuid.uuid4().hex}.tmp"
@@ -94,13 +94,9 @@ class LocalFileSystem:
 
     def copy(self, source: str, target: str, start: int = 0, length: int | None = None) -> None:
         found = self.stat(source)
-        output = LocalOutput(target, source)
-        try:
+        with removed_on_failure(LocalOutput(target, source)) as output:
             output.copy_from(source, start, length)
             output.close(sync=False, mtime_ns=None if found is None else found.mtime_ns)
-        except StorageError:
-            output.remove()
-            raise
 
     def rename(self, source: str, target: str) -> None:
         with storage_errors(source, f"rename to {base_name(target)}"):
@@ -170,6 +166,8 @@ class LocalFileSystem:
 class LocalSource:
     """A file of this machine, open for reading; see ``compaction.fs.filesystem.ByteSource``.
 
+    ``descriptor`` is for kernels.
+
     :param uncached: read with direct I/O if the file system supports it; else evict the file's clean pages first
     :raises StorageError: the file cannot be opened
     """
@@ -177,42 +175,37 @@ class LocalSource:
     def __init__(self, path: str, *, uncached: bool = False) -> None:
         self._path = path
         with storage_errors(path, "open"):
-            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        self._direct = uncached and set_direct(self._descriptor, direct=True)
+            self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._direct = uncached and set_direct(self.descriptor, direct=True)
         if uncached and not self._direct:
             self._drop_pages()
-
-    @property
-    def descriptor(self) -> int:
-        """The file descriptor, for kernels."""
-        return self._descriptor
 
     def _drop_pages(self) -> None:
         if hasattr(os, "posix_fadvise"):
             with storage_errors(self._path, "read"):
-                os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+                os.posix_fadvise(self.descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def size(self) -> int:
         with storage_errors(self._path, "look at the file"):
-            return os.fstat(self._descriptor).st_size
+            return os.fstat(self.descriptor).st_size
 
     def read_into(self, view: memoryview, position: int, floor: int) -> int:
         with storage_errors(self._path, f"read at byte {position}"):
             if self._direct:
                 try:
-                    return os.preadv(self._descriptor, [view], position)
+                    return os.preadv(self.descriptor, [view], position)
                 except OSError as error:
                     # the device requires another alignment of the buffer
                     if error.errno != errno.EINVAL:
                         raise
-                self._direct = set_direct(self._descriptor, direct=False)
+                self._direct = set_direct(self.descriptor, direct=False)
                 self._drop_pages()
-            return os.preadv(self._descriptor, [view], position)
+            return os.preadv(self.descriptor, [view], position)
 
     def close(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-        self._descriptor = -1
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+        self.descriptor = -1
 
 
 def _link(source: str, target: str) -> None:

@@ -42,69 +42,57 @@ class LocalOutput:
     def __init__(self, path: str, like: str | None, *, write_behind: bool = False) -> None:
         self.path = path
         self._fd = -1
-        try:
+        with self._errors():
             with opened_directory(path) as directory:
                 self._fd = os.open(name_in(directory, path), _NEW, 0o600, dir_fd=directory)
             self._writer: DirectWriter | _CachedWriter = DirectWriter(self._fd) if write_behind else _CachedWriter(self._fd)
-            take_after(self._fd, like)
-        except OSError as error:
-            if self._fd >= 0:
+            try:
+                take_after(self._fd, like)
+            except OSError:
                 self.remove()
-            raise self._refused(error) from error
+                raise
 
-    def _refused(self, error: OSError) -> StorageError:
-        return StorageError(
-            f"cannot write ({error.strerror})",
-            path=self.path,
-            hint="the log is unchanged; free some space or repair permissions and run again",
-        )
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            hint = "the log is unchanged; free some space or repair permissions and run again"
+            raise StorageError(f"cannot write ({error.strerror})", path=self.path, hint=hint) from error
 
     def write(self, chunks: Sequence[Chunk]) -> None:
-        try:
+        with self._errors():
             self._writer.write(chunks)
-        except OSError as error:
-            raise self._refused(error) from error
 
     def copy_from(self, path: str, start: int = 0, length: int | None = None) -> None:
         """Append all of another file, or ``length`` bytes of it from ``start``."""
-        try:
-            source = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                left = _COPY_BYTES if length is None else length
-                while left > 0 and (copied := self._writer.copy(source, start, min(left, _COPY_BYTES))):
-                    start += copied
-                    left = left if length is None else left - copied
-            finally:
-                os.close(source)
-        except OSError as error:
-            raise self._refused(error) from error
+        with self._errors(), open(path, "rb", buffering=0) as source:  # noqa: PTH123
+            left = _COPY_BYTES if length is None else length
+            while left > 0 and (copied := self._writer.copy(source.fileno(), start, min(left, _COPY_BYTES))):
+                start += copied
+                left = left if length is None else left - copied
         if length is not None and left:
             raise StorageError("file was truncated while it was copied", path=path, position=start, hint=_CHANGED)
 
     def make_readable(self) -> None:
         """Make the file readable by everybody."""
-        try:
+        with self._errors():
             os.fchmod(self._fd, _DEFAULT_MODE)
-        except OSError as error:
-            raise self._refused(error) from error
 
     def start_writeback(self) -> None:
-        try:
+        with self._errors():
             self._writer.finish()
-        except OSError as error:
-            raise self._refused(error) from error
 
     def close(self, *, sync: bool, mtime_ms: int | None = None, mtime_ns: int | None = None) -> None:
         try:
-            self._writer.finish()
-            if mtime_ms is not None:
-                mtime_ns = mtime_ms * 1_000_000
-            if mtime_ns is not None:
-                os.utime(self._fd, ns=(mtime_ns, mtime_ns))
-            if sync:
-                os.fsync(self._fd)
-        except OSError as error:
-            raise self._refused(error) from error
+            with self._errors():
+                self._writer.finish()
+                if mtime_ms is not None:
+                    mtime_ns = mtime_ms * 1_000_000
+                if mtime_ns is not None:
+                    os.utime(self._fd, ns=(mtime_ns, mtime_ns))
+                if sync:
+                    os.fsync(self._fd)
         finally:
             self.abandon()
 

@@ -19,7 +19,6 @@ import struct
 import sys
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple
 
 from compaction.errors import LockedError
@@ -47,8 +46,7 @@ class LockHolder(NamedTuple):
 class LogDirLock:
     """The lock on one log directory; a context manager. Take it with :meth:`acquire`."""
 
-    def __init__(self, log_dir: str, identity: tuple[int, int], descriptor: int) -> None:
-        self.log_dir = log_dir
+    def __init__(self, identity: tuple[int, int], descriptor: int) -> None:
         self._identity, self._descriptor = identity, descriptor
 
     @classmethod
@@ -65,10 +63,10 @@ class LogDirLock:
         for _ in range(_ATTEMPTS):
             descriptor = _lock(log_dir, shared=shared)
             if descriptor < 0:
-                return cls(log_dir, identity, descriptor)
+                return cls(identity, descriptor)
             if _is_current(log_dir, descriptor):
                 _held.add(identity)
-                return cls(log_dir, identity, descriptor)
+                return cls(identity, descriptor)
             os.close(descriptor)
         raise LockedError("the lock file is replaced repeatedly", path=_lock_path(log_dir), hint=_HINT)
 
@@ -82,9 +80,7 @@ class LogDirLock:
     def __enter__(self) -> LogDirLock:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
 

@@ -16,6 +16,7 @@ from compaction.fs.filesystem import (
     ByteSource,
     FileRange,
     FileStat,
+    FileSystem,
     ReadableFileSystem,
     base_name,
     join,
@@ -70,8 +71,8 @@ class _Node:
     content: FileRange | bytes
 
 
-class OverlayFileSystem:
-    """Implements ``filesystem.FileSystem``: reads unchanged files from ``base``, keeps every change in memory."""
+class OverlayFileSystem(FileSystem):
+    """Reads unchanged files from ``base``, keeps every change in memory."""
 
     def __init__(self, base: ReadableFileSystem) -> None:
         self._base = base
@@ -118,7 +119,7 @@ class OverlayFileSystem:
             return self._base.reader(path, start, end, uncached=uncached)
         content = self._node(path).content
         if isinstance(content, bytes):
-            return _InMemory(content)
+            return InMemory(content)
         return _Ranged(self._base.reader(content.path, content.start + start, content.start + end, uncached=uncached), content)
 
     def real_path(self, path: str) -> FileRange | None:
@@ -134,11 +135,11 @@ class OverlayFileSystem:
         node = self._node(source)
         end = node.stat.size if length is None else start + length
         stat = _of_new_file(node.stat, end - start, node.stat.mtime_ns)
-        copied = Copied(FileRange(source, start, end - start), target)
         if isinstance(node.content, bytes):
-            self._set(target, _Node(stat, node.content[start:end]), copied)
+            part: FileRange | bytes = node.content[start:end]
         else:
-            self._set(target, _Node(stat, FileRange(node.content.path, node.content.start + start, end - start)), copied)
+            part = FileRange(node.content.path, node.content.start + start, end - start)
+        self._set(target, _Node(stat, part), Copied(FileRange(source, start, end - start), target))
 
     def rename(self, source: str, target: str) -> None:
         node = self._node(source)
@@ -209,7 +210,7 @@ class _Ranged:
         self._source.close()
 
 
-class _InMemory:
+class InMemory:
     """Bytes in memory, read like a file."""
 
     def __init__(self, data: bytes) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compaction.errors import StorageError
-from compaction.fs.filesystem import ByteSource, ReadableFileSystem
+from compaction.fs.filesystem import ByteSource, ReadableFileSystem, truncated
 
 #: the least that is read at once, and kept: headers are read a few bytes at a time
 _WINDOW_BYTES = 64 * 1024
@@ -36,9 +36,7 @@ class _File:
         """
         data = self._read(start, end)
         if len(data) < end - start:
-            hint = "make sure that nothing else works on this directory, and run again"
-            position = start + len(data)
-            raise StorageError("file was truncated while it was read", path=self._path, position=position, hint=hint)
+            raise truncated(self._path, start + len(data))
         return data
 
     def _read(self, start: int, end: int) -> bytes:

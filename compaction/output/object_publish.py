@@ -28,10 +28,10 @@ from compaction.fs.filesystem import DiskFileSystem, FileSystem, join
 from compaction.names import LOG, LogLocation, segment_file
 from compaction.output.publish import Copy, Publication, layout, require_target
 from compaction.output.swap import SwapGroup
-from compaction.stores.listings import list_directory, stat_objects
+from compaction.stores.listings import list_directory, read_whole, stat_objects
 from compaction.stores.manifest import MANIFEST, MARKER, Entry, Manifest, marker, run_of
 from compaction.stores.object_output import OutputFileSystem, WrittenObject
-from compaction.stores.streams import ObjectFile, delete_object, read_whole, require_stored
+from compaction.stores.streams import ObjectFile, delete_object, require_stored
 
 _LOG = logging.getLogger(__name__)
 _THREADS = 8

@@ -110,23 +110,17 @@ def _s3(bucket: str, options: dict[str, str]) -> Store:
         raise UsageError(f"this version of pyarrow lacks an option of s3: ({error})", hint="install a newer one") from None
 
 
-def reason_of(error: Exception) -> str:
-    """The message of a store's error, in one line and without credentials."""
+def store_error(error: Exception, path: str, doing: str) -> StorageError:
+    """A :class:`StorageError` for an error of a store: one line, without credentials."""
     if isinstance(error, FileNotFoundError):
-        return os.strerror(errno.ENOENT)
-    text = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        reason, hint = os.strerror(errno.ENOENT), "check the URI, and that nothing else changes it"
+        return StorageError(f"cannot {doing}: {reason}", path=path, hint=hint)
+    reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
     for name in _CREDENTIALS:
         if os.environ.get(name):
-            text = text.replace(os.environ[name], "…")
-    return text
-
-
-def store_error(error: Exception, path: str, doing: str) -> StorageError:
-    """A :class:`StorageError` for an error of a store."""
-    reason = reason_of(error)
+            reason = reason.replace(os.environ[name], "…")
     found = (hint for pattern, hint in _HINTS if re.search(pattern, str(error), re.IGNORECASE))
-    hint = "check the URI, and that nothing else changes it" if isinstance(error, FileNotFoundError) else next(found, None)
-    return StorageError(f"cannot {doing}: {reason}", path=path, hint=hint or "solve this and run again; nothing was lost")
+    return StorageError(f"cannot {doing}: {reason}", path=path, hint=next(found, "solve this and run again; nothing was lost"))
 
 
 def is_access_denied(error: StorageError) -> bool:

@@ -1,4 +1,4 @@
-"""Listings and attributes of objects and remote files, uncached.
+"""Listings, attributes and contents of objects and remote files, uncached.
 
 Tested by ``tests/stores/test_listings.py`` and ``tests/stores/test_remote.py``.
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 from compaction.errors import StorageError
 from compaction.fs.filesystem import FileStat
-from compaction.stores.clients import is_access_denied, located, remote_errors
+from compaction.stores.clients import is_access_denied, located, remote_errors, repeated
 
 #: the store whose pyarrow listings contain only directories that exist as objects
 _ONLY_MARKED = "gcs"
@@ -70,6 +70,16 @@ def stat_objects(paths: Sequence[str]) -> list[FileStat | None]:
     with remote_errors(paths[0], "look at the file"):
         infos = found[0][0].get_file_info([key for _, key in found])
     return [None if info.type == fs.FileType.NotFound else _stat_of(info) for info in infos]
+
+
+def read_whole(path: str) -> bytes:
+    """All bytes of an object.
+
+    :raises StorageError: the store refused
+    """
+    store, key = located(path)
+    with remote_errors(path, "read"), store.open_input_stream(key, compression=None) as stream:
+        return repeated(stream.read)
 
 
 def stat_objects_if_allowed(paths: Sequence[str]) -> list[FileStat | None]:

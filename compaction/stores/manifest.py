@@ -31,13 +31,6 @@ FORMAT = 2
 _FIELDS = {1: {"format", "files"}, 2: {"format", "run", "place", "files", "checksum"}}
 
 
-class Content(NamedTuple):
-    """Size of a file and hex digest of its XXH3-128."""
-
-    size_bytes: int
-    xxh3_128: str
-
-
 @dataclass(frozen=True)
 class Entry:
     """One file of an output."""
@@ -58,7 +51,9 @@ _ENTRY_FIELDS = {field.name for field in fields(Entry)}
 _ENTRY_FIELDS_1 = _ENTRY_FIELDS - {"xxh3_128"}
 
 
-class _Folder(NamedTuple):
+class Folder(NamedTuple):
+    """A directory of an output: its files by name, and the names of its directories."""
+
     files: dict[str, Entry]
     folders: set[str]
 
@@ -95,7 +90,7 @@ class Manifest:
         if any(set(each) != names for each in document["files"]):
             return None
         made = cls(tuple(Entry(**each) for each in document["files"]), document.get("run"), document.get("place"))
-        valid = all(entry.valid() for entry in made.files) and len(made._by_path) == len(made.files)
+        valid = all(entry.valid() for entry in made.files) and len({entry.path for entry in made.files}) == len(made.files)
         return made if valid and (number == 1 or document["checksum"] == _checksum(document)) else None
 
     def to_json(self) -> bytes:
@@ -105,35 +100,16 @@ class Manifest:
         return (json.dumps({**document, "checksum": _checksum(document)}, indent=1) + "\n").encode()
 
     @cached_property
-    def _by_path(self) -> dict[str, Entry]:
-        return {entry.path: entry for entry in self.files}
-
-    @cached_property
-    def _folders(self) -> dict[str, _Folder]:
-        found = {"": _Folder({}, set())}
+    def folders(self) -> dict[str, Folder]:
+        """The directories by relative path; ``""`` is that of the manifest."""
+        found = {"": Folder({}, set())}
         for entry in self.files:
             folder, _, name = entry.path.rpartition("/")
-            found.setdefault(folder, _Folder({}, set())).files[name] = entry
+            found.setdefault(folder, Folder({}, set())).files[name] = entry
             while folder:
                 folder, _, name = folder.rpartition("/")
-                found.setdefault(folder, _Folder({}, set())).folders.add(name)
+                found.setdefault(folder, Folder({}, set())).folders.add(name)
         return found
-
-    def entry(self, path: str) -> Entry | None:
-        """A file by its relative path."""
-        return self._by_path.get(path)
-
-    def has_directory(self, path: str) -> bool:
-        """Whether there are files below a directory; ``""`` is that of the manifest."""
-        return path in self._folders
-
-    def files_in(self, path: str) -> dict[str, Entry]:
-        """The files directly in a directory, by name."""
-        return self._folders[path].files if path in self._folders else {}
-
-    def directories_in(self, path: str) -> set[str]:
-        """The names of the directories directly in a directory."""
-        return self._folders[path].folders if path in self._folders else set()
 
 
 def _is_text(value: object) -> bool:

@@ -7,12 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from compaction.fs.filesystem import ByteSource, DiskFileSystem, FileRange, FileStat, Output, ReadableFileSystem
+from compaction.fs.contents import read_range
+from compaction.fs.filesystem import (
+    ByteSource,
+    DiskFileSystem,
+    FileRange,
+    FileStat,
+    Output,
+    ReadableFileSystem,
+    removed_on_failure,
+)
 from compaction.fs.local import LocalFileSystem
 from compaction.fs.local_output import LocalOutput
 from compaction.fs.uri import any_remote, is_remote
 from compaction.stores.remote import RemoteFileSystem
-from compaction.stores.streams import ObjectOutput, RangeReader
+from compaction.stores.streams import ObjectOutput
 
 
 def file_system(paths: Iterable[str]) -> DiskFileSystem:
@@ -46,9 +55,6 @@ class MixedFileSystem(LocalFileSystem):
     def reader(self, path: str, start: int, end: int, *, uncached: bool = False) -> ByteSource:
         return self._of(path).reader(path, start, end, uncached=uncached)
 
-    def real_path(self, path: str) -> FileRange | None:
-        return self._of(path).real_path(path)
-
     def create(self, path: str, like: str | None, *, write_behind: bool = False) -> Output:
         return ObjectOutput(path) if is_remote(path) else super().create(path, like, write_behind=write_behind)
 
@@ -60,18 +66,11 @@ class MixedFileSystem(LocalFileSystem):
 
     def _download(self, source: str, target: str, start: int, length: int | None) -> None:
         found = self._remote.stat(source)
-        end = start + length if length is not None else 0 if found is None else found.size
-        reader = RangeReader(source, start, end)
-        output = LocalOutput(target, None)
-        try:
-            for block in reader.blocks():
+        size = length if length is not None else 0 if found is None else found.size - start
+        with removed_on_failure(LocalOutput(target, None)) as output:
+            for block in read_range(self._remote, FileRange(source, start, size)):
                 output.write([block])
             output.close(sync=False, mtime_ns=None if found is None else found.mtime_ns)
-        except BaseException:
-            output.remove()
-            raise
-        finally:
-            reader.close()
 
     def mkdir(self, path: str, like: str | None = None, *, private: bool = False) -> None:
         super().mkdir(path, None if like is None or is_remote(like) else like, private=private)

@@ -5,25 +5,25 @@ Tested by ``tests/output/test_object_publish.py``, ``tests/stores/test_remote.py
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import closing
-from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import xxhash
 
 from compaction.errors import StorageError
-from compaction.fs.filesystem import Chunk, FileRange, FileStat
-from compaction.fs.local import LocalFileSystem
+from compaction.fs.contents import read_range
+from compaction.fs.filesystem import FileRange, FileStat, FileSystem, removed_on_failure
 from compaction.fs.uri import is_remote, split
 from compaction.stores.clients import located, remote_errors
 from compaction.stores.listings import is_missing, list_directory, stat_objects
+from compaction.stores.mixed import MixedFileSystem
 from compaction.stores.source_check import shared
-from compaction.stores.streams import COPY_BYTES, ObjectFile, ObjectOutput, RangeReader, delete_object, require_stored
+from compaction.stores.streams import ObjectFile, ObjectOutput, RangeReader, delete_object, require_stored
 
 #: stores in which a directory is only a prefix of keys
 _FLAT = frozenset({"s3", "gcs", "abfs"})
 
 
-@dataclass(frozen=True)
-class WrittenObject:
+class WrittenObject(NamedTuple):
     """An object as it was written: size, content hash (``None`` for a copy made by the store of an object without a listed
     one), and the file's modification time, ns (0: the time of the upload)."""
 
@@ -32,15 +32,15 @@ class WrittenObject:
     mtime_ns: int = 0
 
 
-class OutputFileSystem:
-    """Implements ``filesystem.FileSystem`` for an unpublished output. Nothing is cached; a rename is a copy and a removal.
+class OutputFileSystem(FileSystem):
+    """The files of an unpublished output. Nothing is cached; a rename is a copy and a removal.
 
     ``written`` has the files by path.
     """
 
     def __init__(self) -> None:
         self.written: dict[str, WrittenObject] = {}
-        self._local = LocalFileSystem()
+        self._sources = MixedFileSystem()
 
     def listdir(self, path: str) -> list[str]:
         try:
@@ -54,43 +54,35 @@ class OutputFileSystem:
         return stat_objects([path])[0]
 
     def read_bytes(self, path: str, start: int = 0, length: int | None = None) -> bytes:
-        file = ObjectFile(path)
-        end = file.size() if length is None else min(file.size(), start + length)
-        return file.read_at(end - start, start) if end > start else b""
+        return ObjectFile(path).read(start, length)
 
     def reader(self, path: str, start: int, end: int, *, uncached: bool = False) -> RangeReader:
         return RangeReader(path, start, end, checked=False)
 
-    def real_path(self, path: str) -> FileRange | None:
-        found = self.stat(path)
-        return FileRange(path, 0, 0 if found is None else found.size)
-
     def write_file(self, path: str, data: bytes, *, like: str | None = None, mtime_ns: int | None = None) -> None:
         output = ObjectOutput(path)
         output.write([data])
-        self._close(output, mtime_ns or 0)
-
-    def _close(self, output: ObjectOutput, mtime_ns: int = 0) -> None:
         output.close(sync=True)
-        if output.content is not None:
-            self.written[output.path] = WrittenObject(*output.content, mtime_ns)
+        self.written[path] = WrittenObject(len(data), xxhash.xxh3_128_hexdigest(data), mtime_ns or 0)
 
     def copy(self, source: str, target: str, start: int = 0, length: int | None = None) -> None:
         """Copy a local file or an object into a new object; within one store, the store copies it.
 
         :raises CorruptLogError: the file differs from its manifest entry
         """
-        if not is_remote(source):
-            local = self._local.stat(source)
-            self._store(self._local_blocks(source, start, length), target, 0 if local is None else local.mtime_ns)
-            return
-        found = stat_objects([source])[0]
+        found = stat_objects([source])[0] if is_remote(source) else self._sources.stat(source)
         size = 0 if found is None else found.size
-        end = size if length is None else start + length
-        if (start, end) == (0, size) and split(source)[0] == split(target)[0] and self._copy_known(source, target, size):
+        part = FileRange(source, start, size - start if length is None else length)
+        is_whole = is_remote(source) and part == (source, 0, size)
+        if is_whole and split(source)[0] == split(target)[0] and self._copy_known(source, target, size):
             return
-        with closing(RangeReader(source, start, end)) as reader:
-            self._store(reader.blocks(), target)
+        content = xxhash.xxh3_128()
+        with removed_on_failure(ObjectOutput(target)) as output:
+            for block in read_range(self._sources, part):
+                content.update(block)
+                output.write([block])
+            output.close(sync=True)
+        self.written[target] = WrittenObject(part.size, content.hexdigest())
 
     def _copy_known(self, source: str, target: str, size: int) -> bool:
         """Copy an object within the store; ``False`` if it must be read: its manifest entry has no ETag, or another one."""
@@ -108,22 +100,6 @@ class OutputFileSystem:
         (store, key), (_, target_key) = located(source), located(target)
         with remote_errors(target, f"copy {source} here"):
             store.copy_file(key, target_key)
-
-    def _store(self, blocks: Iterable[Chunk], target: str, mtime_ns: int = 0) -> None:
-        output = ObjectOutput(target)
-        try:
-            for block in blocks:
-                output.write([block])
-            self._close(output, mtime_ns)
-        except BaseException:
-            output.remove()
-            raise
-
-    def _local_blocks(self, path: str, start: int, length: int | None) -> Iterator[bytes]:
-        end = None if length is None else start + length
-        while data := self._local.read_bytes(path, start, COPY_BYTES if end is None else min(COPY_BYTES, end - start)):
-            yield data
-            start += len(data)
 
     def adopt(self, source: str, target: str, stored: WrittenObject) -> None:
         """Rename an object that a task has written.
@@ -166,7 +142,7 @@ class OutputFileSystem:
 
     def utime(self, path: str, mtime_ns: int) -> None:
         """Set a file's modification time for the manifest."""
-        self.written[path] = replace(self.written[path], mtime_ns=mtime_ns)
+        self.written[path] = self.written[path]._replace(mtime_ns=mtime_ns)
 
     def fsync(self, path: str) -> None:
         """No operation: an object is durable when its upload is complete."""

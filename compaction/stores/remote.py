@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from functools import lru_cache, partial
 
 import xxhash
 
 from compaction.errors import LogError, StorageError, UsageError
-from compaction.fs.filesystem import FileRange, FileStat, base_name, join, parent
+from compaction.fs.filesystem import FileStat, ReadableFileSystem, base_name, join, parent
 from compaction.fs.uri import is_remote, split
 from compaction.names import INDEX, SNAPSHOT, TIMEINDEX, TXNINDEX, parse_partition_dir
-from compaction.stores.listings import is_missing, list_directory, stat_objects
+from compaction.stores.listings import is_missing, list_directory, read_whole, stat_objects
 from compaction.stores.source_check import Listing, Sources, is_significant
-from compaction.stores.streams import ObjectFile, ObjectInput, RangeReader
+from compaction.stores.streams import ObjectFile, RangeReader
 
 #: files up to this size are read completely, those of a partition together
 _SMALL_BYTES = 256 * 1024
@@ -38,8 +40,8 @@ def require_finished(log_dir: str) -> None:
                 raise UsageError(error.what, path=error.path, hint=error.hint) from error
 
 
-class RemoteFileSystem:
-    """Implements ``filesystem.ReadableFileSystem``. Log directories are assumed not to change: each directory is listed once.
+class RemoteFileSystem(ReadableFileSystem):
+    """Log directories are assumed not to change: each directory is listed once.
 
     Files are compared with their output's manifest (``compaction.stores.source_check``). A mismatch of a log's file is raised
     by any access to that log; any other mismatch, when its directory is listed.
@@ -48,12 +50,11 @@ class RemoteFileSystem:
     def __init__(self) -> None:
         self._sources = Sources()
         self._listings: dict[str, Listing] = {}
-        self._files: OrderedDict[str, ObjectFile] = OrderedDict()
+        self._opened = lru_cache(maxsize=_OPEN_FILES)(partial(ObjectFile, sources=self._sources))
         self._small: OrderedDict[str, bytes] = OrderedDict()
         self._small_bytes = 0
 
     def listdir(self, path: str) -> list[str]:
-        """The names in a directory, sorted."""
         return sorted(self._listing(path.rstrip("/")).entries)
 
     def stat(self, path: str) -> FileStat | None:
@@ -76,23 +77,15 @@ class RemoteFileSystem:
         return known or (is_significant(name) and self._sources.governing(directory) is not None)
 
     def read_bytes(self, path: str, start: int = 0, length: int | None = None) -> bytes:
-        """Bytes from ``start``, at most ``length`` of them."""
         found = self.stat(path)
         if found is not None and found.size <= _SMALL_BYTES:
             data = self._small_file(path)
             return data[start:] if length is None else data[start : start + length]
-        file = self._open(path)
-        end = file.size() if length is None else min(file.size(), start + length)
-        return file.read_at(end - start, start) if end > start else b""
+        return self._open(path).read(start, length)
 
     def reader(self, path: str, start: int, end: int, *, uncached: bool = False) -> RangeReader:
         """Open a byte range; stores have no page cache, so ``uncached`` has no effect."""
         return RangeReader(path, start, end)
-
-    def real_path(self, path: str) -> FileRange | None:
-        """The file itself."""
-        found = self.stat(path)
-        return FileRange(path, 0, 0 if found is None else found.size)
 
     def _listing(self, path: str, *, missing_ok: bool = False) -> Listing:
         if path not in self._listings:
@@ -113,7 +106,7 @@ class RemoteFileSystem:
         governing = self._sources.governing(path)
         if governing is None:
             return listing
-        others = listing.entries.keys() - governing.manifest.directories_in(governing.within)
+        others = listing.entries.keys() - governing.folder.folders
         logs = [name for name in others if listing.entries[name].is_dir and parse_partition_dir(name) is not None]
         late = {name for name in logs if not self._listing(join(path, name)).entries}
         return listing._replace(entries={name: stat for name, stat in listing.entries.items() if name not in late})
@@ -122,11 +115,7 @@ class RemoteFileSystem:
         listing = self._listings.get(parent(path))
         if listing is not None and listing.fault is not None:
             raise listing.fault
-        file = self._files.pop(path, None) or ObjectFile(path, self._sources)
-        self._files[path] = file
-        if len(self._files) > _OPEN_FILES:
-            self._files.popitem(last=False)
-        return file
+        return self._opened(path)
 
     def _small_file(self, path: str) -> bytes:
         if path not in self._small:
@@ -146,10 +135,11 @@ class RemoteFileSystem:
     def _checked(self, path: str) -> bytes:
         """The content of a file, compared with its manifest entry."""
         listed = self._sources.entry(path)
-        with ObjectInput(path) as stream:
-            data = stream.read(None)
-            etag = stream.etag() if listed is not None and listed[0].xxh3_128 is None else None
-        self._sources.check(path, len(data), etag=etag, xxh3_128=xxhash.xxh3_128_hexdigest(data))
+        if listed is not None and listed[0].xxh3_128 is None:
+            with closing(ObjectFile(path, self._sources)) as file:
+                return file.read(0, None)
+        data = read_whole(path)
+        self._sources.check(path, len(data), xxh3_128=xxhash.xxh3_128_hexdigest(data))
         return data
 
     def _neighbours(self, directory: str, path: str) -> list[str]:

@@ -31,9 +31,8 @@ from compaction.names import (
     parse_partition_dir,
     parse_segment_file,
 )
-from compaction.stores.clients import located, remote_errors
-from compaction.stores.listings import object_stat, stat_objects_if_allowed
-from compaction.stores.manifest import MANIFEST, MARKER, Entry, Manifest, run_of
+from compaction.stores.listings import object_stat, read_whole, stat_objects_if_allowed
+from compaction.stores.manifest import MANIFEST, MARKER, Entry, Folder, Manifest, run_of
 
 #: how long a task caches a manifest
 _MAX_AGE_S = 10.0
@@ -69,12 +68,17 @@ class Governing(NamedTuple):
         place = self.manifest.place
         return place is None or place.replace(_ANONYMOUS, "gs://") == self.root.replace(_ANONYMOUS, "gs://")
 
+    @property
+    def folder(self) -> Folder:
+        """The files and directories that the manifest lists directly in the directory."""
+        return self.manifest.folders.get(self.within) or Folder({}, set())
+
     def entry(self, name: str) -> Entry | None:
         """The entry of a file in the directory.
 
         :raises CorruptLogError: a significant file is not listed
         """
-        found = self.manifest.files_in(self.within).get(name)
+        found = self.folder.files.get(name)
         if found is None and is_significant(name):
             path = join(self.root, *filter(None, (self.within, name)))
             hint = f"remove it if it is not needed; otherwise {_AGAIN}"
@@ -120,7 +124,7 @@ class Sources:
             candidates = [(outer, directory), (directory, None), (parent(outer), outer), (outer, None)]
         for root, listed in candidates:
             manifest = self.manifest(root)
-            if manifest is not None and (listed is None or manifest.has_directory(listed[len(root) + 1 :])):
+            if manifest is not None and (listed is None or listed[len(root) + 1 :] in manifest.folders):
                 return Governing(manifest, root, directory[len(root) + 1 :])
         return None
 
@@ -134,8 +138,8 @@ class Sources:
         if governing is None:
             return Listing(entries)
         files = {name: stat for name, stat in entries.items() if stat.is_file}
-        listed = governing.manifest.files_in(governing.within)
-        made = {name: object_stat(0, 0, is_dir=True) for name in governing.manifest.directories_in(governing.within)}
+        listed, folders = governing.folder
+        made = {name: object_stat(0, 0, is_dir=True) for name in folders}
         made |= {name: stat for name, stat in entries.items() if not stat.is_file or is_significant(name)}
         made |= {name: object_stat(each.size, each.mtime_ms * 1_000_000, is_dir=False) for name, each in listed.items()}
         return Listing(made, next(_faults(governing, directory, files), None))
@@ -193,10 +197,10 @@ def shared() -> Sources:
 def _read(root: str, found: list[FileStat | None]) -> Manifest | None:
     done, begun = found
     path = join(root, MANIFEST)
-    manifest = None if done is None else Manifest.parse(_bytes(path), path)
+    manifest = None if done is None else Manifest.parse(read_whole(path), path)
     if begun is None:
         return manifest
-    if manifest is None or run_of(_bytes(join(root, MARKER))) != manifest.run:
+    if manifest is None or run_of(read_whole(join(root, MARKER))) != manifest.run:
         hint = "repeat the run that writes it"
         if manifest is not None and manifest.run is None:
             hint += f", or remove {MARKER} if no run is writing it"
@@ -204,16 +208,9 @@ def _read(root: str, found: list[FileStat | None]) -> Manifest | None:
     return manifest
 
 
-def _bytes(path: str) -> bytes:
-    store, key = located(path)
-    with remote_errors(path, "read"), store.open_input_stream(key, compression=None) as stream:
-        data: bytes = stream.read()
-    return data
-
-
 def _faults(governing: Governing, directory: str, files: Mapping[str, FileStat]) -> Iterator[CompactionError]:
     """The mismatches between the files of a directory and its manifest."""
-    listed = governing.manifest.files_in(governing.within)
+    listed = governing.folder.files
     for name, entry in sorted(listed.items()):
         if name not in files:
             yield _fault(join(directory, name), "is missing", f"{entry.size} bytes")

@@ -6,26 +6,24 @@ Tested by ``tests/stores/test_remote.py``, ``tests/stores/test_source_check.py``
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
-from types import TracebackType
 from typing import Any
 
 import xxhash
 
 from compaction.errors import StorageError
-from compaction.fs.filesystem import FileStat
+from compaction.fs.filesystem import ByteSource, FileStat
 from compaction.stores.clients import located, remote_errors, repeated
 from compaction.stores.listings import stat_objects
-from compaction.stores.manifest import Content
 from compaction.stores.source_check import Sources, shared
 
 #: read-ahead of a task
 _RANGE_BYTES = 8 << 20
 _RANGES_AHEAD = 2
-COPY_BYTES = 16 << 20
+_COPY_BYTES = 16 << 20
 #: buffer for the store whose client sends each write synchronously
 _UPLOAD_BYTES = 8 << 20
 _SENDS_EACH_WRITE = "gcs"
@@ -88,12 +86,17 @@ class ObjectFile:
             sources.check(self._path, int(self._file.size()), etag=_etag(self._file))
             self._sources = None
 
+    def read(self, start: int, length: int | None) -> bytes:
+        """Up to ``length`` bytes from ``start``; ``None``: to the end. Raises as ``read_at`` does."""
+        end = self.size() if length is None else min(self.size(), start + length)
+        return self.read_at(end - start, start) if end > start else b""
+
     def close(self) -> None:
         """Close the object."""
         self._file.close()
 
 
-class RangeReader:
+class RangeReader(ByteSource):
     """Reads ``[start, end)`` of an object sequentially, with a few ranges of read-ahead. An object of an output is compared
     with its manifest entry: ETag and size on opening, the content hash if it is read completely.
 
@@ -140,14 +143,6 @@ class RangeReader:
             view[:n] = memoryview(data)[at : at + n]
         return max(0, n)
 
-    def blocks(self) -> Iterator[memoryview]:
-        """The whole range in blocks, each valid until the next; ends early if the object is shorter."""
-        at = self._start
-        buffer = memoryview(bytearray(min(COPY_BYTES, max(1, self._end - at))))
-        while at < self._end and (n := self.read_into(buffer[: self._end - at], at, at)):
-            yield buffer[:n]
-            at += n
-
     def _count(self, data: bytes) -> None:
         """Add the next range to the hash; compare it at the end of the object."""
         self._hash.update(data)
@@ -178,8 +173,7 @@ class ObjectOutput:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.content: Content | None = None
-        self._size_bytes, self._hash = 0, xxhash.xxh3_128()
+        self._size_bytes = 0
         store, key = located(path)
         with remote_errors(path, "write"):
             # otherwise a name such as data.gz would enable compression
@@ -190,15 +184,14 @@ class ObjectOutput:
         """Append the chunks."""
         with remote_errors(self.path, "write"):
             for chunk in chunks:
-                self._hash.update(chunk)
                 self._size_bytes += memoryview(chunk).nbytes
                 self._stream.write(chunk)
 
     def copy_from(self, path: str) -> None:
         """Append all of another object."""
-        with ObjectInput(path) as source:
-            while data := source.read(COPY_BYTES):
-                self.write([data])
+        with closing(ObjectFile(path)) as source:
+            for start in range(0, source.size(), _COPY_BYTES):
+                self.write([source.read(start, _COPY_BYTES)])
 
     def start_writeback(self) -> None:
         """No operation: ``close`` uploads the rest."""
@@ -208,7 +201,6 @@ class ObjectOutput:
         with remote_errors(self.path, "write"):
             self._stream.close()
         require_stored(self.path, stat_objects([self.path])[0], self._size_bytes)
-        self.content = Content(self._size_bytes, self._hash.hexdigest())
 
     def abandon(self) -> None:
         """No operation: the object is closed already."""
@@ -219,35 +211,6 @@ class ObjectOutput:
             with remote_errors(self.path, "write"):
                 self._stream.close()
             delete_object(self.path)
-
-
-class ObjectInput:
-    """A stream over an object's bytes; a context manager.
-
-    :raises StorageError: the store refused
-    """
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        store, key = located(path)
-        with remote_errors(path, "read"):
-            self._stream = store.open_input_stream(key, compression=None)
-
-    def __enter__(self) -> ObjectInput:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._stream.close()
-
-    def etag(self) -> str | None:
-        """The object's ETag, if the store has one."""
-        with remote_errors(self._path, "look at"):
-            return _etag(self._stream)
-
-    def read(self, size: int | None) -> bytes:
-        """The next ``size`` bytes, or all that remain; fewer only at the end."""
-        with remote_errors(self._path, "read"):
-            return repeated(partial(self._stream.read, size))
 
 
 def delete_object(path: str) -> None:
@@ -276,9 +239,3 @@ def _etag(stream: Any) -> str | None:
     if found is None:
         return None
     return (found.decode() if isinstance(found, bytes) else found).strip('"')
-
-
-def read_whole(path: str) -> bytes:
-    """All bytes of an object."""
-    with ObjectInput(path) as stream:
-        return stream.read(None)

@@ -17,12 +17,14 @@ from typing import TYPE_CHECKING
 
 from compaction.errors import StorageError
 from compaction.fs.filesystem import FileRange, FileStat
+from compaction.fs.overlay import InMemory
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 Names = dict[str, "Inode"]
 Change = Callable[[Names], None]
+MemorySource = InMemory
 
 
 class Stopped(BaseException):
@@ -48,24 +50,6 @@ class Directory:
     names: Names = field(default_factory=dict)
     safe: Names = field(default_factory=dict)
     changes: list[Change] = field(default_factory=list)
-
-
-class MemorySource:
-    """Bytes in memory, read as a file."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-
-    def size(self) -> int:
-        return len(self._data)
-
-    def read_into(self, view: memoryview, position: int, floor: int) -> int:
-        data = self._data[position : position + len(view)]
-        view[: len(data)] = data
-        return len(data)
-
-    def close(self) -> None:
-        """Nothing."""
 
 
 class MemoryOutput:

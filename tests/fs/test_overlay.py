@@ -10,13 +10,9 @@ from compaction.errors import StorageError
 from compaction.fs.filesystem import real_file
 from compaction.fs.local import LocalFileSystem
 from compaction.fs.overlay import NamesSynced, OverlayFileSystem, Removed, Written
+from tests.fs.test_filesystem import directory
 
-
-@pytest.fixture
-def directory(tmp_path: Path) -> str:
-    """A directory with one file of ten bytes."""
-    (tmp_path / "old").write_bytes(b"0123456789")
-    return str(tmp_path)
+__all__ = ["directory"]
 
 
 def test_real_files_are_not_changed(directory: str) -> None:

@@ -1,4 +1,4 @@
-"""Addresses: what is one, what is kept of it, and how it is taken apart."""
+"""URIs: what is one, what is kept of it, and how it is taken apart."""
 
 from __future__ import annotations
 

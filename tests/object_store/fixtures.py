@@ -149,19 +149,15 @@ class S3Bucket(Bucket):
         client.create_bucket(Bucket=self.name, CreateBucketConfiguration={"LocationConstraint": REGION})
 
     def address(self, key: str = "") -> str:
-        """As a user gives it."""
         return f"s3://{self.name}/{key}{self._store.options}".replace("/?", "?")
 
     def put(self, key: str, data: bytes) -> None:
-        """Upload an object."""
         self._client.put_object(Bucket=self.name, Key=key, Body=data)
 
     def remove(self, key: str) -> None:
-        """Remove an object."""
         self._client.delete_object(Bucket=self.name, Key=key)
 
     def get(self, key: str) -> bytes:
-        """An object's bytes."""
         body: bytes = self._client.get_object(Bucket=self.name, Key=key)["Body"].read()
         return body
 
@@ -171,11 +167,9 @@ class S3Bucket(Bucket):
         return [found["Key"] for page in pages for found in page.get("Contents", ()) if not found["Key"].endswith("/")]
 
     def forget(self) -> None:
-        """Begin a new list of requests."""
         self._store.forget()
 
     def asked(self) -> list[Asked]:
-        """The server's requests since the last ``forget``."""
         return [
             Asked(
                 request.method,
@@ -189,7 +183,6 @@ class S3Bucket(Bucket):
 
     @contextmanager
     def refusing(self, part: str, *, reads: bool = False) -> Iterator[None]:
-        """Meanwhile no object with ``part`` in its key can be written, or with ``reads``, read."""
 
         def gate(request: Request) -> None:
             if part in request.key and (request.method == "GET" if reads else request.is_write):
@@ -200,7 +193,6 @@ class S3Bucket(Bucket):
 
     @contextmanager
     def holding(self, part: str) -> Iterator[Callable[[], bool]]:
-        """Holds writes of objects with ``part`` in their key, and drops them at the end; yields whether there was one."""
         held, dropped = threading.Event(), threading.Event()
 
         def gate(request: Request) -> None:

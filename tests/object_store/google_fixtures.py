@@ -83,12 +83,10 @@ class GoogleBucket(Bucket):
         server.ask("POST", "/storage/v1/b", about, {"Content-Type": "application/json"})
 
     def address(self, key: str = "") -> str:
-        """As a user gives it."""
         how = f"?endpoint_override={self._server.endpoint}&scheme=http&retry_limit_seconds=20"
         return f"gs://anonymous@{self.name}/{key}{how}".replace("/?", "?")
 
     def put(self, key: str, data: bytes) -> None:
-        """Upload an object."""
         # in one request, the emulator does not take empty ones
         begin = f"/upload/storage/v1/b/{self.name}/o?uploadType=resumable&name={quote(key, safe='')}"
         session = self._server.ask("POST", begin).decode().partition(self._server.endpoint)[2]
@@ -96,15 +94,12 @@ class GoogleBucket(Bucket):
         self._server.ask("PUT", session, data, {"Content-Range": place})
 
     def remove(self, key: str) -> None:
-        """Remove an object."""
         self._server.ask("DELETE", f"/storage/v1/b/{self.name}/o/{quote(key, safe='')}")
 
     def get(self, key: str) -> bytes:
-        """An object's bytes."""
         return self._server.ask("GET", f"/storage/v1/b/{self.name}/o/{quote(key, safe='')}?alt=media")
 
     def keys(self, prefix: str) -> list[str]:
-        """Of all objects below ``prefix``."""
         found: list[str] = []
         page = "0"
         while page:
@@ -119,7 +114,6 @@ class GoogleBucket(Bucket):
         self._server.gate()
 
     def asked(self) -> list[Asked]:
-        """The server's requests since the last ``forget``."""
         return [
             Asked(
                 request["method"],
@@ -133,14 +127,12 @@ class GoogleBucket(Bucket):
 
     @contextmanager
     def refusing(self, part: str, *, reads: bool = False) -> Iterator[None]:
-        """Meanwhile no object with ``part`` in its key can be written, or with ``reads``, read."""
         self._server.gate({"method": "GET" if reads else "POST", "media": reads, "part": part, "status": 403})
         yield
         self._server.gate()
 
     @contextmanager
     def holding(self, part: str) -> Iterator[Callable[[], bool]]:
-        """Holds writes of objects with ``part`` in their key, and drops them at the end; yields whether there was one."""
         self._server.gate({"method": "PUT", "part": part, "status": 0})
         yield lambda: bool(self._server.seen()["held"])
         self._server.gate()

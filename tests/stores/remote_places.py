@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyarrow import fs
 
-from compaction.fs.contents import FileDigest
+from compaction.fs.contents import digest_of
 from compaction.fs.local import LocalFileSystem
 from compaction.fs.overlay import OverlayFileSystem
 from compaction.names import LOG
@@ -114,8 +114,7 @@ def begin(log_dir: str, target: str) -> tuple[ObjectPublication, OverlayFileSyst
         output = ObjectOutput(f"{publication.log_path(here)}/{0:020d}{kind}.clean.one")
         output.write([data])
         output.close(sync=True)
-        assert output.content is not None
-        files.append(FileDigest(kind, *output.content))
+        files.append(digest_of(data)._replace(kind=kind))
     assert files[0].kind == LOG
     source = OverlayFileSystem(file_system([log_dir]))
     publication.add_log(source, here, [SwapGroup(0, (0, 90), ".clean.one", 7000, tuple(files))], (), end_offset=130)

@@ -19,10 +19,7 @@ _MANIFEST = Manifest(
 def test_a_manifest_is_read_back() -> None:
     found = Manifest.parse(_MANIFEST.to_json(), "m")
     assert (set(found.files), found.run, found.place) == (set(_MANIFEST.files), "run-1", "s3://bucket/out")
-    assert found.entry("a") == Entry("a", 1, 2)
-    assert (found.entry("b"), found.files_in("orders-0")) == (None, {"b": _MANIFEST.files[0]})
-    assert found.directories_in("") == {"orders-0"}
-    assert (found.has_directory("orders-0"), found.has_directory("orders")) == (True, False)
+    assert found.folders == {"": ({"a": Entry("a", 1, 2)}, {"orders-0"}), "orders-0": ({"b": _MANIFEST.files[0]}, set())}
 
 
 def test_malformed_content_is_an_error() -> None:

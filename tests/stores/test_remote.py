@@ -21,10 +21,11 @@ from compaction.logdir.blocks import SegmentReader
 from compaction.logdir.read_log import read_segments
 from compaction.recovery.recover import recover_log
 from compaction.stores import clients
+from compaction.stores.listings import read_whole
 from compaction.stores.mixed import MixedFileSystem, file_system
 from compaction.stores.object_output import OutputFileSystem
 from compaction.stores.remote import RemoteFileSystem
-from compaction.stores.streams import ObjectFile, ObjectOutput, RangeReader, read_whole
+from compaction.stores.streams import ObjectFile, ObjectOutput, RangeReader
 from tests.logdir.logs import location
 from tests.stores.remote_places import PLACE, bucket, log
 

@@ -93,29 +93,21 @@ def decompress_into(codec: Codec, data: Buffer, out: memoryview, *, magic: int =
     :raises CodecError: the payload cannot be decompressed
     """
     try:
-        return _DECOMPRESSORS[codec](data, out, magic)
+        if codec is Codec.LZ4:
+            return lz4_frame.decompress_into(data, out, ignore_header_checksum=magic == 0)
+        return _DECOMPRESSORS[codec](data, out)
     except cramjam.DecompressionError as error:
         raise CodecError(f"{codec.name.lower()} payload of {len(data)} bytes cannot be decompressed: {error}") from None
 
 
 def compress(codec: Codec, data: Buffer) -> bytes:
     """The payload of a v2 batch as Kafka writes it at the codec's default level."""
-    if codec is Codec.NONE:
-        return bytes(data)
-    if codec is Codec.GZIP:
-        return _gzip(data)
-    if codec is Codec.SNAPPY:
-        return snappy_xerial.compress(data)
-    if codec is Codec.LZ4:
-        return lz4_frame.compress(data)
-    return _zstd(data)
+    return _COMPRESSORS[codec](data)
 
 
 def _gzip(data: Buffer) -> bytes:
-    deflate = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
-    body = deflate.compress(data) + deflate.flush()
-    trailer = zlib.crc32(data).to_bytes(4, "little") + (len(data) & 0xFFFFFFFF).to_bytes(4, "little")
-    return _GZIP_HEADER + body + trailer
+    member = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, _GZIP_WINDOW)
+    return _GZIP_HEADER + (member.compress(data) + member.flush())[len(_GZIP_HEADER) :]
 
 
 class _Contexts(threading.local):
@@ -134,14 +126,14 @@ def _zstd(data: Buffer) -> bytes:
     return frame.compress(data) + frame.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK) + frame.flush()
 
 
-def _copy_into(data: Buffer, out: memoryview, _magic: int) -> int:
+def _copy_into(data: Buffer, out: memoryview) -> int:
     if len(data) > len(out):
         raise BufferTooSmall(len(data))
     out[: len(data)] = data
     return len(data)
 
 
-def _gunzip_into(data: Buffer, out: memoryview, _magic: int) -> int:
+def _gunzip_into(data: Buffer, out: memoryview) -> int:
     view, pos, written = memoryview(data), 0, 0
     while True:
         # zlib copies input that follows a member: pass everything to the first, usually the only one, then small steps
@@ -166,15 +158,7 @@ def _gunzip_into(data: Buffer, out: memoryview, _magic: int) -> int:
             return written
 
 
-def _unsnappy_into(data: Buffer, out: memoryview, _magic: int) -> int:
-    return snappy_xerial.decompress_into(data, out)
-
-
-def _unlz4_into(data: Buffer, out: memoryview, magic: int) -> int:
-    return lz4_frame.decompress_into(data, out, ignore_header_checksum=magic == 0)
-
-
-def _unzstd_into(data: Buffer, out: memoryview, _magic: int) -> int:
+def _unzstd_into(data: Buffer, out: memoryview) -> int:
     try:
         return int(cramjam.zstd.decompress_into(data, out))
     except cramjam.DecompressionError as error:
@@ -183,10 +167,16 @@ def _unzstd_into(data: Buffer, out: memoryview, _magic: int) -> int:
         raise
 
 
-_DECOMPRESSORS: dict[Codec, Callable[[Buffer, memoryview, int], int]] = {
+_COMPRESSORS: dict[Codec, Callable[[Buffer], bytes]] = {
+    Codec.NONE: bytes,
+    Codec.GZIP: _gzip,
+    Codec.SNAPPY: snappy_xerial.compress,
+    Codec.LZ4: lz4_frame.compress,
+    Codec.ZSTD: _zstd,
+}
+_DECOMPRESSORS: dict[Codec, Callable[[Buffer, memoryview], int]] = {
     Codec.NONE: _copy_into,
     Codec.GZIP: _gunzip_into,
-    Codec.SNAPPY: _unsnappy_into,
-    Codec.LZ4: _unlz4_into,
+    Codec.SNAPPY: snappy_xerial.decompress_into,
     Codec.ZSTD: _unzstd_into,
 }

@@ -7,6 +7,9 @@ Tested by ``tests/formats/primitives/test_fields.py``.
 
 from __future__ import annotations
 
+#: characters of a text that an error shows
+_SHOWN = 80
+
 
 class FormatError(ValueError):
     """The bytes violate the format.
@@ -23,6 +26,11 @@ class FormatError(ValueError):
     def __reduce__(self) -> tuple[object, ...]:
         """Pickles with both fields."""
         return (type(self), (self.what, self.position))
+
+
+def shown(text: str) -> str:
+    """A text as an error shows it: quoted, and shortened if it is long."""
+    return repr(text) if len(text) <= _SHOWN else f"{text[:_SHOWN]!r}…"
 
 
 class CodecError(FormatError):
