@@ -245,8 +245,7 @@ def _topic_decoder(name: str) -> Decoder:
     return known[name]
 
 
-def _class_decoder(key_class: str | None, value_class: str | None) -> Decoder | None:
-    """``None`` for strings, which the kernels decode."""
+def _class_decoder(key_class: str | None, value_class: str | None) -> Decoder:
     from compaction.dump import record_decoders
 
     given = [name or _STRING_DECODER for name in (key_class, value_class)]
@@ -256,7 +255,7 @@ def _class_decoder(key_class: str | None, value_class: str | None) -> Decoder | 
         raise UsageError(
             f"decoder class {error} cannot be loaded", hint="use StringDecoder, IntegerDecoder or LongDecoder"
         ) from None
-    return None if given == [_STRING_DECODER, _STRING_DECODER] else record_decoders.decode_with(of_keys, of_values)
+    return record_decoders.decode_with(of_keys, of_values)
 
 
 def dump(request: DumpRequest) -> int:

@@ -8,7 +8,7 @@ Tested by ``tests/jobs/test_dump_log.py`` and ``tests/conformance/test_dump_log.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
@@ -25,7 +25,7 @@ from compaction.fs.ranges import view
 from compaction.logdir.batch_scan import SegmentScan
 
 _NAMED_BY_OFFSET = (Kind.LOG, Kind.INDEX, Kind.TIMEINDEX, Kind.TXNINDEX)
-_LINES_AT_A_TIME = 1 << 12
+_BUFFER_CHARACTERS = 1 << 20
 _RENAME = "rename it back"
 
 
@@ -55,7 +55,7 @@ class DumpRequest:
 class Output(Protocol):
     """A binary stream."""
 
-    def write(self, data: bytes | memoryview, /) -> object:
+    def write(self, data: bytes, /) -> object:
         """Writes bytes."""
 
 
@@ -172,8 +172,7 @@ class Dump:
         spool = PairSpool()
         dump = SegmentDump(self._fs, target.path, view, spool.append)
         try:
-            for text in dump:
-                self._text(text)
+            self._texts(dump)
         finally:
             if spool.empty:
                 spool.close()
@@ -218,14 +217,25 @@ class Dump:
             self._findings.errors.append(error)
 
     def _lines(self, lines: Iterable[str]) -> None:
-        for text in _joined(lines):
-            self._text(text)
+        self._texts(f"{line}\n" for line in lines)
 
-    def _text(self, text: str | memoryview) -> None:
-        data = _encoded(text) if isinstance(text, str) else text
-        if len(data):
-            self._out.write(data)
-            self._line_open = data[-1] != ord("\n")
+    def _texts(self, texts: Iterable[str]) -> None:
+        """Prints texts, also those before an error, a buffer at a time."""
+        held, size = [], 0
+        try:
+            for text in texts:
+                held.append(text)
+                size += len(text)
+                if size > _BUFFER_CHARACTERS:
+                    self._text("".join(held))
+                    held, size = [], 0
+        finally:
+            self._text("".join(held))
+
+    def _text(self, text: str) -> None:
+        if text:
+            self._out.write(_encoded(text))
+            self._line_open = not text.endswith("\n")
 
     def _end_line(self) -> None:
         if self._line_open:
@@ -238,20 +248,3 @@ def _encoded(text: str) -> bytes:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
         return text.encode("utf-8", "replace")
-
-
-def _joined(lines: Iterable[str]) -> Iterator[str]:
-    """Lines joined to texts of limited size; yields the lines before an error first."""
-    held: list[str] = []
-    try:
-        for line in lines:
-            held.append(line)
-            if len(held) == _LINES_AT_A_TIME:
-                yield "\n".join(held) + "\n"
-                held.clear()
-    except LogError:
-        if held:
-            yield "\n".join(held) + "\n"
-        raise
-    if held:
-        yield "\n".join(held) + "\n"

@@ -216,7 +216,7 @@ class TestLogs:
         assert ended.code == 1
         assert ended.dumped == [log.name for log in logs]
         (error,) = ended.errors
-        assert error == f"error: {logs[1]} at byte {size}: batch has a size below the minimum; restore this segment"
+        assert error == f"error: {logs[1]} at byte {size}: batch has an impossible size of 0 bytes; restore this segment"
 
     def test_an_unknown_file_is_ignored(self, dump: Call, tmp_path: Path) -> None:
         path = tmp_path / "notes.txt"
