@@ -12,13 +12,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
-from compaction.dump.checkpoint_dump import CheckpointDump
 from compaction.dump.findings import Findings
 from compaction.dump.index_dump import IndexView, dump_offset_index, dump_snapshot, dump_time_index, dump_txn_index
 from compaction.dump.index_lookup import find_timestamp, may_hold, segments_with, start_position
 from compaction.dump.segment_dump import SegmentDump, SegmentView
 from compaction.dump.spool import PairSpool
-from compaction.dump.targets import BOOTSTRAP_SNAPSHOT, Kind, Target, is_partition, log_dir_files, partition_files
+from compaction.dump.targets import BOOTSTRAP_SNAPSHOT, Kind, Target, partition_files
 from compaction.errors import CorruptLogError, LogError, UsageError
 from compaction.fs.filesystem import FileSystem
 from compaction.fs.ranges import view
@@ -68,7 +67,6 @@ class Dump:
         self._fs, self._request = fs, request
         self._out, self._tell, self._fail = out, tell, fail
         self._findings = Findings()
-        self._checkpoints = CheckpointDump(fs, self._findings)
         self._line_open = False
 
     def run(self, working_dir: str) -> bool:
@@ -99,17 +97,18 @@ class Dump:
             found = self._fs.stat(path)
             if found is None:
                 raise UsageError("no such file or directory", path=path, hint="separate paths by spaces or commas")
-            paths = self._directory(path) if found.is_dir else [path]
-            some = [Target.of(each, working_dir) for each in paths]
-            targets += self._narrow(some) if found.is_dir else some
+            if found.is_dir:
+                targets += self._narrow([Target.of(each, working_dir) for each in self._directory(path)])
+            else:
+                targets.append(Target.of(path, working_dir))
         for target in targets:
             self._check(target)
         return targets
 
     def _directory(self, path: str) -> list[str]:
-        files = partition_files(self._fs, path) if is_partition(self._fs, path.rstrip("/")) else log_dir_files(self._fs, path)
+        files = partition_files(self._fs, path)
         if not files:
-            raise UsageError("contains neither checkpoints nor segments", path=path, hint="give a log or partition directory")
+            raise UsageError("contains no segments", path=path, hint="give a partition directory")
         return files
 
     def _narrow(self, targets: list[Target]) -> list[Target]:
@@ -154,8 +153,6 @@ class Dump:
             self._lines(dump_txn_index(self._fs, target))
         elif kind is Kind.SNAPSHOT:
             self._lines(dump_snapshot(self._fs, target))
-        elif kind is Kind.CHECKPOINT:
-            self._lines(self._checkpoints.dump(target))
         else:
             self._tell(f"Ignoring unknown file {target.shown}")
 
