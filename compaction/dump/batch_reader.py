@@ -29,7 +29,7 @@ from compaction.formats.record_batch.batch_header import (
 from compaction.formats.record_batch.message_header import HEADER_V0, HEADER_V1
 from compaction.formats.record_batch.message_set import parse_message_entry
 from compaction.fs.filesystem import FileSystem
-from compaction.kernels.reading.record_table import COLUMNS, TIMESTAMP_DELTA, locate_fields
+from compaction.kernels.reading.record_table import COLUMNS, TIMESTAMP, locate_fields
 from compaction.logdir.blocks import MAX_BATCH_BYTES
 
 WINDOW_BYTES = 4 << 20
@@ -174,8 +174,8 @@ class BatchReader:
         try:
             if batch.magic < MAGIC:
                 return max(-1, int(parse_message_entry(data).columns(MAX_PLAIN_BYTES).timestamp.max()))
-            for table in record_tables(plain_records(batch, data), header.record_count):
-                largest = max(largest, int((header.base_timestamp + table[:, TIMESTAMP_DELTA]).max()))
+            for table in record_tables(plain_records(batch, data), header):
+                largest = max(largest, int(table[:, TIMESTAMP].max()))
         except FormatError as error:
             raise self.error(error.what, batch.position) from None
         return largest
@@ -206,16 +206,17 @@ def plain_records(batch: BatchAt, data: memoryview) -> bytes:
     return bytes(decompress(Codec.of(batch.header.attributes), data[HEADER.size :], limit_bytes=MAX_PLAIN_BYTES))
 
 
-def record_tables(records: bytes, count: int) -> Iterator[Longs]:
-    """The fields of ``count`` records, as tables of ``kernels.reading.record_table`` that are valid until the next one.
+def record_tables(records: bytes, header: BatchHeader) -> Iterator[Longs]:
+    """The fields of the decompressed records of a batch, as tables of ``kernels.reading.record_table``. Each is valid until the
+    next one.
 
     :raises FormatError: after the last table, a record is malformed; or before the last record, bytes follow it
     """
     data = np.frombuffer(records, np.uint8)
+    at, count = 0, header.record_count
     table = np.empty((min(count, TABLE_RECORDS), COLUMNS), np.int64)
-    at = 0
     while count:
-        found, at = locate_fields(data, at, count, table)
+        found, at = locate_fields(data, at, count, header.base_offset, header.base_timestamp, table)
         count -= found
         remaining = not count and at != len(data)
         if found - remaining:

@@ -32,7 +32,6 @@ from compaction.formats.primitives.malformed import FormatError
 from compaction.formats.primitives.varint import decode_varint
 from compaction.formats.record_batch.batch_header import CONTROL, DELETE_HORIZON, MAGIC, TRANSACTIONAL
 from compaction.fs.filesystem import FileSystem
-from compaction.kernels.reading.record_table import OFFSET_DELTA, TIMESTAMP_DELTA
 
 _LONG_MAX = 2**63 - 1
 _INT_MAX = 2**31 - 1
@@ -121,33 +120,30 @@ class SegmentDump:
 
     def _records(self, batch: BatchAt, data: memoryview) -> Iterator[str]:
         """The lines of the records of a v2 batch."""
-        records, count = plain_records(batch, data), batch.header.record_count
+        records = plain_records(batch, data)
         if Codec.of(batch.header.attributes) is not Codec.NONE:
             # Java decompresses and reads all records before it returns the first
-            for _ in record_tables(records, count):
+            for _ in record_tables(records, batch.header):
                 pass
-        for table in record_tables(records, count):
-            offsets = batch.header.base_offset + table[:, OFFSET_DELTA]
-            chosen = (offsets >= self._first) & (offsets <= self._last)
+        for table in record_tables(records, batch.header):
             texts: list[str] = []
             try:
-                self._table(batch, records, (table[chosen], offsets[chosen]), texts)
+                self._table(batch, records, table, texts)
             finally:
                 yield "".join(texts)
 
-    def _table(self, batch: BatchAt, records: bytes, rows: tuple[Longs, Longs], texts: list[str]) -> None:
-        """Appends the lines of records; ``rows``: their fields and offsets."""
-        header, view = batch.header, self._view
-        times = header.base_timestamp + rows[0][:, TIMESTAMP_DELTA]
-        if batch.append_time is not None:
-            times[:] = batch.append_time
+    def _table(self, batch: BatchAt, records: bytes, table: Longs, texts: list[str]) -> None:
+        """Appends the lines of records."""
+        header, view, append_time = batch.header, self._view, batch.append_time
         label, sequence = _time_label(batch), -1
-        columns = zip(rows[1].tolist(), times.tolist(), rows[0].tolist(), strict=True)
-        for offset, time, (_, delta, key_at, key_size, value_at, value_size, headers_at, end) in columns:
+        for offset, time, key_at, key_size, value_at, value_size, headers_at, end in table.tolist():
+            if not self._first <= offset <= self._last:
+                continue
             self._follow(offset)
             if not view.skip_metadata:
                 if header.base_sequence >= 0:
-                    sequence = _increment(header.base_sequence, delta)
+                    sequence = _increment(header.base_sequence, offset - header.base_offset)
+                time = time if append_time is None else append_time
                 names = "" if end - headers_at == _NO_HEADERS else _header_keys(records, headers_at)
                 texts.append(
                     f"| offset: {offset} {label}: {time} keySize: {key_size} valueSize: {value_size} sequence: {sequence}"

@@ -115,7 +115,7 @@ def certifier() -> None:
 
 def dumping() -> None:
     """Printing dumps."""
-    record_table.locate_fields(np.frombuffer(b"", np.uint8), 0, 0, _empty(np.int64, 0, record_table.COLUMNS))
+    record_table.locate_fields(np.frombuffer(b"", np.uint8), 0, 0, 0, 0, _empty(np.int64, 0, record_table.COLUMNS))
 
 
 _WORK = (scan, first_pass, second_pass, large_logs, markers, legacy, comparison, source, certifier, dumping)

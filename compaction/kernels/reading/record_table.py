@@ -12,12 +12,12 @@ from compaction.kernels.reading.bytes import varint
 from compaction.kernels.reading.records import read_record
 
 #: columns of a table: positions count from the start of the data, a size of -1 means null
-TIMESTAMP_DELTA, OFFSET_DELTA, KEY_AT, KEY_SIZE, VALUE_AT, VALUE_SIZE, HEADERS_AT, END, COLUMNS = range(9)
+OFFSET, TIMESTAMP, KEY_AT, KEY_SIZE, VALUE_AT, VALUE_SIZE, HEADERS_AT, END, COLUMNS = range(9)
 
 
 @kernel
-def locate_fields(data, at, count, table):
-    """Fill ``table`` (int64[n, COLUMNS]) with up to ``count`` records of ``data[at:]`` (uint8[]).
+def locate_fields(data, at, count, base_offset, base_timestamp, table):
+    """Fill ``table`` (int64[n, COLUMNS]) with up to ``count`` records of ``data[at:]`` (uint8[]). Overflows wrap around.
 
     :returns: ``(number of records, position after them)``; the position is -1 if a malformed record follows
     """
@@ -28,9 +28,9 @@ def locate_fields(data, at, count, table):
         if stop < 0:
             return i, np.int64(-1)
         _, value_at = varint(data, key_at + max(key_size, 0), stop)
-        table[i, TIMESTAMP_DELTA], table[i, OFFSET_DELTA], table[i, END] = timestamp_delta, offset_delta, stop
+        table[i, OFFSET], table[i, TIMESTAMP] = base_offset + offset_delta, base_timestamp + timestamp_delta
         table[i, KEY_AT], table[i, KEY_SIZE] = key_at, max(key_size, -1)
         table[i, VALUE_AT], table[i, VALUE_SIZE] = value_at, max(value_size, -1)
-        table[i, HEADERS_AT] = value_at + max(value_size, 0)
+        table[i, HEADERS_AT], table[i, END] = value_at + max(value_size, 0), stop
         at = stop
     return filled, np.int64(at)

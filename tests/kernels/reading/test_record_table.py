@@ -12,8 +12,8 @@ from compaction.kernels.reading.record_table import (
     HEADERS_AT,
     KEY_AT,
     KEY_SIZE,
-    OFFSET_DELTA,
-    TIMESTAMP_DELTA,
+    OFFSET,
+    TIMESTAMP,
     VALUE_AT,
     VALUE_SIZE,
     locate_fields,
@@ -24,14 +24,14 @@ RECORDS = (
     Record(3, -900, None, b"v" * 300, (Header("name", None), Header("other", b"x"))),
     Record(2**20, 2**40, b"", None),
 )
-BASE = RecordBase(0, 0)
+BASE = RecordBase(-40, 1_000)
 ENCODED = [encode_record(record, BASE) for record in RECORDS]
 DATA = b"".join(ENCODED)
 
 
 def located(data: bytes, count: int, at: int = 0, rows: int = 9) -> tuple[list[list[int]], int]:
     table = np.full((rows, COLUMNS), -7, np.int64)
-    filled, after = locate_fields(np.frombuffer(data, np.uint8), at, count, table)
+    filled, after = locate_fields(np.frombuffer(data, np.uint8), at, count, BASE.offset, BASE.timestamp, table)
     assert (table[filled:] == -7).all()
     return table[:filled].tolist(), int(after)
 
@@ -41,7 +41,7 @@ def test_fields_are_located() -> None:
     assert after == len(DATA)
     assert [row[END] for row in rows] == np.cumsum([len(each) for each in ENCODED]).tolist()
     for record, row in zip(RECORDS, rows, strict=True):
-        assert (row[OFFSET_DELTA], row[TIMESTAMP_DELTA]) == (record.offset, record.timestamp)
+        assert (row[OFFSET], row[TIMESTAMP]) == (record.offset, record.timestamp)
         for field, at, size in ((record.key, KEY_AT, KEY_SIZE), (record.value, VALUE_AT, VALUE_SIZE)):
             assert (None if row[size] < 0 else DATA[row[at] : row[at] + row[size]]) == field
         assert DATA[row[HEADERS_AT]] == 2 * len(record.headers)
