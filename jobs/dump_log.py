@@ -1,4 +1,4 @@
-"""Prints segments, indexes, snapshots and checkpoints of Kafka logs at rest, as Kafka's own dump tool does, and checks them.
+"""Prints segments, indexes and snapshots of Kafka logs at rest, as Kafka's own dump tool does, and checks them.
 
 Run it with ``spark-submit jobs/dump_log.py --help``, or with ``python``: no Spark session is started.
 """
@@ -26,10 +26,9 @@ if TYPE_CHECKING:
     from compaction.dump.record_decoders import Decoder
 
 _DESCRIPTION = """\
-Print the files of Kafka logs at rest: record batches and records, indexes, producer snapshots
-and checkpoints. For files that Kafka's own dump tool (kafka-dump-log.sh of Kafka 4.3.0) supports,
-standard output and findings are identical to its own. No file is changed; the directory may be in
-use by a broker.
+Print the files of Kafka logs at rest: record batches and records, indexes and producer snapshots.
+Standard output and findings are identical to those of Kafka's own dump tool (kafka-dump-log.sh of
+Kafka 4.3.0). No file is changed; the directory may be in use by a broker.
 
 The name of a file determines its kind:
 
@@ -38,12 +37,7 @@ The name of a file determines its kind:
   .txnindex              aborted transactions
   .snapshot              the state of producers
   .checkpoint            a snapshot of the KRaft metadata log
-  leader-epoch-checkpoint, partition.metadata, recovery-point-offset-checkpoint,
-  log-start-offset-checkpoint, replication-offset-checkpoint, cleaner-offset-checkpoint,
-  meta.properties, .kafka_cleanshutdown
-                         checkpoints, each entry compared with the logs in the directory
-  a log directory        all of its checkpoints and those of its partitions
-  a partition directory  all of its files, segment by segment
+  a partition directory  all of these files, segment by segment
 
 Other files are reported on standard error and ignored.
 
@@ -55,11 +49,10 @@ _EPILOG = """\
 findings:
   Index entries that disagree with the log, and gaps between offsets, are listed on standard error
   at the end, as Kafka's tool does. (Cleaning leaves gaps; they are reported with --deep-iteration
-  and --print-data-log.) One error line follows for each log with batches that fail their CRC, each
-  index that disagrees with its log and each checkpoint entry that contradicts a log, with file and
-  byte position (in checkpoints, the line). Bytes after the last complete batch are reported on
-  standard output. They are an error only if valid batches follow in them: the end of an active
-  segment may be incomplete.
+  and --print-data-log.) One error line follows for each log with batches that fail their CRC and
+  each index that disagrees with its log, with file and byte position. Bytes after the last complete
+  batch are reported on standard output. They are an error only if valid batches follow in them: the
+  end of an active segment may be incomplete.
 
 exit status:
   0  all files were printed and are valid
@@ -84,9 +77,6 @@ examples:
 
   Are the indexes of a log valid?
     spark-submit jobs/dump_log.py --files orders-0 --verify-index-only
-
-  What do the checkpoints of a log directory contain, and do the logs agree?
-    spark-submit jobs/dump_log.py --files /var/lib/kafka
 
   Which offsets were committed?
     spark-submit jobs/dump_log.py --files __consumer_offsets-12 --offsets 0: --offsets-decoder
@@ -113,7 +103,7 @@ def _add_files(options: _options.Parser) -> None:
     group = options.add_argument_group("what to dump")
     group.add_argument(
         "--files", metavar="F", nargs="+", action="extend", required=True,
-        help="files, log directories or partition directories, separated by spaces or commas; may be repeated",
+        help="files or partition directories, separated by spaces or commas; may be repeated",
     )  # fmt: skip
     where = group.add_mutually_exclusive_group()
     where.add_argument(
@@ -245,8 +235,7 @@ def _topic_decoder(name: str) -> Decoder:
     return known[name]
 
 
-def _class_decoder(key_class: str | None, value_class: str | None) -> Decoder | None:
-    """``None`` for strings, which the kernels decode."""
+def _class_decoder(key_class: str | None, value_class: str | None) -> Decoder:
     from compaction.dump import record_decoders
 
     given = [name or _STRING_DECODER for name in (key_class, value_class)]
@@ -256,7 +245,7 @@ def _class_decoder(key_class: str | None, value_class: str | None) -> Decoder | 
         raise UsageError(
             f"decoder class {error} cannot be loaded", hint="use StringDecoder, IntegerDecoder or LongDecoder"
         ) from None
-    return None if given == [_STRING_DECODER, _STRING_DECODER] else record_decoders.decode_with(of_keys, of_values)
+    return record_decoders.decode_with(of_keys, of_values)
 
 
 def dump(request: DumpRequest) -> int:

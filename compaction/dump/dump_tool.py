@@ -8,24 +8,23 @@ Tested by ``tests/jobs/test_dump_log.py`` and ``tests/conformance/test_dump_log.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
-from compaction.dump.checkpoint_dump import CheckpointDump
 from compaction.dump.findings import Findings
 from compaction.dump.index_dump import IndexView, dump_offset_index, dump_snapshot, dump_time_index, dump_txn_index
 from compaction.dump.index_lookup import find_timestamp, may_hold, segments_with, start_position
 from compaction.dump.segment_dump import SegmentDump, SegmentView
 from compaction.dump.spool import PairSpool
-from compaction.dump.targets import BOOTSTRAP_SNAPSHOT, Kind, Target, is_partition, log_dir_files, partition_files
+from compaction.dump.targets import BOOTSTRAP_SNAPSHOT, Kind, Target, partition_files
 from compaction.errors import CorruptLogError, LogError, UsageError
 from compaction.fs.filesystem import FileSystem
 from compaction.fs.ranges import view
 from compaction.logdir.batch_scan import SegmentScan
 
 _NAMED_BY_OFFSET = (Kind.LOG, Kind.INDEX, Kind.TIMEINDEX, Kind.TXNINDEX)
-_LINES_AT_A_TIME = 1 << 12
+_BUFFER_CHARACTERS = 1 << 20
 _RENAME = "rename it back"
 
 
@@ -55,7 +54,7 @@ class DumpRequest:
 class Output(Protocol):
     """A binary stream."""
 
-    def write(self, data: bytes | memoryview, /) -> object:
+    def write(self, data: bytes, /) -> object:
         """Writes bytes."""
 
 
@@ -68,7 +67,6 @@ class Dump:
         self._fs, self._request = fs, request
         self._out, self._tell, self._fail = out, tell, fail
         self._findings = Findings()
-        self._checkpoints = CheckpointDump(fs, self._findings)
         self._line_open = False
 
     def run(self, working_dir: str) -> bool:
@@ -99,17 +97,18 @@ class Dump:
             found = self._fs.stat(path)
             if found is None:
                 raise UsageError("no such file or directory", path=path, hint="separate paths by spaces or commas")
-            paths = self._directory(path) if found.is_dir else [path]
-            some = [Target.of(each, working_dir) for each in paths]
-            targets += self._narrow(some) if found.is_dir else some
+            if found.is_dir:
+                targets += self._narrow([Target.of(each, working_dir) for each in self._directory(path)])
+            else:
+                targets.append(Target.of(path, working_dir))
         for target in targets:
             self._check(target)
         return targets
 
     def _directory(self, path: str) -> list[str]:
-        files = partition_files(self._fs, path) if is_partition(self._fs, path.rstrip("/")) else log_dir_files(self._fs, path)
+        files = partition_files(self._fs, path)
         if not files:
-            raise UsageError("contains neither checkpoints nor segments", path=path, hint="give a log or partition directory")
+            raise UsageError("contains no segments", path=path, hint="give a partition directory")
         return files
 
     def _narrow(self, targets: list[Target]) -> list[Target]:
@@ -154,8 +153,6 @@ class Dump:
             self._lines(dump_txn_index(self._fs, target))
         elif kind is Kind.SNAPSHOT:
             self._lines(dump_snapshot(self._fs, target))
-        elif kind is Kind.CHECKPOINT:
-            self._lines(self._checkpoints.dump(target))
         else:
             self._tell(f"Ignoring unknown file {target.shown}")
 
@@ -172,8 +169,7 @@ class Dump:
         spool = PairSpool()
         dump = SegmentDump(self._fs, target.path, view, spool.append)
         try:
-            for text in dump:
-                self._text(text)
+            self._texts(dump)
         finally:
             if spool.empty:
                 spool.close()
@@ -218,14 +214,25 @@ class Dump:
             self._findings.errors.append(error)
 
     def _lines(self, lines: Iterable[str]) -> None:
-        for text in _joined(lines):
-            self._text(text)
+        self._texts(f"{line}\n" for line in lines)
 
-    def _text(self, text: str | memoryview) -> None:
-        data = _encoded(text) if isinstance(text, str) else text
-        if len(data):
-            self._out.write(data)
-            self._line_open = data[-1] != ord("\n")
+    def _texts(self, texts: Iterable[str]) -> None:
+        """Prints texts, also those before an error, a buffer at a time."""
+        held, size = [], 0
+        try:
+            for text in texts:
+                held.append(text)
+                size += len(text)
+                if size > _BUFFER_CHARACTERS:
+                    self._text("".join(held))
+                    held, size = [], 0
+        finally:
+            self._text("".join(held))
+
+    def _text(self, text: str) -> None:
+        if text:
+            self._out.write(_encoded(text))
+            self._line_open = not text.endswith("\n")
 
     def _end_line(self) -> None:
         if self._line_open:
@@ -238,20 +245,3 @@ def _encoded(text: str) -> bytes:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
         return text.encode("utf-8", "replace")
-
-
-def _joined(lines: Iterable[str]) -> Iterator[str]:
-    """Lines joined to texts of limited size; yields the lines before an error first."""
-    held: list[str] = []
-    try:
-        for line in lines:
-            held.append(line)
-            if len(held) == _LINES_AT_A_TIME:
-                yield "\n".join(held) + "\n"
-                held.clear()
-    except LogError:
-        if held:
-            yield "\n".join(held) + "\n"
-        raise
-    if held:
-        yield "\n".join(held) + "\n"

@@ -171,7 +171,7 @@ class _Positions:
         if start != self._start or offset < self._offset:
             self._position = start
         self._start, self._offset = start, offset
-        while (batch := self._batches.batch_at(self._position, self._batches.size)) is not None:
+        for batch in self._batches.batches(self._position, self._batches.size):
             if batch.last_offset >= offset:
                 return batch
             self._position = batch.end

@@ -7,26 +7,23 @@ scanned from there. If an index is missing or does not point at a matching batch
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.dump.batch_reader import MAX_PLAIN_BYTES, BatchReader, check_size
+from compaction.dump.batch_reader import MAX_PLAIN_BYTES, BatchAt, BatchReader
 from compaction.dump.targets import Target
 from compaction.errors import CorruptLogError
 from compaction.formats.indexes import read_offset_index, read_time_index
 from compaction.formats.primitives.malformed import FormatError
 from compaction.formats.record_batch.batch import RecordBatch, parse_batch
+from compaction.formats.record_batch.batch_header import MAGIC
 from compaction.formats.record_batch.message_set import MessageEntry, parse_message_entry
 from compaction.fs.filesystem import FileSystem
 from compaction.fs.text_files import MAX_INDEX_BYTES, read_small
-from compaction.kernels.reading.batches import scan_batches
 from compaction.names import INDEX, TIMEINDEX
-
-_V2 = 2
-BLOCK_BYTES = 4 << 20
 
 
 class Found(NamedTuple):
@@ -62,32 +59,15 @@ def find_timestamp(fs: FileSystem, target: Target, timestamp: int) -> Found | No
     rows = _index(fs, target, TIMEINDEX, target.base_offset or 0)
     slot = int(np.searchsorted(rows["timestamp"], timestamp, "right")) - 1 if len(rows) else -1
     start = start_position(fs, target, int(rows["offset"][slot])) if slot >= 0 else 0
-    for raw, position in _batches_from(fs, target.path, start, timestamp):
-        found = _first_record(target, raw, position, timestamp)
-        if found is not None:
-            return Found(start, position, *found)
+    reader = BatchReader(fs, target.path)
+    for batch in reader.batches(start, reader.size):
+        if not 0 <= batch.magic <= MAGIC:
+            raise reader.error("batch has an unknown magic", batch.position)
+        if batch.header.max_timestamp >= timestamp:
+            found = _first_record(reader, batch, timestamp)
+            if found is not None:
+                return Found(start, batch.position, *found)
     return None
-
-
-def _batches_from(fs: FileSystem, path: str, position: int, timestamp: int) -> Iterator[tuple[bytes, int]]:
-    """Bytes and positions of the batches from ``position`` on with a maximum timestamp of at least ``timestamp``."""
-    found, need = fs.stat(path), 0
-    size = 0 if found is None else found.size
-    while position < size:
-        # a writable array, like those of the kernel's other callers: no second compilation
-        data = bytearray(fs.read_bytes(path, position, max(BLOCK_BYTES, need)))
-        scan = scan_batches(np.frombuffer(data, np.uint8), position, check_crc=False)
-        for row in scan.rows[scan.rows["max_timestamp"] >= timestamp]:
-            start = int(row["position"]) - position
-            yield bytes(data[start : start + int(row["size"])]), int(row["position"])
-        if scan.error is not None:
-            raise CorruptLogError(scan.error, path=path, position=scan.error_position, hint="restore this segment")
-        if not scan.consumed and (scan.need == 0 or position + scan.need > size):
-            return
-        position, need = position + scan.consumed, scan.need
-        if position + need > size:
-            return
-        check_size(need, path, position)
 
 
 def may_hold(fs: FileSystem, target: Target, timestamp: int) -> bool:
@@ -107,15 +87,16 @@ def segments_with(logs: Sequence[Target], first_offset: int, last_offset: int | 
     return list(logs[first : max(end, first)])
 
 
-def _first_record(target: Target, raw: bytes, position: int, timestamp: int) -> tuple[int, int] | None:
+def _first_record(reader: BatchReader, batch: BatchAt, timestamp: int) -> tuple[int, int] | None:
     """Offset and timestamp of the first record of a batch at or after ``timestamp``."""
+    data = reader.data(batch)
     try:
-        batch: RecordBatch | MessageEntry = parse_batch(raw) if raw[16] == _V2 else parse_message_entry(raw)
-        for record in batch.records(MAX_PLAIN_BYTES):
+        parsed: RecordBatch | MessageEntry = parse_batch(data) if batch.magic == MAGIC else parse_message_entry(data)
+        for record in parsed.records(MAX_PLAIN_BYTES):
             if record.timestamp >= timestamp:
                 return record.offset, record.timestamp
     except FormatError as error:
-        raise CorruptLogError(error.what, path=target.path, position=position, hint="restore this segment") from None
+        raise reader.error(error.what, batch.position) from None
     return None
 
 

@@ -18,6 +18,7 @@ from compaction.dump.generated_messages import Message, MessageError, Values, re
 from compaction.formats.java_text import Json, java_text, json_text
 from compaction.formats.primitives.malformed import FormatError
 from compaction.formats.primitives.varint import decode_unsigned
+from compaction.formats.record_batch.batch_header import ABORT, COMMIT
 
 #: from a record's key, value and offset to the texts after ``key:`` and ``payload:``; ``None`` omits one
 Decoder = Callable[[bytes | None, bytes | None, int], tuple[str | None, str | None]]
@@ -30,6 +31,10 @@ _SHORT_BITS, _SHORT_SIGN = 0xFFFF, 0x8000
 _GROUP_METADATA = 2
 _CONSUMER_PROTOCOL = "consumer"
 
+#: version and type; version and coordinator epoch
+_CONTROL_KEY, _MARKER_VALUE = struct.Struct(">hh"), struct.Struct(">hi")
+_SIGN_BIT = 0x80
+
 _table = lru_cache(maxsize=None)(read_table)
 
 
@@ -37,14 +42,18 @@ class _UnknownTypeError(Exception):
     """The record type is not in the table."""
 
 
-def control_text(key: bytes, value: bytes | None) -> str:
-    """The text of a control record that is not an end-of-transaction marker.
-
-    Like Kafka, reads every record as version 0.
+def control_text(key: bytes | None, value: bytes | None) -> str:
+    """The text of a control record after its metadata. Like Kafka, reads every record but markers as version 0.
 
     :raises FormatError: the record is malformed
     """
-    kind = int.from_bytes(key[_SHORT_BYTES : 2 * _SHORT_BYTES], "big", signed=True)
+    if key is None or len(key) < _CONTROL_KEY.size or key[0] & _SIGN_BIT:
+        raise FormatError("control record has a malformed key")
+    _, kind = _CONTROL_KEY.unpack_from(key)
+    if kind in (ABORT, COMMIT):
+        if value is None or len(value) < _MARKER_VALUE.size or value[0] & _SIGN_BIT:
+            raise FormatError("end-of-transaction marker has a malformed value")
+        return f" endTxnMarker: {'COMMIT' if kind else 'ABORT'} coordinatorEpoch: {_MARKER_VALUE.unpack_from(value)[1]}"
     message = next((each for each in _table(message_schemas.CONTROL_RECORDS).values() if each.type == kind), None)
     if message is None:
         return f" controlType: UNKNOWN({kind})"
@@ -134,6 +143,10 @@ def decode_with(key_decoder: Callable[[bytes], str], value_decoder: Callable[[by
         return None if key is None else key_decoder(key), None if value is None else value_decoder(value)
 
     return decode
+
+
+#: keys and values as UTF-8
+decode_text = decode_with(java_text, java_text)
 
 
 def _number(code: str) -> Callable[[bytes], str]:

@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from compaction.formats.indexes import OFFSET_ROW, TIME_ROW
 from compaction.kernels.compiling.cache import is_compiled, note_compiled
 from compaction.kernels.keys import key_counts, key_filter, offset_map
-from compaction.kernels.lines import batch_lines, line_state, message_lines, record_lines
-from compaction.kernels.reading import batches, columns, headers, locate, records
+from compaction.kernels.reading import batches, columns, headers, locate, record_table, records
 from compaction.kernels.reading import plain_messages as messages
 from compaction.kernels.reading.siphash import HashSecret
 from compaction.kernels.reading.tables import BATCH_ROW, ENTRY_WORDS, OUT_ROW
@@ -116,17 +115,7 @@ def certifier() -> None:
 
 def dumping() -> None:
     """Printing dumps."""
-    data = np.frombuffer(b"", np.uint8)
-    state, options = _empty(np.int64, line_state.STATE_SIZE), _empty(np.int64, line_state.OPTIONS_SIZE)
-    rest = state, options, _empty(np.uint8), _empty(np.int64, 0, 2)
-    state[line_state.STEP] = -1
-    batch_lines.dump_batches(data, 0, _empty(np.int64, 2), *rest)
-    batch_lines.finish_batch(state)
-    record_lines.dump_records(data, 0, *rest)
-    record_lines.check_records(data, 0, 0)
-    record_lines.largest_timestamp(data, 0, 0, 0, 0)
-    message_lines.dump_messages(data, 0, 0, *rest)
-    message_lines.inner_messages(data)
+    record_table.locate_fields(np.frombuffer(b"", np.uint8), 0, 0, 0, 0, _empty(np.int64, 0, record_table.COLUMNS))
 
 
 _WORK = (scan, first_pass, second_pass, large_logs, markers, legacy, comparison, source, certifier, dumping)

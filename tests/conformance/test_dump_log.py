@@ -9,14 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from compaction.dump.index_lookup import find_timestamp, start_position
 from compaction.dump.targets import Target
 from compaction.formats.java_text import java_text
 from compaction.fs.local import LocalFileSystem
-from compaction.kernels.lines.text import TEXT_GROWTH, put_text
 from tests.conformance.dump_files import T0, TEXTS, damaged_segments, records, sound_segments, write_segments
 from tests.conformance.dump_tool import Dumped, KafkaDump, our_dump
 from tests.golden import unpack_sample
@@ -164,9 +162,6 @@ class TestMadeSegments:
         cases = [bytes(chance.choices(edges, k=chance.randint(1, 9))) for _ in range(4000)] + [t for t in TEXTS if t]
         joined = b"".join(case + b"|" for case in cases)
         expected = tools.cls("java.lang.String")(joined, "UTF-8").encode()
-        raw = np.frombuffer(joined, np.uint8)
-        out = np.zeros(TEXT_GROWTH * len(raw), np.uint8)
-        assert out[: put_text(out, 0, raw, 0, len(raw))].tobytes() == expected
         assert java_text(joined).encode() == expected
 
 

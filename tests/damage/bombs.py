@@ -115,7 +115,7 @@ BOMBS: dict[str, Callable[[], bytes]] = {
 def _read_otherwise(path: Path) -> dict[str, str]:
     """The results of the dump, a lookup by time and the data source."""
     fs, whole = LocalFileSystem(), path.stat().st_size
-    dump = SegmentDump(fs, str(path), SegmentView(deep=True, contents=True), lambda _: None)
+    dump = SegmentDump(fs, str(path), SegmentView(deep=True, contents=True), lambda first, second: None)
     return {
         "dump": _error(lambda: deque(dump, 0)),
         "lookup": _error(lambda: find_timestamp(fs, Target.of(str(path), "/"), NOW_MS)),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from compaction.dump.findings import Findings, java_order
 from compaction.dump.spool import PairSpool
 
@@ -19,7 +17,7 @@ def test_paths_are_in_the_order_of_a_java_map() -> None:
 def test_kinds_of_findings_have_a_fixed_order() -> None:
     findings = Findings()
     spool = PairSpool()
-    spool.append(np.array([[-1, 4]], np.int64))
+    spool.append(-1, 4)
     findings.gaps["/log"] = spool
     findings.not_found["/time"] = [(7, -1)]
     findings.out_of_order["/time"] = [(5, 6)]

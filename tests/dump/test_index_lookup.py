@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from compaction.dump import index_lookup
+from compaction.dump import batch_reader
 from compaction.dump.index_lookup import find_timestamp, may_hold, segments_with, start_position
 from compaction.dump.targets import Target
 from compaction.errors import CorruptLogError
@@ -111,7 +111,7 @@ def test_the_block_size_does_not_change_the_result(made: Made, block: int, monke
     made.path.write_bytes(made.path.read_bytes()[:-3])
     times = [record.timestamp for record in made.records] + [made.records[-1].timestamp + 1]
     before = [find_timestamp(FILES, target(made), time) for time in times]
-    monkeypatch.setattr(index_lookup, "BLOCK_BYTES", block)
+    monkeypatch.setattr(batch_reader, "WINDOW_BYTES", block)
     assert [find_timestamp(FILES, target(made), time) for time in times] == before
     assert before[-1] is None
     assert before[0] is not None

@@ -1,4 +1,4 @@
-"""The text of one segment does not depend on buffer sizes; offset ranges; bounded memory."""
+"""The text of one segment does not depend on the sizes of buffers; offset ranges; bounded memory."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from compaction.dump import segment_dump
+from compaction.dump import batch_reader
 from compaction.dump.batch_reader import BatchReader
 from compaction.dump.index_lookup import find_timestamp
-from compaction.dump.record_decoders import decode_with, text_decoder
-from compaction.dump.segment_dump import Pairs, SegmentDump, SegmentView
+from compaction.dump.segment_dump import SegmentDump, SegmentView
 from compaction.dump.targets import Target
 from compaction.errors import CorruptLogError, UnsupportedLogError
 from compaction.fs.local import LocalFileSystem
@@ -37,19 +36,19 @@ class Shown:
         pieces, self.error = [], ""
         try:
             for text in self.dump:
-                pieces.append(bytes(text))
+                pieces.append(text)
         except CorruptLogError as error:
             self.error = error.describe()
-        self.text = b"".join(pieces)
+        self.text = "".join(pieces)
 
-    def _note(self, pairs: Pairs) -> None:
-        self.gaps += [(first, second) for first, second in pairs.tolist()]
+    def _note(self, first: int, second: int) -> None:
+        self.gaps.append((first, second))
 
     def offsets(self) -> list[int]:
-        return [int(found) for found in re.findall(rb"^\| offset: (-?\d+)", self.text, re.MULTILINE)]
+        return [int(found) for found in re.findall(r"^\| offset: (-?\d+)", self.text, re.MULTILINE)]
 
     def batches(self) -> list[int]:
-        return [int(found) for found in re.findall(rb" position: (\d+)", self.text)]
+        return [int(found) for found in re.findall(r" position: (\d+)", self.text)]
 
 
 def segments() -> Iterator[bytes]:
@@ -66,33 +65,23 @@ class TestPieces:
     @pytest.mark.parametrize(
         "view", [SegmentView(), SegmentView(deep=True), EVERYTHING], ids=["batches", "records", "contents"]
     )
-    def test_the_sizes_of_blocks_and_buffers_do_not_change_the_text(
+    def test_the_sizes_of_windows_and_tables_do_not_change_the_text(
         self, written: Path, view: SegmentView, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         for number, content in enumerate(segments()):
             written.write_bytes(content)
             monkeypatch.undo()
             whole = Shown(written, view)
-            monkeypatch.setattr(segment_dump, "BLOCK_BYTES", 64 + 13 * (number % 9))
-            monkeypatch.setattr(segment_dump, "_TEXT_BYTES", 1030 + 37 * (number % 5))
-            monkeypatch.setattr(segment_dump, "_GAPS", 1)
+            monkeypatch.setattr(batch_reader, "WINDOW_BYTES", 64 + 13 * (number % 9))
+            monkeypatch.setattr(batch_reader, "TABLE_RECORDS", 1 + number % 4)
             pieces = Shown(written, view)
             assert (pieces.text, pieces.gaps, pieces.error) == (whole.text, whole.gaps, whole.error)
             assert (pieces.dump.position, pieces.dump.invalid) == (whole.dump.position, whole.dump.invalid)
 
-    def test_a_text_decoder_prints_the_same_as_the_kernels(self, written: Path) -> None:
-        decode = decode_with(text_decoder("StringDecoder"), text_decoder("org.apache.kafka.tools.api.StringDecoder"))
-        for content in segments():
-            written.write_bytes(content)
-            for skip in (False, True):
-                fast = Shown(written, SegmentView(deep=True, contents=True, skip_metadata=skip))
-                slow = Shown(written, SegmentView(deep=True, contents=True, skip_metadata=skip, decoder=decode))
-                assert (slow.text, slow.gaps, slow.error) == (fast.text, fast.gaps, fast.error)
-
     def test_a_file_truncated_while_reading_is_an_error(self, written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(segment_dump, "BLOCK_BYTES", 100)
+        monkeypatch.setattr(batch_reader, "WINDOW_BYTES", 100)
         made = write_segment(written.parent, batches=9)
-        dump = SegmentDump(FILES, str(made.path), SegmentView(), lambda pairs: None)
+        dump = SegmentDump(FILES, str(made.path), SegmentView(), lambda first, second: None)
         pieces = iter(dump)
         next(pieces)
         made.path.write_bytes(made.path.read_bytes()[: made.positions[3] + 5])
@@ -122,7 +111,7 @@ class TestNarrowing:
         made = write_segment(tmp_path)
         assert len(Shown(made.path, SegmentView(max_bytes=made.positions[5])).batches()) == 5
         assert len(Shown(made.path, SegmentView(max_bytes=made.positions[5] - 1)).batches()) == 4
-        assert Shown(made.path, SegmentView(max_bytes=0)).text == b""
+        assert Shown(made.path, SegmentView(max_bytes=0)).text == ""
 
 
 def test_a_batch_of_two_gib_is_refused_without_reading_it(tmp_path: Path) -> None:
@@ -136,7 +125,7 @@ def test_a_batch_of_two_gib_is_refused_without_reading_it(tmp_path: Path) -> Non
         file.truncate(start + 2**31 + 100)
     target = Target.of(str(path), "/")
     with pytest.raises(UnsupportedLogError, match=f"at byte {start}: batch of 2147483659 bytes, more than 268435456"):
-        list(SegmentDump(FILES, str(path), SegmentView(start=start), lambda _: None))
+        list(SegmentDump(FILES, str(path), SegmentView(start=start), lambda first, second: None))
     with pytest.raises(UnsupportedLogError, match="batch of 2147483659 bytes"):
         reader = BatchReader(FILES, str(path))
         batch = reader.batch_at(start, reader.size)

@@ -68,14 +68,15 @@ def prefetch(typing_context: Any, address: Any) -> Any:
     return signature, codegen
 
 
-def _load(bits: int) -> Any:
-    kind = types.uint8 if bits == 8 else types.uint64
-
+def _load(bits: int, kind: Any, *, big_endian: bool = False) -> Any:
     @intrinsic
     def load(typing_context: Any, address: Any) -> Any:
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             word = builder.load(builder.inttoptr(args[0], ir.IntType(bits).as_pointer()), align=1)
-            return builder.zext(word, ir.IntType(64)) if bits == 32 else word
+            word = builder.bswap(word) if big_endian else word
+            if bits == kind.bitwidth:
+                return word
+            return (builder.sext if kind.signed else builder.zext)(word, ir.IntType(kind.bitwidth))
 
         return kind(types.uintp), codegen
 
@@ -83,32 +84,17 @@ def _load(bits: int) -> Any:
 
 
 #: ``load8(address) -> uint8``
-load8 = _load(8)
+load8 = _load(8, types.uint8)
 #: ``load32(address) -> uint64``: four bytes, the first one lowest; the address need not be aligned
-load32 = _load(32)
+load32 = _load(32, types.uint64)
 #: ``load64(address) -> uint64``: eight bytes, the first one lowest; the address need not be aligned
-load64 = _load(64)
-
-
-def _load_big_endian(bits: int) -> Any:
-    @intrinsic
-    def load(typing_context: Any, address: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            word = builder.load(builder.inttoptr(args[0], ir.IntType(bits).as_pointer()), align=1)
-            value = builder.bswap(word)
-            return builder.sext(value, ir.IntType(64)) if bits < 64 else value
-
-        return types.int64(types.uintp), codegen
-
-    return load
-
-
+load64 = _load(64, types.uint64)
 #: ``load_be16(address) -> int64``: the big-endian int16 there; the address need not be aligned
-load_be16 = _load_big_endian(16)
+load_be16 = _load(16, types.int64, big_endian=True)
 #: the same of an int32
-load_be32 = _load_big_endian(32)
+load_be32 = _load(32, types.int64, big_endian=True)
 #: the same of an int64
-load_be64 = _load_big_endian(64)
+load_be64 = _load(64, types.int64, big_endian=True)
 
 
 def _store(bits: int) -> Any:
@@ -170,25 +156,15 @@ if config.DISABLE_JIT:
     def prefetch(address: Any) -> None:  # noqa: F811
         """Nothing."""
 
-    def load8(address: Any) -> np.uint8:
-        """The byte at ``address``."""
-        return np.uint8(ctypes.c_uint8.from_address(int(address)).value)
-
-    def load32(address: Any) -> np.uint64:
-        """The four bytes at ``address``, the first one lowest."""
-        return np.uint64(int.from_bytes(ctypes.string_at(int(address), 4), "little"))
-
-    def load64(address: Any) -> np.uint64:
-        """The eight bytes at ``address``, the first one lowest."""
-        return np.uint64(int.from_bytes(ctypes.string_at(int(address), 8), "little"))
-
-    def _loading(size: int) -> Any:
-        def load(address: Any) -> np.int64:
-            return np.int64(int.from_bytes(ctypes.string_at(int(address), size), "big", signed=True))
+    def _loading(size: int, kind: Any, *, big_endian: bool = False) -> Any:
+        def load(address: Any) -> Any:
+            raw = ctypes.string_at(int(address), size)
+            return kind(int.from_bytes(raw, "big" if big_endian else "little", signed=kind is np.int64))
 
         return load
 
-    load_be16, load_be32, load_be64 = _loading(2), _loading(4), _loading(8)
+    load8, load32, load64 = _loading(1, np.uint8), _loading(4, np.uint64), _loading(8, np.uint64)
+    load_be16, load_be32, load_be64 = (_loading(size, np.int64, big_endian=True) for size in (2, 4, 8))
 
     def _storing(size: int) -> Any:
         def store(address: Any, value: Any) -> None:

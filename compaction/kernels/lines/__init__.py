@@ -1,1 +1,0 @@
-"""Kernels that format batches and records as lines of Kafka's dump tool."""
