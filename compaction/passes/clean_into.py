@@ -33,9 +33,8 @@ from compaction.kernels.rewriting.survivors import BAD_NAMES
 from compaction.logdir.blocks import Block, SegmentReader
 from compaction.logdir.throttle import Throttle
 from compaction.output.segment_writer import PartWriter, SegmentWriter, new_suffix, part_paths
-from compaction.passes.build_map import check_offsets
 from compaction.passes.compress import seal_compressed
-from compaction.passes.decoder import V2_MAGIC, Decoded, Decoder, check_count, corrupt_record
+from compaction.passes.decoder import V2_MAGIC, Decoded, Decoder, check_count, check_offsets, corrupt_record
 from compaction.passes.header_names import repair_header_names
 from compaction.passes.tasks import CleanContext, CleanStats, GroupOutput, OutputPart, Packed, PartResult, Slice
 

@@ -38,7 +38,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compaction.config.request import CompactionRequest
-from compaction.engine.clean import Workers, clean_logs
+from compaction.engine.clean import clean_logs
 from compaction.errors import CompactionError, LockedError
 from compaction.kernels.keys import offset_map
 from compaction.locking.claim import Identity
@@ -193,7 +193,7 @@ class World:
     def _add(self, schedule: Schedule, actor: Actor, request: CompactionRequest) -> None:
         files = self._files(schedule, actor)
         runs = SimulatedRuns(actor, self.everybody)
-        actor.work = lambda: clean_logs(lambda: Workers(LocalPasses, 2), request, files=files, runs=runs)
+        actor.work = lambda: clean_logs(LocalPasses, request, files=files, runs=runs)
         self._enter(schedule, actor)
 
     def _add_broker(self, schedule: Schedule, actor: Actor, habits: Habits) -> None:
