@@ -21,11 +21,10 @@ from compaction.fs.filesystem import ReadableFileSystem
 from compaction.kernels.keys.key_filter import KeyFilter
 from compaction.logdir.throttle import UNLIMITED
 from compaction.passes.build_map import collect_keys, flag_single_task_logs, scan_slices
-from compaction.passes.clean_into import clean_part, join_parts
+from compaction.passes.clean_into import Unjoined, clean_part, join_parts
 from compaction.passes.merge import KEYS, MapParts
 from compaction.passes.tasks import (
     CleanContext,
-    GroupOutput,
     Key,
     MapContext,
     MapSettings,
@@ -250,10 +249,10 @@ class PlainPasses:
         job = Job.reading("pass 2", description, tasks, writes=not dry_run)
         return self._passes.clean_into_groups(job, self._merged, inputs)
 
-    def join_parts(self, groups: Sequence[tuple[GroupOutput, CleanContext, list[PartResult]]]) -> list[PartResult]:
+    def join_parts(self, groups: Sequence[Unjoined]) -> list[PartResult]:
         """Joins the parts of groups with several parts."""
         job = Job(f"join the parts of {len(groups)} segments", writes=True)
-        return self._passes.run(job, groups, _join) if groups else []
+        return self._passes.run(job, groups, join_parts) if groups else []
 
 
 def _scan_transactions(slices: Sequence[Slice], files: ReadableFileSystem) -> list[SliceSummary]:
@@ -265,7 +264,3 @@ def _clean(
 ) -> list[PartResult]:
     log = part.output.log
     return [clean_part(part, logs[log], survivors.get(log, ()), dry_run=dry_run)]
-
-
-def _join(group: tuple[GroupOutput, CleanContext, list[PartResult]]) -> PartResult:
-    return join_parts(*group)

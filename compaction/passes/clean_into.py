@@ -43,6 +43,9 @@ _KEPT_COLUMNS = 6
 _KEPT_ROWS = 1 << 12
 _CHANGED = "the file was changed, or the disk returned other bytes: make sure that nothing else writes here, and run again"
 
+#: a group's output, its log's context and the results of its parts
+Unjoined = tuple[GroupOutput, CleanContext, list[PartResult]]
+
 
 class Writer(Protocol):
     """Appends batches to an output file."""
@@ -271,8 +274,9 @@ def _failure(error: int, row: np.void, path: str) -> CompactionError:
     return corrupt_record(error, row, path)
 
 
-def join_parts(output: GroupOutput, log: CleanContext, parts: Sequence[PartResult]) -> PartResult:
+def join_parts(group: Unjoined) -> PartResult:
     """Join the parts of one group, in order, into a complete segment. The swap removes the parts' files."""
+    output, log, parts = group
     files, stem = log.files, (log.directory, output.base_offset, new_suffix())
     try:
         with SegmentWriter(files, stem, index_interval_bytes=log.index_interval_bytes, like=output.like) as segment:
