@@ -95,11 +95,12 @@ def compact(session_factory: SessionFactory, request: CompactionRequest) -> RunR
 
     session_factory = _command.start_early(session_factory, request.logs)
     background.compile_kernels(*background.PASSES)
-    from compaction.spark import runs
+    from compaction.engine.clean import clean_logs
+    from compaction.spark.pipeline import SparkPasses
     from compaction.spark.progress import Progress
 
     with Progress(_logging.progress_stream()) as progress:
-        return runs.compact(session_factory, request, progress)
+        return clean_logs(lambda: SparkPasses(session_factory().sparkContext, progress), request)
 
 
 def verify_run(request: CompactionRequest, report: RunReport) -> int:

@@ -121,11 +121,12 @@ def compare(session_factory: SessionFactory, request: ComparisonRequest) -> Comp
     base = request.base
     session_factory = _command.start_early(session_factory, base.logs)
     background.compile_kernels(*background.PASSES, "comparison")
-    from compaction.spark import runs
+    from compaction.compare.compare_policies import compare_with
+    from compaction.spark.pipeline import SparkPasses
     from compaction.spark.progress import Progress
 
     with Progress(_logging.progress_stream()) as progress:
-        return runs.compare(session_factory, request, progress)
+        return compare_with(lambda: SparkPasses(session_factory().sparkContext, progress), request)
 
 
 def explain(request: ComparisonRequest) -> tuple[ComparedLog, ...]:

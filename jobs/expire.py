@@ -59,10 +59,13 @@ def parser() -> _options.Parser:
 
 
 def expire(session_factory: SessionFactory, request: CompactionRequest) -> RunReport:
-    """Applies the delete policy. Spark is imported here and not before, so that usage errors appear at once."""
-    from compaction.spark import runs
+    """Applies the delete policy. Spark, which only reads very many segments, is imported here and not before, so that usage
+    errors appear at once."""
+    from compaction.engine.clean import parallel_read
+    from compaction.engine.delete import delete_old_segments
+    from compaction.spark.pipeline import SparkPasses
 
-    return runs.expire(session_factory, request)
+    return delete_old_segments(request, parallel_read(lambda: SparkPasses(session_factory().sparkContext)))
 
 
 def main(argv: Sequence[str] | None = None, run: Callable[[SessionFactory, CompactionRequest], RunReport] = expire) -> int:

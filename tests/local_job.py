@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from compaction.config import Origin, Resolver, Setting, Source, TomlSettings
 from compaction.config.entries import TOPIC_ENTRIES
 from compaction.config.request import CompactionRequest
-from compaction.engine.clean import Workers, clean_logs
+from compaction.engine.clean import clean_logs
 from compaction.engine.sizing import Sizes
 from compaction.fs.filesystem import FileSystem
 from compaction.fs.local import LocalFileSystem
@@ -75,7 +75,7 @@ def clean_locally(
 ) -> dict[str, LogReport]:
     """Runs the cleaner; its reports by topic. ``.deleted`` files are kept, as for ``file.delete.delay.ms``."""
     request = request_for(log_dir, now_ms, topics, dry_run=dry_run, include_active=include_active)
-    report = clean_logs(lambda: Workers(LocalPasses, 2), request, sizes)
+    report = clean_logs(LocalPasses, request, sizes)
     return {log.topic: log for log in report.logs}
 
 
@@ -101,8 +101,7 @@ def clean_on_spark(sizes: Sizes | None = None, spark: SparkSession | None = None
     sc = session.sparkContext
 
     def clean(log_dir: Path, now_ms: int, topics: TopicConfigs) -> dict[str, LogReport]:
-        workers = Workers(lambda sizes: SparkPasses(sc, sizes), 2)
-        report = clean_logs(lambda: workers, request_for(log_dir, now_ms, topics), sizes)
+        report = clean_logs(lambda: SparkPasses(sc), request_for(log_dir, now_ms, topics), sizes)
         return {log.topic: log for log in report.logs}
 
     return clean

@@ -1,85 +1,44 @@
-"""The passes without Spark: the same tasks, one after the other, in this process."""
+"""The tasks of all passes without Spark: one after the other, in this process."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any, TypeVar
 
-import numpy as np
+from compaction.engine.protocol import CleanedParts, CleanInputs, Job, MapInputs, MapResult, clean_task
+from compaction.passes.merge import resolve_into_parts
+from compaction.passes.tasks import SUMMARY, Key
 
-from compaction.engine.protocol import CleanedParts, MapResult
-from compaction.engine.sizing import Sizes, pack
-from compaction.fs.filesystem import ReadableFileSystem
-from compaction.kernels.keys.key_filter import KeyFilter
-from compaction.passes.build_map import SUMMARY, collect_keys, flag_single_task_logs, scan_slices
-from compaction.passes.clean_into import clean_part, join_parts
-from compaction.passes.merge import resolve_shard, split_by_part
-from compaction.passes.tasks import (
-    CleanContext,
-    GroupOutput,
-    MapContext,
-    MapSettings,
-    OutputPart,
-    Packed,
-    PartResult,
-    Slice,
-    SliceSummary,
-)
-from compaction.passes.txn_headers import scan_transactions
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 class LocalPasses:
     """See ``compaction.engine.protocol.Passes``."""
 
-    def __init__(self, sizes: Sizes) -> None:
-        self._sizes = sizes
+    def __init__(self, cores: int = 2) -> None:
+        self.cores = cores
 
-    def read_transactions(self, slices: Sequence[Slice], files: ReadableFileSystem) -> list[SliceSummary]:
-        return [scan_transactions(each, files) for each in slices]
+    def run(self, job: Job, tasks: Sequence[T], work: Callable[[T], R]) -> list[R]:
+        return [work(task) for task in tasks]
 
-    def collect_dirty_keys(
-        self, slices: Sequence[Slice], logs: Mapping[int, MapContext], settings: MapSettings, filters: Mapping[int, KeyFilter]
-    ) -> Mapping[int, KeyFilter]:
-        for log, keys in collect_keys(slices, logs, settings, filters):
-            filters[log].join(keys)
-        return filters
-
-    def build_offset_map(self, slices: Sequence[Slice], logs: Mapping[int, MapContext], settings: MapSettings) -> MapResult:
-        summaries: list[SliceSummary] = []
-        merged: dict[tuple[int, int], list[Any]] = {}
-        tasks = pack(slices, lambda each: each.size_bytes, self._sizes.scan_bytes)
-        known = flag_single_task_logs(logs, tasks)
-        for task in tasks:
-            for (log, shard), values in scan_slices(task, known, settings):
-                if shard == SUMMARY:
-                    summaries += values  # type: ignore[arg-type]
+    def build_offset_map(self, job: Job, inputs: MapInputs, task_entries: int) -> MapResult:
+        summaries: list[Any] = []
+        merged: dict[Key, list[Any]] = {}
+        for task in inputs.tasks:
+            for key, values in inputs.scan(task, inputs.known, inputs.settings):
+                if key[1] == SUMMARY:
+                    summaries += values
                 else:
-                    merged.setdefault((log, shard), []).extend(values)
-        return MapResult(tuple(summaries), merged)
+                    merged.setdefault(key, []).extend(values)
+        return MapResult(summaries, merged)
 
-    def clean_into_groups(
-        self,
-        mapped: MapResult,
-        logs: Mapping[int, CleanContext],
-        parts: Sequence[OutputPart],
-        load_factor: float,
-        *,
-        dry_run: bool,
-    ) -> CleanedParts:
-        firsts = {log: np.array([p.first_offset for p in parts if p.output.log == log], np.int64) for log in logs}
-        survivors: dict[tuple[int, int], list[Packed]] = {}
-        keys: dict[int, int] = {}
-        for (log, _), packed in mapped.merged.items():
-            if log in logs:
-                found, count = resolve_shard(packed, logs[log].first_dirty_offset, load_factor)
-                keys[log] = keys.get(log, 0) + count
-                for number, of_part in split_by_part(found, firsts[log]):
-                    survivors.setdefault((log, number), []).append(of_part)
-        results = [
-            clean_part(part, logs[part.output.log], survivors.get((part.output.log, part.number), []), dry_run=dry_run)
-            for part in parts
-        ]
-        return CleanedParts(tuple(results), keys)
+    def collect_shards(self, job: Job, merged: Any, work: Callable[[Key, list[Any]], Iterable[R]]) -> list[R]:
+        return [result for key, packed in merged.items() for result in work(key, packed)]
 
-    def join_parts(self, groups: Sequence[tuple[GroupOutput, CleanContext, list[PartResult]]]) -> list[PartResult]:
-        return [join_parts(*group) for group in groups]
+    def clean_into_groups(self, job: Job, merged: Any, inputs: CleanInputs[R]) -> CleanedParts[R]:
+        survivors: dict[tuple[int, Hashable], list[Any]] = {}
+        for key, found in resolve_into_parts(merged.items(), inputs.maps, inputs.load_factor):
+            survivors.setdefault(key, []).extend(found)
+        parts = [part for task in inputs.tasks for part in task]
+        return clean_task(inputs.clean, inputs.known, parts, survivors.items(), 1)

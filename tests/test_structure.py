@@ -54,3 +54,12 @@ def test_a_module_has_a_test_of_its_name_or_says_where_it_is_tested(module: Path
     assert told, f"no {relative(folder)}/test_{module.stem}.py, and no docstring that says where {relative(module)} is tested"
     for path in re.findall(r"``(tests/[^`]+)``", told[1]):
         assert (ROOT / path).exists(), path
+
+
+@pytest.mark.parametrize("module", [path for path in MODULES if path.parent.name == "spark"], ids=relative)
+def test_a_module_of_the_spark_package_imports_pyspark(module: Path) -> None:
+    """What needs no Spark belongs below, where tests can run it without."""
+    nodes = list(ast.walk(ast.parse(module.read_text())))
+    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
+    assert any(name.partition(".")[0] == "pyspark" for name in names)

@@ -19,14 +19,15 @@ from compaction.compare.count import AGE_BOUNDS_MS, Source, Tally
 from compaction.compare.figures import ComparedLog, Comparison
 from compaction.compare.outcomes import PassResults, PlanResult, compared, explained
 from compaction.compare.policy_case import LogCases, PolicyCase
-from compaction.compare.shared_passes import Engine, LogCounts, SharedPasses
+from compaction.compare.shared_passes import LogCounts, SharedPasses
 from compaction.config.request import CompactionRequest, ComparisonRequest
 from compaction.engine.admission import keyless_refusal
-from compaction.engine.clean import do_clean, smallest_broker
+from compaction.engine.clean import do_clean, parallel_read, smallest_broker
 from compaction.engine.cleaner import Cleaner, CleanerOptions, map_settings, slices_of
 from compaction.engine.log_cleaning import LogCleaning
 from compaction.engine.log_reports import warn_of_changes
 from compaction.engine.prepare import ParallelRead, PreparedLog, Sources, read_logs
+from compaction.engine.protocol import Passes
 from compaction.engine.sizing import Sizes, sizes
 from compaction.errors import CompactionError, of_log
 from compaction.fs.filesystem import FileSystem
@@ -38,30 +39,19 @@ from compaction.passes.tasks import Slice
 from compaction.stores.mixed import file_system
 
 
-class ComparisonWorkers(NamedTuple):
-    """The makers of an engine for given task sizes, and the number of tasks that run in parallel."""
-
-    engine: Callable[[Sizes], Engine]
-    cores: int
-
-
 def compare_with(
-    start: Callable[[], ComparisonWorkers],
-    request: ComparisonRequest,
-    task_sizes: Sizes | None = None,
-    parallel_read: ParallelRead | None = None,
+    start: Callable[[], Passes], request: ComparisonRequest, task_sizes: Sizes | None = None
 ) -> Comparison:
     """Compare the policies of ``request``.
 
-    :param start: starts the workers, if there is work
+    :param start: starts what runs the tasks, if there is work
     :param task_sizes: sizes of the tasks, by default chosen by the amount of data; they do not change the result
-    :param parallel_read: reads the logs if there are many
     :raises UsageError: the selectors match nothing
     :raises ConfigError: a policy contradicts itself or the rest of the configuration
     """
     started = time.monotonic()
     with access(file_system(request.base.log_dirs), request.base.log_dirs, Purpose.READ) as held:
-        logs = _cases(request, _views_by_policy(request, parallel_read))
+        logs = _cases(request, _views_by_policy(request, parallel_read(start)))
         results = _run_passes(start, request, logs, task_sizes)
         warn_of_changes(held.in_use, _log_views(logs))
     found = tuple(compared(log, results) for log in logs)
@@ -70,10 +60,10 @@ def compare_with(
     return Comparison(uuid.uuid4().hex, request.base.as_of_ms, names, found, AGE_BOUNDS_MS, seconds)
 
 
-def explain(request: ComparisonRequest, parallel_read: ParallelRead | None = None) -> tuple[ComparedLog, ...]:
+def explain(request: ComparisonRequest) -> tuple[ComparedLog, ...]:
     """What each policy would do to each log and why, without figures. Reads only indexes and batch headers."""
     with access(file_system(request.base.log_dirs), request.base.log_dirs, Purpose.READ) as held:
-        logs = _cases(request, _views_by_policy(request, parallel_read))
+        logs = _cases(request, _views_by_policy(request, None))
         warn_of_changes(held.in_use, _log_views(logs))
     return tuple(map(explained, logs))
 
@@ -89,7 +79,7 @@ class PolicyView(NamedTuple):
     logs: tuple[PreparedLog[Any], ...]
 
 
-def _views_by_policy(request: ComparisonRequest, parallel_read: ParallelRead | None) -> list[PolicyView]:
+def _views_by_policy(request: ComparisonRequest, read: ParallelRead | None) -> list[PolicyView]:
     """One view per policy. Policies whose settings do not change what is read share a view; all whose logs needed no recovery
     share a file system."""
     distinct: list[PolicyView] = []
@@ -99,7 +89,7 @@ def _views_by_policy(request: ComparisonRequest, parallel_read: ParallelRead | N
         view = next((shared for each in distinct if (shared := _with_settings(each, base)) is not None), None)
         if view is None:
             fs = OverlayFileSystem(file_system(base.log_dirs))
-            view = PolicyView(fs, read_logs(Sources(fs, fs), base, parallel_read))
+            view = PolicyView(fs, read_logs(Sources(fs, fs), base, read))
             distinct.append(view)
         views.append(view)
     first = views[0].fs
@@ -155,14 +145,14 @@ def _case(request: ComparisonRequest, policy: str, fs: OverlayFileSystem, log: P
 
 
 def _run_passes(
-    start: Callable[[], ComparisonWorkers], request: ComparisonRequest, logs: Sequence[LogCases], task_sizes: Sizes | None
+    start: Callable[[], Passes], request: ComparisonRequest, logs: Sequence[LogCases], task_sizes: Sizes | None
 ) -> PassResults:
     """Read the logs once per file system of the views: nearly always there is one."""
-    results, workers = PassResults(), None
+    results, passes = PassResults(), None
     readable = [log for log in logs if log.error is None]
     for fs in {id(case.fs): case.fs for log in readable for case in log.cases}.values():
-        workers = workers or start()
-        _SharedRun(workers, request, fs, readable, task_sizes).run(results)
+        passes = passes or start()
+        _SharedRun(passes, request, fs, readable, task_sizes).run(results)
     return results
 
 
@@ -171,31 +161,31 @@ class _SharedRun:
 
     def __init__(
         self,
-        workers: ComparisonWorkers,
+        passes: Passes,
         request: ComparisonRequest,
         fs: FileSystem,
         logs: Sequence[LogCases],
         task_sizes: Sizes | None,
     ) -> None:
-        self._workers, self._base, self._fs = workers, request.base, fs
+        self._passes, self._base, self._fs = passes, request.base, fs
         cases = [[case for case in log.cases if case.fs is fs] for log in logs]
         self._cases = [case for of_log in cases for case in of_log]
         self._views = {of_log[0].view.path: of_log[0].view for of_log in cases if of_log}
         self._broker = smallest_broker(case.settings.broker for case in self._cases)
         total = sum(view.size_bytes for view in self._views.values())
-        self._sizes = task_sizes or sizes([total], workers.cores, self._broker.dedupe_buffer_bytes, self._broker.load_factor)
+        self._sizes = task_sizes or sizes([total], passes.cores, self._broker.dedupe_buffer_bytes, self._broker.load_factor)
         self._refusals: dict[int, str | None] = {}
 
     def run(self, results: PassResults) -> None:
         """Add counts and plan results to ``results``."""
         sources = self._sources(results)
-        passes = SharedPasses(self._workers.engine(self._sizes), sources)
+        passes = SharedPasses(self._passes, self._sizes, sources)
         readable = {path for number, path in enumerate(self._views) if number in sources}
         to_clean = [case for case in self._cases if case.cleans and case.view.path in readable]
         plans = {case.key: case.plan.compaction for case in to_clean}
         cleaned = self._clean(passes, list(plans.values()))
         if not passes.described and sources:
-            rate = self._broker.io_max_bytes_per_second / self._workers.cores
+            rate = self._broker.io_max_bytes_per_second / self._passes.cores
             passes.build_offset_map([], {}, map_settings(self._broker, rate))
         for number, path in enumerate(self._views):
             if number in passes.described:
@@ -215,7 +205,7 @@ class _SharedRun:
             options = CleanerOptions(
                 now_ms=self._base.as_of_ms, dry_run=True, broker=self._broker, refuse=self._note_refusal, sizes=self._sizes
             )
-            do_clean(Cleaner(logs, self._fs, lambda _: passes, self._workers.cores, options))
+            do_clean(Cleaner(logs, self._fs, lambda _: passes, self._passes.cores, options))
         return logs
 
     def _note_refusal(self, plan: LogPlan, messages: int, keyless: int) -> None:

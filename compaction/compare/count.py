@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import groupby
 
 import numpy as np
@@ -22,11 +21,10 @@ from compaction.kernels.reading.tables import DROP
 from compaction.kernels.rewriting.batch_retention import Limits
 from compaction.kernels.rewriting.tally import COLUMNS, Frame, tally
 from compaction.logdir.blocks import Block
-from compaction.logdir.throttle import Throttle
-from compaction.passes.build_map import SUMMARY, Findings, Key, LogScan, dirty_records, scan_slice
+from compaction.passes.build_map import LogScan, SliceScan, dirty_records
 from compaction.passes.clean_into import Decided
-from compaction.passes.decoder import Decoded, Decoder, corrupt_record
-from compaction.passes.tasks import MapContext, MapSettings, Packed, Slice, SliceSummary
+from compaction.passes.decoder import Decoded, corrupt_record
+from compaction.passes.tasks import Key, MapContext, MapSettings, Packed, Slice, SliceSummary
 
 _HOUR_MS, _DAY_MS = 3_600_000, 86_400_000
 #: lower bounds of the age buckets, ms
@@ -104,41 +102,42 @@ class Source:
 
 
 @dataclass(frozen=True)
-class SharedSlice:
-    """A slice that is read once for all of its ``variants``; ``slice.log`` is its source."""
-
-    number: int
-    slice: Slice
-    variants: tuple[int, ...]
-
-
-@dataclass(frozen=True)
 class SharedSummary:
     """What pass 1 found in a slice, besides map entries; ``tally`` counts all of its records."""
 
-    number: int
     summary: SliceSummary
     tally: Tally
 
 
 def counts_of(source: int) -> int:
-    """Identifies the key counts of a source in a ``Key``; negative, unlike the numbers of variants."""
+    """The number of the map that holds the key counts of a source; negative, unlike the numbers of variants."""
     return -1 - source
 
 
 def scan_shared(
-    slices: Iterable[SharedSlice], variants: Mapping[int, MapContext], sources: Mapping[int, Source], settings: MapSettings
+    slices: Iterable[Slice], known: tuple[Mapping[int, MapContext], Mapping[int, Source]], settings: MapSettings
 ) -> Iterator[tuple[Key, list[Packed | SharedSummary]]]:
     """Packed map entries by variant and shard, packed key counts by source and shard, and one summary per slice.
 
     The summary of an unreadable slice has an error.
+
+    :param slices: ``maps`` are the key counts of the source, and the variants
+    :param known: the variants, and the sources
     """
-    for source, group in groupby(slices, key=lambda each: each.slice.log):
-        scan = _SourceScan(list(group), variants, sources[source], settings)
-        for each in scan.slices:
-            yield (source, SUMMARY), [scan.scan(each)]
-            yield from scan.packed(source, final=False)
-        yield from scan.packed(source, final=True)
+    variants, sources = known
+    for source, group in groupby(slices, key=lambda each: each.log):
+        of_source = list(group)
+        wanted = sorted({number for each in of_source for number in each.maps})
+        shared = replace(settings, map_bytes=settings.map_bytes // len(wanted))
+        scans: dict[int, LogScan] = {}
+        for number in wanted:
+            of_map = [each for each in of_source if number in each.maps]
+            if number < 0:
+                scans[number] = KeyScan(sources[source].shards, shared, dirty_records(of_map, 0))
+            else:
+                log = variants[number]
+                scans[number] = LogScan(log, shared, dirty_records(of_map, log.first_dirty_offset), Arena())
+        yield from _TallyScan(scans, settings, sources[source].frame).run(of_source)
 
 
 class KeyScan(LogScan):
@@ -165,45 +164,23 @@ class KeyScan(LogScan):
         yield from self.spilled()
 
 
-class _SourceScan:
-    """Scans consecutive slices of one source for all of their variants."""
+class _TallyScan(SliceScan):
+    """Counts all records, including markers, by age and position."""
 
-    def __init__(
-        self, slices: list[SharedSlice], variants: Mapping[int, MapContext], source: Source, settings: MapSettings
-    ) -> None:
-        self.slices, self._files = slices, settings.files
-        wanted = sorted({variant for each in slices for variant in each.variants})
-        shared = replace(settings, map_bytes=settings.map_bytes // (len(wanted) + 1))
-        self._frame = source.frame
-        self._keys = KeyScan(source.shards, shared, dirty_records((each.slice for each in slices), 0))
-        self._scans: dict[int, LogScan] = {}
-        for variant in wanted:
-            log = variants[variant]
-            of_variant = [each.slice for each in slices if variant in each.variants]
-            self._scans[variant] = LogScan(log, shared, dirty_records(of_variant, log.first_dirty_offset), Arena())
-        self._throttle = Throttle(settings.bytes_per_second)
+    def __init__(self, scans: Mapping[int, LogScan], settings: MapSettings, frame: Frame) -> None:
+        super().__init__(scans, settings)
+        self._frame, self._tally = frame, Tally.empty()
 
-    def packed(self, source: int, *, final: bool) -> Iterator[tuple[Key, list[Packed | SharedSummary]]]:
-        """What the scans have spilled; all that remains if ``final``."""
-        for number, scan in [(counts_of(source), self._keys), *self._scans.items()]:
-            for shard, data in scan.drain() if final else scan.spilled():
-                yield (number, shard), [data]
-
-    def scan(self, each: SharedSlice) -> SharedSummary:
+    def scan(self, slice_: Slice) -> SharedSummary:
         """Scan one slice."""
-        found = Tally.empty()
-        summary = scan_slice(each.slice, self._files, self._throttle, partial(self._batches, each.variants, found))
-        return SharedSummary(each.number, summary, found if summary.error is None else Tally.empty())
+        self._tally = Tally.empty()
+        summary = super().scan(slice_)
+        return SharedSummary(summary, self._tally if summary.error is None else Tally.empty())
 
-    def _batches(self, variants: Iterable[int], found: Tally, block: Block, decoder: Decoder, findings: Findings) -> None:
-        """Decode batches once for all variants, including markers, which are tallied."""
-        rows, path = block.rows, decoder.path
-        scans = [(scan, scan.actions(rows)) for scan in map(self._scans.__getitem__, variants)]
-        key_actions, keyless = self._keys.actions(rows), np.zeros(len(rows), np.int32)
-        all_dropped = Decided(np.full(len(rows), DROP, np.uint8), np.zeros(len(rows), np.uint8), Limits(0, 0, 0, False))
-        for decoded in decoder.decode(block):
-            self._keys.records(block, decoded, key_actions, (keyless, findings.counters), path)
-            for scan, actions in scans:
-                scan.records(block, decoded, actions, (np.zeros_like(keyless), np.zeros_like(findings.counters)), path)
-            found.add(block, decoded, all_dropped, np.empty(0, np.uint64), self._frame, path)
-        findings.add_keyless(rows, keyless)
+    def _wanted(self, actions: NDArray[np.uint8]) -> None:
+        """All batches."""
+
+    def _decoded(self, block: Block, decoded: Decoded, path: str) -> None:
+        rows = len(block.rows)
+        all_dropped = Decided(np.full(rows, DROP, np.uint8), np.zeros(rows, np.uint8), Limits(0, 0, 0, False))
+        self._tally.add(block, decoded, all_dropped, np.empty(0, np.uint64), self._frame, path)

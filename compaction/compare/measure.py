@@ -7,13 +7,14 @@ Tested by ``tests/compare/test_compare_policies.py`` and ``tests/kernels/keys/te
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.compare.count import SharedSlice, Source, Tally
+from compaction.compare.count import Source, Tally
 from compaction.errors import CorruptLogError, LogError, of_log
 from compaction.fs.filesystem import ReadableFileSystem
 from compaction.kernels.keys.key_counts import KeyCounts, new_table, put_until_full
@@ -22,10 +23,10 @@ from compaction.kernels.rewriting.batch_retention import Limits
 from compaction.kernels.rewriting.tally import Frame
 from compaction.logdir.blocks import Block, SegmentReader
 from compaction.logdir.throttle import Throttle
-from compaction.passes.build_map import LogScan
+from compaction.passes.build_map import LogScan, SliceScan
 from compaction.passes.clean_into import Rewriter
 from compaction.passes.decoder import Decoder
-from compaction.passes.tasks import CleanContext, CleanStats, MapContext, MapSettings, Packed, Slice
+from compaction.passes.tasks import CleanContext, CleanStats, Key, MapContext, MapSettings, Packed, Slice, SliceId
 
 #: keys that occur more than 2^(i-1) and at most 2^i times are counted under i
 REPETITIONS = 64
@@ -36,7 +37,7 @@ class Measured:
     """The result of cleaning one slice in one case; ``dropped`` counts the records that are not in the output."""
 
     case: int
-    number: int
+    slice_id: SliceId
     stats: CleanStats
     dropped: Tally
     error: str | None = None
@@ -53,31 +54,29 @@ class _Case:
     error: LogError | None = None
 
 
-def measure_shared(
-    slices: Iterable[SharedSlice],
-    cases: Mapping[int, Sequence[tuple[int, CleanContext]]],
-    survivors: Mapping[tuple[int, int], Sequence[Packed]],
-    sources: Mapping[int, Source],
-) -> Iterator[Measured]:
-    """Measure each slice in each case.
+class MeasureContext(NamedTuple):
+    """What pass 2 knows: by variant, its numbered cases; the sources."""
 
-    :param cases: by variant, numbered
-    :param survivors: by variant and slice number, survivor entries from any number of shards, uint64[n] in no order
+    cases: Mapping[int, Sequence[tuple[int, CleanContext]]]
+    sources: Mapping[int, Source]
+
+
+def measure_shared(slice_: Slice, survivors: Mapping[int, Sequence[Packed]], known: MeasureContext) -> list[Measured]:
+    """Measure a slice in each case.
+
+    :param survivors: by variant, survivor entries from any number of shards, uint64[n] in no order
     """
-    for each in slices:
-        wanted = [
-            _Case(number, rewriter, rewriter.limits(each.slice))
-            for variant in each.variants
-            for number, log in cases.get(variant, ())
-            for rewriter in [Rewriter(log, survivors.get((variant, each.number), ()))]
-        ]
-        if wanted:
-            logs = [log for variant in each.variants for _, log in cases.get(variant, ())]
-            throttle = Throttle(min(log.bytes_per_second for log in logs))
-            _read(logs[0].files, each.slice, wanted, sources[each.slice.log], throttle)
-        for case in wanted:
-            error = None if case.error is None else str(case.error)
-            yield Measured(case.number, each.number, case.rewriter.stats(), case.dropped, error)
+    logs = [(variant, number, log) for variant in slice_.maps for number, log in known.cases.get(variant, ())]
+    cases = []
+    for variant, number, log in logs:
+        rewriter = Rewriter(log, survivors.get(variant, ()))
+        cases.append(_Case(number, rewriter, rewriter.limits(slice_)))
+    throttle = Throttle(min(log.bytes_per_second for _, _, log in logs))
+    _read(logs[0][2].files, slice_, cases, known.sources[slice_.log], throttle)
+    return [
+        Measured(case.number, slice_.id, case.rewriter.stats(), case.dropped, None if case.error is None else str(case.error))
+        for case in cases
+    ]
 
 
 def _read(files: ReadableFileSystem, slice_: Slice, cases: Sequence[_Case], source: Source, throttle: Throttle) -> None:
@@ -124,8 +123,11 @@ class Repetition:
         return Repetition(self.keys + other.keys, self.records + other.records, max(self.most, other.most))
 
 
-def resolve_counts(packed: Sequence[Packed]) -> Repetition:
-    """Merge one shard's key counts."""
+def resolve_counts(key: Key, packed: Sequence[Packed]) -> list[tuple[int, Repetition]]:
+    """Merge one shard's key counts; nothing for shards of other maps."""
+    number, _ = key
+    if number >= 0:
+        return []
     arrays = [each.reshape(-1, ENTRY_WORDS) for each in packed]
     expected = sum(map(len, arrays))
     total = KeyCounts(expected * ENTRY_WORDS * 16, expected)
@@ -137,7 +139,7 @@ def resolve_counts(packed: Sequence[Packed]) -> Repetition:
     keys = np.bincount(powers, minlength=REPETITIONS)
     records = np.zeros(REPETITIONS, np.int64)
     np.add.at(records, powers, counts)
-    return Repetition(keys.astype(np.int64), records, int(counts.max(initial=0)))
+    return [(number, Repetition(keys.astype(np.int64), records, int(counts.max(initial=0))))]
 
 
 class _RoundScan(LogScan):
@@ -160,15 +162,17 @@ class _RoundScan(LogScan):
                 self.rounds += 1
 
 
-def count_rounds(slices: Sequence[Slice], log: MapContext, settings: MapSettings, most_keys: int) -> int:
+def count_rounds(work: tuple[Sequence[Slice], MapContext], settings: MapSettings, most_keys: int) -> int:
     """How many rounds Kafka's cleaner needs for a log if its map holds ``most_keys``.
 
-    :param slices: all slices of a variant, in the order of offsets
+    :param work: all slices of a variant, in the order of offsets
     :raises LogError: a slice cannot be read
     """
+    slices, log = work
     scan = _RoundScan(log, settings, most_keys)
+    reader = SliceScan({0: scan}, settings)
     for each in slices:
-        summary = scan.scan(each)
+        summary = reader.scan(replace(each, maps=(0,)))
         if summary.error is not None:
             raise CorruptLogError(summary.error)
     return scan.rounds

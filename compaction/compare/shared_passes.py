@@ -1,6 +1,6 @@
 """The passes of a round whose "logs" are several policies' plans for the same logs. Common work is done once.
 
-``Round`` numbers its plans and runs passes over their slices. Here slices of the same bytes are merged, plans that build the
+``Cleaner`` numbers its plans and runs passes over their slices. Here slices of the same bytes are merged, plans that build the
 same map share a variant (see ``compaction.compare.count``), and results are returned under each plan's number.
 
 Tested by ``tests/compare/test_compare_policies.py``.
@@ -10,70 +10,38 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
-from compaction.compare.count import SharedSlice, SharedSummary, Source, Tally
-from compaction.compare.measure import Measured, Repetition
-from compaction.engine.protocol import CleanedParts, MapResult
+from compaction.compare.count import SharedSummary, Source, Tally, counts_of, scan_shared
+from compaction.compare.measure import MeasureContext, Measured, Repetition, count_rounds, measure_shared, resolve_counts
+from compaction.engine.protocol import CleanedParts, CleanInputs, Job, MapInputs, Passes, PlainPasses, size_of
+from compaction.engine.sizing import Sizes, pack
 from compaction.fs.filesystem import ReadableFileSystem
 from compaction.kernels.keys.key_filter import KeyFilter
 from compaction.kernels.reading.siphash import HashSecret
+from compaction.passes.merge import MapParts
 from compaction.passes.tasks import (
     CleanContext,
     CleanStats,
-    GroupOutput,
     MapContext,
     MapSettings,
     OutputPart,
     PartResult,
     Slice,
+    SliceId,
     SliceSummary,
 )
 
 
 class Variant(NamedTuple):
-    """One way to build a log's map: numbers of its slices, and of the plans that share it."""
+    """One way to build a log's map: its slices, and the numbers of the plans that share it."""
 
     scan: MapContext
-    slices: tuple[int, ...]
+    slices: tuple[Slice, ...]
     logs: tuple[int, ...]
-
-
-class MeasureInputs(NamedTuple):
-    """Input of pass 2 besides the maps; ``cases``: the plans to be measured, by variant."""
-
-    slices: Sequence[SharedSlice]
-    variants: Mapping[int, Variant]
-    cases: Mapping[int, Sequence[tuple[int, CleanContext]]]
-    sources: Mapping[int, Source]
-    load_factor: float
-
-
-class Engine(Protocol):
-    """Runs the tasks."""
-
-    def transactions(self, slices: Sequence[Slice], files: ReadableFileSystem) -> list[SliceSummary]:
-        """The transaction summary of each slice, from headers only."""
-
-    def scan(
-        self,
-        slices: Sequence[SharedSlice],
-        variants: Mapping[int, MapContext],
-        sources: Mapping[int, Source],
-        settings: MapSettings,
-    ) -> tuple[list[SharedSummary], Any]:
-        """Pass 1: one summary per slice, and the merged shards in the engine's own form."""
-
-    def repetitions(self, merged: Any) -> Mapping[int, Repetition]:
-        """How often keys occur, by source."""
-
-    def measure(self, merged: Any, work: MeasureInputs) -> tuple[list[Measured], Mapping[int, int]]:
-        """Pass 2: the measurement of each slice in each case, and the number of keys in each variant's map."""
-
-    def rounds(self, works: Sequence[tuple[Sequence[Slice], MapContext]], settings: MapSettings, most_keys: int) -> list[int]:
-        """The number of Kafka's rounds for each log, see ``count_rounds``."""
 
 
 @dataclass(frozen=True)
@@ -85,17 +53,16 @@ class LogCounts:
     error: str | None
 
 
-class SharedPasses:
-    """Implements ``compaction.engine.protocol.Passes`` for dry runs.
+class SharedPasses(PlainPasses):
+    """The passes of dry runs.
 
     :param sources: by number, the logs to describe, each with all of its slices in the order of offsets
     """
 
-    def __init__(self, engine: Engine, sources: Mapping[int, tuple[Source, Sequence[Slice]]]) -> None:
-        self._engine = engine
+    def __init__(self, passes: Passes, sizes: Sizes, sources: Mapping[int, tuple[Source, Sequence[Slice]]]) -> None:
+        super().__init__(passes, sizes)
         self._sources = {number: source for number, (source, _) in sources.items()}
-        of_sources = [each for _, slices in sources.values() for each in slices]
-        self._slices = {_byte_range(each): SharedSlice(number, each, ()) for number, each in enumerate(of_sources)}
+        self._slices = {_byte_range(each): each for _, slices in sources.values() for each in slices}
         self._variants: dict[int, Variant] = {}
         self._settings = MapSettings(0, 1.0, HashSecret.random())
         #: by source, once ``build_offset_map`` has run
@@ -106,9 +73,9 @@ class SharedPasses:
     def read_transactions(self, slices: Sequence[Slice], files: ReadableFileSystem) -> list[SliceSummary]:
         """The transaction summary of each slice; equal byte ranges are read once."""
         ranges = list(dict.fromkeys(_byte_range(each) for each in slices))
-        shared = [self._slices[each].slice for each in ranges]
-        found = dict(zip(ranges, self._engine.transactions(shared, files), strict=True))
-        return [_for_plan(each, self._shared(each).slice, found[_byte_range(each)]) for each in slices]
+        found = super().read_transactions([self._slices[each] for each in ranges], files)
+        by_range = dict(zip(ranges, found, strict=True))
+        return [_for_plan(each, self._shared(each), by_range[_byte_range(each)]) for each in slices]
 
     def collect_dirty_keys(
         self, slices: Sequence[Slice], logs: Mapping[int, MapContext], settings: MapSettings, filters: Mapping[int, KeyFilter]
@@ -116,49 +83,50 @@ class SharedPasses:
         """None: the policies' dirty sections differ."""
         return {}
 
-    def build_offset_map(self, slices: Sequence[Slice], logs: Mapping[int, MapContext], settings: MapSettings) -> MapResult:
+    def build_offset_map(
+        self, slices: Sequence[Slice], logs: Mapping[int, MapContext], settings: MapSettings
+    ) -> Sequence[SliceSummary]:
         """Pass 1 over all sources; the result has the summaries of ``slices``."""
         self._settings = settings
         self._variants = self._group(slices, logs)
-        members: dict[int, list[int]] = {}
+        members: dict[SliceId, list[int]] = {each.id: [counts_of(each.log)] for each in self._slices.values()}
         for number, variant in self._variants.items():
             for each in variant.slices:
-                members.setdefault(each, []).append(number)
-        self._slices = {
-            key: replace(each, variants=tuple(members.get(each.number, ()))) for key, each in self._slices.items()
-        }
+                members[each.id].append(number)
+        self._slices = {key: replace(each, maps=tuple(members[each.id])) for key, each in self._slices.items()}
         scans = {number: variant.scan for number, variant in self._variants.items()}
-        found, merged = self._engine.scan(list(self._slices.values()), scans, self._sources, settings)
-        by_number = {summary.number: summary for summary in found}
-        self.described = self._describe(by_number, self._engine.repetitions(merged))
-        pairs = [(each, self._shared(each)) for each in slices]
-        summaries = [_for_plan(each, shared.slice, by_number[shared.number].summary) for each, shared in pairs]
-        return MapResult(tuple(summaries), merged)
+        shards = {number: scan.shards for number, scan in scans.items()}
+        shards |= {counts_of(number): source.shards for number, source in self._sources.items()}
+        bounds = {number: (count, count * self._sizes.shard_entries) for number, count in shards.items()}
+        tasks = pack(list(self._slices.values()), size_of, self._sizes.scan_bytes)
+        description = f"pass 1: scan {len(self._slices)} slices for {len(scans)} maps"
+        found = self._scan(description, MapInputs(tasks, scan_shared, (scans, self._sources), settings, bounds))
+        by_id = {each.summary.slice_id: each for each in found}
+        self.described = self._describe(by_id)
+        return [_for_plan(each, self._shared(each), by_id[self._shared(each).id].summary) for each in slices]
 
     def clean_into_groups(
-        self,
-        scanned: MapResult,
-        logs: Mapping[int, CleanContext],
-        parts: Sequence[OutputPart],
-        load_factor: float,
-        *,
-        dry_run: bool,
-    ) -> CleanedParts:
+        self, logs: Mapping[int, CleanContext], parts: Sequence[OutputPart], *, dry_run: bool
+    ) -> CleanedParts[PartResult]:
         """Pass 2 over the slices of ``parts``."""
         if not dry_run:
             raise ValueError("these passes write nothing")
         cases = {
-            number: [(log, logs[log]) for log in variant.logs if log in logs] for number, variant in self._variants.items()
+            number: found
+            for number, variant in self._variants.items()
+            if (found := [(log, logs[log]) for log in variant.logs if log in logs])
         }
-        slices = [each for each in self._slices.values() if any(cases[variant] for variant in each.variants)]
-        work = MeasureInputs(slices, self._variants, cases, self._sources, load_factor)
-        measured, keys_of = self._engine.measure(scanned.merged, work)
-        keys = {log: keys_of.get(number, 0) for number, variant in self._variants.items() for log in variant.logs}
-        return CleanedParts(tuple(self._results(measured, parts)), keys)
-
-    def join_parts(self, groups: Sequence[tuple[GroupOutput, CleanContext, list[PartResult]]]) -> list[PartResult]:
-        """Nothing: no parts were written."""
-        return []
+        slices = [each for each in self._slices.values() if any(number in cases for number in each.maps)]
+        maps = {
+            number: MapParts.of(self._variants[number].scan.first_dirty_offset, self._variants[number].slices)
+            for number in cases
+        }
+        tasks = pack(slices, size_of, self._sizes.slice_bytes)
+        inputs = CleanInputs(tasks, maps, measure_shared, MeasureContext(cases, self._sources), self._load_factor)
+        job = Job.reading("pass 2", f"pass 2: measure {len(slices)} slices", tasks)
+        done = self._passes.clean_into_groups(job, self._merged, inputs)
+        keys = {log: done.keys.get(number, 0) for number, variant in self._variants.items() for log in variant.logs}
+        return CleanedParts(list(self._results(done.results, parts)), keys)
 
     def broker_rounds(self, wanted: Iterable[tuple[int, int]], keys: Mapping[int, int]) -> dict[tuple[int, int], int]:
         """The number of rounds that a broker's cleaner needs for a plan's log. Logs whose keys may not fit the broker's map are
@@ -168,56 +136,58 @@ class SharedPasses:
         :param keys: the number of keys in each plan's map
         """
         rounds = dict.fromkeys(wanted, 1)
-        by_number = {each.number: each.slice for each in self._slices.values()}
         for most in sorted({most for log, most in rounds if keys.get(log, 0) >= most}):
             variants = [
                 variant
                 for variant in self._variants.values()
                 if any((log, most) in rounds and keys.get(log, 0) >= most for log in variant.logs)
             ]
-            works = [([by_number[number] for number in variant.slices], variant.scan) for variant in variants]
-            for variant, count in zip(variants, self._engine.rounds(works, self._settings, most), strict=True):
-                rounds.update({(log, most): count for log in variant.logs if (log, most) in rounds})
+            works = [(variant.slices, variant.scan) for variant in variants]
+            job = Job.reading("rounds", f"count a broker's rounds over {len(works)} logs", [slices for slices, _ in works])
+            count = partial(count_rounds, settings=self._settings, most_keys=most)
+            for variant, found in zip(variants, self._passes.run(job, works, count), strict=True):
+                rounds.update({(log, most): found for log in variant.logs if (log, most) in rounds})
         return rounds
 
     def _group(self, slices: Sequence[Slice], logs: Mapping[int, MapContext]) -> dict[int, Variant]:
         """The variants: groups of plans that build the same map from the same slices."""
-        numbers: dict[int, list[int]] = {log: [] for log in logs}
+        read: dict[int, list[Slice]] = {log: [] for log in logs}
         for each in slices:
-            numbers[each.log].append(self._shared(each).number)
+            read[each.log].append(self._shared(each))
         found: dict[object, list[int]] = {}
         for log, scan in logs.items():
-            found.setdefault((tuple(numbers[log]), _map_identity(scan)), []).append(log)
+            found.setdefault((tuple(each.id for each in read[log]), _map_identity(scan)), []).append(log)
         return {
-            number: Variant(logs[plans[0]], tuple(numbers[plans[0]]), tuple(plans))
-            for number, plans in enumerate(found.values())
+            number: Variant(logs[plans[0]], tuple(read[plans[0]]), tuple(plans)) for number, plans in enumerate(found.values())
         }
 
-    def _shared(self, slice_: Slice) -> SharedSlice:
+    def _shared(self, slice_: Slice) -> Slice:
         return self._slices[_byte_range(slice_)]
 
-    def _describe(
-        self, summaries: Mapping[int, SharedSummary], repetitions: Mapping[int, Repetition]
-    ) -> dict[int, LogCounts]:
+    def _describe(self, summaries: Mapping[SliceId | None, SharedSummary]) -> dict[int, LogCounts]:
+        repetitions: dict[int, Repetition] = {}
+        for number, found in self._passes.collect_shards(Job("count how often keys occur"), self._merged, resolve_counts):
+            repetitions[number] = repetitions[number] + found if number in repetitions else found
         by_segment: dict[int, dict[int, Tally]] = {source: {} for source in self._sources}
         errors: dict[int, str] = {}
         for each in self._slices.values():
-            source, summary = each.slice.log, summaries[each.number]
+            source, summary = each.log, summaries[each.id]
             segments = by_segment[source]
-            segments[each.slice.segment_index] = segments.get(each.slice.segment_index, Tally.empty()) + summary.tally
+            segments[each.segment_index] = segments.get(each.segment_index, Tally.empty()) + summary.tally
             if summary.summary.error is not None:
                 errors.setdefault(source, summary.summary.error)
         return {
-            source: LogCounts(by_segment[source], repetitions.get(source), errors.get(source)) for source in self._sources
+            source: LogCounts(by_segment[source], repetitions.get(counts_of(source)), errors.get(source))
+            for source in self._sources
         }
 
     def _results(self, measured: Iterable[Measured], parts: Sequence[OutputPart]) -> Iterable[PartResult]:
         """One result per output part; adds the dropped records of its slices to ``dropped``."""
-        by_slice = {(each.case, each.number): each for each in measured}
+        by_slice = {(each.case, each.slice_id): each for each in measured}
         for part in parts:
             output, stats, error = part.output, CleanStats(), None
             for each in part.slices:
-                found = by_slice[output.log, self._shared(each).number]
+                found = by_slice[output.log, self._shared(each).id]
                 stats += found.stats
                 error = error or found.error
                 self.dropped[output.log] = self.dropped.get(output.log, Tally.empty()) + found.dropped

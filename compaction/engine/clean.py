@@ -23,9 +23,9 @@ import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
 
 from compaction.cleaning.cleanup_policy import PolicyPlan, plan_compact_run
+from compaction.cleaning.log_view import LogView
 from compaction.cleaning.plan import dirtiest_first
 from compaction.cleaning.skip_reasons import Verdict
 from compaction.config import BrokerConfig
@@ -36,10 +36,10 @@ from compaction.engine.concurrency import run_concurrently
 from compaction.engine.destination import Destination, destination
 from compaction.engine.log_cleaning import LogCleaning
 from compaction.engine.log_reports import cleaned_report, failed_report, note_logs_in_use, skipped_report
-from compaction.engine.prepare import ParallelRead, PreparedLog, Sources, prepare
-from compaction.engine.protocol import Passes
-from compaction.engine.sizing import Sizes
-from compaction.errors import of_log
+from compaction.engine.prepare import LogReadTask, ParallelRead, PreparedLog, Sources, prepare, read_without_recovery
+from compaction.engine.protocol import Job, Passes, PlainPasses
+from compaction.engine.sizing import Sizes, pack
+from compaction.errors import CompactionError, of_log
 from compaction.fs.filesystem import DiskFileSystem
 from compaction.fs.uri import is_remote
 from compaction.locking.access import Purpose, access
@@ -47,27 +47,20 @@ from compaction.locking.claim import PROCESSES, Runs
 from compaction.report import LogReport, RunReport
 from compaction.stores.mixed import MixedFileSystem, file_system
 
-
-class Workers(NamedTuple):
-    """Creates the passes for given sizes of work, and how many tasks run concurrently."""
-
-    passes: Callable[[Sizes], Passes]
-    cores: int
+_READ_TASKS_PER_CORE = 4
 
 
 def clean_logs(
-    start: Callable[[], Workers],
+    start: Callable[[], Passes],
     request: CompactionRequest,
     sizes: Sizes | None = None,
-    parallel_read: ParallelRead | None = None,
     files: DiskFileSystem | None = None,
     runs: Runs = PROCESSES,
 ) -> RunReport:
     """Executes ``request``.
 
-    :param start: starts the workers; called only if a log is to be cleaned
+    :param start: starts what runs the tasks; called only if a log is to be cleaned, or there are very many segments to read
     :param sizes: see ``CleanerOptions``
-    :param parallel_read: reads logs that have very many segments
     :param files: how driver and tasks access files; by default the file system of their paths
     :param runs: tells runs apart that claim the same directories
     :raises UsageError: a log directory is in use, or the selectors match nothing
@@ -79,19 +72,35 @@ def clean_logs(
         destination(files, request.log_dirs, request.output_dir, held, dry_run=request.dry_run) as output,
     ):
         plan_for = partial(plan_compact_run, now_ms=request.as_of_ms, include_active=request.include_active)
-        prepared = prepare(Sources(output.fs, output.disk, held), request, plan_for, parallel_read)
+        prepared = prepare(Sources(output.fs, output.disk, held), request, plan_for, parallel_read(start))
         logs = _in_order(prepared, output)
         dirty = [log for log in logs if log.compaction.verdict is Verdict.CLEAN]
         if dirty:
             brokers = (log.settings.broker for log in prepared if log.settings is not None and log.plan is not None)
             options = _options(request, logs, smallest_broker(brokers), sizes, files)
-            workers = start()
-            do_clean(Cleaner(dirty, output.fs, workers.passes, workers.cores, options))
+            passes = start()
+            do_clean(Cleaner(dirty, output.fs, partial(PlainPasses, passes), passes.cores, options))
         reports = run_concurrently([partial(_finish, output, log) for log in logs], output.concurrency)
         reports = note_logs_in_use(reports, held.in_use, (log.compaction.view for log in logs))
     reports += [failed_report(log.location, log.error) for log in prepared if log.error is not None]
     seconds = time.monotonic() - started
     return RunReport(uuid.uuid4().hex, request.as_of_ms, request.dry_run, tuple(reports), seconds)
+
+
+def parallel_read(start: Callable[[], Passes]) -> ParallelRead:
+    """Reads logs as tasks of the passes that ``start`` returns; it is called when there are logs to read."""
+
+    def read_all(tasks: Sequence[LogReadTask]) -> list[LogView | CompactionError | None]:
+        passes = start()
+        packs = pack(tasks, lambda _: 1, -(-len(tasks) // (_READ_TASKS_PER_CORE * passes.cores)))
+        found = passes.run(Job(f"read {len(tasks)} logs"), packs, _read_logs)
+        return [view for views in found for view in views]
+
+    return read_all
+
+
+def _read_logs(tasks: Sequence[LogReadTask]) -> list[LogView | CompactionError | None]:
+    return [read_without_recovery(file_system([task.location.path]), task) for task in tasks]
 
 
 def do_clean(cleaner: Cleaner) -> None:

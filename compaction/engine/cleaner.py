@@ -1,7 +1,7 @@
 """The cleaner's three steps over many logs: **build the offset map**, **resolve transactions**, **clean into groups**.
 
 Mirrors ``Cleaner.buildOffsetMap``, ``CleanedTransactionMetadata`` and ``Cleaner.cleanSegments`` of Kafka 4.3.0. Each step
-processes all logs that have not failed in one pass; ``compaction.engine.protocol.Passes`` runs the passes. Tasks write and
+processes all logs that have not failed in one pass; ``compaction.engine.protocol`` has the passes. Tasks write and
 **verify** the outputs; nothing is swapped in here.
 
 Tested by ``tests/passes/test_rounds.py``, ``tests/passes/test_single_task.py`` and ``tests/conformance/test_scenarios.py``.
@@ -22,7 +22,7 @@ from compaction.config import BrokerConfig
 from compaction.engine.admission import SpaceBudget, logs_without_space
 from compaction.engine.log_cleaning import LogCleaning, ScanTotals
 from compaction.engine.output_parts import output_parts, output_segments, swap_groups
-from compaction.engine.protocol import MapResult, Passes
+from compaction.engine.protocol import PlainPasses
 from compaction.engine.sizing import Sizes, shards, sizes
 from compaction.errors import StorageError, of_log
 from compaction.formats.indexes import read_offset_index
@@ -93,7 +93,7 @@ class Cleaner:
         self,
         logs: Sequence[LogCleaning],
         fs: FileSystem,
-        make_passes: Callable[[Sizes], Passes],
+        make_passes: Callable[[Sizes], PlainPasses],
         cores: int,
         options: CleanerOptions,
     ) -> None:
@@ -106,7 +106,6 @@ class Cleaner:
         self._sizes = options.sizes or sizes(group_bytes, cores, broker.dedupe_buffer_bytes, broker.load_factor)
         self._passes = make_passes(self._sizes)
         self._task_rate = broker.io_max_bytes_per_second / cores
-        self._map_result: MapResult | None = None
 
     def build_offset_map(self) -> None:
         """Pass 1: maps the hash of every key of each dirty section to its highest offset, and counts records."""
@@ -118,8 +117,7 @@ class Cleaner:
         settings = replace(map_settings(self._options.broker, self._task_rate), files=self._options.files)
         contexts = self._with_dirty_keys(contexts, settings)
         slices = [part for log in self._unfailed() for part in log.slices]
-        self._map_result = self._passes.build_offset_map(slices, contexts, settings)
-        self._take(self._unfailed(), self._map_result.summaries)
+        self._take(self._unfailed(), self._passes.build_offset_map(slices, contexts, settings))
         for log in self._unfailed():
             log.error = self._options.refuse(log.compaction, log.totals.messages, log.totals.keyless)
 
@@ -129,23 +127,19 @@ class Cleaner:
 
     def clean_into_groups(self) -> None:
         """Pass 2: writes the retained records of each group into one segment, and verifies it."""
-        mapped, options = self._map_result, self._options
         self._each(lambda log: output_parts(log, self._sizes), self._unfailed())
-        if mapped is None:
-            return
-        self._refuse_without_space(mapped)
+        self._refuse_without_space()
         logs = self._unfailed()
         parts = [part for log in logs for part in log.parts]
         if not parts:
             return
-        load_factor = options.broker.load_factor
-        contexts = _contexts(logs)
-        cleaned = self._passes.clean_into_groups(mapped, contexts, parts, load_factor, dry_run=options.dry_run)
+        contexts, dry_run = _contexts(logs), self._options.dry_run
+        cleaned = self._passes.clean_into_groups(contexts, parts, dry_run=dry_run)
         for result in cleaned.results:
             self._logs[result.log].stats += result.stats
         for log in logs:
             log.keys = cleaned.keys.get(log.number, 0)
-        outputs = output_segments(logs, contexts, cleaned.results, self._passes.join_parts, dry_run=options.dry_run)
+        outputs = output_segments(logs, contexts, cleaned.results, self._passes.join_parts, dry_run=dry_run)
         for log in self._unfailed():
             log.groups = swap_groups(log, outputs)
 
@@ -244,7 +238,7 @@ class Cleaner:
             files=self._options.files,
         )
 
-    def _refuse_without_space(self, mapped: MapResult) -> None:
+    def _refuse_without_space(self) -> None:
         """Fails the logs whose outputs exceed the free space, before anything is written."""
         logs, space = self._unfailed(), self._options.space
         parts = [part for log in logs for part in log.parts]
@@ -252,8 +246,7 @@ class Cleaner:
             return
 
         def measure() -> Sequence[PartResult]:
-            load_factor = self._options.broker.load_factor
-            return self._passes.clean_into_groups(mapped, _contexts(logs), parts, load_factor, dry_run=True).results
+            return self._passes.clean_into_groups(_contexts(logs), parts, dry_run=True).results
 
         try:
             refused = logs_without_space(space, _contexts(logs), parts, measure)

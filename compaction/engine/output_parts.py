@@ -12,12 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from compaction.engine.log_cleaning import LogCleaning
 from compaction.engine.sizing import Sizes, max_records, pack
 from compaction.output.swap import SwapGroup
+from compaction.passes.clean_into import Unjoined
 from compaction.passes.tasks import CleanContext, GroupOutput, OutputPart, PartResult, Slice
 
 #: the result of each output segment, by the numbers of its log and its group
 Outputs = Mapping[tuple[int, int], PartResult]
-#: a group's output, its log's context and the results of its parts
-Unjoined = tuple[GroupOutput, CleanContext, list[PartResult]]
 
 
 def output_parts(log: LogCleaning, sizes: Sizes) -> None:

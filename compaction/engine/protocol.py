@@ -1,52 +1,202 @@
-"""The passes that ``engine.cleaner`` needs; ``compaction.spark.pipeline`` runs them as Spark jobs.
+"""What runs the tasks of both passes (``Passes``), and the passes of a plain run (``PlainPasses``).
+
+``compaction.spark.pipeline`` runs the tasks as Spark jobs, the tests also run them as plain calls. The functions that tasks
+call are sent to other processes. They must be small: Spark writes large ones to files, and those of pass 1 come with the
+run's secret. Everything that grows with the number of logs is passed as ``known`` or as part of a task.
 
 Tested by ``tests/passes/test_rounds.py`` and ``tests/passes/test_single_task.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import partial
+from itertools import groupby
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
+from compaction.engine.concurrency import run_concurrently
+from compaction.engine.sizing import Sizes, max_records_by_log, pack
 from compaction.fs.filesystem import ReadableFileSystem
 from compaction.kernels.keys.key_filter import KeyFilter
+from compaction.logdir.throttle import UNLIMITED
+from compaction.passes.build_map import collect_keys, flag_single_task_logs, scan_slices
+from compaction.passes.clean_into import Unjoined, clean_part, join_parts
+from compaction.passes.merge import KEYS, MapParts
 from compaction.passes.tasks import (
     CleanContext,
-    GroupOutput,
+    Key,
     MapContext,
     MapSettings,
     OutputPart,
+    Packed,
     PartResult,
     Slice,
     SliceSummary,
 )
+from compaction.passes.txn_headers import scan_transactions
 
-#: in place of the number of an output part: the number of keys of a shard
-KEYS = -1
+T = TypeVar("T")
+R = TypeVar("R")
+
+#: output parts that a task of pass 2 writes concurrently: while one waits for the disk, others proceed
+_PART_CONCURRENCY = 4
+
+
+class Part(Protocol):
+    """What a task reads without interruption."""
+
+    @property
+    def id(self) -> Hashable:
+        """Identifies the part within its pass."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes to read."""
+
+
+def size_of(part: Part) -> int:
+    """Bytes to read."""
+    return part.size_bytes
 
 
 @dataclass(frozen=True)
-class MapResult:
-    """The result of pass 1: a summary per slice, and the merged map shards, in a form that only the passes know."""
+class Job:
+    """How a job is shown: ``description`` in Spark's UI; as the pass ``name``, if any, in the progress.
 
-    summaries: tuple[SliceSummary, ...]
+    :ivar writes: the tasks write files
+    """
+
+    description: str
+    name: str | None = None
+    task_bytes: Sequence[int] = ()
+    writes: bool = False
+
+    @classmethod
+    def reading(cls, name: str, description: str, tasks: Iterable[Iterable[Part]], *, writes: bool = False) -> Job:
+        """The job of a pass whose tasks read these parts."""
+        return cls(description, name, [sum(part.size_bytes for part in task) for task in tasks], writes)
+
+
+@dataclass(frozen=True)
+class MapInputs:
+    """Input of pass 1.
+
+    :ivar tasks: the slices of each task
+    :ivar scan: called with a task, ``known`` and ``settings``; emits packed entries by map and shard, and summaries under the
+        shard ``SUMMARY``
+    :ivar settings: contain the run's secret
+    :ivar shards: of each map the number of shards, and an upper bound of the entries in all of them
+    """
+
+    tasks: Sequence[Sequence[Any]]
+    scan: Callable[[Any, Any, MapSettings], Iterator[tuple[Key, list[Any]]]]
+    known: Any
+    settings: MapSettings
+    shards: Mapping[int, tuple[int, int]]
+
+
+class MapResult(NamedTuple):
+    """The result of pass 1: the summaries, and the merged map shards, in a form that only ``Passes`` know."""
+
+    summaries: Sequence[Any]
     merged: Any
 
 
 @dataclass(frozen=True)
-class CleanedParts:
-    """The result of pass 2: one result per output part, and the number of distinct keys in each log's map."""
+class CleanInputs(Generic[R]):
+    """Input of pass 2 besides the maps.
 
-    results: tuple[PartResult, ...]
+    :ivar tasks: the parts of each task
+    :ivar maps: of each map, the parts that its survivor entries belong to
+    :ivar clean: called with a part, the survivor entries of each map for it, and ``known``
+    :ivar threads: number of parts that a task cleans concurrently
+    """
+
+    tasks: Sequence[Sequence[Any]]
+    maps: Mapping[int, MapParts]
+    clean: Callable[[Any, Mapping[int, Sequence[Packed]], Any], list[R]]
+    known: Any
+    load_factor: float
+    threads: int = 1
+
+
+@dataclass(frozen=True)
+class CleanedParts(Generic[R]):
+    """The result of pass 2: the results of all parts, and the number of distinct keys in each map."""
+
+    results: Sequence[R]
     keys: Mapping[int, int]
+
+    @classmethod
+    def of(cls, tasks: Iterable[CleanedParts[R]]) -> CleanedParts[R]:
+        """The results of all tasks; the keys of a map are counted by one task."""
+        found = list(tasks)
+        keys = {number: count for each in found for number, count in each.keys.items()}
+        return cls([result for each in found for result in each.results], keys)
 
 
 class Passes(Protocol):
-    """The passes over all logs of a run."""
+    """Runs tasks, and shuffles what they emit."""
+
+    @property
+    def cores(self) -> int:
+        """Number of tasks that run concurrently."""
+
+    def run(self, job: Job, tasks: Sequence[T], work: Callable[[T], R]) -> list[R]:
+        """The result of ``work`` for each of ``tasks``, in order."""
+
+    def build_offset_map(self, job: Job, inputs: MapInputs, task_entries: int) -> MapResult:
+        """Pass 1: scans slices, and brings the entries of each shard together; a task merges about ``task_entries``."""
+
+    def collect_shards(self, job: Job, merged: Any, work: Callable[[Key, list[Any]], Iterable[R]]) -> list[R]:
+        """The results of ``work`` for each merged shard, in no order."""
+
+    def clean_into_groups(self, job: Job, merged: Any, inputs: CleanInputs[R]) -> CleanedParts[R]:
+        """Pass 2: resolves each shard into survivor entries, and cleans the parts that these belong to."""
+
+
+def clean_task(
+    clean: Callable[[Any, Mapping[int, Sequence[Packed]], Any], list[R]],
+    known: Any,
+    parts: Sequence[Any],
+    items: Iterable[tuple[tuple[int, Hashable], list[Any]]],
+    threads: int,
+) -> CleanedParts[R]:
+    """One task of pass 2: cleans ``parts``, and adds up the numbers of keys of shards.
+
+    :param clean: see ``CleanInputs``
+    :param items: from ``resolve_into_parts``, merged
+    """
+    survivors: dict[Hashable, dict[int, list[Packed]]] = {}
+    keys: dict[int, int] = {}
+    for (number, part), found in items:
+        if part == KEYS:
+            keys[number] = sum(found)
+        else:
+            survivors.setdefault(part, {})[number] = found
+    results = run_concurrently([partial(clean, part, survivors.get(part.id, {}), known) for part in parts], threads)
+    return CleanedParts([each for found in results for each in found], keys)
+
+
+class PlainPasses:
+    """The passes over all logs of a run. The maps of pass 1 remain where its tasks left them, for pass 2.
+
+    :param passes: runs the tasks
+    :param sizes: how much one task reads
+    """
+
+    def __init__(self, passes: Passes, sizes: Sizes) -> None:
+        self._passes, self._sizes = passes, sizes
+        self._merged: Any = None
+        self._load_factor = 1.0
 
     def read_transactions(self, slices: Sequence[Slice], files: ReadableFileSystem) -> list[SliceSummary]:
         """Reads batch headers: the transaction summary of each slice."""
+        tasks = pack(slices, size_of, self._sizes.scan_bytes)
+        job = Job.reading("transactions", f"read batch headers of {len(slices)} slices", tasks)
+        found = self._passes.run(job, tasks, partial(_scan_transactions, files=files))
+        return [summary for summaries in found for summary in summaries]
 
     def collect_dirty_keys(
         self, slices: Sequence[Slice], logs: Mapping[int, MapContext], settings: MapSettings, filters: Mapping[int, KeyFilter]
@@ -55,20 +205,62 @@ class Passes(Protocol):
 
         :param filters: empty filters of the right sizes
         """
+        tasks = pack(slices, size_of, max(1, sum(map(size_of, slices)) // self._passes.cores))
+        job = Job.reading("keys", f"collect the keys of {len(slices)} dirty slices", tasks)
+        words = {log: len(each.words) for log, each in filters.items()}
+        works = [(task, {each.log: (logs[each.log], words[each.log]) for each in task}) for task in tasks]
+        for found in self._passes.run(job, works, partial(collect_keys, settings=settings)):
+            for log, keys in found:
+                filters[log].join(keys)
+        return filters
 
-    def build_offset_map(self, slices: Sequence[Slice], logs: Mapping[int, MapContext], settings: MapSettings) -> MapResult:
-        """Pass 1 over ``slices``, which are in the order of logs and offsets."""
+    def build_offset_map(
+        self, slices: Sequence[Slice], logs: Mapping[int, MapContext], settings: MapSettings
+    ) -> Sequence[SliceSummary]:
+        """Pass 1 over ``slices``, which are in the order of logs and offsets: a summary of each."""
+        tasks = pack(slices, size_of, self._sizes.scan_bytes)
+        records = max_records_by_log(slices)
+        shards = {log: (work.shards, records[log]) for log, work in logs.items()}
+        description = f"pass 1: scan {len(slices)} slices into {sum(count for count, _ in shards.values())} map shards"
+        return self._scan(description, MapInputs(tasks, scan_slices, flag_single_task_logs(logs, tasks), settings, shards))
+
+    def _scan(self, description: str, inputs: MapInputs) -> Sequence[Any]:
+        """Pass 1; keeps its maps for pass 2."""
+        self._load_factor = inputs.settings.load_factor
+        job = Job.reading("pass 1", description, inputs.tasks)
+        summaries, self._merged = self._passes.build_offset_map(job, inputs, self._sizes.reducer_entries)
+        return summaries
 
     def clean_into_groups(
-        self,
-        mapped: MapResult,
-        logs: Mapping[int, CleanContext],
-        parts: Sequence[OutputPart],
-        load_factor: float,
-        *,
-        dry_run: bool,
-    ) -> CleanedParts:
-        """Pass 2 over ``parts``, which are in the order of logs and offsets."""
+        self, logs: Mapping[int, CleanContext], parts: Sequence[OutputPart], *, dry_run: bool
+    ) -> CleanedParts[PartResult]:
+        """Pass 2 over ``parts``, which are in the order of logs and offsets; all of their logs are in ``logs``."""
+        # the newest segments retain most records and take longest: they are scheduled first
+        tasks = pack(parts[::-1], size_of, self._sizes.slice_bytes)
+        maps = {
+            log: MapParts.of(logs[log].first_dirty_offset, list(of_log))
+            for log, of_log in groupby(parts, key=lambda part: part.output.log)
+        }
+        # the rate limits a task, which therefore has one thread
+        throttled = any(work.bytes_per_second < UNLIMITED for work in logs.values())
+        threads = 1 if dry_run or throttled else _PART_CONCURRENCY
+        inputs = CleanInputs(tasks, maps, partial(_clean, dry_run=dry_run), dict(logs), self._load_factor, threads)
+        description = f"pass 2: {'measure' if dry_run else 'write'} {len(parts)} output parts"
+        job = Job.reading("pass 2", description, tasks, writes=not dry_run)
+        return self._passes.clean_into_groups(job, self._merged, inputs)
 
-    def join_parts(self, groups: Sequence[tuple[GroupOutput, CleanContext, list[PartResult]]]) -> list[PartResult]:
+    def join_parts(self, groups: Sequence[Unjoined]) -> list[PartResult]:
         """Joins the parts of groups with several parts."""
+        job = Job(f"join the parts of {len(groups)} segments", writes=True)
+        return self._passes.run(job, groups, join_parts) if groups else []
+
+
+def _scan_transactions(slices: Sequence[Slice], files: ReadableFileSystem) -> list[SliceSummary]:
+    return [scan_transactions(each, files) for each in slices]
+
+
+def _clean(
+    part: OutputPart, survivors: Mapping[int, Sequence[Packed]], logs: Mapping[int, CleanContext], *, dry_run: bool
+) -> list[PartResult]:
+    log = part.output.log
+    return [clean_part(part, logs[log], survivors.get(log, ()), dry_run=dry_run)]

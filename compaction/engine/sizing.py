@@ -29,6 +29,8 @@ _MIN_UTILIZATION = 0.8
 _SINGLE_PART_RECORDS = 12 << 20
 #: map entries of a shard, which a reduce task holds in memory
 _SHARD_BYTES = 32 << 20
+#: full shards that a task merges
+_SHARDS_PER_TASK = 6
 #: from this size of the clean section on, key lookups saved outweigh an extra pass over the dirty section
 _KEY_FILTER_MIN_CLEAN_BYTES = 256 << 20
 
@@ -49,6 +51,11 @@ class Sizes:
     shard_entries: int
     single_part_records: int = 0
     key_filter_min_clean_bytes: int = 0
+
+    @property
+    def reducer_entries(self) -> int:
+        """Map entries that a task merges, if there are tasks for all cores."""
+        return _SHARDS_PER_TASK * self.shard_entries
 
 
 def sizes(group_bytes: Sequence[int], cores: int, dedupe_buffer_bytes: int, load_factor: float) -> Sizes:

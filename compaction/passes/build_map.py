@@ -9,16 +9,16 @@ Tested by ``tests/passes/test_single_task.py``, ``tests/passes/test_rounds.py`` 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby, pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from compaction.cleaning.txn_tables import KEYLESS_ROW, TXN_ROW, keyless_rows, summarise
-from compaction.errors import CorruptLogError, UnsupportedLogError, of_log
-from compaction.fs.filesystem import ReadableFileSystem
+from compaction.errors import of_log
 from compaction.kernels.keys.key_filter import KeyFilter
 from compaction.kernels.keys.offset_map import Arena, by_shard
 from compaction.kernels.reading.records import (
@@ -30,17 +30,14 @@ from compaction.kernels.reading.records import (
     TOMBSTONES,
     scan_records,
 )
-from compaction.kernels.reading.tables import ENTRY_BYTES, ENTRY_WORDS, MAX_OFFSET
+from compaction.kernels.reading.tables import ENTRY_BYTES, ENTRY_WORDS
 from compaction.logdir.blocks import Block, SegmentReader
 from compaction.logdir.throttle import Throttle
-from compaction.passes.decoder import V2_MAGIC, Decoded, Decoder, check_count, corrupt_record
+from compaction.passes.decoder import V2_MAGIC, Decoded, Decoder, check_count, check_offsets, corrupt_record
 from compaction.passes.merge import resolve
 from compaction.passes.task_map import TaskMap
-from compaction.passes.tasks import MapContext, MapSettings, Packed, Resolved, Slice, SliceSummary
+from compaction.passes.tasks import SUMMARY, Key, MapContext, MapSettings, Packed, Resolved, Slice, SliceSummary
 
-#: ``(log, shard)``; the shard of a summary is ``SUMMARY``
-Key = tuple[int, int]
-SUMMARY = -1
 _TRANSACTIONAL = 0x10
 _CONTROL = 0x20
 _ENTRIES = 1 << 14
@@ -59,16 +56,7 @@ def scan_slices(
     for log, group in groupby(slices, key=lambda each: each.log):
         of_one_log = list(group)
         scan = LogScan(logs[log], settings, dirty_records(of_one_log, logs[log].first_dirty_offset))
-        for each in of_one_log:
-            yield (log, SUMMARY), [scan.scan(each)]
-            for shard, packed in scan.spilled():
-                yield (log, shard), [packed]
-        resolved = scan.resolved()
-        if resolved is not None:
-            yield (log, 0), [resolved]
-            continue
-        for shard, packed in scan.drain():
-            yield (log, shard), [packed]
+        yield from SliceScan({log: scan}, settings).run(of_one_log)
 
 
 def flag_single_task_logs(logs: Mapping[int, MapContext], tasks: Iterable[Iterable[Slice]]) -> dict[int, MapContext]:
@@ -78,45 +66,27 @@ def flag_single_task_logs(logs: Mapping[int, MapContext], tasks: Iterable[Iterab
 
 
 def collect_keys(
-    slices: Iterable[Slice], logs: Mapping[int, MapContext], settings: MapSettings, filters: Mapping[int, KeyFilter]
-) -> Iterator[tuple[int, KeyFilter]]:
+    work: tuple[Iterable[Slice], Mapping[int, tuple[MapContext, int]]], settings: MapSettings
+) -> list[tuple[int, KeyFilter]]:
     """The keys of the dirty records of some slices, by log. Unreadable slices are left to pass 1 to report.
 
-    :param filters: an empty filter for each log
+    :param work: the slices; of each log, the size of the filter in words
     """
+    slices, logs = work
+    found = []
     for log, group in groupby(slices, key=lambda each: each.log):
-        scan = _FilterScan(logs[log], settings, KeyFilter(filters[log].words.copy()))
+        context, words = logs[log]
+        scan = _FilterScan(context, settings, KeyFilter(np.zeros(words, np.uint64)))
+        reader = SliceScan({log: scan}, settings)
         for each in group:
-            scan.scan(each)
-        yield log, scan.keys
+            reader.scan(each)
+        found.append((log, scan.keys))
+    return found
 
 
 def dirty_records(slices: Iterable[Slice], first_dirty_offset: int) -> int:
     """Upper bound on the number of dirty records in ``slices``."""
     return sum(max(0, each.end_offset - max(each.first_offset, first_dirty_offset)) for each in slices)
-
-
-def check_offsets(block: Block, floor: int, path: str, end_offset: int = MAX_OFFSET) -> int:
-    """The offset after the last batch of ``block``, whose offsets must be in ``[floor, end_offset)``.
-
-    :raises CorruptLogError: offsets decrease, or reach ``end_offset``
-    :raises UnsupportedLogError: offsets reach ``MAX_OFFSET``
-    """
-    rows = block.rows
-    highest = rows[int(np.argmax(rows["last_offset"]))]
-    if highest["last_offset"] >= MAX_OFFSET:
-        what = f"offsets from {MAX_OFFSET} on are not supported"
-        raise UnsupportedLogError(what, path=path, position=int(highest["position"]))
-    floors = np.concatenate([[floor], rows["last_offset"][:-1] + 1])
-    backwards = np.flatnonzero(rows["base_offset"] < floors)
-    if len(backwards):
-        at = rows[int(backwards[0])]
-        what = f"batch begins at offset {at['base_offset']}, expected {floors[backwards[0]]} or more"
-        raise CorruptLogError(what, path=path, position=int(at["position"]), hint="restore this segment")
-    if highest["last_offset"] >= end_offset:
-        what = f"batch ends at offset {highest['last_offset']}, expected one below {end_offset}"
-        raise CorruptLogError(what, path=path, position=int(highest["position"]), hint="restore this segment")
-    return int(rows["last_offset"][-1]) + 1
 
 
 class Findings:
@@ -141,24 +111,65 @@ class Findings:
         )
 
 
-def scan_slice(
-    slice_: Slice, files: ReadableFileSystem, throttle: Throttle, take: Callable[[Block, Decoder, Findings], None]
-) -> SliceSummary:
-    """Check the batches of a slice, and pass them to ``take`` as v2 batches. An error is returned in the summary."""
-    findings, position, next_offset = Findings(), slice_.start, slice_.first_offset
-    try:
-        with SegmentReader(files, slice_.path, slice_.start, slice_.end) as reader:
-            decoder = Decoder(slice_.path)
-            for block in reader.blocks(check_crc=True):
-                position = block.position
-                throttle.count(len(block.raw))
-                for batches in decoder.as_v2(block):
-                    next_offset = check_offsets(batches, next_offset, slice_.path, slice_.end_offset)
-                    findings.txn_rows.append(summarise(batches.rows, slice_.segment_index))
-                    take(batches, decoder, findings)
-            return findings.summary(slice_, reader.fingerprint())
-    except Exception as error:
-        return SliceSummary(slice_.log, 0, 0, 0, np.empty(0, TXN_ROW), error=str(of_log(error, slice_.path, position)))
+class SliceScan:
+    """Reads slices of one log once, for all of their maps.
+
+    :param scans: by number of the map
+    """
+
+    def __init__(self, scans: Mapping[int, LogScan], settings: MapSettings) -> None:
+        self._scans, self._files = scans, settings.files
+        self._throttle = Throttle(settings.bytes_per_second)
+
+    def run(self, slices: Iterable[Slice]) -> Iterator[tuple[Key, list[Any]]]:
+        """What ``scan_slices`` emits for ``slices``."""
+        for each in slices:
+            yield (each.log, SUMMARY), [self.scan(each)]
+            for number, scan in self._scans.items():
+                for shard, packed in scan.spilled():
+                    yield (number, shard), [packed]
+        for number, scan in self._scans.items():
+            resolved = scan.resolved()
+            for shard, found in scan.drain() if resolved is None else [(0, resolved)]:
+                yield (number, shard), [found]
+
+    def scan(self, slice_: Slice) -> Any:
+        """Scan one slice; its summary, with the error if it cannot be read."""
+        findings, position, next_offset = Findings(), slice_.start, slice_.first_offset
+        scans = [self._scans[number] for number in slice_.maps or (slice_.log,)]
+        try:
+            with SegmentReader(self._files, slice_.path, slice_.start, slice_.end) as reader:
+                decoder = Decoder(slice_.path)
+                for block in reader.blocks(check_crc=True):
+                    position = block.position
+                    self._throttle.count(len(block.raw))
+                    for batches in decoder.as_v2(block):
+                        next_offset = check_offsets(batches, next_offset, slice_.path, slice_.end_offset)
+                        findings.txn_rows.append(summarise(batches.rows, slice_.segment_index))
+                        self._batches(scans, batches, decoder, findings)
+                return findings.summary(slice_, reader.fingerprint())
+        except Exception as error:
+            failure = str(of_log(error, slice_.path, position))
+            return SliceSummary(slice_.log, 0, 0, 0, np.empty(0, TXN_ROW), error=failure, slice_id=slice_.id)
+
+    def _batches(self, scans: Sequence[LogScan], block: Block, decoder: Decoder, findings: Findings) -> None:
+        """Decode batches once for all scans. The first scan counts records: they do not depend on the map."""
+        actions, keyless = [scan.actions(block.rows) for scan in scans], np.zeros(len(block.rows), np.int32)
+        for decoded in decoder.decode(block, self._wanted(actions[0])):
+            counts = keyless, findings.counters
+            for scan, of_scan in zip(scans, actions, strict=True):
+                scan.records(block, decoded, of_scan, counts, decoder.path)
+                counts = np.zeros_like(keyless), np.zeros_like(findings.counters)
+            self._decoded(block, decoded, decoder.path)
+        findings.add_keyless(block.rows, keyless)
+
+    def _wanted(self, actions: NDArray[np.uint8]) -> NDArray[np.bool_] | None:
+        """bool[r], the batches to decode: markers are in no map."""
+        wanted: NDArray[np.bool_] = actions != SKIP
+        return wanted
+
+    def _decoded(self, block: Block, decoded: Decoded, path: str) -> None:
+        """Called with all decoded batches."""
 
 
 class LogScan:
@@ -168,7 +179,6 @@ class LogScan:
         self, log: MapContext, settings: MapSettings, max_records: int, arena: Arena | None = None
     ) -> None:
         self._log = log
-        self._files = settings.files
         self._map = TaskMap(settings.map_bytes, settings.load_factor, max_records, self._spill, arena)
         self._lookups: list[NDArray[np.uint64]] = []
         self._lookup_count = 0
@@ -177,18 +187,7 @@ class LogScan:
         self._any_spilled = False
         self._entries = np.empty((_ENTRIES, ENTRY_WORDS), np.uint64)
         self._lookup_buffer = np.empty((_ENTRIES, ENTRY_WORDS), np.uint64)
-        self._throttle = Throttle(settings.bytes_per_second)
         self._secret = settings.secret.state()
-
-    def scan(self, slice_: Slice) -> SliceSummary:
-        """Scan one slice."""
-        return scan_slice(slice_, self._files, self._throttle, self._batches)
-
-    def _batches(self, block: Block, decoder: Decoder, findings: Findings) -> None:
-        actions, keyless = self.actions(block.rows), np.zeros(len(block.rows), np.int32)
-        for decoded in decoder.decode(block, actions != SKIP):
-            self.records(block, decoded, actions, (keyless, findings.counters), decoder.path)
-        findings.add_keyless(block.rows, keyless)
 
     def actions(self, rows: NDArray[np.void]) -> NDArray[np.uint8]:
         """The ``actions`` of ``scan_records`` for each batch."""

@@ -33,9 +33,8 @@ from compaction.kernels.rewriting.survivors import BAD_NAMES
 from compaction.logdir.blocks import Block, SegmentReader
 from compaction.logdir.throttle import Throttle
 from compaction.output.segment_writer import PartWriter, SegmentWriter, new_suffix, part_paths
-from compaction.passes.build_map import check_offsets
 from compaction.passes.compress import seal_compressed
-from compaction.passes.decoder import V2_MAGIC, Decoded, Decoder, check_count, corrupt_record
+from compaction.passes.decoder import V2_MAGIC, Decoded, Decoder, check_count, check_offsets, corrupt_record
 from compaction.passes.header_names import repair_header_names
 from compaction.passes.tasks import CleanContext, CleanStats, GroupOutput, OutputPart, Packed, PartResult, Slice
 
@@ -43,6 +42,9 @@ _OUT_BYTES = 4 << 20
 _KEPT_COLUMNS = 6
 _KEPT_ROWS = 1 << 12
 _CHANGED = "the file was changed, or the disk returned other bytes: make sure that nothing else writes here, and run again"
+
+#: a group's output, its log's context and the results of its parts
+Unjoined = tuple[GroupOutput, CleanContext, list[PartResult]]
 
 
 class Writer(Protocol):
@@ -272,8 +274,9 @@ def _failure(error: int, row: np.void, path: str) -> CompactionError:
     return corrupt_record(error, row, path)
 
 
-def join_parts(output: GroupOutput, log: CleanContext, parts: Sequence[PartResult]) -> PartResult:
+def join_parts(group: Unjoined) -> PartResult:
     """Join the parts of one group, in order, into a complete segment. The swap removes the parts' files."""
+    output, log, parts = group
     files, stem = log.files, (log.directory, output.base_offset, new_suffix())
     try:
         with SegmentWriter(files, stem, index_interval_bytes=log.index_interval_bytes, like=output.like) as segment:

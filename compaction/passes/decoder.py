@@ -20,6 +20,7 @@ from compaction.formats.record_batch.transcode import transcode
 from compaction.kernels.reading.batches import HEADER_SIZE, LOG_APPEND_TIME_BIT
 from compaction.kernels.reading.plain_messages import GROWTH, plain_messages
 from compaction.kernels.reading.records import RECORD_ERRORS
+from compaction.kernels.reading.tables import MAX_OFFSET
 from compaction.logdir.blocks import Block
 
 V2_MAGIC = 2
@@ -59,6 +60,29 @@ def check_count(decoded: Decoded, at: int, path: str) -> None:
     if count > MAX_RECORDS:
         what = f"batch of {count} records, more than {MAX_RECORDS} are not supported"
         raise UnsupportedLogError(what, path=path, position=position)
+
+
+def check_offsets(block: Block, floor: int, path: str, end_offset: int = MAX_OFFSET) -> int:
+    """The offset after the last batch of ``block``, whose offsets must be in ``[floor, end_offset)``.
+
+    :raises CorruptLogError: offsets decrease, or reach ``end_offset``
+    :raises UnsupportedLogError: offsets reach ``MAX_OFFSET``
+    """
+    rows = block.rows
+    highest = rows[int(np.argmax(rows["last_offset"]))]
+    if highest["last_offset"] >= MAX_OFFSET:
+        what = f"offsets from {MAX_OFFSET} on are not supported"
+        raise UnsupportedLogError(what, path=path, position=int(highest["position"]))
+    floors = np.concatenate([[floor], rows["last_offset"][:-1] + 1])
+    backwards = np.flatnonzero(rows["base_offset"] < floors)
+    if len(backwards):
+        at = rows[int(backwards[0])]
+        what = f"batch begins at offset {at['base_offset']}, expected {floors[backwards[0]]} or more"
+        raise CorruptLogError(what, path=path, position=int(at["position"]), hint="restore this segment")
+    if highest["last_offset"] >= end_offset:
+        what = f"batch ends at offset {highest['last_offset']}, expected one below {end_offset}"
+        raise CorruptLogError(what, path=path, position=int(highest["position"]), hint="restore this segment")
+    return int(rows["last_offset"][-1]) + 1
 
 
 def corrupt_record(error: int, row: np.void, path: str) -> CorruptLogError:

@@ -5,27 +5,60 @@ Tested by ``tests/passes/test_rounds.py`` and ``tests/passes/test_metamorphic.py
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from compaction.kernels.keys.offset_map import SkimpyOffsetMap, by_bound
 from compaction.kernels.reading.tables import DROPPED, ENTRY_BYTES, ENTRY_WORDS, LOOKUP, OFFSET_SHIFT, TOMBSTONE
-from compaction.passes.tasks import Packed, Resolved
+from compaction.passes.tasks import SUMMARY, Key, OutputPart, Packed, Resolved, Slice
 
 T = TypeVar("T")
 
+#: in place of the id of a part: the number of keys of a shard
+KEYS = -1
+
 #: load of a shard's map: keeps probing short
 _LOAD = 0.7
+
+
+@dataclass(frozen=True)
+class MapParts:
+    """The parts that the survivor entries of a map belong to: their first offsets, int64[parts] ascending, and their ids."""
+
+    first_dirty_offset: int
+    first_offsets: NDArray[np.int64]
+    ids: tuple[Hashable, ...]
+
+    @classmethod
+    def of(cls, first_dirty_offset: int, parts: Iterable[OutputPart | Slice]) -> MapParts:
+        """The parts, which are in the order of offsets."""
+        found = [(part.first_offset, part.id) for part in parts]
+        return cls(first_dirty_offset, np.array([first for first, _ in found], np.int64), tuple(part for _, part in found))
 
 
 def merge_lists(left: list[T], right: list[T]) -> list[T]:
     """Concatenate two lists of packed arrays in place: the ``reduceByKey`` of both shuffles. No array is copied."""
     left.extend(right)
     return left
+
+
+def resolve_into_parts(
+    shards: Iterable[tuple[Key, list[Any]]], maps: Mapping[int, MapParts], load_factor: float
+) -> Iterator[tuple[tuple[int, Hashable], list[Any]]]:
+    """Resolves merged shards of ``maps``: the survivor entries by map and id of the part, and the number of keys of each map
+    under ``KEYS``. Shards of other maps are skipped."""
+    for (number, shard), packed in shards:
+        if shard != SUMMARY and number in maps:
+            parts = maps[number]
+            survivors, keys = resolve_shard(packed, parts.first_dirty_offset, load_factor)
+            yield (number, KEYS), [keys]
+            for at, entries in split_by_part(survivors, parts.first_offsets):
+                yield (number, parts.ids[at]), [entries]
 
 
 def resolve_shard(packed: Sequence[Packed | Resolved], first_dirty_offset: int, load_factor: float) -> Resolved:

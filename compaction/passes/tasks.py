@@ -27,6 +27,9 @@ from compaction.stores.mixed import MixedFileSystem
 
 #: what is shuffled: map entries, lookups, survivor entries, key counts
 Packed = NDArray[np.uint64]
+#: ``(map, shard)``; in a plain run each log has one map. The shard of a summary is ``SUMMARY``
+Key = tuple[int, int]
+SUMMARY = -1
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,8 @@ class Slice:
     segment_mtime_ms: int
     #: of the batches that pass 1 read (``SegmentReader.fingerprint``); pass 2 must read the same
     fingerprint: str | None = None
+    #: numbers of the maps that its entries enter; by default its log's only map, which has the log's number
+    maps: tuple[int, ...] = ()
 
     @property
     def size_bytes(self) -> int:
@@ -164,6 +169,11 @@ class OutputPart:
     first_offset: int
     #: the part is the whole group
     complete: bool
+
+    @property
+    def id(self) -> tuple[int, int]:
+        """Identifies the part within the run."""
+        return self.output.log, self.number
 
     @property
     def size_bytes(self) -> int:

@@ -18,25 +18,25 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from rich.filesize import decimal
 
-from compaction.compare.compare_policies import ComparisonWorkers, compare_with, explain
-from compaction.compare.count import AGE_BOUNDS_MS, POSITIONS, SharedSlice
+from compaction.compare.compare_policies import compare_with, explain
+from compaction.compare.count import AGE_BOUNDS_MS, POSITIONS
 from compaction.compare.figures import ComparedLog, Comparison, LogTotals, Outcome, OutcomeStatus
 from compaction.config import Policy, Resolver, read_sets
 from compaction.config.request import CompactionRequest, ComparisonRequest
-from compaction.engine.clean import Workers, clean_logs
+from compaction.engine.clean import clean_logs
 from compaction.engine.delete import delete_old_segments
+from compaction.engine.protocol import Job, MapInputs, MapResult
 from compaction.engine.sizing import Sizes
-from compaction.passes.tasks import MapContext
+from compaction.passes.tasks import MapContext, Slice
 from compaction.report import LogReport
+from compaction.spark.pipeline import SparkPasses
 from compaction.spark.progress import Progress
-from compaction.spark.runs import compare
 from tests.golden import unpack_sample
 from tests.kafka.cleaner import clean_partition
 from tests.kafka.encode import Batch, Record
 from tests.kafka.fixtures import gateway
 from tests.kafka.gateway import Gateway
 from tests.kafka.log import Opening
-from tests.local_engine import LocalEngine
 from tests.local_job import logs_in, write_offsets
 from tests.local_passes import LocalPasses
 from tests.oracle.disk import write_partition, write_producers
@@ -96,7 +96,7 @@ def request(log_dir: Path, *policies: str, topics: Sequence[str] = (), **given: 
 
 
 def compared_locally(log_dir: Path, *policies: str, sizes: Sizes | None = None, **given: Any) -> Comparison:
-    return compare_with(lambda: ComparisonWorkers(LocalEngine, 2), request(log_dir, *policies, **given), sizes)
+    return compare_with(LocalPasses, request(log_dir, *policies, **given), sizes)
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +113,7 @@ def run_for_real(log_dir: Path, policy: str, scratch: Path, **given: Any) -> tup
     run = CompactionRequest(*logs_in(copy), NOW_MS, resolver=Resolver(sets), **{"allow_keyless": True, **given})
     compacts = any("compact" in str(setting.value) for setting in sets if setting.name == "cleanup.policy")
     report = (
-        clean_logs(lambda: Workers(LocalPasses, 2), run) if compacts else delete_old_segments(replace(run, allow_keyless=False))
+        clean_logs(LocalPasses, run) if compacts else delete_old_segments(replace(run, allow_keyless=False))
     )
     return copy, {log.name: log for log in report.logs}
 
@@ -231,7 +231,7 @@ def test_task_sizes_do_not_change_the_result(logs: Path, comparison: Comparison)
 
 @pytest.mark.spark
 def test_spark_computes_the_same_comparison(logs: Path, comparison: Comparison, spark: SparkSession) -> None:
-    assert compare(lambda: spark, request(logs, *POLICIES)).logs == comparison.logs
+    assert compare_with(lambda: SparkPasses(spark.sparkContext), request(logs, *POLICIES)).logs == comparison.logs
 
 
 @pytest.mark.spark
@@ -244,7 +244,7 @@ def test_every_pass_shows_its_progress_and_every_job_has_a_description(tmp_path:
     policies = (POLICIES[0], f"cleanup.policy=compact,log.cleaner.dedupe.buffer.size={LEAST_BUFFER}")
     earlier = len(descriptions(spark))
     with Progress(stream) as progress:
-        compare(lambda: spark, request(log_dir, *policies), progress)
+        compare_with(lambda: SparkPasses(spark.sparkContext, progress), request(log_dir, *policies))
     lines = stream.getvalue().splitlines()
     assert [line.split(":")[0] for line in lines] == ["transactions", "pass 1", "pass 2", "rounds"]
     size = decimal(held(log_dir / "many-0")["bytes"])
@@ -265,30 +265,31 @@ def descriptions(spark: SparkSession) -> list[str]:
     return [job.description().get() for job in sorted(found, key=lambda job: job.jobId()) if job.description().isDefined()]
 
 
-class CountingEngine(LocalEngine):
+class CountingPasses(LocalPasses):
     """Keeps what it was given to read."""
 
-    scanned: Sequence[SharedSlice] = ()
+    scanned: Sequence[Slice] = ()
     variants: Mapping[int, MapContext]
 
-    def scan(self, slices: Sequence[SharedSlice], variants: Mapping[int, MapContext], *rest: Any) -> Any:
-        self.scanned, self.variants = [*self.scanned, *slices], variants
-        return super().scan(slices, variants, *rest)
+    def build_offset_map(self, job: Job, inputs: MapInputs, task_entries: int) -> MapResult:
+        self.scanned = [*self.scanned, *(each for task in inputs.tasks for each in task)]
+        self.variants, _ = inputs.known
+        return super().build_offset_map(job, inputs, task_entries)
 
 
 def test_every_segment_is_read_once_whatever_the_number_of_policies(logs: Path) -> None:
-    engine = CountingEngine(SMALL)
+    passes = CountingPasses()
     several = [*POLICIES[:4], "cleanup.policy=delete,retention.bytes=3000", "configured"]
-    compare_with(lambda: ComparisonWorkers(lambda _: engine, 2), request(logs, *several), SMALL)
-    places = [(each.slice.path, each.slice.start) for each in engine.scanned]
+    compare_with(lambda: passes, request(logs, *several), SMALL)
+    places = [(each.path, each.start) for each in passes.scanned]
     assert len(places) == len(set(places))
-    assert sum(each.slice.size_bytes for each in engine.scanned) == sum(file.stat().st_size for file in logs.rglob("*.log"))
+    assert sum(each.size_bytes for each in passes.scanned) == sum(file.stat().st_size for file in logs.rglob("*.log"))
 
 
 def test_policies_of_the_same_range_share_a_map(logs: Path) -> None:
-    engine = CountingEngine(SMALL)
-    compare_with(lambda: ComparisonWorkers(lambda _: engine, 2), request(logs, POLICIES[0], POLICIES[1], POLICIES[3]), SMALL)
-    assert len(engine.variants) == len(FLAVOURS)
+    passes = CountingPasses()
+    compare_with(lambda: passes, request(logs, POLICIES[0], POLICIES[1], POLICIES[3]), SMALL)
+    assert len(passes.variants) == len(FLAVOURS)
 
 
 @pytest.fixture

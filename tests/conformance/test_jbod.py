@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from compaction.engine.clean import Workers, clean_logs
+from compaction.engine.clean import clean_logs
 from jobs import compact
 from tests.conformance.ours import expire_ours, run_job
 from tests.kafka.broker import Broker
@@ -101,7 +101,7 @@ def test_with_the_first_directory_each_log_has_its_policy_and_the_broker_serves_
     assert expired(reports) == {f"{topic}-0" for topic in DELETED} - directories.logs(DELETED)
 
     def run(argv: list[str]) -> int:
-        return compact.main(argv, lambda _, request: clean_logs(lambda: Workers(LocalPasses, 2), request))
+        return compact.main(argv, lambda _, request: clean_logs(LocalPasses, request))
 
     ratio = ("--set", "min.cleanable.dirty.ratio=0")
     reports = run_job(run, directories.second, NOW_MS, "--log-dir", str(directories.first), *ratio)

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from compaction.config.sources import read_sets
-from compaction.engine.clean import Workers, clean_logs
+from compaction.engine.clean import clean_logs
 from compaction.engine.sizing import Sizes
 from tests.conformance.scenario_tools import Writer
 from tests.conformance.segment_bytes import RawBatch, batches_of
@@ -127,7 +127,7 @@ def test_the_smallest_buffer_that_a_broker_accepts_needs_many_rounds_in_kafka_an
         request = request_for(root / "ours", NOW_MS, {"t": {**CONFIG, "internal.segment.bytes": str(1 << 20)}})
         sets = read_sets([f"log.cleaner.dedupe.buffer.size={_LEAST_BUFFER_BYTES}"])
         request = replace(request, resolver=replace(request.resolver, sets=sets))
-        (report,) = clean_logs(lambda: Workers(LocalPasses, 2), request).logs
+        (report,) = clean_logs(LocalPasses, request).logs
         rounds = rounds_of_kafka(gateway, root / "kafkas" / "t-0", len(order), _LEAST_BUFFER_BYTES)
         ours, kafkas = (kafka_content(gateway, root / side / "t-0") for side in ("ours", "kafkas"))
     assert (report.end_offset, report.keys, report.records_after) == (len(order), _KEYS, _KEYS)

@@ -1,4 +1,4 @@
-"""Faulty tasks, which ``retry_job`` puts in place of the real ones; executors import them by name.
+"""Faulty tasks, which ``retry_job`` puts around the real ones; executors import them by name.
 
 Each fault occurs a fixed number of times, counted by files in a directory that all processes share.
 """
@@ -8,15 +8,17 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 from compaction.fs import local_output
 from compaction.fs.filesystem import Chunk
-from compaction.passes import clean_into as real
-from compaction.passes.tasks import CleanContext, OutputPart, PartResult
+from compaction.passes.tasks import OutputPart
+
+Clean = Callable[..., Any]
 
 #: the directory in which faults are counted
 MARKS = "FAULTY_TASKS_MARKS"
@@ -37,7 +39,7 @@ def first_time(name: str, times: int = 1) -> bool:
     return False
 
 
-def _stop_half_way(piece: OutputPart, log: CleanContext, marks: Sequence[object], *, dry_run: bool) -> PartResult:
+def _stop_half_way(clean: Clean, piece: OutputPart, *known: Any) -> Any:
     """Write some batches of the output, then fail the task."""
     written = local_output.LocalOutput.write
 
@@ -47,49 +49,49 @@ def _stop_half_way(piece: OutputPart, log: CleanContext, marks: Sequence[object]
 
     local_output.LocalOutput.write = half  # type: ignore[method-assign]
     try:
-        return real.clean_part(piece, log, marks, dry_run=dry_run)  # type: ignore[arg-type]
+        return clean(piece, *known)
     finally:
         local_output.LocalOutput.write = written  # type: ignore[method-assign]
 
 
-def _stop_when_done(piece: OutputPart, log: CleanContext, marks: Sequence[object], *, dry_run: bool) -> PartResult:
+def _stop_when_done(clean: Clean, piece: OutputPart, *known: Any) -> Any:
     """Write the complete output, then fail the task."""
-    real.clean_part(piece, log, marks, dry_run=dry_run)  # type: ignore[arg-type]
+    clean(piece, *known)
     raise Interrupted("all of it is written")
 
 
-def _kill_worker(piece: OutputPart, log: CleanContext, marks: Sequence[object], *, dry_run: bool) -> PartResult:
+def _kill_worker(clean: Clean, piece: OutputPart, *known: Any) -> Any:
     """Write the complete output, then kill the Python worker."""
-    result = real.clean_part(piece, log, marks, dry_run=dry_run)  # type: ignore[arg-type]
+    result = clean(piece, *known)
     os.kill(os.getpid(), signal.SIGKILL)
     return result
 
 
-def _kill_executor(piece: OutputPart, log: CleanContext, marks: Sequence[object], *, dry_run: bool) -> PartResult:
+def _kill_executor(clean: Clean, piece: OutputPart, *known: Any) -> Any:
     """Write the complete output, then kill the executor's JVM."""
-    result = real.clean_part(piece, log, marks, dry_run=dry_run)  # type: ignore[arg-type]
+    result = clean(piece, *known)
     next(parent for parent in psutil.Process().parents() if parent.name() == "java").kill()
     time.sleep(60)
     return result
 
 
-def fails_in_many_ways(piece: OutputPart, log: CleanContext, marks: Sequence[object], *, dry_run: bool) -> PartResult:
+def fails_in_many_ways(clean: Clean, piece: OutputPart, *known: Any) -> Any:
     """Eight outputs fail once each: three half written, three complete, two when their worker is killed."""
     if first_time(f"piece-{piece.output.log}-{piece.number}"):
         for name, times, fail in (("half", 3, _stop_half_way), ("done", 3, _stop_when_done), ("worker", 2, _kill_worker)):
             if first_time(name, times):
-                return fail(piece, log, marks, dry_run=dry_run)
-    return real.clean_part(piece, log, marks, dry_run=dry_run)  # type: ignore[arg-type]
+                return fail(clean, piece, *known)
+    return clean(piece, *known)
 
 
-def kills_executor(piece: OutputPart, log: CleanContext, marks: Sequence[object], *, dry_run: bool) -> PartResult:
+def kills_executor(clean: Clean, piece: OutputPart, *known: Any) -> Any:
     """The executor's JVM is killed once, after a task has written its output."""
     if first_time("executor"):
-        return _kill_executor(piece, log, marks, dry_run=dry_run)
-    return real.clean_part(piece, log, marks, dry_run=dry_run)  # type: ignore[arg-type]
+        return _kill_executor(clean, piece, *known)
+    return clean(piece, *known)
 
 
-def runs_twice(piece: OutputPart, log: CleanContext, marks: Sequence[object], *, dry_run: bool) -> PartResult:
+def runs_twice(clean: Clean, piece: OutputPart, *known: Any) -> Any:
     """One task hangs until Spark has started it again on another host; then both attempts write at the same time."""
     marked = Path(os.environ[MARKS])
     slow = f"slow-piece-{piece.output.log}-{piece.number}"
@@ -100,7 +102,7 @@ def runs_twice(piece: OutputPart, log: CleanContext, marks: Sequence[object], *,
             time.sleep(0.01)
     elif (marked / slow).exists():
         first_time("again")
-    return real.clean_part(piece, log, marks, dry_run=dry_run)  # type: ignore[arg-type]
+    return clean(piece, *known)
 
 
 FAULTS = {"tasks": fails_in_many_ways, "executor": kills_executor, "twice": runs_twice}

@@ -10,16 +10,21 @@ import os
 import shutil
 import sys
 import tempfile
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from compaction.engine.clean import Workers, clean_logs
+from compaction.engine.clean import clean_logs
+from compaction.engine.protocol import CleanedParts, CleanInputs, Job
 from compaction.engine.sizing import Sizes
-from compaction.spark import pipeline
+from compaction.spark.pipeline import SparkPasses
 from compaction.spark.session import build_session
 from tests.crash.faulty_tasks import FAULTS, MARKS
 from tests.damage.valid_logs import NOW_MS
 from tests.local_job import request_for
+
+R = TypeVar("R")
 
 ROOT = Path(__file__).resolve().parents[2]
 #: so small that each log has several slices, shards, groups and output parts
@@ -32,15 +37,25 @@ CONFIG = {
 }
 
 
-class LostShuffle(pipeline.SparkPasses):
+class FaultyPasses(SparkPasses):
+    """Tasks of pass 2 have the fault ``fault``."""
+
+    fault = ""
+
+    def clean_into_groups(self, job: Job, merged: Any, inputs: CleanInputs[R]) -> CleanedParts[R]:
+        faulty: Any = partial(FAULTS[self.fault], inputs.clean)
+        return super().clean_into_groups(job, merged, replace(inputs, clean=faulty))
+
+
+class LostShuffle(FaultyPasses):
     """Between the passes, lose the shuffle files of the first."""
 
-    def clean_into_groups(self, *args: Any, **options: Any) -> Any:
+    def clean_into_groups(self, job: Job, merged: Any, inputs: CleanInputs[R]) -> CleanedParts[R]:
         lost = [path for path in Path(os.environ["SPARK_LOCAL_DIRS"]).rglob("shuffle_*") if path.is_file()]
         assert lost
         for path in lost:
             path.unlink()
-        return super().clean_into_groups(*args, **options)
+        return super().clean_into_groups(job, merged, inputs)
 
 
 def main(log_dir: Path, master: str, fault: str) -> int:
@@ -61,10 +76,9 @@ def main(log_dir: Path, master: str, fault: str) -> int:
             "spark.executor.memory": "512m",
         },
     )
-    passes = pipeline.SparkPasses if fault == "twice" else LostShuffle
-    pipeline.clean_part = FAULTS[fault]  # type: ignore[assignment, attr-defined]
-    workers = Workers(lambda sizes: passes(session.sparkContext, sizes), 2)
-    report = clean_logs(lambda: workers, request_for(log_dir, NOW_MS, topics), SIZES)
+    passes = (FaultyPasses if fault == "twice" else LostShuffle)(session.sparkContext)
+    passes.fault = fault
+    report = clean_logs(lambda: passes, request_for(log_dir, NOW_MS, topics), SIZES)
     print(json.dumps({"failed": [log.reason for log in report.logs if log.status.value == "failed"]}))
     session.stop()
     return report.exit_code

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from compaction.config.request import CompactionRequest
-from compaction.engine.clean import Workers, clean_logs
+from compaction.engine.clean import clean_logs
 from compaction.engine.sizing import Sizes
 from compaction.fs.filesystem import DiskFileSystem
 from compaction.report import RunReport
@@ -40,9 +40,6 @@ class Disturbed(LocalPasses):
     """Passes with hooks: ``before_scan``, ``before_rewrite`` and ``after_rewrite`` are called."""
 
     events: dict[str, Callable[[], None]] = {}
-
-    def __init__(self, sizes: Sizes) -> None:
-        super().__init__(sizes)
 
     def build_offset_map(self, *args: Any, **options: Any) -> Any:
         self.events.get("before_scan", lambda: None)()
@@ -70,7 +67,7 @@ def run(
     Passes.events = events or {}
 
     def carried_out(_: SessionFactory, request: CompactionRequest) -> RunReport:
-        return clean_logs(lambda: Workers(Passes, 2), request, sizes, files=files)
+        return clean_logs(Passes, request, sizes, files=files)
 
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):

@@ -36,10 +36,20 @@ from compaction.kernels.reading.tables import OFFSET_SHIFT
 from compaction.logdir.batch_scan import SegmentScan
 from compaction.logdir.read_log import MarkerReader
 from compaction.output.journal import JOURNAL, read_journal
-from compaction.passes.build_map import SUMMARY, scan_slices
+from compaction.passes.build_map import scan_slices
 from compaction.passes.clean_into import clean_part
 from compaction.passes.merge import resolve_shard
-from compaction.passes.tasks import CleanContext, GroupOutput, MapContext, MapSettings, OutputPart, Packed, Slice, SliceSummary
+from compaction.passes.tasks import (
+    SUMMARY,
+    CleanContext,
+    GroupOutput,
+    MapContext,
+    MapSettings,
+    OutputPart,
+    Packed,
+    Slice,
+    SliceSummary,
+)
 from compaction.passes.txn_headers import scan_transactions
 from compaction.report import LogReport, LogStatus
 from compaction.source.read_columns import ReadSpec, read_columns

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from compaction.config.request import CompactionRequest
-from compaction.engine.clean import Workers, clean_logs
+from compaction.engine.clean import clean_logs
 from compaction.names import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS
 from jobs import compact
 from jobs._command import SessionFactory
@@ -29,7 +29,7 @@ Run = Callable[[SessionFactory, CompactionRequest], "RunReport"]
 
 
 def _locally(_: SessionFactory, request: CompactionRequest) -> RunReport:
-    return clean_logs(lambda: Workers(LocalPasses, 2), request)
+    return clean_logs(LocalPasses, request)
 
 
 def _flip(data: bytes, at: int) -> bytes:
@@ -74,9 +74,9 @@ def test_on_spark_the_error_names_the_same_log_file_and_position(
     log_dir: Path, capsys: pytest.CaptureFixture[str], spark: SparkSession
 ) -> None:
     def on_spark(_: SessionFactory, request: CompactionRequest) -> RunReport:
-        from compaction.spark import runs
+        from compaction.spark.pipeline import SparkPasses
 
-        return runs.compact(lambda: spark, request)
+        return clean_logs(lambda: SparkPasses(spark.sparkContext), request)
 
     path = _damage(log_dir, valid_log("zstd").log(0), lambda data: _flip(data, 200))
     lines = [line for line in _run(log_dir, on_spark, capsys) if line.startswith("error")]
@@ -125,8 +125,7 @@ def test_an_unexpected_exception_is_one_logs_failure(
 ) -> None:
     """A defect of the program that affects one log does not stop the others."""
     from compaction.passes import build_map
-
-    check_offsets = build_map.check_offsets
+    from compaction.passes.decoder import check_offsets
 
     def defect(block: Block, floor: int, path: str, end_offset: int) -> int:
         if "damaged" in path:

@@ -14,13 +14,14 @@ from compaction.cleaning.log_view import LogView
 from compaction.config import Resolver, read_sets
 from compaction.config.request import CompactionRequest
 from compaction.engine import prepare
+from compaction.engine.clean import parallel_read
 from compaction.engine.delete import delete_old_segments
 from compaction.engine.prepare import LogReadTask, read_without_recovery
 from compaction.errors import CompactionError, ConfigError
 from compaction.formats.record_batch.record import Record
 from compaction.fs.local import LocalFileSystem
 from compaction.report import LogReport, LogStatus, RunReport
-from compaction.spark.parallel_read import spark_parallel_read
+from compaction.spark.pipeline import SparkPasses
 from tests.formats.encode import BatchSpec, encode_batch
 from tests.formats.test_metadata_log import config as stored_config
 from tests.golden import unpack_sample
@@ -152,16 +153,15 @@ def test_reading_many_logs_by_spark_does_not_change_the_report(
     segment.write_bytes(segment.read_bytes()[:-7])
     monkeypatch.setattr(prepare, "MANY_SEGMENTS", 1)
     before = tree(logs)
-    parallel = delete_old_segments(request(logs, dry_run=True), spark_parallel_read(lambda: spark))
+    parallel = delete_old_segments(request(logs, dry_run=True), parallel_read(lambda: SparkPasses(spark.sparkContext)))
     assert tree(logs) == before
     expected = by_name(local)
     found = by_name(parallel)
     assert found.pop("orders-0").status is LogStatus.FAILED
     del expected["orders-0"]
     assert found == expected
-    assert delete_old_segments(request(logs), spark_parallel_read(lambda: spark)).totals["expired_segments"] == sum(
-        log.expired_segments for log in expected.values()
-    )
+    deleted = delete_old_segments(request(logs), parallel_read(lambda: SparkPasses(spark.sparkContext)))
+    assert deleted.totals["expired_segments"] == sum(log.expired_segments for log in expected.values())
 
 
 def test_a_log_that_needs_recovery_is_not_read_in_parallel(logs: Path) -> None:

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from compaction.compare.compare_policies import ComparisonWorkers, compare_with
+from compaction.compare.compare_policies import compare_with
 from compaction.compare.figures import Comparison
 from compaction.config.request import ComparisonRequest
 from jobs import dry_run
 from jobs._command import SessionFactory
 from tests.golden import unpack_sample
-from tests.local_engine import LocalEngine
+from tests.local_passes import LocalPasses
 
 NOW_MS = 1_760_000_000_000 + 30 * 86_400_000
 
@@ -32,7 +32,7 @@ class Run:
 
     def __call__(self, session_factory: SessionFactory, request: ComparisonRequest) -> Comparison:
         self.request = request
-        return compare_with(lambda: ComparisonWorkers(LocalEngine, 2), request)
+        return compare_with(LocalPasses, request)
 
 
 def requested(logs: Path, *argv: str) -> ComparisonRequest:

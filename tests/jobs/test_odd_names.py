@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from compaction.engine.clean import Workers, clean_logs
+from compaction.engine.clean import clean_logs
 from jobs import compact
 from tests.damage.valid_logs import NOW_MS, valid_log, write_log
 from tests.kafka.encode import Batch, Record
@@ -74,7 +74,7 @@ def test_report_and_metrics_of_a_run_have_all_names(
     log_dir: Path, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     arguments = ["--log-dir", str(log_dir), *CLEANING, *outputs(tmp_path, "report", "metrics")]
-    assert compact.main(arguments, lambda _, request: clean_logs(lambda: Workers(LocalPasses, 2), request)) == 1
+    assert compact.main(arguments, lambda _, request: clean_logs(LocalPasses, request)) == 1
     printed = capsysbinary.readouterr()
     for data in (printed.out, printed.err, *((tmp_path / name).read_bytes() for name in ("report", "metrics"))):
         assert harmless(data)

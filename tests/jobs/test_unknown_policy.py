@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from compaction.compare.compare_policies import ComparisonWorkers, compare_with
-from compaction.engine.clean import Workers, clean_logs
+from compaction.compare.compare_policies import compare_with
+from compaction.engine.clean import clean_logs
 from jobs import compact, dry_run, expire
 from tests.golden.make_sample import HOUR_MS, START_MS
-from tests.local_engine import LocalEngine
 from tests.local_passes import LocalPasses
 from tests.logdir.settings.guesses import METADATA, SECOND, identify, jbod
 
@@ -52,9 +51,9 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Command:
         if job == "expire":
             code = expire.main(argv)
         elif job == "compact":
-            code = compact.main(argv, lambda _, request: clean_logs(lambda: Workers(LocalPasses, 2), request))
+            code = compact.main(argv, lambda _, request: clean_logs(LocalPasses, request))
         else:
-            code = dry_run.main(argv, lambda _, request: compare_with(lambda: ComparisonWorkers(LocalEngine, 2), request))
+            code = dry_run.main(argv, lambda _, request: compare_with(LocalPasses, request))
         return Ended(code, report, capsys)
 
     return call

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from compaction.config.request import CompactionRequest
-from compaction.engine.clean import Workers, clean_logs
+from compaction.engine.clean import clean_logs
 from compaction.report import RunReport
 from jobs import compact, verify
 from jobs._command import SessionFactory
@@ -132,7 +132,7 @@ def test_verify_writes_nothing(story: Story) -> None:
 
 def compacted(log_dir: Path, *options: object, during: Callable[[], None] = lambda: None) -> int:
     def run(_: SessionFactory, request: CompactionRequest) -> RunReport:
-        report = clean_logs(lambda: Workers(LocalPasses, 2), request)
+        report = clean_logs(LocalPasses, request)
         during()
         return report
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from compaction.engine.clean import Workers, clean_logs
+from compaction.engine.clean import clean_logs
 from compaction.engine.sizing import Sizes
 from compaction.report import RunReport
 from jobs import compact as job
@@ -19,7 +19,7 @@ def run(*options: object, sizes: Sizes | None = None) -> RunReport:
     """The job with these options, as of a fixed time, active segments included."""
     given = [*map(str, options), "--as-of-ms", str(NOW_MS), "--include-active"]
     request = job.read_request(job.parser().parse_args(given))
-    return clean_logs(lambda: Workers(LocalPasses, 2), request, sizes)
+    return clean_logs(LocalPasses, request, sizes)
 
 
 def figures(report: RunReport) -> list[tuple[object, ...]]:

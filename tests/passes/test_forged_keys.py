@@ -12,15 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from compaction.compare.compare_policies import ComparisonWorkers, compare_with
+from compaction.compare.compare_policies import compare_with
 from compaction.kernels.keys.key_counts import KeyCounts
 from compaction.kernels.keys.offset_map import Arena, SkimpyOffsetMap
 from compaction.kernels.reading.siphash import HashSecret
-from compaction.passes.build_map import LogScan
+from compaction.passes.build_map import LogScan, SliceScan
 from compaction.passes.tasks import MapContext, MapSettings, Slice
 from tests.compare.test_compare_policies import request
-from tests.local_engine import LocalEngine
 from tests.local_job import clean_locally, write_offsets
+from tests.local_passes import LocalPasses
 from tests.oracle.disk import read_partition, write_partition
 from tests.oracle.logs import LogBuilder, Sent
 from tests.passes.forged_keys import clustered, forged_for
@@ -66,7 +66,7 @@ def test_a_record_with_a_forged_key_supersedes_no_record_of_another_key(tmp_log_
 def test_a_comparison_counts_a_forged_key_as_a_key_of_its_own(tmp_log_dir: Path) -> None:
     accounts(tmp_log_dir)
     wanted = request(tmp_log_dir, "cleanup.policy=compact,min.cleanable.dirty.ratio=0")
-    (found,) = compare_with(lambda: ComparisonWorkers(LocalEngine, 2), wanted).logs
+    (found,) = compare_with(LocalPasses, wanted).logs
     assert found.outcomes[0].run.superseded_records == 1
     # three, and that of the active segment
     assert found.keys.distinct == 4
@@ -88,8 +88,9 @@ def scanned(path: Path, keys: list[bytes]) -> NDArray[np.uint64]:
         log.batch([Sent(key, b"") for key in keys[at : at + 2_000]])
     write_partition(path, log.build())
     (file,) = path.glob("*.log")
-    scan = LogScan(MapContext(0, 1), MapSettings(1 << 24, 0.9, HashSecret.random()), len(keys), Arena())
-    summary = scan.scan(Slice(0, 0, str(file), 0, len(keys), 0, file.stat().st_size, 0))
+    settings = MapSettings(1 << 24, 0.9, HashSecret.random())
+    scan = LogScan(MapContext(0, 1), settings, len(keys), Arena())
+    summary = SliceScan({0: scan}, settings).scan(Slice(0, 0, str(file), 0, len(keys), 0, file.stat().st_size, 0))
     assert summary.error is None
     return np.concatenate([entries for _, entries in scan.drain()])
 

@@ -7,22 +7,20 @@ import random
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from compaction.engine import cleaner, sizing
-from compaction.engine.clean import Workers, clean_logs
-from compaction.engine.protocol import CleanedParts, MapResult
+from compaction.engine.clean import clean_logs
+from compaction.engine.protocol import CleanedParts, CleanInputs, Job, MapInputs, MapResult
 from compaction.engine.sizing import Sizes
-from compaction.fs.filesystem import ReadableFileSystem
 from compaction.logdir.blocks import SegmentReader
 from compaction.passes import build_map, clean_into, decoder
-from compaction.passes.tasks import CleanContext, MapContext, MapSettings, OutputPart, Slice, SliceSummary
 from compaction.report import LogStatus
 from tests.conformance.ours import topics_file
 from tests.conftest import ROOT
@@ -37,6 +35,7 @@ from tests.passes.random_cases import FLAVOURS, NOW_MS, random_case
 from tests.passes.rounds import Case
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 QUICK = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 #: flavour and seed of a case
@@ -79,32 +78,21 @@ def test_slices_tasks_and_shards_of_any_size_give_the_same_bytes(chosen: tuple[s
 class AnyOrder(LocalPasses):
     """The passes as a cluster may run them: tasks end, and their results arrive, in any order."""
 
-    def __init__(self, sizes: Sizes, seed: int) -> None:
-        super().__init__(sizes)
+    def __init__(self, cores: int, seed: int) -> None:
+        super().__init__(cores)
         self._rng = random.Random(seed)
 
     def _shuffled(self, items: Iterable[T]) -> list[T]:
         return sorted(items, key=lambda _: self._rng.random())
 
-    def read_transactions(self, slices: Sequence[Slice], files: ReadableFileSystem) -> list[SliceSummary]:
-        return self._shuffled(super().read_transactions(slices, files))
-
-    def build_offset_map(self, slices: Sequence[Slice], logs: Mapping[int, MapContext], settings: MapSettings) -> MapResult:
-        scanned = super().build_offset_map(slices, logs, settings)
+    def build_offset_map(self, job: Job, inputs: MapInputs, task_entries: int) -> MapResult:
+        scanned = super().build_offset_map(job, inputs, task_entries)
         merged = {key: self._shuffled(scanned.merged[key]) for key in self._shuffled(scanned.merged)}
-        return MapResult(tuple(self._shuffled(scanned.summaries)), merged)
+        return MapResult(self._shuffled(scanned.summaries), merged)
 
-    def clean_into_groups(
-        self,
-        scanned: MapResult,
-        logs: Mapping[int, CleanContext],
-        pieces: Sequence[OutputPart],
-        load_factor: float,
-        *,
-        dry_run: bool,
-    ) -> CleanedParts:
-        done = super().clean_into_groups(scanned, logs, pieces, load_factor, dry_run=dry_run)
-        return CleanedParts(tuple(self._shuffled(done.results)), done.keys)
+    def clean_into_groups(self, job: Job, merged: Any, inputs: CleanInputs[R]) -> CleanedParts[R]:
+        done = super().clean_into_groups(job, merged, inputs)
+        return CleanedParts(self._shuffled(done.results), done.keys)
 
 
 @QUICK
@@ -118,7 +106,7 @@ def test_any_number_of_cores_and_any_order_of_tasks_gives_the_same_bytes(
         patch.setattr(sizing, "_MIN_SLICE_BYTES", 300)
         lay_out(root, case)
         request = request_for(root, NOW_MS, {case.name: case.topic_config})
-        clean_logs(lambda: Workers(lambda sizes: AnyOrder(sizes, seed), cores), request)
+        clean_logs(lambda: AnyOrder(cores, seed), request)
         assert files(root, case) == cleaned(case, WHOLE)
 
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from compaction.engine.clean import Workers, clean_logs
-from compaction.engine.protocol import MapResult
+from compaction.engine.clean import clean_logs
+from compaction.engine.protocol import Job, MapInputs, MapResult
 from compaction.engine.sizing import Sizes
 from compaction.kernels.reading.tables import ENTRY_BYTES
 from compaction.passes.build_map import flag_single_task_logs
-from compaction.passes.tasks import MapContext, MapSettings, Resolved, Slice
+from compaction.passes.tasks import MapContext, Resolved, Slice
 from tests.local_job import request_for
 from tests.local_passes import LocalPasses
 from tests.memory import scratch
@@ -26,14 +26,14 @@ TINY_MAP = 4 * ENTRY_BYTES
 class Watching(LocalPasses):
     """Records what pass 1 emitted; a task's map may be made small."""
 
-    def __init__(self, sizes: Sizes, map_bytes: int | None = None) -> None:
-        super().__init__(sizes)
+    def __init__(self, map_bytes: int | None = None) -> None:
+        super().__init__()
         self.emitted: Mapping[Any, Sequence[Any]] = {}
         self._map_bytes = map_bytes
 
-    def build_offset_map(self, slices: Sequence[Slice], logs: Mapping[int, MapContext], settings: MapSettings) -> MapResult:
-        small = replace(settings, map_bytes=self._map_bytes or settings.map_bytes)
-        scanned = super().build_offset_map(slices, logs, small)
+    def build_offset_map(self, job: Job, inputs: MapInputs, task_entries: int) -> MapResult:
+        small = replace(inputs.settings, map_bytes=self._map_bytes or inputs.settings.map_bytes)
+        scanned = super().build_offset_map(job, replace(inputs, settings=small), task_entries)
         self.emitted = scanned.merged
         return scanned
 
@@ -52,11 +52,11 @@ def test_logs_with_one_shard_and_all_slices_in_one_task_are_single_task() -> Non
 @pytest.mark.parametrize("map_bytes", [None, TINY_MAP], ids=["all fit", "spilled"])
 def test_a_full_map_is_spilled_and_the_output_is_the_same(flavour: str, map_bytes: int | None) -> None:
     case = random_case(flavour, 5)
-    watching = Watching(WHOLE, map_bytes)
+    watching = Watching(map_bytes)
     with scratch() as root:
         lay_out(root, case)
         request = request_for(root, NOW_MS, {case.name: case.topic_config})
-        clean_logs(lambda: Workers(lambda _: watching, 2), request, WHOLE)
+        clean_logs(lambda: watching, request, WHOLE)
         assert files(root, case) == cleaned(case, Sizes(300, 300, 1 << 20))
     for parts in watching.emitted.values():
         assert len(parts) == 1 or not any(isinstance(each, Resolved) for each in parts)

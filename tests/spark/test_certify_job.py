@@ -13,7 +13,7 @@ from compaction.certifier.checks import offset_ranges
 from compaction.certifier.verify_request import VerifyRequest
 from compaction.config import Resolver, read_sets
 from compaction.config.request import CompactionRequest
-from compaction.engine.clean import Workers, clean_logs
+from compaction.engine.clean import clean_logs
 from compaction.spark import certify_job as on_spark
 from compaction.spark.certify_job import SparkTaskRunner
 from tests.certifier.certify import certify
@@ -36,7 +36,7 @@ def request_(tmp_path_factory: pytest.TempPathFactory) -> VerifyRequest:
     log_dir, copy = unpack_sample(root), root / "copy"
     resolver = Resolver(read_sets(["min.cleanable.dirty.ratio=0"]))
     run = CompactionRequest(*logs_in(log_dir), NOW_MS, resolver=resolver, output_dir=str(copy), allow_keyless=True)
-    assert clean_logs(lambda: Workers(LocalPasses, 2), run).exit_code == 0
+    assert clean_logs(LocalPasses, run).exit_code == 0
     return VerifyRequest((str(log_dir),), (str(copy),), NOW_MS, exact=True, resolver=resolver)
 
 

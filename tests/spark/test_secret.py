@@ -17,11 +17,10 @@ import pytest
 from numpy.typing import NDArray
 from pyspark import SparkContext
 
-from compaction.compare.compare_policies import ComparisonWorkers, compare_with
-from compaction.engine.clean import Workers, clean_logs
+from compaction.compare.compare_policies import compare_with
+from compaction.engine.clean import clean_logs
 from compaction.engine.sizing import Sizes
 from compaction.kernels.reading.siphash import HashSecret
-from compaction.spark.comparison_jobs import SparkEngine
 from compaction.spark.pipeline import SparkPasses
 from tests.compare.test_compare_policies import request
 from tests.local_job import request_for, write_offsets
@@ -109,8 +108,7 @@ def parallelized(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bytes]]:
 
 def compact(log_dir: Path, sc: SparkContext) -> str:
     """The report of a run, as it is written."""
-    workers = Workers(lambda sizes: SparkPasses(sc, sizes), 2)
-    report = clean_logs(lambda: workers, request_for(log_dir, NOW_MS, TOPIC), TINY)
+    report = clean_logs(lambda: SparkPasses(sc), request_for(log_dir, NOW_MS, TOPIC), TINY)
     assert report.exit_code == 0
     return report.to_json()
 
@@ -119,7 +117,7 @@ def compare(log_dir: Path, sc: SparkContext) -> str:
     """All of a comparison."""
     # maps of one key: the logs are read once more, for a broker's rounds
     wanted = request(log_dir, "cleanup.policy=compact,min.cleanable.dirty.ratio=0,log.cleaner.dedupe.buffer.size=2097152")
-    found = compare_with(lambda: ComparisonWorkers(lambda sizes: SparkEngine(sc, sizes), 2), wanted, TINY)
+    found = compare_with(lambda: SparkPasses(sc), wanted, TINY)
     return json.dumps(asdict(found), default=str)
 
 
@@ -170,7 +168,7 @@ def test_every_run_draws_a_secret_of_its_own_and_hashes_all_keys_with_it(
     for number in range(2):
         log_dir = tmp_path / str(number)
         lay_out(log_dir)
-        clean_logs(lambda: Workers(LocalPasses, 2), request_for(log_dir, NOW_MS, TOPIC), TINY)
+        clean_logs(LocalPasses, request_for(log_dir, NOW_MS, TOPIC), TINY)
         assert len(drawn) == number + 1
         assert set(used) == {drawn[-1]}
         used.clear()

@@ -17,7 +17,7 @@ from unittest.mock import patch
 from compaction.cleaning.log_view import AbortedTxn
 from compaction.config.request import CompactionRequest
 from compaction.engine import clean, delete
-from compaction.engine.clean import Workers, clean_logs
+from compaction.engine.clean import clean_logs
 from compaction.engine.delete import delete_old_segments
 from compaction.engine.sizing import Sizes
 from compaction.errors import CompactionError, UsageError
@@ -214,7 +214,7 @@ class Kind(NamedTuple):
             try:
                 if self.expires:
                     return Ended.of(delete_old_segments(request, files=fs))
-                return Ended.of(clean_logs(lambda: Workers(LocalPasses, 2), request, _SIZES, files=fs))
+                return Ended.of(clean_logs(LocalPasses, request, _SIZES, files=fs))
             except UsageError as error:
                 return Ended(2, {}, str(error))
             except CompactionError as error:

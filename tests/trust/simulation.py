@@ -38,7 +38,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compaction.config.request import CompactionRequest
-from compaction.engine.clean import Workers, clean_logs
+from compaction.engine.clean import clean_logs
 from compaction.errors import CompactionError, LockedError
 from compaction.fs.filesystem import FileSystem
 from compaction.kernels.keys import offset_map
@@ -196,8 +196,7 @@ class World:
         runs = SimulatedRuns(actor, self.everybody)
 
         def work() -> RunReport:
-            request = _request(self.scenario, files, copy=copy)
-            return clean_logs(lambda: Workers(LocalPasses, 2), request, files=files, runs=runs)
+            return clean_logs(LocalPasses, _request(self.scenario, files, copy=copy), files=files, runs=runs)
 
         actor.work = work
         self._enter(schedule, actor)

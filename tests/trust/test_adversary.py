@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 import xxhash
 
-from compaction.engine.clean import Workers, clean_logs
+from compaction.engine.clean import clean_logs
 from compaction.engine.delete import delete_old_segments
 from compaction.names import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS
 from compaction.output.journal import JOURNAL
@@ -56,9 +56,9 @@ def names_of_a_run(place: Path, kind: str) -> list[str]:
         deleting = {"cleanup.policy": "delete", "retention.ms": "1"}
         delete_old_segments(request_for(logs, NOW_MS * 2, {"aside": deleting, "subject": deleting}), files=files)
     elif kind == "copy":
-        clean_logs(lambda: Workers(LocalPasses, 2), replace(request, output_dir=str(place / "out")), files=files)
+        clean_logs(LocalPasses, replace(request, output_dir=str(place / "out")), files=files)
     else:
-        clean_logs(lambda: Workers(LocalPasses, 2), request, files=files)
+        clean_logs(LocalPasses, request, files=files)
     return files.predictable(place)
 
 
