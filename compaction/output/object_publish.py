@@ -22,7 +22,6 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from compaction.cleaning.log_view import Segment
 from compaction.errors import CorruptLogError, StorageError, UsageError
 from compaction.fs.filesystem import DiskFileSystem, FileSystem, join
 from compaction.names import LOG, LogLocation, segment_file
@@ -73,31 +72,6 @@ class ObjectPublication(Publication):
         self._tasks_may_write = True
         return super().log_path(location)
 
-    def add_log(
-        self,
-        source: FileSystem,
-        location: LogLocation,
-        groups: Sequence[SwapGroup],
-        segments: Sequence[Segment],
-        *,
-        end_offset: int | None,
-    ) -> None:
-        """See ``Publication``.
-
-        :raises CorruptLogError: a file of the source is not the one that its manifest lists
-        :raises StorageError: another run writes here
-        """
-        self._require_own()
-        super().add_log(source, location, groups, segments, end_offset=end_offset)
-
-    def commit(self, source: FileSystem) -> None:
-        """See ``Publication``.
-
-        :raises StorageError: another run writes here
-        """
-        self._require_own()
-        super().commit(source)
-
     def _adopt(self, target: str, group: SwapGroup) -> None:
         if not group.files:
             name = join(target, segment_file(group.base_offset, LOG, group.suffix))
@@ -122,7 +96,6 @@ class ObjectPublication(Publication):
         return stat_objects([path])[0] is not None and run_of(read_whole(path)) == self._run
 
     def _require_own(self) -> None:
-        """:raises StorageError: another run has begun to write here"""
         if not self._is_own():
             raise StorageError("another run writes to this directory", path=self._output_dir, hint=_ONE_RUN)
 

@@ -103,6 +103,7 @@ class Publication(ABC):
         :raises CorruptLogError: a segment to be copied is damaged
         :raises StorageError: the file system refused, or the log has changed since it was planned
         """
+        self._require_own()
         target = self.log_path(location)
         for group in groups:
             self._adopt(target, group)
@@ -136,6 +137,7 @@ class Publication(ABC):
         :raises CorruptLogError: a checkpoint of the source is malformed; nothing has appeared
         :raises LockedError: a broker has started on a source; nothing has appeared
         """
+        self._require_own()
         for log_dir in self._roots:
             root = self._root(log_dir)
             for name in source.listdir(log_dir):
@@ -146,6 +148,9 @@ class Publication(ABC):
             self._fs.fsync_dir(root)
         require_still_unlocked(self._disk, list(self._roots))
         self._appear()
+
+    def _require_own(self) -> None:  # noqa: B027 - a local staging directory has no other writer
+        """:raises StorageError: another run has begun to write to the output"""
 
     @abstractmethod
     def _appear(self) -> None:

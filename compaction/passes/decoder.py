@@ -96,7 +96,7 @@ class Decoder:
     def __init__(self, path: str) -> None:
         self.path = path
         self._scratch = np.empty(0, np.uint8)
-        self._legacy_spans = np.empty((0, 3), np.int64)
+        self._message_spans = np.empty((0, 3), np.int64)
 
     def as_v2(self, block: Block) -> Iterator[Block]:
         """The block in runs of batches that are either all of magic 2 or all of magic 0 and 1. The rows of the latter are
@@ -104,14 +104,14 @@ class Decoder:
 
         Each run is valid until the next one, and is to be passed to ``decode``.
         """
-        legacy = block.rows["magic"] < V2_MAGIC
-        if not legacy.any():
+        v0_v1 = block.rows["magic"] < V2_MAGIC
+        if not v0_v1.any():
             yield block
             return
-        edges = [0, *(np.flatnonzero(legacy[1:] != legacy[:-1]) + 1).tolist(), len(legacy)]
+        edges = [0, *(np.flatnonzero(v0_v1[1:] != v0_v1[:-1]) + 1).tolist(), len(v0_v1)]
         for first, end in pairwise(edges):
             run = Block(block.position, block.raw, block.rows[first:end])
-            if legacy[first]:
+            if v0_v1[first]:
                 yield from self._transcode(run)
             else:
                 yield run
@@ -133,8 +133,8 @@ class Decoder:
 
     def _plain(self, block: Block, at: int, end: int) -> int:
         rows = block.rows[at:end]
-        self._legacy_spans = np.zeros((len(rows), 3), np.int64)
-        done, ok = plain_messages(block.raw, block.position, rows, 0, self._scratch, self._legacy_spans)
+        self._message_spans = np.zeros((len(rows), 3), np.int64)
+        done, ok = plain_messages(block.raw, block.position, rows, 0, self._scratch, self._message_spans)
         if not ok:
             raise self._corrupt("message's lengths contradict its size", rows[done])
         return at + int(done)
@@ -148,7 +148,7 @@ class Decoder:
             raise self._corrupt(str(error), row) from error
         self._ensure(len(made.records))
         self._scratch[: len(made.records)] = np.frombuffer(made.records, np.uint8)
-        self._legacy_spans = np.array([[0, len(made.records), 1]], np.int64)
+        self._message_spans = np.array([[0, len(made.records), 1]], np.int64)
         row["base_offset"], row["last_offset"] = made.base_offset, made.last_offset
         row["base_timestamp"], row["count"] = made.base_timestamp, made.record_count
         return at + 1
@@ -168,7 +168,7 @@ class Decoder:
         """
         rows = block.rows
         if rows["magic"][0] < V2_MAGIC:
-            yield Decoded(0, rows, self._legacy_spans[: len(rows)], self._scratch)
+            yield Decoded(0, rows, self._message_spans[: len(rows)], self._scratch)
             return
         spans = np.zeros((len(rows), 3), np.int64)
         spans[:, 0] = rows["position"] - block.position + HEADER_SIZE

@@ -166,7 +166,7 @@ def _read_message(data, at, size, magic, check_crc, row):
 
 
 @inner
-def next_batch(data, at, left, position, legacy, row):
+def next_batch(data, at, left, position, v0_v1, row):
     """``(size, code)`` of the batch at ``data[at:]``, of which ``left`` bytes are there; fills the fields of ``row`` that all
     magics have. ``code`` is ``PARTIAL`` if the batch is incomplete; ``size`` is then 0 if its length field is incomplete too.
     """
@@ -183,7 +183,7 @@ def next_batch(data, at, left, position, legacy, row):
     if size > LARGEST_SIZE:
         return size, BAD_LENGTH
     row.position, row["size"], row.magic, row.control_type = position, size, magic, NOT_CONTROL
-    return size, OK if (magic < 2) == legacy else OTHER_MAGIC
+    return size, OK if (magic < 2) == v0_v1 else OTHER_MAGIC
 
 
 # kernels that few logs need are separate, so that other runs do not compile them

@@ -17,15 +17,15 @@ def row_type(**names: str) -> np.dtype[np.void]:
     return np.dtype((np.record, [(name, kind) for kind in names for name in names[kind].split()]))
 
 
-#: One row per record batch (or legacy message / wrapper) found in a segment. Native byte order.
+#: One row per record batch (or v0/v1 message or wrapper) found in a segment. Native byte order.
 #:
 #: ``position``       byte position of the batch in its segment
 #: ``size``           size in bytes, including the 12 bytes of offset and length
-#: ``base_offset``    first offset (legacy: the wrapper's own offset, see ``last_offset``)
-#: ``last_offset``    base offset + last offset delta (legacy: the offset field, which is the last inner record's)
-#: ``base_timestamp`` as stored; a delete horizon when attribute bit 6 is set (legacy: -1)
+#: ``base_offset``    first offset (v0/v1: the wrapper's own offset, see ``last_offset``)
+#: ``last_offset``    base offset + last offset delta (v0/v1: the offset field, which is the last inner record's)
+#: ``base_timestamp`` as stored; a delete horizon when attribute bit 6 is set (v0/v1: -1)
 #: ``max_timestamp``  as stored (magic 0: -1; magic 1: the timestamp field)
-#: ``count``          declared records (legacy: -1, unknown until decoded)
+#: ``count``          declared records (v0/v1: -1, unknown until decoded)
 #: ``attributes``     as stored
 #: ``magic``          0, 1 or 2
 #: ``control_type``   ``NOT_CONTROL``, ``EMPTY_CONTROL`` (a control batch without records), or the type in its first record's
