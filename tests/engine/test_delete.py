@@ -14,18 +14,22 @@ from compaction.cleaning.log_view import LogView
 from compaction.config import Resolver, read_sets
 from compaction.config.request import CompactionRequest
 from compaction.engine import prepare
-from compaction.engine.clean import parallel_read
+from compaction.engine.clean import clean_logs, parallel_read
 from compaction.engine.delete import delete_old_segments
 from compaction.engine.prepare import LogReadTask, read_without_recovery
 from compaction.errors import CompactionError, ConfigError
 from compaction.formats.record_batch.record import Record
 from compaction.fs.local import LocalFileSystem
+from compaction.logdir.segments import segment_bases
 from compaction.report import LogReport, LogStatus, RunReport
 from compaction.spark.pipeline import SparkPasses
 from tests.formats.encode import BatchSpec, encode_batch
 from tests.formats.test_metadata_log import config as stored_config
 from tests.golden import unpack_sample
-from tests.local_job import logs_in
+from tests.local_job import logs_in, request_for
+from tests.local_passes import LocalPasses
+from tests.logdir.logs import data_segment
+from tests.recovery.test_split import FAR, overflowing
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -177,3 +181,20 @@ def test_a_log_that_needs_recovery_is_not_read_in_parallel(logs: Path) -> None:
         delete_old_segments(request(logs, dry_run=True, topics=("clickstream",)), spy)
     assert found[0] is None
     assert isinstance(found[1], LogView)
+
+
+@pytest.mark.parametrize("policy", ["delete", "compact,delete"])
+def test_new_segments_of_a_split_may_be_deleted_at_once(policy: str, tmp_path: Path) -> None:
+    (tmp_path / "t-0").mkdir()
+    for segment in (overflowing(), data_segment(3 * FAR, [3 * FAR])):
+        segment.put(LocalFileSystem(), str(tmp_path / "t-0"))
+    settings = {
+        "cleanup.policy": policy,
+        "retention.ms": "-1",
+        "retention.bytes": "200",
+        "min.cleanable.dirty.ratio": "0",
+    }
+    run = request_for(tmp_path, NOW_MS, {"t": settings})
+    (log,) = (clean_logs(LocalPasses, run) if "compact" in policy else delete_old_segments(run)).logs
+    assert log.reason.startswith("2 of 4 segments deleted (2 by size)")
+    assert segment_bases(LocalFileSystem(), str(tmp_path / "t-0")) == [2 * FAR, 3 * FAR]
