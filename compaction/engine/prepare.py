@@ -155,11 +155,19 @@ def _read_many(
 ) -> dict[LogLocation, LogView | CompactionError | None]:
     """The logs that were read in parallel; empty if they have few segments."""
     threshold = MANY_REMOTE_SEGMENTS if any_remote(log.path for log in logs) else MANY_SEGMENTS
-    if parallel_read is None or sum(len(segment_bases(fs, log.path)) for log in logs) < threshold:
+    if parallel_read is None or sum(_segment_count(fs, log) for log in logs) < threshold:
         return {}
     checkpoints = _checkpoints(fs, logs)
     tasks = [LogReadTask(log, settings, checkpoints[log.log_dir], now_ms) for log, settings in logs.items()]
     return dict(zip(logs, parallel_read(tasks), strict=True))
+
+
+def _segment_count(fs: FileSystem, log: LogLocation) -> int:
+    try:
+        return len(segment_bases(fs, log.path))
+    except StorageError:
+        # reported when the log is read
+        return 0
 
 
 def _beyond_locks(locations: Iterable[LogLocation], log_dirs: Sequence[str]) -> dict[LogLocation, CompactionError]:

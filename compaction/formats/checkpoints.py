@@ -8,7 +8,6 @@ entries. Mirrors ``CheckpointFile``, ``OffsetCheckpointFile``, ``LeaderEpochChec
 from __future__ import annotations
 
 import base64
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
@@ -105,15 +104,6 @@ def parse_partition_metadata(text: str, source: object) -> PartitionMetadata:
     if version < _VERSION:
         _fail(source, 1, f"unknown version {version}")
     return PartitionMetadata(version, _topic_id(values[1], source))
-
-
-def parse_clean_shutdown(text: str) -> int | None:
-    """The broker epoch, or ``None`` if the file is empty or malformed: its existence alone means a clean shutdown."""
-    try:
-        epoch = json.loads(text)["brokerEpoch"]
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return None
-    return epoch if isinstance(epoch, int) and not isinstance(epoch, bool) else None
 
 
 def _parse(text: str, source: object, entry: Callable[[list[str]], Entry | None]) -> list[Entry]:

@@ -164,7 +164,6 @@ SMALL_READERS: dict[str, Callable[[bytes], object]] = {
     "offset checkpoint": _text(checkpoints.parse_offset_checkpoint),
     "leader epochs": _text(checkpoints.parse_leader_epochs),
     "partition metadata": _text(checkpoints.parse_partition_metadata),
-    "clean shutdown": _text(lambda text, _: checkpoints.parse_clean_shutdown(text)),
     "properties": _text(parse_properties),
     "meta properties": _text(parse_meta_properties),
     "snapshot": producer_snapshot.read_snapshot,

@@ -52,10 +52,6 @@ class TestKafkasOwnFiles:
         metadata = checkpoints.parse_partition_metadata(text, SOURCE)
         assert metadata == PartitionMetadata(0, FILES["partition_metadata"]["topic_id"])
 
-    def test_clean_shutdown(self) -> None:
-        text = FILES["clean_shutdown"]["text"]
-        assert checkpoints.parse_clean_shutdown(text) == FILES["clean_shutdown"]["broker_epoch"]
-
 
 @given(st.dictionaries(st.builds(TopicPartition, TOPICS, st.integers(0, 2**31 - 1)), LONG))
 def test_offsets_round_trip_in_order(offsets: dict[TopicPartition, int]) -> None:
@@ -174,23 +170,6 @@ def test_malformed_partition_metadata_is_an_error_with_a_line(text: str, line: i
         checkpoints.parse_partition_metadata(text, SOURCE)
 
 
-@pytest.mark.parametrize(
-    ("text", "epoch"),
-    [
-        ("", None),
-        ("{", None),
-        ("[]", None),
-        ("{}", None),
-        ('{"brokerEpoch":null}', None),
-        ('{"brokerEpoch":true}', None),
-        ('{"brokerEpoch":7,"version":1,"other":[]}', 7),
-        ('{"brokerEpoch":-1}', -1),
-    ],
-)
-def test_the_broker_epoch_of_a_clean_shutdown_file(text: str, epoch: int | None) -> None:
-    assert checkpoints.parse_clean_shutdown(text) == epoch
-
-
 @pytest.mark.parametrize("parse", [checkpoints.parse_offset_checkpoint, checkpoints.parse_leader_epochs])
 @given(text=st.text(st.sampled_from("0123456789 \n\tt-"), max_size=30))
 def test_no_text_raises_any_other_error(parse: Callable[[str, object], Any], text: str) -> None:
@@ -226,7 +205,3 @@ def test_a_hostile_checkpoint_gives_a_short_error_in_bounded_time_and_memory(tex
     assert what in caught.value.what
     assert len(caught.value.what) < 500
     assert time.monotonic() - started < 30
-
-
-def test_a_clean_shutdown_file_of_brackets_has_no_epoch() -> None:
-    assert checkpoints.parse_clean_shutdown("[" * MIB) is None
