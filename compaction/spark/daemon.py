@@ -53,12 +53,12 @@ def load() -> list[str]:
     import pyspark.worker  # noqa: F401
 
     import compaction.spark.pipeline  # noqa: F401
-    from compaction.startup import warm_up
+    from compaction.startup import kernel_groups
     from compaction.startup.background import PASSES, RARE
     from compaction.startup.freeze_gc import freeze_gc
 
-    missing = warm_up.missing(*PASSES, *RARE)
-    warm_up.load(*{*PASSES, *RARE}.difference(missing))
+    missing = kernel_groups.missing(*PASSES, *RARE)
+    kernel_groups.load(*{*PASSES, *RARE}.difference(missing))
     freeze_gc()
     return [group for group in PASSES if group in missing]
 

@@ -33,9 +33,11 @@ from typing import Protocol
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
-from compaction.kernels.compiling.cache import CACHE_DIR, NO_CACHE, process_cache_dir
+from compaction.kernels.compiling.cache import process_cache_dir
+from compaction.kernels.compiling.place import CACHE_DIR, NO_CACHE
 from compaction.spark import daemon
 from compaction.spark.daemon import Preloaded
+from compaction.startup.archive import C1_ONLY, USE, jvm_options, usable_archive
 
 _EXECUTOR_ENVIRONMENT = "spark.executorEnv."
 _EXECUTOR_CACHE_DIR = _EXECUTOR_ENVIRONMENT + CACHE_DIR
@@ -43,9 +45,6 @@ _DAEMON_MODULE = "spark.python.daemon.module"
 _ROOT = Path(__file__).resolve().parents[2]
 _CONSOLE_PROGRESS = "spark.ui.showConsoleProgress"
 _LOG_CONFIGURATION = "-Dlog4j2.configurationFile"
-#: option of a command's JVM: code of the second compiler does not pay off in its short life, and starting takes a third less
-#: processor time without it
-C1_ONLY = "-XX:TieredStopAtLevel=1"
 
 DEFAULTS: Mapping[str, str] = MappingProxyType(
     {
@@ -168,8 +167,12 @@ def _user_conf(*jvm_options: str) -> SparkConf:
 
 
 def _choose_jvm_options(*more: str) -> None:
-    """Sets options of the JVM to be started unless the user did: log errors only, from the first line, and ``more``."""
+    """Sets options of the JVM to be started unless the user did: log errors only, from the first line, the class-data archive,
+    and ``more``."""
     options = os.environ.get("SPARK_SUBMIT_OPTS", "")
+    archive = usable_archive()
+    if archive is not None and USE not in options:
+        options += f" {jvm_options(archive)}"
     logging = f"{_LOG_CONFIGURATION}={Path(__file__).with_name('log4j2.properties').as_uri()}"
     for option in (logging, *more):
         if option.partition("=")[0] not in options:

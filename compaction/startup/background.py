@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from compaction.startup import warm_up
+from compaction.startup import kernel_groups
 
 #: groups of kernels that the tasks of a compaction call, in that order; planning has compiled most of ``scan`` by then
 PASSES = ("first_pass", "second_pass", "scan")
@@ -25,12 +25,12 @@ def compile_kernels(*groups: str) -> None:
 
     One process compiles all groups: kernels that they share are compiled once, and Spark's start occupies the other cores.
     """
-    missing = warm_up.missing(*groups)
+    missing = kernel_groups.missing(*groups)
     if not missing:
         return
     path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
     compiler = subprocess.Popen(  # noqa: S603 - this interpreter, this package
-        [sys.executable, "-m", warm_up.__name__, *missing],
+        [sys.executable, "-m", kernel_groups.__name__, *missing],
         env={**os.environ, "PYTHONPATH": path},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from compaction.startup import background, warm_up
+from compaction.startup import background, kernel_groups
 
 
 @pytest.mark.parametrize("group", [*background.PASSES, *background.RARE])
 def test_a_group_is_compiled_once_it_is_loaded(group: str) -> None:
-    warm_up.load(group)
-    assert warm_up.missing(group) == []
+    kernel_groups.load(group)
+    assert kernel_groups.missing(group) == []
 
 
 def test_an_unknown_group_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
-    assert warm_up.main(["first_pass", "no_such_group"]) == 2
+    assert kernel_groups.main(["first_pass", "no_such_group"]) == 2
     assert "no kernels no_such_group" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""``python -m compaction.startup.warm_up [GROUP ...]``: compiles kernels before their first use.
+"""``python -m compaction.startup.kernel_groups [GROUP ...]``: compiles kernels before their first use.
 
 A group has the kernels that one kind of work calls; the default is all groups. A kernel is compiled, or loaded from the cache,
 on its first call: here it is called with empty arrays.
