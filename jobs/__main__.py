@@ -44,6 +44,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     sys.argv = [f"{PROGRAM} {name}", *rest]
     code: int = import_module(module).main(rest)
+    if "pyspark" in sys.modules:
+        # the command has started Spark
+        from jobs.warm_up import warm_up_later
+
+        warm_up_later()
     return code
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import atexit
+import gc
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -22,6 +23,7 @@ from compaction.logdir.discover import Selector
 from compaction.metrics import open_metrics
 from compaction.printable import printable_lines
 from compaction.report import LogStatus, RunReport, print_report
+from compaction.startup.import_path import use_installed_spark
 from jobs import _logging
 from jobs._options import Parser
 
@@ -42,6 +44,9 @@ _EARLY_START_SWITCH_INTERVAL_S = 0.0005
 
 def run_command(parser: Parser, argv: Sequence[str] | None, body: Callable[[argparse.Namespace], int]) -> int:
     """Parses the arguments and runs a command's body; any error becomes one line and an exit code."""
+    use_installed_spark()
+    # Python collects garbage once more at its end: modules are none
+    atexit.register(gc.freeze)
     given = list(sys.argv[1:] if argv is None else argv)
     verbose = "--verbose" in given
     _logging.configure(_log_format(given), verbose=verbose)

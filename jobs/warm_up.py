@@ -1,5 +1,5 @@
-"""Makes what later runs start faster with, once per version of this package, Java and Spark: compiled kernels, and the class-data
-archive of Spark's JVM. ``compaction.kernels.compiling.place`` says where it is stored.
+"""Makes what later runs start faster with, once per version of this package, Java and Spark: compiled kernels, and an archive
+of the classes of Spark's JVM. ``compaction.kernels.compiling.place`` says where they are stored.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -38,8 +39,12 @@ environment:
 """
 
 _NO_DIRECTORY = "no directory of this user that others may not write to: set NUMBA_CACHE_DIR to one"
+_UNWRITABLE = "runs work without it, but start more slowly"
 _NO_JAVA = "no Java or no Spark was found, or their layout is unknown"
 _TRAINING_LIMIT_S = 300.0
+#: after an attempt that failed
+_RETRY_S = 86_400.0
+_ROOT = Path(__file__).resolve().parent.parent
 
 
 def parser() -> _options.Parser:
@@ -67,10 +72,34 @@ def warm_up(*, spark_submit: bool) -> None:
     if file is None:
         raise CompactionError(_NO_DIRECTORY)
     _compile_kernels()
-    if archive.usable_archive() is None:
-        archive.make_archive(file, lambda environment: _train(found, environment))
-    if spark_submit:
-        spark_env.write(found, file)
+    try:
+        if archive.usable_archive() is None:
+            archive.make_archive(file, lambda environment: _train(found, environment))
+        if spark_submit:
+            spark_env.write(found, file)
+    except OSError as error:
+        raise CompactionError(f"cannot be written: {error.strerror}", path=error.filename, hint=_UNWRITABLE) from None
+
+
+def warm_up_later() -> None:
+    """Makes a missing archive for later runs, by a process of low priority that outlives this one; the run that needed it has
+    ended. Once a day if that fails; not if the user configures Spark, because a JVM with files of the user on its class path
+    uses no archive."""
+    if "SPARK_CONF_DIR" in os.environ:
+        return
+    found = archive.versions()
+    file = found and archive.archive_file(found)
+    if file is None or archive.usable_archive() is not None or time.time() - archive.last_attempt_s(file) < _RETRY_S:
+        return
+    path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
+    subprocess.Popen(  # noqa: S603 - this interpreter, this package
+        ["nice", "-n", "19", sys.executable, "-m", "jobs", "warm-up"],  # noqa: S607
+        env={**os.environ, "PYTHONPATH": path},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
 
 
 def _compile_kernels() -> None:
@@ -131,8 +160,8 @@ def show_status() -> int:
     if place is None:
         print(f"kernels       {_NO_DIRECTORY}")
     else:
-        kernels = place / fingerprint()
-        print(f"kernels       {kernels}: {_size(kernels)}; {f'missing: {chr(44).join(missing)}' if missing else 'all compiled'}")
+        kernels, state = place / fingerprint(), f"missing: {', '.join(missing)}" if missing else "all compiled"
+        print(f"kernels       {kernels}: {_size(kernels)}; {state}")
     found = archive.versions()
     file = found and archive.archive_file(found)
     if found is None or file is None:

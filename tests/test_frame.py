@@ -241,7 +241,7 @@ class TestConsoleCommand:
     def test_an_unknown_command_is_told_in_one_line(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert console.main(["clean"]) == 2
         assert capsys.readouterr().err == (
-            "kafka-log-compaction: no command 'clean'; choose one of: compact, expire, dry-run, verify, dump-log\n"
+            "kafka-log-compaction: no command 'clean'; choose one of: compact, expire, dry-run, verify, dump-log, warm-up\n"
         )
 
     def test_the_package_installs_the_console_command(self) -> None:

@@ -6,12 +6,15 @@ Tested by ``tests/engine/test_delete.py``.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from compaction.cleaning.log_view import LogView
 from compaction.engine.prepare import LogReadTask, ParallelRead, read_without_recovery
 from compaction.errors import CompactionError
-from compaction.spark.session import Session
 from compaction.stores.mixed import file_system
+
+if TYPE_CHECKING:
+    from compaction.spark.session import Session
 
 _TASKS_PER_CORE = 4
 

@@ -6,18 +6,18 @@ Tested by ``tests/compare/test_compare_policies.py`` and ``tests/jobs/test_odd_n
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from compaction.compare.compare_policies import ComparisonWorkers, compare_with
-from compaction.compare.figures import Comparison
 from compaction.config.request import CompactionRequest, ComparisonRequest
 from compaction.engine.clean import Workers, clean_logs
 from compaction.engine.delete import delete_old_segments
 from compaction.report import RunReport
-from compaction.spark.comparison_jobs import SparkEngine
 from compaction.spark.parallel_read import spark_parallel_read
-from compaction.spark.pipeline import SparkPasses
 from compaction.spark.progress import Progress
-from compaction.spark.session import Session
+
+if TYPE_CHECKING:
+    from compaction.compare.figures import Comparison
+    from compaction.spark.session import Session
 
 
 def compact(
@@ -30,6 +30,9 @@ def compact(
     """
 
     def start() -> Workers:
+        # a run without work does not import Spark
+        from compaction.spark.pipeline import SparkPasses
+
         sc = session_factory().sparkContext
         return Workers(lambda sizes: SparkPasses(sc, sizes, progress), sc.defaultParallelism)
 
@@ -54,7 +57,11 @@ def compare(
     :raises ConfigError: a policy contradicts itself or the rest of the configuration
     """
 
+    from compaction.compare.compare_policies import ComparisonWorkers, compare_with
+
     def start() -> ComparisonWorkers:
+        from compaction.spark.comparison_jobs import SparkEngine
+
         sc = session_factory().sparkContext
         return ComparisonWorkers(lambda sizes: SparkEngine(sc, sizes, progress), sc.defaultParallelism)
 

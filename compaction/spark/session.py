@@ -23,6 +23,7 @@ import os
 import shutil
 import sys
 import tempfile
+import threading
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ from types import MappingProxyType
 from typing import Protocol
 
 from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from compaction.kernels.compiling.cache import process_cache_dir
@@ -44,6 +46,10 @@ _EXECUTOR_CACHE_DIR = _EXECUTOR_ENVIRONMENT + CACHE_DIR
 _DAEMON_MODULE = "spark.python.daemon.module"
 _ROOT = Path(__file__).resolve().parents[2]
 _CONSOLE_PROGRESS = "spark.ui.showConsoleProgress"
+#: "WARNING: Using incubator modules: jdk.incubator.vector", which Spark uses for linear algebra
+_MODULE_WARNING = b"Using incubator modules"
+_STANDARD_ERROR = 2
+_LAST_WORDS_S = 5.0
 _LOG_CONFIGURATION = "-Dlog4j2.configurationFile"
 
 DEFAULTS: Mapping[str, str] = MappingProxyType(
@@ -156,14 +162,38 @@ def write_package(path: str) -> None:
 def _user_conf(*jvm_options: str) -> SparkConf:
     """The settings of ``spark-submit``, its properties file or ``spark-defaults.conf``; starts the JVM, which reads them."""
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
-    if not submitted and SparkContext._gateway is None and "SPARK_CONF_DIR" not in os.environ:
-        _choose_jvm_options(*jvm_options)
+    if not submitted and SparkContext._gateway is None:
+        if "SPARK_CONF_DIR" not in os.environ:
+            _choose_jvm_options(*jvm_options)
+        _start_jvm()
     SparkContext._ensure_initialized()
     conf = SparkConf()
     if not submitted:
         # PySpark's launcher sets it for interactive shells: not a choice of the user
         conf.set(_CONSOLE_PROGRESS, DEFAULTS[_CONSOLE_PROGRESS])
     return conf
+
+
+def _start_jvm() -> None:
+    """Starts the JVM, and copies what it writes to standard error, except for its warning about a module that Spark's launcher
+    adds: no option suppresses that."""
+    read_end, write_end = os.pipe()
+    relay = threading.Thread(target=_relay_errors, args=(read_end,), name="standard error of the JVM", daemon=True)
+    relay.start()
+    try:
+        SparkContext._ensure_initialized(gateway=launch_gateway(popen_kwargs={"stderr": write_end}))
+    finally:
+        os.close(write_end)
+        if SparkContext._gateway is None:
+            # it has not started: it has said why
+            relay.join(_LAST_WORDS_S)
+
+
+def _relay_errors(read_end: int) -> None:
+    with os.fdopen(read_end, "rb") as lines:
+        for line in lines:
+            if _MODULE_WARNING not in line:
+                os.write(_STANDARD_ERROR, line)
 
 
 def _choose_jvm_options(*more: str) -> None:

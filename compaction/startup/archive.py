@@ -4,8 +4,8 @@ The JVM maps the archive into its memory and starts in two thirds of the time. A
 made with, so its name identifies both. Code is run from it: it is stored beside the compiled kernels, in a directory and in a
 file that nobody else may write to (see ``compaction.kernels.compiling.place``).
 
-A JVM that rejects its archive runs without it and does not say so. It rejects an archive if a directory on its class path, which
-begins with Spark's configuration directory, contains files.
+A JVM that rejects its archive runs without it and does not say so. It rejects every archive if a directory on its class path
+contains files; the first one there is Spark's configuration directory.
 
 "Class Data Sharing" in the documentation of ``java``; ``DynamicArchive`` in the sources of OpenJDK 17.
 """
@@ -113,14 +113,14 @@ def jvm_options(archive: Path) -> str:
 
 
 def make_archive(archive: Path, train: Callable[[Mapping[str, str]], None]) -> None:
-    """Make an archive, unless another process is making it.
+    """Make an archive. If another process is making it, wait for that.
 
     :param train: runs an application with ``spark-submit`` with these additional environment variables; the JVM writes the
         archive when it ends
     :raises OSError: the archive cannot be written
     """
-    with _locked(archive) as locked:
-        if not locked:
+    with _locked(archive):
+        if is_private_file(str(archive)):
             return
         # a name of this process: one that was killed may have left a part
         made = archive.with_suffix(f".{os.getpid()}.tmp")
@@ -139,17 +139,22 @@ def make_archive(archive: Path, train: Callable[[Mapping[str, str]], None]) -> N
     _remove_others(archive)
 
 
+def last_attempt_s(archive: Path) -> float:
+    """When a process last began to make this archive, in seconds since the epoch; 0 if none did."""
+    try:
+        return archive.with_suffix(".lock").stat().st_mtime
+    except OSError:
+        return 0.0
+
+
 @contextmanager
-def _locked(archive: Path) -> Iterator[bool]:
-    """Whether this process has the archive's lock during the block; released even if it is killed."""
+def _locked(archive: Path) -> Iterator[None]:
+    """Holds the archive's lock, which is released even if this process is killed. Its time is that of the latest attempt."""
     lock = os.open(archive.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-        else:
-            yield True
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        os.utime(lock)
+        yield
     finally:
         os.close(lock)
 

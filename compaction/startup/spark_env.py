@@ -1,9 +1,9 @@
 """Lets ``spark-submit`` of this environment start as fast as the console command: a ``spark-env.sh`` in its configuration
 directory, which Spark's scripts read before they start the JVM.
 
-The settings that a job can choose while it runs are those of ``compaction.spark.session``; these are the JVM's own. They apply to
-this package's commands, except for the archive: that changes no behaviour, and applies to all applications. Options of the user
-follow and take precedence. A file of the user is not replaced.
+The settings that a job can choose while it runs are those of ``compaction.spark.session``; these are the JVM's own. They apply
+to this package's commands. The archive changes no behaviour and applies to all applications. Options of the user follow and
+take precedence. A file of the user is not replaced.
 """
 
 from __future__ import annotations
