@@ -75,7 +75,8 @@ def warm_up(*, spark_submit: bool) -> None:
     try:
         if archive.usable_archive() is None:
             archive.make_archive(file, lambda environment: _train(found, environment))
-        if spark_submit:
+        # another version of Java or Spark was installed since it was written
+        if spark_submit or spark_env.state(found, file) is spark_env.State.OUTDATED:
             spark_env.write(found, file)
     except OSError as error:
         raise CompactionError(f"cannot be written: {error.strerror}", path=error.filename, hint=_UNWRITABLE) from None

@@ -11,8 +11,9 @@ import pyspark
 import pytest
 
 from compaction.errors import CompactionError
-from compaction.startup import archive
+from compaction.startup import archive, spark_env
 from compaction.startup.archive import Versions
+from compaction.startup.spark_env import State
 from jobs import warm_up
 from tests.golden import unpack_sample
 
@@ -122,6 +123,18 @@ def test_a_spark_that_cannot_be_written_is_one_line(
     assert warm_up.main(["--spark-submit"]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert str(versions.spark_home / "conf") in line
+
+
+def test_what_was_written_for_another_version_is_replaced(versions: Versions, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warm_up.archive, "make_archive", lambda file, train: file.touch(mode=0o600))
+    file = archive.archive_file(versions)
+    assert file is not None
+    warm_up.warm_up(spark_submit=False)
+    assert spark_env.state(versions, file) is State.MISSING
+    spark_env.write(versions, file.with_name("old.jsa"))
+    file.unlink()
+    warm_up.warm_up(spark_submit=False)
+    assert spark_env.state(versions, file) is State.WRITTEN
 
 
 def test_without_a_cache_there_is_no_archive(
