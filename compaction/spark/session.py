@@ -181,7 +181,8 @@ def _start_jvm() -> None:
     relay = threading.Thread(target=_relay_errors, args=(read_end,), name="standard error of the JVM", daemon=True)
     relay.start()
     try:
-        SparkContext._ensure_initialized(gateway=launch_gateway(popen_kwargs={"stderr": write_end}))
+        gateway = launch_gateway(popen_kwargs={"stderr": write_end})  # type: ignore[no-untyped-call]
+        SparkContext._ensure_initialized(gateway=gateway)
     finally:
         os.close(write_end)
         if SparkContext._gateway is None:
