@@ -89,7 +89,7 @@ def warm_up_later() -> None:
     if "SPARK_CONF_DIR" in os.environ:
         return
     found = archive.versions()
-    file = found and archive.archive_file(found)
+    file = None if found is None else archive.archive_file(found)
     if file is None or archive.usable_archive() is not None or time.time() - archive.last_attempt_s(file) < _RETRY_S:
         return
     path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
@@ -164,7 +164,7 @@ def show_status() -> int:
         kernels, state = place / fingerprint(), f"missing: {', '.join(missing)}" if missing else "all compiled"
         print(f"kernels       {kernels}: {_size(kernels)}; {state}")
     found = archive.versions()
-    file = found and archive.archive_file(found)
+    file = None if found is None else archive.archive_file(found)
     if found is None or file is None:
         print(f"archive       {_NO_JAVA if found is None else _NO_DIRECTORY}")
         return _command.FAILED

@@ -102,7 +102,7 @@ def archive_file(found: Versions) -> Path | None:
 def usable_archive() -> Path | None:
     """The archive for the JVM that this process starts, if there is one that only this user can have written."""
     found = versions()
-    archive = found and archive_file(found)
+    archive = None if found is None else archive_file(found)
     return archive if archive and is_private_file(str(archive)) else None
 
 

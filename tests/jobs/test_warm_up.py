@@ -118,7 +118,7 @@ def test_a_failed_training_is_one_line(versions: Versions, capsys: pytest.Captur
 def test_a_spark_that_cannot_be_written_is_one_line(
     versions: Versions, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(warm_up.archive, "make_archive", lambda file, train: None)
+    monkeypatch.setattr(archive, "make_archive", lambda file, train: None)
     (versions.spark_home / "conf").write_text("a file")
     assert warm_up.main(["--spark-submit"]) == 1
     (line,) = capsys.readouterr().err.splitlines()
@@ -126,7 +126,7 @@ def test_a_spark_that_cannot_be_written_is_one_line(
 
 
 def test_what_was_written_for_another_version_is_replaced(versions: Versions, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(warm_up.archive, "make_archive", lambda file, train: file.touch(mode=0o600))
+    monkeypatch.setattr(archive, "make_archive", lambda file, train: file.touch(mode=0o600))
     file = archive.archive_file(versions)
     assert file is not None
     warm_up.warm_up(spark_submit=False)
@@ -150,7 +150,7 @@ class TestLater:
     def started(self, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         """The commands that are started."""
         found: list[list[str]] = []
-        monkeypatch.setattr(warm_up.subprocess, "Popen", lambda command, **_: found.append(command))
+        monkeypatch.setattr("jobs.warm_up.subprocess.Popen", lambda command, **_: found.append(command))
         return found
 
     def test_a_missing_archive_is_made_by_another_process(self, versions: Versions, started: list[list[str]]) -> None:

@@ -18,6 +18,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 from compaction.kernels.compiling.ownership import make_private, why_not_private
@@ -44,8 +45,14 @@ def cache_dir(entry: Callable[[], str], home: Path | None = None) -> Path | None
     temporary, known = _temporary(entry())
     if foreign or not known:
         hint = f"set {CACHE_DIR} to a directory that is yours and that nobody else may write to"
-        _LOG.warning("%s: compiled kernels are kept in %s; %s", reason, temporary or "memory, for this run", hint)
+        _warn(f"{reason}: compiled kernels are kept in {temporary or 'memory, for this run'}; {hint}")
     return temporary
+
+
+@cache
+def _warn(text: str) -> None:
+    """Once in a process, for all that is stored there."""
+    _LOG.warning("%s", text)
 
 
 def _wanted(home: Path | None) -> Path | None:
