@@ -5,7 +5,6 @@ of the classes of Spark's JVM. ``compaction.kernels.compiling.place`` says where
 from __future__ import annotations
 
 import argparse
-import gc
 import os
 import subprocess
 import sys
@@ -106,9 +105,7 @@ def warm_up_later() -> None:
 def _compile_kernels() -> None:
     from compaction.startup import kernel_groups
 
-    # the compiler's objects live until the end; collecting garbage among them takes a tenth of the time
-    gc.disable()
-    kernel_groups.load(*kernel_groups.missing(*kernel_groups.GROUPS))
+    kernel_groups.compile_all(*kernel_groups.missing(*kernel_groups.GROUPS))
 
 
 def _train(versions: archive.Versions, environment: Mapping[str, str]) -> None:
