@@ -22,7 +22,7 @@ _TEMPLATE = """\
 {first_line}
 # Shortens the start of Spark's JVM. Remove this file to do without.
 case "$*" in
-  *jobs/*.py*)
+  *jobs/compact.py*|*jobs/expire.py*|*jobs/dry_run.py*|*jobs/verify.py*)
     # errors only; the second compiler does not pay off; shuffled data: 24 bytes per key and pass
     SPARK_SUBMIT_OPTS={options}" $SPARK_SUBMIT_OPTS"
     SPARK_DRIVER_MEMORY="${{SPARK_DRIVER_MEMORY:-2g}}"

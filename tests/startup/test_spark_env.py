@@ -44,9 +44,10 @@ def sourced(found: Versions, *arguments: str, **environment: str) -> dict[str, s
     return dict(line.split("=", 1) for line in done.stdout.split("\0") if line)
 
 
-def test_a_command_gets_the_archive_and_the_settings_of_its_jvm(found: Versions, archive: Path) -> None:
+@pytest.mark.parametrize("command", ["compact", "expire", "dry_run", "verify"])
+def test_a_command_gets_the_archive_and_the_settings_of_its_jvm(found: Versions, archive: Path, command: str) -> None:
     assert spark_env.write(found, archive) is State.WRITTEN
-    told = sourced(found, "jobs/compact.py", "--log-dir", "/x", SPARK_SUBMIT_OPTS="-Dusers=1")
+    told = sourced(found, f"jobs/{command}.py", "--log-dir", "/x", SPARK_SUBMIT_OPTS="-Dusers=1")
     options = told["SPARK_SUBMIT_OPTS"]
     assert f'"-XX:SharedArchiveFile={archive}"' in options
     assert "-XX:TieredStopAtLevel=1" in options
@@ -56,9 +57,10 @@ def test_a_command_gets_the_archive_and_the_settings_of_its_jvm(found: Versions,
     assert "_java" not in told
 
 
-def test_other_applications_only_get_the_archive(found: Versions, archive: Path) -> None:
+@pytest.mark.parametrize("application", ["pyspark-shell", "jobs/own.py"])
+def test_other_applications_only_get_the_archive(found: Versions, archive: Path, application: str) -> None:
     spark_env.write(found, archive)
-    told = sourced(found, "pyspark-shell")
+    told = sourced(found, application)
     assert told["SPARK_SUBMIT_OPTS"].split() == [*f'"-XX:SharedArchiveFile={archive}"'.split(), "-Xlog:cds*=off"]
     assert "SPARK_DRIVER_MEMORY" not in told
 
