@@ -28,7 +28,6 @@ SAMPLE := tests/golden/sample-logs.tar.gz
 SAMPLE_AS_OF_MS := 1798761600000
 RUN_DIR := build/run
 RUN_ARGS = --log-dir $(RUN_DIR)/logs --as-of-ms $(SAMPLE_AS_OF_MS) --include-active --report $(RUN_DIR)/report.json
-QUIET := -Dlog4j2.configurationFile=compaction/spark/log4j2.properties
 
 .PHONY: help install run test test-all suites lint bench clean prerequisites
 
@@ -46,7 +45,7 @@ $(STAMP): pyproject.toml constraints.txt | prerequisites
 	@"$$(.ci/prerequisites)" -m venv --clear $(VENV)
 	@$(PY) -m pip install --quiet --upgrade -c constraints.txt pip
 	@$(PY) -m pip install --quiet -c constraints.txt -e '.[dev]'
-	@$(PY) -m compaction.startup.warm_up
+	@$(PY) -m jobs warm-up --spark-submit >/dev/null || echo "Runs will start more slowly; later: $(PY) -m jobs warm-up --spark-submit"
 	@printf '%s' '$(CURDIR)' > $(VENV)/.installed
 	@echo "Installed. To use it in this shell: . $(VENV)/bin/activate"
 
@@ -54,7 +53,7 @@ run: $(STAMP) | prerequisites ## compact a copy of the sample logs, and show how
 	@rm -rf $(RUN_DIR) && mkdir -p $(RUN_DIR)/logs
 	@tar -xzf $(SAMPLE) -C $(RUN_DIR)/logs --strip-components=1
 	@echo '$$ spark-submit jobs/compact.py $(RUN_ARGS)'
-	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" SPARK_CONF_DIR=conf SPARK_SUBMIT_OPTS='$(QUIET)' spark-submit jobs/compact.py $(RUN_ARGS)
+	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" spark-submit jobs/compact.py $(RUN_ARGS)
 	@echo
 	@echo 'The logs in $(RUN_DIR)/logs are now compacted; $(RUN_DIR)/report.json has the figures. For your own logs, of a stopped broker:'
 	@echo

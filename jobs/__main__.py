@@ -20,6 +20,7 @@ COMMANDS = (
     ("dry-run", "jobs.dry_run", "compare several policies side by side, writing nothing to the logs"),
     ("verify", "jobs.verify", "verify that cleaned logs lost and changed nothing; explain why a record was dropped"),
     ("dump-log", "jobs.dump_log", "print segments, indexes and snapshots as Kafka's own dump tool does"),
+    ("warm-up", "jobs.warm_up", "make what later runs start faster with: compiled kernels, an archive of Spark's classes"),
 )
 
 
@@ -43,6 +44,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     sys.argv = [f"{PROGRAM} {name}", *rest]
     code: int = import_module(module).main(rest)
+    if "pyspark" in sys.modules:
+        # the command has started Spark
+        from jobs.warm_up import warm_up_later
+
+        warm_up_later()
     return code
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import atexit
+import gc
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -22,10 +23,13 @@ from compaction.metrics import open_metrics
 from compaction.names import LogLocation
 from compaction.printable import printable_lines
 from compaction.report import LogStatus, RunReport, print_report
+from compaction.startup.import_path import use_installed_spark
 from jobs import _logging
 from jobs._options import Parser
 
 if TYPE_CHECKING:
+    from compaction.spark.pipeline import SparkPasses
+    from compaction.spark.progress import Progress
     from compaction.spark.session import PlainSession, Session
 
 #: returns the Spark session, which the first call starts
@@ -42,6 +46,9 @@ _EARLY_START_SWITCH_INTERVAL_S = 0.0005
 
 def run_command(parser: Parser, argv: Sequence[str] | None, body: Callable[[argparse.Namespace], int]) -> int:
     """Parses the arguments and runs a command's body; any error becomes one line and an exit code."""
+    use_installed_spark()
+    # Python collects garbage once more at its end: modules are none
+    atexit.register(gc.freeze)
     given = list(sys.argv[1:] if argv is None else argv)
     verbose = "--verbose" in given
     _logging.configure(_log_format(given), verbose=verbose)
@@ -105,6 +112,17 @@ def start_early(factory: SessionFactory, logs: Sequence[LogLocation]) -> Session
             sys.setswitchinterval(usual)
 
     return ThreadPoolExecutor(1).submit(start).result
+
+
+def passes(session_factory: SessionFactory, progress: Progress | None = None) -> Callable[[], SparkPasses]:
+    """What starts the passes; a run without work for them does not import Spark."""
+
+    def start() -> SparkPasses:
+        from compaction.spark.pipeline import SparkPasses
+
+        return SparkPasses(session_factory().sparkContext, progress)
+
+    return start
 
 
 def write_report(report: RunReport, report_file: str | None, metrics_file: str | None) -> int:

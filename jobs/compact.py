@@ -96,11 +96,10 @@ def compact(session_factory: SessionFactory, request: CompactionRequest) -> RunR
     session_factory = _command.start_early(session_factory, request.logs)
     background.compile_kernels(*background.PASSES)
     from compaction.engine.clean import clean_logs
-    from compaction.spark.pipeline import SparkPasses
     from compaction.spark.progress import Progress
 
     with Progress(_logging.progress_stream()) as progress:
-        return clean_logs(lambda: SparkPasses(session_factory().sparkContext, progress), request)
+        return clean_logs(_command.passes(session_factory, progress), request)
 
 
 def verify_run(request: CompactionRequest, report: RunReport) -> int:

@@ -122,11 +122,10 @@ def compare(session_factory: SessionFactory, request: ComparisonRequest) -> Comp
     session_factory = _command.start_early(session_factory, base.logs)
     background.compile_kernels(*background.PASSES, "comparison")
     from compaction.compare.compare_policies import compare_with
-    from compaction.spark.pipeline import SparkPasses
     from compaction.spark.progress import Progress
 
     with Progress(_logging.progress_stream()) as progress:
-        return compare_with(lambda: SparkPasses(session_factory().sparkContext, progress), request)
+        return compare_with(_command.passes(session_factory, progress), request)
 
 
 def explain(request: ComparisonRequest) -> tuple[ComparedLog, ...]:

@@ -63,9 +63,8 @@ def expire(session_factory: SessionFactory, request: CompactionRequest) -> RunRe
     errors appear at once."""
     from compaction.engine.clean import parallel_read
     from compaction.engine.delete import delete_old_segments
-    from compaction.spark.pipeline import SparkPasses
 
-    return delete_old_segments(request, parallel_read(lambda: SparkPasses(session_factory().sparkContext)))
+    return delete_old_segments(request, parallel_read(_command.passes(session_factory)))
 
 
 def main(argv: Sequence[str] | None = None, run: Callable[[SessionFactory, CompactionRequest], RunReport] = expire) -> int:

@@ -21,7 +21,7 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 README, CONTRIBUTING = ROOT / "README.md", ROOT / "CONTRIBUTING.md"
 #: documents that name identifiers of the code
 ABOUT_THE_CODE = [CONTRIBUTING, ROOT / "docs" / "architecture.md"]
-COMMANDS = {"compact": "compact", "expire": "expire", "dry-run": "dry_run", "verify": "verify", "dump-log": "dump_log"}
+COMMANDS = {name: name.replace("-", "_") for name in ("compact", "expire", "dry-run", "verify", "dump-log", "warm-up")}
 
 PATH = re.compile(r"(?<![\w/.@-])(?:compaction|conf|docs|jobs|notebooks|tests|\.ci)/[\w./*-]*")
 MODULE = re.compile(r"(?<![\w/.-])(?:compaction|jobs|tests)(?:\.[A-Za-z_]\w*)+")

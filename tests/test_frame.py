@@ -216,7 +216,8 @@ class TestExampleConfiguration:
 
 
 def test_the_spark_settings_agree_with_what_a_session_sets_itself() -> None:
-    from compaction.spark.session import C1_ONLY, DEFAULTS
+    from compaction.spark.session import DEFAULTS
+    from compaction.startup.archive import C1_ONLY
 
     lines = (ROOT / "conf/spark-defaults.conf").read_text().splitlines()
     settings = dict(line.split(None, 1) for line in lines if line and not line.startswith("#"))
@@ -240,7 +241,7 @@ class TestConsoleCommand:
     def test_an_unknown_command_is_told_in_one_line(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert console.main(["clean"]) == 2
         assert capsys.readouterr().err == (
-            "kafka-log-compaction: no command 'clean'; choose one of: compact, expire, dry-run, verify, dump-log\n"
+            "kafka-log-compaction: no command 'clean'; choose one of: compact, expire, dry-run, verify, dump-log, warm-up\n"
         )
 
     def test_the_package_installs_the_console_command(self) -> None:

@@ -27,6 +27,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from compaction.kernels.compiling.ownership import why_not_private
+from compaction.startup.import_path import drop_archives
 
 #: environment variable with the socket of a preloaded process
 ADDRESS = "KAFKA_LOG_COMPACTION_PRELOADED"
@@ -38,27 +39,18 @@ _FORKED = b"1"
 _LOAD_RETRY_S = 0.2
 
 
-def drop_archives() -> None:
-    """Removes zip files and jars from ``sys.path`` if PySpark can be imported without them."""
-    kept = [path for path in sys.path if not path.endswith((".zip", ".jar"))]
-    if any((Path(path) / "pyspark" / "worker.py").is_file() for path in kept):
-        sys.path[:] = kept
-        for path in list(sys.path_importer_cache):
-            if path.endswith((".zip", ".jar")) or ".zip/" in path:
-                del sys.path_importer_cache[path]
-
-
 def load() -> list[str]:
     """Imports the modules of tasks and loads compiled kernels; returns the groups that are not compiled yet."""
+    drop_archives()
     import pyspark.worker  # noqa: F401
 
     import compaction.spark.pipeline  # noqa: F401
-    from compaction.startup import warm_up
+    from compaction.startup import kernel_groups
     from compaction.startup.background import PASSES, RARE
     from compaction.startup.freeze_gc import freeze_gc
 
-    missing = warm_up.missing(*PASSES, *RARE)
-    warm_up.load(*{*PASSES, *RARE}.difference(missing))
+    missing = kernel_groups.missing(*PASSES, *RARE)
+    kernel_groups.load(*{*PASSES, *RARE}.difference(missing))
     freeze_gc()
     return [group for group in PASSES if group in missing]
 

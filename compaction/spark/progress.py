@@ -14,14 +14,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
 from types import TracebackType
-from typing import IO, Protocol
+from typing import IO, TYPE_CHECKING, Protocol
 
-from py4j.protocol import Py4JError
-from pyspark import SparkContext, StatusTracker
-from rich.console import Console
 from rich.filesize import decimal
-from rich.progress import BarColumn, DownloadColumn, TaskID, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-from rich.progress import Progress as RichProgress
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext, StatusTracker
+    from rich.progress import TaskID
 
 #: seconds between two lines of a pass
 LINE_INTERVAL_S = 10.0
@@ -134,6 +133,8 @@ class _StageWatch:
 
     def run(self, stop: threading.Event) -> None:
         """Polls every :data:`POLL_INTERVAL_S` until ``stop`` is set, or until Spark has failed, which the job reports."""
+        from py4j.protocol import Py4JError
+
         while not stop.wait(POLL_INTERVAL_S):
             try:
                 self.complete(self._finished_tasks())
@@ -165,6 +166,11 @@ class _Bars:
     """Bars on a terminal, redrawn by a background thread."""
 
     def __init__(self, stream: IO[str], now: Callable[[], float]) -> None:
+        # a run without work or without a terminal does not import it
+        from rich.console import Console
+        from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+        from rich.progress import Progress as RichProgress
+
         self._bars = RichProgress(
             TextColumn("{task.description}", markup=False),
             BarColumn(),

@@ -23,6 +23,7 @@ import os
 import shutil
 import sys
 import tempfile
+import threading
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,21 +32,25 @@ from types import MappingProxyType
 from typing import Protocol
 
 from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from compaction.kernels.compiling.cache import CACHE_DIR, NO_CACHE, process_cache_dir
+from compaction.kernels.compiling.cache import process_cache_dir
+from compaction.kernels.compiling.place import CACHE_DIR, NO_CACHE
 from compaction.spark import daemon
 from compaction.spark.daemon import Preloaded
+from compaction.startup.archive import C1_ONLY, USE, jvm_options, usable_archive
 
 _EXECUTOR_ENVIRONMENT = "spark.executorEnv."
 _EXECUTOR_CACHE_DIR = _EXECUTOR_ENVIRONMENT + CACHE_DIR
 _DAEMON_MODULE = "spark.python.daemon.module"
 _ROOT = Path(__file__).resolve().parents[2]
 _CONSOLE_PROGRESS = "spark.ui.showConsoleProgress"
+#: "WARNING: Using incubator modules: jdk.incubator.vector", which Spark uses for linear algebra
+_MODULE_WARNING = b"Using incubator modules"
+_STANDARD_ERROR = 2
+_LAST_WORDS_S = 5.0
 _LOG_CONFIGURATION = "-Dlog4j2.configurationFile"
-#: option of a command's JVM: code of the second compiler does not pay off in its short life, and starting takes a third less
-#: processor time without it
-C1_ONLY = "-XX:TieredStopAtLevel=1"
 
 DEFAULTS: Mapping[str, str] = MappingProxyType(
     {
@@ -157,8 +162,10 @@ def write_package(path: str) -> None:
 def _user_conf(*jvm_options: str) -> SparkConf:
     """The settings of ``spark-submit``, its properties file or ``spark-defaults.conf``; starts the JVM, which reads them."""
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
-    if not submitted and SparkContext._gateway is None and "SPARK_CONF_DIR" not in os.environ:
-        _choose_jvm_options(*jvm_options)
+    if not submitted and SparkContext._gateway is None:
+        if "SPARK_CONF_DIR" not in os.environ:
+            _choose_jvm_options(*jvm_options)
+        _start_jvm()
     SparkContext._ensure_initialized()
     conf = SparkConf()
     if not submitted:
@@ -167,9 +174,36 @@ def _user_conf(*jvm_options: str) -> SparkConf:
     return conf
 
 
+def _start_jvm() -> None:
+    """Starts the JVM, and copies what it writes to standard error, except for its warning about a module that Spark's launcher
+    adds: no option suppresses that."""
+    read_end, write_end = os.pipe()
+    relay = threading.Thread(target=_relay_errors, args=(read_end,), name="standard error of the JVM", daemon=True)
+    relay.start()
+    try:
+        gateway = launch_gateway(popen_kwargs={"stderr": write_end})  # type: ignore[no-untyped-call]
+        SparkContext._ensure_initialized(gateway=gateway)
+    finally:
+        os.close(write_end)
+        if SparkContext._gateway is None:
+            # it has not started: it has said why
+            relay.join(_LAST_WORDS_S)
+
+
+def _relay_errors(read_end: int) -> None:
+    with os.fdopen(read_end, "rb") as lines:
+        for line in lines:
+            if _MODULE_WARNING not in line:
+                os.write(_STANDARD_ERROR, line)
+
+
 def _choose_jvm_options(*more: str) -> None:
-    """Sets options of the JVM to be started unless the user did: log errors only, from the first line, and ``more``."""
+    """Sets options of the JVM to be started unless the user did: log errors only, from the first line, the class-data archive,
+    and ``more``."""
     options = os.environ.get("SPARK_SUBMIT_OPTS", "")
+    archive = usable_archive()
+    if archive is not None and USE not in options:
+        options += f" {jvm_options(archive)}"
     logging = f"{_LOG_CONFIGURATION}={Path(__file__).with_name('log4j2.properties').as_uri()}"
     for option in (logging, *more):
         if option.partition("=")[0] not in options:

@@ -11,12 +11,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from compaction.startup import warm_up
+from compaction.kernels.compiling.cache import is_compiled
 
 #: groups of kernels that the tasks of a compaction call, in that order; planning has compiled most of ``scan`` by then
 PASSES = ("first_pass", "second_pass", "scan")
 #: groups that few logs need, compiled on their first call
-RARE = ("large_logs", "markers", "legacy")
+RARE = ("large_logs", "markers", "v0_v1")
+#: a string: importing this module defines all kernels, which takes a tenth of a second
+_COMPILER = "compaction.startup.kernel_groups"
 _ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -25,12 +27,12 @@ def compile_kernels(*groups: str) -> None:
 
     One process compiles all groups: kernels that they share are compiled once, and Spark's start occupies the other cores.
     """
-    missing = warm_up.missing(*groups)
+    missing = [group for group in groups if not is_compiled(group)]
     if not missing:
         return
     path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
     compiler = subprocess.Popen(  # noqa: S603 - this interpreter, this package
-        [sys.executable, "-m", warm_up.__name__, *missing],
+        [sys.executable, "-m", _COMPILER, *missing],
         env={**os.environ, "PYTHONPATH": path},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

@@ -130,7 +130,7 @@ def ours_process_seconds(log_dir: Path) -> float:
     begun = time.perf_counter()
     done = subprocess.run(
         [str(submit), "jobs/compact.py", "--log-dir", str(log_dir), *_JOB],
-        env={**os.environ, "PATH": path, "SPARK_CONF_DIR": "conf"}, capture_output=True, text=True, check=False,
+        env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     if done.returncode:
         raise SystemExit(f"our job failed: {done.stdout}{done.stderr}")

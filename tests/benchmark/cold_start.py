@@ -1,8 +1,16 @@
-"""``python -m tests.benchmark.cold_start``: the cost of the first run on the sample logs, when no kernel is compiled.
+"""``python -m tests.benchmark.cold_start``: what starting costs, in complete processes that alternate.
 
-Complete processes of ``jobs/compact.py``, alternating between an empty kernel cache (cold) and the one that this run filled
-(warm); the medians of wall time and of the CPU time of all processes of a run, in seconds. The figures are meaningful only on
-an idle machine.
+| kind | process |
+| --- | --- |
+| empty job | ``spark-submit`` of a job with one empty task, with Spark's defaults: no archive, no settings |
+| 10 MB | ``spark-submit jobs/compact.py`` on a log of 10 MB, as README shows it |
+| console | ``kafka-log-compaction compact`` on the same log |
+| nothing | the same on an empty directory |
+| first | the console command on that log when nothing is compiled and there is no archive |
+| later | the same, after that run and ``warm-up`` |
+
+Prints the medians of wall time and of the CPU time of all processes of a run, in seconds, and ratios. Meaningful only on an
+idle machine, in an environment of ``make install``.
 """
 
 from __future__ import annotations
@@ -17,13 +25,17 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from tests.golden import unpack_sample
+from tests.benchmark.generate import Profile, write_log
 
 _ROOT = Path(__file__).resolve().parents[2]
-_AS_OF_MS = 1_798_761_600_000
+_SUBMIT = Path(sys.executable).with_name("spark-submit")
+_CONSOLE = (sys.executable, "-m", "jobs")
+_OPTIONS = ("--as-of-ms", "1798761600000", "--set", "cleanup.policy=compact", "--set", "min.cleanable.dirty.ratio=0")
+_EMPTY_JOB = "from pyspark import SparkContext\nsc = SparkContext()\nsc.parallelize([1], 1).count()\nsc.stop()\n"
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -42,34 +54,68 @@ def _cpu_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def run(kernels: Path, work: Path) -> tuple[float, float]:
-    """Wall and CPU seconds of one run on a new copy of the sample."""
-    log_dir = unpack_sample(Path(tempfile.mkdtemp(dir=work)))
-    command = [sys.executable, "jobs/compact.py", "--log-dir", str(log_dir), "--as-of-ms", str(_AS_OF_MS), "--include-active"]
+def timed(*command: str | Path, **environment: str) -> tuple[float, float]:
+    """Wall and CPU seconds of one process and its children."""
+    # Spark's scripts use the first python on the path
+    path = os.pathsep.join((str(_SUBMIT.parent), os.environ["PATH"]))
     before, begun = _cpu_s(), time.perf_counter()
-    subprocess.run(command, cwd=_ROOT, env={**os.environ, "NUMBA_CACHE_DIR": str(kernels)}, capture_output=True, check=True)
+    subprocess.run(
+        list(map(str, command)), cwd=_ROOT, env={**os.environ, "PATH": path, **environment}, capture_output=True, check=True
+    )
     wall_s = time.perf_counter() - begun
     return wall_s, _cpu_s() - before
 
 
+def kinds(work: Path) -> dict[str, Callable[[], tuple[float, float]]]:
+    """What to time, in this order in each round."""
+    (work / "job.py").write_text(_EMPTY_JOB)
+    (work / "empty").mkdir()
+    write_log(work / "log" / "bench-0", Profile(total_bytes=10 << 20, keys=10_000))
+
+    def log_dir() -> str:
+        shutil.rmtree(work / "copy", ignore_errors=True)
+        return str(shutil.copytree(work / "log", work / "copy"))
+
+    def first() -> tuple[float, float]:
+        shutil.rmtree(work / "cache", ignore_errors=True)
+        return timed(*_CONSOLE, "compact", "--log-dir", log_dir(), *_OPTIONS, **cold)
+
+    def later() -> tuple[float, float]:
+        # waits for the process that makes the archive after the first run
+        subprocess.run([*_CONSOLE, "warm-up"], cwd=_ROOT, env={**os.environ, **cold}, capture_output=True, check=True)
+        return timed(*_CONSOLE, "compact", "--log-dir", log_dir(), *_OPTIONS, **cold)
+
+    cold = {"NUMBA_CACHE_DIR": str(work / "cache")}
+    return {
+        "empty job": lambda: timed(_SUBMIT, work / "job.py", SPARK_CONF_DIR=str(work / "none")),
+        "10 MB": lambda: timed(_SUBMIT, "jobs/compact.py", "--log-dir", log_dir(), *_OPTIONS),
+        "console": lambda: timed(*_CONSOLE, "compact", "--log-dir", log_dir(), *_OPTIONS),
+        "nothing": lambda: timed(*_CONSOLE, "compact", "--log-dir", work / "empty"),
+        "first": first,
+        "later": later,
+    }
+
+
 def main() -> None:
-    """Print the medians and their difference."""
-    parser = argparse.ArgumentParser(description="Time the first run against a later one.")
-    parser.add_argument("--runs", type=int, default=5, help="of each kind (default: 5)")
+    """Print the medians and the ratios."""
+    parser = argparse.ArgumentParser(description="Time the start of a run.")
+    parser.add_argument("--runs", type=int, default=3, help="of each kind (default: 3)")
+    parser.add_argument("--kinds", default="", help="comma-separated (default: all)")
     options = parser.parse_args()
     _adopt()
-    seconds: dict[str, list[tuple[float, float]]] = {"cold": [], "warm": []}
     with tempfile.TemporaryDirectory() as work:
-        kernels = Path(work) / "kernels"
+        chosen = {name: run for name, run in kinds(Path(work)).items() if not options.kinds or name in options.kinds.split(",")}
+        seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in chosen}
         for _ in range(options.runs):
-            for kind, found in seconds.items():
-                found.append(run(kernels, Path(work)))
-                print(f"{kind}: {found[-1][0]:.2f} s, CPU {found[-1][1]:.2f} s", file=sys.stderr, flush=True)
-            shutil.rmtree(kernels)
-    medians = {kind: [statistics.median(values) for values in zip(*found, strict=True)] for kind, found in seconds.items()}
-    medians["difference"] = [cold - warm for cold, warm in zip(medians["cold"], medians["warm"], strict=True)]
-    for kind, (wall_s, cpu_s) in medians.items():
-        print(f"{kind:<10} {wall_s:6.2f} s, CPU {cpu_s:6.2f} s")
+            for name, run in chosen.items():
+                seconds[name].append(run())
+                print(f"{name}: {seconds[name][-1][0]:.2f} s, CPU {seconds[name][-1][1]:.2f} s", file=sys.stderr, flush=True)
+    medians = {name: [statistics.median(values) for values in zip(*found, strict=True)] for name, found in seconds.items()}
+    for name, (wall_s, cpu_s) in medians.items():
+        print(f"{name:<10} {wall_s:6.2f} s, CPU {cpu_s:6.2f} s")
+    for above, below in (("10 MB", "empty job"), ("console", "empty job"), ("first", "later")):
+        if above in medians and below in medians:
+            print(f"{above} / {below}: {medians[above][0] / medians[below][0]:.2f}")
     print(f"on {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
 
 

@@ -1,14 +1,7 @@
 """Caches compiled kernels on disk, so that each is compiled by one process only.
 
-The cache is the first of these directories that is writable and private to the user (see ``ownership``), as numba executes what
-it loads from there:
-
-1. ``$NUMBA_CACHE_DIR``; ``/dev/null`` disables the cache;
-2. ``kafka-log-compaction/numba`` in the user's cache directory (``$XDG_CACHE_HOME`` or ``~/.cache``);
-3. ``kafka-log-compaction-UID`` in the temporary directory.
-
-Files there that others own or may write to are not read but replaced. The package's own directory is not used: it may be
-read-only, a zip, or shared by machines with different CPUs. Each version of the sources has its own subdirectory, because numba
+``place`` says where. Files there that others own or may write to are not read but replaced, as numba executes what it loads.
+Each version of the sources has its own subdirectory, because numba
 compares only the source file of a kernel, not of the functions that it calls. While one process compiles a kernel, others wait.
 """
 
@@ -23,7 +16,6 @@ import pkgutil
 import re
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -38,11 +30,9 @@ from numba.core import config
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile, _CacheLocator
 
 import compaction.kernels
-from compaction.kernels.compiling.ownership import is_private_file, make_private, why_not_private
+from compaction.kernels.compiling import place
+from compaction.kernels.compiling.ownership import is_private_file, why_not_private
 
-CACHE_DIR = "NUMBA_CACHE_DIR"
-#: value of ``CACHE_DIR`` that disables the cache
-NO_CACHE = os.devnull
 _LOG = logging.getLogger(__name__)
 #: number of versions of the sources whose kernels are retained
 _VERSIONS = 8
@@ -65,63 +55,11 @@ def _source(spec: ModuleSpec | None) -> bytes:
 
 
 def cache_dir(home: Path | None = None) -> Path | None:
-    """The cache directory, or ``None`` without a cache. Logs a warning if it is not the first choice: on first use if that one
-    is not writable, in every run if others may write to it.
+    """The cache directory, or ``None`` without a cache: see ``place``. If it has kernels of this version, it may be read-only.
 
     :param home: replaces the user's home directory
     """
-    if os.environ.get(CACHE_DIR) == NO_CACHE:
-        return None
-    wanted = _wanted(home)
-    reason, foreign = ("no home directory", False) if wanted is None else _refusal(wanted)
-    if not reason:
-        return wanted
-    temporary, known = _temporary()
-    if foreign or not known:
-        hint = f"set {CACHE_DIR} to a directory that is yours and that nobody else may write to"
-        _LOG.warning("%s: compiled kernels are kept in %s; %s", reason, temporary or "memory, for this run", hint)
-    return temporary
-
-
-def _wanted(home: Path | None) -> Path | None:
-    chosen = os.environ.get(CACHE_DIR)
-    if chosen:
-        return Path(chosen)
-    base = _user_cache_dir(home)
-    return base and base / "kafka-log-compaction" / "numba"
-
-
-def _user_cache_dir(home: Path | None) -> Path | None:
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    if home is None and Path(base).is_absolute():
-        return Path(base)
-    try:
-        home = home or Path.home()
-    except RuntimeError:
-        # the user has no passwd entry, as in containers
-        return None
-    return home / "Library" / "Caches" if sys.platform == "darwin" else home / ".cache"
-
-
-def _refusal(directory: Path) -> tuple[str, bool]:
-    """Why a directory, which is created if missing, cannot be the cache, and whether the reason is that it is not private."""
-    version = directory / fingerprint()
-    try:
-        # an existing version can be used even if the directory is read-only
-        reason = why_not_private(version) if os.path.lexists(version) else make_private(directory)
-    except OSError as error:
-        return f"{directory} cannot be written ({error.strerror})", False
-    return reason, bool(reason)
-
-
-def _temporary() -> tuple[Path | None, bool]:
-    """This user's temporary directory for kernels, and whether it existed before."""
-    temporary = Path(tempfile.gettempdir()) / f"kafka-log-compaction-{os.geteuid()}"
-    known = os.path.lexists(temporary)
-    # anyone can create a link here
-    if temporary.is_symlink() or _refusal(temporary)[0]:
-        return None, False
-    return temporary, known
+    return place.cache_dir(fingerprint, home)
 
 
 @cache

@@ -1,6 +1,6 @@
-"""``python -m compaction.startup.warm_up [GROUP ...]``: compiles kernels before their first use.
+"""``python -m compaction.startup.kernel_groups GROUP ...``: compiles kernels before their first use.
 
-A group has the kernels that one kind of work calls; the default is all groups. A kernel is compiled, or loaded from the cache,
+A group has the kernels that one kind of work calls. A kernel is compiled, or loaded from the cache,
 on its first call: here it is called with empty arrays.
 
 Tested by ``tests/kernels/compiling/test_cache.py`` and ``tests/spark/test_cold_start.py``.
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -79,7 +79,7 @@ def markers() -> None:
     batches.read_control_types(_empty(np.uint8), 0, _empty(BATCH_ROW))
 
 
-def legacy() -> None:
+def v0_v1() -> None:
     """Reading messages of magic 0 and 1."""
     block, scratch, rows, spans = _rows()
     batches.scan_messages(block, 0, True, rows, 0, 0)
@@ -118,7 +118,7 @@ def dumping() -> None:
     record_table.locate_fields(np.frombuffer(b"", np.uint8), 0, 0, 0, 0, _empty(np.int64, 0, record_table.COLUMNS))
 
 
-_WORK = (scan, first_pass, second_pass, large_logs, markers, legacy, comparison, source, certifier, dumping)
+_WORK = (scan, first_pass, second_pass, large_logs, markers, v0_v1, comparison, source, certifier, dumping)
 GROUPS: Mapping[str, Callable[[], None]] = {each.__name__: each for each in _WORK}
 
 
@@ -134,17 +134,12 @@ def missing(*names: str) -> list[str]:
     return [name for name in names if not is_compiled(name)]
 
 
-def main(argv: Sequence[str]) -> int:
-    """Compile the groups named in ``argv``."""
-    unknown = [name for name in argv if name not in GROUPS]
-    if unknown:
-        print(f"no kernels {', '.join(unknown)}; there are: {', '.join(GROUPS)}", file=sys.stderr)
-        return 2
-    # the compiler's objects live until the end; collecting garbage among them takes a tenth of the time
+def compile_all(*names: str) -> None:
+    """Compile some groups, in a process that does nothing else: the compiler's objects live until the end, and collecting
+    garbage among them takes a tenth of the time."""
     gc.disable()
-    load(*(argv or GROUPS))
-    return 0
+    load(*names)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    compile_all(*sys.argv[1:])

@@ -1,0 +1,95 @@
+"""Chooses the directory of everything that shortens later starts: compiled kernels, and the class-data archive of Spark's JVM.
+
+It is the first of these directories that is writable and private to the user (see ``ownership``), as code from there is run:
+
+1. ``$NUMBA_CACHE_DIR``; ``/dev/null`` disables the cache;
+2. ``kafka-log-compaction/numba`` in the user's cache directory (``$XDG_CACHE_HOME`` or ``~/.cache``);
+3. ``kafka-log-compaction-UID`` in the temporary directory.
+
+The package's own directory is not used: it may be read-only, a zip, or shared by machines with different CPUs.
+
+Tested by ``tests/kernels/compiling/test_cache.py``.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+from compaction.kernels.compiling.ownership import make_private, why_not_private
+
+CACHE_DIR = "NUMBA_CACHE_DIR"
+#: value of ``CACHE_DIR`` that disables the cache
+NO_CACHE = os.devnull
+_LOG = logging.getLogger(__name__)
+
+
+def cache_dir(entry: Callable[[], str], home: Path | None = None) -> Path | None:
+    """The cache directory, or ``None`` without a cache. Logs a warning if it is not the first choice: on first use if that one
+    is not writable, in every run if others may write to it.
+
+    :param entry: returns the name of an entry; a directory that has it may be read-only
+    :param home: replaces the user's home directory
+    """
+    if os.environ.get(CACHE_DIR) == NO_CACHE:
+        return None
+    wanted = _wanted(home)
+    reason, foreign = ("no home directory", False) if wanted is None else _refusal(wanted, entry())
+    if not reason:
+        return wanted
+    temporary, known = _temporary(entry())
+    if foreign or not known:
+        hint = f"set {CACHE_DIR} to a directory that is yours and that nobody else may write to"
+        _warn(f"{reason}: compiled kernels are kept in {temporary or 'memory, for this run'}; {hint}")
+    return temporary
+
+
+@cache
+def _warn(text: str) -> None:
+    """Once in a process, for all that is stored there."""
+    _LOG.warning("%s", text)
+
+
+def _wanted(home: Path | None) -> Path | None:
+    chosen = os.environ.get(CACHE_DIR)
+    if chosen:
+        return Path(chosen)
+    base = _user_cache_dir(home)
+    return base and base / "kafka-log-compaction" / "numba"
+
+
+def _user_cache_dir(home: Path | None) -> Path | None:
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    if home is None and Path(base).is_absolute():
+        return Path(base)
+    try:
+        home = home or Path.home()
+    except RuntimeError:
+        # the user has no passwd entry, as in containers
+        return None
+    return home / "Library" / "Caches" if sys.platform == "darwin" else home / ".cache"
+
+
+def _refusal(directory: Path, entry: str) -> tuple[str, bool]:
+    """Why a directory, which is created if missing, cannot be the cache, and whether the reason is that it is not private."""
+    known = directory / entry
+    try:
+        reason = why_not_private(known if known.is_dir() else directory) if os.path.lexists(known) else make_private(directory)
+    except OSError as error:
+        return f"{directory} cannot be written ({error.strerror})", False
+    return reason, bool(reason)
+
+
+def _temporary(entry: str) -> tuple[Path | None, bool]:
+    """This user's temporary directory for kernels, and whether it existed before."""
+    temporary = Path(tempfile.gettempdir()) / f"kafka-log-compaction-{os.geteuid()}"
+    known = os.path.lexists(temporary)
+    # anyone can create a link here
+    if temporary.is_symlink() or _refusal(temporary, entry)[0]:
+        return None, False
+    return temporary, known

@@ -1,0 +1,93 @@
+"""Lets ``spark-submit`` of this environment start as fast as the console command: a ``spark-env.sh`` in its configuration
+directory, which Spark's scripts read before they start the JVM.
+
+The settings that a job can choose while it runs are those of ``compaction.spark.session``; these are the JVM's own. They apply
+to this package's commands. The archive changes no behaviour and applies to all applications. Options of the user follow and
+take precedence. A file of the user is not replaced.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from enum import Enum
+from pathlib import Path
+
+from compaction.startup.archive import C1_ONLY, USE, Versions, jvm_options
+
+_FIRST_LINE = "# Written by kafka-log-compaction warm-up --spark-submit; it is replaced by the next one."
+_LOGGING = Path(__file__).resolve().parents[1] / "spark" / "log4j2.properties"
+
+_TEMPLATE = """\
+{first_line}
+# Shortens the start of Spark's JVM. Remove this file to do without.
+case "$*" in
+  *jobs/compact.py*|*jobs/expire.py*|*jobs/dry_run.py*|*jobs/verify.py*)
+    # errors only; the second compiler does not pay off; shuffled data: 24 bytes per key and pass
+    SPARK_SUBMIT_OPTS={options}" $SPARK_SUBMIT_OPTS"
+    SPARK_DRIVER_MEMORY="${{SPARK_DRIVER_MEMORY:-2g}}"
+    ;;
+esac
+_java=${{JAVA_HOME:+$JAVA_HOME/bin/java}}
+# The JVM uses an archive only if no directory on its class path has files: this one is left out if it has nothing else.
+if [ -r {archive} ] && [ "${{_java:-$(type -P java)}}" -ef {java} ] \\
+    && [ "$(echo "$SPARK_CONF_DIR"/*)" = "$SPARK_CONF_DIR/spark-env.sh" ]; then
+  SPARK_CONF_DIR=$SPARK_CONF_DIR/none
+  case "$SPARK_SUBMIT_OPTS" in
+    *{use}*) ;;
+    *) SPARK_SUBMIT_OPTS={archive_options}" $SPARK_SUBMIT_OPTS" ;;
+  esac
+fi
+unset _java
+"""
+
+
+class State(Enum):
+    """What is in Spark's configuration directory."""
+
+    MISSING = "not written: run warm-up --spark-submit"
+    WRITTEN = "written"
+    OUTDATED = "for another archive or another directory: run warm-up --spark-submit"
+    FOREIGN = "a file of the user, which is not replaced"
+
+
+def file_of(versions: Versions) -> Path:
+    """The file that ``spark-submit`` of this Spark reads."""
+    return versions.spark_home / "conf" / "spark-env.sh"
+
+
+def state(versions: Versions, archive: Path) -> State:
+    """Whether ``spark-submit`` uses this archive."""
+    try:
+        found = file_of(versions).read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return State.MISSING
+    if not found.startswith(_FIRST_LINE):
+        return State.FOREIGN
+    return State.WRITTEN if found == render(versions, archive) else State.OUTDATED
+
+
+def render(versions: Versions, archive: Path) -> str:
+    """The file."""
+    return _TEMPLATE.format(
+        first_line=_FIRST_LINE,
+        options=shlex.quote(f"{C1_ONLY} -Dlog4j2.configurationFile={_LOGGING.as_uri()}"),
+        archive=shlex.quote(str(archive)),
+        java=shlex.quote(str(versions.java)),
+        use=USE,
+        archive_options=shlex.quote(jvm_options(archive)),
+    )
+
+
+def write(versions: Versions, archive: Path) -> State:
+    """Write the file unless there is one of the user; returns what is there now.
+
+    :raises OSError: the directory cannot be written
+    """
+    if state(versions, archive) is not State.FOREIGN:
+        file = file_of(versions)
+        file.parent.mkdir(exist_ok=True)
+        beside = file.with_name(f".{file.name}.{os.getpid()}")
+        beside.write_text(render(versions, archive), encoding="utf-8")
+        beside.replace(file)
+    return state(versions, archive)
