@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from compaction.config import Origin, Resolver, Setting, Source, TomlSettings
-from compaction.config.entries import TOPIC_ENTRIES
+from compaction.config.entries import topic_entry
 from compaction.config.request import CompactionRequest
 from compaction.engine.clean import clean_logs
 from compaction.engine.sizing import Sizes
@@ -33,7 +33,9 @@ def resolver_of(topics: TopicConfigs) -> Resolver:
 
 
 def _setting(name: str, text: str) -> Setting:
-    return Setting(name, TOPIC_ENTRIES[name].read(text, path=None, where=""), Source(Origin.TOML_TOPIC, name))
+    entry = topic_entry(name)
+    assert entry is not None, name
+    return Setting(name, entry.read(text, path=None, where=""), Source(Origin.TOML_TOPIC, name))
 
 
 def logs_in(

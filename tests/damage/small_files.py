@@ -17,7 +17,6 @@ VALID: dict[str, bytes] = {
     "offset checkpoint": b"0\n3\norders 0 17\norders 1 0\n__consumer_offsets 49 9223372036854775807\n",
     "leader epochs": b"0\n2\n0 0\n7 1234\n",
     "partition metadata": b"version: 0\ntopic_id: AAECAwQFBgcICQoLDA0ODw\n",
-    "clean shutdown": b'{"version":0,"brokerEpoch":17}',
     "properties": b"# comment\nlog.retention.hours=168\nlog.dirs=/a,\\\n  /b\nx\\u0041 : y\n",
     "meta properties": b"#\nversion=1\ncluster.id=abc\nnode.id=3\ndirectory.id=AAECAwQFBgcICQoLDA0ODw\n",
     "snapshot": write_snapshot([SnapshotEntry(i, 0, 5, 17, 2, 1000, 0, -1) for i in range(3)]),
