@@ -60,21 +60,26 @@ def read_small(fs: ReadableFileSystem, path: str, hint: str, limit_bytes: int = 
     return data
 
 
-def read_small_text(fs: ReadableFileSystem, path: str, hint: str, encoding: str = "utf-8") -> str:
-    """Like ``read_small``, decoded. Such files have no checksum, so the content is confirmed by a second read from the device.
+def read_confirmed(fs: ReadableFileSystem, path: str, hint: str, limit_bytes: int = MAX_SMALL_BYTES) -> bytes:
+    """Like ``read_small``, for files without a checksum: the content is confirmed by a second read from the device.
 
-    :raises CorruptLogError: the content is not in that encoding
     :raises StorageError: repeated reads differ
     """
     for _ in range(_ATTEMPTS):
-        data = read_small(fs, path, hint)
+        data = read_small(fs, path, hint, limit_bytes)
         if find_mismatch(fs, path, digest_of(data)) is None:
-            break
-    else:
-        what = "repeated reads of the file differ"
-        raise StorageError(what, path=path, hint="check the disk, and that nothing else works on this directory")
+            return data
+    what = "repeated reads of the file differ"
+    raise StorageError(what, path=path, hint="check the disk, and that nothing else works on this directory")
+
+
+def read_small_text(fs: ReadableFileSystem, path: str, hint: str, encoding: str = "utf-8") -> str:
+    """Like ``read_confirmed``, decoded.
+
+    :raises CorruptLogError: the content is not in that encoding
+    """
     try:
-        return data.decode(encoding)
+        return read_confirmed(fs, path, hint).decode(encoding)
     except UnicodeDecodeError as error:
         raise CorruptLogError("is not text", path=path, position=error.start, hint=hint) from None
 

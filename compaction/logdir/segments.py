@@ -20,7 +20,7 @@ from compaction.formats.primitives.fields import FieldTable
 from compaction.formats.primitives.malformed import FormatError
 from compaction.fs.filesystem import FileStat, ReadableFileSystem, join
 from compaction.fs.ranges import View, view
-from compaction.fs.text_files import MAX_INDEX_BYTES, read_small
+from compaction.fs.text_files import MAX_INDEX_BYTES, read_confirmed
 from compaction.logdir.batch_scan import SegmentScan, first_batch
 from compaction.names import INDEX, LOG, TIMEINDEX, TXNINDEX, parse_segment_file, segment_file
 
@@ -252,7 +252,7 @@ def _aborted_txns(fs: ReadableFileSystem, log_path: str, base_offset: int) -> tu
     if fs.stat(path) is None:
         return (), None
     try:
-        data = read_small(fs, path, _HINT, MAX_INDEX_BYTES)
+        data = read_confirmed(fs, path, _HINT, MAX_INDEX_BYTES)
     except CorruptLogError as error:
         return (), f"{TXNINDEX} {error.what}"
     try:

@@ -62,11 +62,19 @@ def test_recovery_does_not_remove_an_output_after_one_corrupted_read() -> None:
 @pytest.mark.parametrize(
     "name", ["compact a log that overflows and one without indexes", "compact after a run that was killed in its swaps"]
 )
-def test_no_flipped_bit_that_recovery_reads_loses_a_record(name: str) -> None:
+def test_no_wrong_read_loses_a_record_in_recovery(name: str) -> None:
     kind = _BY_NAME[name]
     reads = [each.number for each in operations(kind) if each.name in ("read", "read_into")]
-    found = [run_with_lie(kind, Lie.FLIPPED_READ, number, seed) for number in reads for seed in (0, 7)]
+    lies = [(lie, seed) for lie in (Lie.FLIPPED_READ, Lie.SHORT_READ) for seed in (0, 7)]
+    found = [run_with_lie(kind, lie, number, seed) for number in reads for lie, seed in lies]
     assert [str(result) for result in found if result.outcome is Outcome.VIOLATION] == []
+
+
+def test_a_short_read_of_a_transaction_index_does_not_hide_its_transactions() -> None:
+    kind = _BY_NAME["compact in place"]
+    reads = [each.number for each in operations(kind) if each.name == "read" and each.path.endswith(".txnindex")]
+    found = [run_with_lie(kind, Lie.SHORT_READ, number, seed) for number in reads for seed in range(12)]
+    assert {result.outcome for result in found} == {Outcome.HARMLESS}
 
 
 def test_an_index_that_is_damaged_while_logs_are_copied_is_not_published() -> None:
