@@ -66,7 +66,7 @@ def _finish(
     try:
         owner.require()
         if disk is not fs:
-            write_repairs(disk, fs.operations(log.location.path))
+            write_repairs(fs, disk, log.location.path, log.plan.view.segments)
         if log.plan.removals:
             require_unchanged(disk, disk, log.location.path, log.plan.view.segments)
         delete_segments(disk, log.location, log.plan, checkpoints)

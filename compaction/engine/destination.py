@@ -124,10 +124,11 @@ class InPlace:
     def _repair_and_delete(self, log: LogCleaning) -> None:
         """Writes the repairs that recovery made in memory, then deletes expired segments."""
         path, deletion = log.location.path, log.plan.deletion
-        repairs, deletes = self._overlay.operations(path), deletion is not None and bool(deletion.removals)
-        if repairs or deletes:
+        deletes = deletion is not None and bool(deletion.removals)
+        if deletes or self._overlay.operations(path):
             self._held.owner(log.location.log_dir).require()
-        write_repairs(self.disk, repairs)
+        view = log.compaction.view if deletion is None else deletion.view
+        write_repairs(self._overlay, self.disk, path, view.segments)
         if deletion is not None and deletes:
             require_unchanged(self.disk, self.disk, path, deletion.view.segments)
             delete_segments(self.disk, log.location, deletion, self._checkpoints)

@@ -5,26 +5,34 @@ A repaired log is written when it is swapped or its segments are deleted, and no
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
+from compaction.cleaning.log_view import Segment
 from compaction.errors import StorageError
 from compaction.fs.durable import write_verified
 from compaction.fs.filesystem import FileSystem
-from compaction.fs.overlay import Copied, NamesSynced, Operation, Removed, Renamed, Written
+from compaction.fs.overlay import Copied, NamesSynced, Operation, OverlayFileSystem, Removed, Renamed, Written
+from compaction.logdir.changes import require_unchanged
 from compaction.output.verification import copy_verified
 
 
-def write_repairs(fs: FileSystem, operations: Sequence[Operation]) -> None:
-    """Carry out ``operations`` in order; new files are durable and read back from the device before they are renamed.
+def write_repairs(overlay: OverlayFileSystem, disk: FileSystem, log_path: str, segments: Iterable[Segment]) -> None:
+    """Carry out on ``disk`` what recovery did to a log in ``overlay``. New files are durable and read back from the device
+    before they are renamed.
 
-    :raises StorageError: the file system refused; files that have no durable name yet are removed if possible
+    :param segments: all segments of the log, as read through ``overlay``
+    :raises StorageError: a segment has changed since, and nothing was changed; or the file system refused, and files that have
+        no durable name yet are removed if possible
     """
+    operations = overlay.operations(log_path)
+    if operations:
+        require_unchanged(overlay, disk, log_path, segments)
     unnamed: set[str] = set()
     try:
         for operation in operations:
-            _carry_out(fs, operation, unnamed)
+            _carry_out(disk, operation, unnamed)
     except StorageError:
-        _remove_quietly(fs, unnamed)
+        _remove_quietly(disk, unnamed)
         raise
 
 

@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import pytest
 
+from compaction.cleaning.log_view import Segment
 from compaction.errors import StorageError
 from compaction.fs.overlay import OverlayFileSystem
 from compaction.recovery.recover import recover_log
 from compaction.recovery.write_repairs import write_repairs
 from tests.fs.faults import FaultyFileSystem
-from tests.logdir.logs import tree
-from tests.recovery.test_split import HERE, log_with, overflowing
+from tests.logdir.logs import data_batch, tree
+from tests.recovery.test_split import FAR, HERE, log_with, overflowing
 
 
-def repaired_in_memory(fs: FaultyFileSystem) -> OverlayFileSystem:
+def repaired_in_memory(fs: FaultyFileSystem) -> tuple[OverlayFileSystem, tuple[Segment, ...]]:
     overlay = OverlayFileSystem(fs)
-    recover_log(overlay, HERE)
-    return overlay
+    return overlay, recover_log(overlay, HERE).segments
 
 
 def test_the_disk_is_then_as_after_a_recovery_on_it() -> None:
     fs, directly = log_with(overflowing()), log_with(overflowing())
     before = tree(fs, HERE.path)
-    overlay = repaired_in_memory(fs)
+    overlay, segments = repaired_in_memory(fs)
     repaired = tree(overlay, HERE.path)
     assert tree(fs, HERE.path) == before
-    write_repairs(fs, overlay.operations(HERE.path))
+    write_repairs(overlay, fs, HERE.path, segments)
     recover_log(directly, HERE)
     assert tree(fs, HERE.path) == tree(directly, HERE.path) == repaired
 
@@ -34,7 +34,8 @@ def test_the_operations_and_their_order_are_the_same() -> None:
     fs, directly = log_with(overflowing()), log_with(overflowing())
     fs.log.clear()
     directly.log.clear()
-    write_repairs(fs, repaired_in_memory(fs).operations(HERE.path))
+    overlay, segments = repaired_in_memory(fs)
+    write_repairs(overlay, fs, HERE.path, segments)
     recover_log(directly, HERE)
 
     def changes(log: list[str]) -> list[str]:
@@ -46,18 +47,31 @@ def test_the_operations_and_their_order_are_the_same() -> None:
 def test_a_log_that_needs_no_repair_has_no_operations() -> None:
     fs = log_with(overflowing())
     recover_log(fs, HERE)
-    assert repaired_in_memory(fs).operations(HERE.path) == ()
+    assert repaired_in_memory(fs)[0].operations(HERE.path) == ()
 
 
 @pytest.mark.parametrize("failing", ["fsync", "rename"])
 def test_an_error_leaves_the_log_as_it_was(failing: str) -> None:
     fs = log_with(overflowing())
-    operations, before = repaired_in_memory(fs).operations(HERE.path), tree(fs, HERE.path)
+    (overlay, segments), before = repaired_in_memory(fs), tree(fs, HERE.path)
     fs.fail = lambda operation, path: "no space" if operation == failing else None
     with pytest.raises(StorageError, match="no space"):
-        write_repairs(fs, operations)
+        write_repairs(overlay, fs, HERE.path, segments)
     fs.fail = lambda operation, path: None
     left = {name: data for name, data in tree(fs, HERE.path).items() if ".cleaned" not in name}
     assert left == before
     recover_log(fs, HERE)
-    assert tree(fs, HERE.path) == tree(repaired_in_memory(log_with(overflowing())), HERE.path)
+    assert tree(fs, HERE.path) == tree(repaired_in_memory(log_with(overflowing()))[0], HERE.path)
+
+
+def test_a_segment_that_has_grown_since_is_not_split() -> None:
+    fs = log_with(overflowing())
+    overlay, segments = repaired_in_memory(fs)
+    name = f"{HERE.path}/{0:020d}.log"
+    grown = fs.read_bytes(name) + data_batch(2 * FAR + 1)
+    fs.unlink(name)
+    fs.write_file(name, grown)
+    before = tree(fs, HERE.path)
+    with pytest.raises(StorageError, match="has changed since it was read"):
+        write_repairs(overlay, fs, HERE.path, segments)
+    assert tree(fs, HERE.path) == before
