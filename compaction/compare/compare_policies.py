@@ -46,7 +46,6 @@ def compare_with(
 
     :param start: starts what runs the tasks, if there is work
     :param task_sizes: sizes of the tasks, by default chosen by the amount of data; they do not change the result
-    :raises UsageError: the selectors match nothing
     :raises ConfigError: a policy contradicts itself or the rest of the configuration
     """
     started = time.monotonic()

@@ -63,7 +63,7 @@ def clean_logs(
     :param sizes: see ``CleanerOptions``
     :param files: how driver and tasks access files; by default the file system of their paths
     :param runs: tells runs apart that claim the same directories
-    :raises UsageError: a log directory is in use, or the selectors match nothing
+    :raises UsageError: a log directory is in use
     """
     started = time.monotonic()
     files = files or file_system(request.log_dirs)

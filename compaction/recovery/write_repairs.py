@@ -6,6 +6,7 @@ A repaired log is written when it is swapped or its segments are deleted, and no
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 
 from compaction.cleaning.log_view import Segment
 from compaction.errors import StorageError
@@ -30,19 +31,21 @@ def write_repairs(overlay: OverlayFileSystem, disk: FileSystem, log_path: str, s
     unnamed: set[str] = set()
     try:
         for operation in operations:
+            if isinstance(operation, Written | Copied) and disk.stat(operation.path) is None:
+                unnamed.add(operation.path)
             _carry_out(disk, operation, unnamed)
     except StorageError:
-        _remove_quietly(disk, unnamed)
+        for path in unnamed:
+            with suppress(StorageError):
+                disk.unlink(path)
         raise
 
 
 def _carry_out(fs: FileSystem, operation: Operation, unnamed: set[str]) -> None:
     match operation:
         case Written(path, data, like, mtime_ns):
-            unnamed.add(path)
             write_verified(fs, path, data, like=like, mtime_ns=mtime_ns)
         case Copied(source, path):
-            unnamed.add(path)
             copy_verified(fs, fs, source, path)
         case Renamed(source, path):
             fs.rename(source, path)
@@ -53,11 +56,3 @@ def _carry_out(fs: FileSystem, operation: Operation, unnamed: set[str]) -> None:
             fs.fsync_dir(path)
             # from here on the next recovery knows what they are for
             unnamed.clear()
-
-
-def _remove_quietly(fs: FileSystem, paths: Iterable[str]) -> None:
-    for path in paths:
-        try:
-            fs.unlink(path)
-        except StorageError:
-            return

@@ -75,3 +75,12 @@ def test_a_segment_that_has_grown_since_is_not_split() -> None:
     with pytest.raises(StorageError, match="has changed since it was read"):
         write_repairs(overlay, fs, HERE.path, segments)
     assert tree(fs, HERE.path) == before
+
+
+def test_a_file_that_has_the_name_of_a_new_one_is_not_removed() -> None:
+    fs = log_with(overflowing())
+    overlay, segments = repaired_in_memory(fs)
+    fs.write_file(f"{HERE.path}/{FAR:020d}.log.cleaned", b"another's")
+    with pytest.raises(StorageError):
+        write_repairs(overlay, fs, HERE.path, segments)
+    assert fs.read_bytes(f"{HERE.path}/{FAR:020d}.log.cleaned") == b"another's"
