@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from compaction import __version__
-
-PROGRAM = "kafka-log-compaction"
+from jobs._options import PROGRAM
 
 #: name, module and purpose of each command
 COMMANDS = (

@@ -17,7 +17,7 @@ from compaction.errors import StorageError, UsageError
 from compaction.formats.properties import parse_properties
 from compaction.fs.text_files import read_text
 from compaction.fs.uri import is_inside, parse_uri, resolved
-from compaction.logdir.discover import Selector, check_log_dirs, discover
+from compaction.logdir.discover import Selector, check_log_dirs, discover, require_logs
 from compaction.logdir.settings.metadata_sources import require_metadata_log
 from compaction.names import CLUSTER_METADATA_TOPIC, LogLocation
 from compaction.stores.mixed import file_system
@@ -73,13 +73,14 @@ def read_resolver(arguments: argparse.Namespace) -> Resolver:
     return resolver
 
 
-def read_selector(arguments: argparse.Namespace) -> Selector:
+def read_selector(arguments: argparse.Namespace, option: str = "--partition") -> Selector:
     """The selected logs.
 
+    :param option: the option that names partitions
     :raises UsageError: an invalid pattern or partition name, or the metadata log
     """
-    selector = Selector.parse(arguments.topic, arguments.partition)
-    named = {"--partition": [each.topic for each in selector.partitions], "--topic": arguments.topic}
+    selector = Selector.parse(arguments.topic, arguments.partition, option)
+    named = {option: [each.topic for each in selector.partitions], "--topic": arguments.topic}
     for option, topics in named.items():
         if CLUSTER_METADATA_TOPIC in topics:
             raise UsageError(f"{option}: {CLUSTER_METADATA_TOPIC} is never touched", hint="a broker prunes it by snapshots")
@@ -92,7 +93,7 @@ def find_logs(arguments: argparse.Namespace, selector: Selector) -> tuple[tuple[
     A run lists its directories only here, before it locks them: a wrong call changes nothing.
 
     :raises UsageError: one is missing, is not a directory, is a partition's, is inside another, is incomplete or cannot be
-        accessed; or a selected partition does not exist
+        accessed; a selected partition does not exist; or no log is selected, unless the call allows that
     """
     given = [parse_uri(path, "--log-dir") for path in arguments.log_dir]
     files = file_system(given)
@@ -103,7 +104,10 @@ def find_logs(arguments: argparse.Namespace, selector: Selector) -> tuple[tuple[
             if outer is not None:
                 raise UsageError(f"--log-dir: it is inside {outer}, which is also given", path=path, hint="give one of them")
             require_finished(path)
-        return log_dirs, discover(files, log_dirs, selector)
+        logs = discover(files, log_dirs, selector)
+        if not arguments.allow_empty:
+            require_logs(files, logs, log_dirs, selector)
+        return log_dirs, logs
 
 
 def read_metadata_dirs(arguments: argparse.Namespace) -> tuple[str, ...]:

@@ -6,11 +6,23 @@ Tested by ``tests/jobs/test_compact.py`` and ``tests/jobs/test_expire.py``.
 from __future__ import annotations
 
 import argparse
+import difflib
 import re
-from typing import Any, NoReturn
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
 
 from compaction.errors import UsageError
 from jobs import _logging
+from jobs._times import iso_time_ms, milliseconds
+
+T = TypeVar("T")
+
+#: the console command, and what runs the applications without it
+PROGRAM = "kafka-log-compaction"
+SUBMIT = "spark-submit"
+_APPLICATION = re.compile(rf"(?:{SUBMIT} )?jobs/(\w+)\.py")
 
 CONFIGURATION_HELP = """\
 configuration:
@@ -38,6 +50,8 @@ configuration:
   changed, and counted separately; expire fails it, compact skips it. --assume-default-policy
   applies the default (4 to 7) to all of them.
 
+  Values in options and TOML may have units: retention.ms=3d, segment.bytes=1GiB.
+
   An unknown name in --set or TOML, and an invalid value anywhere, is an error. Names in
   server.properties that Kafka does not know are ignored, as a broker does.
 """
@@ -46,24 +60,47 @@ EXIT_HELP = """\
 exit status:
   0  done, or nothing to do
   1  at least one log failed and was not changed; the others are done
-  2  usage error (option, configuration, no such directory, a live broker holds the lock);
-     nothing was changed
+  2  usage error (option, configuration, no such directory, no log selected, no Java, a live
+     broker holds the lock); nothing was changed
+130  interrupted (Ctrl-C); the next run completes or undoes what was begun
 """
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that raises errors instead of printing them with the usage text."""
+    """A parser that raises errors instead of printing them with the usage text, suggests the nearest option for an unknown one,
+    and shows commands as its user runs them: as applications of ``spark-submit``, or of the console command."""
 
     def __init__(self, description: str, epilog: str) -> None:
         super().__init__(
-            description=description,
-            epilog=epilog,
+            prog=_as_run(f"{SUBMIT} jobs/{Path(sys.argv[0]).name}") if sys.argv[0].endswith(".py") else None,
+            description=_as_run(description),
+            epilog=_as_run(epilog),
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        given = sys.argv[1:] if args is None else args
+        for argument in given[: given.index("--")] if "--" in given else given:
+            option = argument.partition("=")[0]
+            if option.startswith("--") and " " not in argument and option not in self._option_string_actions:
+                self._refuse(option)
+        return super().parse_known_args(args, namespace)
+
+    def _refuse(self, option: str) -> NoReturn:
+        near = difflib.get_close_matches(option, self._option_string_actions, n=1)
+        hint = f"did you mean {near[0]}? See {self.prog} --help" if near else f"see {self.prog} --help"
+        raise UsageError(f"unrecognized arguments: {option}", hint=hint)
+
     def error(self, message: str) -> NoReturn:
         raise UsageError(message, hint=f"see {self.prog} --help")
+
+
+def _as_run(text: str) -> str:
+    """``text``, which names commands as applications of ``spark-submit``, as this process was started."""
+    if not sys.argv[0].startswith(PROGRAM):
+        return text
+    return _APPLICATION.sub(lambda match: f"{PROGRAM} {match[1].replace('_', '-')}", text)
 
 
 def add_list(group: argparse._ActionsContainer, option: str, metavar: str, text: str, **more: Any) -> None:
@@ -90,6 +127,8 @@ def add_names(group: argparse._ActionsContainer) -> None:
     add_list(group, "--topic", "REGEX", text)
     text = "only these partitions, in addition to those of --topic; each must exist; may be repeated"
     add_list(group, "--partition", "TOPIC-N", text)
+    text = "if no log is selected, do nothing and exit with 0; otherwise that is a usage error"
+    group.add_argument("--allow-empty", action="store_true", help=text)
 
 
 def add_configuration(parser: argparse.ArgumentParser) -> None:
@@ -108,10 +147,13 @@ def add_configuration(parser: argparse.ArgumentParser) -> None:
         "--assume-default-policy", action="store_true",
         help="if no source sets a topic's cleanup.policy, use the broker's default, or Kafka's: delete",
     )  # fmt: skip
-    group.add_argument(
-        "--as-of-ms", metavar="MS", type=_milliseconds,
-        help="current time for every rule, milliseconds since the epoch, to repeat a run exactly (default: now)",
+    now = group.add_mutually_exclusive_group()
+    now.add_argument(
+        "--as-of", metavar="TIME", type=_checked(iso_time_ms), dest="as_of_ms",
+        help="current time for every rule, to repeat a run exactly, e.g. 2026-11-22T02:00Z (default: now)",
     )  # fmt: skip
+    text = "the same in milliseconds since the epoch"
+    now.add_argument("--as-of-ms", metavar="MS", type=_checked(milliseconds), dest="as_of_ms", help=text)
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
@@ -138,7 +180,13 @@ def add_logging(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--verbose", action="store_true", help="log each step, and show stack traces with errors")
 
 
-def _milliseconds(text: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,18}", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a time in milliseconds since the epoch")
-    return int(text)
+def _checked(read: Callable[[str], T]) -> Callable[[str], T]:
+    """A type of an argument whose errors have the text of ``read``'s."""
+
+    def read_argument(text: str) -> T:
+        try:
+            return read(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return read_argument

@@ -46,7 +46,7 @@ examples:
         --include-active --output-dir /exports/orders-compacted --report orders.json
 
   Produce the same bytes again for the same schedule slot:
-    spark-submit jobs/compact.py --log-dir /backup/kafka --as-of-ms 1735689600000
+    spark-submit jobs/compact.py --log-dir /backup/kafka --as-of 2026-11-22T02:00Z
 """
 
 

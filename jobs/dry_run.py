@@ -42,16 +42,16 @@ and batch headers.
 _EPILOG = f"""\
 {_options.CONFIGURATION_HELP}
 policies:
-  --policy "KEY=VALUE,KEY=VALUE" overrides the rest of the configuration. Join the values of a list
-  by +. The policy {CONFIGURED!r} changes nothing; it is the default.
+  --policy "KEY=VALUE,KEY=VALUE" overrides the rest of the configuration. Put the values of a list in
+  brackets, or join them by +. The policy {CONFIGURED!r} changes nothing; it is the default.
 
 {_options.EXIT_HELP}
 examples:
   What would compaction, or three days of retention, or both, free on these topics?
     spark-submit jobs/dry_run.py --log-dir /backup/kafka --topic 'orders.*' \\
         --policy cleanup.policy=compact \\
-        --policy cleanup.policy=delete,retention.ms=259200000 \\
-        --policy cleanup.policy=compact+delete,retention.ms=259200000 \\
+        --policy cleanup.policy=delete,retention.ms=3d \\
+        --policy 'cleanup.policy=[compact,delete],retention.ms=3d' \\
         --html orders.html --report orders.json
 
   Why is this log not compacted?
@@ -111,7 +111,7 @@ def _selector(arguments: argparse.Namespace) -> Selector:
     if arguments.topic or arguments.partition or arguments.html or arguments.metrics:
         what = "--explain takes neither --topic, --partition, --html nor --metrics"
         raise UsageError(what, hint="name the partitions to explain")
-    return _arguments.read_selector(argparse.Namespace(topic=[], partition=arguments.explain))
+    return _arguments.read_selector(argparse.Namespace(topic=[], partition=arguments.explain), "--explain")
 
 
 def compare(session_factory: SessionFactory, request: ComparisonRequest) -> Comparison:

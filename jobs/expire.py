@@ -42,10 +42,10 @@ examples:
 
   Keep three days of one topic, whatever is configured:
     spark-submit jobs/expire.py --log-dir /backup/kafka --topic page-views \\
-        --set cleanup.policy=delete --set retention.ms=259200000
+        --set cleanup.policy=delete --set retention.ms=3d
 
   Repeat the run for the same schedule slot:
-    spark-submit jobs/expire.py --log-dir /backup/kafka --as-of-ms 1735689600000
+    spark-submit jobs/expire.py --log-dir /backup/kafka --as-of 2026-11-22T02:00Z
 """
 
 

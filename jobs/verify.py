@@ -21,7 +21,7 @@ from compaction.errors import UsageError  # noqa: E402 - the checkout must be on
 from compaction.fs.text_files import write_text  # noqa: E402
 from compaction.fs.uri import parse_uri  # noqa: E402
 from compaction.locking.access import Purpose, access  # noqa: E402
-from compaction.logdir.discover import Selector, check_log_dirs  # noqa: E402
+from compaction.logdir.discover import Selector, check_log_dirs, discover, require_logs  # noqa: E402
 from compaction.names import TopicPartition, parse_partition_dir  # noqa: E402
 from compaction.stores.mixed import file_system  # noqa: E402
 from compaction.stores.remote import require_finished  # noqa: E402
@@ -108,9 +108,11 @@ def read_call(arguments: argparse.Namespace) -> Call:
         raise UsageError("give --before and --after, or only --in-place", hint="see --help")
     resolver, selector, why = _arguments.read_resolver(arguments), _arguments.read_selector(arguments), _read_why(arguments.why)
     if why is not None:
-        selector = Selector(partitions=frozenset({why[0]}))
+        selector = Selector(partitions=frozenset({why[0]}), option="--why")
     before = _log_dirs(arguments.before, "--before")
     after = _log_dirs(arguments.in_place or arguments.after, "--in-place" if in_place else "--after")
+    if not arguments.allow_empty:
+        _require_logs(before or after, selector)
     exact = arguments.as_of_ms is not None
     request = VerifyRequest(
         before=before,
@@ -134,6 +136,12 @@ def _log_dirs(given: Sequence[str], option: str) -> tuple[str, ...]:
         for path in found:
             require_finished(path)
     return found
+
+
+def _require_logs(log_dirs: Sequence[str], selector: Selector) -> None:
+    with _arguments.usage_errors():
+        files = file_system(log_dirs)
+        require_logs(files, discover(files, log_dirs, selector), log_dirs, selector)
 
 
 def _read_why(text: str | None) -> tuple[TopicPartition, int] | None:

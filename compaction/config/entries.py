@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from compaction.config.kinds import INT_MAX, LONG_MAX, Above, Choice, Kind, NonZero, Range, Validator, Value, parse
+from compaction.config.units import examples, plain_text
 from compaction.errors import ConfigError
 
 MINUTE_MS = 60_000
@@ -42,19 +43,22 @@ class Entry:
     doc: str
     synonyms: tuple[Synonym, ...] = ()
 
-    def read(self, text: str, *, path: str | None, where: str) -> Value:
+    def read(self, text: str, *, path: str | None, where: str, with_units: bool = False) -> Value:
         """The validated value of ``text``; ``where`` starts the error message (``line 3: ``, ``--set: ``).
 
+        :param with_units: accept the forms of ``compaction.config.units``, too
         :raises ConfigError: bad value; names the source, the line and the key
         """
         try:
-            value = parse(text, self.kind)
+            value = parse(plain_text(text, self.name, self.kind) if with_units else text, self.kind)
         except ValueError as error:
             complaint: str | None = str(error)
         else:
             complaint = self.validator.complaint(value) if self.validator is not None else None
         if complaint is not None:
-            raise ConfigError(f"{where}{self.name} = {text.strip()!r} {complaint}", path=path, hint=f"it is: {self.doc}")
+            also = examples(self.name) if with_units else None
+            hint = f"it is: {self.doc}" + (f"; {also}" if also else "")
+            raise ConfigError(f"{where}{self.name} = {text.strip()!r} {complaint}", path=path, hint=hint)
         return value
 
 

@@ -95,7 +95,8 @@ def read_sets(arguments: Iterable[str]) -> tuple[Setting, ...]:
         source = Source(Origin.SET, name)
         if not equals or not name:
             raise ConfigError(f"--set: {argument!r} is not KEY=VALUE", hint="e.g. --set min.cleanable.dirty.ratio=0.1")
-        settings.append(Setting(name, entry_of(name, source).read(text, path=None, where="--set: "), source))
+        value = entry_of(name, source).read(text, path=None, where="--set: ", with_units=True)
+        settings.append(Setting(name, value, source))
     return tuple(settings)
 
 

@@ -1,7 +1,8 @@
 """Settings from TOML: ``[broker]`` has broker-level names, ``[topics."name"]`` the topic-level names of one topic.
 
 Nested tables are flattened, so ``segment.bytes = 1048576`` and ``"segment.bytes" = 1048576`` mean the same. A topic name with a
-dot must be quoted. A value may be of TOML's own type or a string.
+dot must be quoted. A value may be of TOML's own type or a string,
+which may have a unit (``compaction.config.units``).
 
 Tested by ``tests/config/test_sources.py``.
 """
@@ -67,7 +68,8 @@ def _settings(table: Mapping[str, Any], prefix: _Path, path: str, lines: Mapping
     for keys, value in _leaves(table):
         name = ".".join(keys)
         source = Source(origin, name, path, _line_of((*prefix, *keys), lines))
-        yield Setting(name, _entry(name, source, prefix).read(_text_of(value), path=path, where=where(source)), source)
+        entry = _entry(name, source, prefix)
+        yield Setting(name, entry.read(_text_of(value), path=path, where=where(source), with_units=True), source)
 
 
 def _entry(name: str, source: Source, prefix: _Path) -> Entry:

@@ -56,8 +56,13 @@ class SpaceBudget:
 
     def __init__(self, reserved_bytes: int = 0, space_of: Callable[[str], FreeSpace] = free_space) -> None:
         self._space_of = space_of
-        self._reserved_bytes = reserved_bytes + _MARGIN_BYTES
+        self._copied_bytes, self._reserved_bytes = reserved_bytes, reserved_bytes + _MARGIN_BYTES
         self._left: dict[int, int] = {}
+
+    def besides(self) -> str:
+        """What the free bytes do not include, for messages."""
+        copied = f" and {self._copied_bytes} bytes for segments that are only copied" if self._copied_bytes else ""
+        return f"besides a margin of {_MARGIN_BYTES} bytes for checkpoints and journals{copied}"
 
     def left(self, directory: str) -> int:
         """Bytes that can still be allocated; negative if not even the reserve fits."""

@@ -33,7 +33,7 @@ from compaction.config.request import CompactionRequest
 from compaction.engine.admission import SpaceBudget, keyless_refusal
 from compaction.engine.cleaner import Cleaner, CleanerOptions
 from compaction.engine.concurrency import run_concurrently
-from compaction.engine.destination import Destination, destination
+from compaction.engine.destination import Destination, destination, purpose
 from compaction.engine.log_cleaning import LogCleaning
 from compaction.engine.log_reports import cleaned_report, failed_report, note_logs_in_use, skipped_report
 from compaction.engine.prepare import LogReadTask, ParallelRead, PreparedLog, Sources, prepare, read_without_recovery
@@ -42,7 +42,7 @@ from compaction.engine.sizing import Sizes, pack
 from compaction.errors import CompactionError, of_log
 from compaction.fs.filesystem import DiskFileSystem
 from compaction.fs.uri import is_remote
-from compaction.locking.access import Purpose, access
+from compaction.locking.access import access
 from compaction.locking.claim import PROCESSES, Runs
 from compaction.report import LogReport, RunReport
 from compaction.stores.mixed import MixedFileSystem, file_system
@@ -68,7 +68,7 @@ def clean_logs(
     started = time.monotonic()
     files = files or file_system(request.log_dirs)
     with (
-        access(files, request.log_dirs, _purpose(request), runs) as held,
+        access(files, request.log_dirs, purpose(request), runs) as held,
         destination(files, request.log_dirs, request.output_dir, held, dry_run=request.dry_run) as output,
     ):
         plan_for = partial(plan_compact_run, now_ms=request.as_of_ms, include_active=request.include_active)
@@ -120,12 +120,6 @@ def smallest_broker(brokers: Iterable[BrokerConfig]) -> BrokerConfig:
         load_factor=min(broker.load_factor for broker in known),
         io_max_bytes_per_second=min(broker.io_max_bytes_per_second for broker in known),
     )
-
-
-def _purpose(request: CompactionRequest) -> Purpose:
-    if request.dry_run:
-        return Purpose.READ
-    return Purpose.CHANGE if request.output_dir is None else Purpose.COPY
 
 
 def _in_order(prepared: Iterable[PreparedLog[PolicyPlan]], output: Destination) -> list[LogCleaning]:

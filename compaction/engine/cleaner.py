@@ -256,7 +256,7 @@ class Cleaner:
         for log in logs:
             if log.number in refused:
                 needed, free = refused[log.number]
-                what = f"its cleaned segments take {needed} bytes, {free} bytes are free"
+                what = f"its cleaned segments take {needed} bytes, {free} bytes are free {space.besides()}"
                 hint = "free some space and run again, or use --output-dir; nothing was written"
                 log.error = str(StorageError(what, path=log.directory, hint=hint))
 

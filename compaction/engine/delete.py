@@ -14,14 +14,14 @@ from functools import partial
 from compaction.cleaning.segment_retention import DeletionPlan, plan_deletion
 from compaction.config.request import CompactionRequest
 from compaction.engine.concurrency import run_concurrently
-from compaction.engine.destination import LOG_CONCURRENCY
+from compaction.engine.destination import LOG_CONCURRENCY, purpose
 from compaction.engine.log_reports import deletion_report, failed_report, note_logs_in_use
 from compaction.engine.prepare import ParallelRead, PreparedLog, Sources, prepare
 from compaction.errors import of_log
 from compaction.fs.filesystem import DiskFileSystem, FileSystem
 from compaction.fs.overlay import OverlayFileSystem
 from compaction.fs.uri import require_in_place
-from compaction.locking.access import Purpose, access
+from compaction.locking.access import access
 from compaction.locking.claim import Owner
 from compaction.logdir.changes import require_unchanged
 from compaction.logdir.checkpoint_store import CheckpointFiles
@@ -46,7 +46,7 @@ def delete_old_segments(
     files = files or file_system(request.log_dirs)
     fs = OverlayFileSystem(files)
     disk = fs if request.dry_run else files
-    with access(files, request.log_dirs, Purpose.READ if request.dry_run else Purpose.CHANGE) as held:
+    with access(files, request.log_dirs, purpose(request)) as held:
         plan_for = partial(plan_deletion, now_ms=request.as_of_ms)
         prepared = prepare(Sources(fs, disk, held), request, plan_for, parallel_read, policy_required=True)
         views = (log.plan.view for log in prepared if log.plan is not None)

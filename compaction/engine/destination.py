@@ -13,11 +13,12 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from compaction.cleaning.plan import LogPlan
+from compaction.config.request import CompactionRequest
 from compaction.engine.log_cleaning import LogCleaning
 from compaction.fs.filesystem import DiskFileSystem, FileSystem
 from compaction.fs.overlay import OverlayFileSystem
 from compaction.fs.uri import is_remote, require_in_place
-from compaction.locking.access import Access
+from compaction.locking.access import Access, Purpose
 from compaction.logdir.changes import require_unchanged
 from compaction.logdir.checkpoint_store import Change, CheckpointFiles
 from compaction.names import CLEANER_OFFSETS, LogLocation
@@ -172,6 +173,13 @@ def _repair_checkpoint(checkpoints: CheckpointFiles, plan: LogPlan) -> None:
     if plan.checkpoint_reset:
         change = Change(plan.view.topic_partition, plan.first_dirty_offset)
         checkpoints.change(plan.view.log_dir, CLEANER_OFFSETS, change)
+
+
+def purpose(request: CompactionRequest) -> Purpose:
+    """The access that a run needs: without logs to change it leaves nothing in their directories."""
+    if request.output_dir is not None and not request.dry_run:
+        return Purpose.COPY
+    return Purpose.READ if request.dry_run or not request.logs else Purpose.CHANGE
 
 
 @contextmanager

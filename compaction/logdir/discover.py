@@ -7,6 +7,7 @@ are skipped. A broker refuses to start on other names; this package skips them, 
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -16,8 +17,13 @@ from compaction.errors import UsageError
 from compaction.fs.filesystem import FileStat, FileSystem, base_name, join
 from compaction.fs.uri import is_remote, resolved
 from compaction.names import (
+    CLEANER_OFFSETS,
     CLUSTER_METADATA_TOPIC,
+    HIGH_WATERMARKS,
     LOG,
+    LOG_STARTS,
+    META_PROPERTIES,
+    RECOVERY_POINTS,
     LogLocation,
     TopicPartition,
     parse_partition_dir,
@@ -25,22 +31,29 @@ from compaction.names import (
 )
 
 _MAX_PARTITION = 2**31 - 1
+#: a directory with one of these files is a log directory, even if its logs have no segments
+_OF_BROKERS = frozenset((META_PROPERTIES, RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS, CLEANER_OFFSETS))
 
 
 @dataclass(frozen=True)
 class Selector:
-    """The selected logs: topics fully matched by a pattern, and single partitions. An empty selector matches every log."""
+    """The selected logs: topics fully matched by a pattern, and single partitions. An empty selector matches every log.
+
+    :ivar option: the option that names the partitions, for messages
+    """
 
     topics: tuple[re.Pattern[str], ...] = ()
     partitions: frozenset[TopicPartition] = frozenset()
+    option: str = "--partition"
 
     @classmethod
-    def parse(cls, topics: Sequence[str] = (), partitions: Sequence[str] = ()) -> Selector:
-        """From the options ``--topic`` and ``--partition``.
+    def parse(cls, topics: Sequence[str] = (), partitions: Sequence[str] = (), option: str = "--partition") -> Selector:
+        """From the options ``--topic`` and ``--partition``, or another ``option`` that names partitions.
 
         :raises UsageError: a pattern is not a regular expression, or a partition is not ``TOPIC-N``
         """
-        return cls(tuple(_pattern(topic) for topic in topics), frozenset(_partition(name) for name in partitions))
+        named = frozenset(_partition(name, option) for name in partitions)
+        return cls(tuple(_pattern(topic) for topic in topics), named, option)
 
     def matches(self, topic_partition: TopicPartition) -> bool:
         """Whether the log is selected."""
@@ -90,8 +103,31 @@ def discover(fs: FileSystem, log_dirs: Iterable[str], selector: Selector) -> tup
     found = [location for location, key in selected if own[key] is location]
     missing = sorted(selector.partitions - {location.topic_partition for location in found})
     if missing:
-        raise UsageError(f"no such partition: {missing[0]}", hint="check --partition and --log-dir")
+        raise UsageError(f"{selector.option}: no such partition: {missing[0]}", hint=_nearest(missing[0], every))
     return tuple(found)
+
+
+def _nearest(missing: TopicPartition, every: Iterable[tuple[LogLocation, object]]) -> str:
+    """What to do about a missing partition."""
+    names = [str(location.topic_partition) for location, _ in every]
+    near = difflib.get_close_matches(str(missing), names, n=1)
+    return f"did you mean {near[0]}?" if near else "check its name and the log directories"
+
+
+def require_logs(fs: FileSystem, logs: Sequence[LogLocation], log_dirs: Sequence[str], selector: Selector) -> None:
+    """:raises UsageError: no log is selected, or these are directories of something else with such names"""
+    if any(_is_log(fs, location.path) for location in logs):
+        return
+    if logs and any(_OF_BROKERS.intersection(fs.listdir(log_dir)) for log_dir in log_dirs):
+        return
+    where = ", ".join(log_dirs)
+    patterns = [pattern.pattern for pattern in selector.topics]
+    hint = "or give --allow-empty if that is to be expected"
+    if patterns and not logs:
+        what = f"--topic: no topic here matches {' or '.join(map(repr, patterns))}"
+        raise UsageError(what, path=where, hint=f"a pattern matches the whole name of a topic; correct it, {hint}")
+    what = "no logs here: no directory is named TOPIC-N and has segments"
+    raise UsageError(what, path=where, hint=f"give one of the broker's log.dirs, or a copy of it, {hint}")
 
 
 def _logs_of(fs: FileSystem, log_dir: str) -> list[tuple[LogLocation, tuple[object, ...]]]:
@@ -128,8 +164,8 @@ def _pattern(topic: str) -> re.Pattern[str]:
         raise UsageError(f"--topic {topic!r} is not a regular expression: {error}", hint="escape special characters") from None
 
 
-def _partition(name: str) -> TopicPartition:
+def _partition(name: str, option: str) -> TopicPartition:
     parsed = parse_partition_dir(name)
     if parsed is None:
-        raise UsageError(f"--partition {name!r} is not TOPIC-N", hint="e.g. --partition orders-0")
+        raise UsageError(f"{option} {name!r} is not TOPIC-N", hint=f"e.g. {option} orders-0")
     return parsed

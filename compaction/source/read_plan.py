@@ -94,7 +94,7 @@ class ReadRequest:
         )
         return cls(
             tuple(parse_uri(path, "path") for path in paths),
-            Selector.parse(given.get("topic", "").split(), given.get("partition", "").split()),
+            Selector.parse(given.get("topic", "").split(), given.get("partition", "").split(), "partition"),
             level == READ_COMMITTED,
             bounds,
             flag(given, "includecontrol"),

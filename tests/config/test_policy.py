@@ -16,6 +16,11 @@ from compaction.errors import ConfigError
         (" cleanup.policy = delete , retention.bytes = -1 ", {"cleanup.policy": ("delete",), "retention.bytes": -1}),
         ("cleanup.policy=", {"cleanup.policy": ()}),
         ("log.retention.hours=3", {"log.retention.hours": 3}),
+        ("cleanup.policy=[compact,delete],retention.ms=3s", {"cleanup.policy": ("compact", "delete"), "retention.ms": 3000}),
+        ("cleanup.policy=compact,delete", {"cleanup.policy": ("compact", "delete")}),
+        ("retention.ms=5,cleanup.policy=compact, delete ,segment.bytes=1GiB",
+         {"retention.ms": 5, "cleanup.policy": ("compact", "delete"), "segment.bytes": 1 << 30}),
+        ("cleanup.policy=[]", {"cleanup.policy": ()}),
         ("configured", {}),
     ],
 )
@@ -30,7 +35,10 @@ def test_a_policy_is_read_from_its_option(text: str, expected: dict[str, object]
     [
         ("compact", "--policy: 'compact' is not KEY=VALUE"),
         ("", "--policy: '' is not KEY=VALUE"),
-        ("cleanup.policy=compact,delete", "--policy: 'delete' is not KEY=VALUE"),
+        ("retention.ms=5,delete", "--policy: 'delete' is not KEY=VALUE"),
+        ("cleanup.policy=[compact,delete", "--policy: cleanup.policy = '[compact,delete' is not a list of compact, delete"),
+        ("cleanup.policy=[compact,delete,retention.ms=5", "is not a list of compact, delete"),
+        ("retention.ms=3x", "--policy: retention.ms = '3x' is not a 64-bit integer"),
         ("cleanup.policy=compact,cleanup.policy=delete", "gives cleanup.policy twice"),
         ("retention.mss=5", "did you mean retention.ms"),
         ("retention.ms=-2", "--policy: retention.ms = '-2' is less than -1"),

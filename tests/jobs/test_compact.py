@@ -15,7 +15,7 @@ from compaction.config.request import CompactionRequest
 from compaction.errors import CorruptLogError, LockedError
 from compaction.fs.uri import OPTIONS_VARIABLE
 from compaction.report import LogReport, LogStatus, RunReport
-from jobs import compact
+from jobs import compact, expire
 from jobs._command import SessionFactory
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -78,12 +78,12 @@ def test_without_options_all_logs_are_cleaned_as_of_now(log_dir: Path) -> None:
 
 def test_every_option_is_in_the_request(log_dir: Path, tmp_path: Path) -> None:
     request = requested(
-        "--log-dir", log_dir, "--topic", "sal.*", "none", "--topic", "x", "--partition", "orders-1", "--as-of-ms", "12345",
-        "--dry-run", "--output-dir", tmp_path / "out", "--include-active", "--allow-keyless", "--set", "retention.bytes=5",
-        "delete.retention.ms=1", "--set", "retention.ms=-1",
+        "--log-dir", log_dir, "--topic", "sal.*", "none", "--topic", "x", "--partition", "orders-1",
+        "--as-of-ms", "1700000000005", "--dry-run", "--output-dir", tmp_path / "out", "--include-active", "--allow-keyless",
+        "--set", "retention.bytes=5", "delete.retention.ms=1", "--set", "retention.ms=-1",
     )  # fmt: skip
     assert selected(request) == ["orders-1", "sales-0"]
-    assert (request.as_of_ms, request.dry_run, request.output_dir) == (12345, True, str(tmp_path / "out"))
+    assert (request.as_of_ms, request.dry_run, request.output_dir) == (1_700_000_000_005, True, str(tmp_path / "out"))
     assert (request.include_active, request.allow_keyless) == (True, True)
     config = request.resolver.topic("orders")
     assert (config.retention_bytes, config.delete_retention_ms, config.retention_ms) == (5, 1, -1)
@@ -121,8 +121,65 @@ def test_credentials_in_a_uri_are_refused_and_not_printed(log_dir: Path, capsys:
     assert "hidden" not in error
 
 
-def test_a_pattern_that_no_topic_matches_is_no_error(log_dir: Path) -> None:
-    assert selected(requested("--log-dir", log_dir, "--topic", "nothing")) == []
+def test_a_pattern_that_no_topic_matches_is_a_usage_error_unless_that_is_allowed(
+    log_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert selected(requested("--log-dir", log_dir, "--topic", "nothing", "--allow-empty")) == []
+    capsys.readouterr()
+    error = refused(capsys, "--log-dir", log_dir, "--topic", "nothing", "order")
+    assert error.startswith(f"error: {log_dir}: --topic: no topic here matches 'nothing' or 'order'; a pattern matches")
+
+
+def test_a_directory_without_logs_is_a_usage_error_unless_that_is_allowed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "other" / "ImageMagick-6").mkdir(parents=True)
+    assert selected(requested("--log-dir", tmp_path / "empty", "--allow-empty")) == []
+    capsys.readouterr()
+    for other in (tmp_path / "empty", tmp_path / "other", "/etc"):
+        error = refused(capsys, "--log-dir", other)
+        assert f"error: {other}: no logs here: no directory is named TOPIC-N and has segments; give one" in error
+
+
+@pytest.mark.parametrize("options", [(), ("--dry-run",), ("--topic", "nothing")])
+def test_a_run_without_logs_leaves_nothing_in_the_directory(
+    log_dir: Path, tmp_path: Path, options: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "empty").mkdir()
+    place = log_dir if options[:1] == ("--topic",) else tmp_path / "empty"
+    before = sorted(place.rglob("*"))
+    for command in (compact, expire):
+        assert command.main(["--log-dir", str(place), *options]) == 2
+        assert command.main(["--log-dir", str(place), *options, "--allow-empty"]) == 0
+        assert sorted(place.rglob("*")) == before
+    assert "0 logs" in capsys.readouterr().out
+
+
+def test_the_time_of_a_run_may_be_given_as_people_write_it(log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert requested("--log-dir", log_dir, "--as-of", "2026-11-22T02:00Z").as_of_ms == 1_795_312_800_000
+    capsys.readouterr()
+    error = refused(capsys, "--log-dir", log_dir, "--as-of", "2026-11-22T02:00Z", "--as-of-ms", "1795312800000")
+    assert "argument --as-of-ms: not allowed with argument --as-of" in error
+
+
+@pytest.mark.parametrize(
+    ("argv0", "program"),
+    [("kafka-log-compaction compact", "kafka-log-compaction compact"), ("/x/jobs/compact.py", "spark-submit jobs/compact.py")],
+)
+def test_the_help_shows_the_command_as_its_user_runs_it(
+    argv0: str, program: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", [argv0])
+    assert compact.main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"usage: {program} ")
+    assert f"\n    {program} --log-dir /var/lib/kafka" in shown
+    assert ("spark-submit" in shown) == (argv0[0] == "/")
+    assert compact.main(["--logdir", "x"]) == 2
+    assert capsys.readouterr().err == (
+        f"error: unrecognized arguments: --logdir; did you mean --log-dir? See {program} --help\n"
+    )
 
 
 WrongCall = Callable[[Path], list[object]]
@@ -144,6 +201,7 @@ WrongCall = Callable[[Path], list[object]]
         (lambda data: ["--log-dir", data, "--partition", "orders-7"], "no such partition: orders-7"),
         (lambda data: ["--log-dir", data, "--partition", "__cluster_metadata-0"], "__cluster_metadata is never touched"),
         (lambda data: ["--log-dir", data, "--as-of-ms", "yesterday"], "'yesterday' is not a time in milliseconds"),
+        (lambda data: ["--log-dir", data, "--as-of-ms", "1795312800"], "'1795312800' is a time before the year 2000"),
         (lambda data: ["--log-dir", data, "--as-of-ms", "-1"], "argument --as-of-ms"),
         (lambda data: ["--log-dir", data, "--set", "segment.byte=1"], "did you mean segment.bytes?"),
         (lambda data: ["--log-dir", data, "--set", "segment.bytes=1"], "--set: segment.bytes = '1' is less than 1048576"),
@@ -232,9 +290,9 @@ def test_the_report_is_written_to_its_file_and_printed(
 ) -> None:
     file = tmp_path / "r.json"
     run = Run(log_report(LogStatus.SKIPPED), log_report(LogStatus.FAILED, "broken"))
-    assert compact.main(["--log-dir", str(log_dir), "--as-of-ms", "5", "--report", str(file)], run) == 1
+    assert compact.main(["--log-dir", str(log_dir), "--as-of-ms", "1700000000005", "--report", str(file)], run) == 1
     document = json.loads(file.read_text())
-    assert (document["as_of_ms"], document["status"], len(document["logs"])) == (5, "failed", 2)
+    assert (document["as_of_ms"], document["status"], len(document["logs"])) == (1_700_000_000_005, "failed", 2)
     assert capsys.readouterr().out.splitlines()[0] == "orders-0 skipped"
 
 

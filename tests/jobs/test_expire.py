@@ -78,7 +78,7 @@ def test_a_run_reports_and_advances_the_log_start_offset(logs: Path, capsys: pyt
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["--output-dir", "x"], "unrecognized arguments: --output-dir x"),
+        (["--output-dir", "x"], "unrecognized arguments: --output-dir"),
         (["--set", "retention.ms=-2"], "--set: retention.ms = '-2' is less than -1"),
         (["--partition", "clickstream-9"], "no such partition: clickstream-9"),
     ],
