@@ -41,6 +41,11 @@ The name of a file determines its kind:
 
 Other files are reported on standard error and ignored.
 
+With --output jsonl, each line is a JSON object with type and file; its other fields are named as in
+the text. Keys and values, of --print-data-log, are {"text": ...} if they are valid UTF-8, else
+{"base64": ...}; a decoder's messages are {"json": ...}. docs/dump-jsonl.md has the fields of each type.
+Findings are lines, too; errors remain on standard error.
+
 On a terminal, control characters of keys, values and names are printed as \\xNN or \\uNNNN; a pipe
 or a file receives them unchanged.
 """
@@ -75,6 +80,9 @@ examples:
     spark-submit jobs/dump_log.py --files orders-0 --offsets 4711 --print-data-log
     spark-submit jobs/dump_log.py --files orders-0 --timestamp 1735689600000 --print-data-log
 
+  The records as JSON lines, for jq -c 'select(.type == "record") | .key' and other tools:
+    spark-submit jobs/dump_log.py --files orders-0 --print-data-log --output jsonl
+
   Are the indexes of a log valid?
     spark-submit jobs/dump_log.py --files orders-0 --verify-index-only
 
@@ -95,6 +103,12 @@ def parser() -> _options.Parser:
     _add_records(options)
     _add_decoders(options)
     _add_indexes(options)
+    group = options.add_argument_group("output")
+    group.add_argument(
+        "--output", choices=("text", "jsonl"), default="text",
+        help="text: as Kafka's tool prints it; jsonl: one JSON object for each file, batch, record and entry (default: "
+        "%(default)s)",
+    )  # fmt: skip
     _options.add_logging(options.add_argument_group("messages"))
     return options
 
@@ -218,6 +232,7 @@ def read_request(arguments: argparse.Namespace) -> DumpRequest:
         index=IndexView(arguments.index_sanity_check, arguments.verify_index_only, arguments.max_message_size),
         offsets=arguments.offsets,
         timestamp=arguments.timestamp,
+        jsonl=arguments.output == "jsonl",
     )
 
 

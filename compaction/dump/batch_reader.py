@@ -90,6 +90,15 @@ class Message(NamedTuple):
         """The stored and the computed checksum."""
         return HEADER_V0.get(self.data, "crc"), crc32(self.data[message_header.CRC_START :])
 
+    @property
+    def fields(self) -> tuple[int, int, int, int]:
+        """Start and size of the key and of the value.
+
+        :raises FormatError: the message ends before one of them
+        """
+        key_at, key_size = self.field(self.key_at)
+        return key_at, key_size, *self.field(key_at + max(key_size, 0))
+
     def field(self, at: int) -> tuple[int, int]:
         """Start and size of the field whose size is at ``at``; a negative size means null.
 

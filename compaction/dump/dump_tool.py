@@ -1,4 +1,4 @@
-"""Dumps files: text to one stream, findings and errors to another.
+"""Dumps files: text or JSON lines to one stream, findings and errors to another. (In JSON, findings are lines as well.)
 
 Mirrors ``DumpLogSegments.main`` (Kafka 4.3.0). After an error in one file, Kafka's tool stops; this one continues with the next
 file.
@@ -14,7 +14,8 @@ from typing import NamedTuple, Protocol
 
 from compaction.dump.findings import Findings
 from compaction.dump.index_dump import IndexView, dump_offset_index, dump_snapshot, dump_time_index, dump_txn_index
-from compaction.dump.index_lookup import find_timestamp, may_hold, segments_with, start_position
+from compaction.dump.index_lookup import Found, find_timestamp, may_hold, segments_with, start_position
+from compaction.dump.json_lines import JsonSegmentDump, Row
 from compaction.dump.segment_dump import SegmentDump, SegmentView
 from compaction.dump.spool import PairSpool
 from compaction.dump.targets import BOOTSTRAP_SNAPSHOT, Kind, Target, partition_files
@@ -44,6 +45,7 @@ class DumpRequest:
     index: IndexView = field(default_factory=IndexView)
     offsets: Offsets | None = None
     timestamp: int | None = None
+    jsonl: bool = False
 
     @property
     def looks_up(self) -> bool:
@@ -78,15 +80,19 @@ class Dump:
         targets = self._targets(working_dir)
         valid = True
         for target in targets:
-            self._text(f"Dumping {target.shown}\n")
+            self._row(target, Row("file", _file_fields(target), f"Dumping {target.shown}"))
             try:
                 self._dump(target)
             except LogError as error:
                 valid = False
                 self._end_line()
                 self._fail(error.describe())
-        for line in self._findings.lines():
-            self._tell(line)
+        for path, row in self._findings.rows():
+            if not self._request.jsonl:
+                self._tell(row.text)
+            elif row.type:
+                self._text(f"{row.json(path)}\n")
+        self._findings.close()
         for each in self._findings.errors:
             self._fail(each.describe())
         return valid and not self._findings.errors
@@ -146,28 +152,26 @@ class Dump:
         if kind in (Kind.LOG, Kind.METADATA_SNAPSHOT):
             self._log(target)
         elif kind is Kind.INDEX:
-            self._lines(dump_offset_index(self._fs, target, index, findings))
+            self._rows(target, dump_offset_index(self._fs, target, index, findings))
         elif kind is Kind.TIMEINDEX:
-            self._lines(dump_time_index(self._fs, target, index, findings))
+            self._rows(target, dump_time_index(self._fs, target, index, findings))
         elif kind is Kind.TXNINDEX:
-            self._lines(dump_txn_index(self._fs, target))
+            self._rows(target, dump_txn_index(self._fs, target))
         elif kind is Kind.SNAPSHOT:
-            self._lines(dump_snapshot(self._fs, target))
+            self._rows(target, dump_snapshot(self._fs, target))
         else:
             self._tell(f"Ignoring unknown file {target.shown}")
 
     def _log(self, target: Target) -> None:
-        if target.kind is Kind.LOG:
-            self._text(f"Log starting offset: {target.base_offset}\n")
-        elif target.snapshot_id is None:
-            self._text("KRaft bootstrap snapshot\n")
-        else:
-            self._text("Snapshot end offset: {}, epoch: {}\n".format(*target.snapshot_id))
+        self._row(target, _log_heading(target))
         view = self._view(target)
         if view is None:
             return
         spool = PairSpool()
-        dump = SegmentDump(self._fs, target.path, view, spool.append)
+        if self._request.jsonl:
+            dump: SegmentDump = JsonSegmentDump(target.absolute, self._fs, target.path, view, spool.append)
+        else:
+            dump = SegmentDump(self._fs, target.path, view, spool.append)
         try:
             self._texts(dump)
         finally:
@@ -177,7 +181,9 @@ class Dump:
                 self._findings.gaps[target.absolute] = spool
             self._note_invalid(target, dump)
         if view.complete and dump.position < dump.size:
-            self._text(f"Found {dump.size - dump.position} invalid bytes at the end of {target.name}\n")
+            invalid = dump.size - dump.position
+            said = f"Found {invalid} invalid bytes at the end of {target.name}"
+            self._row(target, Row("invalidBytes", {"position": dump.position, "size": invalid}, said))
             self._note_damage(target, dump.position)
 
     def _view(self, target: Target) -> SegmentView | None:
@@ -186,18 +192,15 @@ class Dump:
         if offsets is not None:
             start = start_position(self._fs, target, offsets.first)
             last = "" if offsets.last is None else offsets.last
-            self._text(f"Looking for offsets {offsets.first}:{last} from position: {start}\n")
+            said = f"Looking for offsets {offsets.first}:{last} from position: {start}"
+            self._row(target, Row("lookup", {**offsets._asdict(), "position": start}, said))
             return replace(view, start=start, first_offset=offsets.first, last_offset=offsets.last)
         if self._request.timestamp is None:
             return view
         found = find_timestamp(self._fs, target, self._request.timestamp)
+        self._row(target, _found_row(self._request.timestamp, found))
         if found is None:
-            self._text(f"No record at or after timestamp {self._request.timestamp}\n")
             return None
-        self._text(
-            f"First record at or after timestamp {self._request.timestamp}: offset: {found.offset} timestamp: {found.timestamp}"
-            f" position: {found.position} (searched from position: {found.start})\n"
-        )
         return replace(view, start=found.position, first_offset=found.offset, last_offset=found.offset)
 
     def _note_invalid(self, target: Target, dump: SegmentDump) -> None:
@@ -213,8 +216,17 @@ class Dump:
             error = CorruptLogError(damage, path=target.path, position=position, hint="restore this segment")
             self._findings.errors.append(error)
 
-    def _lines(self, lines: Iterable[str]) -> None:
-        self._texts(f"{line}\n" for line in lines)
+    def _rows(self, target: Target, rows: Iterable[Row]) -> None:
+        self._texts(self._line(target, row) for row in rows)
+
+    def _row(self, target: Target, row: Row) -> None:
+        self._text(self._line(target, row))
+
+    def _line(self, target: Target, row: Row) -> str:
+        """The line of a row; empty if it has none in this form."""
+        if not self._request.jsonl:
+            return f"{row.text}\n"
+        return f"{row.json(target.absolute)}\n" if row.type else ""
 
     def _texts(self, texts: Iterable[str]) -> None:
         """Prints texts, also those before an error, a buffer at a time."""
@@ -237,6 +249,37 @@ class Dump:
     def _end_line(self) -> None:
         if self._line_open:
             self._text("\n")
+
+
+def _file_fields(target: Target) -> dict[str, object]:
+    fields: dict[str, object] = {"kind": target.kind.value}
+    if target.kind is Kind.METADATA_SNAPSHOT:
+        offset, epoch = target.snapshot_id or (None, None)
+        return fields | {"endOffset": offset, "epoch": epoch}
+    return fields | {"baseOffset": target.base_offset}
+
+
+def _log_heading(target: Target) -> Row:
+    """What only the text says: in JSON it is in the line of the file."""
+    if target.kind is Kind.LOG:
+        said = f"Log starting offset: {target.base_offset}"
+    elif target.snapshot_id is None:
+        said = "KRaft bootstrap snapshot"
+    else:
+        said = "Snapshot end offset: {}, epoch: {}".format(*target.snapshot_id)
+    return Row("", {}, said)
+
+
+def _found_row(timestamp: int, found: Found | None) -> Row:
+    """The result of a lookup of a timestamp."""
+    if found is None:
+        return Row("lookup", {"since": timestamp, "offset": None}, f"No record at or after timestamp {timestamp}")
+    said = (
+        f"First record at or after timestamp {timestamp}: offset: {found.offset} timestamp: {found.timestamp}"
+        f" position: {found.position} (searched from position: {found.start})"
+    )
+    return Row("lookup", {"since": timestamp, "offset": found.offset, "timestamp": found.timestamp,
+                          "position": found.position}, said)  # fmt: skip
 
 
 def _encoded(text: str) -> bytes:

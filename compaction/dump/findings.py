@@ -6,14 +6,32 @@ Invalid data is also reported as an error with a position. Gaps between offsets 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
 
+from compaction.dump.json_lines import Row
 from compaction.dump.spool import PairSpool
 from compaction.errors import CompactionError
 
 _SMALLEST_MAP = 16
 _INT = 1 << 32
+#: type, heading, text and fields of a finding, in the order of Kafka's tool
+_KINDS = (
+    ("mismatch", "Mismatches in :{}", "  Index offset: {}, log offset: {}", ("indexOffset", "logOffset")),
+    (
+        "timestampMismatch", "Found timestamp mismatch in :{}", "  Index timestamp: {}, log timestamp: {}",
+        ("indexTimestamp", "logTimestamp"),
+    ),
+    (
+        "outOfOrderTimestamp", "Found out of order timestamp in :{}",
+        "  Index timestamp: {}, Previously indexed timestamp: {}", ("indexTimestamp", "previousTimestamp"),
+    ),
+    (
+        "notFound", "The following indexed offsets are not found in :{}", "Indexed offset: {}, found log offset: {}",
+        ("indexOffset", "logOffset"),
+    ),
+    ("gap", "Non-consecutive offsets in {}", "  {} is followed by {}", ("offset", "nextOffset")),
+)  # fmt: skip
 
 T = TypeVar("T")
 
@@ -34,23 +52,21 @@ class Findings:
         self.gaps: dict[str, PairSpool] = {}
         self.errors: list[CompactionError] = []
 
-    def lines(self) -> Iterator[str]:
-        """All findings but ``errors``, as Kafka's tool writes them to standard error."""
-        for path, offsets in java_order(self.mismatches):
-            yield f"Mismatches in :{path}"
-            yield from (f"  Index offset: {index}, log offset: {log}" for index, log in sorted(offsets.items(), reverse=True))
-        for path, pairs in java_order(self.timestamps):
-            yield f"Found timestamp mismatch in :{path}"
-            yield from (f"  Index timestamp: {index}, log timestamp: {log}" for index, log in pairs)
-        for path, pairs in java_order(self.out_of_order):
-            yield f"Found out of order timestamp in :{path}"
-            yield from (f"  Index timestamp: {index}, Previously indexed timestamp: {before}" for index, before in pairs)
-        for path, pairs in java_order(self.not_found):
-            yield f"The following indexed offsets are not found in :{path}"
-            yield from (f"Indexed offset: {index}, found log offset: {log}" for index, log in pairs)
-        for path, spool in java_order(self.gaps):
-            yield f"Non-consecutive offsets in {path}"
-            yield from (f"  {before} is followed by {after}" for before, after in spool)
+    def rows(self) -> Iterator[tuple[str, Row]]:
+        """All findings but ``errors`` with their path; texts and order are those that Kafka's tool writes to standard error.
+        A heading, which only the text has, has no type."""
+        mismatches = {path: sorted(offsets.items(), reverse=True) for path, offsets in self.mismatches.items()}
+        found: tuple[Mapping[str, Iterable[tuple[int, int]]], ...] = (
+            mismatches, self.timestamps, self.out_of_order, self.not_found, self.gaps,
+        )  # fmt: skip
+        for (kind, heading, text, names), by_path in zip(_KINDS, found, strict=True):
+            for path, pairs in java_order(by_path):
+                yield path, Row("", {}, heading.format(path))
+                yield from ((path, Row(kind, dict(zip(names, pair, strict=True)), text.format(*pair))) for pair in pairs)
+
+    def close(self) -> None:
+        """Deletes temporary files."""
+        for spool in self.gaps.values():
             spool.close()
 
 

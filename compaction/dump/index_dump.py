@@ -1,4 +1,4 @@
-"""Prints and verifies the index files of a segment and its producer snapshot.
+"""Reads and verifies the index files of a segment and its producer snapshot; yields a ``Row`` per entry.
 
 Mirrors ``DumpLogSegments.dumpIndex``, ``dumpTimeIndex``, ``dumpTxnIndex`` and ``dumpProducerIdSnapshot`` with
 ``AbstractIndex``, ``OffsetIndex``, ``TimeIndex`` and ``TransactionIndex`` (Kafka 4.3.0). Differences: if an index or log is
@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 
 from compaction.dump.batch_reader import BatchAt, BatchReader
 from compaction.dump.findings import Findings
+from compaction.dump.json_lines import Row
+from compaction.dump.segment_dump import optional_long
 from compaction.dump.targets import Target
 from compaction.errors import CorruptLogError
 from compaction.formats.indexes import OFFSET_ENTRY, TIME_ENTRY, TXN_ENTRY
@@ -35,6 +37,7 @@ _WARM_ENTRIES = 8192 // OFFSET_ENTRY.size
 _CHUNK_ENTRIES = 1 << 14
 _SEQUENCES = 1 << 31
 _NO_TIMESTAMP = -1
+_ABORTED_FIELDS = ("producerId", "firstOffset", "lastOffset", "lastStableOffset")
 _LOW_OFFSET = "its last offset is below its base offset"
 
 
@@ -47,8 +50,8 @@ class IndexView:
     max_message_bytes: int = MAX_MESSAGE_BYTES
 
 
-def dump_offset_index(fs: FileSystem, target: Target, view: IndexView, findings: Findings) -> Iterator[str]:
-    """Lines for an offset index; adds entries that do not match their batch to ``findings``.
+def dump_offset_index(fs: FileSystem, target: Target, view: IndexView, findings: Findings) -> Iterator[Row]:
+    """Rows for an offset index; adds entries that do not match their batch to ``findings``.
 
     :raises CorruptLogError: the index fails the sanity check, or an entry does not point at a batch
     """
@@ -56,11 +59,11 @@ def dump_offset_index(fs: FileSystem, target: Target, view: IndexView, findings:
     base = target.base_offset or 0
     entries = OFFSET_ENTRY.array(_read(fs, target.path))
     if not len(entries):
-        yield f"{target.shown} is empty."
+        yield Row("empty", {}, f"{target.shown} is empty.")
         return
     if view.sanity_check:
         _check(fs, target, OFFSET_ENTRY.size, "" if entries["relative_offset"][-1] >= 0 else _LOW_OFFSET)
-        yield f"{target.shown} passed sanity check."
+        yield Row("sanityCheck", {"passed": True}, f"{target.shown} passed sanity check.")
         return
     wrong: list[int] = []
     for number, (relative, position) in enumerate(_rows(entries)):
@@ -71,12 +74,12 @@ def dump_offset_index(fs: FileSystem, target: Target, view: IndexView, findings:
             wrong.append(number)
             findings.mismatches.setdefault(target.absolute, {})[base + relative] = batch.last_offset
         if not view.verify_only:
-            yield f"offset: {base + relative} position: {position}"
+            yield Row("offsetIndexEntry", {"offset": base + relative, "position": position})
     _note(findings, target, wrong, OFFSET_ENTRY.size, "do not point at the batch with their offset")
 
 
-def dump_time_index(fs: FileSystem, target: Target, view: IndexView, findings: Findings) -> Iterator[str]:
-    """Lines for a time index; adds entries that disagree with the log to ``findings``.
+def dump_time_index(fs: FileSystem, target: Target, view: IndexView, findings: Findings) -> Iterator[Row]:
+    """Rows for a time index; adds entries that disagree with the log to ``findings``.
 
     :raises CorruptLogError: the index fails the sanity check, or the log cannot be read at the position of an entry
     """
@@ -86,7 +89,7 @@ def dump_time_index(fs: FileSystem, target: Target, view: IndexView, findings: F
     entries = TIME_ENTRY.array(_read(fs, target.path))
     if view.sanity_check:
         _check(fs, target, TIME_ENTRY.size, _time_problem(entries))
-        yield f"{target.shown} passed sanity check."
+        yield Row("sanityCheck", {"passed": True}, f"{target.shown} passed sanity check.")
         return
     wrong: list[int] = []
     before = _NO_TIMESTAMP
@@ -96,13 +99,13 @@ def dump_time_index(fs: FileSystem, target: Target, view: IndexView, findings: F
         if not _verify_time(batches, positions.find(relative, base), (timestamp, base + relative, before), (target, findings)):
             wrong.append(number)
         if not view.verify_only:
-            yield f"timestamp: {timestamp} offset: {base + relative}"
+            yield Row("timeIndexEntry", {"timestamp": timestamp, "offset": base + relative})
         before = timestamp
     _note(findings, target, wrong, TIME_ENTRY.size, "disagree with the log")
 
 
-def dump_txn_index(fs: FileSystem, target: Target) -> Iterator[str]:
-    """Lines for a transaction index; ignores an incomplete entry at the end.
+def dump_txn_index(fs: FileSystem, target: Target) -> Iterator[Row]:
+    """Rows for a transaction index; ignores an incomplete entry at the end.
 
     :raises CorruptLogError: an entry has an unknown version
     """
@@ -113,12 +116,12 @@ def dump_txn_index(fs: FileSystem, target: Target) -> Iterator[str]:
         if version > 0:
             what, position = f"entry has the unknown version {version}", number * TXN_ENTRY.size
             raise CorruptLogError(what, path=target.path, position=position, hint=REBUILD_HINT)
-    for (version, _), (_, producer, first, last, stable) in zip(versions, entries, strict=True):
-        yield f"version: {version} producerId: {producer} firstOffset: {first} lastOffset: {last} lastStableOffset: {stable}"
+    for (version, _), (_, *values) in zip(versions, entries, strict=True):
+        yield Row("abortedTransaction", {"version": version, **dict(zip(_ABORTED_FIELDS, values, strict=True))})
 
 
-def dump_snapshot(fs: FileSystem, target: Target) -> Iterator[str]:
-    """Lines for a producer snapshot.
+def dump_snapshot(fs: FileSystem, target: Target) -> Iterator[Row]:
+    """Rows for a producer snapshot.
 
     :raises CorruptLogError: the file is malformed
     """
@@ -128,23 +131,28 @@ def dump_snapshot(fs: FileSystem, target: Target) -> Iterator[str]:
         hint = "remove it: a broker reads the producers from the log or an earlier snapshot"
         raise CorruptLogError(error.what, path=target.path, position=error.position, hint=hint) from None
     for entry in entries:
-        yield _producer_line(entry)
+        yield _producer_row(entry)
 
 
-def _producer_line(entry: SnapshotEntry) -> str:
-    first = entry.current_txn_first_offset
-    shown = f"OptionalLong[{first}]" if first >= 0 else "OptionalLong.empty"
-    line = (
-        f"producerId: {entry.producer_id} producerEpoch: {entry.epoch} coordinatorEpoch: {entry.coordinator_epoch}"
-        f" currentTxnFirstOffset: {shown} lastTimestamp: {entry.timestamp}"
-    )
-    if entry.last_offset < 0:
-        return line
-    first_sequence = (entry.last_sequence - entry.offset_delta) % _SEQUENCES
-    return (
-        f"{line} firstSequence: {first_sequence} lastSequence: {entry.last_sequence} lastOffset: {entry.last_offset}"
-        f" offsetDelta: {entry.offset_delta} timestamp: {entry.timestamp}"
-    )
+def _producer_row(entry: SnapshotEntry) -> Row:
+    open_txn = entry.current_txn_first_offset if entry.current_txn_first_offset >= 0 else None
+    fields = {
+        "producerId": entry.producer_id,
+        "producerEpoch": entry.epoch,
+        "coordinatorEpoch": entry.coordinator_epoch,
+        "currentTxnFirstOffset": open_txn,
+        "lastTimestamp": entry.timestamp,
+    }
+    if entry.last_offset >= 0:
+        fields |= {
+            "firstSequence": (entry.last_sequence - entry.offset_delta) % _SEQUENCES,
+            "lastSequence": entry.last_sequence,
+            "lastOffset": entry.last_offset,
+            "offsetDelta": entry.offset_delta,
+            "timestamp": entry.timestamp,
+        }
+    shown = Row("", {**fields, "currentTxnFirstOffset": optional_long(open_txn)})
+    return Row("producer", fields, shown.text)
 
 
 class _Positions:

@@ -34,6 +34,9 @@ _CONSUMER_PROTOCOL = "consumer"
 #: version and type; version and coordinator epoch
 _CONTROL_KEY, _MARKER_VALUE = struct.Struct(">hh"), struct.Struct(">hi")
 _SIGN_BIT = 0x80
+#: by type
+_MARKERS = ("ABORT", "COMMIT")
+_COORDINATOR_EPOCH = "coordinatorEpoch"
 
 _table = lru_cache(maxsize=None)(read_table)
 
@@ -43,7 +46,22 @@ class _UnknownTypeError(Exception):
 
 
 def control_text(key: bytes | None, value: bytes | None) -> str:
-    """The text of a control record after its metadata. Like Kafka, reads every record but markers as version 0.
+    """The text of a control record after its metadata.
+
+    :raises FormatError: the record is malformed
+    """
+    name, message = control_record(key, value)
+    if message is None:
+        return f" controlType: {name}"
+    if name in _MARKERS:
+        return f" endTxnMarker: {name} coordinatorEpoch: {message[_COORDINATOR_EPOCH]}"
+    label = f"{name}:" if name == "LeaderChange" else name
+    return f" {label} {json_text(message)}"
+
+
+def control_record(key: bytes | None, value: bytes | None) -> tuple[str, dict[str, Json] | None]:
+    """The type of a control record and its message, ``None`` if the type is unknown. Like Kafka, reads every record but markers
+    as version 0.
 
     :raises FormatError: the record is malformed
     """
@@ -53,16 +71,15 @@ def control_text(key: bytes | None, value: bytes | None) -> str:
     if kind in (ABORT, COMMIT):
         if value is None or len(value) < _MARKER_VALUE.size or value[0] & _SIGN_BIT:
             raise FormatError("end-of-transaction marker has a malformed value")
-        return f" endTxnMarker: {'COMMIT' if kind else 'ABORT'} coordinatorEpoch: {_MARKER_VALUE.unpack_from(value)[1]}"
+        return _MARKERS[kind], {_COORDINATOR_EPOCH: _MARKER_VALUE.unpack_from(value)[1]}
     message = next((each for each in _table(message_schemas.CONTROL_RECORDS).values() if each.type == kind), None)
     if message is None:
-        return f" controlType: UNKNOWN({kind})"
+        return f"UNKNOWN({kind})", None
     if value is None:
         raise FormatError("control record without a value")
     values, _ = message.read(value, 0)
     version = values["version"]
-    label = f"{message.name}:" if message.name == "LeaderChange" else message.name
-    return f" {label} {json_text(message.to_json(values, version if isinstance(version, int) else 0))}"
+    return message.name, message.to_json(values, version if isinstance(version, int) else 0)
 
 
 def decode_offsets(key: bytes | None, value: bytes | None, offset: int) -> tuple[str | None, str | None]:
@@ -86,6 +103,10 @@ def decode_metadata(_key: bytes | None, value: bytes | None, offset: int) -> tup
         return None, json_text(_metadata_form(value or b""))
     except FormatError as error:
         return None, f"Error at {offset}, skipping. {error.what}"
+
+
+#: those that read the messages of an internal topic
+MESSAGE_DECODERS = (decode_offsets, decode_transactions, decode_share_state, decode_metadata)
 
 
 def _metadata_form(value: bytes) -> Json:

@@ -36,7 +36,7 @@ from compaction.fs.filesystem import FileSystem
 _LONG_MAX = 2**63 - 1
 _INT_MAX = 2**31 - 1
 #: size of the headers of a record that has none: their count, 0
-_NO_HEADERS = 1
+NO_HEADERS = 1
 
 
 @dataclass(frozen=True)
@@ -105,18 +105,26 @@ class SegmentDump:
     def _batch(self, batch: BatchAt, data: memoryview) -> Iterator[str]:
         """The line of a batch."""
         header = batch.header
-        yield _v2_fields(batch) if batch.magic >= MAGIC else f"offset: {header.base_offset}"
+        yield _v2_text(batch) if batch.magic >= MAGIC else f"offset: {header.base_offset}"
+        valid = self._checked(batch, data)
+        yield (
+            f" position: {batch.position} {time_label(batch)}: {header.max_timestamp} size: {batch.size} magic: {batch.magic}"
+            f" compresscodec: {Codec.of(header.attributes).name.lower()} crc: {header.crc} isvalid: {_java_bool(valid)}\n"
+        )
+
+    def _checked(self, batch: BatchAt, data: memoryview) -> bool:
+        """Whether a batch passes its CRC; counts those that do not.
+
+        :raises FormatError: its magic or codec is unknown
+        """
         if batch.magic < 0:
             raise FormatError("batch has an unknown magic")
-        codec = Codec.of(header.attributes).name.lower()
+        Codec.of(batch.header.attributes)
         valid = is_valid(batch, data)
         if not valid:
             self.first_invalid = self.first_invalid if self.invalid else batch.position
             self.invalid += 1
-        yield (
-            f" position: {batch.position} {_time_label(batch)}: {header.max_timestamp} size: {batch.size} magic: {batch.magic}"
-            f" compresscodec: {codec} crc: {header.crc} isvalid: {_java_bool(valid)}\n"
-        )
+        return valid
 
     def _records(self, batch: BatchAt, data: memoryview) -> Iterator[str]:
         """The lines of the records of a v2 batch."""
@@ -134,20 +142,17 @@ class SegmentDump:
 
     def _table(self, batch: BatchAt, records: bytes, table: Longs, texts: list[str]) -> None:
         """Appends the lines of records."""
-        header, view, append_time = batch.header, self._view, batch.append_time
-        label, sequence = _time_label(batch), -1
-        for offset, time, key_at, key_size, value_at, value_size, headers_at, end in table.tolist():
+        header, view, append_time, label = batch.header, self._view, batch.append_time, time_label(batch)
+        for offset, time, key_at, key_size, value_at, value_size, after_value, end in table.tolist():
             if not self._first <= offset <= self._last:
                 continue
             self._follow(offset)
             if not view.skip_metadata:
-                if header.base_sequence >= 0:
-                    sequence = _increment(header.base_sequence, offset - header.base_offset)
                 time = time if append_time is None else append_time
-                names = "" if end - headers_at == _NO_HEADERS else _header_keys(records, headers_at)
+                names = "" if end - after_value == NO_HEADERS else _header_names(records, after_value)
                 texts.append(
-                    f"| offset: {offset} {label}: {time} keySize: {key_size} valueSize: {value_size} sequence: {sequence}"
-                    f" headerKeys: [{names}]"
+                    f"| offset: {offset} {label}: {time} keySize: {key_size} valueSize: {value_size}"
+                    f" sequence: {sequence_of(batch, offset)} headerKeys: [{names}]"
                 )
             if view.contents or header.attributes & CONTROL:
                 key = None if key_size < 0 else records[key_at : key_at + key_size]
@@ -162,21 +167,20 @@ class SegmentDump:
         """The lines of a message, or of those in a wrapper."""
         for message in messages(batch, data):
             if self._first <= message.offset <= self._last:
-                yield from self._message(message, _time_label(batch))
+                yield from self._message(message, batch)
 
-    def _message(self, message: Message, label: str) -> Iterator[str]:
+    def _message(self, message: Message, batch: BatchAt) -> Iterator[str]:
         view, offset = self._view, message.offset
         if view.skip_metadata and not view.contents:
             self._follow(offset)
             yield "\n"
             return
-        key_at, key_size = message.field(message.key_at)
-        value_at, value_size = message.field(key_at + max(key_size, 0))
+        key_at, key_size, value_at, value_size = message.fields
         self._follow(offset)
         if not view.skip_metadata:
             stored, computed = message.crcs
             yield (
-                f"| offset: {offset} {label}: {message.timestamp} keySize: {key_size} valueSize: {value_size}"
+                f"| offset: {offset} {time_label(batch)}: {message.timestamp} keySize: {key_size} valueSize: {value_size}"
                 f" isValid: {_java_bool(stored == computed)} crc: {stored}"
             )
         if view.contents:
@@ -187,11 +191,15 @@ class SegmentDump:
             yield self._contents(key, value, offset)
         yield "\n"
 
-    def _contents(self, key: bytes | None, value: bytes | None, offset: int) -> str:
+    def _decoded(self, key: bytes | None, value: bytes | None, offset: int) -> tuple[str | None, str | None]:
+        """What the decoder makes of key and value."""
         try:
-            shown_key, shown_value = self._view.decoder(key, value, offset)
+            return self._view.decoder(key, value, offset)
         except FormatError as error:
             raise FormatError(f"record at offset {offset} cannot be decoded: {error.what}") from None
+
+    def _contents(self, key: bytes | None, value: bytes | None, offset: int) -> str:
+        shown_key, shown_value = self._decoded(key, value, offset)
         text, prefix = "", "| " if self._view.skip_metadata else " "
         if shown_key is not None:
             text, prefix = f"{prefix}key: {shown_key}", " "
@@ -204,29 +212,51 @@ class SegmentDump:
             self._note_gap(previous, offset)
 
 
-def _v2_fields(batch: BatchAt) -> str:
-    """The fields that only v2 batches have."""
+def v2_fields(batch: BatchAt) -> dict[str, int | bool | None]:
+    """The fields that only v2 batches have, named as Kafka prints them."""
     header = batch.header
-    sequence = header.base_sequence
-    last_sequence = -1 if sequence == -1 else _increment(sequence, header.last_offset_delta)
-    horizon = f"OptionalLong[{header.base_timestamp}]" if header.attributes & DELETE_HORIZON else "OptionalLong.empty"
-    return (
-        f"baseOffset: {header.base_offset} lastOffset: {batch.last_offset} count: {header.record_count}"
-        f" baseSequence: {sequence} lastSequence: {last_sequence}"
-        f" producerId: {header.producer_id} producerEpoch: {header.producer_epoch}"
-        f" partitionLeaderEpoch: {header.leader_epoch} isTransactional: {_java_bool(header.attributes & TRANSACTIONAL)}"
-        f" isControl: {_java_bool(header.attributes & CONTROL)} deleteHorizonMs: {horizon}"
-    )
+    sequence, flags = header.base_sequence, header.attributes
+    return {
+        "baseOffset": header.base_offset,
+        "lastOffset": batch.last_offset,
+        "count": header.record_count,
+        "baseSequence": sequence,
+        "lastSequence": -1 if sequence == -1 else _increment(sequence, header.last_offset_delta),
+        "producerId": header.producer_id,
+        "producerEpoch": header.producer_epoch,
+        "partitionLeaderEpoch": header.leader_epoch,
+        "isTransactional": bool(flags & TRANSACTIONAL),
+        "isControl": bool(flags & CONTROL),
+        "deleteHorizonMs": header.base_timestamp if flags & DELETE_HORIZON else None,
+    }
 
 
-def _time_label(batch: BatchAt) -> str:
+def _v2_text(batch: BatchAt) -> str:
+    *fields, (horizon, time) = v2_fields(batch).items()
+    shown = [f"{name}: {_java_bool(value) if isinstance(value, bool) else value}" for name, value in fields]
+    return " ".join([*shown, f"{horizon}: {optional_long(time)}"])
+
+
+def optional_long(value: int | None) -> str:
+    """As Java prints an ``OptionalLong``."""
+    return "OptionalLong.empty" if value is None else f"OptionalLong[{value}]"
+
+
+def time_label(batch: BatchAt) -> str:
+    """The batch's type of timestamps."""
     if not batch.magic:
         return "NoTimestampType"
     return "CreateTime" if batch.append_time is None else "LogAppendTime"
 
 
-def _java_bool(value: int) -> str:
+def _java_bool(value: bool) -> str:
     return "true" if value else "false"
+
+
+def sequence_of(batch: BatchAt, offset: int) -> int:
+    """The sequence number of the record at an offset of a v2 batch, -1 for none."""
+    first = batch.header.base_sequence
+    return _increment(first, offset - batch.header.base_offset) if first >= 0 else -1
 
 
 def _increment(sequence: int, delta: int) -> int:
@@ -240,13 +270,17 @@ def _java_int(value: int) -> int:
     return (value + 2**31) % 2**32 - 2**31
 
 
-def _header_keys(records: bytes, at: int) -> str:
-    """The keys of the well-formed headers at ``records[at:]``."""
+def headers_at(records: bytes, at: int) -> list[tuple[bytes, bytes | None]]:
+    """Names and values of the well-formed headers at ``records[at:]``."""
     count, at = decode_varint(records, at)
-    keys = []
+    headers = []
     for _ in range(count):
-        size, at = decode_varint(records, at)
-        keys.append(java_text(records[at : at + size]))
-        size, at = decode_varint(records, at + size)
-        at += max(size, 0)
-    return ",".join(keys)
+        size, start = decode_varint(records, at)
+        value_size, value_at = decode_varint(records, start + size)
+        at = value_at + max(value_size, 0)
+        headers.append((records[start : start + size], None if value_size < 0 else records[value_at:at]))
+    return headers
+
+
+def _header_names(records: bytes, at: int) -> str:
+    return ",".join(java_text(name) for name, _ in headers_at(records, at))

@@ -23,7 +23,7 @@ def test_kinds_of_findings_have_a_fixed_order() -> None:
     findings.out_of_order["/time"] = [(5, 6)]
     findings.timestamps["/time"] = [(1, 2), (3, 4)]
     findings.mismatches["/index"] = {3: 4, 9: 8}
-    assert list(findings.lines()) == [
+    assert [row.text for _, row in findings.rows()] == [
         "Mismatches in :/index",
         "  Index offset: 9, log offset: 8",
         "  Index offset: 3, log offset: 4",
@@ -37,3 +37,4 @@ def test_kinds_of_findings_have_a_fixed_order() -> None:
         "Non-consecutive offsets in /log",
         "  -1 is followed by 4",
     ]
+    findings.close()
