@@ -24,6 +24,7 @@ from compaction.names import LogLocation
 from compaction.printable import printable_lines
 from compaction.report import LogStatus, RunReport, print_report
 from compaction.startup.import_path import use_installed_spark
+from compaction.startup.java_version import require_java
 from jobs import _logging
 from jobs._options import Parser
 
@@ -85,7 +86,11 @@ def _error_text(error: Exception) -> str:
 
 
 def start_session(name: str) -> PlainSession:
-    """The Spark session of a command; its Python workers import this package from where the driver does."""
+    """The Spark session of a command; its Python workers import this package from where the driver does.
+
+    :raises UsageError: there is no Java that Spark runs on
+    """
+    require_java()
     from compaction.spark.session import build_plain_session, ship_package
 
     spark = build_plain_session(name)

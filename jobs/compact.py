@@ -90,9 +90,14 @@ def read_request(arguments: argparse.Namespace) -> CompactionRequest:
 
 
 def compact(session_factory: SessionFactory, request: CompactionRequest) -> RunReport:
-    """Runs the cleaner. Spark is imported here and not before, so that usage errors appear at once."""
-    from compaction.startup import background
+    """Runs the cleaner. Spark is imported here and not before, so that usage errors appear at once.
 
+    :raises UsageError: there is no Java that Spark runs on; nothing was changed
+    """
+    from compaction.startup import background
+    from compaction.startup.java_version import require_java
+
+    require_java()
     session_factory = _command.start_early(session_factory, request.logs)
     background.compile_kernels(*background.PASSES)
     from compaction.engine.clean import clean_logs

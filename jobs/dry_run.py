@@ -117,7 +117,9 @@ def _selector(arguments: argparse.Namespace) -> Selector:
 def compare(session_factory: SessionFactory, request: ComparisonRequest) -> Comparison:
     """Run the comparison. Spark is imported only here, so that a wrong call fails at once."""
     from compaction.startup import background
+    from compaction.startup.java_version import require_java
 
+    require_java()
     base = request.base
     session_factory = _command.start_early(session_factory, base.logs)
     background.compile_kernels(*background.PASSES, "comparison")

@@ -12,6 +12,13 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 #: how a row begins -> the tests of its statements, by file
 TESTS: dict[str, dict[str, tuple[str, ...]]] = {
+    "`needs Java 17 or newer": {
+        "startup/test_java_version.py": (
+            "test_a_missing_or_old_java_is_one_line_and_nothing_is_changed",
+            "test_commands_that_need_no_spark_run_without_java",
+            "test_spark_submit_with_the_file_of_warm_up_says_so_too",
+        ),
+    },
     "`no logs here`": {
         "jobs/test_compact.py": (
             "test_a_pattern_that_no_topic_matches_is_a_usage_error_unless_that_is_allowed",
@@ -176,6 +183,7 @@ SECTION = (ROOT / "README.md").read_text(encoding="utf-8").partition("## What ca
 ROWS = [line.removeprefix("| ") for line in SECTION.splitlines() if line.startswith("| ")][2:]
 SOURCES = "\n".join(path.read_text(encoding="utf-8") for part in ("compaction", "jobs") for path in (ROOT / part).rglob("*.py"))
 NAMES = {"{LOCK}": ".lock", "{CLUSTER_METADATA_TOPIC}": "__cluster_metadata", "{MANIFEST}": "_manifest.json"}
+NAMES["{OLDEST_JAVA}"] = "17"
 for _placeholder, _name in NAMES.items():
     SOURCES = SOURCES.replace(_placeholder, _name)
 #: messages of the operating system

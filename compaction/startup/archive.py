@@ -15,7 +15,6 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from pathlib import Path
 
 from compaction.kernels.compiling.ownership import is_private_file
 from compaction.kernels.compiling.place import cache_dir
+from compaction.startup.java_version import find_java
 
 #: option of a command's JVM: code of the second compiler does not pay off in its short life
 C1_ONLY = "-XX:TieredStopAtLevel=1"
@@ -76,11 +76,11 @@ def _digest(*parts: object) -> str:
 
 def versions() -> Versions | None:
     """The Java and Spark of this environment, as Spark's scripts find them; ``None`` if there is none."""
-    java = shutil.which(Path(os.environ["JAVA_HOME"], "bin", "java")) if os.environ.get("JAVA_HOME") else shutil.which("java")
+    java = find_java()
     spark_home = os.environ.get("SPARK_HOME") or _packaged_spark()
     if not java or not spark_home:
         return None
-    found = Versions(Path(java).resolve(), Path(spark_home).resolve())
+    found = Versions(java, Path(spark_home).resolve())
     try:
         return found if found.file_name else None
     except OSError:

@@ -3,7 +3,7 @@ directory, which Spark's scripts read before they start the JVM.
 
 The settings that a job can choose while it runs are those of ``compaction.spark.session``; these are the JVM's own. They apply
 to this package's commands. The archive changes no behaviour and applies to all applications. Options of the user follow and
-take precedence. A file of the user is not replaced.
+take precedence. A missing or old Java is reported in one line, with exit code 2. A file of the user is not replaced.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from enum import Enum
 from pathlib import Path
 
 from compaction.startup.archive import C1_ONLY, USE, Versions, jvm_options
+from compaction.startup.java_version import OLDEST_JAVA
 
 _FIRST_LINE = "# Written by kafka-log-compaction warm-up --spark-submit; it is replaced by the next one."
 _LOGGING = Path(__file__).resolve().parents[1] / "spark" / "log4j2.properties"
@@ -21,16 +22,34 @@ _LOGGING = Path(__file__).resolve().parents[1] / "spark" / "log4j2.properties"
 _TEMPLATE = """\
 {first_line}
 # Shortens the start of Spark's JVM. Remove this file to do without.
+_java=${{JAVA_HOME:+$JAVA_HOME/bin/java}}
+_java=${{_java:-$(type -P java)}}
 case "$*" in
   *jobs/compact.py*|*jobs/expire.py*|*jobs/dry_run.py*|*jobs/verify.py*)
+    # Spark would end with an error of its own, or of the JVM
+    _version=none
+    if [ -x "$_java" ]; then
+      _version=
+      _release=$(readlink -f "$_java")
+      _release=${{_release%/bin/java}}/release
+      [ -r "$_release" ] || _release=/dev/null
+      while IFS= read -r _line; do
+        case $_line in JAVA_VERSION=*) _line=${{_line#*=?}}; _line=${{_line#1.}}; _version=${{_line%%[!0-9]*}} ;; esac
+      done < "$_release"
+      unset _release _line
+    fi
+    if [ "$_version" = none ] || {{ [ -n "$_version" ] && [ "$_version" -lt {oldest} ]; }}; then
+      echo "error: needs Java {oldest} or newer, found $_version${{_java:+ at $_java}}; set JAVA_HOME to its directory" >&2
+      exit 2
+    fi
+    unset _version
     # errors only; the second compiler does not pay off; shuffled data: 24 bytes per key and pass
     SPARK_SUBMIT_OPTS={options}" $SPARK_SUBMIT_OPTS"
     SPARK_DRIVER_MEMORY="${{SPARK_DRIVER_MEMORY:-2g}}"
     ;;
 esac
-_java=${{JAVA_HOME:+$JAVA_HOME/bin/java}}
 # The JVM uses an archive only if no directory on its class path has files: this one is left out if it has nothing else.
-if [ -r {archive} ] && [ "${{_java:-$(type -P java)}}" -ef {java} ] \\
+if [ -r {archive} ] && [ "$_java" -ef {java} ] \\
     && [ "$(echo "$SPARK_CONF_DIR"/*)" = "$SPARK_CONF_DIR/spark-env.sh" ]; then
   SPARK_CONF_DIR=$SPARK_CONF_DIR/none
   case "$SPARK_SUBMIT_OPTS" in
@@ -71,6 +90,7 @@ def render(versions: Versions, archive: Path) -> str:
     """The file."""
     return _TEMPLATE.format(
         first_line=_FIRST_LINE,
+        oldest=OLDEST_JAVA,
         options=shlex.quote(f"{C1_ONLY} -Dlog4j2.configurationFile={_LOGGING.as_uri()}"),
         archive=shlex.quote(str(archive)),
         java=shlex.quote(str(versions.java)),

@@ -1,0 +1,59 @@
+"""Which Java Spark's scripts would start, and whether Spark runs on it. Checked before a run starts anything: Spark's launcher
+would only say that its JVM has ended.
+
+Not checked under ``spark-submit``, where the JVM is running; there ``spark-env.sh`` does it (``compaction.startup.spark_env``).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+from compaction.errors import UsageError
+
+#: Spark 4 runs on no older one
+OLDEST_JAVA = 17
+_RELEASE = re.compile(r'^JAVA_VERSION="(?:1\.)?(\d+)', re.MULTILINE)
+_SAID = re.compile(r' version "(?:1\.)?(\d+)')
+_LIMIT_S = 20.0
+_HINT = f"install Java {OLDEST_JAVA} or newer and set JAVA_HOME to its directory"
+
+
+def find_java() -> Path | None:
+    """The Java that Spark's scripts start: that of ``JAVA_HOME``, else the first one on ``PATH``."""
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which(Path(home, "bin", "java")) if home else shutil.which("java")
+    return Path(found).resolve() if found else None
+
+
+def major_version(java: Path) -> int | None:
+    """The major version of a Java, e.g. 8, 11 or 17, from its ``release`` file or from itself; ``None`` if it does not say."""
+    try:
+        found = _RELEASE.search((java.parent.parent / "release").read_text("utf-8", "replace"))
+    except OSError:
+        found = None
+    if found is None:
+        try:
+            done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=_LIMIT_S, check=False)  # noqa: S603
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        found = _SAID.search(f" {done.stderr} {done.stdout}")
+    return None if found is None else int(found[1])
+
+
+def require_java() -> None:
+    """:raises UsageError: there is no Java, or one that is too old"""
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        return
+    java, home = find_java(), os.environ.get("JAVA_HOME")
+    if java is None:
+        where = f"JAVA_HOME is {home}, which has no bin/java" if home else "JAVA_HOME is not set, and no java is on PATH"
+        raise UsageError(f"needs Java {OLDEST_JAVA} or newer, found none: {where}", hint=_HINT)
+    version = major_version(java)
+    if version is None:
+        raise UsageError(f"needs Java {OLDEST_JAVA} or newer, found one that does not tell its version at {java}", hint=_HINT)
+    if version < OLDEST_JAVA:
+        raise UsageError(f"needs Java {OLDEST_JAVA} or newer, found {version} at {java}", hint=_HINT)

@@ -1,0 +1,120 @@
+"""A missing or old Java is named with its path before anything starts; commands that need no Spark run without one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from compaction.startup import java_version, spark_env
+from compaction.startup.archive import Versions
+from tests.golden import unpack_sample
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def make_java(home: Path, release: str | None, says: str = "") -> Path:
+    """A Java of some version: with a file that has it, or one that says so itself."""
+    java = home / "bin/java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f"#!/bin/sh\necho '{says}' >&2\n")
+    java.chmod(0o755)
+    if release is not None:
+        (home / "release").write_text(f'IMPLEMENTOR="x"\nJAVA_VERSION="{release}"\nOS_NAME="Linux"\n')
+    return java
+
+
+@pytest.mark.parametrize(
+    ("release", "says", "version"),
+    [
+        ("17.0.15", "", 17),
+        ("1.8.0_392", "", 8),
+        ("25", "", 25),
+        (None, 'openjdk version "11.0.2" 2019-01-15', 11),
+        (None, 'java version "1.8.0_392"', 8),
+        (None, "Segmentation fault", None),
+    ],
+)
+def test_the_version_is_that_of_the_release_file_or_what_java_says(
+    tmp_path: Path, release: str | None, says: str, version: int | None
+) -> None:
+    assert java_version.major_version(make_java(tmp_path / "jdk", release, says)) == version
+
+
+def test_the_java_of_this_machine_is_accepted() -> None:
+    java_version.require_java()
+
+
+def environment(java_home: Path | None, path: str) -> dict[str, str]:
+    """Without ``spark-submit``'s variables."""
+    kept = {name: value for name, value in os.environ.items() if name not in ("JAVA_HOME", "PYSPARK_GATEWAY_PORT")}
+    return {**kept, "PATH": path, "PYTHONPATH": str(ROOT), **({} if java_home is None else {"JAVA_HOME": str(java_home)})}
+
+
+@pytest.mark.parametrize("case", ["none", "no such home", "old", "mute"])
+def test_a_missing_or_old_java_is_one_line_and_nothing_is_changed(tmp_path: Path, case: str) -> None:
+    logs = unpack_sample(tmp_path)
+    (tmp_path / "empty").mkdir()
+    home = {"none": None, "no such home": tmp_path / "gone", "old": tmp_path / "jdk-11", "mute": tmp_path / "jdk"}[case]
+    if case == "old":
+        make_java(tmp_path / "jdk-11", "11.0.2")
+    elif case == "mute":
+        make_java(tmp_path / "jdk", None)
+    told = {
+        "none": "found none: JAVA_HOME is not set, and no java is on PATH",
+        "no such home": f"found none: JAVA_HOME is {home}, which has no bin/java",
+        "old": f"found 11 at {home}/bin/java",
+        "mute": f"found one that does not tell its version at {home}/bin/java",
+    }[case]
+    before = sorted(logs.rglob("*"))
+    for command in (["compact"], ["dry-run", "--policy", "cleanup.policy=compact"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "jobs", *command, "--log-dir", logs],
+            env=environment(home, str(tmp_path / "empty")), capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        hint = "install Java 17 or newer and set JAVA_HOME to its directory"
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr == f"error: needs Java 17 or newer, {told}; {hint}\n"
+    assert sorted(logs.rglob("*")) == before
+
+
+def test_commands_that_need_no_spark_run_without_java(tmp_path: Path) -> None:
+    logs = unpack_sample(tmp_path)
+    segment = next((logs / "orders-0").glob("*.log"))
+    calls = [
+        ["expire", "--log-dir", logs, "--dry-run", "--set", "cleanup.policy=delete"],
+        ["dry-run", "--log-dir", logs, "--explain", "orders-0"],
+        ["dump-log", "--files", segment],
+    ]
+    for call in calls:
+        done = subprocess.run(
+            [sys.executable, "-m", "jobs", *map(str, call)], env=environment(tmp_path, ""), capture_output=True, check=False
+        )
+        assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize(("release", "told"), [("11.0.2", "found 11 at {java}"), (None, "found none")])
+def test_spark_submit_with_the_file_of_warm_up_says_so_too(tmp_path: Path, release: str | None, told: str) -> None:
+    java = make_java(tmp_path / "jdk", release) if release else tmp_path / "jdk/bin/java"
+    spark = tmp_path / "spark"
+    spark.mkdir()
+    spark_env.write(Versions(java, spark), tmp_path / "none.jsa")
+    (tmp_path / "path").mkdir()
+    for tool in ("readlink", "dirname"):
+        (tmp_path / "path" / tool).symlink_to(f"/usr/bin/{tool}")
+    path = str(tmp_path / "path")
+    given = {"PATH": path} | ({"JAVA_HOME": str(tmp_path / "jdk")} if release else {})
+    script = '. "$0"; echo started'
+    for application, code in (("jobs/compact.py", 2), ("jobs/own.py", 0)):
+        done = subprocess.run(
+            ["/bin/bash", "-c", script, spark / "conf/spark-env.sh", application],
+            env={**given, "SPARK_CONF_DIR": str(spark / "conf")}, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == code
+        if code:
+            found = told.format(java=java)
+            assert done.stderr == f"error: needs Java 17 or newer, {found}; set JAVA_HOME to its directory\n"
+            assert done.stdout == ""
