@@ -10,16 +10,17 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from compaction import __version__
-from jobs._options import PROGRAM
+
+from ._options import PROGRAM
 
 #: name, module and purpose of each command
 COMMANDS = (
-    ("compact", "jobs.compact", "clean logs as Kafka's log cleaner would; with --dry-run only report the result"),
-    ("expire", "jobs.expire", "apply the delete policy: retention by time, by size and by log start offset"),
-    ("dry-run", "jobs.dry_run", "compare several policies side by side, writing nothing to the logs"),
-    ("verify", "jobs.verify", "verify that cleaned logs lost and changed nothing; explain why a record was dropped"),
-    ("dump-log", "jobs.dump_log", "print segments, indexes and snapshots as Kafka's own dump tool does"),
-    ("warm-up", "jobs.warm_up", "make what later runs start faster with: compiled kernels, an archive of Spark's classes"),
+    ("compact", "compact", "clean logs as Kafka's log cleaner would; with --dry-run only report the result"),
+    ("expire", "expire", "apply the delete policy: retention by time, by size and by log start offset"),
+    ("dry-run", "dry_run", "compare several policies side by side, writing nothing to the logs"),
+    ("verify", "verify", "verify that cleaned logs lost and changed nothing; explain why a record was dropped"),
+    ("dump-log", "dump_log", "print segments, indexes and snapshots as Kafka's own dump tool does"),
+    ("warm-up", "warm_up", "make what later runs start faster with: compiled kernels, an archive of Spark's classes"),
 )
 
 
@@ -42,10 +43,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{PROGRAM}: no command {name!r}; choose one of: {known}", file=sys.stderr)
         return 2
     sys.argv = [f"{PROGRAM} {name}", *rest]
-    code: int = import_module(module).main(rest)
+    code: int = import_module(f"{__package__}.{module}").main(rest)
     if "pyspark" in sys.modules:
         # the command has started Spark
-        from jobs.warm_up import warm_up_later
+        from .warm_up import warm_up_later
 
         warm_up_later()
     return code

@@ -25,8 +25,9 @@ from compaction.printable import printable_lines
 from compaction.report import LogStatus, RunReport, print_report
 from compaction.startup.import_path import use_installed_spark
 from compaction.startup.java_version import require_java
-from jobs import _logging
-from jobs._options import Parser
+
+from . import _logging
+from ._options import Parser
 
 if TYPE_CHECKING:
     from compaction.spark.pipeline import SparkPasses

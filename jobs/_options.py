@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from compaction.errors import UsageError
-from jobs import _logging
-from jobs._times import iso_time_ms, milliseconds
+
+from . import _logging
+from ._times import iso_time_ms, milliseconds
 
 T = TypeVar("T")
 

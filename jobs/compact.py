@@ -12,12 +12,17 @@ from dataclasses import replace
 from pathlib import Path
 
 if not __package__:
-    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+    # a script: of a checkout, or of an installation, in which this package is compaction.jobs
+    checkout = Path(__file__).resolve().parent.parent
+    __package__ = "jobs" if (checkout / "compaction").is_dir() else "compaction.jobs"
+    if __package__ == "jobs":
+        sys.path.insert(0, str(checkout))
 
 from compaction.config.request import CompactionRequest  # noqa: E402 - the checkout must be on the path first
 from compaction.report import RunReport  # noqa: E402
-from jobs import _arguments, _command, _logging, _options  # noqa: E402
-from jobs._command import SessionFactory  # noqa: E402
+
+from . import _arguments, _command, _logging, _options  # noqa: E402
+from ._command import SessionFactory  # noqa: E402
 
 _DESCRIPTION = """\
 Compact Kafka logs at rest: keep the latest record of each key, exactly as the log cleaner of
@@ -110,7 +115,8 @@ def compact(session_factory: SessionFactory, request: CompactionRequest) -> RunR
 def verify_run(request: CompactionRequest, report: RunReport) -> int:
     """Verifies the result of a run, with one line per log; returns the exit code."""
     from compaction.certifier.after_compact import requests
-    from jobs.verify import show, verify
+
+    from .verify import show, verify
 
     codes = [show(verify(lambda: _command.start_session("compact"), each)) for each in requests(request, report)]
     return max(codes, default=0)

@@ -12,7 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 
 if not __package__:
-    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+    # a script: of a checkout, or of an installation, in which this package is compaction.jobs
+    checkout = Path(__file__).resolve().parent.parent
+    __package__ = "jobs" if (checkout / "compaction").is_dir() else "compaction.jobs"
+    if __package__ == "jobs":
+        sys.path.insert(0, str(checkout))
 
 from compaction.compare.comparison_metrics import comparison_metrics  # noqa: E402
 from compaction.compare.figures import ComparedLog, Comparison  # noqa: E402
@@ -25,8 +29,9 @@ from compaction.config.request import ComparisonRequest  # noqa: E402
 from compaction.errors import UsageError  # noqa: E402
 from compaction.fs.text_files import write_text  # noqa: E402
 from compaction.logdir.discover import Selector  # noqa: E402
-from jobs import _arguments, _command, _logging, _options  # noqa: E402
-from jobs._command import SessionFactory  # noqa: E402
+
+from . import _arguments, _command, _logging, _options  # noqa: E402
+from ._command import SessionFactory  # noqa: E402
 
 _DESCRIPTION = """\
 Compare policies on logs at rest without writing to them: bytes, records, segments and tombstones

@@ -14,12 +14,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if not __package__:
-    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+    # a script: of a checkout, or of an installation, in which this package is compaction.jobs
+    checkout = Path(__file__).resolve().parent.parent
+    __package__ = "jobs" if (checkout / "compaction").is_dir() else "compaction.jobs"
+    if __package__ == "jobs":
+        sys.path.insert(0, str(checkout))
 
 from compaction.errors import UsageError  # noqa: E402 - the checkout must be on the path first
 from compaction.fs.uri import parse_uri  # noqa: E402
 from compaction.printable import TerminalOutput  # noqa: E402
-from jobs import _command, _logging, _options  # noqa: E402
+
+from . import _command, _logging, _options  # noqa: E402
 
 if TYPE_CHECKING:
     from compaction.dump.dump_tool import DumpRequest, Offsets

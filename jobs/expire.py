@@ -11,12 +11,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 if not __package__:
-    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+    # a script: of a checkout, or of an installation, in which this package is compaction.jobs
+    checkout = Path(__file__).resolve().parent.parent
+    __package__ = "jobs" if (checkout / "compaction").is_dir() else "compaction.jobs"
+    if __package__ == "jobs":
+        sys.path.insert(0, str(checkout))
 
 from compaction.config.request import CompactionRequest  # noqa: E402 - the checkout must be on the path first
 from compaction.report import RunReport  # noqa: E402
-from jobs import _arguments, _command, _options  # noqa: E402
-from jobs._command import SessionFactory  # noqa: E402
+
+from . import _arguments, _command, _options  # noqa: E402
+from ._command import SessionFactory  # noqa: E402
 
 _DESCRIPTION = """\
 Apply Kafka's delete policy to logs at rest: delete segments, oldest first, that end below the log

@@ -13,7 +13,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 if not __package__:
-    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+    # a script: of a checkout, or of an installation, in which this package is compaction.jobs
+    checkout = Path(__file__).resolve().parent.parent
+    __package__ = "jobs" if (checkout / "compaction").is_dir() else "compaction.jobs"
+    if __package__ == "jobs":
+        sys.path.insert(0, str(checkout))
 
 from compaction.certifier.certificate import LogCertificate, Status, VerifyReport  # noqa: E402
 from compaction.certifier.verify_request import VerifyRequest  # noqa: E402
@@ -25,8 +29,9 @@ from compaction.logdir.discover import Selector, check_log_dirs, discover, requi
 from compaction.names import TopicPartition, parse_partition_dir  # noqa: E402
 from compaction.stores.mixed import file_system  # noqa: E402
 from compaction.stores.remote import require_finished  # noqa: E402
-from jobs import _arguments, _command, _logging, _options  # noqa: E402
-from jobs._command import SessionFactory  # noqa: E402
+
+from . import _arguments, _command, _logging, _options  # noqa: E402
+from ._command import SessionFactory  # noqa: E402
 
 _DESCRIPTION = """\
 Prove that the logs of --after are a valid result of cleaning those of --before. Each retained

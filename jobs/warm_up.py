@@ -13,9 +13,11 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import compaction
 from compaction.errors import CompactionError
 from compaction.startup import archive, spark_env
-from jobs import _command, _options
+
+from . import _command, _options
 
 _DESCRIPTION = """\
 Make what later runs start faster with: the compiled kernels of this package, and an archive of the
@@ -43,7 +45,7 @@ _NO_JAVA = "no Java or no Spark was found, or their layout is unknown"
 _TRAINING_LIMIT_S = 300.0
 #: after an attempt that failed
 _RETRY_S = 86_400.0
-_ROOT = Path(__file__).resolve().parent.parent
+_ROOT = Path(compaction.__file__).resolve().parent.parent
 
 
 def parser() -> _options.Parser:
@@ -93,7 +95,7 @@ def warm_up_later() -> None:
         return
     path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
     subprocess.Popen(  # noqa: S603 - this interpreter, this package
-        ["nice", "-n", "19", sys.executable, "-m", "jobs", "warm-up"],  # noqa: S607
+        ["nice", "-n", "19", sys.executable, "-m", "compaction", "warm-up"],  # noqa: S607
         env={**os.environ, "PYTHONPATH": path},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

@@ -41,7 +41,8 @@ def code_of(document: Path) -> str:
 
 def is_module_or_attribute(name: str) -> bool:
     """``a.b.c`` names a package, a module, or something that a module defines or a package exports."""
-    path = ROOT.joinpath(*name.split("."))
+    # a wheel has the applications below compaction
+    path = ROOT.joinpath(*re.sub(r"^compaction\.jobs", "jobs", name).split("."))
     if path.is_dir() or path.with_suffix(".py").exists():
         return True
     module = path.parent.with_suffix(".py")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import subprocess
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 import jobs.__main__ as console
+from compaction import __version__
 from compaction.config import DEFAULT, Resolver, read_toml
 
 if sys.version_info >= (3, 11):
@@ -246,7 +248,9 @@ class TestConsoleCommand:
 
     def test_the_package_installs_the_console_command(self) -> None:
         module, function = PROJECT["project"]["scripts"]["kafka-log-compaction"].split(":")
-        assert (module, getattr(console, function)) == (console.__name__, console.main)
+        assert callable(getattr(importlib.import_module(module), function))
+        for package in ("compaction", "jobs"):
+            assert run(sys.executable, "-m", package, "--version").stdout == f"kafka-log-compaction {__version__}\n"
 
     @pytest.mark.parametrize("command", [command for command, _, _ in console.COMMANDS])
     def test_every_command_shows_its_help_under_its_name(self, command: str) -> None:

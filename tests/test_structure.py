@@ -63,3 +63,9 @@ def test_a_module_of_the_spark_package_imports_pyspark(module: Path) -> None:
     names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
     names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
     assert any(name.partition(".")[0] == "pyspark" for name in names)
+
+
+@pytest.mark.parametrize("module", [path for path in MODULES if path.parent.name == "jobs"], ids=relative)
+def test_an_application_imports_the_others_relatively(module: Path) -> None:
+    """In a wheel they are in ``compaction.jobs``."""
+    assert re.findall(r"^\s*(?:from|import) jobs\b.*", module.read_text(), re.MULTILINE) == []

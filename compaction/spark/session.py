@@ -151,12 +151,15 @@ def ship_package(session: Session) -> None:
 
 
 def write_package(path: str) -> None:
-    """Writes the modules of this package and its commands as a zip for ``--py-files``."""
+    """Writes the modules of this package and its commands, placed as in a wheel, as a zip for ``--py-files``."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as package:
-        for part in ("compaction", "jobs"):
-            for file in sorted((_ROOT / part).rglob("*")):
+        directories = {"compaction": _ROOT / "compaction"}
+        if not (_ROOT / "compaction" / "jobs").is_dir():
+            directories["compaction/jobs"] = _ROOT / "jobs"
+        for name, directory in directories.items():
+            for file in sorted(directory.rglob("*")):
                 if file.is_file() and "__pycache__" not in file.parts:
-                    package.write(file, str(file.relative_to(_ROOT)))
+                    package.write(file, str(name / file.relative_to(directory)))
 
 
 def _user_conf(*jvm_options: str) -> SparkConf:

@@ -155,7 +155,7 @@ class TestLater:
 
     def test_a_missing_archive_is_made_by_another_process(self, versions: Versions, started: list[list[str]]) -> None:
         warm_up.warm_up_later()
-        assert [command[-2:] for command in started] == [["jobs", "warm-up"]]
+        assert [command[-2:] for command in started] == [["compaction", "warm-up"]]
 
     def test_a_present_one_is_not(self, versions: Versions, started: list[list[str]]) -> None:
         file = archive.archive_file(versions)
