@@ -90,8 +90,14 @@ lint: $(STAMP) ## check style, types and import rules
 	exit $$status
 
 BENCH ?= --cases all --out build/benchmark/table
-bench: $(STAMP) | prerequisites ## compare time and memory with Kafka's own cleaner; BENCH='--help' lists the options
+LATEST ?= --cases h,g
+bench: $(STAMP)-bench | prerequisites ## compare time and memory with Kafka's own cleaner and with other ways; BENCH and LATEST have the options
 	@$(PY) -m tests.benchmark $(BENCH)
+	@$(PY) -m tests.benchmark.latest_per_key $(LATEST)
+
+$(STAMP)-bench: $(STAMP)
+	@$(PY) -m pip install --quiet -c constraints.txt -e '.[dev,bench]'
+	@touch $(VENV)/.installed-bench
 
 clean: ## remove the output of runs, tests and tools, but not .venv
 	@rm -rf build dist spark-warehouse metastore_db derby.log artifacts .hypothesis

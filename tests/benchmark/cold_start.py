@@ -16,57 +16,24 @@ idle machine, in an environment of ``make install``.
 from __future__ import annotations
 
 import argparse
-import ctypes
 import os
-import resource
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 from tests.benchmark.generate import Profile, write_log
+from tests.benchmark.processes import ROOT, SUBMIT, Spent, adopt_orphans, timed
 
-_ROOT = Path(__file__).resolve().parents[2]
-_SUBMIT = Path(sys.executable).with_name("spark-submit")
 _CONSOLE = (sys.executable, "-m", "jobs")
 _OPTIONS = ("--as-of-ms", "1798761600000", "--set", "cleanup.policy=compact", "--set", "min.cleanable.dirty.ratio=0")
 _EMPTY_JOB = "from pyspark import SparkContext\nsc = SparkContext()\nsc.parallelize([1], 1).count()\nsc.stop()\n"
-_PR_SET_CHILD_SUBREAPER = 36
 
 
-def _adopt() -> None:
-    """Become the parent (on Linux) of orphaned processes of a run, such as Spark's JVM, so that their CPU time is counted."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-
-
-def _cpu_s() -> float:
-    """CPU seconds of all ended child processes."""
-    with suppress(ChildProcessError):
-        while True:
-            os.wait()
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
-
-
-def timed(*command: str | Path, **environment: str) -> tuple[float, float]:
-    """Wall and CPU seconds of one process and its children."""
-    # Spark's scripts use the first python on the path
-    path = os.pathsep.join((str(_SUBMIT.parent), os.environ["PATH"]))
-    before, begun = _cpu_s(), time.perf_counter()
-    subprocess.run(
-        list(map(str, command)), cwd=_ROOT, env={**os.environ, "PATH": path, **environment}, capture_output=True, check=True
-    )
-    wall_s = time.perf_counter() - begun
-    return wall_s, _cpu_s() - before
-
-
-def kinds(work: Path) -> dict[str, Callable[[], tuple[float, float]]]:
+def kinds(work: Path) -> dict[str, Callable[[], Spent]]:
     """What to time, in this order in each round."""
     (work / "job.py").write_text(_EMPTY_JOB)
     (work / "empty").mkdir()
@@ -76,19 +43,19 @@ def kinds(work: Path) -> dict[str, Callable[[], tuple[float, float]]]:
         shutil.rmtree(work / "copy", ignore_errors=True)
         return str(shutil.copytree(work / "log", work / "copy"))
 
-    def first() -> tuple[float, float]:
+    def first() -> Spent:
         shutil.rmtree(work / "cache", ignore_errors=True)
-        return timed(*_CONSOLE, "compact", "--log-dir", log_dir(), *_OPTIONS, **cold)
+        return timed(*_CONSOLE, "compact", "--log-dir", log_dir(), *_OPTIONS, environment=cold)
 
-    def later() -> tuple[float, float]:
+    def later() -> Spent:
         # waits for the process that makes the archive after the first run
-        subprocess.run([*_CONSOLE, "warm-up"], cwd=_ROOT, env={**os.environ, **cold}, capture_output=True, check=True)
-        return timed(*_CONSOLE, "compact", "--log-dir", log_dir(), *_OPTIONS, **cold)
+        subprocess.run([*_CONSOLE, "warm-up"], cwd=ROOT, env={**os.environ, **cold}, capture_output=True, check=True)
+        return timed(*_CONSOLE, "compact", "--log-dir", log_dir(), *_OPTIONS, environment=cold)
 
     cold = {"NUMBA_CACHE_DIR": str(work / "cache")}
     return {
-        "empty job": lambda: timed(_SUBMIT, work / "job.py", SPARK_CONF_DIR=str(work / "none")),
-        "10 MB": lambda: timed(_SUBMIT, "jobs/compact.py", "--log-dir", log_dir(), *_OPTIONS),
+        "empty job": lambda: timed(SUBMIT, work / "job.py", environment={"SPARK_CONF_DIR": str(work / "none")}),
+        "10 MB": lambda: timed(SUBMIT, "jobs/compact.py", "--log-dir", log_dir(), *_OPTIONS),
         "console": lambda: timed(*_CONSOLE, "compact", "--log-dir", log_dir(), *_OPTIONS),
         "nothing": lambda: timed(*_CONSOLE, "compact", "--log-dir", work / "empty"),
         "first": first,
@@ -102,16 +69,17 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3, help="of each kind (default: 3)")
     parser.add_argument("--kinds", default="", help="comma-separated (default: all)")
     options = parser.parse_args()
-    _adopt()
+    adopt_orphans()
     with tempfile.TemporaryDirectory() as work:
         chosen = {name: run for name, run in kinds(Path(work)).items() if not options.kinds or name in options.kinds.split(",")}
-        seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in chosen}
+        seconds: dict[str, list[Spent]] = {name: [] for name in chosen}
         for _ in range(options.runs):
             for name, run in chosen.items():
-                seconds[name].append(run())
-                print(f"{name}: {seconds[name][-1][0]:.2f} s, CPU {seconds[name][-1][1]:.2f} s", file=sys.stderr, flush=True)
+                spent = run()
+                seconds[name].append(spent)
+                print(f"{name}: {spent.wall_s:.2f} s, CPU {spent.cpu_s:.2f} s", file=sys.stderr, flush=True)
     medians = {name: [statistics.median(values) for values in zip(*found, strict=True)] for name, found in seconds.items()}
-    for name, (wall_s, cpu_s) in medians.items():
+    for name, (wall_s, cpu_s, _) in medians.items():
         print(f"{name:<10} {wall_s:6.2f} s, CPU {cpu_s:6.2f} s")
     for above, below in (("10 MB", "empty job"), ("console", "empty job"), ("first", "later")):
         if above in medians and below in medians:
