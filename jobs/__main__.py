@@ -20,6 +20,7 @@ COMMANDS = (
     ("dry-run", "dry_run", "compare several policies side by side, writing nothing to the logs"),
     ("verify", "verify", "verify that cleaned logs lost and changed nothing; explain why a record was dropped"),
     ("dump-log", "dump_log", "print segments, indexes and snapshots as Kafka's own dump tool does"),
+    ("count", "count_keys", "count records, distinct keys and tombstones, exactly, and name the largest keys"),
     ("warm-up", "warm_up", "make what later runs start faster with: compiled kernels, an archive of Spark's classes"),
 )
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+import jobs.__main__ as console
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
@@ -21,7 +23,7 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 README, CONTRIBUTING = ROOT / "README.md", ROOT / "CONTRIBUTING.md"
 #: documents that name identifiers of the code
 ABOUT_THE_CODE = [CONTRIBUTING, ROOT / "docs" / "architecture.md"]
-COMMANDS = {name: name.replace("-", "_") for name in ("compact", "expire", "dry-run", "verify", "dump-log", "warm-up")}
+COMMANDS = {name: module for name, module, _ in console.COMMANDS}
 
 PATH = re.compile(r"(?<![\w/.@-])(?:compaction|conf|docs|jobs|notebooks|tests|\.ci)/[\w./*-]*")
 MODULE = re.compile(r"(?<![\w/.-])(?:compaction|jobs|tests)(?:\.[A-Za-z_]\w*)+")

@@ -1,1 +1,1 @@
-"""The ``kafka_log`` data source of Spark: log directories at rest as DataFrames."""
+"""Logs at rest as a consumer reads them: the ``kafka_log`` data source of Spark, and counts of records and keys."""

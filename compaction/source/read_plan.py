@@ -141,6 +141,11 @@ class ReadTask:
     slices: tuple[SegmentSlice, ...]
     spec: ReadSpec
 
+    @property
+    def size_bytes(self) -> int:
+        """Bytes to read."""
+        return sum(map(_size, self.slices))
+
 
 def plan_read(request: ReadRequest, pushed: PushedFilters, wanted: int) -> list[ReadTask]:
     """The tasks, ordered by log and offset; consecutive small slices of a log are one task.
@@ -148,17 +153,21 @@ def plan_read(request: ReadRequest, pushed: PushedFilters, wanted: int) -> list[
     :raises UsageError: a directory is missing or a live broker holds it, or the selectors match nothing
     :raises LogError: a selected log cannot be read
     """
-    fs = OverlayFileSystem(file_system(request.paths))
-    bounds = request.bounds.within(pushed.bounds)
-    tasks: list[ReadTask] = []
-    for location in _locations(fs, request):
-        if bounds.empty or not pushed.takes(location.topic_partition):
-            continue
-        view = _view(fs, location)
-        spec = _read_spec(view, request, bounds, wanted)
-        for part in pack(list(_slices(fs, view, spec.bounds, request.slice_bytes)), _size, request.slice_bytes):
-            tasks.append(ReadTask(view.topic_partition, tuple(part), spec))
-    return tasks
+    fs, bounds = OverlayFileSystem(file_system(request.paths)), request.bounds.within(pushed.bounds)
+    found = (each for each in _locations(fs, request) if not bounds.empty and pushed.takes(each.topic_partition))
+    return [task for location in found for task in plan_log(fs, location, replace(request, bounds=bounds), wanted)]
+
+
+def plan_log(fs: FileSystem, location: LogLocation, request: ReadRequest, wanted: int) -> list[ReadTask]:
+    """The tasks of one log, ordered by offset.
+
+    :param fs: an overlay, in which the log is recovered
+    :raises LogError: it cannot be read
+    """
+    view = _view(fs, location)
+    spec = _read_spec(view, request, request.bounds, wanted)
+    parts = pack(list(_slices(fs, view, spec.bounds, request.slice_bytes)), _size, request.slice_bytes)
+    return [ReadTask(view.topic_partition, tuple(part), spec) for part in parts]
 
 
 def _size(part: SegmentSlice) -> int:

@@ -38,12 +38,14 @@ class Bytes(NamedTuple):
 class Columns(NamedTuple):
     """Columns of ``n`` records. Columns that were not requested have no rows.
 
-    ``offset``, ``timestamp_ms``: int64[n]. ``header_starts``: int32[n + 1], the first row of each record's headers in
+    ``offset``, ``timestamp_ms``: int64[n]. ``value_size``: int32[n], -1 for null, whether or not values were requested.
+    ``header_starts``: int32[n + 1], the first row of each record's headers in
     ``header_keys`` (never null) and ``header_values``.
     """
 
     offset: NDArray[np.int64]
     timestamp_ms: NDArray[np.int64]
+    value_size: NDArray[np.int32]
     keys: Bytes
     values: Bytes
     header_starts: NDArray[np.int32]
@@ -58,6 +60,7 @@ def new_columns(sizes: NDArray[np.int64], wanted: int) -> Columns:
     return Columns(
         np.empty(n, np.int64),
         np.empty(n, np.int64),
+        np.empty(n, np.int32),
         _new_bytes(n, int(sizes[KEY_BYTES])) if wanted & KEYS else _new_bytes(0, 0),
         _new_bytes(n, int(sizes[VALUE_BYTES])) if wanted & VALUES else _new_bytes(0, 0),
         np.zeros(n + 1 if wanted & HEADERS else 1, np.int32),
@@ -169,6 +172,7 @@ def fill_columns(raw, scratch, rows, spans, bounds, wanted, columns):
     their number."""
     # local names: numba would count references to arrays that are looked up in the loop, once per record
     offsets, times, header_starts = columns.offset, columns.timestamp_ms, columns.header_starts
+    value_sizes = columns.value_size
     key_offsets, key_data, key_valid = columns.keys.offsets, columns.keys.data, columns.keys.valid
     value_offsets, value_data, value_valid = columns.values.offsets, columns.values.data, columns.values.valid
     names, values = columns.header_keys, columns.header_values
@@ -186,7 +190,7 @@ def fill_columns(raw, scratch, rows, spans, bounds, wanted, columns):
             offset, time = row.base_offset + offset_delta, _timestamp(row, timestamp_delta)
             if not (bounds[0] <= offset <= bounds[1] and bounds[2] <= time <= bounds[3]):
                 continue
-            offsets[n], times[n] = offset, time
+            offsets[n], times[n], value_sizes[n] = offset, time, max(value_size, -1)
             if wanted & KEYS:
                 key_used = _put(key_offsets, key_data, key_valid, n, key_used, data, key_at, key_size)
             if wanted & (VALUES | HEADERS):

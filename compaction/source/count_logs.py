@@ -1,0 +1,202 @@
+"""Counts records and distinct keys of logs at rest, by partition and by topic, as a consumer would read them.
+
+Tasks read byte ranges and count their keys (``key_totals``); tables of keys are joined by topic and by a hash of the key, so
+a key that several partitions of a topic have is one key of the topic. Small logs are counted in this process.
+
+Tested by ``tests/jobs/test_count_keys.py``.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from compaction.engine.sizing import pack
+from compaction.errors import LogError, of_log
+from compaction.fs.overlay import OverlayFileSystem
+from compaction.kernels.reading.columns import KEYS
+from compaction.names import LogLocation
+from compaction.source.key_totals import JoinedTotals, KeyCount, KeySummary, KeyTotals, Largest, RecordCounts
+from compaction.source.read_columns import read_columns
+from compaction.source.read_plan import ReadRequest, ReadTask, plan_log
+from compaction.stores.mixed import file_system
+
+#: bytes of a topic whose keys are joined by one task
+PARTITION_BYTES = 96 << 20
+_MOST_PARTITIONS = 4096
+#: bytes that one task reads
+TASK_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class CountTask:
+    """A task of log number ``log`` of topic number ``topic``; keys are hashed with ``seed`` into ``partitions``."""
+
+    topic: int
+    log: int
+    read: ReadTask
+    partitions: int
+    seed: int
+
+
+class TaskCounts(NamedTuple):
+    """The records that a task has read; or in one line, why it could not."""
+
+    log: int
+    counts: RecordCounts
+    error: str | None = None
+
+
+class KeysOf(NamedTuple):
+    """The keys of one partition of the keys: of a log, or of a topic (``log`` is ``None``)."""
+
+    topic: int
+    log: int | None
+    summary: KeySummary
+
+
+#: what tasks emit: their counts, or a table of keys by topic and partition, and its log
+Emitted = TaskCounts | tuple[tuple[int, int], int, bytes]
+
+
+@dataclass
+class LogCount:
+    """What was counted in a log, or why it could not be read."""
+
+    location: LogLocation
+    counts: RecordCounts = field(default_factory=RecordCounts)
+    keys: int = 0
+    deleted_keys: int = 0
+    largest: tuple[KeyCount, ...] = ()
+    error: str | None = None
+
+    def add_keys(self, found: KeySummary, largest: Largest) -> None:
+        """Add the keys of one partition of the keys."""
+        self.keys += found.keys
+        self.deleted_keys += found.deleted
+        self.largest = largest.of([*self.largest, *found.largest])
+
+
+@dataclass
+class TopicCount:
+    """The logs of a topic; ``keys`` and ``largest`` are of keys distinct in the topic, and mean nothing if a log failed."""
+
+    topic: str
+    logs: list[LogCount]
+    keys: int = 0
+    largest: tuple[KeyCount, ...] = ()
+
+    @property
+    def counts(self) -> RecordCounts:
+        """The sum over the logs."""
+        total = RecordCounts()
+        for log in self.logs:
+            total.add(log.counts)
+        return total
+
+    @property
+    def failed(self) -> bool:
+        """Whether a log could not be read."""
+        return any(log.error is not None for log in self.logs)
+
+
+class CountRunner(Protocol):
+    """Runs the tasks, and joins what they emit."""
+
+    def count(self, packs: Sequence[Sequence[CountTask]], largest: Largest) -> list[TaskCounts | KeysOf]:
+        """The counts of each task, and the keys of each log and topic, in no order."""
+
+
+class LocalCountRunner:
+    """Runs tasks in this process."""
+
+    def count(self, packs: Sequence[Sequence[CountTask]], largest: Largest) -> list[TaskCounts | KeysOf]:
+        return list(join_keys((emitted for each in packs for emitted in count_tasks(each)), largest))
+
+
+class CountPlan(NamedTuple):
+    """The logs, by topic and in the order of their numbers, and the tasks that count them."""
+
+    topics: list[TopicCount]
+    logs: list[LogCount]
+    tasks: list[CountTask]
+
+
+def plan_count(found: Iterable[LogLocation], request: ReadRequest) -> CountPlan:
+    """Plan a count of the ``found`` logs. A log that cannot be read has an error, and no tasks."""
+    fs = OverlayFileSystem(file_system(request.paths))
+    logs = [LogCount(location) for location in found]
+    names = sorted({log.location.topic_partition.topic for log in logs})
+    topics = [TopicCount(name, [log for log in logs if log.location.topic_partition.topic == name]) for name in names]
+    reads: list[tuple[int, int, ReadTask]] = []
+    for number, log in enumerate(logs):
+        try:
+            topic = names.index(log.location.topic_partition.topic)
+            reads += [(topic, number, task) for task in plan_log(fs, log.location, request, KEYS)]
+        except LogError as error:
+            log.error = str(error)
+    return CountPlan(topics, logs, _tasks(reads))
+
+
+def _tasks(reads: Sequence[tuple[int, int, ReadTask]]) -> list[CountTask]:
+    seed, sizes = secrets.randbits(32), dict[int, int]()
+    for topic, _, task in reads:
+        sizes[topic] = sizes.get(topic, 0) + task.size_bytes
+    parts = {topic: min(_MOST_PARTITIONS, 1 + size // PARTITION_BYTES) for topic, size in sizes.items()}
+    return [CountTask(topic, log, task, parts[topic], seed) for topic, log, task in reads]
+
+
+def count_logs(runner: CountRunner, plan: CountPlan, largest: Largest) -> None:
+    """Fill in the counts of the planned logs and topics."""
+    packs = pack(plan.tasks, lambda task: task.read.size_bytes, TASK_BYTES)
+    for found in runner.count(packs, largest):
+        if isinstance(found, TaskCounts):
+            log = plan.logs[found.log]
+            log.counts.add(found.counts)
+            log.error = log.error or found.error
+        elif found.log is not None:
+            plan.logs[found.log].add_keys(found.summary, largest)
+        else:
+            topic = plan.topics[found.topic]
+            topic.keys += found.summary.keys
+            topic.largest = largest.of([*topic.largest, *found.summary.largest])
+
+
+def count_tasks(tasks: Iterable[CountTask]) -> Iterator[Emitted]:
+    """Run tasks."""
+    for task in tasks:
+        totals, path, error = KeyTotals(task.partitions, task.seed), task.read.slices[0].path, None
+        try:
+            for part in task.read.slices:
+                path = part.path
+                for records in read_columns(part.path, part.start, part.end, task.read.spec):
+                    yield from (((task.topic, number), task.log, packed) for number, packed in totals.add(records))
+        except Exception as failure:
+            error = str(of_log(failure, path))
+        yield from (((task.topic, number), task.log, packed) for number, packed in totals.packed())
+        yield TaskCounts(task.log, totals.counts, error)
+
+
+def join_keys(emitted: Iterable[Emitted], largest: Largest) -> Iterator[TaskCounts | KeysOf]:
+    """Join the tables of keys that tasks have emitted, all of them of each topic and partition."""
+    joined: dict[tuple[int, int], dict[int, JoinedTotals]] = {}
+    for each in emitted:
+        if isinstance(each, TaskCounts):
+            yield each
+        else:
+            key, log, packed = each
+            joined.setdefault(key, {}).setdefault(log, JoinedTotals()).add(packed)
+    for (topic, _), logs in joined.items():
+        summaries = {log: totals.summary(largest) for log, totals in logs.items()}
+        yield from (KeysOf(topic, log, summary) for log, summary in summaries.items())
+        # the only log of a topic has all of its keys
+        yield KeysOf(topic, None, _of_topic(logs, summaries, largest))
+
+
+def _of_topic(logs: Mapping[int, JoinedTotals], summaries: Mapping[int, KeySummary], largest: Largest) -> KeySummary:
+    if len(logs) == 1:
+        (summary,) = summaries.values()
+        return summary
+    return JoinedTotals.of(logs.values()).summary(largest)
