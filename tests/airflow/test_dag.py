@@ -30,12 +30,16 @@ def airflow(tmp_path_factory: pytest.TempPathFactory, missing: Callable[[str], N
     home = Path(os.environ.get("AIRFLOW_ENVIRONMENT", ROOT / "build/airflow"))
     if not (home / "bin/airflow").exists():
         missing(f"an environment with Airflow in {home} (`make suites` makes it)")
+    java = shutil.which("java")
+    if java is None:
+        missing("java")
+    assert java is not None
     scratch = tmp_path_factory.mktemp("airflow")
     folder = scratch / "dags"
     shutil.copytree(ROOT / "conf/airflow", folder, ignore=shutil.ignore_patterns("__pycache__"))
     environment = {
-        # the operator's spark-submit is the project's, Airflow's own Python has only pyspark-client
-        "PATH": os.pathsep.join([str(Path(sys.executable).parent), str(spark_home() / "bin"), os.environ["PATH"]]),
+        # an ordinary one of Airflow: neither the project's Python nor its Spark are on it
+        "PATH": os.pathsep.join([str(home / "bin"), str(Path(java).parent), "/usr/bin", "/bin"]),
         "HOME": str(scratch),
         "AIRFLOW_HOME": str(scratch),
         "AIRFLOW__CORE__DAGS_FOLDER": str(folder),
@@ -52,18 +56,24 @@ def airflow(tmp_path_factory: pytest.TempPathFactory, missing: Callable[[str], N
     return environment
 
 
-def run_dag(airflow: dict[str, str], place: Path, log_dir: Path) -> tuple[dict[str, Any], str]:
-    """Runs the DAG for one slot; the states of its tasks, and its output."""
+def run_dag(
+    airflow: dict[str, str], place: Path, log_dir: Path, dag: str = "kafka_log_compaction", **more: object
+) -> tuple[dict[str, Any], str]:
+    """Runs a DAG for one slot; the states of its tasks, and its output."""
     told = place / "told.json"
+    command = "compact" if dag == "kafka_log_compaction" else "dry_run"
     settings = {
-        "application": str(ROOT / "jobs/compact.py"),
+        "application": str(ROOT / f"jobs/{command}.py"),
+        "environment": str(Path(sys.executable).parent.parent),
+        "spark_home": str(spark_home()),
         "log_dir": str(log_dir),
-        "min_ratio": 0,
         "report_dir": str(place / "reports"),
+        **({"min_ratio": 0} if command == "compact" else {}),
+        **more,
     }
     script = str(Path(__file__).with_name("run_dag.py"))
     done = subprocess.run(
-        [airflow["PYTHON_AIRFLOW"], script, airflow["AIRFLOW__CORE__DAGS_FOLDER"], SLOT, json.dumps(settings), str(told)],
+        [airflow["PYTHON_AIRFLOW"], script, airflow["AIRFLOW__CORE__DAGS_FOLDER"], dag, SLOT, json.dumps(settings), str(told)],
         env=airflow, cwd=place, capture_output=True, text=True, check=False, timeout=600,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
@@ -74,7 +84,8 @@ def run_dag(airflow: dict[str, str], place: Path, log_dir: Path) -> tuple[dict[s
 def test_a_slot_is_compacted_as_of_its_end_and_its_report_read(airflow: dict[str, str], tmp_path: Path) -> None:
     log_dir = unpack_sample(tmp_path)
     found, said = run_dag(airflow, tmp_path, log_dir)
-    assert (found["dags"], found["max_active_runs"], found["catchup"]) == (["kafka_log_compaction"], 1, False)
+    assert found["dags"] == ["kafka_log_compaction", "kafka_log_policies"]
+    assert (found["max_active_runs"], found["catchup"]) == (1, False)
     assert found["pools"]["compact"] == "kafka_log_dirs"
     assert found["retries"]["compact"] == 2
     assert found["downstream"] == {"compact": ["check_report"], "check_report": []}
@@ -120,3 +131,33 @@ def test_a_job_that_could_not_run_fails_the_run(airflow: dict[str, str], tmp_pat
     found, said = run_dag(airflow, tmp_path, tmp_path / "no-such-directory")
     assert found["run"] == "failed"
     assert "the job wrote no report" in said
+    assert "no retry would help" in said
+    assert found["attempts"]["compact"] == 1
+
+
+def test_an_environment_that_is_incomplete_fails_at_once_and_says_what_is_missing(
+    airflow: dict[str, str], tmp_path: Path
+) -> None:
+    found, said = run_dag(airflow, tmp_path, tmp_path, environment="/no/such/environment")
+    assert found["run"] == "failed"
+    assert found["attempts"]["compact"] == 1
+    assert "/no/such/environment/bin/python does not exist: set the parameter 'environment'" in said
+
+
+@pytest.mark.parametrize("served", ["", "https://reports.example.org/kafka"])
+def test_policies_are_compared_and_the_task_links_to_the_page(airflow: dict[str, str], tmp_path: Path, served: str) -> None:
+    log_dir = unpack_sample(tmp_path)
+    before = {path: path.read_bytes() for path in log_dir.rglob("*") if path.is_file()}
+    variables = {"AIRFLOW_VAR_KAFKA_LOG_REPORT_URL": served} if served else {}
+    policies = ["configured", "cleanup.policy=compact,min.cleanable.dirty.ratio=0"]
+    found, said = run_dag(
+        airflow | variables, tmp_path, log_dir, "kafka_log_policies", topics=["orders", "users"], policies=policies
+    )
+    assert found["tasks"] == {"compare": "success"}, said
+    report, page = sorted((tmp_path / "reports").iterdir(), key=lambda path: path.suffix, reverse=True)
+    document = json.loads(report.read_text())
+    assert [policy["name"] for policy in document["policies"]] == policies
+    assert {log["topic"] for log in document["logs"]} <= {"orders", "users"}
+    link = found["links"]["compare"]["Comparison of policies"]
+    assert link == (f"{served}/{page.name}" if served else page.as_uri())
+    assert {path: path.read_bytes() for path in log_dir.rglob("*") if path.is_file()} == before
