@@ -1,7 +1,7 @@
 """The configuration entries of Kafka 4.3.0 that a log at rest depends on, of topics and of brokers.
 
 Mirrors ``LogConfig.CONFIG``, ``ServerTopicConfigSynonyms.ALL_TOPIC_CONFIG_SYNONYMS``, ``LogConfig.SERVER_CONFIG_DEF`` and
-``CleanerConfig``. The names and types of all other entries are in ``topic_names.txt`` and ``broker_names.txt``: the
+``CleanerConfig``. The names and types of all other entries are those of ``compaction.config.config_names``, of any version: the
 configuration of a topic and a broker's ``server.properties`` are accepted unchanged, and a misspelled name or a value of the
 wrong type is still an error.
 
@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from functools import cache
 
+from compaction.config.config_names import config_names
 from compaction.config.kinds import INT_MAX, LONG_MAX, Above, Choice, Kind, NonZero, Range, Validator, Value, parse
 from compaction.config.units import examples, plain_text
 from compaction.errors import ConfigError
@@ -159,21 +159,16 @@ BROKER_ENTRIES: dict[str, Entry] = {
 
 
 def topic_entry(name: str) -> Entry | None:
-    """The topic entry of this name, ``None`` if Kafka 4.3.0 has none."""
-    return TOPIC_ENTRIES.get(name) or _without_effect("topic_names.txt").get(name)
+    """The topic entry of this name, ``None`` if no version of Kafka has one."""
+    return TOPIC_ENTRIES.get(name) or _without_effect("topic", name)
 
 
 def broker_entry(name: str) -> Entry | None:
-    """The broker entry of this name, ``None`` if Kafka 4.3.0 has none."""
-    return BROKER_ENTRIES.get(name) or _without_effect("broker_names.txt").get(name)
+    """The broker entry of this name, ``None`` if no version of Kafka has one."""
+    return BROKER_ENTRIES.get(name) or _without_effect("broker", name)
 
 
-@cache
-def _without_effect(file: str) -> dict[str, Entry]:
-    """The entries without effect on a log at rest, by name. Only their type is checked."""
-    # most runs need neither the list nor this import, which takes 8 ms
-    from importlib.resources import files
-
-    lines = (files("compaction.config") / file).read_text("utf-8").splitlines()
-    named = (line.split() for line in lines if not line.startswith("#"))
-    return {name: Entry(name, Kind[kind], None, None, "a setting of a running broker") for name, kind in named}
+def _without_effect(level: str, name: str) -> Entry | None:
+    """An entry without effect on a log at rest. Only its type is checked."""
+    found = config_names(level).get(name)
+    return None if found is None else Entry(name, found.kind, None, None, "a setting of a running broker")

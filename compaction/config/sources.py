@@ -1,7 +1,8 @@
 """Settings from the command line and from a broker's ``server.properties``, each with its source.
 
-A name that Kafka 4.3.0 does not know is an error on the command line and in TOML. In ``server.properties`` it is ignored, as a
-broker ignores it: plug-ins use that file too. A bad value is an error everywhere.
+A name that no version of Kafka knows is an error on the command line and in TOML; on the command line, a name that the chosen
+version does not have is one, too. In ``server.properties`` unknown names are ignored, as a broker ignores them: plug-ins use
+that file too. A bad value is an error everywhere.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from compaction.config.config_names import versions_without
 from compaction.config.entries import BROKER_ENTRIES, TOPIC_ENTRIES, Entry, broker_entry, topic_entry
 from compaction.config.kinds import Value
 from compaction.errors import ConfigError
@@ -83,9 +85,10 @@ def where(source: Source) -> str:
     return "" if source.line is None else f"line {source.line}: "
 
 
-def read_sets(arguments: Iterable[str]) -> tuple[Setting, ...]:
+def read_sets(arguments: Iterable[str], kafka_version: str | None = None) -> tuple[Setting, ...]:
     """The settings of ``--set KEY=VALUE`` options, with topic-level and broker-level names.
 
+    :param kafka_version: if given, names that this version does not have are unknown
     :raises ConfigError: no ``=``, an unknown name, a bad value
     """
     settings = []
@@ -95,13 +98,17 @@ def read_sets(arguments: Iterable[str]) -> tuple[Setting, ...]:
         source = Source(Origin.SET, name)
         if not equals or not name:
             raise ConfigError(f"--set: {argument!r} is not KEY=VALUE", hint="e.g. --set min.cleanable.dirty.ratio=0.1")
-        value = entry_of(name, source).read(text, path=None, where="--set: ", with_units=True)
-        settings.append(Setting(name, value, source))
+        setting = Setting(name, entry_of(name, source).read(text, path=None, where="--set: ", with_units=True), source)
+        having = None if kafka_version is None else versions_without(name, kafka_version)
+        if having is not None:
+            what = f"--set: Kafka {kafka_version} has no configuration {name}, which is {having}"
+            raise ConfigError(what, hint="leave it out, or give the brokers' version by --kafka-version")
+        settings.append(setting)
     return tuple(settings)
 
 
 def read_properties(entries: Sequence[Property], path: str) -> tuple[Setting, ...]:
-    """The settings of a broker's ``server.properties`` that Kafka 4.3.0 knows.
+    """The settings of a broker's ``server.properties`` that some version of Kafka knows.
 
     The last entry of a name wins. A ``${provider:…}`` reference cannot be resolved: it is an error for an entry in
     ``BROKER_ENTRIES`` and ignored for any other.
@@ -133,5 +140,5 @@ def entry_of(name: str, source: Source) -> Entry:
 def unknown_name(name: str, source: Source, known: Iterable[str], hint: str | None = None) -> ConfigError:
     """The error for a name that is not in ``known``."""
     near = difflib.get_close_matches(name, list(known), n=1)
-    hint = hint or (f"did you mean {near[0]}?" if near else "see the topic and broker configurations of Kafka 4.3.0")
+    hint = hint or (f"did you mean {near[0]}?" if near else "see the topic and broker configurations of Kafka")
     return ConfigError(f"{where(source)}unknown configuration name {name!r}", path=source.path, hint=hint)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
 from typing import Any
 
 import pytest
 from py4j.protocol import Py4JJavaError
 
+from compaction.config.config_names import config_names
 from compaction.config.entries import BROKER_ENTRIES, TOPIC_ENTRIES, Entry, broker_entry, topic_entry
 from compaction.errors import ConfigError
 from tests.kafka.gateway import Gateway, unconverted_errors
@@ -45,8 +45,8 @@ def test_the_names_and_types_are_those_of_kafka(gateway: Gateway) -> None:
 
 
 def test_a_topic_has_no_other_names(gateway: Gateway) -> None:
-    lines = (files("compaction.config") / "topic_names.txt").read_text("utf-8").splitlines()
-    assert {line.split()[0] for line in lines if not line.startswith("#")} <= set(definitions(gateway)[0].names())
+    known = {name for name, found in config_names("topic").items() if found.is_in(gateway.version)}
+    assert known == set(definitions(gateway)[0].names())
     assert set(TOPIC_ENTRIES) <= set(definitions(gateway)[0].names())
 
 

@@ -165,3 +165,34 @@ def test_an_invalid_toml_is_an_error_with_file_line_and_key(text: str, message: 
 def test_lines_are_found_after_values_with_equals_signs_and_comments() -> None:
     found = read_toml('[broker]\n# a = 1\n"log.dir" = "/a=b"  # x = y\nlog.roll.ms = 5', "c.toml")
     assert [each.source.line for each in found.broker] == [3, 4]
+
+
+@pytest.mark.parametrize(
+    ("setting", "version", "having"),
+    [
+        ("max.decompressed.message.bytes=1", "4.3.1", "in 4.2 and since 4.4"),
+        ("remote.copy.lag.ms=1", "4.3", "since 4.4"),
+        ("message.format.version=2.8", "4.0.0", "until 3.9"),
+        ("zookeeper.connect=here", "4.0", "until 3.9"),
+        ("producer.id.expiration.ms=1", "3.3", "since 3.4"),
+    ],
+)
+def test_a_name_that_the_chosen_version_does_not_have_is_refused(setting: str, version: str, having: str) -> None:
+    name = setting.partition("=")[0]
+    with pytest.raises(ConfigError, match=f"^--set: Kafka {version} has no configuration {name}, which is {having}"):
+        read_sets([setting], version)
+    assert read_sets([setting])[0].name == name, "without a version, the names of all versions are known"
+
+
+@pytest.mark.parametrize(
+    ("setting", "version"),
+    [
+        ("max.decompressed.message.bytes=1", "4.2.2"),
+        ("max.decompressed.message.bytes=1", "4.4"),
+        ("message.format.version=2.8", "3.9.2"),
+        ("segment.bytes=1048576", "2.8"),
+        ("compression.type=gzip", "2.8"),
+    ],
+)
+def test_a_name_that_the_chosen_version_has_is_accepted(setting: str, version: str) -> None:
+    assert [each.name for each in read_sets([setting], version)] == [setting.partition("=")[0]]

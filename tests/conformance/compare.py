@@ -20,7 +20,7 @@ _INDEX_INTERVAL_BYTES = 4096
 def differences(gateway: Gateway, ours: Path, kafkas: Path, index_interval_bytes: int = _INDEX_INTERVAL_BYTES) -> list[str]:
     """One line per difference; empty if the two directories are the same log.
 
-    ``.deleted`` files do not belong to a log.
+    ``.deleted`` files do not belong to a log. ``gateway`` has the version that cleaned ``kafkas``.
     """
     found = [*_names(ours, kafkas)]
     for base, theirs in segments_of(kafkas).items():
@@ -30,6 +30,11 @@ def differences(gateway: Gateway, ours: Path, kafkas: Path, index_interval_bytes
                 f"{ours.name} segment {base}: {text}" for text in _segment(gateway, base, mine, theirs, index_interval_bytes)
             ]
     return found
+
+
+def _indexes_otherwise(gateway: Gateway) -> bool:
+    """Whether this version's cleaner adds index entries at other batches: one for a whole buffer that it wrote."""
+    return gateway.release < (3, 9, 1) or gateway.release == (4, 0, 0)
 
 
 def _names(ours: Path, kafkas: Path) -> Iterator[str]:
@@ -57,22 +62,31 @@ def _segment(gateway: Gateway, base: int, mine: Path, theirs: Path, interval: in
     yield from _same_file(mine, theirs, ".txnindex")
     ours, kafkas = batches_of(mine.read_bytes()), batches_of(theirs.read_bytes())
     if mine.read_bytes() == theirs.read_bytes():
-        yield from _same_file(mine, theirs, ".index")
-        yield from _same_file(mine, theirs, ".timeindex")
-        return
-    yield from _batches(ours, kafkas)
-    if kafka_records(gateway, mine) != kafka_records(gateway, theirs):
-        yield "records differ"
+        trims = gateway.release < (4, 4)
+        indexes = [text for kind in (".index", ".timeindex") for text in _same_file(mine, theirs, kind, trims=trims)]
+        if not indexes or not _indexes_otherwise(gateway):
+            yield from indexes
+            return
+    else:
+        yield from _batches(ours, kafkas)
+        if kafka_records(gateway, mine) != kafka_records(gateway, theirs):
+            yield "records differ"
     index, times = expected_indexes(base, ours, interval)
     for suffix, expected in ((".index", index), (".timeindex", times)):
         if mine.with_suffix(suffix).read_bytes() != expected:
             yield f"{suffix} is not the one of these batches"
 
 
-def _same_file(mine: Path, theirs: Path, suffix: str) -> Iterator[str]:
-    ours, kafkas = (path.with_suffix(suffix) for path in (mine, theirs))
-    if ours.exists() and kafkas.exists() and ours.read_bytes() != kafkas.read_bytes():
-        yield f"{suffix} {ours.read_bytes().hex()}, Kafka's {kafkas.read_bytes().hex()}"
+def _same_file(mine: Path, theirs: Path, suffix: str, *, trims: bool = True) -> Iterator[str]:
+    """``trims``: Kafka cuts preallocated zeros off when it closes the log; since 4.4 an active segment keeps them."""
+    paths = [path.with_suffix(suffix) for path in (mine, theirs)]
+    if not all(path.exists() for path in paths):
+        return
+    ours, kafkas = (path.read_bytes() for path in paths)
+    if not trims and len(kafkas) > len(ours):
+        kafkas = kafkas[: len(ours)] + kafkas[len(ours) :].rstrip(b"\0")
+    if ours != kafkas:
+        yield f"{suffix} {ours.hex()}, Kafka's {kafkas.hex()}"
 
 
 def _batches(ours: list[RawBatch], kafkas: list[RawBatch]) -> Iterator[str]:

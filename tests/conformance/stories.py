@@ -18,6 +18,11 @@ from tests.oracle.random_logs import Flavour, RandomLog, random_log
 START_MS = 1_700_000_000_000
 _LATEST_START_MS = START_MS + 100_000
 _DAY_MS = 86_400_000
+NEWEST = (4, 4, 0)
+#: the first release whose cleaner keeps markers beside records with the keys of markers (KAFKA-14055)
+_KEEPS_MARKERS = (3, 0, 2)
+#: the first release that cleans nothing at or past the high watermark (KAFKA-13194)
+_BOUND_BY_HIGH_WATERMARK = (3, 1)
 #: the times of the rounds: every log has been written by the first one
 ROUND_TIMES = tuple(START_MS + 400_000 + later for later in (0, 500, 1_000, 60_000, _DAY_MS, _DAY_MS + 999, 12 * _DAY_MS))
 
@@ -61,12 +66,14 @@ class Turn:
 
 @dataclass(frozen=True)
 class Story:
-    """One log. ``as_leader``: Kafka appends as a leader does, which sets offsets, timestamps and epoch of the batches."""
+    """One log. ``as_leader``: Kafka appends as a leader does, which sets offsets, timestamps and epoch of the batches.
+    ``version`` is the judge's, empty for the reference."""
 
     name: str
     config: Mapping[str, str] = field(default_factory=dict)
     turns: tuple[Turn, ...] = ()
     as_leader: bool = False
+    version: str = ""
 
     @property
     def topic_config(self) -> dict[str, str]:
@@ -91,7 +98,8 @@ class Story:
 def read_story(path: Path) -> Story:
     """A story from a file."""
     story = json.loads(path.read_text(encoding="utf-8"))
-    return Story(story["name"], story["config"], tuple(_turn(turn) for turn in story["turns"]), story["as_leader"])
+    turns = tuple(_turn(turn) for turn in story["turns"])
+    return Story(story["name"], story["config"], turns, story["as_leader"], story.get("version", ""))
 
 
 def _turn(fields: dict[str, Any]) -> Turn:
@@ -99,9 +107,9 @@ def _turn(fields: dict[str, Any]) -> Turn:
     return Turn(**{**fields, "segments": tuple(segments), "lost": tuple(fields["lost"])})
 
 
-def random_story(seed: int) -> Story:
-    """The story of this seed."""
-    return _Teller(seed).tell()
+def random_story(seed: int, release: tuple[int, ...] = NEWEST) -> Story:
+    """The story of this seed, without what the cleaner of that release handles against its own rules."""
+    return _Teller(seed, release).tell()
 
 
 def _without_offsets(turn: Turn) -> Turn:
@@ -110,8 +118,8 @@ def _without_offsets(turn: Turn) -> Turn:
 
 
 class _Teller:
-    def __init__(self, seed: int) -> None:
-        self.seed = seed
+    def __init__(self, seed: int, release: tuple[int, ...]) -> None:
+        self.seed, self.release = seed, release
         self.rng = random.Random(f"story {seed}")
         self.as_leader = self.rng.random() < 0.2
         self.deletes = random.Random(f"policy {seed}").random() < 0.15
@@ -146,6 +154,8 @@ class _Teller:
             if killed or any(turn.killed for turn in turns):
                 # when it recovers, Kafka loses which transactions ended past the high watermark
                 high = None
+            if self.release < _BOUND_BY_HIGH_WATERMARK:
+                high = None
             replays = rng.random() < 0.15 and not self.deletes and not any((killed, *(turn.killed for turn in turns)))
             turns.append(Turn(at, new, checkpoint, start, high, killed, lost, replays))
         if self.as_leader:
@@ -172,6 +182,7 @@ class _Teller:
             spoiled=0.0 if rng.random() < 0.95 else 0.1,
             settled=rng.choice((0.0, 0.4, 0.9)),
             far=0.0 if rng.random() < 0.93 else 0.6,
+            marker_keys=self.release >= _KEEPS_MARKERS,
         )
         if not flavour.producers or flavour.magics == (0, 1):
             flavour = replace(flavour, transactions=False)

@@ -1,4 +1,5 @@
-"""Kafka's own ``Cleaner`` on one partition directory, at a fixed time, with the offsets that its manager would choose."""
+"""Kafka's own ``Cleaner``, of any version, on one partition directory, at a fixed time, with the offsets that its manager would
+choose."""
 
 from __future__ import annotations
 
@@ -11,7 +12,6 @@ from typing import Any
 from tests.kafka.gateway import Gateway
 from tests.kafka.log import KafkaLog, Opening, remove_deleted
 
-_LOG = "org.apache.kafka.storage.internals.log."
 #: half of ``log.cleaner.io.buffer.size``: one buffer reads, one writes
 _IO_BUFFER_BYTES = 262_144
 _MAX_MESSAGE_BYTES = 1_048_588
@@ -61,12 +61,12 @@ def select(log: KafkaLog, checkpoint: int | None) -> Selected:
     """The range to clean, as the cleaner's manager computes it from its ``checkpoint`` entry."""
     gateway = log.gateway
     # as a broker does every ten minutes; producers replayed from batches have not been checked yet
-    log.java.removeExpiredProducers(log.clock.now_ms)
-    manager = _LOG + "LogCleanerManager"
+    log.expire_producers()
+    manager = gateway.named("LogCleanerManager")
     now_ms = log.clock.now_ms
-    offsets = gateway.call_static(manager, "cleanableOffsets", log.java, gateway.some(checkpoint), now_ms)
+    offsets = gateway.call_static(manager, "cleanableOffsets", log.java, gateway.option(checkpoint), now_ms)
     first_dirty, first_uncleanable = offsets.firstDirtyOffset(), offsets.firstUncleanableDirtyOffset()
-    to_clean = gateway.cls(_LOG + "LogToClean")(log.java, first_dirty, first_uncleanable, False)
+    to_clean = _log_to_clean(log, first_dirty, first_uncleanable)
     delay = gateway.call_static(manager, "maxCompactionDelay", log.java, first_dirty, now_ms)
     return Selected(
         first_dirty,
@@ -87,19 +87,27 @@ def clean_open_log(
     """
     gateway = log.gateway
     selected = select(log, checkpoint)
-    target = gateway.cls(_LOG + "LogToClean")(log.java, selected.first_dirty_offset, selected.first_uncleanable_offset, False)
-    cleaner = new_cleaner(gateway, log.clock.java, map_bytes, max_message_bytes)
-    outcome = cleaner.doClean(target, log.clock.now_ms)
-    raw = gateway.fields(outcome.getValue())
+    target = _log_to_clean(log, selected.first_dirty_offset, selected.first_uncleanable_offset)
+    outcome = new_cleaner(gateway, log.clock.java, map_bytes, max_message_bytes).clean(target)
+    end_offset, found = (
+        (outcome.productElement(at) for at in range(2)) if gateway.in_scala else (outcome.getKey(), outcome.getValue())
+    )
+    raw = gateway.fields(found)
     stats = CleanStats(**{name: raw[_camel(name)] for name in CleanStats.__dataclass_fields__})
-    return CleanResult(selected, int(outcome.getKey()), stats)
+    return CleanResult(selected, int(end_offset), stats)
+
+
+def _log_to_clean(log: KafkaLog, first_dirty: int, first_uncleanable: int) -> Any:
+    partition = [log.java.topicPartition()] if log.gateway.in_scala else []
+    return log.gateway.new("LogToClean", *partition, log.java, first_dirty, first_uncleanable, False)
 
 
 def new_cleaner(gateway: Gateway, clock: Any, map_bytes: int, max_message_bytes: int = _MAX_MESSAGE_BYTES) -> Any:
     """A ``Cleaner`` with a map of so many bytes, which may clean one log after another; ``clock`` is a ``Time``."""
-    return gateway.cls(_LOG + "Cleaner")(
+    return gateway.new(
+        "Cleaner",
         0,
-        gateway.cls(_LOG + "SkimpyOffsetMap")(map_bytes),
+        gateway.new("SkimpyOffsetMap", map_bytes, "MD5"),
         _IO_BUFFER_BYTES,
         max_message_bytes,
         0.9,
@@ -135,7 +143,7 @@ def clean_partition_if_due(
     try:
         selected = select(log, checkpoint)
         wanted = selected.max_compaction_delay_ms > 0 and selected.cleanable_bytes > 0
-        if selected.ratio > log.config.minCleanableRatio or wanted:
+        if selected.ratio > log.config.getDouble("min.cleanable.dirty.ratio") or wanted:
             return clean_open_log(log, checkpoint, map_bytes)
         return selected
     finally:
@@ -174,16 +182,15 @@ def _camel(name: str) -> str:
     return head + "".join(part.capitalize() for part in rest)
 
 
-_by_gateway: dict[int, tuple[Any, Any]] = {}
+_by_version: dict[str, tuple[Any, Any]] = {}
 
 
 def _shared(gateway: Gateway) -> tuple[Any, Any]:
     """The throttler that never throttles and the check that never aborts."""
-    if id(gateway) not in _by_gateway:
+    if gateway.version not in _by_version:
         system = gateway.cls("org.apache.kafka.common.utils.Time").SYSTEM
-        throttler = gateway.cls("org.apache.kafka.storage.internals.utils.Throttler")(
-            1.0e300, 300, "cleaner-io", "bytes", system
-        )
-        _, never = gateway.answering("java.util.function.Consumer")
-        _by_gateway[id(gateway)] = (throttler, never)
-    return _by_gateway[id(gateway)]
+        throttles_down = [True] if gateway.release < (3, 8) else []
+        throttler = gateway.new("Throttler", 1.0e300, 300, *throttles_down, "cleaner-io", "bytes", system)
+        _, never = gateway.answering("scala.Function1" if gateway.in_scala else "java.util.function.Consumer")
+        _by_version[gateway.version] = (throttler, never)
+    return _by_version[gateway.version]

@@ -18,7 +18,7 @@ from typing import IO, Any
 from py4j import java_gateway, protocol
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
-from tests.kafka.jars import LOGGING_CONFIG, require_kafka_classpath, spark_home
+from tests.kafka.jars import LOGGING_CONFIG, REFERENCE, require_kafka_classpath, spark_home
 
 #: py4j needs these for collections of the JDK, Kafka to unmap its indexes at once
 _JAVA_OPTIONS = (
@@ -35,6 +35,14 @@ _JAVA_OPTIONS = (
     "--add-opens=java.base/java.nio=ALL-UNNAMED",
     "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
 )
+
+#: where Kafka's internal classes have been, the oldest places first: 4.0 has both ``UnifiedLog`` and uses the older one
+_PLACES = (
+    "kafka.log.", "kafka.server.", "kafka.utils.",
+    "org.apache.kafka.common.record.internal.", "org.apache.kafka.common.record.", "org.apache.kafka.server.util.",
+    "org.apache.kafka.storage.internals.log.", "org.apache.kafka.storage.internals.utils.",
+    "org.apache.kafka.storage.log.metrics.",
+)  # fmt: skip
 
 
 def java_executable() -> str:
@@ -62,14 +70,16 @@ class Clock:
 
 
 class Gateway:
-    """The JVM. ``jvm`` finds any class by its name; ``cls`` also caches it."""
+    """The JVM, with the classes of one version of Kafka. ``jvm`` finds any class by its name; ``cls`` also caches it."""
 
-    def __init__(self, *more_jars: str) -> None:
+    def __init__(self, *more_jars: str, version: str = REFERENCE) -> None:
+        self.version = version
+        self.release = tuple(int(part) for part in version.split("."))
         self.log: IO[bytes] = tempfile.NamedTemporaryFile(prefix="kafka-gateway-", suffix=".log")  # noqa: SIM115
         jar = next((spark_home() / "jars").glob("py4j-*.jar"))
         port, token, self._process = launch_gateway(
             jarpath=str(jar),
-            classpath=require_kafka_classpath(*more_jars),
+            classpath=require_kafka_classpath(*more_jars, version=version),
             javaopts=list(_JAVA_OPTIONS),
             die_on_exit=True,
             redirect_stderr=self.log,
@@ -81,6 +91,7 @@ class Gateway:
         self.java = JavaGateway(gateway_parameters=parameters)
         self.jvm: Any = self.java.jvm
         self._classes: dict[str, Any] = {}
+        self._names: dict[str, str] = {}
         self._kinds: dict[str, Any] = {}
         self._statics: dict[tuple[str, str], Any] = {}
 
@@ -100,6 +111,27 @@ class Gateway:
             self._classes[name] = found
         return self._classes[name]
 
+    def named(self, name: str) -> str:
+        """The full name of a class that is in different packages of different versions, of its simple name."""
+        if name not in self._names:
+            found = [place + name for place in _PLACES if self.exists(place + name)]
+            if not found:
+                raise LookupError(f"Kafka {self.version} has no class {name}")
+            self._names[name] = found[0]
+        return self._names[name]
+
+    def exists(self, name: str) -> bool:
+        """Whether this version has the class of that full name."""
+        try:
+            with unconverted_errors():
+                return self.kind(name) is not None
+        except protocol.Py4JJavaError:
+            return False
+
+    def new(self, name: str, *arguments: Any) -> Any:
+        """An instance of the class of that simple name."""
+        return self.cls(self.named(name))(*arguments)
+
     def kind(self, name: str) -> Any:
         """The ``java.lang.Class`` of that fully qualified name."""
         if name not in self._kinds:
@@ -113,6 +145,20 @@ class Gateway:
             made[position] = item
         return made
 
+    @property
+    def in_scala(self) -> bool:
+        """Whether this version's log and cleaner are written in Scala."""
+        return self.release < (4, 1)
+
+    def no_option(self) -> Any:
+        """An empty optional argument of its log or cleaner."""
+        return self.cls("scala.Option" if self.in_scala else "java.util.Optional").empty()
+
+    def option(self, value: int | None) -> Any:
+        """An optional ``Long`` as its log and cleaner take it."""
+        optional = self.some(value)
+        return self.cls("scala.jdk.javaapi.OptionConverters").toScala(optional) if self.in_scala else optional
+
     def some(self, value: int | None) -> Any:
         """An ``Optional<Long>``: py4j alone would send a small number as an ``Integer``."""
         if value is None:
@@ -125,13 +171,23 @@ class Gateway:
         field.setAccessible(True)
         return field.get(target)
 
+    def call(self, target: Any, method: str) -> Any:
+        """Calls a method without arguments, of any visibility."""
+        found = target.getClass().getDeclaredMethod(method, self.array("java.lang.Class", []))
+        found.setAccessible(True)
+        return found.invoke(target, self.array("java.lang.Object", []))
+
     def call_static(self, class_name: str, method: str, *arguments: Any) -> Any:
-        """Calls a static method of any visibility; the method's name must be unique in its class."""
+        """Calls a static method of any visibility, or that of a Scala object; its name must be unique in its class."""
         if (class_name, method) not in self._statics:
-            found = next(m for m in self.kind(class_name).getDeclaredMethods() if m.getName() == method)
+            scala = self.exists(f"{class_name}$")
+            kind = self.kind(f"{class_name}$" if scala else class_name)
+            # Scala puts the owner before the name of a private method that it makes public
+            found = next(m for m in kind.getDeclaredMethods() if m.getName().split("$$")[-1] == method)
             found.setAccessible(True)
-            self._statics[class_name, method] = found
-        return self._statics[class_name, method].invoke(None, self.array("java.lang.Object", list(arguments)))
+            self._statics[class_name, method] = found, getattr(self.cls(f"{class_name}$"), "MODULE$") if scala else None
+        found, owner = self._statics[class_name, method]
+        return found.invoke(owner, self.array("java.lang.Object", list(arguments)))
 
     def answering(self, interface: str) -> tuple[Any, Any]:
         """A map and an implementation of ``interface`` whose every method returns the map's value for its name.
@@ -177,14 +233,19 @@ class Gateway:
         """A ``Scheduler`` that runs nothing: tasks that Kafka schedules (deletions, flushes) are never run."""
         future_answers, future = self.answering("java.util.concurrent.ScheduledFuture")
         future_answers.put("cancel", True)
-        answers, scheduler = self.answering("org.apache.kafka.server.util.Scheduler")
+        answers, scheduler = self.answering(self.named("Scheduler"))
         answers.put("schedule", future)
         answers.put("scheduleOnce", future)
+        # the defaults of the Scala interface's arguments: delay, period, unit
+        answers.put("schedule$default$3", 0)
+        answers.put("schedule$default$4", -1)
+        answers.put("schedule$default$5", self.cls("java.util.concurrent.TimeUnit").MILLISECONDS)
         return scheduler
 
     def running_scheduler(self) -> Any:
         """A real ``KafkaScheduler``; its ``shutdown()`` waits for tasks that are due and drops the others."""
-        scheduler = self.cls("org.apache.kafka.server.util.KafkaScheduler")(1)
+        name = self.named("KafkaScheduler")
+        scheduler = self.cls(name)(1, "kafka-scheduler-", True) if name.startswith("kafka.") else self.cls(name)(1)
         scheduler.startup()
         return scheduler
 
@@ -220,12 +281,12 @@ def unconverted_errors() -> Iterator[None]:
         java_gateway.get_return_value = converting
 
 
-_shared: list[Gateway] = []
+_shared: dict[str, Gateway] = {}
 
 
-def shared_gateway() -> Gateway:
-    """One gateway for the whole process, ended with it."""
-    if not _shared:
-        _shared.append(Gateway())
-        atexit.register(_shared[0].close)
-    return _shared[0]
+def shared_gateway(version: str = REFERENCE) -> Gateway:
+    """One gateway of each version for the whole process, ended with it."""
+    if version not in _shared:
+        _shared[version] = Gateway(version=version)
+        atexit.register(_shared[version].close)
+    return _shared[version]

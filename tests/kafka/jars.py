@@ -1,4 +1,4 @@
-"""The class path of Kafka 4.3.0, resolved by Spark's own ``spark.jars.packages`` so that no other build tool is needed.
+"""The class path of any Kafka since 2.8, resolved by Spark's own ``spark.jars.packages`` so that no other build tool is needed.
 
 Spark uses the registry, the cache and the proxies that the user has configured; this module names only coordinates. The
 result is stored beside Spark's own cache and is reused as long as all of its jars exist.
@@ -20,7 +20,13 @@ from urllib.parse import unquote, urlparse
 
 import pytest
 
-KAFKA = "org.apache.kafka:kafka_2.13:4.3.0"
+#: the version that is the judge if none is named
+REFERENCE = "4.3.0"
+#: each minor version's last release, and the releases within a minor version between which the cleaner's rules changed
+VERSIONS = (
+    "2.8.2", "3.0.2", "3.1.2", "3.2.3", "3.3.2", "3.4.1", "3.5.2", "3.6.2", "3.7.2", "3.8.1", "3.9.1", "3.9.2",
+    "4.0.0", "4.0.2", "4.1.2", "4.2.2", "4.3.1", "4.4.0",
+)  # fmt: skip
 #: Kafka's command line tools, the log dump tool among them
 KAFKA_TOOLS = "org.apache.kafka:kafka-tools:4.3.0"
 
@@ -31,11 +37,15 @@ _PRINT_JARS = """
 from pyspark.java_gateway import launch_gateway
 print("jars=" + launch_gateway().jvm.java.lang.System.getProperty("spark.jars"))
 """
-#: pyspark's jars: the Scala library, which Spark never resolves, a logger for slf4j 2, and the gateway
-_FROM_SPARK = ("scala-library-*.jar", "slf4j-api-2*.jar", "log4j-slf4j2-impl-*.jar", "py4j-*.jar")
-#: Kafka's own slf4j 1 would find no logger; version 2 replaces it
-_LEFT_OUT = "slf4j-api-1"
-
+#: pyspark's jars: the Scala library, which Spark never resolves, a logger for slf4j 2 and for log4j 1, and the gateway
+_FROM_SPARK = (
+    "scala-library-*.jar", "slf4j-api-2*.jar", "log4j-slf4j2-impl-*.jar", "log4j-1.2-api-*.jar", "log4j-api-*.jar",
+    "log4j-core-*.jar", "py4j-*.jar",
+)  # fmt: skip
+#: Kafka's own, before 4.0 of slf4j 1 and log4j 1, are replaced by those
+_LEFT_OUT = ("slf4j", "log4j")
+#: a dependency of 4.4.0 that was never published; its classes are used by command line tools only
+_UNPUBLISHED = {"4.4.0": "org.apache.kafka:kafka-tools-api"}
 
 #: a registry may fail temporarily
 _TRIES = 3
@@ -53,29 +63,30 @@ def spark_home() -> Path:
     return Path(spec.origin).parent
 
 
-@lru_cache(maxsize=4)
-def kafka_classpath(*more: str) -> str:
+@lru_cache(maxsize=64)
+def kafka_classpath(*more: str, version: str = REFERENCE) -> str:
     """The class path that runs Kafka, quietly, with the further ``more`` coordinates (e.g. ``KAFKA_TOOLS``).
 
     :raises JarsUnavailableError: Spark could not resolve it
     """
-    resolved = [jar for jar in _resolve((KAFKA, *more)) if _LEFT_OUT not in jar.name]
+    found = _resolve((f"org.apache.kafka:kafka_2.13:{version}", *more), _UNPUBLISHED.get(version, ""))
+    resolved = [jar for jar in found if not any(word in jar.name for word in _LEFT_OUT)]
     home = spark_home() / "jars"
     own = [match for pattern in _FROM_SPARK for match in sorted(home.glob(pattern))]
     return os.pathsep.join(str(jar) for jar in (*own, *resolved))
 
 
-def require_kafka_classpath(*more: str) -> str:
+def require_kafka_classpath(*more: str, version: str = REFERENCE) -> str:
     """As ``kafka_classpath``; if it is not available the test is skipped with the reason, or fails if ``CI`` is set."""
     try:
-        return kafka_classpath(*more)
+        return kafka_classpath(*more, version=version)
     except JarsUnavailableError as error:
         if os.environ.get("CI", "").lower() in ("", "0", "false"):
-            pytest.skip(f"real Kafka is not available: {error}")
+            pytest.skip(f"real Kafka {version} is not available: {error}")
         raise
 
 
-def _resolve(coordinates: tuple[str, ...]) -> list[Path]:
+def _resolve(coordinates: tuple[str, ...], left_out: str) -> list[Path]:
     known = _memory(coordinates)
     known.parent.mkdir(parents=True, exist_ok=True)
     with known.with_suffix(".lock").open("w") as lock:
@@ -85,18 +96,18 @@ def _resolve(coordinates: tuple[str, ...]) -> list[Path]:
             jars = [Path(line) for line in known.read_text(encoding="utf-8").splitlines()]
             if jars and all(jar.exists() for jar in jars):
                 return jars
-        jars = _ask_spark_again(coordinates)
+        jars = _ask_spark_again(coordinates, left_out)
         known.write_text("\n".join(map(str, jars)), encoding="utf-8")
         return jars
 
 
-def _ask_spark_again(coordinates: tuple[str, ...]) -> list[Path]:
+def _ask_spark_again(coordinates: tuple[str, ...], left_out: str) -> list[Path]:
     for _ in range(_TRIES - 1):
         try:
-            return _ask_spark(coordinates)
+            return _ask_spark(coordinates, left_out)
         except (JarsUnavailableError, subprocess.TimeoutExpired):
             time.sleep(5)
-    return _ask_spark(coordinates)
+    return _ask_spark(coordinates, left_out)
 
 
 def _memory(coordinates: tuple[str, ...]) -> Path:
@@ -105,13 +116,13 @@ def _memory(coordinates: tuple[str, ...]) -> Path:
     return cache / "kafka-test-jars" / f"{digest}.txt"
 
 
-def _ask_spark(coordinates: tuple[str, ...]) -> list[Path]:
+def _ask_spark(coordinates: tuple[str, ...], left_out: str) -> list[Path]:
     home = spark_home()
     with tempfile.TemporaryDirectory() as scratch:
         script = Path(scratch) / "print_jars.py"
         script.write_text(_PRINT_JARS, encoding="utf-8")
         command = [str(home / "bin" / "spark-submit"), "--master", "local[1]"]
-        command += ["--packages", ",".join(coordinates), str(script)]
+        command += ["--packages", ",".join(coordinates), *(["--exclude-packages", left_out] if left_out else []), str(script)]
         env = dict(os.environ, SPARK_HOME=str(home), PYSPARK_PYTHON=sys.executable, PYSPARK_DRIVER_PYTHON=sys.executable)
         done = subprocess.run(command, env=env, cwd=scratch, capture_output=True, text=True, timeout=600, check=False)
     for line in done.stdout.splitlines():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 from tests.kafka.gateway import Gateway
 
-_LOG = "org.apache.kafka.storage.internals.log."
 _DAY_MS = 86_400_000
 LONG_MAX = 2**63 - 1
 
@@ -22,7 +21,8 @@ class Opening:
     ``config`` has topic-level names. ``clean_shutdown`` is whether ``.kafka_cleanshutdown`` exists; ``None`` derives it from
     the presence of a producer snapshot, since after a clean shutdown without one Kafka starts without producer state.
     ``recovery_point`` matters only after an unclean shutdown: segments from there on are read and indexed again.
-    ``high_watermark`` of ``None`` is the log end. ``background`` runs the tasks that Kafka schedules, at once if they are due.
+    ``high_watermark`` of ``None`` is the log end. ``producer_expiration_ms`` of ``None`` is the version's default.
+    ``background`` runs the tasks that Kafka schedules, at once if they are due.
     """
 
     now_ms: int
@@ -31,7 +31,7 @@ class Opening:
     high_watermark: int | None = None
     clean_shutdown: bool | None = None
     recovery_point: int = LONG_MAX
-    producer_expiration_ms: int = _DAY_MS
+    producer_expiration_ms: int | None = None
     background: bool = False
 
     def at(self, now_ms: int) -> Opening:
@@ -51,22 +51,18 @@ class KafkaLog:
         clean = opening.clean_shutdown
         if clean is None:
             clean = not path.exists() or any(path.glob("*.snapshot"))
-        self.config = gateway.cls(_LOG + "LogConfig")(dict(opening.config))
-        producers = gateway.cls(_LOG + "ProducerStateManagerConfig")(opening.producer_expiration_ms, False)
-        self.java: Any = gateway.cls(_LOG + "UnifiedLog").create(
-            gateway.cls("java.io.File")(str(path)),
-            self.config,
-            opening.log_start_offset,
-            opening.recovery_point,
-            self.scheduler,
-            _topic_stats(gateway),
-            self.clock.java,
-            300_000,
-            producers,
-            600_000,
-            gateway.cls("org.apache.kafka.storage.internals.log.LogDirFailureChannel")(1),
-            clean,
-            gateway.cls("java.util.Optional").empty(),
+        self.config = log_config(gateway, opening.config)
+        self.java: Any = _factory(gateway)(
+            {
+                "File": [gateway.cls("java.io.File")(str(path))],
+                "LogConfig": [self.config],
+                "long": [opening.log_start_offset, opening.recovery_point],
+                "Scheduler": [self.scheduler],
+                "BrokerTopicStats": [_topic_stats(gateway)],
+                "Time": [self.clock.java],
+                "boolean": [clean],
+            },
+            opening.producer_expiration_ms,
         )
         self._high_watermark = opening.high_watermark
         self.raise_high_watermark()
@@ -75,6 +71,11 @@ class KafkaLog:
         """Moves the high watermark to the one given at opening, else to the log end."""
         wanted = self._high_watermark
         self.java.updateHighWatermark(self.end_offset if wanted is None else wanted)
+
+    def expire_producers(self) -> None:
+        """Forgets idle producers, as a broker does every ten minutes."""
+        owner = self.java.producerStateManager()
+        owner.removeExpiredProducers(self.clock.now_ms)
 
     @property
     def end_offset(self) -> int:
@@ -86,7 +87,7 @@ class KafkaLog:
 
         Each argument is one append, so a segment may roll between two of them; index entries fall per batch either way.
         """
-        records, wrap = self.gateway.cls("org.apache.kafka.common.record.internal.MemoryRecords"), self._wrap
+        records, wrap = self.gateway.cls(self.gateway.named("MemoryRecords")), self._wrap
         for batch in batches:
             self.java.appendAsFollower(records.readableRecords(wrap(batch)), leader_epoch)
 
@@ -95,8 +96,8 @@ class KafkaLog:
 
         Returns the first offset.
         """
-        records = self.gateway.cls("org.apache.kafka.common.record.internal.MemoryRecords").readableRecords(self._wrap(batch))
-        kind = self.gateway.cls(_LOG + "AppendOrigin").valueOf(origin)
+        records = self.gateway.cls(self.gateway.named("MemoryRecords")).readableRecords(self._wrap(batch))
+        kind = self.gateway.cls(self.gateway.named("AppendOrigin")).valueOf(origin)
         return int(self.java.appendAsLeader(records, leader_epoch, kind).firstOffset())
 
     def _wrap(self, batch: bytes) -> Any:
@@ -104,7 +105,7 @@ class KafkaLog:
 
     def roll(self) -> None:
         """Closes the active segment and opens the next one at the log end."""
-        self.java.roll()
+        self.java.roll(self.gateway.no_option())
 
     def write(self, segments: Iterable[Iterable[bytes]], leader_epoch: int = 0) -> None:
         """Appends each inner group as one segment, in as few calls as possible; the last group becomes the active segment."""
@@ -126,7 +127,7 @@ class KafkaLog:
 
     def delete_records(self, before_offset: int) -> None:
         """Moves the log start offset up, as the deletion of records by a client does."""
-        reason = self.gateway.cls(_LOG + "LogStartOffsetIncrementReason").ClientRecordDeletion
+        reason = self.gateway.cls(self.gateway.named("LogStartOffsetIncrementReason")).ClientRecordDeletion
         self.java.maybeIncrementLogStartOffset(before_offset, reason)
 
     def expire(self) -> int:
@@ -140,7 +141,8 @@ class KafkaLog:
 
     def abandon(self) -> None:
         """Closes the files without writing anything, as after a kill: preallocated indexes remain."""
-        self.java.closeHandlers()
+        for segment in self.java.logSegments():
+            segment.closeHandlers()
         self._end_scheduler()
 
     def _end_scheduler(self) -> None:
@@ -175,10 +177,65 @@ def remove_deleted(path: Path) -> None:
         left.unlink()
 
 
-_stats: dict[int, Any] = {}
+def log_config(gateway: Gateway, config: Mapping[str, str]) -> Any:
+    """A ``LogConfig``. Before 4.1 a segment's size has no lower bound and no name that goes below it."""
+    own = dict(config)
+    if "internal.segment.bytes" in own and gateway.release < (4, 1):
+        own["segment.bytes"] = own.pop("internal.segment.bytes")
+    name = gateway.named("LogConfig")
+    if name.startswith("kafka."):
+        return gateway.cls(name)(own, getattr(gateway.cls(name), "apply$default$2")())
+    return gateway.cls(name)(own)
+
+
+def _factory(gateway: Gateway) -> Callable[[Mapping[str, list[Any]], int | None], Any]:
+    """The factory of this version's logs: takes the arguments by the simple names of their types, in order, and the time
+    after which producers expire. Types that are not given have one value in all of these tests."""
+    if gateway.version not in _factories:
+        name = gateway.named("Log" if gateway.release < (3, 1) else "UnifiedLog")
+        found = [m for m in gateway.kind(name).getMethods() if m.getName() in ("apply", "create")]
+        longest = max(found, key=lambda method: method.getParameterCount())
+        _factories[gateway.version] = name, longest.getName(), [t.getSimpleName() for t in longest.getParameterTypes()]
+    name, method, types = _factories[gateway.version]
+
+    def create(given: Mapping[str, list[Any]], expiration_ms: int | None) -> Any:
+        if expiration_ms is None:
+            expiration_ms = _DAY_MS if gateway.release >= (3, 4) else 7 * _DAY_MS
+        configured = "ProducerStateManagerConfig" in types
+        # the longest transaction, since 3.3; when producers expire; how often that is checked
+        times = [300_000, *([] if configured else [expiration_ms]), 600_000][-types.count("int") :]
+        # whether partition.metadata is kept, whether the log is tiered
+        flags = [*given["boolean"], types.count("Option") > 0, False]
+        pool = {name: iter(values) for name, values in {**given, "int": times, "boolean": flags}.items()}
+        return getattr(gateway.cls(name), method)(
+            *(next(pool[kind]) if kind in pool else _only_value(gateway, kind, expiration_ms) for kind in types)
+        )
+
+    return create
+
+
+def _only_value(gateway: Gateway, kind: str, expiration_ms: int) -> Any:
+    if kind in ("Option", "Optional"):
+        return gateway.cls("scala.Option" if kind == "Option" else "java.util.Optional").empty()
+    if kind == "ConcurrentMap":
+        return gateway.cls("java.util.concurrent.ConcurrentHashMap")()
+    if kind == "LogDirFailureChannel":
+        return gateway.new(kind, 1)
+    if kind == "LogOffsetsListener":
+        return gateway.cls(gateway.named(kind)).NO_OP_OFFSETS_LISTENER
+    if kind == "ProducerStateManagerConfig":
+        return gateway.new(kind, expiration_ms, *([False] if gateway.release >= (3, 6) else []))
+    raise LookupError(f"what {kind} does Kafka {gateway.version} want?")
+
+
+_factories: dict[str, tuple[str, str, list[str]]] = {}
+_stats: dict[str, Any] = {}
 
 
 def _topic_stats(gateway: Gateway) -> Any:
-    if id(gateway) not in _stats:
-        _stats[id(gateway)] = gateway.cls("org.apache.kafka.storage.log.metrics.BrokerTopicStats")(False)
-    return _stats[id(gateway)]
+    if gateway.version not in _stats:
+        arguments: list[Any] = [False]
+        if gateway.release < (3, 8):
+            arguments = [gateway.cls("java.util.Optional").empty()] if gateway.release >= (3, 6) else []
+        _stats[gateway.version] = gateway.new("BrokerTopicStats", *arguments)
+    return _stats[gateway.version]

@@ -8,8 +8,6 @@ from typing import Any, NamedTuple
 
 from tests.kafka.gateway import Gateway
 
-_RECORD = "org.apache.kafka.common.record.internal."
-
 
 class ReadRecord(NamedTuple):
     """A record as Kafka decodes it; ``headers`` are (name, value) pairs."""
@@ -23,14 +21,14 @@ class ReadRecord(NamedTuple):
 
 def kafka_records(gateway: Gateway, segment: Path) -> list[ReadRecord]:
     """Every record of a ``.log`` file in order, control records included; a damaged batch raises."""
-    opened = gateway.cls(_RECORD + "FileRecords").open(gateway.cls("java.io.File")(str(segment)), False)
+    opened = gateway.cls(gateway.named("FileRecords")).open(gateway.cls("java.io.File")(str(segment)), False)
     try:
         to_list = gateway.cls("org.apache.kafka.common.utils.Utils").toList
         for batch in to_list(opened.batchIterator()):
             batch.ensureValid()
         found = to_list(opened.records().iterator())
-        kind = gateway.kind(_RECORD + "Record")
-        simple = gateway.kind(_RECORD + "SimpleRecord")
+        kind = gateway.kind(gateway.named("Record"))
+        simple = gateway.kind(gateway.named("SimpleRecord"))
         offsets = gateway.fields(_mapped(gateway, found, kind, "offset", gateway.cls("java.lang.Long").TYPE))
         rest = gateway.fields(_constructed(gateway, found, kind, simple))
     finally:

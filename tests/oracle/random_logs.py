@@ -22,6 +22,7 @@ class Flavour:
     ``codecs`` and ``magics`` are equally likely; ``odd`` is the probability of a batch that no current producer would write,
     ``spoiled`` that of a batch that Kafka's cleaner cannot rewrite. A segment ends with the markers of all open transactions
     with probability ``settled``, and with probability ``far`` a gap follows of up to half of what an index can express.
+    ``marker_keys`` says that records may have the keys of transaction markers.
     """
 
     batches: int = 60
@@ -36,6 +37,7 @@ class Flavour:
     spoiled: float = 0.0
     settled: float = 0.0
     far: float = 0.0
+    marker_keys: bool = True
 
 
 @dataclass(frozen=True)
@@ -184,7 +186,11 @@ class _Writer:
         key = b"key-%d" % rng.randrange(self.flavour.keys)
         if rare < 0.05:
             # empty, or like the keys of transaction markers
-            key = b"" if rare < 0.03 else struct.pack(">hh", 0, rng.choice((ABORT, COMMIT)))
+            key = (
+                b""
+                if rare < 0.03
+                else struct.pack(">hh" if self.flavour.marker_keys else ">hhx", 0, rng.choice((ABORT, COMMIT)))
+            )
         if not keyed and rng.random() < 0.5:
             key_or_none: bytes | None = None
         else:
