@@ -15,7 +15,7 @@ from compaction.engine.sizing import Sizes
 from compaction.fs.filesystem import FileSystem
 from compaction.fs.local import LocalFileSystem
 from compaction.logdir.discover import Selector, discover
-from compaction.names import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS, LogLocation
+from compaction.names import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, LogLocation
 from compaction.report import LogReport
 from tests.local_passes import LocalPasses
 
@@ -24,7 +24,12 @@ if TYPE_CHECKING:
 
 TopicConfigs = Mapping[str, Mapping[str, str]]
 #: a partition's directory name is ``<topic>-0`` in all of these tests
-_CHECKPOINTS = {"log_starts": LOG_STARTS, "high_watermarks": HIGH_WATERMARKS, "cleaner_offsets": CLEANER_OFFSETS}
+_CHECKPOINTS = {
+    "log_starts": LOG_STARTS,
+    "high_watermarks": HIGH_WATERMARKS,
+    "cleaner_offsets": CLEANER_OFFSETS,
+    "recovery_points": RECOVERY_POINTS,
+}
 
 
 def resolver_of(topics: TopicConfigs) -> Resolver:

@@ -17,7 +17,7 @@ from compaction.formats.checkpoints import format_offset_checkpoint, parse_offse
 from compaction.fs.durable import replace_file
 from compaction.fs.filesystem import FileStat, FileSystem, join
 from compaction.fs.text_files import read_small_text
-from compaction.names import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS, TopicPartition
+from compaction.names import CLEAN_SHUTDOWN, CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, TopicPartition
 
 Offsets = Mapping[TopicPartition, int]
 
@@ -28,7 +28,9 @@ _HINT = "remove or repair it; a broker writes a new one"
 class Checkpoints:
     """The checkpoints of one log directory that planning reads; a missing or empty file has no entries.
 
-    ``damage`` has the errors of malformed and unreadable files; they fail every log of the directory.
+    ``damage`` has the errors of malformed and unreadable files; they fail every log of the directory. ``recovery_points`` has
+    the offsets from which a broker will recover the logs, 0 for others (Kafka: ``LogManager.loadLogs``). It is ``None`` if a
+    broker will not: it was shut down cleanly, or none has used this directory.
     """
 
     log_dir: str
@@ -36,6 +38,7 @@ class Checkpoints:
     high_watermarks: Offsets = field(default_factory=dict)
     cleaner_offsets: Offsets = field(default_factory=dict)
     damage: tuple[LogError, ...] = ()
+    recovery_points: Offsets | None = None
 
     def require_valid(self) -> None:
         """:raises LogError: one of the files is malformed or unreadable"""
@@ -53,7 +56,17 @@ def read_checkpoints(fs: FileSystem, log_dir: str) -> Checkpoints:
         except LogError as error:
             damage.append(error)
             found.append({})
-    return Checkpoints(log_dir, found[0], found[1], found[2], tuple(damage))
+    return Checkpoints(log_dir, found[0], found[1], found[2], tuple(damage), _recovery_points(fs, log_dir))
+
+
+def _recovery_points(fs: FileSystem, log_dir: str) -> Offsets | None:
+    if fs.stat(join(log_dir, RECOVERY_POINTS)) is None or fs.stat(join(log_dir, CLEAN_SHUTDOWN)) is not None:
+        return None
+    try:
+        return read_offsets(fs, log_dir, RECOVERY_POINTS)
+    except LogError:
+        # a broker recovers every log from its start, too
+        return {}
 
 
 def read_offsets(fs: FileSystem, log_dir: str, file_name: str) -> dict[TopicPartition, int]:

@@ -5,7 +5,9 @@ Mirrors ``LogLoader.load``, ``UnifiedLog.rebuildProducerState`` and ``UnifiedLog
 1. log start = the checkpoint's, at least the first segment's base offset
 2. log end = the offset after the last complete batch
 3. high watermark = the checkpoint's, within [log start, log end]; the log end without a checkpoint (an export)
-4. producers = the newest valid snapshot in (log start, log end] and the batches after it; all batches without a snapshot
+4. producers = the newest valid snapshot in (log start, log end] and the batches after it; all batches without a snapshot. If
+   the broker was killed, it recovers the segments from the recovery point on: it uses no later snapshot, and before each of
+   these segments it forgets the producers that are expired
 5. last stable offset = first offset of the oldest transaction that is open, or that ended at or past the high watermark; at
    most the high watermark. If that is below the log start, the base offset of the first batch that ends at or past the log
    start
@@ -75,7 +77,13 @@ def read_log(
         )
     high_watermark = min(max(checkpoints.high_watermarks.get(name, log_end), log_start), log_end)
     replayed = [segment for segment in segments if segment.base_offset not in without_producers]
-    states = replay_producers(fs, location.path, replayed, (log_start, log_end), options)
+    bounds = log_start, log_end
+    if checkpoints.recovery_points is None:
+        states = replay_producers(fs, location.path, replayed, bounds, options)
+    else:
+        point = checkpoints.recovery_points.get(name, 0)
+        first = max((segment.base_offset for segment in segments if segment.base_offset <= point), default=log_start)
+        states = _recover_producers(fs, location.path, replayed, (log_start, first, log_end), options)
     unstable = states.first_unstable_offset(high_watermark)
     if unstable is not None and unstable < log_start:
         unstable = _batch_at(fs, location.path, segments, log_start)
@@ -112,6 +120,22 @@ def replay_producers(
         states.load(entries, options.now_ms, options.producer_id_expiration_ms)
     for segment in segments:
         if segment.next_offset > start and segment.base_offset < end:
+            replay_segment(fs, log_path, segment, (start, end), states)
+    return states
+
+
+def _recover_producers(
+    fs: FileSystem, log_path: str, segments: Sequence[Segment], bounds: tuple[int, int, int], options: ReadOptions
+) -> ProducerStates:
+    """The producers at ``bounds[2]`` after a broker has recovered the segments from ``bounds[1]`` on.
+
+    Mirrors ``LogLoader.recoverSegment``: it stores the producers after each segment, and loads them before the next one.
+    """
+    start, first, end = bounds
+    states = replay_producers(fs, log_path, segments, (start, first), options)
+    for segment in segments:
+        if segment.base_offset >= first and segment.next_offset > start:
+            states.expire(options.now_ms, options.producer_id_expiration_ms)
             replay_segment(fs, log_path, segment, (start, end), states)
     return states
 

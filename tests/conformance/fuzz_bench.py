@@ -1,6 +1,7 @@
 """The fuzzer's bench: many stories at once. A round cleans all of them: by the job in one run, by Kafka one by one.
 
-Kafka writes the logs. Before a round the job's directory becomes a copy of Kafka's; after it both must be the same log.
+Kafka writes the logs, always the reference version, and a judge of any version cleans them. Before a round the job's directory
+becomes a copy of Kafka's; after it both must be the same log.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from compaction.report import LogReport, LogStatus
 from tests.conformance.compare import differences
 from tests.conformance.stories import ROUND_TIMES, NewSegment, Story, Turn
 from tests.kafka.cleaner import CleanResult, Selected, clean_partition_if_due
-from tests.kafka.gateway import Gateway, unconverted_errors
+from tests.kafka.gateway import Gateway, shared_gateway, unconverted_errors
 from tests.kafka.log import LONG_MAX, KafkaLog, Opening, expire_partition
 from tests.local_job import TopicConfigs, read_offsets, write_offsets
 from tests.oracle.records import decode
@@ -63,12 +64,12 @@ class _Ours(NamedTuple):
 
 
 class FuzzBench:
-    """Stories laid out twice under ``root``: ``ours`` and ``kafkas`` are log directories."""
+    """Stories laid out twice under ``root``: ``ours`` and ``kafkas`` are log directories. ``gateway`` is the judge."""
 
     def __init__(
         self, gateway: Gateway, root: Path, stories: Sequence[Story], job: OurJob, *, include_active: bool = False
     ) -> None:
-        self._gateway, self._job, self._include_active = gateway, job, include_active
+        self._gateway, self._writer, self._job, self._include_active = gateway, shared_gateway(), job, include_active
         self._ours, self._kafkas = root / "ours", root / "kafkas"
         self._progress = {story.name: Progress(story) for story in stories}
         self._ours.mkdir()
@@ -83,8 +84,11 @@ class FuzzBench:
                 for turn in each.story.turns
                 if turn.at == at and not each.over
             }
-            if turns:
-                self._round(ROUND_TIMES[at], turns)
+            for killed in (False, True):
+                # whether a broker was killed holds for a complete log directory
+                some = {name: turn for name, turn in turns.items() if self._was_killed(turn) is killed}
+                if some:
+                    self._round(ROUND_TIMES[at], some)
         return self._progress
 
     def _round(self, now_ms: int, turns: Mapping[str, Turn]) -> None:
@@ -106,6 +110,9 @@ class FuzzBench:
             log_starts={name: opening.log_start_offset or None for name, opening in openings.items()},
             high_watermarks={name: opening.high_watermark for name, opening in openings.items()},
         )
+        points = {name: self._progress[name].recovery_point for name, turn in turns.items() if self._was_killed(turn)}
+        if points:
+            write_offsets(self._ours, recovery_points=points)
         reports = self._job(self._ours, now_ms, {name: self._progress[name].story.topic_config for name in turns})
         ends, starts = (read_offsets(self._ours, file) for file in ("cleaner_offsets", "log_starts"))
         for name, turn in turns.items():
@@ -120,7 +127,7 @@ class FuzzBench:
     def _append(self, story: Story, turn: Turn) -> None:
         path = self._kafkas / f"{story.name}-0"
         new = path.exists()
-        log = KafkaLog(self._gateway, path, Opening(turn.now_ms, {**story.topic_config, **_WRITING}))
+        log = KafkaLog(self._writer, path, Opening(turn.now_ms, {**story.topic_config, **_WRITING}))
         self._progress[story.name].recovery_point = log.end_offset
         for segment in turn.segments:
             if new:

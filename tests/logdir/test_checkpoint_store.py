@@ -10,7 +10,7 @@ import pytest
 from compaction.errors import CorruptLogError, StorageError
 from compaction.formats.checkpoints import format_offset_checkpoint
 from compaction.logdir.checkpoint_store import Change, CheckpointFiles, read_checkpoints
-from compaction.names import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, TopicPartition
+from compaction.names import CLEAN_SHUTDOWN, CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, TopicPartition
 from tests.fs.faults import FaultyFileSystem, Stopped, crash_states
 
 A, B = TopicPartition("a", 0), TopicPartition("b.c", 12)
@@ -49,6 +49,24 @@ def test_missing_and_empty_files_have_no_entries(data: bytes | None) -> None:
     found = read_checkpoints(fs, "/logs")
     found.require_valid()
     assert found.cleaner_offsets == {}
+
+
+@pytest.mark.parametrize(
+    ("files", "recovery_points"),
+    [
+        pytest.param({}, None, id="no broker has used the directory"),
+        pytest.param({RECOVERY_POINTS: b"0\n1\na 0 7\n"}, {A: 7}, id="killed"),
+        pytest.param({RECOVERY_POINTS: b"noise"}, {}, id="killed, recovers everything"),
+        pytest.param({RECOVERY_POINTS: b"0\n1\na 0 7\n", CLEAN_SHUTDOWN: b""}, None, id="shut down cleanly"),
+    ],
+)
+def test_recovery_points_count_if_the_broker_was_killed(
+    files: dict[str, bytes], recovery_points: dict[TopicPartition, int] | None
+) -> None:
+    fs = log_dir()
+    for name, data in files.items():
+        fs.put(f"/logs/{name}", data)
+    assert read_checkpoints(fs, "/logs").recovery_points == recovery_points
 
 
 @pytest.mark.parametrize("data", GARBLED)

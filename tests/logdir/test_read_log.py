@@ -244,3 +244,24 @@ def test_many_producers_over_many_blocks_are_all_found() -> None:
     found = producers_of(read(log_with(build(0, batches))))
     lasts = np.arange(2000)[-37:]
     assert found == {int(offset % 37): (int(offset), -1) for offset in lasts}
+
+
+@pytest.mark.parametrize(
+    ("recovery_points", "last_data_offset"),
+    [
+        pytest.param(None, 0, id="shut down cleanly"),
+        pytest.param({}, -1, id="killed, never flushed"),
+        pytest.param({TOPIC: 15}, -1, id="killed, recovered from the marker's segment on"),
+        pytest.param({TOPIC: 20}, 0, id="killed, recovered from a later segment on"),
+    ],
+)
+def test_a_killed_broker_forgets_expired_producers_before_each_segment_that_it_recovers(
+    recovery_points: dict[TopicPartition, int] | None, last_data_offset: int
+) -> None:
+    """The batch is a day old, the marker after it is not."""
+    segments = build(0, [idempotent_batch(0, 7)]), build(10, [marker(10, 7, commit=False)]), data_segment(20, [20])
+    fs = log_with(*segments)
+    batch = SnapshotEntry(7, 0, 0, 0, 0, NOW_MS + 10, 3, -1)
+    put_snapshot(fs, HERE.path, 20, [batch])
+    view = read_log(fs, HERE, Checkpoints("/logs", recovery_points=recovery_points), ReadOptions(NOW_MS + DAY_MS + 5, DAY_MS))
+    assert [(one.producer_id, one.last_data_offset) for one in view.producers] == [(7, last_data_offset)]
