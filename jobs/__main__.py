@@ -21,6 +21,7 @@ COMMANDS = (
     ("verify", "verify", "verify that cleaned logs lost and changed nothing; explain why a record was dropped"),
     ("dump-log", "dump_log", "print segments, indexes and snapshots as Kafka's own dump tool does"),
     ("count", "count_keys", "count records, distinct keys and tombstones, exactly, and name the largest keys"),
+    ("doctor", "doctor", "check the machine, log directories, and logs whose cleaner has died; say what to fix"),
     ("warm-up", "warm_up", "make what later runs start faster with: compiled kernels, an archive of Spark's classes"),
 )
 

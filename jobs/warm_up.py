@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import compaction
 from compaction.errors import CompactionError
@@ -150,28 +151,45 @@ def _write_log(log: Path) -> None:
     (log / f"{0:020d}.log").write_bytes(batch)
 
 
-def show_status() -> int:
-    """Prints a line for each part; returns the exit code."""
+class Part(NamedTuple):
+    """One part of what is stored, and whether it is made and fits."""
+
+    name: str
+    found: str
+    usable: bool = True
+
+
+def status() -> list[Part]:
+    """What is stored for later runs."""
     from compaction.kernels.compiling.cache import fingerprint, process_cache_dir
     from compaction.startup import kernel_groups
 
     place = process_cache_dir()
     missing = kernel_groups.missing(*kernel_groups.GROUPS)
     if place is None:
-        print(f"kernels       {_NO_DIRECTORY}")
+        parts = [Part("kernels", _NO_DIRECTORY, False)]
     else:
         kernels, state = place / fingerprint(), f"missing: {', '.join(missing)}" if missing else "all compiled"
-        print(f"kernels       {kernels}: {_size(kernels)}; {state}")
+        parts = [Part("kernels", f"{kernels}: {_size(kernels)}; {state}", not missing)]
     found = archive.versions()
     file = None if found is None else archive.archive_file(found)
     if found is None or file is None:
-        print(f"archive       {_NO_JAVA if found is None else _NO_DIRECTORY}")
-        return _command.FAILED
+        return [*parts, Part("archive", _NO_JAVA if found is None else _NO_DIRECTORY, False)]
     usable = archive.usable_archive() is not None
-    print(f"archive       {file}: {f'{_size(file)}; fits' if usable else found.explain(file)}")
-    print(f"Java, Spark   {found.java}, {found.spark_home}")
-    print(f"spark-submit  {spark_env.file_of(found)}: {spark_env.state(found, file).value}")
-    return 0 if usable and place is not None and not missing else _command.FAILED
+    return [
+        *parts,
+        Part("archive", f"{file}: {f'{_size(file)}; fits' if usable else found.explain(file)}", usable),
+        Part("Java, Spark", f"{found.java}, {found.spark_home}"),
+        Part("spark-submit", f"{spark_env.file_of(found)}: {spark_env.state(found, file).value}"),
+    ]
+
+
+def show_status() -> int:
+    """Prints a line for each part; returns the exit code."""
+    parts = status()
+    for part in parts:
+        print(f"{part.name:<13} {part.found}")
+    return 0 if all(part.usable for part in parts) else _command.FAILED
 
 
 def _size(path: Path) -> str:

@@ -1,0 +1,201 @@
+"""Checks of log directories at rest: locks, leftovers, free space, times, unreadable logs, and logs whose cleaner has died.
+
+A broker keeps in memory which partitions it cannot clean. At rest there are three signs: its log names them
+(``checkup.broker_log``); a batch in the cleanable range is damaged; and a log was cleanable long before the broker stopped. The
+last two are signs, not proofs: a broker's cleaner does not verify checksums, and ``log.cleaner.enable`` may have been false.
+
+Tested by ``tests/jobs/test_doctor.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from rich.filesize import decimal
+
+from compaction.checkup.broker_log import CleanerLog
+from compaction.checkup.check import Check, State
+from compaction.cleaning.log_to_clean import segments_between
+from compaction.cleaning.plan import LogPlan, plan_log
+from compaction.cleaning.skip_reasons import duration
+from compaction.config.request import CompactionRequest
+from compaction.engine.admission import free_space
+from compaction.engine.prepare import PreparedLog, Sources, prepare
+from compaction.errors import CompactionError
+from compaction.fs.filesystem import DiskFileSystem, FileSystem, join
+from compaction.fs.overlay import OverlayFileSystem
+from compaction.fs.ranges import view
+from compaction.fs.uri import is_remote
+from compaction.logdir.batch_scan import SegmentScan
+from compaction.names import CLEAN, CLEANED, DELETED, LOG, SWAP, segment_file
+from compaction.output.journal import JOURNAL
+from compaction.stores.mixed import file_system
+
+#: a broker's cleaner looks for work every 15 seconds; longer than any queue
+OVERDUE_MS = 24 * 3_600_000
+_FUTURE_MS = 3_600_000
+_LEFT = (CLEAN, CLEANED, SWAP)
+PROGRAM = "kafka-log-compaction"
+
+
+class Leftovers(NamedTuple):
+    """Names of files that an interrupted cleaning left, and the bytes of ``.deleted`` files."""
+
+    interrupted: list[str]
+    deleted_bytes: int
+    newest_ms: int
+    newest: str
+
+
+def check_log_dirs(request: CompactionRequest, cleaner: CleanerLog | None, *, quick: bool) -> Iterator[Check]:
+    """The checks of the log directories of a request, and of its logs.
+
+    :param cleaner: what the broker's log says, if it is given
+    :param quick: do not read the cleanable ranges for damage
+    """
+    files = file_system(request.log_dirs)
+    fs = OverlayFileSystem(files)
+
+    def plan_for(view: Any, config: Any) -> LogPlan:
+        return plan_log(view, config, now_ms=request.as_of_ms, include_active=request.include_active)
+
+    logs = prepare(Sources(fs, fs), request, plan_for)
+    for log_dir in request.log_dirs:
+        own = [log for log in logs if log.location.log_dir == log_dir]
+        yield from _directory(files, log_dir, own, request.as_of_ms)
+        for log in own:
+            yield from _log(fs, log, None if quick else files, cleaner)
+    if cleaner is not None:
+        yield from _broker_log(cleaner, logs)
+
+
+def _directory(files: DiskFileSystem, log_dir: str, logs: Sequence[PreparedLog[LogPlan]], now_ms: int) -> Iterator[Check]:
+    size = sum(log.view.size_bytes for log in logs if log.view is not None)
+    yield Check(log_dir, "logs", State.OK if logs else State.NOTE, f"{len(logs)} found, {decimal(size)}")
+    left = _leftovers(files, logs)
+    if left.interrupted:
+        fix = f"{PROGRAM} compact --log-dir {log_dir} completes or undoes it; so does a broker's start"
+        what = f"{len(left.interrupted)} files, e.g. {left.interrupted[0]}"
+        yield Check(log_dir, "interrupted cleaning", State.NOTE, what, fix)
+    if left.deleted_bytes:
+        fix = "the next run or the broker's start removes them"
+        yield Check(log_dir, ".deleted files", State.NOTE, decimal(left.deleted_bytes), fix)
+    if left.newest_ms > now_ms + _FUTURE_MS:
+        what = f"{left.newest} was written in the future, in {duration(left.newest_ms - now_ms)}"
+        yield Check(log_dir, "clock", State.BAD, what, "set the clock of this machine, or give --as-of")
+    if is_remote(log_dir):
+        return
+    holder = files.lock_holder(log_dir)
+    if holder is None:
+        yield Check(log_dir, "lock", State.OK, "free: no broker and no run holds it")
+    else:
+        fix = "stop it before a run in place; dry runs, and runs on a copy or a snapshot, need not wait"
+        yield Check(log_dir, "lock", State.NOTE, f"held by {holder}", fix)
+    yield from _space(log_dir, logs)
+
+
+def _space(log_dir: str, logs: Sequence[PreparedLog[LogPlan]]) -> Iterator[Check]:
+    """A run in place needs room for the output of one log at a time, which is at most its cleanable range."""
+    free = free_space(log_dir).free_bytes
+    plans = [log.plan for log in logs if log.plan is not None and log.plan.groups]
+    most = max(plans, key=lambda plan: plan.clean_bytes + plan.dirty_bytes, default=None)
+    needed = 0 if most is None else most.clean_bytes + most.dirty_bytes
+    if most is not None and free < needed:
+        what = f"{decimal(free)} free, and {most.view.topic_partition} may need up to {decimal(needed)}"
+        fix = "free some, or clean to another file system with --output-dir; compact refuses what does not fit"
+        yield Check(log_dir, "free space", State.NOTE, what, fix)
+    else:
+        yield Check(log_dir, "free space", State.OK, f"{decimal(free)} free, at most {decimal(needed)} needed for a log")
+
+
+def _leftovers(files: FileSystem, logs: Sequence[PreparedLog[LogPlan]]) -> Leftovers:
+    interrupted, deleted, newest_ms, newest = [], 0, 0, ""
+    for log in logs:
+        for name in files.listdir(log.location.path):
+            path = join(log.location.path, name)
+            if name.endswith(_LEFT) or name == JOURNAL:
+                interrupted.append(path)
+            found = files.stat(path)
+            if found is None:
+                continue
+            deleted += found.size if name.endswith(DELETED) else 0
+            if name.endswith(LOG) and found.mtime_ns // 1_000_000 > newest_ms:
+                newest_ms, newest = found.mtime_ns // 1_000_000, path
+    return Leftovers(interrupted, deleted, newest_ms, newest)
+
+
+def _log(
+    fs: FileSystem, log: PreparedLog[LogPlan], files: FileSystem | None, cleaner: CleanerLog | None
+) -> Iterator[Check]:
+    name, path, plan = log.location.topic_partition, log.location.path, log.plan
+    damage = _damage(fs, log, None if files is None else plan)
+    if damage is not None:
+        yield damage
+    if cleaner is not None and name in cleaner.uncleanable:
+        fix = _compact(log) if damage is None else f"repair the damage, then {_compact(log)}"
+        cause = cleaner.uncleanable[name] or "no cause found"
+        yield Check(path, "given up by the broker's cleaner", State.BAD, cause, fix)
+    elif damage is None and plan is not None and (since_ms := overdue_ms(plan)) > OVERDUE_MS:
+        what = (
+            f"not cleaned, though cleanable for {duration(since_ms)} when it was written last: checkpoint"
+            f" {plan.first_dirty_offset}, log end {plan.view.log_end_offset}, dirty ratio {plan.cleanable_ratio:.2f}"
+        )
+        fix = f"see the broker's log-cleaner.log (--broker-log) and log.cleaner.enable, or {_compact(log)}"
+        yield Check(path, "cleaner may have died", State.BAD, what, fix)
+
+
+def _damage(fs: FileSystem, log: PreparedLog[LogPlan], plan: LogPlan | None) -> Check | None:
+    """Why the log cannot be read, or what is damaged in the cleanable range of ``plan``."""
+    if log.error is not None:
+        error = CompactionError(log.error.what, path=log.error.path, position=log.error.position)
+        fix = log.error.hint or "restore the log from a replica or a backup"
+        return Check(log.location.path, "readable", State.BAD, error.describe(), fix)
+    found = None if plan is None or not plan.config.cleanup_compact else first_damage(fs, plan)
+    if found is None:
+        return None
+    what = f"{found}; compact refuses it, and a broker's cleaner fails there or copies it"
+    fix = f"restore that segment from a replica or a backup, then {_compact(log)}"
+    return Check(log.location.path, "damage in the cleanable range", State.BAD, what, fix)
+
+
+def _compact(log: PreparedLog[Any]) -> str:
+    where = log.location
+    return f"{PROGRAM} compact --log-dir {where.log_dir} --partition {where.topic_partition} (first with --dry-run)"
+
+
+def first_damage(fs: FileSystem, plan: LogPlan) -> str | None:
+    """The first batch of the cleanable range that no cleaner can read, as one line."""
+    for segment in segments_between(plan.view.segments, plan.first_dirty_offset, plan.first_uncleanable_offset):
+        path = join(plan.view.path, segment_file(segment.base_offset, LOG))
+        scan = SegmentScan(view(fs, path), check_crc=True)
+        try:
+            for _ in scan:
+                pass
+        except CompactionError as error:
+            return error.describe()
+        if scan.error is not None:
+            return f"{path} at byte {scan.position}: {scan.error}"
+    return None
+
+
+def overdue_ms(plan: LogPlan) -> int:
+    """For how long a log that is due for cleaning was so when its newest segment was written: since its oldest dirty segment,
+    which is inactive, was complete. 0 if it is not due."""
+    dirty = segments_between(plan.view.segments, plan.first_dirty_offset, plan.first_uncleanable_offset)
+    if not plan.groups or not dirty:
+        return 0
+    return max(0, plan.view.segments[-1].mtime_ms - dirty[0].mtime_ms)
+
+
+def _broker_log(cleaner: CleanerLog, logs: Sequence[PreparedLog[LogPlan]]) -> Iterator[Check]:
+    here = {log.location.topic_partition for log in logs}
+    for name, cause in sorted(cleaner.uncleanable.items()):
+        if name not in here:
+            found = f"{name} is uncleanable: {cause or 'no cause found'}"
+            yield Check("broker log", "uncleanable", State.BAD, found, "give the --log-dir that has this partition")
+    for number in sorted(cleaner.dead_threads):
+        found = f"cleaner thread {number} ended: nothing is cleaned by it until the broker is restarted"
+        yield Check("broker log", "cleaner thread", State.BAD, found, f"{PROGRAM} compact, then restart the broker")
+    if not cleaner.uncleanable and not cleaner.dead_threads:
+        yield Check("broker log", "cleaner", State.OK, "no partition given up, no cleaner thread ended since the last start")

@@ -1,0 +1,106 @@
+"""Checks of the machine: Java, Python's packages, memory, free space for shuffle files, and the clock.
+
+Tested by ``tests/jobs/test_doctor.py``.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import tempfile
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from rich.filesize import decimal
+
+from compaction.checkup.check import Check, State
+from compaction.engine.admission import free_space
+from compaction.errors import CompactionError
+from compaction.startup.java_version import find_java, major_version, require_java
+
+MACHINE = "machine"
+#: the oldest release of each package that a run needs
+PACKAGES = {"pyspark": (4, 0), "numba": (0, 61), "numpy": (2, 0), "pyarrow": (18, 0)}
+#: the JVM, and the Python workers of two cores with their maps
+LEAST_MEMORY_BYTES = 1 << 30
+LEAST_SHUFFLE_BYTES = 1 << 30
+_KIB = 1024
+#: the clock of a machine without a battery starts in 1970
+_LEAST_CLOCK_MS = 1_577_836_800_000
+_MEMORY = Path("/proc/meminfo")
+_LIMIT = Path("/sys/fs/cgroup/memory.max")
+_USED = Path("/sys/fs/cgroup/memory.current")
+_AVAILABLE = re.compile(r"^MemAvailable:\s+(\d+) kB", re.MULTILINE)
+
+
+def check_machine(now_ms: int) -> Iterator[Check]:
+    """The checks of this machine."""
+    yield Check(MACHINE, "Python", State.OK, f"{platform.python_version()} on {platform.system()} {platform.machine()}")
+    yield _java()
+    yield from _packages()
+    yield _memory()
+    yield _shuffle_space()
+    if now_ms < _LEAST_CLOCK_MS:
+        yield Check(MACHINE, "clock", State.BAD, f"{now_ms} ms since 1970", "set it: retention and horizons depend on it")
+
+
+def _java() -> Check:
+    try:
+        require_java()
+    except CompactionError as error:
+        return Check(MACHINE, "Java", State.BAD, error.what, error.hint or "")
+    java = find_java()
+    return Check(MACHINE, "Java", State.OK, "that of spark-submit" if java is None else f"{major_version(java)} at {java}")
+
+
+def _packages() -> Iterator[Check]:
+    for name, least in PACKAGES.items():
+        wanted = ".".join(map(str, least))
+        try:
+            found = version(name)
+        except PackageNotFoundError:
+            yield Check(MACHINE, name, State.BAD, "not installed", f"pip install '{name}>={wanted}'")
+            continue
+        numbers = tuple(int(number) for number in re.findall(r"\d+", found)[: len(least)])
+        old = numbers < least
+        yield Check(MACHINE, name, State.BAD if old else State.OK, found, f"pip install '{name}>={wanted}'" if old else "")
+
+
+def available_memory() -> int | None:
+    """Bytes that processes can still allocate here, within the limit of the container; ``None`` if the system does not say."""
+    try:
+        found = _AVAILABLE.search(_MEMORY.read_text())
+    except OSError:
+        return None
+    if found is None:
+        return None
+    available = int(found[1]) * _KIB
+    try:
+        return min(available, int(_LIMIT.read_text()) - int(_USED.read_text()))
+    except (OSError, ValueError):
+        # no container, or one without a limit
+        return available
+
+
+def _memory() -> Check:
+    available = available_memory()
+    if available is None:
+        return Check(MACHINE, "memory", State.NOTE, "the system does not say how much is available")
+    if available < LEAST_MEMORY_BYTES:
+        fix = f"free some, or use a machine with {decimal(LEAST_MEMORY_BYTES)} or more"
+        return Check(MACHINE, "memory", State.BAD, f"{decimal(available)} available", fix)
+    return Check(MACHINE, "memory", State.OK, f"{decimal(available)} available")
+
+
+def _shuffle_space() -> Check:
+    path = (os.environ.get("SPARK_LOCAL_DIRS") or tempfile.gettempdir()).split(",")[0]
+    try:
+        free = free_space(path).free_bytes
+    except CompactionError as error:
+        return Check(MACHINE, "shuffle files", State.BAD, error.describe(), "set SPARK_LOCAL_DIRS to a directory")
+    if free < LEAST_SHUFFLE_BYTES:
+        fix = f"free some, or set SPARK_LOCAL_DIRS to a file system with {decimal(LEAST_SHUFFLE_BYTES)} or more"
+        return Check(MACHINE, "shuffle files", State.BAD, f"{decimal(free)} free at {path}", fix)
+    return Check(MACHINE, "shuffle files", State.OK, f"{decimal(free)} free at {path}")
