@@ -29,7 +29,7 @@ SAMPLE_AS_OF_MS := 1798761600000
 RUN_DIR := build/run
 RUN_ARGS = --log-dir $(RUN_DIR)/logs --as-of-ms $(SAMPLE_AS_OF_MS) --include-active --report $(RUN_DIR)/report.json
 
-.PHONY: help install run test test-all suites lint bench clean prerequisites
+.PHONY: help install run test test-all suites lint bench docs clean prerequisites
 
 help: ## list the targets
 	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/  make \1#\2/p' $(MAKEFILE_LIST) | awk -F'#' '{ printf "%-16s %s\n", $$1, $$2 }'
@@ -98,6 +98,9 @@ bench: $(STAMP)-bench | prerequisites ## compare time and memory with Kafka's ow
 $(STAMP)-bench: $(STAMP)
 	@$(PY) -m pip install --quiet -c constraints.txt -e '.[dev,bench]'
 	@touch $(VENV)/.installed-bench
+
+docs: $(SUITES_STAMP) ## build the documentation as a site, in build/site
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet && echo "build/site/index.html"
 
 clean: ## remove the output of runs, tests and tools, but not .venv
 	@rm -rf build dist spark-warehouse metastore_db derby.log artifacts .hypothesis

@@ -34,16 +34,22 @@ SCHEMA_VERSION = 1
 class LogStatus(str, enum.Enum):
     """The outcome of one log. In a run of the delete policy, a log that loses segments is ``CLEANED``."""
 
+    #: it was compacted, or lost segments to the delete policy
     CLEANED = "cleaned"
+    #: there was nothing to do; ``reason`` says why
     SKIPPED = "skipped"
+    #: an error, which ``reason`` describes; the log is unchanged
     FAILED = "failed"
 
 
 class RunStatus(str, enum.Enum):
     """The outcome of a run."""
 
+    #: at least one log was changed, or would be
     DONE = "done"
+    #: no log needed work
     NOTHING_TO_DO = "nothing_to_do"
+    #: at least one log failed; the others are done
     FAILED = "failed"
 
 

@@ -33,8 +33,11 @@ LEFT = ("superseded_left", "aborted_left", "invalid_left")
 class Status(str, enum.Enum):
     """The result for one log, and for all."""
 
+    #: nothing was lost or changed
     HOLDS = "holds"
+    #: at least one rule is broken
     VIOLATED = "violated"
+    #: the log cannot be verified
     FAILED = "failed"
 
 

@@ -36,8 +36,11 @@ from compaction.names import CLUSTER_METADATA_TOPIC
 class DeletionCause(enum.Enum):
     """The pass that deletes a segment."""
 
+    #: it ends below the log start offset
     LOG_START = "log start"
+    #: the log is larger than ``retention.bytes``
     SIZE = "size"
+    #: it is older than ``retention.ms``
     TIME = "time"
 
 

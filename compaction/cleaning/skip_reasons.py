@@ -22,10 +22,15 @@ class Verdict(enum.Enum):
 class SkipCause(enum.Enum):
     """Why a log is skipped; the first word of the reason."""
 
+    #: a guard refuses it: the metadata log, a policy that is not known
     REFUSED = "refused"
+    #: its ``cleanup.policy`` does not include what the run does
     POLICY = "policy"
+    #: there is nothing to clean or delete
     EMPTY = "empty"
+    #: its dirty records are younger than ``min.compaction.lag.ms``
     LAG = "lag"
+    #: its dirty ratio is not above ``min.cleanable.dirty.ratio``
     RATIO = "ratio"
 
 

@@ -76,10 +76,15 @@ class OutcomeStatus(str, enum.Enum):
     ``cleanup.policy`` is not known; a run would not change the log, and the figures are those of the unchanged log.
     """
 
+    #: a run would clean it
     CLEANED = "cleaned"
+    #: a run would not change it
     SKIPPED = "skipped"
+    #: a run would fail it, because many records have no key
     REFUSED = "refused"
+    #: a run would not change it, because nothing is deleted on a guess
     POLICY_UNKNOWN = "policy_unknown"
+    #: it cannot be read, or a run would fail it
     FAILED = "failed"
 
     @property

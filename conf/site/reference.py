@@ -1,0 +1,167 @@
+"""The pages of the reference, from the code: options from the parsers, settings from their entries, fields, metrics and reason
+codes from classes, their docstrings and the ``#:`` comments of their members.
+
+Tested by ``tests/test_site.py``.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import fields
+from enum import Enum
+from importlib import import_module
+from types import MappingProxyType, ModuleType
+
+from compaction import metrics, report
+from compaction.certifier import certificate
+from compaction.cleaning import segment_retention, skip_reasons
+from compaction.compare import comparison_metrics, figures, json_document
+from compaction.config import entries
+from compaction.config.entries import Entry
+from jobs.__main__ import COMMANDS
+from jobs._options import PROGRAM
+
+#: the codes that reports contain, by module and class
+_CODES = (
+    (report, report.LogStatus),
+    (report, report.RunStatus),
+    (skip_reasons, skip_reasons.SkipCause),
+    (segment_retention, segment_retention.DeletionCause),
+    (figures, figures.OutcomeStatus),
+    (certificate, certificate.Status),
+)
+
+
+def options() -> str:
+    """The complete help of each command."""
+    parts, given = [], sys.argv
+    for command, module, purpose in COMMANDS:
+        # parsers show commands as this process was started
+        sys.argv = [f"{PROGRAM} {command}"]
+        try:
+            text = import_module(f"jobs.{module}").parser().format_help()
+        finally:
+            sys.argv = given
+        parts.append(f"## {command}\n\n{purpose[0].upper()}{purpose[1:]}.\n\n```text\n{text}```\n")
+    return "\n".join(parts)
+
+
+def settings() -> str:
+    """The entries of topics and brokers that have an effect."""
+    lines = [
+        "# Settings", "", "The settings of Kafka that a log at rest depends on. All others are accepted and have no effect.",
+        "The order of their sources is in the help of [each command](options.md).", "",
+    ]  # fmt: skip
+    for title, found in (("Topics", entries.TOPIC_ENTRIES), ("Brokers", entries.BROKER_ENTRIES)):
+        rows = [(f"`{each.name}`", each.kind.value, _shown(each), _row_text(each.doc), _names(each)) for each in found.values()]
+        lines += [f"## {title}", "", *table(("name", "type", "default", "meaning", "default set by"), rows), ""]
+    return "\n".join(lines)
+
+
+def _shown(entry: Entry) -> str:
+    default = ",".join(entry.default) if isinstance(entry.default, list | tuple) else entry.default
+    return "none" if default is None else f"`{default}`"
+
+
+def _names(entry: Entry) -> str:
+    return ", ".join(f"`{synonym.name}`" for synonym in entry.synonyms)
+
+
+def report_page() -> str:
+    """The fields of the reports of runs and comparisons."""
+    parts = [
+        "# Report", "", markdown(report), "", *shape(report.LogReport),
+        "", "## Comparisons of policies", "", markdown(json_document), "",
+    ]  # fmt: skip
+    for found in (figures.ComparedLog, figures.LogTotals, figures.Distribution, figures.KeyFigures, figures.Outcome):
+        parts += shape(found)
+    return "\n".join(parts)
+
+
+def shape(found: type) -> list[str]:
+    """A dataclass: its docstring, which describes the fields that need it, and a table of all fields."""
+    rows = [(f"`{each.name}`", f"`{each.type}`".replace("|", "or")) for each in fields(found)]
+    return [f"### {found.__name__}", "", described(found), "", *table(("field", "type"), rows), ""]
+
+
+def metrics_page() -> str:
+    """The metrics of runs and comparisons."""
+    return f"# Metrics\n\n## Runs\n\n{markdown(metrics)}\n\n## Comparisons\n\n{markdown(comparison_metrics)}\n"
+
+
+def reasons() -> str:
+    """The codes of statuses and reasons."""
+    parts = ["# Reason codes", ""]
+    for module, codes in _CODES:
+        comments = members(module, codes)
+        rows = [(f"`{each.value}`", comments[each.name]) for each in codes]
+        parts += [f"## {codes.__name__}", "", described(codes), "", *table(("code", "meaning"), rows), ""]
+    return "\n".join(parts)
+
+
+def described(found: type) -> str:
+    """The docstring of a class.
+
+    :raises ValueError: it has none of its own
+    """
+    if not found.__dict__.get("__doc__") or found.__doc__ == Enum.__doc__:
+        raise ValueError(f"{found.__module__}.{found.__name__} has no docstring for the reference")
+    return plain(inspect.getdoc(found) or "")
+
+
+def members(module: ModuleType, found: type[Enum]) -> dict[str, str]:
+    """The members of an enum, each with the ``#:`` comment above it, which describes it.
+
+    :raises ValueError: one has no comment
+    """
+    source = inspect.getsource(module)
+    lines = source.splitlines()
+    body = next(node for node in ast.parse(source).body if isinstance(node, ast.ClassDef) and node.name == found.__name__).body
+    comments = {}
+    for node in body:
+        above = lines[node.lineno - 2].strip()
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            if not above.startswith("#: "):
+                raise ValueError(f"{module.__name__}.{found.__name__}.{node.targets[0].id} has no #: comment above it")
+            comments[node.targets[0].id] = _row_text(plain(above.removeprefix("#: ")))
+    return comments
+
+
+def markdown(module: ModuleType) -> str:
+    """A module's docstring, with each row of its tables on one line."""
+    text = plain(inspect.getdoc(module) or "")
+    lines: list[str] = []
+    for line in text.splitlines():
+        if lines and lines[-1].startswith("| ") and not lines[-1].endswith(" |"):
+            lines[-1] += " " + line.strip()
+        else:
+            lines.append(line)
+    return "\n".join(lines)
+
+
+def plain(text: str) -> str:
+    """Docstring markup as Markdown."""
+    return text.replace("``", "`")
+
+
+def _row_text(text: str) -> str:
+    return text.replace("|", "\\|").replace("__", "\\_\\_")
+
+
+def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
+    """The lines of a table."""
+    return ["| " + " | ".join(row) + " |" for row in (head, ("---",) * len(head), *rows)]
+
+
+PAGES: MappingProxyType[str, Callable[[], str]] = MappingProxyType(
+    {
+        "options.md": options,
+        "settings.md": settings,
+        "report.md": report_page,
+        "metrics.md": metrics_page,
+        "reasons.md": reasons,
+    }
+)

@@ -1,0 +1,92 @@
+"""Prints a script with which a shell completes the commands of this program, their options and names of files."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from types import ModuleType
+
+from compaction.errors import UsageError
+
+from . import _command, _options
+
+_SHELLS = ("bash", "fish", "tcsh", "zsh")
+
+_DESCRIPTION = """\
+Print a script that lets a shell complete the commands of kafka-log-compaction, their options, and the names
+of files and directories. It needs the package shtab, which the extra "completion" installs.
+"""
+
+_EPILOG = """\
+exit status:
+  0  done
+  2  usage error, or shtab is not installed
+
+examples:
+  In this shell only:
+    eval "$(kafka-log-compaction completion bash)"
+
+  In each new one:
+    kafka-log-compaction completion bash > ~/.local/share/bash-completion/completions/kafka-log-compaction
+    kafka-log-compaction completion zsh > ~/.zfunc/_kafka-log-compaction
+    kafka-log-compaction completion fish > ~/.config/fish/completions/kafka-log-compaction.fish
+"""
+
+
+def parser() -> _options.Parser:
+    """The command's options."""
+    options = _options.Parser(_DESCRIPTION, _EPILOG)
+    options.add_argument("shell", choices=_SHELLS, help="the shell")
+    _options.add_logging(options.add_argument_group("messages"))
+    return options
+
+
+def script(shell: str) -> str:
+    """The script.
+
+    :raises UsageError: shtab is not installed
+    """
+    try:
+        shtab = import_module("shtab")
+    except ModuleNotFoundError:
+        raise UsageError("shtab is not installed", hint="install kafka-log-compaction[completion]") from None
+    text: str = shtab.complete(_all_commands(shtab), shell)
+    return text
+
+
+def _all_commands(shtab: ModuleType) -> argparse.ArgumentParser:
+    """One parser of all commands, whose options know what their values name."""
+    from .__main__ import COMMANDS
+
+    program = argparse.ArgumentParser(_options.PROGRAM, description="An offline log cleaner for Kafka log directories.")
+    program.add_argument("--version", action="store_true", help="print the version")
+    commands = program.add_subparsers()
+    for name, module, purpose in COMMANDS:
+        options = import_module(f"{__package__}.{module}").parser()
+        for action in options._actions:
+            metavar = str(action.metavar or "")
+            if metavar.startswith("DIR"):
+                action.complete = shtab.DIRECTORY
+            elif metavar.startswith("F"):
+                action.complete = shtab.FILE
+        commands.add_parser(name, parents=[options], add_help=False, help=purpose)
+    return program
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command; returns its exit code.
+
+    :param argv: the arguments; ``None``: those of the process
+    """
+
+    def body(arguments: argparse.Namespace) -> int:
+        print(script(arguments.shell))
+        return 0
+
+    return _command.run_command(parser(), argv, body)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

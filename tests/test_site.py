@@ -1,0 +1,74 @@
+"""The reference is made from the code; the site builds without a warning, and refers to nothing outside of it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import fields
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from compaction.cleaning.skip_reasons import SkipCause
+from compaction.config.entries import BROKER_ENTRIES, TOPIC_ENTRIES
+from compaction.report import LogReport
+from jobs import compact
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="module")
+def reference() -> ModuleType:
+    """``conf/site/reference.py``."""
+    spec = importlib.util.spec_from_file_location("reference", ROOT / "conf/site/reference.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_reference_has_every_option_setting_field_and_code(reference: ModuleType) -> None:
+    options = reference.options()
+    assert {option for action in compact.parser()._actions for option in action.option_strings} <= set(
+        re.findall(r"--?[\w-]+", options)
+    )
+    assert set(TOPIC_ENTRIES) | set(BROKER_ENTRIES) <= set(re.findall(r"^\| `([\w.]+)` \|", reference.settings(), re.MULTILINE))
+    described = set(re.findall(r"^\| `(\w+)` \|", reference.report_page(), re.MULTILINE))
+    assert {field.name for field in fields(LogReport)} <= described
+    assert {cause.value for cause in SkipCause} <= set(re.findall(r"^\| `(.+?)` \| \w", reference.reasons(), re.MULTILINE))
+    assert reference.metrics_page().count("kafka_log_compaction_") > 10
+
+
+def test_options_are_those_of_the_console_command(reference: ModuleType) -> None:
+    assert "usage: kafka-log-compaction compact " in reference.options()
+    assert not sys.argv[0].startswith("kafka-log-compaction")
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_a_warning_and_refers_to_nothing_outside(
+    tmp_path: Path, missing: Callable[[str], None]
+) -> None:
+    if find_spec("mkdocs") is None:
+        missing("mkdocs (`make suites` installs it)")
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")],
+        cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT), "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "WARNING" not in done.stderr
+    pages = {path.name: path.read_text() for path in (tmp_path / "site").glob("*.html")}
+    for document in (ROOT / "docs").glob("*.md"):
+        assert f"{document.stem}.html" in pages
+    assert {"index.html", "uses.html", "options.html", "settings.html"} <= set(pages)
+    assert {"report.html", "metrics.html", "reasons.html"} <= set(pages)
+    assert 'id="quick-start"' in pages["index.html"]
+    assert "in-place" in pages["uses.html"]
+    for name, text in pages.items():
+        assert not re.findall(r'<(?:script|img|iframe)[^>]+src="https?:|<link[^>]+stylesheet[^>]+https?:', text), name
