@@ -59,21 +59,19 @@ def test_a_dry_run_refuses_as_the_real_run_does(tmp_path: Path) -> None:
     assert run(tmp_path, "--dry-run")[::2] == run(tmp_path)[::2]
 
 
-METADATA_SELECTORS = {
-    ("--partition", "__cluster_metadata-0"): 2,
-    ("--topic", "__cluster_metadata"): 2,
-    ("--topic", "__cluster.*"): 0,
-}
+METADATA_SELECTORS = (("--partition", "__cluster_metadata-0"), ("--topic", "__cluster_metadata"), ("--topic", "__cluster.*"))
 
 
-@pytest.mark.parametrize(("selector", "code"), METADATA_SELECTORS.items())
-def test_the_metadata_log_is_never_changed(tmp_path: Path, selector: tuple[str, str], code: int) -> None:
+@pytest.mark.parametrize("selector", METADATA_SELECTORS)
+def test_the_metadata_log_is_never_changed(tmp_path: Path, selector: tuple[str, str]) -> None:
     write_log(tmp_path / "__cluster_metadata-0", valid_log("none").files)
     write_log(tmp_path / "orders-0", valid_log("none").files)
     before = look_at(tmp_path / "__cluster_metadata-0")
     ended = run(tmp_path, *selector)
-    assert ended.code == code
-    assert ("__cluster_metadata is never touched" in ended.err) is (code == 2)
+    assert ended.code == 2
+    # a pattern selects other topics only, here none
+    told = "no topic here matches" if "*" in selector[1] else "__cluster_metadata is never touched"
+    assert told in ended.err
     assert look_at(tmp_path / "__cluster_metadata-0") == before
 
 
