@@ -13,6 +13,8 @@ from compaction import __version__
 
 from ._options import PROGRAM
 
+_INTERRUPTED = 130
+
 #: name, module and purpose of each command
 COMMANDS = (
     ("compact", "compact", "clean logs as Kafka's log cleaner would; with --dry-run only report the result"),
@@ -46,8 +48,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{PROGRAM}: no command {name!r}; choose one of: {known}", file=sys.stderr)
         return 2
     sys.argv = [f"{PROGRAM} {name}", *rest]
-    code: int = import_module(f"{__package__}.{module}").main(rest)
-    if "pyspark" in sys.modules:
+    try:
+        application = import_module(f"{__package__}.{module}")
+    except KeyboardInterrupt:
+        # nothing has begun
+        print("error: interrupted", file=sys.stderr)
+        return _INTERRUPTED
+    code: int = application.main(rest)
+    if "pyspark" in sys.modules and code != _INTERRUPTED:
         # the command has started Spark
         from .warm_up import warm_up_later
 

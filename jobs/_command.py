@@ -26,7 +26,7 @@ from compaction.report import LogStatus, RunReport, print_report
 from compaction.startup.import_path import use_installed_spark
 from compaction.startup.java_version import require_java
 
-from . import _logging
+from . import _interrupt, _logging
 from ._options import Parser
 
 if TYPE_CHECKING:
@@ -55,22 +55,30 @@ def run_command(parser: Parser, argv: Sequence[str] | None, body: Callable[[argp
     verbose = "--verbose" in given
     _logging.configure(_log_format(given), verbose=verbose)
     try:
-        arguments = parser.parse_args(given)
-        for name in ("report", "metrics", "html"):
-            file = getattr(arguments, name, None)
-            if file is not None:
-                check_writable(file)
-        return body(arguments)
+        with _interrupt.handled():
+            return _run(parser, given, body)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 0
     except KeyboardInterrupt:
-        _logging.print_error("interrupted; the next run completes or rolls back what this one left")
+        _interrupt.tell()
         return INTERRUPTED
     except Exception as error:
+        if _interrupt.happened():
+            _interrupt.tell()
+            return INTERRUPTED
         if verbose:
             print(printable_lines(traceback.format_exc()), end="", file=sys.stderr)
         _logging.print_error(_error_text(error))
         return USAGE if isinstance(error, UsageError) else FAILED
+
+
+def _run(parser: Parser, given: Sequence[str], body: Callable[[argparse.Namespace], int]) -> int:
+    arguments = parser.parse_args(given)
+    for name in ("report", "metrics", "html"):
+        file = getattr(arguments, name, None)
+        if file is not None:
+            check_writable(file)
+    return body(arguments)
 
 
 def _log_format(given: Sequence[str]) -> str:
@@ -95,6 +103,7 @@ def start_session(name: str) -> PlainSession:
     from compaction.spark.session import build_plain_session, ship_package
 
     spark = build_plain_session(name)
+    _interrupt.take_back()
     ship_package(spark)
     spark.sparkContext.environment.update(environment())
     # executors are released before the driver exits

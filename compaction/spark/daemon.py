@@ -157,6 +157,8 @@ def _is_own(directory: Path) -> bool:
 def _delegated() -> bool:
     """Lets a preloaded process do the work of this one and waits for its end; ``False`` if there is none."""
     address = os.environ.get(ADDRESS)
+    # an interrupt at the terminal is for the driver
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     # the listener receives the environment of this process, which includes Spark's secret
     if not address or not _is_own(Path(address).parent):
         return False

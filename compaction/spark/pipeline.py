@@ -4,16 +4,18 @@ Pass 1 scans slices into packed entries. They are shuffled by the shard of their
 which the job collects. Pass 2 resolves each shard into survivor entries, shuffles these by part, and cleans the parts. Only
 packed arrays are shuffled: there is no Python object per record.
 
-Tested by ``tests/crash/test_retries.py``, ``tests/spark/test_secret.py`` and ``tests/conformance/test_scenarios.py``.
+Tested by ``tests/crash/test_retries.py``, ``tests/crash/test_interrupts.py``,
+``tests/spark/test_secret.py`` and ``tests/conformance/test_scenarios.py``.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
+from py4j.protocol import Py4JError
 from pyspark import RDD, SparkContext
 
 from compaction.engine.protocol import CleanedParts, CleanInputs, Job, MapInputs, MapResult, clean_task
@@ -26,7 +28,7 @@ from compaction.startup.freeze_gc import freeze_gc
 T = TypeVar("T")
 R = TypeVar("R")
 
-#: how long to wait for speculative attempts that Spark has killed
+#: how long to wait for tasks that Spark has killed
 _KILLED_ATTEMPTS_S = 10.0
 
 
@@ -44,7 +46,16 @@ class SparkPasses:
 
     @contextmanager
     def _shown(self, job: Job) -> Iterator[None]:
-        """Spark's jobs of the block are shown as ``job``."""
+        """Spark's jobs of the block are shown as ``job``. If the driver is interrupted, they are cancelled."""
+        try:
+            with self._displayed(job):
+                yield
+        except KeyboardInterrupt:
+            _cancel_all(self._sc)
+            raise
+
+    @contextmanager
+    def _displayed(self, job: Job) -> Iterator[None]:
         progress = None if job.name is None else self._progress
         if progress is None or job.name is None:
             self._sc.setJobDescription(job.description)
@@ -129,13 +140,24 @@ class SparkPasses:
             return CleanedParts.of(survivors.mapPartitionsWithIndex(run_task).collect())
 
 
+def _cancel_all(sc: SparkContext) -> None:
+    """Cancels all jobs and waits, with a timeout, until no task runs. Under ``spark-submit`` an interrupt at the terminal also
+    ends the JVM, and with it the tasks."""
+    with suppress(Py4JError, OSError):
+        sc.cancelAllJobs()
+        _await_tasks(sc)
+
+
 def _await_killed_attempts(sc: SparkContext) -> None:
     """Waits, with a timeout, until no task runs: killed attempts may still write files, which the swap removes.
 
     Only under speculative execution. The next run removes files that are written later.
     """
-    if sc.getConf().get("spark.speculation", "false") != "true":
-        return
+    if sc.getConf().get("spark.speculation", "false") == "true":
+        _await_tasks(sc)
+
+
+def _await_tasks(sc: SparkContext) -> None:
     tracker = sc._jsc.sc().statusTracker()
     deadline = time.monotonic() + _KILLED_ATTEMPTS_S
     while time.monotonic() < deadline and any(each.numRunningTasks() for each in tracker.getExecutorInfos()):

@@ -52,6 +52,8 @@ _STANDARD_ERROR = 2
 _LAST_WORDS_S = 5.0
 _LOG_CONFIGURATION = "-Dlog4j2.configurationFile"
 
+_silent = threading.Event()
+
 DEFAULTS: Mapping[str, str] = MappingProxyType(
     {
         "spark.shuffle.compress": "false",
@@ -193,10 +195,15 @@ def _start_jvm() -> None:
             relay.join(_LAST_WORDS_S)
 
 
+def silence_jvm() -> None:
+    """Drops what the JVM of this process writes to standard error from now on."""
+    _silent.set()
+
+
 def _relay_errors(read_end: int) -> None:
     with os.fdopen(read_end, "rb") as lines:
         for line in lines:
-            if _MODULE_WARNING not in line:
+            if _MODULE_WARNING not in line and not _silent.is_set():
                 os.write(_STANDARD_ERROR, line)
 
 

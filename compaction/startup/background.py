@@ -37,6 +37,8 @@ def compile_kernels(*groups: str) -> None:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
+        # an interrupt at the terminal is for this process, which then ends it
+        start_new_session=True,
     )
     atexit.register(_end, compiler)
 

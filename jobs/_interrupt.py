@@ -1,0 +1,94 @@
+"""Ctrl-C: one line, exit code 130, and no stack traces of the libraries that lose their connections.
+
+Without this, PySpark's own handler calls the JVM from within the interrupted call, which fails, and three libraries log that.
+The first interrupt silences them, Spark's JVM and the threads of this process, and raises ``KeyboardInterrupt``: a run then
+cancels Spark's jobs and removes or keeps what it has written (``compaction.engine.destination``). Under ``spark-submit`` the
+JVM ends at the same time, and what is printed later is lost: the line is printed first.
+
+Tested by ``tests/crash/test_interrupts.py``.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from . import _logging
+
+_LINE = "interrupted; the next run completes or rolls back what this one left"
+_STANDARD_ERROR = 2
+_SESSION = "compaction.spark.session"
+_told, _silenced = threading.Event(), threading.Event()
+
+
+@contextmanager
+def handled() -> Iterator[None]:
+    """Handles interrupts of the block; only in the main thread, where Python receives signals."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, _interrupted)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def take_back() -> None:
+    """Replaces the handler that a new Spark session has set."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, _interrupted)
+
+
+def happened() -> bool:
+    """Whether this process was interrupted: an error that follows may be a consequence."""
+    return _silenced.is_set()
+
+
+def tell() -> None:
+    """Prints the line, once."""
+    if _told.is_set():
+        return
+    disabled = logging.root.manager.disable
+    logging.disable(logging.NOTSET)
+    _logging.print_error(_LINE)
+    logging.disable(disabled)
+
+
+def _interrupted(number: int, frame: FrameType | None) -> None:
+    _silence()
+    if "PYSPARK_GATEWAY_PORT" in os.environ and not _told.is_set():
+        _told.set()
+        # the interrupted code may be writing to the stream
+        os.write(_STANDARD_ERROR, f"{_line()}\n".encode())
+    raise KeyboardInterrupt
+
+
+def _line() -> str:
+    if not _logging.is_json():
+        return f"error: {_LINE}"
+    return _logging.JsonFormatter().format(logging.LogRecord(_logging.JOB.name, logging.ERROR, "", 0, _LINE, None, None))
+
+
+def _silence() -> None:
+    _silenced.set()
+    # a second one, while sessions end
+    atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
+    logging.disable(logging.CRITICAL)
+    threading.excepthook = _ignore
+    # the module may be being imported
+    silence = getattr(sys.modules.get(_SESSION), "silence_jvm", None)
+    if silence is not None:
+        silence()
+
+
+def _ignore(arguments: Any) -> None:
+    """A thread ends because its connection to the JVM has ended."""

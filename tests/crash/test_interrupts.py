@@ -1,0 +1,127 @@
+"""Ctrl-C at the terminal: one line, exit code 130, and the next run finishes the work. The signal is sent to all processes of
+the command, as a terminal does."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from compaction.stores.manifest import MANIFEST, MARKER
+from tests.golden import unpack_sample
+from tests.object_store.fixtures import S3Bucket, published
+
+ROOT = Path(__file__).resolve().parents[2]
+LINE = "error: interrupted; the next run completes or rolls back what this one left"
+OPTIONS = ("--set", "cleanup.policy=compact", "min.cleanable.dirty.ratio=0", "--as-of", "2027-01-01T00:00Z", "--include-active")
+#: makes each pass last for some seconds
+SLOWLY = ("--set", "log.cleaner.io.max.bytes.per.second=200000")
+LIMIT_S = 90.0
+#: lines that a run prints before it is interrupted: progress, and what plain ``spark-submit`` says of the JVM
+USUAL = re.compile(r"(transactions|pass \d|keys): .*|WARNING: Using incubator modules: .*|")
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    """Some of the sample logs."""
+    log_dir = unpack_sample(tmp_path)
+    for log in log_dir.iterdir():
+        if log.is_dir() and not log.name.startswith(("__cluster", "orders", "prices", "inventory")):
+            shutil.rmtree(log)
+    return log_dir
+
+
+@contextmanager
+def started(*options: object, submit: bool = False) -> Iterator[subprocess.Popen[str]]:
+    """``compact`` with a process group of its own; killed at the end."""
+    python = [sys.executable, "-m", "jobs", "compact"]
+    command = [str(Path(sys.executable).with_name("spark-submit")), "jobs/compact.py"] if submit else python
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    process = subprocess.Popen(
+        [*command, *map(str, options), *OPTIONS],
+        cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT), "PATH": path}, start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def interrupt(process: subprocess.Popen[str], *, when: Callable[[], object]) -> None:
+    """Sends the signal once ``when`` holds, and checks what the command prints and how it ends."""
+    deadline = time.monotonic() + LIMIT_S
+    while not when():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=LIMIT_S)
+    # spark-submit writes both streams of its application to its standard output
+    assert [line for line in (out + err).splitlines() if not USUAL.fullmatch(line)] == [LINE]
+    assert process.returncode == 130
+
+
+def cleaned(*options: object) -> None:
+    """A run that is not interrupted."""
+    with started(*options) as process:
+        _, err = process.communicate(timeout=LIMIT_S)
+        assert process.returncode == 0, err
+
+
+def segments(log_dir: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(log_dir)): file.read_bytes() for file in log_dir.rglob("*.log")}
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("submit", [False, True], ids=["console", "spark-submit"])
+def test_a_run_in_place_ends_with_one_line_and_the_next_one_does_its_work(logs: Path, submit: bool) -> None:
+    before = segments(logs)
+    with started("--log-dir", logs, *SLOWLY, submit=submit) as process:
+        interrupt(process, when=lambda: list(logs.rglob("*.clean*")))
+    assert segments(logs) == before
+    if submit:
+        return
+    cleaned("--log-dir", logs)
+    assert not list(logs.rglob("*.clean*"))
+    assert len(segments(logs)) < len(before)
+
+
+@pytest.mark.crash
+def test_a_copy_leaves_nothing(logs: Path, tmp_path: Path) -> None:
+    target = tmp_path / "out"
+    with started("--log-dir", logs, "--output-dir", target, *SLOWLY) as process:
+        interrupt(process, when=lambda: list(tmp_path.glob(".out.*/**/*.clean*")))
+    assert sorted(path.name for path in tmp_path.iterdir()) == [logs.name]
+
+
+@pytest.mark.s3
+@pytest.mark.parametrize("submit", [False, True], ids=["console", "spark-submit"])
+def test_an_interrupted_output_in_a_store_stays_unfinished_until_the_next_run_replaces_it(
+    logs: Path, bucket: S3Bucket, submit: bool
+) -> None:
+    target = bucket.address("out")
+    with bucket.holding(".clean") as held, started("--log-dir", logs, "--output-dir", target, submit=submit) as process:
+        interrupt(process, when=held)
+    # an upload of a task that was killed arrives late
+    bucket.put(f"out/orders-0/{0:020d}.log.clean.late", b"late")
+    assert MARKER in bucket.tree("out")
+    assert MANIFEST not in bucket.tree("out")
+    with started("--log-dir", target, "--dry-run") as process:
+        err = process.communicate(timeout=LIMIT_S)[1]
+        assert (process.returncode, "this output is unfinished" in err) == (2, True)
+    if submit:
+        return
+    cleaned("--log-dir", logs, "--output-dir", target)
+    assert not [key for key in published(bucket) if ".clean" in key]
