@@ -9,14 +9,17 @@ import argparse
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
 
 from compaction.config import Resolver, TomlSettings, read_properties, read_sets, read_toml
 from compaction.config.request import CompactionRequest
 from compaction.config.sources import Setting
 from compaction.errors import StorageError, UsageError
 from compaction.formats.properties import parse_properties
+from compaction.fs.contents import digest_of
 from compaction.fs.text_files import read_text
-from compaction.fs.uri import is_inside, parse_uri, resolved
+from compaction.fs.uri import is_inside, is_remote, parse_uri, resolved
 from compaction.logdir.discover import Selector, check_log_dirs, discover, require_logs
 from compaction.logdir.settings.metadata_sources import require_metadata_log
 from compaction.names import CLUSTER_METADATA_TOPIC, LogLocation
@@ -130,6 +133,46 @@ def usage_errors() -> Iterator[None]:
         yield
     except StorageError as error:
         raise UsageError(error.what, path=error.path, hint=error.hint) from error
+
+
+#: options that do not change an output
+_BESIDES = frozenset(
+    "log_dir config sets metadata as_of_ms output_dir replace if_done dry_run report metrics verify verbose quiet log_format"
+    " allow_empty".split()
+)
+
+
+def with_output(command: str, arguments: argparse.Namespace, request: CompactionRequest) -> CompactionRequest:
+    """The request with the options of a copy.
+
+    :raises UsageError: they contradict each other, or the output directory is, contains or is inside a log directory
+    """
+    if arguments.output_dir is None and (arguments.replace or arguments.if_done):
+        raise UsageError("--replace and --if-done need --output-dir", hint="see --help")
+    if arguments.if_done and arguments.as_of_ms is None:
+        hint = "e.g. --as-of 2026-11-22T02:00Z"
+        raise UsageError("--if-done needs --as-of: without it each run is of another time", hint=hint)
+    target = check_output_dir(arguments.output_dir, request.log_dirs)
+    records = target is not None and (is_remote(target) or arguments.replace or arguments.if_done)
+    return replace(
+        request, output_dir=target, replace=arguments.replace, call=_call(command, arguments, request) if records else None
+    )
+
+
+def _call(command: str, arguments: argparse.Namespace, request: CompactionRequest) -> dict[str, Any]:
+    """What the run is asked to do, as far as it changes the output, as values of JSON."""
+    resolver = request.resolver
+    toml = [[each.broker, *each.topics.items()] for each in resolver.tomls]
+    options = {name: value for name, value in vars(arguments).items() if name not in _BESIDES}
+    return {
+        **{name: sorted(value) if isinstance(value, list) else value for name, value in options.items()},
+        "command": command,
+        "log_dirs": list(request.log_dirs),
+        "metadata": list(request.metadata_dirs),
+        "set": {each.name: str(each.value) for each in resolver.sets},
+        "config": digest_of(repr((toml, resolver.properties)).encode()).digest,
+        "as_of_ms": request.as_of_ms,
+    }
 
 
 def check_output_dir(output_dir: str | None, log_dirs: Sequence[str]) -> str | None:

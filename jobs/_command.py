@@ -10,21 +10,25 @@ import atexit
 import gc
 import sys
 import traceback
+import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from compaction.config.request import CompactionRequest
 from compaction.errors import CompactionError, UsageError
 from compaction.fs.text_files import check_writable, write_text
-from compaction.fs.uri import environment
+from compaction.fs.uri import environment, is_remote
 from compaction.logdir.dirty_estimate import has_dirty_bytes
 from compaction.metrics import open_metrics
 from compaction.names import LogLocation
-from compaction.printable import printable_lines
+from compaction.printable import printable, printable_lines
 from compaction.report import LogStatus, RunReport, print_report
 from compaction.startup.import_path import use_installed_spark
 from compaction.startup.java_version import require_java
+from compaction.stores.mixed import file_system
 
 from . import _interrupt, _logging
 from ._options import Parser
@@ -138,6 +142,31 @@ def passes(session_factory: SessionFactory, progress: Progress | None = None) ->
         return SparkPasses(session_factory().sparkContext, progress)
 
     return start
+
+
+def is_done(request: CompactionRequest, report_file: str | None) -> bool:
+    """Whether the output directory already has the result of a request. If so, prints that, and writes a report unless that of
+    the run is there.
+
+    :raises CompactionError: it has something else
+    """
+    from compaction.output import finished, object_publish
+
+    if request.output_dir is not None and is_remote(request.output_dir):
+        object_publish.complete_replacement(file_system(request.log_dirs), request.output_dir)
+    if not finished.is_done(request):
+        return False
+    print(printable(f"{request.output_dir}: done already by the same request; nothing was written"))
+    if report_file is not None and f'"as_of_ms": {request.as_of_ms},' not in _text_of(report_file):
+        write_text(report_file, RunReport(uuid.uuid4().hex, request.as_of_ms, request.dry_run, ()).to_json())
+    return True
+
+
+def _text_of(file: str) -> str:
+    try:
+        return Path(file).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
 
 
 def write_report(report: RunReport, report_file: str | None, metrics_file: str | None) -> int:

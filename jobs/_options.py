@@ -167,6 +167,24 @@ def add_run_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     return group
 
 
+def add_output(group: argparse._ActionsContainer) -> None:
+    """The options of a copy."""
+    group.add_argument(
+        "--output-dir", metavar="DIR", default=None,
+        help="write all logs there and do not change the source; the directory appears complete or not at all",
+    )  # fmt: skip
+    group.add_argument(
+        "--replace", action="store_true",
+        help="--output-dir may be an earlier output that was written with --replace or --if-done, or to an object store;"
+        " it is kept until the new one is complete",
+    )  # fmt: skip
+    group.add_argument(
+        "--if-done", choices=("skip",), default=None,
+        help="do nothing if --output-dir already has the complete result of the same request, and it is as it was written;"
+        " needs --as-of. For tasks that are repeated",
+    )  # fmt: skip
+
+
 def add_metrics(group: argparse._ActionsContainer) -> None:
     """The option that writes metrics."""
     add_file(group, "--metrics", "write the figures as OpenMetrics text, for a collector that reads files")

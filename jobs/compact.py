@@ -19,7 +19,7 @@ if not __package__:
         sys.path.insert(0, str(checkout))
 
 from compaction.config.request import CompactionRequest  # noqa: E402 - the checkout must be on the path first
-from compaction.report import RunReport  # noqa: E402
+from compaction.report import LogReport, LogStatus, RunReport  # noqa: E402
 
 from . import _arguments, _command, _logging, _options  # noqa: E402
 from ._command import SessionFactory  # noqa: E402
@@ -61,10 +61,7 @@ def parser() -> _options.Parser:
     _options.add_selectors(options)
     _options.add_configuration(options)
     group = _options.add_run_options(options)
-    group.add_argument(
-        "--output-dir", metavar="DIR", default=None,
-        help="write the cleaned logs there and do not change the source; the directory appears complete or not at all",
-    )  # fmt: skip
+    _options.add_output(group)
     group.add_argument(
         "--include-active", action="store_true",
         help="the directories are exports that no broker will append to: clean the last segment of each log too",
@@ -85,10 +82,9 @@ def read_request(arguments: argparse.Namespace) -> CompactionRequest:
 
     :raises UsageError: an argument is invalid
     """
-    request = _arguments.read_request(arguments)
+    request = _arguments.with_output("compact", arguments, _arguments.read_request(arguments))
     return replace(
         request,
-        output_dir=_arguments.check_output_dir(arguments.output_dir, request.log_dirs),
         include_active=arguments.include_active,
         allow_keyless=arguments.allow_keyless,
     )
@@ -122,6 +118,12 @@ def verify_run(request: CompactionRequest, report: RunReport) -> int:
     return max(codes, default=0)
 
 
+def verify_done(request: CompactionRequest) -> int:
+    """Verifies the finished output of an earlier run of the same request, as that run may not have."""
+    logs = (LogReport(*log.topic_partition, log.log_dir, LogStatus.CLEANED, "") for log in request.logs)
+    return verify_run(request, RunReport("", request.as_of_ms, request.dry_run, tuple(logs)))
+
+
 def main(argv: Sequence[str] | None = None, run: Callable[[SessionFactory, CompactionRequest], RunReport] = compact) -> int:
     """Runs the command; returns its exit code.
 
@@ -131,6 +133,8 @@ def main(argv: Sequence[str] | None = None, run: Callable[[SessionFactory, Compa
 
     def body(arguments: argparse.Namespace) -> int:
         request = read_request(arguments)
+        if arguments.if_done and _command.is_done(request, arguments.report):
+            return verify_done(request) if arguments.verify else 0
         if arguments.verify:
             from compaction.certifier.after_compact import require_sources
 

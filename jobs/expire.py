@@ -32,7 +32,8 @@ only if cleanup.policy includes delete. A log of unknown cleanup.policy fails an
 The age of a segment is that of its newest record, by its time index, or else of its file. If all
 segments are deleted, an empty one is created. Files are renamed to .deleted first and removed by
 the next run, or at once if file.delete.delay.ms is 0; log start offset, leader epochs and producer
-snapshots are updated.
+snapshots are updated. With --output-dir the source is not changed, and its logs are copied without
+their expired segments; a log that fails is not in the copy.
 """
 
 _EPILOG = f"""\
@@ -49,6 +50,10 @@ examples:
     spark-submit jobs/expire.py --log-dir /backup/kafka --topic page-views \\
         --set cleanup.policy=delete --set retention.ms=3d
 
+  Copy what has not expired to another place, also from or to an object store:
+    spark-submit jobs/expire.py --log-dir s3://backups/kafka --output-dir s3://backups/kafka-expired \\
+        --config server.properties
+
   Repeat the run for the same schedule slot:
     spark-submit jobs/expire.py --log-dir /backup/kafka --as-of 2026-11-22T02:00Z
 """
@@ -59,8 +64,16 @@ def parser() -> _options.Parser:
     options = _options.Parser(_DESCRIPTION, _EPILOG)
     _options.add_selectors(options)
     _options.add_configuration(options)
-    _options.add_run_options(options)
+    _options.add_output(_options.add_run_options(options))
     return options
+
+
+def read_request(arguments: argparse.Namespace) -> CompactionRequest:
+    """The checked request.
+
+    :raises UsageError: an argument is invalid
+    """
+    return _arguments.with_output("expire", arguments, _arguments.read_request(arguments))
 
 
 def expire(session_factory: SessionFactory, request: CompactionRequest) -> RunReport:
@@ -80,7 +93,9 @@ def main(argv: Sequence[str] | None = None, run: Callable[[SessionFactory, Compa
     """
 
     def body(arguments: argparse.Namespace) -> int:
-        request = _arguments.read_request(arguments)
+        request = read_request(arguments)
+        if arguments.if_done and _command.is_done(request, arguments.report):
+            return 0
         report = run(lambda: _command.start_session("expire"), request)
         return _command.write_report(report, arguments.report, arguments.metrics)
 

@@ -5,7 +5,9 @@ Tested by ``tests/jobs/test_compact.py`` and ``tests/jobs/test_dry_run.py``.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from compaction.config import Policy, Resolver
 from compaction.names import LogLocation
@@ -20,6 +22,8 @@ class CompactionRequest:
     of configuration except the metadata logs (``Resolver.with_metadata``). ``include_active``: no broker will append to these
     directories. ``allow_keyless``: records without a key may be dropped. ``metadata_dirs`` are absolute: log directories or
     metadata logs that apply to log directories of the same cluster (``compaction.logdir.settings.metadata_sources``).
+    ``replace``: ``output_dir`` may be a finished output, which the new one replaces. ``call`` is what the run was asked to do,
+    as an output records it (``compaction.output.finished``).
     """
 
     log_dirs: tuple[str, ...]
@@ -31,6 +35,8 @@ class CompactionRequest:
     output_dir: str | None = None
     include_active: bool = False
     allow_keyless: bool = False
+    replace: bool = False
+    call: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)

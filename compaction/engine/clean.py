@@ -69,7 +69,7 @@ def clean_logs(
     files = files or file_system(request.log_dirs)
     with (
         access(files, request.log_dirs, purpose(request), runs) as held,
-        destination(files, request.log_dirs, request.output_dir, held, dry_run=request.dry_run) as output,
+        destination(files, request, held) as output,
     ):
         plan_for = partial(plan_compact_run, now_ms=request.as_of_ms, include_active=request.include_active)
         prepared = prepare(Sources(output.fs, output.disk, held), request, plan_for, parallel_read(start))

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from compaction.cleaning.plan import LogPlan
+from compaction.cleaning.segment_retention import DeletionPlan
 from compaction.config.request import CompactionRequest
 from compaction.engine.log_cleaning import LogCleaning
 from compaction.fs.filesystem import DiskFileSystem, FileSystem
@@ -24,7 +25,7 @@ from compaction.logdir.checkpoint_store import Change, CheckpointFiles
 from compaction.names import CLEANER_OFFSETS, LogLocation
 from compaction.output.local_publish import LocalPublication
 from compaction.output.object_publish import ObjectPublication
-from compaction.output.publish import Publication
+from compaction.output.publish import Goal, Publication
 from compaction.output.segment_deletion import delete_segments
 from compaction.output.segment_files import discard_unfinished, remove_deleted
 from compaction.output.swap import SwapGroup, replace_segments
@@ -157,15 +158,26 @@ class CopyOutput:
     def discard(self, log: LogCleaning) -> None:
         self._publication.leave_out(log.location)
 
+    def expire(self, location: LogLocation, plan: DeletionPlan) -> None:
+        """Adds a log without its expired segments."""
+        with self._completely(location):
+            delete_segments(self.fs, location, plan)
+            self._publication.add_log(self.fs, location, (), plan.after.segments, end_offset=None)
+
     def _add(self, log: LogCleaning, groups: Sequence[SwapGroup], end_offset: int | None) -> None:
-        """Adds a log completely or not at all."""
-        try:
+        with self._completely(log.location):
             if log.plan.deletion is not None:
                 delete_segments(self.fs, log.location, log.plan.deletion)
             segments = log.compaction.view.segments
             self._publication.add_log(self.fs, log.location, groups, segments, end_offset=end_offset)
+
+    @contextmanager
+    def _completely(self, location: LogLocation) -> Iterator[None]:
+        """Adds a log completely or not at all."""
+        try:
+            yield
         except Exception:
-            self.discard(log)
+            self._publication.leave_out(location)
             raise
 
 
@@ -183,33 +195,40 @@ def purpose(request: CompactionRequest) -> Purpose:
 
 
 @contextmanager
-def destination(
-    files: DiskFileSystem, log_dirs: Sequence[str], output_dir: str | None, held: Access, *, dry_run: bool
-) -> Iterator[Destination]:
+def destination(files: DiskFileSystem, request: CompactionRequest, held: Access) -> Iterator[Destination]:
     """The destination of a run. A copy becomes visible if the block ends without an error, and is removed otherwise.
 
     :param files: how the log directories are accessed
     :param held: the run's claims on them
-    :raises UsageError: ``output_dir`` cannot be written to or is not empty; or it is ``None``, and a log directory cannot be
-        cleaned in place
+    :raises UsageError: the output directory cannot be written to or is not empty; or there is none, and a log directory cannot
+        be cleaned in place
     """
-    if dry_run:
+    if request.dry_run:
         yield DryRunOutput(files)
-    elif output_dir is None:
-        require_in_place(log_dirs, "compacted")
+    elif request.output_dir is None:
+        require_in_place(request.log_dirs, "compacted")
         yield InPlace(files, held)
     else:
-        publication = _publication(files, output_dir, log_dirs)
-        try:
-            copy = CopyOutput(publication, files)
+        with publication(files, request, request.output_dir) as copy:
             yield copy
-            publication.commit(copy.fs)
-        except BaseException:
-            publication.abort()
-            raise
 
 
-def _publication(files: DiskFileSystem, output_dir: str, log_dirs: Sequence[str]) -> Publication:
+@contextmanager
+def publication(files: DiskFileSystem, request: CompactionRequest, output_dir: str) -> Iterator[CopyOutput]:
+    """A copy of log directories, which becomes visible if the block ends without an error, and is removed otherwise.
+
+    :raises UsageError: ``output_dir`` cannot be written to or is not empty
+    """
+    goal = Goal(request.call, request.replace)
+    begun: Publication
     if is_remote(output_dir):
-        return ObjectPublication.begin(output_dir, log_dirs, files)
-    return LocalPublication.begin(files, output_dir, log_dirs)
+        begun = ObjectPublication.begin(output_dir, request.log_dirs, files, goal)
+    else:
+        begun = LocalPublication.begin(files, output_dir, request.log_dirs, goal)
+    try:
+        copy = CopyOutput(begun, files)
+        yield copy
+        begun.commit(copy.fs)
+    except BaseException:
+        begun.abort()
+        raise

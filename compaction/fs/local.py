@@ -17,6 +17,7 @@ from pathlib import Path
 from compaction.errors import StorageError
 from compaction.fs import lock as locks
 from compaction.fs.direct import set_direct
+from compaction.fs.exchange import exchange_names
 from compaction.fs.filesystem import (
     ByteSource,
     DiskFileSystem,
@@ -105,6 +106,12 @@ class LocalFileSystem(DiskFileSystem):
                 if parent(source) != parent(target):
                     there = stack.enter_context(opened_directory(target))
                 os.replace(name_in(here, source), name_in(there, target), src_dir_fd=here, dst_dir_fd=there)  # noqa: PTH105
+
+    def exchange(self, first: str, second: str) -> bool:
+        """Exchange the names of two directories atomically; ``False`` if the file system cannot do that."""
+        with storage_errors(first, f"exchange with {second}"), ExitStack() as stack:
+            here, there = (stack.enter_context(opened_directory(path)) for path in (first, second))
+            return exchange_names((here, name_in(here, first)), (there, name_in(there, second)))
 
     def link(self, source: str, target: str) -> bool:
         with storage_errors(source, f"link as {base_name(target)}"):

@@ -124,4 +124,4 @@ def require_in_place(paths: Iterable[str], doing: str) -> None:
     """:raises UsageError: one of the paths is a URI"""
     for path in filter(is_remote, paths):
         what = f"cannot be {doing} in place: {_NOT_IN_PLACE}"
-        raise UsageError(what, path=path, hint="use compact with --output-dir, or copy it to a disk")
+        raise UsageError(what, path=path, hint="use --output-dir, or copy it to a disk")

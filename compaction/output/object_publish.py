@@ -13,22 +13,30 @@ An interruption before step 4 leaves a prefix without a manifest. A failed run r
 because killed tasks may still upload: under temporary names, which readers of a finished output do not see and which the next
 run removes. An object store has no locks. If two runs write to the same prefix, the later one wins; the other finds a marker
 that is not its own and fails before it writes its manifest.
+
+To replace a finished output, the new one is written and finished under a name beside it. Then a marker that names the new one
+is written to the old one, the store copies the new objects there, and steps 3 to 5 follow. Until the new output is finished
+nothing of the old one is touched; a run that finds such a marker completes the replacement. So there is a complete output at
+any time.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from compaction.errors import CorruptLogError, StorageError, UsageError
-from compaction.fs.filesystem import DiskFileSystem, FileSystem, join
+from compaction.fs.filesystem import DiskFileSystem, FileSystem, join, parent
+from compaction.fs.uri import split
 from compaction.names import LOG, LogLocation, segment_file
-from compaction.output.publish import Copy, Publication, layout, require_target
+from compaction.output.finished import STAGED, read_finished, require_replaceable_objects
+from compaction.output.publish import NEW_OUTPUT, Copy, Goal, Publication, layout, require_target
 from compaction.output.swap import SwapGroup
 from compaction.stores.listings import list_directory, read_whole, stat_objects
-from compaction.stores.manifest import MANIFEST, MARKER, Entry, Manifest, marker, run_of
+from compaction.stores.manifest import MANIFEST, MARKER, Entry, Manifest, marker, run_of, staged_of
 from compaction.stores.object_output import OutputFileSystem, WrittenObject
 from compaction.stores.streams import ObjectFile, delete_object, require_stored
 
@@ -40,30 +48,39 @@ _ONE_RUN = "let one run at a time write there"
 class ObjectPublication(Publication):
     """See ``Publication``. Begin with :meth:`begin`."""
 
-    def __init__(
-        self, output: OutputFileSystem, disk: DiskFileSystem, output_dir: str, log_dirs: Sequence[str], run: str
-    ) -> None:
-        super().__init__(output, disk, output_dir, layout(output_dir, log_dirs))
-        self._output, self._run = output, run
+    def __init__(self, disk: DiskFileSystem, output_dir: str, log_dirs: Sequence[str], run: str, goal: Goal) -> None:
+        self._output = OutputFileSystem()
+        super().__init__(self._output, disk, output_dir, layout(output_dir, log_dirs))
+        self._run, self._goal = run, goal
         self._tasks_may_write = False
+        #: the output to be replaced by this one, and the run that wrote it
+        self._replaced: tuple[str, str | None] | None = None
+        self._replacing = False
 
     @classmethod
-    def begin(cls, output_dir: str, log_dirs: Sequence[str], disk: DiskFileSystem) -> ObjectPublication:
-        """Prepare to publish to ``output_dir``, which must be empty, missing or unfinished.
+    def begin(
+        cls, output_dir: str, log_dirs: Sequence[str], disk: DiskFileSystem, goal: Goal = NEW_OUTPUT
+    ) -> ObjectPublication:
+        """Prepare to publish to ``output_dir``, which must be empty, missing, unfinished, or an output to be replaced.
 
         :raises UsageError: it is none of these, or is inside a log directory; two log directories have the same name
         :raises StorageError: the store refused
         """
         require_target(output_dir, log_dirs)
-        output, run = OutputFileSystem(), uuid.uuid4().hex
+        output, run, place = OutputFileSystem(), uuid.uuid4().hex, output_dir
+        complete_replacement(disk, output_dir)
         names = output.listdir(output_dir)
+        replaced = None
         if names and not _is_unfinished(output_dir, names):
-            raise UsageError("--output-dir exists and is not empty", path=output_dir, hint="name a new directory")
+            replaced = (output_dir, _to_be_replaced(output_dir, goal))
+            place, names = f"{output_dir}.{run}{STAGED}", []
+            _remove_staged(output, output_dir)
         if names:
             _LOG.warning("%s: removing the unfinished output of an earlier run", output_dir)
-        output.mkdir(output_dir)
-        output.write_file(join(output_dir, MARKER), marker(run))
-        publication = cls(output, disk, output_dir, log_dirs, run)
+        output.mkdir(place)
+        output.write_file(join(place, MARKER), marker(run))
+        publication = cls(disk, place, log_dirs, run, goal)
+        publication._replaced = replaced
         publication._remove(name for name in names if name != MARKER)
         return publication
 
@@ -91,6 +108,13 @@ class ObjectPublication(Publication):
         if found is not None and found.is_file:
             self._output.utime(each.target, found.mtime_ns)
 
+    def _take_over(self, staged: str, entry: Entry) -> None:
+        """Let the store copy an object of a finished output to this one."""
+        target = join(self._output_dir, entry.path)
+        self._output.copy_within(join(staged, entry.path), target)
+        self._output.written[target] = WrittenObject(entry.size, entry.xxh3_128, entry.mtime_ms * 1_000_000)
+        self._sizes[target] = entry.size
+
     def _is_own(self) -> bool:
         path = join(self._output_dir, MARKER)
         return stat_objects([path])[0] is not None and run_of(read_whole(path)) == self._run
@@ -100,12 +124,24 @@ class ObjectPublication(Publication):
             raise StorageError("another run writes to this directory", path=self._output_dir, hint=_ONE_RUN)
 
     def _appear(self) -> None:
+        self._finish()
+        if self._replaced is None:
+            return
+        replaced, run = self._replaced
+        found = read_finished(replaced)
+        if found is None or found.run != run:
+            raise StorageError("another run has replaced this output", path=replaced, hint=_ONE_RUN)
+        self._replacing = True
+        _replace(self._disk, self._output_dir, replaced)
+
+    def _finish(self) -> None:
+        """Check that every file of the output is there, and write the manifest."""
         self._require_own()
         paths = {path[len(self._output_dir) + 1 :]: path for path in self._sizes}
         # twice: an upload of a killed task may arrive while the first listing is compared
         self._keep_only(paths)
         times = self._keep_only(paths)
-        manifest = Manifest(tuple(self._entries(paths, times)), self._run, self._output_dir)
+        manifest = Manifest(tuple(self._entries(paths, times)), self._run, self._output_dir, self._goal.call)
         self._require_own()
         path, data = join(self._output_dir, MANIFEST), manifest.to_json()
         self._output.write_file(path, data)
@@ -145,7 +181,9 @@ class ObjectPublication(Publication):
 
     def abort(self) -> None:
         """Remove what this run has written. The marker is kept if tasks may still write, so that nobody takes their objects for
-        an output or for someone else's data."""
+        an output or for someone else's data. An output that has begun to replace an earlier one is complete, and is kept."""
+        if self._replacing:
+            return
         try:
             if not self._is_own():
                 return
@@ -169,6 +207,63 @@ class ObjectPublication(Publication):
                 self._output.remove_tree(path)
             else:
                 delete_object(path)
+
+
+def complete_replacement(disk: DiskFileSystem, output_dir: str) -> None:
+    """Complete the replacement of an output by a run that was stopped.
+
+    :raises StorageError: the store refused
+    """
+    path = join(output_dir, MARKER)
+    if stat_objects([path])[0] is None:
+        return
+    staged = staged_of(read_whole(path))
+    # the name in a marker is only believed if it is one that a run gives to its output
+    if staged is None or not _is_staged(staged, output_dir) or read_finished(staged) is None:
+        return
+    _LOG.warning("%s: completing the replacement of this output by %s", output_dir, staged)
+    _replace(disk, staged, output_dir)
+
+
+def _replace(disk: DiskFileSystem, staged: str, output_dir: str) -> None:
+    """Replace the output at ``output_dir`` by the finished one at ``staged``, and remove that."""
+    manifest = read_finished(staged)
+    if manifest is None or manifest.run is None:
+        raise StorageError("the output to be put in place is unfinished", path=staged, hint=_ONE_RUN)
+    copy = ObjectPublication(disk, output_dir, (), manifest.run, Goal(manifest.request))
+    copy._output.write_file(join(output_dir, MARKER), marker(manifest.run, staged))
+    with ThreadPoolExecutor(_THREADS) as pool:
+        list(pool.map(lambda entry: copy._take_over(staged, entry), manifest.files))
+    copy._finish()
+    copy._output.remove_tree(staged)
+
+
+def _to_be_replaced(output_dir: str, goal: Goal) -> str | None:
+    """The run that wrote the output to be replaced.
+
+    :raises UsageError: there is no finished output, or it must not be replaced
+    """
+    if not goal.replace:
+        hint = "name a new directory, or give --replace if it is an earlier output"
+        raise UsageError("--output-dir exists and is not empty", path=output_dir, hint=hint)
+    if not split(output_dir)[1]:
+        hint = "name a prefix in it: the new output is first written beside the old one"
+        raise UsageError("--replace: the output is a whole bucket", path=output_dir, hint=hint)
+    require_replaceable_objects(output_dir)
+    found = read_finished(output_dir)
+    return None if found is None else found.run
+
+
+def _is_staged(name: str, output_dir: str) -> bool:
+    return re.fullmatch(rf"{re.escape(output_dir)}\.[0-9a-f]{{32}}{re.escape(STAGED)}", name) is not None
+
+
+def _remove_staged(output: OutputFileSystem, output_dir: str) -> None:
+    """Remove what stopped runs left beside an output that they did not begin to replace."""
+    above = parent(output_dir)
+    for name in output.listdir(above):
+        if _is_staged(join(above, name), output_dir):
+            output.remove_tree(join(above, name))
 
 
 def _is_unfinished(output_dir: str, names: Sequence[str]) -> bool:

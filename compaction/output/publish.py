@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from compaction.cleaning.log_view import Segment
 from compaction.errors import StorageError, UsageError
 from compaction.formats.checkpoints import format_offset_checkpoint
+from compaction.fs.contents import digest_of
 from compaction.fs.durable import TMP, write_verified
 from compaction.fs.filesystem import DiskFileSystem, FileSystem, base_name, join, parent
 from compaction.fs.text_files import read_small
@@ -39,12 +40,14 @@ from compaction.names import (
     parse_segment_file,
     segment_file,
 )
+from compaction.output.finished import FINISHED
 from compaction.output.segment_files import any_log, is_unfinished
 from compaction.output.swap import SwapGroup
 from compaction.output.verification import copy_verified
 from compaction.stores.manifest import MANIFEST, MARKER
 
 _CHECKPOINTS = (RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS, CLEANER_OFFSETS)
+_NOT_COPIED = frozenset((LOCK, MANIFEST, MARKER, FINISHED, *_CHECKPOINTS))
 
 
 class Copy(NamedTuple):
@@ -53,6 +56,17 @@ class Copy(NamedTuple):
     path: str
     target: str
     valid_bytes: int = 0
+
+
+class Goal(NamedTuple):
+    """``call`` is recorded in the output, so that a later run can tell whether it is the output of the same request; ``None``:
+    nothing is recorded. ``replace``: an earlier output is replaced."""
+
+    call: Mapping[str, Any] | None = None
+    replace: bool = False
+
+
+NEW_OUTPUT = Goal()
 
 
 class Publication(ABC):
@@ -75,6 +89,8 @@ class Publication(ABC):
         self._like: dict[str, str | None] = {}
         #: the files of the output and their sizes, as written
         self._sizes: dict[str, int] = {}
+        #: the hashes of their contents, as far as known
+        self._hashes: dict[str, str] = {}
 
     def log_path(self, location: LogLocation) -> str:
         """The directory (created) in which tasks write the cleaned segments of a log."""
@@ -141,7 +157,7 @@ class Publication(ABC):
         for log_dir in self._roots:
             root = self._root(log_dir)
             for name in source.listdir(log_dir):
-                if name not in (LOCK, MANIFEST, MARKER, *_CHECKPOINTS) and not name.endswith(TMP) and not is_claim(name):
+                if name not in _NOT_COPIED and not name.endswith(TMP) and not is_claim(name):
                     self._copy(source, Copy(join(log_dir, name), join(root, name)))
             self._copy_metadata_log(source, join(log_dir, METADATA_LOG), join(root, METADATA_LOG))
             self._write_checkpoints(source, log_dir, root)
@@ -175,7 +191,7 @@ class Publication(ABC):
             return
         extent = source.real_path(each.path)
         if extent is not None:
-            copy_verified(source, self._fs, extent, each.target, each.valid_bytes)
+            self._hashes[each.target] = copy_verified(source, self._fs, extent, each.target, each.valid_bytes)
             self._sizes[each.target] = extent.size
             return
         data = source.read_bytes(each.path)
@@ -183,7 +199,7 @@ class Publication(ABC):
 
     def _write(self, path: str, data: bytes, *, like: str | None, mtime_ns: int | None = None) -> None:
         write_verified(self._fs, path, data, like=like, mtime_ns=mtime_ns)
-        self._sizes[path] = len(data)
+        self._sizes[path], self._hashes[path] = len(data), digest_of(data).digest
 
     def _copy_metadata_log(self, source: FileSystem, path: str, target: str) -> None:
         """Without its metadata log a broker takes every log for a stray."""

@@ -108,8 +108,8 @@ class SegmentCheck:
         return FileDigest(LOG, size, found)
 
 
-def copy_verified(source: ReadableFileSystem, target: FileSystem, extent: FileRange, path: str, valid_bytes: int = 0) -> None:
-    """Copy a byte range into a new file, durable on return, and compare what the device returns with the source.
+def copy_verified(source: ReadableFileSystem, target: FileSystem, extent: FileRange, path: str, valid_bytes: int = 0) -> str:
+    """Copy a byte range into a new file, durable on return, and compare what the device returns with the source; its hash.
 
     :param valid_bytes: the first bytes of the range that are batches, whose checksums must match
     :raises CorruptLogError: a batch is damaged
@@ -125,3 +125,4 @@ def copy_verified(source: ReadableFileSystem, target: FileSystem, extent: FileRa
     for data in read_range(source, FileRange(extent.path, extent.start + valid_bytes, extent.size - valid_bytes)):
         content.update(data)
     verify_file(target, path, FileDigest("", extent.size, content.hexdigest()))
+    return content.hexdigest()

@@ -3,9 +3,11 @@
 ``MARKER`` is the first object of an output; it is removed after ``MANIFEST`` was written. Fields of the manifest (JSON):
 
 =================  =================================================================================================
-``format``         2. Format 1 is supported: of these fields it has only ``files``, and those without ``xxh3_128``
+``format``         3. Format 2 is supported: it has no ``request``. So is format 1: of these fields it has only ``files``, and
+                   those without ``xxh3_128``
 ``run``            the run that wrote the output, as in its marker
 ``place``          the URI of the output when it was written
+``request``        what the run was asked to do: sources, selection, options, time; ``null`` if unknown
 ``files``          a list of ``path`` (relative to the manifest), ``size`` in bytes, ``mtime_ms`` (the file's
                    modification time, which a store does not keep), ``etag`` (``null`` if the store has none) and
                    ``xxh3_128`` (hex digest of the bytes, computed while they were written; ``null`` for a copy made
@@ -17,7 +19,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -27,8 +30,9 @@ from compaction.errors import CorruptLogError
 
 MANIFEST = "_manifest.json"
 MARKER = "_unfinished.json"
-FORMAT = 2
-_FIELDS = {1: {"format", "files"}, 2: {"format", "run", "place", "files", "checksum"}}
+FORMAT = 3
+_FIELDS_2 = {"format", "run", "place", "files", "checksum"}
+_FIELDS = {1: {"format", "files"}, 2: _FIELDS_2, 3: _FIELDS_2 | {"request"}}
 
 
 @dataclass(frozen=True)
@@ -60,11 +64,12 @@ class Folder(NamedTuple):
 
 @dataclass(frozen=True)
 class Manifest:
-    """The files of an output; ``run`` and ``place`` (its URI) are ``None`` in format 1."""
+    """The files of an output; ``run`` and ``place`` (its URI) are ``None`` in format 1, ``request`` also in format 2."""
 
     files: tuple[Entry, ...]
     run: str | None = None
     place: str | None = None
+    request: Mapping[str, Any] | None = None
 
     @classmethod
     def parse(cls, data: bytes, path: str) -> Manifest:
@@ -90,13 +95,14 @@ class Manifest:
         if any(set(each) != names for each in document["files"]):
             return None
         made = cls(tuple(Entry(**each) for each in document["files"]), document.get("run"), document.get("place"))
+        made = replace(made, request=document.get("request"))
         valid = all(entry.valid() for entry in made.files) and len({entry.path for entry in made.files}) == len(made.files)
         return made if valid and (number == 1 or document["checksum"] == _checksum(document)) else None
 
     def to_json(self) -> bytes:
         """The file's bytes."""
         files = [asdict(entry) for entry in sorted(self.files, key=lambda entry: entry.path)]
-        document = {"format": FORMAT, "run": self.run, "place": self.place, "files": files}
+        document = {"format": FORMAT, "run": self.run, "place": self.place, "request": self.request, "files": files}
         return (json.dumps({**document, "checksum": _checksum(document)}, indent=1) + "\n").encode()
 
     @cached_property
@@ -121,16 +127,25 @@ def _checksum(document: dict[str, Any]) -> str:
     return xxhash.xxh3_128_hexdigest(json.dumps(covered, sort_keys=True, separators=(",", ":")).encode())
 
 
-def marker(run: str) -> bytes:
-    """The content of a run's marker."""
-    return (json.dumps({"format": FORMAT, "run": run}) + "\n").encode()
+def marker(run: str, staged: str | None = None) -> bytes:
+    """The content of a run's marker; ``staged`` is the finished output that is being copied here."""
+    return (json.dumps({"format": FORMAT, "run": run} | ({} if staged is None else {"staged": staged})) + "\n").encode()
+
+
+def staged_of(data: bytes) -> str | None:
+    """The finished output that is being copied to the place of a marker, if any; ``None`` if the marker is malformed."""
+    return _text_in(data, "staged")
 
 
 def run_of(data: bytes) -> str | None:
     """The run of a marker; ``None`` if it is malformed."""
+    return _text_in(data, "run")
+
+
+def _text_in(data: bytes, name: str) -> str | None:
     try:
         document = json.loads(data)
     except ValueError:
         return None
-    found = document.get("run") if isinstance(document, dict) else None
+    found = document.get(name) if isinstance(document, dict) else None
     return found if isinstance(found, str) else None

@@ -92,11 +92,12 @@ class OutputFileSystem(FileSystem):
             if listed[0].etag is None or ObjectFile(source, shared()).etag() != listed[0].etag:
                 return False
             xxh3_128 = listed[0].xxh3_128
-        self._copy_within(source, target)
+        self.copy_within(source, target)
         self.written[target] = WrittenObject(size, xxh3_128)
         return True
 
-    def _copy_within(self, source: str, target: str) -> None:
+    def copy_within(self, source: str, target: str) -> None:
+        """Let the store copy an object."""
         (store, key), (_, target_key) = located(source), located(target)
         with remote_errors(target, f"copy {source} here"):
             store.copy_file(key, target_key)
@@ -107,7 +108,7 @@ class OutputFileSystem(FileSystem):
         :raises StorageError: it is missing, or has another size
         """
         require_stored(source, stat_objects([source])[0], stored.size_bytes)
-        self._copy_within(source, target)
+        self.copy_within(source, target)
         delete_object(source)
         self.written[target] = stored
 

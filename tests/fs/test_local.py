@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -136,3 +137,21 @@ def test_nothing_is_written_through_a_link_that_replaced_a_directory(tmp_path: P
     with pytest.raises(StorageError):
         changes[change]()
     assert [(each.name, each.read_bytes()) for each in victim.iterdir()] == [("a", b"mine")]
+
+
+def test_two_directories_exchange_their_names(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / name).touch()
+    assert LocalFileSystem().exchange(str(tmp_path / "a"), str(tmp_path / "b"))
+    assert ((tmp_path / "a/b").exists(), (tmp_path / "b/a").exists()) == (True, True)
+    with pytest.raises(StorageError, match="cannot exchange with"):
+        LocalFileSystem().exchange(str(tmp_path / "a"), str(tmp_path / "missing"))
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOSYS])
+def test_a_file_system_that_cannot_exchange_names_says_so(
+    tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("compaction.fs.exchange.ctypes.get_errno", lambda: number)
+    assert not LocalFileSystem().exchange(str(tmp_path), str(tmp_path / "missing"))

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from compaction.engine import delete
+from compaction.engine.admission import FreeSpace, SpaceBudget
 from jobs import expire
 from tests.golden import unpack_sample
 
@@ -78,7 +81,8 @@ def test_a_run_reports_and_advances_the_log_start_offset(logs: Path, capsys: pyt
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["--output-dir", "x"], "unrecognized arguments: --output-dir"),
+        (["--output-dri", "x"], "unrecognized arguments: --output-dri; did you mean --output-dir?"),
+        (["--output-dir", "/"], "--output-dir overlaps the log directory"),
         (["--set", "retention.ms=-2"], "--set: retention.ms = '-2' is less than -1"),
         (["--partition", "clickstream-9"], "no such partition: clickstream-9"),
     ],
@@ -99,3 +103,47 @@ def test_help_has_every_option(capsys: pytest.CaptureFixture[str]) -> None:
     options = "--log-dir --topic --partition --config --set --as-of-ms --dry-run --report --metadata --assume-default-policy"
     for option in options.split():
         assert option in text
+
+
+def test_a_copy_has_what_a_run_in_place_leaves_and_the_source_is_not_changed(logs: Path, tmp_path: Path) -> None:
+    before = tree(logs)
+    target = tmp_path / "out"
+    code, report = run(logs, "--set", f"retention.ms={8 * HOUR_MS}", "--output-dir", str(target))
+    assert (code, report["status"]) == (0, "done")
+    assert tree(logs) == before
+    in_place, again = run(logs, "--set", f"retention.ms={8 * HOUR_MS}")
+    assert in_place == 0
+    assert [{**log, "seconds": 0} for log in report["logs"]] == [{**log, "seconds": 0} for log in again["logs"]]
+    assert report["totals"]["expired_segments"] > 0
+    for log in (path for path in target.iterdir() if path.name.startswith("clickstream")):
+        expected = tree(logs / log.name)
+        assert tree(log) == {name: data for name, data in expected.items() if not name.endswith(".deleted")}
+    starts = (target / "log-start-offset-checkpoint").read_text(encoding="utf-8")
+    for log in report["logs"]:
+        assert f"clickstream {log['partition']} {log['end_offset']}\n" in starts
+    copied = {path.name for path in target.iterdir() if path.is_dir()}
+    assert copied == {"__cluster_metadata-0", "clickstream-0", "clickstream-1"}
+
+
+def test_a_log_of_unknown_policy_is_not_in_the_copy(logs: Path, tmp_path: Path) -> None:
+    shutil.rmtree(logs / "__cluster_metadata-0")
+    code, report = run(logs, "--output-dir", str(tmp_path / "out"))
+    assert (code, report["totals"]["policy_unknown"]) == (1, 2)
+    assert not [path for path in (tmp_path / "out").iterdir() if path.is_dir()]
+
+
+def test_a_copy_that_does_not_fit_is_refused_with_figures(
+    logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(delete, "SpaceBudget", lambda: SpaceBudget(space_of=lambda path: FreeSpace(1, (4 << 20) + 5000)))
+    assert expire.main(["--log-dir", str(logs), *DELETE, "--output-dir", str(tmp_path / "out")]) == 1
+    assert re.fullmatch(
+        rf"error: {tmp_path}/out: the copy takes \d+ bytes, 5000 bytes are free besides a margin of 4194304 bytes for"
+        r" checkpoints and journals; free some space and run again; nothing was written\n",
+        capsys.readouterr().err,
+    )
+    assert sorted(path.name for path in tmp_path.iterdir()) == [logs.name]
+
+
+def tree(path: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}

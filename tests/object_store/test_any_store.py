@@ -13,15 +13,18 @@ from pathlib import Path
 import pytest
 import xxhash
 
+from compaction.engine.clean import clean_logs
 from compaction.engine.sizing import Sizes
 from compaction.errors import StorageError, UsageError
 from compaction.fs.local import LocalFileSystem
-from compaction.fs.uri import OPTIONS_VARIABLE
+from compaction.fs.uri import OPTIONS_VARIABLE, parse_uri
 from compaction.report import LogStatus, RunReport
+from compaction.stores.listings import list_directory
 from compaction.stores.manifest import MANIFEST, MARKER
 from jobs import compact as job
 from jobs import dump_log, expire
 from tests.conftest import ROOT
+from tests.local_passes import LocalPasses
 from tests.logdir.logs import data_segment
 from tests.object_store.fixtures import Bucket, any_bucket, files, published
 from tests.object_store.local_run import COMPACT, KEEP, NOW_MS, figures, run
@@ -235,3 +238,38 @@ def test_a_data_source_reads_the_store(any_bucket: Bucket, sample: Path, monkeyp
         monkeypatch.setenv(OPTIONS_VARIABLE, "{}")
         found.append([row for share in shares for batch in reader.read(share) for row in batch.to_pylist()])
     assert found[0] == found[1] != []
+
+
+def test_expired_segments_are_left_out_of_a_copy_from_store_to_store(any_bucket: Bucket, sample: Path, tmp_path: Path) -> None:
+    any_bucket.put_tree(sample, "in")
+    options = ("--set", "cleanup.policy=delete", "retention.bytes=3000", "--as-of-ms", str(NOW_MS))
+    assert expire.main(["--log-dir", str(sample), "--output-dir", str(tmp_path / "out"), *options]) == 0
+    assert expire.main(["--log-dir", any_bucket.address("in"), "--output-dir", any_bucket.address("out"), *options]) == 0
+    assert published(any_bucket) == files(tmp_path / "out")
+    assert len(published(any_bucket)) < len(files(sample))
+    assert any_bucket.tree("in") == files(sample)
+
+
+def test_a_finished_output_is_skipped_or_replaced(
+    any_bucket: Bucket, sample: Path, on_disk: OnDisk, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def task(*options: str) -> int:
+        given = ["--log-dir", str(sample), "--output-dir", any_bucket.address("out"), "--as-of-ms", str(NOW_MS)]
+        return job.main([*given, "--include-active", *options], lambda _, request: clean_logs(LocalPasses, request))
+
+    assert task("--if-done", "skip") == 0
+    first = any_bucket.get(f"out/{MANIFEST}")
+    capsys.readouterr()
+    assert task("--if-done", "skip") == 0
+    assert "done already by the same request" in capsys.readouterr().out
+    assert any_bucket.get(f"out/{MANIFEST}") == first
+    assert task("--if-done", "skip", "--topic", "orders") == 2
+    assert "it differs in topic" in capsys.readouterr().err
+    assert task("--topic", "orders", "--replace") == 0
+    assert "ledger-0" not in {key.partition("/")[0] for key in published(any_bucket)}
+    assert task("--if-done", "skip", "--replace") == 0
+    assert published(any_bucket) == on_disk[0]
+    assert set(list_directory(parse_uri(any_bucket.address(), "--output-dir"))) == {"out"}
+    any_bucket.put(f"out/orders-0/{0:020d}.log", b"another")
+    assert task("--if-done", "skip") == 1
+    assert "the finished output is not what was written" in capsys.readouterr().err

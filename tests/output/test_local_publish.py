@@ -15,8 +15,9 @@ from compaction.fs.overlay import OverlayFileSystem
 from compaction.logdir.checkpoint_store import read_checkpoints
 from compaction.logdir.read_log import read_segments
 from compaction.names import LogLocation, TopicPartition
+from compaction.output.finished import FINISHED, remove_leftovers, require_replaceable
 from compaction.output.local_publish import LocalPublication
-from compaction.output.publish import Publication, layout
+from compaction.output.publish import Goal, Publication, layout
 from compaction.output.swap import SwapGroup
 from compaction.recovery.recover import recover_log
 from tests.fs.faults import FaultyFileSystem, Stopped, crash_states
@@ -220,3 +221,63 @@ def test_logs_are_published_to_the_directory_of_their_source(tmp_path: Path) -> 
     publication.commit(FS)
     assert sorted(served(FS, str(tmp_path / "target/source/orders-0"))) == [5, 10, 105, 200]
     assert sorted(served(FS, str(tmp_path / "target/other/orders-0"))) == [5, 10, 105, 200]
+
+
+def test_after_any_interruption_of_a_replacement_there_is_the_old_or_the_new_output() -> None:
+    """With two renames, as on file systems that cannot exchange names."""
+
+    def publish_again(fs: FaultyFileSystem, batch: int, call: dict[str, int]) -> None:
+        publication = LocalPublication.begin(fs, "/out/target", ["/logs"], Goal(call, replace=True))
+        output = build(0, [data_batch(batch)])
+        files = output.put(fs, publication.log_path(location("/logs")), ".clean")
+        add(publication, fs, location("/logs"), [SwapGroup(0, (0,), files=files)], end_offset=100)
+        publication.commit(fs)
+
+    def make(step: int) -> FaultyFileSystem:
+        fs = FaultyFileSystem()
+        here = location("/logs")
+        fs.mkdir(here.path)
+        for segment in (data_segment(0, [5, 10]), data_segment(100, [105])):
+            segment.put(fs, here.path)
+        fs.mkdir("/out")
+        publish_again(fs, 5, {"as_of_ms": 1})
+        fs.settle()
+        fs.stop_before, fs.done = step, 0
+        try:
+            publish_again(fs, 10, {"as_of_ms": 2})
+        except Stopped:
+            pass
+        return fs
+
+    new, old = (tree(make(step), "/out/target/orders-0") for step in (1000, 0))
+    assert new != old
+    seen = set()
+    for name, fs in crash_states(make, make(1000).done):
+        # what every run with this target begins with
+        remove_leftovers(fs, "/out/target")
+        found = tree(fs, "/out/target/orders-0")
+        assert found in (old, new), name
+        seen.add(found == new)
+        require_replaceable(fs, "/out/target")
+        assert fs.listdir("/out") == ["target"], name
+    assert seen == {False, True}
+
+
+def test_a_replaced_output_is_exchanged_by_one_system_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readers that hold the old directory open keep it; there is no time without an output."""
+    log_dir, target = source_dir(tmp_path), tmp_path / "target"
+    missing: list[bool] = []
+
+    def exchange(self: LocalFileSystem, first: str, second: str) -> bool:
+        done = exchanged(self, first, second)
+        missing.append(not (done and (target / FINISHED).exists()))
+        return done
+
+    exchanged = LocalFileSystem.exchange
+    monkeypatch.setattr(LocalFileSystem, "exchange", exchange)
+    for round_number in range(2):
+        publication = LocalPublication.begin(FS, str(target), [log_dir], Goal({"round": round_number}, replace=True))
+        add(publication, OverlayFileSystem(FS), location(log_dir), [], end_offset=None)
+        publication.commit(OverlayFileSystem(FS))
+    assert missing == [False]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["source", "target"]

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import xxhash
@@ -14,12 +18,14 @@ from compaction.fs.local import LocalFileSystem
 from compaction.names import LOG
 from compaction.output import object_publish
 from compaction.output.object_publish import ObjectPublication
+from compaction.output.publish import Goal
 from compaction.output.swap import SwapGroup
 from compaction.stores.listings import list_directory, read_whole
-from compaction.stores.manifest import MANIFEST, MARKER, Manifest, marker
+from compaction.stores.manifest import MANIFEST, MARKER, Manifest, marker, run_of
 from compaction.stores.mixed import MixedFileSystem
+from compaction.stores.object_output import OutputFileSystem
 from compaction.stores.remote import RemoteFileSystem, require_finished
-from compaction.stores.streams import ObjectOutput, RangeReader
+from compaction.stores.streams import ObjectOutput, RangeReader, delete_object
 from tests.logdir.logs import data_segment, location
 from tests.stores.remote_places import PLACE, TaggingStore, begin, bucket, log, publish
 
@@ -283,3 +289,131 @@ def test_a_source_that_differs_from_its_manifest_is_not_copied(bucket: Path, log
     assert f"{130:020d}.log" not in names(bucket / "out")
     publication.leave_out(location(f"{PLACE}/first"))
     assert not [name for name in names(bucket / "out") if name.startswith("orders-0")]
+
+
+REPLACE = Goal({"as_of_ms": 2}, replace=True)
+
+
+def manifest_of(out: Path) -> Manifest:
+    return Manifest.parse((out / MANIFEST).read_bytes(), "")
+
+
+def test_a_finished_output_is_replaced_and_nothing_is_left_beside_it(bucket: Path, log: str) -> None:
+    publish(SOURCE, OUT)
+    first = manifest_of(bucket / "out")
+    (bucket / "in" / "orders-0" / "leader-epoch-checkpoint").write_text("0\n1\n0 0\n")
+    with pytest.raises(UsageError, match="exists and is not empty; name a new directory, or give --replace"):
+        begin(SOURCE, OUT)
+    publish(SOURCE, OUT, REPLACE)
+    second = manifest_of(bucket / "out")
+    assert (second.place, second.request, first.request) == (OUT, {"as_of_ms": 2}, None)
+    assert first.run != second.run
+    assert names(bucket / "out") == {MANIFEST, *(entry.path for entry in second.files)}
+    assert "orders-0/leader-epoch-checkpoint" in names(bucket / "out")
+    require_finished(OUT)
+    assert RemoteFileSystem().read_bytes(f"{OUT}/{FIRST}") == (bucket / "out" / FIRST).read_bytes()
+    assert sorted(path.name for path in bucket.iterdir()) == ["in", "out"]
+
+
+def test_until_the_new_output_is_finished_the_old_one_is_not_touched(bucket: Path, log: str) -> None:
+    publish(SOURCE, OUT)
+    before = {name: (bucket / "out" / name).read_bytes() for name in names(bucket / "out")}
+    publication, _ = begin(SOURCE, OUT, REPLACE)
+    assert {name: (bucket / "out" / name).read_bytes() for name in names(bucket / "out")} == before
+    require_finished(OUT)
+    # a run that fails; its tasks may still write beside the old output, which the next replacement removes
+    publication.abort()
+    assert {name: (bucket / "out" / name).read_bytes() for name in names(bucket / "out")} == before
+    assert [path.name for path in bucket.iterdir() if path.name.endswith(".partial")]
+    publish(SOURCE, OUT, REPLACE)
+    assert sorted(path.name for path in bucket.iterdir()) == ["in", "out"]
+
+
+class Refusing:
+    """Lets a store refuse every change below a URI after the first ``allowed``."""
+
+    def __init__(self, place: str, allowed: int) -> None:
+        self._place, self._left = f"{place}/", allowed
+
+    def after(self, usual: Callable[..., Any], at: int) -> Callable[..., Any]:
+        """``usual``, whose argument ``at`` is the URI that is changed."""
+
+        def changed(*given: Any, **more: Any) -> Any:
+            if given[at].startswith(self._place):
+                self._left -= 1
+                if self._left < 0:
+                    raise StorageError("refused by the test", path=given[at])
+            return usual(*given, **more)
+
+        return changed
+
+
+def is_whole(out: Path) -> bool:
+    """Whether all objects are those of the manifest."""
+    entries = manifest_of(out).files
+    found = (hashlib.md5((out / entry.path).read_bytes(), usedforsecurity=False).hexdigest() for entry in entries)
+    whole = [entry.etag for entry in entries] == list(found)
+    return whole and names(out) == {MANIFEST, *(entry.path for entry in entries)}
+
+
+def test_a_replacement_that_is_interrupted_anywhere_leaves_a_whole_output_or_is_completed_by_the_next_run(
+    bucket: Path, log: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcomes: list[str] = []
+    while "replaced" not in outcomes:
+        place, out = f"{OUT}{len(outcomes)}", bucket / f"out{len(outcomes)}"
+        publish(SOURCE, place)
+        first = manifest_of(out).run
+        publication, source = begin(SOURCE, place, REPLACE)
+        refusing = Refusing(place, len(outcomes))
+        with monkeypatch.context() as meanwhile:
+            meanwhile.setattr(OutputFileSystem, "copy_within", refusing.after(OutputFileSystem.copy_within, 2))
+            meanwhile.setattr(OutputFileSystem, "write_file", refusing.after(OutputFileSystem.write_file, 1))
+            meanwhile.setattr(object_publish, "delete_object", refusing.after(delete_object, 0))
+            with suppress(StorageError):
+                publication.commit(source)
+            publication.abort()
+        if MARKER in names(out) and run_of((out / MARKER).read_bytes()) != manifest_run(out):
+            outcomes.append("unfinished")
+            with pytest.raises(UsageError, match="unfinished"):
+                require_finished(place)
+            # any run with this target completes it, and then finds a finished output
+            with pytest.raises(UsageError, match="exists and is not empty"):
+                begin(SOURCE, place)
+            assert manifest_of(out).run != first
+            assert not list(bucket.glob(f"{out.name}.*"))
+        else:
+            outcomes.append("kept" if manifest_of(out).run == first else "replaced")
+        (out / MARKER).unlink(missing_ok=True)
+        require_finished(place)
+        assert is_whole(out)
+    assert outcomes[0] == "kept"
+    assert set(outcomes[1:-1]) == {"unfinished"}
+
+
+def manifest_run(out: Path) -> str | None:
+    return manifest_of(out).run if (out / MANIFEST).exists() else None
+
+
+def test_a_prefix_that_is_no_output_or_has_changed_is_not_replaced(bucket: Path, log: str) -> None:
+    (bucket / "theirs").mkdir()
+    (bucket / "theirs" / "data.parquet").write_bytes(b"data")
+    with pytest.raises(UsageError, match="this is not a finished output: it has no _manifest.json"):
+        begin(SOURCE, f"{PLACE}/theirs", REPLACE)
+    publish(SOURCE, OUT)
+    (bucket / "out" / f"orders-0/{9999:020d}.log").write_bytes(b"more")
+    with pytest.raises(UsageError, match=f"this output has changed since it was written: orders-0/{9999:020d}.log is new"):
+        begin(SOURCE, OUT, REPLACE)
+    assert (bucket / "theirs" / "data.parquet").exists()
+
+
+def test_a_marker_that_names_something_else_is_not_believed(bucket: Path, log: str) -> None:
+    publish(SOURCE, OUT)
+    publish(SOURCE, f"{PLACE}/other")
+    for staged in (f"{PLACE}/other", f"{OUT}.{32 * 'a'}.partial"):
+        (bucket / "out" / MARKER).write_bytes(marker("somebody", staged))
+        with pytest.raises(UsageError, match="unfinished"):
+            require_finished(OUT)
+        publish(SOURCE, OUT)
+    assert is_whole(bucket / "other")
+    assert is_whole(bucket / "out")

@@ -14,6 +14,7 @@ from compaction.fs.local import LocalFileSystem
 from compaction.fs.overlay import OverlayFileSystem
 from compaction.names import LOG
 from compaction.output.object_publish import ObjectPublication
+from compaction.output.publish import NEW_OUTPUT, Goal
 from compaction.output.swap import SwapGroup
 from compaction.stores import clients, source_check
 from compaction.stores.mixed import file_system
@@ -105,10 +106,10 @@ def log(bucket: Path) -> str:
     return f"{PLACE}/in/orders-0"
 
 
-def begin(log_dir: str, target: str) -> tuple[ObjectPublication, OverlayFileSystem]:
+def begin(log_dir: str, target: str, goal: Goal = NEW_OUTPUT) -> tuple[ObjectPublication, OverlayFileSystem]:
     """A run whose task has written its output."""
     here = location(log_dir)
-    publication = ObjectPublication.begin(target, [log_dir], file_system([log_dir]))
+    publication = ObjectPublication.begin(target, [log_dir], file_system([log_dir]), goal)
     files = []
     for kind, data in build(0, [data_batch(10)]).files.items():
         output = ObjectOutput(f"{publication.log_path(here)}/{0:020d}{kind}.clean.one")
@@ -121,8 +122,8 @@ def begin(log_dir: str, target: str) -> tuple[ObjectPublication, OverlayFileSyst
     return publication, source
 
 
-def publish(log_dir: str, target: str) -> ObjectPublication:
+def publish(log_dir: str, target: str, goal: Goal = NEW_OUTPUT) -> ObjectPublication:
     """A run that comes to its end."""
-    publication, source = begin(log_dir, target)
+    publication, source = begin(log_dir, target, goal)
     publication.commit(source)
     return publication

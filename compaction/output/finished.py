@@ -1,0 +1,230 @@
+"""Whether a directory is a finished output, of which request, and whether it still is what was written.
+
+A finished output in an object store has a manifest. On a disk it has a file of the same format, ``FINISHED``, if the run was
+given ``--replace`` or ``--if-done``; a broker ignores it. Only such an output is ever replaced, and only if names and sizes of
+its files are those that were written: otherwise it holds somebody's data, for example records that a broker has appended.
+
+Whether an output is that of a request is decided by what the request says: sources, selection, configuration, options and time.
+What the sources contain is not compared; but an output that lacks a log which the request selects is incomplete.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import uuid
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from typing import Any
+
+import xxhash
+
+from compaction.config.request import CompactionRequest
+from compaction.errors import CompactionError, LockedError, StorageError, UsageError
+from compaction.fs.contents import read_range
+from compaction.fs.filesystem import DiskFileSystem, FileRange, FileStat, FileSystem, base_name, join, parent
+from compaction.fs.local import LocalFileSystem
+from compaction.fs.uri import is_remote
+from compaction.names import LogLocation
+from compaction.stores.listings import is_missing, list_directory
+from compaction.stores.manifest import MANIFEST, MARKER, Entry, Manifest
+from compaction.stores.mixed import MixedFileSystem
+from compaction.stores.source_check import Sources, is_significant
+from compaction.stores.streams import ObjectFile
+
+FINISHED = "_finished.json"
+#: suffixes of hidden directories beside an output: one being written, and one that is being replaced
+STAGED, RETIRED = ".partial", ".replaced"
+_HIDDEN = re.compile(rf"[0-9a-f]{{32}}({re.escape(STAGED)}|{re.escape(RETIRED)})")
+_THREADS = 8
+
+
+def is_done(request: CompactionRequest) -> bool:
+    """Whether the output directory already has the complete and true result of this request.
+
+    ``False`` if it has no finished output, or one that the request allows to replace.
+
+    :raises UsageError: it has the output of another request
+    :raises StorageError: it lacks logs, or is not what was written
+    """
+    output_dir = request.output_dir
+    if output_dir is not None and not is_remote(output_dir):
+        remove_leftovers(LocalFileSystem(), output_dir)
+    manifest = None if output_dir is None or request.dry_run else read_finished(output_dir)
+    if manifest is None or output_dir is None:
+        return False
+    differing = differences(manifest.request, request.call)
+    try:
+        if differing:
+            what = f"--output-dir has the output of another request: it differs in {', '.join(differing)}"
+            raise UsageError(what, path=output_dir, hint="name another directory, or give --replace")
+        lacking = _lacking(manifest, request.logs)
+        if lacking:
+            what = f"the finished output lacks {len(lacking)} logs that failed or are new, the first is {lacking[0]}"
+            raise StorageError(what, path=output_dir, hint="give --replace to write it again")
+        _require_true(output_dir, manifest)
+    except CompactionError:
+        if request.replace:
+            return False
+        raise
+    return True
+
+
+def read_finished(output_dir: str) -> Manifest | None:
+    """The manifest of a finished output; ``None`` if there is none, or if it is unfinished.
+
+    :raises CorruptLogError: it is malformed
+    """
+    if not is_remote(output_dir):
+        path, files = join(output_dir, FINISHED), LocalFileSystem()
+        return None if files.stat(path) is None else Manifest.parse(files.read_bytes(path), path)
+    listed = _listed(output_dir)
+    # an unfinished output is replaced by any run
+    return Sources().manifest(output_dir) if MANIFEST in listed and MARKER not in listed else None
+
+
+def differences(written: Mapping[str, Any] | None, asked: Mapping[str, Any] | None) -> list[str]:
+    """The names of what two requests say differently."""
+    if written is None or asked is None:
+        return ["everything: it was written by a run that did not record its request"]
+    return sorted(name for name in written.keys() | asked.keys() if written.get(name) != asked.get(name))
+
+
+def require_replaceable(fs: DiskFileSystem, output_dir: str) -> None:
+    """:raises UsageError: a directory on a disk is not a finished output, or has changed since it was written
+    :raises LockedError: a broker or a run uses it
+    """
+    path = join(output_dir, FINISHED)
+    found = fs.stat(path)
+    if found is None or not found.is_file:
+        what = f"--replace: this directory has no {FINISHED}: it is not an output of a run with --replace or --if-done"
+        raise UsageError(what, path=output_dir, hint="remove it yourself if it is not needed, or name a new directory")
+    manifest = Manifest.parse(fs.read_bytes(path), path)
+    holder = fs.lock_holder(output_dir)
+    if holder is not None:
+        raise LockedError(f"--replace: {holder} uses this output", path=output_dir, hint="stop it, or name a new directory")
+    problem = _problem(manifest.files, _files_below(fs, output_dir))
+    if problem is not None:
+        hint = "it may hold data of others: remove it yourself, or name a new directory"
+        raise UsageError(f"--replace: this output has changed since it was written: {problem}", path=output_dir, hint=hint)
+
+
+def require_replaceable_objects(output_dir: str) -> None:
+    """:raises UsageError: a prefix is not a finished output, or has changed since it was written"""
+    manifest = read_finished(output_dir)
+    if manifest is None:
+        what = f"--replace: this is not a finished output: it has no {MANIFEST}"
+        raise UsageError(what, path=output_dir, hint="remove it yourself if it is not needed, or name a new directory")
+    problem = _problem(manifest.files, _significant(output_dir, manifest))
+    if problem is not None:
+        hint = "it may hold data of others: remove it yourself, or name a new directory"
+        raise UsageError(f"--replace: this output has changed since it was written: {problem}", path=output_dir, hint=hint)
+
+
+def hidden_name(output_dir: str, suffix: str) -> str:
+    """A new name beside an output directory, which cannot be guessed."""
+    return join(parent(output_dir), f".{base_name(output_dir)}.{uuid.uuid4().hex}{suffix}")
+
+
+def remove_leftovers(fs: DiskFileSystem, output_dir: str) -> None:
+    """Remove what killed runs left beside an output directory on a disk. If one of them was replacing an earlier output, that
+    is renamed back if nothing is in its place.
+
+    :raises LockedError: another run is publishing there
+    :raises UsageError: several earlier outputs were to be replaced
+    """
+    above, stem = parent(output_dir), f".{base_name(output_dir)}."
+    names = fs.listdir(above) if fs.stat(above) is not None else []
+    hidden = {name: _HIDDEN.fullmatch(name[len(stem) :]) for name in names if name.startswith(stem)}
+    own = {join(above, name): match[1] for name, match in hidden.items() if match and _is_own(fs, join(above, name))}
+    for path in (path for path, suffix in own.items() if suffix == STAGED):
+        # a shared lock creates no file: somebody may have planted a link here
+        fs.lock(path, shared=True).release()
+        fs.remove_tree(path)
+    retired = [path for path, suffix in own.items() if suffix == RETIRED]
+    if retired and fs.stat(output_dir) is None:
+        if len(retired) > 1:
+            hint = f"rename one of them to {output_dir}"
+            raise UsageError("several earlier outputs were to be replaced", path=above, hint=hint)
+        fs.rename(retired.pop(), output_dir)
+        fs.fsync_dir(above)
+    for path in retired:
+        fs.remove_tree(path)
+
+
+def _is_own(fs: FileSystem, path: str) -> bool:
+    """Whether this user owns a directory."""
+    found = fs.stat(path)
+    return found is not None and found.is_dir and found.uid == os.geteuid()
+
+
+def _require_true(output_dir: str, manifest: Manifest) -> None:
+    """:raises StorageError: files of the output are missing, others, or have other contents"""
+    remote = is_remote(output_dir)
+    listed = _significant(output_dir, manifest) if remote else _files_below(LocalFileSystem(), output_dir)
+    problem = _problem(manifest.files, listed)
+    if problem is None:
+        with ThreadPoolExecutor(_THREADS) as pool:
+            found = pool.map(lambda entry: _content_problem(join(output_dir, entry.path), entry), manifest.files)
+            problem = next((each for each in found if each is not None), None)
+    if problem is not None:
+        hint = "remove it and run again, or give --replace"
+        raise StorageError(f"the finished output is not what was written: {problem}", path=output_dir, hint=hint)
+
+
+def _problem(entries: Iterable[Entry], listed: Mapping[str, FileStat]) -> str | None:
+    """The first difference of names and sizes."""
+    left = dict(listed)
+    for entry in entries:
+        found = left.pop(entry.path, None)
+        if found is None:
+            return f"{entry.path} is missing"
+        if found.size != entry.size:
+            return f"{entry.path} has {found.size} bytes, {entry.size} were written"
+    return next((f"{name} is new" for name in sorted(left)), None)
+
+
+def _content_problem(path: str, entry: Entry) -> str | None:
+    if is_remote(path) and entry.etag is not None:
+        with closing(ObjectFile(path)) as file:
+            return None if file.etag() == entry.etag else f"{entry.path} was replaced"
+    content = xxhash.xxh3_128()
+    for block in read_range(MixedFileSystem(), FileRange(path, 0, entry.size)):
+        content.update(block)
+    return None if content.hexdigest() == entry.xxh3_128 else f"{entry.path} has other contents"
+
+
+def _lacking(manifest: Manifest, logs: Iterable[LogLocation]) -> list[str]:
+    """The selected logs that are not in the output."""
+    folders = {folder.rpartition("/")[2] for folder in manifest.folders}
+    return [str(log.topic_partition) for log in logs if base_name(log.path) not in folders]
+
+
+def _significant(output_dir: str, manifest: Manifest) -> dict[str, FileStat]:
+    """The objects of an output, and all others that a broker would use: not late uploads of killed tasks."""
+    names = {entry.path for entry in manifest.files}
+    return {name: stat for name, stat in _listed(output_dir).items() if name in names or is_significant(base_name(name))}
+
+
+def _listed(output_dir: str) -> dict[str, FileStat]:
+    """The objects below a URI."""
+    try:
+        found = list_directory(output_dir, recursive=True)
+    except StorageError as error:
+        if is_missing(error):
+            return {}
+        raise
+    return {name: stat for name, stat in found.items() if stat.is_file and name}
+
+
+def _files_below(fs: FileSystem, directory: str, prefix: str = "") -> dict[str, FileStat]:
+    """The files below a directory on a disk, by relative path, but for ``FINISHED``."""
+    found: dict[str, FileStat] = {}
+    for name in fs.listdir(directory):
+        stat = fs.stat(join(directory, name))
+        if stat is not None and stat.is_dir:
+            found |= _files_below(fs, join(directory, name), f"{prefix}{name}/")
+        elif stat is not None and f"{prefix}{name}" != FINISHED:
+            found[f"{prefix}{name}"] = stat
+    return found
