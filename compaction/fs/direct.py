@@ -2,6 +2,8 @@
 
 Buffered I/O copies a segment into the page cache, writes it from there on fsync, and evicts pages that others read; measured,
 that takes four times as long. Here two buffers alternate: one is filled while a thread writes the other.
+
+Also the calls on open files that are not the same on all systems. What only Linux has is left out elsewhere, or replaced.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import fcntl
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +34,26 @@ def set_direct(descriptor: int, *, direct: bool) -> bool:
     except OSError:
         return False
     return direct and flag != 0
+
+
+def flush(descriptor: int) -> None:
+    """Make the content of an open file or directory durable. On macOS, ``fsync`` leaves it in the cache of the drive."""
+    full = getattr(fcntl, "F_FULLFSYNC", None)
+    if full is not None:
+        with suppress(OSError):
+            # some file systems have no such call
+            fcntl.fcntl(descriptor, full)
+            return
+    os.fsync(descriptor)
+
+
+def read_at(descriptor: int, view: memoryview, position: int) -> int:
+    """Read from an open file into ``view``; returns the byte count."""
+    if hasattr(os, "preadv"):
+        return os.preadv(descriptor, [view], position)
+    data = os.pread(descriptor, len(view), position)
+    view[: len(data)] = data
+    return len(data)
 
 
 class DirectWriter:
@@ -61,7 +84,7 @@ class DirectWriter:
 
     def copy(self, source: int, start: int, limit: int) -> int:
         """Append up to ``limit`` bytes from ``start`` of an open file; returns the byte count."""
-        copied = os.preadv(source, [self._free()[:limit]], start)
+        copied = read_at(source, self._free()[:limit], start)
         self._advance(copied)
         return copied
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from compaction.errors import StorageError
 from compaction.fs import lock as locks
-from compaction.fs.direct import set_direct
+from compaction.fs.direct import flush, read_at, set_direct
 from compaction.fs.exchange import exchange_names
 from compaction.fs.filesystem import (
     ByteSource,
@@ -200,14 +200,14 @@ class LocalSource:
         with storage_errors(self._path, f"read at byte {position}"):
             if self._direct:
                 try:
-                    return os.preadv(self.descriptor, [view], position)
+                    return read_at(self.descriptor, view, position)
                 except OSError as error:
                     # the device requires another alignment of the buffer
                     if error.errno != errno.EINVAL:
                         raise
                 self._direct = set_direct(self.descriptor, direct=False)
                 self._drop_pages()
-            return os.preadv(self.descriptor, [view], position)
+            return read_at(self.descriptor, view, position)
 
     def close(self) -> None:
         if self.descriptor >= 0:
@@ -260,6 +260,6 @@ def _sync(path: str, flags: int) -> None:
     with storage_errors(path, "flush to disk"):
         descriptor = os.open(path, flags | os.O_CLOEXEC)
         try:
-            os.fsync(descriptor)
+            flush(descriptor)
         finally:
             os.close(descriptor)

@@ -16,11 +16,13 @@ from contextlib import contextmanager, suppress
 from functools import lru_cache
 
 from compaction.errors import StorageError
-from compaction.fs.direct import DirectWriter
+from compaction.fs.direct import DirectWriter, flush
 from compaction.fs.filesystem import Chunk, base_name, normal, parent
 from compaction.fs.uri import is_remote, require_local
 
 _COPY_BYTES = 64 << 20
+#: at once, by a copy through this process
+_PLAIN_COPY_BYTES = 1 << 20
 _IOV_MAX = 512
 #: of new files without a model
 _DEFAULT_MODE = 0o644
@@ -92,7 +94,7 @@ class LocalOutput:
                 if mtime_ns is not None:
                     os.utime(self._fd, ns=(mtime_ns, mtime_ns))
                 if sync:
-                    os.fsync(self._fd)
+                    flush(self._fd)
         finally:
             self.abandon()
 
@@ -128,7 +130,15 @@ class _CachedWriter:
 
     def copy(self, source: int, start: int, limit: int) -> int:
         """Append up to ``limit`` bytes from ``start`` of an open file; returns the byte count."""
-        return os.sendfile(self._descriptor, source, start, limit)
+        try:
+            return os.sendfile(self._descriptor, source, start, limit)
+        except OSError as error:
+            # other systems than Linux send to sockets only
+            if error.errno not in (errno.ENOTSOCK, errno.EOPNOTSUPP):
+                raise
+        data = os.pread(source, min(limit, _PLAIN_COPY_BYTES), start)
+        self.write([data])
+        return len(data)
 
     def finish(self) -> None:
         """No operation."""
