@@ -34,7 +34,9 @@ from compaction.kernels.reading.batches import CONTROL_BIT, LOG_APPEND_TIME_BIT
 from compaction.kernels.reading.columns import HEADERS, KEYS, VALUES, Bytes
 from compaction.names import TopicPartition
 from compaction.passes.decoder import CODEC_BITS
+from compaction.source.latest import LatestRecords
 from compaction.source.read_columns import TRANSACTIONAL_BIT, Records
+from compaction.source.view_options import CHANGES, LATEST
 
 _HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 _RECORD_COLUMNS: tuple[tuple[str, DataType], ...] = (
@@ -59,29 +61,41 @@ _BATCH_COLUMNS: tuple[tuple[str, DataType], ...] = (
     ("control", BooleanType()),
     ("transactional", BooleanType()),
 )
-_TYPES: Mapping[str, DataType] = dict(_RECORD_COLUMNS + _BATCH_COLUMNS)
+_SUPERSEDED: tuple[str, DataType] = ("superseded", LongType())
+_CHANGE: tuple[str, DataType] = ("change", StringType())
+#: the columns that only a view has
+_VIEW_COLUMNS: Mapping[str | None, tuple[tuple[str, DataType], ...]] = {
+    None: (), LATEST: (_SUPERSEDED,), CHANGES: (_SUPERSEDED, _CHANGE),
+}  # fmt: skip
+_TYPES: Mapping[str, DataType] = dict((*_RECORD_COLUMNS, *_BATCH_COLUMNS, _SUPERSEDED, _CHANGE))
 _CODECS = pa.array(["none", "gzip", "snappy", "lz4", "zstd", "5", "6", "7"])
+#: of a record with a value, of a tombstone
+_CHANGES = pa.array(["upsert", "delete"])
 _VARIABLE = {"key": KEYS, "value": VALUES, "headers": HEADERS}
 _MAX_TIMESTAMP_MS = (2**63 - 1) // 1000
 
 
-def source_schema(columns: str | None, *, batch_columns: bool) -> StructType:
+def source_schema(columns: str | None, *, batch_columns: bool, view: str | None = None) -> StructType:
     """The schema of a read.
 
     :param columns: names, separated by commas; ``None`` for all record columns
     :param batch_columns: whether ``None`` includes the columns that describe batches
+    :param view: the view that is read, which has columns of its own
     :raises UsageError: there is no such column
     """
     if columns is None:
-        names = [name for name, _ in _RECORD_COLUMNS + (_BATCH_COLUMNS if batch_columns else ())]
+        names = [name for name, _ in _RECORD_COLUMNS + (_BATCH_COLUMNS if batch_columns else ()) + _VIEW_COLUMNS[view]]
     else:
         names = [name.strip() for name in columns.split(",")]
     return StructType([StructField(name, _type_of(name)) for name in names])
 
 
-def check_schema(schema: StructType) -> None:
-    """:raises UsageError: the schema has an unknown column or another type"""
+def check_schema(schema: StructType, view: str | None = None) -> None:
+    """:raises UsageError: the schema has a column that is unknown or of another view, or another type"""
+    own = [name for name, _ in _VIEW_COLUMNS[view]]
     for field in schema.fields:
+        if field.name in (_SUPERSEDED[0], _CHANGE[0]) and field.name not in own:
+            raise UsageError(f"column {field.name} needs the option view", hint=f"view={LATEST} or view={CHANGES}")
         expected = _type_of(field.name)
         if field.dataType.simpleString() != expected.simpleString():
             raise UsageError(
@@ -108,6 +122,7 @@ class ArrowColumns:
         self._topic = topic_partition.topic.encode()
         self._partition = topic_partition.partition
         self._segment = 0
+        self._superseded = np.empty(0, np.int64)
         self._makers: dict[str, Callable[[Records, int, pa.DataType], pa.Array]] = {
             "key": lambda found, n, kind: _bytes(found.columns.keys, n, kind),
             "value": lambda found, n, kind: _bytes(found.columns.values, n, kind),
@@ -126,6 +141,8 @@ class ArrowColumns:
             "leaderEpoch": lambda found, n, kind: _batch_field(found, "leader_epoch", np.int32),
             "baseOffset": lambda found, n, kind: _batch_field(found, "base_offset", np.int64),
             "position": lambda found, n, kind: _batch_field(found, "position", np.int64),
+            "superseded": lambda found, n, kind: pa.array(self._superseded),
+            "change": lambda found, n, kind: _CHANGES.take(pa.array((found.columns.value_size < 0).astype(np.int32))),
             "magic": lambda found, n, kind: _batch_field(found, "magic", np.int32),
         }
 
@@ -135,6 +152,11 @@ class ArrowColumns:
         self._segment = segment
         arrays = [self._makers[field.name](found, n, field.type) for field in self._schema]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def latest(self, found: LatestRecords) -> pa.RecordBatch:
+        """One Arrow batch with the newest records among those found."""
+        self._superseded = found.superseded
+        return self.batch(found.records, found.segment).filter(pa.array(found.newest))
 
     def _topics(self, _: Records, n: int, kind: pa.DataType) -> pa.Array:
         size = len(self._topic)

@@ -24,9 +24,12 @@ from pyspark.sql.types import StructType
 
 from compaction.fs.uri import environment
 from compaction.source.arrow_columns import ArrowColumns, check_schema, source_schema, variable_columns
+from compaction.source.latest import read_latest
 from compaction.source.pushed_filters import PushedFilters, push_filters
 from compaction.source.read_columns import read_columns
 from compaction.source.read_plan import ReadRequest, flag, plan_read
+from compaction.source.read_plan import end_offsets as planned_end_offsets
+from compaction.source.view_options import ViewOptions, offsets_json
 
 FORMAT = "kafka_log"
 _PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
@@ -41,12 +44,20 @@ def register(spark: SparkSession) -> None:
         spark.dataSource.register(KafkaLogSource)
 
 
+def end_offsets(path: str, **options: str) -> str:
+    """Where a read of logs would end now, in the form of the options ``startingOffsets`` and ``endingOffsets``.
+
+    :param options: those of the read; names with dots need ``**{"isolation.level": ...}``
+    """
+    return offsets_json(planned_end_offsets(ReadRequest.parse({"path": path, **options})))
+
+
 class KafkaLogReader(DataSourceReader):
     """Plans the read in the driver and executes it in tasks."""
 
     def __init__(self, options: dict[str, str], schema: StructType) -> None:
-        check_schema(schema)
         self._request = ReadRequest.parse(options)
+        check_schema(schema, self._request.view.view)
         self._environment = environment()
         self._schema = schema
         self._pushed = PushedFilters()
@@ -64,6 +75,11 @@ class KafkaLogReader(DataSourceReader):
             return
         os.environ.update(self._environment)
         columns = ArrowColumns(self._schema, task.topic_partition)
+        if task.latest is not None:
+            for found in read_latest(task.slices, task.spec, task.latest):
+                if found.newest.any():
+                    yield columns.latest(found)
+            return
         for part in task.slices:
             for records in read_columns(part.path, part.start, part.end, task.spec):
                 yield columns.batch(records, part.segment)
@@ -74,7 +90,7 @@ class FilteringKafkaLogReader(KafkaLogReader):
 
     def pushFilters(self, filters: list[Any]) -> Iterator[Any]:  # noqa: N802 - PySpark's name
         """Push down what can be; return the filters that Spark still has to apply."""
-        self._pushed, rest = push_filters(filters)
+        self._pushed, rest = push_filters(filters, logs_only=self._request.view.view is not None)
         return iter(rest)
 
 
@@ -88,8 +104,9 @@ class KafkaLogSource(DataSource):
 
     def schema(self) -> StructType:
         """All record columns, or those that the options name."""
-        columns = next((value for name, value in self.options.items() if name.lower() == "columns"), None)
-        return source_schema(columns, batch_columns=flag(self.options, "batchcolumns"))
+        given = {name.lower(): value for name, value in self.options.items()}
+        view = ViewOptions.parse(given).view
+        return source_schema(given.get("columns"), batch_columns=flag(self.options, "batchcolumns"), view=view)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A reader of the columns in ``schema``."""

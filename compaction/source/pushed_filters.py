@@ -59,11 +59,17 @@ class PushedFilters:
         return all(each.takes(name) for each in self.logs)
 
 
-def push_filters(filters: Iterable[Any]) -> tuple[PushedFilters, list[Any]]:
-    """The pushed filters, and those that Spark still has to apply."""
+def push_filters(filters: Iterable[Any], *, logs_only: bool = False) -> tuple[PushedFilters, list[Any]]:
+    """The pushed filters, and those that Spark still has to apply.
+
+    :param logs_only: only topic and partition: of a view, other filters select rows of the result
+    """
     pushed, rest = PushedFilters(), []
     for each in filters:
         part, exact = _push(each)
+        if logs_only and not (part is not None and part.logs):
+            rest.append(each)
+            continue
         if part is not None:
             pushed = PushedFilters(pushed.logs + part.logs, pushed.bounds.within(part.bounds))
         if not exact:

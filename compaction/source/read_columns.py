@@ -61,7 +61,7 @@ class ReadSpec:
     """How a log is read.
 
     ``wanted``: the columns of variable size, as bits of ``kernels.reading.columns``. ``aborted``: data to skip. ``control``:
-    whether control records are read.
+    whether control records are read. ``survivors``: int64[], ascending; batches without one of these offsets are not read.
     """
 
     bounds: Bounds
@@ -69,6 +69,7 @@ class ReadSpec:
     aborted: AbortedRanges | None = None
     control: bool = False
     check_crcs: bool = True
+    survivors: NDArray[np.int64] | None = None
     files: ReadableFileSystem = field(default_factory=MixedFileSystem)
 
 
@@ -106,6 +107,9 @@ def _wanted(rows: NDArray[np.void], spec: ReadSpec) -> NDArray[np.bool_]:
     if spec.aborted is not None and len(spec.aborted):
         data = v2 & ((rows["attributes"] & (TRANSACTIONAL_BIT | CONTROL_BIT)) == TRANSACTIONAL_BIT)
         wanted &= ~(data & spec.aborted.contains(rows["producer_id"], rows["last_offset"]))
+    if spec.survivors is not None:
+        first = np.searchsorted(spec.survivors, rows["base_offset"])
+        wanted &= np.searchsorted(spec.survivors, rows["last_offset"], "right") > first
     found: NDArray[np.bool_] = wanted
     return found
 

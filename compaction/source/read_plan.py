@@ -27,13 +27,14 @@ from compaction.logdir.segments import segment_bases
 from compaction.logdir.slices import cut_segment
 from compaction.names import LOG, LogLocation, TopicPartition, parse_partition_dir, segment_file
 from compaction.recovery.recover import recover_log
+from compaction.source.latest import Latest, SliceRange
 from compaction.source.pushed_filters import PushedFilters
 from compaction.source.read_columns import MAX_LONG, MIN_LONG, Bounds, ReadSpec
 from compaction.source.seek import first_offset_since, positions_of
+from compaction.source.view_options import READ_COMMITTED, ViewOptions
 from compaction.stores.mixed import file_system
 from compaction.stores.remote import require_finished
 
-READ_COMMITTED = "read_committed"
 READ_UNCOMMITTED = "read_uncommitted"
 SLICE_BYTES = 64 << 20
 
@@ -46,8 +47,12 @@ OPTIONS: Mapping[str, str] = {
     "isolation.level": "read_uncommitted (the default) or read_committed",
     "startingoffset": "the first offset",
     "endingoffset": "the offset at which to stop (exclusive)",
+    "startingoffsets": "the first offset of each partition, as in Spark's Kafka source: earliest, or JSON",
+    "endingoffsets": "the offset of each partition at which to stop (exclusive): latest, or JSON",
     "startingtimestamp": "milliseconds since the epoch (inclusive)",
     "endingtimestamp": "milliseconds since the epoch (exclusive)",
+    "view": "latest: the newest record of each key; changes: the same as upserts and deletes",
+    "tombstones": "with view=latest: keep (the default) or drop",
     "columns": "the columns to read, separated by commas",
     "batchcolumns": "true: also the columns that describe batches",
     "includecontrol": "true: also control records",
@@ -69,6 +74,7 @@ class ReadRequest:
     unreplicated: bool
     check_crcs: bool
     slice_bytes: int
+    view: ViewOptions = ViewOptions()
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> ReadRequest:
@@ -86,6 +92,7 @@ class ReadRequest:
         level = given.get("isolation.level", READ_UNCOMMITTED)
         if level not in (READ_UNCOMMITTED, READ_COMMITTED):
             raise UsageError(f"isolation.level {level!r} is neither {READ_UNCOMMITTED} nor {READ_COMMITTED}")
+        view = ViewOptions.parse(given)
         bounds = Bounds(
             _number(given, "startingoffset", MIN_LONG),
             _number(given, "endingoffset", MAX_LONG + 1) - 1,
@@ -95,12 +102,13 @@ class ReadRequest:
         return cls(
             tuple(parse_uri(path, "path") for path in paths),
             Selector.parse(given.get("topic", "").split(), given.get("partition", "").split(), "partition"),
-            level == READ_COMMITTED,
+            level == READ_COMMITTED or view.view is not None,
             bounds,
             flag(given, "includecontrol"),
             flag(given, "includeunreplicated"),
             flag(given, "check.crcs", default=True),
             max(1, _number(given, "slicebytes", SLICE_BYTES)),
+            view,
         )
 
 
@@ -124,22 +132,14 @@ def _number(options: Mapping[str, str], name: str, default: int) -> int:
 
 
 @dataclass(frozen=True)
-class SegmentSlice:
-    """The batches in bytes ``[start, end)`` of a file; ``segment`` is the segment's base offset."""
-
-    path: str
-    start: int
-    end: int
-    segment: int
-
-
-@dataclass(frozen=True)
 class ReadTask:
     """The slices of one log that one task reads."""
 
     topic_partition: TopicPartition
-    slices: tuple[SegmentSlice, ...]
+    slices: tuple[SliceRange, ...]
     spec: ReadSpec
+    #: the task reads a complete log, of which only the newest records are wanted
+    latest: Latest | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -165,12 +165,27 @@ def plan_log(fs: FileSystem, location: LogLocation, request: ReadRequest, wanted
     :raises LogError: it cannot be read
     """
     view = _view(fs, location)
-    spec = _read_spec(view, request, request.bounds, wanted)
+    spec = _read_spec(view, request, request.bounds.within(request.view.bounds_of(view.topic_partition)), wanted)
+    if request.view.view is not None:
+        slices = tuple(_slices(fs, view, spec.bounds, request.slice_bytes))
+        return [ReadTask(view.topic_partition, slices, spec, Latest(request.view.tombstones))] if slices else []
     parts = pack(list(_slices(fs, view, spec.bounds, request.slice_bytes)), _size, request.slice_bytes)
     return [ReadTask(view.topic_partition, tuple(part), spec) for part in parts]
 
 
-def _size(part: SegmentSlice) -> int:
+def end_offsets(request: ReadRequest) -> dict[TopicPartition, int]:
+    """The offsets (exclusive) to which the selected logs would be read.
+
+    :raises UsageError: see ``plan_read``
+    :raises LogError: a selected log cannot be read
+    """
+    fs = OverlayFileSystem(file_system(request.paths))
+    views = [_view(fs, location) for location in _locations(fs, request)]
+    specs = [(view.topic_partition, _read_spec(view, request, Bounds(MIN_LONG), 0)) for view in views]
+    return {name: max(spec.bounds.first_offset, spec.bounds.last_offset + 1) for name, spec in specs}
+
+
+def _size(part: SliceRange) -> int:
     return part.end - part.start
 
 
@@ -231,7 +246,7 @@ def join_aborted(txns: Iterable[AbortedTxn]) -> AbortedRanges:
     return AbortedRanges(columns[0], columns[1], columns[2])
 
 
-def _slices(fs: FileSystem, view: LogView, bounds: Bounds, slice_bytes: int) -> Iterator[SegmentSlice]:
+def _slices(fs: FileSystem, view: LogView, bounds: Bounds, slice_bytes: int) -> Iterator[SliceRange]:
     for segment in view.segments:
         narrowed = _in_segment(fs, view.path, segment, bounds)
         if narrowed is None:
@@ -241,7 +256,9 @@ def _slices(fs: FileSystem, view: LogView, bounds: Bounds, slice_bytes: int) -> 
         for cut in cut_segment(fs, view.path, segment, slice_bytes):
             first, last = max(start, cut.start), min(end, cut.end)
             if first < last:
-                yield SegmentSlice(file_range.path, file_range.start + first, file_range.start + last, segment.base_offset)
+                at = file_range.start
+                offsets = cut.first_offset, cut.end_offset
+                yield SliceRange(file_range.path, at + first, at + last, segment.base_offset, *offsets)
 
 
 def _in_segment(fs: FileSystem, log_path: str, segment: Segment, bounds: Bounds) -> Bounds | None:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from compaction.formats.indexes import OFFSET_ROW, TIME_ROW
 from compaction.kernels.compiling.cache import is_compiled, note_compiled
-from compaction.kernels.keys import key_counts, key_filter, offset_map
+from compaction.kernels.keys import key_counts, key_filter, latest_table, offset_map
 from compaction.kernels.reading import batches, columns, headers, locate, record_table, records
 from compaction.kernels.reading import plain_messages as messages
 from compaction.kernels.reading.siphash import HashSecret
@@ -101,6 +101,9 @@ def source() -> None:
     wanted, bounds, sizes = columns.KEYS | columns.VALUES | columns.HEADERS, _empty(np.int64, 4), _empty(np.int64, 6)
     columns.measure_records(*_rows(), bounds, wanted, _empty(np.int32), sizes)
     columns.fill_columns(*_rows(), bounds, wanted, columns.new_columns(sizes, wanted))
+    table = latest_table.LatestTable(0)
+    table.put(_empty(np.uint64, 0, ENTRY_WORDS), 0, once=True)
+    table.put(_empty(np.uint64, 0, latest_table.LATEST_WORDS), 0, once=False)
 
 
 def certifier() -> None:

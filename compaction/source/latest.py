@@ -1,0 +1,152 @@
+"""The newest record of each key of a log, by two passes as in a cleaning: pass 1 maps key hashes to offsets, pass 2 reads the
+survivors.
+
+A record belongs to the view if it is in the bounds of the read, has a key, and is neither aborted nor a control record; of
+these the one with the highest offset is the newest of its key. Pass 1 also counts the records of each key. A table that exceeds
+its memory is spooled by shard of the hash, and survivors are spooled by slice: memory is bounded for any number of keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compaction.errors import CorruptLogError
+from compaction.kernels.keys.latest_table import LATEST_WORDS, LatestTable
+from compaction.kernels.keys.offset_map import Arena
+from compaction.kernels.reading.siphash import HashSecret
+from compaction.kernels.reading.tables import OFFSET_SHIFT, TOMBSTONE
+from compaction.passes.build_map import LogScan, SliceScan
+from compaction.passes.tasks import MapContext, MapSettings, Packed, Slice
+from compaction.source.part_spool import PartSpool
+from compaction.source.read_columns import ReadSpec, Records, read_columns
+
+#: memory of a task's table, and of each spool
+TABLE_BYTES = 256 << 20
+_SLOT_BYTES = 48
+_MOST_SHARDS = 4096
+_SURVIVOR_WORDS = 2
+
+
+@dataclass(frozen=True)
+class Latest:
+    """Which records of the view are read: without ``tombstones``, only those that have a value."""
+
+    tombstones: bool = True
+
+
+class SliceRange(NamedTuple):
+    """The batches in bytes ``[start, end)`` of a file, all with offsets in ``[first_offset, end_offset)``; ``segment`` is the
+    segment's base offset."""
+
+    path: str
+    start: int
+    end: int
+    segment: int
+    first_offset: int
+    end_offset: int
+
+
+class LatestRecords(NamedTuple):
+    """Records of some batches, those of them that are the newest of their keys (bool[n]), and by record the number of older
+    ones (int64[n], undefined for others); ``segment`` is the base offset of their segment."""
+
+    records: Records
+    newest: NDArray[np.bool_]
+    superseded: NDArray[np.int64]
+    segment: int
+
+
+def read_latest(slices: Sequence[SliceRange], spec: ReadSpec, latest: Latest) -> Iterator[LatestRecords]:
+    """The newest record of each key of one log, in the order of offsets.
+
+    :param slices: all of the log's that the bounds of ``spec`` select, in order
+    :raises CorruptLogError: a batch or record is malformed
+    """
+    if not slices:
+        return
+    with PartSpool(_SURVIVOR_WORDS, len(slices), TABLE_BYTES) as survivors:
+        _find_survivors(slices, spec, latest, survivors)
+        for number, each in enumerate(slices):
+            rows = survivors.read(number)
+            if not len(rows):
+                continue
+            order = np.argsort(rows[:, 0])
+            offsets, counts = rows[order, 0].astype(np.int64), rows[order, 1].astype(np.int64)
+            # pass 1 has verified the checksums; what is read now may differ, so they are verified again
+            for records in read_columns(each.path, each.start, each.end, replace(spec, survivors=offsets)):
+                at = np.minimum(np.searchsorted(offsets, records.columns.offset), len(offsets) - 1)
+                newest = offsets[at] == records.columns.offset
+                yield LatestRecords(records, newest, counts[at] - 1, each.segment)
+
+
+def _find_survivors(slices: Sequence[SliceRange], spec: ReadSpec, latest: Latest, survivors: PartSpool) -> None:
+    """Pass 1: adds offsets and numbers of records of the newest records, by slice."""
+    first = max(spec.bounds.first_offset, slices[0].first_offset)
+    span = max(1, min(spec.bounds.last_offset + 1, slices[-1].end_offset) - first)
+    bounds = np.array([each.first_offset for each in slices[1:]], np.int64)
+    with _LatestScan(spec, first, span) as scan:
+        reader = SliceScan({0: scan}, scan.settings)
+        for number, each in enumerate(slices):
+            found = reader.scan(
+                Slice(0, number, each.path, each.first_offset, each.end_offset, each.start, each.end, 0, maps=(0,))
+            )
+            if found.error is not None:
+                raise CorruptLogError(found.error)
+        for slots in scan.shards():
+            if not latest.tombstones:
+                slots = slots[(slots[:, 2] & np.uint64(TOMBSTONE)) == 0]
+            offsets = (slots[:, 2] >> np.uint64(OFFSET_SHIFT)).astype(np.int64) - 1
+            rows = np.stack([offsets.astype(np.uint64), slots[:, 3]], axis=1)
+            survivors.add(rows, np.searchsorted(bounds, offsets, "right").astype(np.int64))
+
+
+class _LatestScan(LogScan):
+    """Pass 1 over the slices of one log, of which at most ``span`` records from ``first_offset`` on are in the view."""
+
+    def __init__(self, spec: ReadSpec, first_offset: int, span: int) -> None:
+        self.settings = MapSettings(0, 1.0, HashSecret.random())
+        super().__init__(MapContext(first_offset, 1, spec.aborted), self.settings, 0, Arena())
+        keys = TABLE_BYTES // _SLOT_BYTES
+        self._table = LatestTable(min(span, keys))
+        self._shards = int(min(_MOST_SHARDS, -(-span // keys)))
+        self._spool = PartSpool(LATEST_WORDS, self._shards, 0)
+        self._spilled_any = False
+        # an offset word is (offset + 1) << OFFSET_SHIFT with flags
+        self._end_word = np.uint64((first_offset + span + 1) << OFFSET_SHIFT)
+
+    def _take(self, n: int, m: int) -> None:
+        """Lookups are of records before the bounds, and of aborted data."""
+        entries: Packed = self._entries[:n]
+        entries, at = entries[entries[:, 2] < self._end_word], 0
+        while at < len(entries):
+            at = self._table.put(entries, at, once=True)
+            if at < len(entries):
+                self._spill_table()
+
+    def _spill_table(self) -> None:
+        slots = self._table.take()
+        self._spilled_any = True
+        self._spool.add(slots, (slots[:, 1] % np.uint64(self._shards)).astype(np.int64))
+
+    def shards(self) -> Iterator[Packed]:
+        """The slots of all keys, shard by shard."""
+        if not self._spilled_any:
+            yield self._table.take()
+            return
+        self._spill_table()
+        for shard in range(self._shards):
+            entries = self._spool.read(shard)
+            table = LatestTable(len(entries))
+            table.put(entries, 0, once=False)
+            yield table.take()
+
+    def __enter__(self) -> _LatestScan:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._spool.__exit__(None, None, None)

@@ -1,0 +1,96 @@
+"""The data source's options for views, and for offsets of single partitions in the JSON form of Spark's Kafka source.
+
+Tested by ``tests/source/test_latest.py``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from compaction.errors import UsageError
+from compaction.names import TopicPartition
+from compaction.source.read_columns import MAX_LONG, MIN_LONG, Bounds
+
+LATEST, CHANGES = "latest", "changes"
+READ_COMMITTED = "read_committed"
+_EARLIEST_OFFSET, _LATEST_OFFSET = -2, -1
+_NO_VIEW_OPTIONS = ("startingtimestamp", "endingtimestamp", "includecontrol")
+
+
+@dataclass(frozen=True)
+class ViewOptions:
+    """The view, if any, whether it has tombstones, and the offsets ``[starting, ending)`` of single partitions."""
+
+    view: str | None = None
+    tombstones: bool = True
+    starting: Mapping[TopicPartition, int] = field(default_factory=dict)
+    ending: Mapping[TopicPartition, int] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str]) -> ViewOptions:
+        """From the options of a read, with names in lower case.
+
+        :raises UsageError: a value is not valid, or options contradict each other
+        """
+        view = given.get("view")
+        if view not in (None, LATEST, CHANGES):
+            raise UsageError(f"view {view!r} is neither {LATEST} nor {CHANGES}")
+        tombstones = given.get("tombstones", "keep")
+        if tombstones not in ("keep", "drop"):
+            raise UsageError(f"tombstones {tombstones!r} is neither keep nor drop")
+        if "tombstones" in given and view != LATEST:
+            raise UsageError(f"tombstones is an option of view={LATEST}", hint=f"in view={CHANGES} they are the deletes")
+        for one, many in (("startingoffset", "startingoffsets"), ("endingoffset", "endingoffsets")):
+            if one in given and many in given:
+                raise UsageError(f"{one} and {many} are both given", hint="give one of them")
+        if view is not None:
+            _check_view(given)
+        return cls(
+            view,
+            tombstones == "keep",
+            _offsets(given, "startingoffsets", "earliest"),
+            _offsets(given, "endingoffsets", "latest"),
+        )
+
+    def bounds_of(self, name: TopicPartition) -> Bounds:
+        """The offsets of a partition; one that the options do not name is read from its start, and to its end."""
+        first, end = self.starting.get(name, _EARLIEST_OFFSET), self.ending.get(name, _LATEST_OFFSET)
+        return Bounds(MIN_LONG if first < 0 else first, MAX_LONG if end < 0 else end - 1)
+
+
+def _check_view(given: Mapping[str, str]) -> None:
+    refused = [name for name in _NO_VIEW_OPTIONS if name in given]
+    if refused:
+        raise UsageError(f"{refused[0]} cannot be combined with a view", hint="filter the rows of the view")
+    if given.get("isolation.level", READ_COMMITTED) != READ_COMMITTED:
+        raise UsageError("a view has no aborted data: its isolation.level is read_committed")
+
+
+def _offsets(given: Mapping[str, str], option: str, word: str) -> dict[TopicPartition, int]:
+    """``{"orders": {"0": 23, "1": -2}}``; ``word`` stands for all partitions, as does -2 (start) or -1 (end) for one."""
+    text = given.get(option, word)
+    if text == word:
+        return {}
+    special = _EARLIEST_OFFSET if word == "earliest" else _LATEST_OFFSET
+    try:
+        given_offsets = {
+            TopicPartition(topic, int(partition)): offset
+            for topic, partitions in json.loads(text).items()
+            for partition, offset in partitions.items()
+        }
+    except (ValueError, AttributeError):
+        given_offsets = {TopicPartition("", 0): None}
+    if any(type(offset) is not int or (offset < 0 and offset != special) for offset in given_offsets.values()):
+        hint = f'e.g. {{"orders": {{"0": 23, "1": {special}}}}}, or {word}'
+        raise UsageError(f"{option} {text!r} has no offsets of partitions", hint=hint)
+    return given_offsets
+
+
+def offsets_json(offsets: Mapping[TopicPartition, int]) -> str:
+    """Offsets in the form of ``startingOffsets``."""
+    topics: dict[str, dict[str, int]] = {}
+    for name, offset in sorted(offsets.items()):
+        topics.setdefault(name.topic, {})[str(name.partition)] = offset
+    return json.dumps(topics)
