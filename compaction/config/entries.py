@@ -71,6 +71,8 @@ def _log(*names: str) -> tuple[Synonym, ...]:
 _I, _L, _D = Kind.INT, Kind.LONG, Kind.DOUBLE
 _COUNT = Range(0)
 _SOME = Range(1)
+#: 1 MiB since Kafka 4.1; topics of older brokers may have less
+_SEGMENT_BYTES = Range(14)
 
 TOPIC_ENTRIES: dict[str, Entry] = {
     entry.name: entry
@@ -79,7 +81,7 @@ TOPIC_ENTRIES: dict[str, Entry] = {
             "cleanup.policy", Kind.LIST, ("delete",), Choice(("compact", "delete")),
             "what frees space: compact, delete, both or none", _log("cleanup.policy"),
         ),
-        Entry("segment.bytes", _I, 1 << 30, Range(MIB), "largest size of one segment, bytes", _log("segment.bytes")),
+        Entry("segment.bytes", _I, 1 << 30, _SEGMENT_BYTES, "largest size of one segment, bytes", _log("segment.bytes")),
         Entry(
             "segment.index.bytes", _I, 10 * MIB, Range(4),
             "largest size of an offset or time index, bytes", _log("index.size.max.bytes"),

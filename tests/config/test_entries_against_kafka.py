@@ -19,6 +19,8 @@ STRICTER = {
     "log.cleaner.io.buffer.load.factor", "log.cleaner.io.max.bytes.per.second", "log.retention.ms", "log.retention.minutes",
     "log.retention.hours", "internal.segment.bytes",
 }  # fmt: skip
+#: bounds of older versions, whose values a metadata log may have
+LOOSER = {"segment.bytes", "log.segment.bytes"}
 SAMPLES = {
     "INT": ["-2147483648", "-3", "-2", "-1", "0", "1", "3", "4", "9", "10", "22", "23", "1048575", "1048576", "2147483648"],
     "SHORT": ["-1", "0", "1", "32768"],
@@ -61,7 +63,7 @@ def test_an_entry_has_kafkas_type_default_and_bounds(gateway: Gateway, name: str
         assert entry.default == default_of(key)
         for text in SAMPLES[entry.kind.name]:
             if accepts(entry, text):
-                assert kafka_accepts(gateway, key, text), text
+                assert name in LOOSER or kafka_accepts(gateway, key, text), text
             elif name not in STRICTER:
                 assert not kafka_accepts(gateway, key, text), text
 

@@ -178,7 +178,7 @@ def test_names_of_other_versions_in_the_metadata_log_are_ignored() -> None:
 
 def test_a_bad_value_in_the_metadata_log_fails_only_that_topic() -> None:
     found = resolver(metadata={"orders": {"segment.bytes": "1"}})
-    with pytest.raises(ConfigError, match=r"^topic orders, metadata log: segment\.bytes = '1' is less than 1048576"):
+    with pytest.raises(ConfigError, match=r"^topic orders, metadata log: segment\.bytes = '1' is less than 14"):
         found.topic("orders")
     assert found.topic("other") == TopicConfig()
 

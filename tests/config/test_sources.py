@@ -44,7 +44,7 @@ def test_names_that_no_broker_knows_are_ignored_in_properties() -> None:
     ("line", "message"),
     [
         ("log.segment.bytes=abc", "line 2: log.segment.bytes = 'abc' is not a 32-bit integer"),
-        ("log.segment.bytes=1024", "line 2: log.segment.bytes = '1024' is less than 1048576"),
+        ("log.segment.bytes=13", "line 2: log.segment.bytes = '13' is less than 14"),
         ("log.cleanup.policy=compat", "line 2: log.cleanup.policy = 'compat' is not a list of compact, delete"),
         ("log.retention.ms=0", "line 2: log.retention.ms = '0' is neither -1 nor greater than 0"),
         ("log.cleaner.io.buffer.load.factor=0", "is not greater than 0 and at most 1"),
@@ -86,7 +86,7 @@ def test_set_takes_topic_level_and_broker_level_names() -> None:
         ("segment.byte=5", "--set: unknown configuration name 'segment.byte'; did you mean segment.bytes?"),
         ("log.segment.byte=5", "unknown configuration name 'log.segment.byte'; did you mean log.segment.bytes?"),
         ("my.plugin.setting=1", "--set: unknown configuration name 'my.plugin.setting'"),
-        ("segment.bytes=1", "--set: segment.bytes = '1' is less than 1048576"),
+        ("segment.bytes=1", "--set: segment.bytes = '1' is less than 14"),
         ("retention.ms=-2", "--set: retention.ms = '-2' is less than -1"),
         ("min.cleanable.dirty.ratio=1.5", "is greater than 1"),
         ("cleanup.policy=Compact", "is not a list of compact, delete"),
@@ -135,7 +135,7 @@ def test_an_empty_toml_has_no_settings() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[broker]\nlog.segment.bytes = 1", "c.toml: line 2: log.segment.bytes = '1' is less than 1048576"),
+        ("[broker]\nlog.segment.bytes = 1", "c.toml: line 2: log.segment.bytes = '1' is less than 14"),
         ("[broker]\nlog.preallocate = 1", "c.toml: line 2: log.preallocate = '1' is not true or false"),
         ('\n[topics."x"]\n\nsegment.bytes = "big"', "c.toml: line 4: segment.bytes = 'big' is not a 32-bit integer"),
         (
@@ -152,7 +152,7 @@ def test_an_empty_toml_has_no_settings() -> None:
         ("log.segment.bytes = 1", "unknown configuration name 'log'; settings belong in [broker] and"),
         ("[broker]\nmy.plugin = 1", "c.toml: line 2: unknown configuration name 'my.plugin'"),
         ("[broker\n", "c.toml: not valid TOML"),
-        ('[topics]\nx = { "segment.bytes" = 1 }', "c.toml: line 2: segment.bytes = '1' is less than 1048576"),
+        ('[topics]\nx = { "segment.bytes" = 1 }', "c.toml: line 2: segment.bytes = '1' is less than 14"),
     ],
 )
 def test_an_invalid_toml_is_an_error_with_file_line_and_key(text: str, message: str) -> None:

@@ -204,7 +204,7 @@ WrongCall = Callable[[Path], list[object]]
         (lambda data: ["--log-dir", data, "--as-of-ms", "1795312800"], "'1795312800' is a time before the year 2000"),
         (lambda data: ["--log-dir", data, "--as-of-ms", "-1"], "argument --as-of-ms"),
         (lambda data: ["--log-dir", data, "--set", "segment.byte=1"], "did you mean segment.bytes?"),
-        (lambda data: ["--log-dir", data, "--set", "segment.bytes=1"], "--set: segment.bytes = '1' is less than 1048576"),
+        (lambda data: ["--log-dir", data, "--set", "segment.bytes=1"], "--set: segment.bytes = '1' is less than 14"),
         (lambda data: ["--log-dir", data, "--set", "log.cleaner.dedupe.buffer.size=1"], "bytes per thread"),
         (lambda data: ["--log-dir", data, "--config", data / "none.toml"], "none.toml: cannot be read"),
         (lambda data: ["--log-dir", data, "--config", data / "orders-0"], "orders-0: cannot be read: Is a directory"),
