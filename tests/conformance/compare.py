@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.conformance.segment_bytes import RawBatch, batches_of, expected_indexes, segments_of
+from tests.conformance.stories import has_sparse_indexes
 from tests.kafka.gateway import Gateway
 from tests.kafka.reader import kafka_records
 
@@ -30,11 +31,6 @@ def differences(gateway: Gateway, ours: Path, kafkas: Path, index_interval_bytes
                 f"{ours.name} segment {base}: {text}" for text in _segment(gateway, base, mine, theirs, index_interval_bytes)
             ]
     return found
-
-
-def _indexes_otherwise(gateway: Gateway) -> bool:
-    """Whether this version's cleaner adds index entries at other batches: one for a whole buffer that it wrote."""
-    return gateway.release < (3, 9, 1) or gateway.release == (4, 0, 0)
 
 
 def _names(ours: Path, kafkas: Path) -> Iterator[str]:
@@ -62,9 +58,8 @@ def _segment(gateway: Gateway, base: int, mine: Path, theirs: Path, interval: in
     yield from _same_file(mine, theirs, ".txnindex")
     ours, kafkas = batches_of(mine.read_bytes()), batches_of(theirs.read_bytes())
     if mine.read_bytes() == theirs.read_bytes():
-        trims = gateway.release < (4, 4)
-        indexes = [text for kind in (".index", ".timeindex") for text in _same_file(mine, theirs, kind, trims=trims)]
-        if not indexes or not _indexes_otherwise(gateway):
+        indexes = [*_same_file(mine, theirs, ".index"), *_same_file(mine, theirs, ".timeindex")]
+        if not indexes or not has_sparse_indexes(gateway.release):
             yield from indexes
             return
     else:
@@ -77,16 +72,10 @@ def _segment(gateway: Gateway, base: int, mine: Path, theirs: Path, interval: in
             yield f"{suffix} is not the one of these batches"
 
 
-def _same_file(mine: Path, theirs: Path, suffix: str, *, trims: bool = True) -> Iterator[str]:
-    """``trims``: Kafka cuts preallocated zeros off when it closes the log; since 4.4 an active segment keeps them."""
-    paths = [path.with_suffix(suffix) for path in (mine, theirs)]
-    if not all(path.exists() for path in paths):
-        return
-    ours, kafkas = (path.read_bytes() for path in paths)
-    if not trims and len(kafkas) > len(ours):
-        kafkas = kafkas[: len(ours)] + kafkas[len(ours) :].rstrip(b"\0")
-    if ours != kafkas:
-        yield f"{suffix} {ours.hex()}, Kafka's {kafkas.hex()}"
+def _same_file(mine: Path, theirs: Path, suffix: str) -> Iterator[str]:
+    ours, kafkas = (path.with_suffix(suffix) for path in (mine, theirs))
+    if ours.exists() and kafkas.exists() and ours.read_bytes() != kafkas.read_bytes():
+        yield f"{suffix} {ours.read_bytes().hex()}, Kafka's {kafkas.read_bytes().hex()}"
 
 
 def _batches(ours: list[RawBatch], kafkas: list[RawBatch]) -> Iterator[str]:

@@ -23,6 +23,7 @@ NEWEST = (4, 4, 0)
 _KEEPS_MARKERS = (3, 0, 2)
 #: the first release that cleans nothing at or past the high watermark (KAFKA-13194)
 _BOUND_BY_HIGH_WATERMARK = (3, 1)
+_LARGEST_INDEX = "10485760"
 #: the times of the rounds: every log has been written by the first one
 ROUND_TIMES = tuple(START_MS + 400_000 + later for later in (0, 500, 1_000, 60_000, _DAY_MS, _DAY_MS + 999, 12 * _DAY_MS))
 
@@ -107,6 +108,11 @@ def _turn(fields: dict[str, Any]) -> Turn:
     return Turn(**{**fields, "segments": tuple(segments), "lost": tuple(fields["lost"])})
 
 
+def has_sparse_indexes(release: tuple[int, ...]) -> bool:
+    """Whether this version's cleaner adds an index entry for a buffer that it wrote, not for a batch."""
+    return release < (3, 9, 1) or release == (4, 0, 0)
+
+
 def random_story(seed: int, release: tuple[int, ...] = NEWEST) -> Story:
     """The story of this seed, without what the cleaner of that release handles against its own rules."""
     return _Teller(seed, release).tell()
@@ -164,7 +170,10 @@ class _Teller:
         config = self._config(log, turns)
         if any(turn.killed for turn in turns):
             # Kafka refuses preallocated indexes over the bound
-            config["segment.index.bytes"] = "10485760"
+            config["segment.index.bytes"] = _LARGEST_INDEX
+        if has_sparse_indexes(self.release):
+            # the job rebuilds indexes with few entries, and groups are bound by the size of their indexes
+            config["segment.index.bytes"] = _LARGEST_INDEX
         return Story(f"seed{self.seed}", config, tuple(turns), self.as_leader)
 
     def _log(self) -> RandomLog:

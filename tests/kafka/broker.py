@@ -1,4 +1,7 @@
-"""A real one-node broker on loopback, in its own process, on a log directory of a test.
+"""A real one-node broker of any version on loopback, in its own process, on a log directory of a test.
+
+Up to 3.2 it is a broker with a ZooKeeper, which is a second process with a directory beside the log directory; later one
+process is broker and controller.
 
 A KRaft broker treats the directory of a partition that is not in its metadata as stray and moves it away. To have a broker
 serve other partitions, copy a complete log directory, including ``__cluster_metadata-0`` and ``meta.properties``, and replace
@@ -18,17 +21,22 @@ from pathlib import Path
 from types import TracebackType
 
 from tests.kafka.gateway import java_executable
-from tests.kafka.jars import LOGGING_CONFIG, require_kafka_classpath
+from tests.kafka.jars import LOGGING_CONFIG, REFERENCE, require_kafka_classpath
 
 CLUSTER_ID = "b2ZmbGluZS1jbGVhbmVyLQ"
-_STARTED = b"Kafka Server started"
+_STARTED = b"Kafka Server started", b"KafkaServer [KafkaServer id=1] started"
+#: the first version that runs without ZooKeeper in production
+_WITHOUT_ZOOKEEPER = (3, 3)
+_ZOOKEEPER = "org.apache.zookeeper.server.ZooKeeperServerMain"
 _JAVA_OPTIONS = ("-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-XX:-UsePerfData")
 
-#: one node, no delays, and no cleaner: the directory has exactly what was produced
-_DEFAULTS = {
+_ROLES = {
     "process.roles": "broker,controller",
     "node.id": "1",
     "controller.listener.names": "CONTROLLER",
+}
+#: one node, no delays, and no cleaner: the directory has exactly what was produced. Versions ignore names that they lack.
+_DEFAULTS = {
     "inter.broker.listener.name": "PLAINTEXT",
     "num.network.threads": "1",
     "num.io.threads": "2",
@@ -64,31 +72,38 @@ class Broker:
 
     :param log_dir: the broker's only log directory
     :param overrides: broker properties on top of the ones of this module
+    :param version: of Kafka
     :raises BrokerError: it ended, or did not start in time
     """
 
-    def __init__(self, log_dir: Path, overrides: Mapping[str, str] | None = None, *, timeout_s: float = 90) -> None:
+    def __init__(
+        self, log_dir: Path, overrides: Mapping[str, str] | None = None, *, version: str = REFERENCE, timeout_s: float = 90
+    ) -> None:
         self.log_dir = log_dir.resolve()
         self._timeout_s = timeout_s
-        self._classpath = require_kafka_classpath()
+        self._classpath = require_kafka_classpath(version=version)
+        self._has_zookeeper = tuple(int(part) for part in version.split(".")) < _WITHOUT_ZOOKEEPER
         self._scratch = tempfile.TemporaryDirectory(prefix="kafka-broker-")
         self._log_path = Path(self._scratch.name) / "broker.log"
         port, controller_port = _free_ports(2)
         self.bootstrap = f"127.0.0.1:{port}"
         self._config = self._write_config(port, controller_port, overrides or {})
         self.log_dir.mkdir(parents=True, exist_ok=True)
-        if not (self.log_dir / "meta.properties").exists():
+        self._zookeeper = self._start_zookeeper(controller_port) if self._has_zookeeper else None
+        if not self._has_zookeeper and not (self.log_dir / "meta.properties").exists():
             self._format()
         self._process = self._start()
 
     def _write_config(self, port: int, controller_port: int, overrides: Mapping[str, str]) -> Path:
-        own = {
-            "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
-            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
-            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
-            "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
-            "log.dirs": str(self.log_dir),
-        }
+        listener = f"PLAINTEXT://127.0.0.1:{port}"
+        own = {"advertised.listeners": listener, "log.dirs": str(self.log_dir)}
+        if self._has_zookeeper:
+            own.update({"broker.id": "1", "listeners": listener, "zookeeper.connect": f"127.0.0.1:{controller_port}"})
+        else:
+            controller = f"127.0.0.1:{controller_port}"
+            own.update({**_ROLES, "controller.quorum.voters": f"1@{controller}"})
+            own["listeners"] = f"{listener},CONTROLLER://{controller}"
+            own["listener.security.protocol.map"] = "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT"
         lines = [f"{name}={value}" for name, value in {**_DEFAULTS, **own, **overrides}.items()]
         path = Path(self._scratch.name) / "server.properties"
         path.write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -104,14 +119,25 @@ class Broker:
         if done.returncode:
             raise BrokerError(f"format ended with {done.returncode}: {done.stdout}{done.stderr}")
 
+    def _start_zookeeper(self, port: int) -> subprocess.Popen[bytes]:
+        """Its data, which include the topics, are in a directory beside the log directory."""
+        data = self.log_dir.with_name(f"{self.log_dir.name}-zookeeper")
+        data.mkdir(exist_ok=True)
+        command = self._command(_ZOOKEEPER, str(port), str(data))
+        # without its administration server, which takes a fixed port
+        command.insert(1, "-Dzookeeper.admin.enableServer=false")
+        with (Path(self._scratch.name) / "zookeeper.log").open("wb") as log:
+            return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
     def _start(self) -> subprocess.Popen[bytes]:
         with self._log_path.open("wb") as log:
             process = subprocess.Popen(
                 self._command("kafka.Kafka", str(self._config)), stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
         deadline = time.monotonic() + self._timeout_s
-        while _STARTED not in self._log_path.read_bytes():
+        while not any(text in self._log_path.read_bytes() for text in _STARTED):
             if process.poll() is not None:
+                self._end_zookeeper()
                 raise BrokerError(f"the broker ended with {process.returncode}:\n{self.log_text()[-3000:]}")
             if time.monotonic() > deadline:
                 process.kill()
@@ -155,12 +181,19 @@ class Broker:
         if self.running:
             self._process.kill()
         self._process.wait()
+        self._end_zookeeper()
+
+    def _end_zookeeper(self) -> None:
+        if self._zookeeper is not None:
+            self._zookeeper.kill()
+            self._zookeeper.wait()
 
     def close(self) -> None:
         """Stops and removes its temporary files, but not the log directory."""
         try:
             self.stop()
         finally:
+            self._end_zookeeper()
             self._scratch.cleanup()
 
     def __enter__(self) -> Broker:

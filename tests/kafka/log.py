@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import Any, NamedTuple
 from tests.kafka.gateway import Gateway
 
 _DAY_MS = 86_400_000
+#: from here on an active segment's indexes keep their preallocated zeros when the log is closed
+_LEAVES_PREALLOCATED_INDEXES = (4, 4)
 LONG_MAX = 2**63 - 1
 
 
@@ -138,6 +141,9 @@ class KafkaLog:
         """Closes as a clean shutdown does: indexes trimmed, producer snapshot at the log end."""
         self.java.close()
         self._end_scheduler()
+        if self.gateway.release >= _LEAVES_PREALLOCATED_INDEXES:
+            for file in self.path.iterdir():
+                _cut_zeros(file)
 
     def abandon(self) -> None:
         """Closes the files without writing anything, as after a kill: preallocated indexes remain."""
@@ -154,6 +160,16 @@ class KafkaLog:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+
+def _cut_zeros(file: Path) -> None:
+    """Cuts an index's preallocated tail off, which older versions take for entries."""
+    entry_bytes = {".index": 8, ".timeindex": 12}.get(file.suffix)
+    if entry_bytes is not None:
+        data = file.read_bytes()
+        size = -(-len(data.rstrip(b"\0")) // entry_bytes) * entry_bytes
+        if size < len(data):
+            os.truncate(file, size)
 
 
 class Expired(NamedTuple):
