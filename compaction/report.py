@@ -7,6 +7,7 @@ The JSON document has ``schema_version`` 1:
 | ``run_id``, ``as_of_ms``, ``dry_run`` | the run, its "now" in milliseconds, whether nothing was written |
 | ``status`` | ``done``, ``nothing_to_do`` (no log needed work), ``failed`` (at least one log failed; the others are done) |
 | ``totals`` | logs by status, logs with an unknown policy, and the sums of the counts below; ``seconds`` is that of the run |
+| ``kafka_versions`` | whose rules applied, and to how many logs: the fields of ``VersionUsed`` |
 | ``logs`` | one object per log: the fields of ``LogReport`` |
 
 ``bytes_*`` and ``records_*`` count the cleaned range, as Kafka's ``CleanerStats`` does. The figures of a dry run equal those of
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 import enum
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import TextIO
 
@@ -94,6 +95,21 @@ class LogReport:
         return f"{self.topic}-{self.partition}"
 
 
+@dataclass(frozen=True)
+class VersionUsed:
+    """A Kafka version whose rules applied to ``logs`` logs: ``source`` says why, ``rules`` are the values of the rules that
+    differ between versions (``compaction.cleaning.kafka_rules``)."""
+
+    version: str
+    source: str
+    logs: int
+    rules: Mapping[str, str | int | bool]
+
+    def __str__(self) -> str:
+        """One line."""
+        return f"rules of Kafka {self.version} for {self.logs} logs: {self.source}"
+
+
 #: the fields of a log that are summed for the run
 _COUNTS = tuple(each.name for each in fields(LogReport) if each.type == "int" and each.default == 0)
 
@@ -107,6 +123,7 @@ class RunReport:
     dry_run: bool
     logs: tuple[LogReport, ...]
     seconds: float = 0.0
+    kafka_versions: tuple[VersionUsed, ...] = ()
 
     @property
     def status(self) -> RunStatus:
@@ -138,6 +155,7 @@ class RunReport:
             "dry_run": self.dry_run,
             "status": self.status.value,
             "totals": self.totals,
+            "kafka_versions": [asdict(each) for each in self.kafka_versions],
             "logs": [{**asdict(log), "status": log.status.value, "seconds": round(log.seconds, 3)} for log in self.logs],
         }
         return printable_json(json.dumps(document, indent=2, ensure_ascii=False)) + "\n"
@@ -146,9 +164,9 @@ class RunReport:
 def print_report(report: RunReport, stream: TextIO) -> None:
     """Prints a table to a terminal, plain lines to any other stream."""
     if stream.isatty():
-        Console(file=stream).print(_table(report), Text(summary(report)))
+        Console(file=stream).print(_table(report), Text("\n".join([*_versions(report), summary(report)])))
     else:
-        stream.write("\n".join([*_plain_lines(report.logs), summary(report)]) + "\n")
+        stream.write("\n".join([*_plain_lines(report.logs), *_versions(report), summary(report)]) + "\n")
 
 
 def _plain_lines(logs: Iterable[LogReport]) -> list[str]:
@@ -158,6 +176,10 @@ def _plain_lines(logs: Iterable[LogReport]) -> list[str]:
         lines.append(f"{printable(log.name)} {log.status.value} {_sizes(log)}".rstrip())
         lines += [f"    {printable(text)}" for text in (_removed(log), log.reason) if text]
     return lines
+
+
+def _versions(report: RunReport) -> list[str]:
+    return [printable(str(each)) for each in report.kafka_versions]
 
 
 def summary(report: RunReport) -> str:

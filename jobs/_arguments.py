@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+from compaction.cleaning.kafka_rules import rules_of
 from compaction.config import Resolver, TomlSettings, read_properties, read_sets, read_toml
 from compaction.config.request import CompactionRequest
 from compaction.config.sources import Setting
@@ -25,6 +26,8 @@ from compaction.logdir.settings.metadata_sources import require_metadata_log
 from compaction.names import CLUSTER_METADATA_TOPIC, LogLocation
 from compaction.stores.mixed import file_system
 from compaction.stores.remote import require_finished
+
+from ._options import AUTO
 
 
 def read_request(arguments: argparse.Namespace, selector: Selector | None = None) -> CompactionRequest:
@@ -42,6 +45,7 @@ def read_request(arguments: argparse.Namespace, selector: Selector | None = None
         resolver=resolver,
         metadata_dirs=read_metadata_dirs(arguments),
         dry_run=arguments.dry_run,
+        kafka_version=read_kafka_version(arguments),
     )
 
 
@@ -67,13 +71,25 @@ def read_resolver(arguments: argparse.Namespace) -> Resolver:
             found = read_properties(parse_properties(read_text(path, "latin-1"), path), path)
             settings = [*(settings or []), *found]
     resolver = Resolver(
-        read_sets(arguments.sets),
+        read_sets(arguments.sets, read_kafka_version(arguments)),
         tuple(tomls),
         None if settings is None else tuple(settings),
         assume_default_policy=arguments.assume_default_policy,
     )
     resolver.broker()
     return resolver
+
+
+def read_kafka_version(arguments: argparse.Namespace) -> str | None:
+    """The version of ``--kafka-version``; ``None`` for ``auto``, and for a command without the option.
+
+    :raises UsageError: a version whose rules are not known
+    """
+    given: str = getattr(arguments, "kafka_version", AUTO)
+    if given == AUTO:
+        return None
+    rules_of(given)
+    return given
 
 
 def read_selector(arguments: argparse.Namespace, option: str = "--partition") -> Selector:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
+from compaction.cleaning.kafka_rules import NEWEST, OLDEST
 from compaction.errors import UsageError
 
 from . import _logging
@@ -56,6 +57,8 @@ configuration:
   An unknown name in --set or TOML, and an invalid value anywhere, is an error. Names in
   server.properties that Kafka does not know are ignored, as a broker does.
 """
+
+AUTO = "auto"
 
 EXIT_HELP = """\
 exit status:
@@ -155,6 +158,15 @@ def add_configuration(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     text = "the same in milliseconds since the epoch"
     now.add_argument("--as-of-ms", metavar="MS", type=_checked(milliseconds), dest="as_of_ms", help=text)
+
+
+def add_kafka_version(parser: argparse.ArgumentParser) -> None:
+    """The option for the version whose rules apply."""
+    parser.add_argument_group("whose rules").add_argument(
+        "--kafka-version", metavar="VERSION", default=AUTO,
+        help=f"apply the log cleaner's rules of this Kafka version, {OLDEST} to {NEWEST}, e.g. 3.9 or 3.9.1 (default: {AUTO},"
+        " the version of each log's cluster by its metadata.version or inter.broker.protocol.version, else the newest)",
+    )  # fmt: skip
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:

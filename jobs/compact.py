@@ -60,6 +60,7 @@ def parser() -> _options.Parser:
     options = _options.Parser(_DESCRIPTION, _EPILOG)
     _options.add_selectors(options)
     _options.add_configuration(options)
+    _options.add_kafka_version(options)
     group = _options.add_run_options(options)
     _options.add_output(group)
     group.add_argument(

@@ -70,6 +70,7 @@ def parser() -> _options.Parser:
     options = _options.Parser(_DESCRIPTION, _EPILOG)
     _options.add_selectors(options)
     _options.add_configuration(options)
+    _options.add_kafka_version(options)
     options.set_defaults(dry_run=True)
     group = options.add_argument_group("what to compare")
     text = f"settings to compare, or {CONFIGURED}; may be repeated (default: {CONFIGURED})"

@@ -83,6 +83,7 @@ def parser() -> _options.Parser:
         _options.add_list(group, name, "DIR", text)
     _options.add_names(group)
     _options.add_configuration(options)
+    _options.add_kafka_version(options)
     _add_rules(options)
     return options
 
@@ -127,6 +128,7 @@ def read_call(arguments: argparse.Namespace) -> Call:
         selector=selector,
         resolver=resolver,
         metadata_dirs=_arguments.read_metadata_dirs(arguments),
+        kafka_version=_arguments.read_kafka_version(arguments),
         include_active=arguments.include_active,
         several_rounds=arguments.several_rounds,
         strict=arguments.strict,

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 TopicConfigs = Mapping[str, Mapping[str, str]]
+#: the version of the Kafka classes that most tests compare with
+KAFKA = "4.3"
 #: a partition's directory name is ``<topic>-0`` in all of these tests
 _CHECKPOINTS = {
     "log_starts": LOG_STARTS,
@@ -59,6 +61,7 @@ def request_for(
     dry_run: bool = False,
     include_active: bool = False,
     fs: FileSystem | None = None,
+    kafka_version: str = KAFKA,
 ) -> CompactionRequest:
     """A request over exactly these topics, keyless records or not."""
     return CompactionRequest(
@@ -68,6 +71,7 @@ def request_for(
         dry_run=dry_run,
         include_active=include_active,
         allow_keyless=True,
+        kafka_version=kafka_version,
     )
 
 
@@ -79,9 +83,12 @@ def clean_locally(
     *,
     dry_run: bool = False,
     include_active: bool = False,
+    kafka_version: str = KAFKA,
 ) -> dict[str, LogReport]:
     """Runs the cleaner; its reports by topic. ``.deleted`` files are kept, as for ``file.delete.delay.ms``."""
-    request = request_for(log_dir, now_ms, topics, dry_run=dry_run, include_active=include_active)
+    request = request_for(
+        log_dir, now_ms, topics, dry_run=dry_run, include_active=include_active, kafka_version=kafka_version
+    )
     report = clean_logs(LocalPasses, request, sizes)
     return {log.topic: log for log in report.logs}
 

@@ -45,6 +45,7 @@ def requests(request: CompactionRequest, report: RunReport) -> Iterator[VerifyRe
                 logs=logs,
                 resolver=request.resolver,
                 metadata_dirs=request.metadata_dirs,
+                kafka_version=request.kafka_version,
                 include_active=request.include_active,
             )
 

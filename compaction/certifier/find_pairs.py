@@ -28,7 +28,14 @@ def find_pairs(request: VerifyRequest) -> list[LogPair | LogCertificate]:
     fs = file_system((*request.before, *request.after))
     log_dirs = request.before or request.after
     sources = _locations(fs, request, log_dirs, request.selector)
-    run = CompactionRequest(log_dirs, sources, request.now_ms, resolver=request.resolver, metadata_dirs=request.metadata_dirs)
+    run = CompactionRequest(
+        log_dirs,
+        sources,
+        request.now_ms,
+        resolver=request.resolver,
+        metadata_dirs=request.metadata_dirs,
+        kafka_version=request.kafka_version,
+    )
     found = zip(sources, read_settings(fs, sources, run), strict=True)
     rules = {each: _rules(request, settings) if isinstance(settings, Settings) else settings for each, settings in found}
     if not request.before:
@@ -56,4 +63,6 @@ def _rules(request: VerifyRequest, settings: Settings) -> CleaningRules:
         include_active=request.include_active,
         several_rounds=request.several_rounds,
         strict=request.strict,
+        mtime_only=settings.kafka.rules.mtime_only,
+        keeps_magic=settings.kafka.rules.keeps_magic,
     )

@@ -17,7 +17,8 @@ class VerifyRequest:
     """One verification.
 
     ``before`` and ``after`` are absolute paths of log directories. Without ``before``, those of ``after`` were cleaned in
-    place. ``logs``: only these of the selected logs. ``metadata_dirs``: see ``CompactionRequest``. The rest: see
+    place. ``logs``: only these of the selected logs. ``metadata_dirs``, ``kafka_version``: see
+    ``CompactionRequest``. The rest: see
     ``CleaningRules``.
     """
 
@@ -29,6 +30,7 @@ class VerifyRequest:
     logs: frozenset[TopicPartition] | None = None
     resolver: Resolver = field(default_factory=Resolver)
     metadata_dirs: tuple[str, ...] = ()
+    kafka_version: str | None = None
     include_active: bool = False
     several_rounds: bool = False
     strict: bool = False

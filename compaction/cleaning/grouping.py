@@ -6,7 +6,7 @@ The rule: a group takes the next segment in ascending order if, with that segmen
 2. the offset indexes total at most ``segment.index.bytes``, and so do the time indexes;
 3. the last offset less the group's base offset fits an index's signed 32 bits. The last offset is estimated, to avoid reading
    the segment: one below the next segment's base, or below the first uncleanable offset for the last segment. An empty segment
-   is exempt, so that no empty segment remains every 2^31 offsets.
+   is exempt since Kafka 3.0 (KAFKA-12889), so that no empty segment remains every 2^31 offsets.
 
 Mirrors ``Cleaner.groupSegmentsBySize`` and ``lastOffsetForFirstSegment`` of Kafka 4.3.0.
 """
@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from compaction.cleaning.kafka_rules import NEWEST, RULES, KafkaRules
 from compaction.cleaning.log_view import Segment
 
 #: an index entry holds the offset relative to its segment's base in a signed 32-bit integer
@@ -51,7 +52,12 @@ class Group:
 
 
 def group_segments(
-    segments: Sequence[Segment], *, max_bytes: int, max_index_bytes: int, first_uncleanable_offset: int
+    segments: Sequence[Segment],
+    *,
+    max_bytes: int,
+    max_index_bytes: int,
+    first_uncleanable_offset: int,
+    rules: KafkaRules = RULES[NEWEST],
 ) -> tuple[Group, ...]:
     """The groups in ascending order; ``first_uncleanable_offset`` is exclusive."""
     groups: list[list[Segment]] = []
@@ -60,7 +66,8 @@ def group_segments(
         following = segments[position + 1].base_offset if position + 1 < len(segments) else first_uncleanable_offset
         joined = totals.plus(segment)
         fits = joined.fit(max_bytes, max_index_bytes)
-        if groups and fits and (segment.size_bytes == 0 or _in_range(following - 1, groups[-1][0])):
+        exempt = rules.groups_empty_segments and segment.size_bytes == 0
+        if groups and fits and (exempt or _in_range(following - 1, groups[-1][0])):
             groups[-1].append(segment)
             totals = joined
         else:

@@ -11,8 +11,13 @@ uncleanable offset are cleaned, including the clean ones, in the groups of ``com
 Refused are ``__cluster_metadata``, whose records have no keys (a broker prunes it by snapshots), and every log whose
 ``cleanup.policy`` is a guess (``compaction.config.policy_guess``), whatever the guess: compaction removes records too.
 
-Mirrors ``LogCleanerManager.grabFilthiestCompactedLog`` and ``Cleaner.doClean`` of Kafka 4.3.0. Difference: a broker's offset
-map may fill up and end the round early; this round always reaches the first uncleanable offset.
+What ``cleanup.policy`` does in one run is a ``PolicyPlan``: segment deletion first, then compaction as planned on the log that
+remains. A policy that is a guess is not carried out: neither half removes anything.
+
+Mirrors ``LogCleanerManager.grabFilthiestCompactedLog`` and ``Cleaner.doClean`` of Kafka 4.3.0. Differences: a broker's offset
+map may fill up and end the round early; this round always reaches the first uncleanable offset. A broker's cleaner thread
+compacts first and then deletes (``LogCleaner.cleanFilthiestLog``), again and again; a single run deletes first, so that nothing
+is rewritten only to be deleted.
 """
 
 from __future__ import annotations
@@ -21,8 +26,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from compaction.cleaning.grouping import Group, group_segments, overflows
+from compaction.cleaning.kafka_rules import NEWEST, RULES, KafkaRules, LastBatch
 from compaction.cleaning.log_to_clean import MIN_LAG, LogToClean, first_dirty_offset, log_to_clean, segments_between
 from compaction.cleaning.log_view import LogView, Segment
+from compaction.cleaning.segment_retention import DeletionPlan, plan_deletion
 from compaction.cleaning.skip_reasons import Condition, SkipCause, Verdict, ratio_remedy, shown
 from compaction.config import TopicConfig
 from compaction.names import CLUSTER_METADATA_TOPIC, TopicPartition
@@ -35,7 +42,8 @@ class LogPlan(LogToClean):
     The round cleans all segments below ``first_uncleanable_offset`` with a map of the offsets from ``first_dirty_offset`` up to
     there. If ``checkpoint_reset``, ``first_dirty_offset`` becomes the cleaner checkpoint even if nothing is cleaned.
     ``legacy_delete_horizon_ms`` is that of exception 5 in ``compaction.cleaning.record_retention``. ``overflowed`` segments
-    must be split and the log planned again before it is cleaned. ``conditions`` are all conditions that were checked.
+    must be split and the log planned again before it is cleaned. ``conditions`` are all conditions that were checked. ``rules``
+    are those of the Kafka version that the log is cleaned for.
     """
 
     view: LogView
@@ -47,11 +55,20 @@ class LogPlan(LogToClean):
     legacy_delete_horizon_ms: int = 0
     overflowed: tuple[Segment, ...] = ()
     conditions: tuple[Condition, ...] = ()
+    rules: KafkaRules = RULES[NEWEST]
 
     @property
     def segments(self) -> tuple[Segment, ...]:
         """The segments that are cleaned."""
         return tuple(segment for group in self.groups for segment in group.segments)
+
+    @property
+    def retain_end_offset(self) -> int:
+        """Exception 7 of ``compaction.cleaning.record_retention``: a batch that ends there, exclusive, becomes an empty batch
+        if it loses all records; -1 for none."""
+        end_offset, last_batch = self.first_uncleanable_offset, self.rules.last_batch
+        at_high_watermark = last_batch is LastBatch.RETAINED_AT_HIGH_WATERMARK and end_offset == self.view.high_watermark
+        return end_offset if last_batch is LastBatch.RETAINED or at_high_watermark else -1
 
     def __str__(self) -> str:
         """One line."""
@@ -71,11 +88,19 @@ def dirtiest_first(plans: Iterable[LogPlan]) -> list[LogPlan]:
     return sorted(plans, key=rank)
 
 
-def plan_log(view: LogView, config: TopicConfig, *, now_ms: int, include_active: bool = False) -> LogPlan:
+def plan_log(
+    view: LogView,
+    config: TopicConfig,
+    *,
+    now_ms: int,
+    include_active: bool = False,
+    rules: KafkaRules = RULES[NEWEST],
+) -> LogPlan:
     """Whether and how one log is cleaned.
 
     :param now_ms: the time of the round
     :param include_active: no broker will append to the log, so its last segment may be cleaned too
+    :param rules: those of the Kafka version that the log is cleaned for
     """
     basics = _basic_conditions(view, config)
     refusal = _refusal(view, config)
@@ -97,11 +122,41 @@ def plan_log(view: LogView, config: TopicConfig, *, now_ms: int, include_active:
             max_bytes=config.segment_bytes,
             max_index_bytes=config.segment_index_bytes,
             first_uncleanable_offset=to_clean.first_uncleanable_offset,
+            rules=rules,
         ),
         legacy_delete_horizon_ms=_legacy_delete_horizon_ms(view, config, to_clean.first_dirty_offset),
         overflowed=tuple(segment for segment in cleaned if overflows(segment)),
         conditions=basics + conditions,
+        rules=rules,
     )
+
+
+@dataclass(frozen=True)
+class PolicyPlan:
+    """What happens to one log: ``deletion``, if the run deletes segments, then ``compaction`` of ``deletion.after``."""
+
+    compaction: LogPlan
+    deletion: DeletionPlan | None = None
+
+
+def plan_compact_run(
+    view: LogView, config: TopicConfig, *, now_ms: int, include_active: bool = False, rules: KafkaRules = RULES[NEWEST]
+) -> PolicyPlan:
+    """The plan of a compaction run: it deletes segments only under ``compact,delete``. Parameters as for ``plan_log``."""
+    deletes = config.policy_guess is None and config.cleanup_compact and config.cleanup_delete
+    deletion = plan_deletion(view, config, now_ms=now_ms) if deletes else None
+    left = view if deletion is None else deletion.after
+    return PolicyPlan(plan_log(left, config, now_ms=now_ms, include_active=include_active, rules=rules), deletion)
+
+
+def plan_cleanup_policy(
+    view: LogView, config: TopicConfig, *, now_ms: int, include_active: bool = False, rules: KafkaRules = RULES[NEWEST]
+) -> PolicyPlan:
+    """The plan of the command for this policy: a compaction run if it has ``compact``, else a run of the delete policy."""
+    if config.cleanup_compact:
+        return plan_compact_run(view, config, now_ms=now_ms, include_active=include_active, rules=rules)
+    deletion = plan_deletion(view, config, now_ms=now_ms)
+    return PolicyPlan(plan_log(deletion.after, config, now_ms=now_ms, include_active=include_active, rules=rules), deletion)
 
 
 def _refused(view: LogView, config: TopicConfig, refusal: tuple[SkipCause, str], basics: tuple[Condition, ...]) -> LogPlan:

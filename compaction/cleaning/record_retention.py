@@ -25,7 +25,8 @@ For a batch of which no record survives:
 
 6. *Last record of an active producer.* b becomes an empty batch (header only, count 0) if its producer is active and its last
    offset is the producer's last data offset; or, if the producer has none, if b is a control batch of the producer's epoch.
-7. *End of the round.* b becomes an empty batch if b.last_offset + 1 = U.
+7. *End of the round.* b becomes an empty batch if b.last_offset + 1 = U, and, for Kafka 4.4, U is the high watermark
+   (KAFKA-20452). Before Kafka 3.9.2 it is dropped (KAFKA-17076).
 8. Any other such batch is dropped. A batch of magic 0 or 1 has no empty form: Kafka fails the round if one would be needed, and
    so does this cleaner.
 
@@ -35,6 +36,11 @@ For a batch of which a record survives:
    is a discardable control batch.
 10. *Old format.* A batch of magic 0 or 1 is written as magic 2, and 9 applies to it.
 11. Any other batch of which all records survive is copied byte for byte.
+
+Versions (``compaction.cleaning.kafka_rules``): up to Kafka 3.0 batches have no delete horizon. 5 takes the segment's mtime with
+every magic, 2 takes it for a discardable control batch, and 9 does not apply; a batch that has a horizon loses it when it is
+rewritten. Up to Kafka 3.9, 10 does not apply: a plain message is copied, and a wrapper that loses a message, or has one of
+another magic, is written anew with its own magic (``compaction.formats.record_batch.wrapper``).
 
 ``compaction.cleaning.transactions`` decides which data is aborted and which control batches are discardable. The map pass may
 take more data for aborted than there is; then M misses keys and more survives, never less.
@@ -51,6 +57,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from compaction.cleaning.kafka_rules import NEWEST, RULES, KafkaRules
 from compaction.cleaning.log_view import ProducerEntry
 from compaction.cleaning.txn_tables import AbortedRanges, Bools, Int64s, Rows
 from compaction.formats.record_batch.batch_header import CONTROL, DELETE_HORIZON, TRANSACTIONAL
@@ -96,28 +103,32 @@ class ActiveProducers:
 class RoundRules:
     """What decides about the batches of one round.
 
-    ``aborted`` and ``discardable`` are those of ``TxnResolution``; ``first_uncleanable_offset`` is exclusive.
+    ``aborted`` and ``discardable`` are those of ``TxnResolution``; ``retain_end_offset`` is that of ``LogPlan``. ``kafka``
+    are the rules of the Kafka version that the log is cleaned for.
     """
 
     aborted: AbortedRanges
     discardable: Int64s
     producers: ActiveProducers
-    first_uncleanable_offset: int
+    retain_end_offset: int
     now_ms: int
+    kafka: KafkaRules = RULES[NEWEST]
 
-    def verdicts(self, rows: Rows) -> NDArray[np.uint8]:
+    def verdicts(self, rows: Rows, *, retain_by_mtime: bool = True) -> NDArray[np.uint8]:
         """The verdict of each batch, (n,) uint8 (``compaction.kernels.reading.tables``): ``DISCARD`` by 1 and 2,
         ``RETAIN_EMPTY`` by 6 and 7, ``MARKER_OF_EMPTY_TXN`` for 9. Without ``DISCARD`` its records are judged one by one.
 
-        :param rows: ``BATCH_ROW`` table (n,), any part of the cleaned segments
+        :param rows: ``BATCH_ROW`` table (n,), any part of one cleaned segment
+        :param retain_by_mtime: the segment is younger than the delete horizon by mtime
         """
         control = _has_bit(rows, CONTROL)
         data = _has_bit(rows, TRANSACTIONAL) & ~control
         discard = np.zeros(len(rows), dtype=np.bool_)
         discard[data] = self.aborted.contains(rows["producer_id"][data], rows["last_offset"][data])
         discardable = control & np.isin(rows["last_offset"], self.discardable)
-        discard |= discardable & _has_bit(rows, DELETE_HORIZON) & (rows["base_timestamp"] <= self.now_ms)
-        end_of_round = rows["last_offset"] + 1 == self.first_uncleanable_offset
+        passed = _has_bit(rows, DELETE_HORIZON) & (rows["base_timestamp"] <= self.now_ms)
+        discard |= discardable & (np.bool_(not retain_by_mtime) if self.kafka.mtime_only else passed)
+        end_of_round = rows["last_offset"] + 1 == self.retain_end_offset
         verdicts = np.zeros(len(rows), dtype=np.uint8)
         verdicts[discard] |= tables.DISCARD
         verdicts[self.producers.are_last_records(rows) | end_of_round] |= tables.RETAIN_EMPTY

@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from compaction.cleaning.cleanup_policy import PolicyPlan, plan_cleanup_policy
 from compaction.cleaning.log_view import LogView
-from compaction.cleaning.plan import LogPlan
+from compaction.cleaning.plan import LogPlan, PolicyPlan, plan_cleanup_policy
 from compaction.compare.count import AGE_BOUNDS_MS, Source, Tally
 from compaction.compare.figures import ComparedLog, Comparison
 from compaction.compare.outcomes import PassResults, PlanResult, compared, explained
@@ -135,9 +134,10 @@ def _case(request: ComparisonRequest, policy: str, fs: OverlayFileSystem, log: P
     """A log under a policy, or its error."""
     if log.settings is None or log.view is None:
         return str(log.error)
-    now_ms, config = request.base.as_of_ms, log.settings.topic
+    now_ms, config, rules = request.base.as_of_ms, log.settings.topic, log.settings.kafka.rules
     try:
-        plan = plan_cleanup_policy(log.view, config, now_ms=now_ms, include_active=request.base.include_active)
+        active = request.base.include_active
+        plan = plan_cleanup_policy(log.view, config, now_ms=now_ms, include_active=active, rules=rules)
     except Exception as error:
         return str(of_log(error, log.location.path))
     return PolicyCase(policy, now_ms, log.settings, fs, log.view, plan)

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from compaction.cleaning.cleanup_policy import PolicyPlan
 from compaction.cleaning.explanation import explain_compaction, explain_deletion
 from compaction.cleaning.grouping import Group
+from compaction.cleaning.kafka_rules import KafkaRules
 from compaction.cleaning.log_view import LogView, ProducerEntry
+from compaction.cleaning.plan import PolicyPlan
 from compaction.cleaning.skip_reasons import Verdict
 from compaction.compare.figures import OutcomeStatus
 from compaction.engine.log_reports import deletion_report, skipped_report
@@ -21,7 +22,7 @@ from compaction.names import LogLocation
 from compaction.report import LogReport
 
 #: everything that determines a plan's output
-PlanKey = tuple[str, int, int, tuple[Group, ...], int, int, int, tuple[ProducerEntry, ...]]
+PlanKey = tuple[str, int, int, tuple[Group, ...], int, int, int, tuple[ProducerEntry, ...], KafkaRules]
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,7 @@ class PolicyCase:
             plan.legacy_delete_horizon_ms,
             plan.view.log_start_offset,
             plan.view.producers,
+            plan.rules,
         )
 
     @property

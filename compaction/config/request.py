@@ -24,6 +24,8 @@ class CompactionRequest:
     metadata logs that apply to log directories of the same cluster (``compaction.logdir.settings.metadata_sources``).
     ``replace``: ``output_dir`` may be a finished output, which the new one replaces. ``call`` is what the run was asked to do,
     as an output records it (``compaction.output.finished``).
+    ``kafka_version`` is the version whose rules apply; ``None`` for that of each log's cluster
+    (``compaction.logdir.settings.kafka_version``).
     """
 
     log_dirs: tuple[str, ...]
@@ -37,6 +39,7 @@ class CompactionRequest:
     allow_keyless: bool = False
     replace: bool = False
     call: Mapping[str, Any] | None = None
+    kafka_version: str | None = None
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any
 
-from compaction.config.entries import BROKER_ENTRIES, MIB, TOPIC_ENTRIES, Entry
+from compaction.config.entries import BROKER_ENTRIES, MIB, TOPIC_ENTRIES, Entry, broker_entry
 from compaction.config.kinds import Value
 from compaction.config.policy_guess import ASSUMED, NO_METADATA_LOG, policy_guess
 from compaction.config.sources import DEFAULT, Origin, Setting, Source
@@ -119,6 +119,10 @@ class Resolver:
             raise ConfigError(f"{what} ({origin})", hint=f"it must be more than {MIB} bytes per thread (log.cleaner.threads)")
         return config
 
+    def broker_setting(self, name: str) -> Setting:
+        """The value of a broker entry in effect, and its source."""
+        return _broker_setting(name, self._broker_layers())
+
     def _broker_layers(self) -> list[_Layer]:
         from_toml = [setting for toml in self.tomls for setting in toml.broker]
         source = Source(Origin.METADATA_BROKER, note=self.metadata_note)
@@ -194,7 +198,10 @@ def _converted(value: Value, factor: int, name: str) -> Value:
 
 def _broker_setting(name: str, layers: list[_Layer]) -> Setting:
     found = next((layer[name] for layer in layers if name in layer), None)
-    return found if found is not None else Setting(name, BROKER_ENTRIES[name].default, DEFAULT)
+    if found is not None:
+        return found
+    entry = broker_entry(name)
+    return Setting(name, None if entry is None else entry.default, DEFAULT)
 
 
 def _check_lags(topic: str, config: TopicConfig) -> None:

@@ -24,9 +24,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from compaction.cleaning.cleanup_policy import PolicyPlan, plan_compact_run
 from compaction.cleaning.log_view import LogView
-from compaction.cleaning.plan import dirtiest_first
+from compaction.cleaning.plan import PolicyPlan, dirtiest_first, plan_compact_run
 from compaction.cleaning.skip_reasons import Verdict
 from compaction.config import BrokerConfig
 from compaction.config.request import CompactionRequest
@@ -35,7 +34,7 @@ from compaction.engine.cleaner import Cleaner, CleanerOptions
 from compaction.engine.concurrency import run_concurrently
 from compaction.engine.destination import Destination, destination, purpose
 from compaction.engine.log_cleaning import LogCleaning
-from compaction.engine.log_reports import cleaned_report, failed_report, note_logs_in_use, skipped_report
+from compaction.engine.log_reports import cleaned_report, failed_report, note_logs_in_use, skipped_report, versions_used
 from compaction.engine.prepare import LogReadTask, ParallelRead, PreparedLog, Sources, prepare, read_without_recovery
 from compaction.engine.protocol import Job, Passes, PlainPasses
 from compaction.engine.sizing import Sizes, pack
@@ -44,6 +43,7 @@ from compaction.fs.filesystem import DiskFileSystem
 from compaction.fs.uri import is_remote
 from compaction.locking.access import access
 from compaction.locking.claim import PROCESSES, Runs
+from compaction.logdir.settings.log_settings import Settings
 from compaction.report import LogReport, RunReport
 from compaction.stores.mixed import MixedFileSystem, file_system
 
@@ -71,7 +71,10 @@ def clean_logs(
         access(files, request.log_dirs, purpose(request), runs) as held,
         destination(files, request, held) as output,
     ):
-        plan_for = partial(plan_compact_run, now_ms=request.as_of_ms, include_active=request.include_active)
+        def plan_for(view: LogView, settings: Settings) -> PolicyPlan:
+            active, rules = request.include_active, settings.kafka.rules
+            return plan_compact_run(view, settings.topic, now_ms=request.as_of_ms, include_active=active, rules=rules)
+
         prepared = prepare(Sources(output.fs, output.disk, held), request, plan_for, parallel_read(start))
         logs = _in_order(prepared, output)
         dirty = [log for log in logs if log.compaction.verdict is Verdict.CLEAN]
@@ -84,7 +87,8 @@ def clean_logs(
         reports = note_logs_in_use(reports, held.in_use, (log.compaction.view for log in logs))
     reports += [failed_report(log.location, log.error) for log in prepared if log.error is not None]
     seconds = time.monotonic() - started
-    return RunReport(uuid.uuid4().hex, request.as_of_ms, request.dry_run, tuple(reports), seconds)
+    used = versions_used(log.settings.kafka for log in prepared if log.settings is not None)
+    return RunReport(uuid.uuid4().hex, request.as_of_ms, request.dry_run, tuple(reports), seconds, used)
 
 
 def parallel_read(start: Callable[[], Passes]) -> ParallelRead:

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
+from compaction.cleaning.log_view import LogView
 from compaction.cleaning.segment_retention import DeletionPlan, plan_deletion
 from compaction.config.request import CompactionRequest
 from compaction.engine.admission import SpaceBudget
@@ -28,6 +29,7 @@ from compaction.fs.uri import is_remote, require_in_place
 from compaction.locking.access import Access, access
 from compaction.logdir.changes import require_unchanged
 from compaction.logdir.checkpoint_store import CheckpointFiles
+from compaction.logdir.settings.log_settings import Settings
 from compaction.names import LogLocation
 from compaction.output.segment_deletion import delete_segments
 from compaction.output.segment_files import remove_deleted
@@ -71,7 +73,10 @@ def delete_old_segments(
     started = time.monotonic()
     files = files or file_system(request.log_dirs)
     with access(files, request.log_dirs, purpose(request)) as held, _target(request, files, held) as target:
-        plan_for = partial(plan_deletion, now_ms=request.as_of_ms)
+
+        def plan_for(view: LogView, settings: Settings) -> DeletionPlan:
+            return plan_deletion(view, settings.topic, now_ms=request.as_of_ms)
+
         prepared = prepare(Sources(target.fs, target.disk, held), request, plan_for, parallel_read, policy_required=True)
         if isinstance(target, CopyOutput):
             _require_space(request.output_dir, prepared)

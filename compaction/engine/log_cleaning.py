@@ -20,9 +20,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.cleaning.cleanup_policy import PolicyPlan
 from compaction.cleaning.log_view import AbortedTxn
-from compaction.cleaning.plan import LogPlan
+from compaction.cleaning.plan import LogPlan, PolicyPlan
 from compaction.cleaning.txn_tables import KEYLESS_ROW, TXN_ROW, AbortedRanges
 from compaction.names import LogLocation
 from compaction.output.swap import SwapGroup

@@ -8,18 +8,20 @@ Tested by ``tests/engine/test_log_reports.py``, ``tests/engine/test_delete.py`` 
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
-from compaction.cleaning.cleanup_policy import PolicyPlan
 from compaction.cleaning.log_view import LogView
+from compaction.cleaning.plan import PolicyPlan
 from compaction.cleaning.segment_retention import DeletionPlan
 from compaction.engine.log_cleaning import LogCleaning
 from compaction.errors import CompactionError, PolicyUnknownError
 from compaction.fs.local import LocalFileSystem
 from compaction.logdir.changes import has_changed
+from compaction.logdir.settings.kafka_version import KafkaVersion
 from compaction.names import LogLocation
-from compaction.report import LogReport, LogStatus
+from compaction.report import LogReport, LogStatus, VersionUsed
 
 _LOG = logging.getLogger(__name__)
 _CHANGED = "the log changed while it was read"
@@ -116,3 +118,11 @@ def warn_of_changes(in_use: Collection[str], views: Iterable[LogView]) -> None:
     for path, view in {view.path: view for view in views if view.log_dir in in_use}.items():
         if has_changed(LocalFileSystem(), view):
             _LOG.warning("%s: %s", path, _CHANGED)
+
+
+def versions_used(logs: Iterable[KafkaVersion]) -> tuple[VersionUsed, ...]:
+    """The Kafka versions whose rules applied to the logs, each with its source."""
+    counts = Counter(logs)
+    for each in counts:
+        _LOG.info("%s: %s", each, each.rules)
+    return tuple(VersionUsed(each.version, each.source, count, each.rules.described()) for each, count in counts.items())

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from compaction.cleaning.log_view import LogView
-from compaction.config import TopicConfig
 from compaction.config.request import CompactionRequest
 from compaction.errors import CompactionError, StorageError, of_log
 from compaction.fs.filesystem import FileSystem, parent
@@ -132,7 +131,7 @@ def _prepared(
 def prepare(
     sources: Sources,
     request: CompactionRequest,
-    plan_for: Callable[[LogView, TopicConfig], Plan],
+    plan_for: Callable[[LogView, Settings], Plan],
     parallel_read: ParallelRead | None = None,
     *,
     policy_required: bool = False,
@@ -143,7 +142,7 @@ def prepare(
         if log.settings is None or log.view is None:
             return log
         try:
-            return replace(log, plan=plan_for(log.view, log.settings.topic))
+            return replace(log, plan=plan_for(log.view, log.settings))
         except Exception as error:
             return replace(log, error=of_log(error, log.location.path))
 

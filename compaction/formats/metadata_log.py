@@ -1,9 +1,10 @@
 """Reads topic and broker configurations from KRaft metadata: segments of ``__cluster_metadata-0``, ``.checkpoint`` snapshots.
 
 Metadata records are the values of data batches: the frame version (1), type and version as unsigned varints, then the message,
-with compact strings (unsigned varint length + 1, 0 for null), then tagged fields. Only records that create or remove a topic or
-set a configuration are applied. Those of a metadata transaction are applied when it ends, and discarded if it is aborted.
-Mirrors ``AbstractApiMessageSerde``, ``ConfigurationControlManager.replay`` and ``TopicsImage`` (Kafka 4.3.0).
+with compact strings (unsigned varint length + 1, 0 for null), then tagged fields. Only records that create or remove a topic,
+or set a configuration or the level of a feature, are applied. Those of a metadata transaction are applied when it ends, and
+discarded if it is aborted. Mirrors ``AbstractApiMessageSerde``, ``ConfigurationControlManager.replay``, ``TopicsImage`` and
+``FeaturesImage`` (Kafka 4.3.0).
 
 The log does not contain the high watermark: uncommitted records are applied too.
 """
@@ -22,6 +23,7 @@ from compaction.formats.record_batch.batch import RecordBatch, iter_batches
 _FRAME_VERSION = 1
 _VERSION = 0
 _UUID_BYTES = 16
+_LEVEL_BYTES = 2
 #: limit of a decompressed batch; controllers write at most 8 MiB
 _LIMIT_BYTES = 64 << 20
 
@@ -29,10 +31,13 @@ _LIMIT_BYTES = 64 << 20
 _TOPIC = 2
 _CONFIG = 4
 _REMOVE_TOPIC = 9
+_FEATURE_LEVEL = 12
 _BEGIN_TRANSACTION = 23
 _END_TRANSACTION = 24
 _ABORT_TRANSACTION = 25
-_WANTED = frozenset((_TOPIC, _CONFIG, _REMOVE_TOPIC, _BEGIN_TRANSACTION, _END_TRANSACTION, _ABORT_TRANSACTION))
+_WANTED = frozenset(
+    (_TOPIC, _CONFIG, _REMOVE_TOPIC, _FEATURE_LEVEL, _BEGIN_TRANSACTION, _END_TRANSACTION, _ABORT_TRANSACTION)
+)
 
 #: type of the control record that ends a snapshot (``ControlRecordType.SNAPSHOT_FOOTER``)
 SNAPSHOT_FOOTER = 4
@@ -55,11 +60,13 @@ class MetadataRecord(NamedTuple):
 
 @dataclass
 class ClusterConfigs:
-    """The configurations so far. Keys of ``brokers`` are node ids as text, or ``CLUSTER_DEFAULT``."""
+    """The configurations so far, and the levels of the features. Keys of ``brokers`` are node ids as text, or
+    ``CLUSTER_DEFAULT``."""
 
     topics: dict[str, dict[str, str]] = field(default_factory=dict)
     topic_ids: dict[str, str] = field(default_factory=dict)
     brokers: dict[str, dict[str, str]] = field(default_factory=dict)
+    features: dict[str, int] = field(default_factory=dict)
     _open: list[MetadataRecord] | None = None
 
     def read(self, buf: Buffer) -> None:
@@ -93,7 +100,12 @@ class ClusterConfigs:
             self._apply(record)
 
     def _apply(self, record: MetadataRecord) -> None:
-        appliers = {_TOPIC: self._topic, _REMOVE_TOPIC: self._remove_topic, _CONFIG: self._config}
+        appliers = {
+            _TOPIC: self._topic,
+            _REMOVE_TOPIC: self._remove_topic,
+            _CONFIG: self._config,
+            _FEATURE_LEVEL: self._feature_level,
+        }
         appliers[record.type](record.message)
 
     def _topic(self, message: memoryview) -> None:
@@ -105,6 +117,12 @@ class ClusterConfigs:
         for name in [name for name, known in self.topic_ids.items() if known == topic_id]:
             del self.topic_ids[name]
             self.topics.pop(name, None)
+
+    def _feature_level(self, message: memoryview) -> None:
+        name, pos = _string(message, 0)
+        if len(message) < pos + _LEVEL_BYTES:
+            raise FormatError("metadata record ends inside a feature's level", pos)
+        self.features[name or ""] = int.from_bytes(message[pos : pos + _LEVEL_BYTES], "big", signed=True)
 
     def _config(self, message: memoryview) -> None:
         if not len(message):

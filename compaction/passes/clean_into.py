@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 
 from compaction.errors import CompactionError, CorruptLogError, UnsupportedLogError, of_log
 from compaction.formats.primitives.malformed import FormatError
+from compaction.formats.record_batch.wrapper import filter_wrapper
 from compaction.fs.contents import FileDigest
 from compaction.fs.filesystem import Chunk
 from compaction.kernels.reading.batches import first_bad_crc, scan_batches
-from compaction.kernels.reading.tables import BUILT, DROP, IN_BLOCK, OFFSET_SHIFT, OUT_ROW, REWRITE, TO_COMPRESS
+from compaction.kernels.reading.tables import BUILT, DROP, IN_BLOCK, OFFSET_SHIFT, OUT_ROW, REWRITE, TO_COMPRESS, WRAPPER
 from compaction.kernels.rewriting.batch_retention import Limits, decide
 from compaction.kernels.rewriting.rewrite import (
     BYTES_KEPT,
@@ -34,7 +35,7 @@ from compaction.logdir.blocks import Block, SegmentReader
 from compaction.logdir.throttle import Throttle
 from compaction.output.segment_writer import PartWriter, SegmentWriter, new_suffix, part_paths
 from compaction.passes.compress import seal_compressed
-from compaction.passes.decoder import V2_MAGIC, Decoded, Decoder, check_count, check_offsets, corrupt_record
+from compaction.passes.decoder import MAX_PLAIN_BYTES, V2_MAGIC, Decoded, Decoder, check_count, check_offsets, corrupt_record
 from compaction.passes.header_names import repair_header_names
 from compaction.passes.tasks import CleanContext, CleanStats, GroupOutput, OutputPart, Packed, PartResult, Slice
 
@@ -146,7 +147,9 @@ class Rewriter:
             first_dirty_offset=log.first_dirty_offset,
             latest_offset=log.latest_offset,
             now_ms=log.rules.now_ms,
-            retain_v0_v1_tombstones=slice_.segment_mtime_ms > log.legacy_delete_horizon_ms,
+            retain_by_mtime=slice_.segment_mtime_ms > log.legacy_delete_horizon_ms,
+            mtime_only=log.rules.kafka.mtime_only,
+            keep_magic=log.rules.kafka.keeps_magic,
         )
 
     def survivors_from(self, offset: int) -> NDArray[np.uint64]:
@@ -164,7 +167,7 @@ class Rewriter:
     def decide(self, block: Block, limits: Limits) -> Decided:
         """Decide about each batch of a run from ``Decoder.as_v2``."""
         rows = block.rows
-        verdicts = self._log.rules.verdicts(rows)
+        verdicts = self._log.rules.verdicts(rows, retain_by_mtime=limits.retain_by_mtime)
         actions = np.empty(len(rows), np.uint8)
         survivors = self.survivors_from(int(rows["base_offset"][0]))
         self._counters[TOMBSTONES_REMOVED] += decide(rows, verdicts, survivors, limits, actions)
@@ -190,7 +193,9 @@ class Rewriter:
             )  # fmt: skip
             if error and error != BAD_NAMES:
                 raise _failure(error, rows[next_at], path)
-            if n:
+            if n and out_rows["source"][n - 1] == WRAPPER:
+                yield self._wrapper(block, decoded, out_rows[:n])
+            elif n:
                 yield self._output(block.raw, out_rows[:n])
             if error:
                 yield from self.rewrite(block, _repaired(block, decoded, next_at, path), decided, path)
@@ -199,6 +204,19 @@ class Rewriter:
                 check_count(decoded, at, path)
                 self._grow(decoded, at)
             at = next_at
+
+    def _wrapper(
+        self, block: Block, decoded: Decoded, out_rows: NDArray[np.void]
+    ) -> tuple[list[Chunk], NDArray[np.void]]:
+        """The wrapper of magic 0 or 1 that the kernel described; a decoded wrapper is the only batch of its run."""
+        row = decoded.rows[0]
+        deltas = self._kept[: int(row["count"]), 4]
+        deltas = deltas[: int(np.flatnonzero(deltas == out_rows["last_offset"][0] - row["base_offset"])[0]) + 1]
+        start, retained = int(row["position"]) - block.position, row["base_offset"] + deltas
+        wrapper = filter_wrapper(memoryview(block.raw), start, retained, limit_bytes=MAX_PLAIN_BYTES)
+        out_rows["size"] = len(wrapper)
+        self._counters[BYTES_KEPT] += len(wrapper)
+        return [wrapper], out_rows
 
     def _grow(self, decoded: Decoded, at: int) -> None:
         """Enlarge the buffers for one batch."""

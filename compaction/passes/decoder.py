@@ -20,7 +20,7 @@ from compaction.formats.record_batch.transcode import transcode
 from compaction.kernels.reading.batches import HEADER_SIZE, LOG_APPEND_TIME_BIT
 from compaction.kernels.reading.plain_messages import GROWTH, plain_messages
 from compaction.kernels.reading.records import RECORD_ERRORS
-from compaction.kernels.reading.tables import MAX_OFFSET
+from compaction.kernels.reading.tables import MAX_OFFSET, OTHER_MAGIC_BIT
 from compaction.logdir.blocks import Block
 
 V2_MAGIC = 2
@@ -151,6 +151,8 @@ class Decoder:
         self._message_spans = np.array([[0, len(made.records), 1]], np.int64)
         row["base_offset"], row["last_offset"] = made.base_offset, made.last_offset
         row["base_timestamp"], row["count"] = made.base_timestamp, made.record_count
+        if made.other_magic:
+            row["attributes"] |= OTHER_MAGIC_BIT
         return at + 1
 
     def _ensure(self, size: int) -> None:

@@ -176,6 +176,7 @@ with DAG(
     params={
         **common_params("/var/log/kafka-log-compaction"),
         "min_ratio": Param(0.5, type="number", minimum=0, maximum=1, description="clean a log if its dirty ratio is larger"),
+        "kafka_version": Param("auto", type="string", description="whose rules apply: the version of the brokers, or auto"),
     },
     tags=["kafka"],
     doc_md=__doc__,
@@ -188,6 +189,7 @@ with DAG(
         application_args=[
             *("--log-dir", "{{ params.log_dir }}"),
             *("--as-of-ms", AS_OF_MS),
+            *("--kafka-version", "{{ params.kafka_version }}"),
             *("--set", "min.cleanable.dirty.ratio={{ params.min_ratio }}"),
             *("--report", REPORT),
         ],

@@ -34,7 +34,7 @@ from tests.kafka.gateway import Gateway
 T = TypeVar("T")
 
 _JOB = [
-    "--as-of-ms", str(NOW_MS),
+    "--as-of-ms", str(NOW_MS), "--kafka-version", "4.3",
     *(word for name, value in SETTINGS.items() for word in ("--set", f"{name}={value}")),
 ]  # fmt: skip
 

@@ -16,7 +16,7 @@ from compaction.certifier.verify_request import VerifyRequest
 from compaction.report import LogReport, LogStatus
 from tests.certifier.certify import certify
 from tests.certifier.oracle import Judgement, Round, judge
-from tests.local_job import clean_locally, read_offsets, resolver_of, write_offsets
+from tests.local_job import KAFKA, clean_locally, read_offsets, resolver_of, write_offsets
 from tests.memory import scratch
 from tests.oracle.disk import read_partition, write_partition, write_producers
 from tests.oracle.records import NaiveBatch, NaiveRecord, encode
@@ -32,7 +32,8 @@ _CHANGED = ("timestamp of", "key of", "value of", "headers of")
 class Rounds:
     """Rounds over random logs in ``root``: ``before`` is a copy of what ``logs`` was."""
 
-    def __init__(self, root: Path, seed: int) -> None:
+    def __init__(self, root: Path, seed: int, kafka_version: str = KAFKA) -> None:
+        self.kafka_version = kafka_version
         self.logs, self.before = root / "logs", root / "before"
         self.cases = random_cases([seed])
         for case in self.cases:
@@ -51,7 +52,7 @@ class Rounds:
             write_producers(path, case.segments[-1].next_offset, active)
         write_offsets(self.logs, cleaner_offsets={case.name: case.checkpoint for case in self.cases})
         shutil.copytree(self.logs, self.before)
-        return clean_locally(self.logs, now_ms, self.topics)
+        return clean_locally(self.logs, now_ms, self.topics, kafka_version=self.kafka_version)
 
     @property
     def topics(self) -> dict[str, dict[str, str]]:
@@ -59,7 +60,9 @@ class Rounds:
 
     def request(self, now_ms: int, *, in_place: bool = False) -> VerifyRequest:
         before = () if in_place else (str(self.before),)
-        return VerifyRequest(before, (str(self.logs),), now_ms, exact=True, resolver=resolver_of(self.topics), strict=True)
+        given = resolver_of(self.topics)
+        request = VerifyRequest(before, (str(self.logs),), now_ms, exact=True, resolver=given, strict=True)
+        return replace(request, kafka_version=self.kafka_version)
 
     def settle(self, rng: random.Random, reports: dict[str, LogReport]) -> None:
         for case in self.cases:
@@ -70,11 +73,11 @@ class Rounds:
         move_on(rng, self.cases, read_offsets(self.logs, "cleaner_offsets"))
 
 
-@pytest.mark.parametrize(("seed", "range_bytes"), [(0, 400), (1, 1 << 20), (2, 1_500)])
-def test_the_result_of_every_round_holds(seed: int, range_bytes: int) -> None:
+@pytest.mark.parametrize(("seed", "range_bytes", "version"), [(0, 400, "2.8"), (1, 1 << 20, "4.3"), (2, 1_500, "3.9.1")])
+def test_the_result_of_every_round_holds(seed: int, range_bytes: int, version: str) -> None:
     rng, now_ms, judged = random.Random(seed), NOW_MS, Counter[bool]()
     with scratch() as root:
-        rounds = Rounds(root, seed)
+        rounds = Rounds(root, seed, version)
         for number in range(4):
             reports = rounds.run(now_ms)
             for in_place in (False, True):

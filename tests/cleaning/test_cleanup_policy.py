@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from compaction.cleaning.cleanup_policy import PolicyPlan, plan_cleanup_policy, plan_compact_run
 from compaction.cleaning.log_view import LogView
+from compaction.cleaning.plan import PolicyPlan, plan_cleanup_policy, plan_compact_run
 from compaction.cleaning.skip_reasons import SkipCause, Verdict
 from compaction.config import Resolver, read_properties, read_sets
 from compaction.formats.properties import parse_properties

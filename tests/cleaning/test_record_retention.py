@@ -44,7 +44,7 @@ def rows_of(log: LogBuilder) -> NDArray[np.void]:
     return batch_table(segment)
 
 
-RULES = RoundRules(ranges(), np.empty(0, np.int64), NOBODY, first_uncleanable_offset=1_000, now_ms=NOW)
+RULES = RoundRules(ranges(), np.empty(0, np.int64), NOBODY, retain_end_offset=1_000, now_ms=NOW)
 
 
 def producer(last_data_offset: int, epoch: int = 0) -> ActiveProducers:
@@ -84,12 +84,12 @@ DISCARDABLE = replace(RULES, discardable=np.array([0], np.int64))
         pytest.param(data(), replace(RULES, producers=producer(-1)), V(0), id="data is never a producer's last marker"),
         pytest.param(
             data(),
-            replace(RULES, first_uncleanable_offset=1),
+            replace(RULES, retain_end_offset=1),
             V.RETAIN_EMPTY,
             id="the last batch of the round leaves an empty batch",
         ),
         pytest.param(
-            data(), replace(RULES, first_uncleanable_offset=2), V(0), id="a batch one offset before the end of the round"
+            data(), replace(RULES, retain_end_offset=2), V(0), id="a batch one offset before the end of the round"
         ),
         pytest.param(data(), DISCARDABLE, V(0), id="only control batches are discardable by offset"),
         pytest.param(data(HORIZON), RULES, V(0), id="a passed horizon decides about tombstones only"),

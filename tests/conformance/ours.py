@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jobs import compact, expire
+from tests.local_job import KAFKA
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -16,13 +17,14 @@ if TYPE_CHECKING:
 def clean_ours(spark: SparkSession, log_dir: Path, as_of_ms: int, *options: str) -> dict[str, dict[str, Any]]:
     """Runs ``jobs/compact.py`` over a log directory in place; returns the report's entries by log name.
 
-    Logs with invalid records are cleaned, as Kafka does.
+    Logs with invalid records are cleaned, as Kafka does. By default the rules are those of the Kafka that tests compare with.
     """
 
     def run(argv: list[str]) -> int:
         return compact.main(argv, run=lambda _, request: compact.compact(lambda: spark, request))
 
-    return run_job(run, log_dir, as_of_ms, "--allow-keyless", *options)
+    version = () if "--kafka-version" in options else ("--kafka-version", KAFKA)
+    return run_job(run, log_dir, as_of_ms, "--allow-keyless", *version, *options)
 
 
 def expire_ours(log_dir: Path, as_of_ms: int, *options: str) -> dict[str, dict[str, Any]]:

@@ -43,6 +43,10 @@ def removal(topic_id: bytes) -> bytes:
     return framed(9, topic_id)
 
 
+def feature(name: str, level: int) -> bytes:
+    return framed(12, compact(name) + level.to_bytes(2, "big", signed=True))
+
+
 def configs_in(buffers: Iterable[Buffer]) -> ClusterConfigs:
     configs = ClusterConfigs()
     for data in buffers:
@@ -128,3 +132,13 @@ def test_damaged_batches_are_errors() -> None:
 def test_a_frame_contains_type_version_and_message() -> None:
     record = parse_record(framed(300, b"abc", version=2))
     assert (record.type, record.version, bytes(record.message)) == (300, 2, b"abc\x00")
+
+
+def test_features_have_their_last_level() -> None:
+    values = [feature("metadata.version", 7), feature("group.version", 1), feature("metadata.version", 30)]
+    assert configs_in([batch(*values)]).features == {"metadata.version": 30, "group.version": 1}
+
+
+def test_a_feature_without_its_level_is_malformed() -> None:
+    with pytest.raises(FormatError, match="ends inside a feature's level"):
+        configs_in([batch(encode_unsigned(1) + encode_unsigned(12) + encode_unsigned(0) + compact("metadata.version"))])

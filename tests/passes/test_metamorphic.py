@@ -25,7 +25,7 @@ from compaction.report import LogStatus
 from tests.conformance.ours import topics_file
 from tests.conftest import ROOT
 from tests.kafka.jars import spark_home
-from tests.local_job import clean_locally, request_for, write_offsets
+from tests.local_job import KAFKA, clean_locally, request_for, write_offsets
 from tests.local_passes import LocalPasses
 from tests.memory import scratch
 from tests.oracle.disk import read_partition, write_partition, write_producers
@@ -120,7 +120,7 @@ def test_any_number_of_sparks_cores_gives_the_same_bytes(tmp_path: Path, master:
     write_offsets(tmp_path, cleaner_offsets={case.name: case.checkpoint for case in cases})
     topics = topics_file(tmp_path.with_suffix(".toml"), {case.name: case.topic_config for case in cases})
     command = [str(spark_home() / "bin/spark-submit"), "--master", master, str(ROOT / "jobs/compact.py"), "--allow-keyless"]
-    command += ["--log-dir", str(tmp_path), "--as-of-ms", str(NOW_MS), "--config", str(topics)]
+    command += ["--log-dir", str(tmp_path), "--as-of-ms", str(NOW_MS), "--config", str(topics), "--kafka-version", KAFKA]
     env = dict(os.environ, PYSPARK_PYTHON=sys.executable, PYSPARK_DRIVER_PYTHON=sys.executable)
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode in (0, 1), done.stderr

@@ -30,7 +30,7 @@ from compaction.names import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS, LogLo
 from compaction.report import RunReport
 from tests.formats.encode import BatchSpec, encode_batch
 from tests.fs.faults import Stopped
-from tests.local_job import TopicConfigs, logs_in, resolver_of
+from tests.local_job import KAFKA, TopicConfigs, logs_in, resolver_of
 from tests.local_passes import LocalPasses
 from tests.logdir.logs import NOW_MS, Built, build, marker, put_snapshot
 from tests.trust.memory import MemoryDisk
@@ -209,6 +209,7 @@ class Kind(NamedTuple):
             dry_run=self.dry_run,
             output_dir=self.output_dir,
             allow_keyless=True,
+            kafka_version=KAFKA,
         )
         with _in_order(), _of_a_process_that_is_over():
             try:

@@ -4,9 +4,10 @@ The rule for a batch ``b`` of ``before`` and its batch ``a`` of ``after``:
 
 * ``b`` is v2: ``a`` has the same base and last offset, leader epoch, producer id and epoch, base sequence, codec (none if ``a``
   is emptied), timestamp type, transactional and control bits. A delete horizon does not change while there are records; a new
-  one is ``now + delete.retention.ms``. The max timestamp is that of the retained records, or unchanged.
+  one is ``now + delete.retention.ms``. The max timestamp is that of the retained records, or unchanged. Up to Kafka 3.0 there
+  are no new delete horizons, and a rewritten batch loses the one that it has.
 * ``b`` is v0 or v1: ``a`` is an equal message, or a v2 batch of some of its records with the same codec and timestamp type,
-  without producer and leader epoch.
+  without producer and leader epoch. Up to Kafka 3.9 it is not a v2 batch but a wrapper of the same magic.
 
 Mirrors ``MemoryRecords.filterTo`` (Kafka 4.3.0).
 
@@ -43,8 +44,7 @@ def check_batches(before: Chunk, after: Chunk, first: int, end: int, rules: Clea
     v2 = source["magic"] >= 2
     _check_v2(source, rows, v2 & (rows["magic"] >= 2), findings)
     _check_converted(source, rows, ~v2 & (rows["magic"] >= 2), findings)
-    same = (source["magic"] == rows["magic"]) & (source["size"] == rows["size"])
-    _report(rows, (rows["magic"] < 2) & ~same, "magic or size of the message differs", findings)
+    _check_messages(source, rows, rules, findings)
     largest = _largest_timestamps(after, first, end)
     _check_timestamps(source, rows, largest, findings)
     _check_horizons(source, rows, rules, findings)
@@ -81,6 +81,18 @@ def _check_converted(source: NDArray[np.void], rows: NDArray[np.void], some: NDA
     _report(rows, flagged, "batch is transactional or a control batch, its source is not", findings)
 
 
+def _check_messages(source: NDArray[np.void], rows: NDArray[np.void], rules: CleaningRules, findings: Findings) -> None:
+    """Check rows of magic 0 and 1, and whether these became v2 though they must not."""
+    old = rows["magic"] < 2
+    same_magic = source["magic"] == rows["magic"]
+    same = same_magic & (source["size"] == rows["size"])
+    if rules.keeps_magic:
+        wrapper = same_magic & ((rows["attributes"] & CODEC) != 0)
+        same |= wrapper & (((source["attributes"] ^ rows["attributes"]) & (CODEC | LOG_APPEND_TIME)) == 0)
+        _report(rows, (source["magic"] < 2) & ~old, "message became v2", findings)
+    _report(rows, old & ~same, "magic or size of the message differs", findings)
+
+
 def _largest_timestamps(after: Chunk, first: int, end: int) -> Int64s:
     """The largest timestamp of each batch's records, the smallest int64 if it has none: int64[end - first]."""
     largest = np.full(len(after.rows), np.iinfo(np.int64).min)
@@ -102,6 +114,9 @@ def _check_timestamps(source: NDArray[np.void], rows: NDArray[np.void], largest:
 def _check_horizons(source: NDArray[np.void], rows: NDArray[np.void], rules: CleaningRules, findings: Findings) -> None:
     had = (source["magic"] >= 2) & ((source["attributes"] & DELETE_HORIZON) != 0)
     has = (rows["magic"] >= 2) & ((rows["attributes"] & DELETE_HORIZON) != 0)
+    if rules.mtime_only:
+        _report(rows, has & ~had, "delete horizon in a log of a Kafka without them", findings)
+        had = had & has
     _report(rows, had & ~has & (rows["count"] > 0), "delete horizon was removed", findings)
     moved = had & has & (source["base_timestamp"] != rows["base_timestamp"])
     _report(rows, moved, "delete horizon was changed", findings)
@@ -110,4 +125,5 @@ def _check_horizons(source: NDArray[np.void], rows: NDArray[np.void], rules: Cle
         wrong = rows["base_timestamp"] != horizon_ms
     else:
         wrong = rows["base_timestamp"] > horizon_ms
-    _report(rows, has & ~had & wrong, "new delete horizon is not that of the round", findings)
+    if not rules.mtime_only:
+        _report(rows, has & ~had & wrong, "new delete horizon is not that of the round", findings)

@@ -51,7 +51,9 @@ class CleaningRules:
 
     ``now_ms``: the time of the round if ``exact``, else the latest time it can have had. ``deletes``: ``cleanup.policy``
     includes ``delete``. ``include_active``: the active segment was cleaned too. ``several_rounds``: there may have been more
-    than one round between the two sides. ``strict``: retained superseded records are violations.
+    than one round between the two sides. ``strict``: retained superseded records are violations. ``mtime_only``: the mtime of
+    segments decides when tombstones and markers may be dropped, and batches have no delete horizon (Kafka up to 3.0).
+    ``keeps_magic``: batches of magic 0 and 1 do not become v2 (up to 3.9).
     """
 
     now_ms: int
@@ -63,6 +65,8 @@ class CleaningRules:
     include_active: bool = False
     several_rounds: bool = False
     strict: bool = False
+    mtime_only: bool = False
+    keeps_magic: bool = False
 
 
 @dataclass(frozen=True)
@@ -73,3 +77,14 @@ class LogPair:
     before: Side
     after: Side
     rules: CleaningRules
+
+
+def legacy_delete_horizon_ms(pair: LogPair) -> int:
+    """The modification time of the last clean segment less ``delete.retention.ms``, as in ``Cleaner.doClean`` (Kafka 4.3.0). If
+    the first dirty offset is unknown, everything below the checkpoint counts as clean."""
+    known = pair.before.cleaned_to is not None and not pair.rules.several_rounds
+    first_dirty = pair.before.cleaned_to if known else pair.after.cleaned_to
+    start = pair.before.log_start_offset
+    first_dirty = start if first_dirty is None or first_dirty < start else first_dirty
+    clean = [each.mtime_ms for each in pair.before.segments if each.base_offset < first_dirty]
+    return clean[-1] - pair.rules.delete_retention_ms if clean else 0

@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from compaction.certifier.checks.log_pair import LONG_MAX, CleaningRules, LogPair, SegmentFiles
+from compaction.certifier.checks.log_pair import LONG_MAX, CleaningRules, LogPair, SegmentFiles, legacy_delete_horizon_ms
 from compaction.certifier.checks.segment_walk import SegmentWalk
 from compaction.certifier.checks.txn_checks import AbortedRanges
 
@@ -73,7 +73,7 @@ def cut_into_ranges(
     packs = _packed([each for walk in before for each in _cut(walk)], cutting.range_bytes)
     starts = [0, *(pack[0][0] for pack in packs[1:]), LONG_MAX]
     size = sum(walk.size_bytes for walk in before)
-    horizon_ms, seed = _legacy_delete_horizon_ms(pair), secrets.randbits(32)
+    horizon_ms, seed = legacy_delete_horizon_ms(pair), secrets.randbits(32)
     for pack, first, end in zip(packs, starts, starts[1:], strict=False):
         yield RangeTask(
             log=log,
@@ -125,14 +125,3 @@ def _within(walks: list[SegmentWalk], first_offset: int, end_offset: int) -> Ite
 
 def _byte_range(files: SegmentFiles, start: int, end: int) -> ByteRange:
     return ByteRange(files.path(), start, end, files.mtime_ms)
-
-
-def _legacy_delete_horizon_ms(pair: LogPair) -> int:
-    """The modification time of the last clean segment less ``delete.retention.ms``, as in ``Cleaner.doClean`` (Kafka 4.3.0). If
-    the first dirty offset is unknown, everything below the checkpoint counts as clean."""
-    known = pair.before.cleaned_to is not None and not pair.rules.several_rounds
-    first_dirty = pair.before.cleaned_to if known else pair.after.cleaned_to
-    start = pair.before.log_start_offset
-    first_dirty = start if first_dirty is None or first_dirty < start else first_dirty
-    clean = [each.mtime_ms for each in pair.before.segments if each.base_offset < first_dirty]
-    return clean[-1] - pair.rules.delete_retention_ms if clean else 0

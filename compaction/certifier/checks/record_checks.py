@@ -21,7 +21,7 @@ from compaction.certifier.checks.batch_checks import check_batches
 from compaction.certifier.checks.key_tables import KeyTables, keys_of
 from compaction.certifier.checks.log_pair import Bools, Int64s, Rows
 from compaction.certifier.checks.offset_ranges import RangeTask
-from compaction.certifier.checks.read_chunks import Chunk, read_chunks
+from compaction.certifier.checks.read_chunks import LOG_APPEND_TIME, Chunk, read_chunks
 from compaction.certifier.checks.segment_walk import CONTROL, DELETE_HORIZON, TRANSACTIONAL
 from compaction.certifier.checks.violations import Findings
 from compaction.errors import CorruptLogError, LogError
@@ -142,12 +142,23 @@ def _compare(before: Chunk, after: Chunk, first: int, end: int, found: Bools, re
     found[at[known]] = True
     differences = np.zeros(len(records), np.uint8)
     compare_records(records, after.data, before.records, before.data, source_rows, differences)
+    rows = np.flatnonzero(known)
+    differences[rows[_changed_by_format(before.records[at[rows]], records[rows], after)]] &= ~np.uint8(TIMESTAMP)
     for row in np.flatnonzero(differences & HEADERS).tolist():
         one, other = (_headers(chunk, each) for chunk, each in ((before, before.records[at[row]]), (after, records[row])))
         if _same_headers(one, other):
             differences[row] &= ~np.uint8(HEADERS)
     for bit, what in _DIFFERENT.items():
         result.findings.add_all(records["offset"][(differences & bit) != 0], what)
+
+
+def _changed_by_format(sources: Rows, records: Rows, after: Chunk) -> Bools:
+    """Which records of wrappers may have another timestamp, bool[n]: messages that had another magic than their wrapper get the
+    wrapper's (Kafka up to 3.9). Magic 0 has no timestamps, and messages without one get the append time of magic 1."""
+    batches = after.rows[records["batch"]]
+    append_time = (batches["magic"] == 1) & ((batches["attributes"] & LOG_APPEND_TIME) != 0)
+    changed: Bools = (batches["magic"] == 0) | (append_time & (sources["timestamp"] == -1))
+    return changed
 
 
 def _headers(chunk: Chunk, record: np.void) -> bytes:
@@ -267,9 +278,12 @@ class RecordKinds:
 def _tombstones_droppable(rows: Rows, mtime_ms: int, task: RangeTask) -> Bools:
     """In which batches tombstones may be dropped, bool[b]."""
     rules = task.rules
+    by_mtime = mtime_ms <= task.legacy_delete_horizon_ms
+    if rules.mtime_only:
+        return np.full(len(rows), by_mtime)
     v2 = rows["magic"] >= 2
     dated = v2 & ((rows["attributes"] & DELETE_HORIZON) != 0)
-    passed: Bools = np.where(v2, dated & (rows["base_timestamp"] <= rules.now_ms), mtime_ms <= task.legacy_delete_horizon_ms)
+    passed: Bools = np.where(v2, dated & (rows["base_timestamp"] <= rules.now_ms), by_mtime)
     if rules.several_rounds:
         # an earlier round may have set the horizon, at the earliest when the batch was written
         passed |= ~dated & (rows["max_timestamp"] + rules.delete_retention_ms <= rules.now_ms)

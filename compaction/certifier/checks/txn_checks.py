@@ -4,7 +4,8 @@ The rule: a transactional batch belongs to the transaction that the next marker 
 an ABORT marker. Cleaning must not change that:
 
 1. retained data has the same outcome as before: aborted, committed or open;
-2. a marker is dropped only if none of its transaction's data is retained and its delete horizon has passed;
+2. a marker is dropped only if none of its transaction's data is retained and its delete horizon has passed (Kafka up to 3.0:
+   its segment is old enough);
 3. the transaction index has an entry for each aborted transaction with retained data, and no entry covers other data;
 4. the cleaner checkpoint does not move past the first offset of an open transaction.
 
@@ -18,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from compaction.certifier.checks.log_pair import Bools, Int64s, LogPair, Rows
+from compaction.certifier.checks.log_pair import Bools, Int64s, LogPair, Rows, legacy_delete_horizon_ms
 from compaction.certifier.checks.segment_walk import DATA, EVENT_ROW, SegmentWalk, join_runs
 from compaction.certifier.checks.violations import Findings
 from compaction.formats.indexes import TXN_ROW
@@ -112,7 +113,13 @@ def check_markers(before: Transactions, after: Transactions, pair: LogPair, find
     has_data = (data_first[at] >= 0) & (row_of >= 0) & (retained_first < before.events["last"][at])
     what = "transaction marker is missing though data of its transaction is retained"
     findings.add_all(before.events["last"][at[has_data]], what)
-    if not pair.rules.several_rounds:
+    if pair.rules.mtime_only:
+        mtime_ms = np.array([each.mtime_ms for each in pair.before.segments], np.int64)
+        bases = np.array([each.base_offset for each in pair.before.segments], np.int64)
+        segment = np.searchsorted(bases, before.events["last"][at], "right") - 1
+        early = ~has_data & (mtime_ms[segment] > legacy_delete_horizon_ms(pair))
+        findings.add_all(before.events["last"][at[early]], "transaction marker is missing before its segment is old enough")
+    elif not pair.rules.several_rounds:
         early = ~has_data & (before.events["horizon_ms"][at] > pair.rules.now_ms)
         findings.add_all(before.events["last"][at[early]], "transaction marker is missing before its delete horizon")
 

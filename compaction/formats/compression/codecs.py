@@ -100,8 +100,13 @@ def decompress_into(codec: Codec, data: Buffer, out: memoryview, *, magic: int =
         raise CodecError(f"{codec.name.lower()} payload of {len(data)} bytes cannot be decompressed: {error}") from None
 
 
-def compress(codec: Codec, data: Buffer) -> bytes:
-    """The payload of a v2 batch as Kafka writes it at the codec's default level."""
+def compress(codec: Codec, data: Buffer, *, magic: int = 2) -> bytes:
+    """The payload of a batch as Kafka writes it at the codec's default level.
+
+    :param magic: the batch's; in v0, the header checksum of lz4 frames covers too much (KAFKA-3160)
+    """
+    if codec is Codec.LZ4 and magic == 0:
+        return lz4_frame.compress(data, checksum_from=0)
     return _COMPRESSORS[codec](data)
 
 

@@ -71,11 +71,14 @@ def decompress_into(data: Buffer, out: memoryview, *, ignore_header_checksum: bo
         written += put(block, out[written:], frame.max_block_bytes)
 
 
-def compress(data: Buffer) -> bytes:
-    """One frame of 64-KiB blocks; blocks that do not shrink are stored uncompressed."""
+def compress(data: Buffer, *, checksum_from: int = _LENGTH.size) -> bytes:
+    """One frame of 64-KiB blocks; blocks that do not shrink are stored uncompressed.
+
+    :param checksum_from: the first byte that the header checksum covers; 0 for messages of magic 0 (KAFKA-3160)
+    """
     header = _HEADER.pack(_MAGIC, _FLG, _BLOCK_64_KIB << 4)
     out = bytearray(header)
-    out.append(xxhash.xxh32_intdigest(header[_LENGTH.size :]) >> 8 & 0xFF)
+    out.append(xxhash.xxh32_intdigest(header[checksum_from:]) >> 8 & 0xFF)
     view = memoryview(data)
     block_bytes = _block_bytes(_BLOCK_64_KIB)
     for start in range(0, len(view), block_bytes):

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -40,7 +40,10 @@ _HEADERS = (HEADER_V0, HEADER_V1)
 
 @dataclass(frozen=True)
 class MessageColumns:
-    """The records of one entry as arrays of shape (n,): starts are positions in ``data``, a length of -1 means null."""
+    """The records of one entry as arrays of shape (n,): starts are positions in ``data``, a length of -1 means null.
+
+    ``other_magic``: some inner message has another magic than its wrapper (KAFKA-4298).
+    """
 
     data: memoryview
     offset: Longs
@@ -49,6 +52,7 @@ class MessageColumns:
     key_length: Longs
     value_start: Longs
     value_length: Longs
+    other_magic: bool = False
 
     def __len__(self) -> int:
         return len(self.offset)
@@ -138,7 +142,8 @@ class MessageEntry(StoredBatch):
             if self.last_offset < inner.offset[-1]:
                 raise FormatError(f"wrapper at offset {self.last_offset} below its last relative offset {inner.offset[-1]}")
             inner.offset[:] += self.last_offset - inner.offset[-1]
-        return inner
+        other_magic = bool((raw[starts + HEADER_V0.offset("magic")] != self.magic).any())
+        return replace(inner, other_magic=other_magic)
 
 
 def parse_message_entry(buf: Buffer, pos: int = 0) -> MessageEntry:

@@ -24,13 +24,17 @@ Bytes = npt.NDArray[np.uint8]
 
 
 class Transcoded(NamedTuple):
-    """The v2 records of an entry, and the fields of a v2 batch header that they determine; ``last_offset`` is inclusive."""
+    """The v2 records of an entry, and the fields of a v2 batch header that they determine; ``last_offset`` is inclusive.
+
+    ``other_magic``: see ``MessageColumns``.
+    """
 
     base_offset: int
     last_offset: int
     base_timestamp: int
     record_count: int
     records: bytes
+    other_magic: bool = False
 
 
 def transcode(buf: Buffer, pos: int = 0, *, limit_bytes: int = _LIMIT_BYTES) -> Transcoded:
@@ -48,7 +52,7 @@ def transcode(buf: Buffer, pos: int = 0, *, limit_bytes: int = _LIMIT_BYTES) -> 
         raise FormatError("negative timestamp", entry.position)
     base_offset, base_timestamp = int(offset[0]), int(timestamp[0])
     records = encode_columns(columns, base_offset, base_timestamp)
-    return Transcoded(base_offset, int(offset[-1]), base_timestamp, len(columns), records)
+    return Transcoded(base_offset, int(offset[-1]), base_timestamp, len(columns), records, columns.other_magic)
 
 
 def encode_columns(columns: MessageColumns, base_offset: int, base_timestamp: int) -> bytes:

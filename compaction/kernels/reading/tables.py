@@ -68,6 +68,10 @@ MARKER_OF_EMPTY_TXN = 16
 DROP, COPY, EMPTY, REWRITE = range(4)
 
 #: One row per batch of the output. ``source`` says where its bytes are: unchanged in the segment's block (``IN_BLOCK``),
-#: complete in the rewrite buffer (``BUILT``), or in the rewrite buffer with records yet to be compressed (``TO_COMPRESS``).
+#: complete in the rewrite buffer (``BUILT``), in the rewrite buffer with records yet to be compressed (``TO_COMPRESS``), or yet
+#: to be built, as a wrapper of magic 0 or 1 (``WRAPPER``).
 OUT_ROW = row_type(int64="start last_offset max_timestamp", int32="size source")
-IN_BLOCK, BUILT, TO_COMPRESS = range(3)
+IN_BLOCK, BUILT, TO_COMPRESS, WRAPPER = range(4)
+
+#: Attribute bit of a decoded wrapper (v0/v1) that has inner messages of another magic (KAFKA-4298); no such bit is stored.
+OTHER_MAGIC_BIT = 0x100

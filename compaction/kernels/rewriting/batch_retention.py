@@ -32,25 +32,28 @@ HORIZON_BIT = 0x40
 class Limits(NamedTuple):
     """What the rules compare the batches of one segment with.
 
-    ``latest_offset`` is the map's last offset: later records are retained. ``retain_v0_v1_tombstones``: the segment is younger
-    than the delete horizon of tombstones of magic 0 and 1.
+    ``latest_offset`` is the map's last offset: later records are retained. ``retain_by_mtime``: the segment is younger than the
+    delete horizon by mtime. ``mtime_only``: that decides for all tombstones and markers, not only for those of magic 0 and 1;
+    batches have no delete horizon. ``keep_magic``: batches of magic 0 and 1 do not become v2.
     """
 
     first_dirty_offset: int
     latest_offset: int
     now_ms: int
-    retain_v0_v1_tombstones: bool
+    retain_by_mtime: bool
+    mtime_only: bool = False
+    keep_magic: bool = False
 
 
 @inner
 def tombstones_expired(row, limits):
-    """Whether the batch's tombstones are dropped: its delete horizon has passed, or, for magic 0 and 1, its segment is too old.
+    """Whether the batch's tombstones are dropped: its delete horizon has passed, or, without one, its segment is too old.
 
     :param limits: ``Limits``
     """
-    if row.magic == 2:
+    if row.magic == 2 and not limits.mtime_only:
         return row.attributes & HORIZON_BIT != 0 and limits.now_ms >= row.base_timestamp
-    return not limits.retain_v0_v1_tombstones
+    return not limits.retain_by_mtime
 
 
 @inner
@@ -104,7 +107,8 @@ def decide(rows, verdicts, survivors, limits, actions):
     for i in range(len(rows)):
         row = rows[i]
         verdict = verdicts[i]
-        horizon_set = (row.attributes & HORIZON_BIT) != 0
+        # gets no new delete horizon
+        final = limits.mtime_only or (row.attributes & HORIZON_BIT) != 0
         tombstones, expired = 0, 0
         if verdict & DISCARD:
             kept = 0
@@ -122,7 +126,7 @@ def decide(rows, verdicts, survivors, limits, actions):
         if kept == 0:
             expired_total += expired
             actions[i] = EMPTY if verdict & RETAIN_EMPTY else DROP
-        elif kept < row.count or ((tombstones or verdict & MARKER_OF_EMPTY_TXN) and not horizon_set):
+        elif kept < row.count or ((tombstones or verdict & MARKER_OF_EMPTY_TXN) and not final):
             actions[i] = REWRITE
         else:
             actions[i] = COPY

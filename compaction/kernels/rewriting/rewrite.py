@@ -3,7 +3,8 @@
 Mirrors ``MemoryRecords.filterTo``, ``MemoryRecordsBuilder`` and ``DefaultRecord.writeTo`` (Kafka 4.3.0), byte for byte:
 
 - base offset, last offset delta, producer fields, leader epoch, codec and timestamp type are preserved; batches of magic 0 and
-  1 become v2 batches from the first to the last kept record's offset;
+  1 become v2 batches from the first to the last kept record's offset, or keep their magic (``Limits.keep_magic``): the caller
+  then builds the wrapper;
 - the base timestamp is the delete horizon if the batch has or gets one, else the first kept record's timestamp, and deltas
   are relative to it; the timestamp of every record of a LogAppendTime batch is the batch's max timestamp;
 - the max timestamp is the largest of the kept records (LogAppendTime: unchanged);
@@ -29,9 +30,11 @@ from compaction.kernels.reading.tables import (
     EMPTY,
     IN_BLOCK,
     MARKER_OF_EMPTY_TXN,
+    OTHER_MAGIC_BIT,
     RETAIN_EMPTY,
     REWRITE,
     TO_COMPRESS,
+    WRAPPER,
 )
 from compaction.kernels.rewriting.batch_retention import HORIZON_BIT
 from compaction.kernels.rewriting.survivors import BAD_NAMES, filter_records
@@ -150,16 +153,17 @@ def _put_records(out, w, data, kept, n, row, base_offset, base_ts, records_ts):
 
 
 @inner
-def _rewrite_batch(out, w, data, row, kept, n, horizon_ms, out_row):
+def _rewrite_batch(out, w, data, row, kept, n, horizon_ms, mtime_only, out_row):
     """Write a batch of the ``n`` kept records at ``out[w:]``: ``(position after it, error)``. ``horizon_ms`` is its new delete
-    horizon, -1 for none. A batch to be compressed has no CRC yet, and its uncompressed size."""
+    horizon, -1 for none; with ``mtime_only`` it loses the one that it has. A batch to be compressed has no CRC yet, and its
+    uncompressed size."""
     append_time = row.attributes & LOG_APPEND_TIME_BIT != 0
     records_ts = row.max_timestamp if append_time and row.magic == 2 else row.base_timestamp
     attributes = row.attributes & (7 | _TYPE_AND_TXN_BITS | HORIZON_BIT)
     base_ts = row.base_timestamp
     if row.magic < 2:
         attributes &= 7 | LOG_APPEND_TIME_BIT
-    elif attributes & HORIZON_BIT and base_ts < 0:
+    elif attributes & HORIZON_BIT and (base_ts < 0 or mtime_only):
         attributes &= ~HORIZON_BIT
     if horizon_ms >= 0:
         attributes |= HORIZON_BIT
@@ -182,6 +186,20 @@ def _rewrite_batch(out, w, data, row, kept, n, horizon_ms, out_row):
     if error == OK and _lacks_producer(row):
         error = BAD_PRODUCER
     return end, error
+
+
+@inner
+def _describe_wrapper(row, kept, n, out_row):
+    """Refer to a wrapper of the ``n`` kept records that the caller builds; its bytes and size are not known yet."""
+    max_ts = row.max_timestamp
+    if row.magic == 0:
+        max_ts = np.int64(-1)
+    elif row.attributes & LOG_APPEND_TIME_BIT == 0:
+        max_ts = np.int64(-1)
+        for i in range(n):
+            max_ts = max(max_ts, row.base_timestamp + kept[i, 3])
+    out_row.start, out_row["size"], out_row.source = 0, 0, WRAPPER
+    out_row.last_offset, out_row.max_timestamp = row.base_offset + kept[n - 1, 4], max_ts
 
 
 @inner
@@ -228,7 +246,8 @@ def rewrite(
     :param counters: int64[8], added to
     :returns: ``(next row, output batches, bytes of out used, error)``. After an error, ``next row`` is the corrupt or
         unsupported batch; after ``BAD_NAMES``, it can be rewritten once its header names are repaired. If ``next row`` is
-        ``first_row`` without an error, ``out`` or ``kept`` is too small for that batch
+        ``first_row`` without an error, ``out`` or ``kept`` is too small for that batch. For a ``WRAPPER``, the last batch of
+        its run, ``kept`` then has the retained records
     """
     w, n_out, survivor_at = 0, 0, 0
     for i in range(first_row, len(rows)):
@@ -254,9 +273,12 @@ def rewrite(
                 data, spans[i, 0], spans[i, 1], row, verdicts[i], survivors, survivor_at, limits, kept
             )
             horizon = np.int64(-1)
+            keeps_magic = row.magic < 2 and limits.keep_magic
             if (tombstone or verdicts[i] & MARKER_OF_EMPTY_TXN) and (row.magic < 2 or row.attributes & HORIZON_BIT == 0):
-                horizon = new_horizon_ms
-            untouched = row.magic == 2 and n == row.count and horizon < 0
+                horizon = np.int64(-1) if limits.mtime_only or keeps_magic else np.int64(new_horizon_ms)
+            untouched = n == row.count and horizon < 0
+            if row.magic < 2:
+                untouched = untouched and keeps_magic and row.attributes & OTHER_MAGIC_BIT == 0
             if error == OK and bad_names and not untouched:
                 error = BAD_NAMES
             if error != OK:
@@ -265,8 +287,11 @@ def rewrite(
             if n > 0 and untouched:
                 _copy(row, block_position, out_rows[n_out])
                 n_out += 1
+            elif n > 0 and keeps_magic:
+                _describe_wrapper(row, kept, n, out_rows[n_out])
+                n_out += 1
             elif n > 0:
-                w, error = _rewrite_batch(out, w, data, row, kept, n, horizon, out_rows[n_out])
+                w, error = _rewrite_batch(out, w, data, row, kept, n, horizon, limits.mtime_only, out_rows[n_out])
                 n_out += 1
             elif verdicts[i] & RETAIN_EMPTY:
                 if row.magic < 2:

@@ -14,10 +14,12 @@ from dataclasses import dataclass, field, replace
 from compaction.cleaning.skip_reasons import SkipCause
 from compaction.config import BrokerConfig, Resolver, TopicConfig
 from compaction.config.request import CompactionRequest
+from compaction.config.sources import DEFAULT
 from compaction.errors import CompactionError, ConfigError, CorruptLogError, LogError, PolicyUnknownError
 from compaction.formats.checkpoints import parse_partition_metadata
 from compaction.fs.filesystem import FileSystem, join
 from compaction.fs.text_files import read_small_text
+from compaction.logdir.settings.kafka_version import KafkaVersion, kafka_version
 from compaction.logdir.settings.metadata_sources import MetadataSources, StoredConfig
 from compaction.names import PARTITION_METADATA, LogLocation
 
@@ -26,10 +28,11 @@ _HINT = "restore it; without it a broker treats the log as another topic's"
 
 @dataclass(frozen=True)
 class Settings:
-    """The configuration of one log: its topic's, and that of the broker that owns its directory."""
+    """The configuration of one log: its topic's, that of the broker that owns its directory, and the version of both."""
 
     topic: TopicConfig = field(default_factory=TopicConfig)
     broker: BrokerConfig = field(default_factory=BrokerConfig)
+    kafka: KafkaVersion = KafkaVersion()
 
 
 def read_settings(
@@ -51,7 +54,7 @@ def read_settings(
             of_log = _of_log(fs, location, stored[location.log_dir])
             topic = location.log_dir, location.topic_partition.topic, of_log.unknown
             if topic not in known:
-                known[topic] = _settings(location, request.resolver, of_log)
+                known[topic] = _settings(location, request, of_log)
             found.append(known[topic])
         except LogError as error:
             found.append(error)
@@ -98,15 +101,23 @@ def _topic_id(fs: FileSystem, location: LogLocation) -> str | None:
     return parse_partition_metadata(read_small_text(fs, path, _HINT, "latin-1"), path).topic_id
 
 
-def _settings(location: LogLocation, given: Resolver, stored: StoredConfig) -> Settings:
+def _settings(location: LogLocation, request: CompactionRequest, stored: StoredConfig) -> Settings:
     """:raises CorruptLogError: a value in the metadata log is invalid"""
-    topic = location.topic_partition.topic
+    topic, given = location.topic_partition.topic, request.resolver
     found = given.with_metadata(stored.topics, stored.broker, note=stored.note, unknown=stored.unknown)
     try:
-        return Settings(found.topic(topic), found.broker())
+        kafka = kafka_version(request.kafka_version, stored.features, stored.note, found)
+        return Settings(found.topic(topic), _broker(found, kafka), kafka)
     except ConfigError as error:
         # raises the same error if an option causes it
         given.topic(topic)
         what = error.what if error.path is None else f"{error.path}: {error.what}"
         hint = "the broker stored this value: repair it there (kafka-configs), or use a copy without the metadata log"
         raise CorruptLogError(what, path=location.path, hint=hint) from error
+
+
+def _broker(resolver: Resolver, kafka: KafkaVersion) -> BrokerConfig:
+    """The broker's configuration, with the producer expiration of its version (KIP-854)."""
+    setting, default_ms = resolver.broker_setting(kafka.rules.producer_expiration), kafka.rules.producer_expiration_default_ms
+    expiration_ms = setting.value if isinstance(setting.value, int) and setting.source != DEFAULT else default_ms
+    return replace(resolver.broker(), producer_id_expiration_ms=expiration_ms)

@@ -39,14 +39,16 @@ _NAMELESS = MetaProperties(0, None, None, None)
 class StoredConfig:
     """The stored configuration for one log directory; empty if no metadata log applies.
 
-    ``path`` is the metadata log, ``topics`` the configuration of each of its topics, ``topic_ids`` their ids. ``note``
-    identifies the log in reports, empty for the directory's own. ``unknown`` is the reason that a topic is not in ``topics``.
+    ``path`` is the metadata log, ``topics`` the configuration of each of its topics, ``topic_ids`` their ids, ``features`` the
+    levels of the cluster's features. ``note`` identifies the log in reports, empty for the directory's own. ``unknown`` is the
+    reason that a topic is not in ``topics``.
     """
 
     path: str = ""
     topics: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     broker: Mapping[str, str] = field(default_factory=dict)
+    features: Mapping[str, int] = field(default_factory=dict)
     note: str = ""
     unknown: str = NO_METADATA_LOG
 
@@ -214,6 +216,7 @@ def _stored(log: MetadataLog, node: str | None, note: str) -> StoredConfig:
         topics={name: configs.topics.get(name, {}) for name in configs.topic_ids},
         topic_ids=configs.topic_ids,
         broker={**cluster, **own},
+        features=configs.features,
         note=note,
         unknown=f"the metadata log {log.path} does not know the topic",
     )

@@ -44,7 +44,8 @@ def filtered(data: bytes, dropped: frozenset[int]) -> bytes:
 
 
 def retained(columns: MessageColumns, keep: NDArray[np.bool_]) -> MessageColumns:
-    arrays = {each.name: getattr(columns, each.name)[keep] for each in fields(columns) if each.name != "data"}
+    names = [each.name for each in fields(columns) if each.name not in ("data", "other_magic")]
+    arrays = {name: getattr(columns, name)[keep] for name in names}
     return replace(columns, **arrays)
 
 
@@ -69,7 +70,7 @@ def test_a_wrapper_becomes_the_same_records(rows: list[Record], magic: int, code
     data = encode_message_set(rows, MessageSetSpec(magic, codec, 1234 if append_time else None))
     expected = list(parse_message_entry(data).records())
     found = transcode(b"??" + data, 2)
-    assert found[:-1] == (rows[0].offset, rows[-1].offset, expected[0].timestamp, len(rows))
+    assert found[:4] == (rows[0].offset, rows[-1].offset, expected[0].timestamp, len(rows))
     base = RecordBase(found.base_offset, found.base_timestamp)
     assert list(decode_records(found.records, found.record_count, base)) == expected
 
@@ -89,7 +90,7 @@ def test_lengths_of_every_varint_size() -> None:
 
 def test_a_plain_message_becomes_one_record() -> None:
     found = transcode(encode_message_set([Record(77, 5, b"k", None)]))
-    assert found == (77, 77, 5, 1, encode_records([Record(77, 5, b"k", None)], RecordBase(77, 5)))
+    assert found[:5] == (77, 77, 5, 1, encode_records([Record(77, 5, b"k", None)], RecordBase(77, 5)))
 
 
 @pytest.mark.parametrize("offsets", [(5, 5), (6, 5), (5, 5 + 2**31)])

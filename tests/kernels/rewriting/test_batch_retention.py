@@ -93,3 +93,14 @@ def test_a_tombstone_is_dropped_at_its_delete_horizon(now_ms: int, action: int, 
     actions = np.empty(1, np.uint8)
     assert decide(rows, np.zeros(1, np.uint8), survivors, Limits(0, 10, now_ms, False), actions) == expired
     assert actions.tolist() == [action]
+
+
+@pytest.mark.parametrize(("retain_by_mtime", "action"), [(True, COPY), (False, DROP)])
+@pytest.mark.parametrize("attributes", [0, 0x40])
+def test_before_kafka_3_1_the_segments_mtime_decides_instead(retain_by_mtime: bool, action: int, attributes: int) -> None:
+    rows = np.zeros(1, BATCH_ROW)
+    rows["count"], rows["magic"], rows["attributes"], rows["base_timestamp"] = 1, 2, attributes, 1_000
+    survivors = np.array([1 << OFFSET_SHIFT | TOMBSTONE], np.uint64)
+    actions, limits = np.empty(1, np.uint8), Limits(0, 10, 2_000, retain_by_mtime, mtime_only=True)
+    assert decide(rows, np.zeros(1, np.uint8), survivors, limits, actions) == int(not retain_by_mtime)
+    assert actions.tolist() == [action]
