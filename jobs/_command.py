@@ -106,12 +106,12 @@ def start_session(name: str) -> PlainSession:
     require_java()
     from compaction.spark.session import build_plain_session, ship_package
 
-    spark = build_plain_session(name)
-    _interrupt.take_back()
+    with _interrupt.deferred():
+        spark = build_plain_session(name)
+        # executors are released before the driver exits
+        atexit.register(spark.stop)
     ship_package(spark)
     spark.sparkContext.environment.update(environment())
-    # executors are released before the driver exits
-    atexit.register(spark.stop)
     return spark
 
 

@@ -42,10 +42,26 @@ def handled() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def take_back() -> None:
-    """Replaces the handler that a new Spark session has set."""
-    if threading.current_thread() is threading.main_thread():
+@contextmanager
+def deferred() -> Iterator[None]:
+    """Defers interrupts to the end of the block, in which a Spark session starts: its JVM would be left behind, because it ends
+    with its driver only once it has started. The session sets a handler of its own, which is replaced."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    pending: list[int] = []
+
+    def remember(number: int, frame: FrameType | None) -> None:
+        pending.append(number)
+        _silence()
+
+    signal.signal(signal.SIGINT, remember)
+    try:
+        yield
+    finally:
         signal.signal(signal.SIGINT, _interrupted)
+    if pending:
+        raise KeyboardInterrupt
 
 
 def happened() -> bool:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -54,7 +54,8 @@ def started(*options: object, submit: bool = False) -> Iterator[subprocess.Popen
     try:
         yield process
     finally:
-        if process.poll() is None:
+        # the driver may have ended without its JVM
+        with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
 
@@ -125,3 +126,16 @@ def test_an_interrupted_output_in_a_store_stays_unfinished_until_the_next_run_re
         return
     cleaned("--log-dir", logs, "--output-dir", target)
     assert not [key for key in published(bucket) if ".clean" in key]
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("after_s", [0.3, 0.8, 1.6, 2.4])
+def test_an_interrupt_while_a_command_starts_is_one_line_too(logs: Path, after_s: float) -> None:
+    before = segments(logs)
+    with started("--log-dir", logs, *SLOWLY) as process:
+        time.sleep(after_s)
+        os.killpg(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=LIMIT_S)
+        told = [line for line in (out + err).splitlines() if not USUAL.fullmatch(line)]
+        assert (process.returncode, told) in ((130, [LINE]), (130, ["error: interrupted"]))
+    assert segments(logs) == before

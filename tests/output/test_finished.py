@@ -23,13 +23,19 @@ SKIP, REPLACE = ("--if-done", "skip"), ("--replace",)
 DONE = "done already by the same request; nothing was written"
 
 
-@pytest.fixture
-def logs(tmp_path: Path) -> Path:
-    log_dir = unpack_sample(tmp_path)
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Some of the sample logs."""
+    log_dir = unpack_sample(tmp_path_factory.mktemp("sample"))
     for log in log_dir.iterdir():
-        if log.is_dir() and not log.name.startswith(("__cluster", "orders", "inventory")):
+        if log.is_dir() and log.name not in ("__cluster_metadata-0", "orders-0", "orders-1", "inventory-0"):
             shutil.rmtree(log)
     return log_dir
+
+
+@pytest.fixture
+def logs(sample: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(sample, tmp_path / sample.name)
 
 
 @pytest.fixture
