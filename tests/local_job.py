@@ -106,7 +106,9 @@ def read_offsets(log_dir: Path, name: str) -> dict[str, int]:
     return {topic: int(offset) for topic, _, offset in (row.split() for row in rows)}
 
 
-def clean_on_spark(sizes: Sizes | None = None, spark: SparkSession | None = None) -> Callable[..., dict[str, LogReport]]:
+def clean_on_spark(
+    sizes: Sizes | None = None, spark: SparkSession | None = None, kafka_version: str = KAFKA
+) -> Callable[..., dict[str, LogReport]]:
     """The same on Spark: a function with the arguments of ``clean_locally``; starts a session if none is given."""
     from compaction.spark.pipeline import SparkPasses
     from compaction.spark.session import build_session
@@ -115,7 +117,7 @@ def clean_on_spark(sizes: Sizes | None = None, spark: SparkSession | None = None
     sc = session.sparkContext
 
     def clean(log_dir: Path, now_ms: int, topics: TopicConfigs) -> dict[str, LogReport]:
-        report = clean_logs(lambda: SparkPasses(sc), request_for(log_dir, now_ms, topics), sizes)
+        report = clean_logs(lambda: SparkPasses(sc), request_for(log_dir, now_ms, topics, kafka_version=kafka_version), sizes)
         return {log.topic: log for log in report.logs}
 
     return clean

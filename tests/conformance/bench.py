@@ -1,5 +1,7 @@
 """The bench: many small logs, one per scenario, cleaned round by round: by the job in one run, by Kafka one by one.
 
+The reference version writes the logs; a judge of any version cleans them.
+
 All scenarios of a bench share the rounds' times. A round first appends the scenario's next segments to both copies, through
 Kafka itself, then cleans both.
 """
@@ -18,9 +20,9 @@ from compaction.certifier.verify_request import VerifyRequest
 from compaction.config import Resolver, read_toml
 from tests.certifier.certify import certify
 from tests.conformance.compare import differences
-from tests.conformance.ours import clean_ours, topics_file
+from tests.conformance.ours import clean_in_process, clean_ours, topics_file
 from tests.kafka.cleaner import CleanResult, clean_partition_if_due
-from tests.kafka.gateway import Gateway
+from tests.kafka.gateway import Gateway, shared_gateway
 from tests.kafka.log import KafkaLog, Opening
 
 if TYPE_CHECKING:
@@ -95,10 +97,11 @@ class Round:
 
 
 class Bench:
-    """Scenarios by name (a topic name), laid out twice under ``root``: ``ours`` and ``kafkas`` are log directories."""
+    """Scenarios by name (a topic name), laid out twice under ``root``: ``ours`` and ``kafkas`` are log directories. ``gateway``
+    is the judge."""
 
     def __init__(self, gateway: Gateway, root: Path, scenarios: Mapping[str, Scenario]) -> None:
-        self._gateway = gateway
+        self._gateway, self._writer = gateway, shared_gateway()
         self._scenarios = scenarios
         self.ours, self.kafkas = root / "ours", root / "kafkas"
         self._checkpoints = {name: scenario.checkpoint for name, scenario in scenarios.items()}
@@ -107,8 +110,8 @@ class Bench:
         self.ours.mkdir()
         self.kafkas.mkdir()
 
-    def run(self, spark: SparkSession) -> dict[tuple[str, int], Round]:
-        """Every round of every scenario, by name and number of the round."""
+    def run(self, spark: SparkSession | None) -> dict[tuple[str, int], Round]:
+        """Every round of every scenario, by name and number of the round; without a session the job runs in this process."""
         found: dict[tuple[str, int], Round] = {}
         for number, now_ms in enumerate(ROUNDS):
             names = [name for name, scenario in self._scenarios.items() if number < len(scenario.rounds)]
@@ -116,7 +119,11 @@ class Bench:
                 self._append(name, number)
             if number == 0:
                 self._write_checkpoints()
-            reports = clean_ours(spark, self.ours, now_ms, "--config", str(self._config))
+            options = ("--config", str(self._config), "--kafka-version", self._gateway.version)
+            if spark is None:
+                reports = clean_in_process(self.ours, now_ms, *options)
+            else:
+                reports = clean_ours(spark, self.ours, now_ms, *options)
             certificates = self._certify(now_ms)
             for name in names:
                 kafkas = self._clean_with_kafka(name, now_ms)
@@ -128,7 +135,8 @@ class Bench:
     def _certify(self, now_ms: int) -> dict[str, LogCertificate]:
         """Certifies the job's logs against the ``.deleted`` sources of the round."""
         resolver = Resolver(tomls=(read_toml(self._config.read_text(encoding="utf-8"), str(self._config)),))
-        request = VerifyRequest((), (str(self.ours),), now_ms, exact=True, resolver=resolver)
+        version = self._gateway.version
+        request = VerifyRequest((), (str(self.ours),), now_ms, exact=True, resolver=resolver, kafka_version=version)
         return {log.topic: log for log in certify(request).logs}
 
     def _append(self, name: str, number: int) -> None:
@@ -137,7 +145,7 @@ class Bench:
             return
         first = self.kafkas / f"{name}-0"
         for path in (first,) if number == 0 else (first, self.ours / first.name):
-            with KafkaLog(self._gateway, path, Opening(ROUNDS[number], scenario.topic_config)) as log:
+            with KafkaLog(self._writer, path, Opening(ROUNDS[number], scenario.topic_config)) as log:
                 if number:
                     log.roll()
                 log.write(scenario.rounds[number])

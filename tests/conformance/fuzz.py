@@ -2,6 +2,8 @@
 
 ``python -m tests.conformance.fuzz --seeds 0:2000`` runs the stories of these seeds. A failing story is reduced and written to
 ``tests/conformance/cases``, where the tests find it. With ``--spark`` the job runs on Spark, else in this process.
+``--kafka-version 3.1.2`` has the cleaner of that version as the judge, and the job follows its rules; ``--kafka-version all``
+runs the seeds once for each version and ends with a line for each.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import random
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from compaction.engine.sizing import Sizes
@@ -20,6 +22,7 @@ from tests.conformance.fuzz_bench import FuzzBench, OurJob, Progress
 from tests.conformance.shrink import shrink
 from tests.conformance.stories import Story, random_story
 from tests.kafka.gateway import Gateway, shared_gateway
+from tests.kafka.jars import REFERENCE, VERSIONS
 from tests.local_job import TopicConfigs, clean_locally, clean_on_spark
 from tests.memory import scratch
 
@@ -63,11 +66,11 @@ def random_sizes(seed: int, *, spark: bool = False) -> Sizes:
     return Sizes(rng.choice(some), rng.choice(some), rng.choice((2, 30, 1 << 20)))
 
 
-def local_job(sizes: Sizes | None = None, *, include_active: bool = False) -> OurJob:
-    """The job in this process."""
+def local_job(sizes: Sizes | None = None, *, include_active: bool = False, version: str = REFERENCE) -> OurJob:
+    """The job in this process, by the rules of that version."""
 
     def job(log_dir: Path, now_ms: int, topics: TopicConfigs) -> Mapping[str, LogReport]:
-        return clean_locally(log_dir, now_ms, topics, sizes, include_active=include_active)
+        return clean_locally(log_dir, now_ms, topics, sizes, include_active=include_active, kafka_version=version)
 
     return job
 
@@ -91,12 +94,35 @@ def make_small(gateway: Gateway, story: Story, sizes: Sizes | None, *, include_a
     def fails(smaller: Story) -> bool:
         with scratch() as root:
             try:
-                job = local_job(sizes, include_active=include_active)
+                job = local_job(sizes, include_active=include_active, version=gateway.version)
                 return bool(run_stories(gateway, root, [smaller], job, include_active=include_active).failed)
             except Exception:  # noqa: BLE001 - what Kafka or the bench cannot even build is no smaller case
                 return False
 
     return shrink(story, fails)
+
+
+def run_seeds(version: str, options: argparse.Namespace) -> Tally:
+    """The stories of these seeds, with the cleaner of that version as the judge."""
+    first, end = (int(part) for part in options.seeds.split(":"))
+    gateway, tally, active = shared_gateway(version), Tally(), bool(options.include_active)
+    for start in range(first, end, options.chunk):
+        began, sizes = time.monotonic(), random_sizes(start, spark=options.spark)
+        stories = [random_story(seed, gateway.release) for seed in range(start, min(end, start + options.chunk))]
+        local = local_job(sizes, include_active=active, version=version)
+        job = clean_on_spark(sizes, kafka_version=version) if options.spark else local
+        with scratch() as root:
+            found = run_stories(gateway, root, stories, job, include_active=active)
+        tally += found
+        seconds = time.monotonic() - began
+        print(f"{version}, seeds {start}:{start + len(stories)}, {sizes}: {found} ({seconds:.0f} s)", flush=True)
+        for each in found.failed:
+            print(f"{each.story.name}:", *each.problems[:5], sep="\n  ", flush=True)
+            if not options.no_shrink:
+                small = make_small(gateway, each.story, sizes, include_active=active)
+                CASES.mkdir(exist_ok=True)
+                replace(small, version=version).write(CASES / f"{each.story.name}.json")
+    return tally
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -107,25 +133,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     options.add_argument("--spark", action="store_true", help="run the job on Spark")
     options.add_argument("--include-active", action="store_true", help="clean last segments too; Kafka rolls them before")
     options.add_argument("--no-shrink", action="store_true", help="only tell what differs")
+    options.add_argument("--kafka-version", default=REFERENCE, choices=("all", REFERENCE, *VERSIONS), help="the judge")
     arguments = options.parse_args(argv)
-    active = bool(arguments.include_active)
-    first, end = (int(part) for part in arguments.seeds.split(":"))
-    gateway, tally = shared_gateway(), Tally()
-    for start in range(first, end, arguments.chunk):
-        began, sizes = time.monotonic(), random_sizes(start, spark=arguments.spark)
-        stories = [random_story(seed) for seed in range(start, min(end, start + arguments.chunk))]
-        job = clean_on_spark(sizes) if arguments.spark else local_job(sizes, include_active=active)
-        with scratch() as root:
-            found = run_stories(gateway, root, stories, job, include_active=active)
-        tally += found
-        print(f"seeds {start}:{start + len(stories)}, {sizes}: {found} ({time.monotonic() - began:.0f} s)", flush=True)
-        for each in found.failed:
-            print(f"{each.story.name}:", *each.problems[:5], sep="\n  ", flush=True)
-            if not arguments.no_shrink:
-                CASES.mkdir(exist_ok=True)
-                make_small(gateway, each.story, sizes, include_active=active).write(CASES / f"{each.story.name}.json")
-    print(f"seeds {arguments.seeds}: {tally}")
-    return 1 if tally.failed else 0
+    versions = VERSIONS if arguments.kafka_version == "all" else (arguments.kafka_version,)
+    tallies = {version: run_seeds(version, arguments) for version in versions}
+    for version, tally in tallies.items():
+        print(f"{version}, seeds {arguments.seeds}: {tally}")
+    return 1 if any(tally.failed for tally in tallies.values()) else 0
 
 
 if __name__ == "__main__":

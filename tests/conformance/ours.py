@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from compaction.engine.clean import clean_logs
 from jobs import compact, expire
 from tests.local_job import KAFKA
+from tests.local_passes import LocalPasses
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,6 +27,15 @@ def clean_ours(spark: SparkSession, log_dir: Path, as_of_ms: int, *options: str)
 
     version = () if "--kafka-version" in options else ("--kafka-version", KAFKA)
     return run_job(run, log_dir, as_of_ms, "--allow-keyless", *version, *options)
+
+
+def clean_in_process(log_dir: Path, as_of_ms: int, *options: str) -> dict[str, dict[str, Any]]:
+    """The same without Spark."""
+
+    def run(argv: list[str]) -> int:
+        return compact.main(argv, run=lambda _, request: clean_logs(LocalPasses, request))
+
+    return run_job(run, log_dir, as_of_ms, "--allow-keyless", *options)
 
 
 def expire_ours(log_dir: Path, as_of_ms: int, *options: str) -> dict[str, dict[str, Any]]:

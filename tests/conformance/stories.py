@@ -23,6 +23,8 @@ NEWEST = (4, 4, 0)
 _KEEPS_MARKERS = (3, 0, 2)
 #: the first release that cleans nothing at or past the high watermark (KAFKA-13194)
 _BOUND_BY_HIGH_WATERMARK = (3, 1)
+#: the first release that deletes by size before it deletes by time
+_SIZE_FIRST = (3, 0)
 _LARGEST_INDEX = "10485760"
 #: the times of the rounds: every log has been written by the first one
 ROUND_TIMES = tuple(START_MS + 400_000 + later for later in (0, 500, 1_000, 60_000, _DAY_MS, _DAY_MS + 999, 12 * _DAY_MS))
@@ -287,4 +289,6 @@ class _Teller:
         kept = sum(sizes[rng.randrange(len(sizes)) :]) + rng.choice((-1, 0, 1))
         by_time, by_size = {"retention.ms": str(longest)}, {"retention.bytes": str(kept)}
         bounds = rng.choice((by_time, by_time, by_size, {**by_time, **by_size}))
+        if self.release < _SIZE_FIRST and len(bounds) > 1:
+            bounds = by_size
         return {"cleanup.policy": "compact,delete", "retention.ms": "-1", **bounds}

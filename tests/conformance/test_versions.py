@@ -1,0 +1,90 @@
+"""The rules of every version leave what the cleaner of that version leaves: random logs, scenarios and the sample.
+
+One version of each rule set, the last or the first that has it. ``python -m tests.conformance.fuzz --kafka-version all`` runs
+all versions, and any number of random logs.
+"""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conformance.bench import Bench, Scenario
+from tests.conformance.broker_dir import clean_as_broker, logs_of
+from tests.conformance.cleaning_scenarios import cleaning_scenarios
+from tests.conformance.compare import differences
+from tests.conformance.fuzz import local_job, random_sizes, run_stories
+from tests.conformance.ours import clean_in_process
+from tests.conformance.planning_scenarios import planning_scenarios
+from tests.conformance.stories import random_story
+from tests.conformance.test_sample import CONFIGS, HOUR_MS
+from tests.conformance.transaction_scenarios import transaction_scenarios
+from tests.golden import unpack_sample
+from tests.kafka.gateway import Gateway
+from tests.memory import scratch
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+
+#: the judges, and the rules of another version that differ least from theirs
+JUDGES = {"2.8.2": "3.1", "3.0.2": "3.1", "3.3.2": "3.4", "3.9.1": "3.9.2", "3.9.2": "4.0", "4.0.2": "4.4", "4.4.0": "4.3"}
+STORIES = 20
+#: stories that show the difference between any two of these
+TELLING = range(40)
+SCENARIOS = {**cleaning_scenarios(), **transaction_scenarios(), **planning_scenarios()}
+#: what 2.8 does against its own rules: a marker is lost if a record has its key (KAFKA-14055)
+LOSES_MARKERS = "txn-user-keys-like-a-markers"
+
+
+@pytest.fixture(scope="module", params=JUDGES)
+def judge(request: pytest.FixtureRequest) -> Iterator[Gateway]:
+    """A JVM with the classes of the version."""
+    gateway = Gateway(version=request.param)
+    yield gateway
+    gateway.close()
+
+
+def scenarios_for(release: tuple[int, ...]) -> dict[str, Scenario]:
+    """All but those in which a version is known to lose data that its rules keep."""
+    found = {name: one for name, one in SCENARIOS.items() if name != LOSES_MARKERS or release >= (3, 0, 2)}
+    # cleans past the high watermark (KAFKA-13194)
+    return {name: one for name, one in found.items() if one.high_watermark is None or release >= (3, 1)}
+
+
+def test_random_logs_equal_the_versions_own_after_every_round(judge: Gateway) -> None:
+    first = secrets.randbelow(10**9)
+    stories = [random_story(seed, judge.release) for seed in range(first, first + STORIES)]
+    with scratch() as root:
+        tally = run_stories(judge, root, stories, local_job(random_sizes(first), version=judge.version))
+    assert not tally.failed, [(each.story.name, each.problems[:3]) for each in tally.failed]
+
+
+def test_random_logs_show_the_rules_of_another_version(judge: Gateway) -> None:
+    for start in range(0, len(TELLING), 10):
+        stories = [random_story(seed, judge.release) for seed in TELLING[start : start + 10]]
+        with scratch() as root:
+            tally = run_stories(judge, root, stories, local_job(version=JUDGES[judge.version]))
+        if tally.failed:
+            return
+    pytest.fail(f"{len(TELLING)} random logs are the same by the rules of {judge.version} and {JUDGES[judge.version]}")
+
+
+def test_scenarios_equal_the_versions_own_and_are_certified(judge: Gateway, tmp_path: Path) -> None:
+    rounds = Bench(judge, tmp_path, scenarios_for(judge.release)).run(None)
+    problems = {key: found for key, each in rounds.items() if (found := each.problems())}
+    assert not problems
+    assert {key: each.certificate.lines() for key, each in rounds.items() if each.certificate.status.value != "holds"} == {}
+
+
+def test_the_sample_equals_the_versions_own(judge: Gateway, tmp_path: Path) -> None:
+    kafkas = unpack_sample(tmp_path)
+    ours = tmp_path / "ours"
+    shutil.copytree(kafkas, ours)
+    as_of_ms = int((kafkas / "meta.properties").stat().st_mtime) * 1000 + HOUR_MS
+    for log in logs_of(kafkas):
+        clean_as_broker(judge, kafkas, log, CONFIGS[log.rsplit("-", 1)[0]], as_of_ms)
+    clean_in_process(ours, as_of_ms, "--kafka-version", judge.version)
+    assert [text for log in logs_of(kafkas) for text in differences(judge, ours / log, kafkas / log)] == []
