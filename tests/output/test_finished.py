@@ -102,6 +102,7 @@ def test_outputs_without_these_options_have_no_record_and_are_neither_skipped_no
         (("--set", "retention.ms=3d"), "set"),
         (("--topic", "orders"), "topic"),
         (("--allow-keyless",), "allow_keyless"),
+        (("--kafka-version", "3.9.0"), "kafka_version"),
         (("--config", "more.toml"), "config"),
     ],
 )
