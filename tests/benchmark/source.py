@@ -1,4 +1,5 @@
-"""``python -m tests.benchmark.source``: the ``kafka_log`` data source compared with Spark's own Parquet and JSON sources.
+"""``python -m tests.benchmark.source``: the ``kafka_log`` data source compared with Spark's own Parquet and JSON sources, and
+its view of the newest record of each key with Spark SQL's ``max_by`` and ``row_number`` over the same log.
 
 The same records in all of them, from the page cache, on two cores. The sources alternate, and their results are compared.
 Besides the elapsed time, the table has the CPU time of Spark's JVM and its Python workers together, which varies less under
@@ -18,11 +19,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
+from pyspark.sql.functions import expr
 
 from compaction.source.data_source import register
 from compaction.spark.session import build_session, ship_package
 from tests.benchmark.generate import Profile, write_log
 from tests.benchmark.machine import machine
+from tests.benchmark.memory import JVM, WORKER, Peaks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -57,6 +60,21 @@ QUERIES = (
         lambda frame, end: frame.where(f"offset >= {end * 9 // 10}").selectExpr("sum(length(key) + length(value))"),
     ),
 )
+
+
+#: of the newest record of each key
+_NEWEST = "count(*) n", "sum(length(value)) bytes", "sum(offset) offsets", "sum(superseded) older"
+#: ways to it, from the log and from the source's own view
+VIEWS: Mapping[str, Callable[[DataFrame, DataFrame], DataFrame]] = {
+    "`view=latest`": lambda _, latest: latest,
+    "`max_by`": lambda log, _: log.groupBy("key").agg(
+        expr("max_by(value, offset) value"), expr("max(offset) offset"), expr("count(*) - 1 superseded")
+    ),
+    "`row_number`": lambda log, _: log.selectExpr(
+        "*", "row_number() over (partition by key order by offset desc) place",
+        "count(*) over (partition by key) - 1 superseded",
+    ).where("place = 1"),
+}  # fmt: skip
 
 
 @dataclass
@@ -134,6 +152,28 @@ def measure(frames: Mapping[str, DataFrame], query: Query, end: int, runs: int) 
     return timed
 
 
+def measure_views(spark: SparkSession, log_dir: str, runs: int) -> dict[str, str]:
+    """Rows of a table: the ways to the newest record of each key alternating, after a warm-up run of each.
+
+    :raises ValueError: they have different results
+    """
+    read = spark.read.format("kafka_log")
+    log = read.option("columns", "key,value,offset").load(log_dir)
+    latest = read.option("columns", "value,offset,superseded").option("view", "latest").load(log_dir)
+    timed = {way: Timed() for way in VIEWS}
+    peaks: dict[str, list[float]] = {way: [] for way in VIEWS}
+    for _ in range(runs + 1):
+        for way, frame in VIEWS.items():
+            with Peaks() as found:
+                timed[way].run(frame(log, latest).selectExpr(*_NEWEST).collect)
+            peaks[way].append(found.mib[WORKER] + found.mib[JVM])
+    for each in timed.values():
+        del each.passed_s[0], each.cores_s[0]
+    if len({each.answer for each in timed.values()}) > 1:
+        raise ValueError(f"newest record of each key: the ways differ: {[each.answer for each in timed.values()]}")
+    return {way: f"| {way} | {each} | {statistics.median(peaks[way][1:]):.0f} |" for way, each in timed.items()}
+
+
 def main(megabytes: int, runs: int, place: str | None) -> None:
     """Prints a table of medians."""
     spark = build_session("benchmark", extra={"spark.master": "local[2]", "spark.driver.memory": "4g"})
@@ -149,6 +189,8 @@ def main(megabytes: int, runs: int, place: str | None) -> None:
         for query in QUERIES:
             timed = measure(frames_for(spark, work, query), query, end, runs)
             print(f"| {query.name} | {' | '.join(str(timed.get(source, '')) for source in sources)} |", flush=True)
+        print("\n| newest record of each key | seconds | a worker and the JVM, MiB |\n| --- | --- | --- |")
+        print("\n".join(measure_views(spark, str(work / "plain"), runs).values()))
     finally:
         shutil.rmtree(work)
         spark.stop()
