@@ -193,6 +193,18 @@ class TestPins:
             assert "://" not in (ROOT / name).read_text(), name
 
 
+class TestManifests:
+    def test_their_commands_have_the_options_of_the_command(self) -> None:
+        from jobs.compact import parser
+
+        known = {option for action in parser()._actions for option in action.option_strings}
+        for manifest in (ROOT / "conf/kubernetes").glob("*.yaml"):
+            text = manifest.read_text()
+            called = [line for line in text.splitlines() if re.search(r"--(log-dir|output-dir|set|dry-run)\b", line)]
+            assert called, manifest
+            assert set(re.findall(r"--[a-z][a-z-]+", "\n".join(called))) <= known
+
+
 class TestExampleConfiguration:
     TOML = read_toml((ROOT / "conf/compaction.toml").read_text(), "conf/compaction.toml")
 

@@ -1,0 +1,165 @@
+"""Snapshots of a running broker's directory, at random moments while producers write and its cleaner works, are compacted.
+
+``python -m tests.crash.snapshots --snapshots 50 --seed 1``. A snapshot has the files of one instant, as that of a
+volume has, or a power failure in which no write was lost: the broker is stopped by SIGSTOP while its directory is copied. One
+broker is started on the snapshot, one on the compacted copy. Both must serve the same newest record of each key and the same
+log ends, the copy nothing that the snapshot does not have, and both everything that was acknowledged before the snapshot.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.crash.surroundings import run
+from tests.kafka.broker import Broker
+from tests.kafka.clients import Clients, Consumed
+from tests.kafka.gateway import Gateway, shared_gateway
+
+TOPIC = "keys"
+PARTITIONS = 2
+KEYS = 200
+#: the broker's own cleaner works at the same time
+BROKER = {
+    "log.cleaner.enable": "true",
+    "log.cleaner.backoff.ms": "100",
+    "log.cleaner.dedupe.buffer.size": "8388608",
+    "log.segment.delete.delay.ms": "500",
+    # nothing beyond the checkpointed high watermark is cleaned
+    "replica.high.watermark.checkpoint.interval.ms": "100",
+}
+CONFIG = {
+    "cleanup.policy": "compact",
+    "internal.segment.bytes": "40000",
+    "min.cleanable.dirty.ratio": "0.3",
+    "file.delete.delay.ms": "500",
+}
+#: key -> the number of the last acknowledged record
+Acknowledged = dict[bytes, int]
+
+
+class Producers:
+    """A thread that writes until it is told to end; ``acknowledged`` grows by what the broker has confirmed."""
+
+    def __init__(self, clients: Clients, seed: int, first: int) -> None:
+        self.acknowledged: Acknowledged = {}
+        self._clients = clients
+        self._rng = random.Random(seed)
+        self._end = threading.Event()
+        self._number = first
+        self._thread = threading.Thread(target=self._write)
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Writes during the block."""
+        self._thread.start()
+        try:
+            yield
+        finally:
+            self._end.set()
+            self._thread.join()
+
+    def _write(self) -> None:
+        with self._clients.producer(compression_type="lz4", linger_ms="1") as producer:
+            while not self._end.is_set():
+                sent: Acknowledged = {}
+                for _ in range(self._rng.randint(1, 60)):
+                    self._number += 1
+                    key = b"key-%d" % self._rng.randrange(KEYS)
+                    value = None if self._rng.random() < 0.1 else b"%d " % self._number + self._rng.randbytes(200)
+                    number = ("number", b"%d" % self._number)
+                    producer.send(TOPIC, key, value, partition=None, headers=[number])
+                    sent[key] = self._number
+                producer.flush()
+                # a new value, which the other thread reads at any time
+                self.acknowledged = {**self.acknowledged, **sent}
+
+
+def take_snapshot(broker: Broker, target: Path) -> None:
+    """Copies the directory as it is at one instant."""
+    os.kill(broker.pid, signal.SIGSTOP)
+    try:
+        shutil.copytree(broker.log_dir, target)
+    finally:
+        os.kill(broker.pid, signal.SIGCONT)
+
+
+def served(gateway: Gateway, log_dir: Path) -> tuple[dict[tuple[int, int], Consumed], dict[int, int]]:
+    """What a broker on the directory serves, by partition and offset, and the log ends."""
+    with Broker(log_dir) as broker:
+        clients = Clients(gateway, broker.bootstrap)
+        records = {(each.partition, each.offset): each for each in clients.read_all(TOPIC)}
+        return records, {partition: end for partition, (_, end) in clients.end_offsets(TOPIC).items()}
+
+
+def newest(records: dict[tuple[int, int], Consumed]) -> dict[bytes, Consumed]:
+    """The newest record of each key."""
+    return {each.key: records[where] for where, each in sorted(records.items()) if each.key is not None}
+
+
+def check_snapshot(gateway: Gateway, snapshot: Path, acknowledged: Acknowledged) -> int:
+    """Compacts a snapshot and compares what brokers serve; returns how many records compaction dropped.
+
+    :raises AssertionError: they differ, or something acknowledged is missing
+    """
+    copy = snapshot.with_name(f"{snapshot.name}-compacted")
+    done = run(snapshot, "--topic", TOPIC, "--output-dir", copy, "--as-of-ms", time.time_ns() // 1_000_000)
+    assert done.code == 0, done.err
+    before, ends_before = served(gateway, snapshot)
+    after, ends_after = served(gateway, copy)
+    assert ends_after == ends_before
+    assert after.items() <= before.items(), "the copy has a record that the snapshot does not have"
+    assert newest(after) == newest(before)
+    found = {key: int(dict(record.headers)["number"] or 0) for key, record in newest(before).items()}
+    assert acknowledged, "the producers have written nothing"
+    lost = {key: (number, found.get(key)) for key, number in acknowledged.items() if found.get(key, 0) < number}
+    assert not lost, f"acknowledged, and not in the snapshot: {lost}"
+    return len(before) - len(after)
+
+
+def check_snapshots(scratch: Path, count: int, seed: int) -> list[int]:
+    """Takes and checks snapshots of one broker; returns how many records compaction dropped from each."""
+    rng, gateway, dropped = random.Random(seed), shared_gateway(), []
+    with Broker(scratch / "broker", BROKER) as broker:
+        clients = Clients(gateway, broker.bootstrap)
+        clients.create_topic(TOPIC, PARTITIONS, CONFIG)
+        acknowledged: Acknowledged = {}
+        for number in range(count):
+            snapshot = scratch / f"snapshot-{number}"
+            producers = Producers(clients, rng.randrange(1 << 30), first=number * 1_000_000)
+            with producers.writing():
+                time.sleep(rng.uniform(0.5, 3))
+                acknowledged = {**acknowledged, **producers.acknowledged}
+                take_snapshot(broker, snapshot)
+            dropped.append(check_snapshot(gateway, snapshot, acknowledged))
+            acknowledged = {**acknowledged, **producers.acknowledged}
+            for path in (snapshot, snapshot.with_name(f"{snapshot.name}-compacted")):
+                shutil.rmtree(path)
+    return dropped
+
+
+def main() -> int:
+    """Checks snapshots as the arguments say; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--snapshots", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 30))
+    arguments = parser.parse_args()
+    print(f"seed {arguments.seed}")
+    with tempfile.TemporaryDirectory(prefix="snapshots-") as scratch:
+        dropped = check_snapshots(Path(scratch), arguments.snapshots, arguments.seed)
+    print(f"{len(dropped)} snapshots, every one served as its source; compaction dropped {sum(dropped)} records of them")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
