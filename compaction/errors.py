@@ -6,6 +6,8 @@ unchanged, and the run continues with the others (exit code 1).
 
 from __future__ import annotations
 
+import re
+
 from compaction.printable import printable
 
 
@@ -26,8 +28,9 @@ class CompactionError(Exception):
         super().__init__(self.describe())
 
     def describe(self) -> str:
-        """The one line shown to the user: printable, without line breaks."""
-        where = "" if self.path is None else f"{self.path}: "
+        """The one line shown to the user: printable, without line breaks; a path that ``what`` names is not named again."""
+        named = self.path is not None and re.search(rf"(?<![\w./-]){re.escape(self.path)}(?![\w/-])", self.what)
+        where = "" if self.path is None or named else f"{self.path}: "
         if self.path is not None and self.position is not None:
             where = f"{self.path} at byte {self.position}: "
         tail = "" if self.hint is None else f"; {self.hint}"

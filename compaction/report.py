@@ -1,4 +1,4 @@
-"""The report of a run, as JSON and as text. It never contains a record's key or value.
+"""The report of a run, as JSON. It never contains a record's key or value. ``compaction.screen.run_table`` prints it.
 
 The JSON document has ``schema_version`` 1:
 
@@ -9,27 +9,26 @@ The JSON document has ``schema_version`` 1:
 | ``totals`` | logs by status, logs with an unknown policy, and the sums of the counts below; ``seconds`` is that of the run |
 | ``kafka_versions`` | whose rules applied, and to how many logs: the fields of ``VersionUsed`` |
 | ``logs`` | one object per log: the fields of ``LogReport`` |
+| ``tool``, ``command``, ``options``, ``settings`` | what ran, and how it was called (``jobs._provenance``) |
 
-``bytes_*`` and ``records_*`` count the cleaned range, as Kafka's ``CleanerStats`` does. The figures of a dry run equal those of
-the real run. Bytes of a name that are not UTF-8 are escaped (``compaction.printable``).
+There are two kinds of bytes. ``disk_bytes_*`` are those of all segments of a log; what people read has these. ``bytes_*`` and
+``records_*`` count the cleaned range, as Kafka's ``CleanerStats`` does. The figures of a dry run equal those of the real run.
+Bytes of a name that are not UTF-8 are escaped (``compaction.printable``).
 """
 
 from __future__ import annotations
 
 import enum
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import TextIO
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
 
-from rich.console import Console
-from rich.filesize import decimal
-from rich.table import Table
-from rich.text import Text
-
-from compaction.printable import printable, printable_json
+from compaction.printable import printable_json
 
 SCHEMA_VERSION = 1
+#: notes that reasons of logs end with if something else was at work in their directory
+CHANGED, IN_USE = "the log changed while it was read", "in use; figures are a snapshot"
 
 
 class LogStatus(str, enum.Enum):
@@ -63,6 +62,12 @@ class LogReport:
     section. ``expired_*`` count the segments that the delete policy deleted first. In a run of the delete policy alone, the
     offsets are those of the deleted segments, bytes and segments those of the whole log, and records are not counted.
     ``policy_unknown``: the topic's ``cleanup.policy`` is not known, so the log was not changed; ``reason`` says what to do.
+
+    ``reason_code`` is why a log was skipped or failed, in a word (``compaction.cleaning.skip_reasons``); empty if it was
+    cleaned. ``compacted``: the log was cleaned, not only shortened by the delete policy. ``disk_bytes_*`` are the bytes of all
+    ``.log`` files of the log, 0 if the log could not be read. ``deleted_bytes`` remain in ``.deleted`` files, with their
+    indexes, until the next run or a broker's start removes them. ``settings`` are the topic-level entries that are not Kafka's
+    defaults: each with its ``value`` and its ``source``.
     """
 
     topic: str
@@ -88,6 +93,12 @@ class LogReport:
     expired_bytes: int = 0
     seconds: float = 0.0
     policy_unknown: bool = False
+    reason_code: str = ""
+    compacted: bool = False
+    disk_bytes_before: int = 0
+    disk_bytes_after: int = 0
+    deleted_bytes: int = 0
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -107,7 +118,8 @@ class VersionUsed:
 
     def __str__(self) -> str:
         """One line."""
-        return f"rules of Kafka {self.version} for {self.logs} logs: {self.source}"
+        logs = f"{self.logs} log" if self.logs == 1 else f"{self.logs} logs"
+        return f"rules of Kafka {self.version} for {logs}: {self.source}"
 
 
 #: the fields of a log that are summed for the run
@@ -116,7 +128,10 @@ _COUNTS = tuple(each.name for each in fields(LogReport) if each.type == "int" an
 
 @dataclass(frozen=True)
 class RunReport:
-    """The outcome of one run; ``seconds`` is its elapsed time."""
+    """The outcome of one run.
+
+    ``seconds`` is its elapsed time. ``origin`` says how it was called and what it ran on, see ``jobs._provenance``.
+    """
 
     run_id: str
     as_of_ms: int
@@ -124,6 +139,7 @@ class RunReport:
     logs: tuple[LogReport, ...]
     seconds: float = 0.0
     kafka_versions: tuple[VersionUsed, ...] = ()
+    origin: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def status(self) -> RunStatus:
@@ -146,94 +162,20 @@ class RunReport:
         unknown = sum(log.policy_unknown for log in self.logs)
         return {"logs": len(self.logs), **by_status, "policy_unknown": unknown, **sums, "seconds": round(self.seconds, 3)}
 
-    def to_json(self) -> str:
-        """The JSON document, indented, with a final newline."""
-        document = {
+    def document(self) -> dict[str, Any]:
+        """The JSON document as a dictionary."""
+        return {
             "schema_version": SCHEMA_VERSION,
             "run_id": self.run_id,
             "as_of_ms": self.as_of_ms,
             "dry_run": self.dry_run,
             "status": self.status.value,
+            **self.origin,
             "totals": self.totals,
             "kafka_versions": [asdict(each) for each in self.kafka_versions],
             "logs": [{**asdict(log), "status": log.status.value, "seconds": round(log.seconds, 3)} for log in self.logs],
         }
-        return printable_json(json.dumps(document, indent=2, ensure_ascii=False)) + "\n"
 
-
-def print_report(report: RunReport, stream: TextIO) -> None:
-    """Prints a table to a terminal, plain lines to any other stream."""
-    if stream.isatty():
-        Console(file=stream).print(_table(report), Text("\n".join([*_versions(report), summary(report)])))
-    else:
-        stream.write("\n".join([*_plain_lines(report.logs), *_versions(report), summary(report)]) + "\n")
-
-
-def _plain_lines(logs: Iterable[LogReport]) -> list[str]:
-    """One line per log; below it, indented, what was removed and the reason."""
-    lines = []
-    for log in logs:
-        lines.append(f"{printable(log.name)} {log.status.value} {_sizes(log)}".rstrip())
-        lines += [f"    {printable(text)}" for text in (_removed(log), log.reason) if text]
-    return lines
-
-
-def _versions(report: RunReport) -> list[str]:
-    return [printable(str(each)) for each in report.kafka_versions]
-
-
-def summary(report: RunReport) -> str:
-    """The summary line of the run."""
-    totals = report.totals
-    would = "dry run, nothing written: " if report.dry_run else ""
-    counts = ", ".join(f"{totals[status.value]} {status.value}" for status in LogStatus)
-    sizes = f"{_size(totals['bytes_before'])} -> {_size(totals['bytes_after'])}"
-    expired = f", {totals['expired_segments']} segments expired ({_size(totals['expired_bytes'])})"
-    unknown = f", cleanup.policy of {totals['policy_unknown']} unknown" if totals["policy_unknown"] else ""
-    tail = expired if totals["expired_segments"] else ""
-    return f"{would}{totals['logs']} logs: {counts}{unknown}; {sizes}{tail} in {report.seconds:.1f} s"
-
-
-def _table(report: RunReport) -> Table:
-    table = Table("log", "status", "records", "bytes", "segments", "what was removed, and why")
-    styles = {LogStatus.CLEANED: "green", LogStatus.SKIPPED: "dim", LogStatus.FAILED: "bold red"}
-    for log in report.logs:
-        cleaned = log.status is LogStatus.CLEANED
-        why = "\n".join(printable(text) for text in (_removed(log), log.reason) if text)
-        table.add_row(
-            Text(printable(log.name)),
-            Text(log.status.value, style=styles[log.status]),
-            f"{log.records_before} -> {log.records_after}" if cleaned and log.records_before else "",
-            f"{_size(log.bytes_before)} -> {_size(log.bytes_after)}" if cleaned else "",
-            f"{log.segments_before} -> {log.segments_after}" if cleaned else "",
-            Text(why),
-        )
-    return table
-
-
-def _sizes(log: LogReport) -> str:
-    if log.status is not LogStatus.CLEANED:
-        return ""
-    records = f"{log.records_before} -> {log.records_after} records, " if log.records_before else ""
-    sizes = f"{_size(log.bytes_before)} -> {_size(log.bytes_after)}"
-    segments = f"{log.segments_before} -> {log.segments_after} segments"
-    return f"[{log.first_dirty_offset}, {log.end_offset}): {records}{sizes}, {segments}"
-
-
-def _removed(log: LogReport) -> str:
-    """What was removed, by cause; empty if nothing was."""
-    parts = [
-        (log.superseded_records, "superseded"),
-        (log.tombstones_removed, "tombstones"),
-        (log.aborted_records, "aborted"),
-        (log.invalid_records, "without a key"),
-        (log.markers_removed, "transaction markers"),
-    ]
-    removed = [f"{count} {what}" for count, what in parts if count]
-    if log.expired_segments:
-        removed.append(f"{log.expired_segments} expired segments of {_size(log.expired_bytes)}")
-    return f"removed: {', '.join(removed)}" if removed else ""
-
-
-def _size(count: float) -> str:
-    return decimal(int(count))
+    def to_json(self) -> str:
+        """The JSON document, indented, with a final newline."""
+        return printable_json(json.dumps(self.document(), indent=2, ensure_ascii=False)) + "\n"

@@ -24,6 +24,7 @@ from compaction.fs.uri import is_inside, is_remote, parse_uri, resolved
 from compaction.logdir.discover import Selector, check_log_dirs, discover, require_logs
 from compaction.logdir.settings.metadata_sources import require_metadata_log
 from compaction.names import CLUSTER_METADATA_TOPIC, LogLocation
+from compaction.screen.steps import step
 from compaction.stores.mixed import file_system
 from compaction.stores.remote import require_finished
 
@@ -36,6 +37,7 @@ def read_request(arguments: argparse.Namespace, selector: Selector | None = None
     :param selector: the logs; by default those of ``--topic`` and ``--partition``
     :raises UsageError: an argument is invalid
     """
+    step("reading the call")
     resolver = read_resolver(arguments)
     log_dirs, logs = find_logs(arguments, selector or read_selector(arguments))
     return CompactionRequest(
@@ -115,6 +117,7 @@ def find_logs(arguments: argparse.Namespace, selector: Selector) -> tuple[tuple[
         accessed; a selected partition does not exist; or no log is selected, unless the call allows that
     """
     given = [parse_uri(path, "--log-dir") for path in arguments.log_dir]
+    step(f"looking for logs in {given[0] if len(given) == 1 else f'{len(given)} directories'}")
     files = file_system(given)
     with usage_errors():
         log_dirs = check_log_dirs(files, given)

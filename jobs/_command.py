@@ -8,11 +8,12 @@ from __future__ import annotations
 import argparse
 import atexit
 import gc
+import os
 import sys
-import traceback
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,14 +25,18 @@ from compaction.fs.uri import environment, is_remote
 from compaction.logdir.dirty_estimate import has_dirty_bytes
 from compaction.metrics import open_metrics
 from compaction.names import LogLocation
-from compaction.printable import printable, printable_lines
-from compaction.report import LogStatus, RunReport, print_report
+from compaction.printable import printable
+from compaction.report import LogStatus, RunReport
+from compaction.screen.output_screen import Screen
+from compaction.screen.run_table import print_report
+from compaction.screen.steps import step
 from compaction.startup.import_path import use_installed_spark
 from compaction.startup.java_version import require_java
 from compaction.stores.mixed import file_system
 
-from . import _interrupt, _logging
+from . import _interrupt, _logging, _options, _streams
 from ._options import Parser
+from ._provenance import provenance
 
 if TYPE_CHECKING:
     from compaction.spark.pipeline import SparkPasses
@@ -57,23 +62,25 @@ def run_command(parser: Parser, argv: Sequence[str] | None, body: Callable[[argp
     atexit.register(gc.freeze)
     given = list(sys.argv[1:] if argv is None else argv)
     verbose = "--verbose" in given
-    _logging.configure(_log_format(given), verbose=verbose)
+    _logging.configure(_log_format(given), verbose=verbose, quiet="--quiet" in given)
     try:
         with _interrupt.handled():
             return _run(parser, given, body)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 0
     except KeyboardInterrupt:
+        _logging.end_steps()
         _interrupt.tell()
         return INTERRUPTED
     except Exception as error:
+        _logging.end_steps()
         if _interrupt.happened():
             _interrupt.tell()
             return INTERRUPTED
-        if verbose:
-            print(printable_lines(traceback.format_exc()), end="", file=sys.stderr)
-        _logging.print_error(_error_text(error))
+        _logging.print_error(_error_text(error), trace=verbose)
         return USAGE if isinstance(error, UsageError) else FAILED
+    finally:
+        _logging.close()
 
 
 def _run(parser: Parser, given: Sequence[str], body: Callable[[argparse.Namespace], int]) -> int:
@@ -106,6 +113,7 @@ def start_session(name: str) -> PlainSession:
     require_java()
     from compaction.spark.session import build_plain_session, ship_package
 
+    step("starting Spark")
     with _interrupt.deferred():
         spark = build_plain_session(name)
         # executors are released before the driver exits
@@ -144,7 +152,7 @@ def passes(session_factory: SessionFactory, progress: Progress | None = None) ->
     return start
 
 
-def is_done(request: CompactionRequest, report_file: str | None) -> bool:
+def is_done(request: CompactionRequest, arguments: argparse.Namespace) -> bool:
     """Whether the output directory already has the result of a request. If so, prints that, and writes a report unless that of
     the run is there.
 
@@ -156,9 +164,13 @@ def is_done(request: CompactionRequest, report_file: str | None) -> bool:
         object_publish.complete_replacement(file_system(request.log_dirs), request.output_dir)
     if not finished.is_done(request):
         return False
-    print(printable(f"{request.output_dir}: done already by the same request; nothing was written"))
+    _logging.end_steps()
+    report_file, origin = arguments.report, provenance(arguments)
+    report = RunReport(uuid.uuid4().hex, request.as_of_ms, request.dry_run, (), origin=origin).to_json()
+    done = printable(f"{request.output_dir}: done already by the same request; nothing was written")
+    sys.stdout.write(report if arguments.output == _options.JSON else f"{done}\n")
     if report_file is not None and f'"as_of_ms": {request.as_of_ms},' not in _text_of(report_file):
-        write_text(report_file, RunReport(uuid.uuid4().hex, request.as_of_ms, request.dry_run, ()).to_json())
+        write_text(report_file, report)
     return True
 
 
@@ -169,14 +181,32 @@ def _text_of(file: str) -> str:
         return ""
 
 
-def write_report(report: RunReport, report_file: str | None, metrics_file: str | None) -> int:
+def screen(arguments: argparse.Namespace) -> Screen:
+    """Where a command prints its result, and how much of it."""
+    width = _streams.terminal_width(sys.stdout)
+    return Screen(
+        sys.stdout,
+        width,
+        colours=width is not None and "NO_COLOR" not in os.environ and os.environ.get("TERM", "") not in ("", "dumb"),
+        all_rows=getattr(arguments, "all", False),
+        details=arguments.verbose,
+        only_summary=arguments.quiet,
+    )
+
+
+def write_report(report: RunReport, arguments: argparse.Namespace) -> int:
     """Prints a report, writes it and its metrics to files; returns the exit code of the run."""
-    print_report(report, sys.stdout)
+    _logging.end_steps()
+    report = replace(report, origin=provenance(arguments))
+    if arguments.output == _options.JSON:
+        sys.stdout.write(report.to_json())
+    else:
+        print_report(report, screen(arguments))
     for log in report.logs:
         if log.status is LogStatus.FAILED:
             _logging.print_error(f"{log.name}: {log.reason}")
-    if report_file is not None:
-        write_text(report_file, report.to_json())
-    if metrics_file is not None:
-        write_text(metrics_file, open_metrics(report))
+    if arguments.report is not None:
+        write_text(arguments.report, report.to_json())
+    if arguments.metrics is not None:
+        write_text(arguments.metrics, open_metrics(report))
     return report.exit_code

@@ -9,7 +9,7 @@ import argparse
 import difflib
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -25,6 +25,8 @@ T = TypeVar("T")
 PROGRAM = "kafka-log-compaction"
 SUBMIT = "spark-submit"
 _APPLICATION = re.compile(rf"(?:{SUBMIT} )?jobs/(\w+)\.py")
+
+TEXT, JSON = "text", "json"
 
 CONFIGURATION_HELP = """\
 configuration:
@@ -95,6 +97,16 @@ class Parser(argparse.ArgumentParser):
         near = difflib.get_close_matches(option, self._option_string_actions, n=1)
         hint = f"did you mean {near[0]}? See {self.prog} --help" if near else f"see {self.prog} --help"
         raise UsageError(f"unrecognized arguments: {option}", hint=hint)
+
+    def parse_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> argparse.Namespace:
+        """The arguments, with what ``jobs._provenance`` needs: the command's name, and each option's attribute and default."""
+        found = super().parse_args(args, namespace)
+        found.command = self.prog.split()[-1].rpartition("/")[2].removesuffix(".py").replace("_", "-")
+        named = [action for action in self._actions if action.option_strings and action.dest != "help"]
+        found.options = {action.option_strings[-1]: (action.dest, self.get_default(action.dest)) for action in named}
+        return found
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(message, hint=f"see {self.prog} --help")
@@ -175,6 +187,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     group.add_argument("--dry-run", action="store_true", help="report the same figures, write nothing")
     add_file(group, "--report", "write a report in JSON (schema_version 1)")
     add_metrics(group)
+    add_result(group)
     add_logging(group)
     return group
 
@@ -197,6 +210,21 @@ def add_output(group: argparse._ActionsContainer) -> None:
     )  # fmt: skip
 
 
+def add_result(group: argparse._ArgumentGroup) -> None:
+    """The options for what is printed to standard output."""
+    group.add_argument("--all", action="store_true", help="print every log, not only the topics with the largest effect")
+    add_short_result(group)
+
+
+def add_short_result(group: argparse._ArgumentGroup) -> None:
+    """The options for other forms of the result on standard output."""
+    group.add_argument("--quiet", action="store_true", help="print only the last line of the result, and no progress")
+    group.add_argument(
+        "--output", choices=(TEXT, JSON), default=TEXT,
+        help="what to print to standard output: text, or the report as a JSON document (default: text)",
+    )  # fmt: skip
+
+
 def add_metrics(group: argparse._ActionsContainer) -> None:
     """The option that writes metrics."""
     add_file(group, "--metrics", "write the figures as OpenMetrics text, for a collector that reads files")
@@ -208,7 +236,8 @@ def add_logging(group: argparse._ArgumentGroup) -> None:
         "--log-format", choices=(_logging.TEXT, _logging.JSON), default=_logging.TEXT,
         help="format of errors, progress and log lines on standard error (default: text)",
     )  # fmt: skip
-    group.add_argument("--verbose", action="store_true", help="log each step, and show stack traces with errors")
+    text = "print each step with its time, details of each log, and stack traces with errors"
+    group.add_argument("--verbose", action="store_true", help=text)
 
 
 def _checked(read: Callable[[str], T]) -> Callable[[str], T]:

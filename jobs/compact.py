@@ -105,24 +105,26 @@ def compact(session_factory: SessionFactory, request: CompactionRequest) -> RunR
     from compaction.engine.clean import clean_logs
     from compaction.spark.progress import Progress
 
-    with Progress(_logging.progress_stream()) as progress:
+    with Progress(_logging.progress_stream(), status=_logging.status_line()) as progress:
         return clean_logs(_command.passes(session_factory, progress), request)
 
 
-def verify_run(request: CompactionRequest, report: RunReport) -> int:
-    """Verifies the result of a run, with one line per log; returns the exit code."""
+def verify_run(request: CompactionRequest, report: RunReport, arguments: argparse.Namespace) -> int:
+    """Verifies the result of a run, with one line per log; returns the exit code. The lines go to standard error if standard
+    output has a document."""
     from compaction.certifier.after_compact import requests
 
     from .verify import show, verify
 
-    codes = [show(verify(lambda: _command.start_session("compact"), each)) for each in requests(request, report)]
-    return max(codes, default=0)
+    print_line = _logging.print_line if arguments.output == _options.JSON else print
+    found = (verify(lambda: _command.start_session("compact"), each) for each in requests(request, report))
+    return max((show(each, print_line=print_line) for each in found), default=0)
 
 
-def verify_done(request: CompactionRequest) -> int:
+def verify_done(request: CompactionRequest, arguments: argparse.Namespace) -> int:
     """Verifies the finished output of an earlier run of the same request, as that run may not have."""
     logs = (LogReport(*log.topic_partition, log.log_dir, LogStatus.CLEANED, "") for log in request.logs)
-    return verify_run(request, RunReport("", request.as_of_ms, request.dry_run, tuple(logs)))
+    return verify_run(request, RunReport("", request.as_of_ms, request.dry_run, tuple(logs)), arguments)
 
 
 def main(argv: Sequence[str] | None = None, run: Callable[[SessionFactory, CompactionRequest], RunReport] = compact) -> int:
@@ -134,15 +136,15 @@ def main(argv: Sequence[str] | None = None, run: Callable[[SessionFactory, Compa
 
     def body(arguments: argparse.Namespace) -> int:
         request = read_request(arguments)
-        if arguments.if_done and _command.is_done(request, arguments.report):
-            return verify_done(request) if arguments.verify else 0
+        if arguments.if_done and _command.is_done(request, arguments):
+            return verify_done(request, arguments) if arguments.verify else 0
         if arguments.verify:
             from compaction.certifier.after_compact import require_sources
 
             require_sources(request)
         report = run(lambda: _command.start_session("compact"), request)
-        code = _command.write_report(report, arguments.report, arguments.metrics)
-        return max(code, verify_run(request, report)) if arguments.verify else code
+        code = _command.write_report(report, arguments)
+        return max(code, verify_run(request, report, arguments)) if arguments.verify else code
 
     return _command.run_command(parser(), argv, body)
 

@@ -19,7 +19,7 @@ if not __package__:
         sys.path.insert(0, str(checkout))
 
 from compaction.compare.comparison_metrics import comparison_metrics  # noqa: E402
-from compaction.compare.figures import ComparedLog, Comparison  # noqa: E402
+from compaction.compare.figures import ComparedLog, Comparison, OutcomeStatus  # noqa: E402
 from compaction.compare.html_page import to_html  # noqa: E402
 from compaction.compare.json_document import explanations_to_json, to_json  # noqa: E402 - the checkout must be on the path first
 from compaction.compare.terminal import print_comparison, print_explanations  # noqa: E402
@@ -32,6 +32,7 @@ from compaction.logdir.discover import Selector  # noqa: E402
 
 from . import _arguments, _command, _logging, _options  # noqa: E402
 from ._command import SessionFactory  # noqa: E402
+from ._provenance import provenance  # noqa: E402
 
 _DESCRIPTION = """\
 Compare policies on logs at rest without writing to them: bytes, records, segments and tombstones
@@ -89,6 +90,7 @@ def parser() -> _options.Parser:
     _options.add_file(group, "--report", "write all figures in JSON (schema_version 1)")
     _options.add_metrics(group)
     _options.add_file(group, "--html", "write the comparison as a self-contained HTML page")
+    _options.add_result(group)
     _options.add_logging(group)
     return options
 
@@ -132,7 +134,7 @@ def compare(session_factory: SessionFactory, request: ComparisonRequest) -> Comp
     from compaction.compare.compare_policies import compare_with
     from compaction.spark.progress import Progress
 
-    with Progress(_logging.progress_stream()) as progress:
+    with Progress(_logging.progress_stream(), status=_logging.status_line()) as progress:
         return compare_with(_command.passes(session_factory, progress), request)
 
 
@@ -153,26 +155,39 @@ def main(argv: Sequence[str] | None = None, run: Callable[[SessionFactory, Compa
     def body(arguments: argparse.Namespace) -> int:
         request = read_request(arguments)
         if arguments.explain:
-            return _explain(request, arguments.report)
+            return _explain(request, arguments)
         return _finish(run(lambda: _command.start_session("dry-run"), request), arguments)
 
     return _command.run_command(parser(), argv, body)
 
 
-def _explain(request: ComparisonRequest, report_file: str | None) -> int:
+def _explain(request: ComparisonRequest, arguments: argparse.Namespace) -> int:
     logs = explain(request)
-    print_explanations(logs, sys.stdout)
-    if report_file is not None:
-        write_text(report_file, explanations_to_json(logs, request.base.as_of_ms))
+    _logging.end_steps()
+    document = explanations_to_json(logs, request.base.as_of_ms, provenance(arguments))
+    if arguments.output == _options.JSON:
+        sys.stdout.write(document)
+    else:
+        print_explanations(logs, _command.screen(arguments))
+    if arguments.report is not None:
+        write_text(arguments.report, document)
     return _command.FAILED if any(log.error is not None for log in logs) else 0
 
 
 def _finish(comparison: Comparison, arguments: argparse.Namespace) -> int:
     """Print a comparison, write the requested files, and return the exit code."""
-    print_comparison(comparison, sys.stdout)
+    _logging.end_steps()
+    comparison = replace(comparison, origin=provenance(arguments))
+    if arguments.output == _options.JSON:
+        sys.stdout.write(to_json(comparison))
+    else:
+        print_comparison(comparison, _command.screen(arguments))
     for log in comparison.logs:
         if log.error is not None:
             _logging.print_error(f"{log.name}: {log.error}")
+        for outcome in log.outcomes:
+            if outcome.status in (OutcomeStatus.FAILED, OutcomeStatus.REFUSED):
+                _logging.print_error(f"{log.name}, {outcome.policy}: {outcome.reason}")
     if arguments.report is not None:
         write_text(arguments.report, to_json(comparison))
     if arguments.metrics is not None:

@@ -94,10 +94,10 @@ def main(argv: Sequence[str] | None = None, run: Callable[[SessionFactory, Compa
 
     def body(arguments: argparse.Namespace) -> int:
         request = read_request(arguments)
-        if arguments.if_done and _command.is_done(request, arguments.report):
+        if arguments.if_done and _command.is_done(request, arguments):
             return 0
         report = run(lambda: _command.start_session("expire"), request)
-        return _command.write_report(report, arguments.report, arguments.metrics)
+        return _command.write_report(report, arguments)
 
     return _command.run_command(parser(), argv, body)
 

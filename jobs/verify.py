@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NamedTuple
@@ -183,13 +183,14 @@ def explain(session_factory: SessionFactory, request: VerifyRequest, offset: int
         return certify_job.explain(session_factory, request, offset)
 
 
-def show(report: VerifyReport, file: str | None = None) -> int:
+def show(report: VerifyReport, file: str | None = None, print_line: Callable[[str], None] = print) -> int:
     """Print the report, write it to ``file``, and return the exit code."""
+    _logging.end_steps()
     for log in report.logs:
-        print("\n".join(log.lines()))
+        print_line("\n".join(log.lines()))
         if log.status is not Status.HOLDS:
             _logging.print_error(_error_line(log))
-    print(report.summary())
+    print_line(report.summary())
     if file is not None:
         write_text(file, report.to_json())
     return report.exit_code

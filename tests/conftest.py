@@ -20,6 +20,11 @@ __all__ = ["bucket", "client", "store"]
 ROOT = Path(__file__).resolve().parent.parent
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Golden text files are written by the tests that read them."""
+    parser.addoption("--rewrite-golden", action="store_true", help="write the golden text files anew")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """PySpark 4.0 and 4.1 leave the sockets that collect results to the garbage collector."""
     if version("pyspark").startswith(("4.0.", "4.1.")):

@@ -1,14 +1,13 @@
-"""The report of a run: the JSON document, the text for people, and the exit code."""
+"""The report of a run: the JSON document and the exit code."""
 
 from __future__ import annotations
 
-import io
 import json
 from dataclasses import replace
 
 import pytest
 
-from compaction.report import LogReport, LogStatus, RunReport, RunStatus, print_report
+from compaction.report import LogReport, LogStatus, RunReport, RunStatus
 
 CLEANED = LogReport(
     topic="orders",
@@ -40,13 +39,6 @@ def run(*logs: LogReport, dry_run: bool = False) -> RunReport:
     return RunReport("r-1", 1_700_000_000_000, dry_run, logs, seconds=2.5)
 
 
-class Terminal(io.StringIO):
-    """A stream that says it is a terminal."""
-
-    def isatty(self) -> bool:
-        return True
-
-
 def test_the_document_has_every_field_of_the_schema() -> None:
     document = json.loads(run(CLEANED, SKIPPED).to_json())
     assert list(document) == ["schema_version", "run_id", "as_of_ms", "dry_run", "status", "totals", "kafka_versions", "logs"]
@@ -60,6 +52,11 @@ def test_the_document_has_every_field_of_the_schema() -> None:
     assert document["logs"][0]["status"] == "cleaned"
     assert document["logs"][0]["seconds"] == 1.235
     assert document["logs"][1]["first_dirty_offset"] is None
+
+
+def test_the_origin_of_a_run_is_part_of_the_document() -> None:
+    document = json.loads(replace(run(CLEANED), origin={"tool": {"version": "1"}}).to_json())
+    assert document["tool"] == {"version": "1"}
 
 
 def test_totals_are_the_sums_of_the_logs() -> None:
@@ -84,58 +81,3 @@ def test_totals_are_the_sums_of_the_logs() -> None:
 )
 def test_the_exit_code_follows_the_logs(logs: tuple[LogReport, ...], status: RunStatus, exit_code: int) -> None:
     assert (run(*logs).status, run(*logs).exit_code) == (status, exit_code)
-
-
-def test_plain_text_has_sizes_removed_records_and_reasons() -> None:
-    stream = io.StringIO()
-    print_report(run(CLEANED, SKIPPED, FAILED), stream)
-    assert stream.getvalue() == (
-        "orders-3 cleaned [10, 40): 1000 -> 300 records, 2.0 MB -> 500.0 kB, 4 -> 1 segments\n"
-        "    removed: 643 superseded, 20 tombstones, 30 aborted, 5 without a key, 2 transaction markers\n"
-        "    1000 of 2000 bytes dirty\n"
-        "sales-0 skipped\n"
-        "    policy: cleanup.policy is delete\n"
-        "bad-1 failed\n"
-        "    /data/bad-1/0.log at byte 61: batch fails its CRC\n"
-        "3 logs: 1 cleaned, 1 skipped, 1 failed; 2.0 MB -> 500.0 kB in 2.5 s\n"
-    )
-
-
-def test_a_dry_run_says_that_nothing_was_written() -> None:
-    stream = io.StringIO()
-    print_report(run(SKIPPED, dry_run=True), stream)
-    assert stream.getvalue().splitlines()[-1].startswith("dry run, nothing written: 1 logs: 0 cleaned")
-
-
-def test_deleted_segments_are_reported() -> None:
-    stream = io.StringIO()
-    print_report(run(replace(SKIPPED, expired_segments=2, expired_bytes=3000)), stream)
-    assert "    removed: 2 expired segments of 3.0 kB\n" in stream.getvalue()
-    assert stream.getvalue().splitlines()[-1].endswith("0 bytes -> 0 bytes, 2 segments expired (3.0 kB) in 2.5 s")
-
-
-def test_a_terminal_gets_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "160")
-    monkeypatch.setenv("TERM", "xterm")
-    stream = Terminal()
-    print_report(run(CLEANED, replace(SKIPPED, reason="held by [/x] and [bold]")), stream)
-    shown = stream.getvalue()
-    for text in (
-        "orders-3",
-        "1000 -> 300",
-        "2.0 MB -> 500.0 kB",
-        "643 superseded",
-        "held by [/x] and [bold]",
-        "2 logs: 1 cleaned",
-    ):
-        assert text in shown
-    assert "┃" in shown
-
-
-@pytest.mark.parametrize("stream", [io.StringIO, Terminal])
-def test_a_reason_is_printed_without_control_characters_or_markup(stream: type[io.StringIO]) -> None:
-    shown = stream()
-    print_report(run(replace(FAILED, reason="\x1b]0;owned\x07 [red]x[/red]\r")), shown)
-    assert "\x1b]" not in shown.getvalue()
-    assert "\r" not in shown.getvalue()
-    assert "[red]x[/red]" in shown.getvalue()

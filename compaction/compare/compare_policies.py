@@ -35,6 +35,8 @@ from compaction.locking.access import Purpose, access
 from compaction.logdir.settings.log_settings import Settings, read_settings
 from compaction.names import LogLocation
 from compaction.passes.tasks import Slice
+from compaction.screen.amounts import counted
+from compaction.screen.steps import step
 from compaction.stores.mixed import file_system
 
 
@@ -50,6 +52,7 @@ def compare_with(
     started = time.monotonic()
     with access(file_system(request.base.log_dirs), request.base.log_dirs, Purpose.READ) as held:
         logs = _cases(request, _views_by_policy(request, parallel_read(start)))
+        step(f"measuring {counted(len(logs), 'log')} under {len(request.policies)} policies")
         results = _run_passes(start, request, logs, task_sizes)
         warn_of_changes(held.in_use, _log_views(logs))
     found = tuple(compared(log, results) for log in logs)

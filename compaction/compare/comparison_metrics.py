@@ -51,6 +51,8 @@ def _of_policies(comparison: Comparison) -> Iterator[Metric]:
 
 
 def _states(log: ComparedLog, outcome: Outcome) -> dict[str, LogTotals]:
+    if not outcome.changes:
+        return {"before": log.before, "after": log.before, "expired": LogTotals()}
     return {"before": log.before, "after": outcome.after, "expired": outcome.expired}
 
 

@@ -8,8 +8,9 @@ base offset to the log end offset.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from compaction.report import LogReport, LogStatus, RunStatus
 
@@ -72,7 +73,8 @@ class KeyFigures:
 class OutcomeStatus(str, enum.Enum):
     """What a policy would do to a log.
 
-    ``refused``: a run would require ``--allow-keyless``; the figures are those with it. ``policy_unknown``: the log's
+    ``refused``: a run would fail and require ``--allow-keyless``; the figures of the log are those with it, but in totals it is
+    unchanged. ``policy_unknown``: the log's
     ``cleanup.policy`` is not known; a run would not change the log, and the figures are those of the unchanged log.
     """
 
@@ -88,9 +90,9 @@ class OutcomeStatus(str, enum.Enum):
     FAILED = "failed"
 
     @property
-    def words(self) -> str:
-        """The status as shown to users."""
-        return self.value.replace("_", " ")
+    def would(self) -> str:
+        """The status in a sentence about a run that has not been made."""
+        return "would be cleaned" if self is OutcomeStatus.CLEANED else self.value.replace("_", " ")
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,19 @@ class Outcome:
     broker_rounds: int = 0
     why: tuple[str, ...] = ()
 
+    @property
+    def words(self) -> str:
+        """The outcome as shown to users: a log that only loses expired segments is not cleaned."""
+        if self.status is not OutcomeStatus.CLEANED:
+            return self.status.would
+        done = [word for word, holds in (("expired", self.run.expired_segments), ("cleaned", self.run.compacted)) if holds]
+        return " and ".join(done) or "cleaned"
+
+    @property
+    def changes(self) -> bool:
+        """Whether a run would change the log."""
+        return self.status in (OutcomeStatus.CLEANED, OutcomeStatus.SKIPPED)
+
 
 @dataclass(frozen=True)
 class ComparedLog:
@@ -131,10 +146,22 @@ class ComparedLog:
         """``topic-partition``."""
         return f"{self.topic}-{self.partition}"
 
+    @property
+    def fails(self) -> bool:
+        """Whether the log failed, or would fail in a run with one of the policies."""
+        statuses = {outcome.status for outcome in self.outcomes}
+        return self.error is not None or not statuses.isdisjoint((OutcomeStatus.FAILED, OutcomeStatus.REFUSED))
+
+    def remaining(self, policy: int) -> LogTotals:
+        """What a run with a policy leaves, by the number of the policy: all of the log if it fails or is refused."""
+        if self.error is not None or not self.outcomes[policy].changes:
+            return self.before
+        return self.outcomes[policy].after
+
 
 @dataclass(frozen=True)
 class PolicyTotals:
-    """The sums over all logs with figures under one policy."""
+    """The sums over all logs with figures under one policy; a log that its run would not change counts as it is."""
 
     policy: str
     before: LogTotals
@@ -146,7 +173,7 @@ class PolicyTotals:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All logs under all policies, which are named in the order given."""
+    """All logs under all policies, which are named in the order given; ``origin`` is that of ``RunReport``."""
 
     run_id: str
     as_of_ms: int
@@ -154,19 +181,20 @@ class Comparison:
     logs: tuple[ComparedLog, ...]
     age_bounds_ms: tuple[int, ...]
     seconds: float = 0.0
+    origin: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def status(self) -> RunStatus:
-        """Failed if any log is, else done if any policy would change any log."""
-        outcomes = [outcome for log in self.logs for outcome in log.outcomes]
-        if any(log.error for log in self.logs) or any(each.status is OutcomeStatus.FAILED for each in outcomes):
+        """Failed if any log is, or if a run would refuse it; else done if any policy would change any log."""
+        if any(log.fails for log in self.logs):
             return RunStatus.FAILED
+        outcomes = [outcome for log in self.logs for outcome in log.outcomes]
         worked = any(each.run.status is LogStatus.CLEANED or each.run.expired_segments for each in outcomes)
         return RunStatus.DONE if worked else RunStatus.NOTHING_TO_DO
 
     @property
     def exit_code(self) -> int:
-        """1 if a log failed, else 0."""
+        """1 if a log failed, or would fail in a run; else 0."""
         return 1 if self.status is RunStatus.FAILED else 0
 
     def totals(self) -> tuple[PolicyTotals, ...]:
@@ -176,13 +204,13 @@ class Comparison:
     def _totals(self, number: int, policy: str) -> PolicyTotals:
         pairs = [(log, log.outcomes[number]) for log in self.logs if log.error is None]
         statuses = {status.value: sum(outcome.status is status for _, outcome in pairs) for status in OutcomeStatus}
-        with_figures = [(log, outcome) for log, outcome in pairs if outcome.status is not OutcomeStatus.FAILED]
+        changed = [outcome for _, outcome in pairs if outcome.changes]
         return PolicyTotals(
             policy,
-            _sum(log.before for log, _ in with_figures),
-            _sum(outcome.after for _, outcome in with_figures),
-            _sum(outcome.expired for _, outcome in with_figures),
-            sum((outcome.gone for _, outcome in with_figures), Distribution()),
+            _sum(log.before for log, _ in pairs),
+            _sum(log.remaining(number) for log, _ in pairs),
+            _sum(outcome.expired for outcome in changed),
+            sum((outcome.gone for outcome in changed), Distribution()),
             statuses,
         )
 

@@ -77,6 +77,7 @@ def _log(log: ComparedLog, explained: bool) -> dict[str, Any]:
 def _outcome(outcome: Outcome, explained: bool) -> dict[str, Any]:
     return {
         "status": outcome.status.value,
+        "words": outcome.words,
         "reason": outcome.reason,
         "why": list(outcome.why) if explained else [],
         "after": _columns(outcome.after),

@@ -3,6 +3,7 @@
 | field | meaning |
 | --- | --- |
 | ``run_id``, ``as_of_ms``, ``status`` | as in the report of a run; ``dry_run`` is always true |
+| ``tool``, ``command``, ``options``, ``settings`` | as in the report of a run |
 | ``age_bounds_ms``, ``places`` | the bounds of counts by age, the number of counts by place (``compaction.compare.figures``) |
 | ``policies`` | one object per policy, in the order given: the sums over all logs |
 | ``logs`` | one object per log: ``before``, ``spread``, ``keys``, and ``policies``, one object per policy in the same order |
@@ -11,8 +12,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from types import MappingProxyType
 from typing import Any
 
 from compaction.compare.figures import ComparedLog, Comparison, Outcome, PolicyTotals
@@ -31,6 +33,7 @@ def json_document(comparison: Comparison) -> dict[str, Any]:
         "dry_run": True,
         "status": comparison.status.value,
         "seconds": round(comparison.seconds, 3),
+        **comparison.origin,
         "age_bounds_ms": list(comparison.age_bounds_ms),
         "places": places,
         "policies": [_totals(totals) for totals in comparison.totals()],
@@ -43,7 +46,7 @@ def to_json(comparison: Comparison) -> str:
     return printable_json(json.dumps(json_document(comparison), indent=1, ensure_ascii=False)) + "\n"
 
 
-def explanations_to_json(logs: Sequence[ComparedLog], as_of_ms: int) -> str:
+def explanations_to_json(logs: Sequence[ComparedLog], as_of_ms: int, origin: Mapping[str, Any] = MappingProxyType({})) -> str:
     """The logs of ``--explain`` without figures: for each policy ``status``, ``reason`` and ``why``."""
     explained = [
         {
@@ -58,7 +61,7 @@ def explanations_to_json(logs: Sequence[ComparedLog], as_of_ms: int) -> str:
         }
         for log in logs
     ]
-    head = {"schema_version": SCHEMA_VERSION, "as_of_ms": as_of_ms, "dry_run": True}
+    head = {"schema_version": SCHEMA_VERSION, "as_of_ms": as_of_ms, "dry_run": True, **origin}
     return printable_json(json.dumps({**head, "logs": explained}, indent=1, ensure_ascii=False)) + "\n"
 
 

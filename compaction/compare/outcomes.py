@@ -99,7 +99,18 @@ def _outcome(case: PolicyCase, result: PlanResult | None, counts: LogCounts, tot
 
 def _failed_report(report: LogReport) -> LogReport:
     """The report without figures, as a run makes it for a failed log."""
-    return LogReport(report.topic, report.partition, report.log_dir, report.status, report.reason)
+    size_bytes = report.disk_bytes_before
+    return LogReport(
+        report.topic,
+        report.partition,
+        report.log_dir,
+        report.status,
+        report.reason,
+        reason_code="error",
+        disk_bytes_before=size_bytes,
+        disk_bytes_after=size_bytes,
+        settings=report.settings,
+    )
 
 
 def _expired(case: PolicyCase, counts: LogCounts) -> tuple[LogTotals, Tally]:

@@ -1,120 +1,211 @@
-"""A comparison as text: a table on a terminal, plain lines otherwise; and explanations."""
+"""A comparison as text: a line per log or topic with what each policy frees, the legend, and the totals; and explanations.
+
+Policies have letters, as on the page, because their names are long. A cell is how much smaller the log would be, or the reason
+in a word why it would not be changed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TextIO
-
-from rich.console import Console
-from rich.filesize import decimal
-from rich.table import Table
-from rich.text import Text
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 
 from compaction.compare.figures import ComparedLog, Comparison, LogTotals, Outcome, OutcomeStatus
-from compaction.printable import printable
+from compaction.screen.amounts import change, counted, elapsed, share_freed, size
+from compaction.screen.output_screen import Screen
+from compaction.screen.text_table import Column, Line, Row, Style, table, wrapped
+from compaction.screen.top_rows import TopRows, top_rows
 
-_STYLES = {
-    OutcomeStatus.CLEANED: "green",
-    OutcomeStatus.SKIPPED: "dim",
-    OutcomeStatus.REFUSED: "yellow",
-    OutcomeStatus.POLICY_UNKNOWN: "yellow",
-    OutcomeStatus.FAILED: "bold red",
-}
 #: outcomes without figures
 _WITHOUT_FIGURES = (OutcomeStatus.FAILED, OutcomeStatus.POLICY_UNKNOWN)
+#: cells that are a reason in place of a figure, and what they mean
+_MEANINGS = {
+    "failed": "it cannot be read or cleaned",
+    "refused": "many of its records have no key: a run needs --allow-keyless",
+    "unknown": "no source has its cleanup.policy",
+    "ratio": "too little is dirty for min.cleanable.dirty.ratio",
+    "lag": "min.compaction.lag.ms has not passed",
+    "empty": "it has no bytes",
+    "policy": "its policy neither compacts nor deletes",
+    "retention": "nothing in it has expired",
+    "tiered": "its segments are in tiered storage, too",
+    "future": "its oldest record is in the future",
+}
+#: a policy's column, with the gap before it
+_POLICY_CELLS = 11
+_OTHER_CELLS = 27
+#: the columns of totals before the last one
+_TOTALS_CELLS = 40
 
 
-def print_comparison(comparison: Comparison, stream: TextIO) -> None:
+def print_comparison(comparison: Comparison, screen: Screen) -> None:
     """Print each log under each policy, and the totals."""
-    if stream.isatty():
-        console = Console(file=stream)
-        console.print(_table(comparison))
-        for line in _summary(comparison):
-            console.print(Text(printable(line)))
-    else:
-        _write(stream, [*_plain(comparison.logs), *_summary(comparison)])
+    last = wrapped(_last_line(comparison), screen.style)
+    if screen.only_summary:
+        screen.print(last)
+        return
+    found = [line for block in _blocks(comparison, screen.style) for line in _table(comparison, block, screen)]
+    totals = _totals(comparison, screen.style)
+    screen.print([*_legend(comparison, screen.style), *found, *_meanings(comparison, screen.style), *totals, Line(""), *last])
 
 
-def print_explanations(logs: Iterable[ComparedLog], stream: TextIO) -> None:
+def print_explanations(logs: Iterable[ComparedLog], screen: Screen) -> None:
     """Print all conditions of each policy for each log."""
     for log in logs:
-        lines = [f"{log.name} in {log.log_dir}"]
+        lines = wrapped(f"{log.name} in {log.log_dir}", screen.style, hanging=2)
         if log.error is not None:
-            lines.append(f"  failed: {log.error}")
+            lines += wrapped(f"failed: {log.error}", screen.style, indent=2, hanging=2)
         for outcome in log.outcomes:
-            lines.append(f"  {outcome.policy}: {outcome.status.words}: {outcome.reason}")
-            lines += [f"    {line}" for text in outcome.why for line in text.split("\n")]
-        _write(stream, lines)
+            head = f"{outcome.policy}: {outcome.status.would}: {outcome.reason}"
+            lines += wrapped(head, screen.style, indent=2, hanging=2)
+            for text in (line for why in outcome.why for line in why.split("\n")):
+                remedy = text.startswith(" ")
+                indent, hanging = (10, 0) if remedy else (4, 6)
+                lines += wrapped(text.strip(), screen.style, indent=indent, hanging=hanging)
+        screen.print(lines)
 
 
-def _write(stream: TextIO, lines: Iterable[str]) -> None:
-    stream.write("".join(f"{printable(line)}\n" for line in lines))
+def letter(number: int) -> str:
+    """The letter of a policy: A to Z, then AA."""
+    return chr(65 + number) if number < 26 else letter(number // 26 - 1) + letter(number % 26)
 
 
-def freed(before: LogTotals, after: LogTotals) -> str:
-    """How much smaller the files would be, in per cent."""
-    if not before.bytes:
-        return "nothing"
-    return f"{100 * (before.bytes - after.bytes) / before.bytes:.1f} %"
-
-
-def _plain(logs: Iterable[ComparedLog]) -> list[str]:
+def _legend(comparison: Comparison, style: Style) -> list[Line]:
+    """The letters of the policies; a long name is broken after a comma."""
     lines = []
-    for log in logs:
-        lines.append(f"{log.name}: {_sizes(log.before)}, {log.keys.distinct} keys" if log.error is None else log.name)
-        if log.error is not None:
-            lines.append(f"    failed: {log.error}")
-        for outcome in log.outcomes:
-            lines.append(f"  {outcome.policy}: {outcome.status.words}{_remaining(log, outcome)}")
-            lines.append(f"    {outcome.reason}")
-    return lines
+    for number, name in enumerate(comparison.policies):
+        spaced = name.replace(",", ", ") if len(name) + 3 > style.width else name
+        lines += wrapped(f"{letter(number)}  {spaced}", style, hanging=3, colour="bold")
+    return [*lines, Line("")]
 
 
-def _remaining(log: ComparedLog, outcome: Outcome) -> str:
-    if outcome.status in _WITHOUT_FIGURES:
-        return ""
-    rounds = f", {outcome.broker_rounds} broker rounds" if outcome.broker_rounds > 1 else ""
-    return f", {_sizes(outcome.after)} remaining, {freed(log.before, outcome.after)} freed{rounds}"
+def _blocks(comparison: Comparison, style: Style) -> list[range]:
+    """The policies of each table: as many as fit the width."""
+    most = max(1, (style.width - _OTHER_CELLS) // _POLICY_CELLS)
+    count = len(comparison.policies)
+    return [range(first, min(first + most, count)) for first in range(0, count, most)]
 
 
-def _sizes(totals: LogTotals) -> str:
-    return f"{decimal(totals.bytes)} in {totals.segments} segments, {totals.records} records, {totals.tombstones} tombstones"
+def _table(comparison: Comparison, policies: range, screen: Screen) -> list[Line]:
+    """A row per log or topic, a column per policy."""
+    logs = comparison.logs
+    names = [(log.topic, log.partition) for log in logs]
+    top = top_rows(names, lambda row: _rank([logs[each] for each in row]), screen.style.ellipsis, all_rows=screen.all_rows)
+    columns = [Column(top.title, right=False), Column("on disk"), Column("records", rank=2), Column("keys", rank=1)]
+    columns += [Column(f"{letter(number)} freed") for number in policies]
+    total = _row(f"total, {counted(len(logs), 'log')}", logs, policies, "bold", ())
+    *body, last = table(columns, [*_rows(top, logs, policies, screen), total], screen.style)
+    return [*body, *wrapped(top.hidden, screen.style, colour="dim"), last, Line("")]
 
 
-def _summary(comparison: Comparison) -> list[str]:
-    lines = []
-    for totals in comparison.totals():
-        counts = ", ".join(f"{count} {OutcomeStatus(status).words}" for status, count in totals.statuses.items() if count)
-        sizes = f"{decimal(totals.before.bytes)} -> {decimal(totals.after.bytes)}"
-        lines.append(f"{totals.policy}: {sizes}, {freed(totals.before, totals.after)} freed ({counts or 'no logs'})")
+def _rows(top: TopRows, logs: Sequence[ComparedLog], policies: range, screen: Screen) -> Iterator[Row]:
+    for name, numbers in top.rows:
+        found = [logs[number] for number in numbers]
+        details = [text for log in found for text in _details(log, policies, named=len(found) > 1)] if screen.details else []
+        yield _row(name, found, policies, "bold red" if _failed(found) else "", details)
+
+
+def _row(name: str, logs: Sequence[ComparedLog], policies: range, colour: str, details: Sequence[str]) -> Row:
+    before = sum((log.before for log in logs), LogTotals())
+    keys = sum(log.keys.distinct for log in logs)
+    cells = [name, size(before.bytes), f"{before.records:,}", f"{keys:,}"]
+    if all(log.error is not None for log in logs):
+        cells = [name, "", "", ""]
+    return Row([*cells, *(_cell(logs, number) for number in policies)], colour, details)
+
+
+def _cell(logs: Sequence[ComparedLog], number: int) -> str:
+    """How much smaller the logs would be, or why they would not be changed."""
+    before = sum(log.before.bytes for log in logs)
+    after = sum(log.remaining(number).bytes for log in logs)
+    reasons = {_reason(log, number) for log in logs}
+    return next(iter(reasons)) if len(reasons) == 1 and "" not in reasons else share_freed(before, after)
+
+
+def _reason(log: ComparedLog, number: int) -> str:
+    """Why a policy would not change a log, in a word; empty if it would."""
+    if log.error is not None:
+        return "failed"
+    outcome = log.outcomes[number]
+    if outcome.status is OutcomeStatus.POLICY_UNKNOWN:
+        return "unknown"
+    if outcome.status is OutcomeStatus.SKIPPED:
+        return outcome.run.reason_code or "skipped"
+    return "" if outcome.status is OutcomeStatus.CLEANED else outcome.status.value
+
+
+def _rank(logs: Sequence[ComparedLog]) -> tuple[bool, int, int, str, int]:
+    """Failed logs first, then the most bytes freed by any policy, then the most bytes."""
+    before = sum(log.before.bytes for log in logs)
+    policies = range(min((len(log.outcomes) for log in logs if log.error is None), default=0))
+    least = min((sum(log.remaining(number).bytes for log in logs) for number in policies), default=before)
+    return not _failed(logs), least - before, -before, logs[0].topic, logs[0].partition
+
+
+def _failed(logs: Iterable[ComparedLog]) -> bool:
+    return any(log.fails for log in logs)
+
+
+def _details(log: ComparedLog, policies: range, *, named: bool) -> Iterator[str]:
+    """What each policy would do, and why."""
+    prefix = f"{log.name}: " if named else ""
+    if log.error is not None:
+        yield f"{prefix}failed: {log.error}"
+        return
+    for number in policies:
+        outcome = log.outcomes[number]
+        rounds = f", {outcome.broker_rounds} rounds of a broker" if outcome.broker_rounds > 1 else ""
+        left = "" if outcome.status in _WITHOUT_FIGURES else f": {_left(outcome)}{rounds}"
+        yield f"{prefix}{letter(number)} {outcome.status.would}{left}; {outcome.reason}"
+
+
+def _left(outcome: Outcome) -> str:
+    after = outcome.after
+    parts = (counted(after.segments, "segment"), counted(after.records, "record"), counted(after.tombstones, "tombstone"))
+    return f"{size(after.bytes)} in {', '.join(parts)} remaining"
+
+
+def _meanings(comparison: Comparison, style: Style) -> list[Line]:
+    """What the reasons in the table mean."""
+    numbers = range(len(comparison.policies))
+    used = {_reason(log, number) for log in comparison.logs for number in numbers}
+    lines = [
+        line
+        for word, text in _MEANINGS.items()
+        if word in used
+        for line in wrapped(f"{word + ':':<10} {text}", style, hanging=11, colour="dim")
+    ]
+    return [*lines, Line("")] if lines else []
+
+
+def _totals(comparison: Comparison, style: Style) -> list[Line]:
+    """The totals of each policy; a log that would not be changed counts as it is."""
+    columns = [Column("policy", right=False), *(Column(title) for title in ("on disk", "after", "freed"))]
+    would = [_would(comparison, number) for number in range(len(comparison.policies))]
+    in_rows = max(map(len, would), default=0) <= style.width - _TOTALS_CELLS
+    if in_rows:
+        columns.append(Column("logs would be", right=False))
+    rows = []
+    for number, each in enumerate(comparison.totals()):
+        before, after = each.before.bytes, each.after.bytes
+        figures = [size(before), size(after), share_freed(before, after)]
+        more = [would[number]] if in_rows else []
+        rows.append(Row([letter(number), *figures, *more], details=() if in_rows else [f"logs would be: {would[number]}"]))
+    return table(columns, rows, style)
+
+
+def _would(comparison: Comparison, number: int) -> str:
+    """How many logs have each outcome."""
+    found = Counter(log.outcomes[number].words for log in comparison.logs if log.error is None)
     failed = sum(log.error is not None for log in comparison.logs)
+    if failed:
+        found["failed"] += failed
+    return ", ".join(f"{count} {words}" for words, count in found.most_common())
+
+
+def _last_line(comparison: Comparison) -> str:
+    totals = enumerate(comparison.totals())
+    policies = [f"{letter(number)} {change(each.before.bytes, each.after.bytes)}" for number, each in totals]
+    failed = sum(_failed([log]) for log in comparison.logs)
     tail = f", {failed} failed" if failed else ""
-    return [*lines, f"{len(comparison.logs)} logs{tail}, nothing written, in {comparison.seconds:.1f} s"]
-
-
-def _table(comparison: Comparison) -> Table:
-    table = Table("log", "policy", "status", "bytes", "records", "tombstones", "segments", "freed", "why")
-    for log in comparison.logs:
-        if log.error is not None:
-            table.add_row(_cell(log.name), "", Text("failed", style="bold red"), "", "", "", "", "", _cell(log.error))
-        else:
-            table.add_row(_cell(log.name), "", "", *_cells(log.before), "", f"{log.keys.distinct} keys")
-        for outcome in log.outcomes:
-            table.add_row(*_row(log, outcome))
-        table.add_section()
-    return table
-
-
-def _row(log: ComparedLog, outcome: Outcome) -> tuple[Text | str, ...]:
-    after, status = outcome.after, Text(outcome.status.words, style=_STYLES[outcome.status])
-    if outcome.status in _WITHOUT_FIGURES:
-        return ("", _cell(outcome.policy), status, "", "", "", "", "", _cell(outcome.reason))
-    return ("", _cell(outcome.policy), status, *_cells(after), freed(log.before, after), _cell(outcome.reason))
-
-
-def _cell(text: str) -> Text:
-    return Text(printable(text))
-
-
-def _cells(totals: LogTotals) -> tuple[str, str, str, str]:
-    return decimal(totals.bytes), str(totals.records), str(totals.tombstones), str(totals.segments)
+    logs = counted(len(comparison.logs), "log")
+    return f"dry run, nothing written: {logs}{tail}; {', '.join(policies)} on disk, in {elapsed(comparison.seconds)}"

@@ -37,7 +37,7 @@ TOPIC_ATTRIBUTES = {
     if name.replace(".", "_") in {attribute.name for attribute in fields(TopicConfig)}
 }
 #: attributes of ``BrokerConfig`` by the entries that they hold
-_BROKER_ATTRIBUTES = {
+BROKER_ATTRIBUTES = {
     "log.cleaner.dedupe.buffer.size": "dedupe_buffer_bytes",
     "log.cleaner.io.buffer.load.factor": "load_factor",
     "log.cleaner.io.max.bytes.per.second": "io_max_bytes_per_second",
@@ -110,8 +110,8 @@ class Resolver:
         :raises ConfigError: at most 1 MiB of offset map per cleaner thread, which Kafka refuses too
         """
         layers = self._broker_layers()
-        found = {name: _broker_setting(name, layers) for name in _BROKER_ATTRIBUTES}
-        values: dict[str, Any] = {attribute: found[name].value for name, attribute in _BROKER_ATTRIBUTES.items()}
+        found = {name: _broker_setting(name, layers) for name in BROKER_ATTRIBUTES}
+        values: dict[str, Any] = {attribute: found[name].value for name, attribute in BROKER_ATTRIBUTES.items()}
         config = BrokerConfig(**values, sources={name: setting.source for name, setting in found.items()})
         if config.dedupe_buffer_bytes // max(config.cleaner_threads, 1) <= MIB:
             what = f"log.cleaner.dedupe.buffer.size is {config.dedupe_buffer_bytes} for {config.cleaner_threads} threads"

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from compaction.config.entries import DAY_MS, MIB
 from compaction.config.kinds import LONG_MAX
-from compaction.config.sources import DEFAULT, Source
+from compaction.config.sources import DEFAULT, Origin, Source
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,14 @@ class TopicConfig:
     def source(self, name: str) -> Source:
         """Where the value of a topic-level entry comes from, e.g. of ``min.cleanable.dirty.ratio``."""
         return self.sources.get(name, DEFAULT)
+
+    @property
+    def configured(self) -> dict[str, dict[str, object]]:
+        """The entries that some source sets: each with its ``value`` and its ``source``."""
+        found = {name: source for name, source in self.sources.items() if source.origin is not Origin.DEFAULT}
+        return {
+            name: {"value": getattr(self, name.replace(".", "_")), "source": str(source)} for name, source in found.items()
+        }
 
     @property
     def cleanup_policy(self) -> str:

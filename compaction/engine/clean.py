@@ -45,6 +45,8 @@ from compaction.locking.access import access
 from compaction.locking.claim import PROCESSES, Runs
 from compaction.logdir.settings.log_settings import Settings
 from compaction.report import LogReport, RunReport
+from compaction.screen.amounts import counted
+from compaction.screen.steps import step
 from compaction.stores.mixed import MixedFileSystem, file_system
 
 _READ_TASKS_PER_CORE = 4
@@ -82,9 +84,14 @@ def clean_logs(
             brokers = (log.settings.broker for log in prepared if log.settings is not None and log.plan is not None)
             options = _options(request, logs, smallest_broker(brokers), sizes, files)
             passes = start()
+            step(f"cleaning {counted(len(dirty), 'log')}")
             do_clean(Cleaner(dirty, output.fs, partial(PlainPasses, passes), passes.cores, options))
+        if dirty and not request.dry_run:
+            step("replacing segments" if request.output_dir is None else "publishing the copy")
         reports = run_concurrently([partial(_finish, output, log) for log in logs], output.concurrency)
         reports = note_logs_in_use(reports, held.in_use, (log.compaction.view for log in logs))
+    if request.output_dir is not None:
+        reports = [replace(report, deleted_bytes=0) for report in reports]
     reports += [failed_report(log.location, log.error) for log in prepared if log.error is not None]
     seconds = time.monotonic() - started
     used = versions_used(log.settings.kafka for log in prepared if log.settings is not None)
@@ -177,7 +184,7 @@ def _finish(output: Destination, log: LogCleaning) -> LogReport:
     except Exception as error:
         log.error = str(of_log(error, log.location.path))
     if log.error is not None:
-        return failed_report(log.location, log.error)
+        return failed_report(log.location, log.error, log.plan)
     if not is_cleaned:
         return skipped_report(log.plan)
     return replace(cleaned_report(log.plan, log), seconds=time.monotonic() - started)

@@ -118,6 +118,8 @@ class InPlace:
 
     def keep(self, log: LogCleaning) -> None:
         self._repair_and_delete(log)
+        if log.plan.deletion is not None and log.plan.deletion.removals and log.compaction.config.file_delete_delay_ms == 0:
+            remove_deleted(self.disk, log.location.path)
         _repair_checkpoint(self._checkpoints, log.compaction)
 
     def discard(self, log: LogCleaning) -> None:

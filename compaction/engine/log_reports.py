@@ -12,20 +12,21 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
-from compaction.cleaning.log_view import LogView
+from compaction.cleaning.log_view import LogView, Segment
 from compaction.cleaning.plan import PolicyPlan
 from compaction.cleaning.segment_retention import DeletionPlan
+from compaction.config import TopicConfig
 from compaction.engine.log_cleaning import LogCleaning
 from compaction.errors import CompactionError, PolicyUnknownError
 from compaction.fs.local import LocalFileSystem
 from compaction.logdir.changes import has_changed
 from compaction.logdir.settings.kafka_version import KafkaVersion
 from compaction.names import LogLocation
-from compaction.report import LogReport, LogStatus, VersionUsed
+from compaction.report import CHANGED, IN_USE, LogReport, LogStatus, VersionUsed
 
 _LOG = logging.getLogger(__name__)
-_CHANGED = "the log changed while it was read"
-_IN_USE = "in use; figures are a snapshot"
+#: the reason code of a log whose ``cleanup.policy`` is a guess
+POLICY_UNKNOWN = "policy_unknown"
 
 
 def cleaned_report(plan: PolicyPlan, log: LogCleaning) -> LogReport:
@@ -37,6 +38,10 @@ def cleaned_report(plan: PolicyPlan, log: LogCleaning) -> LogReport:
     return replace(
         skipped_report(plan),
         status=LogStatus.CLEANED,
+        reason_code="",
+        compacted=True,
+        disk_bytes_after=compaction.view.size_bytes - (stats.bytes_read - stats.bytes_kept),
+        deleted_bytes=_deleted_bytes(plan, compaction.segments),
         first_dirty_offset=compaction.first_dirty_offset,
         end_offset=compaction.first_uncleanable_offset,
         bytes_before=stats.bytes_read,
@@ -57,37 +62,89 @@ def cleaned_report(plan: PolicyPlan, log: LogCleaning) -> LogReport:
 def skipped_report(plan: PolicyPlan) -> LogReport:
     """A log that is not compacted; includes segments deleted by retention."""
     compaction, deletion = plan.compaction, plan.deletion
-    name, reason = compaction.view.topic_partition, compaction.reason
-    unknown = compaction.config.policy_guess is not None
-    log_dir = compaction.view.log_dir
-    report = LogReport(name.topic, name.partition, log_dir, LogStatus.SKIPPED, reason, policy_unknown=unknown)
+    name, unknown = compaction.view.topic_partition, compaction.config.policy_guess is not None
+    cause = "" if compaction.skip_cause is None else compaction.skip_cause.value
+    report = LogReport(
+        name.topic,
+        name.partition,
+        compaction.view.log_dir,
+        LogStatus.SKIPPED,
+        compaction.reason,
+        policy_unknown=unknown,
+        reason_code=POLICY_UNKNOWN if unknown else cause,
+        disk_bytes_before=(compaction.view if deletion is None else deletion.view).size_bytes,
+        disk_bytes_after=compaction.view.size_bytes,
+        settings=compaction.config.configured,
+    )
     if deletion is None or not deletion.removals:
         return report
     return replace(
         report,
-        reason=f"{deletion.reason}; then {reason}",
+        reason=f"{deletion.reason}; then {compaction.reason}",
         expired_segments=len(deletion.removals),
         expired_bytes=deletion.removed_bytes,
+        deleted_bytes=_deleted_bytes(plan),
     )
 
 
-def failed_report(location: LogLocation, error: str | CompactionError | None) -> LogReport:
-    """A log that failed and was not changed."""
+def _deleted_bytes(plan: PolicyPlan, replaced: Iterable[Segment] = ()) -> int:
+    """The bytes that remain in ``.deleted`` files."""
+    expired = () if plan.deletion is None else (removal.segment for removal in plan.deletion.removals)
+    return _bytes_of_files((*expired, *replaced), plan.compaction.config)
+
+
+def _bytes_of_files(segments: Iterable[Segment], config: TopicConfig) -> int:
+    """The size of the files that segments leave, with their indexes; 0 if they are removed at once."""
+    if config.file_delete_delay_ms == 0:
+        return 0
+    return sum(each.size_bytes + each.index_bytes + each.time_index_bytes for each in segments)
+
+
+def failed_report(location: LogLocation, error: str | CompactionError | None, plan: PolicyPlan | None = None) -> LogReport:
+    """A log that failed and was not changed.
+
+    :param plan: if it failed after it was planned
+    """
     name, unknown = location.topic_partition, isinstance(error, PolicyUnknownError)
-    return LogReport(name.topic, name.partition, location.log_dir, LogStatus.FAILED, str(error), policy_unknown=unknown)
+    report = LogReport(
+        name.topic,
+        name.partition,
+        location.log_dir,
+        LogStatus.FAILED,
+        str(error),
+        policy_unknown=unknown,
+        reason_code=POLICY_UNKNOWN if unknown else "error",
+    )
+    if plan is None:
+        return report
+    planned = skipped_report(plan)
+    size_bytes = planned.disk_bytes_before
+    return replace(report, disk_bytes_before=size_bytes, disk_bytes_after=size_bytes, settings=planned.settings)
 
 
 def deletion_report(plan: DeletionPlan) -> LogReport:
     """A log in a run of the delete policy: bytes and segments of the complete log, records are not counted."""
     name = plan.view.topic_partition
-    report = LogReport(name.topic, name.partition, plan.view.log_dir, LogStatus.SKIPPED, plan.reason)
+    code = plan.reason.partition(":")[0]
+    report = LogReport(
+        name.topic,
+        name.partition,
+        plan.view.log_dir,
+        LogStatus.SKIPPED,
+        plan.reason,
+        reason_code=code if code.isalpha() else "retention",
+        disk_bytes_before=plan.view.size_bytes,
+        disk_bytes_after=plan.after.size_bytes,
+        settings=plan.config.configured,
+    )
     if plan.config.policy_guess is not None:
-        return replace(report, status=LogStatus.FAILED, policy_unknown=True)
+        return failed_report(LogLocation(name, plan.view.log_dir, plan.view.path), PolicyUnknownError(plan.reason))
     if not plan.removals:
         return report
     return replace(
         report,
         status=LogStatus.CLEANED,
+        reason_code="",
         first_dirty_offset=plan.view.log_start_offset,
         end_offset=plan.new_log_start_offset,
         bytes_before=plan.view.size_bytes,
@@ -96,6 +153,7 @@ def deletion_report(plan: DeletionPlan) -> LogReport:
         segments_after=len(plan.after.segments),
         expired_segments=len(plan.removals),
         expired_bytes=plan.removed_bytes,
+        deleted_bytes=_bytes_of_files((removal.segment for removal in plan.removals), plan.config),
     )
 
 
@@ -107,7 +165,7 @@ def note_logs_in_use(reports: Iterable[LogReport], in_use: Collection[str], view
         view = by_name.get((report.topic, report.partition, report.log_dir))
         if view is None:
             return report
-        note = _CHANGED if has_changed(LocalFileSystem(), view) else _IN_USE
+        note = CHANGED if has_changed(LocalFileSystem(), view) else IN_USE
         return replace(report, reason=f"{report.reason} ({note})")
 
     return [noted(report) for report in reports] if in_use else list(reports)
@@ -117,7 +175,7 @@ def warn_of_changes(in_use: Collection[str], views: Iterable[LogView]) -> None:
     """Logs a warning for each log in the directories ``in_use`` that changed since it was read."""
     for path, view in {view.path: view for view in views if view.log_dir in in_use}.items():
         if has_changed(LocalFileSystem(), view):
-            _LOG.warning("%s: %s", path, _CHANGED)
+            _LOG.warning("%s: %s", path, CHANGED)
 
 
 def versions_used(logs: Iterable[KafkaVersion]) -> tuple[VersionUsed, ...]:

@@ -26,6 +26,8 @@ from compaction.logdir.segments import segment_bases
 from compaction.logdir.settings.log_settings import Settings, read_settings, require_policy
 from compaction.names import LogLocation
 from compaction.recovery.recover import RecoveryReport, recover_log
+from compaction.screen.amounts import counted
+from compaction.screen.steps import step
 
 Plan = TypeVar("Plan")
 
@@ -92,6 +94,7 @@ def read_logs(
     :raises ConfigError: settings of the call contradict each other; nothing was changed
     """
     fs = sources.fs
+    step(f"reading {counted(len(request.logs), 'log')}")
     settings = _read_settings(fs, request, policy_required=policy_required)
     valid = {location: each for location, each in settings.items() if isinstance(each, Settings)}
     views = _read_many(fs, valid, request.as_of_ms, parallel_read)

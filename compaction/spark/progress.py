@@ -6,7 +6,6 @@ so *n* completed tasks count as the first *n*. This is exact at the end; before,
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,16 +15,17 @@ from itertools import accumulate
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Protocol
 
-from rich.filesize import decimal
+from compaction.screen.amounts import elapsed, size
+from compaction.screen.status_line import StatusLine
 
 if TYPE_CHECKING:
     from pyspark import SparkContext, StatusTracker
-    from rich.progress import TaskID
 
 #: seconds between two lines of a pass
 LINE_INTERVAL_S = 10.0
 #: seconds between two polls of Spark's status
 POLL_INTERVAL_S = 0.2
+_BAR_CELLS = 24
 
 
 @dataclass
@@ -54,16 +54,21 @@ class Progress:
     ``start`` begins a pass, ``advance`` adds to the latest one, ``done`` ends it. Bytes beyond the total of a pass are ignored,
     because Spark may run a stage again.
 
-    :param stream: a bar is drawn if it is a capable terminal
+    :param stream: for lines
     :param now: a clock in seconds
+    :param status: the status line of a terminal, on which a bar is drawn
     """
 
-    def __init__(self, stream: IO[str], now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, stream: IO[str], now: Callable[[], float] = time.monotonic, status: StatusLine | None = None
+    ) -> None:
         self._now = now
         self._lock = threading.Lock()
         self._passes: dict[str, _Pass] = {}
         self._current: _Pass | None = None
-        self._display: _Display = _Bars(stream, now) if _can_draw(stream) else _Lines(stream, now)
+        self._display: _Display = _Lines(stream, now)
+        if status is not None:
+            self._display = _Bar(status, _Lines(stream, now), now)
 
     def __enter__(self) -> Progress:
         return self
@@ -158,44 +163,32 @@ class _StageWatch:
         return 0
 
 
-def _can_draw(stream: IO[str]) -> bool:
-    return stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
+class _Bar:
+    """A bar on the status line of a terminal; a pass that has ended is a line."""
 
-
-class _Bars:
-    """Bars on a terminal, redrawn by a background thread."""
-
-    def __init__(self, stream: IO[str], now: Callable[[], float]) -> None:
-        # a run without work or without a terminal does not import it
-        from rich.console import Console
-        from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-        from rich.progress import Progress as RichProgress
-
-        self._bars = RichProgress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            DownloadColumn(),
-            TransferSpeedColumn(),
-            TimeRemainingColumn(elapsed_when_finished=True),
-            console=Console(file=stream),
-            get_time=now,
-        )
-        self._bars.start()
-        self._tasks: dict[str, TaskID] = {}
+    def __init__(self, status: StatusLine, lines: _Lines, now: Callable[[], float]) -> None:
+        self._status, self._lines, self._now = status, lines, now
 
     def begin(self, each: _Pass) -> None:
-        self._tasks[each.name] = self._bars.add_task(each.name, total=each.total_bytes)
+        self._status.show(lambda: self._drawn(each))
 
     def update(self, each: _Pass) -> None:
-        self._bars.update(self._tasks[each.name], completed=each.done_bytes)
+        """The status line is redrawn by itself."""
 
     def finish(self, each: _Pass) -> None:
-        task = self._tasks.pop(each.name)
-        self._bars.update(task, completed=each.done_bytes)
-        self._bars.stop_task(task)
+        self._status.clear()
+        self._lines.finish(each)
 
     def close(self) -> None:
-        self._bars.stop()
+        self._status.clear()
+
+    def _drawn(self, each: _Pass) -> str:
+        share = each.done_bytes / each.total_bytes if each.total_bytes else 1.0
+        elapsed_s = self._now() - each.started_s
+        left = f", {elapsed(elapsed_s * (1 - share) / share)} left" if share else ""
+        full = round(share * _BAR_CELLS)
+        bar = "\u2501" * full + "\u2500" * (_BAR_CELLS - full)
+        return f"{each.name}  {bar}  {share:4.0%} of {size(each.total_bytes)}, {_rate(each.done_bytes, elapsed_s)}{left}"
 
 
 class _Lines:
@@ -217,14 +210,14 @@ class _Lines:
         elapsed_s = now_s - each.started_s
         share = each.done_bytes / each.total_bytes
         left_s = elapsed_s * (1 - share) / share if share else None
-        left = "" if left_s is None else f", {_duration(left_s)} left"
-        amount = f"{decimal(each.done_bytes)} of {decimal(each.total_bytes)} ({share:.0%})"
+        left = "" if left_s is None else f", {elapsed(left_s)} left"
+        amount = f"{size(each.done_bytes)} of {size(each.total_bytes)} ({share:.0%})"
         self._print(f"{each.name}: {amount}, {_rate(each.done_bytes, elapsed_s)}{left}")
 
     def finish(self, each: _Pass) -> None:
         elapsed_s = self._now() - each.started_s
         rate = _rate(each.total_bytes, elapsed_s)
-        self._print(f"{each.name}: {decimal(each.total_bytes)} in {_duration(elapsed_s)}, {rate}")
+        self._print(f"{each.name}: {size(each.total_bytes)} in {elapsed(elapsed_s)}, {rate}")
 
     def close(self) -> None:
         self._stream.flush()
@@ -234,14 +227,4 @@ class _Lines:
 
 
 def _rate(done_bytes: int, elapsed_s: float) -> str:
-    return f"{decimal(round(done_bytes / max(elapsed_s, 0.001)))}/s"
-
-
-def _duration(seconds: float) -> str:
-    """For example ``8.2 s``, ``1 min 10 s``, ``2 h 5 min``."""
-    if seconds < 59.95:
-        return f"{seconds:.1f} s"
-    minutes, whole_seconds = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {whole_seconds} s"
-    return f"{minutes // 60} h {minutes % 60} min"
+    return f"{size(round(done_bytes / max(elapsed_s, 0.001)))}/s"

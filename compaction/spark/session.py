@@ -29,7 +29,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Protocol
+from typing import Any, Protocol
 
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
@@ -37,6 +37,7 @@ from pyspark.sql import SparkSession
 
 from compaction.kernels.compiling.cache import process_cache_dir
 from compaction.kernels.compiling.place import CACHE_DIR, NO_CACHE
+from compaction.screen.steps import FOREIGN
 from compaction.spark import daemon
 from compaction.spark.daemon import Preloaded
 from compaction.startup.archive import C1_ONLY, USE, jvm_options, usable_archive
@@ -47,9 +48,10 @@ _DAEMON_MODULE = "spark.python.daemon.module"
 _ROOT = Path(__file__).resolve().parents[2]
 _CONSOLE_PROGRESS = "spark.ui.showConsoleProgress"
 #: "WARNING: Using incubator modules: jdk.incubator.vector", which Spark uses for linear algebra
-_MODULE_WARNING = b"Using incubator modules"
-_STANDARD_ERROR = 2
+_MODULE_WARNING = "Using incubator modules"
 _LAST_WORDS_S = 5.0
+_LOG_FILE = Path(__file__).with_name("log4j2.properties")
+_SPARKS_LOG_CONFIGURATION = "!/org/apache/spark/log4j2-defaults.properties"
 _LOG_CONFIGURATION = "-Dlog4j2.configurationFile"
 
 _silent = threading.Event()
@@ -172,11 +174,21 @@ def _user_conf(*jvm_options: str) -> SparkConf:
             _choose_jvm_options(*jvm_options)
         _start_jvm()
     SparkContext._ensure_initialized()
+    _configure_jvm_logging()
     conf = SparkConf()
     if not submitted:
         # PySpark's launcher sets it for interactive shells: not a choice of the user
         conf.set(_CONSOLE_PROGRESS, DEFAULTS[_CONSOLE_PROGRESS])
     return conf
+
+
+def _configure_jvm_logging() -> None:
+    """Logs errors only if nobody has configured the logging of the JVM: Spark's own configuration logs its warnings."""
+    jvm: Any = SparkContext._jvm
+    log4j = jvm.org.apache.logging.log4j
+    in_effect = log4j.LogManager.getContext(False).getConfiguration().getConfigurationSource().getLocation()
+    if in_effect is None or in_effect.endswith(_SPARKS_LOG_CONFIGURATION):
+        log4j.core.config.Configurator.reconfigure(jvm.java.net.URI(_LOG_FILE.as_uri()))
 
 
 def _start_jvm() -> None:
@@ -201,10 +213,18 @@ def silence_jvm() -> None:
 
 
 def _relay_errors(read_end: int) -> None:
-    with os.fdopen(read_end, "rb") as lines:
+    with os.fdopen(read_end, encoding="utf-8", errors="backslashreplace") as lines:
         for line in lines:
             if _MODULE_WARNING not in line and not _silent.is_set():
-                os.write(_STANDARD_ERROR, line)
+                FOREIGN.warning("%s", line.rstrip("\n"))
+
+
+def print_to_jvm_errors(text: str) -> None:
+    """Writes to the standard error of the JVM that started this process (``spark-submit``)."""
+    SparkContext._ensure_initialized()
+    jvm: Any = SparkContext._jvm
+    jvm.System.err.print(text)
+    jvm.System.err.flush()
 
 
 def _choose_jvm_options(*more: str) -> None:
@@ -214,7 +234,7 @@ def _choose_jvm_options(*more: str) -> None:
     archive = usable_archive()
     if archive is not None and USE not in options:
         options += f" {jvm_options(archive)}"
-    logging = f"{_LOG_CONFIGURATION}={Path(__file__).with_name('log4j2.properties').as_uri()}"
+    logging = f"{_LOG_CONFIGURATION}={_LOG_FILE.as_uri()}"
     for option in (logging, *more):
         if option.partition("=")[0] not in options:
             options += f" {option}"

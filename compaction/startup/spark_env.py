@@ -19,6 +19,8 @@ from compaction.startup.java_version import OLDEST_JAVA
 _FIRST_LINE = "# Written by kafka-log-compaction warm-up --spark-submit; it is replaced by the next one."
 _LOGGING = Path(__file__).resolve().parents[1] / "spark" / "log4j2.properties"
 
+_INCUBATOR = "--add-modules=jdk.incubator.vector"
+
 _TEMPLATE = """\
 {first_line}
 # Shortens the start of Spark's JVM. Remove this file to do without.
@@ -46,6 +48,18 @@ case "$*" in
     # errors only; the second compiler does not pay off; shuffled data: 24 bytes per key and pass
     SPARK_SUBMIT_OPTS={options}" $SPARK_SUBMIT_OPTS"
     SPARK_DRIVER_MEMORY="${{SPARK_DRIVER_MEMORY:-2g}}"
+    # The JVM warns of this module, which no option prevents. Spark adds it for linear algebra; these commands have none.
+    exec() {{
+      local option kept=()
+      for option in "$@"; do
+        [ "$option" = {module} ] || kept+=("$option")
+      done
+      builtin exec "${{kept[@]}}"
+    }}
+    # the last command of this shell uses it, not the JVM's own shells
+    export -nf exec
+    # the command's first line replaces it
+    [ ! -t 2 ] || [ "${{TERM:-dumb}}" = dumb ] || printf 'starting spark-submit ...\\r' >&2
     ;;
 esac
 # The JVM uses an archive only if no directory on its class path has files: this one is left out if it has nothing else.
@@ -95,6 +109,7 @@ def render(versions: Versions, archive: Path) -> str:
         archive=shlex.quote(str(archive)),
         java=shlex.quote(str(versions.java)),
         use=USE,
+        module=_INCUBATOR,
         archive_options=shlex.quote(jvm_options(archive)),
     )
 

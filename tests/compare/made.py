@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from compaction.compare.count import AGE_BOUNDS_MS, POSITIONS
 from compaction.compare.figures import (
     ComparedLog,
@@ -42,7 +44,8 @@ def log(
         keys=KeyFigures(size * 3, 9, tuple(RepetitionRange(a, b, size, size * a) for a, b in ((1, 1), (2, 2), (5, 8)))),
         outcomes=(
             Outcome(
-                POLICIES[0], status, reason, LogReport(topic, int(partition), log_dir, LogStatus.CLEANED, reason),
+                POLICIES[0], status, reason,
+                LogReport(topic, int(partition), log_dir, LogStatus.CLEANED, reason, compacted=True),
                 after=_held(size, left[0]), gone=_spread(size, 100 - left[0]), broker_rounds=2, why=WHY,
             ),
             Outcome(
@@ -52,6 +55,15 @@ def log(
             ),
         ),
     )  # fmt: skip
+
+
+def skipped(name: str, size: int, code: str) -> ComparedLog:
+    """A log that the first policy does not change."""
+    made = log(name, size)
+    first = made.outcomes[0]
+    run = replace(first.run, status=LogStatus.SKIPPED, reason_code=code, compacted=False)
+    unchanged = replace(first, status=OutcomeStatus.SKIPPED, reason=f"{code}: not yet", run=run, after=made.before)
+    return replace(made, outcomes=(unchanged, *made.outcomes[1:]))
 
 
 def failed(name: str, error: str) -> ComparedLog:

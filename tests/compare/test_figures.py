@@ -28,7 +28,7 @@ def test_an_empty_comparison_has_totals_too() -> None:
     ("logs", "status", "code"),
     [
         ((log("a-0", 1),), RunStatus.DONE, 0),
-        ((log("a-0", 1, status=OutcomeStatus.REFUSED),), RunStatus.DONE, 0),
+        ((log("a-0", 1, status=OutcomeStatus.REFUSED),), RunStatus.FAILED, 1),
         ((log("a-0", 1, status=OutcomeStatus.FAILED),), RunStatus.FAILED, 1),
         ((log("a-0", 1), failed("b-0", "broken")), RunStatus.FAILED, 1),
     ],

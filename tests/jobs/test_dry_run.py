@@ -96,8 +96,8 @@ def test_text_report_and_page_are_written(logs: Path, tmp_path: Path, capsys: py
     assert document["policies"][1]["after"]["bytes"] < document["policies"][1]["before"]["bytes"]
     assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
     text = capsys.readouterr().out
-    assert "orders-0: " in text
-    assert "3 logs, nothing written" in text
+    assert "\norders-0 " in text
+    assert "\ndry run, nothing written: 3 logs; A " in text
 
 
 def test_a_log_that_fails_makes_exit_code_1_and_one_line(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -108,7 +108,7 @@ def test_a_log_that_fails_makes_exit_code_1_and_one_line(logs: Path, capsys: pyt
     told = capsys.readouterr()
     assert told.err.startswith("error: orders-1: ")
     assert told.err.count("\n") == 1
-    assert "orders-2: " in told.out
+    assert "\norders-2 " in told.out
 
 
 def explained(logs: Path, capsys: pytest.CaptureFixture[str], *argv: str) -> str:
@@ -136,7 +136,7 @@ def test_the_printed_remedy_changes_the_verdict(logs: Path, capsys: pytest.Captu
     remedy = re.search(r"or with (min\.\S+=\S+)", explained(logs, capsys, "--explain", "inventory-0"))
     assert remedy is not None
     text = explained(logs, capsys, "--explain", "inventory-0", "--policy", remedy[1])
-    assert f"  {remedy[1]}: cleaned: " in text
+    assert f"  {remedy[1]}: would be cleaned: " in text
     found = RATIO.search(text)
     assert found is not None
     assert (found[1], found[4]) == ("yes", "--policy min.cleanable.dirty.ratio")

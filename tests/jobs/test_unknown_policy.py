@@ -82,7 +82,7 @@ def test_expire_keeps_compacted_topics_whose_policy_is_in_another_directory(
     assert ended.logs(status="failed", policy_unknown=True) == ended.logs(policy_unknown=True) == TOPICS
     assert ended.report["totals"]["policy_unknown"] == len(TOPICS)
     assert ended.report["totals"]["expired_bytes"] == 0
-    assert f"{len(TOPICS)} failed, cleanup.policy of {len(TOPICS)} unknown" in ended.out
+    assert f"{len(TOPICS)} failed, 1 skipped (1 policy), cleanup.policy of {len(TOPICS)} unknown" in ended.out
     told = [line for line in ended.err.splitlines() if line.startswith("error: ")]
     assert len(told) == len(TOPICS)
     for remedy in ("--metadata DIR", "--set cleanup.policy=", "--config", "--assume-default-policy"):
@@ -124,7 +124,7 @@ def test_compact_reports_skipped_logs_of_unknown_policy(run: Command, directorie
     assert (ended.code, ended.report["status"]) == (0, "done")
     assert ended.logs(status="cleaned") == {"__consumer_offsets-0"}
     assert ended.logs(status="skipped", policy_unknown=True) == TOPICS
-    assert f"4 skipped, 0 failed, cleanup.policy of {len(TOPICS)} unknown" in ended.out
+    assert f"4 skipped, cleanup.policy of {len(TOPICS)} unknown" in ended.out
     reasons = {log["reason"] for log in ended.report["logs"] if log["policy_unknown"]}
     assert all(reason.startswith("refused: cleanup.policy is unknown: no metadata log") for reason in reasons)
     assert all("--metadata DIR" in reason and "delete (Kafka's default)" not in reason for reason in reasons)
@@ -152,13 +152,13 @@ def test_neither_half_of_a_guessed_policy_of_compact_and_delete_is_applied(
 
 def test_an_option_assumes_the_default_policy(run: Command, directories: tuple[Path, Path]) -> None:
     _, second = directories
-    ended = run("expire", second, options=("--assume-default-policy", "--dry-run"))
+    ended = run("expire", second, options=("--assume-default-policy", "--dry-run", "--verbose"))
     assert ended.code == 0
     assert ended.logs(policy_unknown=True) == set()
     assert "Kafka's default, assumed by --assume-default-policy" in ended.out
     orders = next(log for log in ended.report["logs"] if log["topic"] == "orders")
     assert "cleanup.policy is delete (Kafka's default, assumed by --assume-default-policy)" in orders["reason"]
-    ended = run("compact", second, options=("--assume-default-policy", "--dry-run"))
+    ended = run("compact", second, options=("--assume-default-policy", "--dry-run", "--verbose"))
     assert "delete (Kafka's default, assumed by --assume-default-policy), only compact is cleaned" in ended.out
 
 
@@ -212,8 +212,8 @@ def test_a_comparison_counts_logs_of_unknown_policy_separately(
         assert sum(policy["gone"]["by_age"]) == policy["expired"]["bytes"] == 0
     assert deleted["logs"]["policy_unknown"] == 0
     assert deleted["after"]["bytes"] < deleted["before"]["bytes"]
-    assert "  configured: policy unknown\n    refused: cleanup.policy is unknown: no metadata log" in ended.out
-    assert f"0.0 % freed ({len(TOPICS)} policy unknown)\n" in ended.out
+    assert "\nunknown:   no source has its cleanup.policy\n" in ended.out
+    assert f"   0.0 %  {len(TOPICS)} policy unknown\n" in ended.out
     samples = metrics.read_text(encoding="utf-8")
     count = f'kafka_log_compaction_policy_logs{{policy="configured",status="policy_unknown"}} {len(TOPICS)}\n'
     assert count in samples

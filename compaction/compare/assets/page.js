@@ -24,21 +24,19 @@ function chosen() {
   };
 }
 
-/* A status as shown to users. */
-function words(status) { return status.replace("_", " "); }
-
 function orZero(held) { return held.length ? held : [0, 0, 0, 0, 0, 0]; }
 
-/* The sums of one policy over logs; a failed log counts as unchanged. */
+/* The sums of one policy over logs; one that its run would not change counts as it is. */
 function policy(name, pairs) {
   const sum = (pick) => pairs.reduce((total, pair) => added(total, pick(...pair)), []);
-  const failed = (outcome) => outcome.status === "failed";
+  const changes = ([, outcome]) => outcome.status === "cleaned" || outcome.status === "skipped";
+  const removed = (pick) => pairs.filter(changes).reduce((total, [, outcome]) => added(total, pick(outcome)), []);
   const states = {};
-  for (const [, outcome] of pairs) states[outcome.status] = (states[outcome.status] || 0) + 1;
+  for (const [, outcome] of pairs) states[outcome.words] = (states[outcome.words] || 0) + 1;
   return {
-    name, states, after: orZero(sum((log, outcome) => failed(outcome) ? log.before : outcome.after)),
-    expired: orZero(sum((log, outcome) => outcome.expired)), ages: sum((log, outcome) => outcome.ages),
-    places: sum((log, outcome) => outcome.places), rounds: pairs.reduce((most, [, outcome]) => Math.max(most, outcome.rounds), 0),
+    name, states, after: orZero(sum((log, outcome) => changes([log, outcome]) ? outcome.after : log.before)),
+    expired: orZero(removed((outcome) => outcome.expired)), ages: removed((outcome) => outcome.ages),
+    places: removed((outcome) => outcome.places), rounds: pairs.reduce((most, [, outcome]) => Math.max(most, outcome.rounds), 0),
   };
 }
 
@@ -75,7 +73,7 @@ function cards(shown) {
       ["segments", `${short(before[SEGMENTS])} \u2192 ${short(each.after[SEGMENTS])}`],
       ["tombstones", `${short(before[TOMBSTONES])} \u2192 ${short(each.after[TOMBSTONES])}`],
       ["without a key", `${short(before[KEYLESS])} \u2192 ${short(each.after[KEYLESS])}`],
-      ["logs", Object.entries(each.states).map(([name, many]) => `${count(many)} ${words(name)}`).join(", ") || "none"],
+      ["logs would be", Object.entries(each.states).map(([name, many]) => `${count(many)} ${name}`).join(", ") || "none"],
     ];
     return `<div class="card">${headed(each.name, number)}<p class="big">${share(freed, before[BYTES])} <small>freed</small></p>` +
       `<dl>${rows.map(([name, text]) => `<dt>${name}</dt><dd>${escaped(text)}</dd>`).join("")}</dl></div>`;
@@ -163,7 +161,7 @@ function why() {
     return `<li class="${escaped(mark)}"><b>${escaped(mark)}</b>${escaped(said)}${more}</li>`;
   };
   const answer = (outcome, number) => `<article><h3><b class="letter">${letter(number)}</b> ${named(DATA.policies[number])} <span class="state ${outcome.status}">` +
-    `${words(outcome.status)}</span></h3><p>${escaped(outcome.reason)}</p><ul>${outcome.why.map(line).join("")}</ul></article>`;
+    `${outcome.words}</span></h3><p>${escaped(outcome.reason)}</p><ul>${outcome.why.map(line).join("")}</ul></article>`;
   byId("why").innerHTML = log.error ? `<p class="note">${escaped(log.error)}</p>` : log.outcomes.map(answer).join("");
 }
 
@@ -187,10 +185,10 @@ function freed(log, number) {
   const outcome = log.outcomes[number];
   if (log.error || !outcome) return `<span class="state failed">failed</span>`;
   if (outcome.status === "failed" || outcome.status === "policy_unknown") {
-    return `<span class="state ${outcome.status}">${words(outcome.status)}</span>`;
+    return `<span class="state ${outcome.status}">${outcome.words}</span>`;
   }
   return `${share(log.before[BYTES] - outcome.after[BYTES], log.before[BYTES])}` +
-    `<span class="state ${outcome.status}">${words(outcome.status)}</span>`;
+    `<span class="state ${outcome.status}">${outcome.words}</span>`;
 }
 
 function table() {

@@ -1,0 +1,71 @@
+"""Amounts as people read them: bytes, shares, counts, durations."""
+
+from __future__ import annotations
+
+_BYTE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
+#: units of time, ms
+_UNITS = (("day", 86_400_000), ("hour", 3_600_000), ("minute", 60_000), ("second", 1000), ("ms", 1))
+#: with this many of the largest unit the next one is left out
+_MANY = 10
+
+
+def size(count: float) -> str:
+    """Bytes in decimal units: ``408 B``, ``1.2 kB``, ``590.7 kB``."""
+    amount, unit = float(count), 0
+    while abs(amount) >= 999.95 and unit < len(_BYTE_UNITS) - 1:
+        amount, unit = amount / 1000, unit + 1
+    return f"{amount:.0f} B" if unit == 0 else f"{amount:.1f} {_BYTE_UNITS[unit]}"
+
+
+def change(before: float, after: float) -> str:
+    """Bytes before and after: ``590.7 kB -> 147.4 kB``."""
+    return f"{size(before)} -> {size(after)}"
+
+
+def share_freed(before: int, after: int) -> str:
+    """How much smaller, in per cent; ``0.0 %`` and ``100.0 %`` are exact, what rounds to them is ``< 0.1 %``, ``> 99.9 %``."""
+    if not before or before == after:
+        return "0.0 %"
+    text = f"{100 * (before - after) / before:.1f} %"
+    if after and text == "100.0 %":
+        return "> 99.9 %"
+    return "< 0.1 %" if text == "0.0 %" else text
+
+
+def counted(count: int, what: str) -> str:
+    """A number of things, each of which is called ``what``: ``1 segment``, ``1,350 records``."""
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
+
+
+def duration(milliseconds: int) -> str:
+    """A duration in at most two units: ``23 days``, ``3 days 4 hours``, ``1 minute 30 seconds``, ``0 ms``."""
+    left = abs(milliseconds)
+    parts: list[str] = []
+    for name, size_ms in _UNITS:
+        number, left = divmod(left, size_ms)
+        if parts:
+            return " ".join([*parts, _of_unit(number, name)]) if number else parts[0]
+        if number >= _MANY or (number and name == "ms"):
+            return _of_unit(number, name)
+        if number:
+            parts = [_of_unit(number, name)]
+    return "0 ms"
+
+
+def _of_unit(number: int, name: str) -> str:
+    return f"{number:,} ms" if name == "ms" else counted(number, name)
+
+
+def with_duration(milliseconds: int) -> str:
+    """A configured number of milliseconds, as configured and for people: ``259200000 (3 days)``."""
+    return str(milliseconds) if milliseconds < 1000 else f"{milliseconds} ({duration(milliseconds)})"
+
+
+def elapsed(seconds: float) -> str:
+    """An elapsed time: ``8.2 s``, ``1 min 10 s``, ``2 h 5 min``."""
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    minutes, whole_seconds = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {whole_seconds} s"
+    return f"{minutes // 60} h {minutes % 60} min"

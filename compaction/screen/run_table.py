@@ -1,0 +1,177 @@
+"""Prints what a run did: a line per log or topic, the largest effect first, then totals, then a line with everything."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+from compaction.report import CHANGED, IN_USE, LogReport, LogStatus, RunReport
+from compaction.screen.amounts import change, counted, elapsed, share_freed, size
+from compaction.screen.output_screen import Screen
+from compaction.screen.text_table import Column, Line, Row, table, wrapped
+from compaction.screen.top_rows import top_rows
+
+_COLOURS = {LogStatus.FAILED: "bold red", LogStatus.CLEANED: "green", LogStatus.SKIPPED: "dim"}
+#: reason codes as shown
+_CAUSES = {"error": "", "policy_unknown": "unknown"}
+#: logs that a note names
+_MOST_NAMES = 5
+_RELEASE = "the next run or a broker's start removes them, or at once: --set file.delete.delay.ms=0"
+
+
+def print_report(report: RunReport, screen: Screen) -> None:
+    """Print a run's report."""
+    last = wrapped(summary(report), screen.style)
+    if screen.only_summary:
+        screen.print(last)
+        return
+    lines = [*_table(report, screen), Line("")] if report.logs else []
+    notes = [line for note in _notes(report) for line in wrapped(note, screen.style)]
+    screen.print([*lines, *notes, *last])
+
+
+def summary(report: RunReport) -> str:
+    """The last line: how many logs, what became of them, bytes on disk."""
+    start = "dry run, nothing written: " if report.dry_run else ""
+    unknown = sum(log.policy_unknown for log in report.logs)
+    tail = f", cleanup.policy of {unknown} unknown" if unknown else ""
+    logs = f"{counted(len(report.logs), 'log')}: {_outcomes(report.logs, dry_run=report.dry_run)}{tail}"
+    before, after = _disk(report.logs)
+    return f"{start}{logs}; {change(before, after)} on disk, {share_freed(before, after)} freed, in {elapsed(report.seconds)}"
+
+
+def outcome(log: LogReport) -> str:
+    """What became of a log, in a few words."""
+    done = [word for word, holds in (("expired", log.expired_segments), ("cleaned", log.compacted)) if holds]
+    if log.status is not LogStatus.FAILED and done:
+        return " and ".join(done)
+    cause = _CAUSES.get(log.reason_code, log.reason_code)
+    return f"{log.status.value}: {cause}" if cause else log.status.value
+
+
+def _disk(logs: Iterable[LogReport]) -> tuple[int, int]:
+    """Bytes on disk before and after."""
+    found = list(logs)
+    return sum(log.disk_bytes_before for log in found), sum(log.disk_bytes_after for log in found)
+
+
+def _outcomes(logs: Sequence[LogReport], *, dry_run: bool) -> str:
+    """How many logs had each outcome: ``3 cleaned, 2 expired, 13 skipped (12 policy, 1 ratio)``."""
+    found = Counter(outcome(log).partition(": ")[::2] for log in logs)
+    parts = []
+    for word in sorted({word for word, _ in found}, key=lambda word: (word in ("failed", "skipped"), word)):
+        causes = sorted((cause, count) for (name, cause), count in found.items() if name == word)
+        told = ", ".join(f"{count} {cause}" for cause, count in causes if cause not in ("", "unknown"))
+        would = "" if not dry_run or word in ("failed", "skipped") else "would be "
+        parts.append(f"{sum(count for _, count in causes)} {would}{word}" + (f" ({told})" if told else ""))
+    return ", ".join(parts) or "nothing to do"
+
+
+def _notes(report: RunReport) -> Iterator[str]:
+    """What the table does not say."""
+    compacted = [log for log in report.logs if log.compacted]
+    before, after = sum(log.bytes_before for log in compacted), sum(log.bytes_after for log in compacted)
+    if compacted and (before, after) != _disk(report.logs):
+        yield f"of this in the cleaned range of {counted(len(compacted), 'log')}: {change(before, after)}"
+    expired = sum(log.expired_segments for log in report.logs)
+    if expired:
+        sizes = size(sum(log.expired_bytes for log in report.logs))
+        yield f"{counted(expired, 'segment')} of {sizes} {'would expire' if report.dry_run else 'expired'}"
+    for note in (IN_USE, CHANGED):
+        noted = [log.name for log in report.logs if log.reason.endswith(f"({note})")]
+        if noted:
+            more = ", ..." if noted[_MOST_NAMES:] else ""
+            yield f"{counted(len(noted), 'log')} ({note}): {', '.join(noted[:_MOST_NAMES])}{more}"
+    yield from map(str, report.kafka_versions)
+    deleted = sum(log.deleted_bytes for log in report.logs)
+    if deleted:
+        verb = "would remain" if report.dry_run else "remain"
+        yield f"{size(deleted)} {verb} on disk as .deleted files: {_RELEASE}"
+
+
+def _table(report: RunReport, screen: Screen) -> list[Line]:
+    logs, style = report.logs, screen.style
+    names = [(log.topic, log.partition) for log in logs]
+    top = top_rows(names, lambda row: _rank([logs[number] for number in row]), style.ellipsis, all_rows=screen.all_rows)
+    columns = [
+        Column(top.title, right=False),
+        Column("on disk"),
+        Column("after", rank=4),
+        Column("freed"),
+        Column("records", rank=3),
+        Column("segments", rank=2),
+        Column("keys", rank=1),
+        Column("would be" if report.dry_run else "result", right=False),
+    ]
+    rows = []
+    for name, numbers in top.rows:
+        found = [logs[number] for number in numbers]
+        colour = next(colour for status, colour in _COLOURS.items() if any(log.status is status for log in found))
+        details = [text for log in found for text in _details(log, named=len(found) > 1)] if screen.details else []
+        rows.append(Row([name, *_figures(found), _result(found)], colour, details))
+    total = Row([f"total, {counted(len(logs), 'log')}", *_figures(logs), ""], "bold")
+    *body, last = table(columns, [*rows, total], style)
+    return [*body, *wrapped(top.hidden, style, colour="dim"), last]
+
+
+def _rank(logs: Sequence[LogReport]) -> tuple[bool, int, int, str, int]:
+    """Failed logs first, then the most bytes freed, then the most bytes."""
+    before, after = _disk(logs)
+    fine = all(log.status is not LogStatus.FAILED for log in logs)
+    return fine, after - before, -before, logs[0].topic, logs[0].partition
+
+
+def _figures(logs: Sequence[LogReport]) -> list[str]:
+    """The figures of a row; empty where nothing has changed."""
+    changed = [log for log in logs if log.compacted or log.expired_segments]
+    before, after = _disk(logs)
+    if not changed:
+        return [size(before) if before or not _unread(logs) else "", "", "", "", "", ""]
+    dropped = sum(log.records_before - log.records_after for log in changed)
+    merged = sum(log.segments_before - log.segments_after for log in changed if log.compacted)
+    segments = merged + sum(log.expired_segments for log in changed)
+    keys = sum(log.keys for log in changed)
+    counts = (f"-{dropped:,}" if dropped else "", f"-{segments:,}" if segments else "", f"{keys:,}" if keys else "")
+    return [size(before), size(after), share_freed(before, after), *counts]
+
+
+def _unread(logs: Iterable[LogReport]) -> bool:
+    """Whether the size of the logs is not known."""
+    return all(log.status is LogStatus.FAILED for log in logs)
+
+
+def _result(logs: Sequence[LogReport]) -> str:
+    """The outcome of a row; of several the failures, else the most frequent."""
+    found = Counter(outcome(log).partition(": ")[0] for log in logs)
+    if len(logs) == 1 or len(found) == 1:
+        causes = {outcome(log) for log in logs}
+        return next(iter(causes if len(causes) == 1 else found))
+    word = "failed" if "failed" in found else found.most_common(1)[0][0]
+    return f"{found[word]} of {len(logs)} {word}"
+
+
+def _details(log: LogReport, *, named: bool) -> Iterator[str]:
+    """The cleaned range, what was removed, and why."""
+    prefix = f"{log.name}: " if named else ""
+    if log.compacted:
+        records = f"{log.records_before:,} -> {counted(log.records_after, 'record')}"
+        segments = f"{log.segments_before} -> {counted(log.segments_after, 'segment')}"
+        sizes = change(log.bytes_before, log.bytes_after)
+        yield f"{prefix}offsets [{log.first_dirty_offset}, {log.end_offset}): {records}, {sizes}, {segments}"
+    removed = _removed(log)
+    if removed:
+        yield f"{prefix}removed: {removed}"
+    yield f"{prefix}{log.reason}"
+
+
+def _removed(log: LogReport) -> str:
+    """What was removed, by cause; empty if nothing was."""
+    parts = [
+        (log.superseded_records, f"{log.superseded_records:,} superseded"),
+        (log.tombstones_removed, counted(log.tombstones_removed, "tombstone")),
+        (log.aborted_records, f"{log.aborted_records:,} aborted"),
+        (log.invalid_records, f"{log.invalid_records:,} without a key"),
+        (log.markers_removed, counted(log.markers_removed, "transaction marker")),
+        (log.expired_segments, f"{counted(log.expired_segments, 'expired segment')} of {size(log.expired_bytes)}"),
+    ]
+    return ", ".join(text for count, text in parts if count)

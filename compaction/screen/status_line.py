@@ -1,0 +1,94 @@
+"""A last line on a terminal that says what a run is doing and for how long; it is redrawn, and disappears in the end.
+
+The terminal may be shared with other output: :meth:`StatusLine.paused` removes the line while something else is printed.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TextIO
+
+from rich.cells import set_cell_size
+
+from compaction.screen.amounts import elapsed
+
+#: seconds between two drawings
+INTERVAL_S = 0.2
+#: with this much time the line also says how long the step has taken
+_NOTABLE_S = 1.0
+_CLEAR = "\r\x1b[2K"
+
+
+class StatusLine:
+    """The status line of ``stream``, a terminal of ``width()`` cells. Safe to call from several threads."""
+
+    def __init__(self, stream: TextIO, width: Callable[[], int], now: Callable[[], float] = time.monotonic) -> None:
+        self._stream, self._width, self._now = stream, width, now
+        self._lock = threading.RLock()
+        self._text: Callable[[], str] | None = None
+        self._drawn = False
+        self._thread: threading.Thread | None = None
+
+    def step(self, text: str) -> None:
+        """Show what is being done."""
+        started_s = self._now()
+
+        def with_time() -> str:
+            seconds = self._now() - started_s
+            return f"{text} ...  {elapsed(seconds)}" if seconds >= _NOTABLE_S else f"{text} ..."
+
+        self.show(with_time)
+
+    def show(self, text: Callable[[], str]) -> None:
+        """Show a text that changes."""
+        with self._lock:
+            self._text = text
+            self._draw()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._redraw, name="status line", daemon=True)
+                self._thread.start()
+
+    def clear(self) -> None:
+        """Remove the line until the next step."""
+        with self._lock:
+            self._text = None
+            self._erase()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Remove the line during the block."""
+        with self._lock:
+            self._erase()
+            yield
+            self._draw()
+
+    def _redraw(self) -> None:
+        while True:
+            time.sleep(INTERVAL_S)
+            with self._lock:
+                self._draw()
+
+    def _draw(self) -> None:
+        if self._text is None:
+            return
+        text = self._text()
+        # a terminal wraps a line that fills its last column
+        shown = set_cell_size(text, min(len(text), max(self._width() - 1, 1))).rstrip()
+        self._write(f"{_CLEAR}{shown}")
+        self._drawn = True
+
+    def _erase(self) -> None:
+        if self._drawn:
+            self._write(_CLEAR)
+            self._drawn = False
+
+    def _write(self, text: str) -> None:
+        try:
+            self._stream.write(text)
+            self._stream.flush()
+        except (OSError, ValueError):
+            # the terminal was closed: a run does not end for that
+            self._text = None

@@ -1,0 +1,135 @@
+"""Tables of text that fit a width: a line per row, figures right-aligned, no word broken.
+
+Optional columns without any text are left out. If a table is too wide, its least important columns are left out, too. Names
+that take more than their share of the width are shortened in the middle, so that one long name costs no column.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from textwrap import TextWrapper
+
+from rich.cells import cell_len, set_cell_size
+
+from compaction.printable import printable
+
+_GAP = "  "
+#: names are not shortened below this
+_SHORTEST_NAME = 12
+#: spaces at which no line is broken: before units, and around arrows
+_TOGETHER = re.compile(r"(?<=\d) (?=(?:B|kB|MB|GB|TB|PB|%|s|ms|min|h)\b|%)| (?=->)|(?<=->) ")
+#: the part of the width that names may take
+_NAME_SHARE = 3 / 8
+_NO_BREAK = "\u00a0"
+
+
+@dataclass(frozen=True)
+class Style:
+    """How lines are laid out: the ``width`` in cells, the sign for what is left out, and whether sentences are wrapped."""
+
+    width: int = 80
+    ellipsis: str = "…"
+    wraps: bool = True
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of output; ``colour`` is a style of rich, for terminals."""
+
+    text: str
+    colour: str = ""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column; those with the lowest ``rank`` are left out first, 0 is never left out."""
+
+    title: str
+    right: bool = True
+    rank: int = 0
+
+
+@dataclass(frozen=True)
+class Row:
+    """The cells of a row, the first of which is a name, and lines of details below it."""
+
+    cells: Sequence[str]
+    colour: str = ""
+    details: Sequence[str] = ()
+
+
+def table(columns: Sequence[Column], rows: Iterable[Row], style: Style) -> list[Line]:
+    """The lines of a table with its title line."""
+    head = Row([column.title for column in columns])
+    found = [Row([printable(cell) for cell in row.cells], row.colour, row.details) for row in rows]
+    widths = [max(cell_len(row.cells[number]) for row in (head, *found)) for number in range(len(columns))]
+    used = [number for number, each in enumerate(columns) if not each.rank or any(row.cells[number] for row in found)]
+    share = max(_SHORTEST_NAME, int(style.width * _NAME_SHARE))
+    shown = _fitting(columns, used, [min(widths[0], share), *widths[1:]], style.width)
+    widths[0] = min(widths[0], max(_SHORTEST_NAME, style.width - _total(shown[1:], widths) - len(_GAP)))
+    lines = [Line(_joined(head, columns, shown, widths, style), "bold")]
+    for row in found:
+        lines.append(Line(_joined(row, columns, shown, widths, style), row.colour))
+        lines += [line for text in row.details for line in wrapped(text, style, indent=4)]
+    return lines
+
+
+def wrapped(text: str, style: Style, indent: int = 0, hanging: int = 0, colour: str = "") -> list[Line]:
+    """A text in lines of at most the width, broken between words; a longer word has a line of its own.
+
+    :param hanging: by how much the lines after the first are indented further
+    """
+    if not style.wraps:
+        return [Line(" " * indent + printable(text), colour)] if text else []
+    wrapper = TextWrapper(
+        style.width,
+        initial_indent=" " * indent,
+        subsequent_indent=" " * (indent + hanging),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    lines = wrapper.wrap(_TOGETHER.sub(_NO_BREAK, printable(text)))
+    return [Line(line.replace(_NO_BREAK, " "), colour) for line in lines]
+
+
+def shortened(name: str, width: int, ellipsis: str) -> str:
+    """A name in at most ``width`` cells; its middle is left out, because its end has the partition."""
+    if cell_len(name) <= width:
+        return name
+    tail = (width - len(ellipsis)) // 2
+    head = width - len(ellipsis) - tail
+    return set_cell_size(name, head).rstrip() + ellipsis + _end(name, tail)
+
+
+def _end(name: str, width: int) -> str:
+    """The end of a name, of at most ``width`` cells."""
+    start = len(name)
+    while start and cell_len(name[start - 1 :]) <= width:
+        start -= 1
+    return name[start:]
+
+
+def _fitting(columns: Sequence[Column], used: Sequence[int], widths: Sequence[int], width: int) -> list[int]:
+    """The numbers of the columns to show: without the least important ones if names would have to be shortened."""
+    shown = list(used)
+    while _total(shown, widths) > width:
+        optional = [number for number in shown if columns[number].rank]
+        if not optional:
+            return shown
+        shown.remove(min(optional, key=lambda number: columns[number].rank))
+    return shown
+
+
+def _total(shown: Sequence[int], widths: Sequence[int]) -> int:
+    return sum(widths[number] for number in shown) + len(_GAP) * max(0, len(shown) - 1)
+
+
+def _joined(row: Row, columns: Sequence[Column], shown: Sequence[int], widths: Sequence[int], style: Style) -> str:
+    cells = []
+    for number in shown:
+        text = shortened(row.cells[number], widths[number], style.ellipsis) if number == 0 else row.cells[number]
+        spaces = " " * (widths[number] - cell_len(text))
+        cells.append(spaces + text if columns[number].right else text + spaces)
+    return _GAP.join(cells).rstrip()

@@ -1,0 +1,134 @@
+"""What a run prints, at the widths of terminals and through a pipe: golden files."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+import pytest
+
+from compaction.report import CHANGED, IN_USE, LogReport, LogStatus, RunReport
+from compaction.screen.output_screen import Screen
+from compaction.screen.run_table import print_report, summary
+from tests.screen.golden_text import check_golden, widest
+from tests.screen.made_reports import cleaned, every_outcome, expired, failed, many_logs, skipped
+
+WIDTHS = (60, 80, 120)
+
+
+def shown(report: RunReport, width: int | None, **options: bool) -> str:
+    stream = io.StringIO()
+    print_report(report, Screen(stream, width, **options))
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize(("name", "report"), [("every-outcome", every_outcome()), ("many-logs", many_logs(dry_run=True))])
+def test_a_run_on_a_terminal(name: str, report: RunReport, width: int, request: pytest.FixtureRequest) -> None:
+    text = shown(report, width)
+    check_golden(f"run-{name}-{width}", text, request)
+    assert widest(text) <= width
+
+
+def test_a_run_with_details(request: pytest.FixtureRequest) -> None:
+    check_golden("run-details-80", shown(every_outcome(dry_run=True), 80, details=True), request)
+
+
+def test_a_run_through_a_pipe_has_the_same_table(request: pytest.FixtureRequest) -> None:
+    text = shown(every_outcome(), None)
+    check_golden("run-every-outcome-pipe", text, request)
+    table = text.partition("\n\n")[0]
+    assert shown(every_outcome(), 80).startswith(f"{table}\n\n")
+    assert "\x1b" not in text
+
+
+def test_all_rows_are_logs() -> None:
+    lines = shown(many_logs(), 80, all_rows=True).splitlines()
+    assert len([line for line in lines if line.startswith("topic-")]) == 316
+    assert lines[0].startswith("log ")
+
+
+def test_a_quiet_run_prints_its_last_line_only() -> None:
+    assert shown(many_logs(), None, only_summary=True) == f"{summary(many_logs())}\n"
+    assert shown(many_logs(), None).endswith(f"\n{summary(many_logs())}\n")
+
+
+def test_a_terminal_with_colours_gets_the_same_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    coloured = shown(every_outcome(), 80, colours=True)
+    assert "\x1b[1;31mbad-1" in coloured
+    for code in ("\x1b[1;31m", "\x1b[1m", "\x1b[2m", "\x1b[32m", "\x1b[0m"):
+        coloured = coloured.replace(code, "")
+    assert coloured == shown(every_outcome(), 80)
+
+
+@pytest.mark.parametrize(
+    ("logs", "told"),
+    [
+        pytest.param((), "0 logs: nothing to do", id="none"),
+        pytest.param((cleaned("a", 0, 1, 50),), "1 log: 1 cleaned", id="one"),
+        pytest.param((expired("a", 0, 1000, 2),), "1 log: 1 expired", id="an expired log is not a cleaned one"),
+        pytest.param(
+            (failed("a", 0, "x"), skipped("a", 1, 5, "lag", "lag: x")), "2 logs: 1 failed, 1 skipped (1 lag)", id="causes"
+        ),
+    ],
+)
+def test_the_last_line_counts_logs_by_outcome(logs: tuple[LogReport, ...], told: str) -> None:
+    assert summary(RunReport("r", 0, False, logs)).startswith(f"{told}; ")
+
+
+def test_a_dry_run_says_what_would_be() -> None:
+    line = summary(RunReport("r", 0, True, (cleaned("a", 0, 1, 50), expired("b", 0, 1000, 2)), 2.0))
+    assert line.startswith("dry run, nothing written: 2 logs: 1 would be cleaned, 1 would be expired; ")
+    text = shown(RunReport("r", 0, True, (expired("b", 0, 1000, 1),)), None)
+    assert "1 segment of 1.0 kB would expire\n" in text
+    assert "1.0 kB would remain on disk as .deleted files: " in text
+
+
+def test_bytes_that_remain_as_deleted_files_are_reported_with_what_removes_them() -> None:
+    text = shown(RunReport("r", 0, False, (cleaned("a", 0, 4, 50),)), None)
+    assert "4.3 kB remain on disk as .deleted files: the next run or a broker's start removes them" in text
+    assert "--set file.delete.delay.ms=0\n" in text
+    assert ".deleted" not in shown(RunReport("r", 0, False, (replace(cleaned("a", 0, 4, 50), deleted_bytes=0),)), None)
+
+
+def test_the_cleaned_range_is_reported_where_it_is_not_all_that_is_on_disk() -> None:
+    log = cleaned("a", 0, 4, 50)
+    assert "of this in the cleaned range of 1 log: 4.0 kB -> 2.0 kB\n" in shown(RunReport("r", 0, False, (log,)), None)
+    whole = replace(log, disk_bytes_before=log.bytes_before, disk_bytes_after=log.bytes_after)
+    assert "cleaned range" not in shown(RunReport("r", 0, False, (whole,)), None)
+
+
+def test_a_name_or_a_reason_is_printed_without_control_characters_or_markup() -> None:
+    log = failed("\x1b[2J\u202e", 0, "\x1b]0;owned\x07 [red]x[/red]\r")
+    for colours in (False, True):
+        text = shown(RunReport("r", 0, False, (log,)), 80, details=True, colours=colours)
+        assert "\x1b]" not in text
+        assert "\x1b[2J" not in text
+        assert "\r" not in text
+        assert "[red]x[/red]" in text
+
+
+def test_a_stream_that_cannot_encode_an_ellipsis_gets_dots() -> None:
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    print_report(many_logs(), Screen(stream, 60))
+    stream.seek(0)
+    assert "... and 20 more topics" in stream.read()
+
+
+def test_logs_that_were_read_beside_a_broker_are_named() -> None:
+    logs = [replace(cleaned(f"t{number}", 0, 1, 50), reason=f"dirty ({IN_USE})") for number in range(6)]
+    moved = replace(cleaned("moved", 0, 1, 50), reason=f"dirty ({CHANGED})")
+    text = shown(RunReport("r", 0, True, (*logs, moved)), None)
+    assert "6 logs (in use; figures are a snapshot): t0-0, t1-0, t2-0, t3-0, t4-0, ...\n" in text
+    assert "1 log (the log changed while it was read): moved-0\n" in text
+
+
+def test_failed_logs_come_first_and_skipped_ones_last() -> None:
+    statuses = {log.name: log.status for log in every_outcome().logs}
+    first = [line.split()[0] for line in shown(every_outcome(), 120).partition("total")[0].splitlines()[1:]]
+    ranks = [list(reversed(LogStatus)).index(statuses[name]) for name in first if name in statuses]
+    assert first[0] == "bad-1"
+    assert ranks[0] == 0
+    assert first.index("orders-3") == 1
