@@ -26,7 +26,7 @@ from ._command import SessionFactory  # noqa: E402
 
 _DESCRIPTION = """\
 Compact Kafka logs at rest: keep the latest record of each key, exactly as the log cleaner of
-Kafka 4.3.0 does. The result is a log that a broker loads and consumers read.
+their Kafka version does (2.8 to 4.4). The result is a log that a broker loads and consumers read.
 
 A log is cleaned if its cleanup.policy includes compact, and its dirty ratio is over
 min.cleanable.dirty.ratio or max.compaction.lag.ms has passed. A log of unknown cleanup.policy is
