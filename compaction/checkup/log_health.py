@@ -17,6 +17,7 @@ from rich.filesize import decimal
 from compaction.checkup.broker_log import CleanerLog
 from compaction.checkup.check import Check, State
 from compaction.cleaning.log_to_clean import segments_between
+from compaction.cleaning.log_view import LogView
 from compaction.cleaning.plan import LogPlan, plan_log
 from compaction.cleaning.skip_reasons import duration
 from compaction.config.request import CompactionRequest
@@ -28,6 +29,7 @@ from compaction.fs.overlay import OverlayFileSystem
 from compaction.fs.ranges import view
 from compaction.fs.uri import is_remote
 from compaction.logdir.batch_scan import SegmentScan
+from compaction.logdir.settings.log_settings import Settings
 from compaction.names import CLEAN, CLEANED, DELETED, LOG, SWAP, segment_file
 from compaction.output.journal import JOURNAL
 from compaction.stores.mixed import file_system
@@ -57,8 +59,8 @@ def check_log_dirs(request: CompactionRequest, cleaner: CleanerLog | None, *, qu
     files = file_system(request.log_dirs)
     fs = OverlayFileSystem(files)
 
-    def plan_for(view: Any, config: Any) -> LogPlan:
-        return plan_log(view, config, now_ms=request.as_of_ms, include_active=request.include_active)
+    def plan_for(view: LogView, settings: Settings) -> LogPlan:
+        return plan_log(view, settings.topic, now_ms=request.as_of_ms, rules=settings.kafka.rules)
 
     logs = prepare(Sources(fs, fs), request, plan_for)
     for log_dir in request.log_dirs:
