@@ -142,6 +142,7 @@ class Broker:
             if time.monotonic() > deadline:
                 process.kill()
                 process.wait()
+                self._end_zookeeper()
                 raise BrokerError(f"the broker was not up in {self._timeout_s} s:\n{self.log_text()[-3000:]}")
             time.sleep(0.05)
         return process
