@@ -89,6 +89,8 @@ def take_snapshot(broker: Broker, target: Path) -> None:
     """Copies the directory as it is at one instant."""
     os.kill(broker.pid, signal.SIGSTOP)
     try:
+        # returns when all of its threads have stopped
+        os.waitpid(broker.pid, os.WUNTRACED)
         shutil.copytree(broker.log_dir, target)
     finally:
         os.kill(broker.pid, signal.SIGCONT)
