@@ -31,6 +31,7 @@ from compaction.cleaning.skip_reasons import SkipCause, Verdict
 from compaction.config import TopicConfig
 from compaction.config.kinds import LONG_MAX
 from compaction.names import CLUSTER_METADATA_TOPIC
+from compaction.screen.amounts import counted, duration, with_duration
 
 
 class DeletionCause(enum.Enum):
@@ -167,7 +168,7 @@ def _by_time(view: LogView, config: TopicConfig, now_ms: int) -> _Rule | None:
         age_ms = now_ms - segment.largest_timestamp_ms
         if age_ms <= bound:
             return None
-        return f"it is {age_ms} ms old, retention.ms is {bound} ({config.source('retention.ms')})"
+        return f"it is {duration(age_ms)} old, retention.ms is {with_duration(bound)} ({config.source('retention.ms')})"
 
     return rule
 
@@ -205,7 +206,7 @@ def _summary(view: LogView, config: TopicConfig, removals: Sequence[Removal], no
     if removals:
         by_cause = [(cause, [each for each in removals if each.cause is cause]) for cause in DeletionCause]
         parts = [f"{len(found)} by {cause.value}" for cause, found in by_cause if found]
-        return f"{len(removals)} of {len(view.segments)} segments deleted ({', '.join(parts)}); {policy}"
+        return f"{len(removals)} of {counted(len(view.segments), 'segment')} expired ({', '.join(parts)}); {policy}"
     if not config.cleanup_delete:
         return f"policy: {policy}, only segments below log start {view.log_start_offset} are deleted"
     future = [segment for segment in view.segments[:1] if segment.largest_timestamp_ms > now_ms]

@@ -109,7 +109,7 @@ def test_the_passes_are_log_start_then_size_then_time() -> None:
     plan = planned(view, "retention.bytes=200", "retention.ms=500")
     assert deleted(plan) == [(0, LOG_START), (10, SIZE), (20, TIME)]
     assert plan.new_log_start_offset == 30
-    assert plan.reason.startswith("3 of 4 segments deleted (1 by log start, 1 by size, 1 by time)")
+    assert plan.reason.startswith("3 of 4 segments expired (1 by log start, 1 by size, 1 by time)")
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_the_reason_of_a_deletion_has_its_numbers() -> None:
     assert str(plan.removals[0]) == (
         "segment 0 (100 bytes) is deleted by time: it is 300 ms old, retention.ms is 250 (--set retention.ms)"
     )
-    assert str(plan).splitlines()[0].startswith("orders-0: 1 of 3 segments deleted (1 by time)")
+    assert str(plan).splitlines()[0].startswith("orders-0: 1 of 3 segments expired (1 by time)")
 
 
 def test_nothing_is_deleted_from_a_tiered_topic() -> None:

@@ -196,5 +196,5 @@ def test_new_segments_of_a_split_may_be_deleted_at_once(policy: str, tmp_path: P
     }
     run = request_for(tmp_path, NOW_MS, {"t": settings})
     (log,) = (clean_logs(LocalPasses, run) if "compact" in policy else delete_old_segments(run)).logs
-    assert log.reason.startswith("2 of 4 segments deleted (2 by size)")
+    assert log.reason.startswith("2 of 4 segments expired (2 by size)")
     assert segment_bases(LocalFileSystem(), str(tmp_path / "t-0")) == [2 * FAR, 3 * FAR]
