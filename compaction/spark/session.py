@@ -51,7 +51,6 @@ _CONSOLE_PROGRESS = "spark.ui.showConsoleProgress"
 _MODULE_WARNING = "Using incubator modules"
 _LAST_WORDS_S = 5.0
 _LOG_FILE = Path(__file__).with_name("log4j2.properties")
-_SPARKS_LOG_CONFIGURATION = "!/org/apache/spark/log4j2-defaults.properties"
 _LOG_CONFIGURATION = "-Dlog4j2.configurationFile"
 
 _silent = threading.Event()
@@ -174,21 +173,11 @@ def _user_conf(*jvm_options: str) -> SparkConf:
             _choose_jvm_options(*jvm_options)
         _start_jvm()
     SparkContext._ensure_initialized()
-    _configure_jvm_logging()
     conf = SparkConf()
     if not submitted:
         # PySpark's launcher sets it for interactive shells: not a choice of the user
         conf.set(_CONSOLE_PROGRESS, DEFAULTS[_CONSOLE_PROGRESS])
     return conf
-
-
-def _configure_jvm_logging() -> None:
-    """Logs errors only if nobody has configured the logging of the JVM: Spark's own configuration logs its warnings."""
-    jvm: Any = SparkContext._jvm
-    log4j = jvm.org.apache.logging.log4j
-    in_effect = log4j.LogManager.getContext(False).getConfiguration().getConfigurationSource().getLocation()
-    if in_effect is None or in_effect.endswith(_SPARKS_LOG_CONFIGURATION):
-        log4j.core.config.Configurator.reconfigure(jvm.java.net.URI(_LOG_FILE.as_uri()))
 
 
 def _start_jvm() -> None:
