@@ -190,7 +190,8 @@ def show(report: VerifyReport, file: str | None = None, print_line: Callable[[st
         print_line("\n".join(log.lines()))
         if log.status is not Status.HOLDS:
             _logging.print_error(_error_line(log))
-    print_line(report.summary())
+    for line in (*report.versions(), report.summary()):
+        print_line(line)
     if file is not None:
         write_text(file, report.to_json())
     return report.exit_code

@@ -7,6 +7,7 @@ The JSON document has ``schema_version`` 1:
 | ``as_of_ms`` | the time against which delete horizons were checked |
 | ``status`` | ``holds``, ``violated``, or ``failed`` (at least one log could not be judged, and none is violated) |
 | ``totals`` | logs by status, and sums of the record counts |
+| ``kafka_versions`` | how many logs were judged by the rules of which version, and why by that one |
 | ``logs`` | one object a log: the fields of ``LogCertificate`` |
 """
 
@@ -113,11 +114,12 @@ class LogCertificate:
 
 @dataclass(frozen=True)
 class VerifyReport:
-    """The results for all logs."""
+    """The results for all logs; ``kafka_versions``: the number of logs that were judged by the rules of each version."""
 
     as_of_ms: int
     logs: tuple[LogCertificate, ...]
     seconds: float = 0.0
+    kafka_versions: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def status(self) -> Status:
@@ -144,9 +146,14 @@ class VerifyReport:
             "as_of_ms": self.as_of_ms,
             "status": self.status.value,
             "totals": {"logs": len(self.logs), **self._by_status(), **sums, "seconds": round(self.seconds, 3)},
+            "kafka_versions": dict(self.kafka_versions),
             "logs": [log.document() for log in self.logs],
         }
         return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+
+    def versions(self) -> list[str]:
+        """Whose rules applied, as lines of text."""
+        return [f"rules of {version} for {n} log{'' if n == 1 else 's'}" for version, n in self.kafka_versions.items()]
 
     def summary(self) -> str:
         """The totals in one line."""

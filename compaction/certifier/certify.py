@@ -53,7 +53,8 @@ def certify_pairs(
     results = runner.compare(tasks, {log: logs[log].rules.strict for log in findings})
     certificates |= _conclude(logs, findings, results)
     in_order = (certificates[log] if isinstance(pair, LogPair) else pair for log, pair in enumerate(pairs))
-    return VerifyReport(now_ms, tuple(in_order), time.monotonic() - started)
+    versions = Counter(pair.rules.kafka_version for pair in logs.values())
+    return VerifyReport(now_ms, tuple(in_order), time.monotonic() - started, versions)
 
 
 def walk_logs(runner: TaskRunner, logs: Mapping[int, LogPair]) -> dict[int, Walks]:

@@ -65,4 +65,5 @@ def _rules(request: VerifyRequest, settings: Settings) -> CleaningRules:
         strict=request.strict,
         mtime_only=settings.kafka.rules.mtime_only,
         keeps_magic=settings.kafka.rules.keeps_magic,
+        kafka_version=str(settings.kafka),
     )

@@ -24,7 +24,7 @@ from compaction.engine.admission import keyless_refusal
 from compaction.engine.clean import do_clean, parallel_read, smallest_broker
 from compaction.engine.cleaner import Cleaner, CleanerOptions, map_settings, slices_of
 from compaction.engine.log_cleaning import LogCleaning
-from compaction.engine.log_reports import warn_of_changes
+from compaction.engine.log_reports import versions_used, warn_of_changes
 from compaction.engine.prepare import ParallelRead, PreparedLog, Sources, read_logs
 from compaction.engine.protocol import Passes
 from compaction.engine.sizing import Sizes, sizes
@@ -58,7 +58,8 @@ def compare_with(
     found = tuple(compared(log, results) for log in logs)
     names = tuple(policy.name for policy in request.policies)
     seconds = time.monotonic() - started
-    return Comparison(uuid.uuid4().hex, request.base.as_of_ms, names, found, AGE_BOUNDS_MS, seconds)
+    used = versions_used(log.cases[0].settings.kafka for log in logs if log.cases)
+    return Comparison(uuid.uuid4().hex, request.base.as_of_ms, names, found, AGE_BOUNDS_MS, seconds, used)
 
 
 def explain(request: ComparisonRequest) -> tuple[ComparedLog, ...]:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from compaction.report import LogReport, LogStatus, RunStatus
+from compaction.report import LogReport, LogStatus, RunStatus, VersionUsed
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ class PolicyTotals:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All logs under all policies, which are named in the order given; ``origin`` is that of ``RunReport``."""
+    """All logs under all policies, named in the order given; ``kafka_versions`` and ``origin`` as in ``RunReport``."""
 
     run_id: str
     as_of_ms: int
@@ -181,6 +181,7 @@ class Comparison:
     logs: tuple[ComparedLog, ...]
     age_bounds_ms: tuple[int, ...]
     seconds: float = 0.0
+    kafka_versions: tuple[VersionUsed, ...] = ()
     origin: Mapping[str, Any] = field(default_factory=dict)
 
     @property

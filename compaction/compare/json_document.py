@@ -3,7 +3,7 @@
 | field | meaning |
 | --- | --- |
 | ``run_id``, ``as_of_ms``, ``status`` | as in the report of a run; ``dry_run`` is always true |
-| ``tool``, ``command``, ``options``, ``settings`` | as in the report of a run |
+| ``kafka_versions``, ``tool``, ``command``, ``options``, ``settings`` | as in the report of a run |
 | ``age_bounds_ms``, ``places`` | the bounds of counts by age, the number of counts by place (``compaction.compare.figures``) |
 | ``policies`` | one object per policy, in the order given: the sums over all logs |
 | ``logs`` | one object per log: ``before``, ``spread``, ``keys``, and ``policies``, one object per policy in the same order |
@@ -36,6 +36,7 @@ def json_document(comparison: Comparison) -> dict[str, Any]:
         **comparison.origin,
         "age_bounds_ms": list(comparison.age_bounds_ms),
         "places": places,
+        "kafka_versions": [asdict(each) for each in comparison.kafka_versions],
         "policies": [_totals(totals) for totals in comparison.totals()],
         "logs": [_log(log) for log in comparison.logs],
     }

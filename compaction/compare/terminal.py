@@ -45,7 +45,9 @@ def print_comparison(comparison: Comparison, screen: Screen) -> None:
         return
     found = [line for block in _blocks(comparison, screen.style) for line in _table(comparison, block, screen)]
     totals = _totals(comparison, screen.style)
-    screen.print([*_legend(comparison, screen.style), *found, *_meanings(comparison, screen.style), *totals, Line(""), *last])
+    versions = [line for each in comparison.kafka_versions for line in wrapped(str(each), screen.style)]
+    meanings = _meanings(comparison, screen.style)
+    screen.print([*_legend(comparison, screen.style), *found, *meanings, *totals, Line(""), *versions, *last])
 
 
 def print_explanations(logs: Iterable[ComparedLog], screen: Screen) -> None:

@@ -98,13 +98,19 @@ def read_sets(arguments: Iterable[str], kafka_version: str | None = None) -> tup
         source = Source(Origin.SET, name)
         if not equals or not name:
             raise ConfigError(f"--set: {argument!r} is not KEY=VALUE", hint="e.g. --set min.cleanable.dirty.ratio=0.1")
-        setting = Setting(name, entry_of(name, source).read(text, path=None, where="--set: ", with_units=True), source)
-        having = None if kafka_version is None else versions_without(name, kafka_version)
-        if having is not None:
-            what = f"--set: Kafka {kafka_version} has no configuration {name}, which is {having}"
-            raise ConfigError(what, hint="leave it out, or give the brokers' version by --kafka-version")
-        settings.append(setting)
+        settings.append(Setting(name, entry_of(name, source).read(text, path=None, where="--set: ", with_units=True), source))
+    if kafka_version is not None:
+        require_names(settings, kafka_version)
     return tuple(settings)
+
+
+def require_names(sets: Iterable[Setting], kafka_version: str) -> None:
+    """:raises ConfigError: a ``--set`` of a name that this version of Kafka does not have"""
+    for setting in sets:
+        having = versions_without(setting.name, kafka_version)
+        if having is not None:
+            what = f"--set: Kafka {kafka_version} has no configuration {setting.name}, which is {having}"
+            raise ConfigError(what, hint="leave it out, or give the brokers' version by --kafka-version")
 
 
 def read_properties(entries: Sequence[Property], path: str) -> tuple[Setting, ...]:

@@ -50,7 +50,8 @@ HOLDS, VIOLATED, FAILED = compared(0), compared(1), LogCertificate.failed(LOG, "
     ],
 )
 def test_one_violated_log_decides_the_status_of_all(logs: tuple[LogCertificate, ...], status: Status, exit_code: int) -> None:
-    report = VerifyReport(5, logs)
+    report = VerifyReport(5, logs, kafka_versions={"Kafka 3.9 (--kafka-version)": len(logs)})
     assert (report.status, report.exit_code) == (status, exit_code)
     document = json.loads(report.to_json())
+    assert document["kafka_versions"] == {"Kafka 3.9 (--kafka-version)": len(logs)}
     assert (document["status"], document["totals"]["logs"], len(document["logs"])) == (status.value, len(logs), len(logs))

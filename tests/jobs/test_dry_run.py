@@ -92,6 +92,7 @@ def test_text_report_and_page_are_written(logs: Path, tmp_path: Path, capsys: py
     argv += ["--report", str(report), "--html", str(page)]
     assert dry_run.main([*argv, "--policy", "configured", "cleanup.policy=delete,retention.bytes=9000"], Run()) == 0
     document = json.loads(report.read_text(encoding="utf-8"))
+    assert [(each["version"], each["logs"]) for each in document["kafka_versions"]] == [("4.3", len(document["logs"]))]
     assert [log["partition"] for log in document["logs"]] == [0, 1, 2]
     assert document["policies"][1]["after"]["bytes"] < document["policies"][1]["before"]["bytes"]
     assert page.read_text(encoding="utf-8").startswith("<!doctype html>")

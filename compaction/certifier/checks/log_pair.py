@@ -53,7 +53,8 @@ class CleaningRules:
     includes ``delete``. ``include_active``: the active segment was cleaned too. ``several_rounds``: there may have been more
     than one round between the two sides. ``strict``: retained superseded records are violations. ``mtime_only``: the mtime of
     segments decides when tombstones and markers may be dropped, and batches have no delete horizon (Kafka up to 3.0).
-    ``keeps_magic``: batches of magic 0 and 1 do not become v2 (up to 3.9).
+    ``keeps_magic``: batches of magic 0 and 1 do not become v2 (up to 3.9). ``kafka_version``: the version that has these rules,
+    and why it applies.
     """
 
     now_ms: int
@@ -67,6 +68,7 @@ class CleaningRules:
     strict: bool = False
     mtime_only: bool = False
     keeps_magic: bool = False
+    kafka_version: str = ""
 
 
 @dataclass(frozen=True)

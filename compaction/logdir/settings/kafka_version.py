@@ -48,6 +48,11 @@ class KafkaVersion:
     source: str = UNKNOWN
 
     @property
+    def known(self) -> bool:
+        """Whether any source has the version."""
+        return self.source != UNKNOWN
+
+    @property
     def rules(self) -> KafkaRules:
         """The rules that apply."""
         return rules_of(self.version)

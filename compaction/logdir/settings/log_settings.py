@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from compaction.cleaning.skip_reasons import SkipCause
 from compaction.config import BrokerConfig, Resolver, TopicConfig
 from compaction.config.request import CompactionRequest
-from compaction.config.sources import DEFAULT
+from compaction.config.sources import DEFAULT, require_names
 from compaction.errors import CompactionError, ConfigError, CorruptLogError, LogError, PolicyUnknownError
 from compaction.formats.checkpoints import parse_partition_metadata
 from compaction.fs.filesystem import FileSystem, join
@@ -107,13 +107,16 @@ def _settings(location: LogLocation, request: CompactionRequest, stored: StoredC
     found = given.with_metadata(stored.topics, stored.broker, note=stored.note, unknown=stored.unknown)
     try:
         kafka = kafka_version(request.kafka_version, stored.features, stored.note, found)
-        return Settings(found.topic(topic), _broker(found, kafka), kafka)
+        settings = Settings(found.topic(topic), _broker(found, kafka), kafka)
     except ConfigError as error:
         # raises the same error if an option causes it
         given.topic(topic)
         what = error.what if error.path is None else f"{error.path}: {error.what}"
         hint = "the broker stored this value: repair it there (kafka-configs), or use a copy without the metadata log"
         raise CorruptLogError(what, path=location.path, hint=hint) from error
+    if kafka.known:
+        require_names(given.sets, kafka.version)
+    return settings
 
 
 def _broker(resolver: Resolver, kafka: KafkaVersion) -> BrokerConfig:

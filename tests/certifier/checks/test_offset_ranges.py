@@ -24,11 +24,12 @@ BEFORE = [segment(0, 100, [(0, 0), (60, 40)], 120, 5 * DAY_MS), segment(100, 200
 AFTER = [segment(0, 200, [(0, 0), (30, 50), (55, 120)], 70)]
 
 
-def ranges(size: int, cleaned_to: int | None = None, **rules: bool) -> list[RangeTask]:
+def ranges(size: int, cleaned_to: int | None = None, *, several_rounds: bool = False) -> list[RangeTask]:
     def side(walks: list[SegmentWalk], checkpoint: int | None) -> Side:
         return Side(tuple(walk.task.files for walk in walks), 0, checkpoint)
 
-    pair = LogPair(TopicPartition("t", 0), side(BEFORE, cleaned_to), side(AFTER, 200), CleaningRules(0, **rules))
+    rules = CleaningRules(0, several_rounds=several_rounds)
+    pair = LogPair(TopicPartition("t", 0), side(BEFORE, cleaned_to), side(AFTER, 200), rules)
     return list(cut_into_ranges(0, pair, (BEFORE, AFTER), NONE, Cutting(size, 8)))
 
 
@@ -48,10 +49,11 @@ def test_a_range_reads_the_bytes_of_after_that_may_hold_its_offsets() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cleaned_to", "rules", "horizon_ms"),
-    [(None, {}, 8 * DAY_MS), (0, {}, 0), (100, {}, 4 * DAY_MS), (100, {"several_rounds": True}, 8 * DAY_MS)],
+    ("cleaned_to", "several_rounds", "horizon_ms"),
+    [(None, False, 8 * DAY_MS), (0, False, 0), (100, False, 4 * DAY_MS), (100, True, 8 * DAY_MS)],
 )
 def test_old_tombstones_may_be_dropped_by_the_time_of_the_last_clean_segment(
-    cleaned_to: int | None, rules: dict[str, bool], horizon_ms: int
+    cleaned_to: int | None, several_rounds: bool, horizon_ms: int
 ) -> None:
-    assert {task.legacy_delete_horizon_ms for task in ranges(1, cleaned_to, **rules)} == {horizon_ms}
+    found = ranges(1, cleaned_to, several_rounds=several_rounds)
+    assert {task.legacy_delete_horizon_ms for task in found} == {horizon_ms}

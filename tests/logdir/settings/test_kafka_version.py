@@ -101,3 +101,16 @@ def test_producers_expire_as_in_that_version(tmp_path: Path, version: str, given
     empty_logs(tmp_path, "orders-0")
     found = settings_in(tmp_path, properties(given), version)
     assert [each.broker.producer_id_expiration_ms for each in found] == [expiration_ms]
+
+
+def test_a_set_that_the_clusters_version_does_not_have_is_refused(tmp_path: Path) -> None:
+    empty_logs(tmp_path, "orders-0")
+    write_metadata(tmp_path, [feature("metadata.version", 21), *stored("orders")])
+    with pytest.raises(ConfigError, match=r"Kafka 3\.9 has no configuration remote\.copy\.lag\.ms, which is since 4\.4"):
+        settings_in(tmp_path, Resolver(read_sets(["remote.copy.lag.ms=1"])))
+
+
+def test_a_set_of_any_version_is_accepted_if_the_version_is_unknown(tmp_path: Path) -> None:
+    empty_logs(tmp_path, "orders-0")
+    sets = read_sets(["message.timestamp.difference.max.ms=1", "remote.copy.lag.ms=1"])
+    assert len(settings_in(tmp_path, Resolver(sets))) == 1
