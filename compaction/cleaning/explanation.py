@@ -133,7 +133,7 @@ def _time(plan: DeletionPlan, oldest: Segment, now_ms: int) -> Answer:
     lower = f"with retention.ms={age_ms - 1}"
     if bound < 0:
         return Answer(f"age has a limit (retention.ms is {bound}, {source})", False, lower if age_ms > 0 else _FUTURE)
-    text = f"age of segment {oldest.base_offset} {age_ms} ms > {bound} (retention.ms, {source})"
+    text = f"age of segment {oldest.base_offset} {duration(age_ms)} > {duration(bound)} (retention.ms={bound}, {source})"
     if age_ms > bound:
         return Answer(text, True)
     wait = f"deleted in {duration(bound - age_ms + 1)}"

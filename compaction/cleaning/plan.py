@@ -30,7 +30,7 @@ from compaction.cleaning.kafka_rules import NEWEST, RULES, KafkaRules, LastBatch
 from compaction.cleaning.log_to_clean import MIN_LAG, LogToClean, first_dirty_offset, log_to_clean, segments_between
 from compaction.cleaning.log_view import LogView, Segment
 from compaction.cleaning.segment_retention import DeletionPlan, plan_deletion
-from compaction.cleaning.skip_reasons import Condition, SkipCause, Verdict, ratio_remedy, shown
+from compaction.cleaning.skip_reasons import Condition, SkipCause, Verdict, duration, ratio_remedy, shown
 from compaction.config import TopicConfig
 from compaction.names import CLUSTER_METADATA_TOPIC, TopicPartition
 
@@ -222,7 +222,7 @@ def _decision(
     if over_ratio.holds:
         return None, f"{_amount(to_clean)}: over {shown(over_ratio.bound)} ({over_ratio.origin})"
     if has_dirty.holds and overdue.holds:
-        return None, f"{_amount(to_clean)}: {overdue.setting} passed {overdue.value} ms ago ({overdue.source})"
+        return None, f"{_amount(to_clean)}: {overdue.setting} passed {duration(to_clean.overdue_ms)} ago ({overdue.source})"
     held = f"held back by {to_clean.bounds[0]}"
     if not has_dirty.holds:
         by_lag = config.min_compaction_lag_ms > 0 and to_clean.bounds[0].name == MIN_LAG
