@@ -27,7 +27,7 @@ _TEMPLATE = """\
 _java=${{JAVA_HOME:+$JAVA_HOME/bin/java}}
 _java=${{_java:-$(type -P java)}}
 case "$*" in
-  *jobs/compact.py*|*jobs/expire.py*|*jobs/dry_run.py*|*jobs/verify.py*)
+  *jobs/compact.py*|*jobs/count_keys.py*|*jobs/doctor.py*|*jobs/expire.py*|*jobs/dry_run.py*|*jobs/verify.py*)
     # Spark would end with an error of its own, or of the JVM
     _version=none
     if [ -x "$_java" ]; then
