@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,7 @@ def _log_to_clean(log: KafkaLog, first_dirty: int, first_uncleanable: int) -> An
 
 def new_cleaner(gateway: Gateway, clock: Any, map_bytes: int, max_message_bytes: int = _MAX_MESSAGE_BYTES) -> Any:
     """A ``Cleaner`` with a map of so many bytes, which may clean one log after another; ``clock`` is a ``Time``."""
+    throttler, never = gateway.once("throttler", partial(_shared, gateway))
     return gateway.new(
         "Cleaner",
         0,
@@ -111,9 +113,9 @@ def new_cleaner(gateway: Gateway, clock: Any, map_bytes: int, max_message_bytes:
         _IO_BUFFER_BYTES,
         max_message_bytes,
         0.9,
-        _shared(gateway)[0],
+        throttler,
         clock,
-        _shared(gateway)[1],
+        never,
     )
 
 
@@ -182,15 +184,10 @@ def _camel(name: str) -> str:
     return head + "".join(part.capitalize() for part in rest)
 
 
-_by_version: dict[str, tuple[Any, Any]] = {}
-
-
 def _shared(gateway: Gateway) -> tuple[Any, Any]:
     """The throttler that never throttles and the check that never aborts."""
-    if gateway.version not in _by_version:
-        system = gateway.cls("org.apache.kafka.common.utils.Time").SYSTEM
-        throttles_down = [True] if gateway.release < (3, 8) else []
-        throttler = gateway.new("Throttler", 1.0e300, 300, *throttles_down, "cleaner-io", "bytes", system)
-        _, never = gateway.answering("scala.Function1" if gateway.in_scala else "java.util.function.Consumer")
-        _by_version[gateway.version] = (throttler, never)
-    return _by_version[gateway.version]
+    system = gateway.cls("org.apache.kafka.common.utils.Time").SYSTEM
+    throttles_down = [True] if gateway.release < (3, 8) else []
+    throttler = gateway.new("Throttler", 1.0e300, 300, *throttles_down, "cleaner-io", "bytes", system)
+    _, never = gateway.answering("scala.Function1" if gateway.in_scala else "java.util.function.Consumer")
+    return throttler, never

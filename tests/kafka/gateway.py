@@ -10,7 +10,7 @@ import atexit
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from typing import IO, Any
@@ -94,6 +94,7 @@ class Gateway:
         self._names: dict[str, str] = {}
         self._kinds: dict[str, Any] = {}
         self._statics: dict[tuple[str, str], Any] = {}
+        self._kept: dict[str, Any] = {}
 
     def close(self) -> None:
         """Ends the JVM."""
@@ -131,6 +132,12 @@ class Gateway:
     def new(self, name: str, *arguments: Any) -> Any:
         """An instance of the class of that simple name."""
         return self.cls(self.named(name))(*arguments)
+
+    def once(self, name: str, make: Callable[[], Any]) -> Any:
+        """What ``make`` returned on its first call in this JVM, whose objects no other JVM knows."""
+        if name not in self._kept:
+            self._kept[name] = make()
+        return self._kept[name]
 
     def kind(self, name: str) -> Any:
         """The ``java.lang.Class`` of that fully qualified name."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -61,7 +62,7 @@ class KafkaLog:
                 "LogConfig": [self.config],
                 "long": [opening.log_start_offset, opening.recovery_point],
                 "Scheduler": [self.scheduler],
-                "BrokerTopicStats": [_topic_stats(gateway)],
+                "BrokerTopicStats": [gateway.once("topic stats", partial(_topic_stats, gateway))],
                 "Time": [self.clock.java],
                 "boolean": [clean],
             },
@@ -245,13 +246,8 @@ def _only_value(gateway: Gateway, kind: str, expiration_ms: int) -> Any:
 
 
 _factories: dict[str, tuple[str, str, list[str]]] = {}
-_stats: dict[str, Any] = {}
-
-
 def _topic_stats(gateway: Gateway) -> Any:
-    if gateway.version not in _stats:
-        arguments: list[Any] = [False]
-        if gateway.release < (3, 8):
-            arguments = [gateway.cls("java.util.Optional").empty()] if gateway.release >= (3, 6) else []
-        _stats[gateway.version] = gateway.new("BrokerTopicStats", *arguments)
-    return _stats[gateway.version]
+    arguments: list[Any] = [False]
+    if gateway.release < (3, 8):
+        arguments = [gateway.cls("java.util.Optional").empty()] if gateway.release >= (3, 6) else []
+    return gateway.new("BrokerTopicStats", *arguments)
