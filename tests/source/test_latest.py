@@ -160,6 +160,7 @@ def test_a_spool_returns_the_rows_of_each_part_in_order(tmp_path: Path) -> None:
             assert [spool.read(part).tolist() for part in range(3)] == expected
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_spark_sql_gives_the_same_view(spark: SparkSession, sample: Path) -> None:
     register(spark)
