@@ -162,6 +162,7 @@ def test_bytes_remain_as_deleted_files_as_reported(tmp_path: Path) -> None:
     assert sum(file.stat().st_size for file in logs) == totals["disk_bytes_after"]
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_the_same_bytes_are_meant_by_a_run_and_a_comparison(tmp_path: Path) -> None:
     """A comparison on a terminal, and a run in place: the same sizes on disk, which are those of the files."""

@@ -34,6 +34,7 @@ def append(log_dir: Path, partition: int, base: int, changes: dict[str, str | No
     (log / f"{base:020d}.log").write_bytes(Batch(tuple(records)).encode())
 
 
+@pytest.mark.slow
 def test_the_table_follows_the_log_night_after_night(spark: SparkSession, tmp_path: Path) -> None:
     log_dir, table = tmp_path / "log-dir", tmp_path / "table"
     log_dir.mkdir()
