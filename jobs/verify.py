@@ -9,6 +9,7 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,6 +33,7 @@ from compaction.stores.remote import require_finished  # noqa: E402
 
 from . import _arguments, _command, _logging, _options  # noqa: E402
 from ._command import SessionFactory  # noqa: E402
+from ._provenance import provenance  # noqa: E402
 
 _DESCRIPTION = """\
 Prove that the logs of --after are a valid result of cleaning those of --before. Each retained
@@ -101,6 +103,7 @@ def _add_rules(options: _options.Parser) -> None:
     )  # fmt: skip
     group.add_argument("--why", metavar="TOPIC-N:OFFSET", help="only explain what became of this record of --before")
     _options.add_file(group, "--report", "write a report in JSON (schema_version 1)")
+    _options.add_short_result(group)
     _options.add_logging(group)
 
 
@@ -183,18 +186,32 @@ def explain(session_factory: SessionFactory, request: VerifyRequest, offset: int
         return certify_job.explain(session_factory, request, offset)
 
 
-def show(report: VerifyReport, file: str | None = None, print_line: Callable[[str], None] = print) -> int:
-    """Print the report, write it to ``file``, and return the exit code."""
+def show(report: VerifyReport, print_line: Callable[[str], None] = print, *, only_summary: bool = False) -> int:
+    """Print the report, with a line for each log that does not hold on standard error, and return the exit code."""
     _logging.end_steps()
+    lines = [line for log in report.logs for line in log.lines()]
+    for line in [report.summary()] if only_summary else [*lines, *report.versions(), report.summary()]:
+        print_line(line)
     for log in report.logs:
-        print_line("\n".join(log.lines()))
         if log.status is not Status.HOLDS:
             _logging.print_error(_error_line(log))
-    for line in (*report.versions(), report.summary()):
-        print_line(line)
-    if file is not None:
-        write_text(file, report.to_json())
     return report.exit_code
+
+
+def _finish(report: VerifyReport, arguments: argparse.Namespace) -> int:
+    """Print the report in the form that the options ask for, write the requested file, and return the exit code."""
+    report = replace(report, origin=provenance(arguments))
+    as_json = arguments.output == _options.JSON
+    code = show(report, _print_nothing if as_json else print, only_summary=arguments.quiet)
+    if as_json:
+        sys.stdout.write(report.to_json())
+    if arguments.report is not None:
+        write_text(arguments.report, report.to_json())
+    return code
+
+
+def _print_nothing(line: str) -> None:
+    """A JSON document takes the place of the lines."""
 
 
 def _error_line(log: LogCertificate) -> str:
@@ -215,7 +232,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if call.why is not None:
             print("\n".join(explain(lambda: _command.start_session("verify"), call.request, call.why[1])))
             return 0
-        return show(verify(lambda: _command.start_session("verify"), call.request), arguments.report)
+        return _finish(verify(lambda: _command.start_session("verify"), call.request), arguments)
 
     return _command.run_command(parser(), argv, body)
 

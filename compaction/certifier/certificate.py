@@ -9,6 +9,7 @@ The JSON document has ``schema_version`` 1:
 | ``totals`` | logs by status, and sums of the record counts |
 | ``kafka_versions`` | how many logs were judged by the rules of which version, and why by that one |
 | ``logs`` | one object a log: the fields of ``LogCertificate`` |
+| ``tool``, ``command``, ``options``, ``settings`` | what ran, and how it was called (``jobs._provenance``) |
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any
 
 from compaction.certifier.checks.violations import Findings, Violation
 from compaction.names import TopicPartition
+from compaction.printable import printable_json
 
 SCHEMA_VERSION = 1
 #: why a record may be missing
@@ -114,12 +116,14 @@ class LogCertificate:
 
 @dataclass(frozen=True)
 class VerifyReport:
-    """The results for all logs; ``kafka_versions``: the number of logs that were judged by the rules of each version."""
+    """The results for all logs; ``kafka_versions``: the number of logs that were judged by the rules of each version;
+    ``origin``: how the command was called, see ``jobs._provenance``."""
 
     as_of_ms: int
     logs: tuple[LogCertificate, ...]
     seconds: float = 0.0
     kafka_versions: Mapping[str, int] = field(default_factory=dict)
+    origin: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def status(self) -> Status:
@@ -145,11 +149,12 @@ class VerifyReport:
             "schema_version": SCHEMA_VERSION,
             "as_of_ms": self.as_of_ms,
             "status": self.status.value,
+            **self.origin,
             "totals": {"logs": len(self.logs), **self._by_status(), **sums, "seconds": round(self.seconds, 3)},
             "kafka_versions": dict(self.kafka_versions),
             "logs": [log.document() for log in self.logs],
         }
-        return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+        return printable_json(json.dumps(document, indent=2, ensure_ascii=False)) + "\n"
 
     def versions(self) -> list[str]:
         """Whose rules applied, as lines of text."""

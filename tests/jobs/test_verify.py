@@ -38,6 +38,17 @@ def test_logs_that_hold_end_with_0(story: Story, capsys: pytest.CaptureFixture[s
     assert err == ""
 
 
+def test_the_report_is_printed_as_json_or_as_one_line(story: Story, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(story, "--output", "json", "--kafka-version", "4.3") == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["status"] == "holds"
+    assert document["options"]["--kafka-version"] == {"value": "4.3", "source": "command line"}
+    assert document["kafka_versions"] == {"Kafka 4.3 (--kafka-version)": 1}
+    assert call(story, "--quiet") == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("1 logs: 1 holds")
+
+
 def test_a_violation_ends_with_1_and_is_one_line_on_standard_error(story: Story, capsys: pytest.CaptureFixture[str]) -> None:
     offset = story.offset_of("unique-2")
     story.change(offset, records(lambda found: found[1:]))
