@@ -50,9 +50,9 @@ def run(*arguments: str, command: str = "compact", **environment: str) -> subpro
 
 
 def on_a_terminal(*command: str) -> bytes:
-    """The output of a command on a terminal."""
+    """The output of a command on a terminal, on which it draws nothing."""
     ours, theirs = pty.openpty()
-    with subprocess.Popen(command, cwd=ROOT, stdout=theirs, stderr=theirs, env={**os.environ, "TERM": "xterm"}) as process:
+    with subprocess.Popen(command, cwd=ROOT, stdout=theirs, stderr=theirs, env={**os.environ, "TERM": "dumb"}) as process:
         os.close(theirs)
         shown = b""
         while data := _read(ours):
