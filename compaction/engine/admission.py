@@ -98,7 +98,8 @@ def logs_without_space(
     exact = dict.fromkeys(logs, 0)
     for part in parts:
         result = found[part.output.log, part.number]
-        exact[result.log] += _needed(part, logs[result.log], result.stats.bytes_kept, result.batches)
+        if not result.unchanged:
+            exact[result.log] += _needed(part, logs[result.log], result.stats.bytes_kept, result.batches)
     refused = {}
     for log, needed_bytes in exact.items():
         if not space.take(logs[log].directory, needed_bytes):

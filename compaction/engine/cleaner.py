@@ -21,7 +21,7 @@ from compaction.cleaning.transactions import aborted_for_map, resolve_cleaning
 from compaction.config import BrokerConfig
 from compaction.engine.admission import SpaceBudget, logs_without_space
 from compaction.engine.log_cleaning import LogCleaning, ScanTotals
-from compaction.engine.output_parts import output_parts, output_segments, swap_groups
+from compaction.engine.output_parts import output_parts, output_segments, swap_groups, unchanged
 from compaction.engine.protocol import PlainPasses
 from compaction.engine.sizing import Sizes, shards, sizes
 from compaction.errors import StorageError, of_log
@@ -141,7 +141,7 @@ class Cleaner:
             log.keys = cleaned.keys.get(log.number, 0)
         outputs = output_segments(logs, contexts, cleaned.results, self._passes.join_parts, dry_run=dry_run)
         for log in self._unfailed():
-            log.groups = swap_groups(log, outputs)
+            log.groups, log.unchanged = swap_groups(log, outputs), unchanged(log, outputs)
 
     def _unfailed(self) -> list[LogCleaning]:
         return [log for log in self._logs if log.error is None]

@@ -5,7 +5,7 @@
 | prepare | ``location``, ``plan`` |
 | build the offset map | ``slices``, ``aborted``, ``totals`` |
 | resolve transactions | ``txn_index``, ``invalid``, ``context`` |
-| clean into groups | ``parts``, ``stats``, ``keys``, ``groups`` |
+| clean into groups | ``parts``, ``stats``, ``keys``, ``groups``, ``unchanged`` |
 
 A step that fails sets ``error``; later steps skip the log, and none of its outputs is swapped in.
 
@@ -58,6 +58,7 @@ class LogCleaning:
     :ivar txn_index: aborted transactions of each group's output
     :ivar invalid: number of records dropped because they have no key
     :ivar groups: outputs to be swapped in; in a dry run they have no files
+    :ivar unchanged: base offsets of the segments that stay, since their output would be the same
     :ivar error: one line
     """
 
@@ -75,6 +76,7 @@ class LogCleaning:
     keys: int = 0
     invalid: int = 0
     groups: tuple[SwapGroup, ...] = ()
+    unchanged: frozenset[int] = frozenset()
     error: str | None = None
 
     @property

@@ -35,13 +35,14 @@ def cleaned_report(plan: PolicyPlan, log: LogCleaning) -> LogReport:
     :param plan: of ``log``, or of another policy with the same result
     """
     compaction, stats = plan.compaction, log.stats
+    replaced = (each for each in compaction.segments if each.base_offset not in log.unchanged)
     return replace(
         skipped_report(plan),
         status=LogStatus.CLEANED,
         reason_code="",
         compacted=True,
         disk_bytes_after=compaction.view.size_bytes - (stats.bytes_read - stats.bytes_kept),
-        deleted_bytes=_deleted_bytes(plan, compaction.segments),
+        deleted_bytes=_deleted_bytes(plan, replaced),
         first_dirty_offset=compaction.first_dirty_offset,
         end_offset=compaction.first_uncleanable_offset,
         bytes_before=stats.bytes_read,

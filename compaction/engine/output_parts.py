@@ -67,7 +67,7 @@ def output_segments(
 
 
 def swap_groups(log: LogCleaning, outputs: Outputs) -> tuple[SwapGroup, ...]:
-    """The output segments of a log and the segments that they replace."""
+    """The output segments of a log and the segments that they replace. Segments that would not change are not replaced."""
     return tuple(
         SwapGroup(
             group.base_offset,
@@ -77,7 +77,14 @@ def swap_groups(log: LogCleaning, outputs: Outputs) -> tuple[SwapGroup, ...]:
             outputs[log.number, number].written,
         )
         for number, group in enumerate(log.compaction.groups)
+        if not outputs[log.number, number].unchanged
     )
+
+
+def unchanged(log: LogCleaning, outputs: Outputs) -> frozenset[int]:
+    """The base offsets of the segments that are not replaced."""
+    groups = enumerate(log.compaction.groups)
+    return frozenset(group.base_offset for number, group in groups if outputs[log.number, number].unchanged)
 
 
 def _note_errors(logs: Mapping[int, LogCleaning], results: Sequence[PartResult]) -> None:

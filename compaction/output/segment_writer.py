@@ -11,7 +11,7 @@ returns. In an object store a file appears when it is closed; the store sets mod
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 
 import numpy as np
@@ -110,6 +110,47 @@ class PartWriter:
 PART, ROWS = ".part", ".rows"
 
 
+class SegmentIndexes:
+    """The indexes of one output segment, built from its batches.
+
+    :param like: a source segment's log file, for errors
+    """
+
+    def __init__(self, base_offset: int, index_interval_bytes: int, like: str) -> None:
+        self._base_offset, self._interval, self._like = base_offset, index_interval_bytes, like
+        self._state = new_state(base_offset)
+        self._offsets = [np.empty(0, OFFSET_ROW)]
+        self._times = [np.empty(0, TIME_ROW)]
+        self.batches = 0
+
+    def append(self, out_rows: NDArray[np.void]) -> None:
+        """The segment's next batches, ``OUT_ROW[n]``.
+
+        :raises CorruptLogError: an offset is too far from the base offset
+        """
+        self.batches += len(out_rows)
+        highest = int(out_rows["last_offset"].max(initial=self._base_offset))
+        if highest - self._base_offset > MAX_RELATIVE_OFFSET:
+            what = f"batch ends at offset {highest}, too far for an index with base offset {self._base_offset}"
+            raise CorruptLogError(what, path=self._like, hint="restore this segment")
+        offsets, times = np.empty(len(out_rows), OFFSET_ROW), np.empty(len(out_rows), TIME_ROW)
+        n, m = index_entries(out_rows, self._interval, self._state, offsets, times)
+        if n:
+            self._offsets.append(offsets[:n].copy())
+        if m:
+            self._times.append(times[:m].copy())
+
+    def files(self, aborted_txns: Sequence[AbortedTxn]) -> Iterator[tuple[str, bytes]]:
+        """Kind and content of each index; a transaction index only if there are aborted transactions."""
+        if self._state[MAX_TIMESTAMP] > self._state[LAST_TIME_ENTRY]:
+            last = np.array([(self._state[MAX_TIMESTAMP], self._state[MAX_TIMESTAMP_OFFSET])], TIME_ROW)
+            self._times.append(last)
+        yield INDEX, write_offset_index(np.concatenate(self._offsets), self._base_offset)
+        yield TIMEINDEX, write_time_index(np.concatenate(self._times), self._base_offset)
+        if aborted_txns:
+            yield TXNINDEX, write_txn_index(np.array([tuple(txn) for txn in aborted_txns], TXN_ROW))
+
+
 class SegmentWriter:
     """Writes one output segment.
 
@@ -121,15 +162,12 @@ class SegmentWriter:
     def __init__(self, files: DiskFileSystem, stem: tuple[str, int, str], *, index_interval_bytes: int, like: str) -> None:
         self._fs = files
         self._directory, self._base_offset, self._suffix = stem
-        self._interval, self._like = index_interval_bytes, like
+        self._like = like
         self._log = HashedOutput(files, self._path(LOG), like, write_behind=True)
         self._files = {LOG: self._log}
         self._parts: list[FileDigest] = []
         self._read_back = ReadBack(files, self._path(LOG), self._parts)
-        self._batches = 0
-        self._state = new_state(self._base_offset)
-        self._offsets: list[NDArray[np.void]] = []
-        self._times: list[NDArray[np.void]] = []
+        self._indexes = SegmentIndexes(self._base_offset, index_interval_bytes, like)
 
     def _path(self, kind: str) -> str:
         return join(self._directory, segment_file(self._base_offset, kind, self._suffix))
@@ -148,7 +186,7 @@ class SegmentWriter:
     def append(self, chunks: Sequence[Chunk], out_rows: NDArray[np.void]) -> None:
         """Batches (in ``chunks``, back to back) and one ``OUT_ROW`` each."""
         self._log.write(chunks)
-        self._index(out_rows)
+        self._indexes.append(out_rows)
         self._read_back.advance(self._log.size)
 
     def append_part(self, paths: tuple[str, str], written: tuple[FileDigest, ...]) -> None:
@@ -163,37 +201,25 @@ class SegmentWriter:
         for data in read_range(self._fs, FileRange(paths[1], 0, rows.size), _ROWS_AT_ONCE * OUT_ROW.itemsize):
             table.update(data)
             if len(data) % OUT_ROW.itemsize == 0:
-                self._index(np.frombuffer(data, OUT_ROW))
+                self._indexes.append(np.frombuffer(data, OUT_ROW))
         if table.hexdigest() != rows.digest:
             raise read_back_error(paths[1], "other bytes than were written")
         self._read_back.advance(sum(part.size for part in self._parts))
-
-    def _index(self, out_rows: NDArray[np.void]) -> None:
-        self._batches += len(out_rows)
-        highest = int(out_rows["last_offset"].max(initial=self._base_offset))
-        if highest - self._base_offset > MAX_RELATIVE_OFFSET:
-            what = f"batch ends at offset {highest}, too far for an index with base offset {self._base_offset}"
-            raise CorruptLogError(what, path=self._like, hint="restore this segment")
-        offsets, times = np.empty(len(out_rows), OFFSET_ROW), np.empty(len(out_rows), TIME_ROW)
-        n, m = index_entries(out_rows, self._interval, self._state, offsets, times)
-        if n:
-            self._offsets.append(offsets[:n].copy())
-        if m:
-            self._times.append(times[:m].copy())
 
     def close(self, mtime_ms: int, aborted_txns: Sequence[AbortedTxn]) -> tuple[FileDigest, ...]:
         """Write the indexes, flush all files with this mtime and read them back; returns their sizes and hashes, log first.
 
         :raises StorageError: the file system refused, or the device returns other bytes than were written
         """
-        self._write_indexes(aborted_txns)
+        for kind, data in self._indexes.files(aborted_txns):
+            self._write(kind, data)
         for file in self._files.values():
             file.output.start_writeback()
         for file in self._files.values():
             file.output.close(sync=True, mtime_ms=mtime_ms)
         times = {kind: self._mtime_ns(kind) for kind in self._files}
         size = sum(part.size for part in self._parts) or self._log.size
-        log = self._read_back.end(size, self._batches, None if self._parts else self._log.written(LOG).digest)
+        log = self._read_back.end(size, self._indexes.batches, None if self._parts else self._log.written(LOG).digest)
         others = [file.written(kind) for kind, file in self._files.items() if kind != LOG]
         for each in others:
             verify_file(self._fs, self._path(each.kind), each)
@@ -203,18 +229,6 @@ class SegmentWriter:
         """The mtime as the file system stores it, possibly rounded; 0 in an object store."""
         found = None if is_remote(self._directory) else self._fs.stat(self._path(kind))
         return 0 if found is None else found.mtime_ns
-
-    def _write_indexes(self, aborted_txns: Sequence[AbortedTxn]) -> None:
-        if self._state[MAX_TIMESTAMP] > self._state[LAST_TIME_ENTRY]:
-            last = np.array([(self._state[MAX_TIMESTAMP], self._state[MAX_TIMESTAMP_OFFSET])], TIME_ROW)
-            self._times.append(last)
-        offsets = np.concatenate([np.empty(0, OFFSET_ROW), *self._offsets])
-        times = np.concatenate([np.empty(0, TIME_ROW), *self._times])
-        self._write(INDEX, write_offset_index(offsets, self._base_offset))
-        self._write(TIMEINDEX, write_time_index(times, self._base_offset))
-        if aborted_txns:
-            entries = np.array([tuple(txn) for txn in aborted_txns], TXN_ROW)
-            self._write(TXNINDEX, write_txn_index(entries))
 
     def _write(self, kind: str, data: bytes) -> None:
         file = HashedOutput(self._fs, self._path(kind), self._like)

@@ -38,6 +38,7 @@ from compaction.passes.compress import seal_compressed
 from compaction.passes.decoder import MAX_PLAIN_BYTES, V2_MAGIC, Decoded, Decoder, check_count, check_offsets, corrupt_record
 from compaction.passes.header_names import repair_header_names
 from compaction.passes.tasks import CleanContext, CleanStats, GroupOutput, OutputPart, Packed, PartResult, Slice
+from compaction.passes.unchanged import DiffersError, SourceComparison, only_source
 
 _OUT_BYTES = 4 << 20
 _KEPT_COLUMNS = 6
@@ -72,11 +73,28 @@ def clean_part(part: OutputPart, log: CleanContext, packed: Sequence[Packed], *,
     work = Rewriter(log, packed)
     suffix = None if dry_run else new_suffix()
     try:
+        if _is_unchanged(part, log, work):
+            return PartResult(output.log, output.group, part.number, work.stats(), batches=work.batches, unchanged=True)
         written = _write(part, log, work, suffix)
     except Exception as error:
         failure = of_log(error, *work.at)
         return PartResult(output.log, output.group, part.number, CleanStats(), None, str(failure))
     return PartResult(output.log, output.group, part.number, work.stats(), suffix, batches=work.batches, written=written)
+
+
+def _is_unchanged(part: OutputPart, log: CleanContext, work: Rewriter) -> bool:
+    """Whether the output of a part would be its only source."""
+    source = only_source(part, log)
+    if source is None:
+        return False
+    comparison = SourceComparison(part, log, source)
+    try:
+        work.run(part.slices, comparison)
+        comparison.finish()
+    except DiffersError:
+        work.restart()
+        return False
+    return True
 
 
 def _write(part: OutputPart, log: CleanContext, work: Rewriter, suffix: str | None) -> tuple[FileDigest, ...]:
@@ -115,6 +133,11 @@ class Rewriter:
         self._out = np.empty(_OUT_BYTES, np.uint8)
         self._kept = np.empty((_KEPT_ROWS, _KEPT_COLUMNS), np.int64)
         self._throttle = Throttle(log.bytes_per_second)
+
+    def restart(self) -> None:
+        """Forget what has been read."""
+        self.at, self.batches = (self._log.directory, None), 0
+        self._counters[:] = 0
 
     def stats(self) -> CleanStats:
         """Counts of the records read and kept so far."""

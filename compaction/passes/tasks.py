@@ -220,3 +220,5 @@ class PartResult:
     batches: int = 0
     #: contents of the written files: verified for a complete segment, to be verified when parts are joined
     written: tuple[FileDigest, ...] = ()
+    #: the output would be its only source, which stays
+    unchanged: bool = False

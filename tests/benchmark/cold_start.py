@@ -57,7 +57,7 @@ def kinds(work: Path) -> dict[str, Callable[[], Spent]]:
         "empty job": lambda: timed(SUBMIT, work / "job.py", environment={"SPARK_CONF_DIR": str(work / "none")}),
         "10 MB": lambda: timed(SUBMIT, "jobs/compact.py", "--log-dir", log_dir(), *_OPTIONS),
         "console": lambda: timed(*_CONSOLE, "compact", "--log-dir", log_dir(), *_OPTIONS),
-        "nothing": lambda: timed(*_CONSOLE, "compact", "--log-dir", work / "empty"),
+        "nothing": lambda: timed(*_CONSOLE, "compact", "--log-dir", work / "empty", "--allow-empty"),
         "first": first,
         "later": later,
     }
