@@ -95,6 +95,7 @@ def _removed(log: LogReport) -> dict[str, int]:
         "keyless": log.invalid_records,
         "aborted": log.aborted_records,
         "marker": log.markers_removed,
+        "erased": log.erased_records,
     }
 
 

@@ -6,6 +6,7 @@ Mirrors ``LogFileUtils``, ``LocalLog.parseTopicPartitionName`` and ``UnifiedLog`
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -82,6 +83,19 @@ def parse_segment_file(name: str) -> SegmentFile | None:
     if match is None:
         return None
     return SegmentFile(int(match["base"]), match["kind"], match["suffix"])
+
+
+def marked_dirs_of(names: Iterable[str], logs: Collection[TopicPartition]) -> list[str]:
+    """The directories among ``names`` that are marked ``-delete``, ``-future`` or ``-stray`` and copies of one of ``logs``.
+
+    A broker shortens long names of topics, so that the beginning decides.
+    """
+    found = ((name, parse_partition_dir(name.rpartition(".")[0])) for name in names if _MARKED_DIR.fullmatch(name))
+    return [
+        name
+        for name, of in found
+        if of is not None and any(of.partition == each.partition and each.topic.startswith(of.topic) for each in logs)
+    ]
 
 
 def parse_partition_dir(name: str) -> TopicPartition | None:

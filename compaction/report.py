@@ -8,6 +8,7 @@ The JSON document has ``schema_version`` 1:
 | ``status`` | ``done``, ``nothing_to_do`` (no log needed work), ``failed`` (at least one log failed; the others are done) |
 | ``totals`` | logs by status, logs with an unknown policy, and the sums of the counts below; ``seconds`` is that of the run |
 | ``kafka_versions`` | whose rules applied, and to how many logs: the fields of ``VersionUsed`` |
+| ``erasure`` | only of a run that erased keys: what was given and found, by salted hashes |
 | ``logs`` | one object per log: the fields of ``LogReport`` |
 | ``tool``, ``command``, ``options``, ``settings`` | what ran, and how it was called (``jobs._provenance``) |
 
@@ -67,7 +68,8 @@ class LogReport:
     cleaned. ``compacted``: the log was cleaned, not only shortened by the delete policy. ``disk_bytes_*`` are the bytes of all
     ``.log`` files of the log, 0 if the log could not be read. ``deleted_bytes`` remain in ``.deleted`` files, with their
     indexes, until the next run or a broker's start removes them. ``settings`` are the topic-level entries that are not Kafka's
-    defaults: each with its ``value`` and its ``source``.
+    defaults: each with its ``value`` and its ``source``. ``erased_records`` were dropped, or became tombstones, because their
+    keys were to be erased.
     """
 
     topic: str
@@ -99,6 +101,7 @@ class LogReport:
     disk_bytes_after: int = 0
     deleted_bytes: int = 0
     settings: Mapping[str, Any] = field(default_factory=dict)
+    erased_records: int = 0
 
     @property
     def name(self) -> str:
@@ -131,6 +134,7 @@ class RunReport:
     """The outcome of one run.
 
     ``seconds`` is its elapsed time. ``origin`` says how it was called and what it ran on, see ``jobs._provenance``.
+    ``erasure`` is that of a run that erased keys, see ``compaction.erasure.erasure_report``.
     """
 
     run_id: str
@@ -140,6 +144,7 @@ class RunReport:
     seconds: float = 0.0
     kafka_versions: tuple[VersionUsed, ...] = ()
     origin: Mapping[str, Any] = field(default_factory=dict)
+    erasure: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def status(self) -> RunStatus:
@@ -173,6 +178,7 @@ class RunReport:
             **self.origin,
             "totals": self.totals,
             "kafka_versions": [asdict(each) for each in self.kafka_versions],
+            **({"erasure": dict(self.erasure)} if self.erasure else {}),
             "logs": [{**asdict(log), "status": log.status.value, "seconds": round(log.seconds, 3)} for log in self.logs],
         }
 

@@ -19,6 +19,7 @@ _INTERRUPTED = 130
 COMMANDS = (
     ("compact", "compact", "clean logs as Kafka's log cleaner would; with --dry-run only report the result"),
     ("expire", "expire", "apply the delete policy: retention by time, by size and by log start offset"),
+    ("erase", "erase", "erase all records of given keys, and leave everything else as it is"),
     ("dry-run", "dry_run", "compare several policies side by side, writing nothing to the logs"),
     ("verify", "verify", "verify that cleaned logs lost and changed nothing; explain why a record was dropped"),
     ("dump-log", "dump_log", "print segments, indexes and snapshots as Kafka's own dump tool does"),

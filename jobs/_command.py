@@ -11,11 +11,12 @@ import gc
 import os
 import sys
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from compaction.config.request import CompactionRequest
@@ -53,6 +54,8 @@ _JSON_OPTION = f"--log-format={_logging.JSON}"
 #: with this much new data it is likely that some log will be cleaned
 _EARLY_START_BYTES = 256 << 20
 _EARLY_START_SWITCH_INTERVAL_S = 0.0005
+#: what Spark writes to its local directories is encrypted with a key that is only in memory
+ENCRYPTED = MappingProxyType({"spark.io.encryption.enabled": "true"})
 
 
 def run_command(parser: Parser, argv: Sequence[str] | None, body: Callable[[argparse.Namespace], int]) -> int:
@@ -105,9 +108,10 @@ def _error_text(error: Exception) -> str:
     return f"{type(error).__name__}: {first_line}; run again with --verbose for the stack trace"
 
 
-def start_session(name: str) -> PlainSession:
+def start_session(name: str, settings: Mapping[str, str] = MappingProxyType({})) -> PlainSession:
     """The Spark session of a command; its Python workers import this package from where the driver does.
 
+    :param settings: of Spark, which override the user's
     :raises UsageError: there is no Java that Spark runs on
     """
     require_java()
@@ -115,7 +119,7 @@ def start_session(name: str) -> PlainSession:
 
     step("starting Spark")
     with _interrupt.deferred():
-        spark = build_plain_session(name)
+        spark = build_plain_session(name, settings)
         # executors are released before the driver exits
         atexit.register(spark.stop)
     ship_package(spark)

@@ -104,7 +104,8 @@ class RoundRules:
     """What decides about the batches of one round.
 
     ``aborted`` and ``discardable`` are those of ``TxnResolution``; ``retain_end_offset`` is that of ``LogPlan``. ``kafka``
-    are the rules of the Kafka version that the log is cleaned for.
+    are the rules of the Kafka version that the log is cleaned for. ``erases`` and ``erases_values`` are those of ``Limits``
+    (``compaction.kernels.rewriting.batch_retention``).
     """
 
     aborted: AbortedRanges
@@ -113,6 +114,8 @@ class RoundRules:
     retain_end_offset: int
     now_ms: int
     kafka: KafkaRules = RULES[NEWEST]
+    erases: bool = False
+    erases_values: bool = False
 
     def verdicts(self, rows: Rows, *, retain_by_mtime: bool = True) -> NDArray[np.uint8]:
         """The verdict of each batch, (n,) uint8 (``compaction.kernels.reading.tables``): ``DISCARD`` by 1 and 2,

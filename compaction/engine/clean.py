@@ -152,12 +152,12 @@ def _options(
         broker=broker,
         refuse=keyless_refusal(allow_keyless=request.allow_keyless),
         sizes=sizes,
-        space=_space(request, logs),
+        space=space_for(request, logs),
         files=files if request.output_dir is None or not is_remote(request.output_dir) else MixedFileSystem(),
     )
 
 
-def _space(request: CompactionRequest, logs: Sequence[LogCleaning]) -> SpaceBudget | None:
+def space_for(request: CompactionRequest, logs: Sequence[LogCleaning]) -> SpaceBudget | None:
     """The free space that outputs may use. A copy also needs space for all segments that are not cleaned."""
     if request.dry_run:
         return None

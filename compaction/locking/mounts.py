@@ -13,17 +13,28 @@ from pathlib import Path
 _LOCAL = frozenset(
     {"bcachefs", "btrfs", "exfat", "ext2", "ext3", "ext4", "f2fs", "jfs", "overlay", "reiserfs", "tmpfs", "vfat", "xfs", "zfs"}
 )
+#: local file systems that keep no snapshots by themselves
+_WITHOUT_SNAPSHOTS = frozenset({"exfat", "ext2", "ext3", "ext4", "f2fs", "jfs", "reiserfs", "tmpfs", "vfat"})
 
 
 def is_local(path: str) -> bool:
     """Whether ``path`` is on a disk that no other machine can have mounted; ``False`` if unknown."""
+    return _kinds(path) <= _LOCAL
+
+
+def keeps_snapshots(path: str) -> bool:
+    """Whether ``path`` is on a file system that may keep snapshots; ``True`` if unknown."""
+    return not _kinds(path) <= _WITHOUT_SNAPSHOTS
+
+
+def _kinds(path: str) -> set[str]:
+    """The kinds of file systems on the device of ``path``; ``unknown`` if it is not listed, as those of btrfs."""
     try:
         device = os.stat(path).st_dev  # noqa: PTH116
     except OSError:
-        return False
+        return {"unknown"}
     wanted = f"{os.major(device)}:{os.minor(device)}"
-    kinds = {line.partition(" - ")[2].split(" ")[0] for line in _mounts() if line.split(" ")[2] == wanted}
-    return bool(kinds) and kinds <= _LOCAL
+    return {line.partition(" - ")[2].split(" ")[0] for line in _mounts() if line.split(" ")[2] == wanted} or {"unknown"}
 
 
 def is_mount_point(path: str) -> bool:

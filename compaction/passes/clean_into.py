@@ -173,6 +173,8 @@ class Rewriter:
             retain_by_mtime=slice_.segment_mtime_ms > log.legacy_delete_horizon_ms,
             mtime_only=log.rules.kafka.mtime_only,
             keep_magic=log.rules.kafka.keeps_magic,
+            erases=log.rules.erases,
+            erases_values=log.rules.erases_values,
         )
 
     def survivors_from(self, offset: int) -> NDArray[np.uint64]:

@@ -13,7 +13,7 @@ from compaction.screen.top_rows import top_rows
 
 _COLOURS = {LogStatus.FAILED: "bold red", LogStatus.CLEANED: "green", LogStatus.SKIPPED: "dim"}
 #: reason codes as shown
-_CAUSES = {"error": "", "policy_unknown": "unknown"}
+_CAUSES = {"error": "", "policy_unknown": "unknown", "no_match": "no match"}
 #: logs that a note names
 _MOST_NAMES = 5
 _RELEASE = "the next run or a broker's start removes them, or at once: --set file.delete.delay.ms=0"
@@ -42,7 +42,8 @@ def summary(report: RunReport) -> str:
 
 def outcome(log: LogReport) -> str:
     """What became of a log, in a few words."""
-    done = [word for word, holds in (("expired", log.expired_segments), ("cleaned", log.compacted)) if holds]
+    cleaned = "erased from" if log.erased_records else "cleaned"
+    done = [word for word, holds in (("expired", log.expired_segments), (cleaned, log.compacted)) if holds]
     if log.status is not LogStatus.FAILED and done:
         return " and ".join(done)
     cause = _CAUSES.get(log.reason_code, log.reason_code)
@@ -82,6 +83,10 @@ def _notes(report: RunReport) -> Iterator[str]:
         if noted:
             more = ", ..." if noted[_MOST_NAMES:] else ""
             yield f"{counted(len(noted), 'log')} ({note}): {', '.join(noted[:_MOST_NAMES])}{more}"
+    if report.erasure:
+        records = counted(sum(log.erased_records for log in report.logs), "record")
+        yield f"{records} of {counted(report.erasure['keys_found'], 'key')} {'would be' if report.dry_run else 'were'} erased"
+        yield from report.erasure["notes"]
     yield from map(str, report.kafka_versions)
     deleted = sum(log.deleted_bytes for log in report.logs)
     if deleted:
@@ -167,6 +172,7 @@ def _details(log: LogReport, *, named: bool) -> Iterator[str]:
 def _removed(log: LogReport) -> str:
     """What was removed, by cause; empty if nothing was."""
     parts = [
+        (log.erased_records, f"{log.erased_records:,} erased"),
         (log.superseded_records, f"{log.superseded_records:,} superseded"),
         (log.tombstones_removed, counted(log.tombstones_removed, "tombstone")),
         (log.aborted_records, f"{log.aborted_records:,} aborted"),

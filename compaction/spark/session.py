@@ -106,12 +106,12 @@ def build_session(app_name: str, *, extra: Mapping[str, str] = MappingProxyType(
     return SparkSession.builder.config(conf=_job_conf(extra)).appName(app_name).getOrCreate()
 
 
-def build_plain_session(app_name: str) -> PlainSession:
+def build_plain_session(app_name: str, extra: Mapping[str, str] = MappingProxyType({})) -> PlainSession:
     """The session of a command; see :func:`build_session`."""
     running = SparkContext._active_spark_context
     if running is not None:
         return PlainSession(running)
-    conf = _job_conf({}, C1_ONLY).setAppName(app_name)
+    conf = _job_conf(extra, C1_ONLY).setAppName(app_name)
     preloaded = _preloaded(conf)
     return PlainSession(SparkContext.getOrCreate(conf), preloaded)
 

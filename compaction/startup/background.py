@@ -15,6 +15,8 @@ from compaction.kernels.compiling.cache import is_compiled
 
 #: groups of kernels that the tasks of a compaction call, in that order; planning has compiled most of ``scan`` by then
 PASSES = ("first_pass", "second_pass", "scan")
+#: the same for an erasure
+ERASURE = ("matches", "second_pass", "scan")
 #: groups that few logs need, compiled on their first call
 RARE = ("large_logs", "markers", "v0_v1")
 #: a string: importing this module defines all kernels, which takes a tenth of a second

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from compaction.formats.indexes import OFFSET_ROW, TIME_ROW
 from compaction.kernels.compiling.cache import is_compiled, note_compiled
-from compaction.kernels.keys import key_counts, key_filter, latest_table, offset_map
+from compaction.kernels.keys import key_counts, key_filter, key_set, latest_table, offset_map
 from compaction.kernels.reading import batches, columns, headers, locate, record_table, records
 from compaction.kernels.reading import plain_messages as messages
 from compaction.kernels.reading.siphash import HashSecret
@@ -50,6 +50,16 @@ def first_pass() -> None:
     held = offset_map.SkimpyOffsetMap(0, 1.0, 0)
     held.put(entries)
     held.superseded_by_map(entries)
+
+
+def matches() -> None:
+    """Finding the records of given keys."""
+    located, chosen, secret = _empty(np.uint64, 0, ENTRY_WORDS), _empty(np.bool_), HashSecret(0, 0)
+    counters = _empty(np.int64, len(records.RECORD_ERRORS))
+    key_set.locate_keys(*_rows(), chosen, 0, located, _empty(np.int32), counters)
+    key_set.KeySet.of(_empty(np.int64, 1), _empty(np.uint8), secret).match(located, secret, chosen)
+    key_set.unmatch_tombstones(located, chosen)
+    key_set.copy_keys(located, chosen, _empty(np.int32, 1), _empty(np.uint8))
 
 
 def large_logs() -> None:
@@ -121,7 +131,7 @@ def dumping() -> None:
     record_table.locate_fields(np.frombuffer(b"", np.uint8), 0, 0, 0, 0, _empty(np.int64, 0, record_table.COLUMNS))
 
 
-_WORK = (scan, first_pass, second_pass, large_logs, markers, v0_v1, comparison, source, certifier, dumping)
+_WORK = (scan, first_pass, second_pass, matches, large_logs, markers, v0_v1, comparison, source, certifier, dumping)
 GROUPS: Mapping[str, Callable[[], None]] = {each.__name__: each for each in _WORK}
 
 

@@ -44,11 +44,11 @@ def run_until(log_dir: Path, stop_before: int | None, *options: object) -> tuple
         try:
             return run(log_dir, *options, files=files), files.changes
         except Stopped:
-            _end_process(log_dir)
+            end_process(log_dir)
             return None, files.changes
 
 
-def _end_process(log_dir: Path) -> None:
+def end_process(log_dir: Path) -> None:
     """Make the claim that of an ended process: this process is still running."""
     for claim in log_dir.glob(".compaction-run.*"):
         claim.write_text(json.dumps({**json.loads(claim.read_text()), "started": "before"}))

@@ -85,7 +85,7 @@ class Broker:
         self._has_zookeeper = tuple(int(part) for part in version.split(".")) < _WITHOUT_ZOOKEEPER
         self._scratch = tempfile.TemporaryDirectory(prefix="kafka-broker-")
         self._log_path = Path(self._scratch.name) / "broker.log"
-        port, controller_port = _free_ports(2)
+        port, controller_port = free_ports(2)
         self.bootstrap = f"127.0.0.1:{port}"
         self._config = self._write_config(port, controller_port, overrides or {})
         self.log_dir.mkdir(parents=True, exist_ok=True)
@@ -219,7 +219,7 @@ def host_partition(log_dir: Path, source: Path) -> None:
             shutil.copy2(file, target / file.name)
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     """Free ports, all bound at once so that they differ."""
     held: list[socket.socket] = []
     try:

@@ -175,6 +175,16 @@ def _scan_batch(data, start, end, row, first_dirty, lookup_all, entries, n, look
     return n, m, OK
 
 
+@inner
+def locate_batch(data, start, end, row, located, n, counters):
+    """The keys of one batch, appended to ``located`` (uint64[c, 3]) from row ``n`` on: address, size, and offset word with
+    ``LOOKUP``. ``(n, records without a key, error)``."""
+    keyless = counters[KEYLESS]
+    # no record is below offset 0, so all of them become lookups, except those without a key
+    _, n, error = _scan_batch(data, start, end, row, np.int64(0), True, located, 0, located, n, counters)
+    return n, counters[KEYLESS] - keyless, error
+
+
 @kernel
 def scan_records(raw, scratch, rows, spans, actions, first_dirty, first_row, entries, lookups, keyless, counters, secret):
     """Make map entries and lookups of the records of ``rows[first_row:]``, as many batches as fit.

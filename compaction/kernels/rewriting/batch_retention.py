@@ -35,6 +35,9 @@ class Limits(NamedTuple):
     ``latest_offset`` is the map's last offset: later records are retained. ``retain_by_mtime``: the segment is younger than the
     delete horizon by mtime. ``mtime_only``: that decides for all tombstones and markers, not only for those of magic 0 and 1;
     batches have no delete horizon. ``keep_magic``: batches of magic 0 and 1 do not become v2.
+
+    ``erases``: the only rule is that records listed as ``DROPPED`` are dropped; all are below ``first_dirty_offset``.
+    ``erases_values``: those records are retained as tombstones without headers.
     """
 
     first_dirty_offset: int
@@ -43,6 +46,8 @@ class Limits(NamedTuple):
     retain_by_mtime: bool
     mtime_only: bool = False
     keep_magic: bool = False
+    erases: bool = False
+    erases_values: bool = False
 
 
 @inner
@@ -112,6 +117,9 @@ def decide(rows, verdicts, survivors, limits, actions):
         tombstones, expired = 0, 0
         if verdict & DISCARD:
             kept = 0
+        elif limits.erases and row.magic == 2 and row.count == 0:
+            actions[i] = COPY
+            continue
         elif row.attributes & CONTROL_BIT and row.magic == 2:
             kept = row.count
         elif row.magic < 2 or row.last_offset > latest_offset or row.base_offset < first_dirty <= row.last_offset:
@@ -123,6 +131,9 @@ def decide(rows, verdicts, survivors, limits, actions):
             at = high
             dirty, expire = row.base_offset >= first_dirty, tombstones_expired(row, limits)
             kept, tombstones, expired = _kept(row, survivors, low, high, dirty, expire)
+            if limits.erases_values and kept < row.count:
+                actions[i] = REWRITE
+                continue
         if kept == 0:
             expired_total += expired
             actions[i] = EMPTY if verdict & RETAIN_EMPTY else DROP

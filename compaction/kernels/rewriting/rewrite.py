@@ -37,7 +37,7 @@ from compaction.kernels.reading.tables import (
     WRAPPER,
 )
 from compaction.kernels.rewriting.batch_retention import HORIZON_BIT
-from compaction.kernels.rewriting.survivors import BAD_NAMES, filter_records
+from compaction.kernels.rewriting.survivors import BAD_NAMES, CANONICAL, ERASED, filter_records
 
 TRANSACTIONAL_BIT = 0x10
 _TYPE_AND_TXN_BITS = 0x38
@@ -108,8 +108,27 @@ def _put_tail(out, w, data, at, stop):
 
 
 @inner
-def _put_record(out, w, data, tail_at, stop, timestamp_delta, offset_delta, canonical):
+def _put_tombstone(out, w, data, tail_at, stop, timestamp_delta, offset_delta):
+    """Write a record with new deltas and only the key of the tail ``data[tail_at:stop]`` at ``out[w:]``. Returns the position
+    after it."""
+    size, p = varint(data, tail_at, stop)
+    fixed = 1 + varlong_size(timestamp_delta) + varlong_size(offset_delta)
+    w = put_varlong(out, w, fixed + varlong_size(size) + size + 2)
+    out[w] = 0
+    w = put_varlong(out, w + 1, timestamp_delta)
+    w = put_varlong(out, w, offset_delta)
+    w = put_varlong(out, w, size)
+    w = copy_bytes(out, w, data, p, p + size)
+    w = put_varlong(out, w, np.int64(-1))
+    return put_varlong(out, w, np.int64(0))
+
+
+@inner
+def _put_record(out, w, data, tail_at, stop, timestamp_delta, offset_delta, form):
     """Write a record with new deltas and the tail ``data[tail_at:stop]`` at ``out[w:]``. Returns the position after it."""
+    if form == ERASED:
+        return _put_tombstone(out, w, data, tail_at, stop, timestamp_delta, offset_delta)
+    canonical = form == CANONICAL
     fixed = 1 + varlong_size(timestamp_delta) + varlong_size(offset_delta)
     if canonical:
         w = put_varlong(out, w, fixed + stop - tail_at)
@@ -138,7 +157,7 @@ def _put_records(out, w, data, kept, n, row, base_offset, base_ts, records_ts):
         if timestamp < -1:
             return w, max_ts, BAD_TIMESTAMP
         max_ts = max(max_ts, timestamp)
-        if kept[i, 5] and timestamp - base_ts == kept[i, 3] and offset_shift == 0:
+        if kept[i, 5] == CANONICAL and timestamp - base_ts == kept[i, 3] and offset_shift == 0:
             if run_stop == kept[i, 0] and run_stop > run_start:
                 run_stop = kept[i, 1]
                 continue
@@ -148,7 +167,7 @@ def _put_records(out, w, data, kept, n, row, base_offset, base_ts, records_ts):
         w = copy_bytes(out, w, data, run_start, run_stop)
         run_start = run_stop = np.int64(0)
         delta = timestamp - base_ts
-        w = _put_record(out, w, data, kept[i, 2], kept[i, 1], delta, kept[i, 4] + offset_shift, kept[i, 5] != 0)
+        w = _put_record(out, w, data, kept[i, 2], kept[i, 1], delta, kept[i, 4] + offset_shift, kept[i, 5])
     return copy_bytes(out, w, data, run_start, run_stop), max_ts, OK
 
 
@@ -200,6 +219,15 @@ def _describe_wrapper(row, kept, n, out_row):
             max_ts = max(max_ts, row.base_timestamp + kept[i, 3])
     out_row.start, out_row["size"], out_row.source = 0, 0, WRAPPER
     out_row.last_offset, out_row.max_timestamp = row.base_offset + kept[n - 1, 4], max_ts
+
+
+@inner
+def _any_erased(kept, n):
+    """Whether one of the first ``n`` of ``kept`` loses its value."""
+    for i in range(n):
+        if kept[i, 5] == ERASED:
+            return True
+    return False
 
 
 @inner
@@ -276,10 +304,10 @@ def rewrite(
             keeps_magic = row.magic < 2 and limits.keep_magic
             if (tombstone or verdicts[i] & MARKER_OF_EMPTY_TXN) and (row.magic < 2 or row.attributes & HORIZON_BIT == 0):
                 horizon = np.int64(-1) if limits.mtime_only or keeps_magic else np.int64(new_horizon_ms)
-            untouched = n == row.count and horizon < 0
-            if row.magic < 2:
+            untouched = n == row.count and horizon < 0 and not (limits.erases_values and _any_erased(kept, n))
+            if row.magic < 2 and not limits.erases:
                 untouched = untouched and keeps_magic and row.attributes & OTHER_MAGIC_BIT == 0
-            if error == OK and bad_names and not untouched:
+            if error == OK and bad_names and not untouched and not limits.erases:
                 error = BAD_NAMES
             if error != OK:
                 return i, n_out, w, error
@@ -294,7 +322,7 @@ def rewrite(
                 w, error = _rewrite_batch(out, w, data, row, kept, n, horizon, limits.mtime_only, out_rows[n_out])
                 n_out += 1
             elif verdicts[i] & RETAIN_EMPTY:
-                if row.magic < 2:
+                if row.magic < 2 and not limits.erases:
                     return i, n_out, w, EMPTY_OLD_BATCH
                 w = _write_empty(out, w, row, out_rows[n_out])
                 n_out += 1

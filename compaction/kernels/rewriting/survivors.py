@@ -19,8 +19,9 @@ from compaction.kernels.rewriting.batch_retention import tombstones_expired
 
 #: the batch has a header name with malformed UTF-8, which Kafka does not write as it read it (see ``repair_header_names``)
 BAD_NAMES = 19
-#: encodings of a record: ``CANONICAL`` is the one that Kafka writes, ``LOOSE`` is another valid one
-LOOSE, CANONICAL = 0, 1
+#: encodings of a record: ``CANONICAL`` is the one that Kafka writes, ``LOOSE`` is another valid one. ``ERASED``: only the key
+#: is written, as a tombstone without headers
+LOOSE, CANONICAL, ERASED = 0, 1, 2
 
 
 @inner
@@ -104,7 +105,7 @@ def _peek(data, at, end):
 @inner
 def filter_records(data, start, end, row, verdict, survivors, survivor_at, limits, kept):
     """Fill ``kept`` int64[count, 6] with the retained records of one batch: start, stop, tail position, timestamp delta, offset
-    delta, and 1 for the canonical encoding.
+    delta, and ``CANONICAL``, or another encoding.
 
     ``(number kept, number of expired tombstones, whether a kept record is a tombstone, whether a kept record has a header name
     with malformed UTF-8, next index into survivors, error)``."""
@@ -133,13 +134,16 @@ def filter_records(data, start, end, row, verdict, survivors, survivor_at, limit
             p, timestamp_delta, offset_delta, _, key_size, value_size = read_record(data, at, end)
         if p < 0:
             return n, expired_total, tombstone_kept, bad_names, survivor_at, BAD_RECORD
-        retained = control
+        retained, erased = control, False
         if not control:
             offset = row.base_offset + offset_delta
+            keyless = key_size < 0 and not limits.erases
             retained, expired, survivor_at = should_retain(
-                offset, key_size < 0, value_size < 0, survivors, survivor_at, first_dirty, latest_offset, expire_tombstones
+                offset, keyless, value_size < 0, survivors, survivor_at, first_dirty, latest_offset, expire_tombstones
             )
             expired_total += expired
+            erased = limits.erases_values and not retained
+            retained |= erased
         if retained and verdict & DISCARD == 0:
             tombstone_kept |= value_size < 0
             form = CANONICAL
@@ -147,6 +151,6 @@ def filter_records(data, start, end, row, verdict, survivors, survivor_at, limit
                 tail, form = _form(data, at, p, timestamp_delta, offset_delta, key_size, value_size)
                 bad_names |= form == BAD_NAMES
             kept[n, 0], kept[n, 1], kept[n, 2], kept[n, 3], kept[n, 4] = at, p, tail, timestamp_delta, offset_delta
-            kept[n, 5] = form == CANONICAL
+            kept[n, 5] = ERASED if erased else form == CANONICAL
             n += 1
     return n, expired_total, tombstone_kept, bad_names, survivor_at, OK

@@ -1,0 +1,171 @@
+"""One run that erases keys, from a request to its report: the steps of ``engine.clean``, with ``Eraser`` as the cleaner.
+
+What the run replaces does not remain: ``.deleted`` files are removed as soon as their log is swapped, and leftovers of earlier
+runs when the log is prepared, also if it has no match.
+
+Internal topics are refused unless the call names them: their keys are groups and transactions, whose state would be lost. The
+metadata log is never touched.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from compaction.cleaning.log_view import LogView
+from compaction.cleaning.plan import PolicyPlan
+from compaction.cleaning.skip_reasons import SkipCause, Verdict
+from compaction.config.request import CompactionRequest
+from compaction.engine.clean import do_clean, parallel_read, smallest_broker, space_for
+from compaction.engine.cleaner import CleanerOptions
+from compaction.engine.concurrency import run_concurrently
+from compaction.engine.destination import Destination, destination, purpose
+from compaction.engine.log_cleaning import LogCleaning
+from compaction.engine.log_reports import failed_report, note_logs_in_use, versions_used
+from compaction.engine.prepare import PreparedLog, Sources, prepare
+from compaction.engine.protocol import Passes
+from compaction.engine.sizing import Sizes
+from compaction.erasure.eraser import Eraser
+from compaction.erasure.erasure_report import erased_report, erasure_document, notes_of
+from compaction.erasure.erasure_rules import narrowed, plan_erasure
+from compaction.erasure.find_matches import Erasure, FoundKeys
+from compaction.errors import of_log
+from compaction.fs.filesystem import DiskFileSystem
+from compaction.fs.uri import is_remote
+from compaction.locking.access import access
+from compaction.locking.claim import PROCESSES, Runs
+from compaction.logdir.settings.log_settings import Settings
+from compaction.names import LogLocation
+from compaction.output.segment_files import remove_deleted
+from compaction.report import LogReport, RunReport
+from compaction.screen.amounts import counted
+from compaction.screen.steps import step
+from compaction.stores.mixed import MixedFileSystem, file_system
+
+_INTERNAL = "__"
+
+
+@dataclass(frozen=True)
+class ErasureRequest:
+    """``base`` selects the logs; ``erasure`` says what is erased from them. ``internal``: the internal topics that the call
+    names. ``certify`` is called for each log whose segments were swapped in place, before their sources are removed; it raises
+    if the result is not what it must be."""
+
+    base: CompactionRequest
+    erasure: Erasure
+    internal: frozenset[str] = frozenset()
+    certify: Callable[[LogLocation], None] | None = None
+
+
+def erase_keys(
+    start: Callable[[], Passes],
+    request: ErasureRequest,
+    sizes: Sizes | None = None,
+    files: DiskFileSystem | None = None,
+    runs: Runs = PROCESSES,
+) -> RunReport:
+    """Executes ``request``.
+
+    :param start: starts what runs the tasks
+    :param sizes: see ``CleanerOptions``
+    :param files: how driver and tasks access files; by default the file system of their paths
+    :param runs: tells runs apart that claim the same directories
+    :raises UsageError: a log directory is in use
+    """
+    started, base = time.monotonic(), request.base
+    files = files or file_system(base.log_dirs)
+    with access(files, base.log_dirs, purpose(base), runs) as held, destination(files, base, held) as output:
+        prepared = prepare(Sources(output.fs, output.disk, held), base, partial(_plan, request), parallel_read(start))
+        logs = [
+            LogCleaning(log.location, log.plan, output.directory(log.location)) for log in prepared if log.plan is not None
+        ]
+        options = _options(base, logs, prepared, sizes, files)
+        selected = [log for log in logs if log.compaction.verdict is Verdict.CLEAN]
+        eraser = _erase(start, request.erasure, selected, output, options) if selected else None
+        step("replacing segments" if base.output_dir is None else "publishing the copy")
+        records = {} if eraser is None else eraser.totals()
+        finish = [partial(_finish, output, request, log, records.get(log.location, 0)) for log in logs]
+        reports = run_concurrently(finish, output.concurrency)
+        reports = note_logs_in_use(reports, held.in_use, (log.compaction.view for log in logs))
+    reports += [failed_report(log.location, log.error) for log in prepared if log.error is not None]
+    found = FoundKeys.joined(eraser.keys.values() if eraser is not None else ())
+    return RunReport(
+        uuid.uuid4().hex,
+        base.as_of_ms,
+        base.dry_run,
+        tuple(reports),
+        time.monotonic() - started,
+        versions_used(log.settings.kafka for log in prepared if log.settings is not None),
+        erasure=erasure_document(request.erasure, found, notes_of(base)),
+    )
+
+
+def _plan(request: ErasureRequest, view: LogView, settings: Settings) -> PolicyPlan:
+    # the policy does not matter; the sources of a log are removed once it is certified
+    config = replace(settings.topic, policy_guess=None, file_delete_delay_ms=max(1, settings.topic.file_delete_delay_ms))
+    plan = plan_erasure(view, config, settings.kafka.rules, include_active=request.base.include_active)
+    topic = view.topic_partition.topic
+    if topic.startswith(_INTERNAL) and topic not in request.internal:
+        cause = SkipCause.REFUSED
+        reason = f"{cause.value}: an internal topic, its keys are groups or transactions; give --topic {topic} to erase from it"
+        plan = replace(narrowed(plan, frozenset(), reason), skip_cause=cause)
+    return PolicyPlan(plan)
+
+
+def _erase(
+    start: Callable[[], Passes],
+    erasure: Erasure,
+    logs: Sequence[LogCleaning],
+    output: Destination,
+    options: CleanerOptions,
+) -> Eraser:
+    passes = start()
+    step(f"looking for keys in {counted(len(logs), 'log')}")
+    eraser = Eraser(logs, output.fs, passes, options, erasure)
+    do_clean(eraser)
+    return eraser
+
+
+def _options(
+    request: CompactionRequest,
+    logs: Sequence[LogCleaning],
+    prepared: Sequence[PreparedLog[PolicyPlan]],
+    sizes: Sizes | None,
+    files: DiskFileSystem,
+) -> CleanerOptions:
+    brokers = (log.settings.broker for log in prepared if log.settings is not None and log.plan is not None)
+    return CleanerOptions(
+        now_ms=request.as_of_ms,
+        dry_run=request.dry_run,
+        broker=smallest_broker(brokers),
+        refuse=lambda *_: None,
+        sizes=sizes,
+        space=space_for(request, logs),
+        files=files if request.output_dir is None or not is_remote(request.output_dir) else MixedFileSystem(),
+    )
+
+
+def _finish(output: Destination, request: ErasureRequest, log: LogCleaning, records: int) -> LogReport:
+    """Swaps in the result of a log and removes what it replaces; its report. A failed log is not changed."""
+    started, in_place = time.monotonic(), request.base.output_dir is None and not request.base.dry_run
+    is_erased = log.compaction.verdict is Verdict.CLEAN
+    try:
+        if log.error is not None:
+            output.discard(log)
+        elif is_erased:
+            output.replace(log)
+        else:
+            output.keep(log)
+        if in_place and log.error is None:
+            if is_erased and request.certify is not None:
+                request.certify(log.location)
+            remove_deleted(output.disk, log.location.path)
+            output.disk.fsync_dir(log.location.path)
+    except Exception as error:
+        log.error = str(of_log(error, log.location.path))
+    if log.error is not None:
+        return failed_report(log.location, log.error, log.plan)
+    return replace(erased_report(log, records), seconds=time.monotonic() - started)

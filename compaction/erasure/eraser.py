@@ -1,0 +1,165 @@
+"""The steps of an erasure over many logs: **find the matches**, then **clean into groups** the segments that have some.
+
+Each segment is a group of its own: its output has its base offset, and other segments are not written. Nothing is shuffled:
+pass 1 returns the offsets of matches to the driver, compressed, and pass 2 gets those of its parts.
+
+Tested by ``tests/erasure/test_erase_keys.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+from compaction.engine.cleaner import Cleaner, CleanerOptions, map_settings
+from compaction.engine.log_cleaning import LogCleaning
+from compaction.engine.protocol import CleanedParts, Job, Passes, PlainPasses, size_of
+from compaction.engine.sizing import Sizes, pack
+from compaction.erasure.erasure_rules import ErasureRules, narrowed
+from compaction.erasure.find_matches import Erasure, FoundKeys, Matcher, SliceMatches, match_slices, matchers, unpacked
+from compaction.errors import CorruptLogError
+from compaction.fs.filesystem import FileSystem
+from compaction.names import LogLocation
+from compaction.passes.clean_into import clean_part
+from compaction.passes.tasks import CleanContext, MapSettings, OutputPart, PartResult, Slice, SliceId
+from compaction.screen.amounts import counted
+
+#: before the modification time of any segment
+_NO_HORIZON_MS = -(2**62)
+
+
+class ErasurePasses(PlainPasses):
+    """The passes of an erasure.
+
+    :param passes: runs the tasks
+    """
+
+    def __init__(self, passes: Passes, sizes: Sizes) -> None:
+        super().__init__(passes, sizes)
+        #: of each slice with matches, the compressed survivor entries
+        self.matches: dict[SliceId, list[bytes]] = {}
+
+    def find_matches(self, slices: Sequence[Slice], settings: MapSettings, matcher: Matcher) -> list[SliceMatches]:
+        """Pass 1 for one shard of the keys: the matches of each slice, in order."""
+        tasks = pack(slices, size_of, self._sizes.slice_bytes)
+        job = Job.reading("pass 1", f"pass 1: look for keys in {len(slices)} slices", tasks)
+        found = self._passes.run(job, tasks, partial(match_slices, settings=settings, matcher=matcher))
+        return [each for matches in found for each in matches]
+
+    def clean_into_groups(
+        self, logs: Mapping[int, CleanContext], parts: Sequence[OutputPart], *, dry_run: bool
+    ) -> CleanedParts[PartResult]:
+        """Pass 2."""
+        matched = [(part, self._matches_in(part)) for part in parts]
+        tasks = pack(matched, lambda task: task[0].size_bytes, self._sizes.slice_bytes)
+        description = f"pass 2: {'measure' if dry_run else 'write'} {len(parts)} output parts"
+        job = Job.reading("pass 2", description, [[part for part, _ in task] for task in tasks], writes=not dry_run)
+        found = self._passes.run(job, tasks, partial(_clean_parts, logs=dict(logs), dry_run=dry_run))
+        return CleanedParts([result for results in found for result in results], {})
+
+    def _matches_in(self, part: OutputPart) -> list[bytes]:
+        return [packed for each in part.slices for packed in self.matches.get(each.id, ())]
+
+
+def _clean_parts(
+    parts: Sequence[tuple[OutputPart, list[bytes]]], logs: Mapping[int, CleanContext], *, dry_run: bool
+) -> list[PartResult]:
+    return [clean_part(part, logs[part.output.log], [unpacked(packed)], dry_run=dry_run) for part, packed in parts]
+
+
+class Eraser(Cleaner):
+    """Erases from ``logs``; call the steps of a cleaner in order. The first one narrows the plans to segments with matches.
+
+    :param passes: runs the tasks; the other parameters are those of ``Cleaner``
+    """
+
+    def __init__(
+        self, logs: Sequence[LogCleaning], fs: FileSystem, passes: Passes, options: CleanerOptions, erasure: Erasure
+    ) -> None:
+        made: list[ErasurePasses] = []
+
+        def make(sizes: Sizes) -> PlainPasses:
+            made.append(ErasurePasses(passes, sizes))
+            return made[0]
+
+        make_passes: Callable[[Sizes], PlainPasses] = make
+        super().__init__(logs, fs, make_passes, passes.cores, options)
+        self._erasure, self._erasure_passes = erasure, made[0]
+        #: by number of the log
+        self.keys: dict[int, FoundKeys] = {}
+        #: by number of the log, and base offset of the segment
+        self.records: dict[int, dict[int, int]] = {}
+
+    def totals(self) -> dict[LogLocation, int]:
+        """The number of erased records of each log."""
+        return {log.location: sum(self.records.get(log.number, {}).values()) for log in self._logs}
+
+    def build_offset_map(self) -> None:
+        """Pass 1: finds the matches, checks all batches, and narrows the plans."""
+        self._each(self._slice, self._logs)
+        slices = [part for log in self._unfailed() for part in log.slices]
+        settings = replace(map_settings(self._options.broker, self._task_rate), files=self._options.files)
+        found: dict[int, list[SliceMatches]] = {log.number: [] for log in self._unfailed()}
+        for number, matcher in enumerate(matchers(self._erasure, settings)):
+            matches = self._erasure_passes.find_matches(slices, settings, matcher) if slices else []
+            if not number:
+                self._take(self._unfailed(), [each.summary for each in matches])
+            for each in matches:
+                found[each.summary.log].append(each)
+        self._each(lambda log: self._narrow(log, found[log.number]), self._unfailed())
+
+    def _narrow(self, log: LogCleaning, found: Sequence[SliceMatches]) -> None:
+        """Keep the segments with matches.
+
+        :raises CorruptLogError: reads of a segment, one for each shard, differ
+        """
+        slices = {each.id: each for each in log.slices}
+        bases = [segment.base_offset for segment in log.compaction.view.segments]
+        records: dict[int, int] = {}
+        for each in found:
+            part = slices[each.summary.slice_id or SliceId(-1, -1, -1)]
+            if each.error is not None or each.summary.fingerprint != part.fingerprint:
+                what = each.error or "repeated reads of the segment differ"
+                raise CorruptLogError(what, path=part.path, position=part.start, hint="nothing was changed: check the disk")
+            if each.records:
+                base = bases[part.segment_index]
+                records[base] = records.get(base, 0) + each.records
+                self._erasure_passes.matches.setdefault(part.id, []).append(each.packed)
+        self.keys[log.number] = FoundKeys.joined(each.keys for each in found)
+        self.records[log.number] = records
+        log.keys = len(self.keys[log.number].hashes)
+        plan = narrowed(log.compaction, frozenset(records), self._reason(log, records))
+        log.plan = replace(log.plan, compaction=plan)
+        log.slices = [each for each in log.slices if bases[each.segment_index] in records]
+
+    def _reason(self, log: LogCleaning, records: Mapping[int, int]) -> str:
+        examined = counted(len(log.compaction.segments), "segment")
+        if not records:
+            return f"no match: no record of these keys in {examined}"
+        done = "become tombstones" if self._erasure.tombstones else "erased"
+        total = counted(sum(records.values()), "record")
+        return f"{total} of {counted(log.keys, 'key')} {done}, in {len(records)} of {examined}"
+
+    def clean_into_groups(self) -> None:
+        """Pass 2: writes the segments with matches without them."""
+        keys = {log.number: log.keys for log in self._logs}
+        super().clean_into_groups()
+        for log in self._logs:
+            log.keys = keys[log.number]
+
+    def _resolve(self, log: LogCleaning) -> None:
+        plan, view = log.compaction, log.compaction.view
+        log.txn_index = tuple(group.segments[0].aborted_txns for group in plan.groups)
+        log.context = CleanContext(
+            # as if all of the log were clean: a record survives unless it is listed
+            first_dirty_offset=view.log_end_offset,
+            latest_offset=view.log_end_offset - 1,
+            delete_retention_ms=0,
+            legacy_delete_horizon_ms=_NO_HORIZON_MS,
+            index_interval_bytes=plan.config.index_interval_bytes,
+            rules=ErasureRules.of(plan, tombstones=self._erasure.tombstones),
+            directory=log.directory,
+            bytes_per_second=self._task_rate,
+            files=self._options.files,
+        )

@@ -1,0 +1,89 @@
+"""What the report of an erasure says besides the figures of each log. It never contains a key.
+
+| field of ``erasure`` | meaning |
+| --- | --- |
+| ``on_match`` | ``drop`` or ``tombstone`` |
+| ``salt`` | hexadecimal, drawn for the run |
+| ``keys_given``, ``patterns_given`` | distinct keys of the lists, and patterns |
+| ``keys_found`` | distinct keys that some record had |
+| ``keys`` | each found key as SHA-256 of salt and key, with its records; at most ``MOST_LISTED`` |
+| ``notes`` | copies of the records that the run cannot reach |
+
+Tested by ``tests/erasure/test_erase_keys.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from compaction.cleaning.skip_reasons import Verdict
+from compaction.config.request import CompactionRequest
+from compaction.engine.log_cleaning import LogCleaning
+from compaction.engine.log_reports import cleaned_report, skipped_report
+from compaction.erasure.find_matches import Erasure, FoundKeys
+from compaction.fs.uri import is_remote
+from compaction.locking.mounts import keeps_snapshots
+from compaction.names import marked_dirs_of
+from compaction.report import LogReport
+from compaction.stores.mixed import file_system
+
+#: keys that the report lists
+MOST_LISTED = 10_000
+NO_MATCH = "no_match"
+DROP, TOMBSTONE = "drop", "tombstone"
+
+
+def erased_report(log: LogCleaning, records: int) -> LogReport:
+    """A log from which ``records`` records were erased, or would be, or that has none of the keys."""
+    plan = log.compaction
+    tiered = " (tiered: what is in remote storage is not erased)" if plan.config.remote_storage_enable else ""
+    if plan.verdict is Verdict.SKIP:
+        skipped = skipped_report(log.plan)
+        return replace(skipped, reason=plan.reason + tiered, reason_code=skipped.reason_code or NO_MATCH)
+    report = cleaned_report(log.plan, log)
+    return replace(
+        report,
+        reason=plan.reason + tiered,
+        superseded_records=0,
+        tombstones_removed=0,
+        erased_records=records,
+        deleted_bytes=0,
+    )
+
+
+def erasure_document(erasure: Erasure, found: FoundKeys, notes: list[str]) -> dict[str, Any]:
+    """The ``erasure`` of a run's report."""
+    listed = zip(found.hashes[:MOST_LISTED].tolist(), found.records[:MOST_LISTED].tolist(), strict=True)
+    return {
+        "on_match": TOMBSTONE if erasure.tombstones else DROP,
+        "salt": erasure.salt.hex(),
+        "keys_given": len(erasure.criteria.keys),
+        "patterns_given": len(erasure.criteria.patterns),
+        "keys_found": len(found.hashes),
+        "keys": [{"sha256": hashed.decode(), "records": records} for hashed, records in listed],
+        "notes": notes,
+    }
+
+
+def notes_of(request: CompactionRequest) -> list[str]:
+    """The copies of erased records that may remain."""
+    return list(_notes(request))
+
+
+def _notes(request: CompactionRequest) -> Iterator[str]:
+    if request.dry_run:
+        return
+    if request.output_dir is not None:
+        yield "the source still has the records: --output-dir does not change it"
+        if is_remote(request.output_dir):
+            yield "a store that keeps versions or deleted objects may keep earlier outputs with the records"
+    for log_dir in request.log_dirs if request.output_dir is None else ():
+        if keeps_snapshots(log_dir):
+            yield f"{log_dir} is on a file system that can keep snapshots: those keep the records"
+    names = {log.topic_partition for log in request.logs}
+    files = file_system(request.log_dirs)
+    for log_dir in request.log_dirs:
+        for name in marked_dirs_of(files.listdir(log_dir), names):
+            yield f"{log_dir}/{name} is a copy of a log that is being moved or deleted, and was not changed"

@@ -1,0 +1,206 @@
+"""The first pass of an erasure: checks every batch of some slices, and finds the records whose keys are meant.
+
+Keys do not leave a task: it returns offsets, and salted hashes of the keys that it found. A large set of keys is divided into
+shards, each as large as a task's map may be, and the logs are read once for each shard.
+
+Tested by ``tests/erasure/test_erase_keys.py``.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from compaction.formats.key_criteria import KeyCriteria, KeyPattern, salted_hash
+from compaction.formats.key_list import shards
+from compaction.kernels.keys.key_set import BYTES_PER_KEY, KeySet, copy_keys, locate_keys, unmatch_tombstones
+from compaction.kernels.keys.offset_map import Arena
+from compaction.kernels.reading.records import SKIP
+from compaction.kernels.reading.tables import DROPPED, OFFSET_SHIFT
+from compaction.logdir.blocks import Block
+from compaction.passes.build_map import LogScan, SliceScan
+from compaction.passes.decoder import Decoded, check_count, corrupt_record
+from compaction.passes.tasks import MapContext, MapSettings, Packed, Slice, SliceSummary
+
+_LOCATED = 1 << 14
+#: the keys that were found are counted when they take this much memory
+_FOUND_BYTES = 32 << 20
+#: a salted hash, in hexadecimal
+HASHED = np.dtype("S64")
+_NO_KEYS = pa.array([], pa.binary())
+
+
+@dataclass(frozen=True)
+class Erasure:
+    """What is erased, and how: ``tombstones`` retains each record without its value. The ``salt`` is drawn for each run."""
+
+    criteria: KeyCriteria
+    salt: bytes
+    tombstones: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Matcher:
+    """One shard of the keys, as tasks get it; the first one also has the patterns."""
+
+    keys: KeySet = field(repr=False)
+    patterns: tuple[KeyPattern, ...]
+    salt: bytes
+    tombstones: bool
+
+    def match(self, located: NDArray[np.uint64], settings: MapSettings) -> NDArray[np.bool_]:
+        """bool[n]: which of ``located`` (uint64[n, 3]) are to be erased."""
+        matched = np.zeros(len(located), np.bool_)
+        if self.patterns:
+            matched |= KeyCriteria(_NO_KEYS, self.patterns).matching(keys_at(located, ~matched))
+        self.keys.match(located, settings.secret, matched)
+        if self.tombstones:
+            unmatch_tombstones(located, matched)
+        return matched
+
+
+def matchers(erasure: Erasure, settings: MapSettings) -> list[Matcher]:
+    """A matcher for each shard of the keys. No record is found by two of them."""
+    criteria = erasure.criteria
+    keys = criteria.keys
+    if criteria.patterns and len(keys):
+        keys = keys.filter(pa.array(~KeyCriteria(_NO_KEYS, criteria.patterns).matching(keys)))
+    found = []
+    for number, shard in enumerate(shards(keys, settings.map_bytes, BYTES_PER_KEY)):
+        _, offsets, data = shard.buffers() if len(shard) else (None, None, None)
+        starts = np.frombuffer(offsets, np.int32, len(shard) + 1, shard.offset * 4) if offsets else np.zeros(1, np.int32)
+        blob = np.frombuffer(data or b"", np.uint8)[starts[0] : starts[-1]]
+        held = KeySet.of((starts - starts[0]).astype(np.int64), blob.copy(), settings.secret)
+        found.append(Matcher(held, () if number else criteria.patterns, erasure.salt, erasure.tombstones))
+    return found
+
+
+def keys_at(located: NDArray[np.uint64], chosen: NDArray[np.bool_]) -> pa.Array:
+    """The keys of the chosen records, as a binary array."""
+    sizes = located[chosen, 1]
+    offsets, blob = np.zeros(len(sizes) + 1, np.int32), np.empty(int(sizes.sum()), np.uint8)
+    copy_keys(located, chosen, offsets, blob)
+    return pa.Array.from_buffers(pa.binary(), len(sizes), [None, pa.py_buffer(offsets), pa.py_buffer(blob)])
+
+
+class FoundKeys(NamedTuple):
+    """Salted hashes of distinct keys (``HASHED[n]``, ascending), and how many records each has, int64[n]."""
+
+    hashes: NDArray[np.bytes_]
+    records: NDArray[np.int64]
+
+    @classmethod
+    def joined(cls, parts: Iterable[FoundKeys]) -> FoundKeys:
+        """The sum of several."""
+        found = list(parts)
+        hashes = np.concatenate([np.empty(0, HASHED), *(each.hashes for each in found)])
+        records = np.concatenate([np.empty(0, np.int64), *(each.records for each in found)])
+        distinct, row_of = np.unique(hashes, return_inverse=True)
+        totals = np.zeros(len(distinct), np.int64)
+        np.add.at(totals, row_of, records)
+        return cls(distinct, totals)
+
+
+@dataclass(frozen=True, eq=False)
+class SliceMatches:
+    """The matches of one slice: compressed survivor entries (``packed``), their number, and the keys."""
+
+    summary: SliceSummary
+    packed: bytes
+    records: int
+    keys: FoundKeys
+
+    @property
+    def error(self) -> str | None:
+        """Why the slice cannot be read."""
+        return self.summary.error
+
+
+def unpacked(packed: Iterable[bytes]) -> Packed:
+    """The survivor entries, ``DROPPED``, of several ``SliceMatches.packed``: uint64[n]."""
+    parts = [np.cumsum(np.frombuffer(zlib.decompress(each), np.uint64), dtype=np.uint64) for each in packed]
+    words: Packed = np.concatenate([np.empty(0, np.uint64), *parts])
+    return words
+
+
+def match_slices(slices: Sequence[Slice], settings: MapSettings, matcher: Matcher) -> list[SliceMatches]:
+    """The matches of each slice."""
+    found = []
+    for log, group in groupby(slices, key=lambda each: each.log):
+        scan = _MatchScan(settings, matcher)
+        reader = SliceScan({log: scan}, settings)
+        found += [scan.matches(reader.scan(each)) for each in group]
+    return found
+
+
+class _MatchScan(LogScan):
+    """Collects matches instead of map entries. Aborted data is examined as any other."""
+
+    def __init__(self, settings: MapSettings, matcher: Matcher) -> None:
+        super().__init__(MapContext(0, 1), settings, 0, Arena())
+        self._settings, self._matcher = settings, matcher
+        self._located = np.empty((_LOCATED, 3), np.uint64)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._words = [np.empty(0, np.uint64)]
+        self._found: list[pa.Array] = []
+        self._found_bytes = 0
+        self._counted: list[FoundKeys] = []
+
+    def records(
+        self,
+        block: Block,
+        decoded: Decoded,
+        actions: NDArray[np.uint8],
+        counts: tuple[NDArray[np.int32], NDArray[np.int64]],
+        path: str,
+    ) -> None:
+        rows, first = decoded.rows, decoded.first_row
+        at, wanted = 0, actions[first : first + len(rows)] != SKIP
+        keyless = counts[0][first : first + len(rows)]
+        while at < len(rows):
+            next_at, n, error = locate_keys(
+                block.raw, decoded.scratch, rows, decoded.spans, wanted, at, self._located, keyless, counts[1]
+            )
+            if error:
+                raise corrupt_record(error, rows[next_at], path)
+            self._match(self._located[:n])
+            if next_at == at:
+                check_count(decoded, at, path)
+                self._located = np.empty((int(rows[at]["count"]), 3), np.uint64)
+            at = next_at
+
+    def _match(self, located: NDArray[np.uint64]) -> None:
+        matched = self._matcher.match(located, self._settings)
+        if not matched.any():
+            return
+        offsets = located[matched, 2] >> np.uint64(OFFSET_SHIFT)
+        self._words.append(offsets << np.uint64(OFFSET_SHIFT) | np.uint64(DROPPED))
+        self._found.append(keys_at(located, matched))
+        self._found_bytes += self._found[-1].nbytes
+        if self._found_bytes >= _FOUND_BYTES:
+            self._count()
+
+    def _count(self) -> None:
+        counts = pa.chunked_array(self._found, pa.binary()).value_counts()
+        hashes = [salted_hash(self._matcher.salt, key) for key in counts.field("values").to_pylist()]
+        records = counts.field("counts").to_numpy().astype(np.int64)
+        self._counted.append(FoundKeys.joined([FoundKeys(np.array(hashes, HASHED), records)]))
+        self._found, self._found_bytes = [], 0
+
+    def matches(self, summary: SliceSummary) -> SliceMatches:
+        """The matches since the last call, which are those of one slice."""
+        self._count()
+        words = np.concatenate(self._words)
+        packed = zlib.compress(np.diff(words, prepend=np.uint64(0)).tobytes(), 1)
+        found = SliceMatches(summary, packed, len(words), FoundKeys.joined(self._counted))
+        self._begin()
+        return found

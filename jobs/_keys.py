@@ -1,0 +1,127 @@
+"""The options that say which keys are meant, for ``erase`` and for verifying its certificate.
+
+Tested by ``tests/jobs/test_erase.py``.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pyarrow as pa
+from pyarrow import csv, parquet
+
+from compaction.errors import UsageError
+from compaction.formats import key_list
+from compaction.formats.key_criteria import KeyCriteria, KeyPattern
+from compaction.formats.primitives.malformed import FormatError
+
+from . import _options
+
+_HIDDEN = "[hidden]"
+
+
+def add_keys(group: argparse._ActionsContainer) -> None:
+    """The options."""
+    text = "erase these keys: a file with one a line, or with --keys-column a Parquet or CSV file; may be repeated"
+    _options.add_list(group, "--keys", "FILE", text)
+    group.add_argument(
+        "--keys-format", choices=key_list.FORMATS, default=key_list.TEXT,
+        help="how a line or cell of --keys has the key; json: a string, or a key as dump-log prints it (default: text)",
+    )  # fmt: skip
+    group.add_argument("--keys-column", metavar="NAME", help="the keys are in this column of --keys, a .parquet or .csv file")
+    _options.add_list(
+        group, "--where", "PATTERN",
+        "erase keys that match completely: prefix=TEXT, regex=EXPRESSION (RE2), or @FILE with one of these a line;"
+        " may be repeated",
+    )  # fmt: skip
+
+
+def read_criteria(arguments: argparse.Namespace) -> KeyCriteria:
+    """The keys that are meant. Afterwards ``arguments`` no longer have the patterns, which reports would print.
+
+    :raises UsageError: there are none, or a file or pattern cannot be read
+    """
+    given = [each for text in arguments.where for each in _patterns(text)]
+    patterns = tuple(_pattern(each) for each in given)
+    arguments.where = [_HIDDEN] * len(arguments.where)
+    keys = [_read(path, arguments) for path in arguments.keys]
+    found = pa.chunked_array(keys, pa.binary())
+    if found.nbytes > key_list.MOST_BYTES:
+        raise UsageError("--keys: more than 2 GiB of keys", hint="divide the list, and run once for each part")
+    criteria = KeyCriteria.of(found.combine_chunks(), patterns)
+    if not len(criteria.keys) and not patterns:
+        raise UsageError("no keys are given", hint="give --keys FILE with at least one key, or --where")
+    return criteria
+
+
+def _patterns(text: str) -> list[str]:
+    if not text.startswith("@"):
+        return [text]
+    return [line for line in _bytes(text[1:], "--where").decode("utf-8", "surrogateescape").splitlines() if line]
+
+
+def _pattern(text: str) -> KeyPattern:
+    try:
+        return KeyPattern.parse(text)
+    except (FormatError, UnicodeEncodeError) as error:
+        reason = error.what if isinstance(error, FormatError) else "is not UTF-8"
+        raise UsageError(f"--where: a pattern {reason}", hint="e.g. --where 'prefix=user-17:'") from None
+
+
+def _read(path: str, arguments: argparse.Namespace) -> pa.Array:
+    kind, column = arguments.keys_format, arguments.keys_column
+    try:
+        if column is not None:
+            return _column(path, column, kind)
+        data = _bytes(path, "--keys")
+        if len(data) > key_list.MOST_BYTES:
+            raise UsageError("--keys: the file is larger than 2 GiB", path=path, hint="divide it, and run once for each part")
+        return key_list.read_lines(data, kind)
+    except FormatError as error:
+        raise UsageError(f"--keys: {error.what}", path=path, hint="correct it, or give another --keys-format") from None
+
+
+def _column(path: str, name: str, kind: str) -> pa.Array:
+    """The keys of a column: of strings, which are decoded as lines are, or of bytes."""
+    column = _read_column(path, name)
+    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+        if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
+            return column.drop_null().cast(pa.binary()).combine_chunks()
+        what = f"--keys-column: {name} has the type {column.type}"
+        raise UsageError(what, path=path, hint="give a column of strings or bytes")
+    cells = column.cast(pa.binary())
+    if kind == key_list.TEXT:
+        found = cells.drop_null().combine_chunks()
+        return found.filter(pa.compute.greater(pa.compute.binary_length(found), 0))
+    return key_list.decode(enumerate((cell or b"" for cell in cells.to_pylist()), 1), kind)
+
+
+def _read_column(path: str, name: str) -> pa.ChunkedArray:
+    _require_file(path, "--keys")
+    try:
+        if path.lower().endswith(".parquet"):
+            return parquet.ParquetFile(path).read([name]).column(name)
+        if not path.lower().endswith(".csv"):
+            raise UsageError("--keys-column needs a .parquet or .csv file", path=path, hint="see --help")
+        options = csv.ConvertOptions(column_types={name: pa.string()}, include_columns=[name])
+        return csv.read_csv(path, convert_options=options).column(name)
+    except (KeyError, pa.ArrowKeyError):
+        raise UsageError(f"--keys-column: there is no column {name}", path=path, hint="check its name") from None
+    except pa.ArrowException as error:
+        # the text of the error may quote a cell
+        what = f"--keys: cannot be read as {path.rpartition('.')[2].lower()} ({type(error).__name__})"
+        raise UsageError(what, path=path, hint="check the file") from None
+
+
+def _require_file(path: str, option: str) -> None:
+    if not Path(path).is_file():
+        raise UsageError(f"{option}: no such file", path=path, hint="check the name")
+
+
+def _bytes(path: str, option: str) -> bytes:
+    _require_file(path, option)
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise UsageError(f"{option}: cannot be read: {error.strerror}", path=path, hint="check its permissions") from None

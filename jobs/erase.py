@@ -1,0 +1,144 @@
+"""Erases the records of given keys from Kafka log directories at rest.
+
+Run it with ``spark-submit jobs/erase.py --help``. ``compaction.erasure.erase_keys`` has the steps of a run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if not __package__:
+    # a script: of a checkout, or of an installation, in which this package is compaction.jobs
+    checkout = Path(__file__).resolve().parent.parent
+    __package__ = "jobs" if (checkout / "compaction").is_dir() else "compaction.jobs"
+    if __package__ == "jobs":
+        sys.path.insert(0, str(checkout))
+
+from compaction.config.request import CompactionRequest  # noqa: E402 - the checkout must be on the path first
+from compaction.report import RunReport  # noqa: E402
+
+from . import _arguments, _command, _keys, _logging, _options  # noqa: E402
+from ._command import SessionFactory  # noqa: E402
+
+if TYPE_CHECKING:
+    from compaction.erasure.erase_keys import ErasureRequest
+
+_DESCRIPTION = """\
+Erase all records of given keys from logs at rest, whatever their cleanup.policy: from clean and
+dirty segments, of committed, aborted and open transactions. Offsets, all other records,
+transactions, producers' sequences and log end offsets remain; a broker loads the result, and
+producers and consumers go on. Segments without such a record are not written.
+
+The replaced files are removed at once, not after file.delete.delay.ms, and so are leftovers of
+earlier runs. The last segment of a log is its active one, and only erased from with
+--include-active. Keys are compared byte by byte, and never printed: the report has them as SHA-256
+with a salt of the run. docs/erase.md says what is erased, and what no run can reach.
+"""
+
+_EPILOG = f"""\
+{_options.CONFIGURATION_HELP}
+{_options.EXIT_HELP}
+examples:
+  How many records have these keys, and where?
+    spark-submit jobs/erase.py --log-dir /backup/kafka --keys keys.txt --dry-run
+
+  Erase them from a stopped broker's directory, including the last segments:
+    spark-submit jobs/erase.py --log-dir /var/lib/kafka --keys keys.txt --include-active \\
+        --report erased.json
+
+  Leave a tombstone for each record, so that consumers learn of it:
+    spark-submit jobs/erase.py --log-dir /backup/kafka --topic customers --on-match tombstone \\
+        --where prefix=customer-17:
+
+  Write a copy without the keys of a column to another place:
+    spark-submit jobs/erase.py --log-dir /exports/orders --include-active --keys requests.parquet \\
+        --keys-column customer_id --output-dir /exports/orders-erased
+"""
+
+
+def parser() -> _options.Parser:
+    """The command's options."""
+    options = _options.Parser(_DESCRIPTION, _EPILOG)
+    _options.add_selectors(options)
+    keys = options.add_argument_group("which keys")
+    _keys.add_keys(keys)
+    keys.add_argument(
+        "--on-match", choices=("drop", "tombstone"), default="drop",
+        help="drop the records, or replace each by a tombstone of the same key, offset and timestamp, without headers"
+        " (default: drop)",
+    )  # fmt: skip
+    _options.add_configuration(options)
+    _options.add_kafka_version(options)
+    group = _options.add_run_options(options)
+    _options.add_output(group)
+    group.add_argument(
+        "--include-active", action="store_true",
+        help="erase from the last segment of each log, too; the result is one that a broker appends to",
+    )  # fmt: skip
+    return options
+
+
+def read_request(arguments: argparse.Namespace) -> ErasureRequest:
+    """The checked request.
+
+    :raises UsageError: an argument is invalid
+    """
+    from compaction.erasure.erase_keys import ErasureRequest
+    from compaction.erasure.find_matches import Erasure
+
+    criteria = _keys.read_criteria(arguments)
+    base = _arguments.read_request(arguments)
+    base = _arguments.with_output("erase", arguments, base)
+    if base.call is not None:
+        # which keys: an output of other keys is that of another request
+        slot = f"{base.as_of_ms} {base.log_dirs}".encode()
+        base = replace(base, call={**base.call, "keys": criteria.fingerprint(slot)})
+    base = replace(base, include_active=arguments.include_active)
+    erasure = Erasure(criteria, secrets.token_bytes(16), arguments.on_match == "tombstone")
+    partitions = _arguments.read_selector(arguments).partitions
+    return ErasureRequest(base, erasure, frozenset((*arguments.topic, *(each.topic for each in partitions))))
+
+
+def erase(session_factory: SessionFactory, request: ErasureRequest) -> RunReport:
+    """Erases the keys. Spark is imported here and not before, so that usage errors appear at once.
+
+    :raises UsageError: there is no Java that Spark runs on; nothing was changed
+    """
+    from compaction.startup import background
+    from compaction.startup.java_version import require_java
+
+    require_java()
+    background.compile_kernels(*background.ERASURE)
+    from compaction.erasure.erase_keys import erase_keys
+    from compaction.spark.progress import Progress
+
+    with Progress(_logging.progress_stream(), status=_logging.status_line()) as progress:
+        return erase_keys(_command.passes(session_factory, progress), request)
+
+
+def main(argv: Sequence[str] | None = None, run: Callable[[SessionFactory, ErasureRequest], RunReport] = erase) -> int:
+    """Runs the command; returns its exit code.
+
+    :param argv: the arguments; ``None``: those of the process
+    :param run: executes a request
+    """
+
+    def body(arguments: argparse.Namespace) -> int:
+        request = read_request(arguments)
+        base: CompactionRequest = request.base
+        if arguments.if_done and _command.is_done(base, arguments):
+            return 0
+        report = run(lambda: _command.start_session("erase", _command.ENCRYPTED), request)
+        return _command.write_report(report, arguments)
+
+    return _command.run_command(parser(), argv, body)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

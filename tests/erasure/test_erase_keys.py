@@ -1,0 +1,247 @@
+"""An erasure without Spark leaves of random logs, byte for byte, what a plain one leaves."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from compaction.config.request import CompactionRequest
+from compaction.engine.sizing import Sizes
+from compaction.erasure import find_matches
+from compaction.erasure.erase_keys import ErasureRequest, erase_keys
+from compaction.erasure.find_matches import Erasure
+from compaction.formats.key_criteria import KeyCriteria, KeyPattern, salted_hash
+from compaction.formats.key_list import shards
+from compaction.report import LogReport, LogStatus, RunReport
+from tests.erasure.plain_eraser import PlainEraser
+from tests.kafka.encode import Batch, Record
+from tests.local_job import logs_in, resolver_of
+from tests.local_passes import LocalPasses
+from tests.memory import scratch
+from tests.oracle.disk import read_partition, write_partition, write_producers
+from tests.oracle.records import NaiveRecord
+from tests.oracle.segments import NaiveSegment, write_segment
+from tests.passes.random_cases import FLAVOURS, NOW_MS, random_case
+from tests.passes.rounds import INTERVAL_BYTES, Case
+
+SALT = b"salt of these tests"
+TINY = Sizes(500, 1_500, 7)
+#: that of topics whose records are never compacted
+CONFIG = {"cleanup.policy": "delete", "index.interval.bytes": str(INTERVAL_BYTES)}
+
+
+def write_case(log_dir: Path, case: Case) -> None:
+    path = log_dir / f"{case.name}-0"
+    write_partition(path, case.segments)
+    active = (entry._replace(last_timestamp_ms=NOW_MS) for entry in case.producers)
+    write_producers(path, case.segments[-1].next_offset, active)
+
+
+def keys_of(case: Case) -> list[bytes]:
+    batches = [batch for segment in case.segments for batch in segment.batches if not batch.control]
+    return sorted({record.key for batch in batches for record in batch.records() if record.key is not None})
+
+
+def erase(
+    log_dir: Path,
+    keys: Sequence[bytes],
+    patterns: Sequence[str] = (),
+    sizes: Sizes | None = None,
+    *,
+    tombstones: bool = False,
+    include_active: bool = False,
+    dry_run: bool = False,
+    output_dir: Path | None = None,
+    kafka_version: str = "4.3",
+) -> RunReport:
+    """Erases from all logs of a directory."""
+    base = CompactionRequest(
+        *logs_in(log_dir),
+        as_of_ms=NOW_MS,
+        include_active=include_active,
+        dry_run=dry_run,
+        output_dir=None if output_dir is None else str(output_dir),
+        kafka_version=kafka_version,
+        resolver=resolver_of({log.topic_partition.topic: CONFIG for log in logs_in(log_dir)[1]}),
+    )
+    criteria = KeyCriteria.of(pa.array(keys, pa.binary()), tuple(map(KeyPattern.parse, patterns)))
+    return erase_keys(LocalPasses, ErasureRequest(base, Erasure(criteria, SALT, tombstones)), sizes)
+
+
+def differences(log_dir: Path, case: Case, plain: PlainEraser, report: LogReport) -> list[str]:
+    """How the erased log differs from what the plain eraser leaves."""
+    found, expected = read_partition(log_dir / f"{case.name}-0"), plain.erase(case.segments)
+    if report.status is LogStatus.FAILED:
+        return [f"failed: {report.reason}"]
+    different = [
+        f"{name} of segment {theirs.base_offset}"
+        for mine, theirs in zip(found, expected, strict=True)
+        for name in ("base_offset", "log", "index", "time_index", "txn_index", "mtime_ms")
+        if getattr(mine, name) != getattr(theirs, name)
+    ]
+    erased = sum(
+        plain.matches(record)
+        for segment in case.segments[: plain.segments]
+        for batch in segment.batches
+        if not batch.control
+        for record in batch.records()
+    )
+    if report.erased_records != erased:
+        different.append(f"{report.erased_records} erased records, expected {erased}")
+    return different
+
+
+@pytest.mark.parametrize("include_active", [False, True])
+@pytest.mark.parametrize("tombstones", [False, True])
+@pytest.mark.parametrize(("sizes", "seeds"), [(None, range(2)), (TINY, range(2, 3))])
+def test_random_logs_of_all_formats_and_codecs_lose_the_records_of_the_keys_and_nothing_else(
+    sizes: Sizes | None, seeds: range, tombstones: bool, include_active: bool
+) -> None:
+    cases = [random_case(flavour, seed) for seed in seeds for flavour in FLAVOURS]
+    every = sorted({key for case in cases for key in keys_of(case)})
+    keys = random.Random(seeds.start).sample(every, len(every) // 3)
+    with scratch() as log_dir:
+        for case in cases:
+            write_case(log_dir, case)
+        found = erase(log_dir, keys, sizes=sizes, tombstones=tombstones, include_active=include_active)
+        reports = {log.topic: log for log in found.logs}
+        wrong = []
+        for case in cases:
+            last_is_empty = not case.segments[-1].log
+            segments = len(case.segments) - (not include_active or last_is_empty)
+            plain = PlainEraser(set(keys).__contains__, case.producers, segments, INTERVAL_BYTES, tombstones)
+            wrong += [f"{case.name}: {each}" for each in differences(log_dir, case, plain, reports[case.name])]
+        assert wrong == []
+        assert not [path for path in log_dir.rglob("*") if path.suffix in (".deleted", ".clean", ".swap")]
+        again = erase(log_dir, keys, tombstones=tombstones, include_active=include_active)
+    assert {log.reason_code for log in again.logs} == {"no_match"}
+    assert sum(log.erased_records for log in found.logs) > 500
+
+
+ODD_KEYS = (None, b"", b"\x00\xff\n", b"k" * 70_000, b"k" * 69_999, "ключ".encode(), b"k")
+
+
+def write_odd(log_dir: Path) -> list[NaiveSegment]:
+    """Three segments of records with odd keys, the second without the longest one."""
+    segments = []
+    for number in range(3):
+        keys = [key for key in ODD_KEYS if number != 1 or key is None or len(key) != 70_000]
+        records = [Record(number * 10 + at, NOW_MS - 1, key, b"v%d" % at, ((b"h", key),)) for at, key in enumerate(keys)]
+        raw = [Batch(records[:4], "zstd").encode(), Batch(records[4:]).encode()]
+        segments.append(write_segment(number * 10, raw, INTERVAL_BYTES, NOW_MS))
+    write_partition(log_dir / "odd-0", segments)
+    return segments
+
+
+def records_in(log_dir: Path) -> list[NaiveRecord]:
+    return [each for segment in read_partition(log_dir / "odd-0") for batch in segment.batches for each in batch.records()]
+
+
+def test_each_kind_of_key_is_erased_and_no_other(tmp_path: Path) -> None:
+    for key in ODD_KEYS[1:]:
+        assert key is not None
+        write_odd(tmp_path)
+        before = records_in(tmp_path)
+        report = erase(tmp_path, [key], include_active=True)
+        assert records_in(tmp_path) == [each for each in before if each.key != key]
+        assert report.logs[0].erased_records == len(before) - len(records_in(tmp_path)) > 0
+        assert report.erasure["keys"] == [{"sha256": salted_hash(SALT, key), "records": report.logs[0].erased_records}]
+
+
+def test_a_segment_without_a_match_is_not_written(tmp_path: Path) -> None:
+    write_odd(tmp_path)
+    inodes = {path.name: path.stat().st_ino for path in tmp_path.glob("odd-0/*.log")}
+    report = erase(tmp_path, [b"k" * 70_000])
+    found = {path.name: path.stat().st_ino for path in tmp_path.glob("odd-0/*.log")}
+    assert [name for name in sorted(found) if found[name] != inodes[name]] == ["00000000000000000000.log"]
+    assert report.logs[0].reason == "1 record of 1 key erased, in 1 of 2 segments"
+
+
+def test_a_tombstone_keeps_key_offset_and_timestamp_and_nothing_else(tmp_path: Path) -> None:
+    write_odd(tmp_path)
+    before = records_in(tmp_path)
+    erase(tmp_path, [b"k"], include_active=True, tombstones=True)
+    expected = [each if each.key != b"k" else NaiveRecord(each.offset, each.timestamp, b"k", None) for each in before]
+    assert records_in(tmp_path) == expected
+
+
+def test_keys_are_erased_by_pattern_and_list_together_each_counted_once(tmp_path: Path) -> None:
+    write_odd(tmp_path)
+    report = erase(tmp_path, [b"", b"k", b"missing"], ["regex=k{2,}", "prefix=k"], include_active=True)
+    assert {each.key for each in records_in(tmp_path)} == {None, b"\x00\xff\n", "ключ".encode()}
+    assert report.erasure["keys_found"] == 4
+    assert (report.erasure["keys_given"], report.erasure["patterns_given"]) == (3, 2)
+    assert sum(each["records"] for each in report.erasure["keys"]) == report.logs[0].erased_records == 11
+
+
+def test_keys_in_many_shards_are_erased_as_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = random_case("gzip", 7)
+    keys = keys_of(case)[::2]
+    made: list[int] = []
+
+    def tiny(keys: pa.Array, most_bytes: int, bytes_per_key: int) -> list[pa.Array]:
+        made.append(len(keys))
+        return shards(keys, 3 * bytes_per_key, bytes_per_key)
+
+    monkeypatch.setattr(find_matches, "shards", tiny)
+    with scratch() as log_dir:
+        write_case(log_dir, case)
+        report = erase(log_dir, [*keys, *(b"other-%d" % number for number in range(20))], include_active=True)
+        segments = len(case.segments) - (not case.segments[-1].log)
+        plain = PlainEraser(set(keys).__contains__, case.producers, segments, INTERVAL_BYTES)
+        assert differences(log_dir, case, plain, report.logs[0]) == []
+    assert made == [len(keys) + 20]
+
+
+def test_a_dry_run_writes_nothing_and_reports_the_figures_of_the_run(tmp_path: Path) -> None:
+    write_odd(tmp_path)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    dry = erase(tmp_path, [b"k", b""], include_active=True, dry_run=True)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    real = erase(tmp_path, [b"k", b""], include_active=True)
+    assert replace(dry.logs[0], seconds=0) == replace(real.logs[0], seconds=0)
+    assert {**dry.erasure, "notes": real.erasure["notes"]} == real.erasure
+
+
+def test_a_copy_has_all_logs_without_the_keys_and_the_source_is_not_changed(tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    segments = write_odd(source)
+    write_partition(source / "other-0", segments[1:])
+    report = erase(source, [b"k" * 70_000], output_dir=target)
+    assert read_partition(source / "odd-0") == segments
+    assert read_partition(target / "other-0") == segments[1:]
+    found = {record.key for record in records_in(target) if record.offset < 20}
+    assert found == set(ODD_KEYS) - {b"k" * 70_000}
+    assert report.erasure["notes"] == ["the source still has the records: --output-dir does not change it"]
+
+
+def test_leftovers_of_earlier_runs_are_removed_and_copies_that_remain_are_named(tmp_path: Path) -> None:
+    write_odd(tmp_path)
+    log = tmp_path / "odd-0" / "00000000000000000000.log"
+    for name in ("00000000000000000000.log.deleted", "00000000000000000000.log.cleaned", "00000000000000000010.index.deleted"):
+        log.with_name(name).write_bytes(log.read_bytes())
+    marked = tmp_path / f"odd-0.{'0' * 32}-future"
+    marked.mkdir()
+    report = erase(tmp_path, [b"no such key"])
+    assert report.logs[0].reason_code == "no_match"
+    assert {path.suffix for path in log.parent.iterdir()} <= {".log", ".index", ".timeindex"}
+    note = f"{marked} is a copy of a log that is being moved or deleted, and was not changed"
+    assert report.erasure["notes"][-1] == note
+
+
+def test_a_damaged_segment_fails_its_log_which_is_not_changed(tmp_path: Path) -> None:
+    write_odd(tmp_path)
+    log = tmp_path / "odd-0" / "00000000000000000010.log"
+    damaged = bytearray(log.read_bytes())
+    damaged[-3] ^= 1
+    log.write_bytes(damaged)
+    first = log.with_name("00000000000000000000.log").read_bytes()
+    report = erase(tmp_path, [b"k"], include_active=True)
+    assert (report.exit_code, report.logs[0].status) == (1, LogStatus.FAILED)
+    assert "fails its CRC" in report.logs[0].reason
+    assert log.with_name("00000000000000000000.log").read_bytes() == first

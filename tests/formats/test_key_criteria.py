@@ -1,0 +1,52 @@
+"""Keys that are meant, by list, prefix and regular expression."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pyarrow as pa
+import pytest
+
+from compaction.formats.key_criteria import KeyCriteria, KeyPattern, salted_hash
+from compaction.formats.primitives.malformed import FormatError
+
+KEYS = [b"", b"a", b"ab", b"b\n\xff", "é".encode(), b"user-1:x", b"user-10:x", b"a" * 70_000]
+
+
+def meant(keys: list[bytes], *patterns: str) -> list[bytes]:
+    criteria = KeyCriteria.of(pa.array(keys, pa.binary()), tuple(map(KeyPattern.parse, patterns)))
+    matching = criteria.matching(pa.array(KEYS, pa.binary()))
+    return [key for key, found in zip(KEYS, matching.tolist(), strict=True) if found]
+
+
+def test_listed_keys_are_meant_byte_by_byte() -> None:
+    assert meant([b"", b"a", b"missing", b"a" * 69_999, b"a"]) == [b"", b"a"]
+    assert meant([b"b\n\xff", b"a" * 70_000]) == [b"b\n\xff", b"a" * 70_000]
+
+
+def test_a_pattern_matches_complete_keys_only() -> None:
+    assert meant([], "prefix=user-1:") == [b"user-1:x"]
+    assert meant([], "regex=a") == [b"a"]
+    assert meant([], "regex=a|ab|b.*") == [b"a", b"ab", b"b\n\xff"]
+    assert meant([b"a"], "regex=é") == [b"a", "é".encode()]
+    assert meant([], "regex=a{2,5}b?") == []
+
+
+@pytest.mark.parametrize("given", ["user", "glob=a*", "prefix=", "regex=", "regex=(a", "regex=a)|(b", "regex=[z-a]"])
+def test_what_is_no_pattern_is_refused_without_showing_it(given: str) -> None:
+    with pytest.raises(FormatError) as error:
+        KeyPattern.parse(given)
+    text = given.partition("=")[2]
+    assert not text or text not in str(error.value)
+
+
+def test_equal_criteria_have_the_same_fingerprint_under_the_same_salt_only() -> None:
+    one = KeyCriteria.of(pa.array([b"a", b"b", b"a"], pa.binary()))
+    other = KeyCriteria.of(pa.array([b"b", b"a"], pa.binary()))
+    assert one.fingerprint(b"salt") == other.fingerprint(b"salt") != other.fingerprint(b"tlas")
+    assert other.fingerprint(b"salt") != KeyCriteria.of(other.keys, (KeyPattern.parse("prefix=a"),)).fingerprint(b"salt")
+    assert salted_hash(b"salt", b"key") == hashlib.sha256(b"saltkey").hexdigest()
+
+
+def test_neither_keys_nor_patterns_are_in_the_repr() -> None:
+    assert "secret" not in repr(KeyCriteria.of(pa.array([b"secret"], pa.binary()), (KeyPattern.parse("prefix=secret"),)))

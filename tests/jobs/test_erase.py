@@ -1,0 +1,173 @@
+"""The command line of erasures: which keys are read, wrong calls, and what is printed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from compaction.erasure.erase_keys import ErasureRequest, erase_keys
+from compaction.report import RunReport
+from jobs import erase
+from jobs._command import SessionFactory
+from tests.erasure.test_erase_keys import records_in, write_odd
+from tests.golden import unpack_sample
+from tests.local_passes import LocalPasses
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def locally(_: SessionFactory, request: ErasureRequest) -> RunReport:
+    return erase_keys(LocalPasses, request)
+
+
+class Asked:
+    """Replaces a run: records the request."""
+
+    request: ErasureRequest
+
+    def __call__(self, _: SessionFactory, request: ErasureRequest) -> RunReport:
+        self.request = request
+        return RunReport("r-1", request.base.as_of_ms, request.base.dry_run, ())
+
+
+@pytest.fixture
+def log_dir(tmp_path: Path) -> Path:
+    """A log directory with the log ``odd-0``, beside which files can be written."""
+    write_odd(tmp_path / "data")
+    return tmp_path / "data"
+
+
+def keys_read(log_dir: Path, *options: object) -> list[bytes]:
+    asked = Asked()
+    assert erase.main(["--log-dir", str(log_dir), *map(str, options)], asked) == 0
+    found: list[bytes] = asked.request.erasure.criteria.keys.to_pylist()
+    return found
+
+
+def test_keys_are_read_from_lines_and_columns(log_dir: Path) -> None:
+    text, table, rows = (log_dir.parent / name for name in ("keys.txt", "keys.parquet", "keys.csv"))
+    text.write_bytes(b"a\n\nb\na\n")
+    columns = {"raw": pa.array([b"\xff", None, b""], pa.binary()), "name": ["x", "", None]}
+    parquet.write_table(pa.table(columns), table)
+    rows.write_text("id,other\n007,1\n,2\n7f,3\n", encoding="utf-8")
+    assert keys_read(log_dir, "--keys", text, text) == [b"a", b"b"]
+    assert keys_read(log_dir, "--keys", table, "--keys-column", "raw") == [b"\xff", b""]
+    assert keys_read(log_dir, "--keys", table, "--keys-column", "name") == [b"x"]
+    assert keys_read(log_dir, "--keys", rows, "--keys-column", "id") == [b"007", b"7f"]
+    rows.write_text("id\n07\n\n7f\n", encoding="utf-8")
+    assert keys_read(log_dir, "--keys", rows, "--keys-column", "id", "--keys-format", "hex") == [b"\x07", b"\x7f"]
+
+
+def test_patterns_are_read_from_the_call_and_from_files(log_dir: Path) -> None:
+    patterns = log_dir.parent / "patterns"
+    patterns.write_text("prefix=user-1:\n\nregex=a+\n", encoding="utf-8")
+    asked = Asked()
+    assert erase.main(["--log-dir", str(log_dir), "--where", f"@{patterns}", "prefix=x"], asked) == 0
+    found = [(each.kind, each.text) for each in asked.request.erasure.criteria.patterns]
+    assert found == [("prefix", "user-1:"), ("regex", "a+"), ("prefix", "x")]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "no keys are given"),
+        (["--keys", "nowhere"], "nowhere: --keys: no such file"),
+        (["--keys", "KEYS", "--keys-format", "hex"], "KEYS: --keys: line 1 is not a key in the format hex"),
+        (["--keys", "KEYS", "--keys-column", "id"], "KEYS: --keys-column needs a .parquet or .csv file"),
+        (["--keys", "ROWS", "--keys-column", "key"], "ROWS: --keys-column: there is no column key"),
+        (["--keys", "ROWS", "EMPTY.parquet", "--keys-column", "id"], "--keys: no such file"),
+        (["--keys", "EMPTY"], "no keys are given"),
+        (["--where", "secret"], "--where: a pattern is neither prefix=TEXT nor regex=EXPRESSION"),
+        (["--where", "regex=(secret"], "--where: a pattern is not a regular expression of RE2: missing )"),
+        (["--keys", "KEYS", "--if-done", "skip"], "--replace and --if-done need --output-dir"),
+    ],
+)
+def test_a_wrong_call_is_one_line_without_a_key(
+    log_dir: Path, options: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = {"KEYS": b"secret\n", "ROWS": b"id\nsecret\n", "EMPTY": b"\n\n"}
+    paths = {name: log_dir.parent / f"{name}{'.csv' if name == 'ROWS' else ''}" for name in files}
+    for name, data in files.items():
+        paths[name].write_bytes(data)
+    given = [str(paths.get(each, each)) for each in options]
+    for name, path in paths.items():
+        message = message.replace(f"{name}: ", f"{path}: ")
+    assert erase.main(["--log-dir", str(log_dir), *given], Asked()) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and message in error and error.count("\n") == 1
+    assert "secret" not in error
+
+
+def test_an_internal_topic_is_erased_from_only_if_it_is_named(log_dir: Path) -> None:
+    (log_dir / "odd-0").rename(log_dir / "__odd-0")
+    keys, report = log_dir.parent / "keys", log_dir.parent / "report.json"
+    keys.write_bytes(b"k")
+    for option, value, status in (("--topic", "__.*", "skipped"), ("--partition", "__odd-0", "cleaned")):
+        call = ["--log-dir", str(log_dir), "--keys", str(keys), "--report", str(report), option, value]
+        assert erase.main(call, locally) == 0
+        (log,) = json.loads(report.read_text())["logs"]
+        assert (log["status"], log["reason_code"]) == (status, "refused" if status == "skipped" else "")
+
+
+def test_neither_keys_nor_patterns_are_in_any_output(log_dir: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    keys, report, metrics = (log_dir.parent / name for name in ("keys", "report.json", "metrics"))
+    keys.write_bytes("ключ\n".encode())
+    code = erase.main(
+        [
+            "--log-dir", str(log_dir), "--include-active", "--keys", str(keys), "--where", "prefix=kkk",
+            "--report", str(report), "--metrics", str(metrics), "--verbose", "--output", "json",
+        ],
+        locally,
+    )  # fmt: skip
+    assert code == 0
+    printed = capfd.readouterr()
+    for text in (printed.out, printed.err, report.read_text(), metrics.read_text()):
+        assert "ключ" not in text and "\\u043a" not in text and "kkk" not in text
+    document = json.loads(report.read_text())
+    assert document["erasure"]["keys_found"] == 3
+    assert document["options"]["--where"]["value"] == ["[hidden]"]
+    assert document["totals"]["erased_records"] == 8
+    assert 'reason="erased"} 8\n' in metrics.read_text()
+    assert {each.key for each in records_in(log_dir)} == {None, b"", b"\x00\xff\n", b"k"}
+
+
+def test_a_finished_copy_of_the_same_keys_is_skipped_and_of_others_refused(
+    log_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keys = log_dir.parent / "keys"
+    keys.write_bytes(b"k")
+    target = log_dir.parent / "copy"
+    call = ["--log-dir", str(log_dir), "--keys", str(keys), "--output-dir", str(target), "--as-of-ms", "1700000000000"]
+    assert erase.main([*call, "--replace"], locally) == 0
+    assert erase.main([*call, "--if-done", "skip"], locally) == 0
+    assert "done already by the same request" in capsys.readouterr().out
+    keys.write_bytes(b"kk")
+    assert erase.main([*call, "--if-done", "skip"], locally) == 2
+    assert "the output of another request: it differs in keys" in capsys.readouterr().err
+
+
+@pytest.mark.spark
+def test_a_run_on_spark_erases_and_leaves_nothing_of_the_keys_in_sparks_files(tmp_path: Path) -> None:
+    logs, local = unpack_sample(tmp_path), tmp_path / "spark"
+    local.mkdir()
+    keys, report = tmp_path / "keys", tmp_path / "report.json"
+    keys.write_bytes(b"".join(b"no-such-key-%d\n" % number for number in range(100_000)))
+    call = ["--log-dir", str(logs), "--keys", str(keys), "--where", "regex=.*1.*", "--include-active", "--report", str(report)]
+    ended = subprocess.run(
+        [sys.executable, "-m", "jobs.erase", *call, "--topic", "orders", "payments"],
+        cwd=ROOT, env={**os.environ, "SPARK_LOCAL_DIRS": str(local), "TMPDIR": str(tmp_path)},
+        capture_output=True, text=True, check=False, timeout=240,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    document = json.loads(report.read_text())
+    assert document["totals"]["erased_records"] > 0
+    left = [path for path in (*local.rglob("*"), *logs.rglob("*")) if path.is_file()]
+    assert not [path for path in left if b"no-such-key-" in path.read_bytes()]
+    assert not list(logs.rglob("*.deleted"))
