@@ -17,8 +17,8 @@ from compaction.fs.filesystem import ReadableFileSystem
 from compaction.kernels.reading.batches import LOG_OVERHEAD, fold_heads, scan_batches
 from compaction.kernels.reading.tables import BATCH_ROW
 
-#: fits a core's cache, and makes the cost of the loop over blocks negligible
-BLOCK_BYTES = 2 << 20
+#: makes the cost of the loop over blocks small, and stays in the caches
+BLOCK_BYTES = 4 << 20
 _ROWS_PER_BLOCK = 1 << 15
 #: larger batches are refused: no broker accepts them, and memory must be bounded
 MAX_BATCH_BYTES = 256 << 20
@@ -42,7 +42,7 @@ class SegmentReader:
 
     def __init__(self, files: ReadableFileSystem, path: str, start: int, end: int, *, block_bytes: int = BLOCK_BYTES) -> None:
         self._path, self._start, self._end = path, start, end
-        self._buffer = np.empty(block_bytes, np.uint8)
+        self._buffer = np.empty(max(1, min(block_bytes, end - start)), np.uint8)
         self._rows = np.empty(min(_ROWS_PER_BLOCK, block_bytes // LOG_OVERHEAD + 1), BATCH_ROW)
         self._source = files.reader(path, start, end)
         self._seen = np.zeros(2, np.uint64)
