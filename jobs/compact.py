@@ -50,6 +50,10 @@ examples:
     spark-submit jobs/compact.py --log-dir /exports/orders --set cleanup.policy=compact \\
         --include-active --output-dir /exports/orders-compacted --report orders.json
 
+  Of each key retain the record with the highest timestamp in place of the newest one, in a copy (docs/strategies.md):
+    spark-submit jobs/compact.py --log-dir /backup/kafka --topic orders \\
+        --set compaction.strategy=timestamp --output-dir /restore/kafka --verify
+
   Produce the same bytes again for the same schedule slot:
     spark-submit jobs/compact.py --log-dir /backup/kafka --as-of 2026-11-22T02:00Z
 """

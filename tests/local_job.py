@@ -107,7 +107,7 @@ def read_offsets(log_dir: Path, name: str) -> dict[str, int]:
 
 
 def clean_on_spark(
-    sizes: Sizes | None = None, spark: SparkSession | None = None, kafka_version: str = KAFKA
+    sizes: Sizes | None = None, spark: SparkSession | None = None, kafka_version: str = KAFKA, *, include_active: bool = False
 ) -> Callable[..., dict[str, LogReport]]:
     """The same on Spark: a function with the arguments of ``clean_locally``; starts a session if none is given."""
     from compaction.spark.pipeline import SparkPasses
@@ -117,7 +117,8 @@ def clean_on_spark(
     sc = session.sparkContext
 
     def clean(log_dir: Path, now_ms: int, topics: TopicConfigs) -> dict[str, LogReport]:
-        report = clean_logs(lambda: SparkPasses(sc), request_for(log_dir, now_ms, topics, kafka_version=kafka_version), sizes)
+        request = request_for(log_dir, now_ms, topics, include_active=include_active, kafka_version=kafka_version)
+        report = clean_logs(lambda: SparkPasses(sc), request, sizes)
         return {log.topic: log for log in report.logs}
 
     return clean

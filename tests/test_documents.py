@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import jobs.__main__ as console
+from compaction.config.entries import KIP_280
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -79,7 +80,8 @@ def test_every_module_path_in_a_document_about_the_code_exists(document: Path) -
 
 @pytest.mark.parametrize("document", [*DOCUMENTS, *NOTEBOOKS], ids=relative)
 def test_every_module_in_a_document_exists(document: Path) -> None:
-    assert [name for name in sorted(set(MODULE.findall(document.read_text()))) if not is_module_or_attribute(name)] == []
+    named = set(MODULE.findall(document.read_text())) - set(KIP_280)
+    assert [name for name in sorted(named) if not is_module_or_attribute(name)] == []
 
 
 @pytest.mark.parametrize("document", [*DOCUMENTS, *NOTEBOOKS], ids=relative)

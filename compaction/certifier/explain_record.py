@@ -14,9 +14,10 @@ from compaction.certifier.checks.log_checks import log_end
 from compaction.certifier.checks.log_pair import LogPair
 from compaction.certifier.checks.offset_ranges import Cutting, RangeTask, cut_into_ranges
 from compaction.certifier.checks.read_chunks import Chunk, read_chunks
-from compaction.certifier.checks.record_checks import RecordKinds
+from compaction.certifier.checks.record_checks import NO_RECORD, RecordKinds
 from compaction.certifier.checks.txn_checks import Transactions
 from compaction.certifier.task_runner import TaskRunner
+from compaction.config.entries import OFFSET
 
 _RANGE_BYTES = 16 << 20
 
@@ -83,9 +84,10 @@ def _reason(runner: TaskRunner, tasks: list[RangeTask], task: RangeTask, source:
 def _reason_by_key(runner: TaskRunner, tasks: list[RangeTask], source: FoundRecord, offset: int, *, droppable: bool) -> str:
     record = source.chunk.records[source.row]
     key = source.chunk.data[record["key_at"] : record["key_at"] + record["key_size"]].tobytes()
-    later = [task for task in tasks if task.end_offset > offset and task.first_offset < task.cleaned_to]
-    last = max(runner.last_of(later, key), default=-1)
-    if last > offset:
+    by_offset = tasks[0].rules.strategy == OFFSET
+    others = [task for task in tasks if (task.end_offset > offset or not by_offset) and task.first_offset < task.cleaned_to]
+    *_, last = max(runner.last_of(others, key), default=NO_RECORD)
+    if last not in (offset, NO_RECORD[-1]) and (last > offset or not by_offset):
         task = next(each for each in tasks if each.first_offset <= last < each.end_offset)
         retained = _find(task, last, in_after=True) is not None
         and_that = "which was retained" if retained else f"which is missing too: see --why for offset {last}"

@@ -65,5 +65,7 @@ def _rules(request: VerifyRequest, settings: Settings) -> CleaningRules:
         strict=request.strict,
         mtime_only=settings.kafka.rules.mtime_only,
         keeps_magic=settings.kafka.rules.keeps_magic,
+        strategy=topic.compaction_strategy,
+        header=topic.compaction_strategy_header.encode(),
         kafka_version=str(settings.kafka),
     )

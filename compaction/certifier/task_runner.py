@@ -10,7 +10,7 @@ from typing import Protocol
 
 from compaction.certifier.checks.key_tables import JoinedKeys
 from compaction.certifier.checks.offset_ranges import RangeTask
-from compaction.certifier.checks.record_checks import RangeResult, compare_range, last_of_key
+from compaction.certifier.checks.record_checks import Last, RangeResult, compare_range, last_of_key
 from compaction.certifier.checks.segment_walk import SegmentWalk, WalkTask, walk_segment
 
 
@@ -25,7 +25,7 @@ class TaskRunner(Protocol):
     def compare(self, tasks: Sequence[RangeTask], strict: Mapping[int, bool]) -> list[RangeResult]:
         """Compare each range, and join the keys of each log; ``strict`` is by log."""
 
-    def last_of(self, tasks: Sequence[RangeTask], key: bytes) -> list[int]:
+    def last_of(self, tasks: Sequence[RangeTask], key: bytes) -> list[Last]:
         """``last_of_key`` of each range."""
 
 
@@ -46,5 +46,5 @@ class LocalTaskRunner:
                 joined[task.log].add(packed)
         return results + [RangeResult(log, *keys.conclude(strict=strict[log])) for log, keys in joined.items()]
 
-    def last_of(self, tasks: Sequence[RangeTask], key: bytes) -> list[int]:
+    def last_of(self, tasks: Sequence[RangeTask], key: bytes) -> list[Last]:
         return [last_of_key(task, key) for task in tasks]

@@ -12,6 +12,8 @@ from compaction.cleaning.log_view import Segment
 from compaction.cleaning.plan import LogPlan
 from compaction.cleaning.segment_retention import DeletionPlan
 from compaction.cleaning.skip_reasons import Condition, duration, ratio_remedy
+from compaction.config import TopicConfig
+from compaction.config.entries import OFFSET
 from compaction.config.kinds import LONG_MAX
 
 #: deleted segments that are listed one by one
@@ -35,7 +37,8 @@ class Answer:
 
 def explain_compaction(plan: LogPlan, now_ms: int) -> tuple[Answer, ...]:
     """Why a log is or is not compacted, and what bounds the cleanable range."""
-    return (*(_condition(plan, each, now_ms) for each in plan.conditions), *_bounds(plan, now_ms))
+    conditions = (_condition(plan, each, now_ms) for each in plan.conditions)
+    return (*conditions, *_strategy(plan.config), *_bounds(plan, now_ms))
 
 
 def explain_deletion(plan: DeletionPlan, now_ms: int) -> tuple[Answer, ...]:
@@ -76,6 +79,12 @@ def _condition(plan: LogPlan, condition: Condition, now_ms: int) -> Answer:
     if condition.setting == "max.compaction.lag.ms":
         return Answer(text, False, _overdue_remedy(plan, now_ms))
     return Answer(text, False)
+
+
+def _strategy(config: TopicConfig) -> Iterator[Answer]:
+    if config.compaction_strategy != OFFSET:
+        source = config.source("compaction.strategy")
+        yield Answer(f"of a key, the record by {config.strategy} ({source}) is retained; no Kafka has this", None)
 
 
 def _overdue_remedy(plan: LogPlan, now_ms: int) -> str:

@@ -21,10 +21,11 @@ from compaction.kernels.reading.tables import DROP
 from compaction.kernels.rewriting.batch_retention import Limits
 from compaction.kernels.rewriting.tally import COLUMNS, Frame, tally
 from compaction.logdir.blocks import Block
-from compaction.passes.build_map import LogScan, SliceScan, dirty_records
+from compaction.passes.build_map import SliceScan, dirty_records
 from compaction.passes.clean_into import Decided
 from compaction.passes.decoder import Decoded, corrupt_record
-from compaction.passes.tasks import Key, MapContext, MapSettings, Packed, Slice, SliceSummary
+from compaction.passes.log_scan import LogScan, log_scan
+from compaction.passes.tasks import Key, MapContext, MapSettings, Packed, RankedEntries, Slice, SliceSummary
 
 _HOUR_MS, _DAY_MS = 3_600_000, 86_400_000
 #: lower bounds of the age buckets, ms
@@ -136,7 +137,7 @@ def scan_shared(
                 scans[number] = KeyScan(sources[source].shards, shared, dirty_records(of_map, 0))
             else:
                 log = variants[number]
-                scans[number] = LogScan(log, shared, dirty_records(of_map, log.first_dirty_offset), Arena())
+                scans[number] = log_scan(log, shared, dirty_records(of_map, log.first_dirty_offset), own_memory=True)
         yield from _TallyScan(scans, settings, sources[source].frame).run(of_source)
 
 
@@ -158,7 +159,7 @@ class KeyScan(LogScan):
             self._counts.add(self._entries[done : done + chunk], once=True)
             done += chunk
 
-    def drain(self) -> Iterator[tuple[int, Packed]]:
+    def drain(self) -> Iterator[tuple[int, Packed | RankedEntries]]:
         """All remaining counts, by shard."""
         self._spill(self._counts.slots)
         yield from self.spilled()

@@ -23,9 +23,10 @@ from compaction.kernels.rewriting.batch_retention import Limits
 from compaction.kernels.rewriting.tally import Frame
 from compaction.logdir.blocks import Block, SegmentReader
 from compaction.logdir.throttle import Throttle
-from compaction.passes.build_map import LogScan, SliceScan
+from compaction.passes.build_map import SliceScan
 from compaction.passes.clean_into import Rewriter
 from compaction.passes.decoder import Decoder
+from compaction.passes.log_scan import LogScan
 from compaction.passes.tasks import CleanContext, CleanStats, Key, MapContext, MapSettings, Packed, Slice, SliceId
 
 #: keys that occur more than 2^(i-1) and at most 2^i times are counted under i

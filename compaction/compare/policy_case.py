@@ -22,7 +22,7 @@ from compaction.names import LogLocation
 from compaction.report import LogReport
 
 #: everything that determines a plan's output
-PlanKey = tuple[str, int, int, tuple[Group, ...], int, int, int, tuple[ProducerEntry, ...], KafkaRules]
+PlanKey = tuple[str, int, int, tuple[Group, ...], int, int, int, tuple[ProducerEntry, ...], KafkaRules, str]
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,7 @@ class PolicyCase:
             plan.view.log_start_offset,
             plan.view.producers,
             plan.rules,
+            plan.config.strategy,
         )
 
     @property

@@ -103,7 +103,9 @@ class SharedPasses(PlainPasses):
         found = self._scan(description, MapInputs(tasks, scan_shared, (scans, self._sources), settings, bounds))
         by_id = {each.summary.slice_id: each for each in found}
         self.described = self._describe(by_id)
-        return [_for_plan(each, self._shared(each), by_id[self._shared(each).id].summary) for each in slices]
+        variant_of = {log: number for number, variant in self._variants.items() for log in variant.logs}
+        summaries = (_for_plan(each, self._shared(each), by_id[self._shared(each).id].summary) for each in slices)
+        return [replace(each, unranked={each.log: each.unranked.get(variant_of[each.log], 0)}) for each in summaries]
 
     def clean_into_groups(
         self, logs: Mapping[int, CleanContext], parts: Sequence[OutputPart], *, dry_run: bool
@@ -202,7 +204,7 @@ def _map_identity(scan: MapContext) -> object:
     """Equal for contexts that build the same map from the same slices."""
     aborted = scan.aborted
     ranges = b"" if aborted is None else np.stack([aborted.producer_id, aborted.first_offset, aborted.last_offset]).tobytes()
-    return scan.first_dirty_offset, scan.shards, ranges
+    return scan.first_dirty_offset, scan.shards, ranges, scan.ranking
 
 
 def _for_plan(slice_: Slice, shared: Slice, found: SliceSummary) -> SliceSummary:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from compaction.config.entries import DAY_MS, MIB
+from compaction.config.entries import DAY_MS, MIB, OFFSET
 from compaction.config.kinds import LONG_MAX
 from compaction.config.sources import DEFAULT, Origin, Source
 
@@ -23,7 +23,8 @@ class TopicConfig:
 
     ``segment_bytes`` is ``internal.segment.bytes`` if that is set (Kafka: ``LogConfig.segmentSize``). A retention of -1 is
     unlimited. ``policy_guess`` says why ``cleanup.policy`` is a guess, and what to do (``compaction.config.policy_guess``);
-    ``None`` if the policy is known.
+    ``None`` if the policy is known. ``compaction_strategy`` is one of ``offset``, ``timestamp`` and ``header``, and
+    ``compaction_strategy_header`` is set if and only if it is ``header``.
     """
 
     cleanup_compact: bool = False
@@ -39,6 +40,8 @@ class TopicConfig:
     retention_ms: int = 7 * DAY_MS
     retention_bytes: int = -1
     remote_storage_enable: bool = False
+    compaction_strategy: str = OFFSET
+    compaction_strategy_header: str = ""
     sources: Mapping[str, Source] = field(default_factory=dict, compare=False, repr=False)
     policy_guess: str | None = field(default=None, compare=False)
 
@@ -53,6 +56,12 @@ class TopicConfig:
         return {
             name: {"value": getattr(self, name.replace(".", "_")), "source": str(source)} for name, source in found.items()
         }
+
+    @property
+    def strategy(self) -> str:
+        """The strategy and its header, in one phrase."""
+        name = self.compaction_strategy_header
+        return f"compaction.strategy={self.compaction_strategy}" + (f", compaction.strategy.header={name}" if name else "")
 
     @property
     def cleanup_policy(self) -> str:

@@ -1,4 +1,5 @@
-"""Refuses logs whose outputs exceed the free space, and logs with many records without a key.
+"""Refuses logs whose outputs exceed the free space, logs with many records without a key, and in directories of a broker logs
+with a ``compaction.strategy`` that the broker's own cleaner does not follow.
 
 Free space is checked before anything is written. If the outputs fit even if no record is dropped, all logs are admitted.
 Otherwise pass 2 runs once without writing to get the exact sizes, and logs are admitted in order, the dirtiest first.
@@ -14,6 +15,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from compaction.cleaning.plan import LogPlan
+from compaction.cleaning.skip_reasons import Verdict
+from compaction.config.entries import OFFSET
+from compaction.config.request import CompactionRequest
+from compaction.errors import UnsupportedLogError
 from compaction.fs.filesystem import storage_errors
 from compaction.kernels.reading.tables import OUT_ROW
 from compaction.passes.tasks import CleanContext, OutputPart, PartResult
@@ -112,6 +117,20 @@ def _needed(part: OutputPart, log: CleanContext, kept_bytes: int, batches: int) 
     indexes = _INDEX_ENTRY_BYTES * (kept_bytes // max(1, log.index_interval_bytes) + 1)
     complete = kept_bytes + indexes + _SEGMENT_BYTES + _TXN_ENTRY_BYTES * len(part.output.aborted_txns)
     return complete if part.complete else complete + kept_bytes + OUT_ROW.itemsize * batches
+
+
+def require_lasting(plan: LogPlan, request: CompactionRequest) -> None:
+    """Refuse a log of a broker's directory that would be cleaned by another strategy than ``offset``: Kafka's own cleaner has
+    no other, and drops what this run retains as soon as the key has a later record.
+
+    :raises UnsupportedLogError: no copy is written, and a broker may append to the directory
+    """
+    kept = request.output_dir is not None or request.include_active
+    if kept or plan.verdict is Verdict.SKIP or plan.config.compaction_strategy == OFFSET:
+        return
+    what = f"{plan.config.strategy} would be undone here by Kafka's own cleaner, which retains the record of the highest offset"
+    hint = "write a copy with --output-dir, or add --include-active if no broker will append to this directory"
+    raise UnsupportedLogError(what, path=plan.view.path, hint=hint)
 
 
 def keyless_refusal(*, allow_keyless: bool) -> Callable[[LogPlan, int, int], str | None]:

@@ -29,7 +29,7 @@ from compaction.cleaning.plan import PolicyPlan, dirtiest_first, plan_compact_ru
 from compaction.cleaning.skip_reasons import Verdict
 from compaction.config import BrokerConfig
 from compaction.config.request import CompactionRequest
-from compaction.engine.admission import SpaceBudget, keyless_refusal
+from compaction.engine.admission import SpaceBudget, keyless_refusal, require_lasting
 from compaction.engine.cleaner import Cleaner, CleanerOptions
 from compaction.engine.concurrency import run_concurrently
 from compaction.engine.destination import Destination, destination, purpose
@@ -75,7 +75,9 @@ def clean_logs(
     ):
         def plan_for(view: LogView, settings: Settings) -> PolicyPlan:
             active, rules = request.include_active, settings.kafka.rules
-            return plan_compact_run(view, settings.topic, now_ms=request.as_of_ms, include_active=active, rules=rules)
+            plan = plan_compact_run(view, settings.topic, now_ms=request.as_of_ms, include_active=active, rules=rules)
+            require_lasting(plan.compaction, request)
+            return plan
 
         prepared = prepare(Sources(output.fs, output.disk, held), request, plan_for, parallel_read(start))
         logs = _in_order(prepared, output)

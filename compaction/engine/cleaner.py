@@ -18,7 +18,8 @@ from compaction.cleaning.log_view import LogView, Segment
 from compaction.cleaning.plan import LogPlan
 from compaction.cleaning.record_retention import ActiveProducers, RoundRules
 from compaction.cleaning.transactions import aborted_for_map, resolve_cleaning
-from compaction.config import BrokerConfig
+from compaction.config import BrokerConfig, TopicConfig
+from compaction.config.entries import OFFSET
 from compaction.engine.admission import SpaceBudget, logs_without_space
 from compaction.engine.log_cleaning import LogCleaning, ScanTotals
 from compaction.engine.output_parts import output_parts, output_segments, swap_groups, unchanged
@@ -28,6 +29,7 @@ from compaction.errors import StorageError, of_log
 from compaction.formats.indexes import read_offset_index
 from compaction.fs.filesystem import DiskFileSystem, FileSystem, join, real_file
 from compaction.kernels.keys.key_filter import KeyFilter
+from compaction.kernels.reading.ranks import Ranking
 from compaction.kernels.reading.siphash import HashSecret
 from compaction.logdir.slices import cut_segment
 from compaction.names import INDEX, LOG, segment_file
@@ -182,7 +184,7 @@ class Cleaner:
             log.slices = [replace(part, fingerprint=seen.get(part.id)) for part in log.slices]
 
     def _find_aborted(self, log: LogCleaning) -> None:
-        plan, view, start = log.compaction, log.compaction.view, log.compaction.first_dirty_offset
+        plan, view, start = log.compaction, log.compaction.view, log.compaction.map_start_offset
         first = max((s for s in view.segments if s.base_offset <= start), key=lambda s: s.base_offset, default=view.segments[0])
         data = self._fs.read_bytes(join(view.path, segment_file(first.base_offset, INDEX)))
         entries = read_offset_index(data, first.base_offset)
@@ -192,7 +194,9 @@ class Cleaner:
         log.aborted = aborted_for_map(view.segments, view.log_start_offset, start, end_offset, position, rows)
 
     def _map_context(self, log: LogCleaning) -> MapContext:
-        return MapContext(log.compaction.first_dirty_offset, shards(log.compaction, self._sizes.shard_entries), log.aborted)
+        plan = log.compaction
+        count = shards(plan, self._sizes.shard_entries)
+        return MapContext(plan.map_start_offset, count, log.aborted, ranking=_ranking(plan.config))
 
     def _with_dirty_keys(self, contexts: dict[int, MapContext], settings: MapSettings) -> dict[int, MapContext]:
         """Collects the dirty keys of logs with large clean sections: most clean records need no lookup then."""
@@ -200,7 +204,7 @@ class Cleaner:
         filters: dict[int, KeyFilter] = {}
         left = _KEY_FILTER_BYTES
         for log in self._unfailed():
-            first_dirty_offset = log.compaction.first_dirty_offset
+            first_dirty_offset = log.compaction.map_start_offset
             parts = [part for part in log.slices if part.end_offset > first_dirty_offset]
             dirty_bytes = sum(part.size_bytes for part in parts)
             clean_bytes = sum(part.size_bytes for part in log.slices) - dirty_bytes
@@ -221,8 +225,8 @@ class Cleaner:
         log.txn_index = outcomes.txn_index
         log.invalid = totals.keyless - int(totals.keyless_rows["keyless"][aborted].sum())
         log.context = CleanContext(
-            first_dirty_offset=plan.first_dirty_offset,
-            latest_offset=plan.first_uncleanable_offset - 1,
+            first_dirty_offset=plan.map_start_offset,
+            latest_offset=plan.map_last_offset,
             delete_retention_ms=plan.config.delete_retention_ms,
             legacy_delete_horizon_ms=plan.legacy_delete_horizon_ms,
             index_interval_bytes=plan.config.index_interval_bytes,
@@ -260,6 +264,12 @@ class Cleaner:
                 what = f"its cleaned segments take {needed} bytes, {free} bytes are free {space.besides()}"
                 hint = "free some space and run again, or use --output-dir; nothing was written"
                 log.error = str(StorageError(what, path=log.directory, hint=hint))
+
+
+def _ranking(config: TopicConfig) -> Ranking | None:
+    if config.compaction_strategy == OFFSET:
+        return None
+    return Ranking(config.compaction_strategy_header.encode() or None)
 
 
 def _contexts(logs: Sequence[LogCleaning]) -> dict[int, CleanContext]:

@@ -34,6 +34,7 @@ class ScanTotals:
 
     messages: int = 0
     keyless: int = 0
+    unranked: int = 0
     txn_rows: NDArray[np.void] = field(default_factory=lambda: np.empty(0, TXN_ROW))
     keyless_rows: NDArray[np.void] = field(default_factory=lambda: np.empty(0, KEYLESS_ROW))
 
@@ -44,6 +45,7 @@ class ScanTotals:
         return cls(
             sum(each.messages for each in found),
             sum(each.keyless for each in found),
+            sum(each.unranked.get(each.log, 0) for each in found),
             np.concatenate([np.empty(0, TXN_ROW), *(each.txn_rows for each in found)]),
             np.concatenate([np.empty(0, KEYLESS_ROW), *(each.keyless_rows for each in found)]),
         )

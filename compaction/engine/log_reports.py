@@ -16,7 +16,8 @@ from compaction.cleaning.log_view import LogView, Segment
 from compaction.cleaning.plan import PolicyPlan
 from compaction.cleaning.segment_retention import DeletionPlan
 from compaction.config import TopicConfig
-from compaction.engine.log_cleaning import LogCleaning
+from compaction.config.entries import HEADER, OFFSET
+from compaction.engine.log_cleaning import LogCleaning, ScanTotals
 from compaction.errors import CompactionError, PolicyUnknownError
 from compaction.fs.local import LocalFileSystem
 from compaction.logdir.changes import has_changed
@@ -39,6 +40,7 @@ def cleaned_report(plan: PolicyPlan, log: LogCleaning) -> LogReport:
     return replace(
         skipped_report(plan),
         status=LogStatus.CLEANED,
+        reason=skipped_report(plan).reason + _strategy_note(compaction.config, log.totals),
         reason_code="",
         compacted=True,
         disk_bytes_after=compaction.view.size_bytes - (stats.bytes_read - stats.bytes_kept),
@@ -58,6 +60,14 @@ def cleaned_report(plan: PolicyPlan, log: LogCleaning) -> LogReport:
         markers_removed=stats.markers_removed,
         keys=log.keys,
     )
+
+
+def _strategy_note(config: TopicConfig, totals: ScanTotals) -> str:
+    """What a reader must know of a log that is cleaned by another strategy than Kafka's."""
+    if config.compaction_strategy == OFFSET:
+        return ""
+    without = f"; {totals.unranked} records have no such header of 8 bytes" if config.compaction_strategy == HEADER else ""
+    return f"; by {config.strategy}{without}; Kafka's own cleaner retains the highest offset and would undo this"
 
 
 def skipped_report(plan: PolicyPlan) -> LogReport:

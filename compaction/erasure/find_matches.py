@@ -25,8 +25,9 @@ from compaction.kernels.keys.offset_map import Arena
 from compaction.kernels.reading.records import SKIP
 from compaction.kernels.reading.tables import DROPPED, OFFSET_SHIFT
 from compaction.logdir.blocks import Block
-from compaction.passes.build_map import LogScan, SliceScan
+from compaction.passes.build_map import SliceScan
 from compaction.passes.decoder import Decoded, check_count, corrupt_record
+from compaction.passes.log_scan import LogScan
 from compaction.passes.tasks import MapContext, MapSettings, Packed, Slice, SliceSummary
 
 _LOCATED = 1 << 14

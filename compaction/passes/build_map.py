@@ -9,9 +9,9 @@ Tested by ``tests/passes/test_single_task.py``, ``tests/passes/test_rounds.py`` 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from itertools import groupby, pairwise
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -20,29 +20,18 @@ from numpy.typing import NDArray
 from compaction.cleaning.txn_tables import KEYLESS_ROW, TXN_ROW, keyless_rows, summarise
 from compaction.errors import of_log
 from compaction.kernels.keys.key_filter import KeyFilter
-from compaction.kernels.keys.offset_map import Arena, by_shard
+from compaction.kernels.keys.offset_map import Arena
 from compaction.kernels.reading.records import (
     KEYLESS,
-    LOOKUPS_ONLY,
-    MAP,
     MESSAGES,
     SKIP,
     TOMBSTONES,
-    scan_records,
 )
-from compaction.kernels.reading.tables import ENTRY_BYTES, ENTRY_WORDS
 from compaction.logdir.blocks import Block, SegmentReader
 from compaction.logdir.throttle import Throttle
-from compaction.passes.decoder import V2_MAGIC, Decoded, Decoder, check_count, check_offsets, corrupt_record
-from compaction.passes.merge import resolve
-from compaction.passes.task_map import TaskMap
+from compaction.passes.decoder import Decoded, Decoder, check_offsets
+from compaction.passes.log_scan import LogScan, log_scan
 from compaction.passes.tasks import SUMMARY, Key, MapContext, MapSettings, Packed, Resolved, Slice, SliceSummary
-
-_TRANSACTIONAL = 0x10
-_CONTROL = 0x20
-_ENTRIES = 1 << 14
-#: lookups are emitted in chunks of this size
-_LOOKUP_BYTES = 32 << 20
 
 
 def scan_slices(
@@ -55,7 +44,7 @@ def scan_slices(
     """
     for log, group in groupby(slices, key=lambda each: each.log):
         of_one_log = list(group)
-        scan = LogScan(logs[log], settings, dirty_records(of_one_log, logs[log].first_dirty_offset))
+        scan = log_scan(logs[log], settings, dirty_records(of_one_log, logs[log].first_dirty_offset))
         yield from SliceScan({log: scan}, settings).run(of_one_log)
 
 
@@ -96,6 +85,7 @@ class Findings:
         self.counters = np.zeros(3, np.int64)
         self.txn_rows = [np.empty(0, TXN_ROW)]
         self.keyless_rows = [np.empty(0, KEYLESS_ROW)]
+        self.unranked = Counter[int]()
 
     def add_keyless(self, rows: NDArray[np.void], keyless: NDArray[np.int32]) -> None:
         """Add the number of records without a key of each of ``rows``."""
@@ -107,8 +97,9 @@ class Findings:
         messages, keyless, tombstones = self.counters[[MESSAGES, KEYLESS, TOMBSTONES]].tolist()
         txn_rows, keyless_rows = np.concatenate(self.txn_rows), np.concatenate(self.keyless_rows)
         return SliceSummary(
-            slice_.log, messages, keyless, tombstones, txn_rows, keyless_rows, slice_id=slice_.id, fingerprint=fingerprint
-        )
+            slice_.log, messages, keyless, tombstones, txn_rows, keyless_rows,
+            slice_id=slice_.id, fingerprint=fingerprint, unranked=self.unranked,
+        )  # fmt: skip
 
 
 class SliceScan:
@@ -136,7 +127,7 @@ class SliceScan:
     def scan(self, slice_: Slice) -> Any:
         """Scan one slice; its summary, with the error if it cannot be read."""
         findings, position, next_offset = Findings(), slice_.start, slice_.first_offset
-        scans = [self._scans[number] for number in slice_.maps or (slice_.log,)]
+        scans = {number: self._scans[number] for number in slice_.maps or (slice_.log,)}
         try:
             with SegmentReader(self._files, slice_.path, slice_.start, slice_.end) as reader:
                 decoder = Decoder(slice_.path)
@@ -152,13 +143,14 @@ class SliceScan:
             failure = str(of_log(error, slice_.path, position))
             return SliceSummary(slice_.log, 0, 0, 0, np.empty(0, TXN_ROW), error=failure, slice_id=slice_.id)
 
-    def _batches(self, scans: Sequence[LogScan], block: Block, decoder: Decoder, findings: Findings) -> None:
+    def _batches(self, scans: Mapping[int, LogScan], block: Block, decoder: Decoder, findings: Findings) -> None:
         """Decode batches once for all scans. The first scan counts records: they do not depend on the map."""
-        actions, keyless = [scan.actions(block.rows) for scan in scans], np.zeros(len(block.rows), np.int32)
+        actions, keyless = [scan.actions(block.rows) for scan in scans.values()], np.zeros(len(block.rows), np.int32)
         for decoded in decoder.decode(block, self._wanted(actions[0])):
             counts = keyless, findings.counters
-            for scan, of_scan in zip(scans, actions, strict=True):
+            for (number, scan), of_scan in zip(scans.items(), actions, strict=True):
                 scan.records(block, decoded, of_scan, counts, decoder.path)
+                findings.unranked[number] += scan.take_unranked()
                 counts = np.zeros_like(keyless), np.zeros_like(findings.counters)
             self._decoded(block, decoded, decoder.path)
         findings.add_keyless(block.rows, keyless)
@@ -170,109 +162,6 @@ class SliceScan:
 
     def _decoded(self, block: Block, decoded: Decoded, path: str) -> None:
         """Called with all decoded batches."""
-
-
-class LogScan:
-    """The map entries and lookups of one log, from the slices of one task."""
-
-    def __init__(
-        self, log: MapContext, settings: MapSettings, max_records: int, arena: Arena | None = None
-    ) -> None:
-        self._log = log
-        self._map = TaskMap(settings.map_bytes, settings.load_factor, max_records, self._spill, arena)
-        self._lookups: list[NDArray[np.uint64]] = []
-        self._lookup_count = 0
-        self._lookup_limit = min(settings.map_bytes, _LOOKUP_BYTES) // ENTRY_BYTES
-        self._spilled: list[tuple[int, Packed]] = []
-        self._any_spilled = False
-        self._entries = np.empty((_ENTRIES, ENTRY_WORDS), np.uint64)
-        self._lookup_buffer = np.empty((_ENTRIES, ENTRY_WORDS), np.uint64)
-        self._secret = settings.secret.state()
-
-    def actions(self, rows: NDArray[np.void]) -> NDArray[np.uint8]:
-        """The ``actions`` of ``scan_records`` for each batch."""
-        actions = np.full(len(rows), MAP, np.uint8)
-        attributes = rows["attributes"]
-        if self._log.aborted is not None and len(self._log.aborted):
-            transactional = (attributes & _TRANSACTIONAL) != 0
-            aborted = self._log.aborted.contains(rows["producer_id"], rows["last_offset"])
-            actions[transactional & aborted] = LOOKUPS_ONLY
-        actions[((attributes & _CONTROL) != 0) & (rows["magic"] >= V2_MAGIC)] = SKIP
-        return actions
-
-    def records(
-        self,
-        block: Block,
-        decoded: Decoded,
-        actions: NDArray[np.uint8],
-        counts: tuple[NDArray[np.int32], NDArray[np.int64]],
-        path: str,
-    ) -> None:
-        """Add the records of decoded batches.
-
-        :param actions: uint8, ``actions`` of all batches of ``block``
-        :param counts: added to: int32, records without a key by batch of ``block``; the ``counters`` of ``scan_records``
-        """
-        rows, first = decoded.rows, decoded.first_row
-        at, actions, keyless = 0, actions[first : first + len(rows)], counts[0][first : first + len(rows)]
-        while at < len(rows):
-            next_at, n, m, error = scan_records(
-                block.raw, decoded.scratch, rows, decoded.spans, actions, self._log.first_dirty_offset, at,
-                self._entries, self._lookup_buffer, keyless, counts[1], self._secret,
-            )  # fmt: skip
-            if error:
-                raise corrupt_record(error, rows[next_at], path)
-            self._take(n, m)
-            if next_at == at:
-                check_count(decoded, at, path)
-                self._grow(int(rows[at]["count"]))
-            at = next_at
-
-    def _grow(self, records: int) -> None:
-        self._entries = np.empty((records, ENTRY_WORDS), np.uint64)
-        self._lookup_buffer = np.empty((records, ENTRY_WORDS), np.uint64)
-
-    def _take(self, n: int, m: int) -> None:
-        """Add the first ``n`` entries and ``m`` lookups of the buffers."""
-        self._map.put(self._entries[:n])
-        lookups = self._lookup_buffer[:m]
-        if m and self._log.dirty_keys is not None:
-            lookups = self._log.dirty_keys.prune(lookups, self._log.first_dirty_offset)
-        if len(lookups):
-            self._lookups.append(lookups.copy())
-            self._lookup_count += len(lookups)
-            if self._lookup_count >= self._lookup_limit:
-                self._spill_lookups()
-
-    def _spill_lookups(self) -> None:
-        if self._lookups:
-            self._spill(np.concatenate(self._lookups))
-            self._lookups, self._lookup_count = [], 0
-
-    def _spill(self, entries: NDArray[np.uint64]) -> None:
-        ordered, starts = by_shard(entries, self._log.shards)
-        bounds = pairwise(starts.tolist())
-        self._spilled += [(shard, ordered[start:end]) for shard, (start, end) in enumerate(bounds) if start < end]
-
-    def spilled(self) -> Iterator[tuple[int, Packed]]:
-        """Packed entries and lookups spilled since the last call, by shard."""
-        spilled, self._spilled = self._spilled, []
-        self._any_spilled |= bool(spilled)
-        return iter(spilled)
-
-    def resolved(self) -> Resolved | None:
-        """The log's survivor entries, if this task has scanned the entire log without spilling."""
-        if not self._log.single_task or self._any_spilled or self._spilled or self._map.complete is None:
-            return None
-        return resolve(self._map.complete, self._lookups, self._log.first_dirty_offset)
-
-    def drain(self) -> Iterator[tuple[int, Packed]]:
-        """All remaining entries and lookups, by shard."""
-        self._spill_lookups()
-        yield from self.spilled()
-        for entries in self._map.drain():
-            self._spill(entries)
-            yield from self.spilled()
 
 
 class _FilterScan(LogScan):

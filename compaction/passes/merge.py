@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compaction.kernels.keys.offset_map import SkimpyOffsetMap, by_bound
-from compaction.kernels.reading.tables import DROPPED, ENTRY_BYTES, ENTRY_WORDS, LOOKUP, OFFSET_SHIFT, TOMBSTONE
-from compaction.passes.tasks import SUMMARY, Key, OutputPart, Packed, Resolved, Slice
+from compaction.kernels.keys.ranked_map import RankedMap
+from compaction.kernels.reading.tables import DROPPED, LOOKUP, OFFSET_SHIFT, RANKED, TOMBSTONE
+from compaction.passes.tasks import SUMMARY, Key, OutputPart, Packed, RankedEntries, Resolved, Slice
 
 T = TypeVar("T")
 
@@ -24,6 +25,7 @@ KEYS = -1
 
 #: load of a shard's map: keeps probing short
 _LOAD = 0.7
+_WORD_BYTES = 8
 
 
 @dataclass(frozen=True)
@@ -61,20 +63,25 @@ def resolve_into_parts(
                 yield (number, parts.ids[at]), [entries]
 
 
-def resolve_shard(packed: Sequence[Packed | Resolved], first_dirty_offset: int, load_factor: float) -> Resolved:
+def resolve_shard(packed: Sequence[Packed | RankedEntries | Resolved], first_dirty_offset: int, load_factor: float) -> Resolved:
     """Merge one shard.
 
-    :param packed: arrays of uint64[n, 3], each either of map entries or of lookups; or one ``Resolved``
+    :param packed: arrays of uint64[n, 3], each either of map entries or of lookups; or all of them ``RankedEntries``; or one
+        ``Resolved``
     """
     arrays: list[NDArray[np.uint64]] = []
+    kind = SkimpyOffsetMap
     for each in packed:
         if isinstance(each, Resolved):
             return each
-        arrays.append(np.frombuffer(each, np.uint64).reshape(-1, ENTRY_WORDS))
+        if isinstance(each, RankedEntries):
+            kind = RankedMap
+            each = each.rows
+        arrays.append(np.frombuffer(each, np.uint64).reshape(-1, kind.words))
     lookups = [each for each in arrays if each[0, 2] & np.uint64(LOOKUP)]
     entries = [each for each in arrays if not each[0, 2] & np.uint64(LOOKUP)]
     expected = sum(map(len, entries))
-    shard = SkimpyOffsetMap(_table_bytes(expected, load_factor), load_factor, expected)
+    shard = kind(_table_bytes(expected, load_factor, kind), load_factor, expected)
     for each in entries:
         shard.put(each)
     return resolve(shard, lookups, first_dirty_offset)
@@ -86,23 +93,22 @@ def resolve(shard: SkimpyOffsetMap, lookups: Sequence[NDArray[np.uint64]], first
     These are, in no order: of the dirty section every record that the map holds; of the clean section every record to be
     dropped (``DROPPED``: superseded, or without a key) and every tombstone that is not.
 
-    :param lookups: all of the shard's, each uint64[n, 3]
+    :param lookups: all of the shard's, each uint64[n, 3], of a ``RankedMap`` uint64[n, 4]
     """
-    slots = shard.slots[:, 2]
-    survivors = [slots[slots != 0], *(_look_up(shard, each, first_dirty_offset) for each in lookups)]
+    survivors = [shard.offset_words(), *(_look_up(shard, each, first_dirty_offset) for each in lookups)]
     return Resolved(np.concatenate(survivors), len(shard))
 
 
-def _table_bytes(entries: int, load_factor: float) -> int:
+def _table_bytes(entries: int, load_factor: float, kind: type[SkimpyOffsetMap]) -> int:
     """Memory of a map for ``entries`` keys with few collisions."""
-    return (int(entries / min(load_factor, _LOAD)) + 4) * ENTRY_BYTES
+    return (int(entries / min(load_factor, _LOAD)) + 4) * kind.words * _WORD_BYTES
 
 
 def _look_up(shard: SkimpyOffsetMap, lookups: NDArray[np.uint64], first_dirty_offset: int) -> NDArray[np.uint64]:
     """The survivor entries that follow from ``lookups``; those of dirty records are of aborted data."""
     dropped = shard.superseded_by_map(lookups)
     dropped |= (lookups[:, 0] == 0) & (lookups[:, 1] == 0)
-    survivors = lookups[:, 2] & ~np.uint64(LOOKUP)
+    survivors = lookups[:, 2] & ~np.uint64(LOOKUP | RANKED)
     clean = survivors < np.uint64((first_dirty_offset + 1) << OFFSET_SHIFT)
     tombstone = (survivors & np.uint64(TOMBSTONE)) != 0
     survivors[clean & dropped] |= np.uint64(DROPPED)

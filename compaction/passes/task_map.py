@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compaction.kernels.keys.offset_map import Arena, SkimpyOffsetMap
+from compaction.kernels.keys.ranked_map import RankedMap
 
 #: the second map has 1/4 of the first map's memory
 _SECOND = 4
@@ -31,6 +32,9 @@ class TaskMap:
     :param spill: called with uint64[n, 3] entries, including empty slots, which are valid during the call only
     """
 
+    #: the kind of both maps
+    kind: type[SkimpyOffsetMap] = SkimpyOffsetMap
+
     def __init__(
         self,
         map_bytes: int,
@@ -40,9 +44,9 @@ class TaskMap:
         arena: Arena | None = None,
     ) -> None:
         load = min(load_factor, _LOAD)
-        self._first = SkimpyOffsetMap(map_bytes, load, max_records, arena)
+        self._first = self.kind(map_bytes, load, max_records, arena)
         self._second: SkimpyOffsetMap | None = None
-        self._second_arena = Arena()
+        self._second_arena = Arena(self.kind.words)
         self._second_size = map_bytes // _SECOND, load, max_records
         self._spill = spill
         self._entries, self._misses = 0, 0
@@ -57,7 +61,7 @@ class TaskMap:
                 if not len(entries):
                     return
                 self.complete = None
-                self._second = SkimpyOffsetMap(*self._second_size, self._second_arena)
+                self._second = self.kind(*self._second_size, self._second_arena)
             misses = self._first.update(entries)
             self._entries += len(entries)
             self._misses += len(misses)
@@ -81,7 +85,7 @@ class TaskMap:
         """The slots of both maps."""
         if self._second is not None:
             yield self._second.slots
-            self._second, self._second_arena = None, Arena()
+            self._second, self._second_arena = None, Arena(self.kind.words)
         yield self._first.slots
 
 
@@ -93,3 +97,9 @@ def _fill(target: SkimpyOffsetMap, entries: NDArray[np.uint64]) -> NDArray[np.ui
         target.put(entries[:chunk])
         entries = entries[chunk:]
     return entries
+
+
+class RankedTaskMap(TaskMap):
+    """The same with ranked entries, uint64[n, 4]."""
+
+    kind = RankedMap

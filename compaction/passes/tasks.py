@@ -10,6 +10,7 @@ Tested by ``tests/passes/test_rounds.py`` and ``tests/passes/test_metamorphic.py
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import astuple, dataclass, field
 from typing import NamedTuple
 
@@ -22,6 +23,7 @@ from compaction.cleaning.txn_tables import KEYLESS_ROW, AbortedRanges
 from compaction.fs.contents import FileDigest
 from compaction.fs.filesystem import DiskFileSystem
 from compaction.kernels.keys.key_filter import KeyFilter
+from compaction.kernels.reading.ranks import Ranking
 from compaction.kernels.reading.siphash import HashSecret
 from compaction.stores.mixed import MixedFileSystem
 
@@ -85,6 +87,14 @@ class MapContext:
     dirty_keys: KeyFilter | None = None
     #: one task scans all slices of the log, so its map is complete
     single_task: bool = False
+    #: which record of a key supersedes the others; by default that of the highest offset
+    ranking: Ranking | None = None
+
+
+class RankedEntries(NamedTuple):
+    """Map entries or lookups with ranks, uint64[n, 4]."""
+
+    rows: Packed
 
 
 class Resolved(NamedTuple):
@@ -124,6 +134,8 @@ class SliceSummary:
     error: str | None = None
     slice_id: SliceId | None = None
     fingerprint: str | None = None
+    #: of each map with ranks, the number of entries without one
+    unranked: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,7 +20,8 @@ from compaction.kernels.keys.latest_table import LATEST_WORDS, LatestTable
 from compaction.kernels.keys.offset_map import Arena
 from compaction.kernels.reading.siphash import HashSecret
 from compaction.kernels.reading.tables import OFFSET_SHIFT, TOMBSTONE
-from compaction.passes.build_map import LogScan, SliceScan
+from compaction.passes.build_map import SliceScan
+from compaction.passes.log_scan import LogScan
 from compaction.passes.tasks import MapContext, MapSettings, Packed, Slice
 from compaction.source.part_spool import PartSpool
 from compaction.source.read_columns import ReadSpec, Records, read_columns

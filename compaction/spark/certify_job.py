@@ -14,7 +14,7 @@ from compaction.certifier.certify import certify_pairs
 from compaction.certifier.checks.key_tables import JoinedKeys
 from compaction.certifier.checks.log_pair import LogPair
 from compaction.certifier.checks.offset_ranges import PARTITION_BYTES, RANGE_BYTES, RangeTask
-from compaction.certifier.checks.record_checks import RangeResult, compare_range, last_of_key
+from compaction.certifier.checks.record_checks import Last, RangeResult, compare_range, last_of_key
 from compaction.certifier.checks.segment_walk import SegmentWalk, WalkTask, walk_segment
 from compaction.certifier.explain_record import explain_record
 from compaction.certifier.find_pairs import find_pairs
@@ -104,6 +104,6 @@ class SparkTaskRunner:
         shuffled = compared.partitionBy(reducers, lambda key: (key[0] * 31 + key[1] + 1) % reducers)
         return shuffled.mapPartitions(join_task).collect()
 
-    def last_of(self, tasks: Sequence[RangeTask], key: bytes) -> list[int]:
+    def last_of(self, tasks: Sequence[RangeTask], key: bytes) -> list[Last]:
         self._sc.setJobDescription(f"verify: look up one key in {len(tasks)} ranges of offsets")
         return self._sc.parallelize(list(tasks), max(1, len(tasks))).map(lambda task: last_of_key(task, key)).collect()

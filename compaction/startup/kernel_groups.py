@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from compaction.formats.indexes import OFFSET_ROW, TIME_ROW
 from compaction.kernels.compiling.cache import is_compiled, note_compiled
-from compaction.kernels.keys import key_counts, key_filter, key_set, latest_table, offset_map
-from compaction.kernels.reading import batches, columns, headers, locate, record_table, records
+from compaction.kernels.keys import key_counts, key_filter, key_set, latest_table, offset_map, ranked_map
+from compaction.kernels.reading import batches, columns, headers, locate, ranks, record_table, records
 from compaction.kernels.reading import plain_messages as messages
 from compaction.kernels.reading.siphash import HashSecret
 from compaction.kernels.reading.tables import BATCH_ROW, ENTRY_WORDS, OUT_ROW
@@ -73,6 +73,16 @@ def large_logs() -> None:
     offset_map.by_bound(survivors, survivors, _empty(np.int64, 2))
 
 
+def strategies() -> None:
+    """Ranking records for strategies other than ``offset``."""
+    entries, ranked, name = _empty(np.uint64, 0, ENTRY_WORDS), _empty(np.uint64, 0, ranks.RANKED_WORDS), _empty(np.uint8)
+    ranks.rank_records(*_rows(), name, 0, 0, False, name, entries, entries, ranked, ranked)
+    held = ranked_map.RankedMap(0, 1.0, 0)
+    held.put(ranked)
+    held.update(ranked)
+    held.superseded_by_map(ranked)
+
+
 def second_pass() -> None:
     """Writing segments."""
     block, scratch, rows, spans = _rows()
@@ -124,6 +134,7 @@ def certifier() -> None:
     locate.compare_records(found, data, found, data, each, data)
     locate.gather_keys(data, found, _empty(np.int32, 1), data)
     locate.assign_parts(_empty(np.int32, 1), data, 0, 1, _empty(np.int32))
+    locate.last_longs(data, found, data, each, _empty(np.bool_))
 
 
 def dumping() -> None:
@@ -131,7 +142,7 @@ def dumping() -> None:
     record_table.locate_fields(np.frombuffer(b"", np.uint8), 0, 0, 0, 0, _empty(np.int64, 0, record_table.COLUMNS))
 
 
-_WORK = (scan, first_pass, second_pass, matches, large_logs, markers, v0_v1, comparison, source, certifier, dumping)
+_WORK = (scan, first_pass, second_pass, strategies, matches, large_logs, markers, v0_v1, comparison, source, certifier, dumping)
 GROUPS: Mapping[str, Callable[[], None]] = {each.__name__: each for each in _WORK}
 
 

@@ -55,6 +55,45 @@ def test_allow_keyless_drops_records_without_a_key(tmp_path: Path) -> None:
     assert len((path / f"{0:020d}.log").read_bytes()) < 100
 
 
+BY_TIME = ("--set", "compaction.strategy=timestamp")
+
+
+def test_a_strategy_is_refused_in_a_directory_of_a_broker(tmp_path: Path) -> None:
+    path = keyed_and_not(tmp_path, 0, 100)
+    before = look_at(path)
+    ended = run(tmp_path, *BY_TIME)
+    assert ended.code == 1
+    what = "compaction.strategy=timestamp would be undone here by Kafka's own cleaner, which retains the record of the highest"
+    hint = "write a copy with --output-dir, or add --include-active if no broker will append to this directory"
+    assert ended.err == f"error: mixed-0: {path}: {what} offset; {hint}\n"
+    assert look_at(path) == before
+    assert run(tmp_path, *BY_TIME, "--dry-run")[::2] == ended[::2]
+
+
+def test_a_strategy_is_carried_out_in_copies_and_exports_and_noted_and_verified(tmp_path: Path) -> None:
+    keyed_and_not(tmp_path / "logs", 0, 100)
+    out = tmp_path / "out"
+    for options in (("--output-dir", out), ("--include-active",)):
+        ended = run(tmp_path / "logs", *BY_TIME, *options, "--verify", "--report", tmp_path / "report.json")
+        assert (ended.code, ended.err) == (0, "")
+        (log,) = json.loads((tmp_path / "report.json").read_text())["logs"]
+        note = "; by compaction.strategy=timestamp; Kafka's own cleaner retains the highest offset and would undo this"
+        assert log["reason"].endswith(note)
+        assert log["settings"]["compaction.strategy"] == {"value": "timestamp", "source": "--set compaction.strategy"}
+        assert log["records_after"] == 1
+
+
+def test_contradicting_strategies_are_usage_errors(tmp_path: Path) -> None:
+    keyed_and_not(tmp_path, 0, 100)
+    for settings, what in (
+        (("compaction.strategy=newest",), "is not one of offset, timestamp, header"),
+        (("compaction.strategy=header",), "no header is named; add --set compaction.strategy.header=NAME"),
+        (("compaction.strategy.header=v",), "has no effect with compaction.strategy=offset"),
+    ):
+        ended = run(tmp_path, *(each for setting in settings for each in ("--set", setting)))
+        assert (ended.code, what in ended.err) == (2, True), ended.err
+
+
 def test_a_dry_run_refuses_as_the_real_run_does(tmp_path: Path) -> None:
     keyed_and_not(tmp_path, 50, 100)
     assert run(tmp_path, "--dry-run")[::2] == run(tmp_path)[::2]

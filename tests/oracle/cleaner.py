@@ -16,13 +16,15 @@ _INT_MAX = 2**31 - 1
 
 @dataclass(frozen=True)
 class NaiveConfig:
-    """The topic's settings that a round uses, under their own names; ``max_keys`` is the offset map's bound."""
+    """The topic's settings that a round uses, under their own names; ``max_keys`` is the offset map's bound. ``strategy`` is
+    ``offset``, ``timestamp``, or the name of a header (KIP-280)."""
 
     segment_bytes: int = 1 << 30
     segment_index_bytes: int = 10 << 20
     index_interval_bytes: int = 4096
     delete_retention_ms: int = 86_400_000
     max_keys: int = 1 << 62
+    strategy: str = "offset"
 
 
 @dataclass(frozen=True)
@@ -120,12 +122,30 @@ def _fits(group: list[NaiveSegment], segment: NaiveSegment, last_offset: int, co
 class _OffsetMap:
     """``SkimpyOffsetMap`` with keys in place of their hashes."""
 
+    strategy: str
     offsets: dict[bytes, int] = field(default_factory=dict)
     latest_offset: int = -1
+    ranks: dict[bytes, tuple[int, ...]] = field(default_factory=dict)
 
-    def put(self, key: bytes, offset: int) -> None:
-        self.offsets[key] = offset
-        self.latest_offset = offset
+    def put(self, key: bytes, record: NaiveRecord) -> None:
+        if self.strategy != "offset":
+            self.ranks[key] = max(self.ranks.get(key, ()), self.rank(record))
+        self.offsets[key] = record.offset
+        self.latest_offset = record.offset
+
+    def supersedes(self, key: bytes, record: NaiveRecord) -> bool:
+        if self.strategy != "offset":
+            return self.rank(record) < self.ranks.get(key, ())
+        return record.offset < self.offsets.get(key, -1)
+
+    def rank(self, record: NaiveRecord) -> tuple[int, ...]:
+        """Orders as the strategy does: whether there is a rank, the rank, the offset."""
+        if self.strategy == "timestamp":
+            return 1, record.timestamp, record.offset
+        last = [value for name, value in record.headers if name == self.strategy.encode()][-1:]
+        if last and last[0] is not None and len(last[0]) == 8:
+            return 1, int.from_bytes(last[0], "big", signed=True), record.offset
+        return 0, 0, record.offset
 
 
 @dataclass
@@ -142,7 +162,8 @@ class _Cleaning:
         self.segments = segments
         self.config = config
         self.round = round_
-        self.map = _OffsetMap()
+        self.map = _OffsetMap(config.strategy)
+        self.map_start = round_.first_dirty_offset if config.strategy == "offset" else round_.log_start_offset
         self.stats = NaiveStats()
         self.judged: list[Judged] = []
         self.txns = CleanedTransactions()
@@ -171,7 +192,7 @@ class _Cleaning:
         return collect_aborted(indexes, self.round.log_start_offset, start, end)
 
     def _build_map(self) -> None:
-        start, end = self.round.first_dirty_offset, self.round.first_uncleanable_offset
+        start, end = self.map_start, self.round.first_uncleanable_offset
         dirty = self._values(start, end)
         txns = CleanedTransactions()
         txns.add(self._aborted(start, end))
@@ -186,7 +207,7 @@ class _Cleaning:
 
         Bytes are counted at the end: Kafka counts them per read, which is here a complete segment.
         """
-        start = self.round.first_dirty_offset
+        start = self.map_start
         first_position = segment.position_of(start)
         for batch in segment.batches:
             if batch.position < first_position:
@@ -208,7 +229,7 @@ class _Cleaning:
             if record.key is not None and record.offset >= start:
                 if len(self.map.offsets) >= self.config.max_keys:
                     return True
-                self.map.put(record.key, record.offset)
+                self.map.put(record.key, record)
             self.stats.map_messages_read += 1
         return False
 
@@ -277,12 +298,13 @@ class _Cleaning:
         return batch.control and batch.producer_epoch == entry.producer_epoch
 
     def _retains(self, batch: NaiveBatch, record: NaiveRecord, retain_legacy_deletes: bool) -> bool:
-        if record.offset > self.map.latest_offset:
+        log_end = self.segments[-1].next_offset
+        if record.offset > self.map.latest_offset or (self.config.strategy != "offset" and record.offset == log_end - 1):
             return True
         if record.key is None:
             self.stats.invalid_messages_read += 1
             return False
-        if record.offset < self.map.offsets.get(record.key, -1):
+        if self.map.supersedes(record.key, record):
             return False
         if record.value is not None:
             return True

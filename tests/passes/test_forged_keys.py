@@ -16,7 +16,8 @@ from compaction.compare.compare_policies import compare_with
 from compaction.kernels.keys.key_counts import KeyCounts
 from compaction.kernels.keys.offset_map import Arena, SkimpyOffsetMap
 from compaction.kernels.reading.siphash import HashSecret
-from compaction.passes.build_map import LogScan, SliceScan
+from compaction.passes.build_map import SliceScan
+from compaction.passes.log_scan import LogScan
 from compaction.passes.tasks import MapContext, MapSettings, Slice
 from tests.compare.test_compare_policies import request
 from tests.local_job import clean_locally, write_offsets

@@ -128,7 +128,8 @@ def _wrapper(block: Block, row: Rows, part: ByteRange) -> Chunk:
     found["key_at"], found["key_size"] = columns.key_start, np.maximum(columns.key_length, -1)
     found["value_at"], found["value_size"] = columns.value_start, np.maximum(columns.value_length, -1)
     if row["magic"][0] and row["attributes"][0] & LOG_APPEND_TIME:
-        found["timestamp"] = row["max_timestamp"][0]
+        # messages of magic 0 have none
+        found["timestamp"][columns.timestamp >= 0] = row["max_timestamp"][0]
     return Chunk(row, found, np.frombuffer(columns.data, np.uint8), part.path, part.mtime_ms)
 
 

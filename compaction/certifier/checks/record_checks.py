@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from compaction.certifier.checks.batch_checks import check_batches
-from compaction.certifier.checks.key_tables import KeyTables, keys_of
+from compaction.certifier.checks.key_tables import KeyTables, keys_of, ranks_of
 from compaction.certifier.checks.log_pair import Bools, Int64s, Rows
 from compaction.certifier.checks.offset_ranges import RangeTask
 from compaction.certifier.checks.read_chunks import LOG_APPEND_TIME, Chunk, read_chunks
@@ -35,6 +35,9 @@ _DIFFERENT = {
     VALUE: "value of the record differs",
     HEADERS: "headers of the record differ",
 }
+#: in the order in which records supersede each other: whether one has a rank, its rank, its offset
+Last = tuple[bool, int, int]
+NO_RECORD: Last = (False, 0, -1)
 #: reasons that do not depend on other records of the key
 BELOW_START, EXPIRED, MARKER, ABORTED, INVALID = "below_log_start", "expired", "marker", "aborted", "invalid"
 
@@ -52,7 +55,7 @@ class RangeResult:
 
 def compare_range(task: RangeTask) -> tuple[RangeResult, KeyTables]:
     """Compare one range; the keys are those of the records that can supersede or be superseded."""
-    result, keys = RangeResult(task.log), KeyTables(task.partitions, task.seed)
+    result, keys = RangeResult(task.log), KeyTables(task.partitions, task.seed, task.rules, task.last_offset)
     try:
         _compare_sides(task, result, keys)
     except LogError as error:
@@ -154,9 +157,9 @@ def _compare(before: Chunk, after: Chunk, first: int, end: int, found: Bools, re
 
 def _changed_by_format(sources: Rows, records: Rows, after: Chunk) -> Bools:
     """Which records of wrappers may have another timestamp, bool[n]: messages that had another magic than their wrapper get the
-    wrapper's (Kafka up to 3.9). Magic 0 has no timestamps, and messages without one get the append time of magic 1."""
+    wrapper's (Kafka up to 3.9). Magic 0 has no timestamps, and messages without one get the append time."""
     batches = after.rows[records["batch"]]
-    append_time = (batches["magic"] == 1) & ((batches["attributes"] & LOG_APPEND_TIME) != 0)
+    append_time = (batches["magic"] >= 1) & ((batches["attributes"] & LOG_APPEND_TIME) != 0)
     changed: Bools = (batches["magic"] == 0) | (append_time & (sources["timestamp"] == -1))
     return changed
 
@@ -235,15 +238,16 @@ def supersedable(offsets: Int64s, kinds: RecordKinds, task: RangeTask) -> Bools:
     return chosen & (offsets >= task.after_start)
 
 
-def last_of_key(task: RangeTask, key: bytes) -> int:
-    """The offset of the last record of the range that has this key and can supersede others, -1 if there is none."""
-    last = -1
+def last_of_key(task: RangeTask, key: bytes) -> Last:
+    """The record of the range that has this key and supersedes all others, ``NO_RECORD`` if there is none."""
+    last = NO_RECORD
     for chunk in read_chunks(task.before, task.first_offset, task.end_offset):
         records = chunk.records[supersedable(chunk.records["offset"], RecordKinds.of(chunk, task), task)]
         records = records[records["key_size"] == len(key)]
         equal = pc.equal(keys_of(chunk, records), pa.scalar(key, pa.binary()))
-        same = records["offset"][equal.to_numpy(zero_copy_only=False)]
-        last = max(last, int(same.max()) if len(same) else -1)
+        same = records[equal.to_numpy(zero_copy_only=False)]
+        ranked, ranks = ranks_of(chunk, same, task.rules)
+        last = max([last, *zip(ranked.tolist(), ranks.tolist(), same["offset"].tolist(), strict=True)])
     return last
 
 

@@ -16,6 +16,7 @@ from compaction.kernels.reading.tables import ENTRY_BYTES, ENTRY_WORDS, OFFSET_S
 #: how many entries before its use a slot is prefetched
 _PREFETCH_DISTANCE = 12
 _MIN_SLOTS = 4
+_WORD_BYTES = 8
 _MAX_SLOTS = (1 << 32) - 1
 #: load of a table that holds all expected keys, if the buffer is large enough: keeps probing short
 _TARGET_LOAD = 0.6
@@ -159,13 +160,13 @@ def by_shard(entries: NDArray[np.uint64], shards: int) -> tuple[NDArray[np.uint6
 class Arena:
     """Memory that successive maps reuse: page faults are the main cost of a large new table."""
 
-    def __init__(self) -> None:
-        self._memory = np.empty((0, ENTRY_WORDS), np.uint64)
+    def __init__(self, words: int = ENTRY_WORDS) -> None:
+        self._memory = np.empty((0, words), np.uint64)
 
     def table(self, slots: int) -> NDArray[np.uint64]:
-        """An empty table, uint64[slots, 3]; invalidates the previous one."""
+        """An empty table, uint64[slots, words]; invalidates the previous one."""
         if slots > len(self._memory):
-            self._memory = np.zeros((slots, ENTRY_WORDS), np.uint64)
+            self._memory = np.zeros((slots, self._memory.shape[1]), np.uint64)
             return self._memory
         table = self._memory[:slots]
         table[:, 2] = 0
@@ -176,8 +177,8 @@ _ARENA = Arena()
 
 
 class SlotTable:
-    """uint64[slots, 3]: the halves of a key's hash and a third word, 0 in an empty slot. ``capacity``: most keys that it may
-    hold."""
+    """uint64[slots, 3] or more: the halves of a key's hash and a third word, 0 in an empty slot. ``capacity``: most keys that
+    it may hold."""
 
     def __init__(self, slots: NDArray[np.uint64], capacity: int) -> None:
         self.slots, self.capacity = slots, capacity
@@ -211,22 +212,34 @@ class SkimpyOffsetMap(SlotTable):
     :param arena: memory of the slots, for callers that use several maps at once; defaults to the process's arena
     """
 
+    #: words of an entry, the memory of the process's maps, and the kernels: another kind of map has others
+    words = ENTRY_WORDS
+    arena = _ARENA
+    put_entries = staticmethod(_put)
+    look_up = staticmethod(_superseded)
+
     def __init__(self, buffer_bytes: int, load_factor: float, expected_keys: int, arena: Arena | None = None) -> None:
-        limit = min(max(2, buffer_bytes // ENTRY_BYTES), _MAX_SLOTS)
+        limit = min(max(2, buffer_bytes // (self.words * _WORD_BYTES)), _MAX_SLOTS)
         slots = min(limit, max(_MIN_SLOTS, int(expected_keys / min(_TARGET_LOAD, load_factor)) + 2))
-        super().__init__((arena or _ARENA).table(slots), min(int(slots * load_factor), slots - 1))
+        super().__init__((arena or self.arena).table(slots), min(int(slots * load_factor), slots - 1))
 
     def put(self, entries: NDArray[np.uint64]) -> None:
         """Put uint64[n, 3] ``entries``, keeping the highest offset of each key. ``n`` must not exceed ``remaining()``."""
         self.require(len(entries))
-        self._used += _put(self.slots, entries, True)
+        self._used += self.put_entries(self.slots, entries, True)
 
     def update(self, entries: NDArray[np.uint64]) -> NDArray[np.uint64]:
         """Put those of uint64[n, 3] ``entries`` whose keys the map holds, and return the others; overwrites ``entries``."""
-        return entries[: _put(self.slots, entries, False)]
+        return entries[: self.put_entries(self.slots, entries, False)]
 
     def superseded_by_map(self, lookups: NDArray[np.uint64]) -> NDArray[np.bool_]:
         """bool[n]: for each of uint64[n, 3] ``lookups``, whether the map holds a higher offset for its key."""
         result = np.empty(len(lookups), np.bool_)
-        _superseded(self.slots, lookups, result)
+        self.look_up(self.slots, lookups, result)
         return result
+
+    def offset_words(self) -> NDArray[np.uint64]:
+        """The offset words of all keys, uint64[n] in no order."""
+        words = self.slots[:, 2]
+        found: NDArray[np.uint64] = words[words != 0]
+        return found

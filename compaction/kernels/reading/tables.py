@@ -56,6 +56,8 @@ MAX_OFFSET = (1 << 61) - 2
 TOMBSTONE = 1
 LOOKUP = 2
 DROPPED = 2
+#: In ranked entries and lookups only: the record has a rank (``compaction.kernels.reading.ranks``). No offset has this bit.
+RANKED = 1 << 63
 
 #: Bits of a batch's verdict (``compaction.cleaning.record_retention``). ``DISCARD``: all of its records are
 #: dropped (aborted data, or a marker past its delete horizon). ``RETAIN_EMPTY``: its header is retained even without records.

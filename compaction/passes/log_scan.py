@@ -1,0 +1,211 @@
+"""The map entries and lookups of one log, from the slices that one task of pass 1 reads.
+
+With a ``compaction.strategy`` other than ``offset`` both have ranks (``compaction.kernels.reading.ranks``). Records are ranked
+in a second walk over the batches, so that the default strategy takes the same time as without ranks.
+
+Tested by ``tests/passes/test_single_task.py``, ``tests/passes/test_rounds.py`` and ``tests/passes/test_strategies.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compaction.kernels.keys.offset_map import Arena, by_shard
+from compaction.kernels.reading.ranks import RANKED_WORDS, Ranking, rank_records
+from compaction.kernels.reading.records import LOOKUPS_ONLY, MAP, SKIP, scan_records
+from compaction.kernels.reading.tables import ENTRY_BYTES, ENTRY_WORDS
+from compaction.logdir.blocks import Block
+from compaction.passes.decoder import V2_MAGIC, Decoded, check_count, corrupt_record
+from compaction.passes.merge import resolve
+from compaction.passes.task_map import RankedTaskMap, TaskMap
+from compaction.passes.tasks import MapContext, MapSettings, Packed, RankedEntries, Resolved
+
+_TRANSACTIONAL = 0x10
+_CONTROL = 0x20
+_ENTRIES = 1 << 14
+#: lookups are emitted in chunks of this size
+_LOOKUP_BYTES = 32 << 20
+
+
+class LogScan:
+    """The map entries and lookups of one log, from the slices of one task."""
+
+    kind: type[TaskMap] = TaskMap
+
+    def __init__(
+        self, log: MapContext, settings: MapSettings, max_records: int, arena: Arena | None = None
+    ) -> None:
+        self._log = log
+        self._map = self.kind(settings.map_bytes, settings.load_factor, max_records, self._spill, arena)
+        self._lookups: list[NDArray[np.uint64]] = []
+        self._lookup_count = 0
+        self._lookup_limit = min(settings.map_bytes, _LOOKUP_BYTES) // ENTRY_BYTES
+        self._spilled: list[tuple[int, Packed | RankedEntries]] = []
+        self._any_spilled = False
+        self._entries = np.empty((_ENTRIES, ENTRY_WORDS), np.uint64)
+        self._lookup_buffer = np.empty((_ENTRIES, ENTRY_WORDS), np.uint64)
+        self._secret = settings.secret.state()
+
+    def actions(self, rows: NDArray[np.void]) -> NDArray[np.uint8]:
+        """The ``actions`` of ``scan_records`` for each batch."""
+        actions = np.full(len(rows), MAP, np.uint8)
+        attributes = rows["attributes"]
+        if self._log.aborted is not None and len(self._log.aborted):
+            transactional = (attributes & _TRANSACTIONAL) != 0
+            aborted = self._log.aborted.contains(rows["producer_id"], rows["last_offset"])
+            actions[transactional & aborted] = LOOKUPS_ONLY
+        actions[((attributes & _CONTROL) != 0) & (rows["magic"] >= V2_MAGIC)] = SKIP
+        return actions
+
+    def records(
+        self,
+        block: Block,
+        decoded: Decoded,
+        actions: NDArray[np.uint8],
+        counts: tuple[NDArray[np.int32], NDArray[np.int64]],
+        path: str,
+    ) -> None:
+        """Add the records of decoded batches.
+
+        :param actions: uint8, ``actions`` of all batches of ``block``
+        :param counts: added to: int32, records without a key by batch of ``block``; the ``counters`` of ``scan_records``
+        """
+        rows, first = decoded.rows, decoded.first_row
+        at, actions, keyless = 0, actions[first : first + len(rows)], counts[0][first : first + len(rows)]
+        while at < len(rows):
+            next_at, n, m, error = scan_records(
+                block.raw, decoded.scratch, rows, decoded.spans, actions, self._log.first_dirty_offset, at,
+                self._entries, self._lookup_buffer, keyless, counts[1], self._secret,
+            )  # fmt: skip
+            if error:
+                raise corrupt_record(error, rows[next_at], path)
+            self._take(n, m)
+            if next_at == at:
+                check_count(decoded, at, path)
+                self._grow(int(rows[at]["count"]))
+            at = next_at
+
+    def take_unranked(self) -> int:
+        """The number of entries without a rank since the last call."""
+        return 0
+
+    def _grow(self, records: int) -> None:
+        self._entries = np.empty((records, ENTRY_WORDS), np.uint64)
+        self._lookup_buffer = np.empty((records, ENTRY_WORDS), np.uint64)
+
+    def _take(self, n: int, m: int) -> None:
+        """Add the first ``n`` entries and ``m`` lookups of the buffers."""
+        lookups = self._lookup_buffer[:m]
+        if m and self._log.dirty_keys is not None:
+            lookups = self._log.dirty_keys.prune(lookups, self._log.first_dirty_offset)
+        self._add(self._entries[:n], lookups)
+
+    def _add(self, entries: NDArray[np.uint64], lookups: NDArray[np.uint64]) -> None:
+        self._map.put(entries)
+        if len(lookups):
+            self._lookups.append(lookups.copy())
+            self._lookup_count += len(lookups)
+            if self._lookup_count >= self._lookup_limit:
+                self._spill_lookups()
+
+    def _spill_lookups(self) -> None:
+        if self._lookups:
+            self._spill(np.concatenate(self._lookups))
+            self._lookups, self._lookup_count = [], 0
+
+    def _spill(self, entries: NDArray[np.uint64]) -> None:
+        self._spilled += self._by_shard(entries)
+
+    def _by_shard(self, entries: NDArray[np.uint64]) -> Iterator[tuple[int, Packed | RankedEntries]]:
+        ordered, starts = by_shard(entries, self._log.shards)
+        for shard, (start, end) in enumerate(pairwise(starts.tolist())):
+            if start < end:
+                yield shard, ordered[start:end]
+
+    def spilled(self) -> Iterator[tuple[int, Packed | RankedEntries]]:
+        """Packed entries and lookups spilled since the last call, by shard."""
+        spilled, self._spilled = self._spilled, []
+        self._any_spilled |= bool(spilled)
+        return iter(spilled)
+
+    def resolved(self) -> Resolved | None:
+        """The log's survivor entries, if this task has scanned the entire log without spilling."""
+        if not self._log.single_task or self._any_spilled or self._spilled or self._map.complete is None:
+            return None
+        return resolve(self._map.complete, self._lookups, self._log.first_dirty_offset)
+
+    def drain(self) -> Iterator[tuple[int, Packed | RankedEntries]]:
+        """All remaining entries and lookups, by shard."""
+        self._spill_lookups()
+        yield from self.spilled()
+        for entries in self._map.drain():
+            self._spill(entries)
+            yield from self.spilled()
+
+
+class RankedScan(LogScan):
+    """The same with ranked entries and lookups, uint64[n, 4]."""
+
+    kind = RankedTaskMap
+
+    def __init__(
+        self, ranking: Ranking, log: MapContext, settings: MapSettings, max_records: int, arena: Arena | None = None
+    ) -> None:
+        super().__init__(log, settings, max_records, arena)
+        self._name, self._by_header = ranking.name(), ranking.header is not None
+        self._current: tuple[Block, Decoded, NDArray[np.uint8]] | None = None
+        self._next_row, self._unranked = 0, 0
+
+    def records(
+        self,
+        block: Block,
+        decoded: Decoded,
+        actions: NDArray[np.uint8],
+        counts: tuple[NDArray[np.int32], NDArray[np.int64]],
+        path: str,
+    ) -> None:
+        """Add the records of decoded batches."""
+        self._current = block, decoded, actions[decoded.first_row : decoded.first_row + len(decoded.rows)]
+        self._next_row = 0
+        super().records(block, decoded, actions, counts, path)
+        self._current = None
+
+    def _take(self, n: int, m: int) -> None:
+        if self._current is None or not n + m:
+            return
+        block, decoded, actions = self._current
+        ranked, looked_up = np.empty((n, RANKED_WORDS), np.uint64), np.empty((m, RANKED_WORDS), np.uint64)
+        self._next_row, unranked = rank_records(
+            block.raw, decoded.scratch, decoded.rows, decoded.spans, actions, self._log.first_dirty_offset, self._next_row,
+            self._by_header, self._name, self._entries[:n], self._lookup_buffer[:m], ranked, looked_up,
+        )  # fmt: skip
+        self._unranked += unranked
+        self._add(ranked, looked_up)
+
+    def take_unranked(self) -> int:
+        """The number of entries without a rank since the last call."""
+        taken, self._unranked = self._unranked, 0
+        return taken
+
+    def _by_shard(self, entries: NDArray[np.uint64]) -> Iterator[tuple[int, Packed | RankedEntries]]:
+        held = entries[entries[:, 2] != 0]
+        shards = (held[:, 1] >> np.uint64(32)) * np.uint64(self._log.shards) >> np.uint64(32)
+        order = np.argsort(shards, kind="stable")
+        starts = np.searchsorted(shards[order], np.arange(self._log.shards + 1, dtype=np.uint64))
+        for shard, (start, end) in enumerate(pairwise(starts.tolist())):
+            if start < end:
+                yield shard, RankedEntries(held[order[start:end]])
+
+
+def log_scan(log: MapContext, settings: MapSettings, max_records: int, *, own_memory: bool = False) -> LogScan:
+    """The scan of a log by its strategy.
+
+    :param own_memory: whether the map has its own memory, as several maps at once need, else that of the process
+    """
+    if log.ranking is None:
+        return LogScan(log, settings, max_records, Arena() if own_memory else None)
+    return RankedScan(log.ranking, log, settings, max_records, Arena(RANKED_WORDS) if own_memory else None)
