@@ -20,7 +20,7 @@ from compaction.errors import StorageError, UsageError
 from compaction.formats.properties import parse_properties
 from compaction.fs.contents import digest_of
 from compaction.fs.text_files import read_text
-from compaction.fs.uri import is_inside, is_remote, parse_uri, resolved
+from compaction.fs.uri import is_inside, is_layout, is_remote, layout_path, parse_uri, resolved
 from compaction.logdir.discover import Selector, check_log_dirs, discover, require_logs
 from compaction.logdir.settings.metadata_sources import require_metadata_log
 from compaction.names import CLUSTER_METADATA_TOPIC, LogLocation
@@ -28,6 +28,7 @@ from compaction.screen.steps import step
 from compaction.stores.mixed import file_system
 from compaction.stores.remote import require_finished
 
+from ._exports import join_tail, read_keys
 from ._options import AUTO
 
 
@@ -72,6 +73,7 @@ def read_resolver(arguments: argparse.Namespace) -> Resolver:
             # a broker reads its properties as Latin-1, as java.util.Properties does
             found = read_properties(parse_properties(read_text(path, "latin-1"), path), path)
             settings = [*(settings or []), *found]
+    read_keys(arguments, tomls)
     resolver = Resolver(
         read_sets(arguments.sets, read_kafka_version(arguments)),
         tuple(tomls),
@@ -118,6 +120,7 @@ def find_logs(arguments: argparse.Namespace, selector: Selector) -> tuple[tuple[
     """
     given = [parse_uri(path, "--log-dir") for path in arguments.log_dir]
     step(f"looking for logs in {given[0] if len(given) == 1 else f'{len(given)} directories'}")
+    join_tail(arguments, given)
     files = file_system(given)
     with usage_errors():
         log_dirs = check_log_dirs(files, given)
@@ -157,7 +160,7 @@ def usage_errors() -> Iterator[None]:
 #: options that do not change an output
 _BESIDES = frozenset(
     "log_dir config sets metadata as_of_ms output_dir replace if_done dry_run report metrics verify verbose quiet log_format"
-    " allow_empty output all options".split()
+    " allow_empty output all options private_key".split()
 )
 
 
@@ -183,6 +186,9 @@ def _call(command: str, arguments: argparse.Namespace, request: CompactionReques
     resolver = request.resolver
     toml = [[each.broker, *each.topics.items()] for each in resolver.tomls]
     options = {name: value for name, value in vars(arguments).items() if name not in _BESIDES}
+    if arguments.tail is None:
+        # outputs of versions without this option
+        del options["tail"]
     return {
         **{name: sorted(value) if isinstance(value, list) else value for name, value in options.items()},
         "command": command,
@@ -202,7 +208,7 @@ def check_output_dir(output_dir: str | None, log_dirs: Sequence[str]) -> str | N
     if output_dir is None:
         return None
     target = resolved(parse_uri(output_dir, "--output-dir"))
-    for log_dir in log_dirs:
+    for log_dir in (layout_path(each).place if is_layout(each) else each for each in log_dirs):
         if is_inside(target, log_dir) or is_inside(log_dir, target):
             raise UsageError(
                 f"--output-dir overlaps the log directory {log_dir}", path=output_dir, hint="choose a directory outside of it"

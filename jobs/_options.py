@@ -145,6 +145,15 @@ def add_names(group: argparse._ActionsContainer) -> None:
     add_list(group, "--partition", "TOPIC-N", text)
     text = "if no log is selected, do nothing and exit with 0; otherwise that is a usage error"
     group.add_argument("--allow-empty", action="store_true", help=text)
+    text = "a log directory at rest with newer segments, to continue an export of tiered storage"
+    group.add_argument("--tail", metavar="DIR", help=text)
+    add_private_keys(group)
+
+
+def add_private_keys(group: argparse._ActionsContainer) -> None:
+    """The option for private keys."""
+    text = "a private RSA key (PEM) of an encrypted export: of that key id, or of any other; may be repeated"
+    add_list(group, "--private-key", "[ID=]FILE", text)
 
 
 def add_configuration(parser: argparse.ArgumentParser) -> None:

@@ -25,6 +25,7 @@ from compaction.fs.uri import parse_uri  # noqa: E402
 from compaction.printable import TerminalOutput  # noqa: E402
 
 from . import _command, _logging, _options  # noqa: E402
+from ._exports import read_keys  # noqa: E402
 
 if TYPE_CHECKING:
     from compaction.dump.dump_tool import DumpRequest, Offsets
@@ -124,6 +125,7 @@ def _add_files(options: _options.Parser) -> None:
         "--files", metavar="F", nargs="+", action="extend", required=True,
         help="files or partition directories, separated by spaces or commas; may be repeated",
     )  # fmt: skip
+    _options.add_private_keys(group)
     where = group.add_mutually_exclusive_group()
     where.add_argument(
         "--offsets", metavar="A:B", type=_offsets, default=None,
@@ -222,6 +224,7 @@ def read_request(arguments: argparse.Namespace) -> DumpRequest:
     from compaction.dump.index_dump import IndexView
     from compaction.dump.segment_dump import SegmentView
 
+    read_keys(arguments)
     chosen = [name for name in _DECODERS if getattr(arguments, f"{name.replace('-', '_')}_decoder")]
     classes = (arguments.key_decoder_class, arguments.value_decoder_class)
     contents = bool(arguments.print_data_log or chosen or classes != (None, None))

@@ -33,6 +33,7 @@ from compaction.stores.remote import require_finished  # noqa: E402
 
 from . import _arguments, _command, _logging, _options  # noqa: E402
 from ._command import SessionFactory  # noqa: E402
+from ._exports import join_tail  # noqa: E402
 from ._provenance import provenance  # noqa: E402
 
 _DESCRIPTION = """\
@@ -118,8 +119,8 @@ def read_call(arguments: argparse.Namespace) -> Call:
     resolver, selector, why = _arguments.read_resolver(arguments), _arguments.read_selector(arguments), _read_why(arguments.why)
     if why is not None:
         selector = Selector(partitions=frozenset({why[0]}), option="--why")
-    before = _log_dirs(arguments.before, "--before")
-    after = _log_dirs(arguments.in_place or arguments.after, "--in-place" if in_place else "--after")
+    before = _log_dirs(arguments, arguments.before, "--before")
+    after = _log_dirs(arguments, arguments.in_place or arguments.after, "--in-place" if in_place else "--after")
     if not arguments.allow_empty:
         _require_logs(before or after, selector)
     exact = arguments.as_of_ms is not None
@@ -139,8 +140,10 @@ def read_call(arguments: argparse.Namespace) -> Call:
     return Call(request, why)
 
 
-def _log_dirs(given: Sequence[str], option: str) -> tuple[str, ...]:
+def _log_dirs(arguments: argparse.Namespace, given: Sequence[str], option: str) -> tuple[str, ...]:
     uris = [parse_uri(path, option) for path in given]
+    if option == "--before":
+        join_tail(arguments, uris)
     with _arguments.usage_errors():
         found = check_log_dirs(file_system(uris), uris)
         for path in found:

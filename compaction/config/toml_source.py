@@ -1,4 +1,5 @@
 """Settings from TOML: ``[broker]`` has broker-level names, ``[topics."name"]`` the topic-level names of one topic.
+``[private-keys]`` has files of private keys by key id.
 
 Nested tables are flattened, so ``segment.bytes = 1048576`` and ``"segment.bytes" = 1048576`` mean the same. A topic name with a
 dot must be quoted. A value may be of TOML's own type or a string,
@@ -28,16 +29,17 @@ _Path = tuple[str, ...]
 
 @dataclass(frozen=True)
 class TomlSettings:
-    """The settings of one TOML file: the broker's, and each topic's by its name."""
+    """The settings of one TOML file: the broker's, each topic's by its name, and files of private keys by key id."""
 
     broker: tuple[Setting, ...] = ()
     topics: Mapping[str, tuple[Setting, ...]] = field(default_factory=dict)
+    keys: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_toml(text: str, path: str) -> TomlSettings:
     """The settings of a TOML document; ``path`` names it in errors.
 
-    :raises ConfigError: not TOML, a table other than ``broker`` and ``topics``, an unknown name, a bad value
+    :raises ConfigError: not TOML, a table other than ``broker``, ``topics`` and ``private-keys``, an unknown name, a bad value
     """
     try:
         document = tomllib.loads(text)
@@ -47,11 +49,15 @@ def read_toml(text: str, path: str) -> TomlSettings:
     lines = _lines_of(text)
     broker: tuple[Setting, ...] = ()
     topics: dict[str, tuple[Setting, ...]] = {}
+    keys: dict[str, str] = {}
     for key, table in document.items():
         at = lines.get((key,))
-        if key not in ("broker", "topics") or not isinstance(table, dict):
+        if key not in ("broker", "topics", "private-keys") or not isinstance(table, dict):
             source = Source(Origin.TOML_BROKER, key, path, at)
             raise unknown_name(key, source, (), hint='settings belong in [broker] and [topics."name"]')
+        if key == "private-keys":
+            keys = {".".join(name): _text_of(value) for name, value in _leaves(table)}
+            continue
         if key == "broker":
             broker = tuple(_settings(table, ("broker",), path, lines))
             continue
@@ -60,7 +66,7 @@ def read_toml(text: str, path: str) -> TomlSettings:
                 source = Source(Origin.TOML_TOPIC, topic, path, lines.get(("topics", topic)))
                 raise unknown_name(topic, source, (), hint='[topics] has one table per topic: [topics."name"]')
             topics[topic] = tuple(_settings(settings, ("topics", topic), path, lines))
-    return TomlSettings(broker, topics)
+    return TomlSettings(broker, topics, keys)
 
 
 def _settings(table: Mapping[str, Any], prefix: _Path, path: str, lines: Mapping[_Path, int]) -> Iterator[Setting]:

@@ -14,7 +14,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from compaction.cleaning.log_view import LogView
 from compaction.config.request import CompactionRequest
-from compaction.errors import CompactionError, StorageError, of_log
+from compaction.errors import CompactionError, LogError, StorageError, of_log
 from compaction.fs.filesystem import FileSystem, parent
 from compaction.fs.overlay import OverlayFileSystem
 from compaction.fs.uri import any_remote, is_remote, resolved
@@ -167,7 +167,7 @@ def _read_many(
 def _segment_count(fs: FileSystem, log: LogLocation) -> int:
     try:
         return len(segment_bases(fs, log.path))
-    except StorageError:
+    except LogError:
         # reported when the log is read
         return 0
 

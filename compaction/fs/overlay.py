@@ -120,7 +120,8 @@ class OverlayFileSystem(FileSystem):
         content = self._node(path).content
         if isinstance(content, bytes):
             return InMemory(content)
-        return _Ranged(self._base.reader(content.path, content.start + start, content.start + end, uncached=uncached), content)
+        source = self._base.reader(content.path, content.start + start, content.start + end, uncached=uncached)
+        return RangedSource(source, content)
 
     def real_path(self, path: str) -> FileRange | None:
         content = self._node(path).content
@@ -178,7 +179,8 @@ class OverlayFileSystem(FileSystem):
         stat = None if key in self._changed else self._base.stat(path)
         if stat is None:
             raise StorageError("no such file", path=path)
-        return _Node(stat, FileRange(key, 0, stat.size))
+        content = self._base.real_path(key)
+        return _Node(stat, self._base.read_bytes(key) if content is None else content)
 
     def _set(self, path: str, node: _Node | None, operation: Operation | None = None) -> None:
         key = normal(path)
@@ -193,7 +195,7 @@ def _of_new_file(like: FileStat, size: int, mtime_ns: int) -> FileStat:
     return like._replace(size=size, mtime_ns=mtime_ns, inode=0, device=0, ctime_ns=0)
 
 
-class _Ranged:
+class RangedSource:
     """A byte range of a file, read like a file of its own."""
 
     def __init__(self, source: ByteSource, file_range: FileRange) -> None:

@@ -4,6 +4,9 @@ A URI is ``SCHEME://AUTHORITY/KEY``, given by the user with optional connection 
 kept in this process's environment (``OPTIONS_VARIABLE``), by ``SCHEME://AUTHORITY``, and never in a path, as paths are joined,
 compared, reported and logged. Spark's workers receive the same variable. A URI contains no credentials: the client libraries
 find them in their usual places.
+
+``LAYOUT+URI`` is an export in another layout than a log directory's, read as one (``compaction.stores.layouts``): the paths of
+its logs and their files are below it, as in a log directory.
 """
 
 from __future__ import annotations
@@ -12,11 +15,14 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
-from urllib.parse import parse_qsl, unquote
+from typing import NamedTuple
+from urllib.parse import parse_qsl, unquote, urlencode
 
 from compaction.errors import StorageError, UsageError
+from compaction.names import parse_partition_dir, parse_segment_file
 
 #: scheme as given -> scheme of the client libraries
 SCHEMES: Mapping[str, str] = MappingProxyType(
@@ -27,11 +33,21 @@ _WITH_USER = frozenset({"hdfs", "viewfs", "abfs", "abfss"})
 #: the only user that a gs: URI may name: access without credentials
 _GUEST = ("gs", "anonymous")
 OPTIONS_VARIABLE = "KAFKA_LOG_COMPACTION_PLACES"
+#: layouts that are read as log directories
+LAYOUTS = ("aiven", "local-tiered")
+#: the options of an address with a layout: a log directory with newer segments, and what the names of topics begin with
+TAIL, KEY_PREFIX = "tail", "key.prefix"
+#: private keys of encrypted exports: ``ID=FILE``, separated by commas
+KEYS_VARIABLE = "KAFKA_LOG_COMPACTION_PRIVATE_KEYS"
+#: options that name a file or a log in a layout, not the layout itself
+_BELOW = ("--files", "path")
 #: the longest scheme and "://"
-_HEAD = 12
+_HEAD = 24
 _URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<authority>[^/?]*)(?P<key>[^?]*)(?:\?(?P<options>.*))?")
+_LAYOUT = re.compile(r"(?P<layout>[a-z][a-z0-9-]*)\+(?P<uri>[A-Za-z][A-Za-z0-9.-]*:.*)")
 _SECRET = re.compile(r"secret|password|token|access_key|account_key|sig$", re.IGNORECASE)
 _NOT_IN_PLACE = "rename is not atomic there, so an interrupted run would lose records"
+_METADATA_ELSEWHERE = "the cluster's own metadata of these objects would no longer be true"
 
 
 def is_remote(path: str) -> bool:
@@ -44,11 +60,79 @@ def any_remote(paths: Iterable[str]) -> bool:
     return any(map(is_remote, paths))
 
 
+class LayoutPath(NamedTuple):
+    """A path in an export: the ``root`` of the export as an address, ``place``, where it is, and the path ``within`` it."""
+
+    layout: str
+    root: str
+    place: str
+    within: str
+
+
+def is_layout(path: str) -> bool:
+    """Whether a path is in an export of another layout than a log directory's."""
+    return is_remote(path) and "+" in path.partition("://")[0]
+
+
+def layout_path(path: str) -> LayoutPath:
+    """The parts of a path in an export."""
+    roots = _roots(os.environ.get(OPTIONS_VARIABLE, "{}"))
+    root = next((root for root in roots if is_inside(path, root)), None) or _probable_root(path)
+    layout, _, place = root.partition("+")
+    place = place.removeprefix("file://")
+    return LayoutPath(layout, root, place, path[len(root) + 1 :])
+
+
+@lru_cache(maxsize=4)
+def _roots(stored: str) -> tuple[str, ...]:
+    """The exports that this process was given, the longest address first."""
+    return tuple(sorted(filter(is_layout, json.loads(stored)), key=len, reverse=True))
+
+
+def _probable_root(path: str) -> str:
+    """The export of a log or of a file of a log, by their names."""
+    outer, _, name = path.rpartition("/")
+    if parse_segment_file(name) is not None or parse_partition_dir(outer.rpartition("/")[2]) is not None:
+        outer, _, name = outer.rpartition("/")
+    return outer if parse_partition_dir(name) is not None else path
+
+
+def _parse_layout(layout: str, given: str, option: str) -> str:
+    """The address of an export; its options are stored."""
+    if layout not in LAYOUTS:
+        known = ", ".join(f"{name}+" for name in LAYOUTS)
+        raise UsageError(f"{option}: {layout}+ is not a known layout", hint=f"use one of {known}")
+    if option == "--output-dir":
+        raise UsageError(f"{option}: outputs are log directories, not of layout {layout}", hint=f"give it without {layout}+")
+    uri, _, query = given.partition("?")
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    own = {name: options.pop(name) for name in (TAIL, KEY_PREFIX) if name in options}
+    place = parse_uri(f"{uri}?{urlencode(options)}" if options else uri, option)
+    path = f"{layout}+{place}" if is_remote(place) else f"{layout}+file://{Path(place).resolve()}"
+    if TAIL in own:
+        own[TAIL] = resolved(parse_uri(own[TAIL], TAIL))
+    _store_options(_probable_root(path) if option in _BELOW else path, own)
+    return path
+
+
+def add_tail(path: str, tail: str) -> None:
+    """Join a log directory with newer segments to an export; no effect on another path.
+
+    :raises UsageError: the export has another one
+    """
+    if is_layout(path):
+        root = layout_path(path).root
+        _store_options(root, {**options_of(root), TAIL: resolved(tail)})
+
+
 def parse_uri(given: str, option: str) -> str:
     """The path or URI that an option gives; the connection settings of a URI are stored (see the module).
 
-    :raises UsageError: a URI of an unknown scheme, without a bucket, or with credentials
+    :raises UsageError: a URI of an unknown scheme or layout, without a bucket, or with credentials
     """
+    layout = _LAYOUT.fullmatch(given)
+    if layout is not None:
+        return _parse_layout(layout["layout"], layout["uri"], option)
     if given.startswith("file:"):
         return unquote(re.sub(r"^file:(//(localhost)?(?=/))?", "", given))
     match = _URI.fullmatch(given)
@@ -74,9 +158,9 @@ def parse_uri(given: str, option: str) -> str:
 
 def _store_options(root: str, options: Mapping[str, str]) -> None:
     known = _all_options()
-    if options and known.get(root, options) != options:
+    if options and (known.get(root) or options) != options:
         raise UsageError("two URIs of the same store have different options", path=root, hint="give both the same options")
-    if options:
+    if options or (is_layout(root) and root not in known):
         os.environ[OPTIONS_VARIABLE] = json.dumps({**known, root: options})
 
 
@@ -86,8 +170,8 @@ def _all_options() -> dict[str, dict[str, str]]:
 
 
 def environment() -> dict[str, str]:
-    """The environment variable that Spark's workers need to reach the same stores, if it is set."""
-    return {OPTIONS_VARIABLE: os.environ[OPTIONS_VARIABLE]} if OPTIONS_VARIABLE in os.environ else {}
+    """The environment variables that Spark's workers need to reach the same stores, as far as they are set."""
+    return {name: os.environ[name] for name in (OPTIONS_VARIABLE, KEYS_VARIABLE) if name in os.environ}
 
 
 def options_of(root: str) -> dict[str, str]:
@@ -117,11 +201,15 @@ def is_inside(path: str, other: str) -> bool:
 def require_local(path: str) -> None:
     """:raises StorageError: ``path`` is a URI, which is never changed in place"""
     if is_remote(path):
-        raise StorageError(f"cannot be changed in place: {_NOT_IN_PLACE}", path=path, hint="use --output-dir")
+        raise StorageError(f"cannot be changed in place: {_reason(path)}", path=path, hint="use --output-dir")
 
 
 def require_in_place(paths: Iterable[str], doing: str) -> None:
     """:raises UsageError: one of the paths is a URI"""
     for path in filter(is_remote, paths):
-        what = f"cannot be {doing} in place: {_NOT_IN_PLACE}"
-        raise UsageError(what, path=path, hint="use --output-dir, or copy it to a disk")
+        hint = "use --output-dir" if is_layout(path) else "use --output-dir, or copy it to a disk"
+        raise UsageError(f"cannot be {doing} in place: {_reason(path)}", path=path, hint=hint)
+
+
+def _reason(path: str) -> str:
+    return _METADATA_ELSEWHERE if is_layout(path) else _NOT_IN_PLACE

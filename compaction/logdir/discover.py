@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from compaction.errors import UsageError
+from compaction.errors import CorruptLogError, UnsupportedLogError, UsageError
 from compaction.fs.filesystem import FileStat, FileSystem, base_name, join
 from compaction.fs.uri import is_remote, resolved
 from compaction.names import (
@@ -153,7 +153,11 @@ def _is_link(path: str) -> bool:
 def _is_log(fs: FileSystem, path: str) -> bool:
     if parse_partition_dir(base_name(path)) is None:
         return False
-    parsed = (parse_segment_file(name) for name in fs.listdir(path))
+    try:
+        parsed = [parse_segment_file(name) for name in fs.listdir(path)]
+    except (CorruptLogError, UnsupportedLogError):
+        # reported when the log is read
+        return True
     return any(file is not None and file.kind == LOG for file in parsed)
 
 

@@ -19,7 +19,7 @@ from compaction.errors import UsageError
 from compaction.fs.filesystem import FileSystem, base_name, join, parent, real_file
 from compaction.fs.lock import require_unlocked
 from compaction.fs.overlay import OverlayFileSystem
-from compaction.fs.uri import is_remote, parse_uri, resolved
+from compaction.fs.uri import add_tail, is_remote, parse_uri, resolved
 from compaction.logdir.checkpoint_store import read_checkpoints
 from compaction.logdir.discover import Selector, check_log_dirs, discover
 from compaction.logdir.read_log import ReadOptions, read_log
@@ -32,6 +32,7 @@ from compaction.source.pushed_filters import PushedFilters
 from compaction.source.read_columns import MAX_LONG, MIN_LONG, Bounds, ReadSpec
 from compaction.source.seek import first_offset_since, positions_of
 from compaction.source.view_options import READ_COMMITTED, ViewOptions
+from compaction.stores.layouts.data_keys import add_private_keys
 from compaction.stores.mixed import file_system
 from compaction.stores.remote import require_finished
 
@@ -42,6 +43,8 @@ SLICE_BYTES = 64 << 20
 OPTIONS: Mapping[str, str] = {
     "path": "a log directory, or the directory of one partition",
     "paths": "several of them, as load([...]) gives them",
+    "tail": "a log directory with newer segments, to continue an export of tiered storage",
+    "privatekeys": "private keys of encrypted exports: ID=FILE, separated by commas",
     "topic": "regular expressions of whole topic names, separated by spaces",
     "partition": "partitions as TOPIC-N, separated by spaces",
     "isolation.level": "read_uncommitted (the default) or read_committed",
@@ -99,8 +102,12 @@ class ReadRequest:
             _number(given, "startingtimestamp", MIN_LONG),
             _number(given, "endingtimestamp", MAX_LONG + 1) - 1,
         )
+        roots = tuple(parse_uri(path, "path") for path in paths)
+        for root in roots if "tail" in given else ():
+            add_tail(root, parse_uri(given["tail"], "tail"))
+        add_private_keys([each for each in given.get("privatekeys", "").split(",") if each])
         return cls(
-            tuple(parse_uri(path, "path") for path in paths),
+            roots,
             Selector.parse(given.get("topic", "").split(), given.get("partition", "").split(), "partition"),
             level == READ_COMMITTED or view.view is not None,
             bounds,

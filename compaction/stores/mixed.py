@@ -19,7 +19,8 @@ from compaction.fs.filesystem import (
 )
 from compaction.fs.local import LocalFileSystem
 from compaction.fs.local_output import LocalOutput
-from compaction.fs.uri import any_remote, is_remote
+from compaction.fs.uri import any_remote, is_layout, is_remote
+from compaction.stores.layouts.layout_view import LayoutFileSystem
 from compaction.stores.remote import RemoteFileSystem
 from compaction.stores.streams import ObjectOutput
 
@@ -30,18 +31,21 @@ def file_system(paths: Iterable[str]) -> DiskFileSystem:
 
 
 class MixedFileSystem(LocalFileSystem):
-    """Paths name local files, URIs name objects. Objects are read and created, never changed in place; a file copied from a URI
-    belongs to the current user."""
+    """Paths name local files, URIs name objects or files of exports. Objects are read and created, never changed in place; a
+    file copied from a URI belongs to the current user."""
 
     def __init__(self) -> None:
         self._remote = RemoteFileSystem()
+        self._exports = LayoutFileSystem(self)
 
     def __reduce__(self) -> tuple[type[MixedFileSystem], tuple[()]]:
         """Open objects and listings are not pickled."""
         return MixedFileSystem, ()
 
     def _of(self, path: str) -> ReadableFileSystem:
-        return self._remote if is_remote(path) else _LOCAL
+        if not is_remote(path):
+            return _LOCAL
+        return self._exports if is_layout(path) else self._remote
 
     def listdir(self, path: str) -> list[str]:
         return self._of(path).listdir(path)
@@ -55,6 +59,9 @@ class MixedFileSystem(LocalFileSystem):
     def reader(self, path: str, start: int, end: int, *, uncached: bool = False) -> ByteSource:
         return self._of(path).reader(path, start, end, uncached=uncached)
 
+    def real_path(self, path: str) -> FileRange | None:
+        return self._of(path).real_path(path)
+
     def create(self, path: str, like: str | None, *, write_behind: bool = False) -> Output:
         return ObjectOutput(path) if is_remote(path) else super().create(path, like, write_behind=write_behind)
 
@@ -65,10 +72,10 @@ class MixedFileSystem(LocalFileSystem):
             super().copy(source, target, start, length)
 
     def _download(self, source: str, target: str, start: int, length: int | None) -> None:
-        found = self._remote.stat(source)
+        found = self.stat(source)
         size = length if length is not None else 0 if found is None else found.size - start
         with removed_on_failure(LocalOutput(target, None)) as output:
-            for block in read_range(self._remote, FileRange(source, start, size)):
+            for block in read_range(self, FileRange(source, start, size)):
                 output.write([block])
             output.close(sync=False, mtime_ns=None if found is None else found.mtime_ns)
 

@@ -12,7 +12,7 @@ import xxhash
 from compaction.errors import StorageError
 from compaction.fs.contents import read_range
 from compaction.fs.filesystem import FileRange, FileStat, FileSystem, removed_on_failure
-from compaction.fs.uri import is_remote, split
+from compaction.fs.uri import is_layout, is_remote, split
 from compaction.stores.clients import located, remote_errors
 from compaction.stores.listings import is_missing, list_directory, stat_objects
 from compaction.stores.mixed import MixedFileSystem
@@ -70,10 +70,11 @@ class OutputFileSystem(FileSystem):
 
         :raises CorruptLogError: the file differs from its manifest entry
         """
-        found = stat_objects([source])[0] if is_remote(source) else self._sources.stat(source)
+        is_object = is_remote(source) and not is_layout(source)
+        found = stat_objects([source])[0] if is_object else self._sources.stat(source)
         size = 0 if found is None else found.size
         part = FileRange(source, start, size - start if length is None else length)
-        is_whole = is_remote(source) and part == (source, 0, size)
+        is_whole = is_object and part == (source, 0, size)
         if is_whole and split(source)[0] == split(target)[0] and self._copy_known(source, target, size):
             return
         content = xxhash.xxh3_128()

@@ -15,7 +15,7 @@ import xxhash
 
 from compaction.errors import LogError, StorageError, UsageError
 from compaction.fs.filesystem import FileStat, ReadableFileSystem, base_name, join, parent
-from compaction.fs.uri import is_remote, split
+from compaction.fs.uri import is_layout, is_remote, split
 from compaction.names import INDEX, SNAPSHOT, TIMEINDEX, TXNINDEX, parse_partition_dir
 from compaction.stores.listings import is_missing, list_directory, read_whole, stat_objects
 from compaction.stores.source_check import Listing, Sources, is_significant
@@ -31,7 +31,7 @@ _SMALL_KINDS = (INDEX, TIMEINDEX, TXNINDEX, SNAPSHOT)
 
 def require_finished(log_dir: str) -> None:
     """:raises UsageError: the URI is an output of an unfinished run, or its manifest is malformed"""
-    if is_remote(log_dir):
+    if is_remote(log_dir) and not is_layout(log_dir):
         sources = Sources()
         for root in (log_dir, parent(log_dir)):
             try:

@@ -6,6 +6,8 @@ import tarfile
 from pathlib import Path
 
 SAMPLE = Path(__file__).with_name("sample-logs.tar.gz")
+#: the sample's ``payments-0``, as Aiven's plugin stores it; see ``README.md``
+AIVEN_OBJECTS = Path(__file__).with_name("aiven-objects.tar.gz")
 #: the one directory at the top of the archive
 SAMPLE_ROOT = "kafka-logs"
 

@@ -1,0 +1,1 @@
+"""Exports in other layouts than a log directory's, read as log directories."""

@@ -1,0 +1,169 @@
+"""An object whose chunks are compressed, encrypted or both: decoded chunk by chunk, from ranged reads of the object.
+
+A chunk is zstd of the log's bytes, then a 12-byte IV and AES-256-GCM of that with a 16-byte tag. A process holds a few decoded
+chunks at a time, whatever the size of the object.
+
+Tested by ``tests/stores/layouts/test_aiven.py``.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from typing import NamedTuple
+
+import zstandard
+
+from compaction.errors import CorruptLogError
+from compaction.fs.filesystem import ByteSource, FileStat, ReadableFileSystem
+from compaction.stores.layouts.aiven_manifest import Chunk, ChunkIndex
+from compaction.stores.layouts.data_keys import require_cryptography
+
+IV_BYTES, TAG_BYTES = 12, 16
+_HINT = "restore the object and its manifest from another copy"
+#: decoded chunks that are kept for random access, at least one
+_KEPT_BYTES = 16 << 20
+
+
+class ChunkCoding(NamedTuple):
+    """How chunks are encoded: ``key`` and ``aad`` for decryption, if they are encrypted; and whether they are compressed."""
+
+    compressed: bool
+    key: bytes | None = None
+    aad: bytes = b""
+
+
+def decrypted(data: bytes, coding: ChunkCoding, path: str, start: int, what: str) -> bytes:
+    """The bytes before encryption.
+
+    :param path: of the object that has ``data`` from byte ``start``
+    :param what: what it is, for errors
+    :raises CorruptLogError: it is not what was encrypted with this key
+    """
+    if coding.key is None:
+        return data
+    require_cryptography("encrypted segments")
+    from cryptography.exceptions import InvalidTag
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+    if len(data) >= IV_BYTES + TAG_BYTES:
+        with suppress(InvalidTag):
+            found: bytes = AESGCM(coding.key).decrypt(data[:IV_BYTES], data[IV_BYTES:], coding.aad)
+            return found
+    problem = f"{what}, {_bytes(start, start + len(data))}: the authentication tag does not match"
+    raise CorruptLogError(problem, path=path, position=start, hint=_HINT)
+
+
+class ChunkedObject:
+    """An object, decoded. ``size`` is that of the decoded bytes.
+
+    :param path: of the object
+    :param stat: of the object
+    :raises CorruptLogError: the object has another size than its manifest says
+    """
+
+    def __init__(self, files: ReadableFileSystem, path: str, stat: FileStat, index: ChunkIndex, coding: ChunkCoding) -> None:
+        self._files, self._path, self._index, self._coding = files, path, index, coding
+        self.size, self.mtime_ns = index.size, stat.mtime_ns
+        require_size(path, stat, index.stored_size)
+        self._kept: OrderedDict[int, bytes] = OrderedDict()
+
+    def read(self, start: int, length: int) -> bytes:
+        end = min(self.size, start + length)
+        return b"".join(self._parts(start, end)) if end > start else b""
+
+    def _parts(self, start: int, end: int) -> Iterator[bytes]:
+        while start < end:
+            chunk = self._index.at(start)
+            if chunk.number not in self._kept:
+                with closing(self._files.reader(self._path, chunk.stored_start, chunk.stored_end)) as source:
+                    self._keep(chunk, self._decoded(chunk, source))
+            self._kept.move_to_end(chunk.number)
+            yield self._kept[chunk.number][start - chunk.start : end - chunk.start]
+            start = chunk.end
+
+    def _keep(self, chunk: Chunk, data: bytes) -> None:
+        self._kept[chunk.number] = data
+        while len(self._kept) > 1 and sum(map(len, self._kept.values())) > _KEPT_BYTES:
+            self._kept.popitem(last=False)
+
+    def reader(self, start: int, end: int) -> ByteSource:
+        if start >= end:
+            return _ChunkReader(self.size, self._index, lambda chunk: b"", lambda: None)
+        first, last = self._index.at(start), self._index.at(min(end, self.size) - 1)
+        source = self._files.reader(self._path, first.stored_start, last.stored_end)
+        return _ChunkReader(self.size, self._index, lambda chunk: self._decoded(chunk, source), source.close)
+
+    def _decoded(self, chunk: Chunk, source: ByteSource) -> bytes:
+        data = self._stored(chunk, source)
+        what = f"chunk {chunk.number}"
+        data = decrypted(data, self._coding, self._path, chunk.stored_start, what)
+        expected = chunk.end - chunk.start
+        where = f"{what}, {_bytes(chunk.stored_start, chunk.stored_end)}"
+        if self._coding.compressed:
+            data = self._decompressed(data, expected, where, chunk)
+        if len(data) != expected:
+            found = f"{where}: has {len(data)} bytes of the log, the manifest says {expected}"
+            raise CorruptLogError(found, path=self._path, position=chunk.stored_start, hint=_HINT)
+        return data
+
+    def _stored(self, chunk: Chunk, source: ByteSource) -> bytes:
+        size, at = chunk.stored_end - chunk.stored_start, 0
+        data = bytearray(size)
+        view = memoryview(data)
+        while at < size:
+            n = source.read_into(view[at:], chunk.stored_start + at, chunk.stored_start)
+            if not n:
+                end = chunk.stored_start + at
+                what = f"chunk {chunk.number}, {_bytes(chunk.stored_start, chunk.stored_end)}: the object ends at byte {end}"
+                raise CorruptLogError(what, path=self._path, position=end, hint=_HINT)
+            at += n
+        return bytes(data)
+
+    def _decompressed(self, data: bytes, expected: int, where: str, chunk: Chunk) -> bytes:
+        """The bytes before compression; a frame that says it has others is not decompressed."""
+        try:
+            size = zstandard.frame_content_size(data)
+            if size in (-1, expected):
+                return zstandard.ZstdDecompressor().decompress(data, max_output_size=max(1, expected))
+            problem = f"has {size} bytes of the log, the manifest says {expected}"
+        except zstandard.ZstdError as error:
+            problem = f"cannot be decompressed ({error})"
+        raise CorruptLogError(f"{where}: {problem}", path=self._path, position=chunk.stored_start, hint=_HINT)
+
+
+class _ChunkReader:
+    """Reads sequentially; holds one decoded chunk."""
+
+    def __init__(
+        self, size: int, index: ChunkIndex, decode: Callable[[Chunk], bytes], close: Callable[[], None]
+    ) -> None:
+        self._size, self._index, self._decode, self.close = size, index, decode, close
+        self._chunk: Chunk | None = None
+        self._data = memoryview(b"")
+
+    def size(self) -> int:
+        return self._size
+
+    def read_into(self, view: memoryview, position: int, floor: int) -> int:
+        if position >= self._size:
+            return 0
+        chunk = self._chunk
+        if chunk is None or not chunk.start <= position < chunk.end:
+            chunk = self._chunk = self._index.at(position)
+            self._data = memoryview(self._decode(chunk))
+        part = self._data[position - chunk.start :][: len(view)]
+        view[: len(part)] = part
+        return len(part)
+
+
+def require_size(path: str, stat: FileStat, expected: int) -> None:
+    """:raises CorruptLogError: an object has another size than its manifest says"""
+    if stat.size != expected:
+        what = f"has {stat.size} bytes, its manifest lists {expected}"
+        raise CorruptLogError(what, path=path, position=min(stat.size, expected), hint=_HINT)
+
+
+def _bytes(start: int, end: int) -> str:
+    return f"bytes {start} to {end - 1}"

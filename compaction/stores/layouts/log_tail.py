@@ -1,0 +1,75 @@
+"""What a local log directory has of a log: the segments that are not exported yet, its leader epochs and its topic id.
+
+Tested by ``tests/stores/layouts/test_local_tiered.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from compaction.formats.checkpoints import EpochEntry, parse_leader_epochs, parse_partition_metadata
+from compaction.fs.filesystem import FileRange, ReadableFileSystem, join
+from compaction.fs.text_files import read_small_text
+from compaction.names import INDEX, LEADER_EPOCHS, LOG, PARTITION_METADATA, SNAPSHOT, parse_segment_file
+from compaction.stores.layouts.batch_positions import end_offset_of, indexed_position
+from compaction.stores.layouts.joined_log import read_file, view_of
+from compaction.stores.layouts.lineage import within
+from compaction.stores.layouts.log_layout import LogFile, StoredLog, StoredSegment
+
+_HINT = "restore it, or leave out the tail"
+_OFFSET_MAX = 2**63 - 1
+
+
+def local_log(files: ReadableFileSystem, path: str) -> StoredLog | None:
+    """The segments of a partition directory; ``None`` if it does not exist.
+
+    :raises CorruptLogError: its leader epochs are malformed, or the end of its last segment
+    """
+    if files.stat(path) is None:
+        return None
+    by_base = _segment_files(files, path)
+    names = set(files.listdir(path))
+    epochs: tuple[EpochEntry, ...] = ()
+    if LEADER_EPOCHS in names:
+        name = join(path, LEADER_EPOCHS)
+        epochs = tuple(parse_leader_epochs(read_small_text(files, name, _HINT), name))
+    topic_id = None
+    if PARTITION_METADATA in names:
+        name = join(path, PARTITION_METADATA)
+        topic_id = parse_partition_metadata(read_small_text(files, name, _HINT), name).topic_id
+    bases = sorted(base for base, kinds in by_base.items() if LOG in kinds)
+    ends = [*bases[1:], *(end_of(files, path, base, by_base[base]) for base in bases[-1:])]
+    segments = []
+    for base, end in zip(bases, ends, strict=True):
+        kinds = {kind: file for kind, file in by_base[base].items() if kind != SNAPSHOT}
+        if SNAPSHOT in by_base.get(end, {}):
+            kinds[SNAPSHOT] = by_base[end][SNAPSHOT]
+        lineage = partial(_as_it_is, epochs) if epochs else None
+        own = within(epochs, base, max(end, base + 1))
+        segments.append(StoredSegment(join(path, f"{base:020d}{LOG}"), base, end, kinds, own, lineage, _OFFSET_MAX))
+    return StoredLog(tuple(segments), topic_id)
+
+
+def end_of(files: ReadableFileSystem, path: str, base_offset: int, kinds: dict[str, LogFile]) -> int:
+    """The end offset of a segment, by its batches after the last entry of its offset index."""
+    log, index = kinds[LOG], kinds.get(INDEX)
+    entries = b"" if index is None else read_file(files, index)
+    start = indexed_position(entries, base_offset, _OFFSET_MAX, log.size)
+    return end_offset_of(view_of(files, path, log), path, start, base_offset)
+
+
+def _segment_files(files: ReadableFileSystem, path: str) -> dict[int, dict[str, LogFile]]:
+    """The files of segments, by base offset and kind."""
+    found: dict[int, dict[str, LogFile]] = {}
+    for name in files.listdir(path):
+        file = parse_segment_file(name)
+        stat = files.stat(join(path, name)) if file is not None and not file.suffix else None
+        if file is not None and stat is not None:
+            content = FileRange(join(path, name), 0, stat.size)
+            found.setdefault(file.base_offset, {})[file.kind] = LogFile(stat.size, stat.mtime_ns, content)
+    return found
+
+
+def _as_it_is(epochs: Sequence[EpochEntry]) -> Sequence[EpochEntry]:
+    return epochs

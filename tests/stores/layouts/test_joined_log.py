@@ -1,0 +1,64 @@
+"""Where segments are cut: positions by index and headers."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from compaction.errors import CorruptLogError
+from compaction.fs.local import LocalFileSystem
+from compaction.fs.ranges import View
+from compaction.stores.layouts.batch_positions import end_offset_of, indexed_position, position_of
+from compaction.stores.layouts.joined_log import log_files, read_file
+from compaction.stores.layouts.log_layout import LogFile, StoredLog, StoredSegment
+from tests.kafka.encode import Batch, Record
+from tests.logdir.logs import build, data_batch
+
+
+def view_of(data: bytes) -> View:
+    return View("a.log", lambda start, length: data[start : start + length], len(data))
+
+
+@pytest.mark.parametrize("interval", [1, 300, 4096])
+def test_positions_by_the_index_are_those_by_the_headers(interval: int) -> None:
+    batches = [data_batch(offset) for offset in range(100, 200)]
+    built = build(100, batches, interval=interval).files
+    data, index = view_of(built[".log"]), built[".index"]
+    for offset in range(100, 201):
+        start = indexed_position(index, 100, offset, len(data))
+        assert position_of(data, "a.log", start, offset) == sum(map(len, batches[: offset - 100]))
+    assert indexed_position(b"nonsense", 100, 150, len(data)) == 0
+    assert end_offset_of(data, "a.log", indexed_position(index, 100, 10**6, len(data)), 0) == 200
+    assert end_offset_of(data[: len(data) - 1], "a.log", 0, 0) == 199
+    assert end_offset_of(data[:0], "a.log", 0, 7) == 7
+
+
+def test_an_offset_within_a_batch_is_an_error() -> None:
+    records = [Record(offset, 0, b"k", b"v") for offset in range(5)]
+    with pytest.raises(CorruptLogError, match="offset 3 is within the batch of offsets 0 to 4"):
+        position_of(view_of(Batch(records).encode()), "a.log", 0, 3)
+
+
+def test_malformed_headers_are_an_error() -> None:
+    with pytest.raises(CorruptLogError, match="a.log at byte"):
+        position_of(view_of(bytes(200)), "a.log", 0, 3)
+
+
+def test_a_segment_in_memory_is_cut_like_a_file() -> None:
+    """A layout may build segments from something else."""
+    first, second = (
+        StoredSegment(name, offsets.start, offsets.stop, {".log": LogFile(len(data), 5, partial(bytes, data))})
+        for name, offsets in (("first", range(10)), ("second", range(5, 15)))
+        for data in [b"".join(map(data_batch, offsets))]
+    )
+    files = LocalFileSystem()
+    found = log_files(files, "orders-0", StoredLog((first, second)), None)
+    assert sorted(found) == [f"{0:020d}.log", f"{10:020d}.log"]
+    assert read_file(files, found[f"{10:020d}.log"]) == b"".join(map(data_batch, range(10, 15)))
+    assert read_file(files, found[f"{10:020d}.log"], 3, 4) == data_batch(10)[3:7]
+
+
+def test_an_empty_log_has_no_files(tmp_path: Path) -> None:
+    assert log_files(LocalFileSystem(), str(tmp_path), StoredLog(()), None) == {}

@@ -1,0 +1,139 @@
+"""Exports of ``LocalTieredStorage``, and how segments are cut and joined with a local tail."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from compaction.errors import CorruptLogError
+from compaction.fs.filesystem import join
+from compaction.fs.overlay import OverlayFileSystem
+from compaction.fs.uri import add_tail, parse_uri
+from compaction.logdir.read_log import read_segments
+from compaction.names import LogLocation, TopicPartition
+from compaction.recovery.recover import recover_log
+from compaction.stores.mixed import MixedFileSystem
+from tests.logdir.logs import build, data_batch
+from tests.stores.layouts.exports import TOPIC_ID, local_tiered, no_exports_known, offsets_in, upload
+
+__all__ = ["no_exports_known"]
+
+OTHER_ID = "LWgrMmVrT0a__7a4SasuPA"
+
+
+def read_log_files(address: str) -> dict[str, bytes]:
+    files, log = MixedFileSystem(), join(address, "orders-0")
+    return {name: files.read_bytes(join(log, name)) for name in files.listdir(log)}
+
+
+def offsets(address: str) -> list[int]:
+    """The offsets of the log's batches, segment by segment."""
+    files, log = MixedFileSystem(), join(address, "orders-0")
+    names = [name for name in files.listdir(log) if name.endswith(".log")]
+    return [offset for name in names for offset in offsets_in(files, join(log, name))]
+
+
+def tail(directory: Path, *segments: range, epochs: str = "0\n1\n0 0\n", topic_id: str = TOPIC_ID) -> Path:
+    """A log directory with segments of one-record batches."""
+    log = directory / "orders-0"
+    log.mkdir(parents=True)
+    for each in segments:
+        for kind, data in build(each.start, [data_batch(offset) for offset in each]).files.items():
+            (log / f"{each.start:020d}{kind}").write_bytes(data)
+    (log / "leader-epoch-checkpoint").write_text(epochs)
+    (log / "partition.metadata").write_text(f"version: 0\ntopic_id: {topic_id}")
+    (directory / "log-start-offset-checkpoint").write_text("0\n1\norders 0 3\n")
+    return directory
+
+
+def test_the_files_of_a_segment_are_those_that_were_uploaded(tmp_path: Path) -> None:
+    logs = [upload(tmp_path, range(10)), upload(tmp_path, range(10, 25))]
+    found = read_log_files(local_tiered(tmp_path))
+    assert sorted(found) == sorted(
+        [f"{base:020d}{kind}" for base in (0, 10) for kind in (".log", ".index", ".timeindex")]
+        + [f"{10:020d}.snapshot", f"{25:020d}.snapshot", "leader-epoch-checkpoint", "partition.metadata"]
+    )
+    for base, log in zip((0, 10), logs, strict=True):
+        for kind in (".log", ".index", ".timeindex"):
+            assert found[f"{base:020d}{kind}"] == log.with_suffix(kind).read_bytes()
+    assert found["leader-epoch-checkpoint"] == b"0\n1\n0 0\n"
+    assert found["partition.metadata"].decode().endswith(f"topic_id: {TOPIC_ID}")
+
+
+def test_an_unfinished_upload_is_reported_and_ignored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    upload(tmp_path, range(10))
+    upload(tmp_path, range(10, 20)).with_suffix(".snapshot").unlink()
+    with caplog.at_level(logging.WARNING):
+        assert offsets(local_tiered(tmp_path)) == list(range(10))
+    assert "ignored: 1 incomplete upload" in caplog.text
+
+
+def test_a_segment_that_was_cut_is_recovered_and_has_its_offsets_once(tmp_path: Path) -> None:
+    """Two leaders rolled at other offsets; what the first one had at its end was truncated."""
+    upload(tmp_path, range(40), [(1, 0)], epoch=1)
+    upload(tmp_path, range(20, 60), [(1, 0), (2, 30)], epoch=1)
+    address = local_tiered(tmp_path)
+    assert offsets(address) == list(range(60))
+    files = OverlayFileSystem(MixedFileSystem())
+    report = recover_log(files, LogLocation(TopicPartition("orders", 0), address, join(address, "orders-0")))
+    assert [action.partition(":")[0] for action in report.actions] == [f"rebuilt the indexes of segment {at}" for at in (0, 30)]
+    found = read_segments(files, join(address, "orders-0"))
+    assert [(segment.base_offset, segment.next_offset) for segment in found] == [(0, 30), (30, 60)]
+
+
+def test_a_gap_is_an_error(tmp_path: Path) -> None:
+    upload(tmp_path, range(10))
+    upload(tmp_path, range(12, 20))
+    with pytest.raises(CorruptLogError, match="offsets 10 to 11 are not stored"):
+        offsets(local_tiered(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "segments",
+    [(range(20, 25),), (range(10, 20), range(20, 25)), (range(5, 15), range(15, 25)), (range(25),), (range(18, 25),)],
+)
+def test_a_local_tail_continues_an_export_without_overlap(tmp_path: Path, segments: tuple[range, ...]) -> None:
+    export = tmp_path / "export"
+    upload(export, range(10))
+    upload(export, range(10, 20))
+    address = local_tiered(export)
+    add_tail(address, str(tail(tmp_path / "local", *segments)))
+    assert offsets(address) == list(range(25))
+    assert MixedFileSystem().read_bytes(join(address, "log-start-offset-checkpoint")) == b"0\n1\norders 0 3\n"
+
+
+def test_a_tail_is_given_in_the_address_too(tmp_path: Path) -> None:
+    upload(tmp_path / "export", range(10))
+    local = tail(tmp_path / "local", range(10, 12), range(12, 12))
+    address = parse_uri(f"local-tiered+file://{tmp_path}/export?tail={local}", "--log-dir")
+    assert offsets(address) == list(range(12))
+    # the active segment, though it is empty
+    assert f"{12:020d}.log" in read_log_files(address)
+
+
+def test_a_tail_that_does_not_continue_the_export_is_an_error(tmp_path: Path) -> None:
+    upload(tmp_path / "export", range(10))
+    address = local_tiered(tmp_path / "export")
+    add_tail(address, str(tail(tmp_path / "local", range(15, 20))))
+    with pytest.raises(CorruptLogError, match="offsets 10 to 14 are not stored"):
+        offsets(address)
+
+
+def test_the_lineage_of_the_tail_decides(tmp_path: Path) -> None:
+    """The export has offsets that the new leader truncated before it uploaded anything."""
+    upload(tmp_path / "export", range(20), [(0, 0)])
+    address = local_tiered(tmp_path / "export")
+    local = tail(tmp_path / "local", range(10, 14), epochs="0\n2\n0 0\n1 12\n")
+    add_tail(address, str(local))
+    assert offsets(address) == list(range(14))
+    assert read_log_files(address)["leader-epoch-checkpoint"] == b"0\n2\n0 0\n1 12\n"
+
+
+def test_a_tail_of_another_topic_id_is_an_error(tmp_path: Path) -> None:
+    upload(tmp_path / "export", range(10))
+    address = local_tiered(tmp_path / "export")
+    add_tail(address, str(tail(tmp_path / "local", range(10, 20), topic_id=OTHER_ID)))
+    with pytest.raises(CorruptLogError, match=f"the local tail has topic id {OTHER_ID}, the export has {TOPIC_ID}"):
+        offsets(address)
