@@ -31,8 +31,8 @@ from compaction.output.segment_files import discard_unfinished, remove_deleted
 from compaction.output.swap import SwapGroup, replace_segments
 from compaction.recovery.write_repairs import write_repairs
 
-#: a swap waits for the disk a dozen times
-LOG_CONCURRENCY = 8
+#: a swap waits for the disk a dozen times, and the more logs change a checkpoint file at once, the less often it is written
+LOG_CONCURRENCY = 32
 
 
 class Destination(Protocol):
