@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import struct
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,12 +32,21 @@ def examples(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 
 
-def append(log_dir: Path, partition: int, base: int, changes: dict[str, str | None]) -> None:
+#: the examples in Python by what only they contain
+STEPS = ("register(spark)", "def changes_between", "def update", "from deltalake", "from pyiceberg", "from_json", "from_avro")
+
+
+def example(step: str) -> CodeType:
+    (source,) = (each for each in examples("python") if step in each)
+    return compile(source, "docs/tables.md", "exec")
+
+
+def append(log_dir: Path, partition: int, base: int, changes: Mapping[str, str | bytes | None]) -> None:
     """A segment with a record for each change."""
     log = log_dir / f"orders-{partition}"
-    log.mkdir(exist_ok=True)
+    log.mkdir(exist_ok=True, parents=True)
     records = [
-        Record(base + at, T0, key.encode(), None if value is None else value.encode())
+        Record(base + at, T0, key.encode(), value.encode() if isinstance(value, str) else value)
         for at, (key, value) in enumerate(changes.items())
     ]
     (log / f"{base:020d}.log").write_bytes(Batch(tuple(records)).encode())
@@ -44,8 +62,8 @@ def test_the_table_follows_the_log_night_after_night(spark: SparkSession, tmp_pa
     append(log_dir, 0, 0, first)
     append(log_dir, 1, 0, {"a": "other"})
     names: dict[str, Any] = {"spark": spark, "logs": str(log_dir), "table": str(table)}
-    for source in examples("python"):
-        exec(compile(source, "docs/tables.md", "exec"), names)  # noqa: S102 - the page's own examples
+    for step in ("register(spark)", "def changes_between", "def update", "from_json"):
+        exec(example(step), names)  # noqa: S102 - the page's own examples
     assert rows(spark, table) == {(0, "a"): first["a"], (0, "b"): "x", (1, "a"): "other"}
     parsed = [(row.value.id, row.value.state) for row in names["orders"].collect()]
     assert sorted(parsed, key=str) == [(1, "new"), (None, None), (None, None)]
@@ -62,6 +80,123 @@ def test_the_table_follows_the_log_night_after_night(spark: SparkSession, tmp_pa
     assert rows(spark, table) == {(0, "a"): "changed", (0, "d"): "newer", (2, "z"): "a new partition"}
     assert update(table, str(log_dir), "orders") is False
     assert sorted(path.name for path in table.iterdir()) == ["1", "2"]
+
+
+def test_every_example_is_run() -> None:
+    assert len(examples("python")) == len(STEPS)
+    assert all(example(step) for step in STEPS)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Delete operation did not match any records")
+@pytest.mark.parametrize("package", ["deltalake", "pyiceberg"])
+def test_other_tables_follow_the_log_and_a_repeated_run_changes_nothing(
+    spark: SparkSession, tmp_path: Path, missing: Callable[[str], None], package: str
+) -> None:
+    if find_spec(package) is None:
+        missing(f"{package} (`make suites` installs it)")
+    log_dir = tmp_path / "log-dir"
+    append(log_dir, 0, 0, {"a": "new", "b": "x", "c": None})
+    append(log_dir, 1, 0, {"a": "other"})
+    names: dict[str, Any] = {"spark": spark, "logs": str(log_dir)}
+    table = _Delta(tmp_path, names) if package == "deltalake" else _Iceberg(tmp_path, names)
+    for step in ("register(spark)", "def changes_between", f"from {package}"):
+        exec(example(step), names)  # noqa: S102 - the page's own examples
+    assert table.rows() == {(0, "a"): "new", (0, "b"): "x", (1, "a"): "other"}
+    found = table.state()
+    assert (table.update(), table.state()) == (False, found)
+    append(log_dir, 0, 3, {"b": None, "d": "new", "unknown": None})
+    append(log_dir, 0, 6, {"a": "changed", "d": "newer"})
+    append(log_dir, 1, 1, {"a": None})
+    append(log_dir, 2, 0, {"z": "a new partition"})
+    assert table.update() is True
+    assert table.rows() == {(0, "a"): "changed", (0, "d"): "newer", (2, "z"): "a new partition"}
+    assert table.state() != found
+    assert table.update() is False
+
+
+class _Delta:
+    def __init__(self, root: Path, names: dict[str, Any]) -> None:
+        self._names, self._path = names, str(root / "delta")
+        names["delta_table"] = self._path
+
+    def update(self) -> Any:
+        return self._names["merge_into_delta"](self._path, self._names["logs"], "orders")
+
+    def rows(self) -> dict[tuple[int, str], str]:
+        return _by_key(self._names["DeltaTable"](self._path).to_pyarrow_table().to_pylist())
+
+    def state(self) -> Any:
+        return self._names["DeltaTable"](self._path).version()
+
+
+class _Iceberg:
+    def __init__(self, root: Path, names: dict[str, Any]) -> None:
+        from pyiceberg.catalog.sql import SqlCatalog
+
+        self._names = names
+        self._catalog = SqlCatalog("local", uri=f"sqlite:///{root}/catalog.db", warehouse=f"file://{root}/warehouse")
+        self._catalog.create_namespace("shop")
+        names["catalog"] = self._catalog
+
+    def update(self) -> Any:
+        return self._names["upsert_into_iceberg"](self._catalog, "shop.orders", self._names["logs"], "orders")
+
+    def rows(self) -> dict[tuple[int, str], str]:
+        return _by_key(self._catalog.load_table("shop.orders").scan().to_arrow().to_pylist())
+
+    def state(self) -> Any:
+        return [each.snapshot_id for each in self._catalog.load_table("shop.orders").snapshots()]
+
+
+def _by_key(found: list[dict[str, Any]]) -> dict[tuple[int, str], str]:
+    return {(row["partition"], row["key"].decode()): row["value"].decode() for row in found}
+
+
+@pytest.mark.slow
+def test_values_of_a_registry_are_read_by_from_json_and_from_avro(tmp_path: Path) -> None:
+    """In a session of its own, with Spark's package for Avro."""
+    prefix = b"\0" + struct.pack(">i", 7)
+    for topic, value in (("json", b'{"id": 5, "state": "new"}'), ("avro", b"\x0a" + b"\x06new")):
+        append(tmp_path / topic, 0, 0, {"a": prefix + value, "b": prefix + value})
+        append(tmp_path / topic, 0, 2, {"b": None})
+    script = tmp_path / "read.py"
+    script.write_text(textwrap.dedent(REGISTERED))
+    sources = {step: source for step in STEPS for source in examples("python") if step in source}
+    (tmp_path / "examples.json").write_text(json.dumps(sources))
+    done = subprocess.run(
+        [sys.executable, str(script), str(tmp_path)], capture_output=True, text=True, timeout=240, check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    expected = [["a", 5, "new"]]
+    assert json.loads(done.stdout.splitlines()[-1]) == {"registered": expected, "avro_orders": expected}
+
+
+REGISTERED = """
+    import json, sys
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    root = Path(sys.argv[1])
+    examples = json.loads((root / "examples.json").read_text())
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.jars.packages", "org.apache.spark:spark-avro_2.13:4.1.1")
+        .config("spark.ui.enabled", "false")
+        .getOrCreate()
+    )
+    found = {}
+    for name, topic, step in (("registered", "json", "from_json"), ("avro_orders", "avro", "from_avro")):
+        names = {"spark": spark, "logs": str(root / topic)}
+        exec(examples["register(spark)"], names)
+        exec(examples[step], names)
+        rows = names[name].collect()
+        found[name] = sorted([bytes(row.key).decode(), row.value.id, row.value.state] for row in rows)
+    print(json.dumps(found))
+    spark.stop()
+"""
 
 
 def rows(spark: SparkSession, table: Path) -> dict[tuple[int, str], str]:
