@@ -7,32 +7,36 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-
-import pyarrow as pa
-from pyarrow import csv, parquet
+from typing import TYPE_CHECKING
 
 from compaction.errors import UsageError
-from compaction.formats import key_list
-from compaction.formats.key_criteria import KeyCriteria, KeyPattern
 from compaction.formats.primitives.malformed import FormatError
 
 from . import _options
 
+if TYPE_CHECKING:
+    # imported when keys are read: most calls have none
+    import pyarrow as pa
+
+    from compaction.formats.key_criteria import KeyCriteria, KeyPattern
+
 _HIDDEN = "[hidden]"
+#: those of ``compaction.formats.key_list``
+FORMATS = TEXT, *_ = ("text", "hex", "base64", "json")
 
 
 def add_keys(group: argparse._ActionsContainer) -> None:
     """The options."""
-    text = "erase these keys: a file with one a line, or with --keys-column a Parquet or CSV file; may be repeated"
+    text = "the keys to erase: a file with one a line, or with --keys-column a Parquet or CSV file; may be repeated"
     _options.add_list(group, "--keys", "FILE", text)
     group.add_argument(
-        "--keys-format", choices=key_list.FORMATS, default=key_list.TEXT,
+        "--keys-format", choices=FORMATS, default=TEXT,
         help="how a line or cell of --keys has the key; json: a string, or a key as dump-log prints it (default: text)",
     )  # fmt: skip
     group.add_argument("--keys-column", metavar="NAME", help="the keys are in this column of --keys, a .parquet or .csv file")
     _options.add_list(
         group, "--where", "PATTERN",
-        "erase keys that match completely: prefix=TEXT, regex=EXPRESSION (RE2), or @FILE with one of these a line;"
+        "keys to erase that match completely: prefix=TEXT, regex=EXPRESSION (RE2), or @FILE with one of these a line;"
         " may be repeated",
     )  # fmt: skip
 
@@ -42,6 +46,11 @@ def read_criteria(arguments: argparse.Namespace) -> KeyCriteria:
 
     :raises UsageError: there are none, or a file or pattern cannot be read
     """
+    import pyarrow as pa
+
+    from compaction.formats import key_list
+    from compaction.formats.key_criteria import KeyCriteria
+
     given = [each for text in arguments.where for each in _patterns(text)]
     patterns = tuple(_pattern(each) for each in given)
     arguments.where = [_HIDDEN] * len(arguments.where)
@@ -62,6 +71,8 @@ def _patterns(text: str) -> list[str]:
 
 
 def _pattern(text: str) -> KeyPattern:
+    from compaction.formats.key_criteria import KeyPattern
+
     try:
         return KeyPattern.parse(text)
     except (FormatError, UnicodeEncodeError) as error:
@@ -70,6 +81,8 @@ def _pattern(text: str) -> KeyPattern:
 
 
 def _read(path: str, arguments: argparse.Namespace) -> pa.Array:
+    from compaction.formats import key_list
+
     kind, column = arguments.keys_format, arguments.keys_column
     try:
         if column is not None:
@@ -84,6 +97,11 @@ def _read(path: str, arguments: argparse.Namespace) -> pa.Array:
 
 def _column(path: str, name: str, kind: str) -> pa.Array:
     """The keys of a column: of strings, which are decoded as lines are, or of bytes."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from compaction.formats import key_list
+
     column = _read_column(path, name)
     if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
         if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
@@ -93,11 +111,14 @@ def _column(path: str, name: str, kind: str) -> pa.Array:
     cells = column.cast(pa.binary())
     if kind == key_list.TEXT:
         found = cells.drop_null().combine_chunks()
-        return found.filter(pa.compute.greater(pa.compute.binary_length(found), 0))
+        return found.filter(pc.greater(pc.binary_length(found), 0))
     return key_list.decode(enumerate((cell or b"" for cell in cells.to_pylist()), 1), kind)
 
 
 def _read_column(path: str, name: str) -> pa.ChunkedArray:
+    import pyarrow as pa
+    from pyarrow import csv, parquet
+
     _require_file(path, "--keys")
     try:
         if path.lower().endswith(".parquet"):

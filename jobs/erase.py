@@ -8,10 +8,10 @@ from __future__ import annotations
 import argparse
 import secrets
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if not __package__:
     # a script: of a checkout, or of an installation, in which this package is compaction.jobs
@@ -20,14 +20,21 @@ if not __package__:
     if __package__ == "jobs":
         sys.path.insert(0, str(checkout))
 
-from compaction.config.request import CompactionRequest  # noqa: E402 - the checkout must be on the path first
+from compaction.certifier.verify_request import VerifyRequest  # noqa: E402 - the checkout must be on the path first
+from compaction.config.request import CompactionRequest  # noqa: E402
+from compaction.errors import UsageError  # noqa: E402
+from compaction.fs.text_files import check_writable, write_text  # noqa: E402
+from compaction.names import LogLocation, TopicPartition  # noqa: E402
+from compaction.output.publish import layout  # noqa: E402
 from compaction.report import RunReport  # noqa: E402
 
 from . import _arguments, _command, _keys, _logging, _options  # noqa: E402
 from ._command import SessionFactory  # noqa: E402
+from .verify import error_line  # noqa: E402
 
 if TYPE_CHECKING:
     from compaction.erasure.erase_keys import ErasureRequest
+    from compaction.spark.session import Session
 
 _DESCRIPTION = """\
 Erase all records of given keys from logs at rest, whatever their cleanup.policy: from clean and
@@ -77,6 +84,7 @@ def parser() -> _options.Parser:
     _options.add_kafka_version(options)
     group = _options.add_run_options(options)
     _options.add_output(group)
+    _options.add_file(group, "--certificate", "certify the result: write in JSON what was erased, and that nothing else was")
     group.add_argument(
         "--include-active", action="store_true",
         help="erase from the last segment of each log, too; the result is one that a broker appends to",
@@ -122,6 +130,57 @@ def erase(session_factory: SessionFactory, request: ErasureRequest) -> RunReport
         return erase_keys(_command.passes(session_factory, progress), request)
 
 
+def _certifier(
+    session_factory: SessionFactory, request: ErasureRequest, path: str
+) -> Callable[[Sequence[LogLocation]], Mapping[LogLocation, str]]:
+    """Certifies the logs of a run and writes the certificate; returns the errors of those that do not hold."""
+    from compaction.certifier.checks.erased_keys import ErasedKeys
+
+    if request.base.dry_run:
+        raise UsageError("--certificate: a dry run changes nothing that could be certified", hint="drop one of the two options")
+    check_writable(path)
+    base, erased = request.base, ErasedKeys(request.erasure.criteria, request.erasure.tombstones)
+
+    def certify(locations: Sequence[LogLocation]) -> Mapping[LogLocation, str]:
+        from compaction.certifier.certificate import Status
+        from compaction.certifier.erasure_certificate import document
+        from compaction.spark.certify_job import certify_erasure
+
+        errors: dict[LogLocation, str] = {}
+        logs: list[Mapping[str, Any]] = []
+        asked = None
+        for asked, by_name in _requests(base, locations):
+            found = certify_erasure(session_factory, asked, erased)
+            logs += found.logs
+            wrong = (log for log in found.report.logs if log.status is not Status.HOLDS)
+            errors |= {by_name[log.topic_partition]: f"certificate: {error_line(log)}" for log in wrong}
+        if asked is not None:
+            write_text(path, document(asked, erased, request.erasure.salt, logs))
+        return errors
+
+    return certify
+
+
+def _requests(
+    base: CompactionRequest, locations: Sequence[LogLocation]
+) -> Iterator[tuple[VerifyRequest, Mapping[TopicPartition, LogLocation]]]:
+    """One request per log directory, with its logs."""
+    targets = {} if base.output_dir is None else layout(base.output_dir, base.log_dirs)
+    for log_dir in base.log_dirs:
+        by_name = {each.topic_partition: each for each in locations if each.log_dir == log_dir}
+        if by_name:
+            yield VerifyRequest(
+                before=(log_dir,) if targets else (),
+                after=(targets.get(log_dir, log_dir),),
+                now_ms=base.as_of_ms,
+                logs=frozenset(by_name),
+                resolver=base.resolver,
+                metadata_dirs=base.metadata_dirs,
+                kafka_version=base.kafka_version,
+                include_active=base.include_active,
+            ), by_name
+
+
 def main(argv: Sequence[str] | None = None, run: Callable[[SessionFactory, ErasureRequest], RunReport] = erase) -> int:
     """Runs the command; returns its exit code.
 
@@ -134,8 +193,12 @@ def main(argv: Sequence[str] | None = None, run: Callable[[SessionFactory, Erasu
         base: CompactionRequest = request.base
         if arguments.if_done and _command.is_done(base, arguments):
             return 0
-        report = run(lambda: _command.start_session("erase", _command.ENCRYPTED), request)
-        return _command.write_report(report, arguments)
+        def session() -> Session:
+            return _command.start_session("erase", _command.ENCRYPTED)
+
+        if arguments.certificate is not None:
+            request = replace(request, certify=_certifier(session, request, arguments.certificate))
+        return _command.write_report(run(session, request), arguments)
 
     return _command.run_command(parser(), argv, body)
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if not __package__:
     # a script: of a checkout, or of an installation, in which this package is compaction.jobs
@@ -23,7 +23,7 @@ if not __package__:
 from compaction.certifier.certificate import LogCertificate, Status, VerifyReport  # noqa: E402
 from compaction.certifier.verify_request import VerifyRequest  # noqa: E402
 from compaction.errors import UsageError  # noqa: E402 - the checkout must be on the path first
-from compaction.fs.text_files import write_text  # noqa: E402
+from compaction.fs.text_files import read_text, write_text  # noqa: E402
 from compaction.fs.uri import parse_uri  # noqa: E402
 from compaction.locking.access import Purpose, access  # noqa: E402
 from compaction.logdir.discover import Selector, check_log_dirs, discover, require_logs  # noqa: E402
@@ -31,10 +31,14 @@ from compaction.names import TopicPartition, parse_partition_dir  # noqa: E402
 from compaction.stores.mixed import file_system  # noqa: E402
 from compaction.stores.remote import require_finished  # noqa: E402
 
-from . import _arguments, _command, _logging, _options  # noqa: E402
+from . import _arguments, _command, _keys, _logging, _options  # noqa: E402
 from ._command import SessionFactory  # noqa: E402
 from ._exports import join_tail  # noqa: E402
 from ._provenance import provenance  # noqa: E402
+
+if TYPE_CHECKING:
+    from compaction.certifier.checks.erased_keys import ErasedKeys
+    from compaction.spark.session import Session
 
 _DESCRIPTION = """\
 Prove that the logs of --after are a valid result of cleaning those of --before. Each retained
@@ -68,10 +72,12 @@ examples:
 
 
 class Call(NamedTuple):
-    """A validated call: the request, and the record of ``--why``."""
+    """A validated call: the request, and the record of ``--why``, or the certificate of an erasure and its keys."""
 
     request: VerifyRequest
     why: tuple[TopicPartition, int] | None = None
+    certificate: Mapping[str, Any] | None = None
+    erased: ErasedKeys | None = None
 
 
 def parser() -> _options.Parser:
@@ -85,6 +91,10 @@ def parser() -> _options.Parser:
     ):
         _options.add_list(group, name, "DIR", text)
     _options.add_names(group)
+    keys = options.add_argument_group("whether keys were erased")
+    text = "compute this certificate of erase --certificate again; with its keys, as they were given to erase"
+    keys.add_argument("--certificate", metavar="FILE", help=text)
+    _keys.add_keys(keys)
     _options.add_configuration(options)
     _options.add_kafka_version(options)
     _add_rules(options)
@@ -137,7 +147,30 @@ def read_call(arguments: argparse.Namespace) -> Call:
         several_rounds=arguments.several_rounds,
         strict=arguments.strict,
     )
-    return Call(request, why)
+    if arguments.certificate is None:
+        if arguments.keys or arguments.where:
+            raise UsageError("--keys and --where need --certificate", hint="see --help")
+        return Call(request, why)
+    certificate, erased = _read_certificate(arguments)
+    names = frozenset(TopicPartition(log["topic"], int(log["partition"])) for log in certificate["logs"])
+    request = replace(request, logs=names, include_active=certificate["include_active"], now_ms=certificate["as_of_ms"])
+    return Call(request, why, certificate, erased)
+
+
+def _read_certificate(arguments: argparse.Namespace) -> tuple[Mapping[str, Any], ErasedKeys]:
+    """The certificate, and the keys that it is about.
+
+    :raises UsageError: the file is not a certificate, or other keys are given
+    """
+    from compaction.certifier.checks.erased_keys import ErasedKeys
+    from compaction.certifier.erasure_certificate import TOMBSTONE, read_certificate
+
+    path = arguments.certificate
+    certificate, criteria = read_certificate(read_text(path), path), _keys.read_criteria(arguments)
+    if criteria.fingerprint(bytes.fromhex(certificate["salt"])) != certificate["keys_sha256"]:
+        what = "--certificate: it is of other keys than those given"
+        raise UsageError(what, path=path, hint="give the same --keys and --where as to erase")
+    return certificate, ErasedKeys(criteria, certificate["on_match"] == TOMBSTONE)
 
 
 def _log_dirs(arguments: argparse.Namespace, given: Sequence[str], option: str) -> tuple[str, ...]:
@@ -181,6 +214,18 @@ def verify(session_factory: SessionFactory, request: VerifyRequest) -> VerifyRep
         return certify_job.certify(session_factory, request)
 
 
+def verify_erasure(
+    session_factory: SessionFactory, request: VerifyRequest, certificate: Mapping[str, Any], erased: ErasedKeys
+) -> VerifyReport:
+    """Certify an erasure again, and compare the result with its certificate."""
+    from compaction.certifier.erasure_certificate import compare
+    from compaction.spark import certify_job
+
+    with _shared_locks(request):
+        found = certify_job.certify_erasure(session_factory, request, erased)
+    return compare(certificate, found, with_before=bool(request.before))
+
+
 def explain(session_factory: SessionFactory, request: VerifyRequest, offset: int) -> list[str]:
     """What became of one record of the requested log, as lines of text."""
     from compaction.spark import certify_job
@@ -197,8 +242,12 @@ def show(report: VerifyReport, print_line: Callable[[str], None] = print, *, onl
         print_line(line)
     for log in report.logs:
         if log.status is not Status.HOLDS:
-            _logging.print_error(_error_line(log))
+            _logging.print_error(error_line(log))
     return report.exit_code
+
+
+def _encrypted_session() -> Session:
+    return _command.start_session("verify", _command.ENCRYPTED)
 
 
 def _finish(report: VerifyReport, arguments: argparse.Namespace) -> int:
@@ -217,7 +266,7 @@ def _print_nothing(line: str) -> None:
     """A JSON document takes the place of the lines."""
 
 
-def _error_line(log: LogCertificate) -> str:
+def error_line(log: LogCertificate) -> str:
     if not log.violations:
         return f"{log.name} cannot be verified: {log.reason}"
     first = log.violations[0]
@@ -235,6 +284,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if call.why is not None:
             print("\n".join(explain(lambda: _command.start_session("verify"), call.request, call.why[1])))
             return 0
+        if call.certificate is not None and call.erased is not None:
+            report = verify_erasure(_encrypted_session, call.request, call.certificate, call.erased)
+            return _finish(report, arguments)
         return _finish(verify(lambda: _command.start_session("verify"), call.request), arguments)
 
     return _command.run_command(parser(), argv, body)

@@ -21,13 +21,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from compaction.certifier.checks.erased_keys import ERASED, ERASED_IN
 from compaction.certifier.checks.violations import Findings, Violation
 from compaction.names import TopicPartition
 from compaction.printable import printable_json
 
 SCHEMA_VERSION = 1
 #: why a record may be missing
-REASONS = ("superseded", "tombstone", "aborted", "marker", "invalid", "below_log_start", "expired")
+REASONS = ("superseded", "tombstone", "aborted", "marker", "invalid", "below_log_start", "expired", ERASED)
 _WORDS = {"tombstone": "tombstones", "marker": "markers", "invalid": "without a key", "below_log_start": "below the log start"}
 #: retained records that could have been dropped
 LEFT = ("superseded_left", "aborted_left", "invalid_left")
@@ -50,7 +51,8 @@ class LogCertificate:
 
     ``missing``: records of ``before`` that ``after`` lacks, by reason; ``lost``: those without a reason. ``left``: retained
     records that could have been dropped, which is no violation. ``violations`` are the first of ``violation_count``, by offset.
-    ``reason``: why a failed log could not be judged.
+    ``reason``: why a failed log could not be judged. ``erased``: by base offset of the segment, the records that were erased
+    because of their keys.
     """
 
     topic: str
@@ -64,11 +66,17 @@ class LogCertificate:
     left: Mapping[str, int] = field(default_factory=dict)
     violation_count: int = 0
     violations: tuple[Violation, ...] = ()
+    erased: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
         """``topic-partition``."""
         return f"{self.topic}-{self.partition}"
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """The log's name in its parts."""
+        return TopicPartition(self.topic, self.partition)
 
     @classmethod
     def failed(cls, name: TopicPartition, reason: str) -> LogCertificate:
@@ -95,6 +103,7 @@ class LogCertificate:
             left={kind: counts[kind] for kind in LEFT},
             violation_count=findings.count,
             violations=tuple(findings.named),
+            erased={int(name.removeprefix(ERASED_IN)): n for name, n in counts.items() if name.startswith(ERASED_IN) and n},
         )
 
     def document(self) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from compaction.certifier.certificate import LogCertificate, VerifyReport
+from compaction.certifier.checks.erased_keys import ErasedKeys
 from compaction.certifier.checks.log_checks import check_log
 from compaction.certifier.checks.log_pair import LogPair
 from compaction.certifier.checks.offset_ranges import RANGE_BYTES, Cutting, RangeTask, cut_into_ranges
@@ -33,9 +34,16 @@ Walks = tuple[list[SegmentWalk], list[SegmentWalk]]
 
 
 def certify_pairs(
-    runner: TaskRunner, pairs: Sequence[LogPair | LogCertificate], now_ms: int, range_bytes: int = RANGE_BYTES
+    runner: TaskRunner,
+    pairs: Sequence[LogPair | LogCertificate],
+    now_ms: int,
+    range_bytes: int = RANGE_BYTES,
+    erased: ErasedKeys | None = None,
 ) -> VerifyReport:
-    """Certify all logs, in order. A log that could not be paired already has its certificate."""
+    """Certify all logs, in order. A log that could not be paired already has its certificate.
+
+    :param erased: the logs were not cleaned: these keys were erased from them
+    """
     started = time.monotonic()
     cutting = Cutting(range_bytes, runner.most_partitions)
     logs = {log: pair for log, pair in enumerate(pairs) if isinstance(pair, LogPair)}
@@ -50,7 +58,7 @@ def certify_pairs(
             continue
         findings[log] = Findings()
         tasks += _check_walks(log, pair, walks[log], findings[log], cutting)
-    results = runner.compare(tasks, {log: logs[log].rules.strict for log in findings})
+    results = runner.compare(tasks, {log: logs[log].rules.strict for log in findings}, erased)
     certificates |= _conclude(logs, findings, results)
     in_order = (certificates[log] if isinstance(pair, LogPair) else pair for log, pair in enumerate(pairs))
     versions = Counter(pair.rules.kafka_version for pair in logs.values())

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from compaction.certifier.checks.erased_keys import ErasedKeys
 from compaction.certifier.checks.key_tables import JoinedKeys
 from compaction.certifier.checks.offset_ranges import RangeTask
 from compaction.certifier.checks.record_checks import Last, RangeResult, compare_range, last_of_key
@@ -22,7 +23,9 @@ class TaskRunner(Protocol):
     def walk(self, tasks: Sequence[WalkTask]) -> list[SegmentWalk]:
         """Walk each segment; results are in order."""
 
-    def compare(self, tasks: Sequence[RangeTask], strict: Mapping[int, bool]) -> list[RangeResult]:
+    def compare(
+        self, tasks: Sequence[RangeTask], strict: Mapping[int, bool], erased: ErasedKeys | None = None
+    ) -> list[RangeResult]:
         """Compare each range, and join the keys of each log; ``strict`` is by log."""
 
     def last_of(self, tasks: Sequence[RangeTask], key: bytes) -> list[Last]:
@@ -37,10 +40,12 @@ class LocalTaskRunner:
     def walk(self, tasks: Sequence[WalkTask]) -> list[SegmentWalk]:
         return list(map(walk_segment, tasks))
 
-    def compare(self, tasks: Sequence[RangeTask], strict: Mapping[int, bool]) -> list[RangeResult]:
+    def compare(
+        self, tasks: Sequence[RangeTask], strict: Mapping[int, bool], erased: ErasedKeys | None = None
+    ) -> list[RangeResult]:
         results, joined = [], {log: JoinedKeys() for log in strict}
         for task in tasks:
-            result, keys = compare_range(task)
+            result, keys = compare_range(task, erased)
             results.append(result)
             for _, packed in keys.packed():
                 joined[task.log].add(packed)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -51,13 +51,13 @@ _INTERNAL = "__"
 @dataclass(frozen=True)
 class ErasureRequest:
     """``base`` selects the logs; ``erasure`` says what is erased from them. ``internal``: the internal topics that the call
-    names. ``certify`` is called for each log whose segments were swapped in place, before their sources are removed; it raises
-    if the result is not what it must be."""
+    names. ``certify`` is called with the logs that did not fail, in place before their sources are removed; it returns why the
+    result of a log is not what it must be."""
 
     base: CompactionRequest
     erasure: Erasure
     internal: frozenset[str] = frozenset()
-    certify: Callable[[LogLocation], None] | None = None
+    certify: Callable[[Sequence[LogLocation]], Mapping[LogLocation, str]] | None = None
 
 
 def erase_keys(
@@ -89,7 +89,11 @@ def erase_keys(
         records = {} if eraser is None else eraser.totals()
         finish = [partial(_finish, output, request, log, records.get(log.location, 0)) for log in logs]
         reports = run_concurrently(finish, output.concurrency)
+        if base.output_dir is None:
+            reports = _certified(request, logs, reports, output)
         reports = note_logs_in_use(reports, held.in_use, (log.compaction.view for log in logs))
+    if base.output_dir is not None:
+        reports = _certified(request, logs, reports, None)
     reports += [failed_report(log.location, log.error) for log in prepared if log.error is not None]
     found = FoundKeys.joined(eraser.keys.values() if eraser is not None else ())
     return RunReport(
@@ -149,23 +153,46 @@ def _options(
 
 
 def _finish(output: Destination, request: ErasureRequest, log: LogCleaning, records: int) -> LogReport:
-    """Swaps in the result of a log and removes what it replaces; its report. A failed log is not changed."""
+    """Swaps in the result of a log, and removes what it replaces unless it is to be certified; its report."""
     started, in_place = time.monotonic(), request.base.output_dir is None and not request.base.dry_run
-    is_erased = log.compaction.verdict is Verdict.CLEAN
     try:
         if log.error is not None:
             output.discard(log)
-        elif is_erased:
+        elif log.compaction.verdict is Verdict.CLEAN:
             output.replace(log)
         else:
             output.keep(log)
-        if in_place and log.error is None:
-            if is_erased and request.certify is not None:
-                request.certify(log.location)
-            remove_deleted(output.disk, log.location.path)
-            output.disk.fsync_dir(log.location.path)
+        if in_place and log.error is None and request.certify is None:
+            _remove_sources(output, log.location)
     except Exception as error:
         log.error = str(of_log(error, log.location.path))
     if log.error is not None:
         return failed_report(log.location, log.error, log.plan)
     return replace(erased_report(log, records), seconds=time.monotonic() - started)
+
+
+def _certified(
+    request: ErasureRequest, logs: Sequence[LogCleaning], reports: Sequence[LogReport], output: Destination | None
+) -> list[LogReport]:
+    """The reports after the result is certified; then the sources of an erasure in place (to ``output``) are removed."""
+    if request.certify is None or request.base.dry_run:
+        return list(reports)
+    step("certifying the result")
+    errors = request.certify([log.location for log in logs if log.error is None])
+    certified = []
+    for log, report in zip(logs, reports, strict=True):
+        left = "" if output is None else "; the replaced segments remain as .deleted files"
+        if log.location in errors:
+            log.error = f"{errors[log.location]}{left}"
+        elif log.error is None and output is not None:
+            try:
+                _remove_sources(output, log.location)
+            except Exception as error:
+                log.error = str(of_log(error, log.location.path))
+        certified.append(report if log.error is None else failed_report(log.location, log.error, log.plan))
+    return certified
+
+
+def _remove_sources(output: Destination, location: LogLocation) -> None:
+    remove_deleted(output.disk, location.path)
+    output.disk.fsync_dir(location.path)

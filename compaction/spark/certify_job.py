@@ -11,11 +11,13 @@ from pyspark import SparkContext
 
 from compaction.certifier.certificate import LogCertificate, VerifyReport
 from compaction.certifier.certify import certify_pairs
+from compaction.certifier.checks.erased_keys import ErasedKeys
 from compaction.certifier.checks.key_tables import JoinedKeys
 from compaction.certifier.checks.log_pair import LogPair
 from compaction.certifier.checks.offset_ranges import PARTITION_BYTES, RANGE_BYTES, RangeTask
 from compaction.certifier.checks.record_checks import Last, RangeResult, compare_range, last_of_key
 from compaction.certifier.checks.segment_walk import SegmentWalk, WalkTask, walk_segment
+from compaction.certifier.erasure_certificate import Certified, certify_erased, erasure_pairs
 from compaction.certifier.explain_record import explain_record
 from compaction.certifier.find_pairs import find_pairs
 from compaction.certifier.task_runner import LocalTaskRunner, TaskRunner
@@ -41,6 +43,12 @@ def certify(session_factory: SessionFactory, request: VerifyRequest) -> VerifyRe
     """
     pairs = find_pairs(request)
     return certify_pairs(_task_runner(session_factory, pairs), pairs, request.now_ms)
+
+
+def certify_erasure(session_factory: SessionFactory, request: VerifyRequest, erased: ErasedKeys) -> Certified:
+    """The certificates of logs from which keys were erased; the session is started only if they are large."""
+    pairs = erasure_pairs(request, erased)
+    return certify_erased(_task_runner(session_factory, pairs), pairs, erased, request.now_ms)
 
 
 def explain(session_factory: SessionFactory, request: VerifyRequest, offset: int) -> list[str]:
@@ -73,7 +81,9 @@ class SparkTaskRunner:
         self._sc.setJobDescription(f"verify: walk {len(tasks)} segments")
         return self._sc.parallelize(packs, max(1, len(packs))).flatMap(lambda some: map(walk_segment, some)).collect()
 
-    def compare(self, tasks: Sequence[RangeTask], strict: Mapping[int, bool]) -> list[RangeResult]:
+    def compare(
+        self, tasks: Sequence[RangeTask], strict: Mapping[int, bool], erased: ErasedKeys | None = None
+    ) -> list[RangeResult]:
         packs = pack(tasks, lambda task: task.size_bytes, RANGE_BYTES)
         size = sum(task.size_bytes for task in tasks)
         reducers = max(1, self._sc.defaultParallelism, size // PARTITION_BYTES)
@@ -82,7 +92,7 @@ class SparkTaskRunner:
         def compare_task(packs: Iterable[list[RangeTask]]) -> Iterator[tuple[Key, RangeResult | bytes]]:
             freeze_gc()
             for task in (task for each in packs for task in each):
-                result, keys = compare_range(task)
+                result, keys = compare_range(task, erased)
                 yield (task.log, _RESULT), result
                 for partition, packed in keys.packed():
                     yield (task.log, partition), packed

@@ -8,17 +8,22 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
 from compaction.erasure.erase_keys import ErasureRequest, erase_keys
+from compaction.formats import key_list
+from compaction.formats.key_criteria import KeyCriteria
 from compaction.report import RunReport
-from jobs import erase
+from jobs import _keys, erase, verify
 from jobs._command import SessionFactory
 from tests.erasure.test_erase_keys import records_in, write_odd
 from tests.golden import unpack_sample
+from tests.kafka.encode import Batch, Record
 from tests.local_passes import LocalPasses
+from tests.passes.random_cases import NOW_MS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -49,6 +54,10 @@ def keys_read(log_dir: Path, *options: object) -> list[bytes]:
     assert erase.main(["--log-dir", str(log_dir), *map(str, options)], asked) == 0
     found: list[bytes] = asked.request.erasure.criteria.keys.to_pylist()
     return found
+
+
+def test_the_formats_are_those_of_key_lists() -> None:
+    assert _keys.FORMATS == key_list.FORMATS
 
 
 def test_keys_are_read_from_lines_and_columns(log_dir: Path) -> None:
@@ -151,6 +160,41 @@ def test_a_finished_copy_of_the_same_keys_is_skipped_and_of_others_refused(
     keys.write_bytes(b"kk")
     assert erase.main([*call, "--if-done", "skip"], locally) == 2
     assert "the output of another request: it differs in keys" in capsys.readouterr().err
+
+
+def test_a_certificate_is_written_and_verified(log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    keys, file = log_dir.parent / "keys", log_dir.parent / "certificate.json"
+    keys.write_bytes(b"k\n")
+    call = ["--log-dir", str(log_dir), "--include-active", "--keys", str(keys), "--certificate", str(file)]
+    assert erase.main(call, locally) == 0
+    assert not list(log_dir.rglob("*.deleted"))
+    assert "\"k\"" not in file.read_text()
+    again = ["--in-place", str(log_dir), "--certificate", str(file), "--keys", str(keys)]
+    assert verify.main(again) == 0
+    assert "odd-0 holds: 17 -> 17 records" in capsys.readouterr().out
+    log = log_dir / "odd-0" / "00000000000000000020.log"
+    log.write_bytes(log.read_bytes() + Batch([Record(27, NOW_MS, b"new", b"v")]).encode())
+    assert verify.main(again) == 1
+    assert "odd-0:0: bytes_after of segment 20 is " in capsys.readouterr().out
+    keys.write_bytes(b"other\n")
+    assert verify.main(again) == 2
+    assert "it is of other keys than those given" in capsys.readouterr().err
+    assert verify.main(["--in-place", str(log_dir), "--keys", str(keys)]) == 2
+
+
+def test_a_result_that_is_not_certified_fails_and_its_sources_remain(
+    log_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys, file = log_dir.parent / "keys", log_dir.parent / "certificate.json"
+    keys.write_bytes(b"k\n")
+    monkeypatch.setattr(KeyCriteria, "matching", lambda self, keys: np.zeros(len(keys), np.bool_))
+    call = ["--log-dir", str(log_dir), "--include-active", "--keys", str(keys), "--certificate", str(file)]
+    assert erase.main(call, locally) == 1
+    error = capsys.readouterr().err
+    assert "odd-0:6: record is missing though its key was not erased" in error
+    assert error.endswith("; the replaced segments remain as .deleted files\n")
+    assert len(list(log_dir.rglob("*.log.deleted"))) == 3
+    assert json.loads(file.read_text())["status"] == "violated"
 
 
 @pytest.mark.spark

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from compaction.certifier.checks.batch_checks import check_batches
+from compaction.certifier.checks.erased_keys import ErasedKeys
 from compaction.certifier.checks.key_tables import KeyTables, keys_of, ranks_of
 from compaction.certifier.checks.log_pair import Bools, Int64s, Rows
 from compaction.certifier.checks.offset_ranges import RangeTask
@@ -53,25 +54,42 @@ class RangeResult:
     error: str | None = None
 
 
-def compare_range(task: RangeTask) -> tuple[RangeResult, KeyTables]:
-    """Compare one range; the keys are those of the records that can supersede or be superseded."""
+@dataclass(frozen=True, eq=False)
+class _Sources:
+    """A chunk of ``before``; of its n records which were ``found`` in ``after``, and which become ``tombstones``: bool[n]."""
+
+    chunk: Chunk
+    found: Bools
+    tombstones: Bools
+
+
+def compare_range(task: RangeTask, erased: ErasedKeys | None = None) -> tuple[RangeResult, KeyTables]:
+    """Compare one range; the keys are those of the records that can supersede or be superseded.
+
+    :param erased: the log was not cleaned: these keys were erased from it
+    """
     result, keys = RangeResult(task.log), KeyTables(task.partitions, task.seed, task.rules, task.last_offset)
     try:
-        _compare_sides(task, result, keys)
+        _compare_sides(task, result, keys, erased)
     except LogError as error:
         result.error = str(error)
     return result, keys
 
 
-def _compare_sides(task: RangeTask, result: RangeResult, keys: KeyTables) -> None:
+def _compare_sides(task: RangeTask, result: RangeResult, keys: KeyTables, erased: ErasedKeys | None) -> None:
     after = _After(task, result)
     for before in read_chunks(task.before, task.first_offset, task.end_offset):
         found = np.zeros(len(before.records), np.bool_)
+        meant = np.zeros(len(found), np.bool_) if erased is None else erased.meant(before, task.cleaned_to)
+        sources = _Sources(before, found, meant if erased is not None and erased.tombstones else np.zeros_like(meant))
         _require_ascending(before)
         for chunk, first, end in after.up_to(int(before.rows["last_offset"][-1])):
             check_batches(before, chunk, first, end, task.rules, result.findings)
-            _compare(before, chunk, first, end, found, result)
-        _classify(before, found, task, result, keys)
+            _compare(sources, chunk, first, end, result, erased)
+        if erased is None:
+            _classify(before, found, task, result, keys)
+        else:
+            erased.check_missing(before, found, meant, result.findings, result.counts)
     for chunk, first, end in after.up_to(task.end_offset):
         result.findings.add_all(chunk.rows["base_offset"][first:end], "batch is not in the source")
 
@@ -130,9 +148,11 @@ class _After:
             self._previous = int(offsets[-1])
 
 
-def _compare(before: Chunk, after: Chunk, first: int, end: int, found: Bools, result: RangeResult) -> None:
-    """Compare the records of batches ``[first, end)`` with their sources, which are flagged in ``found`` (bool[n])."""
-    records = after.records
+def _compare(
+    source: _Sources, after: Chunk, first: int, end: int, result: RangeResult, erased: ErasedKeys | None
+) -> None:
+    """Compare the records of batches ``[first, end)`` with their sources, which are flagged as found."""
+    before, found, records = source.chunk, source.found, after.records
     records = records[(records["batch"] >= first) & (records["batch"] < end)]
     if not len(records):
         return
@@ -147,6 +167,11 @@ def _compare(before: Chunk, after: Chunk, first: int, end: int, found: Bools, re
     compare_records(records, after.data, before.records, before.data, source_rows, differences)
     rows = np.flatnonzero(known)
     differences[rows[_changed_by_format(before.records[at[rows]], records[rows], after)]] &= ~np.uint8(TIMESTAMP)
+    gone = rows[source.tombstones[at[rows]]]
+    if erased is not None and len(gone):
+        found_here = before.records[at[gone]], after, records[gone]
+        result.findings.join(erased.check_tombstones(before, *found_here, result.counts))
+        differences[gone] &= ~np.uint8(VALUE | HEADERS)
     for row in np.flatnonzero(differences & HEADERS).tolist():
         one, other = (_headers(chunk, each) for chunk, each in ((before, before.records[at[row]]), (after, records[row])))
         if _same_headers(one, other):

@@ -1,0 +1,78 @@
+"""What an erasure may have changed: exactly the records whose keys were meant are missing, or have lost value and headers.
+
+Keys are compared by Arrow, byte by byte; nothing of the code that erases is used.
+
+Tested by ``tests/certifier/test_erasure_certificate.py``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from compaction.certifier.checks.key_tables import keys_of
+from compaction.certifier.checks.log_pair import Bools, Rows
+from compaction.certifier.checks.read_chunks import Chunk
+from compaction.certifier.checks.segment_walk import CONTROL
+from compaction.certifier.checks.violations import Findings
+from compaction.formats.key_criteria import KeyCriteria
+from compaction.names import parse_segment_file
+
+#: the reason of records that are missing because their keys were erased
+ERASED = "erased"
+#: precedes the base offset of a segment in counts
+ERASED_IN = "erased in "
+#: a number of headers of 0, whose varint may be padded, has no other bytes
+_NO_HEADERS = b"\x80\x00"
+
+
+@dataclass(frozen=True, eq=False)
+class ErasedKeys:
+    """Which keys were erased; with ``tombstones`` their records are retained without value and headers."""
+
+    criteria: KeyCriteria
+    tombstones: bool = False
+
+    def meant(self, chunk: Chunk, end_offset: int) -> Bools:
+        """Which records of a chunk below ``end_offset`` have such a key, bool[n]."""
+        control = (chunk.rows["magic"] >= 2) & ((chunk.rows["attributes"] & CONTROL) != 0)
+        some = ~control[chunk.records["batch"]] & (chunk.records["key_size"] >= 0) & (chunk.records["offset"] < end_offset)
+        meant = np.zeros(len(chunk.records), np.bool_)
+        meant[some] = self.criteria.matching(keys_of(chunk, chunk.records[some]))
+        return meant
+
+    def check_missing(self, before: Chunk, found: Bools, meant: Bools, findings: Findings, counts: Counter[str]) -> None:
+        """Check which records of ``before`` were ``found`` (bool[n]), and count those that were erased."""
+        offsets = before.records["offset"]
+        counts["records_before"] += len(offsets)
+        counts["missing"] += int((~found).sum())
+        if self.tombstones:
+            findings.add_all(offsets[~found], "record is missing, it should have become a tombstone")
+            return
+        findings.add_all(offsets[~found & ~meant], "record is missing though its key was not erased")
+        findings.add_all(offsets[found & meant], "record of an erased key is retained")
+        erased = int((~found & meant).sum())
+        counts[ERASED] += erased
+        counts[segment_count(before)] += erased
+
+    def check_tombstones(self, before: Chunk, sources: Rows, after: Chunk, records: Rows, counts: Counter[str]) -> Findings:
+        """Check ``records`` (of ``after``) whose keys are meant: they have lost value and headers of ``sources``."""
+        findings = Findings()
+        findings.add_all(records["offset"][_have_content(after, records)], "record of an erased key has a value or headers")
+        counts[segment_count(before)] += int(_have_content(before, sources).sum())
+        return findings
+
+
+def segment_count(chunk: Chunk) -> str:
+    """The name of the count of records that were erased in the chunk's segment."""
+    file = parse_segment_file(chunk.path.rpartition("/")[2])
+    return f"{ERASED_IN}{-1 if file is None else file.base_offset}"
+
+
+def _have_content(chunk: Chunk, records: Rows) -> Bools:
+    """Which records of a chunk have a value or headers, bool[n]."""
+    headers = [bool(chunk.data[each["headers_at"] : each["end"]].tobytes().strip(_NO_HEADERS)) for each in records]
+    content: Bools = (records["value_size"] >= 0) | np.array(headers, np.bool_)
+    return content

@@ -1,0 +1,212 @@
+"""The certificate of an erasure, as JSON: what was erased from each log, and that nothing else was changed and no key is left.
+
+| field | meaning |
+| --- | --- |
+| ``schema_version``, ``kind`` | 1, ``erasure`` |
+| ``as_of_ms``, ``on_match``, ``include_active`` | how keys were erased |
+| ``keys_given``, ``patterns_given`` | how many |
+| ``salt``, ``keys_sha256`` | SHA-256 over the salted hashes of all keys and patterns, in order |
+| ``status`` | ``holds`` if it does for all logs |
+| ``logs`` | one object a log, as below |
+
+| field of a log | meaning |
+| --- | --- |
+| ``topic``, ``partition`` | the log |
+| ``status`` | ``holds``: every other record is byte-equal, and a full scan of the result finds none of the keys |
+| ``log_start_offset``, ``records_before``, ``records_after`` | of the log |
+| ``records_erased``, ``bytes_erased`` | records, and bytes of ``.log`` files |
+| ``sha256_before``, ``sha256_after`` | over a line for each segment: base offset, bytes and SHA-256 of its ``.log`` file |
+| ``segments`` | each with base offset, erased records, bytes and SHA-256 before and after |
+
+It is signed by nothing, but reproducible: ``compare`` says in which fields another run's differs.
+
+Tested by ``tests/certifier/test_erasure_certificate.py``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from compaction.certifier.certificate import LogCertificate, Status, VerifyReport
+from compaction.certifier.certify import certify_pairs
+from compaction.certifier.checks.erased_keys import ErasedKeys
+from compaction.certifier.checks.log_pair import LONG_MAX, LogPair, SegmentFiles, Side
+from compaction.certifier.find_pairs import find_pairs
+from compaction.certifier.task_runner import TaskRunner
+from compaction.certifier.verify_request import VerifyRequest
+from compaction.errors import UsageError
+from compaction.printable import printable_json
+from compaction.stores.mixed import MixedFileSystem
+
+SCHEMA_VERSION, KIND = 1, "erasure"
+DROP, TOMBSTONE = "drop", "tombstone"
+_READ_BYTES = 8 << 20
+_THREADS = 4
+#: what only the state before the erasure shows
+_OF_BEFORE = ("sha256_before", "bytes_before", "records_before", "records_erased", "bytes_erased")
+
+
+class Certified(NamedTuple):
+    """The results for all logs, and the ``logs`` of a certificate."""
+
+    report: VerifyReport
+    logs: tuple[dict[str, Any], ...]
+
+
+def erasure_pairs(request: VerifyRequest, erased: ErasedKeys) -> list[LogPair | LogCertificate]:
+    """Both sides of each log. Neither side's cleaner checkpoint counts: ``cleaned_to`` is the end of what was erased from."""
+    found: list[LogPair | LogCertificate] = []
+    for pair in find_pairs(request):
+        if isinstance(pair, LogCertificate) or not pair.before.segments:
+            found.append(pair)
+            continue
+        end_offset = LONG_MAX if pair.rules.include_active else pair.before.segments[-1].base_offset
+        before, after = (replace(side, cleaned_to=end_offset) for side in (pair.before, pair.after))
+        # up to Kafka 3.9 batches of magic 0 and 1 keep it, but tombstones are written as v2
+        rules = replace(pair.rules, keeps_magic=pair.rules.keeps_magic and not erased.tombstones, mtime_only=False)
+        found.append(replace(pair, before=before, after=after, rules=rules))
+    return found
+
+
+def certify_erased(
+    runner: TaskRunner, pairs: Sequence[LogPair | LogCertificate], erased: ErasedKeys, now_ms: int
+) -> Certified:
+    """Certify all logs, in order."""
+    report = certify_pairs(runner, pairs, now_ms, erased=erased)
+    digests = _digests([side for pair in pairs if isinstance(pair, LogPair) for side in (pair.before, pair.after)])
+    logs = (_log(pair, log, digests) for pair, log in zip(pairs, report.logs, strict=True))
+    return Certified(report, tuple(logs))
+
+
+def document(request: VerifyRequest, erased: ErasedKeys, salt: bytes, logs: Sequence[Mapping[str, Any]]) -> str:
+    """The certificate as JSON."""
+    holds = all(log["status"] == Status.HOLDS.value for log in logs)
+    fields = {
+        "schema_version": SCHEMA_VERSION,
+        "kind": KIND,
+        "as_of_ms": request.now_ms,
+        "on_match": TOMBSTONE if erased.tombstones else DROP,
+        "include_active": request.include_active,
+        "keys_given": len(erased.criteria.keys),
+        "patterns_given": len(erased.criteria.patterns),
+        "salt": salt.hex(),
+        "keys_sha256": erased.criteria.fingerprint(salt),
+        "status": (Status.HOLDS if holds else Status.VIOLATED).value,
+        "logs": list(logs),
+    }
+    return printable_json(json.dumps(fields, indent=2, ensure_ascii=False)) + "\n"
+
+
+def read_certificate(text: str, path: str) -> dict[str, Any]:
+    """The certificate in a file.
+
+    :raises UsageError: it is not one
+    """
+    try:
+        found = json.loads(text)
+        if found["kind"] == KIND and found["schema_version"] == SCHEMA_VERSION:
+            bytes.fromhex(found["salt"])
+            names = [(log["topic"], int(log["partition"]), log["segments"]) for log in found["logs"]]
+            if names and isinstance(found["include_active"], bool) and found["on_match"] in (DROP, TOMBSTONE):
+                certificate: dict[str, Any] = found
+                return certificate
+    except (KeyError, TypeError, ValueError):
+        pass
+    what = "--certificate: is not a certificate of an erasure, or has no logs"
+    raise UsageError(what, path=path, hint="give the file that erase --certificate has written")
+
+
+def compare(certificate: Mapping[str, Any], certified: Certified, *, with_before: bool) -> VerifyReport:
+    """The results, with a violation in each log whose fields differ from those of the certificate.
+
+    :param with_before: both sides are those of the erasure; otherwise only what it left can be compared
+    """
+    recorded = {(log["topic"], log["partition"]): log for log in certificate["logs"]}
+    logs = []
+    for log, fields in zip(certified.report.logs, certified.logs, strict=True):
+        expected = recorded.get((log.topic, log.partition), {})
+        wrong = [] if log.status is not Status.HOLDS else list(_differences(expected, fields, with_before=with_before))
+        logs.append(replace(LogCertificate.violated(log.topic_partition, 0, wrong[0]), **_counts(log)) if wrong else log)
+    return replace(certified.report, logs=tuple(logs))
+
+
+def _counts(log: LogCertificate) -> dict[str, Any]:
+    return {name: getattr(log, name) for name in ("records_before", "records_after", "missing", "erased")}
+
+
+def _differences(expected: Mapping[str, Any], found: Mapping[str, Any], *, with_before: bool) -> list[str]:
+    if not expected:
+        return ["the certificate does not have this log"]
+    wrong = []
+    for mine, theirs in zip(found["segments"], expected["segments"], strict=False):
+        wrong += [
+            f"{name} of segment {mine['base_offset']} is {mine[name]}, the certificate has {theirs.get(name)}"
+            for name in mine
+            if (with_before or name not in _OF_BEFORE) and mine[name] != theirs.get(name)
+        ]
+    wrong += [
+        f"{name} is {found[name]}, the certificate has {expected.get(name)}"
+        for name in found
+        if name != "segments" and (with_before or name not in _OF_BEFORE) and found[name] != expected.get(name)
+    ]
+    return wrong
+
+
+def _log(pair: LogPair | LogCertificate, log: LogCertificate, digests: Mapping[str, str]) -> dict[str, Any]:
+    fields: dict[str, Any] = {"topic": log.topic, "partition": log.partition, "status": log.status.value}
+    if not isinstance(pair, LogPair):
+        return {**fields, "reason": log.reason, "segments": []}
+    before, after = ({each.base_offset: each for each in side.segments} for side in (pair.before, pair.after))
+    segments = [
+        {
+            "base_offset": base,
+            "records_erased": log.erased.get(base, 0),
+            **_of_side("before", before.get(base), digests),
+            **_of_side("after", after.get(base), digests),
+        }
+        for base in sorted({*before, *after})
+    ]
+    return {
+        **fields,
+        "log_start_offset": pair.after.log_start_offset,
+        "records_before": log.records_before,
+        "records_after": log.records_after,
+        "records_erased": sum(log.erased.values()),
+        "bytes_erased": _size(pair.before) - _size(pair.after),
+        "sha256_before": _log_digest(pair.before, digests),
+        "sha256_after": _log_digest(pair.after, digests),
+        "segments": segments,
+    }
+
+
+def _of_side(side: str, files: SegmentFiles | None, digests: Mapping[str, str]) -> dict[str, Any]:
+    size, digest = (None, None) if files is None else (files.size_bytes, digests[files.path()])
+    return {f"bytes_{side}": size, f"sha256_{side}": digest}
+
+
+def _size(side: Side) -> int:
+    return sum(each.size_bytes for each in side.segments)
+
+
+def _log_digest(side: Side, digests: Mapping[str, str]) -> str:
+    lines = [f"{each.base_offset} {each.size_bytes} {digests[each.path()]}\n" for each in side.segments]
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def _digests(sides: Sequence[Side]) -> dict[str, str]:
+    """SHA-256 of the log of each segment, by path."""
+    files = {each.path(): each for side in sides for each in side.segments}
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return dict(zip(files, pool.map(_digest, files.values()), strict=True))
+
+
+def _digest(files: SegmentFiles) -> str:
+    fs, path, found = MixedFileSystem(), files.path(), hashlib.sha256()
+    for at in range(0, files.size_bytes, _READ_BYTES):
+        found.update(fs.read_bytes(path, at, min(_READ_BYTES, files.size_bytes - at)))
+    return found.hexdigest()

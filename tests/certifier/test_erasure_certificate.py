@@ -1,0 +1,154 @@
+"""Erasures of random logs are certified, and each way in which a result can be wrong is named."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from compaction.certifier.certificate import Status
+from compaction.certifier.checks.erased_keys import ErasedKeys
+from compaction.certifier.erasure_certificate import (
+    Certified,
+    certify_erased,
+    compare,
+    document,
+    erasure_pairs,
+    read_certificate,
+)
+from compaction.certifier.task_runner import LocalTaskRunner
+from compaction.certifier.verify_request import VerifyRequest
+from compaction.errors import UsageError
+from compaction.formats.key_criteria import KeyCriteria
+from tests.erasure.test_erase_keys import ODD_KEYS, SALT, erase, keys_of, write_case, write_odd
+from tests.kafka.encode import Batch, Record
+from tests.memory import scratch
+from tests.oracle.disk import read_partition, write_partition
+from tests.oracle.segments import write_segment
+from tests.passes.random_cases import FLAVOURS, NOW_MS, random_case
+
+#: a segment of these is changed: its first two batches have the offsets 0 to 3 and 4 to 6
+FIRST = "00000000000000000000.log"
+
+
+def certified(before: Path, after: Path, erased: ErasedKeys, version: str = "4.3", *, include_active: bool = True) -> Certified:
+    request = VerifyRequest((str(before),), (str(after),), NOW_MS, kafka_version=version, include_active=include_active)
+    return certify_erased(LocalTaskRunner(), erasure_pairs(request, erased), erased, NOW_MS)
+
+
+def erased_keys(keys: list[bytes], *, tombstones: bool = False) -> ErasedKeys:
+    return ErasedKeys(KeyCriteria.of(pa.array(keys, pa.binary())), tombstones)
+
+
+@pytest.mark.parametrize("version", ["3.0", "3.9", "4.3"])
+@pytest.mark.parametrize(("tombstones", "include_active"), [(False, True), (True, True), (False, False)])
+def test_erasures_of_random_logs_hold_and_are_counted(version: str, tombstones: bool, include_active: bool) -> None:
+    cases = [random_case(flavour, 3) for flavour in FLAVOURS]
+    every = sorted({key for case in cases for key in keys_of(case)})
+    keys = random.Random(1).sample(every, len(every) // 3)
+    with scratch() as root:
+        for case in cases:
+            write_case(root / "before", case)
+        options = {"tombstones": tombstones, "include_active": include_active, "kafka_version": version}
+        report = erase(root / "before", keys, output_dir=root / "after", **options)  # type: ignore[arg-type]
+        found = certified(
+            root / "before", root / "after", erased_keys(keys, tombstones=tombstones), version, include_active=include_active
+        )
+    wrong = [line for log in found.report.logs if log.status is not Status.HOLDS for line in log.lines()]
+    assert wrong == []
+    erased = {log.topic: log.erased_records for log in report.logs}
+    assert {log["topic"]: log["records_erased"] for log in found.logs} == erased
+    assert sum(erased.values()) > 200
+
+
+@pytest.fixture
+def copies(tmp_path: Path) -> tuple[Path, Path]:
+    """A log, and a copy from which the key ``k`` was erased."""
+    write_odd(tmp_path / "before")
+    erase(tmp_path / "before", [b"k"], include_active=True, output_dir=tmp_path / "after")
+    return tmp_path / "before", tmp_path / "after"
+
+
+def rewrite_first(after: Path, change: Callable[[list[Record]], list[Record]]) -> None:
+    segments = read_partition(after / "odd-0")
+    records = [Record(*vars(each).values()) for batch in segments[0].batches for each in batch.records()]
+    raw = [Batch(change([each for each in records if each.offset < 4]), "zstd").encode(), segments[0].batches[1].raw]
+    segments[0] = write_segment(0, raw, 200, segments[0].mtime_ms)
+    write_partition(after / "odd-0", segments)
+
+
+def first_violation(copies: tuple[Path, Path], erased: ErasedKeys) -> str:
+    (log,) = certified(*copies, erased).report.logs
+    return "" if log.status is Status.HOLDS else f"{log.violations[0].offset}: {log.violations[0].what}"
+
+
+def test_another_record_that_is_missing_or_changed_is_named(copies: tuple[Path, Path]) -> None:
+    assert first_violation(copies, erased_keys([b"k"])) == ""
+    rewrite_first(copies[1], lambda records: [records[0], *records[2:]])
+    assert first_violation(copies, erased_keys([b"k"])) == "1: record is missing though its key was not erased"
+    rewrite_first(copies[1], lambda records: [records[0]._replace(value=b"x"), *records[1:]])
+    assert first_violation(copies, erased_keys([b"k"])).startswith("0: ")
+
+
+def test_a_key_that_is_left_is_named(copies: tuple[Path, Path]) -> None:
+    assert first_violation(copies, erased_keys([b"k", b""])) == "1: record of an erased key is retained"
+
+
+def test_a_tombstone_with_a_value_or_headers_is_named(tmp_path: Path) -> None:
+    write_odd(tmp_path / "before")
+    erase(tmp_path / "before", [b""], include_active=True, tombstones=True, output_dir=tmp_path / "after")
+    copies, erased = (tmp_path / "before", tmp_path / "after"), erased_keys([b""], tombstones=True)
+    assert first_violation(copies, erased) == ""
+    for change in ({"value": b"x"}, {"headers": ((b"h", b""),)}):
+        rewrite_first(copies[1], lambda records: [records[0], records[1]._replace(**change), *records[2:]])  # noqa: B023
+        assert first_violation(copies, erased) == "1: record of an erased key has a value or headers"
+    rewrite_first(copies[1], lambda records: [records[0], *records[2:]])
+    assert first_violation(copies, erased) == "1: record is missing, it should have become a tombstone"
+
+
+def test_a_certificate_names_segments_and_is_reproduced_until_the_result_changes(copies: tuple[Path, Path]) -> None:
+    before, after = copies
+    erased = erased_keys([b"k"])
+    found = certified(before, after, erased)
+    request = VerifyRequest((str(before),), (str(after),), NOW_MS, include_active=True)
+    certificate = read_certificate(document(request, erased, SALT, found.logs), "file")
+    assert (certificate["status"], certificate["on_match"]) == ("holds", "drop")
+    (log,) = certificate["logs"]
+    assert [(each["base_offset"], each["records_erased"]) for each in log["segments"]] == [(0, 1), (10, 1), (20, 1)]
+    assert log["records_before"] - log["records_after"] == log["records_erased"] == 3
+    assert log["bytes_erased"] == sum(each["bytes_before"] - each["bytes_after"] for each in log["segments"])
+    assert compare(certificate, certified(before, after, erased), with_before=True).status is Status.HOLDS
+    in_place = VerifyRequest((), (str(after),), NOW_MS, include_active=True)
+    alone = certify_erased(LocalTaskRunner(), erasure_pairs(in_place, erased), erased, NOW_MS)
+    assert compare(certificate, alone, with_before=False).status is Status.HOLDS
+    shutil.copy(before / "odd-0" / FIRST, after / "odd-0" / FIRST)
+    changed = certify_erased(LocalTaskRunner(), erasure_pairs(in_place, erased_keys([b"?"])), erased_keys([b"?"]), NOW_MS)
+    (violated,) = compare(certificate, changed, with_before=False).logs
+    assert violated.violations[0].what.startswith("bytes_after of segment 0 is ")
+
+
+@pytest.mark.parametrize("change", [{"kind": "other"}, {"salt": "x"}, {"logs": []}, {"logs": [{}]}, {"on_match": 1}])
+def test_another_file_is_no_certificate(change: dict[str, Any]) -> None:
+    fields = {"kind": "erasure", "schema_version": 1, "salt": "00", "include_active": True, "on_match": "drop"}
+    fields["logs"] = [{"topic": "t", "partition": 0, "segments": []}]
+    assert read_certificate(json.dumps(fields), "file")
+    with pytest.raises(UsageError, match="is not a certificate of an erasure"):
+        read_certificate(json.dumps({**fields, **change}), "file")
+    with pytest.raises(UsageError):
+        read_certificate("[", "file")
+
+
+def test_every_kind_of_key_is_found_again(tmp_path: Path) -> None:
+    write_odd(tmp_path / "before")
+    for key in ODD_KEYS[1:]:
+        assert key is not None
+        shutil.rmtree(tmp_path / "after", ignore_errors=True)
+        erase(tmp_path / "before", [key], include_active=True, output_dir=tmp_path / "after")
+        assert first_violation((tmp_path / "before", tmp_path / "after"), erased_keys([key])) == ""
+        assert first_violation((tmp_path / "before", tmp_path / "before"), erased_keys([key])).endswith("is retained")
