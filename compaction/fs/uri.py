@@ -11,11 +11,15 @@ its logs and their files are below it, as in a log directory.
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import re
+import shutil
+import tempfile
+import uuid
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -34,9 +38,12 @@ _WITH_USER = frozenset({"hdfs", "viewfs", "abfs", "abfss"})
 _GUEST = ("gs", "anonymous")
 OPTIONS_VARIABLE = "KAFKA_LOG_COMPACTION_PLACES"
 #: layouts that are read as log directories
-LAYOUTS = ("aiven", "local-tiered")
+BACKUP = "backup"
+LAYOUTS = ("aiven", BACKUP, "local-tiered")
 #: the options of an address with a layout: a log directory with newer segments, and what the names of topics begin with
 TAIL, KEY_PREFIX = "tail", "key.prefix"
+#: where a run keeps the segments of a backup set as record batches; stored as the run's own directory below it
+SPOOL = "spool"
 #: private keys of encrypted exports: ``ID=FILE``, separated by commas
 KEYS_VARIABLE = "KAFKA_LOG_COMPACTION_PRIVATE_KEYS"
 #: options that name a file or a log in a layout, not the layout itself
@@ -48,6 +55,7 @@ _LAYOUT = re.compile(r"(?P<layout>[a-z][a-z0-9-]*)\+(?P<uri>[A-Za-z][A-Za-z0-9.-
 _SECRET = re.compile(r"secret|password|token|access_key|account_key|sig$", re.IGNORECASE)
 _NOT_IN_PLACE = "rename is not atomic there, so an interrupted run would lose records"
 _METADATA_ELSEWHERE = "the cluster's own metadata of these objects would no longer be true"
+_SET_IS_WHOLE = "a backup set has a manifest of all its segments, and no backup or restore may meet a set that is half changed"
 
 
 def is_remote(path: str) -> bool:
@@ -106,13 +114,30 @@ def _parse_layout(layout: str, given: str, option: str) -> str:
         raise UsageError(f"{option}: outputs are log directories, not of layout {layout}", hint=f"give it without {layout}+")
     uri, _, query = given.partition("?")
     options = dict(parse_qsl(query, keep_blank_values=True))
-    own = {name: options.pop(name) for name in (TAIL, KEY_PREFIX) if name in options}
+    own = {name: options.pop(name) for name in (TAIL, KEY_PREFIX, SPOOL) if name in options}
     place = parse_uri(f"{uri}?{urlencode(options)}" if options else uri, option)
     path = f"{layout}+{place}" if is_remote(place) else f"{layout}+file://{Path(place).resolve()}"
     if TAIL in own:
         own[TAIL] = resolved(parse_uri(own[TAIL], TAIL))
-    _store_options(_probable_root(path) if option in _BELOW else path, own)
+    root = _probable_root(path) if option in _BELOW else path
+    if layout == BACKUP:
+        own[SPOOL] = options_of(root).get(SPOOL) or _new_spool(own.get(SPOOL))
+    _store_options(root, own)
     return path
+
+
+def _new_spool(directory: str | None) -> str:
+    """A directory below ``directory``, or below the system's for temporary files, that its first user is to create. It is
+    removed when this process ends."""
+    path = str(Path(directory or tempfile.gettempdir()).resolve() / f"kafka-log-compaction-{uuid.uuid4().hex}")
+    atexit.register(partial(_remove_spool, path, os.getpid()))
+    return path
+
+
+def _remove_spool(path: str, owner: int) -> None:
+    # a fork of this process does not remove it
+    if os.getpid() == owner:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def add_tail(path: str, tail: str) -> None:
@@ -212,4 +237,6 @@ def require_in_place(paths: Iterable[str], doing: str) -> None:
 
 
 def _reason(path: str) -> str:
-    return _METADATA_ELSEWHERE if is_layout(path) else _NOT_IN_PLACE
+    if not is_layout(path):
+        return _NOT_IN_PLACE
+    return _SET_IS_WHOLE if layout_path(path).layout == BACKUP else _METADATA_ELSEWHERE

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from compaction.formats.indexes import OFFSET_ROW, TIME_ROW
 from compaction.kernels.compiling.cache import is_compiled, note_compiled
 from compaction.kernels.keys import key_counts, key_filter, key_set, latest_table, offset_map, ranked_map
-from compaction.kernels.reading import batches, columns, headers, locate, ranks, record_table, records
+from compaction.kernels.reading import backup_records, batches, columns, headers, locate, ranks, record_table, records
 from compaction.kernels.reading import plain_messages as messages
 from compaction.kernels.reading.siphash import HashSecret
 from compaction.kernels.reading.tables import BATCH_ROW, ENTRY_WORDS, OUT_ROW
@@ -126,6 +126,13 @@ def source() -> None:
     table.put(_empty(np.uint64, 0, latest_table.LATEST_WORDS), 0, once=False)
 
 
+def backup_sets() -> None:
+    """Reading and writing backup sets."""
+    data, wanted = _empty(np.uint8), columns.KEYS | columns.VALUES | columns.HEADERS
+    backup_records.batches_of_backup(data, 0, 0, data, _empty(np.int64, 4))
+    backup_records.put_backup_records(columns.new_columns(_empty(np.int64, 6), wanted), 0, data)
+
+
 def certifier() -> None:
     """Reading and comparing records for verification."""
     data, rows, each, found = _empty(np.uint8), _empty(BATCH_ROW), _empty(np.int64), _empty(locate.RECORD_ROW)
@@ -142,7 +149,10 @@ def dumping() -> None:
     record_table.locate_fields(np.frombuffer(b"", np.uint8), 0, 0, 0, 0, _empty(np.int64, 0, record_table.COLUMNS))
 
 
-_WORK = (scan, first_pass, second_pass, strategies, matches, large_logs, markers, v0_v1, comparison, source, certifier, dumping)
+_WORK = (
+    scan, first_pass, second_pass, strategies, matches, large_logs, markers, v0_v1, comparison, source, backup_sets, certifier,
+    dumping,
+)  # fmt: skip
 GROUPS: Mapping[str, Callable[[], None]] = {each.__name__: each for each in _WORK}
 
 

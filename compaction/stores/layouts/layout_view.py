@@ -19,6 +19,7 @@ from compaction.fs.overlay import InMemory, RangedSource
 from compaction.fs.uri import KEY_PREFIX, TAIL, layout_path, options_of
 from compaction.names import HIGH_WATERMARKS, LOG_STARTS, TopicPartition, parse_partition_dir
 from compaction.stores.layouts.aiven import AivenLayout
+from compaction.stores.layouts.backup_sets.backup_layout import BackupLayout
 from compaction.stores.layouts.joined_log import log_files, read_file
 from compaction.stores.layouts.local_tiered import LocalTieredLayout
 from compaction.stores.layouts.log_layout import Content, Layout, LogFile, Place
@@ -26,7 +27,9 @@ from compaction.stores.layouts.log_tail import local_log
 from compaction.stores.listings import object_stat
 
 #: by the names of ``fs.uri.LAYOUTS``
-KNOWN: Mapping[str, Callable[[Place], Layout]] = MappingProxyType({"aiven": AivenLayout, "local-tiered": LocalTieredLayout})
+KNOWN: Mapping[str, Callable[[Place], Layout]] = MappingProxyType(
+    {"aiven": AivenLayout, "backup": BackupLayout, "local-tiered": LocalTieredLayout}
+)
 #: of the local tail's checkpoints, those that apply to the log as a whole
 _CHECKPOINTS = (LOG_STARTS, HIGH_WATERMARKS)
 _OPEN_OBJECTS = 256

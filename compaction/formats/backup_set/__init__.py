@@ -1,0 +1,1 @@
+"""Backup sets of kafka-backup: the manifest and the segment files."""

@@ -1,0 +1,195 @@
+"""``manifest.json`` of a backup set: its topics, their partitions, and the segments of each.
+
+Mirrors ``BackupManifest`` of kafka-backup-core 0.25.2 (``manifest.rs``); fields that older versions lack are optional, unknown
+ones are ignored. Keys of segments begin with the set's id, which is also the name of its directory.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from compaction.formats.primitives.malformed import FormatError, shown
+from compaction.names import TopicPartition
+
+MANIFEST = "manifest.json"
+READ_COMMITTED = "read_committed"
+
+
+@dataclass(frozen=True)
+class BackupSegment:
+    """A segment: ``key`` is its path below the set, offsets and timestamps are those of the first and last record.
+
+    ``covered``: the offsets ``[start, end)`` that it accounts for, as sets of version 0.25 and later record them. ``sha256`` is
+    empty, sizes are 0 if they are not known.
+    """
+
+    key: str
+    start_offset: int
+    end_offset: int
+    start_timestamp: int
+    end_timestamp: int
+    record_count: int
+    uncompressed_size: int
+    compressed_size: int
+    sha256: str = ""
+    covered: tuple[int, int] | None = None
+
+    @property
+    def covered_start(self) -> int:
+        """The first offset that it accounts for."""
+        return self.start_offset if self.covered is None else self.covered[0]
+
+    def as_json(self, backup_id: str, uploaded_at: int) -> dict[str, Any]:
+        """The manifest's entry."""
+        start, end = self.covered or (self.start_offset, self.end_offset + 1)
+        return {
+            "key": f"{backup_id}/{self.key}",
+            "start_offset": self.start_offset,
+            "end_offset": self.end_offset,
+            "start_timestamp": self.start_timestamp,
+            "end_timestamp": self.end_timestamp,
+            "record_count": self.record_count,
+            "uncompressed_size": self.uncompressed_size,
+            "compressed_size": self.compressed_size,
+            "sha256": self.sha256,
+            "uploaded_at": uploaded_at,
+            "covered_start_offset": start,
+            "covered_end_offset": end - 1,
+        }
+
+
+@dataclass(frozen=True)
+class BackupPartition:
+    """The segments of a partition, ascending. ``absent``: offsets ``[start, end)`` that the set says it does not have, because
+    the source had lost them or they were pruned. ``covered_through``: the last offset that the set accounts for."""
+
+    segments: tuple[BackupSegment, ...]
+    absent: tuple[tuple[int, int], ...] = ()
+    covered_through: int | None = None
+
+    @property
+    def end_offset(self) -> int:
+        """One past the last offset that the set accounts for."""
+        ends = [segment.covered[1] if segment.covered else segment.end_offset + 1 for segment in self.segments]
+        return max([*ends, *(end for _, end in self.absent), (self.covered_through or -1) + 1])
+
+
+@dataclass(frozen=True)
+class BackupManifest:
+    """A backup set. ``document``: the whole manifest, of which ``partitions`` are the part that readers need."""
+
+    backup_id: str
+    isolation_level: str | None
+    partitions: Mapping[TopicPartition, BackupPartition]
+    document: Mapping[str, Any]
+
+
+def parse_manifest(data: bytes) -> BackupManifest:
+    """:raises FormatError: it is not JSON, a field is missing or has another type, or segments overlap"""
+    try:
+        document = json.loads(data)
+    except ValueError as error:
+        raise FormatError(f"manifest is not JSON: {error}") from None
+    backup_id = _field(document, "backup_id", str, "manifest")
+    level = document.get("isolation_level")
+    partitions: dict[TopicPartition, BackupPartition] = {}
+    for topic in _field(document, "topics", list, "manifest"):
+        name = _field(topic, "name", str, "topic")
+        for each in _field(topic, "partitions", list, f"topic {name}"):
+            log = TopicPartition(name, _field(each, "partition_id", int, f"topic {name}"))
+            if log in partitions:
+                raise FormatError(f"manifest has {log} twice")
+            partitions[log] = _partition(each, log, backup_id)
+    return BackupManifest(backup_id, level if isinstance(level, str) else None, partitions, document)
+
+
+def _partition(given: Mapping[str, Any], log: TopicPartition, backup_id: str) -> BackupPartition:
+    found = [_segment(each, str(log), backup_id) for each in _field(given, "segments", list, str(log))]
+    segments = tuple(sorted(found, key=lambda segment: segment.start_offset))
+    for before, after in zip(segments, segments[1:], strict=False):
+        if after.start_offset <= before.end_offset:
+            raise FormatError(f"segments {shown(before.key)} and {shown(after.key)} of {log} have the same offsets")
+    through = given.get("covered_through")
+    return BackupPartition(segments, tuple(_absent(given, log)), through if isinstance(through, int) else None)
+
+
+def _absent(given: Mapping[str, Any], log: TopicPartition) -> Iterator[tuple[int, int]]:
+    """The ranges of gaps, whose ends are exclusive, and of pruned segments, whose ends are inclusive."""
+    for name, more in (("gaps", 0), ("pruned", 1)):
+        for each in given.get(name, ()):
+            start, end = (_field(each, field, int, f"{name} of {log}") for field in ("start_offset", "end_offset"))
+            yield start, end + more
+
+
+def _segment(given: Mapping[str, Any], log: str, backup_id: str) -> BackupSegment:
+    key = _field(given, "key", str, log)
+    own = key.removeprefix(f"{backup_id}/")
+    if own == key or any(part in ("", ".", "..") for part in own.split("/")):
+        raise FormatError(f"key {shown(key)} of {log} is not below the set {shown(backup_id)}")
+    names = ("start_offset", "end_offset", "start_timestamp", "end_timestamp", "record_count")
+    start, end, first_ms, last_ms, count = (_field(given, name, int, f"segment {shown(own)}") for name in names)
+    if not 0 <= start <= end or not 0 < count <= end - start + 1:
+        raise FormatError(f"segment {shown(own)} has {count} records at offsets {start} to {end}")
+    sizes = [given.get(name, 0) for name in ("uncompressed_size", "compressed_size")]
+    low, high, digest = given.get("covered_start_offset"), given.get("covered_end_offset"), given.get("sha256", "")
+    covered = (low, high + 1) if isinstance(low, int) and isinstance(high, int) else None
+    if covered is not None and not (covered[0] <= start and end < covered[1]):
+        raise FormatError(f"segment {shown(own)} has offsets {start} to {end}, outside of those that it covers")
+    if not all(isinstance(size, int) and size >= 0 for size in sizes) or not isinstance(digest, str):
+        raise FormatError(f"segment {shown(own)} has malformed sizes or digest")
+    return BackupSegment(own, start, end, first_ms, last_ms, count, sizes[0], sizes[1], digest, covered)
+
+
+def _field(given: Any, name: str, kind: type[Any], of: str) -> Any:
+    """:raises FormatError: ``given`` is no object, or its field is missing or of another type"""
+    value = given.get(name) if isinstance(given, dict) else None
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise FormatError(f"{of}: {name} is {'missing' if value is None else 'not of type ' + kind.__name__}")
+    return value
+
+
+def format_manifest(
+    backup_id: str,
+    logs: Mapping[TopicPartition, BackupPartition],
+    now_ms: int,
+    base: BackupManifest | None = None,
+    compression: str = "zstd",
+) -> bytes:
+    """A manifest of these logs.
+
+    :param base: the set that they were made from: what it says of their source (cluster, settings, gaps) is kept
+    """
+    old = {} if base is None else dict(base.document)
+    topics: dict[str, dict[str, Any]] = {}
+    for log, partition in sorted(logs.items()):
+        known, mine = _known(old, log)
+        topic = topics.setdefault(log.topic, {"name": log.topic, "original_partition_count": None, **known, "partitions": []})
+        segments = [segment.as_json(backup_id, now_ms) for segment in partition.segments]
+        reach = {"covered_through": partition.end_offset - 1} if partition.end_offset else {}
+        topic["partitions"].append({**mine, "partition_id": log.partition, "segments": segments, **reach})
+    document = {
+        "source_cluster_id": None,
+        "source_brokers": [],
+        "isolation_level": READ_COMMITTED,
+        **old,
+        "backup_id": backup_id,
+        "created_at": now_ms,
+        "compression": compression,
+        "topics": list(topics.values()),
+    }
+    if base is not None and base.isolation_level is None:
+        del document["isolation_level"]
+    return json.dumps(document, indent=2).encode()
+
+
+def _known(document: Mapping[str, Any], log: TopicPartition) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a manifest has of a log's topic, and of its offsets that are not in the set."""
+    for topic in document.get("topics", ()):
+        if topic["name"] == log.topic:
+            kept = {name: value for name, value in topic.items() if name != "partitions"}
+            mine = [each for each in topic["partitions"] if each["partition_id"] == log.partition]
+            return kept, {name: each[name] for each in mine for name in ("gaps", "pruned") if name in each}
+    return {}, {}

@@ -1,0 +1,1 @@
+"""Backup sets of kafka-backup, read as logs: their records as record batches in temporary files."""

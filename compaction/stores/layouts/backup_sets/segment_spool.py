@@ -1,0 +1,158 @@
+"""Temporary files with the segments of a backup set as record batches.
+
+The size of a segment as batches is not known until it is converted, and its one compressed stream cannot be entered in the
+middle. So each segment is converted once, a few megabytes at a time, into a file of the run's spool directory, which the
+processes of a run share. The bytes depend on the segment only: a process on another machine converts it again to the same
+file. The process that chose the directory removes it.
+
+Tested by ``tests/stores/layouts/backup_sets/test_backup_layout.py``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compaction.errors import CorruptLogError, StorageError
+from compaction.formats.backup_set.set_segment import SegmentStream
+from compaction.formats.primitives.malformed import FormatError
+from compaction.fs.contents import read_range
+from compaction.fs.filesystem import FileRange, ReadableFileSystem, storage_errors
+from compaction.kernels.reading.backup_records import (
+    BACKUP_ERRORS,
+    COMPLETE,
+    COUNT,
+    FLOOR,
+    NO_SPACE,
+    POSITION,
+    USED,
+    batches_of_backup,
+)
+from compaction.stores.layouts.backup_sets.set_objects import Stored, check_header, damaged
+
+#: uncompressed bytes of a batch that is converted
+BATCH_BYTES = 64 * 1024
+_STEP_BYTES = 4 << 20
+#: bounds memory: no broker accepts a larger record
+_MAX_RECORD_BYTES = 256 << 20
+
+
+class SegmentSpool:
+    """Converted segments in a directory.
+
+    :param directory: created with the first segment, readable by its owner only
+    """
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+
+    def path_of(self, stored: Stored) -> str:
+        """The file of a segment."""
+        return f"{self._directory}/{hashlib.sha256(stored.path.encode()).hexdigest()[:32]}.log"
+
+    def converted(self, files: ReadableFileSystem, stored: Stored) -> str:
+        """The file of a segment, which is converted if no process has done so.
+
+        :raises CorruptLogError: the segment is malformed, or differs from the manifest
+        :raises StorageError: it cannot be read, or there is no space for it
+        """
+        path = self.path_of(stored)
+        if Path(path).exists():
+            return path
+        attempt = Path(f"{path}.{uuid.uuid4().hex}")
+        with storage_errors(path, "write a temporary file"):
+            attempt.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            with storage_errors(path, "write a temporary file"), open(attempt, "xb", buffering=0) as file:  # noqa: PTH123
+                for batches in convert(files, stored):
+                    file.write(batches)
+            attempt.rename(path)
+        finally:
+            attempt.unlink(missing_ok=True)
+        return path
+
+    def require_space(self, plain_bytes: int, path: str) -> None:
+        """:raises StorageError: the file system of the directory has less free space"""
+        existing = next(each for each in (Path(self._directory), *Path(self._directory).parents) if each.exists())
+        found = os.statvfs(existing)
+        if (free := found.f_bavail * found.f_frsize) < plain_bytes:
+            what = f"its records take about {plain_bytes} bytes in {existing}, which has {free} free"
+            raise StorageError(what, path=path, hint="name another directory by ?spool=DIR in the address")
+
+
+def convert(files: ReadableFileSystem, stored: Stored) -> Iterator[memoryview]:
+    """The batches of a segment.
+
+    :raises CorruptLogError: the segment is malformed, or differs from the manifest
+    """
+    try:
+        blocks = read_range(files, FileRange(stored.path, 0, stored.size))
+        stream = SegmentStream(blocks, stored.size)
+        check_header(stored, stream.header)
+        conversion = _Conversion(stream.header.start_offset)
+        try:
+            for plain in stream.plain(_STEP_BYTES):
+                yield from conversion.add(plain)
+            conversion.end(stream.header.record_count, stream.header.end_offset)
+        except FormatError:
+            # bytes that differ from those that were written explain any other error
+            stream.check_end()
+            raise
+        digest = stream.check_end()
+    except FormatError as error:
+        raise damaged(stored, error) from error
+    if stored.sha256 and stored.sha256 != digest:
+        raise CorruptLogError(f"segment has SHA-256 {digest}, {stored.sha256} in the manifest", path=stored.path)
+
+
+class _Conversion:
+    """Backup records, as they arrive, into batches."""
+
+    def __init__(self, start_offset: int) -> None:
+        self._data: NDArray[np.uint8] = np.empty(2 * _STEP_BYTES, np.uint8)
+        self._out = np.empty(2 * _STEP_BYTES, np.uint8)
+        self._end, self._position = 0, 0
+        self._state = np.zeros(4, np.int64)
+        self._state[FLOOR] = start_offset
+
+    def add(self, plain: memoryview) -> Iterator[memoryview]:
+        """The batches of all records that are complete with these bytes.
+
+        :raises FormatError: a record is malformed
+        """
+        state = self._state
+        left = self._end - int(state[POSITION])
+        if left + len(plain) > _MAX_RECORD_BYTES:
+            raise FormatError(f"record of more than {_MAX_RECORD_BYTES} bytes", self._position)
+        rest = self._data[int(state[POSITION]) : self._end]
+        if left + len(plain) > len(self._data):
+            self._data = np.empty(2 * (left + len(plain)), np.uint8)
+        self._data[:left] = rest.copy()
+        self._data[left : left + len(plain)] = np.frombuffer(plain, np.uint8)
+        self._position += int(state[POSITION])
+        state[POSITION], self._end = 0, left + len(plain)
+        while True:
+            outcome = batches_of_backup(self._data, self._end, BATCH_BYTES, self._out, state)
+            yield memoryview(self._out[: int(state[USED])])
+            if outcome == COMPLETE:
+                return
+            if outcome != NO_SPACE:
+                what = f"{BACKUP_ERRORS[outcome]}, after {state[COUNT]} records"
+                raise FormatError(what, self._position + int(state[POSITION]))
+            if not state[USED]:
+                self._out = np.empty(2 * len(self._out), np.uint8)
+
+    def end(self, record_count: int, end_offset: int) -> None:
+        """:raises FormatError: not all bytes were records, or these are not those of the header"""
+        left = self._end - int(self._state[POSITION])
+        if left:
+            raise FormatError(f"{left} bytes left after {self._state[COUNT]} records")
+        if self._state[COUNT] != record_count or self._state[FLOOR] != end_offset + 1:
+            found = f"{self._state[COUNT]} records up to offset {self._state[FLOOR] - 1}"
+            raise FormatError(f"segment has {found}, {record_count} up to {end_offset} in its header")

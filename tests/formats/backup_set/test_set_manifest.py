@@ -1,0 +1,99 @@
+"""Manifests of kafka-backup, of its versions before and after 0.25."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from compaction.formats.backup_set.set_manifest import BackupPartition, BackupSegment, format_manifest, parse_manifest
+from compaction.formats.primitives.malformed import FormatError
+from compaction.names import TopicPartition
+
+KEY = "b1/topics/orders/partition=0/segment-00000000000000000000.bin.zst"
+SEGMENT: dict[str, Any] = {
+    "key": KEY,
+    "start_offset": 0,
+    "end_offset": 9,
+    "start_timestamp": 5,
+    "end_timestamp": 6,
+    "record_count": 10,
+}
+ORDERS = TopicPartition("orders", 0)
+
+
+def document(*segments: dict[str, Any], **more: Any) -> dict[str, Any]:
+    topic = {"name": "orders", "configurations": {"cleanup.policy": "compact"}, "partitions": [{"partition_id": 0, **more}]}
+    topic["partitions"][0]["segments"] = list(segments)  # type: ignore[index]
+    return {"backup_id": "b1", "created_at": 1, "source_cluster_id": "c", "topics": [topic]}
+
+
+def parse(given: dict[str, Any]) -> BackupPartition:
+    return parse_manifest(json.dumps(given).encode()).partitions[ORDERS]
+
+
+def test_a_manifest_of_an_old_version_is_read() -> None:
+    found = parse_manifest(json.dumps(document(SEGMENT)).encode())
+    assert (found.backup_id, found.isolation_level) == ("b1", None)
+    partition = found.partitions[ORDERS]
+    assert partition.segments == (BackupSegment(KEY[3:], 0, 9, 5, 6, 10, 0, 0),)
+    assert (partition.absent, partition.end_offset) == ((), 10)
+
+
+def test_what_a_segment_covers_and_what_is_absent_are_read() -> None:
+    covering = {**SEGMENT, "covered_start_offset": 0, "covered_end_offset": 14, "sha256": "ab", "compressed_size": 3}
+    later = {**SEGMENT, "key": KEY.replace("00.bin", "30.bin"), "start_offset": 30, "end_offset": 39}
+    gaps = [{"start_offset": 15, "end_offset": 20, "reason": "offset_out_of_range", "detected_at": 1}]
+    pruned = [{"start_offset": 20, "end_offset": 29, "segments": 1}]
+    found = parse(document(later, covering, gaps=gaps, pruned=pruned, covered_through=44))
+    assert [segment.start_offset for segment in found.segments] == [0, 30]
+    assert found.segments[0].covered == (0, 15)
+    assert (found.absent, found.end_offset) == (((15, 20), (20, 30)), 45)
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ({"key": "other/segment.bin"}, "is not below the set 'b1'"),
+        ({"key": "b1/../x.bin"}, "is not below the set"),
+        ({"key": 5}, "key is not of type str"),
+        ({"end_offset": -1}, "10 records at offsets 0 to -1"),
+        ({"record_count": 11}, "11 records at offsets 0 to 9"),
+        ({"record_count": True}, "record_count is not of type int"),
+        ({"covered_start_offset": 1, "covered_end_offset": 9}, "outside of those that it covers"),
+        ({"compressed_size": -1}, "malformed sizes"),
+        ({"sha256": 1}, "malformed sizes or digest"),
+    ],
+)
+def test_a_malformed_segment_is_an_error(change: dict[str, Any], what: str) -> None:
+    with pytest.raises(FormatError, match=what):
+        parse(document({**SEGMENT, **change}))
+
+
+def test_malformed_manifests_are_errors() -> None:
+    overlapping = {**SEGMENT, "key": KEY.replace("00.bin", "05.bin"), "start_offset": 9, "end_offset": 20}
+    with pytest.raises(FormatError, match="have the same offsets"):
+        parse(document(SEGMENT, overlapping))
+    for data, what in ((b"{", "not JSON"), (b"[]", "backup_id is missing"), (b'{"backup_id": "b"}', "topics is missing")):
+        with pytest.raises(FormatError, match=what):
+            parse_manifest(data)
+    twice = document(SEGMENT)
+    twice["topics"] *= 2
+    with pytest.raises(FormatError, match="orders-0 twice"):
+        parse(twice)
+
+
+def test_a_written_manifest_keeps_what_describes_the_source() -> None:
+    gap = {"start_offset": 15, "end_offset": 20, "reason": "offset_out_of_range", "detected_at": 1}
+    base = parse_manifest(json.dumps(document(SEGMENT, gaps=[gap], covered_through=29)).encode())
+    made = BackupSegment(KEY[3:], 2, 8, 5, 6, 3, 100, 50, "ff", (0, 15))
+    data = format_manifest("b2", {ORDERS: BackupPartition((made,), (), 29)}, 77, base)
+    found = parse_manifest(data)
+    assert found.partitions[ORDERS] == BackupPartition((made,), ((15, 20),), 29)
+    assert found.document["source_cluster_id"] == "c"
+    assert found.document["topics"][0]["configurations"] == {"cleanup.policy": "compact"}
+    assert (found.backup_id, found.isolation_level, found.document["created_at"]) == ("b2", None, 77)
+    alone = parse_manifest(format_manifest("b2", {ORDERS: BackupPartition(())}, 77))
+    assert alone.isolation_level == "read_committed"
+    assert alone.partitions[ORDERS] == BackupPartition((), (), None)
