@@ -14,10 +14,12 @@ from compaction.fs.contents import FileDigest
 from compaction.fs.local import LocalFileSystem
 from compaction.names import CLEANER_OFFSETS, LOCK
 from compaction.output.journal import Journal, JournalGroup, write_journal
+from jobs import verify
 from tests.crash.surroundings import run
 from tests.damage.valid_logs import NOW_MS, look_at, valid_log, write_log
 from tests.kafka.encode import Batch, Record
 from tests.logdir.logs import build
+from tests.oracle.disk import read_partition
 
 #: strings that no message, name or path contains
 SECRETS = ("Zugangswort", "geheimer-Wert", "Kopfzeilenname", "Kopfzeilenwert")
@@ -81,6 +83,30 @@ def test_a_strategy_is_carried_out_in_copies_and_exports_and_noted_and_verified(
         assert log["reason"].endswith(note)
         assert log["settings"]["compaction.strategy"] == {"value": "timestamp", "source": "--set compaction.strategy"}
         assert log["records_after"] == 1
+
+
+def test_ties_are_broken_by_offset_the_last_record_stays_and_verify_explains_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logs, out = tmp_path / "logs", tmp_path / "out"
+    timestamps = (5, 9, 9, 1, 2)
+    records = [Record(i, NOW_MS - 10 + at, b"key", b"%d" % i) for i, at in enumerate(timestamps)]
+    files = {}
+    for base, batches in ((0, [Batch(records).encode()]), (len(records), [])):
+        files.update({f"{base:020d}{kind}": data for kind, data in build(base, batches).files.items()})
+    write_log(logs / "ties-0", files)
+    assert run(logs, *BY_TIME, "--output-dir", out).code == 0
+    batches = [batch for segment in read_partition(out / "ties-0") for batch in segment.batches]
+    assert [record.offset for batch in batches for record in batch.records()] == [2, 4]
+    given = ["--before", str(logs), "--after", str(out), "--as-of-ms", str(NOW_MS), "--set", "cleanup.policy=compact"]
+    reasons = {**dict.fromkeys((0, 1, 3), "was superseded by offset 2"), 4: "was retained"}
+    for offset, reason in reasons.items():
+        assert verify.main([*given, *BY_TIME, "--why", f"ties-0:{offset}"]) == 0
+        assert reason in capsys.readouterr().out, offset
+    assert verify.main([*given, *BY_TIME, "--strict"]) == 0
+    capsys.readouterr()
+    assert verify.main([*given, "--strict"]) == 1
+    assert "older records of this record's key are retained" in capsys.readouterr().err
 
 
 def test_contradicting_strategies_are_usage_errors(tmp_path: Path) -> None:
