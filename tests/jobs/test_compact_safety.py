@@ -96,8 +96,8 @@ def test_ties_are_broken_by_offset_the_last_record_stays_and_verify_explains_it(
         files.update({f"{base:020d}{kind}": data for kind, data in build(base, batches).files.items()})
     write_log(logs / "ties-0", files)
     assert run(logs, *BY_TIME, "--output-dir", out).code == 0
-    batches = [batch for segment in read_partition(out / "ties-0") for batch in segment.batches]
-    assert [record.offset for batch in batches for record in batch.records()] == [2, 4]
+    found = [batch for segment in read_partition(out / "ties-0") for batch in segment.batches]
+    assert [record.offset for batch in found for record in batch.records()] == [2, 4]
     given = ["--before", str(logs), "--after", str(out), "--as-of-ms", str(NOW_MS), "--set", "cleanup.policy=compact"]
     reasons = {**dict.fromkeys((0, 1, 3), "was superseded by offset 2"), 4: "was retained"}
     for offset, reason in reasons.items():
