@@ -1,6 +1,6 @@
 """The rules of the log cleaner that differ between versions of Kafka, as values.
 
-``compaction.cleaning.record_retention`` states the rules that all versions have in common, in the form of Kafka 4.3, and names
+``compaction.cleaning.record_retention`` states the rules that all versions have in common, in the form of Kafka 4.4, and names
 the exceptions that a field of ``KafkaRules`` changes. No other module compares versions.
 
 Not mirrored, because both lose data that other versions keep:
@@ -52,6 +52,7 @@ class KafkaRules:
     :ivar last_batch: of a round (KAFKA-17076, KAFKA-20452)
     :ivar old_format: of batches of magic 0 and 1 (KIP-724)
     :ivar groups_empty_segments: an empty segment joins any group (KAFKA-12889)
+    :ivar limits_decompressed_records: ``max.decompressed.message.bytes`` fails the cleaning of a log with a larger record
     :ivar producer_expiration: the broker setting after which an idle producer is forgotten (KIP-854)
     :ivar producer_expiration_default_ms: its default
     """
@@ -60,6 +61,7 @@ class KafkaRules:
     last_batch: LastBatch
     old_format: OldFormat
     groups_empty_segments: bool
+    limits_decompressed_records: bool
     producer_expiration: str
     producer_expiration_default_ms: int
 
@@ -87,6 +89,7 @@ _2_8 = KafkaRules(
     last_batch=LastBatch.DROPPED,
     old_format=OldFormat.KEEPS_MAGIC,
     groups_empty_segments=False,
+    limits_decompressed_records=False,
     producer_expiration="transactional.id.expiration.ms",
     producer_expiration_default_ms=7 * _DAY_MS,
 )
@@ -95,7 +98,8 @@ _3_1 = replace(_3_0, tombstone_retention=Retention.DELETE_HORIZON)
 _3_4 = replace(_3_1, producer_expiration="producer.id.expiration.ms", producer_expiration_default_ms=_DAY_MS)
 _3_9_2 = replace(_3_4, last_batch=LastBatch.RETAINED)
 _4_0 = replace(_3_9_2, old_format=OldFormat.BECOMES_V2)
-_4_4 = replace(_4_0, last_batch=LastBatch.RETAINED_AT_HIGH_WATERMARK)
+_4_2 = replace(_4_0, limits_decompressed_records=True)
+_4_4 = replace(_4_2, last_batch=LastBatch.RETAINED_AT_HIGH_WATERMARK)
 
 #: each minor version has the rules of its newest patch; 3.9 changed them in a patch
 RULES: Mapping[str, KafkaRules] = MappingProxyType(
@@ -105,7 +109,10 @@ RULES: Mapping[str, KafkaRules] = MappingProxyType(
         **dict.fromkeys(("3.1", "3.2", "3.3"), _3_1),
         **dict.fromkeys(("3.4", "3.5", "3.6", "3.7", "3.8", "3.9.0", "3.9.1"), _3_4),
         **dict.fromkeys(("3.9.2", "3.9"), _3_9_2),
-        **dict.fromkeys(("4.0", "4.1", "4.2", "4.3"), _4_0),
+        **dict.fromkeys(("4.0", "4.1"), _4_0),
+        # since its last patch; older ones do not have the setting
+        "4.2": _4_2,
+        "4.3": _4_0,
         "4.4": _4_4,
     }
 )

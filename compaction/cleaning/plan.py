@@ -14,7 +14,7 @@ Refused are ``__cluster_metadata``, whose records have no keys (a broker prunes 
 What ``cleanup.policy`` does in one run is a ``PolicyPlan``: segment deletion first, then compaction as planned on the log that
 remains. A policy that is a guess is not carried out: neither half removes anything.
 
-Mirrors ``LogCleanerManager.grabFilthiestCompactedLog`` and ``Cleaner.doClean`` of Kafka 4.3.0. Differences: a broker's offset
+Mirrors ``LogCleanerManager.grabFilthiestCompactedLog`` and ``Cleaner.doClean`` of Kafka 4.4.0. Differences: a broker's offset
 map may fill up and end the round early; this round always reaches the first uncleanable offset. A broker's cleaner thread
 compacts first and then deletes (``LogCleaner.cleanFilthiestLog``), again and again; a single run deletes first, so that nothing
 is rewritten only to be deleted.
@@ -32,7 +32,7 @@ from compaction.cleaning.log_view import LogView, Segment
 from compaction.cleaning.segment_retention import DeletionPlan, plan_deletion
 from compaction.cleaning.skip_reasons import Condition, SkipCause, Verdict, duration, ratio_remedy, shown
 from compaction.config import TopicConfig
-from compaction.config.entries import OFFSET
+from compaction.config.entries import NO_RECORD_LIMIT, OFFSET
 from compaction.names import CLUSTER_METADATA_TOPIC, TopicPartition
 
 
@@ -84,6 +84,12 @@ class LogPlan(LogToClean):
         end_offset, last_batch = self.first_uncleanable_offset, self.rules.last_batch
         at_high_watermark = last_batch is LastBatch.RETAINED_AT_HIGH_WATERMARK and end_offset == self.view.high_watermark
         return end_offset if last_batch is LastBatch.RETAINED or at_high_watermark else -1
+
+    @property
+    def max_record_bytes(self) -> int | None:
+        """The largest record that a compressed batch may have; ``None`` if there is no limit."""
+        limit = self.config.max_decompressed_message_bytes
+        return limit if self.rules.limits_decompressed_records and limit < NO_RECORD_LIMIT else None
 
     def __str__(self) -> str:
         """One line."""

@@ -99,11 +99,14 @@ def _read(files: ReadableFileSystem, slice_: Slice, cases: Sequence[_Case], sour
 def _measure(block: Block, decoder: Decoder, cases: Sequence[_Case], frame: Frame) -> None:
     """Clean batches for each case, and count the records that it drops."""
     decisions = [(case, case.rewriter.decide(block, case.limits)) for case in cases]
-    wanted = np.any([decided.actions != COPY for _, decided in decisions], axis=0)
+    wanted = np.any(
+        [(decided.actions != COPY) | case.rewriter.wanted(block, decided) for case, decided in decisions], axis=0
+    )
     for decoded in decoder.decode(block, wanted):
         for case, decided in decisions:
             if case.error is None:
                 try:
+                    case.rewriter.check_sizes(decoded, decided, decoder.path)
                     for _ in case.rewriter.rewrite(block, decoded, decided, decoder.path):
                         pass
                     survivors = case.rewriter.survivors_from(int(decoded.rows["base_offset"][0]))

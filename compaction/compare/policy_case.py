@@ -22,7 +22,7 @@ from compaction.names import LogLocation
 from compaction.report import LogReport
 
 #: everything that determines a plan's output
-PlanKey = tuple[str, int, int, tuple[Group, ...], int, int, int, tuple[ProducerEntry, ...], KafkaRules, str]
+PlanKey = tuple[str, int, int, tuple[Group, ...], int, int, int, tuple[ProducerEntry, ...], KafkaRules, str, int | None]
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,7 @@ class PolicyCase:
             plan.view.producers,
             plan.rules,
             plan.config.strategy,
+            plan.max_record_bytes,
         )
 
     @property

@@ -1,4 +1,4 @@
-"""The configuration entries of Kafka 4.3.0 that a log at rest depends on, of topics and of brokers.
+"""The configuration entries of Kafka 4.4.0 that a log at rest depends on, of topics and of brokers.
 
 Mirrors ``LogConfig.CONFIG``, ``ServerTopicConfigSynonyms.ALL_TOPIC_CONFIG_SYNONYMS``, ``LogConfig.SERVER_CONFIG_DEF`` and
 ``CleanerConfig``. The names and types of all other entries are those of ``compaction.config.config_names``, of any version: the
@@ -22,6 +22,7 @@ MINUTE_MS = 60_000
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 MIB = 1 << 20
+MAX_RECORD = "max.decompressed.message.bytes"
 
 #: the values of ``compaction.strategy``
 OFFSET, TIMESTAMP, HEADER = "offset", "timestamp", "header"
@@ -76,6 +77,8 @@ def _log(*names: str) -> tuple[Synonym, ...]:
 _I, _L, _D = Kind.INT, Kind.LONG, Kind.DOUBLE
 _COUNT = Range(0)
 _SOME = Range(1)
+#: largest array of a Java machine, which Kafka takes for no limit
+NO_RECORD_LIMIT = INT_MAX - 8
 #: 1 MiB since Kafka 4.1; topics of older brokers may have less
 _SEGMENT_BYTES = Range(14)
 
@@ -122,6 +125,10 @@ TOPIC_ENTRIES: dict[str, Entry] = {
         Entry(
             "retention.bytes", _L, -1, None,
             "log size above which segments are deleted, bytes, -1 for never", _log("retention.bytes"),
+        ),
+        Entry(
+            MAX_RECORD, _I, NO_RECORD_LIMIT, Range(1, NO_RECORD_LIMIT),
+            "largest decompressed size of a record in a compressed batch, bytes", (Synonym(MAX_RECORD),),
         ),
         Entry("remote.storage.enable", Kind.BOOLEAN, False, None, "whether the topic is tiered"),
         Entry(

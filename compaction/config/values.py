@@ -1,6 +1,6 @@
 """The effective configuration of one topic and of the broker, each value with its source.
 
-Of Kafka 4.3.0's ``LogConfig``, ``KafkaConfig`` and ``CleanerConfig`` these are the entries that a log at rest depends on.
+Of Kafka 4.4.0's ``LogConfig``, ``KafkaConfig`` and ``CleanerConfig`` these are the entries that a log at rest depends on.
 ``TopicConfig`` names its attributes as the entries, in snake case; units are in the names, and defaults are Kafka's.
 
 Tested by ``tests/config/test_resolver.py``.
@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from compaction.config.entries import DAY_MS, MIB, OFFSET
+from compaction.config.entries import DAY_MS, MIB, NO_RECORD_LIMIT, OFFSET
 from compaction.config.kinds import LONG_MAX
 from compaction.config.sources import DEFAULT, Origin, Source
 
@@ -39,6 +39,7 @@ class TopicConfig:
     file_delete_delay_ms: int = 60_000
     retention_ms: int = 7 * DAY_MS
     retention_bytes: int = -1
+    max_decompressed_message_bytes: int = NO_RECORD_LIMIT
     remote_storage_enable: bool = False
     compaction_strategy: str = OFFSET
     compaction_strategy_header: str = ""

@@ -1,6 +1,6 @@
 """The cleaner's three steps over many logs: **build the offset map**, **resolve transactions**, **clean into groups**.
 
-Mirrors ``Cleaner.buildOffsetMap``, ``CleanedTransactionMetadata`` and ``Cleaner.cleanSegments`` of Kafka 4.3.0. Each step
+Mirrors ``Cleaner.buildOffsetMap``, ``CleanedTransactionMetadata`` and ``Cleaner.cleanSegments`` of Kafka 4.4.0. Each step
 processes all logs that have not failed in one pass; ``compaction.engine.protocol`` has the passes. Tasks write and
 **verify** the outputs; nothing is swapped in here.
 
@@ -241,6 +241,7 @@ class Cleaner:
             directory=log.directory,
             bytes_per_second=self._task_rate,
             files=self._options.files,
+            max_record_bytes=plan.max_record_bytes,
         )
 
     def _refuse_without_space(self) -> None:

@@ -1,6 +1,6 @@
 """The first pass: checks every batch of some slices, hashes every key, and emits packed map entries by shard.
 
-Mirrors ``Cleaner.buildOffsetMap`` (Kafka 4.3.0) for the dirty section. Records of the clean section, and of aborted data, do
+Mirrors ``Cleaner.buildOffsetMap`` (Kafka 4.4.0) for the dirty section. Records of the clean section, and of aborted data, do
 not enter the map. They are emitted as lookups: pass 2 drops those that a dirty record supersedes.
 
 Tested by ``tests/passes/test_single_task.py``, ``tests/passes/test_rounds.py`` and ``tests/passes/test_metamorphic.py``.

@@ -1,6 +1,6 @@
 """The second pass over one output part: copies, drops or rewrites each batch, and writes the result.
 
-Mirrors ``Cleaner.cleanInto`` and ``MemoryRecords.filterTo`` (Kafka 4.3.0). A batch that loses no record is not copied in
+Mirrors ``Cleaner.cleanInto`` and ``MemoryRecords.filterTo`` (Kafka 4.4.0). A batch that loses no record is not copied in
 memory; a batch that loses all records is not decompressed.
 
 Tested by ``tests/passes/test_rounds.py``, ``tests/passes/test_metamorphic.py`` and ``tests/crash/test_trust.py``.
@@ -16,11 +16,9 @@ from numpy.typing import NDArray
 
 from compaction.errors import CompactionError, CorruptLogError, UnsupportedLogError, of_log
 from compaction.formats.primitives.malformed import FormatError
-from compaction.formats.record_batch.wrapper import filter_wrapper
 from compaction.fs.contents import FileDigest
 from compaction.fs.filesystem import Chunk
-from compaction.kernels.reading.batches import first_bad_crc, scan_batches
-from compaction.kernels.reading.tables import BUILT, DROP, IN_BLOCK, OFFSET_SHIFT, OUT_ROW, REWRITE, TO_COMPRESS, WRAPPER
+from compaction.kernels.reading.tables import BUILT, IN_BLOCK, OFFSET_SHIFT, OUT_ROW, REWRITE, TO_COMPRESS, WRAPPER
 from compaction.kernels.rewriting.batch_retention import Limits, decide
 from compaction.kernels.rewriting.rewrite import (
     BYTES_KEPT,
@@ -35,7 +33,18 @@ from compaction.logdir.blocks import Block, SegmentReader
 from compaction.logdir.throttle import Throttle
 from compaction.output.segment_writer import PartWriter, SegmentWriter, new_suffix, part_paths
 from compaction.passes.compress import seal_compressed
-from compaction.passes.decoder import MAX_PLAIN_BYTES, V2_MAGIC, Decoded, Decoder, check_count, check_offsets, corrupt_record
+from compaction.passes.decoder import (
+    CHANGED,
+    Decoded,
+    Decoder,
+    check_count,
+    check_crcs,
+    check_message_crcs,
+    check_offsets,
+    check_record_sizes,
+    corrupt_record,
+    read_by_kafka,
+)
 from compaction.passes.header_names import repair_header_names
 from compaction.passes.tasks import CleanContext, CleanStats, GroupOutput, OutputPart, Packed, PartResult, Slice
 from compaction.passes.unchanged import DiffersError, SourceComparison, only_source
@@ -43,7 +52,6 @@ from compaction.passes.unchanged import DiffersError, SourceComparison, only_sou
 _OUT_BYTES = 4 << 20
 _KEPT_COLUMNS = 6
 _KEPT_ROWS = 1 << 12
-_CHANGED = "the file was changed, or the disk returned other bytes: make sure that nothing else writes here, and run again"
 
 #: a group's output, its log's context and the results of its parts
 Unjoined = tuple[GroupOutput, CleanContext, list[PartResult]]
@@ -151,7 +159,7 @@ class Rewriter:
                 for block in reader.blocks(check_crc=False):
                     self.at = (slice_.path, block.position)
                     self._throttle.count(len(block.raw))
-                    _check_messages(block, slice_.path)
+                    check_message_crcs(block, slice_.path)
                     for batches in decoder.as_v2(block):
                         floor = check_offsets(batches, floor, slice_.path, slice_.end_offset)
                         for chunks, out_rows in self._block(batches, decoder, limits):
@@ -161,7 +169,7 @@ class Rewriter:
                             self._throttle.count(int(out_rows["size"].sum()))
                 if slice_.fingerprint is not None and reader.fingerprint() != slice_.fingerprint:
                     what = "segment is not the one that the first pass read"
-                    raise CorruptLogError(what, path=slice_.path, position=slice_.start, hint=_CHANGED)
+                    raise CorruptLogError(what, path=slice_.path, position=slice_.start, hint=CHANGED)
 
     def limits(self, slice_: Slice) -> Limits:
         """The ``limits`` of ``decide`` and ``rewrite`` for a slice."""
@@ -185,8 +193,9 @@ class Rewriter:
         self, block: Block, decoder: Decoder, limits: Limits
     ) -> Iterator[tuple[list[Chunk], NDArray[np.void]]]:
         decided = self.decide(block, limits)
-        _check_batches(block, decided.actions, decoder.path)
-        for decoded in decoder.decode(block, decided.actions == REWRITE):
+        check_crcs(block, decided.actions, decoder.path)
+        for decoded in decoder.decode(block, self.wanted(block, decided)):
+            self.check_sizes(decoded, decided, decoder.path)
             yield from self.rewrite(block, decoded, decided, decoder.path)
 
     def decide(self, block: Block, limits: Limits) -> Decided:
@@ -197,6 +206,18 @@ class Rewriter:
         survivors = self.survivors_from(int(rows["base_offset"][0]))
         self._counters[TOMBSTONES_REMOVED] += decide(rows, verdicts, survivors, limits, actions)
         return Decided(actions, verdicts, limits)
+
+    def wanted(self, block: Block, decided: Decided) -> NDArray[np.bool_]:
+        """bool[r], the batches of a run to decode: those to rewrite, and those whose records are checked."""
+        wanted: NDArray[np.bool_] = decided.actions == REWRITE
+        if self._log.max_record_bytes is not None:
+            wanted |= read_by_kafka(block.rows, decided.verdicts)
+        return wanted
+
+    def check_sizes(self, decoded: Decoded, decided: Decided, path: str) -> None:
+        """Check decoded batches against the limit of a record's size, if there is one."""
+        if self._log.max_record_bytes is not None:
+            check_record_sizes(decoded, decided.verdicts, self._log.max_record_bytes, path)
 
     def rewrite(
         self, block: Block, decoded: Decoded, decided: Decided, path: str
@@ -219,7 +240,7 @@ class Rewriter:
             if error and error != BAD_NAMES:
                 raise _failure(error, rows[next_at], path)
             if n and out_rows["source"][n - 1] == WRAPPER:
-                yield self._wrapper(block, decoded, out_rows[:n])
+                yield from self._rewritten(block, decoded, out_rows[:n], next_at - 1)
             elif n:
                 yield self._output(block.raw, out_rows[:n])
             if error:
@@ -230,18 +251,17 @@ class Rewriter:
                 self._grow(decoded, at)
             at = next_at
 
-    def _wrapper(
-        self, block: Block, decoded: Decoded, out_rows: NDArray[np.void]
-    ) -> tuple[list[Chunk], NDArray[np.void]]:
-        """The wrapper of magic 0 or 1 that the kernel described; a decoded wrapper is the only batch of its run."""
-        row = decoded.rows[0]
-        deltas = self._kept[: int(row["count"]), 4]
-        deltas = deltas[: int(np.flatnonzero(deltas == out_rows["last_offset"][0] - row["base_offset"])[0]) + 1]
-        start, retained = int(row["position"]) - block.position, row["base_offset"] + deltas
-        wrapper = filter_wrapper(memoryview(block.raw), start, retained, limit_bytes=MAX_PLAIN_BYTES)
-        out_rows["size"] = len(wrapper)
+    def _rewritten(
+        self, block: Block, decoded: Decoded, out_rows: NDArray[np.void], at: int
+    ) -> Iterator[tuple[list[Chunk], NDArray[np.void]]]:
+        """The output that ends with the wrapper of magic 0 or 1 in row ``at``, which the kernel has described."""
+        if len(out_rows) > 1:
+            yield self._output(block.raw, out_rows[:-1])
+        last = out_rows[-1:]
+        wrapper = decoded.wrappers[at].filtered(decoded.rows["base_offset"][at] + self._kept[: int(last["start"][0]), 4])
+        last["size"] = len(wrapper)
         self._counters[BYTES_KEPT] += len(wrapper)
-        return [wrapper], out_rows
+        yield [wrapper], last
 
     def _grow(self, decoded: Decoded, at: int) -> None:
         """Enlarge the buffers for one batch."""
@@ -270,31 +290,6 @@ class Rewriter:
                 chunks.append(plain)
         self._counters[BYTES_KEPT] += int(size.sum())
         return chunks, out_rows
-
-
-def _check_batches(block: Block, actions: NDArray[np.uint8], path: str) -> None:
-    """Verify the CRC of each v2 batch that is copied or rewritten: the bytes may differ from those that pass 1 read, and a
-    rewritten batch gets a new CRC.
-
-    :raises CorruptLogError: a batch fails its CRC
-    """
-    rows = block.rows
-    if rows["magic"][0] < V2_MAGIC:
-        return
-    bad = first_bad_crc(block.raw, block.position, rows, actions != DROP)
-    if bad < len(rows):
-        raise CorruptLogError("batch fails its CRC", path=path, position=int(rows["position"][bad]), hint=_CHANGED)
-
-
-def _check_messages(block: Block, path: str) -> None:
-    """Verify the CRC of all batches of a block that has messages of magic 0 and 1.
-
-    :raises CorruptLogError: a batch fails its CRC
-    """
-    if (block.rows["magic"] < V2_MAGIC).any():
-        found = scan_batches(block.raw, block.position, check_crc=True)
-        if found.error is not None:
-            raise CorruptLogError(found.error, path=path, position=found.error_position, hint=_CHANGED)
 
 
 def _repaired(block: Block, decoded: Decoded, at: int, path: str) -> Decoded:

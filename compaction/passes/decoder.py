@@ -1,27 +1,30 @@
 """Prepares the records of a block's batches for the kernels: decompresses them into a reused buffer, a bounded number of bytes
 at a time, and converts messages of magic 0 and 1 to v2 records. Uncompressed v2 records are read in place.
 
-Tested by ``tests/passes/test_rounds.py``, ``tests/damage/test_bombs.py`` and ``tests/kernels/reading/test_plain_messages.py``.
+Tested by ``tests/passes/test_rounds.py``, ``tests/damage/test_bombs.py``, ``tests/kernels/reading/test_plain_messages.py`` and
+``tests/conformance/test_record_limit.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from compaction.config.entries import MAX_RECORD
 from compaction.errors import CorruptLogError, UnsupportedLogError
 from compaction.formats.compression.codecs import BufferTooSmall, Codec, CodecError, decompress_into
 from compaction.formats.primitives.malformed import FormatError
-from compaction.formats.record_batch.transcode import transcode
-from compaction.kernels.reading.batches import HEADER_SIZE, LOG_APPEND_TIME_BIT
+from compaction.kernels.reading.batches import HEADER_SIZE, LOG_APPEND_TIME_BIT, first_bad_crc, scan_batches
 from compaction.kernels.reading.plain_messages import GROWTH, plain_messages
-from compaction.kernels.reading.records import RECORD_ERRORS
-from compaction.kernels.reading.tables import MAX_OFFSET, OTHER_MAGIC_BIT
+from compaction.kernels.reading.records import RECORD_ERRORS, first_larger
+from compaction.kernels.reading.tables import DISCARD, DROP, MAX_OFFSET, OTHER_MAGIC_BIT, RETAIN_EMPTY
+from compaction.kernels.rewriting.wrapped_messages import wrapped_records
 from compaction.logdir.blocks import Block
+from compaction.passes.wrappers import Wrapped, refusal, unwrap
 
 V2_MAGIC = 2
 CODEC_BITS = 7
@@ -32,18 +35,22 @@ MAX_PLAIN_BYTES = 256 << 20
 #: bounds memory: a task holds up to 48 bytes per record of a batch
 MAX_RECORDS = 4 << 20
 _MIN_RECORD_BYTES = 7
+#: what to do if pass 2 reads other bytes than pass 1
+CHANGED = "the file was changed, or the disk returned other bytes: make sure that nothing else writes here, and run again"
 
 
 class Decoded(NamedTuple):
     """Batches ``[first_row, first_row + len(rows))`` of a block with their uncompressed records.
 
     ``spans`` int64[r, 3]: start, end, and 1 for ``scratch``, 0 for the block's ``raw``; 0, 0 for batches that are not wanted.
+    ``wrappers``: of each row, if the rows are wrappers of magic 0 and 1.
     """
 
     first_row: int
     rows: NDArray[np.void]
     spans: NDArray[np.int64]
     scratch: NDArray[np.uint8]
+    wrappers: Sequence[Wrapped] = ()
 
 
 def check_count(decoded: Decoded, at: int, path: str) -> None:
@@ -85,6 +92,63 @@ def check_offsets(block: Block, floor: int, path: str, end_offset: int = MAX_OFF
     return int(rows["last_offset"][-1]) + 1
 
 
+def check_crcs(block: Block, actions: NDArray[np.uint8], path: str) -> None:
+    """Verify the CRC of each v2 batch that is copied or rewritten: the bytes may differ from those that pass 1 read, and a
+    rewritten batch gets a new CRC.
+
+    :raises CorruptLogError: a batch fails its CRC
+    """
+    rows = block.rows
+    if rows["magic"][0] < V2_MAGIC:
+        return
+    bad = first_bad_crc(block.raw, block.position, rows, actions != DROP)
+    if bad < len(rows):
+        raise CorruptLogError("batch fails its CRC", path=path, position=int(rows["position"][bad]), hint=CHANGED)
+
+
+def check_message_crcs(block: Block, path: str) -> None:
+    """Verify the CRC of all batches of a block that has messages of magic 0 and 1.
+
+    :raises CorruptLogError: a batch fails its CRC
+    """
+    if (block.rows["magic"] < V2_MAGIC).any():
+        found = scan_batches(block.raw, block.position, check_crc=True)
+        if found.error is not None:
+            raise CorruptLogError(found.error, path=path, position=found.error_position, hint=CHANGED)
+
+
+def read_by_kafka(rows: NDArray[np.void], verdicts: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """bool[r], the compressed batches whose records Kafka's cleaner reads: all but those of which it retains nothing (aborted
+    data, expired markers)."""
+    dropped_unread = (verdicts & (DISCARD | RETAIN_EMPTY)) == DISCARD
+    read: NDArray[np.bool_] = ((rows["attributes"] & CODEC_BITS) != 0) & (rows["count"] > 0) & ~dropped_unread
+    return read
+
+
+def check_record_sizes(decoded: Decoded, verdicts: NDArray[np.uint8], limit: int, path: str) -> None:
+    """Check the records of compressed batches: with a larger one, Kafka does not clean the log.
+
+    The size of a v2 record is without its length, that of a message in a wrapper without its offset and size. Mirrors
+    ``DefaultRecord.readFrom`` and ``AbstractLegacyRecordBatch.DataLogInputStream.nextBatch`` as ``Cleaner`` calls them (Kafka
+    4.4.0).
+
+    :param verdicts: of all batches of the block
+    :raises UnsupportedLogError: a record is larger than ``limit``, which is ``max.decompressed.message.bytes``
+    """
+    rows = decoded.rows
+    if decoded.wrappers:
+        sizes = [each.largest_bytes for each in decoded.wrappers]
+        at = next((at for at, size in enumerate(sizes) if size > limit), len(rows))
+        size = sizes[at] if at < len(rows) else 0
+    else:
+        wanted = read_by_kafka(rows, verdicts[decoded.first_row : decoded.first_row + len(rows)])
+        at, size = first_larger(decoded.scratch, rows, decoded.spans, wanted, limit)
+    if at < len(rows):
+        what = f"compressed batch has a record of {size} bytes, {MAX_RECORD} is {limit}"
+        hint = f"set {MAX_RECORD} to {size} or more; Kafka does not clean this log either"
+        raise UnsupportedLogError(what, path=path, position=int(rows["position"][at]), hint=hint)
+
+
 def corrupt_record(error: int, row: np.void, path: str) -> CorruptLogError:
     """The error of the batch ``row`` (``BATCH_ROW``) for a key of ``RECORD_ERRORS``."""
     return CorruptLogError(RECORD_ERRORS[error], path=path, position=int(row["position"]), hint="restore this segment")
@@ -97,6 +161,7 @@ class Decoder:
         self.path = path
         self._scratch = np.empty(0, np.uint8)
         self._message_spans = np.empty((0, 3), np.int64)
+        self._wrappers: list[Wrapped] = []
 
     def as_v2(self, block: Block) -> Iterator[Block]:
         """The block in runs of batches that are either all of magic 2 or all of magic 0 and 1. The rows of the latter are
@@ -123,37 +188,49 @@ class Decoder:
         at = 0
         while at < len(rows):
             self._ensure(max(SCRATCH_BYTES, int(rows["size"][at]) + GROWTH))
-            if packed[at]:
-                end = self._wrapper(block, at)
-            else:
-                run = int(np.argmax(packed[at:])) if packed[at:].any() else len(rows) - at
-                end = self._plain(block, at, at + run)
+            changes = np.flatnonzero(packed[at:] != packed[at])
+            run_end = at + int(changes[0]) if len(changes) else len(rows)
+            end = self._wrapped(block, at, run_end) if packed[at] else self._plain(block, at, run_end)
             yield Block(block.position, block.raw, rows[at:end])
             at = end
 
     def _plain(self, block: Block, at: int, end: int) -> int:
-        rows = block.rows[at:end]
+        rows, self._wrappers = block.rows[at:end], []
         self._message_spans = np.zeros((len(rows), 3), np.int64)
         done, ok = plain_messages(block.raw, block.position, rows, 0, self._scratch, self._message_spans)
         if not ok:
             raise self._corrupt("message's lengths contradict its size", rows[done])
         return at + int(done)
 
-    def _wrapper(self, block: Block, at: int) -> int:
-        row = block.rows[at]
-        start = int(row["position"]) - block.position
-        try:
-            made = transcode(memoryview(block.raw), start, limit_bytes=MAX_PLAIN_BYTES)
-        except FormatError as error:
-            raise self._corrupt(str(error), row) from error
-        self._ensure(len(made.records))
-        self._scratch[: len(made.records)] = np.frombuffer(made.records, np.uint8)
-        self._message_spans = np.array([[0, len(made.records), 1]], np.int64)
-        row["base_offset"], row["last_offset"] = made.base_offset, made.last_offset
-        row["base_timestamp"], row["count"] = made.base_timestamp, made.record_count
-        if made.other_magic:
+    def _wrapped(self, block: Block, at: int, end: int) -> int:
+        self._message_spans, self._wrappers, used = np.zeros((end - at, 3), np.int64), [], 0
+        for row in block.rows[at:end]:
+            start = int(row["position"]) - block.position
+            try:
+                wrapped = unwrap(block.raw, start, MAX_PLAIN_BYTES)
+                needed = len(wrapped.payload) + GROWTH * wrapped.messages
+                if used and used + needed > len(self._scratch):
+                    break
+                self._ensure(needed)
+                used = self._put_records(block, row, wrapped, used)
+            except FormatError as error:
+                raise self._corrupt(str(error), row) from error
+        return at + len(self._wrappers)
+
+    def _put_records(self, block: Block, row: np.void, wrapped: Wrapped, used: int) -> int:
+        """Write the records of a wrapper into the scratch buffer, after the first ``used`` bytes; the position after them."""
+        written, base_offset, last_offset, base_timestamp = wrapped_records(
+            wrapped.payload, wrapped.messages, wrapped.shift, wrapped.fields, self._scratch, used
+        )
+        if written < 0:
+            raise refusal(block.raw, int(row["position"]) - block.position, MAX_PLAIN_BYTES)
+        row["base_offset"], row["last_offset"] = base_offset, last_offset
+        row["base_timestamp"], row["count"] = base_timestamp, wrapped.messages
+        if wrapped.other_magic:
             row["attributes"] |= OTHER_MAGIC_BIT
-        return at + 1
+        self._message_spans[len(self._wrappers)] = used, written, 1
+        self._wrappers.append(wrapped)
+        return int(written)
 
     def _ensure(self, size: int) -> None:
         if len(self._scratch) < size:
@@ -170,7 +247,7 @@ class Decoder:
         """
         rows = block.rows
         if rows["magic"][0] < V2_MAGIC:
-            yield Decoded(0, rows, self._message_spans[: len(rows)], self._scratch)
+            yield Decoded(0, rows, self._message_spans[: len(rows)], self._scratch, self._wrappers)
             return
         spans = np.zeros((len(rows), 3), np.int64)
         spans[:, 0] = rows["position"] - block.position + HEADER_SIZE

@@ -1,6 +1,6 @@
 """Repairs header names with malformed UTF-8: Kafka decodes names to text, so it rewrites a batch with U+FFFD in their place.
 
-Mirrors ``DefaultRecord.readHeaders`` and ``writeTo`` (Kafka 4.3.0). As in Java's decoder, each maximal malformed run becomes
+Mirrors ``DefaultRecord.readHeaders`` and ``writeTo`` (Kafka 4.4.0). As in Java's decoder, each maximal malformed run becomes
 one U+FFFD. Python's decoder agrees, except that Java replaces a surrogate, complete or without its last byte, as one run.
 Batches that are copied unchanged keep their bytes.
 

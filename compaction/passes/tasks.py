@@ -155,6 +155,8 @@ class CleanContext:
     #: rate at which a task reads and writes
     bytes_per_second: float = math.inf
     files: DiskFileSystem = field(default_factory=MixedFileSystem)
+    #: a compressed batch with a larger record fails the log
+    max_record_bytes: int | None = None
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from compaction.kernels.reading import plain_messages as messages
 from compaction.kernels.reading.siphash import HashSecret
 from compaction.kernels.reading.tables import BATCH_ROW, ENTRY_WORDS, OUT_ROW
 from compaction.kernels.rewriting import batch_retention, index, rewrite, tally
+from compaction.kernels.rewriting import wrapped_messages as wrapped
 
 
 def _empty(kind: Any, *shape: int) -> NDArray[Any]:
@@ -104,6 +105,16 @@ def v0_v1() -> None:
     block, scratch, rows, spans = _rows()
     batches.scan_messages(block, 0, True, rows, 0, 0)
     messages.plain_messages(block, 0, rows, 0, scratch, spans)
+    payload, fields = _empty(np.uint8, 34), wrapped.WrapperFields(1, 0, 0, False)
+    wrapped.measure_messages(payload, fields)
+    wrapped.wrapped_records(payload, 0, 0, fields, scratch, 0)
+    wrapped.filter_messages(payload, 0, 0, fields, _empty(np.int64, 1), scratch)
+
+
+def record_sizes() -> None:
+    """Checking the sizes of records, for topics that limit them."""
+    _, scratch, rows, spans = _rows()
+    records.first_larger(scratch, rows, spans, _empty(np.bool_), 0)
 
 
 def comparison() -> None:
@@ -150,8 +161,8 @@ def dumping() -> None:
 
 
 _WORK = (
-    scan, first_pass, second_pass, strategies, matches, large_logs, markers, v0_v1, comparison, source, backup_sets, certifier,
-    dumping,
+    scan, first_pass, second_pass, strategies, matches, large_logs, markers, v0_v1, record_sizes, comparison, source, backup_sets,
+    certifier, dumping,
 )  # fmt: skip
 GROUPS: Mapping[str, Callable[[], None]] = {each.__name__: each for each in _WORK}
 

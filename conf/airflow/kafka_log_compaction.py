@@ -145,6 +145,7 @@ def common_params(report_dir: str) -> dict[str, Param]:
     return {
         "log_dir": Param("/backup/kafka/data", type="string", description="the log directory"),
         "report_dir": Param(report_dir, type="string", description="where reports are kept"),
+        "kafka_version": Param("auto", type="string", description="whose rules apply: the version of the brokers, or auto"),
         "environment": Param(
             "", type="string", title="Python environment",
             description="the environment with this project; empty: the variable kafka_log_environment",
@@ -176,7 +177,6 @@ with DAG(
     params={
         **common_params("/var/log/kafka-log-compaction"),
         "min_ratio": Param(0.5, type="number", minimum=0, maximum=1, description="clean a log if its dirty ratio is larger"),
-        "kafka_version": Param("auto", type="string", description="whose rules apply: the version of the brokers, or auto"),
     },
     tags=["kafka"],
     doc_md=__doc__,
@@ -242,6 +242,7 @@ with DAG(
         application_args=[
             *("--log-dir", "{{ params.log_dir }}"),
             *("--as-of-ms", TRIGGERED_MS),
+            *("--kafka-version", "{{ params.kafka_version }}"),
             *("--report", COMPARISON + ".json"),
             *("--html", COMPARISON + ".html"),
         ],

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from compaction.config.entries import MAX_RECORD
 from tests.oracle.random_logs import Flavour, RandomLog, random_log
 
 START_MS = 1_700_000_000_000
@@ -113,6 +114,11 @@ def _turn(fields: dict[str, Any]) -> Turn:
 def has_sparse_indexes(release: tuple[int, ...]) -> bool:
     """Whether this version's cleaner adds an index entry for a buffer that it wrote, not for a batch."""
     return release < (3, 9, 1) or release == (4, 0, 0)
+
+
+def limits_records(release: tuple[int, ...]) -> bool:
+    """Whether this version has ``max.decompressed.message.bytes``."""
+    return release >= (4, 4) or (4, 2, 2) <= release < (4, 3)
 
 
 def random_story(seed: int, release: tuple[int, ...] = NEWEST) -> Story:
@@ -268,6 +274,10 @@ class _Teller:
             config["message.timestamp.type"] = rng.choice(("CreateTime", "CreateTime", "LogAppendTime"))
         if self.deletes:
             config.update(self._retention(log, turns))
+        if limits_records(self.release):
+            # about the largest records of these logs
+            limited = random.Random(f"record limit {self.seed}")
+            config.update({MAX_RECORD: str(limited.choice((40, 60, 70, 80)))} if limited.random() < 0.08 else {})
         return config
 
     def _sum_of(self, sizes: Sequence[int]) -> str:

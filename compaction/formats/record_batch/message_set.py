@@ -7,7 +7,7 @@ last inner message has the wrapper's offset. (With a wrapper offset of 0 they ar
 that.) Inner messages may have another magic than their wrapper. With log append time, all inner v1 messages have the wrapper's
 timestamp.
 
-Mirrors ``LegacyRecord`` and ``AbstractLegacyRecordBatch`` (Kafka 4.3.0), which do not check the CRCs of inner messages
+Mirrors ``LegacyRecord`` and ``AbstractLegacyRecordBatch`` (Kafka 4.4.0), which do not check the CRCs of inner messages
 and stop at an incomplete one without an error. A wrapper inside a wrapper is an error.
 """
 
@@ -96,13 +96,20 @@ class MessageEntry(StoredBatch):
         if codec is Codec.NONE:
             row = (self.last_offset, self.timestamp, *self._spans())
             return MessageColumns(self.data, *np.array(row, np.int64).reshape(-1, 1))
+        return self._inner(self.payload(limit_bytes))
+
+    def payload(self, limit_bytes: int = _LIMIT_BYTES) -> memoryview:
+        """The messages of a wrapper, decompressed to at most ``limit_bytes``.
+
+        :raises FormatError: a null value, or one that cannot be decompressed
+        """
+        codec = self.codec
         if codec is Codec.ZSTD:
             raise FormatError(f"a wrapper of magic {self.magic} cannot use zstd", self.position)
         _, _, start, length = self._spans()
         if length < 0:
             raise FormatError("compressed wrapper with a null value", self.position)
-        payload = self.data[start : start + length]
-        return self._inner(decompress(codec, payload, limit_bytes=limit_bytes, magic=self.magic))
+        return decompress(codec, self.data[start : start + length], limit_bytes=limit_bytes, magic=self.magic)
 
     def own_record(self) -> Record:
         """The message itself; if it is a wrapper, its value is the compressed payload."""

@@ -1,4 +1,4 @@
-"""The offset map: key hash -> highest offset, with 24-byte slots and linear probing (Kafka 4.3.0: ``SkimpyOffsetMap``).
+"""The offset map: key hash -> highest offset, with 24-byte slots and linear probing (Kafka 4.4.0: ``SkimpyOffsetMap``).
 
 A map holds at most ``slots * load_factor`` keys. Probing starts at the low half of a key's hash, scaled to the number of slots.
 Kafka hashes with MD5, this map with SipHash under a secret of the run; two keys share a hash once in 2^128 pairs.

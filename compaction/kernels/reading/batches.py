@@ -1,7 +1,7 @@
 """Finds the record batches in a byte range of a segment: boundaries, checksums and header fields, one row per batch.
 
 Mirrors ``ByteBufferLogInputStream.nextBatch``, ``DefaultRecordBatch.ensureValid`` and ``AbstractLegacyRecordBatch.ensureValid``
-(Kafka 4.3.0). A batch that continues after the range is left to the next call.
+(Kafka 4.4.0). A batch that continues after the range is left to the next call.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Converts uncompressed messages of magic 0 and 1 to v2 records, so that the other kernels read one format only.
 
-An uncompressed message is a batch of one record (Kafka 4.3.0: ``AbstractLegacyRecordBatch``, ``LegacyRecord``). Compressed
-wrappers are converted by ``compaction.formats.record_batch.transcode``.
+An uncompressed message is a batch of one record (Kafka 4.4.0: ``AbstractLegacyRecordBatch``, ``LegacyRecord``). Compressed
+wrappers are converted by ``compaction.kernels.rewriting.wrapped_messages``.
 """
 
 from __future__ import annotations

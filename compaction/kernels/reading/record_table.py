@@ -1,6 +1,6 @@
 """Locates the fields of the records of one v2 batch, one row per record, for the dump tool.
 
-Mirrors ``DefaultRecord.readFrom`` (Kafka 4.3.0).
+Mirrors ``DefaultRecord.readFrom`` (Kafka 4.4.0).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Reads and checks the records of v2 batches and makes a 24-byte map entry or lookup of each.
 
 Mirrors ``DefaultRecord.readFrom`` (which records are well-formed) and ``Cleaner.buildOffsetMapForSegment`` (which records enter
-the map), Kafka 4.3.0.
+the map), Kafka 4.4.0.
 """
 
 from __future__ import annotations
@@ -224,3 +224,23 @@ def scan_records(raw, scratch, rows, spans, actions, first_dirty, first_row, ent
     hash_keys(entries, n, secret)
     hash_keys(lookups, m, secret)
     return next_row, n, m, OK
+
+
+@kernel
+def first_larger(scratch, rows, spans, wanted, limit):
+    """The first record larger than ``limit`` bytes, without its length: ``(row, size)``; the number of rows without one.
+
+    :param scratch, spans: as for ``scan_records``
+    :param wanted: bool[r], the batches to check
+    """
+    for i in range(len(rows)):
+        if wanted[i]:
+            p, end = spans[i, 0], spans[i, 1]
+            for _ in range(rows[i]["count"]):
+                size, p = varint(scratch, p, end)
+                if p < 0 or size < 0 or size > end - p:
+                    break
+                if size > limit:
+                    return i, size
+                p += size
+    return len(rows), np.int64(0)

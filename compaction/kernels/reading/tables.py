@@ -71,7 +71,7 @@ DROP, COPY, EMPTY, REWRITE = range(4)
 
 #: One row per batch of the output. ``source`` says where its bytes are: unchanged in the segment's block (``IN_BLOCK``),
 #: complete in the rewrite buffer (``BUILT``), in the rewrite buffer with records yet to be compressed (``TO_COMPRESS``), or yet
-#: to be built, as a wrapper of magic 0 or 1 (``WRAPPER``).
+#: to be built, as a wrapper of magic 0 or 1 (``WRAPPER``; ``start`` is then the number of its messages).
 OUT_ROW = row_type(int64="start last_offset max_timestamp", int32="size source")
 IN_BLOCK, BUILT, TO_COMPRESS, WRAPPER = range(4)
 

@@ -1,6 +1,6 @@
 """Builds the output batches from the retained records of each batch.
 
-Mirrors ``MemoryRecords.filterTo``, ``MemoryRecordsBuilder`` and ``DefaultRecord.writeTo`` (Kafka 4.3.0), byte for byte:
+Mirrors ``MemoryRecords.filterTo``, ``MemoryRecordsBuilder`` and ``DefaultRecord.writeTo`` (Kafka 4.4.0), byte for byte:
 
 - base offset, last offset delta, producer fields, leader epoch, codec and timestamp type are preserved; batches of magic 0 and
   1 become v2 batches from the first to the last kept record's offset, or keep their magic (``Limits.keep_magic``): the caller
@@ -209,7 +209,7 @@ def _rewrite_batch(out, w, data, row, kept, n, horizon_ms, mtime_only, out_row):
 
 @inner
 def _describe_wrapper(row, kept, n, out_row):
-    """Refer to a wrapper of the ``n`` kept records that the caller builds; its bytes and size are not known yet."""
+    """Refer to a wrapper of the ``n`` kept records, the first ones of ``kept``; the caller builds it."""
     max_ts = row.max_timestamp
     if row.magic == 0:
         max_ts = np.int64(-1)
@@ -217,7 +217,7 @@ def _describe_wrapper(row, kept, n, out_row):
         max_ts = np.int64(-1)
         for i in range(n):
             max_ts = max(max_ts, row.base_timestamp + kept[i, 3])
-    out_row.start, out_row["size"], out_row.source = 0, 0, WRAPPER
+    out_row.start, out_row["size"], out_row.source = n, 0, WRAPPER
     out_row.last_offset, out_row.max_timestamp = row.base_offset + kept[n - 1, 4], max_ts
 
 
@@ -274,8 +274,8 @@ def rewrite(
     :param counters: int64[8], added to
     :returns: ``(next row, output batches, bytes of out used, error)``. After an error, ``next row`` is the corrupt or
         unsupported batch; after ``BAD_NAMES``, it can be rewritten once its header names are repaired. If ``next row`` is
-        ``first_row`` without an error, ``out`` or ``kept`` is too small for that batch. For a ``WRAPPER``, the last batch of
-        its run, ``kept`` then has the retained records
+        ``first_row`` without an error, ``out`` or ``kept`` is too small for that batch. After a ``WRAPPER``, the last
+        output batch then, ``kept`` has its records
     """
     w, n_out, survivor_at = 0, 0, 0
     for i in range(first_row, len(rows)):
@@ -336,4 +336,6 @@ def rewrite(
             counters[MARKERS_REMOVED if row.attributes & CONTROL_BIT else ABORTED_RECORDS] += row.count
             if verdicts[i] & RETAIN_EMPTY:
                 counters[READ_DISCARDED] += row.count
+        if n_out and out_rows[n_out - 1].source == WRAPPER:
+            return i + 1, n_out, w, OK
     return len(rows), n_out, w, OK

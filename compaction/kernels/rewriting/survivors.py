@@ -1,7 +1,7 @@
 """Decides which records of a batch are retained, and whether they can be copied or must be re-encoded.
 
 Mirrors ``Cleaner.shouldRetainRecord``, ``MemoryRecords.filterTo`` (which records it keeps) and ``DefaultRecord.readFrom``
-(Kafka 4.3.0).
+(Kafka 4.4.0).
 
 Tested by ``tests/kernels/rewriting/test_rewrite.py`` and ``tests/kernels/rewriting/test_tally.py``.
 """

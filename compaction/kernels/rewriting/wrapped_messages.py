@@ -1,0 +1,171 @@
+"""Reads the messages of a decompressed wrapper of magic 0 or 1: converts them to v2 records, or copies some for a new wrapper.
+
+The offset of a message is its stored one plus a *shift*: with magic 1, stored offsets are relative, and the last message has
+the wrapper's offset. Under log append time, messages of magic 1 have the wrapper's timestamp. An incomplete message at the end
+is ignored. ``compaction.formats.record_batch.transcode`` does the same for one wrapper, slowly, and says what is wrong with one
+that is refused here.
+
+Mirrors ``AbstractLegacyRecordBatch.DeepRecordsIterator`` (Kafka 4.4.0); ``filter_messages`` mirrors
+``MemoryRecordsBuilder.appendLegacyRecord`` (Kafka 3.9.2).
+
+Tested by ``tests/passes/test_wrappers.py``.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from compaction.kernels.compiling.jit import inner, kernel
+from compaction.kernels.compiling.native import copy_bytes, store32, store64
+from compaction.kernels.reading.batches import LOG_APPEND_TIME_BIT, LOG_OVERHEAD, crc32
+from compaction.kernels.reading.bytes import be32, be64, put_varlong, varlong_size
+
+_MAGIC_AT = 16
+_CODEC_BITS = 7
+_HEADER_V0, _HEADER_V1 = 18, 26
+_MIN_SIZE = _HEADER_V0 + 8 - LOG_OVERHEAD
+_MOST_MESSAGES = 1 << 20
+_INT_MAX = 2**31 - 1
+#: what ``_message`` returns for its next position
+_MALFORMED, _INCOMPLETE = -1, -2
+#: most bytes by which a message grows: one of magic 0 that is written with magic 1
+MESSAGE_GROWTH = 8
+
+
+class WrapperFields(NamedTuple):
+    """The fields of a wrapper that its messages depend on; ``append_time`` is whether ``timestamp`` is that of all messages."""
+
+    magic: int
+    last_offset: int
+    timestamp: int
+    append_time: bool
+
+
+@inner
+def _message(payload, at):
+    """The message at ``payload[at:]``: ``(next, key_at, key_size, value_at, value_size)``; sizes of -1 mean null."""
+    end = np.int64(len(payload))
+    size = np.int64(be32(payload, at + 8))
+    if size < _MIN_SIZE:
+        return np.int64(_MALFORMED), np.int64(0), np.int64(0), np.int64(0), np.int64(0)
+    if size > end - at - LOG_OVERHEAD:
+        return np.int64(_INCOMPLETE), np.int64(0), np.int64(0), np.int64(0), np.int64(0)
+    stop = at + LOG_OVERHEAD + size
+    key_at = at + 4 + (_HEADER_V1 if payload[at + _MAGIC_AT] else _HEADER_V0)
+    if payload[at + _MAGIC_AT] > 1 or payload[at + _MAGIC_AT + 1] & _CODEC_BITS or key_at + 4 > stop:
+        return np.int64(_MALFORMED), np.int64(0), np.int64(0), np.int64(0), np.int64(0)
+    key_size = max(np.int64(be32(payload, key_at - 4)), np.int64(-1))
+    value_at = key_at + max(key_size, np.int64(0)) + 4
+    if value_at > stop:
+        return np.int64(_MALFORMED), np.int64(0), np.int64(0), np.int64(0), np.int64(0)
+    value_size = max(np.int64(be32(payload, value_at - 4)), np.int64(-1))
+    if value_at + value_size > stop:
+        return np.int64(_MALFORMED), np.int64(0), np.int64(0), np.int64(0), np.int64(0)
+    return stop, key_at, key_size, value_at, value_size
+
+
+@inner
+def _timestamp(payload, at, wrapper):
+    """The timestamp of the message at ``payload[at:]``, -1 for none."""
+    if payload[at + _MAGIC_AT] == 0:
+        return np.int64(-1)
+    return np.int64(wrapper.timestamp) if wrapper.append_time else be64(payload, at + _HEADER_V0)
+
+
+@kernel
+def measure_messages(payload, wrapper):
+    """Check the messages in ``payload`` (uint8[]) of ``wrapper`` (``WrapperFields``).
+
+    :returns: ``(messages, shift, largest size, other magic)``: sizes are without offset and size; the number is 0 if the
+        wrapper is malformed. Other magic: some message has another one than the wrapper
+    """
+    at, count, last, largest, other_magic = np.int64(0), 0, np.int64(0), np.int64(0), False
+    while len(payload) - at >= LOG_OVERHEAD:
+        stop, _, _, _, _ = _message(payload, at)
+        if stop == _INCOMPLETE:
+            break
+        if stop == _MALFORMED or count == _MOST_MESSAGES:
+            return 0, np.int64(0), largest, other_magic
+        last = be64(payload, at)
+        other_magic = other_magic or payload[at + _MAGIC_AT] != wrapper.magic
+        largest = max(largest, stop - at - LOG_OVERHEAD)
+        count += 1
+        at = stop
+    shift = np.int64(0)
+    if wrapper.magic > 0 and wrapper.last_offset != 0:
+        if wrapper.last_offset < last:
+            return 0, shift, largest, other_magic
+        shift = wrapper.last_offset - last
+    return count, shift, largest, other_magic
+
+
+@kernel
+def wrapped_records(payload, count, shift, wrapper, out, at):
+    """Write ``count`` messages as v2 records at ``out[at:]``, which has room for them and ``GROWTH`` bytes each.
+
+    :returns: ``(position after them, base offset, last offset, base timestamp)``; the position is -1 if offsets do not ascend
+        within the range of a batch, or a timestamp is below -1
+    """
+    p, w = np.int64(0), np.int64(at)
+    base_offset, base_timestamp = be64(payload, 0) + shift, _timestamp(payload, 0, wrapper)
+    offset = base_offset - 1
+    for _ in range(count):
+        stop, key_at, key_size, value_at, value_size = _message(payload, p)
+        before, offset, timestamp = offset, be64(payload, p) + shift, _timestamp(payload, p, wrapper)
+        delta, timestamp_delta = offset - base_offset, timestamp - base_timestamp
+        if offset <= before or delta > _INT_MAX or timestamp < -1:
+            return np.int64(-1), base_offset, offset, base_timestamp
+        key_bytes, value_bytes = max(key_size, np.int64(0)), max(value_size, np.int64(0))
+        body = 2 + varlong_size(timestamp_delta) + varlong_size(delta) + varlong_size(key_size) + varlong_size(value_size)
+        w = put_varlong(out, w, body + key_bytes + value_bytes)
+        out[w] = 0
+        w = put_varlong(out, w + 1, timestamp_delta)
+        w = put_varlong(out, w, delta)
+        w = put_varlong(out, w, key_size)
+        w = copy_bytes(out, w, payload, key_at, key_at + key_bytes)
+        w = put_varlong(out, w, value_size)
+        w = copy_bytes(out, w, payload, value_at, value_at + value_bytes)
+        out[w] = 0
+        w += 1
+        p = stop
+    return w, base_offset, offset, base_timestamp
+
+
+@kernel
+def filter_messages(payload, count, shift, wrapper, retained, out):
+    """Write the messages among ``count`` that have the offsets ``retained`` (int64[n], ascending) into ``out``, as a wrapper
+    with the fields ``wrapper`` holds them. ``out`` has room for ``payload`` and ``MESSAGE_GROWTH`` bytes for each message.
+
+    :returns: ``(bytes written, largest timestamp)``
+    """
+    p, w, done, largest = np.int64(0), np.int64(0), 0, np.int64(-1)
+    base_offset = retained[0] if wrapper.magic else np.int64(0)
+    for _ in range(count):
+        stop, key_at, key_size, value_at, value_size = _message(payload, p)
+        offset, at, p = be64(payload, p) + shift, p, stop
+        if done == len(retained) or offset != retained[done]:
+            continue
+        done += 1
+        if w + stop - at + MESSAGE_GROWTH > len(out):
+            raise IndexError("messages do not fit the array")
+        timestamp = np.int64(wrapper.timestamp) if wrapper.append_time else _timestamp(payload, at, wrapper)
+        largest = max(largest, timestamp)
+        address = np.uintp(out.ctypes.data + w)
+        store64(address, np.int64(offset - base_offset))
+        body = w + _MAGIC_AT
+        out[body] = wrapper.magic
+        out[body + 1] = LOG_APPEND_TIME_BIT if wrapper.append_time else 0
+        end = body + 2
+        if wrapper.magic:
+            store64(np.uintp(out.ctypes.data + end), timestamp)
+            end += 8
+        store32(np.uintp(out.ctypes.data + end), key_size)
+        end = copy_bytes(out, end + 4, payload, key_at, key_at + max(key_size, np.int64(0)))
+        store32(np.uintp(out.ctypes.data + end), value_size)
+        end = copy_bytes(out, end + 4, payload, value_at, value_at + max(value_size, np.int64(0)))
+        store32(np.uintp(address + np.uintp(8)), end - w - LOG_OVERHEAD)
+        store32(np.uintp(address + np.uintp(12)), np.int64(crc32(out, body, end)))
+        w = end
+    return w, largest

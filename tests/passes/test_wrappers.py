@@ -1,0 +1,141 @@
+"""Wrappers are converted to v2 records; one with fewer messages keeps magic, codec, timestamp type and their content."""
+
+from __future__ import annotations
+
+import struct
+from zlib import crc32
+
+import numpy as np
+import pytest
+import xxhash
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from compaction.errors import CorruptLogError
+from compaction.formats.compression.codecs import Codec, compress, decompress
+from compaction.formats.primitives.malformed import FormatError
+from compaction.formats.record_batch.message_set import parse_message_entry
+from compaction.formats.record_batch.record import Record
+from compaction.formats.record_batch.transcode import transcode
+from compaction.kernels.reading.batches import scan_batches
+from compaction.logdir.blocks import Block
+from compaction.passes.decoder import Decoder
+from compaction.passes.wrappers import unwrap
+from tests.formats.encode import MessageSetSpec, encode_message_set
+from tests.formats.record_batch.test_transcode import messages
+
+LIMIT = 1 << 20
+
+
+def filter_wrapper(data: bytes, at: int, retained: list[int]) -> bytes:
+    """The wrapper at ``data[at:]`` with the messages that have these offsets."""
+    return unwrap(np.frombuffer(data, np.uint8), at, LIMIT).filtered(np.array(retained, np.int64))
+
+
+def block_of(data: bytes) -> Block:
+    """All batches of ``data``."""
+    raw = np.frombuffer(data, np.uint8)
+    return Block(0, raw, scan_batches(raw, 0, check_crc=True).rows)
+
+
+def inner_entries(wrapper: bytes) -> list[tuple[int, bytes]]:
+    """Offset as stored, and the bytes from the CRC on, of each inner message."""
+    entry = parse_message_entry(wrapper)
+    head = 34 if entry.magic else 26
+    plain = bytes(decompress(entry.codec, wrapper[head:], limit_bytes=LIMIT, magic=entry.magic))
+    found, at = [], 0
+    while at < len(plain):
+        offset, size = struct.unpack_from(">qi", plain, at)
+        found.append((offset, plain[at + 12 : at + 12 + size]))
+        at += 12 + size
+    return found
+
+
+@settings(deadline=None)
+@given(messages(), st.data(), st.sampled_from([0, 1]), st.sampled_from([Codec.GZIP, Codec.SNAPPY, Codec.LZ4]), st.booleans())
+def test_the_retained_messages_are_unchanged(
+    rows: list[Record], data: st.DataObject, magic: int, codec: Codec, append_time: bool
+) -> None:
+    wrapper = encode_message_set(rows, MessageSetSpec(magic, codec, 1234 if append_time else None))
+    before = list(parse_message_entry(wrapper).records())
+    kept = sorted(data.draw(st.sets(st.sampled_from([each.offset for each in rows]), min_size=1)))
+    made = filter_wrapper(b"??" + wrapper, 2, kept)
+    entry = parse_message_entry(made)
+    entry.ensure_valid()
+    assert list(entry.records()) == [each for each in before if each.offset in kept]
+    assert (entry.magic, entry.codec, entry.last_offset) == (magic, codec, kept[-1])
+    assert entry.is_log_append_time == (append_time and magic == 1)
+    assert entry.timestamp == (max(each.timestamp for each in before if each.offset in kept) if magic else -1)
+
+
+@pytest.mark.parametrize(("magic", "offsets"), [(0, [12, 14]), (1, [0, 2])])
+def test_inner_offsets_are_absolute_or_relative_by_magic(magic: int, offsets: list[int]) -> None:
+    rows = [Record(10 + at, 100 + at, b"k%d" % at, None if at == 2 else b"v") for at in range(5)]
+    wrapper = encode_message_set(rows, MessageSetSpec(magic, Codec.GZIP))
+    made = filter_wrapper(wrapper, 0, [12, 14])
+    entries = inner_entries(made)
+    assert [offset for offset, _ in entries] == offsets
+    for _, message in entries:
+        assert struct.unpack_from(">I", message) == (crc32(message[4:]),)
+
+
+def test_messages_have_the_bytes_of_an_encoder_of_that_magic() -> None:
+    rows = [Record(10 + at, 100 + at, b"k%d" % at, b"v") for at in range(3)]
+    for magic in (0, 1):
+        spec = MessageSetSpec(magic, Codec.GZIP)
+        made = filter_wrapper(encode_message_set(rows, spec), 0, [10, 11])
+        assert inner_entries(made) == inner_entries(encode_message_set(rows[:2], spec))
+
+
+def test_an_lz4_frame_of_magic_0_has_the_checksum_that_kafka_wrote() -> None:
+    rows = [Record(at, -1, b"k", b"v") for at in range(3)]
+    made = filter_wrapper(encode_message_set(rows, MessageSetSpec(0, Codec.LZ4)), 0, [1])
+    header, checksum = made[26:32], made[32]
+    # over the whole header instead of the two bytes after its magic number (KAFKA-3160)
+    assert checksum == xxhash.xxh32_intdigest(header) >> 8 & 0xFF
+    assert checksum != xxhash.xxh32_intdigest(header[4:]) >> 8 & 0xFF
+
+
+@settings(deadline=None)
+@given(st.lists(messages(), min_size=1, max_size=4), st.sampled_from([0, 1]), st.sampled_from([0, 1]), st.booleans())
+def test_the_records_of_wrappers_are_those_of_the_slow_conversion(
+    wrappers: list[list[Record]], magic: int, inner_magic: int, append_time: bool
+) -> None:
+    data, start = b"", 0
+    for rows in wrappers:
+        shifted = [each._replace(offset=start + each.offset) for each in rows]
+        spec = MessageSetSpec(magic, Codec.LZ4, 1234 if append_time else None, inner_magic=inner_magic)
+        data, start = data + encode_message_set(shifted, spec), shifted[-1].offset + 1
+    decoder, block, found = Decoder("log"), block_of(data), []
+    positions = block.rows["position"].tolist()
+    for run in decoder.as_v2(block):
+        for decoded in decoder.decode(run):
+            for row, (first, end, _), wrapped in zip(decoded.rows, decoded.spans.tolist(), decoded.wrappers, strict=True):
+                fields = (row["base_offset"], row["last_offset"], row["base_timestamp"], row["count"])
+                found.append((*map(int, fields), decoded.scratch[first:end].tobytes(), wrapped.other_magic))
+    assert found == [tuple(transcode(data, at)) for at in positions]
+
+
+MALFORMED = {
+    "no message": b"",
+    "a message that is too small": struct.pack(">qiIbb", 0, 13, 0, 0, 0),
+    "an unknown magic": struct.pack(">qiIbbqii", 0, 22, 0, 2, 0, 0, -1, -1),
+    "a compressed message": struct.pack(">qiIbbii", 0, 14, 0, 0, 1, -1, -1),
+    "a key past the end": struct.pack(">qiIbbii", 0, 14, 0, 0, 0, 9, -1),
+    "a value past the end": struct.pack(">qiIbbii", 0, 14, 0, 0, 0, -1, 9),
+    "offsets that do not ascend": struct.pack(">qiIbbii", 1, 14, 0, 0, 0, -1, -1) * 2,
+    "a timestamp before the epoch": struct.pack(">qiIbbqii", 0, 22, 0, 1, 0, -2, -1, -1),
+}
+
+
+@pytest.mark.parametrize("inner", MALFORMED.values(), ids=MALFORMED)
+def test_a_malformed_wrapper_is_refused_with_the_reason_of_the_slow_conversion(inner: bytes) -> None:
+    payload = compress(Codec.GZIP, inner)
+    body = struct.pack(">bbii", 0, Codec.GZIP, -1, len(payload)) + payload
+    wrapper = struct.pack(">qiI", 5, 4 + len(body), crc32(body)) + body
+    with pytest.raises(FormatError) as expected:
+        transcode(wrapper)
+    decoder = Decoder("log")
+    with pytest.raises(CorruptLogError) as found:
+        list(decoder.as_v2(block_of(wrapper)))
+    assert str(expected.value) in str(found.value)
