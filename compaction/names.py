@@ -1,6 +1,6 @@
 """File and directory names of a Kafka log directory. No other module formats or parses them.
 
-Mirrors ``LogFileUtils``, ``LocalLog.parseTopicPartitionName`` and ``UnifiedLog`` (Kafka 4.3.0).
+Mirrors ``LogFileUtils``, ``LocalLog.parseTopicPartitionName`` and ``UnifiedLog`` (Kafka 4.4.0).
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ CONFIGURATION_HELP = """\
 configuration:
   Topic-level names (cleanup.policy, segment.bytes, min.cleanable.dirty.ratio,
   delete.retention.ms, ...) and broker-level names (log.segment.bytes,
-  log.cleaner.dedupe.buffer.size, ...) are those of Kafka 4.3.0. The first source that sets a
+  log.cleaner.dedupe.buffer.size, ...) are those of Kafka 4.4.0. The first source that sets a
   value wins:
 
     1. --set KEY=VALUE, for every selected topic

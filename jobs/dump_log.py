@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _DESCRIPTION = """\
 Print the files of Kafka logs at rest: record batches and records, indexes and producer snapshots.
 Standard output and findings are identical to those of Kafka's own dump tool (kafka-dump-log.sh of
-Kafka 4.3.0). No file is changed; the directory may be in use by a broker.
+Kafka 4.3.1). No file is changed; the directory may be in use by a broker.
 
 The name of a file determines its kind:
 

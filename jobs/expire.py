@@ -26,7 +26,7 @@ from ._command import SessionFactory  # noqa: E402
 _DESCRIPTION = """\
 Apply Kafka's delete policy to logs at rest: delete segments, oldest first, that end below the log
 start offset, then those over retention.bytes, then those older than retention.ms, exactly as
-Kafka 4.3.0 decides. Segments below the log start offset are deleted from every log, the others
+Kafka 4.4.0 decides. Segments below the log start offset are deleted from every log, the others
 only if cleanup.policy includes delete. A log of unknown cleanup.policy fails and is not changed.
 
 The age of a segment is that of its newest record, by its time index, or else of its file. If all

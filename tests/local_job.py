@@ -17,6 +17,7 @@ from compaction.fs.local import LocalFileSystem
 from compaction.logdir.discover import Selector, discover
 from compaction.names import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, LogLocation
 from compaction.report import LogReport
+from tests.kafka.jars import REFERENCE_RULES
 from tests.local_passes import LocalPasses
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 TopicConfigs = Mapping[str, Mapping[str, str]]
 #: the version of the Kafka classes that most tests compare with
-KAFKA = "4.3"
+KAFKA = REFERENCE_RULES
 #: a partition's directory name is ``<topic>-0`` in all of these tests
 _CHECKPOINTS = {
     "log_starts": LOG_STARTS,

@@ -16,7 +16,7 @@ The rule, in offsets:
    excludes that segment.
 
 Mirrors ``LogCleanerManager.cleanableOffsets``, ``calculateCleanableBytes``, ``maxCompactionDelay`` and ``LogToClean`` of Kafka
-4.3.0.
+4.4.0.
 """
 
 from __future__ import annotations

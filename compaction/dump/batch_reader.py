@@ -1,6 +1,6 @@
 """Reads single batches of a segment by position, through a window of the file, and their records.
 
-Mirrors ``FileLogInputStream.nextBatch`` and the batches' iterators (Kafka 4.3.0).
+Mirrors ``FileLogInputStream.nextBatch`` and the batches' iterators (Kafka 4.3.1).
 
 Tested by ``tests/dump/test_index_lookup.py``, ``tests/dump/test_segment_dump.py`` and ``tests/jobs/test_dump_log.py``.
 """

@@ -1,6 +1,6 @@
 """Dumps files: text or JSON lines to one stream, findings and errors to another. (In JSON, findings are lines as well.)
 
-Mirrors ``DumpLogSegments.main`` (Kafka 4.3.0). After an error in one file, Kafka's tool stops; this one continues with the next
+Mirrors ``DumpLogSegments.main`` (Kafka 4.3.1). After an error in one file, Kafka's tool stops; this one continues with the next
 file.
 
 Tested by ``tests/jobs/test_dump_log.py`` and ``tests/conformance/test_dump_log.py``.

@@ -1,6 +1,6 @@
 """Findings of a dump, printed at its end in the wording of Kafka's dump tool.
 
-Mirrors the maps of ``DumpLogSegments`` and ``TimeIndexDumpErrors`` (Kafka 4.3.0), including the order of a Java ``HashMap``.
+Mirrors the maps of ``DumpLogSegments`` and ``TimeIndexDumpErrors`` (Kafka 4.3.1), including the order of a Java ``HashMap``.
 Invalid data is also reported as an error with a position. Gaps between offsets are not errors: cleaning leaves gaps.
 """
 

@@ -1,6 +1,6 @@
 """Reads messages by Kafka's message schemas, such as records of its internal topics, and converts them to its tools' JSON.
 
-Mirrors the code that Kafka 4.3.0 generates from its message definitions. Numbers are big-endian. Strings, bytes and arrays
+Mirrors the code that Kafka 4.3.1 generates from its message definitions. Numbers are big-endian. Strings, bytes and arrays
 start with their length (16 bits for strings, 32 for the others), or in flexible versions with length + 1 as an unsigned varint
 (0: null). A nullable structure starts with a byte (-1: null), a tagged one with a varint (0: null). Flexible structures end
 with tagged fields. In JSON, fields are in the order of their definition; tagged fields with their default value are omitted;

@@ -1,7 +1,7 @@
 """Reads and verifies the index files of a segment and its producer snapshot; yields a ``Row`` per entry.
 
 Mirrors ``DumpLogSegments.dumpIndex``, ``dumpTimeIndex``, ``dumpTxnIndex`` and ``dumpProducerIdSnapshot`` with
-``AbstractIndex``, ``OffsetIndex``, ``TimeIndex`` and ``TransactionIndex`` (Kafka 4.3.0). Differences: if an index or log is
+``AbstractIndex``, ``OffsetIndex``, ``TimeIndex`` and ``TransactionIndex`` (Kafka 4.3.1). Differences: if an index or log is
 missing, Kafka's tool creates an empty file and fails; this one writes nothing. For each time index entry, Kafka's tool scans
 the rest of the log and fails at any damage; this one reads only up to the entry's batch.
 

@@ -1,7 +1,7 @@
 """Finds offsets and timestamps in a segment by binary search in its indexes, as a broker does.
 
 Mirrors ``LogSegment.translateOffset``, ``LogSegment.findOffsetByTimestamp`` and ``FileRecords.searchForTimestamp`` (Kafka
-4.3.0). The offset index gives a batch at or before the offset, the time index an offset at or before the timestamp; the log is
+4.3.1). The offset index gives a batch at or before the offset, the time index an offset at or before the timestamp; the log is
 scanned from there. If an index is missing or does not point at a matching batch, the log is scanned from its start.
 """
 

@@ -2,7 +2,7 @@
 
 A message is ``<type> <name> <versions> <first flexible version, or ->: <fields>``. A field is ``<name> <type>``, optionally
 followed by ``?`` (nullable), its versions, ``#<tag>`` (``#<tag>@<versions>``: tagged in these versions) and ``=<default>``.
-``[…]`` is an array, ``{…}`` a structure. Taken from Kafka 4.3.0's message definitions (``common/message/*.json`` and
+``[…]`` is an array, ``{…}`` a structure. Taken from Kafka 4.3.1's message definitions (``common/message/*.json`` and
 ``common/metadata/*.json`` in its jars).
 
 Tested by ``tests/conformance/test_dump_messages.py``.

@@ -1,7 +1,7 @@
 """Formats records of Kafka's internal topics, and control records, as Kafka's dump tool prints them.
 
 Mirrors ``DumpLogSegments.OffsetsMessageParser``, ``TransactionLogMessageParser``, ``ShareGroupStateMessageParser``,
-``ClusterMetadataLogMessageParser``, ``DecoderMessageParser`` and ``printControlRecord`` (Kafka 4.3.0). As in Kafka,
+``ClusterMetadataLogMessageParser``, ``DecoderMessageParser`` and ``printControlRecord`` (Kafka 4.3.1). As in Kafka,
 a record that cannot be decoded is reported in its place; only the reason is worded differently.
 
 Tested by ``tests/dump/test_generated_messages.py`` and ``tests/conformance/test_dump_messages.py``.

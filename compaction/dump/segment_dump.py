@@ -1,7 +1,7 @@
 """Prints the batches and records of one segment.
 
 Mirrors ``DumpLogSegments.dumpLog``, ``printBatchLevel``, ``dumpBatchRecords`` and ``printRecordContents`` with
-``DefaultRecordBatch``, ``DefaultRecord``, ``LegacyRecord`` and ``AbstractLegacyRecordBatch.DeepRecordsIterator`` (Kafka 4.3.0).
+``DefaultRecordBatch``, ``DefaultRecord``, ``LegacyRecord`` and ``AbstractLegacyRecordBatch.DeepRecordsIterator`` (Kafka 4.3.1).
 Where Kafka's tool fails with an exception, the same text is printed, then an error is raised.
 
 A kernel locates the fields of v2 records, Python formats them. Of a log of 114 MB, a million records took 2.9 s, Kafka's tool

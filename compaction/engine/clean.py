@@ -1,6 +1,6 @@
 """One run of the log cleaner, from a request to its report.
 
-Reads as ``Cleaner.doClean`` of Kafka 4.3.0 does, over many logs at once:
+Reads as ``Cleaner.doClean`` of Kafka 4.4.0 does, over many logs at once:
 
 1. **prepare**: lock the log directories, recover each log, read it, plan it (``engine.prepare``,
    ``cleaning.plan``);

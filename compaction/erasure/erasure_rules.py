@@ -17,7 +17,7 @@ gets or loses a delete horizon.
 6. With ``tombstones`` no record is dropped: each loses its value and its headers, which may hold parts of the value. It keeps
    key, offset and timestamp. Batches of magic 0 and 1 become v2. A record without value and headers is left as it is.
 
-4 is that of ``Cleaner.cleanInto`` and ``MemoryRecords.filterTo`` (Kafka 4.3.0), except for open transactions, which Kafka's
+4 is that of ``Cleaner.cleanInto`` and ``MemoryRecords.filterTo`` (Kafka 4.4.0), except for open transactions, which Kafka's
 cleaner does not reach, and for the end of the segments, which it retains since 3.9.2 (KAFKA-17076).
 
 Tested by ``tests/erasure/test_erase_keys.py``.

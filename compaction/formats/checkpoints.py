@@ -2,7 +2,7 @@
 
 A checkpoint is a version line (``0``), a count line and one line per entry; a file that is empty, or has only a version, has no
 entries. Mirrors ``CheckpointFile``, ``OffsetCheckpointFile``, ``LeaderEpochCheckpointFile``, ``PartitionMetadataFile`` and
-``CleanShutdownFileHandler`` (Kafka 4.3.0). Parsers raise ``CorruptLogError`` with the source and the line.
+``CleanShutdownFileHandler`` (Kafka 4.4.0). Parsers raise ``CorruptLogError`` with the source and the line.
 """
 
 from __future__ import annotations

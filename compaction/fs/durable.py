@@ -1,6 +1,6 @@
 """Replaces a file atomically: after a crash it has either the old or the new content.
 
-Mirrors ``CheckpointFile.write`` (Kafka 4.3.0): write a temporary file, fsync it, rename it, fsync the directory. Unlike Kafka's
+Mirrors ``CheckpointFile.write`` (Kafka 4.4.0): write a temporary file, fsync it, rename it, fsync the directory. Unlike Kafka's
 ``.tmp``, the temporary file has an unguessable name, and is read back from the device and compared before the rename.
 
 Tested by ``tests/logdir/test_checkpoint_store.py``, ``tests/fs/test_local.py`` and ``tests/crash/test_trust.py``.

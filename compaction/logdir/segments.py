@@ -1,6 +1,6 @@
 """Inspects the files of one segment: sizes, indexes, the batches after the last index entry, and their errors.
 
-Mirrors ``LogSegment`` (Kafka 4.3.0): ``readNextOffset`` (scan from the last index entry), ``largestTimestamp``,
+Mirrors ``LogSegment`` (Kafka 4.4.0): ``readNextOffset`` (scan from the last index entry), ``largestTimestamp``,
 ``getFirstBatchTimestamp``. Difference: a broker counts an index file's full length as entries, while a preallocated tail is
 ignored here.
 

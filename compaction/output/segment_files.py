@@ -1,7 +1,7 @@
 """Renames and removes the files of segments by suffix: ``.clean``, ``.cleaned``, ``.swap``, ``.deleted``.
 
 Mirrors ``LogSegment.changeFileSuffixes``, ``LocalLog.deleteSegmentFiles`` and ``LogLoader.removeTempFilesAndCollectSwapFiles``
-(Kafka 4.3.0).
+(Kafka 4.4.0).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Narrows the read of a segment by its indexes: the byte range of given offsets, and the first offset since a timestamp.
 
-Mirrors ``LogSegment.translateOffset`` and ``TimeIndex.lookup`` (Kafka 4.3.0). An entry of the offset index counts only if it
+Mirrors ``LogSegment.translateOffset`` and ``TimeIndex.lookup`` (Kafka 4.4.0). An entry of the offset index counts only if it
 points to its batch. Without a usable entry the whole segment is read.
 """
 

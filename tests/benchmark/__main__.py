@@ -30,11 +30,12 @@ from tests.benchmark.memory import DRIVER, JVM, WORKER, Peaks
 from tests.benchmark.outputs import compare
 from tests.benchmark.profiles import Case, cases, prepared, say
 from tests.kafka.gateway import Gateway
+from tests.kafka.jars import REFERENCE_RULES
 
 T = TypeVar("T")
 
 _JOB = [
-    "--as-of-ms", str(NOW_MS), "--kafka-version", "4.3",
+    "--as-of-ms", str(NOW_MS), "--kafka-version", REFERENCE_RULES,
     *(word for name, value in SETTINGS.items() for word in ("--set", f"{name}={value}")),
 ]  # fmt: skip
 

@@ -170,7 +170,9 @@ def test_verdicts_agree_with_the_oracle_over_rounds_of_random_logs() -> None:
             cleaned = np.concatenate(
                 [tables[at] for at, base in enumerate(models) if base < result.end_offset] or [tables[0][:0]]
             )
-            rules = RoundRules(resolved.aborted, resolved.discardable, ActiveProducers.of(active), end, now_ms)
+            # as ``LogPlan.retain_end_offset``: the high watermark is the log end
+            last = end if end == segments[-1].next_offset else -1
+            rules = RoundRules(resolved.aborted, resolved.discardable, ActiveProducers.of(active), last, now_ms)
             verdicts = rules.verdicts(cleaned)
             bits = (V.DISCARD, V.RETAIN_EMPTY, V.MARKER_OF_EMPTY_TXN)
             ours = [

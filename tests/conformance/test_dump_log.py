@@ -20,7 +20,7 @@ from tests.conformance.dump_tool import Dumped, KafkaDump, our_dump
 from tests.golden import unpack_sample
 from tests.kafka.encode import Batch
 from tests.kafka.gateway import Gateway
-from tests.kafka.jars import KAFKA_TOOLS
+from tests.kafka.jars import KAFKA_TOOLS, TOOLS_RELEASE
 from tests.kafka.log import KafkaLog, Opening
 
 pytestmark = pytest.mark.kafka
@@ -41,7 +41,7 @@ DEPTHS: tuple[tuple[str, ...], ...] = (
 @pytest.fixture(scope="module")
 def tools() -> Iterator[Gateway]:
     """A JVM with Kafka's tools."""
-    started = Gateway(KAFKA_TOOLS)
+    started = Gateway(KAFKA_TOOLS, version=TOOLS_RELEASE)
     yield started
     started.close()
 

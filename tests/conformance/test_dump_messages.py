@@ -21,7 +21,7 @@ from tests.conformance.dump_files import T0, write_segments
 from tests.conformance.dump_tool import KafkaDump, our_dump
 from tests.kafka.encode import Batch, Record
 from tests.kafka.gateway import Gateway
-from tests.kafka.jars import KAFKA_TOOLS, require_kafka_classpath
+from tests.kafka.jars import KAFKA_TOOLS, TOOLS_RELEASE, require_tools_classpath
 
 pytestmark = pytest.mark.kafka
 
@@ -70,7 +70,7 @@ class Definition(NamedTuple):
 
 def definitions(jar: str) -> list[Definition]:
     """The message definitions in a jar."""
-    path = next(path for path in map(Path, require_kafka_classpath(KAFKA_TOOLS).split(":")) if f"{jar}-4" in path.name)
+    path = next(path for path in map(Path, require_tools_classpath().split(":")) if f"{jar}-4" in path.name)
     found = []
     with zipfile.ZipFile(path) as archive:
         for name in archive.namelist():
@@ -203,7 +203,7 @@ class JavaMessages:
 @pytest.fixture(scope="module")
 def tools() -> Iterator[Gateway]:
     """A JVM with Kafka's tools."""
-    started = Gateway(KAFKA_TOOLS)
+    started = Gateway(KAFKA_TOOLS, version=TOOLS_RELEASE)
     yield started
     started.close()
 

@@ -1,6 +1,6 @@
 """Encodes batches and message sets as Kafka's clients, brokers and cleaner do.
 
-Mirrors ``MemoryRecordsBuilder``, ``DefaultRecordBatch.writeEmptyHeader`` and ``EndTransactionMarker`` (Kafka 4.3.0). The tests
+Mirrors ``MemoryRecordsBuilder``, ``DefaultRecordBatch.writeEmptyHeader`` and ``EndTransactionMarker`` (Kafka 4.4.0). The tests
 in ``tests/formats/record_batch`` compare the output with bytes that these classes wrote.
 """
 

@@ -20,15 +20,17 @@ from urllib.parse import unquote, urlparse
 
 import pytest
 
-#: the version that is the judge if none is named
-REFERENCE = "4.3.0"
+#: the version that is the judge if none is named, and its rules
+REFERENCE = "4.4.0"
+REFERENCE_RULES = REFERENCE.rpartition(".")[0]
 #: each minor version's last release, and the releases within a minor version between which the cleaner's rules changed
 VERSIONS = (
     "2.8.2", "3.0.2", "3.1.2", "3.2.3", "3.3.2", "3.4.1", "3.5.2", "3.6.2", "3.7.2", "3.8.1", "3.9.1", "3.9.2",
     "4.0.0", "4.0.2", "4.1.2", "4.2.2", "4.3.1", "4.4.0",
 )  # fmt: skip
-#: Kafka's command line tools, the log dump tool among them
-KAFKA_TOOLS = "org.apache.kafka:kafka-tools:4.3.0"
+#: Kafka's command line tools, the log dump tool among them: those of 4.4.0 were never published, nor were their interfaces
+TOOLS_RELEASE = "4.3.1"
+KAFKA_TOOLS = f"org.apache.kafka:kafka-tools:{TOOLS_RELEASE}"
 
 LOGGING_CONFIG = Path(__file__).with_name("log4j2.properties")
 
@@ -84,6 +86,11 @@ def require_kafka_classpath(*more: str, version: str = REFERENCE) -> str:
         if os.environ.get("CI", "").lower() in ("", "0", "false"):
             pytest.skip(f"real Kafka {version} is not available: {error}")
         raise
+
+
+def require_tools_classpath() -> str:
+    """The class path of Kafka's command line tools; otherwise as ``require_kafka_classpath``."""
+    return require_kafka_classpath(KAFKA_TOOLS, version=TOOLS_RELEASE)
 
 
 def _resolve(coordinates: tuple[str, ...], left_out: str) -> list[Path]:

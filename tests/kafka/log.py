@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -13,8 +12,8 @@ from typing import Any, NamedTuple
 from tests.kafka.gateway import Gateway
 
 _DAY_MS = 86_400_000
-#: from here on an active segment's indexes keep their preallocated zeros when the log is closed
-_LEAVES_PREALLOCATED_INDEXES = (4, 4)
+#: from here on closing a log only closes its files: the broker has its active segment's indexes completed and trimmed before
+_CLOSES_FILES_ONLY = (4, 4)
 LONG_MAX = 2**63 - 1
 
 
@@ -140,16 +139,18 @@ class KafkaLog:
 
     def close(self) -> None:
         """Closes as a clean shutdown does: indexes trimmed, producer snapshot at the log end."""
+        if self.gateway.release >= _CLOSES_FILES_ONLY:
+            self.java.prepareActiveSegmentForClose()
         self.java.close()
         self._end_scheduler()
-        if self.gateway.release >= _LEAVES_PREALLOCATED_INDEXES:
-            for file in self.path.iterdir():
-                _cut_zeros(file)
 
     def abandon(self) -> None:
         """Closes the files without writing anything, as after a kill: preallocated indexes remain."""
-        for segment in self.java.logSegments():
-            segment.closeHandlers()
+        if self.gateway.release >= _CLOSES_FILES_ONLY:
+            self.java.closeQuietly()
+        else:
+            for segment in self.java.logSegments():
+                segment.closeHandlers()
         self._end_scheduler()
 
     def _end_scheduler(self) -> None:
@@ -161,16 +162,6 @@ class KafkaLog:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
-
-
-def _cut_zeros(file: Path) -> None:
-    """Cuts an index's preallocated tail off, which older versions take for entries."""
-    entry_bytes = {".index": 8, ".timeindex": 12}.get(file.suffix)
-    if entry_bytes is not None:
-        data = file.read_bytes()
-        size = -(-len(data.rstrip(b"\0")) // entry_bytes) * entry_bytes
-        if size < len(data):
-            os.truncate(file, size)
 
 
 class Expired(NamedTuple):

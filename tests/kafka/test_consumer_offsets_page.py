@@ -16,7 +16,7 @@ from tests.conftest import ROOT
 from tests.kafka.broker import Broker
 from tests.kafka.clients import Clients
 from tests.kafka.gateway import Gateway
-from tests.kafka.jars import KAFKA_TOOLS, LOGGING_CONFIG, require_kafka_classpath
+from tests.kafka.jars import LOGGING_CONFIG, require_tools_classpath
 
 pytestmark = pytest.mark.kafka
 
@@ -54,7 +54,7 @@ class Session:
     def __init__(self, broker: Broker, place: Path) -> None:
         self.broker, self._place, self._bin = broker, place, place / "bin"
         self._bin.mkdir()
-        classpath = require_kafka_classpath(KAFKA_TOOLS)
+        classpath = require_tools_classpath()
         self._script("kafka-consumer-groups.sh", f'exec {_JAVA} {shlex.quote(classpath)} {_GROUPS_TOOL} "$@"')
         self._script("kafka-log-compaction", f'exec {shlex.quote(sys.executable)} -m jobs "$@"')
         self.outputs: list[str] = []

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from tests.kafka.jars import JarsUnavailableError, kafka_classpath, require_kafka_classpath
+from tests.kafka.jars import REFERENCE, JarsUnavailableError, kafka_classpath, require_kafka_classpath
 
 pytestmark = pytest.mark.kafka
 
@@ -15,7 +15,8 @@ NO_COORDINATE = "not-a-coordinate"
 
 def test_the_class_path_has_kafka_scala_the_gateway_and_one_logging_facade() -> None:
     names = [os.path.basename(jar) for jar in require_kafka_classpath().split(os.pathsep)]  # noqa: PTH119
-    for part in ("kafka_2.13-4.3.0", "kafka-storage-4.3.0", "scala-library-", "py4j-", "slf4j-api-2"):
+    kafkas = f"kafka_2.13-{REFERENCE}", f"kafka-storage-{REFERENCE}", "kafka-clients-"
+    for part in (*kafkas, "scala-library-", "py4j-", "slf4j-api-2"):
         assert sum(part in name for name in names) == 1, part
     assert not [name for name in names if "slf4j-api-1" in name]
 

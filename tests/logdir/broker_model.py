@@ -1,4 +1,4 @@
-"""What a broker does with the files of a log when it starts: the file handling of ``LogLoader`` (Kafka 4.3.0), and no more.
+"""What a broker does with the files of a log when it starts: the file handling of ``LogLoader`` (Kafka 4.4.0), and no more.
 
 It does not know ``.clean`` nor the journal. A ``.log.swap`` is opened with its offset index, which comes into being
 preallocated where it is missing.

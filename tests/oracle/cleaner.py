@@ -1,4 +1,7 @@
-"""One cleaning round, in plain Python and in Kafka's own order (Kafka 4.3.0: ``Cleaner``, ``MemoryRecords.filterTo``)."""
+"""One cleaning round, in plain Python and in Kafka's own order (Kafka 4.4.0: ``Cleaner``, ``MemoryRecords.filterTo``).
+
+``NaiveRules`` has what older versions do differently.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from compaction.cleaning.log_view import AbortedTxn, ProducerEntry
+from tests.oracle.messages import encode_message_set, has_other_magic
 from tests.oracle.records import KafkaRefuses, NaiveBatch, NaiveRecord, encode, encode_empty
+from tests.oracle.rules import ALWAYS, AT_HIGH_WATERMARK, NEWEST, NaiveRules
 from tests.oracle.segments import NaiveSegment, SegmentWriter
 from tests.oracle.txns import CleanedTransactions, collect_aborted
 
@@ -29,13 +34,18 @@ class NaiveConfig:
 
 @dataclass(frozen=True)
 class NaiveRound:
-    """What is cleaned: offsets in [``first_dirty_offset``, ``first_uncleanable_offset``) enter the map."""
+    """What is cleaned: offsets in [``first_dirty_offset``, ``first_uncleanable_offset``) enter the map.
+
+    A ``high_watermark`` of ``None`` is the log end.
+    """
 
     first_dirty_offset: int
     first_uncleanable_offset: int
     now_ms: int
     log_start_offset: int = 0
     producers: tuple[ProducerEntry, ...] = ()
+    rules: NaiveRules = NEWEST
+    high_watermark: int | None = None
 
 
 @dataclass
@@ -95,26 +105,26 @@ def after_round(segments: Sequence[NaiveSegment], result: NaiveResult) -> list[N
 
 
 def group_segments(
-    segments: Sequence[NaiveSegment], config: NaiveConfig, first_uncleanable_offset: int
+    segments: Sequence[NaiveSegment], config: NaiveConfig, first_uncleanable_offset: int, rules: NaiveRules = NEWEST
 ) -> list[list[NaiveSegment]]:
     """``Cleaner.groupSegmentsBySize``."""
     groups: list[list[NaiveSegment]] = []
     for at, segment in enumerate(segments):
         following = segments[at + 1].base_offset if at + 1 < len(segments) else first_uncleanable_offset
-        if groups and _fits(groups[-1], segment, following - 1, config):
+        in_range = bool(groups) and following - 1 - groups[-1][0].base_offset <= _INT_MAX
+        if groups and _fits(groups[-1], segment, config) and (in_range or (rules.joins_empty and not segment.log)):
             groups[-1].append(segment)
         else:
             groups.append([segment])
     return groups
 
 
-def _fits(group: list[NaiveSegment], segment: NaiveSegment, last_offset: int, config: NaiveConfig) -> bool:
+def _fits(group: list[NaiveSegment], segment: NaiveSegment, config: NaiveConfig) -> bool:
     joined = [*group, segment]
     return (
         sum(len(member.log) for member in joined) <= config.segment_bytes
         and sum(len(member.index) for member in joined) <= config.segment_index_bytes
         and sum(len(member.time_index) for member in joined) <= config.segment_index_bytes
-        and (not segment.log or last_offset - group[0].base_offset <= _INT_MAX)
     )
 
 
@@ -168,6 +178,7 @@ class _Cleaning:
         self.judged: list[Judged] = []
         self.txns = CleanedTransactions()
         self.producers = {entry.producer_id: entry for entry in round_.producers}
+        self.rules = round_.rules
 
     def run(self) -> NaiveResult:
         below_dirty = self._values(0, self.round.first_dirty_offset)
@@ -175,7 +186,7 @@ class _Cleaning:
         self._build_map()
         end_offset = self.map.latest_offset + 1
         chosen = self._values(0, end_offset)
-        groups = group_segments(chosen, self.config, self.round.first_uncleanable_offset)
+        groups = group_segments(chosen, self.config, self.round.first_uncleanable_offset, self.rules)
         done = tuple(self._clean_group(group) for group in groups)
         self.stats.keys = len(self.map.offsets)
         return NaiveResult(done, end_offset, self.stats, tuple(self.judged))
@@ -239,9 +250,9 @@ class _Cleaning:
         for at, segment in enumerate(group):
             upper = group[at + 1].base_offset if at + 1 < len(group) else segment.next_offset
             self.txns.add(self._aborted(segment.base_offset, upper))
-            retain_legacy_deletes = segment.mtime_ms > self.legacy_horizon_ms
+            young = segment.mtime_ms > self.legacy_horizon_ms
             for batch in segment.batches:
-                kept = self._filter(batch, retain_legacy_deletes)
+                kept = self._filter(batch, young)
                 self.stats.bytes_read += len(batch.raw)
                 if kept is not None:
                     writer.append(kept.raw, kept.largest_offset)
@@ -250,15 +261,16 @@ class _Cleaning:
         cleaned = writer.close(group[-1].mtime_ms, self.txns.cleaned_index)
         return NaiveGroup(tuple(segment.base_offset for segment in group), cleaned)
 
-    def _filter(self, batch: NaiveBatch, retain_legacy_deletes: bool) -> _Filtered | None:
-        judged = self._judge(batch)
+    def _filter(self, batch: NaiveBatch, young: bool) -> _Filtered | None:
+        """``young``: the segment was modified after the delete horizon by modification times."""
+        judged = self._judge(batch, young)
         self.judged.append(judged)
         if judged.discard_records and not judged.retain_empty:
             return None
         retained, dropped = [], False
         for record in batch.records():
             self.stats.messages_read += 1
-            if not judged.discard_records and (batch.control or self._retains(batch, record, retain_legacy_deletes)):
+            if not judged.discard_records and (batch.control or self._retains(batch, record, young)):
                 retained.append(record)
             else:
                 dropped = True
@@ -270,21 +282,33 @@ class _Cleaning:
             raise KafkaRefuses("an empty batch of magic 0 or 1 would have to stay")
         return _Filtered(encode_empty(batch), batch.last_offset, 0)
 
-    def _judge(self, batch: NaiveBatch) -> Judged:
+    def _judge(self, batch: NaiveBatch, young: bool) -> Judged:
         can_discard = self.txns.on_batch(batch)
         horizon = batch.delete_horizon_ms
         discard = can_discard
         if batch.control:
-            discard = can_discard and horizon is not None and horizon <= self.round.now_ms
-        retain_empty = self._is_last_record(batch) or batch.next_offset == self.round.first_uncleanable_offset
+            passed = not young if self.rules.by_mtime else horizon is not None and horizon <= self.round.now_ms
+            discard = can_discard and passed
+        retain_empty = self._is_last_record(batch) or self._ends_round(batch)
         return Judged(batch.last_offset, discard, retain_empty, can_discard and batch.control)
 
+    def _ends_round(self, batch: NaiveBatch) -> bool:
+        end, high_watermark = self.round.first_uncleanable_offset, self.round.high_watermark
+        if high_watermark is None:
+            high_watermark = self.segments[-1].next_offset
+        retains = self.rules.retains_last
+        applies = retains == ALWAYS or (retains == AT_HIGH_WATERMARK and end == high_watermark)
+        return applies and batch.next_offset == end
+
     def _kept(self, batch: NaiveBatch, retained: list[NaiveRecord], dropped: bool, marker_of_empty_txn: bool) -> _Filtered:
+        if batch.magic < 2 and self.rules.keeps_magic:
+            raw = encode_message_set(batch, retained) if dropped or has_other_magic(batch) else batch.raw
+            return _Filtered(raw, max(r.offset for r in retained), len(retained))
         tombstones = any(record.value is None for record in retained)
-        new_horizon = (tombstones or marker_of_empty_txn) and batch.delete_horizon_ms is None
+        new_horizon = (tombstones or marker_of_empty_txn) and batch.delete_horizon_ms is None and not self.rules.by_mtime
         if batch.magic == 2 and not dropped and not new_horizon:
             return _Filtered(batch.raw, batch.last_offset, len(retained))
-        horizon = -1 if batch.delete_horizon_ms is None else batch.delete_horizon_ms
+        horizon = -1 if batch.delete_horizon_ms is None or self.rules.by_mtime else batch.delete_horizon_ms
         if new_horizon:
             horizon = self.round.now_ms + self.config.delete_retention_ms
         return _Filtered(encode(batch, retained, horizon), max(r.offset for r in retained), len(retained))
@@ -297,7 +321,7 @@ class _Cleaning:
             return batch.last_offset == entry.last_data_offset
         return batch.control and batch.producer_epoch == entry.producer_epoch
 
-    def _retains(self, batch: NaiveBatch, record: NaiveRecord, retain_legacy_deletes: bool) -> bool:
+    def _retains(self, batch: NaiveBatch, record: NaiveRecord, young: bool) -> bool:
         log_end = self.segments[-1].next_offset
         if record.offset > self.map.latest_offset or (self.config.strategy != "offset" and record.offset == log_end - 1):
             return True
@@ -308,6 +332,6 @@ class _Cleaning:
             return False
         if record.value is not None:
             return True
-        if batch.magic < 2:
-            return retain_legacy_deletes
+        if batch.magic < 2 or self.rules.by_mtime:
+            return young
         return batch.delete_horizon_ms is None or self.round.now_ms < batch.delete_horizon_ms

@@ -1,7 +1,7 @@
 """Batches and records as Kafka's cleaner sees them, and the batches that it writes.
 
 Mirrors ``DefaultRecordBatch``, ``DefaultRecord``, ``AbstractLegacyRecordBatch``, ``LegacyRecord`` and, for writing,
-``MemoryRecordsBuilder`` (Kafka 4.3.0).
+``MemoryRecordsBuilder`` (Kafka 4.4.0).
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def encode(
     last_offset = original.last_offset if modern else records[-1].offset
     has_horizon = delete_horizon_ms >= 0
     base_timestamp = delete_horizon_ms if has_horizon else records[0].timestamp
-    _check_appends(original, records)
+    check_appends(original, records)
     body = b"".join(_record_bytes(record, base_offset, base_timestamp) for record in records)
     max_timestamp = original.max_timestamp if original.log_append_time else max(NO_TIMESTAMP, *(r.timestamp for r in records))
     flags = original.codec | (0x08 if original.log_append_time else 0) | (0x40 if has_horizon else 0)
@@ -217,21 +217,21 @@ def _modern_records(batch: NaiveBatch) -> Iterator[NaiveRecord]:
 
 
 def _legacy_records(batch: NaiveBatch) -> Iterator[NaiveRecord]:
-    outer = _legacy_message(batch.raw)
+    outer = legacy_message(batch.raw)
     if not batch.codec:
         yield outer
         return
-    inner = _inner_messages(compression.decompress(batch.codec, outer.value or b"", magic=batch.magic))
+    inner = inner_messages(compression.decompress(batch.codec, outer.value or b"", magic=batch.magic))
     shift = 0
     if batch.magic == 1 and batch.last_offset != 0:
-        shift = batch.last_offset - _legacy_message(inner[-1]).offset
+        shift = batch.last_offset - legacy_message(inner[-1]).offset
     for raw in inner:
-        message = _legacy_message(raw)
+        message = legacy_message(raw)
         timestamp = batch.max_timestamp if raw[16] == 1 and batch.log_append_time else message.timestamp
         yield NaiveRecord(message.offset + shift, timestamp, message.key, message.value)
 
 
-def _inner_messages(data: bytes) -> list[bytes]:
+def inner_messages(data: bytes) -> list[bytes]:
     messages, at = [], 0
     while len(data) - at >= LOG_OVERHEAD:
         end = at + LOG_OVERHEAD + int(struct.unpack_from(">i", data, at + 8)[0])
@@ -242,7 +242,7 @@ def _inner_messages(data: bytes) -> list[bytes]:
     return messages
 
 
-def _legacy_message(raw: bytes) -> NaiveRecord:
+def legacy_message(raw: bytes) -> NaiveRecord:
     magic, at = raw[16], 18
     timestamp = NO_TIMESTAMP
     if magic:
@@ -273,7 +273,7 @@ def _sized(data: bytes | None) -> bytes:
     return varint(-1, 32) if data is None else varint(len(data), 32) + data
 
 
-def _check_appends(original: NaiveBatch, records: Sequence[NaiveRecord]) -> None:
+def check_appends(original: NaiveBatch, records: Sequence[NaiveRecord]) -> None:
     """Raises if ``MemoryRecordsBuilder`` refuses to append or to close."""
     for before, after in zip(records, records[1:], strict=False):
         if after.offset <= before.offset:

@@ -1,4 +1,4 @@
-"""Segments: the oracle's input, and its writer (Kafka 4.3.0: ``LogSegment``, ``OffsetIndex``, ``TimeIndex``)."""
+"""Segments: the oracle's input, and its writer (Kafka 4.4.0: ``LogSegment``, ``OffsetIndex``, ``TimeIndex``)."""
 
 from __future__ import annotations
 

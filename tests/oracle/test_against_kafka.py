@@ -61,6 +61,7 @@ class Setting:
     map_bytes: int
     checkpoint: int
     producers: tuple[ProducerEntry, ...]
+    high_watermark: int | None = None
 
 
 def random_setting(rng: random.Random, log: RandomLog) -> Setting:
@@ -75,7 +76,9 @@ def random_setting(rng: random.Random, log: RandomLog) -> Setting:
     low = log.segments[0].base_offset
     checkpoint = rng.choice([low, log.segments[len(log.segments) // 2].base_offset, rng.randrange(low, top + 1)])
     active = tuple(entry for entry in log.producers if rng.random() < 0.8 or entry.current_txn_first_offset >= 0)
-    return Setting(config, slots * _MAP_ENTRY_BYTES, min(checkpoint, top), active)
+    # below an active segment that is not replicated, the round may end at the high watermark
+    high_watermark = log.segments[-1].base_offset if rng.random() < 0.3 else None
+    return Setting(config, slots * _MAP_ENTRY_BYTES, min(checkpoint, top), active, high_watermark)
 
 
 def kafka_cleans(
@@ -91,7 +94,7 @@ def kafka_cleans(
         "index.interval.bytes": str(setting.config.index_interval_bytes),
         "delete.retention.ms": str(setting.config.delete_retention_ms),
     }
-    opening = Opening(now_ms, topic, segments[0].base_offset, clean_shutdown=True)
+    opening = Opening(now_ms, topic, segments[0].base_offset, setting.high_watermark, clean_shutdown=True)
     return clean_partition(gateway, path, opening, checkpoint, setting.map_bytes)
 
 
@@ -108,7 +111,8 @@ def test_four_rounds_equal_kafkas(gateway: Gateway, tmp_path: Path, name: str) -
             path = tmp_path / f"log{seed}-{number}"
             cleaned = kafka_cleans(gateway, path, segments, setting, now_ms, checkpoint)
             first, end = cleaned.selected.first_dirty_offset, cleaned.selected.first_uncleanable_offset
-            round_ = NaiveRound(first, end, now_ms, segments[0].base_offset, setting.producers)
+            bounds = NaiveRound(first, end, now_ms, segments[0].base_offset, setting.producers)
+            round_ = replace(bounds, high_watermark=setting.high_watermark)
             expected = clean_log_naively(segments, setting.config, round_)
             segments = compared(segments, expected, cleaned, path, f"{name}, seed {seed}, round {number}")
             seen += features(expected)

@@ -1,4 +1,4 @@
-"""The transaction state of one pass, batch by batch (Kafka 4.3.0: ``CleanedTransactionMetadata``), and its index look-ups."""
+"""The transaction state of one pass, batch by batch (Kafka 4.4.0: ``CleanedTransactionMetadata``), and its index look-ups."""
 
 from __future__ import annotations
 

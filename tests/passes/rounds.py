@@ -14,10 +14,12 @@ from pathlib import Path
 from compaction.cleaning.log_view import ProducerEntry
 from compaction.engine.sizing import Sizes
 from compaction.report import LogReport, LogStatus
+from tests.kafka.jars import REFERENCE
 from tests.local_job import clean_locally, read_offsets, write_offsets
 from tests.oracle.cleaner import NaiveConfig, NaiveResult, NaiveRound, after_round, clean_log_naively
 from tests.oracle.disk import read_partition, write_partition, write_producers
 from tests.oracle.records import KafkaRefuses
+from tests.oracle.rules import rules_in
 from tests.oracle.segments import NaiveSegment
 
 INTERVAL_BYTES = 200
@@ -62,8 +64,11 @@ def _strategy(name: str) -> dict[str, str]:
     return {"compaction.strategy": "header", "compaction.strategy.header": name}
 
 
-def run_round(log_dir: Path, cases: Sequence[Case], now_ms: int, sizes: Sizes | None = None) -> Iterator[str]:
-    """One round over all cases in ``log_dir``, which is written anew; what differs. The cases move on to what came out.
+def run_round(
+    log_dir: Path, cases: Sequence[Case], now_ms: int, sizes: Sizes | None = None, version: str = REFERENCE
+) -> Iterator[str]:
+    """One round over all cases in ``log_dir``, which is written anew, by the rules of a version of Kafka; what differs. The
+    cases move on to what came out.
 
     Producers are as of the round: none has expired.
     """
@@ -75,22 +80,24 @@ def run_round(log_dir: Path, cases: Sequence[Case], now_ms: int, sizes: Sizes | 
         write_producers(log_dir / f"{case.name}-0", case.segments[-1].next_offset, active)
     write_offsets(log_dir, cleaner_offsets={case.name: case.checkpoint for case in alive})
     topics, ranked = {case.name: case.topic_config for case in alive}, any(case.config.strategy != "offset" for case in alive)
-    reports = clean_locally(log_dir, now_ms, topics, sizes, include_active=ranked)
+    reports = clean_locally(log_dir, now_ms, topics, sizes, include_active=ranked, kafka_version=version)
     checkpoints = read_offsets(log_dir, "cleaner_offsets")
     for case in alive:
-        differences = list(_judge(log_dir, case, now_ms, reports[case.name], checkpoints[case.name]))
+        round_ = NaiveRound(
+            case.checkpoint, case.end_offset(), now_ms, case.segments[0].base_offset, case.producers, rules_in(version)
+        )
+        differences = list(_judge(log_dir, case, round_, reports[case.name], checkpoints[case.name]))
         case.ended |= bool(differences)
         yield from (f"{case.name}: {each}" for each in differences)
 
 
-def _judge(log_dir: Path, case: Case, now_ms: int, report: LogReport, checkpoint: int) -> Iterator[str]:
+def _judge(log_dir: Path, case: Case, round_: NaiveRound, report: LogReport, checkpoint: int) -> Iterator[str]:
     path = log_dir / f"{case.name}-0"
     for left in path.glob("*.deleted"):
         left.unlink()
     if report.status is LogStatus.SKIPPED:
         yield from _untouched(path, case)
         return
-    round_ = NaiveRound(case.checkpoint, case.end_offset(), now_ms, case.segments[0].base_offset, case.producers)
     try:
         expected = clean_log_naively(case.segments, case.config, round_)
     except KafkaRefuses as refusal:

@@ -35,6 +35,18 @@ def test_four_rounds_give_the_output_of_the_plain_cleaner(sizes: Sizes | None, s
     assert sum(not case.ended for case in cases) > len(cases) / 2
 
 
+@pytest.mark.parametrize("version", ["2.8.2", "3.0.2", "3.9.1", "3.9.2", "4.3.1"])
+def test_four_rounds_by_the_rules_of_a_version_give_the_output_of_the_plain_cleaner(version: str) -> None:
+    cases, now_ms = random_cases(range(2)), NOW_MS
+    with scratch() as root:
+        for number in range(4):
+            found = list(run_round(root / "logs", cases, now_ms, version=version))
+            assert not found, f"round {number}: {found[:5]}"
+            move_on(random.Random(number), cases, read_offsets(root / "logs", "cleaner_offsets"))
+            now_ms += (0, 1_000, 10**9)[number % 3]
+    assert sum(not case.ended for case in cases) > len(cases) / 2
+
+
 @pytest.mark.parametrize("flavour", FLAVOURS)
 def test_a_log_is_cleaned_the_same_by_itself_and_among_many(flavour: str) -> None:
     with scratch() as root:

@@ -1,6 +1,6 @@
 """A broker in the simulation: it starts, appends to the active segment, rolls, and cleans the log itself.
 
-It handles files as ``LogLoader``, ``LogSegment.append``, ``LocalLog.roll`` and ``LocalLog.replaceSegments`` (Kafka 4.3.0) do:
+It handles files as ``LogLoader``, ``LogSegment.append``, ``LocalLog.roll`` and ``LocalLog.replaceSegments`` (Kafka 4.4.0) do:
 the active segment is kept open; a cleaned one is written as ``.cleaned`` and renamed to ``.swap`` before its sources are
 renamed to ``.deleted``.
 """

@@ -1,6 +1,6 @@
 """Variable-length integers: zig-zag in records, unsigned in metadata records.
 
-Mirrors ``ByteUtils`` (Kafka 4.3.0): at most 5 bytes for 32 bits and 10 for 64; excess high bits of the last byte are dropped,
+Mirrors ``ByteUtils`` (Kafka 4.4.0): at most 5 bytes for 32 bits and 10 for 64; excess high bits of the last byte are dropped,
 as by Java's shifts. Every decoder returns ``(value, next position)``, and raises ``FormatError`` if the buffer ends inside a
 number or the number is longer.
 """

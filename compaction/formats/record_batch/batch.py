@@ -1,6 +1,6 @@
 """Reads v2 record batches: header, CRC, records and control records; iterates over the batches of a buffer, of any magic.
 
-Mirrors ``DefaultRecordBatch``, ``ControlRecordType`` and ``EndTransactionMarker`` (Kafka 4.3.0).
+Mirrors ``DefaultRecordBatch``, ``ControlRecordType`` and ``EndTransactionMarker`` (Kafka 4.4.0).
 """
 
 from __future__ import annotations

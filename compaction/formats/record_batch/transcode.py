@@ -1,7 +1,7 @@
 """Re-encodes the messages of a v0/v1 wrapper as v2 records, in bulk.
 
 The cleaner writes an entry of which any record is retained as a v2 batch, as ``MemoryRecords.filterBatch`` and
-``buildRetainedRecordsInto`` do (Kafka 4.3.0); this is its uncompressed content before any record is dropped.
+``buildRetainedRecordsInto`` do (Kafka 4.4.0); this is its uncompressed content before any record is dropped.
 """
 
 from __future__ import annotations
