@@ -73,6 +73,8 @@ def notes_of(request: CompactionRequest) -> list[str]:
 
 
 def _notes(request: CompactionRequest) -> Iterator[str]:
+    if not request.include_active:
+        yield "the last segment of each log was not examined: --include-active erases from it, too"
     if request.dry_run:
         return
     if request.output_dir is not None:

@@ -15,6 +15,7 @@ import xxhash
 
 from compaction.engine.clean import clean_logs
 from compaction.engine.sizing import Sizes
+from compaction.erasure.erase_keys import ErasureRequest, erase_keys
 from compaction.errors import StorageError, UsageError
 from compaction.fs.local import LocalFileSystem
 from compaction.fs.uri import OPTIONS_VARIABLE, parse_uri
@@ -22,7 +23,8 @@ from compaction.report import LogStatus, RunReport
 from compaction.stores.listings import list_directory
 from compaction.stores.manifest import MANIFEST, MARKER
 from jobs import compact as job
-from jobs import dump_log, expire
+from jobs import dump_log, erase, expire, verify
+from jobs._command import SessionFactory
 from tests.conftest import ROOT
 from tests.local_passes import LocalPasses
 from tests.logdir.logs import data_segment
@@ -273,3 +275,24 @@ def test_a_finished_output_is_skipped_or_replaced(
     any_bucket.put(f"out/orders-0/{0:020d}.log", b"another")
     assert task("--if-done", "skip") == 1
     assert "the finished output is not what was written" in capsys.readouterr().err
+
+
+def test_keys_are_erased_on_the_way_from_store_to_store_and_that_is_certified(
+    any_bucket: Bucket, sample: Path, tmp_path: Path
+) -> None:
+    any_bucket.put_tree(sample, "in")
+    call = ["--where", "regex=.*1.*", "--include-active", "--as-of-ms", str(NOW_MS), "--topic", "orders"]
+
+    def locally(_: SessionFactory, request: ErasureRequest) -> RunReport:
+        return erase_keys(LocalPasses, request)
+
+    assert erase.main(["--log-dir", str(sample), "--output-dir", str(tmp_path / "out"), *call], locally) == 0
+    addresses = any_bucket.address("in"), any_bucket.address("out")
+    written = ["--certificate", str(tmp_path / "certificate"), "--report", str(tmp_path / "report")]
+    assert erase.main(["--log-dir", addresses[0], "--output-dir", addresses[1], *call, *written], locally) == 0
+    assert published(any_bucket) == files(tmp_path / "out")
+    report = json.loads((tmp_path / "report").read_text())
+    assert report["totals"]["erased_records"] > 500
+    assert "a store that keeps versions" in " ".join(report["erasure"]["notes"])
+    again = ["--before", addresses[0], "--after", addresses[1], "--certificate", str(tmp_path / "certificate")]
+    assert verify.main([*again, *call[:2]]) == 0
