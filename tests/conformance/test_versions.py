@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -34,6 +34,8 @@ JUDGES = {"2.8.2": "3.1", "3.0.2": "3.1", "3.3.2": "3.4", "3.9.1": "3.9.2", "3.9
 STORIES = 20
 #: stories that show the difference between any two of these
 TELLING = range(40)
+#: a version whose rules few stories tell from the judge's, and one that does: the grouping of empty segments (KAFKA-12889)
+RARE = {"2.8.2": ("3.0", 396)}
 SCENARIOS = {**cleaning_scenarios(), **transaction_scenarios(), **planning_scenarios()}
 #: what 2.8 does against its own rules: a marker is lost if a record has its key (KAFKA-14055)
 LOSES_MARKERS = "txn-user-keys-like-a-markers"
@@ -63,13 +65,19 @@ def test_random_logs_equal_the_versions_own_after_every_round(judge: Gateway) ->
 
 
 def test_random_logs_show_the_rules_of_another_version(judge: Gateway) -> None:
-    for start in range(0, len(TELLING), 10):
-        stories = [random_story(seed, judge.release) for seed in TELLING[start : start + 10]]
-        with scratch() as root:
-            tally = run_stories(judge, root, stories, local_job(version=JUDGES[judge.version]))
-        if tally.failed:
-            return
-    pytest.fail(f"{len(TELLING)} random logs are the same by the rules of {judge.version} and {JUDGES[judge.version]}")
+    if judge.version in RARE:
+        version, seed = RARE[judge.version]
+        assert differ(judge, version, [seed]), f"story {seed} is the same by the rules of {judge.version} and {version}"
+    other = JUDGES[judge.version]
+    if not any(differ(judge, other, TELLING[start : start + 10]) for start in range(0, len(TELLING), 10)):
+        pytest.fail(f"{len(TELLING)} random logs are the same by the rules of {judge.version} and {other}")
+
+
+def differ(judge: Gateway, version: str, seeds: Sequence[int]) -> bool:
+    """Whether any of these stories differs by the rules of that version."""
+    with scratch() as root:
+        stories = [random_story(seed, judge.release) for seed in seeds]
+        return bool(run_stories(judge, root, stories, local_job(version=version)).failed)
 
 
 def test_scenarios_equal_the_versions_own_and_are_certified(judge: Gateway, tmp_path: Path) -> None:
