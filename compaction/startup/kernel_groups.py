@@ -161,8 +161,8 @@ def dumping() -> None:
 
 
 _WORK = (
-    scan, first_pass, second_pass, strategies, matches, large_logs, markers, v0_v1, record_sizes, comparison, source, backup_sets,
-    certifier, dumping,
+    scan, first_pass, second_pass, strategies, matches, large_logs, markers, v0_v1, record_sizes, comparison, source,
+    backup_sets, certifier, dumping,
 )  # fmt: skip
 GROUPS: Mapping[str, Callable[[], None]] = {each.__name__: each for each in _WORK}
 

@@ -49,8 +49,8 @@ def cases(scale: float) -> dict[str, Case]:
         Case("e", "10 % dirty on a clean log", replace(sized(replace(_BASE, unique=True)), segment_bytes=int(390 * MB * scale)),
         dirty_share=0.1),
         # segments of which no two fit into one: what is clean stays
-        Case("e1", "e, with segments of 600 MB", replace(sized(replace(_BASE, unique=True)), segment_bytes=int(600 * MB * scale)),
-        dirty_share=0.1),
+        Case("e1", "e, with segments of 600 MB",
+        replace(sized(replace(_BASE, unique=True)), segment_bytes=int(600 * MB * scale)), dirty_share=0.1),
         Case("f", "50 partitions of 80 MB, Kafka on two threads", replace(sized(_BASE), total_bytes=int(80 * MB * scale),
         keys=max(1, int(82_000 * scale))), logs=50, kafka_threads=2),
         Case("g", "40 M distinct keys", sized(replace(_BASE, total_bytes=1920 * MB, value_bytes=20, unique=True)), target=8),
