@@ -10,13 +10,14 @@ the partitions in it (``host_partition``).
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -73,15 +74,22 @@ class Broker:
     :param log_dir: the broker's only log directory
     :param overrides: broker properties on top of the ones of this module
     :param version: of Kafka
+    :param jars: plugins
     :raises BrokerError: it ended, or did not start in time
     """
 
     def __init__(
-        self, log_dir: Path, overrides: Mapping[str, str] | None = None, *, version: str = REFERENCE, timeout_s: float = 90
+        self,
+        log_dir: Path,
+        overrides: Mapping[str, str] | None = None,
+        *,
+        version: str = REFERENCE,
+        timeout_s: float = 90,
+        jars: Sequence[Path] = (),
     ) -> None:
         self.log_dir = log_dir.resolve()
         self._timeout_s = timeout_s
-        self._classpath = require_kafka_classpath(version=version)
+        self._classpath = os.pathsep.join((require_kafka_classpath(version=version), *map(str, jars)))
         self._has_zookeeper = tuple(int(part) for part in version.split(".")) < _WITHOUT_ZOOKEEPER
         self._scratch = tempfile.TemporaryDirectory(prefix="kafka-broker-")
         self._log_path = Path(self._scratch.name) / "broker.log"

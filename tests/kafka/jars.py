@@ -39,6 +39,16 @@ _PRINT_JARS = """
 from pyspark.java_gateway import launch_gateway
 print("jars=" + launch_gateway().jvm.java.lang.System.getProperty("spark.jars"))
 """
+_TEST_JAR = """
+<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">
+  <info organisation="tests" module="tests"/>
+  <dependencies>
+    <dependency org="org.apache.kafka" name="kafka-storage" rev="{version}" transitive="false">
+      <artifact name="kafka-storage" type="jar" ext="jar" m:classifier="test"/>
+    </dependency>
+  </dependencies>
+</ivy-module>
+"""
 #: pyspark's jars: the Scala library, which Spark never resolves, a logger for slf4j 2 and for log4j 1, and the gateway
 _FROM_SPARK = (
     "scala-library-*.jar", "slf4j-api-2*.jar", "log4j-slf4j2-impl-*.jar", "log4j-1.2-api-*.jar", "log4j-api-*.jar",
@@ -91,6 +101,29 @@ def require_kafka_classpath(*more: str, version: str = REFERENCE) -> str:
 def require_tools_classpath() -> str:
     """The class path of Kafka's command line tools; otherwise as ``require_kafka_classpath``."""
     return require_kafka_classpath(KAFKA_TOOLS, version=TOOLS_RELEASE)
+
+
+def tiered_storage_jar(version: str) -> Path:
+    """The test jar of kafka-storage with ``LocalTieredStorage``, resolved by Spark's Ivy: ``--packages`` takes no classifiers.
+
+    The test is skipped with the reason if it is not available, or fails if ``CI`` is set.
+    """
+    # it imports this module
+    from tests.kafka.gateway import java_executable
+
+    ivy = next((spark_home() / "jars").glob("ivy-*.jar"))
+    cache = _memory(("ivy",)).parent / "ivy"
+    with tempfile.TemporaryDirectory() as scratch:
+        module, found = Path(scratch) / "ivy.xml", Path(scratch) / "found"
+        module.write_text(_TEST_JAR.format(version=version), encoding="utf-8")
+        command = [java_executable(), "-jar", str(ivy), "-m2compatible", "-ivy", str(module), "-cache", str(cache)]
+        done = subprocess.run([*command, "-cachepath", str(found)], capture_output=True, text=True, timeout=300, check=False)
+        jar = Path(found.read_text(encoding="utf-8").strip()) if found.exists() else Path()
+    if jar.is_file():
+        return jar
+    if os.environ.get("CI", "").lower() in ("", "0", "false"):
+        pytest.skip(f"the test jar of kafka-storage is not available: {done.stdout[-300:]}")
+    raise JarsUnavailableError(done.stdout[-300:])
 
 
 def _resolve(coordinates: tuple[str, ...], left_out: str) -> list[Path]:
