@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from compaction.erasure.erase_keys import erase_keys
 from compaction.errors import UsageError
 from compaction.fs.uri import KEYS_VARIABLE
 from compaction.stores.layouts import data_keys
-from jobs import compact, count_keys, dump_log, verify
+from jobs import compact, count_keys, dump_log, erase, verify
 from tests.certifier.certify import certify
+from tests.local_passes import LocalPasses
 from tests.object_store.fixtures import files
 from tests.object_store.local_run import COMPACT, figures, run
 from tests.stores.layouts.exports import CODINGS, LOG_NAME, no_exports_known, objects, require_cryptography, source
@@ -47,6 +49,22 @@ def test_a_compacted_copy_of_an_export_is_that_of_the_log_directory(
     assert files(tmp_path / "there") == files(tmp_path / "here")
     assert files(objects) == before
     assert figures(run("--log-dir", address, "--dry-run", *COMPACT)) == figures(here)
+
+
+def test_keys_are_erased_from_a_copy_of_an_export(objects: Path, log_dir: Path, tmp_path: Path) -> None:
+    require_cryptography()
+    (tmp_path / "keys.txt").write_text("payment-42\n")
+
+    def erased(place: object, output: Path) -> dict[str, bytes]:
+        options = ["--log-dir", str(place), "--keys", str(tmp_path / "keys.txt"), "--output-dir", str(output)]
+        options += ["--include-active", "--as-of-ms", "1798761600000", *COMPACT]
+        report = erase_keys(LocalPasses, erase.read_request(erase.parser().parse_args(options)))
+        assert [log.status.value for log in report.logs] == ["cleaned"]
+        return files(output)
+
+    there = erased(f"aiven+file://{objects}/zstd-encrypted", tmp_path / "there")
+    assert there == erased(log_dir, tmp_path / "here")
+    assert not any(b"payment-42" in data for data in there.values())
 
 
 def test_a_compacted_copy_of_an_export_is_verified_against_it(objects: Path, tmp_path: Path) -> None:
