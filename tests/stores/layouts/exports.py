@@ -55,10 +55,10 @@ def objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "objects"
 
 
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
-    """The partition directory that was exported."""
-    return unpack_sample(tmp_path / "sample") / LOG_NAME
+@pytest.fixture(scope="session")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The partition directory that was exported, not to be changed."""
+    return unpack_sample(tmp_path_factory.mktemp("sample")) / LOG_NAME
 
 
 def aiven(directory: Path) -> str:
