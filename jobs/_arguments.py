@@ -160,7 +160,7 @@ def usage_errors() -> Iterator[None]:
 #: options that do not change an output
 _BESIDES = frozenset(
     "log_dir config sets metadata as_of_ms output_dir replace if_done dry_run report metrics verify verbose quiet log_format"
-    " allow_empty output all options private_key".split()
+    " allow_empty output all options private_key output_layout accept_loss".split()
 )
 
 

@@ -208,6 +208,14 @@ def add_output(group: argparse._ActionsContainer) -> None:
         help="write all logs there and do not change the source; the directory appears complete or not at all",
     )  # fmt: skip
     group.add_argument(
+        "--output-layout", choices=("backup",), default=None,
+        help="write a backup set of kafka-backup to --output-dir in place of a log directory; needs --accept-loss",
+    )  # fmt: skip
+    group.add_argument(
+        "--accept-loss", action="store_true",
+        help="write the set without what its format does not have: transactions, producers, leader epochs, delete horizons",
+    )  # fmt: skip
+    group.add_argument(
         "--replace", action="store_true",
         help="--output-dir may be an earlier output that was written with --replace or --if-done, or to an object store;"
         " it is kept until the new one is complete",

@@ -21,7 +21,7 @@ if not __package__:
 from compaction.config.request import CompactionRequest  # noqa: E402 - the checkout must be on the path first
 from compaction.report import LogReport, LogStatus, RunReport  # noqa: E402
 
-from . import _arguments, _command, _logging, _options  # noqa: E402
+from . import _arguments, _command, _logging, _options, _output_layout  # noqa: E402
 from ._command import SessionFactory  # noqa: E402
 
 _DESCRIPTION = """\
@@ -150,7 +150,7 @@ def main(argv: Sequence[str] | None = None, run: Callable[[SessionFactory, Compa
         code = _command.write_report(report, arguments)
         return max(code, verify_run(request, report, arguments)) if arguments.verify else code
 
-    return _command.run_command(parser(), argv, body)
+    return _command.run_command(parser(), argv, lambda arguments: _output_layout.in_layout(arguments, body))
 
 
 if __name__ == "__main__":

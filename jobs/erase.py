@@ -28,7 +28,7 @@ from compaction.names import LogLocation, TopicPartition  # noqa: E402
 from compaction.output.publish import layout  # noqa: E402
 from compaction.report import RunReport  # noqa: E402
 
-from . import _arguments, _command, _keys, _logging, _options  # noqa: E402
+from . import _arguments, _command, _keys, _logging, _options, _output_layout  # noqa: E402
 from ._command import SessionFactory  # noqa: E402
 from .verify import error_line  # noqa: E402
 
@@ -200,7 +200,7 @@ def main(argv: Sequence[str] | None = None, run: Callable[[SessionFactory, Erasu
             request = replace(request, certify=_certifier(session, request, arguments.certificate))
         return _command.write_report(run(session, request), arguments)
 
-    return _command.run_command(parser(), argv, body)
+    return _command.run_command(parser(), argv, lambda arguments: _output_layout.in_layout(arguments, body))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ if not __package__:
 from compaction.config.request import CompactionRequest  # noqa: E402 - the checkout must be on the path first
 from compaction.report import RunReport  # noqa: E402
 
-from . import _arguments, _command, _options  # noqa: E402
+from . import _arguments, _command, _options, _output_layout  # noqa: E402
 from ._command import SessionFactory  # noqa: E402
 
 _DESCRIPTION = """\
@@ -99,7 +99,7 @@ def main(argv: Sequence[str] | None = None, run: Callable[[SessionFactory, Compa
         report = run(lambda: _command.start_session("expire"), request)
         return _command.write_report(report, arguments)
 
-    return _command.run_command(parser(), argv, body)
+    return _command.run_command(parser(), argv, lambda arguments: _output_layout.in_layout(arguments, body))
 
 
 if __name__ == "__main__":

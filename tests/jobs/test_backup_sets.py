@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from compaction.engine.clean import clean_logs
 from compaction.errors import UsageError
 from compaction.formats.record_batch.batch import RecordBatch, iter_batches
 from compaction.fs.uri import parse_uri
@@ -15,6 +17,7 @@ from compaction.stores.mixed import MixedFileSystem
 from jobs import compact, count_keys, dump_log, verify
 from tests.certifier.certify import certify
 from tests.golden import unpack_backup_sets
+from tests.local_passes import LocalPasses
 from tests.object_store.fixtures import files
 from tests.object_store.local_run import COMPACT, NOW_MS, figures, run
 from tests.stores.layouts.exports import no_exports_known
@@ -97,6 +100,52 @@ def test_a_set_is_read_by_the_data_source(spark: SparkSession, sets: Path, consu
     )
 
 
+def job(main: Any, *options: object) -> int:
+    """A command without Spark, as of a fixed time; its exit code."""
+    request = partial(clean_logs, LocalPasses)
+    given = [*map(str, options), "--as-of-ms", str(NOW_MS), "--include-active", *COMPACT]
+    return int(main(given, lambda _, each: request(each)))
+
+
+@pytest.mark.parametrize("source", ["none", "zstd", "lz4"])
+def test_a_compacted_set_is_written_as_a_set(
+    sets: Path, consumed: list[Row], tmp_path: Path, source: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "sets" / "compacted"
+    options = ("--log-dir", f"backup+file://{sets}/{source}", "--output-dir", target, "--output-layout", "backup")
+    assert job(compact.main, *options) == 2
+    assert "a backup set has no producer ids and sequence numbers, transactions" in capsys.readouterr().err
+    assert not target.exists()
+    assert job(compact.main, *options, "--accept-loss") == 0
+    assert capsys.readouterr().out.endswith(f"{target}: backup set of 14 records in 1 segment\n")
+    assert records(parse_uri(f"backup+file://{target}", "--log-dir")) == newest(consumed)
+    old, new = (json.loads((place / "manifest.json").read_text()) for place in (sets / source, target))
+    assert (new["backup_id"], new["created_at"]) == ("compacted", NOW_MS)
+    assert new["topics"][0]["configurations"] == old["topics"][0]["configurations"] != {}
+    assert new["topics"][0]["original_partition_count"] == 2
+    assert new["compression"] == source
+    through = [document["topics"][0]["partitions"][0]["covered_through"] for document in (old, new)]
+    assert through[0] == through[1] >= max(row[1] for row in consumed)
+    assert job(compact.main, *options, "--accept-loss") == 2
+    assert "--output-dir exists and is not empty" in capsys.readouterr().err
+
+
+def test_the_options_of_a_set_are_checked(sets: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, layout = ("--log-dir", f"backup+file://{sets}/zstd"), ("--output-layout", "backup", "--accept-loss")
+    output = ("--output-dir", tmp_path / "new")
+    for options, told in (
+        ((*source, *layout), "--output-layout needs --output-dir"),
+        ((*source, *output, *layout, "--replace"), "cannot be combined with --replace and --if-done"),
+        ((*source, "--log-dir", tmp_path, *output, *layout), "written from one --log-dir"),
+        ((*source, *output, "--accept-loss"), "--accept-loss is an option of --output-layout"),
+        ((*source, "--output-dir", f"{sets}/zstd/new", *layout), "--output-dir overlaps the log directory"),
+    ):
+        assert job(compact.main, *options) == 2
+        assert told in capsys.readouterr().err
+    assert job(compact.main, *source, *output, *layout, "--dry-run") == 0
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_set_is_not_changed(sets: Path, tmp_path: Path) -> None:
     for options, what in (
         ((), "cannot be compacted in place: a backup set has a manifest"),
@@ -104,4 +153,3 @@ def test_a_set_is_not_changed(sets: Path, tmp_path: Path) -> None:
     ):
         with pytest.raises(UsageError, match=what):
             run("--log-dir", f"backup+file://{sets}/zstd", *options, *COMPACT)
-    assert compact.parser() is not None

@@ -1,0 +1,1 @@
+"""Writes logs in other layouts than a log directory's."""

@@ -1,0 +1,203 @@
+"""Writes the records of a log directory as a backup set of kafka-backup.
+
+The set has what a consumer with ``isolation.level=read_committed`` is served, at the same offsets. It is complete or not at
+all: on a disk it is written beside its final name and renamed, elsewhere the manifest, without which there is no set, is
+written last.
+Every file is read back before that. Its segments cover all offsets of the logs, as a backup's do, so that a later backup of
+the source continues it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compaction.errors import StorageError, UnsupportedLogError, UsageError
+from compaction.formats.backup_set.set_manifest import (
+    MANIFEST,
+    BackupManifest,
+    BackupPartition,
+    BackupSegment,
+    format_manifest,
+)
+from compaction.formats.backup_set.set_segment import Compression, SegmentHeader, encode_segment
+from compaction.fs.durable import write_verified
+from compaction.fs.filesystem import FileSystem, base_name, join, parent
+from compaction.fs.local import LocalFileSystem
+from compaction.fs.uri import is_remote
+from compaction.kernels.reading.backup_records import BACKUP_ERRORS, COMPLETE, NO_SPACE, put_backup_records
+from compaction.kernels.reading.columns import HEADERS, KEYS, VALUES, Columns
+from compaction.names import TopicPartition
+from compaction.source.pushed_filters import PushedFilters
+from compaction.source.read_columns import read_columns
+from compaction.source.read_plan import ReadRequest, ReadTask, end_offsets, plan_read
+from compaction.source.view_options import READ_COMMITTED
+from compaction.stores.object_output import OutputFileSystem
+
+#: what Kafka keeps and a set has not, after "no"
+LOST = (
+    "producer ids and sequence numbers, transactions (only committed records are written, without their markers), leader"
+    " epochs, timestamp types, and delete horizons: the time until tombstones may be dropped starts again with each compaction"
+)
+#: plain bytes of a segment
+SEGMENT_BYTES = 64 << 20
+_THREADS = 2
+
+
+class SetWritten(NamedTuple):
+    """What was written."""
+
+    segments: int
+    records: int
+
+
+@dataclass(frozen=True)
+class BackupTarget:
+    """Where a set is written, and how.
+
+    :param base: the set that the logs were made from, if any
+    """
+
+    path: str
+    compression: Compression = Compression.ZSTD
+    base: BackupManifest | None = None
+    segment_bytes: int = SEGMENT_BYTES
+
+
+def require_empty(path: str) -> None:
+    """:raises UsageError: something is there"""
+    files = _file_system(path)
+    if files.stat(path) is not None and files.listdir(path):
+        raise UsageError("--output-dir exists and is not empty", path=path, hint="name a new directory")
+
+
+def write_set(log_dir: str, target: BackupTarget, now_ms: int) -> SetWritten:
+    """Write the logs of a log directory as a set.
+
+    :raises UsageError: the target is not empty
+    :raises LogError: a log cannot be read, or has records that a set cannot have; or the file system refused. Nothing is left
+    """
+    require_empty(target.path)
+    files = _file_system(target.path)
+    place = target.path if is_remote(target.path) else f"{target.path}.{uuid.uuid4().hex}.tmp"
+    try:
+        written = _write(log_dir, target, files, place, now_ms)
+        if place != target.path:
+            files.fsync_dir(place)
+            files.rename(place, target.path)
+            files.fsync_dir(parent(target.path))
+    except BaseException:
+        with suppress(StorageError):
+            files.remove_tree(place)
+        raise
+    return written
+
+
+def _file_system(path: str) -> FileSystem:
+    return OutputFileSystem() if is_remote(path) else LocalFileSystem()
+
+
+def _write(log_dir: str, target: BackupTarget, files: FileSystem, place: str, now_ms: int) -> SetWritten:
+    request = ReadRequest.parse({"path": log_dir, "isolation.level": READ_COMMITTED})
+    ends = end_offsets(request)
+    tasks: dict[TopicPartition, list[ReadTask]] = {log: [] for log in ends}
+    for task in plan_read(request, PushedFilters(), KEYS | VALUES | HEADERS):
+        tasks[task.topic_partition].append(task)
+    backup_id = base_name(target.path)
+    files.mkdir(place)
+
+    def one(log: TopicPartition) -> BackupPartition:
+        old = None if target.base is None else target.base.partitions.get(log)
+        end = max(ends[log], 0 if old is None else old.end_offset)
+        start = old.segments[0].covered_start if old is not None and old.segments else None
+        return _LogWriter(files, place, log, target).write(tasks[log], start, end)
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        partitions = dict(zip(tasks, pool.map(one, tasks), strict=True))
+    manifest = format_manifest(backup_id, partitions, now_ms, target.base, target.compression.name.lower())
+    write_verified(files, join(place, MANIFEST), manifest)
+    segments = [segment for partition in partitions.values() for segment in partition.segments]
+    return SetWritten(len(segments), sum(segment.record_count for segment in segments))
+
+
+@dataclass
+class _Open:
+    """The segment being filled."""
+
+    out: NDArray[np.uint8]
+    used: int = 0
+    count: int = 0
+    offsets: list[int] = field(default_factory=list)
+    times: list[int] = field(default_factory=list)
+
+
+class _LogWriter:
+    """Writes the segments of one log."""
+
+    def __init__(self, files: FileSystem, place: str, log: TopicPartition, target: BackupTarget) -> None:
+        self._files, self._place, self._log, self._target = files, place, log, target
+        self._open = _Open(np.empty(target.segment_bytes, np.uint8))
+        self._done: list[BackupSegment] = []
+        self._covered = 0
+
+    def write(self, tasks: list[ReadTask], start: int | None, end: int) -> BackupPartition:
+        """All records; the segments cover the offsets from ``start`` (by default the log start) to ``end``."""
+        self._directory = join("topics", self._log.topic, f"partition={self._log.partition}")
+        if tasks:
+            self._files.mkdir(join(self._place, self._directory))
+            self._covered = tasks[0].spec.bounds.first_offset if start is None else start
+        for columns in _columns(tasks):
+            self._add(columns)
+        self._finish(end)
+        return BackupPartition(tuple(self._done), (), end - 1 if end else None)
+
+    def _add(self, columns: Columns) -> None:
+        at, n = 0, len(columns.offset)
+        while at < n:
+            segment = self._open
+            after, used, error = put_backup_records(columns, at, segment.out[segment.used :])
+            if after > at:
+                segment.offsets += [int(columns.offset[at]), int(columns.offset[after - 1])]
+                segment.times += [int(columns.timestamp_ms[at]), int(columns.timestamp_ms[after - 1])]
+            segment.used, segment.count = segment.used + int(used), segment.count + int(after) - at
+            at = int(after)
+            if error == COMPLETE:
+                return
+            if error != NO_SPACE:
+                what = f"{BACKUP_ERRORS[error]}, which a backup set cannot have: offset {columns.offset[at]}"
+                raise UnsupportedLogError(what, path=str(self._log), hint="leave this topic out")
+            if segment.count:
+                self._finish(int(columns.offset[at]))
+            else:
+                segment.out = np.empty(2 * len(segment.out), np.uint8)
+
+    def _finish(self, end: int) -> None:
+        """Write the open segment, which covers the offsets up to ``end``."""
+        segment, self._open = self._open, _Open(self._open.out)
+        if not segment.count:
+            return
+        first, last = segment.offsets[0], segment.offsets[-1]
+        compression = self._target.compression
+        header = SegmentHeader(compression, segment.count, first, last)
+        data = encode_segment(memoryview(segment.out[: segment.used]), header)
+        key = join(self._directory, f"segment-{first:020d}.bin{compression.extension}")
+        write_verified(self._files, join(self._place, key), data)
+        digest, covered = hashlib.sha256(data).hexdigest(), (self._covered, max(end, last + 1))
+        times = segment.times[0], segment.times[-1]
+        self._done.append(BackupSegment(key, first, last, *times, segment.count, segment.used, len(data), digest, covered))
+        self._covered = covered[1]
+
+
+def _columns(tasks: list[ReadTask]) -> Iterator[Columns]:
+    for task in tasks:
+        for part in task.slices:
+            for records in read_columns(part.path, part.start, part.end, task.spec):
+                yield records.columns
