@@ -62,12 +62,12 @@ run: $(STAMP) | prerequisites ## compact a copy of the sample logs, and show how
 	@echo '  spark-submit jobs/compact.py --log-dir /path/to/log-dir'
 
 test: $(STAMP) | prerequisites ## run unit tests, Spark tests, and conformance tests with real Kafka
-	@$(STEP) "tests" $(PY) -m pytest -m "not ($(MORE))"
+	@$(STEP) "tests" $(PY) -m pytest -m "not ($(MORE))" --durations=40
 
 test-all: test suites ## run all tests and suites, and install what the suites need
 
 suites: $(SUITES_STAMP) $(AIRFLOW)/.installed | prerequisites
-	@$(STEP) --may-be-empty "suites: $(MORE)" $(PY) -m pytest -m "$(MORE)"
+	@$(STEP) --may-be-empty "suites: $(MORE)" $(PY) -m pytest -m "$(MORE)" --durations=60
 
 $(SUITES_STAMP): $(STAMP)
 	@$(STEP) "install what the suites need" $(PY) -m pip install --quiet -c constraints.txt -e '.[dev,suites]'

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.kafka
 
-STORIES = 160
+STORIES = 80
 KNOWN = sorted(CASES.glob("*.json"))
 
 

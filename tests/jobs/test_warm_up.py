@@ -63,6 +63,7 @@ def compact(place: Path, logs: Path) -> tuple[str, str]:
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_spark_submit_uses_the_archive_and_falls_back_silently(place: Path, tmp_path: Path) -> None:
     done = run(place, sys.executable, "-m", "jobs", "warm-up", "--spark-submit")
     assert (done.returncode, done.stderr) == (0, "")
