@@ -41,7 +41,8 @@ class LogPlan(LogToClean):
     """Whether and how one log is cleaned, and why.
 
     The round cleans all segments below ``first_uncleanable_offset`` with a map of the offsets from ``first_dirty_offset`` up to
-    there. If ``checkpoint_reset``, ``first_dirty_offset`` becomes the cleaner checkpoint even if nothing is cleaned.
+    there. If ``checkpoint_reset``, ``first_dirty_offset`` becomes the cleaner checkpoint even if nothing is cleaned. Unless
+    ``compacts``, superseded records remain, as in an erasure: the cleaner checkpoint is not moved.
     ``legacy_delete_horizon_ms`` is that of exception 5 in ``compaction.cleaning.record_retention``. ``overflowed`` segments
     must be split and the log planned again before it is cleaned. ``conditions`` are all conditions that were checked. ``rules``
     are those of the Kafka version that the log is cleaned for.
@@ -57,6 +58,12 @@ class LogPlan(LogToClean):
     overflowed: tuple[Segment, ...] = ()
     conditions: tuple[Condition, ...] = ()
     rules: KafkaRules = RULES[NEWEST]
+    compacts: bool = True
+
+    @property
+    def new_checkpoint(self) -> int | None:
+        """The cleaner checkpoint after the round; ``None`` if it is not moved: what was dirty still is."""
+        return self.first_uncleanable_offset if self.compacts else None
 
     @property
     def segments(self) -> tuple[Segment, ...]:

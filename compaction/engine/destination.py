@@ -81,7 +81,7 @@ class DryRunOutput:
 
 
 class InPlace:
-    """Swaps outputs in and updates the cleaner checkpoint.
+    """Swaps outputs in and moves the cleaner checkpoint, if the plan does.
 
     Recovery rebuilds indexes and splits segments in memory; that is written just before the swap, if the log did not fail.
     """
@@ -109,7 +109,7 @@ class InPlace:
             self.disk,
             log.location,
             log.groups,
-            end_offset=plan.first_uncleanable_offset,
+            end_offset=plan.new_checkpoint,
             checkpoints=self._checkpoints,
             owner=owner,
         )
@@ -151,7 +151,7 @@ class CopyOutput:
         return self._publication.log_path(location)
 
     def replace(self, log: LogCleaning) -> None:
-        self._add(log, log.groups, log.compaction.first_uncleanable_offset)
+        self._add(log, log.groups, log.compaction.new_checkpoint)
 
     def keep(self, log: LogCleaning) -> None:
         _repair_checkpoint(CheckpointFiles(self.fs), log.compaction)

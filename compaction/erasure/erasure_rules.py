@@ -16,6 +16,7 @@ gets or loses a delete horizon.
 5. *Transaction indexes* keep their entries, as the markers remain.
 6. With ``tombstones`` no record is dropped: each loses its value and its headers, which may hold parts of the value. It keeps
    key, offset and timestamp. Batches of magic 0 and 1 become v2. A record without value and headers is left as it is.
+7. The *cleaner checkpoint* is not moved: dirty records are as dirty as before, and later rounds of cleaning still reach them.
 
 4 is that of ``Cleaner.cleanInto`` and ``MemoryRecords.filterTo`` (Kafka 4.4.0), except for open transactions, which Kafka's
 cleaner does not reach, and for the end of the segments, which it retains since 3.9.2 (KAFKA-17076).
@@ -88,6 +89,7 @@ def plan_erasure(view: LogView, config: TopicConfig, rules: KafkaRules, *, inclu
         first_uncleanable_offset=_end_offset(view, include_active=include_active),
         groups=tuple(Group((segment,)) for segment in examined),
         rules=rules,
+        compacts=False,
     )
 
 

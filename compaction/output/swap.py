@@ -9,8 +9,8 @@ writes ``.cleaned``. Steps, each durable before the next:
 3. The group's outputs must have the size and mtime that they had when they were read back. (After a kill, the next run reads
    their content again.) Then its sources are renamed to ``.deleted``, in ascending order, log first.
 4. The ``.swap`` suffix is removed, log first. Snapshots of replaced segments are renamed to ``.deleted``.
-5. After the last group the cleaner checkpoint is updated, the outputs are checked under their final names, and the journal is
-   removed.
+5. After the last group the cleaner checkpoint is moved, except by an erasure, the outputs are checked under their final names,
+   and the journal is removed.
 
 Once the journal exists, no error path removes an output; as long as it exists, no source is removed. If an output turns out to
 be damaged, the swap is rolled back: the ``.deleted`` files get their names back (``compaction.recovery.rollback``).
@@ -76,6 +76,7 @@ def replace_segments(
     An error before the commit point leaves the log unchanged and removes the outputs. After an error past it, the log still
     serves every survivor, and the next run finishes the swap first. The sources remain as ``.deleted``.
 
+    :param end_offset: ``None`` leaves the checkpoint as it is
     :param checkpoints: shared by swaps of several logs of the directory at once
     :param owner: this run's claim on the log directory, checked before each group
     :raises StorageError: the file system refused, or another run works on this directory

@@ -20,7 +20,7 @@ from compaction.formats.key_list import shards
 from compaction.report import LogReport, LogStatus, RunReport
 from tests.erasure.plain_eraser import PlainEraser
 from tests.kafka.encode import Batch, Record
-from tests.local_job import logs_in, resolver_of
+from tests.local_job import clean_locally, logs_in, read_offsets, resolver_of, write_offsets
 from tests.local_passes import LocalPasses
 from tests.memory import scratch
 from tests.oracle.disk import read_partition, write_partition, write_producers
@@ -221,6 +221,31 @@ def test_a_copy_has_all_logs_without_the_keys_and_the_source_is_not_changed(tmp_
         "the last segment of each log was not examined: --include-active erases from it, too",
         "the source still has the records: --output-dir does not change it",
     ]
+
+
+@pytest.mark.parametrize("entries", [{}, {"aside": 3}, {"odd": 5, "aside": 3}, {"odd": 5_000}])
+def test_the_cleaner_checkpoint_is_not_changed(tmp_path: Path, entries: dict[str, int]) -> None:
+    for number, target in enumerate((None, tmp_path / "copy")):
+        source = tmp_path / str(number)
+        write_odd(source)
+        if entries:
+            write_offsets(source, cleaner_offsets=entries)
+        before = {path.name: path.read_bytes() for path in source.glob("cleaner-offset-checkpoint")}
+        assert erase(source, [b"k"], output_dir=target, include_active=True).logs[0].erased_records == 3
+        assert {path.name: path.read_bytes() for path in source.glob("cleaner-offset-checkpoint")} == before
+    published = {topic: offset for topic, offset in entries.items() if topic == "odd"}
+    assert [path.name for path in (tmp_path / "copy").glob("cleaner-offset-checkpoint")] == list(before)
+    assert not entries or read_offsets(tmp_path / "copy", "cleaner_offsets") == published
+
+
+def test_a_later_round_of_cleaning_still_removes_what_was_dirty(tmp_path: Path) -> None:
+    records = [Record(0, NOW_MS - 9, b"p", b"secret"), Record(1, NOW_MS - 9, b"e", b"x"), Record(2, NOW_MS - 9, b"p", None)]
+    batches = [Batch([each]).encode() for each in (*records, Record(3, NOW_MS - 9, b"other", b"x"))]
+    write_partition(tmp_path / "odd-0", [write_segment(0, batches, INTERVAL_BYTES, NOW_MS)])
+    assert erase(tmp_path, [b"e"], include_active=True).logs[0].erased_records == 1
+    compacted = {"odd": {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}}
+    assert clean_locally(tmp_path, NOW_MS, compacted, include_active=True)["odd"].superseded_records == 1
+    assert [(each.key, each.value) for each in records_in(tmp_path)] == [(b"p", None), (b"other", b"x")]
 
 
 def test_leftovers_of_earlier_runs_are_removed_and_copies_that_remain_are_named(tmp_path: Path) -> None:

@@ -15,12 +15,13 @@ from compaction.formats.key_criteria import KeyCriteria
 from tests.crash.stops import StoppingFiles, end_process
 from tests.erasure.test_erase_keys import SALT, records_in, write_odd
 from tests.fs.faults import Stopped
-from tests.local_job import logs_in
+from tests.local_job import logs_in, read_offsets, write_offsets
 from tests.local_passes import LocalPasses
 from tests.memory import scratch
 from tests.passes.random_cases import NOW_MS
 
 KEYS = [b"k", b"k" * 70_000]
+CHECKPOINT = {"odd": 5}
 
 
 def erase_until(log_dir: Path, stop_before: int | None) -> int:
@@ -40,6 +41,7 @@ def erase_until(log_dir: Path, stop_before: int | None) -> int:
 def test_a_run_killed_before_any_of_its_changes_loses_nothing_else_and_is_completed_by_the_next() -> None:
     with scratch() as root:
         write_odd(root / "whole")
+        write_offsets(root / "whole", cleaner_offsets=CHECKPOINT)
         before = records_in(root / "whole")
         changes = erase_until(root / "whole", None)
         expected = {path.name: path.read_bytes() for path in (root / "whole" / "odd-0").iterdir()}
@@ -48,8 +50,10 @@ def test_a_run_killed_before_any_of_its_changes_loses_nothing_else_and_is_comple
         for stop_before in range(changes):
             log_dir = root / str(stop_before)
             write_odd(log_dir)
+            write_offsets(log_dir, cleaner_offsets=CHECKPOINT)
             erase_until(log_dir, stop_before)
             found = records_in(log_dir)
             assert [each for each in found if each.key not in KEYS] == left, stop_before
             erase_until(log_dir, None)
             assert {path.name: path.read_bytes() for path in (log_dir / "odd-0").iterdir()} == expected, stop_before
+            assert read_offsets(log_dir, "cleaner_offsets") == CHECKPOINT, stop_before

@@ -19,6 +19,7 @@ from compaction.erasure.erase_keys import ErasureRequest, erase_keys
 from compaction.errors import StorageError, UsageError
 from compaction.fs.local import LocalFileSystem
 from compaction.fs.uri import OPTIONS_VARIABLE, parse_uri
+from compaction.names import CLEANER_OFFSETS
 from compaction.report import LogStatus, RunReport
 from compaction.stores.listings import list_directory
 from compaction.stores.manifest import MANIFEST, MARKER
@@ -287,6 +288,8 @@ def test_keys_are_erased_on_the_way_from_store_to_store_and_that_is_certified(
         return erase_keys(LocalPasses, request)
 
     assert erase.main(["--log-dir", str(sample), "--output-dir", str(tmp_path / "out"), *call], locally) == 0
+    before, after = ((path / CLEANER_OFFSETS).read_text().splitlines() for path in (sample, tmp_path / "out"))
+    assert after[2:] == [line for line in before if line.startswith("orders ")]
     addresses = any_bucket.address("in"), any_bucket.address("out")
     written = ["--certificate", str(tmp_path / "certificate"), "--report", str(tmp_path / "report")]
     assert erase.main(["--log-dir", addresses[0], "--output-dir", addresses[1], *call, *written], locally) == 0
