@@ -119,6 +119,9 @@ class AivenLayout:
 
     def _upload(self, path: str, stats: Mapping[str, FileStat]) -> _Upload:
         manifest = parse_manifest(read_object(self._files, path + _MANIFEST), path + _MANIFEST)
+        if f"{self._prefix}{manifest.name}" != "/".join(path.split("/")[-3:]):
+            what = f"is the manifest of another segment, {manifest.name}"
+            raise CorruptLogError(what, path=path + _MANIFEST, hint="restore the manifest from another copy")
         for suffix in (LOG, _INDEXES):
             if suffix not in stats:
                 what = f"is missing, and its manifest is there; it has offsets {manifest.start_offset} to"
@@ -147,6 +150,7 @@ class AivenLayout:
             manifest.epochs,
             partial(self._lineage, upload),
             manifest.written_ms,
+            end_is_stated=True,
         )
 
     def _section(self, upload: _Upload, name: str) -> bytes:

@@ -91,8 +91,12 @@ class Section(NamedTuple):
 
 @dataclass(frozen=True)
 class AivenManifest:
-    """A segment's manifest; ``end_offset`` is exclusive."""
+    """A segment's manifest; ``end_offset`` is exclusive.
 
+    :param name: ``<topic>-<topicId>/<partition>/<start offset>-<segment id>``, as its objects are named
+    """
+
+    name: str
     chunks: ChunkIndex
     sections: Mapping[str, Section]
     compressed: bool
@@ -132,6 +136,7 @@ def _read(root: _Fields) -> AivenManifest:
     if end <= start:
         raise segment.error("endOffset", f"at least {start}")
     return AivenManifest(
+        name=f"{_directory(segment)}/{start:020d}-{segment.below('remoteLogSegmentId').get('id', str)}",
         chunks=_chunks(root.below("chunkIndex")),
         sections=sections,
         compressed=root.get("compression", bool),
@@ -141,6 +146,13 @@ def _read(root: _Fields) -> AivenManifest:
         written_ms=segment.number("eventTimestampMs", _LONG_MAX),
         epochs=_epochs(segment.below("segmentLeaderEpochs"), start),
     )
+
+
+def _directory(segment: _Fields) -> str:
+    """The directory of a partition's objects."""
+    partition = segment.below("remoteLogSegmentId").below("topicIdPartition")
+    topic = partition.below("topicPartition")
+    return f"{topic.get('topic', str)}-{partition.get('topicId', str)}/{topic.number('partition', _INT_MAX)}"
 
 
 def _section(fields: _Fields) -> Section:

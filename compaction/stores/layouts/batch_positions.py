@@ -6,6 +6,7 @@ Tested by ``tests/stores/layouts/test_joined_log.py``.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 from compaction.errors import CorruptLogError
@@ -46,14 +47,30 @@ def batches_from(data: View, path: str, position: int) -> Iterator[BatchPlace]:
         position = end
 
 
-def indexed_position(index: bytes, base_offset: int, offset: int, size: int) -> int:
-    """The position of a batch at or before ``offset``, by the offset index of its segment; 0 without an entry."""
+def indexed_position(index: bytes, base_offset: int, offset: int, data: View) -> int:
+    """The position of a batch before ``offset``, by the offset index of its segment; 0 without an entry, or if the entry is not
+    that of the batch there."""
     try:
         rows = indexes.read_offset_index(index, base_offset)
     except FormatError:
         return 0
-    before = rows["position"][(rows["offset"] < offset) & (rows["position"] < size)]
-    return int(before[-1]) if len(before) else 0
+    before = rows[(rows["offset"] < offset) & (rows["position"] < len(data))]
+    if not len(before):
+        return 0
+    last_offset, position = int(before["offset"][-1]), int(before["position"][-1])
+    with suppress(CorruptLogError):
+        batch = next(batches_from(data, "", position), None)
+        if batch is not None and batch.last_offset == last_offset:
+            return position
+    return 0
+
+
+def batch_at(data: View, path: str, start: int, offset: int) -> BatchPlace | None:
+    """The batch that has ``offset``, or the first one after it.
+
+    :param start: the position of a batch before it
+    """
+    return next((batch for batch in batches_from(data, path, start) if batch.last_offset >= offset), None)
 
 
 def position_of(data: View, path: str, start: int, offset: int) -> int:
@@ -79,3 +96,13 @@ def end_offset_of(data: View, path: str, start: int, default: int) -> int:
     :param start: the position of a batch
     """
     return max((batch.last_offset + 1 for batch in batches_from(data, path, start)), default=default)
+
+
+def has_holes(data: View, path: str, base_offset: int) -> bool:
+    """Whether offsets between the batches are missing, as in a segment that was compacted."""
+    at = base_offset
+    for batch in batches_from(data, path, 0):
+        if batch.base_offset > at:
+            return True
+        at = batch.last_offset + 1
+    return False

@@ -9,6 +9,7 @@ Tested by ``tests/stores/layouts/test_aiven.py`` and ``tests/stores/layouts/test
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from types import MappingProxyType
@@ -18,14 +19,16 @@ from compaction.fs.filesystem import ByteSource, FileRange, FileStat, ReadableFi
 from compaction.fs.overlay import InMemory, RangedSource
 from compaction.fs.uri import KEY_PREFIX, TAIL, layout_path, options_of
 from compaction.names import HIGH_WATERMARKS, LOG_STARTS, TopicPartition, parse_partition_dir
+from compaction.screen.amounts import counted
 from compaction.stores.layouts.aiven import AivenLayout
 from compaction.stores.layouts.backup_sets.backup_layout import BackupLayout
 from compaction.stores.layouts.joined_log import log_files, read_file
 from compaction.stores.layouts.local_tiered import LocalTieredLayout
-from compaction.stores.layouts.log_layout import Content, Layout, LogFile, Place
-from compaction.stores.layouts.log_tail import local_log
+from compaction.stores.layouts.log_layout import Content, Layout, LogFile, Place, StoredLog
+from compaction.stores.layouts.log_tail import local_log, local_logs
 from compaction.stores.listings import object_stat
 
+_LOGGER = logging.getLogger(__name__)
 #: by the names of ``fs.uri.LAYOUTS``
 KNOWN: Mapping[str, Callable[[Place], Layout]] = MappingProxyType(
     {"aiven": AivenLayout, "backup": BackupLayout, "local-tiered": LocalTieredLayout}
@@ -33,6 +36,8 @@ KNOWN: Mapping[str, Callable[[Place], Layout]] = MappingProxyType(
 #: of the local tail's checkpoints, those that apply to the log as a whole
 _CHECKPOINTS = (LOG_STARTS, HIGH_WATERMARKS)
 _OPEN_OBJECTS = 256
+#: topics that a warning names
+_NAMED = 20
 #: names below the root from which on a path is the layout's own
 _OWN = 3
 
@@ -45,16 +50,30 @@ class _Export:
         self._files, self._root = files, root
         self._tail = options.get(TAIL)
         self._layout = KNOWN[name](Place(files, root, place, options.get(KEY_PREFIX, "")))
+        self._uploaded: frozenset[TopicPartition] = frozenset()
         self._logs: tuple[TopicPartition, ...] | None = None
         self._found: dict[TopicPartition, dict[str, LogFile] | LogError] = {}
         self.opened = lru_cache(maxsize=_OPEN_OBJECTS)(self._layout.open)
 
     @property
     def logs(self) -> tuple[TopicPartition, ...]:
-        """The logs, sorted."""
+        """The logs, sorted; with a local tail, also the partitions of their topics of which nothing is uploaded yet."""
         if self._logs is None:
-            self._logs = tuple(self._layout.logs())
+            self._uploaded = frozenset(self._layout.logs())
+            self._logs = tuple(sorted(self._uploaded.union(self._not_uploaded())))
         return self._logs
+
+    def _not_uploaded(self) -> list[TopicPartition]:
+        if self._tail is None:
+            return []
+        topics = {log.topic for log in self._uploaded}
+        local = local_logs(self._files, self._tail)
+        # Kafka never uploads its own topics
+        others = sorted({log.topic for log in local if not log.topic.startswith("__")} - topics)
+        if others:
+            what = f"{counted(len(others), 'topic')} of the local tail without uploads, not read with this export"
+            _LOGGER.warning("%s: %s: %s", self._root, what, ", ".join(others[:_NAMED]) + (", …" if others[_NAMED:] else ""))
+        return [log for log in local if log.topic in topics]
 
     def checkpoints(self) -> dict[str, LogFile]:
         """The checkpoints of the local tail."""
@@ -81,7 +100,8 @@ class _Export:
     def _read(self, log: TopicPartition) -> dict[str, LogFile] | LogError:
         try:
             tail = None if self._tail is None else local_log(self._files, join(self._tail, str(log)))
-            return log_files(self._files, join(self._root, str(log)), self._layout.stored(log), tail)
+            stored = self._layout.stored(log) if log in self._uploaded else StoredLog(())
+            return log_files(self._files, join(self._root, str(log)), stored, tail)
         except LogError as error:
             return error
 

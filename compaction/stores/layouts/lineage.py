@@ -5,8 +5,8 @@ epoch extends in the log's *lineage*, the leader epochs of its newest leader: wh
 the log. Mirrors ``RemoteLogManager.isRemoteSegmentWithinLeaderEpochs`` and ``RemoteLogLeaderEpochState`` (Kafka 4.3.0);
 difference: of a segment that is only partly valid, that part is used, as a broker does when it fetches by epoch and offset.
 
-1. The lineage is that of the local tail, or of the segment with the highest leader epoch; of several, of the one that ends
-   last.
+1. The lineage is that of the local tail, which must have the highest leader epoch, or of the segment that has it; of several,
+   of the one that ends last.
 2. From the lowest valid offset on, the next piece is the segment whose valid range continues the log and extends farthest; of
    equal ones, one that need not be cut, then the one stored last.
 3. If no segment continues the log, it has a gap: an error.

@@ -46,6 +46,7 @@ class StoredSegment:
     :param epochs: the leader epochs of its batches, ascending; the first starts at ``start_offset``. Empty if unknown
     :param lineage: reads the leader epochs of the log up to its end, as its broker knew them
     :param written_ms: when it was stored; of two copies, the later one
+    :param end_is_stated: the end offset is what a manifest says: it is compared with the batches if the segment is used
     """
 
     path: str
@@ -55,6 +56,7 @@ class StoredSegment:
     epochs: tuple[EpochEntry, ...] = ()
     lineage: Callable[[], Sequence[EpochEntry]] | None = None
     written_ms: int = 0
+    end_is_stated: bool = False
 
 
 @dataclass(frozen=True)

@@ -11,14 +11,33 @@ from functools import partial
 from compaction.formats.checkpoints import EpochEntry, parse_leader_epochs, parse_partition_metadata
 from compaction.fs.filesystem import FileRange, ReadableFileSystem, join
 from compaction.fs.text_files import read_small_text
-from compaction.names import INDEX, LEADER_EPOCHS, LOG, PARTITION_METADATA, SNAPSHOT, parse_segment_file
+from compaction.names import (
+    INDEX,
+    LEADER_EPOCHS,
+    LOG,
+    PARTITION_METADATA,
+    SNAPSHOT,
+    TopicPartition,
+    parse_partition_dir,
+    parse_segment_file,
+)
 from compaction.stores.layouts.batch_positions import end_offset_of, indexed_position
 from compaction.stores.layouts.joined_log import read_file, view_of
 from compaction.stores.layouts.lineage import within
 from compaction.stores.layouts.log_layout import LogFile, StoredLog, StoredSegment
+from compaction.stores.layouts.stored_objects import directories
 
 _HINT = "restore it, or leave out the tail"
 _OFFSET_MAX = 2**63 - 1
+
+
+def local_logs(files: ReadableFileSystem, path: str) -> Sequence[TopicPartition]:
+    """The logs of a log directory, sorted.
+
+    :raises StorageError: it cannot be listed
+    """
+    found = (parse_partition_dir(name) for name in directories(files, path))
+    return sorted(log for log in found if log is not None)
 
 
 def local_log(files: ReadableFileSystem, path: str) -> StoredLog | None:
@@ -55,8 +74,8 @@ def end_of(files: ReadableFileSystem, path: str, base_offset: int, kinds: dict[s
     """The end offset of a segment, by its batches after the last entry of its offset index."""
     log, index = kinds[LOG], kinds.get(INDEX)
     entries = b"" if index is None else read_file(files, index)
-    start = indexed_position(entries, base_offset, _OFFSET_MAX, log.size)
-    return end_offset_of(view_of(files, path, log), path, start, base_offset)
+    data = view_of(files, path, log)
+    return end_offset_of(data, path, indexed_position(entries, base_offset, _OFFSET_MAX, data), base_offset)
 
 
 def _segment_files(files: ReadableFileSystem, path: str) -> dict[int, dict[str, LogFile]]:

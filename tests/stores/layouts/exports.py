@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
+import shutil
 import tarfile
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
@@ -15,10 +17,11 @@ from compaction.formats.checkpoints import EpochEntry, format_leader_epochs
 from compaction.formats.producer_snapshot import write_snapshot
 from compaction.formats.record_batch.batch import iter_batches
 from compaction.formats.record_batch.batch_header import BatchHeader
+from compaction.formats.record_batch.record import Record
 from compaction.fs.filesystem import ReadableFileSystem
 from compaction.fs.uri import KEYS_VARIABLE, OPTIONS_VARIABLE, parse_uri
 from compaction.stores.layouts import data_keys
-from tests.formats.encode import BatchSpec
+from tests.formats.encode import BatchSpec, encode_batch
 from tests.golden import AIVEN_OBJECTS, unpack_sample
 from tests.logdir.logs import build, data_batch
 
@@ -71,18 +74,44 @@ def local_tiered(directory: Path) -> str:
     return parse_uri(f"local-tiered+file://{directory}", "--log-dir")
 
 
+def second_upload(log: Path) -> Path:
+    """Adds another upload of a segment to an export of the plugin; returns its log file."""
+    other = "A" * 22
+    manifest = json.loads(log.with_suffix(".rsm-manifest").read_text())
+    manifest["remoteLogSegmentMetadata"]["remoteLogSegmentId"]["id"] = other
+    for suffix in (".log", ".indexes"):
+        shutil.copy(log.with_suffix(suffix), log.with_name(log.name[:21] + other + suffix))
+    log.with_name(log.name[:21] + other + ".rsm-manifest").write_text(json.dumps(manifest))
+    return log.with_name(log.name[:21] + other + ".log")
+
+
+def batch_of(offsets: range) -> bytes:
+    """One batch with a record for each offset."""
+    records = [Record(offset, 0, b"key-%d" % offset, b"value") for offset in offsets]
+    return encode_batch(records, BatchSpec(base_offset=offsets.start))
+
+
 def upload(
-    directory: Path, offsets: range, epochs: Sequence[tuple[int, int]] = ((0, 0),), *, topic_id: str = TOPIC_ID, epoch: int = 0
+    directory: Path,
+    offsets: range,
+    epochs: Sequence[tuple[int, int]] = ((0, 0),),
+    *,
+    topic_id: str = TOPIC_ID,
+    epoch: int = 0,
+    records: int = 1,
 ) -> Path:
-    """Adds a segment of one-record batches to an export of ``LocalTieredStorage``; returns its log file.
+    """Adds a segment to an export of ``LocalTieredStorage``; returns its log file.
 
     :param epochs: leader epochs and their first offsets, as the broker knew them
     :param epoch: of its batches
+    :param records: in each batch
     """
     log = directory / f"orders-0-{topic_id}"
     log.mkdir(parents=True, exist_ok=True)
     stem = f"{offsets.start}-{next(_IDS):022d}"
     batches = [data_batch(offset, spec=BatchSpec(base_offset=offset, leader_epoch=epoch)) for offset in offsets]
+    if records > 1:
+        batches = [batch_of(range(at, min(offsets.stop, at + records))) for at in offsets[::records]]
     for kind, data in build(offsets.start, batches).files.items():
         (log / f"{stem}{kind}").write_bytes(data)
     (log / f"{stem}.snapshot").write_bytes(write_snapshot([]))

@@ -14,7 +14,16 @@ from compaction.fs.filesystem import join
 from compaction.fs.uri import KEYS_VARIABLE, parse_uri
 from compaction.stores.layouts import data_keys
 from compaction.stores.mixed import MixedFileSystem
-from tests.stores.layouts.exports import CODINGS, LOG_NAME, aiven, no_exports_known, objects, require_cryptography, source
+from tests.stores.layouts.exports import (
+    CODINGS,
+    LOG_NAME,
+    aiven,
+    no_exports_known,
+    objects,
+    require_cryptography,
+    second_upload,
+    source,
+)
 
 __all__ = ["no_exports_known", "objects", "source"]
 
@@ -102,13 +111,36 @@ def test_a_second_upload_of_the_same_offsets_is_reported_and_ignored(
     objects: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     whole = read_all(aiven(objects / "plain"))
-    log = chosen(objects, "plain", "3.log")
-    for suffix in (".log", ".indexes", ".rsm-manifest"):
-        file = log.with_suffix(suffix)
-        shutil.copy(file, file.with_name(file.name[:21] + "A" * 22 + suffix))
+    second_upload(chosen(objects, "plain", "3.log"))
     with caplog.at_level(logging.WARNING):
         assert read_all(aiven(objects / "plain")) == whole
     assert "ignored: 1 upload with offsets that another one has" in caplog.text
+
+
+def test_the_manifest_of_another_segment_is_an_error(objects: Path) -> None:
+    """It has the same offsets, and the objects have the sizes that it lists."""
+    mine = chosen(objects, "plain", "3.rsm-manifest")
+    for id_fields in ("id",), ("topicIdPartition", "topicId"), ("topicIdPartition", "topicPartition", "topic"):
+        manifest = json.loads(before := mine.read_text())
+        fields = manifest["remoteLogSegmentMetadata"]["remoteLogSegmentId"]
+        for name in id_fields[:-1]:
+            fields = fields[name]
+        fields[id_fields[-1]] = "B" * 22
+        mine.write_text(json.dumps(manifest))
+        with pytest.raises(CorruptLogError, match=rf"is the manifest of another segment, .*{'B' * 22}") as error:
+            read_all(aiven(objects / "plain"))
+        assert error.value.path == str(mine)
+        mine.write_text(before)
+
+
+@pytest.mark.parametrize("coding", CODINGS)
+def test_a_segment_that_ends_before_the_offset_in_its_manifest_is_an_error(coding: str, objects: Path) -> None:
+    if "encrypted" in coding:
+        require_cryptography()
+    (last,) = (objects / coding).rglob("00000000000000000207-*.rsm-manifest")
+    last.write_text(last.read_text().replace('"endOffset":216', '"endOffset":316'))
+    with pytest.raises(CorruptLogError, match="ends at offset 216, its manifest says 316"):
+        read_all(aiven(objects / coding))
 
 
 def test_a_gap_names_the_offsets(objects: Path) -> None:

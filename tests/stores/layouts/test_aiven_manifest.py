@@ -40,6 +40,9 @@ def document(**changes: Any) -> dict[str, Any]:
         "segmentIndexes": dict.fromkeys(("offset", "timestamp", "producerSnapshot", "leaderEpoch"), section),
         "compression": False,
         "remoteLogSegmentMetadata": {
+            "remoteLogSegmentId": {
+                "topicIdPartition": {"topicId": "yRqOh", "topicPartition": {"topic": "orders", "partition": 3}}, "id": "zqOVM",
+            },
             "startOffset": 10, "endOffset": 29, "eventTimestampMs": 1, "segmentLeaderEpochs": {"3": 10, "12": 20},
         },
     }  # fmt: skip
@@ -91,6 +94,7 @@ def test_a_manifest_is_read() -> None:
     found = parsed()
     assert (found.start_offset, found.end_offset, found.chunks.stored_size) == (10, 30, 128 + 128 + 78)
     assert list(found.epochs) == [(3, 10), (12, 20)]
+    assert found.name == "orders-yRqOh/3/00000000000000000010-zqOVM"
     assert found.encryption is None and not found.compressed
 
 
@@ -114,6 +118,7 @@ def test_a_manifest_with_variable_chunks_is_read() -> None:
         ({"chunkIndex__originalFileSize": -1}, "chunkIndex.originalFileSize is -1, expected from 0"),
         ({"chunkIndex__originalFileSize": True}, "chunkIndex.originalFileSize is True, expected of type int"),
         ({"segmentIndexes__offset": None}, "segmentIndexes.offset is None, expected a section"),
+        ({"remoteLogSegmentMetadata__remoteLogSegmentId__id": 5}, "remoteLogSegmentId.id is 5, expected of type str"),
         ({"compression": "no"}, "compression is 'no', expected of type bool"),
         ({"encryption": {"dataKey": "k:", "aad": "%"}}, "encryption.aad is '%', expected base64"),
         ({"remoteLogSegmentMetadata": None}, "remoteLogSegmentMetadata is not an object"),

@@ -5,12 +5,14 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from compaction.errors import CorruptLogError
+from compaction.formats.indexes import OFFSET_ROW, write_offset_index
 from compaction.fs.local import LocalFileSystem
 from compaction.fs.ranges import View
-from compaction.stores.layouts.batch_positions import end_offset_of, indexed_position, position_of
+from compaction.stores.layouts.batch_positions import end_offset_of, has_holes, indexed_position, position_of
 from compaction.stores.layouts.joined_log import log_files, read_file
 from compaction.stores.layouts.log_layout import LogFile, StoredLog, StoredSegment
 from tests.kafka.encode import Batch, Record
@@ -27,12 +29,32 @@ def test_positions_by_the_index_are_those_by_the_headers(interval: int) -> None:
     built = build(100, batches, interval=interval).files
     data, index = view_of(built[".log"]), built[".index"]
     for offset in range(100, 201):
-        start = indexed_position(index, 100, offset, len(data))
+        start = indexed_position(index, 100, offset, data)
         assert position_of(data, "a.log", start, offset) == sum(map(len, batches[: offset - 100]))
-    assert indexed_position(b"nonsense", 100, 150, len(data)) == 0
-    assert end_offset_of(data, "a.log", indexed_position(index, 100, 10**6, len(data)), 0) == 200
+    assert indexed_position(b"nonsense", 100, 150, data) == 0
+    assert end_offset_of(data, "a.log", indexed_position(index, 100, 10**6, data), 0) == 200
     assert end_offset_of(data[: len(data) - 1], "a.log", 0, 0) == 199
     assert end_offset_of(data[:0], "a.log", 0, 7) == 7
+
+
+@pytest.mark.parametrize("shift", [1, -1, 20])
+def test_an_entry_that_is_not_that_of_the_batch_there_is_not_used(shift: int) -> None:
+    """An entry that points to a later batch would skip those before."""
+    batches = [data_batch(offset) for offset in range(100, 200)]
+    data, size = view_of(b"".join(batches)), len(batches[0])
+    rows = np.array([(120, size * (20 + shift))], OFFSET_ROW)
+    assert indexed_position(write_offset_index(rows, 100), 100, 130, data) == 0
+    rows["position"] = size * 20
+    assert indexed_position(write_offset_index(rows, 100), 100, 130, data) == size * 20
+    rows["position"] += 1
+    assert indexed_position(write_offset_index(rows, 100), 100, 130, data) == 0
+
+
+def test_a_segment_that_was_compacted_has_holes() -> None:
+    batches = [data_batch(offset) for offset in range(10)]
+    assert not has_holes(view_of(b"".join(batches)), "a.log", 0)
+    assert has_holes(view_of(b"".join(batches[:4] + batches[5:])), "a.log", 0)
+    assert has_holes(view_of(b"".join(batches[1:])), "a.log", 0)
 
 
 def test_an_offset_within_a_batch_is_an_error() -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from pathlib import Path
 
 import pytest
 
-from compaction.errors import CorruptLogError
+from compaction.errors import CorruptLogError, StorageError
 from compaction.fs.filesystem import join
 from compaction.fs.overlay import OverlayFileSystem
 from compaction.fs.uri import add_tail, parse_uri
@@ -137,3 +138,78 @@ def test_a_tail_of_another_topic_id_is_an_error(tmp_path: Path) -> None:
     add_tail(address, str(tail(tmp_path / "local", range(10, 20), topic_id=OTHER_ID)))
     with pytest.raises(CorruptLogError, match=f"the local tail has topic id {OTHER_ID}, the export has {TOPIC_ID}"):
         offsets(address)
+
+
+@pytest.mark.parametrize("epochs", ["0\n1\n5 0\n", "0\n2\n5 0\n6 100\n"])
+def test_a_tail_that_was_left_behind_is_an_error(tmp_path: Path, epochs: str) -> None:
+    """Otherwise its leader epochs would decide, and what the newer leaders uploaded would be dropped."""
+    known = [(5, 0), (6, 100), (7, 200)]
+    for number, epoch in enumerate((5, 6, 7)):
+        upload(tmp_path / "export", range(100 * number, 100 * number + 100), known[: number + 1], epoch=epoch)
+    address = local_tiered(tmp_path / "export")
+    add_tail(address, str(tail(tmp_path / "local", range(80, 120), epochs=epochs)))
+    told = f"the local tail is not of the newest leader: its last leader epoch is {epochs.split()[-2]}, the export has 7"
+    with pytest.raises(CorruptLogError, match=told):
+        offsets(address)
+
+
+def test_a_tail_that_ends_before_the_export_is_an_error(tmp_path: Path) -> None:
+    """Its high watermark would apply to what was uploaded later."""
+    upload(tmp_path / "export", range(100))
+    address = local_tiered(tmp_path / "export")
+    add_tail(address, str(tail(tmp_path / "local", range(80, 90))))
+    with pytest.raises(CorruptLogError, match="the local tail ends before offset 90, the export before 100"):
+        offsets(address)
+
+
+def test_partitions_of_which_nothing_is_uploaded_are_read_from_the_tail(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    upload(tmp_path / "export", range(10))
+    address = local_tiered(tmp_path / "export")
+    local = tail(tmp_path / "local", range(10, 20))
+    shutil.copytree(local / "orders-0", local / "orders-1")
+    shutil.copytree(local / "orders-0", local / "audit-0")
+    shutil.copytree(local / "orders-0", local / "__consumer_offsets-0")
+    add_tail(address, str(local))
+    files = MixedFileSystem()
+    with caplog.at_level(logging.WARNING):
+        assert files.listdir(address) == ["log-start-offset-checkpoint", "orders-0", "orders-1"]
+    assert "1 topic of the local tail without uploads, not read with this export: audit" in caplog.text
+    assert offsets_in(files, join(address, f"orders-1/{10:020d}.log")) == list(range(10, 20))
+    assert offsets(address) == list(range(20))
+
+
+def test_a_tail_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
+    upload(tmp_path / "export", range(10))
+    address = local_tiered(tmp_path / "export")
+    add_tail(address, str(tmp_path / "nothing"))
+    with pytest.raises(StorageError, match="nothing"):
+        offsets(address)
+
+
+def test_a_log_start_within_a_batch_retains_the_batch(tmp_path: Path) -> None:
+    """DeleteRecords truncates the leader epochs at any offset."""
+    upload(tmp_path, range(200), [(0, 0)], records=50)
+    upload(tmp_path, range(200, 300), [(0, 130)], records=50)
+    address = local_tiered(tmp_path)
+    assert offsets(address) == [100, 150, 200, 250]
+    files = OverlayFileSystem(MixedFileSystem())
+    recover_log(files, LogLocation(TopicPartition("orders", 0), address, join(address, "orders-0")))
+    found = read_segments(files, join(address, "orders-0"))
+    assert [(segment.base_offset, segment.next_offset) for segment in found] == [(100, 200), (200, 300)]
+    assert read_log_files(address)["leader-epoch-checkpoint"] == b"0\n1\n0 100\n"
+
+
+def test_a_segment_whose_first_batch_has_the_log_start_is_used_as_it_is(tmp_path: Path) -> None:
+    log = upload(tmp_path, range(100, 200), [(0, 130)], records=50)
+    assert read_log_files(local_tiered(tmp_path))[f"{100:020d}.index"] == log.with_suffix(".index").read_bytes()
+    assert offsets(local_tiered(tmp_path)) == [100, 150]
+
+
+def test_a_log_start_of_the_tail_within_a_batch_leaves_the_uploads_as_they_are(tmp_path: Path) -> None:
+    upload(tmp_path / "export", range(200), [(0, 0), (1, 100)], records=50)
+    address = local_tiered(tmp_path / "export")
+    add_tail(address, str(tail(tmp_path / "local", range(200, 210), epochs="0\n2\n1 130\n2 205\n")))
+    assert offsets(address) == [0, 50, 100, 150, *range(200, 210)]
+    assert read_log_files(address)["leader-epoch-checkpoint"] == b"0\n3\n0 0\n1 100\n2 205\n"
