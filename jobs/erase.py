@@ -33,7 +33,7 @@ from ._command import SessionFactory  # noqa: E402
 from .verify import error_line  # noqa: E402
 
 if TYPE_CHECKING:
-    from compaction.erasure.erase_keys import ErasureRequest
+    from compaction.erasure.erase_keys import ErasedLog, ErasureRequest
     from compaction.spark.session import Session
 
 _DESCRIPTION = """\
@@ -132,8 +132,9 @@ def erase(session_factory: SessionFactory, request: ErasureRequest) -> RunReport
 
 def _certifier(
     session_factory: SessionFactory, request: ErasureRequest, path: str
-) -> Callable[[Sequence[LogLocation]], Mapping[LogLocation, str]]:
-    """Certifies the logs of a run and writes the certificate; returns the errors of those that do not hold."""
+) -> Callable[[Sequence[ErasedLog]], Mapping[LogLocation, str]]:
+    """Certifies the logs of a run and writes the certificate, also if all failed; returns the errors of those that do not
+    hold."""
     from compaction.certifier.checks.erased_keys import ErasedKeys
 
     if request.base.dry_run:
@@ -141,33 +142,33 @@ def _certifier(
     check_writable(path)
     base, erased = request.base, ErasedKeys(request.erasure.criteria, request.erasure.tombstones)
 
-    def certify(locations: Sequence[LogLocation]) -> Mapping[LogLocation, str]:
+    def certify(run: Sequence[ErasedLog]) -> Mapping[LogLocation, str]:
         from compaction.certifier.certificate import Status
-        from compaction.certifier.erasure_certificate import document
+        from compaction.certifier.erasure_certificate import document, failed_log
         from compaction.spark.certify_job import certify_erasure
 
         errors: dict[LogLocation, str] = {}
         logs: list[Mapping[str, Any]] = []
-        asked = None
-        for asked, by_name in _requests(base, locations):
+        for asked, by_name in _requests(base, [log for log in run if log.error is None]):
             found = certify_erasure(session_factory, asked, erased)
             logs += found.logs
             wrong = (log for log in found.report.logs if log.status is not Status.HOLDS)
             errors |= {by_name[log.topic_partition]: f"certificate: {error_line(log)}" for log in wrong}
-        if asked is not None:
-            write_text(path, document(asked, erased, request.erasure.salt, logs))
+        logs += [failed_log(log.location.topic_partition, log.error) for log in run if log.error is not None]
+        made = VerifyRequest((), (), base.as_of_ms, include_active=base.include_active)
+        write_text(path, document(made, erased, request.erasure.salt, logs))
         return errors
 
     return certify
 
 
 def _requests(
-    base: CompactionRequest, locations: Sequence[LogLocation]
+    base: CompactionRequest, logs: Sequence[ErasedLog]
 ) -> Iterator[tuple[VerifyRequest, Mapping[TopicPartition, LogLocation]]]:
     """One request per log directory, with its logs."""
     targets = {} if base.output_dir is None else layout(base.output_dir, base.log_dirs)
     for log_dir in base.log_dirs:
-        by_name = {each.topic_partition: each for each in locations if each.log_dir == log_dir}
+        by_name = {log.location.topic_partition: log.location for log in logs if log.location.log_dir == log_dir}
         if by_name:
             yield VerifyRequest(
                 before=(log_dir,) if targets else (),

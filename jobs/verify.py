@@ -151,26 +151,27 @@ def read_call(arguments: argparse.Namespace) -> Call:
         if arguments.keys or arguments.where:
             raise UsageError("--keys and --where need --certificate", hint="see --help")
         return Call(request, why)
-    certificate, erased = _read_certificate(arguments)
-    names = frozenset(TopicPartition(log["topic"], int(log["partition"])) for log in certificate["logs"])
+    certificate, erased, names = _read_certificate(arguments, selector)
     request = replace(request, logs=names, include_active=certificate["include_active"], now_ms=certificate["as_of_ms"])
     return Call(request, why, certificate, erased)
 
 
-def _read_certificate(arguments: argparse.Namespace) -> tuple[Mapping[str, Any], ErasedKeys]:
-    """The certificate, and the keys that it is about.
+def _read_certificate(
+    arguments: argparse.Namespace, selector: Selector
+) -> tuple[Mapping[str, Any], ErasedKeys, frozenset[TopicPartition]]:
+    """The certificate, the keys that it is about, and its selected logs.
 
     :raises UsageError: the file is not a certificate, or other keys are given
     """
     from compaction.certifier.checks.erased_keys import ErasedKeys
-    from compaction.certifier.erasure_certificate import TOMBSTONE, read_certificate
+    from compaction.certifier.erasure_certificate import TOMBSTONE, read_certificate, selected_logs
 
     path = arguments.certificate
     certificate, criteria = read_certificate(read_text(path), path), _keys.read_criteria(arguments)
     if criteria.fingerprint(bytes.fromhex(certificate["salt"])) != certificate["keys_sha256"]:
         what = "--certificate: it is of other keys than those given"
         raise UsageError(what, path=path, hint="give the same --keys and --where as to erase")
-    return certificate, ErasedKeys(criteria, certificate["on_match"] == TOMBSTONE)
+    return certificate, ErasedKeys(criteria, certificate["on_match"] == TOMBSTONE), selected_logs(certificate, selector)
 
 
 def _log_dirs(arguments: argparse.Namespace, given: Sequence[str], option: str) -> tuple[str, ...]:
@@ -223,7 +224,7 @@ def verify_erasure(
 
     with _shared_locks(request):
         found = certify_job.certify_erasure(session_factory, request, erased)
-    return compare(certificate, found, with_before=bool(request.before))
+    return compare(certificate, found, request.logs or frozenset(), with_before=bool(request.before))
 
 
 def explain(session_factory: SessionFactory, request: VerifyRequest, offset: int) -> list[str]:

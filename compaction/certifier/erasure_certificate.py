@@ -6,13 +6,14 @@
 | ``as_of_ms``, ``on_match``, ``include_active`` | how keys were erased |
 | ``keys_given``, ``patterns_given`` | how many |
 | ``salt``, ``keys_sha256`` | SHA-256 over the salted hashes of all keys and patterns, in order |
-| ``status`` | ``holds`` if it does for all logs |
+| ``status`` | ``holds`` if it does for all logs; else ``violated`` if one is, or ``failed``, also without any log |
 | ``logs`` | one object a log, as below |
 
 | field of a log | meaning |
 | --- | --- |
 | ``topic``, ``partition`` | the log |
-| ``status`` | ``holds``: every other record is byte-equal, and a full scan of the result finds none of the keys |
+| ``status`` | ``holds``: everything else is byte-equal, and a full scan finds no key; else ``violated``, ``failed`` |
+| ``reason`` | why the log could not be erased from, or not be judged; then it has no segments and none of the following |
 | ``log_start_offset``, ``records_before``, ``records_after`` | of the log |
 | ``records_erased``, ``bytes_erased`` | records, and bytes of ``.log`` files |
 | ``sha256_before``, ``sha256_after`` | over a line for each segment: base offset, bytes and SHA-256 of its ``.log`` file |
@@ -40,6 +41,8 @@ from compaction.certifier.find_pairs import find_pairs
 from compaction.certifier.task_runner import TaskRunner
 from compaction.certifier.verify_request import VerifyRequest
 from compaction.errors import UsageError
+from compaction.logdir.discover import Selector
+from compaction.names import TopicPartition
 from compaction.printable import printable_json
 from compaction.stores.mixed import MixedFileSystem
 
@@ -83,9 +86,15 @@ def certify_erased(
     return Certified(report, tuple(logs))
 
 
+def failed_log(name: TopicPartition, reason: str) -> dict[str, Any]:
+    """The object of a log that could not be erased from."""
+    return _log(LogCertificate.failed(name, reason), LogCertificate.failed(name, reason), {})
+
+
 def document(request: VerifyRequest, erased: ErasedKeys, salt: bytes, logs: Sequence[Mapping[str, Any]]) -> str:
     """The certificate as JSON."""
-    holds = all(log["status"] == Status.HOLDS.value for log in logs)
+    found = {log["status"] for log in logs} or {Status.FAILED.value}
+    worst = next(each.value for each in (Status.VIOLATED, Status.FAILED, Status.HOLDS) if each.value in found)
     fields = {
         "schema_version": SCHEMA_VERSION,
         "kind": KIND,
@@ -96,7 +105,7 @@ def document(request: VerifyRequest, erased: ErasedKeys, salt: bytes, logs: Sequ
         "patterns_given": len(erased.criteria.patterns),
         "salt": salt.hex(),
         "keys_sha256": erased.criteria.fingerprint(salt),
-        "status": (Status.HOLDS if holds else Status.VIOLATED).value,
+        "status": worst,
         "logs": list(logs),
     }
     return printable_json(json.dumps(fields, indent=2, ensure_ascii=False)) + "\n"
@@ -111,8 +120,9 @@ def read_certificate(text: str, path: str) -> dict[str, Any]:
         found = json.loads(text)
         if found["kind"] == KIND and found["schema_version"] == SCHEMA_VERSION:
             bytes.fromhex(found["salt"])
-            names = [(log["topic"], int(log["partition"]), log["segments"]) for log in found["logs"]]
-            if names and isinstance(found["include_active"], bool) and found["on_match"] in (DROP, TOMBSTONE):
+            types = {"as_of_ms": int, "keys_sha256": str, "include_active": bool}
+            valid = all(type(found[name]) is kind for name, kind in types.items()) and found["on_match"] in (DROP, TOMBSTONE)
+            if found["logs"] and valid and all(map(_is_log, found["logs"])):
                 certificate: dict[str, Any] = found
                 return certificate
     except (KeyError, TypeError, ValueError):
@@ -121,9 +131,29 @@ def read_certificate(text: str, path: str) -> dict[str, Any]:
     raise UsageError(what, path=path, hint="give the file that erase --certificate has written")
 
 
-def compare(certificate: Mapping[str, Any], certified: Certified, *, with_before: bool) -> VerifyReport:
-    """The results, with a violation in each log whose fields differ from those of the certificate.
+def _is_log(log: Mapping[str, Any]) -> bool:
+    """:raises KeyError, TypeError: it is not one"""
+    named = isinstance(log["topic"], str) and type(log["partition"]) is int
+    return named and isinstance(log["segments"], list) and all(isinstance(each, dict) for each in log["segments"])
 
+
+def selected_logs(certificate: Mapping[str, Any], selector: Selector) -> frozenset[TopicPartition]:
+    """The logs of a certificate that ``selector`` does not exclude.
+
+    :raises UsageError: there are none
+    """
+    names = frozenset(TopicPartition(log["topic"], log["partition"]) for log in certificate["logs"])
+    if selected := frozenset(filter(selector.matches, names)):
+        return selected
+    raise UsageError("--certificate: it has none of the selected logs", hint="change --topic or --partition")
+
+
+def compare(
+    certificate: Mapping[str, Any], certified: Certified, expected_logs: frozenset[TopicPartition], *, with_before: bool
+) -> VerifyReport:
+    """The results, with a violation in each log whose fields differ from those of the certificate, or that was not found.
+
+    :param expected_logs: the logs of the certificate that were to be certified
     :param with_before: both sides are those of the erasure; otherwise only what it left can be compared
     """
     recorded = {(log["topic"], log["partition"]): log for log in certificate["logs"]}
@@ -132,6 +162,8 @@ def compare(certificate: Mapping[str, Any], certified: Certified, *, with_before
         expected = recorded.get((log.topic, log.partition), {})
         wrong = [] if log.status is not Status.HOLDS else list(_differences(expected, fields, with_before=with_before))
         logs.append(replace(LogCertificate.violated(log.topic_partition, 0, wrong[0]), **_counts(log)) if wrong else log)
+    missing = expected_logs - {log.topic_partition for log in logs}
+    logs += [LogCertificate.violated(name, 0, "log is missing") for name in sorted(missing)]
     return replace(certified.report, logs=tuple(logs))
 
 
@@ -160,7 +192,8 @@ def _differences(expected: Mapping[str, Any], found: Mapping[str, Any], *, with_
 def _log(pair: LogPair | LogCertificate, log: LogCertificate, digests: Mapping[str, str]) -> dict[str, Any]:
     fields: dict[str, Any] = {"topic": log.topic, "partition": log.partition, "status": log.status.value}
     if not isinstance(pair, LogPair):
-        return {**fields, "reason": log.reason, "segments": []}
+        reason = log.reason or log.violations[0].what
+        return {**fields, "reason": reason, "segments": []}
     before, after = ({each.base_offset: each for each in side.segments} for side in (pair.before, pair.after))
     segments = [
         {

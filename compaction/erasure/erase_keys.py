@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple
 
 from compaction.cleaning.log_view import LogView
 from compaction.cleaning.plan import PolicyPlan
@@ -48,16 +49,24 @@ from compaction.stores.mixed import MixedFileSystem, file_system
 _INTERNAL = "__"
 
 
+class ErasedLog(NamedTuple):
+    """A log of the run: its cleaner checkpoint when it was planned, and why it failed, if it did."""
+
+    location: LogLocation
+    checkpoint: int | None = None
+    error: str | None = None
+
+
 @dataclass(frozen=True)
 class ErasureRequest:
     """``base`` selects the logs; ``erasure`` says what is erased from them. ``internal``: the internal topics that the call
-    names. ``certify`` is called with the logs that did not fail, in place before their sources are removed; it returns why the
-    result of a log is not what it must be."""
+    names. ``certify`` is called with all logs, in place before the sources are removed; it returns why the result of a log
+    that did not fail is not what it must be."""
 
     base: CompactionRequest
     erasure: Erasure
     internal: frozenset[str] = frozenset()
-    certify: Callable[[Sequence[LogLocation]], Mapping[LogLocation, str]] | None = None
+    certify: Callable[[Sequence[ErasedLog]], Mapping[LogLocation, str]] | None = None
 
 
 def erase_keys(
@@ -83,6 +92,7 @@ def erase_keys(
             LogCleaning(log.location, log.plan, output.directory(log.location)) for log in prepared if log.plan is not None
         ]
         options = _options(base, logs, prepared, sizes, files)
+        failed = [ErasedLog(log.location, error=str(log.error)) for log in prepared if log.error is not None]
         selected = [log for log in logs if log.compaction.verdict is Verdict.CLEAN]
         eraser = _erase(start, request.erasure, selected, output, options) if selected else None
         step("replacing segments" if base.output_dir is None else "publishing the copy")
@@ -90,10 +100,10 @@ def erase_keys(
         finish = [partial(_finish, output, request, log, records.get(log.location, 0)) for log in logs]
         reports = run_concurrently(finish, output.concurrency)
         if base.output_dir is None:
-            reports = _certified(request, logs, reports, output)
+            reports = _certified(request, logs, reports, output, failed)
         reports = note_logs_in_use(reports, held.in_use, (log.compaction.view for log in logs))
     if base.output_dir is not None:
-        reports = _certified(request, logs, reports, None)
+        reports = _certified(request, logs, reports, None, failed)
     reports += [failed_report(log.location, log.error) for log in prepared if log.error is not None]
     found = FoundKeys.joined(eraser.keys.values() if eraser is not None else ())
     return RunReport(
@@ -172,13 +182,21 @@ def _finish(output: Destination, request: ErasureRequest, log: LogCleaning, reco
 
 
 def _certified(
-    request: ErasureRequest, logs: Sequence[LogCleaning], reports: Sequence[LogReport], output: Destination | None
+    request: ErasureRequest,
+    logs: Sequence[LogCleaning],
+    reports: Sequence[LogReport],
+    output: Destination | None,
+    failed: Sequence[ErasedLog],
 ) -> list[LogReport]:
-    """The reports after the result is certified; then the sources of an erasure in place (to ``output``) are removed."""
+    """The reports after the result is certified; then the sources of an erasure in place (to ``output``) are removed.
+
+    :param failed: the logs that could not be planned
+    """
     if request.certify is None or request.base.dry_run:
         return list(reports)
     step("certifying the result")
-    errors = request.certify([log.location for log in logs if log.error is None])
+    planned = [ErasedLog(log.location, log.compaction.view.cleaner_checkpoint, log.error) for log in logs]
+    errors = request.certify([*planned, *failed])
     certified = []
     for log, report in zip(logs, reports, strict=True):
         left = "" if output is None else "; the replaced segments remain as .deleted files"

@@ -82,8 +82,9 @@ class KeyCriteria:
 
     def fingerprint(self, salt: bytes) -> str:
         """SHA-256 over the salted hashes of keys and patterns, in order of the hashes: equal for the same criteria and salt."""
-        hashes = [salted_hash(salt, key) for key in self.keys.to_pylist()]
-        hashes += [salted_hash(salt, f"{each.kind}={each.text}".encode()) for each in self.patterns]
+        # the kind is part of what is hashed: a key may read like a pattern
+        hashes = [salted_hash(salt, b"key\0" + key) for key in self.keys.to_pylist()]
+        hashes += [salted_hash(salt, f"{each.kind}\0{each.text}".encode()) for each in self.patterns]
         return hashlib.sha256("".join(sorted(hashes)).encode()).hexdigest()
 
 

@@ -6,13 +6,14 @@ import json
 import random
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from compaction.certifier.certificate import Status
+from compaction.certifier.certificate import Status, VerifyReport
 from compaction.certifier.checks.erased_keys import ErasedKeys
 from compaction.certifier.erasure_certificate import (
     Certified,
@@ -20,12 +21,16 @@ from compaction.certifier.erasure_certificate import (
     compare,
     document,
     erasure_pairs,
+    failed_log,
     read_certificate,
+    selected_logs,
 )
 from compaction.certifier.task_runner import LocalTaskRunner
 from compaction.certifier.verify_request import VerifyRequest
 from compaction.errors import UsageError
-from compaction.formats.key_criteria import KeyCriteria
+from compaction.formats.key_criteria import KeyCriteria, KeyPattern
+from compaction.logdir.discover import Selector
+from compaction.names import TopicPartition
 from tests.erasure.test_erase_keys import ODD_KEYS, SALT, erase, keys_of, write_case, write_odd
 from tests.kafka.encode import Batch, Record
 from tests.memory import scratch
@@ -125,25 +130,72 @@ def test_a_certificate_names_segments_and_is_reproduced_until_the_result_changes
     assert [(each["base_offset"], each["records_erased"]) for each in log["segments"]] == [(0, 1), (10, 1), (20, 1)]
     assert log["records_before"] - log["records_after"] == log["records_erased"] == 3
     assert log["bytes_erased"] == sum(each["bytes_before"] - each["bytes_after"] for each in log["segments"])
-    assert compare(certificate, certified(before, after, erased), with_before=True).status is Status.HOLDS
+    names = selected_logs(certificate, Selector())
+    assert compare(certificate, certified(before, after, erased), names, with_before=True).status is Status.HOLDS
     in_place = VerifyRequest((), (str(after),), NOW_MS, include_active=True)
     alone = certify_erased(LocalTaskRunner(), erasure_pairs(in_place, erased), erased, NOW_MS)
-    assert compare(certificate, alone, with_before=False).status is Status.HOLDS
+    assert compare(certificate, alone, names, with_before=False).status is Status.HOLDS
     shutil.copy(before / "odd-0" / FIRST, after / "odd-0" / FIRST)
     changed = certify_erased(LocalTaskRunner(), erasure_pairs(in_place, erased_keys([b"?"])), erased_keys([b"?"]), NOW_MS)
-    (violated,) = compare(certificate, changed, with_before=False).logs
+    (violated,) = compare(certificate, changed, names, with_before=False).logs
     assert violated.violations[0].what.startswith("bytes_after of segment 0 is ")
 
 
-@pytest.mark.parametrize("change", [{"kind": "other"}, {"salt": "x"}, {"logs": []}, {"logs": [{}]}, {"on_match": 1}])
+LOG = {"topic": "t", "partition": 0, "segments": []}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"kind": "other"}, {"salt": "x"}, {"logs": []}, {"logs": [{}]}, {"on_match": 1}, {"as_of_ms": None}, {"as_of_ms": True},
+        {"keys_sha256": 1}, {"logs": 1}, {"logs": [1]}, {"logs": [{**LOG, "segments": [1]}]}, {"logs": [{**LOG, "topic": 1}]},
+    ],
+)  # fmt: skip
 def test_another_file_is_no_certificate(change: dict[str, Any]) -> None:
     fields = {"kind": "erasure", "schema_version": 1, "salt": "00", "include_active": True, "on_match": "drop"}
-    fields["logs"] = [{"topic": "t", "partition": 0, "segments": []}]
+    fields |= {"as_of_ms": 1, "keys_sha256": "00"}
+    fields["logs"] = [LOG]
     assert read_certificate(json.dumps(fields), "file")
     with pytest.raises(UsageError, match="is not a certificate of an erasure"):
         read_certificate(json.dumps({**fields, **change}), "file")
     with pytest.raises(UsageError):
         read_certificate("[", "file")
+    for name in ("as_of_ms", "keys_sha256"):
+        with pytest.raises(UsageError):
+            read_certificate(json.dumps({each: value for each, value in fields.items() if each != name}), "file")
+
+
+def test_a_log_of_the_certificate_that_is_missing_is_named_unless_it_is_not_selected() -> None:
+    certificate = {"logs": [{**LOG, "partition": number} for number in (1, 0)]}
+    names = selected_logs(certificate, Selector())
+    found = compare(certificate, Certified(VerifyReport(1, ()), ()), names, with_before=False)
+    assert [line.strip() for log in found.logs for line in log.lines()[1:]] == [f"t-{n}:0: log is missing" for n in (0, 1)]
+    assert selected_logs(certificate, Selector.parse(partitions=["t-1"])) == {TopicPartition("t", 1)}
+    with pytest.raises(UsageError, match="has none of the selected logs"):
+        selected_logs(certificate, Selector.parse(["other"]))
+
+
+def test_a_certificate_without_logs_or_with_a_failed_one_does_not_hold() -> None:
+    erased, request = erased_keys([b"k"]), VerifyRequest((), (), NOW_MS)
+    good, failed = {**LOG, "status": "holds"}, failed_log(TopicPartition("t", 1), "damaged")
+    assert failed == {**LOG, "partition": 1, "status": "failed", "reason": "damaged"}
+    violated = {**good, "status": "violated"}
+    for logs, status in (([good], "holds"), ([], "failed"), ([good, failed], "failed"), ([failed, violated], "violated")):
+        assert json.loads(document(request, erased, SALT, logs))["status"] == status
+
+
+def test_a_key_that_reads_like_a_pattern_is_another_criterion() -> None:
+    pattern = KeyCriteria.of(pa.array([], pa.binary()), (KeyPattern.parse("prefix=foo"),))
+    prints = {erased_keys([key]).criteria.fingerprint(SALT) for key in (b"prefix=foo", b"prefix\0foo")}
+    assert len({*prints, pattern.fingerprint(SALT)}) == 3
+
+
+def test_a_header_name_that_is_not_utf8_is_not_replaced(tmp_path: Path) -> None:
+    for side, name in (("before", b"\xff"), ("after", "\ufffd".encode())):
+        batch = Batch([Record(0, NOW_MS, b"a", b"v", ((name, b"x"),)), *([Record(1, NOW_MS, b"k", b"v")][side == "after" :])])
+        raw = replace(batch, last_offset=1).encode()
+        write_partition(tmp_path / side / "odd-0", [write_segment(0, [raw], 200, NOW_MS)])
+    assert first_violation((tmp_path / "before", tmp_path / "after"), erased_keys([b"k"])) == "0: headers of the record differ"
 
 
 def test_every_kind_of_key_is_found_again(tmp_path: Path) -> None:

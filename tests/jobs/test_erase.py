@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -195,6 +196,39 @@ def test_a_result_that_is_not_certified_fails_and_its_sources_remain(
     assert error.endswith("; the replaced segments remain as .deleted files\n")
     assert len(list(log_dir.rglob("*.log.deleted"))) == 3
     assert json.loads(file.read_text())["status"] == "violated"
+
+
+def test_a_log_that_fails_is_in_the_certificate_also_if_no_other_is(log_dir: Path) -> None:
+    keys, file = log_dir.parent / "keys", log_dir.parent / "certificate.json"
+    keys.write_bytes(b"k\n")
+    shutil.copytree(log_dir / "odd-0", log_dir / "odd-1")
+    log = log_dir / "odd-1" / "00000000000000000010.log"
+    log.write_bytes(log.read_bytes()[:30] + b"?" + log.read_bytes()[31:])
+    call = ["--log-dir", str(log_dir), "--include-active", "--keys", str(keys), "--certificate", str(file)]
+    assert erase.main(call, locally) == 1
+    found = json.loads(file.read_text())
+    assert found["status"] == "failed"
+    assert [(each["partition"], each["status"]) for each in found["logs"]] == [(0, "holds"), (1, "failed")]
+    assert "00000000000000000010.log" in found["logs"][1]["reason"]
+    assert erase.main([*call, "--partition", "odd-1"], locally) == 1
+    found = json.loads(file.read_text())
+    assert (found["status"], [each["partition"] for each in found["logs"]]) == ("failed", [1])
+
+
+def test_a_directory_without_the_logs_of_a_certificate_is_no_proof(
+    log_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keys, file = log_dir.parent / "keys", log_dir.parent / "certificate.json"
+    keys.write_bytes(b"k\n")
+    call = ["--log-dir", str(log_dir), "--include-active", "--keys", str(keys), "--certificate", str(file)]
+    assert erase.main(call, locally) == 0
+    shutil.copytree(log_dir / "odd-0", log_dir / "odd-1")
+    shutil.rmtree(log_dir / "odd-0")
+    again = ["--in-place", str(log_dir), "--certificate", str(file), "--keys", str(keys)]
+    assert verify.main(again) == 1
+    assert "odd-0:0: log is missing" in capsys.readouterr().out
+    assert verify.main([*again, "--partition", "odd-1"]) == 2
+    assert "it has none of the selected logs" in capsys.readouterr().err
 
 
 @pytest.mark.spark

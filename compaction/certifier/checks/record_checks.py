@@ -174,7 +174,7 @@ def _compare(
         differences[gone] &= ~np.uint8(VALUE | HEADERS)
     for row in np.flatnonzero(differences & HEADERS).tolist():
         one, other = (_headers(chunk, each) for chunk, each in ((before, before.records[at[row]]), (after, records[row])))
-        if _same_headers(one, other):
+        if _same_headers(one, other, replaced=erased is None):
             differences[row] &= ~np.uint8(HEADERS)
     for bit, what in _DIFFERENT.items():
         result.findings.add_all(records["offset"][(differences & bit) != 0], what)
@@ -194,13 +194,14 @@ def _headers(chunk: Chunk, record: np.void) -> bytes:
 
 
 @lru_cache(maxsize=4096)
-def _same_headers(before: bytes, after: bytes) -> bool:
-    """Whether headers are equal once names that are not UTF-8 are replaced, as a rewrite does. Few distinct ones differ."""
+def _same_headers(before: bytes, after: bytes, *, replaced: bool) -> bool:
+    """Whether headers are equal; if ``replaced``, once names that are not UTF-8 are replaced, as cleaning does. Few distinct
+    ones differ."""
     one, other = _read_headers(before), _read_headers(after)
     if one is None or other is None or len(one) != len(other):
         return False
     return all(
-        value == left and name_left in (name, java_text(name).encode())
+        value == left and (name_left == name or (replaced and name_left == java_text(name).encode()))
         for (name, value), (name_left, left) in zip(one, other, strict=True)
     )
 
