@@ -212,8 +212,9 @@ def add_output(group: argparse._ActionsContainer) -> None:
         help="write a backup set of kafka-backup to --output-dir in place of a log directory; needs --accept-loss",
     )  # fmt: skip
     group.add_argument(
-        "--accept-loss", action="store_true",
-        help="write the set without what its format does not have: transactions, producers, leader epochs, delete horizons",
+        "--accept-loss", nargs="?", const="format", choices=("format", "uncommitted"), default=None,
+        help="write the set without what its format does not have: transactions, producers, leader epochs, delete horizons;"
+        " uncommitted: also without what follows an open transaction or the high watermark",
     )  # fmt: skip
     group.add_argument(
         "--replace", action="store_true",

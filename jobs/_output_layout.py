@@ -24,11 +24,12 @@ from compaction.screen.steps import step
 from compaction.stores.mixed import file_system
 
 from . import _options
-from ._arguments import check_output_dir
+from ._arguments import check_output_dir, read_selector
 
 if TYPE_CHECKING:
     from compaction.exports.backup_writer import BackupTarget
 
+UNCOMMITTED = "uncommitted"
 Body = Callable[[argparse.Namespace], int]
 
 
@@ -74,9 +75,10 @@ def _target(arguments: argparse.Namespace) -> BackupTarget:
     source = parse_uri(arguments.log_dir[0], "--log-dir")
     path = check_output_dir(arguments.output_dir, [source]) or ""
     require_empty(path)
+    committed_only = arguments.accept_loss == UNCOMMITTED
     if not is_layout(source) or layout_path(source).layout != BACKUP:
-        return BackupTarget(path)
+        return BackupTarget(path, committed_only=committed_only)
     place = layout_path(source).place
     base = read_manifest(file_system([place]), place)
     known = Compression.__members__.get(str(base.document.get("compression")).upper(), Compression.ZSTD)
-    return BackupTarget(path, known, base)
+    return BackupTarget(path, known, base, read_selector(arguments), committed_only)

@@ -130,7 +130,7 @@ def _bounds(
 ) -> tuple[CleaningBound, ...]:
     bounds = [CleaningBound(ACTIVE, active_base)]
     if view.last_stable_offset < view.high_watermark:
-        bounds.append(CleaningBound(LAST_STABLE, view.last_stable_offset, _transaction(view)))
+        bounds.append(CleaningBound(LAST_STABLE, view.last_stable_offset, open_transaction(view)))
     bounds.append(CleaningBound(HIGH_WATERMARK, view.high_watermark))
     if config.min_compaction_lag_ms > 0:
         newest_cleanable_ms = now_ms - config.min_compaction_lag_ms
@@ -141,7 +141,7 @@ def _bounds(
     return tuple(sorted(bounds, key=lambda bound: bound.offset))
 
 
-def _transaction(view: LogView) -> str:
+def open_transaction(view: LogView) -> str:
     """The transaction that holds back the last stable offset; it may have begun below the log start."""
     begins = [
         (each.current_txn_first_offset, each.producer_id)

@@ -5,13 +5,17 @@ all: on a disk it is written beside its final name and renamed, elsewhere the ma
 written last.
 Every file is read back before that. Its segments cover all offsets of the logs, as a backup's do, so that a later backup of
 the source continues it.
+
+A log that has records after its committed end (the lower of high watermark and last stable offset) is an error by default:
+a transaction that nobody ends holds back all that was committed after it.
 """
 
 from __future__ import annotations
 
 import hashlib
+import logging
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -35,10 +39,11 @@ from compaction.fs.local import LocalFileSystem
 from compaction.fs.uri import is_remote
 from compaction.kernels.reading.backup_records import BACKUP_ERRORS, COMPLETE, NO_SPACE, put_backup_records
 from compaction.kernels.reading.columns import HEADERS, KEYS, VALUES, Columns
+from compaction.logdir.discover import Selector
 from compaction.names import TopicPartition
 from compaction.source.pushed_filters import PushedFilters
 from compaction.source.read_columns import read_columns
-from compaction.source.read_plan import ReadRequest, ReadTask, end_offsets, plan_read
+from compaction.source.read_plan import ReadEnd, ReadRequest, ReadTask, plan_read, read_ends
 from compaction.source.view_options import READ_COMMITTED
 from compaction.stores.object_output import OutputFileSystem
 
@@ -50,6 +55,7 @@ LOST = (
 #: plain bytes of a segment
 SEGMENT_BYTES = 64 << 20
 _THREADS = 2
+_LOGGER = logging.getLogger(__name__)
 
 
 class SetWritten(NamedTuple):
@@ -64,12 +70,20 @@ class BackupTarget:
     """Where a set is written, and how.
 
     :param base: the set that the logs were made from, if any
+    :param selector: the logs of ``base`` that the new set has, if they have no records
+    :param committed_only: a log with records after its committed end is written without these
     """
 
     path: str
     compression: Compression = Compression.ZSTD
     base: BackupManifest | None = None
+    selector: Selector = Selector()
+    committed_only: bool = False
     segment_bytes: int = SEGMENT_BYTES
+
+    def selects(self, topic: str) -> bool:
+        """Whether a topic without partitions is selected."""
+        return self.selector.matches(TopicPartition(topic, 0))
 
 
 def require_empty(path: str) -> None:
@@ -107,25 +121,45 @@ def _file_system(path: str) -> FileSystem:
 
 def _write(log_dir: str, target: BackupTarget, files: FileSystem, place: str, now_ms: int) -> SetWritten:
     request = ReadRequest.parse({"path": log_dir, "isolation.level": READ_COMMITTED})
-    ends = end_offsets(request)
+    ends = read_ends(request)
+    _check_ends(ends, committed_only=target.committed_only)
     tasks: dict[TopicPartition, list[ReadTask]] = {log: [] for log in ends}
     for task in plan_read(request, PushedFilters(), KEYS | VALUES | HEADERS):
         tasks[task.topic_partition].append(task)
-    backup_id = base_name(target.path)
     files.mkdir(place)
 
     def one(log: TopicPartition) -> BackupPartition:
         old = None if target.base is None else target.base.partitions.get(log)
-        end = max(ends[log], 0 if old is None else old.end_offset)
+        end = max(ends[log].offset, 0 if old is None else old.end_offset)
         start = old.segments[0].covered_start if old is not None and old.segments else None
         return _LogWriter(files, place, log, target).write(tasks[log], start, end)
 
     with ThreadPoolExecutor(_THREADS) as pool:
-        partitions = dict(zip(tasks, pool.map(one, tasks), strict=True))
-    manifest = format_manifest(backup_id, partitions, now_ms, target.base, target.compression.name.lower())
+        partitions = {**_without_records(target), **dict(zip(tasks, pool.map(one, tasks), strict=True))}
+    empty = () if target.base is None else filter(target.selects, target.base.empty_topics)
+    compression = target.compression.name.lower()
+    manifest = format_manifest(base_name(target.path), partitions, now_ms, target.base, compression, tuple(empty))
     write_verified(files, join(place, MANIFEST), manifest)
     segments = [segment for partition in partitions.values() for segment in partition.segments]
     return SetWritten(len(segments), sum(segment.record_count for segment in segments))
+
+
+def _check_ends(ends: Mapping[TopicPartition, ReadEnd], *, committed_only: bool) -> None:
+    """:raises UnsupportedLogError: a log has records after its committed end, which must not be left out"""
+    for log, end in ends.items():
+        count = end.log_end_offset - end.offset
+        what = f"{log}: {count} offsets from {end.offset} to {end.log_end_offset - 1} are not committed: {end.bound}"
+        if count > 0 and not committed_only:
+            hint = f"{end.remedy}, or give --accept-loss uncommitted to write the set without them"
+            raise UnsupportedLogError(what, hint=hint)
+        if count > 0:
+            _LOGGER.warning("%s; the set does not have them", what)
+
+
+def _without_records(target: BackupTarget) -> dict[TopicPartition, BackupPartition]:
+    """The partitions of the old set that have no segments: what it says of their offsets is kept."""
+    old = {} if target.base is None else target.base.partitions
+    return {log: each for log, each in old.items() if not each.segments and target.selector.matches(log)}
 
 
 @dataclass
@@ -157,6 +191,8 @@ class _LogWriter:
         for columns in _columns(tasks):
             self._add(columns)
         self._finish(end)
+        if tasks:
+            self._files.fsync_dir(join(self._place, self._directory))
         return BackupPartition(tuple(self._done), (), end - 1 if end else None)
 
     def _add(self, columns: Columns) -> None:

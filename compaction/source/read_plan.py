@@ -9,9 +9,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
+from compaction.cleaning.log_to_clean import open_transaction
 from compaction.cleaning.log_view import AbortedTxn, LogView, Segment
 from compaction.cleaning.txn_tables import AbortedRanges
 from compaction.engine.sizing import pack
@@ -25,7 +27,7 @@ from compaction.logdir.discover import Selector, check_log_dirs, discover
 from compaction.logdir.read_log import ReadOptions, read_log
 from compaction.logdir.segments import segment_bases
 from compaction.logdir.slices import cut_segment
-from compaction.names import LOG, LogLocation, TopicPartition, parse_partition_dir, segment_file
+from compaction.names import HIGH_WATERMARKS, LOG, LogLocation, TopicPartition, parse_partition_dir, segment_file
 from compaction.recovery.recover import recover_log
 from compaction.source.latest import Latest, SliceRange
 from compaction.source.pushed_filters import PushedFilters
@@ -186,10 +188,32 @@ def end_offsets(request: ReadRequest) -> dict[TopicPartition, int]:
     :raises UsageError: see ``plan_read``
     :raises LogError: a selected log cannot be read
     """
+    return {name: end.offset for name, end in read_ends(request).items()}
+
+
+class ReadEnd(NamedTuple):
+    """Where the read of a log ends (exclusive), its log end offset, why these differ, and what to do about it."""
+
+    offset: int
+    log_end_offset: int
+    bound: str
+    remedy: str
+
+
+def read_ends(request: ReadRequest) -> dict[TopicPartition, ReadEnd]:
+    """Where the reads of the selected logs would end, and why. Errors are those of ``end_offsets``."""
     fs = OverlayFileSystem(file_system(request.paths))
-    views = [_view(fs, location) for location in _locations(fs, request)]
-    specs = [(view.topic_partition, _read_spec(view, request, Bounds(MIN_LONG), 0)) for view in views]
-    return {name: max(spec.bounds.first_offset, spec.bounds.last_offset + 1) for name, spec in specs}
+    return {location.topic_partition: _read_end(_view(fs, location), request) for location in _locations(fs, request)}
+
+
+def _read_end(view: LogView, request: ReadRequest) -> ReadEnd:
+    bounds = _read_spec(view, request, Bounds(MIN_LONG), 0).bounds
+    offsets = max(bounds.first_offset, bounds.last_offset + 1), view.log_end_offset
+    if request.committed and view.last_stable_offset < view.high_watermark:
+        bound = f"{open_transaction(view)} from offset {view.last_stable_offset}"
+        return ReadEnd(*offsets, bound, "end it (kafka-transactions.sh) and copy the log again")
+    remedy = f"take the log after a clean shutdown, or without {HIGH_WATERMARKS}"
+    return ReadEnd(*offsets, f"the high watermark is {view.high_watermark}", remedy)
 
 
 def _size(part: SliceRange) -> int:

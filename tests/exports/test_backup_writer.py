@@ -5,14 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from compaction.errors import CompactionError, UnsupportedLogError, UsageError
+from compaction.exports import backup_writer
 from compaction.exports.backup_writer import BackupTarget, require_empty, write_set
 from compaction.formats.backup_set.set_manifest import parse_manifest
 from compaction.formats.backup_set.set_segment import Compression
+from compaction.fs.local import LocalFileSystem
+from compaction.logdir.discover import Selector
 from compaction.names import TopicPartition
 from tests.kafka.encode import ABORT, COMMIT, Batch, Producer, Record, marker
 from tests.oracle.backup_segments import decode_segment
@@ -80,7 +83,7 @@ def test_a_set_has_the_records_of_the_logs(tmp_path: Path, compression: Compress
     assert covered[-1][1] == 360
 
 
-def test_only_committed_records_are_written(tmp_path: Path) -> None:
+def test_only_committed_records_are_written(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     txn = {"producer_id": 7, "producer_epoch": 0, "transactional": True}
     aborted, committed = batch(0, 5, base_sequence=0, **txn), batch(6, 5, base_sequence=5, **txn)
     open_txn = batch(20, 3, base_sequence=10, **txn)
@@ -95,11 +98,80 @@ def test_only_committed_records_are_written(tmp_path: Path) -> None:
         plain,
         open_txn,
     )
-    write_set(str(tmp_path / "logs"), BackupTarget(str(tmp_path / "b2")), 77)
+    what = "orders-0: 3 offsets from 20 to 22 are not committed: open transaction of producer 7 from offset 20"
+    with pytest.raises(UnsupportedLogError, match=f"^{what}; end it .*, or give --accept-loss uncommitted"):
+        write_set(str(tmp_path / "logs"), BackupTarget(str(tmp_path / "b2")), 77)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["logs"]
+    write_set(str(tmp_path / "logs"), BackupTarget(str(tmp_path / "b2"), committed_only=True), 77)
+    assert f"{what}; the set does not have them" in caplog.text
     assert contents(tmp_path / "b2") == {"orders-0": expected(committed, plain)}
     manifest = parse_manifest((tmp_path / "b2" / "manifest.json").read_bytes())
     partition = manifest.partitions[TopicPartition("orders", 0)]
     assert (partition.segments[0].covered, partition.covered_through) == ((0, 20), 19)
+
+
+def test_records_above_the_high_watermark_are_not_left_out_silently(tmp_path: Path) -> None:
+    first, second = batch(0, 5), batch(5, 5)
+    some_log(tmp_path / "logs", "orders-0", first, second)
+    (tmp_path / "logs" / "replication-offset-checkpoint").write_text("0\n1\norders 0 5\n")
+    what = "orders-0: 5 offsets from 5 to 9 are not committed: the high watermark is 5; take the log after a clean shutdown"
+    with pytest.raises(UnsupportedLogError, match=what):
+        write_set(str(tmp_path / "logs"), BackupTarget(str(tmp_path / "b2")), 77)
+    write_set(str(tmp_path / "logs"), BackupTarget(str(tmp_path / "b2"), committed_only=True), 77)
+    assert contents(tmp_path / "b2") == {"orders-0": expected(first)}
+
+
+def test_what_an_old_set_says_of_partitions_without_records_is_kept(tmp_path: Path) -> None:
+    some_log(tmp_path / "logs", "orders-0", batch(0, 5))
+    first = {"start_offset": 0, "end_offset": 0}
+    pruned: dict[str, Any] = {"partition_id": 1, "segments": [], "covered_through": 0, "pruned": [first]}
+    idle: dict[str, Any] = {"partition_id": 0, "segments": [], "covered_through": 9}
+    topics: list[dict[str, Any]] = [
+        {"name": "orders", "partitions": [pruned]},
+        {"name": "idle", "configurations": {"x": "y"}, "partitions": [idle]},
+        {"name": "new", "configurations": {"x": "z"}, "partitions": []},
+        {"name": "others", "partitions": [{"partition_id": 0, "segments": []}]},
+    ]
+    base = parse_manifest(json.dumps({"backup_id": "b1", "topics": topics}).encode())
+    target = BackupTarget(str(tmp_path / "b2"), base=base, selector=Selector.parse(["orders", "idle", "new"]))
+    write_set(str(tmp_path / "logs"), target, 77)
+    written = {topic["name"]: topic for topic in json.loads((tmp_path / "b2" / "manifest.json").read_text())["topics"]}
+    assert sorted(written) == ["idle", "new", "orders"]
+    assert (written["idle"]["configurations"], written["new"]) == ({"x": "y"}, topics[2])
+    assert written["idle"]["partitions"] == topics[1]["partitions"]
+    assert [each["partition_id"] for each in written["orders"]["partitions"]] == [0, 1]
+    assert written["orders"]["partitions"][1] == pruned
+
+
+class Recorder(LocalFileSystem):
+    """Records the changes of names, and what was made durable, in order."""
+
+    done: ClassVar[list[tuple[str, str]]] = []
+
+    def write_file(self, path: str, data: bytes, *, like: str | None = None, mtime_ns: int | None = None) -> None:
+        self.done.append(("write", path))
+        super().write_file(path, data, like=like, mtime_ns=mtime_ns)
+
+    def rename(self, source: str, target: str) -> None:
+        self.done.append(("rename", source))
+        super().rename(source, target)
+
+    def fsync_dir(self, path: str) -> None:
+        self.done.append(("fsync_dir", path))
+        super().fsync_dir(path)
+
+
+def test_the_names_of_all_files_are_durable_before_the_set_appears(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    some_log(tmp_path / "logs", "orders-0", batch(0, 40))
+    some_log(tmp_path / "logs", "orders-1", batch(0, 40))
+    monkeypatch.setattr(backup_writer, "LocalFileSystem", Recorder)
+    monkeypatch.setattr(Recorder, "done", [])
+    write_set(str(tmp_path / "logs"), BackupTarget(str(tmp_path / "b2"), segment_bytes=1000), 77)
+    appeared = next(at for at, (what, _) in enumerate(Recorder.done) if what == "rename")
+    last = {path.rpartition("/")[0]: at for at, (what, path) in enumerate(Recorder.done) if what == "write"}
+    assert len(last) == 3
+    for directory, at in last.items():
+        assert ("fsync_dir", directory) in Recorder.done[at:appeared]
 
 
 def test_a_record_larger_than_a_segment_is_written(tmp_path: Path) -> None:

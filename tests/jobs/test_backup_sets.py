@@ -130,6 +130,21 @@ def test_a_compacted_set_is_written_as_a_set(
     assert "--output-dir exists and is not empty" in capsys.readouterr().err
 
 
+def test_what_is_not_committed_is_left_out_only_if_that_is_accepted(
+    sets: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logs = tmp_path / "logs"
+    run("--log-dir", f"backup+file://{sets}/zstd", "--output-dir", logs, *COMPACT)
+    (logs / "replication-offset-checkpoint").write_text("0\n1\norders 0 5\n")
+    options = ("--log-dir", logs, "--output-dir", tmp_path / "new", "--output-layout", "backup", "--accept-loss")
+    assert job(compact.main, *options) == 1
+    assert "are not committed: the high watermark is 5; take the log after a clean shutdown" in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["logs"]
+    assert job(compact.main, *options, "uncommitted") == 0
+    found = records(parse_uri(f"backup+file://{tmp_path}/new", "--log-dir"))
+    assert found == [row for row in records(str(logs)) if row[0] != 0 or row[1] < 5]
+
+
 def test_the_options_of_a_set_are_checked(sets: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source, layout = ("--log-dir", f"backup+file://{sets}/zstd"), ("--output-layout", "backup", "--accept-loss")
     output = ("--output-dir", tmp_path / "new")

@@ -7,15 +7,19 @@ ones are ignored. Keys of segments begin with the set's id, which is also the na
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from itertools import pairwise
+from typing import Any, TypeGuard
 
 from compaction.formats.primitives.malformed import FormatError, shown
-from compaction.names import TopicPartition
+from compaction.names import TopicPartition, parse_partition_dir
 
 MANIFEST = "manifest.json"
 READ_COMMITTED = "read_committed"
+#: one past the highest offset, so that each end (exclusive) is an int64
+_OFFSETS = (1 << 63) - 1
+_MAX_PARTITION = (1 << 31) - 1
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,11 @@ class BackupSegment:
     def covered_start(self) -> int:
         """The first offset that it accounts for."""
         return self.start_offset if self.covered is None else self.covered[0]
+
+    @property
+    def covered_end(self) -> int:
+        """One past the last offset that it accounts for."""
+        return self.end_offset + 1 if self.covered is None else self.covered[1]
 
     def as_json(self, backup_id: str, uploaded_at: int) -> dict[str, Any]:
         """The manifest's entry."""
@@ -73,8 +82,8 @@ class BackupPartition:
     @property
     def end_offset(self) -> int:
         """One past the last offset that the set accounts for."""
-        ends = [segment.covered[1] if segment.covered else segment.end_offset + 1 for segment in self.segments]
-        return max([*ends, *(end for _, end in self.absent), (self.covered_through or -1) + 1])
+        through = -1 if self.covered_through is None else self.covered_through
+        return max([*(segment.covered_end for segment in self.segments), *(end for _, end in self.absent), through + 1])
 
 
 @dataclass(frozen=True)
@@ -86,61 +95,86 @@ class BackupManifest:
     partitions: Mapping[TopicPartition, BackupPartition]
     document: Mapping[str, Any]
 
+    @property
+    def empty_topics(self) -> tuple[str, ...]:
+        """The topics without partitions."""
+        return tuple(topic["name"] for topic in self.document["topics"] if not topic["partitions"])
+
 
 def parse_manifest(data: bytes) -> BackupManifest:
-    """:raises FormatError: it is not JSON, a field is missing or has another type, or segments overlap"""
+    """:raises FormatError: it is not JSON, a field is missing or malformed, segments overlap, or two have one key"""
     try:
         document = json.loads(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise FormatError(f"manifest is not JSON: {error}") from None
     backup_id = _field(document, "backup_id", str, "manifest")
     level = document.get("isolation_level")
     partitions: dict[TopicPartition, BackupPartition] = {}
+    owners: dict[str, TopicPartition] = {}
     for topic in _field(document, "topics", list, "manifest"):
         name = _field(topic, "name", str, "topic")
-        for each in _field(topic, "partitions", list, f"topic {name}"):
-            log = TopicPartition(name, _field(each, "partition_id", int, f"topic {name}"))
+        for each in _field(topic, "partitions", list, f"topic {shown(name)}"):
+            log = _log(name, _field(each, "partition_id", int, f"topic {shown(name)}"))
             if log in partitions:
                 raise FormatError(f"manifest has {log} twice")
             partitions[log] = _partition(each, log, backup_id)
+            for segment in partitions[log].segments:
+                if segment.key in owners:
+                    raise FormatError(f"segment {shown(segment.key)} is listed by {owners[segment.key]} and {log}")
+                owners[segment.key] = log
     return BackupManifest(backup_id, level if isinstance(level, str) else None, partitions, document)
+
+
+def _log(topic: str, partition: int) -> TopicPartition:
+    log = TopicPartition(topic, partition)
+    if not 0 <= partition <= _MAX_PARTITION or parse_partition_dir(str(log)) != log:
+        raise FormatError(f"manifest has partition {partition} of topic {shown(topic)}, which no broker can have")
+    return log
 
 
 def _partition(given: Mapping[str, Any], log: TopicPartition, backup_id: str) -> BackupPartition:
     found = [_segment(each, str(log), backup_id) for each in _field(given, "segments", list, str(log))]
     segments = tuple(sorted(found, key=lambda segment: segment.start_offset))
-    for before, after in zip(segments, segments[1:], strict=False):
-        if after.start_offset <= before.end_offset:
+    for before, after in pairwise(segments):
+        if after.covered_start < before.covered_end:
             raise FormatError(f"segments {shown(before.key)} and {shown(after.key)} of {log} have the same offsets")
     through = given.get("covered_through")
-    return BackupPartition(segments, tuple(_absent(given, log)), through if isinstance(through, int) else None)
+    if through is not None and not -1 <= _field(given, "covered_through", int, str(log)) < _OFFSETS:
+        raise FormatError(f"{log}: covered_through is {through}")
+    return BackupPartition(segments, tuple(_absent(given, log)), through)
 
 
 def _absent(given: Mapping[str, Any], log: TopicPartition) -> Iterator[tuple[int, int]]:
     """The ranges of gaps, whose ends are exclusive, and of pruned segments, whose ends are inclusive."""
     for name, more in (("gaps", 0), ("pruned", 1)):
-        for each in given.get(name, ()):
+        for each in _field(given, name, list, str(log)) if name in given else ():
             start, end = (_field(each, field, int, f"{name} of {log}") for field in ("start_offset", "end_offset"))
+            if not 0 <= start <= end + more <= _OFFSETS:
+                raise FormatError(f"{name} of {log} have offsets {start} to {end}")
             yield start, end + more
 
 
 def _segment(given: Mapping[str, Any], log: str, backup_id: str) -> BackupSegment:
     key = _field(given, "key", str, log)
     own = key.removeprefix(f"{backup_id}/")
-    if own == key or any(part in ("", ".", "..") for part in own.split("/")):
+    if own == key or any(part in ("", ".", "..") for part in own.split("/")) or not own.isprintable():
         raise FormatError(f"key {shown(key)} of {log} is not below the set {shown(backup_id)}")
     names = ("start_offset", "end_offset", "start_timestamp", "end_timestamp", "record_count")
     start, end, first_ms, last_ms, count = (_field(given, name, int, f"segment {shown(own)}") for name in names)
-    if not 0 <= start <= end or not 0 < count <= end - start + 1:
+    if not 0 <= start <= end < _OFFSETS or not 0 < count <= end - start + 1:
         raise FormatError(f"segment {shown(own)} has {count} records at offsets {start} to {end}")
-    sizes = [given.get(name, 0) for name in ("uncompressed_size", "compressed_size")]
     low, high, digest = given.get("covered_start_offset"), given.get("covered_end_offset"), given.get("sha256", "")
-    covered = (low, high + 1) if isinstance(low, int) and isinstance(high, int) else None
-    if covered is not None and not (covered[0] <= start and end < covered[1]):
+    covered = (low, high + 1) if _is_number(low) and _is_number(high) else None
+    if covered is not None and not (0 <= covered[0] <= start and end < covered[1] <= _OFFSETS):
         raise FormatError(f"segment {shown(own)} has offsets {start} to {end}, outside of those that it covers")
-    if not all(isinstance(size, int) and size >= 0 for size in sizes) or not isinstance(digest, str):
+    plain, stored = (given.get(name, 0) for name in ("uncompressed_size", "compressed_size"))
+    if not all(_is_number(size) and 0 <= size < _OFFSETS for size in (plain, stored)) or not isinstance(digest, str):
         raise FormatError(f"segment {shown(own)} has malformed sizes or digest")
-    return BackupSegment(own, start, end, first_ms, last_ms, count, sizes[0], sizes[1], digest, covered)
+    return BackupSegment(own, start, end, first_ms, last_ms, count, plain, stored, digest, covered)
+
+
+def _is_number(value: Any) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _field(given: Any, name: str, kind: type[Any], of: str) -> Any:
@@ -157,10 +191,12 @@ def format_manifest(
     now_ms: int,
     base: BackupManifest | None = None,
     compression: str = "zstd",
+    empty: Collection[str] = (),
 ) -> bytes:
     """A manifest of these logs.
 
     :param base: the set that they were made from: what it says of their source (cluster, settings, gaps) is kept
+    :param empty: topics of ``base`` without partitions that are kept
     """
     old = {} if base is None else dict(base.document)
     topics: dict[str, dict[str, Any]] = {}
@@ -170,6 +206,9 @@ def format_manifest(
         segments = [segment.as_json(backup_id, now_ms) for segment in partition.segments]
         reach = {"covered_through": partition.end_offset - 1} if partition.end_offset else {}
         topic["partitions"].append({**mine, "partition_id": log.partition, "segments": segments, **reach})
+    for topic in old.get("topics", ()):
+        if topic["name"] in empty:
+            topics.setdefault(topic["name"], topic)
     document = {
         "source_cluster_id": None,
         "source_brokers": [],

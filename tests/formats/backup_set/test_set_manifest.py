@@ -57,12 +57,18 @@ def test_what_a_segment_covers_and_what_is_absent_are_read() -> None:
     [
         ({"key": "other/segment.bin"}, "is not below the set 'b1'"),
         ({"key": "b1/../x.bin"}, "is not below the set"),
+        ({"key": "b1/a\0b.bin"}, "is not below the set"),
+        ({"key": "b1/\ud800.bin"}, "is not below the set"),
         ({"key": 5}, "key is not of type str"),
+        ({"start_offset": 1 << 63, "end_offset": (1 << 63) + 9}, "10 records at offsets 9223372036854775808"),
         ({"end_offset": -1}, "10 records at offsets 0 to -1"),
         ({"record_count": 11}, "11 records at offsets 0 to 9"),
         ({"record_count": True}, "record_count is not of type int"),
         ({"covered_start_offset": 1, "covered_end_offset": 9}, "outside of those that it covers"),
+        ({"covered_start_offset": -1, "covered_end_offset": 9}, "outside of those that it covers"),
+        ({"covered_start_offset": 0, "covered_end_offset": 1 << 70}, "outside of those that it covers"),
         ({"compressed_size": -1}, "malformed sizes"),
+        ({"uncompressed_size": False}, "malformed sizes"),
         ({"sha256": 1}, "malformed sizes or digest"),
     ],
 )
@@ -75,13 +81,67 @@ def test_malformed_manifests_are_errors() -> None:
     overlapping = {**SEGMENT, "key": KEY.replace("00.bin", "05.bin"), "start_offset": 9, "end_offset": 20}
     with pytest.raises(FormatError, match="have the same offsets"):
         parse(document(SEGMENT, overlapping))
-    for data, what in ((b"{", "not JSON"), (b"[]", "backup_id is missing"), (b'{"backup_id": "b"}', "topics is missing")):
+    for data, what in (
+        (b"{", "not JSON"),
+        (b"[" * 200_000, "not JSON"),
+        (b"\xff", "not JSON"),
+        (b"[]", "backup_id is missing"),
+        (b'{"backup_id": "b"}', "topics is missing"),
+    ):
         with pytest.raises(FormatError, match=what):
             parse_manifest(data)
     twice = document(SEGMENT)
     twice["topics"] *= 2
     with pytest.raises(FormatError, match="orders-0 twice"):
         parse(twice)
+
+
+def test_what_two_segments_account_for_does_not_overlap() -> None:
+    first = {**SEGMENT, "covered_start_offset": 0, "covered_end_offset": 14}
+    second = {**SEGMENT, "key": KEY.replace("00.bin", "14.bin"), "start_offset": 14, "end_offset": 23}
+    for segments in ((first, second), ({**second, "covered_start_offset": 9, "covered_end_offset": 23}, SEGMENT)):
+        with pytest.raises(FormatError, match="have the same offsets"):
+            parse(document(*segments))
+    assert len(parse(document(SEGMENT, {**second, "covered_start_offset": 10, "covered_end_offset": 23})).segments) == 2
+
+
+def test_a_segment_belongs_to_one_partition() -> None:
+    given = document(SEGMENT)
+    given["topics"][0]["partitions"].append({"partition_id": 1, "segments": [SEGMENT]})
+    with pytest.raises(FormatError, match=r"segment 'topics/orders/partition=0/.*' is listed by orders-0 and orders-1"):
+        parse(given)
+
+
+@pytest.mark.parametrize(
+    ("topic", "partition"), [("../x", 0), ("", 0), ("a b", 0), ("..", 0), ("orders", -1), ("orders", 1 << 31)]
+)
+def test_a_log_that_no_broker_can_have_is_an_error(topic: str, partition: int) -> None:
+    given = document(SEGMENT)
+    given["topics"][0]["name"], given["topics"][0]["partitions"][0]["partition_id"] = topic, partition
+    with pytest.raises(FormatError, match=f"partition {partition} of topic '.*', which no broker can have"):
+        parse(given)
+
+
+@pytest.mark.parametrize(
+    ("more", "what"),
+    [
+        ({"gaps": None}, "orders-0: gaps is missing"),
+        ({"gaps": 5}, "orders-0: gaps is not of type list"),
+        ({"pruned": {}}, "orders-0: pruned is not of type list"),
+        ({"pruned": [{"start_offset": -5, "end_offset": 1}]}, "pruned of orders-0 have offsets -5 to 1"),
+        ({"gaps": [{"start_offset": 5, "end_offset": 1 << 70}]}, "gaps of orders-0 have offsets 5 to"),
+        ({"covered_through": "9"}, "covered_through is not of type int"),
+        ({"covered_through": 1 << 70}, "covered_through is 1180591620717411303424"),
+    ],
+)
+def test_malformed_statements_of_a_partition_are_errors(more: dict[str, Any], what: str) -> None:
+    with pytest.raises(FormatError, match=what):
+        parse(document(SEGMENT, **more))
+
+
+def test_a_partition_whose_only_offset_is_0_ends_at_1() -> None:
+    assert parse(document(covered_through=0)).end_offset == 1
+    assert parse(document(covered_through=-1)).end_offset == 0
 
 
 def test_a_written_manifest_keeps_what_describes_the_source() -> None:

@@ -34,13 +34,16 @@ from compaction.kernels.reading.backup_records import (
     USED,
     batches_of_backup,
 )
-from compaction.stores.layouts.backup_sets.set_objects import Stored, check_header, damaged
+from compaction.stores.layouts.backup_sets.set_objects import HINT, Stored, check_header, damaged
 
 #: uncompressed bytes of a batch that is converted
 BATCH_BYTES = 64 * 1024
 _STEP_BYTES = 4 << 20
 #: bounds memory: no broker accepts a larger record
 _MAX_RECORD_BYTES = 256 << 20
+#: one part in so many of the file system is left free
+_RESERVE = 100
+_OTHER_DIRECTORY = "free some space, or name another directory by ?spool=DIR in the address"
 
 
 class SegmentSpool:
@@ -66,16 +69,34 @@ class SegmentSpool:
         if Path(path).exists():
             return path
         attempt = Path(f"{path}.{uuid.uuid4().hex}")
-        with storage_errors(path, "write a temporary file"):
-            attempt.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
-            with storage_errors(path, "write a temporary file"), open(attempt, "xb", buffering=0) as file:  # noqa: PTH123
-                for batches in convert(files, stored):
-                    file.write(batches)
-            attempt.rename(path)
+            with storage_errors(path, "write a temporary file"):
+                attempt.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                size = self._write(attempt, convert(files, stored), stored.path)
+                if (found := attempt.stat().st_size) != size:
+                    what = f"temporary file has {found} bytes, {size} were written"
+                    raise StorageError(what, path=path, hint=_OTHER_DIRECTORY)
+                attempt.rename(path)
         finally:
             attempt.unlink(missing_ok=True)
         return path
+
+    def _write(self, attempt: Path, blocks: Iterator[memoryview], of: str) -> int:
+        """Write a new file; returns the number of bytes. Unlike a raw file's, a buffered one's ``write`` writes all of them."""
+        size = 0
+        with attempt.open("xb") as file:
+            for block in blocks:
+                self._require_more(len(block), of)
+                size += file.write(block)
+        return size
+
+    def _require_more(self, size: int, path: str) -> None:
+        """:raises StorageError: a write of this size would leave less than a hundredth of the file system free"""
+        found = os.statvfs(self._directory)
+        free = found.f_bavail * found.f_frsize
+        if free - size < found.f_blocks * found.f_frsize // _RESERVE:
+            what = f"its records would fill {self._directory}, which has {free} bytes free"
+            raise StorageError(what, path=path, hint=_OTHER_DIRECTORY)
 
     def require_space(self, plain_bytes: int, path: str) -> None:
         """:raises StorageError: the file system of the directory has less free space"""
@@ -83,7 +104,7 @@ class SegmentSpool:
         found = os.statvfs(existing)
         if (free := found.f_bavail * found.f_frsize) < plain_bytes:
             what = f"its records take about {plain_bytes} bytes in {existing}, which has {free} free"
-            raise StorageError(what, path=path, hint="name another directory by ?spool=DIR in the address")
+            raise StorageError(what, path=path, hint=_OTHER_DIRECTORY)
 
 
 def convert(files: ReadableFileSystem, stored: Stored) -> Iterator[memoryview]:
@@ -97,7 +118,7 @@ def convert(files: ReadableFileSystem, stored: Stored) -> Iterator[memoryview]:
         check_header(stored, stream.header)
         conversion = _Conversion(stream.header.start_offset)
         try:
-            for plain in stream.plain(_STEP_BYTES):
+            for plain in _limited(stream.plain(_STEP_BYTES), stored.plain_bytes):
                 yield from conversion.add(plain)
             conversion.end(stream.header.record_count, stream.header.end_offset)
         except FormatError:
@@ -108,7 +129,21 @@ def convert(files: ReadableFileSystem, stored: Stored) -> Iterator[memoryview]:
     except FormatError as error:
         raise damaged(stored, error) from error
     if stored.sha256 and stored.sha256 != digest:
-        raise CorruptLogError(f"segment has SHA-256 {digest}, {stored.sha256} in the manifest", path=stored.path)
+        what = f"segment has SHA-256 {digest}, {stored.sha256} in the manifest"
+        raise CorruptLogError(what, path=stored.path, hint=HINT)
+
+
+def _limited(blocks: Iterator[memoryview], plain_bytes: int) -> Iterator[memoryview]:
+    """The blocks; 0 bytes: any number of them.
+
+    :raises FormatError: there are more bytes
+    """
+    size = 0
+    for block in blocks:
+        size += len(block)
+        if size > plain_bytes > 0:
+            raise FormatError(f"segment has more than the {plain_bytes} plain bytes of the manifest")
+        yield block
 
 
 class _Conversion:

@@ -26,6 +26,8 @@ class Stored(NamedTuple):
     end_offset: int
     record_count: int
     sha256: str
+    #: of its records; 0 if it is not known
+    plain_bytes: int
 
 
 def read_manifest(files: ReadableFileSystem, place: str) -> BackupManifest:
@@ -66,6 +68,7 @@ def stored_segment(files: ReadableFileSystem, place: str, segment: BackupSegment
         segment.end_offset,
         segment.record_count,
         segment.sha256,
+        segment.uncompressed_size,
     )
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -193,6 +195,41 @@ def test_too_little_space_is_an_error_before_anything_is_written(place: Path) ->
     with pytest.raises(StorageError, match=r"records take about 1152921504606846976 bytes.*\?spool=DIR"):
         read(address)
     assert not Path(options_of(address)[SPOOL]).exists()
+
+
+def test_a_segment_that_is_written_in_part_only_is_an_error(place: Path) -> None:
+    records = [Record(at, T0, b"k%d" % at, bytes([at % 256]) * 1000, ()) for at in range(1000)]
+    entry = segment(place, records, NONE)
+    address = manifest(place, entry)
+    read(address)
+    (file,) = Path(options_of(address)[SPOOL]).iterdir()
+    size = file.stat().st_size
+    file.unlink()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size - 1000, limits[1]))
+    try:
+        # the last write is short, without an error
+        with pytest.raises(StorageError, match="cannot write a temporary file"):
+            read(address)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list(file.parent.iterdir()) == []
+    assert read(address) == {f"{0:020d}.log": records}
+
+
+def test_a_segment_has_no_more_bytes_than_the_manifest_says(place: Path) -> None:
+    entry = segment(place, some_records(0, 300))
+    with pytest.raises(CorruptLogError, match="has more than the 5000 plain bytes of the manifest"):
+        read(manifest(place, {**entry, "uncompressed_size": 5000}))
+
+
+def test_some_space_is_left_free_whatever_the_manifest_says(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    address = manifest(place, {**segment(place, some_records(0, 300)), "uncompressed_size": 0})
+    blocks, free = 1 << 20, (1 << 20) // 100
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_frsize=1, f_blocks=blocks, f_bavail=free + 10))
+    with pytest.raises(StorageError, match=rf"would fill .*, which has {free + 10} bytes free; .*\?spool=DIR"):
+        read(address)
+    assert list(Path(options_of(address)[SPOOL]).iterdir()) == []
 
 
 def test_a_set_is_not_changed_in_place(place: Path) -> None:
