@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.kafka
 
-STORIES = 80
+STORIES = 60
 KNOWN = sorted(CASES.glob("*.json"))
 
 

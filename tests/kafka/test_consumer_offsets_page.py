@@ -95,6 +95,7 @@ def log_bytes(log_dir: Path) -> int:
     return sum(file.stat().st_size for file in (log_dir / f"{OFFSETS}-0").glob("*.log"))
 
 
+@pytest.mark.slow
 def test_following_the_page_keeps_every_groups_offsets(gateway: Gateway, tmp_path: Path) -> None:
     broker = Broker(tmp_path / "logs")
     session = Session(broker, tmp_path)

@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+from tests.kafka import jars
 from tests.kafka.jars import REFERENCE, JarsUnavailableError, kafka_classpath, require_kafka_classpath
 
 pytestmark = pytest.mark.kafka
@@ -30,6 +31,10 @@ def test_jars_that_spark_cannot_resolve_are_an_error() -> None:
 def test_a_test_without_its_jars_is_skipped_but_fails_in_ci(
     monkeypatch: pytest.MonkeyPatch, ci: str, outcome: type[BaseException]
 ) -> None:
+    def unavailable(*coordinates: str, version: str) -> str:
+        raise JarsUnavailableError(f"{coordinates[0]} of {version}")
+
+    monkeypatch.setattr(jars, "kafka_classpath", unavailable)
     monkeypatch.setenv("CI", ci)
     with pytest.raises(outcome):
         require_kafka_classpath(NO_COORDINATE)
