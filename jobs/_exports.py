@@ -10,23 +10,20 @@ from collections.abc import Iterable, Sequence
 
 from compaction.config import TomlSettings
 from compaction.errors import UsageError
-from compaction.fs.lock import require_unlocked
-from compaction.fs.uri import add_tail, is_layout, is_remote, parse_uri
+from compaction.fs.uri import add_tail, is_layout, parse_uri
 from compaction.stores.layouts.data_keys import add_private_keys
 
 
 def join_tail(arguments: argparse.Namespace, paths: Sequence[str]) -> None:
     """Joins the log directory of ``--tail`` to the exports among ``paths``.
 
-    :raises UsageError: none of them is an export, or a live broker holds the directory
+    :raises UsageError: none of them is an export
     """
     if arguments.tail is None:
         return
     tail = parse_uri(arguments.tail, "--tail")
     if not any(map(is_layout, paths)):
         raise UsageError("--tail continues an export of tiered storage, and none is given", hint="e.g. aiven+s3://BUCKET/PREFIX")
-    if not is_remote(tail):
-        require_unlocked(tail)
     for path in paths:
         add_tail(path, tail)
 

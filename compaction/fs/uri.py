@@ -51,7 +51,7 @@ _BELOW = ("--files", "path")
 #: the longest scheme and "://"
 _HEAD = 24
 _URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<authority>[^/?]*)(?P<key>[^?]*)(?:\?(?P<options>.*))?")
-_LAYOUT = re.compile(r"(?P<layout>[a-z][a-z0-9-]*)\+(?P<uri>[A-Za-z][A-Za-z0-9.-]*:.*)")
+_LAYOUT = re.compile(r"(?P<layout>[a-z][a-z0-9-]*)\+(?P<uri>([A-Za-z][A-Za-z0-9.-]*:|/).*)")
 _SECRET = re.compile(r"secret|password|token|access_key|account_key|sig$", re.IGNORECASE)
 _NOT_IN_PLACE = "rename is not atomic there, so an interrupted run would lose records"
 _METADATA_ELSEWHERE = "the cluster's own metadata of these objects would no longer be true"
@@ -156,7 +156,7 @@ def parse_uri(given: str, option: str) -> str:
     :raises UsageError: a URI of an unknown scheme or layout, without a bucket, or with credentials
     """
     layout = _LAYOUT.fullmatch(given)
-    if layout is not None:
+    if layout is not None and (layout["layout"] in LAYOUTS or not layout["uri"].startswith("/")):
         return _parse_layout(layout["layout"], layout["uri"], option)
     if given.startswith("file:"):
         return unquote(re.sub(r"^file:(//(localhost)?(?=/))?", "", given))

@@ -73,6 +73,13 @@ def test_options_are_kept_by_bucket_and_passed_to_workers() -> None:
     assert options_of("s3://three") == {}
 
 
+@pytest.mark.parametrize("given", ["aiven+/data/x", "aiven+file:///data/x", "aiven+file:/data/x"])
+def test_an_export_may_be_in_a_directory(given: str) -> None:
+    assert parse_uri(given, "--log-dir") == "aiven+file:///data/x"
+    # a relative path
+    assert parse_uri("other+/data/x", "--log-dir") == "other+/data/x"
+
+
 def test_two_uris_of_one_bucket_must_have_the_same_options() -> None:
     parse_uri("s3://one/a?region=eu-west-1", "--log-dir")
     with pytest.raises(UsageError, match="have different options"):

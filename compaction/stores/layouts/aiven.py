@@ -19,6 +19,7 @@ from typing import NamedTuple
 from compaction.errors import CorruptLogError, StorageError
 from compaction.formats.checkpoints import EpochEntry, parse_leader_epochs
 from compaction.fs.filesystem import FileRange, FileStat, ReadableFileSystem, join
+from compaction.fs.text_files import MAX_INDEX_BYTES
 from compaction.names import INDEX, LOG, SNAPSHOT, TIMEINDEX, TXNINDEX, TopicPartition
 from compaction.screen.amounts import counted
 from compaction.stores.layouts.aiven_manifest import AivenManifest, Section, parse_manifest
@@ -45,6 +46,7 @@ from compaction.stores.layouts.stored_objects import (
 _INDEXES, _MANIFEST = ".indexes", ".rsm-manifest"
 _DIRECTORY = re.compile(TOPIC_AND_ID)
 _FILE = re.compile(r"(?P<name>\d{20}-[A-Za-z0-9_-]{22})(?P<suffix>\.log|\.indexes|\.rsm-manifest)")
+_PARTITION = re.compile(r"0|[1-9][0-9]{0,9}")
 _SECTIONS = {"offset": INDEX, "timestamp": TIMEINDEX, "producerSnapshot": SNAPSHOT, "transaction": TXNINDEX}
 _EPOCHS = "leaderEpoch"
 _HINT = "restore the object from another copy"
@@ -81,7 +83,7 @@ class AivenLayout:
         for topic, matches in self._directories().items():
             for match in matches:
                 names = directories(self._files, join(self._place, self._prefix + match[0]))
-                found += [TopicPartition(topic, int(name)) for name in names if name.isdecimal()]
+                found += [TopicPartition(topic, int(name)) for name in names if _PARTITION.fullmatch(name)]
         return sorted(set(found))
 
     def _directories(self) -> dict[str, list[re.Match[str]]]:
@@ -207,12 +209,15 @@ class _Indexes:
             few = [each for each, end in zip(later, within, strict=True) if end <= _KEPT_BYTES // 2]
             self._order[path] = few or [path]
 
+    def _fetched(self, path: str) -> bytes:
+        return read_object(self._files, path, MAX_INDEX_BYTES)
+
     def read(self, path: str) -> bytes:
         """All bytes of an object."""
         with self._lock:
             if path not in self._kept:
                 wanted = [each for each in self._order.get(path, [path]) if each not in self._kept]
-                self._kept.update(zip(wanted, in_parallel(partial(read_object, self._files), wanted), strict=True))
+                self._kept.update(zip(wanted, in_parallel(self._fetched, wanted), strict=True))
                 while sum(map(len, self._kept.values())) > _KEPT_BYTES and next(iter(self._kept)) != path:
                     self._kept.popitem(last=False)
             return self._kept[path]

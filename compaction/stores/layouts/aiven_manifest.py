@@ -17,12 +17,14 @@ import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
-from compaction.errors import CorruptLogError
+from compaction.errors import CorruptLogError, UnsupportedLogError
 from compaction.formats.checkpoints import EpochEntry
 
 _HINT = "restore the manifest from another copy"
 _INT_MAX = 2**31 - 1
 _LONG_MAX = 2**63 - 1
+#: a task decodes a chunk as a whole
+MAX_CHUNK_BYTES = 256 << 20
 #: the limit of the plugin for the decoded list of chunk sizes
 _MAX_SIZES_BYTES = 10 << 20
 #: the sections of ``.indexes``, by their names in the manifest, in their order
@@ -46,7 +48,7 @@ class ChunkIndex:
     """
 
     def __init__(self, size: int, chunk_bytes: int, stored: NDArray[np.int64] | tuple[int, int]) -> None:
-        self.size, self._chunk_bytes = size, chunk_bytes
+        self.size, self.chunk_bytes = size, chunk_bytes
         self.count = -(-size // chunk_bytes)
         self._fixed = stored if isinstance(stored, tuple) else None
         self._ends = None if isinstance(stored, tuple) else np.cumsum(stored)
@@ -58,12 +60,12 @@ class ChunkIndex:
 
     def at(self, position: int) -> Chunk:
         """The chunk that has a byte of the log."""
-        return self.chunk(position // self._chunk_bytes)
+        return self.chunk(position // self.chunk_bytes)
 
     def chunk(self, number: int) -> Chunk:
         """The chunk of a number from 0."""
-        start = number * self._chunk_bytes
-        end = min(self.size, start + self._chunk_bytes)
+        start = number * self.chunk_bytes
+        end = min(self.size, start + self.chunk_bytes)
         return Chunk(number, start, end, self._stored_end(number - 1), self._stored_end(number))
 
     def _stored_end(self, number: int) -> int:
@@ -111,10 +113,11 @@ def parse_manifest(data: bytes, path: str) -> AivenManifest:
     """The manifest at ``path``.
 
     :raises CorruptLogError: it is malformed, or of another version
+    :raises UnsupportedLogError: its chunks are too large
     """
     try:
         document = json.loads(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CorruptLogError(f"is not a manifest in JSON: {error}", path=path, hint=_HINT) from None
     root = _Fields(document, "", path)
     if root.get("version", str) != "1":
@@ -168,6 +171,14 @@ def _epochs(fields: _Fields, start_offset: int) -> tuple[EpochEntry, ...]:
 
 
 def _chunks(fields: _Fields) -> ChunkIndex:
+    index = _chunk_index(fields)
+    if min(index.size, index.chunk_bytes) > MAX_CHUNK_BYTES:
+        what = f"has chunks of {index.chunk_bytes} bytes, at most {MAX_CHUNK_BYTES} are supported"
+        raise UnsupportedLogError(what, path=fields.path, hint="upload the segments with a smaller chunk.size")
+    return index
+
+
+def _chunk_index(fields: _Fields) -> ChunkIndex:
     size, chunk_bytes = fields.number("originalFileSize", _INT_MAX), fields.number("originalChunkSize", _INT_MAX, least=1)
     kind = fields.get("type", str)
     if kind == "fixed":
@@ -227,7 +238,7 @@ class _Fields:
     """An object in the manifest, with checked access to its fields."""
 
     def __init__(self, value: Any, name: str, path: str) -> None:
-        self._name, self._path = name, path
+        self._name, self.path = name, path
         if not isinstance(value, dict):
             raise CorruptLogError(f"{name or 'the manifest'} is not an object", path=path, hint=_HINT)
         self._value: dict[str, Any] = value
@@ -240,7 +251,7 @@ class _Fields:
         return self._value.get(name) is not None
 
     def below(self, name: str) -> _Fields:
-        return _Fields(self._value.get(name), f"{self._name}.{name}".lstrip("."), self._path)
+        return _Fields(self._value.get(name), f"{self._name}.{name}".lstrip("."), self.path)
 
     def get(self, name: str, kind: type[Any]) -> Any:
         value = self._value.get(name)
@@ -264,4 +275,4 @@ class _Fields:
         shown = repr(self._value.get(name))
         found = f"{shown[:60]}…" if len(shown) > 60 else shown
         what = f"{f'{self._name}.{name}'.lstrip('.')} is {found}, expected {expected}"
-        return CorruptLogError(what, path=self._path, hint=_HINT)
+        return CorruptLogError(what, path=self.path, hint=_HINT)

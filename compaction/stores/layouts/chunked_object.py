@@ -1,7 +1,7 @@
 """An object whose chunks are compressed, encrypted or both: decoded chunk by chunk, from ranged reads of the object.
 
-A chunk is zstd of the log's bytes, then a 12-byte IV and AES-256-GCM of that with a 16-byte tag. A process holds a few decoded
-chunks at a time, whatever the size of the object.
+A chunk is zstd of the log's bytes, then a 12-byte IV and AES-256-GCM of that with a 16-byte tag. A process keeps a few decoded
+chunks, whatever the number and the sizes of the objects.
 
 Tested by ``tests/stores/layouts/test_aiven.py``.
 """
@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import closing, nullcontext, suppress
+from threading import Lock
 from typing import NamedTuple
 
 import zstandard
@@ -22,8 +23,40 @@ from compaction.stores.layouts.data_keys import require_cryptography
 
 IV_BYTES, TAG_BYTES = 12, 16
 _HINT = "restore the object and its manifest from another copy"
-#: decoded chunks that are kept for random access, at least one
-_KEPT_BYTES = 16 << 20
+#: decoded chunks that a process keeps for random access, at least one
+_KEPT_BYTES = 64 << 20
+#: larger chunks are decoded for random access one at a time
+_LARGE_BYTES = 8 << 20
+
+
+class KeptChunks:
+    """The chunks used last, by object (path and time) and number; for several threads."""
+
+    def __init__(self) -> None:
+        self._chunks: OrderedDict[tuple[str, int, int], bytes] = OrderedDict()
+        self._lock = Lock()
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(map(len, self._chunks.values()))
+
+    def get(self, key: tuple[str, int, int]) -> bytes | None:
+        with self._lock:
+            data = self._chunks.get(key)
+            if data is not None:
+                self._chunks.move_to_end(key)
+            return data
+
+    def put(self, key: tuple[str, int, int], data: bytes) -> None:
+        with self._lock:
+            self._chunks[key] = data
+            while len(self._chunks) > 1 and self.size_bytes > _KEPT_BYTES:
+                self._chunks.popitem(last=False)
+
+
+#: of this process
+KEPT = KeptChunks()
+_LARGE = Lock()
 
 
 class ChunkCoding(NamedTuple):
@@ -67,7 +100,6 @@ class ChunkedObject:
         self._files, self._path, self._index, self._coding = files, path, index, coding
         self.size, self.mtime_ns = index.size, stat.mtime_ns
         require_size(path, stat, index.stored_size)
-        self._kept: OrderedDict[int, bytes] = OrderedDict()
 
     def read(self, start: int, length: int) -> bytes:
         end = min(self.size, start + length)
@@ -76,17 +108,19 @@ class ChunkedObject:
     def _parts(self, start: int, end: int) -> Iterator[bytes]:
         while start < end:
             chunk = self._index.at(start)
-            if chunk.number not in self._kept:
-                with closing(self._files.reader(self._path, chunk.stored_start, chunk.stored_end)) as source:
-                    self._keep(chunk, self._decoded(chunk, source))
-            self._kept.move_to_end(chunk.number)
-            yield self._kept[chunk.number][start - chunk.start : end - chunk.start]
+            yield self._chunk(chunk)[start - chunk.start : end - chunk.start]
             start = chunk.end
 
-    def _keep(self, chunk: Chunk, data: bytes) -> None:
-        self._kept[chunk.number] = data
-        while len(self._kept) > 1 and sum(map(len, self._kept.values())) > _KEPT_BYTES:
-            self._kept.popitem(last=False)
+    def _chunk(self, chunk: Chunk) -> bytes:
+        """A decoded chunk, kept."""
+        key = self._path, self.mtime_ns, chunk.number
+        with _LARGE if chunk.end - chunk.start > _LARGE_BYTES else nullcontext():
+            data = KEPT.get(key)
+            if data is None:
+                with closing(self._files.reader(self._path, chunk.stored_start, chunk.stored_end)) as source:
+                    data = self._decoded(chunk, source)
+                KEPT.put(key, data)
+        return data
 
     def reader(self, start: int, end: int) -> ByteSource:
         if start >= end:

@@ -2,15 +2,15 @@
 
 A data key is wrapped by RSA with OAEP, SHA3-512 and MGF1 of SHA3-512 (``RsaEncryptionProvider`` of Aiven's plugin). Private
 keys are PEM files (PKCS #8), named by their key ids in ``KEYS_VARIABLE``: ``ID=FILE``, separated by commas. A FILE without an
-id is the key of every other id. Paths are passed on to Spark's workers, keys are not: each process reads the files.
-
-Tested by ``tests/stores/layouts/test_aiven.py``.
+id is the key of every other id. Paths are passed on to Spark's workers, keys are not: each process reads the files. A key in
+place of its path is refused, and not shown.
 """
 
 from __future__ import annotations
 
 import base64
 import os
+import re
 from functools import lru_cache
 from hashlib import sha3_512
 from typing import TYPE_CHECKING
@@ -23,16 +23,22 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 
 DATA_KEY_BYTES = 32
+_DIGEST_BYTES = sha3_512().digest_size
+_MAX_PATH_BYTES = 4096
+#: a key in PEM, or its base64, which begins with the tag and the length of a sequence in DER
+_KEY = re.compile(r"-----BEGIN|[\r\n]|(^|=)\s*MI[A-Za-z0-9+/]{100}")
 
 
 def add_private_keys(given: list[str]) -> None:
     """Adds private keys, ``ID=FILE`` or ``FILE``, to those of this process and of its workers.
 
-    :raises UsageError: a file is no private RSA key, or the package that reads it is not installed
+    :raises UsageError: a file is no private RSA key, a path has a comma, or the package that reads keys is not installed
     """
     known = _key_files()
     for text in given:
         name, path = _parse(text)
+        if "," in text:
+            raise UsageError("the name of a private key has a comma", path=path, hint="rename the file, or link to it")
         known[name] = path
         require_cryptography("--private-key")
         _private_key(path)
@@ -79,7 +85,7 @@ def _unwrap(key: RSAPrivateKey, cipher_text: bytes) -> bytes | None:
     numbers = key.private_numbers()
     size = (numbers.public_numbers.n.bit_length() + 7) // 8
     value = int.from_bytes(cipher_text, "big")
-    if len(cipher_text) != size or value >= numbers.public_numbers.n:
+    if size < 2 * (_DIGEST_BYTES + 1) or len(cipher_text) != size or value >= numbers.public_numbers.n:
         return None
     low, high = pow(value, numbers.dmq1, numbers.q), pow(value, numbers.dmp1, numbers.p)
     message = low + numbers.q * (numbers.iqmp * (high - low) % numbers.p)
@@ -89,7 +95,7 @@ def _unwrap(key: RSAPrivateKey, cipher_text: bytes) -> bytes | None:
 
 def _without_padding(block: bytes) -> bytes | None:
     """The message of an OAEP block (RFC 8017, 7.1.2); ``None`` if it is none."""
-    length = sha3_512().digest_size
+    length = _DIGEST_BYTES
     seed = _xor(block[1 : 1 + length], _mask(block[1 + length :], length))
     data = _xor(block[1 + length :], _mask(seed, len(block) - 1 - length))
     label, rest = data[:length], data[length:].lstrip(b"\x00")
@@ -98,7 +104,7 @@ def _without_padding(block: bytes) -> bytes | None:
 
 def _mask(seed: bytes, length: int) -> bytes:
     """MGF1."""
-    rounds = range(-(-length // sha3_512().digest_size))
+    rounds = range(-(-length // _DIGEST_BYTES))
     return b"".join(sha3_512(seed + number.to_bytes(4, "big")).digest() for number in rounds)[:length]
 
 
@@ -125,5 +131,12 @@ def _key_files() -> dict[str, str]:
 
 
 def _parse(text: str) -> tuple[str, str]:
+    """The key id and the path.
+
+    :raises UsageError: it has a key itself
+    """
+    if len(text) > _MAX_PATH_BYTES or _KEY.search(text):
+        hint = "write the key to a file that only you can read, and give ID=FILE"
+        raise UsageError("a private key is given by the path of its file; this is not a path", hint=hint)
     name, equals, path = text.partition("=")
     return (name, path) if equals else ("", text)

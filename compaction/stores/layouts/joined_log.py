@@ -24,6 +24,7 @@ from compaction.stores.layouts.log_layout import LogFile, StoredLog, StoredSegme
 from compaction.stores.layouts.stored_objects import in_parallel
 
 _LOGGER = logging.getLogger(__name__)
+_INCOMPLETE = "restore the manifests or files from another copy; if nothing else was ever uploaded, give --tail DIR"
 _NEWEST = "give the log directory of the partition's leader, or of a replica in sync with it"
 
 
@@ -38,6 +39,8 @@ def log_files(files: ReadableFileSystem, path: str, stored: StoredLog, tail: Sto
     if tail is not None and None not in (tail.topic_id, stored.topic_id) and tail.topic_id != stored.topic_id:
         what = f"the local tail has topic id {tail.topic_id}, the export has {stored.topic_id}"
         raise CorruptLogError(what, path=path, hint="the topic was created again; give the directory of the same topic")
+    if stored.ignored and not stored.segments and (tail is None or not tail.segments):
+        raise CorruptLogError(f"no upload is complete: {'; '.join(stored.ignored)}", path=path, hint=_INCOMPLETE)
     lineage = _lineage(path, stored, tail)
     exported = _with_complete_batch(files, select(path, stored.segments, lineage), lineage)
     _require_stated_ends(files, exported)

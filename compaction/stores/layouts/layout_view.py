@@ -16,8 +16,9 @@ from types import MappingProxyType
 
 from compaction.errors import LogError, StorageError
 from compaction.fs.filesystem import ByteSource, FileRange, FileStat, ReadableFileSystem, join, normal
+from compaction.fs.lock import require_unlocked
 from compaction.fs.overlay import InMemory, RangedSource
-from compaction.fs.uri import KEY_PREFIX, TAIL, layout_path, options_of
+from compaction.fs.uri import KEY_PREFIX, TAIL, is_remote, layout_path, options_of
 from compaction.names import HIGH_WATERMARKS, LOG_STARTS, TopicPartition, parse_partition_dir
 from compaction.screen.amounts import counted
 from compaction.stores.layouts.aiven import AivenLayout
@@ -57,7 +58,10 @@ class _Export:
 
     @property
     def logs(self) -> tuple[TopicPartition, ...]:
-        """The logs, sorted; with a local tail, also the partitions of their topics of which nothing is uploaded yet."""
+        """The logs, sorted; with a local tail, also the partitions of their topics of which nothing is uploaded yet.
+
+        :raises LockedError: a live broker holds the directory of the local tail
+        """
         if self._logs is None:
             self._uploaded = frozenset(self._layout.logs())
             self._logs = tuple(sorted(self._uploaded.union(self._not_uploaded())))
@@ -66,6 +70,8 @@ class _Export:
     def _not_uploaded(self) -> list[TopicPartition]:
         if self._tail is None:
             return []
+        if not is_remote(self._tail):
+            require_unlocked(self._tail)
         topics = {log.topic for log in self._uploaded}
         local = local_logs(self._files, self._tail)
         # Kafka never uploads its own topics

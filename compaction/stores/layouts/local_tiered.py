@@ -33,8 +33,8 @@ from compaction.stores.layouts.stored_objects import (
 
 _EPOCHS = ".leader_epoch_checkpoint"
 _REQUIRED = (LOG, INDEX, TIMEINDEX, SNAPSHOT, _EPOCHS)
-_DIRECTORY = re.compile(TOPIC_AND_ID.replace("-(?P<id>", r"-(?P<partition>\d{1,10})-(?P<id>"))
-_FILE = re.compile(r"(?P<start>\d{1,20})-(?P<segment>[A-Za-z0-9_-]{22})(?P<kind>\.[a-z_]+)")
+_DIRECTORY = re.compile(TOPIC_AND_ID.replace("-(?P<id>", r"-(?P<partition>0|[1-9][0-9]{0,9})-(?P<id>"))
+_FILE = re.compile(r"(?P<start>[0-9]{1,20})-(?P<segment>[A-Za-z0-9_-]{22})(?P<kind>\.[a-z_]+)")
 _HINT = "restore it from another copy"
 
 

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from compaction.errors import CorruptLogError
 from compaction.fs.filesystem import FileStat, ReadableFileSystem, join
+from compaction.fs.text_files import MAX_SMALL_BYTES
 from compaction.fs.uri import is_remote
 from compaction.stores.listings import read_whole
 
@@ -37,11 +38,16 @@ def objects(files: ReadableFileSystem, path: str) -> dict[str, FileStat]:
     return {name: stat for name, stat in found.items() if stat is not None and stat.is_file}
 
 
-def read_object(files: ReadableFileSystem, path: str) -> bytes:
+def read_object(files: ReadableFileSystem, path: str, limit_bytes: int = MAX_SMALL_BYTES) -> bytes:
     """All bytes of a small object; for several threads.
 
+    :raises CorruptLogError: it is larger than ``limit_bytes``
     :raises StorageError: it cannot be read
     """
+    found = files.stat(path)
+    if found is not None and found.size > limit_bytes:
+        what = f"is larger than {limit_bytes >> 20} MiB, the limit for such objects"
+        raise CorruptLogError(what, path=path, hint="restore the object from another copy")
     return read_whole(path) if is_remote(path) else files.read_bytes(path)
 
 

@@ -20,7 +20,7 @@ from compaction.formats.record_batch.batch_header import BatchHeader
 from compaction.formats.record_batch.record import Record
 from compaction.fs.filesystem import ReadableFileSystem
 from compaction.fs.uri import KEYS_VARIABLE, OPTIONS_VARIABLE, parse_uri
-from compaction.stores.layouts import data_keys
+from compaction.stores.layouts import chunked_object, data_keys
 from tests.formats.encode import BatchSpec, encode_batch
 from tests.golden import AIVEN_OBJECTS, unpack_sample
 from tests.logdir.logs import build, data_batch
@@ -44,6 +44,7 @@ def no_exports_known(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Addresses and keys of other tests do not apply."""
     monkeypatch.setenv(OPTIONS_VARIABLE, "{}")
     monkeypatch.setenv(KEYS_VARIABLE, "")
+    monkeypatch.setattr(chunked_object, "KEPT", chunked_object.KeptChunks())
     data_keys.data_key.cache_clear()
     yield
     data_keys.data_key.cache_clear()

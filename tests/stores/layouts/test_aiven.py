@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from compaction.errors import CorruptLogError, StorageError, UnsupportedLogError
-from compaction.fs.filesystem import join
+from compaction.fs import text_files
+from compaction.fs.filesystem import ByteSource, join
 from compaction.fs.uri import KEYS_VARIABLE, parse_uri
-from compaction.stores.layouts import data_keys
+from compaction.stores.layouts import chunked_object, data_keys
+from compaction.stores.layouts.aiven_manifest import Chunk
 from compaction.stores.mixed import MixedFileSystem
 from tests.stores.layouts.exports import (
     CODINGS,
@@ -229,6 +231,65 @@ def test_an_encrypted_export_with_another_private_key_is_an_error(objects: Path,
     data_keys.data_key.cache_clear()
     with pytest.raises(UnsupportedLogError, match="does not decrypt the data key of key id 'key1'"):
         read_all(aiven(objects / "encrypted"))
+
+
+@pytest.mark.parametrize("coding", ["zstd", "zstd-encrypted"])
+def test_decoded_chunks_are_kept_up_to_a_limit_for_all_objects(
+    coding: str, objects: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if "encrypted" in coding:
+        require_cryptography()
+    monkeypatch.setattr(chunked_object, "_KEPT_BYTES", 600)
+    read_all(aiven(objects / coding))
+    # chunks of 256 bytes
+    assert 256 <= chunked_object.KEPT.size_bytes <= 600
+
+
+def test_a_chunk_is_decoded_once_for_several_reads(objects: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large ones one at a time."""
+    monkeypatch.setattr(chunked_object, "_LARGE_BYTES", 100)
+    files, path = MixedFileSystem(), join(aiven(objects / "zstd"), LOG_NAME, f"{104:020d}.log")
+    files.listdir(join(aiven(objects / "zstd"), LOG_NAME))
+    monkeypatch.setattr(chunked_object, "KEPT", chunked_object.KeptChunks())
+    decoded, decode = [], chunked_object.ChunkedObject._decoded
+
+    def recorded(content: chunked_object.ChunkedObject, chunk: Chunk, source: ByteSource) -> bytes:
+        decoded.append(chunk.number)
+        return decode(content, chunk, source)
+
+    monkeypatch.setattr(chunked_object.ChunkedObject, "_decoded", recorded)
+    assert b"".join(files.read_bytes(path, at, 10) for at in range(0, 600, 10)) == files.read_bytes(path, 0, 600)
+    assert decoded == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("suffix", "limit"), [("rsm-manifest", "MAX_SMALL_BYTES"), ("indexes", "MAX_INDEX_BYTES")])
+def test_an_object_that_must_be_small_and_is_large_is_not_read(objects: Path, suffix: str, limit: str) -> None:
+    file = chosen(objects, "plain", f"3.{suffix}")
+    size = getattr(text_files, limit) + 1
+    if suffix == "indexes":
+        manifest = chosen(objects, "plain", "3.rsm-manifest")
+        document = json.loads(manifest.read_text())
+        document["segmentIndexes"]["transaction"] = {"position": size - 8, "size": 8}
+        manifest.write_text(json.dumps(document))
+    with file.open("r+b") as sparse:
+        sparse.truncate(size)
+    with pytest.raises(CorruptLogError, match=f"is larger than {size >> 20} MiB, the limit for such objects") as error:
+        read_all(aiven(objects / "plain"))
+    assert error.value.path == str(file)
+
+
+def test_uploads_without_any_manifest_are_no_empty_log(objects: Path) -> None:
+    for manifest in (objects / "plain").rglob("*.rsm-manifest"):
+        manifest.unlink()
+    with pytest.raises(CorruptLogError, match=r"no upload is complete: \d+ uploads without a manifest"):
+        read_all(aiven(objects / "plain"))
+
+
+@pytest.mark.parametrize("name", ["007", "٧", "-1"])
+def test_a_directory_that_is_not_named_as_a_partition_is_not_one(objects: Path, name: str) -> None:
+    (topic,) = (objects / "plain").iterdir()
+    shutil.copytree(topic / "0", topic / name)
+    assert MixedFileSystem().listdir(aiven(objects / "plain")) == [LOG_NAME]
 
 
 def test_two_topics_of_one_name_are_an_error(objects: Path) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import zstandard
 
-from compaction.errors import CorruptLogError
+from compaction.errors import CorruptLogError, UnsupportedLogError
 from compaction.stores.layouts.aiven_manifest import ChunkIndex, decode_sizes, parse_manifest
 
 
@@ -132,7 +132,15 @@ def test_a_malformed_manifest_names_the_field(changes: dict[str, Any], told: str
     assert told in str(error.value)
 
 
+def test_chunks_that_do_not_fit_into_a_task_are_not_supported() -> None:
+    chunks = document()["chunkIndex"]
+    with pytest.raises(UnsupportedLogError, match="has chunks of 268435457 bytes, at most 268435456 are supported"):
+        parsed(chunkIndex={**chunks, "originalChunkSize": (256 << 20) + 1, "originalFileSize": 1 << 30})
+    # a smaller segment has one smaller chunk
+    assert parsed(chunkIndex={**chunks, "originalChunkSize": 1 << 30}).chunks.count == 1
+
+
 def test_a_manifest_that_is_not_json_is_an_error() -> None:
-    for data in (b"", b"{", b"\xff", b"[]"):
+    for data in (b"", b"{", b"\xff", b"[]", b"[" * 100_000):
         with pytest.raises(CorruptLogError, match="the-manifest: "):
             parse_manifest(data, "the-manifest")

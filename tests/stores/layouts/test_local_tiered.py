@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from compaction.errors import CorruptLogError, StorageError
+from compaction.errors import CorruptLogError, LockedError, StorageError
 from compaction.fs.filesystem import join
 from compaction.fs.overlay import OverlayFileSystem
 from compaction.fs.uri import add_tail, parse_uri
@@ -16,6 +16,7 @@ from compaction.logdir.read_log import read_segments
 from compaction.names import LogLocation, TopicPartition
 from compaction.recovery.recover import recover_log
 from compaction.stores.mixed import MixedFileSystem
+from tests.fs.test_lock import held_elsewhere
 from tests.logdir.logs import build, data_batch
 from tests.stores.layouts.exports import TOPIC_ID, local_tiered, no_exports_known, offsets_in, upload
 
@@ -177,6 +178,27 @@ def test_partitions_of_which_nothing_is_uploaded_are_read_from_the_tail(
         assert files.listdir(address) == ["log-start-offset-checkpoint", "orders-0", "orders-1"]
     assert "1 topic of the local tail without uploads, not read with this export: audit" in caplog.text
     assert offsets_in(files, join(address, f"orders-1/{10:020d}.log")) == list(range(10, 20))
+    assert offsets(address) == list(range(20))
+
+
+@pytest.mark.parametrize("by_option", [True, False])
+def test_the_tail_of_a_live_broker_is_refused(tmp_path: Path, by_option: bool) -> None:
+    upload(tmp_path / "export", range(10))
+    local = tail(tmp_path / "local", range(10, 20))
+    if by_option:
+        address = local_tiered(tmp_path / "export")
+        add_tail(address, str(local))
+    else:
+        address = parse_uri(f"local-tiered+file://{tmp_path}/export?tail={local}", "--log-dir")
+    with held_elsewhere(local), pytest.raises(LockedError, match="log directory is in use"):
+        offsets(address)
+
+
+def test_uploads_of_which_none_is_complete_are_no_empty_log(tmp_path: Path) -> None:
+    upload(tmp_path / "export", range(10)).with_suffix(".snapshot").unlink()
+    with pytest.raises(CorruptLogError, match="no upload is complete: 1 incomplete upload"):
+        offsets(local_tiered(tmp_path / "export"))
+    address = parse_uri(f"local-tiered+{tmp_path}/export?tail={tail(tmp_path / 'local', range(20))}", "--before")
     assert offsets(address) == list(range(20))
 
 

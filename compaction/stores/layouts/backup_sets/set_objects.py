@@ -12,6 +12,7 @@ from compaction.formats.backup_set.set_manifest import MANIFEST, BackupManifest,
 from compaction.formats.backup_set.set_segment import SegmentHeader
 from compaction.formats.primitives.malformed import FormatError
 from compaction.fs.filesystem import ReadableFileSystem, join
+from compaction.fs.text_files import read_small
 
 HINT = "restore the object from another copy of the set"
 
@@ -42,7 +43,7 @@ def read_manifest(files: ReadableFileSystem, place: str) -> BackupManifest:
         hint = f"give one of the sets below it, e.g. {join(place, inner[0])}" if inner else "give the directory of one set"
         raise StorageError(f"no backup set here: it has no {MANIFEST}", path=place, hint=hint)
     try:
-        return parse_manifest(files.read_bytes(path))
+        return parse_manifest(read_small(files, path, HINT))
     except FormatError as error:
         raise CorruptLogError(error.what, path=path, position=error.position, hint=HINT) from error
 

@@ -17,6 +17,7 @@ import pytest
 from compaction.errors import CompactionError, CorruptLogError, StorageError, UnsupportedLogError, UsageError
 from compaction.formats.record_batch.batch import RecordBatch, iter_batches
 from compaction.formats.record_batch.record import Header, Record
+from compaction.fs.text_files import MAX_SMALL_BYTES
 from compaction.fs.uri import OPTIONS_VARIABLE, SPOOL, options_of, parse_uri
 from compaction.stores.mixed import MixedFileSystem
 from tests.oracle.backup_segments import LZ4, NONE, ZSTD, encode_record, encode_segment
@@ -154,6 +155,13 @@ def test_what_is_no_set_is_an_error(place: Path) -> None:
     (place / "manifest.json").write_text("{")
     with pytest.raises(CorruptLogError, match=r"manifest.json.*manifest is not JSON"):
         MixedFileSystem().listdir(parse_uri(f"backup+file://{place}", "--log-dir"))
+
+
+def test_a_manifest_that_is_too_large_is_not_read(place: Path) -> None:
+    with (place / "manifest.json").open("wb") as sparse:
+        sparse.truncate(MAX_SMALL_BYTES + 1)
+    with pytest.raises(CorruptLogError, match=r"manifest.json: is larger than 64 MiB"):
+        read(parse_uri(f"backup+file://{place}", "--log-dir"))
 
 
 def test_a_set_that_may_have_aborted_data_is_warned_of(place: Path, caplog: pytest.LogCaptureFixture) -> None:
