@@ -1,7 +1,7 @@
 """``--output-layout``: the copy that a command writes, as a backup set in place of a log directory.
 
-The command writes, and verifies, its copy in a temporary directory. If no log failed, the copy's logs are then written as a
-set, complete or not at all.
+The command writes, and verifies, its copy in a temporary directory: beside a target on a disk, else where the segments of its
+source are converted. If no log failed, the copy's logs are then written as a set, complete or not at all.
 
 Tested by ``tests/jobs/test_backup_sets.py``.
 """
@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from compaction.errors import UsageError
-from compaction.fs.uri import BACKUP, is_layout, layout_path, parse_uri
+from compaction.fs.local import LocalFileSystem
+from compaction.fs.uri import BACKUP, SPOOL, is_layout, is_remote, layout_path, options_of, parse_uri
 from compaction.printable import printable
 from compaction.screen.amounts import counted
 from compaction.screen.steps import step
@@ -46,10 +47,12 @@ def in_layout(arguments: argparse.Namespace, body: Body) -> int:
     from compaction.exports.backup_writer import write_set
 
     target = _target(arguments)
-    with tempfile.TemporaryDirectory(prefix="kafka-log-compaction-") as scratch:
+    if arguments.dry_run:
+        return body(arguments)
+    with _scratch(arguments, target) as scratch:
         copy = str(Path(scratch) / "copy")
         code = body(argparse.Namespace(**{**vars(arguments), "output_dir": copy}))
-        if code or arguments.dry_run:
+        if code:
             return code
         step("writing the backup set")
         written = write_set(copy, target, arguments.as_of_ms or time.time_ns() // 1_000_000)
@@ -57,6 +60,16 @@ def in_layout(arguments: argparse.Namespace, body: Body) -> int:
         what = f"{counted(written.records, 'record')} in {counted(written.segments, 'segment')}"
         sys.stdout.write(printable(f"{target.path}: backup set of {what}") + "\n")
     return code
+
+
+def _scratch(arguments: argparse.Namespace, target: BackupTarget) -> AbstractContextManager[str]:
+    from compaction.exports.staging import staging_directory
+    from compaction.stores.layouts.backup_sets.spool_directory import temporary_directory
+
+    if not is_remote(target.path):
+        return staging_directory(LocalFileSystem(), f"{target.path}.copy")
+    spool = options_of(parse_uri(arguments.log_dir[0], "--log-dir")).get(SPOOL)
+    return temporary_directory(None if spool is None else str(Path(spool).parent))
 
 
 def _target(arguments: argparse.Namespace) -> BackupTarget:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import uuid
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -25,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compaction.errors import StorageError, UnsupportedLogError, UsageError
+from compaction.exports.staging import staging_directory
 from compaction.formats.backup_set.set_manifest import (
     MANIFEST,
     BackupManifest,
@@ -88,7 +88,7 @@ class BackupTarget:
 
 def require_empty(path: str) -> None:
     """:raises UsageError: something is there"""
-    files = _file_system(path)
+    files = OutputFileSystem() if is_remote(path) else LocalFileSystem()
     if files.stat(path) is not None and files.listdir(path):
         raise UsageError("--output-dir exists and is not empty", path=path, hint="name a new directory")
 
@@ -100,23 +100,26 @@ def write_set(log_dir: str, target: BackupTarget, now_ms: int) -> SetWritten:
     :raises LogError: a log cannot be read, or has records that a set cannot have; or the file system refused. Nothing is left
     """
     require_empty(target.path)
-    files = _file_system(target.path)
-    place = target.path if is_remote(target.path) else f"{target.path}.{uuid.uuid4().hex}.tmp"
-    try:
+    if is_remote(target.path):
+        return _write_objects(log_dir, target, now_ms)
+    files = LocalFileSystem()
+    with staging_directory(files, target.path) as staging:
+        place = join(staging, "set")
         written = _write(log_dir, target, files, place, now_ms)
-        if place != target.path:
-            files.fsync_dir(place)
-            files.rename(place, target.path)
-            files.fsync_dir(parent(target.path))
-    except BaseException:
-        with suppress(StorageError):
-            files.remove_tree(place)
-        raise
+        files.fsync_dir(place)
+        files.rename(place, target.path)
+        files.fsync_dir(parent(target.path))
     return written
 
 
-def _file_system(path: str) -> FileSystem:
-    return OutputFileSystem() if is_remote(path) else LocalFileSystem()
+def _write_objects(log_dir: str, target: BackupTarget, now_ms: int) -> SetWritten:
+    files = OutputFileSystem()
+    try:
+        return _write(log_dir, target, files, target.path, now_ms)
+    except BaseException:
+        with suppress(StorageError):
+            files.remove_tree(target.path)
+        raise
 
 
 def _write(log_dir: str, target: BackupTarget, files: FileSystem, place: str, now_ms: int) -> SetWritten:

@@ -44,6 +44,8 @@ LAYOUTS = ("aiven", BACKUP, "local-tiered")
 TAIL, KEY_PREFIX = "tail", "key.prefix"
 #: where a run keeps the segments of a backup set as record batches; stored as the run's own directory below it
 SPOOL = "spool"
+#: what the name of such a directory begins with, followed by 32 hexadecimal digits
+SPOOL_NAME = "kafka-log-compaction-"
 #: private keys of encrypted exports: ``ID=FILE``, separated by commas
 KEYS_VARIABLE = "KAFKA_LOG_COMPACTION_PRIVATE_KEYS"
 #: options that name a file or a log in a layout, not the layout itself
@@ -126,10 +128,14 @@ def _parse_layout(layout: str, given: str, option: str) -> str:
     return path
 
 
+def new_spool_path(directory: str | None) -> str:
+    """A directory below ``directory``, or below the system's for temporary files, that its first user is to create."""
+    return str(Path(directory or tempfile.gettempdir()).resolve() / f"{SPOOL_NAME}{uuid.uuid4().hex}")
+
+
 def _new_spool(directory: str | None) -> str:
-    """A directory below ``directory``, or below the system's for temporary files, that its first user is to create. It is
-    removed when this process ends."""
-    path = str(Path(directory or tempfile.gettempdir()).resolve() / f"kafka-log-compaction-{uuid.uuid4().hex}")
+    """``new_spool_path``; the directory is removed when this process ends."""
+    path = new_spool_path(directory)
     atexit.register(partial(_remove_spool, path, os.getpid()))
     return path
 

@@ -189,6 +189,25 @@ def test_nothing_is_left_of_a_set_that_cannot_be_written(tmp_path: Path) -> None
     assert list((tmp_path / "sets").iterdir()) == []
 
 
+def test_what_a_killed_run_left_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    some_log(tmp_path / "logs", "orders-0", batch(0, 40))
+    sets = tmp_path / "sets"
+    (sets / f".b2.{'0' * 32}.partial" / "set").mkdir(parents=True)
+    (sets / f".b3.{'0' * 32}.partial").mkdir()
+    modes = []
+
+    class Watched(LocalFileSystem):
+        def write_file(self, path: str, data: bytes, *, like: str | None = None, mtime_ns: int | None = None) -> None:
+            modes.append([each.stat().st_mode & 0o777 for each in sets.iterdir() if each.name.startswith(".b2.")])
+            super().write_file(path, data, like=like, mtime_ns=mtime_ns)
+
+    monkeypatch.setattr(backup_writer, "LocalFileSystem", Watched)
+    write_set(str(tmp_path / "logs"), BackupTarget(str(sets / "b2")), 77)
+    assert modes == [[0o700], [0o700]]
+    assert sorted(path.name for path in sets.iterdir()) == [f".b3.{'0' * 32}.partial", "b2"]
+    assert sorted(path.name for path in (sets / "b2").iterdir()) == ["manifest.json", "topics"]
+
+
 def test_a_target_that_is_not_empty_is_refused(tmp_path: Path) -> None:
     some_log(tmp_path / "logs", "orders-0", batch(0, 5))
     (tmp_path / "b2").mkdir()

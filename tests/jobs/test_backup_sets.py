@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from functools import partial
 from pathlib import Path
@@ -11,10 +12,11 @@ import pytest
 
 from compaction.engine.clean import clean_logs
 from compaction.errors import UsageError
+from compaction.exports.backup_writer import BackupTarget
 from compaction.formats.record_batch.batch import RecordBatch, iter_batches
 from compaction.fs.uri import parse_uri
 from compaction.stores.mixed import MixedFileSystem
-from jobs import compact, count_keys, dump_log, verify
+from jobs import _output_layout, compact, count_keys, dump_log, verify
 from tests.certifier.certify import certify
 from tests.golden import unpack_backup_sets
 from tests.local_passes import LocalPasses
@@ -143,6 +145,25 @@ def test_what_is_not_committed_is_left_out_only_if_that_is_accepted(
     assert job(compact.main, *options, "uncommitted") == 0
     found = records(parse_uri(f"backup+file://{tmp_path}/new", "--log-dir"))
     assert found == [row for row in records(str(logs)) if row[0] != 0 or row[1] < 5]
+
+
+def test_the_copy_is_beside_the_target_or_where_segments_are_converted(sets: Path, tmp_path: Path) -> None:
+    source, copies = f"backup+file://{sets}/zstd?spool={tmp_path}/spool", []
+
+    def body(given: argparse.Namespace) -> int:
+        copies.append(given.output_dir)
+        assert Path(given.output_dir).parent.stat().st_mode & 0o777 == 0o700
+        return 1
+
+    options = ["--log-dir", source, "--output-dir", f"{tmp_path}/new", "--output-layout", "backup", "--accept-loss"]
+    left = tmp_path / f".new.copy.{'0' * 32}.partial"
+    left.mkdir()
+    assert _output_layout.in_layout(compact.parser().parse_args(options), body) == 1
+    assert copies[0].startswith(f"{tmp_path}/.new.copy.")
+    assert list(tmp_path.iterdir()) == []
+    with _output_layout._scratch(compact.parser().parse_args(options), BackupTarget("s3://bucket/new")) as scratch:
+        assert Path(scratch).parent == tmp_path / "spool"
+    assert list((tmp_path / "spool").iterdir()) == []
 
 
 def test_the_options_of_a_set_are_checked(sets: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

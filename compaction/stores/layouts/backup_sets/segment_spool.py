@@ -3,7 +3,7 @@
 The size of a segment as batches is not known until it is converted, and its one compressed stream cannot be entered in the
 middle. So each segment is converted once, a few megabytes at a time, into a file of the run's spool directory, which the
 processes of a run share. The bytes depend on the segment only: a process on another machine converts it again to the same
-file. The process that chose the directory removes it.
+file. The process that chose the directory removes it; where it cannot, the next run does (``spool_directory``).
 
 Tested by ``tests/stores/layouts/backup_sets/test_backup_layout.py``.
 """
@@ -12,15 +12,17 @@ from __future__ import annotations
 
 import hashlib
 import os
+import threading
 import uuid
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from compaction.errors import CorruptLogError, StorageError
-from compaction.formats.backup_set.set_segment import SegmentStream
+from compaction.formats.backup_set.set_segment import Compression, SegmentStream
 from compaction.formats.primitives.malformed import FormatError
 from compaction.fs.contents import read_range
 from compaction.fs.filesystem import FileRange, ReadableFileSystem, storage_errors
@@ -35,6 +37,7 @@ from compaction.kernels.reading.backup_records import (
     batches_of_backup,
 )
 from compaction.stores.layouts.backup_sets.set_objects import HINT, Stored, check_header, damaged
+from compaction.stores.layouts.backup_sets.spool_directory import use
 
 #: uncompressed bytes of a batch that is converted
 BATCH_BYTES = 64 * 1024
@@ -43,6 +46,8 @@ _STEP_BYTES = 4 << 20
 _MAX_RECORD_BYTES = 256 << 20
 #: one part in so many of the file system is left free
 _RESERVE = 100
+#: an lz4 segment is in memory as a whole, compressed and not: so many of them at a time
+_IN_MEMORY = threading.BoundedSemaphore(2)
 _OTHER_DIRECTORY = "free some space, or name another directory by ?spool=DIR in the address"
 
 
@@ -70,8 +75,8 @@ class SegmentSpool:
             return path
         attempt = Path(f"{path}.{uuid.uuid4().hex}")
         try:
+            use(self._directory)
             with storage_errors(path, "write a temporary file"):
-                attempt.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 size = self._write(attempt, convert(files, stored), stored.path)
                 if (found := attempt.stat().st_size) != size:
                     what = f"temporary file has {found} bytes, {size} were written"
@@ -118,8 +123,9 @@ def convert(files: ReadableFileSystem, stored: Stored) -> Iterator[memoryview]:
         check_header(stored, stream.header)
         conversion = _Conversion(stream.header.start_offset)
         try:
-            for plain in _limited(stream.plain(_STEP_BYTES), stored.plain_bytes):
-                yield from conversion.add(plain)
+            with _IN_MEMORY if stream.header.compression is Compression.LZ4 else nullcontext():
+                for plain in _limited(stream.plain(_STEP_BYTES), stored.plain_bytes):
+                    yield from conversion.add(plain)
             conversion.end(stream.header.record_count, stream.header.end_offset)
         except FormatError:
             # bytes that differ from those that were written explain any other error

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,10 +18,13 @@ from typing import Any
 import pytest
 
 from compaction.errors import CompactionError, CorruptLogError, StorageError, UnsupportedLogError, UsageError
+from compaction.formats.backup_set.set_segment import SegmentStream
 from compaction.formats.record_batch.batch import RecordBatch, iter_batches
 from compaction.formats.record_batch.record import Header, Record
 from compaction.fs.text_files import MAX_SMALL_BYTES
 from compaction.fs.uri import OPTIONS_VARIABLE, SPOOL, options_of, parse_uri
+from compaction.stores.layouts.backup_sets import segment_spool
+from compaction.stores.layouts.backup_sets.spool_directory import temporary_directory
 from compaction.stores.mixed import MixedFileSystem
 from tests.oracle.backup_segments import LZ4, NONE, ZSTD, encode_record, encode_segment
 
@@ -196,6 +202,62 @@ def test_segments_are_converted_once_and_removed_with_the_run(place: Path, tmp_p
     assert MixedFileSystem().read_bytes(f"{address}/orders-0/{0:020d}.log") == b"converted once"
     file.unlink()
     assert MixedFileSystem().read_bytes(f"{address}/orders-0/{0:020d}.log") == before
+
+
+KILLED = """\
+import os, signal, sys
+from compaction.fs.uri import parse_uri
+from compaction.stores.layouts.backup_sets import segment_spool
+from compaction.stores.layouts.backup_sets.spool_directory import temporary_directory
+from compaction.stores.mixed import MixedFileSystem
+address = parse_uri(sys.argv[1], "--log-dir")
+MixedFileSystem().read_bytes(address + f"/orders-0/{0:020d}.log")
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_a_killed_run_left_is_removed_by_the_next_one(place: Path, tmp_path: Path) -> None:
+    spool, records = tmp_path / "large", some_records(0, 300)
+    root = manifest(place, segment(place, records))
+    env = {**os.environ, OPTIONS_VARIABLE: "{}", "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", KILLED, f"{root}?spool={spool}"], env=env, check=False)
+    (left,) = spool.iterdir()
+    assert (done.returncode, [file.suffix for file in left.iterdir()]) == (-signal.SIGKILL, [".log"])
+    others = [spool / "kafka-log-compaction-1000", spool / f"kafka-log-compaction-{'0' * 31}g"]
+    link = spool / f"kafka-log-compaction-{'1' * 32}"
+    link.symlink_to(others[0])
+    for each in others:
+        each.mkdir()
+    with temporary_directory(str(spool)) as first:
+        assert not left.exists()
+        with temporary_directory(str(spool)) as second:
+            assert Path(second).stat().st_mode & 0o777 == 0o700
+            assert sorted(spool.iterdir()) == sorted([*others, link, Path(first), Path(second)])
+    assert sorted(spool.iterdir()) == sorted([*others, link])
+
+
+def test_a_directory_that_was_removed_is_made_again(place: Path) -> None:
+    address = manifest(place, segment(place, some_records(0, 300)))
+    before, spool = read(address), options_of(address)[SPOOL]
+    shutil.rmtree(spool)
+    assert read(address) == before
+    assert Path(spool).is_dir()
+
+
+def test_few_lz4_segments_are_in_memory_at_a_time(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now, seen = set[object](), []
+
+    class Counted(SegmentStream):
+        def plain(self, step_bytes: int) -> Iterator[memoryview]:
+            now.add(self)
+            time.sleep(0.02)
+            seen.append(len(now))
+            yield from super().plain(step_bytes)
+            now.remove(self)
+
+    monkeypatch.setattr(segment_spool, "SegmentStream", Counted)
+    read(manifest(place, *(segment(place, some_records(at, at + 5), LZ4) for at in range(0, 40, 5))))
+    assert (len(seen), max(seen)) == (8, 2)
 
 
 def test_too_little_space_is_an_error_before_anything_is_written(place: Path) -> None:
