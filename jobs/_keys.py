@@ -6,6 +6,7 @@ Tested by ``tests/jobs/test_erase.py``.
 from __future__ import annotations
 
 import argparse
+import codecs
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -67,7 +68,12 @@ def read_criteria(arguments: argparse.Namespace) -> KeyCriteria:
 def _patterns(text: str) -> list[str]:
     if not text.startswith("@"):
         return [text]
-    return [line for line in _bytes(text[1:], "--where").decode("utf-8", "surrogateescape").splitlines() if line]
+    data = _bytes(text[1:], "--where")
+    if data.startswith((codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise UsageError("--where: begins with a byte order mark", path=text[1:], hint="save it without")
+    # not splitlines(), which ends a line at control characters, too: what a pattern loses there makes it match more keys
+    lines = (line.removesuffix(b"\r") for line in data.split(b"\n"))
+    return [line.decode("utf-8", "surrogateescape") for line in lines if line]
 
 
 def _pattern(text: str) -> KeyPattern:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from compaction.formats.primitives.malformed import FormatError
 
 PREFIX, REGEX = "prefix", "regex"
+_ARROW_PREFIX = "Invalid regular expression: "
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,9 @@ class KeyPattern:
                 pc.match_substring_regex(none, pattern=text)
             pattern.matching(none)
         except pa.ArrowInvalid as error:
-            reason = str(error).partition("\n")[0].rpartition(": ")[0] or "syntax error"
-            raise FormatError(f"is not a regular expression of RE2: {reason.rpartition(': ')[2]}") from None
+            # Arrow's prefix, RE2's reason, and a part of the pattern
+            reason = str(error).removeprefix(_ARROW_PREFIX).partition(": ")[0]
+            raise FormatError(f"is not a regular expression of RE2: {reason}") from None
         return pattern
 
     def matching(self, keys: pa.Array) -> NDArray[np.bool_]:

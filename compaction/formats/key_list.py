@@ -7,13 +7,14 @@
 | ``base64`` | RFC 4648 with padding |
 | ``json`` | a string, whose UTF-8 is the key, or what ``dump-log`` prints for a key: ``{"text": …}`` or ``{"base64": …}`` |
 
-An empty line is no key. The empty key is ``""`` in JSON.
+An empty line is no key. The empty key is ``""`` in JSON. A file that begins with a byte order mark is refused.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import codecs
 import json
 from collections.abc import Callable, Iterable
 from itertools import pairwise
@@ -26,6 +27,8 @@ from compaction.formats.primitives.malformed import FormatError
 
 TEXT, HEX, BASE64, JSON = FORMATS = ("text", "hex", "base64", "json")
 _LINE_FEED, _RETURN = 10, 13
+#: a file with one was written as text by an editor: no key begins with it
+_BYTE_ORDER_MARKS = {codecs.BOM_UTF8: "UTF-8", codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16"}
 #: positions in an array of keys have 32 bits
 MOST_BYTES = 2**31 - 1
 
@@ -34,8 +37,11 @@ def read_lines(data: bytes, kind: str) -> pa.Array:
     """The keys of a file, as a binary array without nulls, in order, equal ones included.
 
     :param kind: one of ``FORMATS``
-    :raises FormatError: a line is malformed, with its number
+    :raises FormatError: a line is malformed, with its number, or the file begins with a byte order mark
     """
+    mark = next((name for mark, name in _BYTE_ORDER_MARKS.items() if data.startswith(mark)), None)
+    if mark is not None:
+        raise FormatError(f"begins with a byte order mark of {mark}, which would be a part of the first key: save it without")
     raw = np.frombuffer(data, np.uint8)
     starts, ends = _lines(raw)
     if kind == TEXT:

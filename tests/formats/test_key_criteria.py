@@ -40,6 +40,20 @@ def test_what_is_no_pattern_is_refused_without_showing_it(given: str) -> None:
     assert not text or text not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("expression", "reason"),
+    [
+        ("customer: (17", "missing )"), ("(17", "missing )"), ("x\n: (17", "missing )"), ("17\\", "trailing \\"),
+        ("[z-a]", "invalid character class range"), ("17: (?z: a)", "invalid perl operator"),
+        ("17**", "bad repetition operator"),
+    ],
+)  # fmt: skip
+def test_why_an_expression_is_refused_is_said_without_a_part_of_it(expression: str, reason: str) -> None:
+    with pytest.raises(FormatError) as error:
+        KeyPattern.parse(f"regex={expression}")
+    assert str(error.value) == f"is not a regular expression of RE2: {reason}"
+
+
 def test_equal_criteria_have_the_same_fingerprint_under_the_same_salt_only() -> None:
     one = KeyCriteria.of(pa.array([b"a", b"b", b"a"], pa.binary()))
     other = KeyCriteria.of(pa.array([b"b", b"a"], pa.binary()))

@@ -37,6 +37,14 @@ def test_a_malformed_line_is_named_by_its_number_and_not_shown(kind: str, line: 
     assert str(error.value) == f"line 3 is not a key in the format {kind}"
 
 
+@pytest.mark.parametrize("kind", ["text", "hex", "base64", "json"])
+@pytest.mark.parametrize("mark", [b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff"])
+def test_a_byte_order_mark_is_refused_and_not_taken_for_a_part_of_the_first_key(kind: str, mark: bytes) -> None:
+    with pytest.raises(FormatError, match="begins with a byte order mark of UTF-"):
+        read_lines(mark + b'"61"\n', kind)
+    assert read_lines(b"a" + mark, "text").to_pylist() == [b"a" + mark]
+
+
 def test_shards_hold_all_keys_in_order_within_their_memory() -> None:
     keys = pa.array([b"x" * (at % 7) for at in range(100)], pa.binary())
     parts = shards(keys, 60, 8)
