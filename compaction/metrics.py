@@ -84,7 +84,8 @@ def _of_logs(report: RunReport) -> Iterator[Metric]:
     segments = [(_labels(log), log.expired_segments) for log in cleaned]
     yield Metric("log_expired_segments", "Segments that the delete policy deleted.", "", segments)
     yield Metric("log_keys", "Distinct keys of the dirty section.", "", [(_labels(log), log.keys) for log in cleaned])
-    ends = [(_labels(log), log.end_offset) for log in cleaned if log.end_offset is not None]
+    # an erasure leaves what is dirty as it is
+    ends = [(_labels(log), log.end_offset) for log in cleaned if log.end_offset is not None and not log.erased_records]
     yield Metric("log_end_offset", "Offset up to which a log is cleaned, exclusive.", "", ends)
 
 

@@ -56,6 +56,12 @@ def test_a_cleaned_logs_figures_are_those_of_the_report() -> None:
     assert (found["log_keys", labels()], found["log_end_offset", labels()]) == (97, 500)
 
 
+def test_an_erased_log_has_no_offset_up_to_which_it_is_cleaned() -> None:
+    found = samples(replace(RUN, logs=(replace(CLEANED, erased_records=3),)))
+    assert found["log_removed_records", labels(reason="erased")] == 3
+    assert ("log_end_offset", labels()) not in found
+
+
 def test_every_log_has_a_failed_gauge() -> None:
     failed = {dict(key)["topic"]: value for (name, key), value in samples(RUN).items() if name == "log_failed"}
     assert failed == {"orders": 0, "prices": 1, "ledger": 0}

@@ -41,7 +41,7 @@ from compaction.cleaning.txn_tables import AbortedRanges, Int64s, Rows
 from compaction.config import TopicConfig
 from compaction.kernels.reading import tables
 
-#: before any time: nothing expires, and no batch gets a delete horizon
+#: no batch gets a delete horizon
 _NO_TIME_MS = -1
 
 

@@ -52,10 +52,13 @@ class Limits(NamedTuple):
 
 @inner
 def tombstones_expired(row, limits):
-    """Whether the batch's tombstones are dropped: its delete horizon has passed, or, without one, its segment is too old.
+    """Whether the batch's tombstones are dropped: its delete horizon has passed, or, without one, its segment is too old. An
+    erasure drops none, also if the horizon is before any time.
 
     :param limits: ``Limits``
     """
+    if limits.erases:
+        return False
     if row.magic == 2 and not limits.mtime_only:
         return row.attributes & HORIZON_BIT != 0 and limits.now_ms >= row.base_timestamp
     return not limits.retain_by_mtime

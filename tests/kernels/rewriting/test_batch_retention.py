@@ -95,6 +95,15 @@ def test_a_tombstone_is_dropped_at_its_delete_horizon(now_ms: int, action: int, 
     assert actions.tolist() == [action]
 
 
+def test_an_erasure_drops_no_tombstone_even_if_its_delete_horizon_is_before_any_time() -> None:
+    rows = np.zeros(1, BATCH_ROW)
+    rows["count"], rows["magic"], rows["attributes"], rows["base_timestamp"] = 1, 2, 0x40, -1
+    survivors = np.array([1 << OFFSET_SHIFT | TOMBSTONE], np.uint64)
+    actions, limits = np.empty(1, np.uint8), Limits(10, 9, -1, False, erases=True)
+    assert decide(rows, np.zeros(1, np.uint8), survivors, limits, actions) == 0
+    assert actions.tolist() == [COPY]
+
+
 @pytest.mark.parametrize(("retain_by_mtime", "action"), [(True, COPY), (False, DROP)])
 @pytest.mark.parametrize("attributes", [0, 0x40])
 def test_before_kafka_3_1_the_segments_mtime_decides_instead(retain_by_mtime: bool, action: int, attributes: int) -> None:
