@@ -147,11 +147,14 @@ def _certifier(
         from compaction.certifier.erasure_certificate import document, failed_log
         from compaction.spark.certify_job import certify_erasure
 
+        # whatever happens now, the file is not that of an earlier run
+        Path(path).unlink(missing_ok=True)
+        resumed = {log.location.topic_partition for log in run if log.resumed}
         errors: dict[LogLocation, str] = {}
         logs: list[Mapping[str, Any]] = []
         for asked, by_name in _requests(base, [log for log in run if log.error is None]):
             found = certify_erasure(session_factory, asked, erased)
-            logs += found.logs
+            logs += ({**log, "resumed": TopicPartition(log["topic"], log["partition"]) in resumed} for log in found.logs)
             wrong = (log for log in found.report.logs if log.status is not Status.HOLDS)
             errors |= {by_name[log.topic_partition]: f"certificate: {error_line(log)}" for log in wrong}
         logs += [failed_log(log.location.topic_partition, log.error) for log in run if log.error is not None]

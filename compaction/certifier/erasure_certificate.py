@@ -17,6 +17,7 @@
 | ``log_start_offset``, ``records_before``, ``records_after`` | of the log |
 | ``records_erased``, ``bytes_erased`` | records, and bytes of ``.log`` files |
 | ``sha256_before``, ``sha256_after`` | over a line for each segment: base offset, bytes and SHA-256 of its ``.log`` file |
+| ``resumed`` | the run removed segments that an earlier run, possibly killed, or a broker had replaced: not judged here |
 | ``segments`` | each with base offset, erased records, bytes and SHA-256 before and after |
 
 It is signed by nothing, but reproducible: ``compare`` says in which fields another run's differs.

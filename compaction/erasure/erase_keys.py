@@ -33,28 +33,37 @@ from compaction.erasure.eraser import Eraser
 from compaction.erasure.erasure_report import erased_report, erasure_document, notes_of
 from compaction.erasure.erasure_rules import narrowed, plan_erasure
 from compaction.erasure.find_matches import Erasure, FoundKeys
-from compaction.errors import of_log
+from compaction.errors import CompactionError, of_log
 from compaction.fs.filesystem import DiskFileSystem
 from compaction.fs.uri import is_remote
 from compaction.locking.access import access
 from compaction.locking.claim import PROCESSES, Runs
 from compaction.logdir.settings.log_settings import Settings
 from compaction.names import LogLocation
+from compaction.output.finished import record_request, uncertified
 from compaction.output.segment_files import remove_deleted
+from compaction.output.swap import has_replaced_segments
 from compaction.report import LogReport, RunReport
 from compaction.screen.amounts import counted
 from compaction.screen.steps import step
 from compaction.stores.mixed import MixedFileSystem, file_system
 
 _INTERNAL = "__"
+_COPY_AWAY = "copy them away before the next run or a broker's start, which remove them"
+_LEFT = f"; the replaced segments remain as .deleted files: {_COPY_AWAY}"
 
 
 class ErasedLog(NamedTuple):
-    """A log of the run: its cleaner checkpoint when it was planned, and why it failed, if it did."""
+    """A log of the run: its cleaner checkpoint when it was planned, and why it failed, if it did. ``resumed``: the run removed
+    segments that an earlier run, which may have been killed before its certificate, or a broker had replaced."""
 
     location: LogLocation
     checkpoint: int | None = None
     error: str | None = None
+    resumed: bool = False
+
+
+Certify = Callable[[Sequence[ErasedLog]], Mapping[LogLocation, str]]
 
 
 @dataclass(frozen=True)
@@ -66,7 +75,7 @@ class ErasureRequest:
     base: CompactionRequest
     erasure: Erasure
     internal: frozenset[str] = frozenset()
-    certify: Callable[[Sequence[ErasedLog]], Mapping[LogLocation, str]] | None = None
+    certify: Certify | None = None
 
 
 def erase_keys(
@@ -86,7 +95,9 @@ def erase_keys(
     """
     started, base = time.monotonic(), request.base
     files = files or file_system(base.log_dirs)
-    with access(files, base.log_dirs, purpose(base), runs) as held, destination(files, base, held) as output:
+    recorded = base if request.certify is None else uncertified(base)
+    with access(files, base.log_dirs, purpose(base), runs) as held, destination(files, recorded, held) as output:
+        resumed = _resumed(files, base)
         prepared = prepare(Sources(output.fs, output.disk, held), base, partial(_plan, request), parallel_read(start))
         logs = [
             LogCleaning(log.location, log.plan, output.directory(log.location)) for log in prepared if log.plan is not None
@@ -100,12 +111,13 @@ def erase_keys(
         finish = [partial(_finish, output, request, log, records.get(log.location, 0)) for log in logs]
         reports = run_concurrently(finish, output.concurrency)
         if base.output_dir is None:
-            reports = _certified(request, logs, reports, output, failed)
+            reports = _certified(request, logs, reports, output, failed, resumed)
         reports = note_logs_in_use(reports, held.in_use, (log.compaction.view for log in logs))
     if base.output_dir is not None:
-        reports = _certified(request, logs, reports, None, failed)
+        reports = _certified(request, logs, reports, None, failed, resumed)
     reports += [failed_report(log.location, log.error) for log in prepared if log.error is not None]
     found = FoundKeys.joined(eraser.keys.values() if eraser is not None else ())
+    taken_up = [log.location for log in logs if log.location in resumed]
     return RunReport(
         uuid.uuid4().hex,
         base.as_of_ms,
@@ -113,8 +125,15 @@ def erase_keys(
         tuple(reports),
         time.monotonic() - started,
         versions_used(log.settings.kafka for log in prepared if log.settings is not None),
-        erasure=erasure_document(request.erasure, found, notes_of(base)),
+        erasure=erasure_document(request.erasure, found, taken_up, notes_of(base)),
     )
+
+
+def _resumed(files: DiskFileSystem, request: CompactionRequest) -> frozenset[LogLocation]:
+    """The logs in which an earlier run or a broker has replaced segments, which ``prepare`` removes."""
+    if request.output_dir is not None or request.dry_run:
+        return frozenset()
+    return frozenset(log for log in request.logs if has_replaced_segments(files, log.path))
 
 
 def _plan(request: ErasureRequest, view: LogView, settings: Settings) -> PolicyPlan:
@@ -187,6 +206,7 @@ def _certified(
     reports: Sequence[LogReport],
     output: Destination | None,
     failed: Sequence[ErasedLog],
+    resumed: frozenset[LogLocation],
 ) -> list[LogReport]:
     """The reports after the result is certified; then the sources of an erasure in place (to ``output``) are removed.
 
@@ -195,13 +215,14 @@ def _certified(
     if request.certify is None or request.base.dry_run:
         return list(reports)
     step("certifying the result")
-    planned = [ErasedLog(log.location, log.compaction.view.cleaner_checkpoint, log.error) for log in logs]
-    errors = request.certify([*planned, *failed])
+    planned = [
+        ErasedLog(log.location, log.compaction.view.cleaner_checkpoint, log.error, log.location in resumed) for log in logs
+    ]
+    errors = _errors(request.base, request.certify, [*planned, *failed])
     certified = []
     for log, report in zip(logs, reports, strict=True):
-        left = "" if output is None else "; the replaced segments remain as .deleted files"
         if log.location in errors:
-            log.error = f"{errors[log.location]}{left}"
+            log.error = errors[log.location] + (_LEFT if output is not None and log.groups else "")
         elif log.error is None and output is not None:
             try:
                 _remove_sources(output, log.location)
@@ -209,6 +230,20 @@ def _certified(
                 log.error = str(of_log(error, log.location.path))
         certified.append(report if log.error is None else failed_report(log.location, log.error, log.plan))
     return certified
+
+
+def _errors(base: CompactionRequest, certify: Certify, run: Sequence[ErasedLog]) -> Mapping[LogLocation, str]:
+    """Why the result of each log is not certified: all of them if certifying fails. If none, a copy is recorded as the finished
+    output of the call."""
+    try:
+        errors = certify(run)
+        if not errors and base.output_dir is not None and base.call is not None:
+            record_request(base.output_dir, base.call)
+    except Exception as error:
+        what = error.describe() if isinstance(error, CompactionError) else f"{type(error).__name__}: {error}"
+        line = CompactionError(f"certificate: it could not be made ({what})").describe()
+        return {log.location: line for log in run if log.error is None}
+    return errors
 
 
 def _remove_sources(output: Destination, location: LogLocation) -> None:

@@ -7,14 +7,15 @@
 | ``keys_given``, ``patterns_given`` | distinct keys of the lists, and patterns |
 | ``keys_found`` | distinct keys that some record had |
 | ``keys`` | each found key as SHA-256 of salt and key, with its records; at most ``MOST_LISTED`` |
-| ``notes`` | copies of the records that the run cannot reach |
+| ``resumed`` | logs from which the run removed segments that an earlier run, possibly killed, or a broker had replaced |
+| ``notes`` | what was resumed, and copies of the records that the run cannot reach |
 
 Tested by ``tests/erasure/test_erase_keys.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,7 +26,7 @@ from compaction.engine.log_reports import cleaned_report, skipped_report
 from compaction.erasure.find_matches import Erasure, FoundKeys
 from compaction.fs.uri import is_remote
 from compaction.locking.mounts import keeps_snapshots
-from compaction.names import marked_dirs_of
+from compaction.names import LogLocation, marked_dirs_of
 from compaction.report import LogReport
 from compaction.stores.mixed import file_system
 
@@ -53,7 +54,9 @@ def erased_report(log: LogCleaning, records: int) -> LogReport:
     )
 
 
-def erasure_document(erasure: Erasure, found: FoundKeys, notes: list[str]) -> dict[str, Any]:
+def erasure_document(
+    erasure: Erasure, found: FoundKeys, resumed: Sequence[LogLocation], notes: Sequence[str]
+) -> dict[str, Any]:
     """The ``erasure`` of a run's report."""
     listed = zip(found.hashes[:MOST_LISTED].tolist(), found.records[:MOST_LISTED].tolist(), strict=True)
     return {
@@ -63,8 +66,14 @@ def erasure_document(erasure: Erasure, found: FoundKeys, notes: list[str]) -> di
         "patterns_given": len(erasure.criteria.patterns),
         "keys_found": len(found.hashes),
         "keys": [{"sha256": hashed.decode(), "records": records} for hashed, records in listed],
-        "notes": notes,
+        "resumed": [str(log.topic_partition) for log in resumed],
+        "notes": [*map(_resumed_note, resumed), *notes],
     }
+
+
+def _resumed_note(log: LogLocation) -> str:
+    earlier = "this run removed segments that an earlier run or a broker had replaced"
+    return f"{log.path}: {earlier}; what was erased then is in no report or certificate of this run"
 
 
 def notes_of(request: CompactionRequest) -> list[str]:

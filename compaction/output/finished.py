@@ -16,6 +16,7 @@ import uuid
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import xxhash
@@ -23,6 +24,7 @@ import xxhash
 from compaction.config.request import CompactionRequest
 from compaction.errors import CompactionError, LockedError, StorageError, UsageError
 from compaction.fs.contents import read_range
+from compaction.fs.durable import replace_file
 from compaction.fs.filesystem import DiskFileSystem, FileRange, FileStat, FileSystem, base_name, join, parent
 from compaction.fs.local import LocalFileSystem
 from compaction.fs.uri import is_remote
@@ -30,6 +32,7 @@ from compaction.names import LogLocation
 from compaction.stores.listings import is_missing, list_directory
 from compaction.stores.manifest import MANIFEST, MARKER, Entry, Manifest
 from compaction.stores.mixed import MixedFileSystem
+from compaction.stores.object_output import OutputFileSystem
 from compaction.stores.source_check import Sources, is_significant
 from compaction.stores.streams import ObjectFile
 
@@ -38,6 +41,8 @@ FINISHED = "_finished.json"
 STAGED, RETIRED = ".partial", ".replaced"
 _HIDDEN = re.compile(rf"[0-9a-f]{{32}}({re.escape(STAGED)}|{re.escape(RETIRED)})")
 _THREADS = 8
+#: a name in the recorded request of an output that is not certified
+_CERTIFICATE = "certificate"
 
 
 def is_done(request: CompactionRequest) -> bool:
@@ -82,6 +87,27 @@ def read_finished(output_dir: str) -> Manifest | None:
     listed = _listed(output_dir)
     # an unfinished output is replaced by any run
     return Sources().manifest(output_dir) if MANIFEST in listed and MARKER not in listed else None
+
+
+def uncertified(request: CompactionRequest) -> CompactionRequest:
+    """The request that an output records until it is certified: it is not the output of ``request``."""
+    call = request.call
+    return request if call is None else replace(request, call={**call, _CERTIFICATE: "none, or it does not hold"})
+
+
+def record_request(output_dir: str, call: Mapping[str, Any]) -> None:
+    """Change the request that a finished output records.
+
+    :raises StorageError: it is not finished, or the file system refused
+    """
+    manifest = read_finished(output_dir)
+    if manifest is None:
+        raise StorageError("is not a finished output", path=output_dir, hint="let one run at a time write there")
+    data = replace(manifest, request=call).to_json()
+    if is_remote(output_dir):
+        OutputFileSystem().write_file(join(output_dir, MANIFEST), data)
+    else:
+        replace_file(LocalFileSystem(), join(output_dir, FINISHED), data)
 
 
 def differences(written: Mapping[str, Any] | None, asked: Mapping[str, Any] | None) -> list[str]:

@@ -40,7 +40,18 @@ from compaction.fs.contents import FileDigest
 from compaction.fs.filesystem import FileStat, FileSystem, join
 from compaction.locking.claim import NO_OWNER, Owner
 from compaction.logdir.checkpoint_store import Change, CheckpointFiles
-from compaction.names import CLEAN, CLEANER_OFFSETS, DELETED, LOG, SEGMENT_KINDS, SNAPSHOT, SWAP, LogLocation, segment_file
+from compaction.names import (
+    CLEAN,
+    CLEANER_OFFSETS,
+    DELETED,
+    LOG,
+    SEGMENT_KINDS,
+    SNAPSHOT,
+    SWAP,
+    LogLocation,
+    parse_segment_file,
+    segment_file,
+)
 from compaction.output.journal import JOURNAL, Journal, JournalGroup, Source, remove_journal, write_journal
 from compaction.output.segment_files import any_log, change_suffixes, discard_unfinished
 
@@ -102,6 +113,17 @@ def replace_segments(
         finish_group(fs, path, recorded)
     owner.require()
     finish_swap(fs, location, journal, checkpoints)
+
+
+def has_replaced_segments(fs: FileSystem, path: str) -> bool:
+    """Whether a swap, of a run or of a broker, was interrupted or has left the segments that it replaced."""
+    try:
+        names = fs.listdir(path)
+    except StorageError:
+        # reported when the log is read
+        return False
+    suffixes = (file.suffix for file in map(parse_segment_file, names) if file is not None)
+    return JOURNAL in names or any(suffix == SWAP or suffix.endswith(DELETED) for suffix in suffixes)
 
 
 def finish_group(fs: FileSystem, path: str, group: JournalGroup) -> None:

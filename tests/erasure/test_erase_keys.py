@@ -119,6 +119,7 @@ def test_random_logs_of_all_formats_and_codecs_lose_the_records_of_the_keys_and_
         assert wrong == []
         assert not [path for path in log_dir.rglob("*") if path.suffix in (".deleted", ".clean", ".swap")]
         again = erase(log_dir, keys, tombstones=tombstones, include_active=include_active)
+        assert found.erasure["resumed"] == again.erasure["resumed"] == []
     assert {log.reason_code for log in again.logs} == {"no_match"}
     assert sum(log.erased_records for log in found.logs) > 500
 
@@ -168,6 +169,17 @@ def test_a_tombstone_keeps_key_offset_and_timestamp_and_nothing_else(tmp_path: P
     erase(tmp_path, [b"k"], include_active=True, tombstones=True)
     expected = [each if each.key != b"k" else NaiveRecord(each.offset, each.timestamp, b"k", None) for each in before]
     assert records_in(tmp_path) == expected
+
+
+@pytest.mark.parametrize("tombstones", [False, True])
+@pytest.mark.parametrize("horizon_ms", [-(2**40), -1, 0, NOW_MS - 1])
+def test_tombstones_remain_whatever_their_delete_horizon(tmp_path: Path, horizon_ms: int, tombstones: bool) -> None:
+    records = [Record(0, NOW_MS, b"k", b"v"), Record(1, NOW_MS, b"t", None, ((b"h", b"x"),)), Record(2, NOW_MS, b"k", b"v")]
+    batches = [Batch(records[:2], delete_horizon=horizon_ms).encode(), Batch(records[2:]).encode()]
+    write_partition(tmp_path / "odd-0", [write_segment(0, batches, INTERVAL_BYTES, NOW_MS)])
+    before = records_in(tmp_path)
+    assert erase(tmp_path, [b"k"], include_active=True, tombstones=tombstones).logs[0].erased_records == 2
+    assert [each for each in records_in(tmp_path) if each.key == b"t"] == [before[1]]
 
 
 def test_keys_are_erased_by_pattern_and_list_together_each_counted_once(tmp_path: Path) -> None:
@@ -257,6 +269,7 @@ def test_leftovers_of_earlier_runs_are_removed_and_copies_that_remain_are_named(
     marked.mkdir()
     report = erase(tmp_path, [b"no such key"])
     assert report.logs[0].reason_code == "no_match"
+    assert report.erasure["resumed"] == ["odd-0"]
     assert {path.suffix for path in log.parent.iterdir()} <= {".log", ".index", ".timeindex"}
     note = f"{marked} is a copy of a log that is being moved or deleted, and was not changed"
     assert report.erasure["notes"][-1] == note

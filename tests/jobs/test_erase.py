@@ -84,6 +84,16 @@ def test_patterns_are_read_from_the_call_and_from_files(log_dir: Path) -> None:
     assert found == [("prefix", "user-1:"), ("regex", "a+"), ("prefix", "x")]
 
 
+@pytest.mark.parametrize("odd", ["\x0b", "\x0c", "\r", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"])
+def test_only_a_line_feed_ends_a_pattern_of_a_file(log_dir: Path, odd: str) -> None:
+    patterns = log_dir.parent / "patterns"
+    patterns.write_bytes(f"prefix=tenant1{odd}\nprefix=a{odd}b\r\n\r\n".encode())
+    asked = Asked()
+    assert erase.main(["--log-dir", str(log_dir), "--where", f"@{patterns}"], asked) == 0
+    found = [each.text for each in asked.request.erasure.criteria.patterns]
+    assert found == [f"tenant1{odd}" if odd != "\r" else "tenant1", f"a{odd}b"]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -96,17 +106,20 @@ def test_patterns_are_read_from_the_call_and_from_files(log_dir: Path) -> None:
         (["--keys", "EMPTY"], "no keys are given"),
         (["--where", "secret"], "--where: a pattern is neither prefix=TEXT nor regex=EXPRESSION"),
         (["--where", "regex=(secret"], "--where: a pattern is not a regular expression of RE2: missing )"),
+        (["--where", "regex=customer: (secret"], "--where: a pattern is not a regular expression of RE2: missing )"),
+        (["--where", "@MARKED"], "MARKED: --where: begins with a byte order mark"),
+        (["--keys", "MARKED"], "MARKED: --keys: begins with a byte order mark of UTF-8"),
         (["--keys", "KEYS", "--if-done", "skip"], "--replace and --if-done need --output-dir"),
     ],
 )
 def test_a_wrong_call_is_one_line_without_a_key(
     log_dir: Path, options: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    files = {"KEYS": b"secret\n", "ROWS": b"id\nsecret\n", "EMPTY": b"\n\n"}
+    files = {"KEYS": b"secret\n", "ROWS": b"id\nsecret\n", "EMPTY": b"\n\n", "MARKED": b"\xef\xbb\xbfprefix=secret\n"}
     paths = {name: log_dir.parent / f"{name}{'.csv' if name == 'ROWS' else ''}" for name in files}
     for name, data in files.items():
         paths[name].write_bytes(data)
-    given = [str(paths.get(each, each)) for each in options]
+    given = [f"@{paths[each[1:]]}" if each.startswith("@") else str(paths.get(each, each)) for each in options]
     for name, path in paths.items():
         message = message.replace(f"{name}: ", f"{path}: ")
     assert erase.main(["--log-dir", str(log_dir), *given], Asked()) == 2
@@ -193,7 +206,8 @@ def test_a_result_that_is_not_certified_fails_and_its_sources_remain(
     assert erase.main(call, locally) == 1
     error = capsys.readouterr().err
     assert "odd-0:6: record is missing though its key was not erased" in error
-    assert error.endswith("; the replaced segments remain as .deleted files\n")
+    copy_away = "copy them away before the next run or a broker's start, which remove them\n"
+    assert error.endswith(f"; the replaced segments remain as .deleted files: {copy_away}")
     assert len(list(log_dir.rglob("*.log.deleted"))) == 3
     assert json.loads(file.read_text())["status"] == "violated"
 

@@ -293,6 +293,7 @@ def test_keys_are_erased_on_the_way_from_store_to_store_and_that_is_certified(
     addresses = any_bucket.address("in"), any_bucket.address("out")
     written = ["--certificate", str(tmp_path / "certificate"), "--report", str(tmp_path / "report")]
     assert erase.main(["--log-dir", addresses[0], "--output-dir", addresses[1], *call, *written], locally) == 0
+    assert erase.main(["--log-dir", addresses[0], "--output-dir", addresses[1], *call, *written[:2], "--if-done", "skip"]) == 0
     assert published(any_bucket) == files(tmp_path / "out")
     report = json.loads((tmp_path / "report").read_text())
     assert report["totals"]["erased_records"] > 500

@@ -1,0 +1,118 @@
+"""What is left of an erasure whose certificate is not written, or does not hold."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from compaction.erasure.erase_keys import ErasureRequest, erase_keys
+from compaction.formats.key_criteria import KeyCriteria
+from compaction.report import RunReport
+from jobs import erase
+from jobs._command import SessionFactory
+from tests.crash.stops import end_process
+from tests.erasure.test_erase_keys import write_odd
+from tests.fs.faults import Stopped
+from tests.local_passes import LocalPasses
+from tests.passes.random_cases import NOW_MS
+
+
+@pytest.fixture
+def log_dir(tmp_path: Path) -> Path:
+    """A log directory with the log ``odd-0``, beside which files can be written."""
+    write_odd(tmp_path / "data")
+    return tmp_path / "data"
+
+
+def certified(log_dir: Path, *options: object) -> list[str]:
+    """A call with a certificate and a report, for the key ``k``."""
+    keys = log_dir.parent / "keys"
+    keys.write_bytes(b"k\n")
+    files = {name: str(log_dir.parent / f"{name[2:]}.json") for name in ("--certificate", "--report")}
+    call = ["--log-dir", str(log_dir), "--include-active", "--keys", str(keys), *map(str, options)]
+    return [*call, *(text for pair in files.items() for text in pair)]
+
+
+def run(call: list[str]) -> int:
+    def locally(_: SessionFactory, request: ErasureRequest) -> RunReport:
+        return erase_keys(LocalPasses, request)
+
+    return erase.main(call, locally)
+
+
+def written(log_dir: Path, name: str) -> dict[str, object]:
+    found: dict[str, object] = json.loads((log_dir.parent / f"{name}.json").read_text())
+    return found
+
+
+def killed(*_: object) -> None:
+    raise Stopped
+
+
+def without_space(*_: object) -> None:
+    raise OSError(28, "No space\nleft on device")
+
+
+def test_a_certificate_that_cannot_be_made_fails_all_logs_and_the_report_is_written(
+    log_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (log_dir / "empty-0").mkdir()
+    certificate = log_dir.parent / "certificate.json"
+    certificate.write_text("that of an earlier run")
+    monkeypatch.setattr(erase, "write_text", without_space)
+    assert run(certified(log_dir)) == 1
+    logs = {log["topic"]: log for log in json.loads((log_dir.parent / "report.json").read_text())["logs"]}
+    assert {log["status"] for log in logs.values()} == {"failed"}
+    reason = "certificate: it could not be made (OSError: [Errno 28] No space left on device)"
+    assert logs["empty"]["reason"] == reason
+    assert logs["odd"]["reason"].startswith(f"{reason}; the replaced segments remain as .deleted files: copy them away")
+    assert reason in capsys.readouterr().err
+    assert len(list(log_dir.rglob("*.log.deleted"))) == 3
+    assert not certificate.exists()
+
+
+def test_what_a_killed_run_erased_is_said_to_be_in_no_certificate(log_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(erase, "write_text", killed)
+        with pytest.raises(Stopped):
+            run(certified(log_dir))
+    end_process(log_dir)
+    assert list(log_dir.rglob("*.log.deleted"))
+    note = (
+        f"{log_dir / 'odd-0'}: this run removed segments that an earlier run or a broker had replaced;"
+        " what was erased then is in no report or certificate of this run"
+    )
+    for resumed in (True, False):
+        assert run(certified(log_dir)) == 0
+        erasure, logs = written(log_dir, "report")["erasure"], written(log_dir, "certificate")["logs"]
+        assert isinstance(erasure, dict) and isinstance(logs, list)
+        assert (erasure["resumed"], erasure["notes"]) == ((["odd-0"], [note]) if resumed else ([], []))
+        assert [(log["resumed"], log["status"], log["records_erased"]) for log in logs] == [(resumed, "holds", 0)]
+
+
+@pytest.mark.parametrize("how", ["violated", "error", "kill"])
+def test_a_copy_that_is_not_certified_is_not_the_finished_output_of_the_call(
+    log_dir: Path, how: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = certified(log_dir, "--output-dir", log_dir.parent / "copy", "--as-of-ms", NOW_MS)
+    with monkeypatch.context() as patched:
+        if how == "violated":
+            patched.setattr(KeyCriteria, "matching", lambda self, keys: np.zeros(len(keys), np.bool_))
+            assert run([*call, "--replace"]) == 1
+        elif how == "error":
+            patched.setattr(erase, "write_text", without_space)
+            assert run([*call, "--replace"]) == 1
+        else:
+            patched.setattr(erase, "write_text", killed)
+            with pytest.raises(Stopped):
+                run([*call, "--replace"])
+    assert ".deleted" not in capsys.readouterr().err
+    assert run([*call, "--if-done", "skip"]) == 2
+    assert "the output of another request: it differs in certificate" in capsys.readouterr().err
+    assert run([*call, "--if-done", "skip", "--replace"]) == 0
+    assert "done already" not in capsys.readouterr().out
+    assert run([*call, "--if-done", "skip"]) == 0
+    assert "done already by the same request" in capsys.readouterr().out
