@@ -171,18 +171,19 @@ def _requests(
     """One request per log directory, with its logs."""
     targets = {} if base.output_dir is None else layout(base.output_dir, base.log_dirs)
     for log_dir in base.log_dirs:
-        by_name = {log.location.topic_partition: log.location for log in logs if log.location.log_dir == log_dir}
-        if by_name:
+        here = {log.location.topic_partition: log for log in logs if log.location.log_dir == log_dir}
+        if here:
             yield VerifyRequest(
                 before=(log_dir,) if targets else (),
                 after=(targets.get(log_dir, log_dir),),
                 now_ms=base.as_of_ms,
-                logs=frozenset(by_name),
+                logs=frozenset(here),
+                cleaned_to={name: log.checkpoint for name, log in here.items()},
                 resolver=base.resolver,
                 metadata_dirs=base.metadata_dirs,
                 kafka_version=base.kafka_version,
                 include_active=base.include_active,
-            ), by_name
+            ), {name: log.location for name, log in here.items()}
 
 
 def main(argv: Sequence[str] | None = None, run: Callable[[SessionFactory, ErasureRequest], RunReport] = erase) -> int:

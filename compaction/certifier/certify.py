@@ -25,7 +25,14 @@ from compaction.certifier.checks.log_pair import LogPair
 from compaction.certifier.checks.offset_ranges import RANGE_BYTES, Cutting, RangeTask, cut_into_ranges
 from compaction.certifier.checks.record_checks import RangeResult
 from compaction.certifier.checks.segment_walk import SegmentWalk, WalkTask
-from compaction.certifier.checks.txn_checks import Transactions, check_index, check_markers, check_open, check_outcomes
+from compaction.certifier.checks.txn_checks import (
+    Transactions,
+    check_index,
+    check_markers,
+    check_open,
+    check_outcomes,
+    check_retained,
+)
 from compaction.certifier.checks.violations import Findings
 from compaction.certifier.task_runner import TaskRunner
 
@@ -75,8 +82,9 @@ def walk_logs(runner: TaskRunner, logs: Mapping[int, LogPair]) -> dict[int, Walk
 
 def _walk_tasks(log: int, pair: LogPair) -> Iterator[WalkTask]:
     twins = {each.base_offset: each for each in pair.before.segments}
-    yield from (WalkTask(log, each, is_after=False) for each in pair.before.segments)
-    yield from (WalkTask(log, each, True, twins.get(each.base_offset)) for each in pair.after.segments)
+    erases = pair.rules.erases
+    yield from (WalkTask(log, each, is_after=False, producers=erases) for each in pair.before.segments)
+    yield from (WalkTask(log, each, True, twins.get(each.base_offset), producers=erases) for each in pair.after.segments)
 
 
 def _check_walks(log: int, pair: LogPair, walks: Walks, findings: Findings, cutting: Cutting) -> Iterator[RangeTask]:
@@ -86,7 +94,10 @@ def _check_walks(log: int, pair: LogPair, walks: Walks, findings: Findings, cutt
     txns_before, txns_after = Transactions.of(before), Transactions.of(after)
     check_outcomes(txns_before, txns_after, findings)
     check_markers(txns_before, txns_after, pair, findings)
-    check_open(txns_before, pair, findings)
+    if pair.rules.erases:
+        check_retained(txns_before, txns_after, walks, pair, findings)
+    else:
+        check_open(txns_before, pair, findings)
     check_index(before, after, txns_after, pair, findings)
     return cut_into_ranges(log, pair, walks, txns_before.aborted(), cutting)
 

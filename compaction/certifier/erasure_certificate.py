@@ -37,7 +37,7 @@ from typing import Any, NamedTuple
 from compaction.certifier.certificate import LogCertificate, Status, VerifyReport
 from compaction.certifier.certify import certify_pairs
 from compaction.certifier.checks.erased_keys import ErasedKeys
-from compaction.certifier.checks.log_pair import LONG_MAX, LogPair, SegmentFiles, Side
+from compaction.certifier.checks.log_pair import LogPair, SegmentFiles, Side
 from compaction.certifier.find_pairs import find_pairs
 from compaction.certifier.task_runner import TaskRunner
 from compaction.certifier.verify_request import VerifyRequest
@@ -63,17 +63,20 @@ class Certified(NamedTuple):
 
 
 def erasure_pairs(request: VerifyRequest, erased: ErasedKeys) -> list[LogPair | LogCertificate]:
-    """Both sides of each log. Neither side's cleaner checkpoint counts: ``cleaned_to`` is the end of what was erased from."""
+    """Both sides of each log. Without a copy of the state before, and not recorded by the run, its cleaner checkpoint counts as
+    unchanged."""
     found: list[LogPair | LogCertificate] = []
     for pair in find_pairs(request):
-        if isinstance(pair, LogCertificate) or not pair.before.segments:
+        if isinstance(pair, LogCertificate):
             found.append(pair)
             continue
-        end_offset = LONG_MAX if pair.rules.include_active else pair.before.segments[-1].base_offset
-        before, after = (replace(side, cleaned_to=end_offset) for side in (pair.before, pair.after))
+        before = pair.before
+        if not request.before:
+            before = replace(before, cleaned_to=request.cleaned_to.get(pair.topic_partition, pair.after.cleaned_to))
         # up to Kafka 3.9 batches of magic 0 and 1 keep it, but tombstones are written as v2
-        rules = replace(pair.rules, keeps_magic=pair.rules.keeps_magic and not erased.tombstones, mtime_only=False)
-        found.append(replace(pair, before=before, after=after, rules=rules))
+        keeps_magic = pair.rules.keeps_magic and not erased.tombstones
+        rules = replace(pair.rules, erases=True, deletes=False, keeps_magic=keeps_magic, mtime_only=False)
+        found.append(replace(pair, before=before, rules=rules))
     return found
 
 

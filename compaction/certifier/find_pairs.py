@@ -68,4 +68,5 @@ def _rules(request: VerifyRequest, settings: Settings) -> CleaningRules:
         strategy=topic.compaction_strategy,
         header=topic.compaction_strategy_header.encode(),
         kafka_version=str(settings.kafka),
+        producer_expiration_ms=settings.broker.producer_id_expiration_ms,
     )

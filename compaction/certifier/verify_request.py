@@ -5,6 +5,7 @@ Tested by ``tests/jobs/test_verify.py``.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from compaction.config import Resolver
@@ -17,9 +18,9 @@ class VerifyRequest:
     """One verification.
 
     ``before`` and ``after`` are absolute paths of log directories. Without ``before``, those of ``after`` were cleaned in
-    place. ``logs``: only these of the selected logs. ``metadata_dirs``, ``kafka_version``: see
-    ``CompactionRequest``. The rest: see
-    ``CleaningRules``.
+    place. ``logs``: only these of the selected logs. ``cleaned_to``: their cleaner checkpoints before, ``None`` without an
+    entry, for directories that were cleaned in place. ``metadata_dirs``, ``kafka_version``: see ``CompactionRequest``. The
+    rest: see ``CleaningRules``.
     """
 
     before: tuple[str, ...]
@@ -28,6 +29,7 @@ class VerifyRequest:
     exact: bool = False
     selector: Selector = field(default_factory=Selector)
     logs: frozenset[TopicPartition] | None = None
+    cleaned_to: Mapping[TopicPartition, int | None] = field(default_factory=dict)
     resolver: Resolver = field(default_factory=Resolver)
     metadata_dirs: tuple[str, ...] = ()
     kafka_version: str | None = None

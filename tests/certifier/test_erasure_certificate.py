@@ -28,18 +28,21 @@ from compaction.certifier.erasure_certificate import (
 from compaction.certifier.task_runner import LocalTaskRunner
 from compaction.certifier.verify_request import VerifyRequest
 from compaction.errors import UsageError
+from compaction.formats.checkpoints import format_offset_checkpoint
 from compaction.formats.key_criteria import KeyCriteria, KeyPattern
 from compaction.logdir.discover import Selector
 from compaction.names import TopicPartition
 from tests.erasure.test_erase_keys import ODD_KEYS, SALT, erase, keys_of, write_case, write_odd
-from tests.kafka.encode import Batch, Record
+from tests.kafka.encode import COMMIT, Batch, Producer, Record, marker
 from tests.memory import scratch
-from tests.oracle.disk import read_partition, write_partition
+from tests.oracle.disk import read_partition, write_partition, write_producers
 from tests.oracle.segments import write_segment
 from tests.passes.random_cases import FLAVOURS, NOW_MS, random_case
 
 #: a segment of these is changed: its first two batches have the offsets 0 to 3 and 4 to 6
 FIRST = "00000000000000000000.log"
+NEW_HORIZON = "batch has a delete horizon, its source has none"
+UNTOUCHED = "0: batch without an erased key is missing, or differs from its source"
 
 
 def certified(before: Path, after: Path, erased: ErasedKeys, version: str = "4.3", *, include_active: bool = True) -> Certified:
@@ -90,17 +93,21 @@ def rewrite_first(after: Path, change: Callable[[list[Record]], list[Record]]) -
     write_partition(after / "odd-0", segments)
 
 
-def first_violation(copies: tuple[Path, Path], erased: ErasedKeys) -> str:
+def violations(copies: tuple[Path, Path], erased: ErasedKeys) -> list[str]:
     (log,) = certified(*copies, erased).report.logs
-    return "" if log.status is Status.HOLDS else f"{log.violations[0].offset}: {log.violations[0].what}"
+    return [f"{each.offset}: {each.what}" for each in log.violations]
+
+
+def first_violation(copies: tuple[Path, Path], erased: ErasedKeys) -> str:
+    return "".join(violations(copies, erased)[:1])
 
 
 def test_another_record_that_is_missing_or_changed_is_named(copies: tuple[Path, Path]) -> None:
     assert first_violation(copies, erased_keys([b"k"])) == ""
     rewrite_first(copies[1], lambda records: [records[0], *records[2:]])
-    assert first_violation(copies, erased_keys([b"k"])) == "1: record is missing though its key was not erased"
+    assert violations(copies, erased_keys([b"k"])) == [UNTOUCHED, "1: record is missing though its key was not erased"]
     rewrite_first(copies[1], lambda records: [records[0]._replace(value=b"x"), *records[1:]])
-    assert first_violation(copies, erased_keys([b"k"])).startswith("0: ")
+    assert "0: value of the record differs" in violations(copies, erased_keys([b"k"]))
 
 
 def test_a_key_that_is_left_is_named(copies: tuple[Path, Path]) -> None:
@@ -195,7 +202,80 @@ def test_a_header_name_that_is_not_utf8_is_not_replaced(tmp_path: Path) -> None:
         batch = Batch([Record(0, NOW_MS, b"a", b"v", ((name, b"x"),)), *([Record(1, NOW_MS, b"k", b"v")][side == "after" :])])
         raw = replace(batch, last_offset=1).encode()
         write_partition(tmp_path / side / "odd-0", [write_segment(0, [raw], 200, NOW_MS)])
-    assert first_violation((tmp_path / "before", tmp_path / "after"), erased_keys([b"k"])) == "0: headers of the record differ"
+    assert violations((tmp_path / "before", tmp_path / "after"), erased_keys([b"k"])) == ["0: headers of the record differ"]
+
+
+def state_batches(time_ms: int = NOW_MS - 1) -> tuple[list[Batch], list[Batch]]:
+    """An open transaction of producer 1, the last batch of producer 2, two batches with tombstones; all less the key ``k``."""
+    txn = Batch([Record(0, time_ms, b"k", b"v")], producer_id=1, producer_epoch=3, base_sequence=0, transactional=True)
+    more = replace(txn, records=[Record(1, time_ms, b"a", b"v")], base_sequence=1)
+    last = Batch([Record(2, time_ms, b"k", b"v")], producer_id=2, producer_epoch=0, base_sequence=5)
+    mixed = Batch([Record(3, time_ms, b"t", None), Record(4, time_ms, b"k", b"v")])
+    other = Batch([Record(5, time_ms, b"t", None)])
+    first, empty = (
+        replace(each, records=[], base_offset=at, last_offset=at, max_timestamp=time_ms) for each, at in ((txn, 0), (last, 2))
+    )
+    left = replace(mixed, records=mixed.records[:1], last_offset=4)
+    return [txn, more, last, mixed, other], [first, more, empty, left, other]
+
+
+def state_violations(tmp_path: Path, before: list[Batch], after: list[Batch]) -> list[str]:
+    for side, batches in (("before", before), ("after", after)):
+        segment = write_segment(0, [each.encode() for each in batches], 200, NOW_MS)
+        shutil.rmtree(tmp_path / side, ignore_errors=True)
+        write_partition(tmp_path / side / "odd-0", [segment])
+    return violations((tmp_path / "before", tmp_path / "after"), erased_keys([b"k"]))
+
+
+def test_what_brokers_know_of_transactions_and_producers_must_remain(tmp_path: Path) -> None:
+    before, after = state_batches()
+    assert state_violations(tmp_path, before, after) == []
+    assert state_violations(tmp_path, before, after[1:]) == ["0: first batch of an open transaction is missing"]
+    missing = "2: last batch of producer 2 is missing or differs"
+    assert state_violations(tmp_path, before, [*after[:2], *after[3:]]) == [missing]
+    write_producers(tmp_path / "before" / "odd-0", 6, ())
+    assert violations((tmp_path / "before", tmp_path / "after"), erased_keys([b"k"])) == []
+    before, after = state_batches(NOW_MS - 86_400_000)
+    assert state_violations(tmp_path, before, [*after[:2], *after[3:]]) == []
+    assert state_violations(tmp_path, before, after[1:]) == ["0: first batch of an open transaction is missing"]
+
+
+def test_a_marker_with_a_new_epoch_forgets_the_last_batch_and_one_of_the_same_does_not(tmp_path: Path) -> None:
+    (txn, *_), _ = state_batches()
+    for epoch, found in ((3, ["0: last batch of producer 1 is missing or differs"]), (4, [])):
+        end = marker(1, NOW_MS - 1, Producer(1, epoch), COMMIT)
+        for side, raw in (("before", [txn.encode(), end]), ("after", [end])):
+            shutil.rmtree(tmp_path / side, ignore_errors=True)
+            write_partition(tmp_path / side / "odd-0", [write_segment(0, raw, 200, NOW_MS)])
+        assert violations((tmp_path / "before", tmp_path / "after"), erased_keys([b"k"])) == found
+
+
+@pytest.mark.parametrize("horizon_ms", [1, NOW_MS + 1])
+def test_a_new_delete_horizon_is_named_also_in_a_batch_with_the_key(tmp_path: Path, horizon_ms: int) -> None:
+    before, after = state_batches()
+    dated = replace(after[3], delete_horizon=horizon_ms)
+    assert state_violations(tmp_path, before, [*after[:3], dated, after[4]]) == ["3: " + NEW_HORIZON]
+    dated = replace(after[4], delete_horizon=horizon_ms)
+    assert state_violations(tmp_path, before, [*after[:4], dated]) == ["5: " + NEW_HORIZON, "5:" + UNTOUCHED[2:]]
+    kept = [replace(before[3], delete_horizon=horizon_ms), replace(after[3], delete_horizon=horizon_ms)]
+    assert state_violations(tmp_path, [*before[:3], kept[0], before[4]], [*after[:3], kept[1], after[4]]) == []
+
+
+def test_a_cleaner_checkpoint_that_was_moved_made_or_removed_is_named(copies: tuple[Path, Path]) -> None:
+    name, erased = TopicPartition("odd", 0), erased_keys([b"k"])
+    file = copies[1] / "cleaner-offset-checkpoint"
+    for offset, source in ((3, None), (3, 1), (None, 1)):
+        for root, entry in ((copies[1], offset), (copies[0], source)):
+            (root / file.name).write_text(format_offset_checkpoint({} if entry is None else {name: entry}))
+        assert "cleaner-offset-checkpoint has " in first_violation(copies, erased)
+        request = VerifyRequest((), (str(copies[1]),), NOW_MS, include_active=True, cleaned_to={name: source})
+        (log,) = certify_erased(LocalTaskRunner(), erasure_pairs(request, erased), erased, NOW_MS).report.logs
+        assert [each.what for each in log.violations][:1] == [first_violation(copies, erased).partition(": ")[2]]
+        unknown = replace(request, cleaned_to={})
+        (log,) = certify_erased(LocalTaskRunner(), erasure_pairs(unknown, erased), erased, NOW_MS).report.logs
+        assert log.status is Status.HOLDS
+    file.write_text((copies[0] / file.name).read_text())
+    assert violations(copies, erased) == []
 
 
 def test_every_kind_of_key_is_found_again(tmp_path: Path) -> None:

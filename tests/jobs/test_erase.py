@@ -8,16 +8,18 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from compaction.erasure import erase_keys as erase_keys_module
 from compaction.erasure.erase_keys import ErasureRequest, erase_keys
 from compaction.formats import key_list
 from compaction.formats.key_criteria import KeyCriteria
-from compaction.report import RunReport
+from compaction.report import LogReport, RunReport
 from jobs import _keys, erase, verify
 from jobs._command import SessionFactory
 from tests.erasure.test_erase_keys import records_in, write_odd
@@ -205,11 +207,31 @@ def test_a_result_that_is_not_certified_fails_and_its_sources_remain(
     call = ["--log-dir", str(log_dir), "--include-active", "--keys", str(keys), "--certificate", str(file)]
     assert erase.main(call, locally) == 1
     error = capsys.readouterr().err
-    assert "odd-0:6: record is missing though its key was not erased" in error
+    assert "odd-0:4: batch without an erased key is missing, or differs from its source" in error
     copy_away = "copy them away before the next run or a broker's start, which remove them\n"
     assert error.endswith(f"; the replaced segments remain as .deleted files: {copy_away}")
     assert len(list(log_dir.rglob("*.log.deleted"))) == 3
     assert json.loads(file.read_text())["status"] == "violated"
+
+
+def test_a_run_that_moves_the_cleaner_checkpoint_is_not_certified(
+    log_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys, file = log_dir.parent / "keys", log_dir.parent / "certificate.json"
+    keys.write_bytes(b"k\n")
+    checkpoint = log_dir / "cleaner-offset-checkpoint"
+    checkpoint.write_text("0\n1\nodd 0 5\n")
+    call = ["--log-dir", str(log_dir), "--include-active", "--keys", str(keys), "--certificate", str(file)]
+    assert erase.main(call, locally) == 0
+    finish = erase_keys_module._finish
+
+    def moving(*given: Any) -> LogReport:
+        checkpoint.write_text("0\n1\nodd 0 16\n")
+        return finish(*given)
+
+    monkeypatch.setattr(erase_keys_module, "_finish", moving)
+    assert erase.main(call, locally) == 1
+    assert "cleaner-offset-checkpoint has offset 16, it had offset 5" in capsys.readouterr().err
 
 
 def test_a_log_that_fails_is_in_the_certificate_also_if_no_other_is(log_dir: Path) -> None:

@@ -5,7 +5,7 @@ The rule for a batch ``b`` of ``before`` and its batch ``a`` of ``after``:
 * ``b`` is v2: ``a`` has the same base and last offset, leader epoch, producer id and epoch, base sequence, codec (none if ``a``
   is emptied), timestamp type, transactional and control bits. A delete horizon does not change while there are records; a new
   one is ``now + delete.retention.ms``. The max timestamp is that of the retained records, or unchanged. Up to Kafka 3.0 there
-  are no new delete horizons, and a rewritten batch loses the one that it has.
+  are no new delete horizons, and a rewritten batch loses the one that it has. An erasure sets none.
 * ``b`` is v0 or v1: ``a`` is an equal message, or a v2 batch of some of its records with the same codec and timestamp type,
   without producer and leader epoch. Up to Kafka 3.9 it is not a v2 batch but a wrapper of the same magic.
 
@@ -115,6 +115,9 @@ def _check_timestamps(source: NDArray[np.void], rows: NDArray[np.void], largest:
 def _check_horizons(source: NDArray[np.void], rows: NDArray[np.void], rules: CleaningRules, findings: Findings) -> None:
     had = (source["magic"] >= 2) & ((source["attributes"] & DELETE_HORIZON) != 0)
     has = (rows["magic"] >= 2) & ((rows["attributes"] & DELETE_HORIZON) != 0)
+    if rules.erases:
+        _report(rows, has & ~had, "batch has a delete horizon, its source has none", findings)
+        has = has & had
     if rules.mtime_only:
         _report(rows, has & ~had, "delete horizon in a log of a Kafka without them", findings)
         had = had & has

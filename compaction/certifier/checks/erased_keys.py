@@ -1,4 +1,5 @@
-"""What an erasure may have changed: exactly the records whose keys were meant are missing, or have lost value and headers.
+"""What an erasure may have changed: exactly the records whose keys were meant are missing, or have lost value and headers. A
+batch without such a record has the bytes of its source.
 
 Keys are compared by Arrow, byte by byte; nothing of the code that erases is used.
 
@@ -11,9 +12,11 @@ from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from compaction.certifier.checks.key_tables import keys_of
-from compaction.certifier.checks.log_pair import Bools, Rows
+from compaction.certifier.checks.log_pair import Bools, Int64s, Rows
 from compaction.certifier.checks.read_chunks import Chunk
 from compaction.certifier.checks.segment_walk import CONTROL
 from compaction.certifier.checks.violations import Findings
@@ -42,6 +45,23 @@ class ErasedKeys:
         meant = np.zeros(len(chunk.records), np.bool_)
         meant[some] = self.criteria.matching(keys_of(chunk, chunk.records[some]))
         return meant
+
+    @staticmethod
+    def copied(before: Chunk, after: Chunk, first: int, end: int) -> Int64s:
+        """The rows of ``before`` with the bytes of one of the batches ``[first, end)`` of ``after``, int64[m]."""
+        rows = after.rows[first:end]
+        at = np.minimum(np.searchsorted(before.rows["last_offset"], rows["last_offset"]), len(before.rows) - 1)
+        equal = pc.equal(before.batches().take(pa.array(at)), after.batches().slice(first, end - first))
+        same: Int64s = at[equal.to_numpy(zero_copy_only=False)]
+        return same
+
+    @staticmethod
+    def check_untouched(before: Chunk, copied: Bools, meant: Bools, findings: Findings) -> None:
+        """Check that batches without a record that is ``meant`` (bool[n]) are ``copied`` (bool[b])."""
+        touched = np.zeros(len(before.rows), np.bool_)
+        touched[before.records["batch"][meant]] = True
+        what = "batch without an erased key is missing, or differs from its source"
+        findings.add_all(before.rows["base_offset"][~touched & ~copied], what)
 
     def check_missing(self, before: Chunk, found: Bools, meant: Bools, findings: Findings, counts: Counter[str]) -> None:
         """Check which records of ``before`` were ``found`` (bool[n]), and count those that were erased."""

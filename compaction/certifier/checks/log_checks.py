@@ -63,11 +63,19 @@ def _check_active(before: SegmentWalk, after: SegmentWalk, findings: Findings) -
 
 def _check_checkpoint(pair: LogPair, before: Sequence[SegmentWalk], after: Sequence[SegmentWalk], findings: Findings) -> None:
     cleaned_to = pair.after.cleaned_to
+    if pair.rules.erases and cleaned_to != pair.before.cleaned_to:
+        what = f"{CLEANER_OFFSETS} has {_entry(cleaned_to)}, it had {_entry(pair.before.cleaned_to)}: an erasure leaves it"
+        findings.add(pair.after.log_start_offset, what)
+        return
     if cleaned_to is None or cleaned_to == pair.before.cleaned_to:
         return
     end = log_end(before) if pair.rules.include_active else before[-1].task.files.base_offset
     if cleaned_to > end and cleaned_to > pair.after.log_start_offset:
         findings.add(cleaned_to, f"{CLEANER_OFFSETS} is past the first uncleanable offset, {end}")
+
+
+def _entry(offset: int | None) -> str:
+    return "no entry" if offset is None else f"offset {offset}"
 
 
 def _check_expiry(pair: LogPair, before: Sequence[SegmentWalk], findings: Findings) -> None:

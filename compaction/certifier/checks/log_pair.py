@@ -57,6 +57,9 @@ class CleaningRules:
     ``keeps_magic``: batches of magic 0 and 1 do not become v2 (up to 3.9). ``strategy`` and ``header``: which record of a key
     supersedes the others (``compaction.strategy``); with one other than ``offset`` the log's last record is always retained.
     ``kafka_version``: the version that has these rules, and why it applies.
+
+    ``erases``: keys were erased, and nothing was cleaned (``erased_keys``). ``producer_expiration_ms``: idle for this time at
+    ``now_ms``, a producer is forgotten.
     """
 
     now_ms: int
@@ -73,6 +76,8 @@ class CleaningRules:
     strategy: str = OFFSET
     header: bytes = b""
     kafka_version: str = ""
+    erases: bool = False
+    producer_expiration_ms: int = 86_400_000
 
 
 @dataclass(frozen=True)
@@ -83,6 +88,13 @@ class LogPair:
     before: Side
     after: Side
     rules: CleaningRules
+
+    @property
+    def changed_to(self) -> int:
+        """No record at or past this offset may be missing: the cleaner checkpoint, or the end of what was erased from."""
+        if self.rules.erases:
+            return LONG_MAX if self.rules.include_active else self.before.segments[-1].base_offset
+        return self.after.log_start_offset if self.after.cleaned_to is None else self.after.cleaned_to
 
 
 def legacy_delete_horizon_ms(pair: LogPair) -> int:

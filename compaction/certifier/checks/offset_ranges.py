@@ -86,7 +86,7 @@ def cut_into_ranges(
             rules=pair.rules,
             before_start=pair.before.log_start_offset,
             after_start=pair.after.log_start_offset,
-            cleaned_to=pair.after.log_start_offset if pair.after.cleaned_to is None else pair.after.cleaned_to,
+            cleaned_to=pair.changed_to,
             legacy_delete_horizon_ms=horizon_ms,
             partitions=max(1, min(cutting.most_partitions, size // PARTITION_BYTES)),
             seed=seed,

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from compaction.certifier.checks.log_pair import Int64s, Rows
@@ -37,13 +38,22 @@ Locate = Callable[..., tuple[int, int]]
 
 class Chunk(NamedTuple):
     """Consecutive batches (``BATCH_ROW[b]``) and their records (``RECORD_ROW[n]``, ascending by batch), whose positions are
-    those in ``data`` (uint8[]). ``path`` and ``mtime_ms`` are the segment's."""
+    those in ``data`` (uint8[]). It has the bytes of the batches, too, each ``raw_start`` below its position in the segment.
+    ``path`` and ``mtime_ms`` are the segment's."""
 
     rows: Rows
     records: Rows
     data: NDArray[np.uint8]
     path: str
     mtime_ms: int
+    raw_start: int = 0
+
+    def batches(self) -> pa.Array:
+        """The bytes of each batch, a binary array of b values."""
+        starts = self.rows["position"] - self.raw_start
+        ends = starts[-1:] + self.rows["size"][-1:]
+        offsets = pa.py_buffer(np.concatenate((starts, ends)).astype(np.int32))
+        return pa.Array.from_buffers(pa.binary(), len(starts), [None, offsets, pa.py_buffer(self.data)])
 
 
 def read_chunks(ranges: Iterable[ByteRange], first_offset: int, end_offset: int) -> Iterator[Chunk]:
@@ -72,24 +82,26 @@ def _chunks(block: Block, part: ByteRange) -> Iterator[Chunk]:
                 yield _wrapper(block, block.rows[row : row + 1].copy(), part)
         elif kind[first] == 0:
             starts = rows["position"] - block.position
-            yield _located(locate_messages, block.raw.copy(), rows.copy(), (starts, starts + rows["size"]), part)
+            run = Block(block.position, block.raw, rows)
+            yield _located(locate_messages, block.raw.copy(), run, (starts, starts + rows["size"]), part)
         else:
-            yield from _batches(block, rows, part)
+            yield from _batches(Block(block.position, block.raw, rows), part)
 
 
-def _batches(block: Block, rows: Rows, part: ByteRange) -> Iterator[Chunk]:
+def _batches(block: Block, part: ByteRange) -> Iterator[Chunk]:
+    rows = block.rows
     starts = rows["position"] - block.position + HEADER_SIZE
     ends = starts + rows["size"] - HEADER_SIZE
     # an emptied batch may name a codec, but has no payload
     packed = np.flatnonzero(((rows["attributes"] & CODEC) != 0) & (rows["count"] > 0))
     if not len(packed):
-        yield _located(locate_records, block.raw.copy(), rows.copy(), (starts, ends), part)
+        yield _located(locate_records, block.raw.copy(), block, (starts, ends), part)
         return
     parts, used, first = [block.raw], len(block.raw), 0
     raw = memoryview(block.raw)
     for row in packed.tolist():
         if used - len(block.raw) >= _CHUNK_BYTES:
-            yield _cut(parts, rows[first:row], (starts[first:row], ends[first:row]), part)
+            yield _cut(parts, Block(block.position, block.raw, rows[first:row]), (starts[first:row], ends[first:row]), part)
             parts, used, first = [block.raw], len(block.raw), row
         try:
             plain = decompress(Codec.of(int(rows["attributes"][row])), raw[starts[row] : ends[row]], limit_bytes=_MOST_BYTES)
@@ -97,14 +109,16 @@ def _batches(block: Block, rows: Rows, part: ByteRange) -> Iterator[Chunk]:
             raise _corrupt(str(error), part.path, rows[row]) from error
         parts.append(np.frombuffer(plain, np.uint8))
         starts[row], ends[row], used = used, used + len(plain), used + len(plain)
-    yield _cut(parts, rows[first:], (starts[first:], ends[first:]), part)
+    yield _cut(parts, Block(block.position, block.raw, rows[first:]), (starts[first:], ends[first:]), part)
 
 
-def _cut(parts: list[NDArray[np.uint8]], rows: Rows, bounds: tuple[Int64s, Int64s], part: ByteRange) -> Chunk:
-    return _located(locate_records, np.concatenate(parts), rows.copy(), bounds, part)
+def _cut(parts: list[NDArray[np.uint8]], run: Block, bounds: tuple[Int64s, Int64s], part: ByteRange) -> Chunk:
+    return _located(locate_records, np.concatenate(parts), run, bounds, part)
 
 
-def _located(locate: Locate, data: NDArray[np.uint8], rows: Rows, bounds: tuple[Int64s, Int64s], part: ByteRange) -> Chunk:
+def _located(locate: Locate, data: NDArray[np.uint8], run: Block, bounds: tuple[Int64s, Int64s], part: ByteRange) -> Chunk:
+    """The chunk of the batches of ``run``; ``data`` begins with the bytes of its block."""
+    rows = run.rows.copy()
     counts = np.where(rows["magic"] >= 2, rows["count"], 1).astype(np.int64)
     short = counts * _LEAST_RECORD_BYTES > bounds[1] - bounds[0]
     if short.any():
@@ -113,7 +127,7 @@ def _located(locate: Locate, data: NDArray[np.uint8], rows: Rows, bounds: tuple[
     n, fault = locate(data, rows, *map(np.ascontiguousarray, bounds), found)
     if fault >= 0:
         raise _corrupt("record is malformed", part.path, rows[fault])
-    return Chunk(rows, found[:n], data, part.path, part.mtime_ms)
+    return Chunk(rows, found[:n], data, part.path, part.mtime_ms, run.position)
 
 
 def _wrapper(block: Block, row: Rows, part: ByteRange) -> Chunk:
@@ -130,7 +144,9 @@ def _wrapper(block: Block, row: Rows, part: ByteRange) -> Chunk:
     if row["magic"][0] and row["attributes"][0] & LOG_APPEND_TIME:
         # messages of magic 0 have none
         found["timestamp"][columns.timestamp >= 0] = row["max_timestamp"][0]
-    return Chunk(row, found, np.frombuffer(columns.data, np.uint8), part.path, part.mtime_ms)
+    plain, raw = np.frombuffer(columns.data, np.uint8), block.raw[start : start + int(row["size"][0])]
+    raw_start = int(row["position"][0]) - len(plain)
+    return Chunk(row, found, np.concatenate((plain, raw)), part.path, part.mtime_ms, raw_start)
 
 
 def _corrupt(what: str, path: str, row: np.void) -> CorruptLogError:

@@ -82,14 +82,18 @@ def _compare_sides(task: RangeTask, result: RangeResult, keys: KeyTables, erased
         found = np.zeros(len(before.records), np.bool_)
         meant = np.zeros(len(found), np.bool_) if erased is None else erased.meant(before, task.cleaned_to)
         sources = _Sources(before, found, meant if erased is not None and erased.tombstones else np.zeros_like(meant))
+        copied = np.zeros(len(before.rows), np.bool_)
         _require_ascending(before)
         for chunk, first, end in after.up_to(int(before.rows["last_offset"][-1])):
             check_batches(before, chunk, first, end, task.rules, result.findings)
             _compare(sources, chunk, first, end, result, erased)
+            if erased is not None:
+                copied[erased.copied(before, chunk, first, end)] = True
         if erased is None:
             _classify(before, found, task, result, keys)
         else:
             erased.check_missing(before, found, meant, result.findings, result.counts)
+            erased.check_untouched(before, copied, meant, result.findings)
     for chunk, first, end in after.up_to(task.end_offset):
         result.findings.add_all(chunk.rows["base_offset"][first:end], "batch is not in the source")
 

@@ -34,18 +34,27 @@ EVENT_ROW = np.dtype(
     [("producer_id", np.int64), ("first", np.int64), ("last", np.int64), ("horizon_ms", np.int64), ("kind", np.int8)]
 )
 DATA = 2
+#: The last batch of a producer, or its last marker (``is_marker``). ``timestamp_ms``: the largest of its records.
+PRODUCER_ROW = np.dtype(
+    [
+        ("producer_id", np.int64), ("last", np.int64), ("epoch", np.int16), ("sequence", np.int32),
+        ("timestamp_ms", np.int64), ("is_marker", np.bool_),
+    ]
+)  # fmt: skip
 #: least distance of two cuts of a segment
 CUT_INTERVAL_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
 class WalkTask:
-    """A segment to walk. ``twin``: the segment of ``before`` with the same base offset, for one of ``after``."""
+    """A segment to walk. ``twin``: the segment of ``before`` with the same base offset, for one of ``after``. ``producers``:
+    collect the last batches of producers, too."""
 
     log: int
     files: SegmentFiles
     is_after: bool
     twin: SegmentFiles | None = None
+    producers: bool = False
 
 
 @dataclass(eq=False)
@@ -64,6 +73,7 @@ class SegmentWalk:
     max_timestamp: int = -1
     cuts: list[tuple[int, int]] = field(default_factory=list)
     events: list[Rows] = field(default_factory=list)
+    producers: Rows = field(default_factory=lambda: np.empty(0, PRODUCER_ROW))
     txns: Rows = field(default_factory=lambda: np.empty(0, TXN_ROW))
     findings: Findings = field(default_factory=Findings)
     error: str | None = None
@@ -128,6 +138,8 @@ def _take(walk: SegmentWalk, rows: Rows) -> bool:
         walk.next_offset = int(rows["last_offset"][-1]) + 1
         walk.max_timestamp = max(walk.max_timestamp, int(rows["max_timestamp"].max()))
         walk.events.append(_events(rows))
+        if walk.task.producers:
+            walk.producers = last_of_producers(np.concatenate((walk.producers, _producers(rows))))
     return walk.error is None
 
 
@@ -145,6 +157,28 @@ def _events(rows: Rows) -> Rows:
     dated = is_marker & ((chosen["attributes"] & DELETE_HORIZON) != 0)
     events["horizon_ms"] = np.where(dated, chosen["base_timestamp"], LONG_MAX)
     return join_runs(events)
+
+
+def _producers(rows: Rows) -> Rows:
+    """``PRODUCER_ROW`` of each batch of data and each marker."""
+    rows = rows[(rows["magic"] >= 2) & (rows["producer_id"] >= 0)]
+    control = (rows["attributes"] & CONTROL) != 0
+    ends = (rows["control_type"] == ABORT) | (rows["control_type"] == COMMIT)
+    found = np.empty(len(rows), PRODUCER_ROW)
+    sources = ("producer_id", "last_offset", "producer_epoch", "base_sequence", "max_timestamp")
+    for name, source in zip(PRODUCER_ROW.names or (), sources, strict=False):
+        found[name] = rows[source]
+    found["is_marker"] = control
+    chosen: Rows = found[~control | ends]
+    return chosen
+
+
+def last_of_producers(found: Rows) -> Rows:
+    """Of ``PRODUCER_ROW[n]`` the last batch and the last marker of each producer; its batch comes first."""
+    found = found[np.lexsort((found["last"], found["is_marker"], found["producer_id"]))]
+    same = (found["producer_id"][1:] == found["producer_id"][:-1]) & (found["is_marker"][1:] == found["is_marker"][:-1])
+    last: Rows = found[np.append(~same, True)[: len(found)]]
+    return last
 
 
 def join_runs(events: Rows) -> Rows:

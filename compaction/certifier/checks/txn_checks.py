@@ -7,24 +7,31 @@ an ABORT marker. Cleaning must not change that:
 2. a marker is dropped only if none of its transaction's data is retained and its delete horizon has passed (Kafka up to 3.0:
    its segment is old enough);
 3. the transaction index has an entry for each aborted transaction with retained data, and no entry covers other data;
-4. the cleaner checkpoint does not move past the first offset of an open transaction.
+4. the cleaner checkpoint does not move past the first offset of an open transaction;
+5. an erasure retains the first batch of each open transaction, so that the last stable offset does not move, and the last
+   batch of each producer that a broker knows (Kafka: ``ProducerStateManager``), so that its sequence and epoch remain.
 
 The cleaner's own resolution is not used. The transaction index of ``before`` serves only to compare entries with.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from compaction.certifier.checks.log_pair import Bools, Int64s, LogPair, Rows, legacy_delete_horizon_ms
-from compaction.certifier.checks.segment_walk import DATA, EVENT_ROW, SegmentWalk, join_runs
+from compaction.certifier.checks.segment_walk import DATA, EVENT_ROW, PRODUCER_ROW, SegmentWalk, join_runs, last_of_producers
 from compaction.certifier.checks.violations import Findings
 from compaction.formats.indexes import TXN_ROW
+from compaction.formats.primitives.malformed import FormatError
+from compaction.formats.producer_snapshot import read_snapshot
+from compaction.fs.filesystem import join
 from compaction.kernels.reading.tables import ABORT, COMMIT
-from compaction.names import CLEANER_OFFSETS, TXNINDEX
+from compaction.names import CLEANER_OFFSETS, SNAPSHOT, TXNINDEX, segment_file
+from compaction.stores.mixed import file_system
 
 #: the outcome of a transaction without a marker
 OPEN = -1
@@ -130,6 +137,63 @@ def check_open(before: Transactions, pair: LogPair, findings: Findings) -> None:
         first = before.events["first"][before.is_data & (before.outcome == OPEN)]
         past = first[(first < pair.after.cleaned_to) & (first >= pair.after.log_start_offset)]
         findings.add_all(past, f"{CLEANER_OFFSETS} is past this offset, the first of an open transaction")
+
+
+def check_retained(
+    before: Transactions, after: Transactions, walks: Sequence[list[SegmentWalk]], pair: LogPair, findings: Findings
+) -> None:
+    """Rule 5; a violation is at the last offset of the producer's batch, or at the first of the transaction."""
+    opened, still_open = _first_of_open(before), _first_of_open(after)
+    for producer, first in opened.items():
+        if still_open.get(producer) != first:
+            findings.add(first, "first batch of an open transaction is missing")
+    (states, left), loaded = map(_states, walks), _loaded_producers(walks[0][-1])
+    for producer, state in states.items():
+        expired = pair.rules.now_ms - state.timestamp_ms >= pair.rules.producer_expiration_ms
+        known = producer in opened or not (expired or (loaded is not None and producer not in loaded))
+        other = left.get(producer)
+        if known and (other is None or other[:3] != state[:3]):
+            findings.add(max(state.last, 0), f"last batch of producer {producer} is missing or differs")
+
+
+def _loaded_producers(last: SegmentWalk) -> set[int] | None:
+    """The producers that a broker loads from the snapshot at the log end; ``None`` without a valid one."""
+    directory = last.task.files.directory
+    fs, path = file_system([directory]), join(directory, segment_file(last.next_offset, SNAPSHOT))
+    if fs.stat(path) is None:
+        return None
+    try:
+        return {entry.producer_id for entry in read_snapshot(fs.read_bytes(path))}
+    except FormatError:
+        return None
+
+
+def _first_of_open(txns: Transactions) -> dict[int, int]:
+    """First offsets of open transactions, by producer."""
+    events = txns.events[txns.is_data & (txns.outcome == OPEN)]
+    return dict(zip(events["producer_id"].tolist(), events["first"].tolist(), strict=True))
+
+
+class _State(NamedTuple):
+    """What a broker knows of a producer. Offset and base sequence of its last batch are -1 once a marker has another epoch."""
+
+    last: int
+    epoch: int
+    sequence: int
+    timestamp_ms: int
+
+
+def _states(walks: list[SegmentWalk]) -> dict[int, _State]:
+    found = last_of_producers(np.concatenate([np.empty(0, PRODUCER_ROW), *(walk.producers for walk in walks)]))
+    states: dict[int, _State] = {}
+    for producer, last, epoch, sequence, timestamp_ms, is_marker in found.tolist():
+        known = states.get(producer, _State(-1, epoch, -1, timestamp_ms))
+        if not is_marker:
+            states[producer] = _State(last, epoch, sequence, timestamp_ms)
+        elif last > known.last:
+            batch = known if known.epoch == epoch else _State(-1, epoch, -1, -1)
+            states[producer] = batch._replace(timestamp_ms=timestamp_ms)
+    return states
 
 
 def check_index(
