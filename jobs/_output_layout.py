@@ -58,7 +58,8 @@ def in_layout(arguments: argparse.Namespace, body: Body) -> int:
         written = write_set(copy, target, arguments.as_of_ms or time.time_ns() // 1_000_000)
     if arguments.output != _options.JSON:
         what = f"{counted(written.records, 'record')} in {counted(written.segments, 'segment')}"
-        sys.stdout.write(printable(f"{target.path}: backup set of {what}") + "\n")
+        left_out = f", without {counted(written.left_out, 'offset')} not committed" if written.left_out else ""
+        sys.stdout.write(printable(f"{target.path}: backup set of {what}{left_out}") + "\n")
     return code
 
 

@@ -59,10 +59,11 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class SetWritten(NamedTuple):
-    """What was written."""
+    """What was written, and the number of offsets that were left out since they are not committed."""
 
     segments: int
     records: int
+    left_out: int
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,7 @@ def _write_objects(log_dir: str, target: BackupTarget, now_ms: int) -> SetWritte
 def _write(log_dir: str, target: BackupTarget, files: FileSystem, place: str, now_ms: int) -> SetWritten:
     request = ReadRequest.parse({"path": log_dir, "isolation.level": READ_COMMITTED})
     ends = read_ends(request)
-    _check_ends(ends, committed_only=target.committed_only)
+    left_out = _check_ends(ends, committed_only=target.committed_only)
     tasks: dict[TopicPartition, list[ReadTask]] = {log: [] for log in ends}
     for task in plan_read(request, PushedFilters(), KEYS | VALUES | HEADERS):
         tasks[task.topic_partition].append(task)
@@ -144,11 +145,15 @@ def _write(log_dir: str, target: BackupTarget, files: FileSystem, place: str, no
     manifest = format_manifest(base_name(target.path), partitions, now_ms, target.base, compression, tuple(empty))
     write_verified(files, join(place, MANIFEST), manifest)
     segments = [segment for partition in partitions.values() for segment in partition.segments]
-    return SetWritten(len(segments), sum(segment.record_count for segment in segments))
+    return SetWritten(len(segments), sum(segment.record_count for segment in segments), left_out)
 
 
-def _check_ends(ends: Mapping[TopicPartition, ReadEnd], *, committed_only: bool) -> None:
-    """:raises UnsupportedLogError: a log has records after its committed end, which must not be left out"""
+def _check_ends(ends: Mapping[TopicPartition, ReadEnd], *, committed_only: bool) -> int:
+    """The number of offsets after the committed ends of logs.
+
+    :raises UnsupportedLogError: there are some, and they must not be left out
+    """
+    left_out = 0
     for log, end in ends.items():
         count = end.log_end_offset - end.offset
         what = f"{log}: {count} offsets from {end.offset} to {end.log_end_offset - 1} are not committed: {end.bound}"
@@ -157,6 +162,8 @@ def _check_ends(ends: Mapping[TopicPartition, ReadEnd], *, committed_only: bool)
             raise UnsupportedLogError(what, hint=hint)
         if count > 0:
             _LOGGER.warning("%s; the set does not have them", what)
+            left_out += count
+    return left_out
 
 
 def _without_records(target: BackupTarget) -> dict[TopicPartition, BackupPartition]:

@@ -44,8 +44,9 @@ BATCH_BYTES = 64 * 1024
 _STEP_BYTES = 4 << 20
 #: bounds memory: no broker accepts a larger record
 _MAX_RECORD_BYTES = 256 << 20
-#: one part in so many of the file system is left free
+#: one part in so many of the file system is left free, or less of a large one
 _RESERVE = 100
+_MAX_RESERVE_BYTES = 1 << 30
 #: an lz4 segment is in memory as a whole, compressed and not: so many of them at a time
 _IN_MEMORY = threading.BoundedSemaphore(2)
 _OTHER_DIRECTORY = "free some space, or name another directory by ?spool=DIR in the address"
@@ -96,10 +97,10 @@ class SegmentSpool:
         return size
 
     def _require_more(self, size: int, path: str) -> None:
-        """:raises StorageError: a write of this size would leave less than a hundredth of the file system free"""
+        """:raises StorageError: a write of this size would leave less free than the reserve"""
         found = os.statvfs(self._directory)
         free = found.f_bavail * found.f_frsize
-        if free - size < found.f_blocks * found.f_frsize // _RESERVE:
+        if free - size < min(found.f_blocks * found.f_frsize // _RESERVE, _MAX_RESERVE_BYTES):
             what = f"its records would fill {self._directory}, which has {free} bytes free"
             raise StorageError(what, path=path, hint=_OTHER_DIRECTORY)
 

@@ -14,6 +14,8 @@ from compaction.formats.primitives.malformed import FormatError
 from compaction.fs.filesystem import ReadableFileSystem, join
 from compaction.fs.text_files import read_small
 
+#: bounds memory; a manifest has about 600 bytes for each segment, and a backup begins one for each partition and minute
+MAX_MANIFEST_BYTES = 1 << 30
 HINT = "restore the object from another copy of the set"
 
 
@@ -43,7 +45,7 @@ def read_manifest(files: ReadableFileSystem, place: str) -> BackupManifest:
         hint = f"give one of the sets below it, e.g. {join(place, inner[0])}" if inner else "give the directory of one set"
         raise StorageError(f"no backup set here: it has no {MANIFEST}", path=place, hint=hint)
     try:
-        return parse_manifest(read_small(files, path, HINT))
+        return parse_manifest(read_small(files, path, HINT, MAX_MANIFEST_BYTES))
     except FormatError as error:
         raise CorruptLogError(error.what, path=path, position=error.position, hint=HINT) from error
 

@@ -21,9 +21,9 @@ from compaction.errors import CompactionError, CorruptLogError, StorageError, Un
 from compaction.formats.backup_set.set_segment import SegmentStream
 from compaction.formats.record_batch.batch import RecordBatch, iter_batches
 from compaction.formats.record_batch.record import Header, Record
-from compaction.fs.text_files import MAX_SMALL_BYTES
 from compaction.fs.uri import OPTIONS_VARIABLE, SPOOL, options_of, parse_uri
 from compaction.stores.layouts.backup_sets import segment_spool
+from compaction.stores.layouts.backup_sets.set_objects import MAX_MANIFEST_BYTES
 from compaction.stores.layouts.backup_sets.spool_directory import temporary_directory
 from compaction.stores.mixed import MixedFileSystem
 from tests.oracle.backup_segments import LZ4, NONE, ZSTD, encode_record, encode_segment
@@ -165,8 +165,8 @@ def test_what_is_no_set_is_an_error(place: Path) -> None:
 
 def test_a_manifest_that_is_too_large_is_not_read(place: Path) -> None:
     with (place / "manifest.json").open("wb") as sparse:
-        sparse.truncate(MAX_SMALL_BYTES + 1)
-    with pytest.raises(CorruptLogError, match=r"manifest.json: is larger than 64 MiB"):
+        sparse.truncate(MAX_MANIFEST_BYTES + 1)
+    with pytest.raises(CorruptLogError, match=r"manifest.json: is larger than 1024 MiB"):
         read(parse_uri(f"backup+file://{place}", "--log-dir"))
 
 
@@ -208,6 +208,7 @@ KILLED = """\
 import os, signal, sys
 from compaction.fs.uri import parse_uri
 from compaction.stores.layouts.backup_sets import segment_spool
+from compaction.stores.layouts.backup_sets.set_objects import MAX_MANIFEST_BYTES
 from compaction.stores.layouts.backup_sets.spool_directory import temporary_directory
 from compaction.stores.mixed import MixedFileSystem
 address = parse_uri(sys.argv[1], "--log-dir")
