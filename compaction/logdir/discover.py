@@ -13,9 +13,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from compaction.errors import CorruptLogError, UnsupportedLogError, UsageError
+from compaction.errors import CorruptLogError, StorageError, UnsupportedLogError, UsageError
 from compaction.fs.filesystem import FileStat, FileSystem, base_name, join
-from compaction.fs.uri import is_remote, resolved
+from compaction.fs.uri import is_layout, is_remote, resolved
 from compaction.names import (
     CLEANER_OFFSETS,
     CLUSTER_METADATA_TOPIC,
@@ -157,6 +157,11 @@ def _is_log(fs: FileSystem, path: str) -> bool:
         parsed = [parse_segment_file(name) for name in fs.listdir(path)]
     except (CorruptLogError, UnsupportedLogError):
         # reported when the log is read
+        return True
+    except StorageError:
+        # as above: listing a log of an export reads its objects
+        if not is_layout(path):
+            raise
         return True
     return any(file is not None and file.kind == LOG for file in parsed)
 

@@ -48,8 +48,9 @@ def batches_from(data: View, path: str, position: int) -> Iterator[BatchPlace]:
 
 
 def indexed_position(index: bytes, base_offset: int, offset: int, data: View) -> int:
-    """The position of a batch before ``offset``, by the offset index of its segment; 0 without an entry, or if the entry is not
-    that of the batch there."""
+    """The position of a batch before ``offset``, by the offset index of its segment; 0 without an entry, or if the batch there
+    is a later one than the entry says. It may be an earlier one: older brokers wrote one entry for several batches.
+    """
     try:
         rows = indexes.read_offset_index(index, base_offset)
     except FormatError:
@@ -60,7 +61,7 @@ def indexed_position(index: bytes, base_offset: int, offset: int, data: View) ->
     last_offset, position = int(before["offset"][-1]), int(before["position"][-1])
     with suppress(CorruptLogError):
         batch = next(batches_from(data, "", position), None)
-        if batch is not None and batch.last_offset == last_offset:
+        if batch is not None and base_offset <= batch.base_offset <= batch.last_offset <= last_offset:
             return position
     return 0
 

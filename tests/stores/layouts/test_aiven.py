@@ -12,7 +12,9 @@ import pytest
 from compaction.errors import CorruptLogError, StorageError, UnsupportedLogError
 from compaction.fs import text_files
 from compaction.fs.filesystem import ByteSource, join
+from compaction.fs.local import LocalFileSystem
 from compaction.fs.uri import KEYS_VARIABLE, parse_uri
+from compaction.logdir.discover import Selector, discover, require_logs
 from compaction.stores.layouts import chunked_object, data_keys
 from compaction.stores.layouts.aiven_manifest import Chunk
 from compaction.stores.mixed import MixedFileSystem
@@ -276,6 +278,36 @@ def test_an_object_that_must_be_small_and_is_large_is_not_read(objects: Path, su
     with pytest.raises(CorruptLogError, match=f"is larger than {size >> 20} MiB, the limit for such objects") as error:
         read_all(aiven(objects / "plain"))
     assert error.value.path == str(file)
+
+
+@pytest.mark.parametrize("suffix", ["log", "rsm-manifest"])
+def test_an_object_that_cannot_be_read_fails_its_log_only(
+    objects: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = str(chosen(objects, "zstd", f"3.{suffix}"))
+    read_bytes, reader = LocalFileSystem.read_bytes, LocalFileSystem.reader
+
+    def checked(path: str) -> None:
+        if path == refused:
+            raise StorageError("cannot read: Permission denied", path=path)
+
+    def read_unless_refused(self: LocalFileSystem, path: str, start: int = 0, length: int | None = None) -> bytes:
+        checked(path)
+        return read_bytes(self, path, start, length)
+
+    def open_unless_refused(self: LocalFileSystem, path: str, start: int, end: int, *, uncached: bool = False) -> ByteSource:
+        checked(path)
+        return reader(self, path, start, end, uncached=uncached)
+
+    monkeypatch.setattr(LocalFileSystem, "read_bytes", read_unless_refused)
+    monkeypatch.setattr(LocalFileSystem, "reader", open_unless_refused)
+    files, address = MixedFileSystem(), aiven(objects / "zstd")
+    logs = discover(files, [address], Selector())
+    # the run begins
+    require_logs(files, logs, [address], Selector())
+    with pytest.raises(StorageError, match="Permission denied") as error:
+        files.listdir(logs[0].path)
+    assert error.value.path == refused
 
 
 def test_uploads_without_any_manifest_are_no_empty_log(objects: Path) -> None:
