@@ -6,12 +6,19 @@ The plain cleaner keeps a dictionary of the record of each key with the highest 
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import pytest
 
+from compaction.certifier.certificate import Status
+from compaction.certifier.verify_request import VerifyRequest
 from compaction.engine.sizing import Sizes
-from tests.local_job import read_offsets
+from tests.certifier.certify import certify
+from tests.kafka.encode import Batch, Record
+from tests.local_job import clean_locally, read_offsets, resolver_of
 from tests.memory import scratch
+from tests.oracle.disk import read_partition, write_partition
+from tests.oracle.segments import write_segment
 from tests.passes.random_cases import NOW_MS, RANKED_FLAVOURS, random_case
 from tests.passes.rounds import move_on, run_round
 
@@ -32,3 +39,18 @@ def test_four_rounds_give_the_output_of_the_plain_cleaner(strategy: str, sizes: 
             move_on(rng, cases, read_offsets(root / "logs", "cleaner_offsets"))
             now_ms += (0, 1_000, 10**9)[number % 3]
     assert sum(not case.ended for case in cases) > len(cases) / 2
+
+
+def test_an_old_record_is_retained_while_it_is_the_last_one_though_its_tombstone_is_dropped(tmp_path: Path) -> None:
+    config = {"cleanup.policy": "compact", "compaction.strategy": "timestamp", "min.cleanable.dirty.ratio": "0"}
+    tombstone = Batch([Record(1, 10, b"k", None)], delete_horizon=NOW_MS - 1)
+    batches = [Batch([Record(0, 1, b"a", b"v")]), tombstone, Batch([Record(2, 5, b"k", b"old")])]
+    for more, left in (([], [0, 2]), ([Batch([Record(3, 5, b"b", b"v")])], [0, 3])):
+        write_partition(tmp_path / "t-0", [write_segment(0, [each.encode() for each in [*batches, *more]], 200, NOW_MS)])
+        clean_locally(tmp_path, NOW_MS, {"t": config}, include_active=True)
+        found = [each.offset for segment in read_partition(tmp_path / "t-0") for b in segment.batches for each in b.records()]
+        assert found == left
+        resolver = resolver_of({"t": config})
+        request = VerifyRequest((), (str(tmp_path),), NOW_MS, exact=True, resolver=resolver, include_active=True)
+        assert certify(request).status is Status.HOLDS
+        (tmp_path / "cleaner-offset-checkpoint").unlink()
