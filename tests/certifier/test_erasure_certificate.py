@@ -77,6 +77,18 @@ def test_erasures_of_random_logs_hold_and_are_counted(version: str, tombstones: 
     assert sum(erased.values()) > 200
 
 
+@pytest.mark.parametrize("version", ["3.9", "4.4"])
+def test_a_log_that_ends_with_an_erased_record_of_an_old_batch_holds(version: str) -> None:
+    case = random_case("gzip", 145)
+    key = case.segments[-1].batches[-1].records()[-1].key
+    assert key is not None
+    with scratch() as root:
+        write_case(root / "before", case)
+        erase(root / "before", [key], output_dir=root / "after", include_active=True, kafka_version=version)
+        found = certified(root / "before", root / "after", erased_keys([key]), version)
+    assert [log.lines() for log in found.report.logs if log.status is not Status.HOLDS] == []
+
+
 @pytest.fixture
 def copies(tmp_path: Path) -> tuple[Path, Path]:
     """A log, and a copy from which the key ``k`` was erased."""

@@ -51,7 +51,8 @@ class PlainEraser:
         else:
             left = [each for each in records if not self.matches(each)]
         if left:
-            yield encode(source, left, horizon_ms, names_as_text=False)
+            last_offset = batch.last_offset if batch.next_offset == end_offset else None
+            yield encode(source, left, horizon_ms, names_as_text=False, last_offset=last_offset)
         elif batch.next_offset == end_offset or self._is_needed(batch):
             yield encode_empty(source)
 

@@ -124,6 +124,25 @@ def test_random_logs_of_all_formats_and_codecs_lose_the_records_of_the_keys_and_
     assert sum(log.erased_records for log in found.logs) > 500
 
 
+@pytest.mark.parametrize("version", ["2.8", "3.9", "4.4"])
+def test_the_log_ends_where_it_did_if_the_last_record_of_a_compressed_old_batch_is_erased(version: str) -> None:
+    case = random_case("gzip", 145)
+    batch = case.segments[-1].batches[-1]
+    records = batch.records()
+    assert batch.magic < 2
+    assert len(records) > 1
+    key = records[-1].key
+    assert key is not None
+    with scratch() as log_dir:
+        write_case(log_dir, case)
+        (log,) = erase(log_dir, [key], include_active=True, kafka_version=version).logs
+        assert log.status is LogStatus.CLEANED
+        found = read_partition(log_dir / f"{case.name}-0")
+    assert found[-1].next_offset == case.segments[-1].next_offset
+    left = [record.offset for record in found[-1].batches[-1].records()]
+    assert left == [record.offset for record in records if record.key != key]
+
+
 ODD_KEYS = (None, b"", b"\x00\xff\n", b"k" * 70_000, b"k" * 69_999, "ключ".encode(), b"k")
 
 

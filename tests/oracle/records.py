@@ -111,8 +111,10 @@ def encode(
     delete_horizon_ms: int = NO_TIMESTAMP,
     *,
     names_as_text: bool = True,
+    last_offset: int | None = None,
 ) -> bytes:
-    """The batch of magic 2 that retains these records of ``original`` (``MemoryRecords.buildRetainedRecordsInto``).
+    """The batch of magic 2 that retains these records of ``original`` (``MemoryRecords.buildRetainedRecordsInto``), up to
+    ``last_offset`` if given.
 
     Kafka decodes header names as text: bytes that are not UTF-8 become U+FFFD.
     """
@@ -120,7 +122,8 @@ def encode(
         records = [replace(record, headers=tuple((_text(name), value) for name, value in record.headers)) for record in records]
     modern = original.magic == 2
     base_offset = original.base_offset if modern else records[0].offset
-    last_offset = original.last_offset if modern else records[-1].offset
+    if last_offset is None:
+        last_offset = original.last_offset if modern else records[-1].offset
     has_horizon = delete_horizon_ms >= 0
     base_timestamp = delete_horizon_ms if has_horizon else records[0].timestamp
     check_appends(original, records)

@@ -90,7 +90,11 @@ def _check_messages(source: NDArray[np.void], rows: NDArray[np.void], rules: Cle
         wrapper = same_magic & ((rows["attributes"] & CODEC) != 0)
         same |= wrapper & (((source["attributes"] ^ rows["attributes"]) & (CODEC | LOG_APPEND_TIME)) == 0)
         # an emptied batch has no message
-        _report(rows, (source["magic"] < 2) & ~old & (rows["count"] > 0), "message became v2", findings)
+        became_v2 = (source["magic"] < 2) & ~old & (rows["count"] > 0)
+        if rules.erases:
+            # only v2 retains the end of a log whose last record is erased
+            became_v2 &= rows["last_offset"] != source["last_offset"]
+        _report(rows, became_v2, "message became v2", findings)
     _report(rows, old & ~same, "magic or size of the message differs", findings)
 
 

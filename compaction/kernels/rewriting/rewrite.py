@@ -172,10 +172,10 @@ def _put_records(out, w, data, kept, n, row, base_offset, base_ts, records_ts):
 
 
 @inner
-def _rewrite_batch(out, w, data, row, kept, n, horizon_ms, mtime_only, out_row):
+def _rewrite_batch(out, w, data, row, kept, n, horizon_ms, mtime_only, keeps_end, out_row):
     """Write a batch of the ``n`` kept records at ``out[w:]``: ``(position after it, error)``. ``horizon_ms`` is its new delete
-    horizon, -1 for none; with ``mtime_only`` it loses the one that it has. A batch to be compressed has no CRC yet, and its
-    uncompressed size."""
+    horizon, -1 for none; with ``mtime_only`` it loses the one that it has. A batch of magic 0 or 1 ends at its last record,
+    unless it ``keeps_end``. A batch to be compressed has no CRC yet, and its uncompressed size."""
     append_time = row.attributes & LOG_APPEND_TIME_BIT != 0
     records_ts = row.max_timestamp if append_time and row.magic == 2 else row.base_timestamp
     attributes = row.attributes & (7 | _TYPE_AND_TXN_BITS | HORIZON_BIT)
@@ -191,7 +191,8 @@ def _rewrite_batch(out, w, data, row, kept, n, horizon_ms, mtime_only, out_row):
         base_ts = records_ts if append_time and row.magic == 2 else records_ts + kept[0, 3]
     base_offset, last_offset = row.base_offset, row.last_offset
     if row.magic < 2:
-        base_offset, last_offset = row.base_offset + kept[0, 4], row.base_offset + kept[n - 1, 4]
+        base_offset = row.base_offset + kept[0, 4]
+        last_offset = row.last_offset if keeps_end else row.base_offset + kept[n - 1, 4]
     end, max_ts, error = _put_records(out, w + HEADER_SIZE, data, kept, n, row, base_offset, base_ts, records_ts)
     if append_time:
         max_ts = row.max_timestamp
@@ -312,14 +313,16 @@ def rewrite(
             if error != OK:
                 return i, n_out, w, error
             counters[TOMBSTONES_REMOVED] += expired
+            # the last batch of a log whose last record is erased: the log must not end earlier
+            keeps_end = limits.erases and verdicts[i] & RETAIN_EMPTY != 0
             if n > 0 and untouched:
                 _copy(row, block_position, out_rows[n_out])
                 n_out += 1
-            elif n > 0 and keeps_magic:
+            elif n > 0 and keeps_magic and not keeps_end:
                 _describe_wrapper(row, kept, n, out_rows[n_out])
                 n_out += 1
             elif n > 0:
-                w, error = _rewrite_batch(out, w, data, row, kept, n, horizon, limits.mtime_only, out_rows[n_out])
+                w, error = _rewrite_batch(out, w, data, row, kept, n, horizon, limits.mtime_only, keeps_end, out_rows[n_out])
                 n_out += 1
             elif verdicts[i] & RETAIN_EMPTY:
                 if row.magic < 2 and not limits.erases:
