@@ -5,8 +5,9 @@ Mirrors ``LogLoader.removeTempFilesAndCollectSwapFiles`` and ``LogLoader.load`` 
 1. A swap with a journal is finished group by group, as long as the outputs have the recorded content and the sources are the
    recorded ones. From the first group for which that does not hold, the swap is rolled back.
 2. Without a journal, ``.swap`` files at or above the lowest ``.clean`` or ``.cleaned`` file are removed if the segments that
-   they would replace still exist. Other ``.swap`` files with valid batches are finished: the segments from their base offset up
-   to their next offset are renamed to ``.deleted``, and ``.swap`` is removed.
+   they would replace still exist; files of an attempt (``.clean.<attempt>``) say nothing of a swap. Other ``.swap`` files with
+   valid batches are finished: the segments from their base offset up to their next offset are renamed to ``.deleted``, and
+   ``.swap`` is removed.
 3. ``.clean``, ``.cleaned``, ``.deleted`` and temporary files are removed.
 """
 
@@ -23,9 +24,20 @@ from compaction.locking.claim import NO_OWNER, Owner
 from compaction.logdir.batch_scan import SegmentScan
 from compaction.logdir.checkpoint_store import CheckpointFiles
 from compaction.logdir.segments import segment_bases
-from compaction.names import CLEAN, DELETED, LOG, SEGMENT_KINDS, SNAPSHOT, SWAP, LogLocation, parse_segment_file, segment_file
+from compaction.names import (
+    CLEAN,
+    CLEANED,
+    DELETED,
+    LOG,
+    SEGMENT_KINDS,
+    SNAPSHOT,
+    SWAP,
+    LogLocation,
+    parse_segment_file,
+    segment_file,
+)
 from compaction.output.journal import Journal, JournalGroup, read_journal, remove_journal
-from compaction.output.segment_files import change_suffixes, discard_unfinished, exists, is_unfinished, remove_deleted
+from compaction.output.segment_files import change_suffixes, discard_unfinished, exists, remove_deleted
 from compaction.output.swap import finish_group, finish_swap
 from compaction.recovery.rollback import roll_back
 
@@ -113,7 +125,7 @@ def _finish_swap_files(fs: FileSystem, path: str) -> list[str]:
     actions = []
     parsed = [(name, file) for name in fs.listdir(path) if (file := parse_segment_file(name)) is not None]
     swaps = sorted({file.base_offset for _, file in parsed if file.suffix == SWAP})
-    unfinished = min((file.base_offset for name, file in parsed if is_unfinished(name)), default=None)
+    unfinished = min((file.base_offset for _, file in parsed if file.suffix in (CLEAN, CLEANED)), default=None)
     # in descending order, as a split renames them: an interruption leaves the lowest ones, which decide
     for base in reversed(swaps):
         scan = _scan_swap(fs, path, base)

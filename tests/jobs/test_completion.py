@@ -44,7 +44,7 @@ def test_bash_completes_commands_options_and_files(tmp_path: Path, missing: Call
 
     assert {"compact", "dry-run", "dump-log", "warm-up"} <= candidates("")
     assert candidates("co") == {"compact", "count", "completion"}
-    assert candidates("compact", "--output-") == {"--output-dir"}
+    assert candidates("compact", "--output-d") == {"--output-dir"}
     assert {"broker-1"} <= candidates("compact", "--output-dir", "bro")
     assert "broker.properties" not in candidates("compact", "--output-dir", "bro")
     assert {"broker.properties"} <= candidates("compact", "--config", "bro")

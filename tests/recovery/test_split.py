@@ -10,6 +10,7 @@ from compaction.fs.overlay import OverlayFileSystem
 from compaction.logdir.read_log import read_segments
 from compaction.logdir.segments import MAX_RELATIVE_OFFSET, segment_bases
 from compaction.names import INDEX, LOG, TIMEINDEX, TXNINDEX
+from compaction.output.segment_writer import new_suffix
 from compaction.recovery.recover import recover_log
 from tests.fs.faults import FaultyFileSystem, Stopped, crash_states
 from tests.logdir.broker_model import start_broker
@@ -101,7 +102,8 @@ def test_a_dry_run_splits_in_memory_and_locates_the_bytes_on_disk() -> None:
 
 @pytest.mark.parametrize("offsets", [OFFSETS, [FAR, FAR + 1]], ids=["fits", "first batch out of range"])
 @pytest.mark.parametrize("with_broker", [False, True])
-def test_no_interruption_of_a_split_loses_a_record(offsets: list[int], with_broker: bool) -> None:
+@pytest.mark.parametrize("attempt", [False, True], ids=["", "beside files of an attempt to clean"])
+def test_no_interruption_of_a_split_loses_a_record(offsets: list[int], with_broker: bool, attempt: bool) -> None:
     def make(step: int) -> FaultyFileSystem:
         fs = log_with(overflowing(offsets=offsets))
         fs.stop_before, fs.done = step, 0
@@ -113,6 +115,8 @@ def test_no_interruption_of_a_split_loses_a_record(offsets: list[int], with_brok
 
     undisturbed: FileSystem = make(1000)
     for name, fs in crash_states(make, make(1000).done):
+        for base in (FAR, 2 * FAR) if attempt else ():
+            fs.write_file(f"{HERE.path}/{base:020d}{INDEX}{new_suffix()}", b"")
         if with_broker:
             start_broker(fs, HERE.path)
             assert sorted(served(fs, HERE.path)) == [*offsets, 3 * FAR], name
