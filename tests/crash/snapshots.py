@@ -32,7 +32,7 @@ KEYS = 200
 #: the broker's own cleaner works at the same time
 BROKER = {
     "log.cleaner.enable": "true",
-    "log.cleaner.backoff.ms": "100",
+    "log.cleaner.backoff.ms": "1000",
     "log.cleaner.dedupe.buffer.size": "8388608",
     "log.segment.delete.delay.ms": "500",
     # nothing beyond the checkpointed high watermark is cleaned
