@@ -24,10 +24,8 @@ from compaction.kernels.keys.key_set import BYTES_PER_KEY, KeySet, copy_keys, lo
 from compaction.kernels.keys.offset_map import Arena
 from compaction.kernels.reading.records import SKIP
 from compaction.kernels.reading.tables import DROPPED, OFFSET_SHIFT
-from compaction.logdir.blocks import Block
 from compaction.passes.build_map import SliceScan
-from compaction.passes.decoder import Decoded, check_count, corrupt_record
-from compaction.passes.log_scan import LogScan
+from compaction.passes.log_scan import Batches, LogScan
 from compaction.passes.tasks import MapContext, MapSettings, Packed, Slice, SliceSummary
 
 _LOCATED = 1 << 14
@@ -156,28 +154,18 @@ class _MatchScan(LogScan):
         self._found_bytes = 0
         self._counted: list[FoundKeys] = []
 
-    def records(
-        self,
-        block: Block,
-        decoded: Decoded,
-        actions: NDArray[np.uint8],
-        counts: tuple[NDArray[np.int32], NDArray[np.int64]],
-        path: str,
-    ) -> None:
-        rows, first = decoded.rows, decoded.first_row
-        at, wanted = 0, actions[first : first + len(rows)] != SKIP
-        keyless = counts[0][first : first + len(rows)]
-        while at < len(rows):
-            next_at, n, error = locate_keys(
-                block.raw, decoded.scratch, rows, decoded.spans, wanted, at, self._located, keyless, counts[1]
-            )
-            if error:
-                raise corrupt_record(error, rows[next_at], path)
+    def _scan(self, batches: Batches, at: int) -> tuple[int, int]:
+        decoded, wanted = batches.decoded, batches.actions != SKIP
+        next_at, n, error = locate_keys(
+            batches.block.raw, decoded.scratch, decoded.rows, decoded.spans, wanted, at, self._located, batches.keyless,
+            batches.counters,
+        )  # fmt: skip
+        if not error:
             self._match(self._located[:n])
-            if next_at == at:
-                check_count(decoded, at, path)
-                self._located = np.empty((int(rows[at]["count"]), 3), np.uint64)
-            at = next_at
+        return next_at, error
+
+    def _grow(self, records: int) -> None:
+        self._located = np.empty((records, 3), np.uint64)
 
     def _match(self, located: NDArray[np.uint64]) -> None:
         matched = self._matcher.match(located, self._settings)

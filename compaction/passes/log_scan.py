@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,17 @@ _CONTROL = 0x20
 _ENTRIES = 1 << 14
 #: lookups are emitted in chunks of this size
 _LOOKUP_BYTES = 32 << 20
+
+
+class Batches(NamedTuple):
+    """Decoded batches, the ``actions`` (uint8[r]) on each, and what is counted: int32[r], records without a key of each; the
+    ``counters`` of ``scan_records``."""
+
+    block: Block
+    decoded: Decoded
+    actions: NDArray[np.uint8]
+    keyless: NDArray[np.int32]
+    counters: NDArray[np.int64]
 
 
 class LogScan:
@@ -74,20 +86,28 @@ class LogScan:
         :param actions: uint8, ``actions`` of all batches of ``block``
         :param counts: added to: int32, records without a key by batch of ``block``; the ``counters`` of ``scan_records``
         """
-        rows, first = decoded.rows, decoded.first_row
-        at, actions, keyless = 0, actions[first : first + len(rows)], counts[0][first : first + len(rows)]
+        rows, of_rows = decoded.rows, slice(decoded.first_row, decoded.first_row + len(decoded.rows))
+        batches = Batches(block, decoded, actions[of_rows], counts[0][of_rows], counts[1])
+        at = 0
         while at < len(rows):
-            next_at, n, m, error = scan_records(
-                block.raw, decoded.scratch, rows, decoded.spans, actions, self._log.first_dirty_offset, at,
-                self._entries, self._lookup_buffer, keyless, counts[1], self._secret,
-            )  # fmt: skip
+            next_at, error = self._scan(batches, at)
             if error:
                 raise corrupt_record(error, rows[next_at], path)
-            self._take(n, m)
             if next_at == at:
                 check_count(decoded, at, path)
                 self._grow(int(rows[at]["count"]))
             at = next_at
+
+    def _scan(self, batches: Batches, at: int) -> tuple[int, int]:
+        """Add the records of the batches from row ``at`` on, as many as fit the buffers: ``(next row, error)``."""
+        next_at, n, m, error = scan_records(
+            batches.block.raw, batches.decoded.scratch, batches.decoded.rows, batches.decoded.spans, batches.actions,
+            self._log.first_dirty_offset, at, self._entries, self._lookup_buffer, batches.keyless, batches.counters,
+            self._secret,
+        )  # fmt: skip
+        if not error:
+            self._take(n, m)
+        return next_at, error
 
     def take_unranked(self) -> int:
         """The number of entries without a rank since the last call."""
@@ -151,39 +171,28 @@ class RankedScan(LogScan):
     """The same with ranked entries and lookups, uint64[n, 4]."""
 
     kind = RankedTaskMap
+    #: what ``_scan`` reads, and from which row on
+    _current: tuple[Batches, int]
 
     def __init__(
         self, ranking: Ranking, log: MapContext, settings: MapSettings, max_records: int, arena: Arena | None = None
     ) -> None:
         super().__init__(log, settings, max_records, arena)
         self._name, self._by_header = ranking.name(), ranking.header is not None
-        self._current: tuple[Block, Decoded, NDArray[np.uint8]] | None = None
-        self._next_row, self._unranked = 0, 0
+        self._unranked = 0
 
-    def records(
-        self,
-        block: Block,
-        decoded: Decoded,
-        actions: NDArray[np.uint8],
-        counts: tuple[NDArray[np.int32], NDArray[np.int64]],
-        path: str,
-    ) -> None:
-        """Add the records of decoded batches."""
-        self._current = block, decoded, actions[decoded.first_row : decoded.first_row + len(decoded.rows)]
-        self._next_row = 0
-        super().records(block, decoded, actions, counts, path)
-        self._current = None
+    def _scan(self, batches: Batches, at: int) -> tuple[int, int]:
+        self._current = batches, at
+        return super()._scan(batches, at)
 
     def _take(self, n: int, m: int) -> None:
-        if self._current is None or not n + m:
-            return
-        block, decoded, actions = self._current
+        batches, at = self._current
         ranked, looked_up = np.empty((n, RANKED_WORDS), np.uint64), np.empty((m, RANKED_WORDS), np.uint64)
-        self._next_row, unranked = rank_records(
-            block.raw, decoded.scratch, decoded.rows, decoded.spans, actions, self._log.first_dirty_offset, self._next_row,
-            self._by_header, self._name, self._entries[:n], self._lookup_buffer[:m], ranked, looked_up,
+        self._unranked += rank_records(
+            batches.block.raw, batches.decoded.scratch, batches.decoded.rows, batches.decoded.spans, batches.actions,
+            self._log.first_dirty_offset, at, self._by_header, self._name, self._entries[:n], self._lookup_buffer[:m],
+            ranked, looked_up,
         )  # fmt: skip
-        self._unranked += unranked
         self._add(ranked, looked_up)
 
     def take_unranked(self) -> int:

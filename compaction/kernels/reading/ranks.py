@@ -89,8 +89,8 @@ def _ranked(source, ranked, rank, target):
 def rank_records(
     raw, scratch, rows, spans, actions, first_dirty, first_row, by_header, name, entries, lookups, ranked, looked_up
 ):
-    """Add ranks to the map entries and lookups that ``scan_records`` made of ``rows[first_row:]``: ``(next row, number of
-    entries without a rank)``. The parameters up to ``first_row`` are those of ``scan_records``.
+    """Add ranks to the map entries and lookups that ``scan_records`` made of ``rows[first_row:]``; the number of entries
+    without a rank. The parameters up to ``first_row`` are those of ``scan_records``.
 
     :param by_header: whether to rank by the header ``name`` (uint8[]), else by timestamp
     :param entries: uint64[n, 3], the map entries of these batches; ``lookups`` uint64[m, 3]
@@ -119,4 +119,4 @@ def rank_records(
                 n += 1
                 missing += not has_rank
         i += 1
-    return i, missing
+    return missing
