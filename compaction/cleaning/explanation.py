@@ -13,7 +13,6 @@ from compaction.cleaning.plan import LogPlan
 from compaction.cleaning.segment_retention import DeletionPlan
 from compaction.cleaning.skip_reasons import Condition, duration, ratio_remedy
 from compaction.config import TopicConfig
-from compaction.config.entries import OFFSET
 from compaction.config.kinds import LONG_MAX
 
 #: deleted segments that are listed one by one
@@ -82,7 +81,7 @@ def _condition(plan: LogPlan, condition: Condition, now_ms: int) -> Answer:
 
 
 def _strategy(config: TopicConfig) -> Iterator[Answer]:
-    if config.compaction_strategy != OFFSET:
+    if not config.by_offset:
         source = config.source("compaction.strategy")
         yield Answer(f"of a key, the record by {config.strategy} ({source}) is retained; no Kafka has this", None)
 

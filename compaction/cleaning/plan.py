@@ -32,7 +32,7 @@ from compaction.cleaning.log_view import LogView, Segment
 from compaction.cleaning.segment_retention import DeletionPlan, plan_deletion
 from compaction.cleaning.skip_reasons import Condition, SkipCause, Verdict, duration, ratio_remedy, shown
 from compaction.config import TopicConfig
-from compaction.config.entries import NO_RECORD_LIMIT, OFFSET
+from compaction.config.entries import NO_RECORD_LIMIT
 from compaction.names import CLUSTER_METADATA_TOPIC, TopicPartition
 
 
@@ -74,15 +74,14 @@ class LogPlan(LogToClean):
     def map_start_offset(self) -> int:
         """The first offset whose record enters the map: with a strategy other than ``offset``, a record of the clean section
         may supersede one of the dirty section."""
-        ranked = self.config.compaction_strategy != OFFSET
-        return self.view.log_start_offset if ranked else self.first_dirty_offset
+        return self.first_dirty_offset if self.config.by_offset else self.view.log_start_offset
 
     @property
     def map_last_offset(self) -> int:
         """The last offset, inclusive, whose record another one may supersede: with a strategy other than ``offset``, the log's
         last record is always retained."""
-        ranked, last = self.config.compaction_strategy != OFFSET, self.first_uncleanable_offset - 1
-        return min(last, self.view.log_end_offset - 2) if ranked else last
+        last = self.first_uncleanable_offset - 1
+        return last if self.config.by_offset else min(last, self.view.log_end_offset - 2)
 
     @property
     def retain_end_offset(self) -> int:

@@ -59,6 +59,11 @@ class TopicConfig:
         }
 
     @property
+    def by_offset(self) -> bool:
+        """Whether of a key the record with the highest offset is retained, as by Kafka."""
+        return self.compaction_strategy == OFFSET
+
+    @property
     def strategy(self) -> str:
         """The strategy and its header, in one phrase."""
         name = self.compaction_strategy_header

@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 from compaction.cleaning.plan import LogPlan
 from compaction.cleaning.skip_reasons import Verdict
-from compaction.config.entries import OFFSET
 from compaction.config.request import CompactionRequest
 from compaction.errors import UnsupportedLogError
 from compaction.fs.filesystem import storage_errors
@@ -126,7 +125,7 @@ def require_lasting(plan: LogPlan, request: CompactionRequest) -> None:
     :raises UnsupportedLogError: no copy is written, and a broker may append to the directory
     """
     kept = request.output_dir is not None or request.include_active
-    if kept or plan.verdict is Verdict.SKIP or plan.config.compaction_strategy == OFFSET:
+    if kept or plan.verdict is Verdict.SKIP or plan.config.by_offset:
         return
     what = f"{plan.config.strategy} would be undone here by Kafka's own cleaner, which retains the record of the highest offset"
     hint = "write a copy with --output-dir, or add --include-active if no broker will append to this directory"

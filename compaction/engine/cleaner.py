@@ -19,7 +19,6 @@ from compaction.cleaning.plan import LogPlan
 from compaction.cleaning.record_retention import ActiveProducers, RoundRules
 from compaction.cleaning.transactions import aborted_for_map, resolve_cleaning
 from compaction.config import BrokerConfig, TopicConfig
-from compaction.config.entries import OFFSET
 from compaction.engine.admission import SpaceBudget, logs_without_space
 from compaction.engine.log_cleaning import LogCleaning, ScanTotals
 from compaction.engine.output_parts import output_parts, output_segments, swap_groups, unchanged
@@ -268,7 +267,7 @@ class Cleaner:
 
 
 def _ranking(config: TopicConfig) -> Ranking | None:
-    if config.compaction_strategy == OFFSET:
+    if config.by_offset:
         return None
     return Ranking(config.compaction_strategy_header.encode() or None)
 

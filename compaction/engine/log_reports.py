@@ -16,7 +16,7 @@ from compaction.cleaning.log_view import LogView, Segment
 from compaction.cleaning.plan import PolicyPlan
 from compaction.cleaning.segment_retention import DeletionPlan
 from compaction.config import TopicConfig
-from compaction.config.entries import HEADER, OFFSET
+from compaction.config.entries import HEADER
 from compaction.engine.log_cleaning import LogCleaning, ScanTotals
 from compaction.errors import CompactionError, PolicyUnknownError
 from compaction.fs.local import LocalFileSystem
@@ -64,7 +64,7 @@ def cleaned_report(plan: PolicyPlan, log: LogCleaning) -> LogReport:
 
 def _strategy_note(config: TopicConfig, totals: ScanTotals) -> str:
     """What a reader must know of a log that is cleaned by another strategy than Kafka's."""
-    if config.compaction_strategy == OFFSET:
+    if config.by_offset:
         return ""
     without = f"; {totals.unranked} records have no such header of 8 bytes" if config.compaction_strategy == HEADER else ""
     return f"; by {config.strategy}{without}; Kafka's own cleaner retains the highest offset and would undo this"
