@@ -5,18 +5,15 @@ The plain cleaner is held to Kafka's own in ``tests/oracle``, the job itself in 
 
 from __future__ import annotations
 
-import random
-
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from compaction.engine.sizing import Sizes
 from compaction.kernels.keys.key_filter import KeyFilter
-from tests.local_job import read_offsets
 from tests.memory import scratch
 from tests.passes.random_cases import FLAVOURS, NOW_MS, random_case, random_cases
-from tests.passes.rounds import move_on, run_round
+from tests.passes.rounds import assert_four_rounds_equal, run_round
 
 WHOLE = Sizes(1 << 30, 1 << 30, 1 << 30)
 TINY = Sizes(500, 1_500, 7)
@@ -25,26 +22,14 @@ TINY = Sizes(500, 1_500, 7)
 @pytest.mark.parametrize(("sizes", "seeds"), [(WHOLE, range(6)), (TINY, range(6, 10)), (None, range(10, 12))])
 def test_four_rounds_give_the_output_of_the_plain_cleaner(sizes: Sizes | None, seeds: range) -> None:
     cases = random_cases(seeds)
-    rng, now_ms = random.Random(seeds.start), NOW_MS
     with scratch() as root:
-        for number in range(4):
-            found = list(run_round(root / "logs", cases, now_ms, sizes))
-            assert not found, f"round {number}: {found[:5]}"
-            move_on(rng, cases, read_offsets(root / "logs", "cleaner_offsets"))
-            now_ms += (0, 1_000, 10**9)[number % 3]
-    assert sum(not case.ended for case in cases) > len(cases) / 2
+        assert_four_rounds_equal(root / "logs", cases, NOW_MS, sizes)
 
 
 @pytest.mark.parametrize("version", ["2.8.2", "3.0.2", "3.9.1", "3.9.2", "4.3.1"])
 def test_four_rounds_by_the_rules_of_a_version_give_the_output_of_the_plain_cleaner(version: str) -> None:
-    cases, now_ms = random_cases(range(2)), NOW_MS
     with scratch() as root:
-        for number in range(4):
-            found = list(run_round(root / "logs", cases, now_ms, version=version))
-            assert not found, f"round {number}: {found[:5]}"
-            move_on(random.Random(number), cases, read_offsets(root / "logs", "cleaner_offsets"))
-            now_ms += (0, 1_000, 10**9)[number % 3]
-    assert sum(not case.ended for case in cases) > len(cases) / 2
+        assert_four_rounds_equal(root / "logs", random_cases(range(2)), NOW_MS, version=version)
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
