@@ -107,7 +107,7 @@ def erase_keys(
         selected = [log for log in logs if log.compaction.verdict is Verdict.CLEAN]
         eraser = _erase(start, request.erasure, selected, output, options) if selected else None
         step("replacing segments" if base.output_dir is None else "publishing the copy")
-        records = {} if eraser is None else eraser.totals()
+        records = {} if eraser is None else eraser.records
         finish = [partial(_finish, output, request, log, records.get(log.location, 0)) for log in logs]
         reports = run_concurrently(finish, output.concurrency)
         if base.output_dir is None:

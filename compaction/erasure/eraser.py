@@ -8,7 +8,7 @@ Tested by ``tests/erasure/test_erase_keys.py``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -39,6 +39,8 @@ class ErasurePasses(PlainPasses):
         super().__init__(passes, sizes)
         #: of each slice with matches, the compressed survivor entries
         self.matches: dict[SliceId, list[bytes]] = {}
+        #: of each log, the number of distinct keys that were found
+        self.keys: dict[int, int] = {}
 
     def find_matches(self, slices: Sequence[Slice], settings: MapSettings, matcher: Matcher) -> list[SliceMatches]:
         """Pass 1 for one shard of the keys: the matches of each slice, in order."""
@@ -56,7 +58,7 @@ class ErasurePasses(PlainPasses):
         description = f"pass 2: {'measure' if dry_run else 'write'} {len(parts)} output parts"
         job = Job.reading("pass 2", description, [[part for part, _ in task] for task in tasks], writes=not dry_run)
         found = self._passes.run(job, tasks, partial(_clean_parts, logs=dict(logs), dry_run=dry_run))
-        return CleanedParts([result for results in found for result in results], {})
+        return CleanedParts([result for results in found for result in results], self.keys)
 
     def _matches_in(self, part: OutputPart) -> list[bytes]:
         return [packed for each in part.slices for packed in self.matches.get(each.id, ())]
@@ -74,26 +76,17 @@ class Eraser(Cleaner):
     :param passes: runs the tasks; the other parameters are those of ``Cleaner``
     """
 
+    _passes: ErasurePasses
+
     def __init__(
         self, logs: Sequence[LogCleaning], fs: FileSystem, passes: Passes, options: CleanerOptions, erasure: Erasure
     ) -> None:
-        made: list[ErasurePasses] = []
-
-        def make(sizes: Sizes) -> PlainPasses:
-            made.append(ErasurePasses(passes, sizes))
-            return made[0]
-
-        make_passes: Callable[[Sizes], PlainPasses] = make
-        super().__init__(logs, fs, make_passes, passes.cores, options)
-        self._erasure, self._erasure_passes = erasure, made[0]
-        #: by number of the log
-        self.keys: dict[int, FoundKeys] = {}
-        #: by number of the log, and base offset of the segment
-        self.records: dict[int, dict[int, int]] = {}
-
-    def totals(self) -> dict[LogLocation, int]:
-        """The number of erased records of each log."""
-        return {log.location: sum(self.records.get(log.number, {}).values()) for log in self._logs}
+        super().__init__(logs, fs, partial(ErasurePasses, passes), passes.cores, options)
+        self._erasure = erasure
+        #: the keys that were found in each log
+        self.keys: dict[LogLocation, FoundKeys] = {}
+        #: the number of erased records of each log
+        self.records: dict[LogLocation, int] = {}
 
     def build_offset_map(self) -> None:
         """Pass 1: finds the matches, checks all batches, and narrows the plans."""
@@ -102,7 +95,7 @@ class Eraser(Cleaner):
         settings = replace(map_settings(self._options.broker, self._task_rate), files=self._options.files)
         found: dict[int, list[SliceMatches]] = {log.number: [] for log in self._unfailed()}
         for number, matcher in enumerate(matchers(self._erasure, settings)):
-            matches = self._erasure_passes.find_matches(slices, settings, matcher) if slices else []
+            matches = self._passes.find_matches(slices, settings, matcher) if slices else []
             if not number:
                 self._take(self._unfailed(), [each.summary for each in matches])
             for each in matches:
@@ -125,10 +118,10 @@ class Eraser(Cleaner):
             if each.records:
                 base = bases[part.segment_index]
                 records[base] = records.get(base, 0) + each.records
-                self._erasure_passes.matches.setdefault(part.id, []).append(each.packed)
-        self.keys[log.number] = FoundKeys.joined(each.keys for each in found)
-        self.records[log.number] = records
-        log.keys = len(self.keys[log.number].hashes)
+                self._passes.matches.setdefault(part.id, []).append(each.packed)
+        self.keys[log.location] = FoundKeys.joined(each.keys for each in found)
+        self.records[log.location] = sum(records.values())
+        log.keys = self._passes.keys[log.number] = len(self.keys[log.location].hashes)
         plan = narrowed(log.compaction, frozenset(records), self._reason(log, records))
         log.plan = replace(log.plan, compaction=plan)
         log.slices = [each for each in log.slices if bases[each.segment_index] in records]
@@ -140,13 +133,6 @@ class Eraser(Cleaner):
         done = "become tombstones" if self._erasure.tombstones else "erased"
         total = counted(sum(records.values()), "record")
         return f"{total} of {counted(log.keys, 'key')} {done}, in {len(records)} of {examined}"
-
-    def clean_into_groups(self) -> None:
-        """Pass 2: writes the segments with matches without them."""
-        keys = {log.number: log.keys for log in self._logs}
-        super().clean_into_groups()
-        for log in self._logs:
-            log.keys = keys[log.number]
 
     def _resolve(self, log: LogCleaning) -> None:
         plan, view = log.compaction, log.compaction.view
