@@ -83,8 +83,7 @@ def clean_logs(
         logs = _in_order(prepared, output)
         dirty = [log for log in logs if log.compaction.verdict is Verdict.CLEAN]
         if dirty:
-            brokers = (log.settings.broker for log in prepared if log.settings is not None and log.plan is not None)
-            options = _options(request, logs, smallest_broker(brokers), sizes, files)
+            options = cleaner_options(request, logs, prepared, sizes, files)
             passes = start()
             step(f"cleaning {counted(len(dirty), 'log')}")
             do_clean(Cleaner(dirty, output.fs, partial(PlainPasses, passes), passes.cores, options))
@@ -145,21 +144,27 @@ def _in_order(prepared: Iterable[PreparedLog[PolicyPlan]], output: Destination) 
     return [logs[plan.view.path] for plan in dirtiest_first(log.compaction for log in logs.values())]
 
 
-def _options(
-    request: CompactionRequest, logs: Sequence[LogCleaning], broker: BrokerConfig, sizes: Sizes | None, files: DiskFileSystem
+def cleaner_options(
+    request: CompactionRequest,
+    logs: Sequence[LogCleaning],
+    prepared: Iterable[PreparedLog[PolicyPlan]],
+    sizes: Sizes | None,
+    files: DiskFileSystem,
 ) -> CleanerOptions:
+    """The options of a run over ``prepared``, of which ``logs`` have a plan."""
+    brokers = (log.settings.broker for log in prepared if log.settings is not None and log.plan is not None)
     return CleanerOptions(
         now_ms=request.as_of_ms,
         dry_run=request.dry_run,
-        broker=broker,
+        broker=smallest_broker(brokers),
         refuse=keyless_refusal(allow_keyless=request.allow_keyless),
         sizes=sizes,
-        space=space_for(request, logs),
+        space=_space_for(request, logs),
         files=files if request.output_dir is None or not is_remote(request.output_dir) else MixedFileSystem(),
     )
 
 
-def space_for(request: CompactionRequest, logs: Sequence[LogCleaning]) -> SpaceBudget | None:
+def _space_for(request: CompactionRequest, logs: Sequence[LogCleaning]) -> SpaceBudget | None:
     """The free space that outputs may use. A copy also needs space for all segments that are not cleaned."""
     if request.dry_run:
         return None
@@ -173,20 +178,24 @@ def space_for(request: CompactionRequest, logs: Sequence[LogCleaning]) -> SpaceB
 
 
 def _finish(output: Destination, log: LogCleaning) -> LogReport:
-    """Swaps in a cleaned log, applies the delete policy to another one; its report. A failed log is not changed."""
+    """Finishes a log; its report."""
     started = time.monotonic()
-    is_cleaned = log.compaction.verdict is Verdict.CLEAN
+    finish_log(output, log)
+    if log.error is not None:
+        return failed_report(log.location, log.error, log.plan)
+    if log.compaction.verdict is not Verdict.CLEAN:
+        return skipped_report(log.plan)
+    return replace(cleaned_report(log.plan, log), seconds=time.monotonic() - started)
+
+
+def finish_log(output: Destination, log: LogCleaning) -> None:
+    """Swaps in a cleaned log, applies the delete policy to another one. A failed log is not changed."""
     try:
         if log.error is not None:
             output.discard(log)
-        elif is_cleaned:
+        elif log.compaction.verdict is Verdict.CLEAN:
             output.replace(log)
         else:
             output.keep(log)
     except Exception as error:
         log.error = str(of_log(error, log.location.path))
-    if log.error is not None:
-        return failed_report(log.location, log.error, log.plan)
-    if not is_cleaned:
-        return skipped_report(log.plan)
-    return replace(cleaned_report(log.plan, log), seconds=time.monotonic() - started)

@@ -20,13 +20,13 @@ from compaction.cleaning.log_view import LogView
 from compaction.cleaning.plan import PolicyPlan
 from compaction.cleaning.skip_reasons import SkipCause, Verdict
 from compaction.config.request import CompactionRequest
-from compaction.engine.clean import do_clean, parallel_read, smallest_broker, space_for
+from compaction.engine.clean import cleaner_options, do_clean, finish_log, parallel_read
 from compaction.engine.cleaner import CleanerOptions
 from compaction.engine.concurrency import run_concurrently
 from compaction.engine.destination import Destination, destination, purpose
 from compaction.engine.log_cleaning import LogCleaning
 from compaction.engine.log_reports import failed_report, note_logs_in_use, versions_used
-from compaction.engine.prepare import PreparedLog, Sources, prepare
+from compaction.engine.prepare import Sources, prepare
 from compaction.engine.protocol import Passes
 from compaction.engine.sizing import Sizes
 from compaction.erasure.eraser import Eraser
@@ -35,7 +35,6 @@ from compaction.erasure.erasure_rules import narrowed, plan_erasure
 from compaction.erasure.find_matches import Erasure, FoundKeys
 from compaction.errors import CompactionError, of_log
 from compaction.fs.filesystem import DiskFileSystem
-from compaction.fs.uri import is_remote
 from compaction.locking.access import access
 from compaction.locking.claim import PROCESSES, Runs
 from compaction.logdir.settings.log_settings import Settings
@@ -46,7 +45,7 @@ from compaction.output.swap import has_replaced_segments
 from compaction.report import LogReport, RunReport
 from compaction.screen.amounts import counted
 from compaction.screen.steps import step
-from compaction.stores.mixed import MixedFileSystem, file_system
+from compaction.stores.mixed import file_system
 
 _INTERNAL = "__"
 _COPY_AWAY = "copy them away before the next run or a broker's start, which remove them"
@@ -102,11 +101,12 @@ def erase_keys(
         logs = [
             LogCleaning(log.location, log.plan, output.directory(log.location)) for log in prepared if log.plan is not None
         ]
-        options = _options(base, logs, prepared, sizes, files)
+        options = cleaner_options(base, logs, prepared, sizes, files)
         failed = [ErasedLog(log.location, error=str(log.error)) for log in prepared if log.error is not None]
         selected = [log for log in logs if log.compaction.verdict is Verdict.CLEAN]
         eraser = _erase(start, request.erasure, selected, output, options) if selected else None
-        step("replacing segments" if base.output_dir is None else "publishing the copy")
+        if eraser is not None and not base.dry_run:
+            step("replacing segments" if base.output_dir is None else "publishing the copy")
         records = {} if eraser is None else eraser.records
         finish = [partial(_finish, output, request, log, records.get(log.location, 0)) for log in logs]
         reports = run_concurrently(finish, output.concurrency)
@@ -162,39 +162,12 @@ def _erase(
     return eraser
 
 
-def _options(
-    request: CompactionRequest,
-    logs: Sequence[LogCleaning],
-    prepared: Sequence[PreparedLog[PolicyPlan]],
-    sizes: Sizes | None,
-    files: DiskFileSystem,
-) -> CleanerOptions:
-    brokers = (log.settings.broker for log in prepared if log.settings is not None and log.plan is not None)
-    return CleanerOptions(
-        now_ms=request.as_of_ms,
-        dry_run=request.dry_run,
-        broker=smallest_broker(brokers),
-        refuse=lambda *_: None,
-        sizes=sizes,
-        space=space_for(request, logs),
-        files=files if request.output_dir is None or not is_remote(request.output_dir) else MixedFileSystem(),
-    )
-
-
 def _finish(output: Destination, request: ErasureRequest, log: LogCleaning, records: int) -> LogReport:
     """Swaps in the result of a log, and removes what it replaces unless it is to be certified; its report."""
     started, in_place = time.monotonic(), request.base.output_dir is None and not request.base.dry_run
-    try:
-        if log.error is not None:
-            output.discard(log)
-        elif log.compaction.verdict is Verdict.CLEAN:
-            output.replace(log)
-        else:
-            output.keep(log)
-        if in_place and log.error is None and request.certify is None:
-            _remove_sources(output, log.location)
-    except Exception as error:
-        log.error = str(of_log(error, log.location.path))
+    finish_log(output, log)
+    if in_place and log.error is None and request.certify is None:
+        _remove_sources(output, log)
     if log.error is not None:
         return failed_report(log.location, log.error, log.plan)
     return replace(erased_report(log, records), seconds=time.monotonic() - started)
@@ -224,10 +197,7 @@ def _certified(
         if log.location in errors:
             log.error = errors[log.location] + (_LEFT if output is not None and log.groups else "")
         elif log.error is None and output is not None:
-            try:
-                _remove_sources(output, log.location)
-            except Exception as error:
-                log.error = str(of_log(error, log.location.path))
+            _remove_sources(output, log)
         certified.append(report if log.error is None else failed_report(log.location, log.error, log.plan))
     return certified
 
@@ -246,6 +216,9 @@ def _errors(base: CompactionRequest, certify: Certify, run: Sequence[ErasedLog])
     return errors
 
 
-def _remove_sources(output: Destination, location: LogLocation) -> None:
-    remove_deleted(output.disk, location.path)
-    output.disk.fsync_dir(location.path)
+def _remove_sources(output: Destination, log: LogCleaning) -> None:
+    try:
+        remove_deleted(output.disk, log.location.path)
+        output.disk.fsync_dir(log.location.path)
+    except Exception as error:
+        log.error = str(of_log(error, log.location.path))
