@@ -21,10 +21,10 @@ from compaction.cleaning.log_view import LogView
 from compaction.cleaning.plan import LogPlan, plan_log
 from compaction.cleaning.skip_reasons import duration
 from compaction.config.request import CompactionRequest
-from compaction.engine.admission import free_space
 from compaction.engine.prepare import PreparedLog, Sources, prepare
 from compaction.errors import CompactionError
 from compaction.fs.filesystem import DiskFileSystem, FileSystem, join
+from compaction.fs.local import free_space
 from compaction.fs.overlay import OverlayFileSystem
 from compaction.fs.ranges import view
 from compaction.fs.uri import is_remote

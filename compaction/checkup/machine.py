@@ -16,8 +16,8 @@ from pathlib import Path
 from rich.filesize import decimal
 
 from compaction.checkup.check import Check, State
-from compaction.engine.admission import free_space
 from compaction.errors import CompactionError
+from compaction.fs.local import free_space
 from compaction.startup.java_version import find_java, major_version, require_java
 
 MACHINE = "machine"

@@ -9,16 +9,13 @@ Tested by ``tests/engine/test_admission.py``, ``tests/engine/test_space_budget.p
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import NamedTuple
 
 from compaction.cleaning.plan import LogPlan
 from compaction.cleaning.skip_reasons import Verdict
 from compaction.config.request import CompactionRequest
 from compaction.errors import UnsupportedLogError
-from compaction.fs.filesystem import storage_errors
+from compaction.fs.local import FreeSpace, free_space
 from compaction.kernels.reading.tables import OUT_ROW
 from compaction.passes.tasks import CleanContext, OutputPart, PartResult
 
@@ -32,24 +29,6 @@ _SEGMENT_BYTES = 5 * 4096
 _TXN_ENTRY_BYTES = 34
 #: assumed least average size of batches
 _BATCH_BYTES = 128
-
-
-class FreeSpace(NamedTuple):
-    """Bytes that this user can still write to a file system, which its device number identifies."""
-
-    device: int
-    free_bytes: int
-
-
-def free_space(path: str) -> FreeSpace:
-    """The free space of the file system of ``path``, which need not exist yet.
-
-    :raises StorageError: the file system does not report it
-    """
-    with storage_errors(path, "determine the free space"):
-        existing = next(each for each in (Path(path), *Path(path).parents) if each.exists())
-        found = os.statvfs(existing)
-        return FreeSpace(existing.stat().st_dev, found.f_bavail * found.f_frsize)
 
 
 class SpaceBudget:

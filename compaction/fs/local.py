@@ -13,6 +13,7 @@ import stat as stat_bits
 import uuid
 from contextlib import ExitStack
 from pathlib import Path
+from typing import NamedTuple
 
 from compaction.errors import StorageError
 from compaction.fs import lock as locks
@@ -33,6 +34,25 @@ from compaction.fs.local_output import LocalOutput, name_in, opened_directory, t
 from compaction.fs.uri import require_local
 
 _NO_LINK = (errno.EEXIST, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS)
+
+
+class FreeSpace(NamedTuple):
+    """Bytes that this user can still write to a file system, which its device number identifies, and its size."""
+
+    device: int
+    free_bytes: int
+    total_bytes: int
+
+
+def free_space(path: str) -> FreeSpace:
+    """The free space of the file system of ``path``, which need not exist yet.
+
+    :raises StorageError: the file system does not report it
+    """
+    with storage_errors(path, "determine the free space"):
+        existing = next(each for each in (Path(path), *Path(path).parents) if each.exists())
+        found = os.statvfs(existing)
+        return FreeSpace(existing.stat().st_dev, found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize)
 
 
 class LocalFileSystem(DiskFileSystem):

@@ -9,7 +9,8 @@ import pytest
 
 from compaction.cleaning.record_retention import ActiveProducers, RoundRules
 from compaction.cleaning.txn_tables import AbortedRanges
-from compaction.engine.admission import FreeSpace, SpaceBudget, logs_without_space
+from compaction.engine.admission import SpaceBudget, logs_without_space
+from compaction.fs.local import FreeSpace
 from compaction.passes.tasks import CleanContext, CleanStats, GroupOutput, OutputPart, PartResult, Slice
 
 MIB = 1 << 20
@@ -47,7 +48,7 @@ class Measured:
 
 def budget_of(mebibytes: int) -> SpaceBudget:
     """A budget without its margin."""
-    return SpaceBudget(-4 * MIB, lambda _: FreeSpace(1, mebibytes * MIB))
+    return SpaceBudget(-4 * MIB, lambda _: FreeSpace(1, mebibytes * MIB, 1 << 40))
 
 
 @pytest.mark.parametrize(("parts", "free", "measured"), [(1, 102, 0), (1, 99, 1), (16, 240, 0), (16, 199, 1)])

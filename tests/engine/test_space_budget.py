@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from compaction.engine.admission import FreeSpace, SpaceBudget, free_space
+from compaction.engine.admission import SpaceBudget
+from compaction.fs.local import FreeSpace, free_space
 
 MIB = 1 << 20
-DISKS = {"/a": FreeSpace(1, 20 * MIB), "/a/deep": FreeSpace(1, 20 * MIB), "/b": FreeSpace(2, 8 * MIB)}
+DISKS = {"/a": FreeSpace(1, 20 * MIB, 0), "/a/deep": FreeSpace(1, 20 * MIB, 0), "/b": FreeSpace(2, 8 * MIB, 0)}
 
 
 def test_a_path_that_does_not_exist_has_the_free_space_of_its_parent(tmp_path: Path) -> None:

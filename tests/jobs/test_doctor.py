@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from compaction.checkup import log_health, machine
-from compaction.engine.admission import FreeSpace
+from compaction.fs.local import FreeSpace
 from jobs import doctor, warm_up
 from tests.dump.segments import Made, write_segment
 from tests.golden import unpack_sample
@@ -74,7 +74,7 @@ def test_what_a_machine_lacks_is_named_with_its_fix(
     monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
     monkeypatch.setattr(machine, "PACKAGES", {"numpy": (99, 0), "no-such-package": (1, 2)})
     monkeypatch.setattr(machine, "available_memory", lambda: 100 << 20)
-    monkeypatch.setattr(machine, "free_space", lambda path: FreeSpace(1, 5 << 20))
+    monkeypatch.setattr(machine, "free_space", lambda path: FreeSpace(1, 5 << 20, 1 << 40))
     code, checks = examine("--as-of", "2026-11-22T02:00Z")
     assert code == 1
     assert [name for name, state in states(checks, "machine").items() if state == "bad"] == [
@@ -205,7 +205,7 @@ def test_leftovers_and_unreadable_logs_are_found(examine: Examine, tmp_log_dir: 
 def test_a_directory_in_use_and_a_full_disk_are_notes(
     examine: Examine, tmp_log_dir: Path, logs: list[Made], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_health, "free_space", lambda path: FreeSpace(1, 10))
+    monkeypatch.setattr(log_health, "free_space", lambda path: FreeSpace(1, 10, 1 << 40))
     lock = tmp_log_dir / ".lock"
     lock.touch()
     hold = (

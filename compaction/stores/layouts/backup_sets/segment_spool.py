@@ -11,7 +11,6 @@ Tested by ``tests/stores/layouts/backup_sets/test_backup_layout.py``.
 from __future__ import annotations
 
 import hashlib
-import os
 import threading
 import uuid
 from collections.abc import Iterator
@@ -26,6 +25,7 @@ from compaction.formats.backup_set.set_segment import Compression, SegmentStream
 from compaction.formats.primitives.malformed import FormatError
 from compaction.fs.contents import read_range
 from compaction.fs.filesystem import FileRange, ReadableFileSystem, storage_errors
+from compaction.fs.local import free_space
 from compaction.kernels.reading.backup_records import (
     BACKUP_ERRORS,
     COMPLETE,
@@ -98,18 +98,16 @@ class SegmentSpool:
 
     def _require_more(self, size: int, path: str) -> None:
         """:raises StorageError: a write of this size would leave less free than the reserve"""
-        found = os.statvfs(self._directory)
-        free = found.f_bavail * found.f_frsize
-        if free - size < min(found.f_blocks * found.f_frsize // _RESERVE, _MAX_RESERVE_BYTES):
-            what = f"its records would fill {self._directory}, which has {free} bytes free"
+        found = free_space(self._directory)
+        if found.free_bytes - size < min(found.total_bytes // _RESERVE, _MAX_RESERVE_BYTES):
+            what = f"its records would fill {self._directory}, which has {found.free_bytes} bytes free"
             raise StorageError(what, path=path, hint=_OTHER_DIRECTORY)
 
     def require_space(self, plain_bytes: int, path: str) -> None:
         """:raises StorageError: the file system of the directory has less free space"""
-        existing = next(each for each in (Path(self._directory), *Path(self._directory).parents) if each.exists())
-        found = os.statvfs(existing)
-        if (free := found.f_bavail * found.f_frsize) < plain_bytes:
-            what = f"its records take about {plain_bytes} bytes in {existing}, which has {free} free"
+        free = free_space(self._directory).free_bytes
+        if free < plain_bytes:
+            what = f"its records take about {plain_bytes} bytes in {self._directory}, which has {free} free"
             raise StorageError(what, path=path, hint=_OTHER_DIRECTORY)
 
 
