@@ -83,6 +83,8 @@ def delete_old_segments(
         views = (log.plan.view for log in prepared if log.plan is not None)
         works = [partial(_finish, target, log) for log in prepared]
         reports = note_logs_in_use(run_concurrently(works, target.concurrency), held.in_use, views)
+    if request.output_dir is not None:
+        reports = [replace(report, deleted_bytes=0) for report in reports]
     return RunReport(uuid.uuid4().hex, request.as_of_ms, request.dry_run, tuple(reports), time.monotonic() - started)
 
 
