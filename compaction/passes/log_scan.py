@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from compaction.kernels.keys.offset_map import Arena, by_shard
 from compaction.kernels.reading.ranks import RANKED_WORDS, Ranking, rank_records
 from compaction.kernels.reading.records import LOOKUPS_ONLY, MAP, SKIP, scan_records
-from compaction.kernels.reading.tables import ENTRY_BYTES, ENTRY_WORDS
+from compaction.kernels.reading.tables import ENTRY_BYTES, ENTRY_WORDS, OFFSET_SHIFT, RANKED
 from compaction.logdir.blocks import Block
 from compaction.passes.decoder import V2_MAGIC, Decoded, check_count, corrupt_record
 from compaction.passes.merge import resolve
 from compaction.passes.task_map import RankedTaskMap, TaskMap
-from compaction.passes.tasks import MapContext, MapSettings, Packed, RankedEntries, Resolved
+from compaction.passes.tasks import LastRecord, MapContext, MapSettings, Packed, RankedEntries, Resolved
 
 _TRANSACTIONAL = 0x10
 _CONTROL = 0x20
@@ -47,6 +47,8 @@ class LogScan:
     """The map entries and lookups of one log, from the slices of one task."""
 
     kind: type[TaskMap] = TaskMap
+    #: with ranks, the log's last record, if it entered the map
+    _last: LastRecord | None = None
 
     def __init__(
         self, log: MapContext, settings: MapSettings, max_records: int, arena: Arena | None = None
@@ -156,9 +158,9 @@ class LogScan:
         """The log's survivor entries, if this task has scanned the entire log without spilling."""
         if not self._log.single_task or self._any_spilled or self._spilled or self._map.complete is None:
             return None
-        return resolve(self._map.complete, self._lookups, self._log.first_dirty_offset)
+        return resolve(self._map.complete, self._lookups, self._log.first_dirty_offset, self._last)
 
-    def drain(self) -> Iterator[tuple[int, Packed | RankedEntries]]:
+    def drain(self) -> Iterator[tuple[int, Packed | RankedEntries | LastRecord]]:
         """All remaining entries and lookups, by shard."""
         self._spill_lookups()
         yield from self.spilled()
@@ -193,14 +195,22 @@ class RankedScan(LogScan):
             self._log.first_dirty_offset, at, self._by_header, self._name, self._entries[:n], self._lookup_buffer[:m],
             ranked, looked_up,
         )  # fmt: skip
+        if n and int(ranked[-1, 2] & ~np.uint64(RANKED)) >> OFFSET_SHIFT == self._log.last_offset + 1:
+            self._last = LastRecord(ranked[-1:].copy())
         self._add(ranked, looked_up)
+
+    def drain(self) -> Iterator[tuple[int, Packed | RankedEntries | LastRecord]]:
+        """All remaining entries and lookups, by shard, and the last record."""
+        yield from super().drain()
+        if self._last is not None:
+            yield from ((shard, LastRecord(found.rows)) for shard, found in self._by_shard(self._last.entry))
 
     def take_unranked(self) -> int:
         """The number of entries without a rank since the last call."""
         taken, self._unranked = self._unranked, 0
         return taken
 
-    def _by_shard(self, entries: NDArray[np.uint64]) -> Iterator[tuple[int, Packed | RankedEntries]]:
+    def _by_shard(self, entries: NDArray[np.uint64]) -> Iterator[tuple[int, RankedEntries]]:
         held = entries[entries[:, 2] != 0]
         shards = (held[:, 1] >> np.uint64(32)) * np.uint64(self._log.shards) >> np.uint64(32)
         order = np.argsort(shards, kind="stable")

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from compaction.kernels.keys.offset_map import SkimpyOffsetMap, by_bound
 from compaction.kernels.keys.ranked_map import RankedMap
-from compaction.kernels.reading.tables import DROPPED, LOOKUP, OFFSET_SHIFT, RANKED, TOMBSTONE
-from compaction.passes.tasks import SUMMARY, Key, OutputPart, Packed, RankedEntries, Resolved, Slice
+from compaction.kernels.reading.tables import DROPPED, LOOKUP, OFFSET_SHIFT, RANKED, TOMBSTONE, UNEXPIRED
+from compaction.passes.tasks import SUMMARY, Key, LastRecord, OutputPart, Packed, RankedEntries, Resolved, Slice
 
 T = TypeVar("T")
 
@@ -63,17 +63,22 @@ def resolve_into_parts(
                 yield (number, parts.ids[at]), [entries]
 
 
-def resolve_shard(packed: Sequence[Packed | RankedEntries | Resolved], first_dirty_offset: int, load_factor: float) -> Resolved:
+def resolve_shard(
+    packed: Sequence[Packed | RankedEntries | LastRecord | Resolved], first_dirty_offset: int, load_factor: float
+) -> Resolved:
     """Merge one shard.
 
-    :param packed: arrays of uint64[n, 3], each either of map entries or of lookups; or all of them ``RankedEntries``; or one
-        ``Resolved``
+    :param packed: arrays of uint64[n, 3], each either of map entries or of lookups; or all of them ``RankedEntries``, with at
+        most one ``LastRecord``; or one ``Resolved``
     """
     arrays: list[NDArray[np.uint64]] = []
-    kind = SkimpyOffsetMap
+    kind, last = SkimpyOffsetMap, None
     for each in packed:
         if isinstance(each, Resolved):
             return each
+        if isinstance(each, LastRecord):
+            last = each
+            continue
         if isinstance(each, RankedEntries):
             kind = RankedMap
             each = each.rows
@@ -84,17 +89,23 @@ def resolve_shard(packed: Sequence[Packed | RankedEntries | Resolved], first_dir
     shard = kind(_table_bytes(expected, load_factor, kind), load_factor, expected)
     for each in entries:
         shard.put(each)
-    return resolve(shard, lookups, first_dirty_offset)
+    return resolve(shard, lookups, first_dirty_offset, last)
 
 
-def resolve(shard: SkimpyOffsetMap, lookups: Sequence[NDArray[np.uint64]], first_dirty_offset: int) -> Resolved:
+def resolve(
+    shard: SkimpyOffsetMap, lookups: Sequence[NDArray[np.uint64]], first_dirty_offset: int, last: LastRecord | None = None
+) -> Resolved:
     """Resolve a complete shard into survivor entries.
 
     These are, in no order: of the dirty section every record that the map holds; of the clean section every record to be
     dropped (``DROPPED``: superseded, or without a key) and every tombstone that is not.
 
     :param lookups: all of the shard's, each uint64[n, 3], of a ``RankedMap`` uint64[n, 4]
+    :param last: if it is superseded, the entry of the record that supersedes it is ``UNEXPIRED``
     """
+    if last is not None and shard.superseded_by_map(last.entry)[0]:
+        words, entry = shard.slots, last.entry[0]
+        words[(words[:, 0] == entry[0]) & (words[:, 1] == entry[1]) & (words[:, 2] != 0), 2] |= np.uint64(UNEXPIRED)
     survivors = [shard.offset_words(), *(_look_up(shard, each, first_dirty_offset) for each in lookups)]
     return Resolved(np.concatenate(survivors), len(shard))
 

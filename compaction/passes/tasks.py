@@ -89,12 +89,20 @@ class MapContext:
     single_task: bool = False
     #: which record of a key supersedes the others; by default that of the highest offset
     ranking: Ranking | None = None
+    #: with a ranking, the last offset of the log: a tombstone that supersedes its record does not expire
+    last_offset: int = -1
 
 
 class RankedEntries(NamedTuple):
     """Map entries or lookups with ranks, uint64[n, 4]."""
 
     rows: Packed
+
+
+class LastRecord(NamedTuple):
+    """The ranked entry of the log's last record, uint64[1, 4], beside the one that enters the map."""
+
+    entry: Packed
 
 
 class Resolved(NamedTuple):

@@ -136,10 +136,13 @@ class _OffsetMap:
     offsets: dict[bytes, int] = field(default_factory=dict)
     latest_offset: int = -1
     ranks: dict[bytes, tuple[int, ...]] = field(default_factory=dict)
+    #: key and rank of the record put last
+    last: tuple[bytes | None, tuple[int, ...]] = (None, ())
 
     def put(self, key: bytes, record: NaiveRecord) -> None:
         if self.strategy != "offset":
             self.ranks[key] = max(self.ranks.get(key, ()), self.rank(record))
+            self.last = key, self.rank(record)
         self.offsets[key] = record.offset
         self.latest_offset = record.offset
 
@@ -330,8 +333,13 @@ class _Cleaning:
             return False
         if self.map.supersedes(record.key, record):
             return False
-        if record.value is not None:
+        if record.value is not None or self._hides_last_record(record, log_end):
             return True
         if batch.magic < 2 or self.rules.by_mtime:
             return young
         return batch.delete_horizon_ms is None or self.round.now_ms < batch.delete_horizon_ms
+
+    def _hides_last_record(self, record: NaiveRecord, log_end: int) -> bool:
+        """Whether the record supersedes the log's last one, which is retained by another strategy than ``offset``."""
+        key, rank = self.map.last
+        return key == record.key and rank[-1] == log_end - 1 != record.offset

@@ -34,16 +34,17 @@ def test_four_rounds_give_the_output_of_the_plain_cleaner(strategy: str, sizes: 
         assert_four_rounds_equal(root / "logs", cases, NOW_MS, sizes)
 
 
-def test_an_old_record_is_retained_while_it_is_the_last_one_though_its_tombstone_is_dropped(tmp_path: Path) -> None:
+def test_a_tombstone_is_retained_while_the_record_that_it_supersedes_is_the_last_one(tmp_path: Path) -> None:
     config = {"cleanup.policy": "compact", "compaction.strategy": "timestamp", "min.cleanable.dirty.ratio": "0"}
     tombstone = Batch([Record(1, 10, b"k", None)], delete_horizon=NOW_MS - 1)
     batches = [Batch([Record(0, 1, b"a", b"v")]), tombstone, Batch([Record(2, 5, b"k", b"old")])]
-    for more, left in (([], [0, 2]), ([Batch([Record(3, 5, b"b", b"v")])], [0, 3])):
-        write_partition(tmp_path / "t-0", [write_segment(0, [each.encode() for each in [*batches, *more]], 200, NOW_MS)])
-        clean_locally(tmp_path, NOW_MS, {"t": config}, include_active=True)
-        found = [each.offset for segment in read_partition(tmp_path / "t-0") for b in segment.batches for each in b.records()]
-        assert found == left
-        resolver = resolver_of({"t": config})
-        request = VerifyRequest((), (str(tmp_path),), NOW_MS, exact=True, resolver=resolver, include_active=True)
-        assert certify(request).status is Status.HOLDS
-        (tmp_path / "cleaner-offset-checkpoint").unlink()
+    for sizes in (WHOLE, TINY):
+        for more, left in (([], [0, 1, 2]), ([Batch([Record(3, 5, b"b", b"v")])], [0, 3])):
+            write_partition(tmp_path / "t-0", [write_segment(0, [each.encode() for each in [*batches, *more]], 200, NOW_MS)])
+            clean_locally(tmp_path, NOW_MS, {"t": config}, sizes, include_active=True)
+            found = [batch for segment in read_partition(tmp_path / "t-0") for batch in segment.batches]
+            assert [record.offset for batch in found for record in batch.records()] == left
+            resolver = resolver_of({"t": config})
+            request = VerifyRequest((), (str(tmp_path),), NOW_MS, exact=True, resolver=resolver, include_active=True)
+            assert certify(request).status is Status.HOLDS
+            (tmp_path / "cleaner-offset-checkpoint").unlink()

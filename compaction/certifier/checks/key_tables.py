@@ -10,7 +10,7 @@ A table has a row per key: ``last``, the largest ``offset * 4 + 2 * missing + dr
 
 With a ``compaction.strategy`` other than ``offset``, the last record is that of the highest rank, of equal ranks that of the
 highest offset. A table then also has ``ranked`` and ``rank`` of that record, and ``kept``: the offset of the log's last
-record if the key is its. That one is retained in any case, and not counted.
+record if the key is its. That one is retained in any case, and not counted; the tombstone that supersedes it must be, too.
 """
 
 from __future__ import annotations
@@ -162,6 +162,8 @@ class JoinedKeys:
         findings, counts = Findings(), Counter[str]()
         findings.add_all(last[lost] >> _SHIFT, "record is missing though it is the last of its key")
         early = last_missing & ~lost & (retained > 0)
+        if "kept" in table.column_names:
+            early |= last_missing & ~lost & (table["kept"].to_numpy() >= 0)
         findings.add_all(last[early] >> _SHIFT, "tombstone is missing though older records of its key are retained")
         counts[TOMBSTONE] = int((last_missing & ~lost).sum())
         counts[SUPERSEDED] = int(pc.sum(table["missing"]).as_py() or 0) - int(last_missing.sum())

@@ -14,7 +14,7 @@ from compaction.kernels.compiling.jit import inner
 from compaction.kernels.reading.batches import CONTROL_BIT
 from compaction.kernels.reading.bytes import is_utf8, varint, varlong, varlong_size
 from compaction.kernels.reading.records import BAD_RECORD, OK, quick_bounds, quick_record, read_record
-from compaction.kernels.reading.tables import DISCARD, DROPPED, OFFSET_SHIFT
+from compaction.kernels.reading.tables import DISCARD, DROPPED, OFFSET_SHIFT, UNEXPIRED
 from compaction.kernels.rewriting.batch_retention import tombstones_expired
 
 #: the batch has a header name with malformed UTF-8, which Kafka does not write as it read it (see ``repair_header_names``)
@@ -77,10 +77,10 @@ def should_retain(offset, keyless, tombstone, survivors, at, first_dirty, latest
     if keyless:
         return False, False, at
     if offset < first_dirty:
-        latest = not (listed and survivors[at] & np.uint64(DROPPED) != 0)
+        latest, unexpired = not (listed and survivors[at] & np.uint64(DROPPED) != 0), False
     else:
-        latest = listed
-    if latest and tombstone and expire_tombstones:
+        latest, unexpired = listed, listed and survivors[at] & np.uint64(UNEXPIRED) != 0
+    if latest and tombstone and expire_tombstones and not unexpired:
         return False, True, at
     return latest, False, at
 

@@ -15,10 +15,10 @@ from compaction.kernels.reading.batches import scan_batches
 from compaction.kernels.reading.ranks import RANKED_WORDS, Ranking, rank_records
 from compaction.kernels.reading.records import MAP, scan_records
 from compaction.kernels.reading.siphash import HashSecret
-from compaction.kernels.reading.tables import ENTRY_WORDS, LOOKUP, OFFSET_SHIFT, RANKED
+from compaction.kernels.reading.tables import ENTRY_WORDS, LOOKUP, OFFSET_SHIFT, RANKED, UNEXPIRED
 from compaction.passes.merge import resolve_shard
 from compaction.passes.task_map import RankedTaskMap
-from compaction.passes.tasks import RankedEntries
+from compaction.passes.tasks import LastRecord, RankedEntries
 from tests.kafka.encode import Batch, Record
 
 #: an entry as its order: key, whether it has a rank, the rank, the offset
@@ -77,6 +77,14 @@ def test_entries_that_do_not_fit_are_spilled_and_merge_to_the_same_winners(map_b
     best = winners(entries)
     assert keys == len(best)
     assert sorted(survivors.tolist()) == sorted((each[3] + 1) << OFFSET_SHIFT for each in best.values())
+
+
+@pytest.mark.parametrize(("last", "flagged"), [((3, True, 5, 9), [2]), ((3, True, 7, 9), []), ((4, True, 1, 9), [])])
+def test_what_supersedes_the_last_record_does_not_expire(last: Ranked, flagged: list[int]) -> None:
+    entries = words([(2, True, 9, 1), (3, True, 6, 2), last])
+    survivors, keys = resolve_shard([RankedEntries(entries[:2]), LastRecord(entries[2:]), RankedEntries(entries[2:])], 0, 0.9)
+    assert keys == len({2, 3, last[0]})
+    assert [(word >> OFFSET_SHIFT) - 1 for word in survivors.tolist() if word & UNEXPIRED] == flagged
 
 
 LONG = struct.Struct(">q").pack
