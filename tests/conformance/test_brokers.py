@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from compaction.cleaning.kafka_rules import NEWEST
+from compaction.report import LogStatus
 from tests.conformance.compare import differences
 from tests.kafka.broker import Broker
 from tests.kafka.cleaner import CleanResult, clean_partition_if_due
@@ -19,6 +21,7 @@ from tests.kafka.clients import Clients, Consumed
 from tests.kafka.gateway import Gateway
 from tests.kafka.log import Opening
 from tests.local_job import clean_locally
+from tests.logdir.settings.test_kafka_version import settings_in
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
@@ -95,6 +98,9 @@ def test_a_broker_of_the_version_serves_what_its_own_cleaner_would_have_left(
         kafkas = tmp_path / "kafkas"
         with Broker(kafkas, version=version) as broker:
             write(Clients(gateway, broker.bootstrap), topics)
+        # a broker with a ZooKeeper has no metadata log
+        known = NEWEST if judge.release < (3, 3) else version.rpartition(".")[0]
+        assert {each.kafka.version for each in settings_in(kafkas)} == {known}
         ours = copied(kafkas, "ours")
         newest_ms = max(file.stat().st_mtime_ns for file in kafkas.rglob("*.log")) // 10**6
         ends: dict[str, int] = {}
@@ -118,3 +124,23 @@ def test_a_broker_of_the_version_serves_what_its_own_cleaner_would_have_left(
             assert "corrupt" not in broker.log_text().lower()
     assert found[0] == found[1]
     assert all(records for records in found[0])
+
+
+def test_the_oldest_broker_serves_what_the_newest_rules_left(gateway: Gateway, tmp_path: Path) -> None:
+    version, log_dir, topics = VERSIONS[0], tmp_path / "logs", topics_of((2, 8, 2))
+    with Broker(log_dir, version=version) as broker:
+        clients = Clients(gateway, broker.bootstrap)
+        write(clients, topics)
+        before = {topic: clients.read_all(topic, committed_only=True) for topic in topics}
+    now_ms = max(file.stat().st_mtime_ns for file in log_dir.rglob("*.log")) // 10**6 + SOON_MS
+    config = {**COMPACT, "internal.segment.bytes": SEGMENT_BYTES}
+    reports = clean_locally(log_dir, now_ms, dict.fromkeys(topics, config), kafka_version=VERSIONS[-1])
+    assert {reports[topic].status for topic in topics} == {LogStatus.CLEANED}
+    with Broker(log_dir, version=version) as broker:
+        clients = Clients(gateway, broker.bootstrap)
+        served(clients, list(topics))
+        for topic in topics:
+            found = clients.read_all(topic, committed_only=True)
+            assert set(found) < set(before[topic]), topic
+            assert {each.key: each for each in found} == {each.key: each for each in before[topic]}, topic
+        assert not broker.errors()
