@@ -40,7 +40,7 @@ _DESCRIPTION = """\
 Erase all records of given keys from logs at rest, whatever their cleanup.policy: from clean and
 dirty segments, of committed, aborted and open transactions. Offsets, all other records,
 transactions, producers' sequences and log end offsets remain; a broker loads the result, and
-producers and consumers go on. Segments without such a record are not written.
+producers and consumers continue. Segments without such a record are not written.
 
 The replaced files are removed at once, not after file.delete.delay.ms, and so are leftovers of
 earlier runs. The last segment of a log is its active one, and only erased from with

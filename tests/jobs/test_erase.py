@@ -23,6 +23,7 @@ from compaction.report import LogReport, RunReport
 from jobs import _keys, erase, verify
 from jobs._command import SessionFactory
 from tests.erasure.test_erase_keys import records_in, write_odd
+from tests.fs.test_lock import held_elsewhere
 from tests.golden import unpack_sample
 from tests.kafka.encode import Batch, Record
 from tests.local_passes import LocalPasses
@@ -161,6 +162,16 @@ def test_neither_keys_nor_patterns_are_in_any_output(log_dir: Path, capfd: pytes
     assert document["totals"]["erased_records"] == 8
     assert 'reason="erased"} 8\n' in metrics.read_text()
     assert {each.key for each in records_in(log_dir)} == {None, b"", b"\x00\xff\n", b"k"}
+
+
+def test_a_directory_that_is_in_use_is_refused(log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    keys = log_dir.parent / "keys"
+    keys.write_bytes(b"k")
+    before = records_in(log_dir)
+    with held_elsewhere(log_dir):
+        assert erase.main(["--log-dir", str(log_dir), "--keys", str(keys), "--include-active"], locally) == 2
+    assert f"error: {log_dir}: log directory is in use" in capsys.readouterr().err
+    assert records_in(log_dir) == before
 
 
 def test_a_finished_copy_of_the_same_keys_is_skipped_and_of_others_refused(
