@@ -113,6 +113,12 @@ def test_other_tables_follow_the_log_and_a_repeated_run_changes_nothing(
     assert table.rows() == {(0, "a"): "changed", (0, "d"): "newer", (2, "z"): "a new partition"}
     assert table.state() != found
     assert table.update() is False
+    changed = table.state(), table.rows()
+    append(log_dir, 2, 1, {"unknown": None})
+    assert table.update() is True
+    assert (table.state(), table.rows()) == changed
+    # Delta has no commit of it, and so not its offsets
+    assert table.update() is (package == "deltalake")
 
 
 class _Delta:
