@@ -1,7 +1,7 @@
 """Logs that a real broker's producers write, round after round, get the same result from the job as from Kafka's cleaner.
 
 Transactional, idempotent and plain producers of every codec alternate, with overlapping transactions, one of which never ends.
-The broker stops, both sides clean the directory, and the broker continues with the job's result.
+The broker stops, both sides clean the directory, and the broker continues with the job's result, to which the next round adds.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,18 +53,24 @@ CODECS = {"one": "gzip", "two": "zstd", "lz4": "lz4", "plain": "none", "snappy":
 
 
 @dataclass(frozen=True)
+class Served:
+    """By topic: the offsets of a broker, and the last committed value of each key."""
+
+    offsets: Mapping[str, Mapping[int, tuple[int, int]]]
+    latest: Mapping[str, Mapping[bytes, bytes]]
+
+
+@dataclass(frozen=True)
 class Round:
-    """The result of a round: differences in the logs, Kafka's outcomes, the job's report and cleaner checkpoint, and the
-    offsets of the broker before it and after its restart."""
+    """The result of a round: differences in the logs, Kafka's outcomes, the job's report and cleaner checkpoint, and what the
+    broker served before it and after its restart."""
 
     found: list[str]
     outcomes: Mapping[str, CleanResult | None]
     report: Mapping[str, Mapping[str, Any]]
     checkpoint: Mapping[str, int]
-    before: Mapping[str, Mapping[int, tuple[int, int]]]
-    after: Mapping[str, Mapping[int, tuple[int, int]]]
-    latest_before: Mapping[str, Mapping[bytes, bytes]]
-    latest_after: Mapping[str, Mapping[bytes, bytes]]
+    before: Served
+    after: Served
 
 
 class Traffic:
@@ -126,8 +132,12 @@ class Rounds:
 
     def run(self) -> list[Round]:
         ours, kafkas = self.root / "ours", self.root / "kafkas"
-        for number, later_ms in enumerate(LATER_MS):
-            before, latest = self._serve(ours, write=True, first=number == 0)
+        with self._broker(ours) as clients:
+            for topic, config in TOPICS.items():
+                clients.create_topic(topic, 1, config)
+            self._write(clients)
+            before = self._served(clients)
+        for later_ms in LATER_MS:
             as_of_ms = int(time.time() * 1000) + later_ms
             shutil.rmtree(kafkas, ignore_errors=True)
             shutil.copytree(ours, kafkas)
@@ -135,40 +145,42 @@ class Rounds:
             outcomes = {log: self._kafka(kafkas, log, as_of_ms) for log in logs_of(kafkas)}
             found = [text for log in logs_of(kafkas) for text in differences(self.gateway, ours / log, kafkas / log)]
             moved = checkpoint(ours / "cleaner-offset-checkpoint")
-            after, kept = self._serve(ours, write=False, first=False)
-            self.done.append(Round(found, outcomes, report, moved, before, after, latest, kept))
+            with self._broker(ours) as clients:
+                after = self._served(clients)
+                self.done.append(Round(found, outcomes, report, moved, before, after))
+                if len(self.done) < len(LATER_MS):
+                    self._write(clients)
+                    before = self._served(clients)
         return self.done
 
     def _kafka(self, kafkas: Path, log: str, as_of_ms: int) -> CleanResult | None:
         topic = log.rsplit("-", 1)[0]
         return clean_as_broker(self.gateway, kafkas, log, TOPICS.get(topic, INTERNAL), as_of_ms)
 
-    def _serve(
-        self, log_dir: Path, *, write: bool, first: bool
-    ) -> tuple[dict[str, dict[int, tuple[int, int]]], dict[str, dict[bytes, bytes]]]:
-        """Starts a broker on the directory; at the end, what it serves."""
+    @contextmanager
+    def _broker(self, log_dir: Path) -> Iterator[Clients]:
+        """Clients of a broker on the directory, which must not log any error."""
         with Broker(log_dir) as broker:
-            clients = Clients(self.gateway, broker.bootstrap)
-            if first:
-                for topic, config in TOPICS.items():
-                    clients.create_topic(topic, 1, config)
-            if write:
-                with ExitStack() as stack:
-                    traffic = Traffic(self.rng, clients, stack)
-                    for _ in range(STEPS):
-                        traffic.step()
-                    for name in sorted(traffic.open)[:1]:
-                        traffic.end(name, commit=True)
-                    # so that everything before is in inactive segments
-                    time.sleep(0.35)
-                    for _ in range(2):
-                        traffic.step()
-                    for name in traffic.open:
-                        traffic.producers[name].vanish()
-            served = {topic: clients.end_offsets(topic) for topic in TOPICS}
-            latest = {topic: dict(self._latest(clients, topic)) for topic in TOPICS}
+            yield Clients(self.gateway, broker.bootstrap)
             assert not broker.errors()
-        return served, latest
+
+    def _write(self, clients: Clients) -> None:
+        with ExitStack() as stack:
+            traffic = Traffic(self.rng, clients, stack)
+            for _ in range(STEPS):
+                traffic.step()
+            for name in sorted(traffic.open)[:1]:
+                traffic.end(name, commit=True)
+            # so that everything before is in inactive segments
+            time.sleep(0.35)
+            for _ in range(2):
+                traffic.step()
+            for name in traffic.open:
+                traffic.producers[name].vanish()
+
+    def _served(self, clients: Clients) -> Served:
+        latest = {topic: dict(self._latest(clients, topic)) for topic in TOPICS}
+        return Served({topic: clients.end_offsets(topic) for topic in TOPICS}, latest)
 
     def _latest(self, clients: Clients, topic: str) -> Iterator[tuple[bytes, bytes]]:
         """The last committed value of each key that has one."""
@@ -205,8 +217,8 @@ def test_the_figures_and_checkpoints_equal_kafkas(rounds: list[Round], number: i
 @pytest.mark.parametrize("number", range(len(LATER_MS)))
 def test_the_broker_continues_at_the_log_ends(rounds: list[Round], number: int) -> None:
     done = rounds[number]
-    assert {topic: ends[0][1] for topic, ends in done.after.items()} == {
-        topic: ends[0][1] for topic, ends in done.before.items()
+    assert {topic: ends[0][1] for topic, ends in done.after.offsets.items()} == {
+        topic: ends[0][1] for topic, ends in done.before.offsets.items()
     }
 
 
@@ -214,9 +226,9 @@ def test_the_broker_continues_at_the_log_ends(rounds: list[Round], number: int) 
 def test_the_latest_committed_values_are_unchanged(rounds: list[Round], number: int) -> None:
     done = rounds[number]
     for topic in set(TOPICS) - {"both"}:
-        assert done.latest_after[topic] == done.latest_before[topic]
+        assert done.after.latest[topic] == done.before.latest[topic]
     # expired segments have been deleted
-    assert done.latest_after["both"].items() <= done.latest_before["both"].items()
+    assert done.after.latest["both"].items() <= done.before.latest["both"].items()
 
 
 def test_every_round_cleans_some_log(rounds: list[Round]) -> None:

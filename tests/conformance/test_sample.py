@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -102,7 +103,8 @@ def test_indexes_follow_kafkas_rule(both: Both) -> None:
 
 
 def test_consumers_read_the_same_from_both(both: Both, gateway: Gateway) -> None:
-    ours, kafkas = read_everything(gateway, both.ours), read_everything(gateway, both.kafkas)
+    with ThreadPoolExecutor(2) as pool:
+        ours, kafkas = pool.map(lambda log_dir: read_everything(gateway, log_dir), (both.ours, both.kafkas))
     assert ours.offsets == kafkas.offsets
     assert ours.committed == kafkas.committed
     assert ours.all == kafkas.all

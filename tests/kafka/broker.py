@@ -16,6 +16,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -62,6 +63,12 @@ _DEFAULTS = {
 }
 
 
+#: several threads may start brokers
+_giving = threading.Lock()
+#: the files of a formatted directory, by version
+_formatted: dict[str, dict[str, bytes]] = {}
+
+
 class BrokerError(RuntimeError):
     """The broker did not start or stop; the message has the end of its log."""
 
@@ -99,7 +106,7 @@ class Broker:
         self.log_dir.mkdir(parents=True, exist_ok=True)
         self._zookeeper = self._start_zookeeper(controller_port) if self._has_zookeeper else None
         if not self._has_zookeeper and not (self.log_dir / "meta.properties").exists():
-            self._format()
+            self._format(version)
         self._process = self._start()
 
     def _write_config(self, port: int, controller_port: int, overrides: Mapping[str, str]) -> Path:
@@ -121,11 +128,23 @@ class Broker:
         logging = f"-Dlog4j2.configurationFile={LOGGING_CONFIG}"
         return [java_executable(), *_JAVA_OPTIONS, logging, "-cp", self._classpath, main, *arguments]
 
-    def _format(self) -> None:
+    def _format(self, version: str) -> None:
+        """As Kafka's tool does, whose files are kept for later brokers of the version. They name the directory by an identity,
+        which must be unique within a broker only."""
+        single = f"\nlog.dirs={self.log_dir}\n" in self._config.read_text(encoding="utf-8")
+        if single and version in _formatted:
+            for name, content in _formatted[version].items():
+                (self.log_dir / name).parent.mkdir(exist_ok=True)
+                (self.log_dir / name).write_bytes(content)
+            return
+        before = set(self.log_dir.rglob("*"))
         command = self._command("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(self._config))
         done = subprocess.run(command, capture_output=True, text=True, timeout=self._timeout_s, check=False)
         if done.returncode:
             raise BrokerError(f"format ended with {done.returncode}: {done.stdout}{done.stderr}")
+        if single:
+            made = (file for file in self.log_dir.rglob("*") if file.is_file() and file not in before)
+            _formatted[version] = {str(file.relative_to(self.log_dir)): file.read_bytes() for file in made}
 
     def _start_zookeeper(self, port: int) -> subprocess.Popen[bytes]:
         """Its data, which include the topics, are in a directory beside the log directory."""
@@ -227,15 +246,23 @@ def host_partition(log_dir: Path, source: Path) -> None:
             shutil.copy2(file, target / file.name)
 
 
+_given: set[int] = set()
+
+
 def free_ports(count: int) -> list[int]:
-    """Free ports, all bound at once so that they differ."""
+    """Free ports, all bound at once so that they differ, and from those of other calls, whose brokers may still start."""
     held: list[socket.socket] = []
+    found: list[int] = []
     try:
-        for _ in range(count):
-            one = socket.socket()
-            one.bind(("127.0.0.1", 0))
-            held.append(one)
-        return [int(one.getsockname()[1]) for one in held]
+        while len(found) < count:
+            held.append(socket.socket())
+            held[-1].bind(("127.0.0.1", 0))
+            port = int(held[-1].getsockname()[1])
+            with _giving:
+                if port not in _given:
+                    _given.add(port)
+                    found.append(port)
+        return found
     finally:
         for one in held:
             one.close()

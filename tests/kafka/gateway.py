@@ -10,6 +10,7 @@ import atexit
 import json
 import os
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
@@ -277,15 +278,20 @@ class Gateway:
         return Clock(self, now_ms)
 
 
+#: brokers are read by several threads
+_one_at_a_time = threading.RLock()
+
+
 @contextmanager
 def unconverted_errors() -> Iterator[None]:
     """Errors of the JVM are py4j's own in the block. A Spark session converts those of any JVM, as if it were Spark's."""
-    converting = java_gateway.get_return_value
-    java_gateway.get_return_value = protocol.get_return_value
-    try:
-        yield
-    finally:
-        java_gateway.get_return_value = converting
+    with _one_at_a_time:
+        converting = java_gateway.get_return_value
+        java_gateway.get_return_value = protocol.get_return_value
+        try:
+            yield
+        finally:
+            java_gateway.get_return_value = converting
 
 
 _shared: dict[str, Gateway] = {}

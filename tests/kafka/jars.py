@@ -60,7 +60,7 @@ _LEFT_OUT = ("slf4j", "log4j")
 _UNPUBLISHED = {"4.4.0": "org.apache.kafka:kafka-tools-api"}
 
 #: a registry may fail temporarily
-_TRIES = 3
+_TRIES, _PAUSE_S = 3, 5.0
 
 
 class JarsUnavailableError(RuntimeError):
@@ -146,7 +146,7 @@ def _ask_spark_again(coordinates: tuple[str, ...], left_out: str) -> list[Path]:
         try:
             return _ask_spark(coordinates, left_out)
         except (JarsUnavailableError, subprocess.TimeoutExpired):
-            time.sleep(5)
+            time.sleep(_PAUSE_S)
     return _ask_spark(coordinates, left_out)
 
 

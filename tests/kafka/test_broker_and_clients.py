@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from tests.kafka.broker import Broker, host_partition
 from tests.kafka.cleaner import clean_partition
-from tests.kafka.clients import Clients
+from tests.kafka.clients import Clients, Consumed
 from tests.kafka.encode import Batch, Record
 from tests.kafka.gateway import Gateway
 from tests.kafka.log import KafkaLog, Opening
@@ -22,8 +22,16 @@ COMPACT = {"cleanup.policy": "compact", "internal.segment.bytes": "600"}
 NOW = Opening(T + 720 * HOUR, COMPACT)
 
 
+class Written(NamedTuple):
+    """A stopped broker's log directory, and what consumers read of it before, with and without aborted records."""
+
+    log_dir: Path
+    all: list[Consumed]
+    committed: list[Consumed]
+
+
 @pytest.fixture(scope="module")
-def produced(tmp_path_factory: pytest.TempPathFactory, gateway: Gateway) -> Iterator[Path]:
+def written(tmp_path_factory: pytest.TempPathFactory, gateway: Gateway) -> Written:
     """A cleanly closed log directory: 60 transactional records of 10 keys over six hours, every second transaction aborted."""
     log_dir = tmp_path_factory.mktemp("broker") / "logs"
     with Broker(log_dir) as broker:
@@ -36,15 +44,18 @@ def produced(tmp_path_factory: pytest.TempPathFactory, gateway: Gateway) -> Iter
                     for at in range(10):
                         key, time = b"k%d" % at, T + round_ * (HOUR + 1) + at
                         producer.send("t", key, b"v%d" % round_, timestamp=time, headers=[("null", None), ("h", b"1")])
-        assert len(clients.read_all("t")) == 60
-        assert len(clients.read_all("t", committed_only=True)) == 30
-    yield log_dir
+        return Written(log_dir, clients.read_all("t"), clients.read_all("t", committed_only=True))
 
 
-def test_consumers_see_keys_values_headers_and_times(produced: Path, gateway: Gateway) -> None:
-    with Broker(produced) as broker:
-        first = Clients(gateway, broker.bootstrap).read_all("t")[0]
-    assert first == (0, 0, T, b"k0", b"v0", (("null", None), ("h", b"1")))
+@pytest.fixture
+def produced(written: Written) -> Path:
+    """Its log directory."""
+    return written.log_dir
+
+
+def test_consumers_see_keys_values_headers_and_times(written: Written) -> None:
+    assert (len(written.all), len(written.committed)) == (60, 30)
+    assert written.all[0] == (0, 0, T, b"k0", b"v0", (("null", None), ("h", b"1")))
 
 
 def test_a_broker_adopts_a_partition_that_was_cleaned_at_rest(produced: Path, gateway: Gateway) -> None:
