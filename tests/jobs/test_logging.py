@@ -12,8 +12,11 @@ from pathlib import Path
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
+from compaction.compare.compare_policies import compare_with
+from jobs import dry_run
 from tests.golden import unpack_sample
 from tests.kafka.jars import spark_home
+from tests.local_passes import LocalPasses
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -108,13 +111,12 @@ def test_dump_log_writes_errors_and_findings_as_json_too(tmp_path: Path) -> None
     assert done.stdout.startswith("Dumping ")
 
 
-@pytest.mark.spark
 def test_a_comparison_writes_metrics(tmp_path: Path) -> None:
     log_dir = unpack_sample(tmp_path)
     metrics = tmp_path / "metrics.txt"
     policies = ("--policy", "configured", "cleanup.policy=compact")
-    done = run("--log-dir", log_dir, "--topic", "orders", "--metrics", metrics, *policies, job="dry-run")
-    assert done.returncode == 0, done.stderr
+    arguments = ["--log-dir", str(log_dir), "--topic", "orders", "--metrics", str(metrics), *policies]
+    assert dry_run.main(arguments, lambda _, request: compare_with(LocalPasses, request)) == 0
     samples = [sample for family in text_string_to_metric_families(metrics.read_text()) for sample in family.samples]
     found = {sample.labels["policy"] for sample in samples if sample.name.endswith("policy_log_records")}
     assert found == {"configured", "cleanup.policy=compact"}

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from compaction.compare.compare_policies import compare_with
 from compaction.engine.clean import clean_logs
-from jobs import compact
+from jobs import compact, dry_run
 from tests.damage.valid_logs import NOW_MS, valid_log, write_log
 from tests.kafka.encode import Batch, Record
 from tests.local_passes import LocalPasses
@@ -99,15 +100,17 @@ def test_runs_on_spark_have_all_names_in_json_lines_and_in_ascii_locales(log_dir
     assert (tmp_path / "metrics").read_text().endswith("# EOF\n")
 
 
-@pytest.mark.spark
-def test_the_page_of_a_comparison_has_all_names(log_dir: Path, tmp_path: Path) -> None:
+def test_the_page_of_a_comparison_has_all_names(
+    log_dir: Path, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
     files = outputs(tmp_path, "report", "metrics", "html")
-    done = run("--log-dir", str(log_dir), "--policy", "cleanup.policy=compact", *files, command="dry_run")
-    assert done.returncode == 1
+    arguments = ["--log-dir", str(log_dir), "--policy", "cleanup.policy=compact", *files]
+    assert dry_run.main(arguments, lambda _, request: compare_with(LocalPasses, request)) == 1
     assert all(harmless((tmp_path / name).read_bytes()) for name in ("report", "metrics", "html"))
     assert SHOWN.replace("\\", "\\\\").encode() in (tmp_path / "html").read_bytes()
-    assert SHOWN.encode() in done.stderr
-    assert harmless(done.stdout)
+    printed = capsysbinary.readouterr()
+    assert SHOWN.encode() in printed.err
+    assert harmless(printed.out)
 
 
 class TestDump:

@@ -78,8 +78,10 @@ def test_a_killed_daemon_ends_the_process_that_spark_monitors(preloaded: Preload
 
 
 def test_without_a_preloaded_process_the_daemon_loads(preloaded: Preloaded, tmp_path: Path) -> None:
+    process_ = psutil.Process(preloaded.pid)
     os.kill(preloaded.pid, signal.SIGKILL)
-    time.sleep(0.1)
+    while process_.is_running() and process_.status() != psutil.STATUS_ZOMBIE:
+        time.sleep(0.01)
     for address in (preloaded.address, "/no/such/socket", None):
         with started(address, tmp_path) as process:
             assert process.stdin is not None

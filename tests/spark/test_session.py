@@ -23,29 +23,19 @@ ROOT = Path(__file__).resolve().parents[2]
 JOB = """
 import json, os, sys
 sys.path.insert(0, {root!r})
-from compaction.spark.session import build_session
+from compaction.spark.session import build_session, ship_package
 session = build_session("asked name", extra={extra!r})
+ship_package(session)
 sc = session.sparkContext
 def worker(_):
-    return [sys.executable, os.environ.get("NUMBA_CACHE_DIR")]
-found = dict(sc.getConf().getAll())
-print(json.dumps({{"conf": found, "app": sc.appName, "worker": sc.parallelize([0], 1).map(worker).first()}}))
-session.stop()
-"""
-
-#: a job that prints which kernel cache its workers use
-WORKERS_CACHE = """
-import os, sys
-sys.path.insert(0, {root!r})
-from compaction.spark.session import build_session, ship_package
-place = os.environ["TEST_PLACE"]
-extra = {{"spark.ui.enabled": "false", "spark.executorEnv.NUMBA_CACHE_DIR": place, "spark.master": "local[1]"}}
-session = build_session("test", extra=extra)
-ship_package(session)
-def worker(_):
     from compaction.kernels.compiling.cache import process_cache_dir
-    return str(process_cache_dir())
-print(session.sparkContext.parallelize([0], 1).map(worker).first())
+    return [sys.executable, os.environ.get("NUMBA_CACHE_DIR"), str(process_cache_dir())]
+print(json.dumps({{
+    "conf": dict(sc.getConf().getAll()),
+    "app": sc.appName,
+    "worker": sc.parallelize([0], 1).map(worker).first(),
+    "jvm": list(sc._jvm.java.lang.management.ManagementFactory.getRuntimeMXBean().getInputArguments()),
+}}))
 session.stop()
 """
 
@@ -78,19 +68,27 @@ def test_plain_python_starts_a_quiet_local_session_with_the_default_settings(tmp
     assert conf["spark.master"] == "local[*]"
     assert {name: conf[name] for name in DEFAULTS} == dict(DEFAULTS)
     assert told["app"] == "asked name"
-    assert told["worker"] == [sys.executable, str(tmp_path / "cache/kafka-log-compaction/numba")]
+    kernels = str(tmp_path / "cache/kafka-log-compaction/numba")
+    assert told["worker"] == [sys.executable, kernels, kernels]
     assert noise == ""
+    jvm = str(told["jvm"])
+    assert "log4j2" in jvm
+    assert C1_ONLY not in jvm
 
 
 @pytest.mark.spark
 def test_spark_submit_settings_are_kept_and_those_of_the_run_override_them(tmp_path: Path) -> None:
-    kernels = str(tmp_path / "kernels")
+    """The workers check the directory of their kernels themselves: on other machines it may have other permissions."""
+    kernels = tmp_path / "kernels"
+    kernels.mkdir()
+    kernels.chmod(0o777)
     told, _ = run_job(
         tmp_path,
         *("spark-submit", "--master", "local[1]"),
         *("--conf", "spark.shuffle.compress=true", "--conf", "spark.ui.showConsoleProgress=true"),
         *("--conf", "spark.task.maxFailures=7", "--conf", f"spark.executorEnv.NUMBA_CACHE_DIR={kernels}"),
         extra={"spark.task.maxFailures": "2"},
+        TMPDIR=str(tmp_path),
     )
     conf = told["conf"]
     assert isinstance(conf, dict)
@@ -101,7 +99,7 @@ def test_spark_submit_settings_are_kept_and_those_of_the_run_override_them(tmp_p
     assert conf["spark.log.level"] == "ERROR"
     worker = told["worker"]
     assert isinstance(worker, list)
-    assert worker[1] == kernels
+    assert worker[1:] == [str(kernels), str(tmp_path / f"kafka-log-compaction-{os.geteuid()}")]
 
 
 @pytest.mark.spark
@@ -112,13 +110,12 @@ def test_a_running_session_is_returned_unchanged(spark: SparkSession) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize(("build", "quick"), [("build_plain_session", True), ("build_session", False)])
-def test_only_the_jvm_of_a_plain_session_does_not_use_its_second_compiler(build: str, quick: bool, tmp_path: Path) -> None:
+def test_the_jvm_of_a_plain_session_does_not_use_its_second_compiler(tmp_path: Path) -> None:
     asks = f"""
 import sys
 sys.path.insert(0, {str(ROOT)!r})
 from compaction.spark import session
-built = session.{build}("asked")
+built = session.build_plain_session("asked")
 beans = built.sparkContext._jvm.java.lang.management.ManagementFactory
 print(list(beans.getRuntimeMXBean().getInputArguments()))
 built.stop()
@@ -126,36 +123,17 @@ built.stop()
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK", "SPARK"))}
     command = [sys.executable, "-c", asks]
     done = subprocess.run(command, env=kept, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=120)
-    assert (C1_ONLY in done.stdout) is quick
+    assert C1_ONLY in done.stdout
     assert "log4j2" in done.stdout
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("choice", ["shared", "own"])
-def test_local_workers_do_not_use_a_kernel_cache_that_others_can_write_to(tmp_path: Path, choice: str) -> None:
-    place = tmp_path / "kernels"
-    place.mkdir(mode=0o700)
-    if choice == "shared":
-        place.chmod(0o777)
-    told, noise = run_job(tmp_path, sys.executable, NUMBA_CACHE_DIR=str(place), TMPDIR=str(tmp_path))
-    own = tmp_path / f"kafka-log-compaction-{os.geteuid()}"
-    assert told["worker"] == [sys.executable, str(place if choice == "own" else own)]
-    # once, by the driver
-    assert noise.count("can be written by others") == (1 if choice == "shared" else 0)
-
-
-@pytest.mark.spark
-def test_workers_check_themselves_whether_others_can_write_to_a_configured_kernel_cache(tmp_path: Path) -> None:
-    """On other machines the directory may have other permissions."""
+def test_local_workers_do_not_use_a_kernel_cache_that_others_can_write_to(tmp_path: Path) -> None:
     place = tmp_path / "kernels"
     place.mkdir()
     place.chmod(0o777)
-    script = tmp_path / "worker.py"
-    script.write_text(WORKERS_CACHE.format(root=str(ROOT)))
-    done = subprocess.run(
-        [sys.executable, str(script)],
-        env={**os.environ, "TEST_PLACE": str(place), "TMPDIR": str(tmp_path)},
-        capture_output=True, text=True, check=False, timeout=120,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == str(tmp_path / f"kafka-log-compaction-{os.geteuid()}")
+    told, noise = run_job(tmp_path, sys.executable, NUMBA_CACHE_DIR=str(place), TMPDIR=str(tmp_path))
+    own = str(tmp_path / f"kafka-log-compaction-{os.geteuid()}")
+    assert told["worker"] == [sys.executable, own, own]
+    # by the driver, not by every worker
+    assert noise.count("can be written by others") == 1
