@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hypothesis import strategies
 
+#: kernels with bounds checks, which numba does not tell from others
+BOUNDS_CHECKED = Path.home() / ".cache" / "kafka-log-compaction" / "numba-bounds"
 #: the share of each target, in percent
 SHARES = {"walk": 20, "passes": 30, "columns": 10, "payload": 10, "small files": 10, "job": 20}
 
@@ -29,7 +31,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--inputs", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", choices=sorted(SHARES), default=None)
-    parser.add_argument("--cache", type=Path, default=Path.home() / ".cache" / "kafka-log-compaction" / "numba-bounds")
+    parser.add_argument("--cache", type=Path, default=BOUNDS_CHECKED)
     options = parser.parse_args(argv)
     if os.environ.get("NUMBA_BOUNDSCHECK") != "1":
         options.cache.mkdir(parents=True, exist_ok=True)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.damage.bombs import BOMBS
+from tests.side_by_side import started
 
 ROOT = Path(__file__).resolve().parents[2]
 #: the README's bound on the memory that one batch can make a task use
@@ -38,9 +41,18 @@ REASONS = {
 _SLOW = "three million old messages"
 
 
+@pytest.fixture(scope="module")
+def outcomes(request: pytest.FixtureRequest) -> Iterator[dict[str, Future[dict[str, Any]]]]:
+    """The bombs of the tests that were chosen, each in its own process, of which several run at a time."""
+    tests = (item for item in request.session.items if isinstance(item, pytest.Function) and item.path == request.path)
+    chosen = [str(test.callspec.params["name"]) for test in tests]
+    with started(_cleaned, chosen) as found:
+        yield found
+
+
 @pytest.mark.parametrize("name", [pytest.param(each, marks=[pytest.mark.slow] * (each == _SLOW)) for each in sorted(BOMBS)])
-def test_a_bomb_fails_its_log_within_bounds(name: str) -> None:
-    found = _cleaned(name)
+def test_a_bomb_fails_its_log_within_bounds(outcomes: dict[str, Future[dict[str, Any]]], name: str) -> None:
+    found = outcomes[name].result()
     status, reason = found["closed"]
     assert status == "failed"
     assert REASONS.get(name, _TOO_MUCH_V2 if "magic" not in name else _TOO_MUCH_OLD) in reason

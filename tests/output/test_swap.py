@@ -280,8 +280,8 @@ def test_recovery_can_itself_be_interrupted() -> None:
     run(undisturbed, PLAIN)
     start, end = everything(dirty_log()), everything(undisturbed)
     total = steps_of(PLAIN)
-    for first in range(0, total, 3):
-        for second in range(0, 40, 3):
+    for first in range(0, total, 4):
+        for second in range(first % 5, 40, 5):
             fs = stopped_run(PLAIN)(first).after_power_loss(first)
             fs.stop_before = second
             try:

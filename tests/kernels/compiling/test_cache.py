@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -185,6 +186,22 @@ class TestCacheDir:
         assert caplog.messages == []
 
 
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory of kernels that a process has compiled."""
+    place = tmp_path_factory.mktemp("compiled")
+    told, _ = probe(place, NUMBA_CACHE_DIR=str(place / "kernels"))
+    assert told["compiled"] == ["scan_v2", "fold_heads", "walk_headers"]
+    return place / "kernels"
+
+
+@pytest.fixture
+def kernels(compiled: Path, tmp_path: Path) -> Path:
+    """A copy of these."""
+    shutil.copytree(compiled, tmp_path / "kernels")
+    return tmp_path / "kernels"
+
+
 class Planted:
     """Makes who reads its pickle write a file."""
 
@@ -213,9 +230,8 @@ def plant(kernels: Path, proof: Path, suffix: str) -> list[Path]:
         pytest.param("file of a stranger", marks=ROOT_ONLY),
     ],
 )
-def test_files_that_others_could_have_planted_never_run(tmp_path: Path, suffix: str, trap: str) -> None:
-    kernels, proof = tmp_path / "kernels", tmp_path / "proof"
-    probe(tmp_path, NUMBA_CACHE_DIR=str(kernels))
+def test_files_that_others_could_have_planted_never_run(tmp_path: Path, kernels: Path, suffix: str, trap: str) -> None:
+    proof = tmp_path / "proof"
     planted = plant(kernels, proof, suffix)
     assert planted
     for each in planted if trap.startswith("file") else [kernels]:
@@ -238,9 +254,8 @@ def test_kernels_cached_under_an_open_umask_are_private_and_used(tmp_path: Path)
     assert probe(tmp_path, NUMBA_CACHE_DIR=str(kernels))[0]["compiled"] == []
 
 
-def test_a_planted_pickle_would_run_if_it_were_read(tmp_path: Path) -> None:
-    kernels, proof = tmp_path / "kernels", tmp_path / "proof"
-    probe(tmp_path, NUMBA_CACHE_DIR=str(kernels))
+def test_a_planted_pickle_would_run_if_it_were_read(tmp_path: Path, kernels: Path) -> None:
+    proof = tmp_path / "proof"
     plant(kernels, proof, ".nbi")
     probe(tmp_path, NUMBA_CACHE_DIR=str(kernels))
     assert proof.exists()
@@ -270,10 +285,9 @@ def test_a_zipped_package_and_a_read_only_home_work(tmp_path: Path) -> None:
     assert noise == ""
 
 
-def test_a_damaged_cached_kernel_is_recompiled(tmp_path: Path) -> None:
-    place = tmp_path / "kernels"
-    probe(tmp_path, NUMBA_CACHE_DIR=str(place))
-    for kept in place.rglob("*.nb?"):
+def test_copied_kernels_are_used_until_they_are_damaged_and_then_recompiled(tmp_path: Path, kernels: Path) -> None:
+    assert probe(tmp_path, NUMBA_CACHE_DIR=str(kernels))[0]["compiled"] == []
+    for kept in kernels.rglob("*.nb?"):
         kept.write_bytes(kept.read_bytes()[:100])
-    assert probe(tmp_path, NUMBA_CACHE_DIR=str(place))[0]["compiled"] == ["scan_v2", "fold_heads", "walk_headers"]
-    assert probe(tmp_path, NUMBA_CACHE_DIR=str(place))[0]["compiled"] == []
+    assert probe(tmp_path, NUMBA_CACHE_DIR=str(kernels))[0]["compiled"] == ["scan_v2", "fold_heads", "walk_headers"]
+    assert probe(tmp_path, NUMBA_CACHE_DIR=str(kernels))[0]["compiled"] == []
