@@ -28,6 +28,9 @@ COMMANDS = {name: module for name, module, _ in console.COMMANDS}
 
 PATH = re.compile(r"(?<![\w/.@-])(?:compaction|conf|docs|jobs|notebooks|tests|\.ci)/[\w./*-]*")
 MODULE = re.compile(r"(?<![\w/.-])(?:compaction|jobs|tests)(?:\.[A-Za-z_]\w*)+")
+MODULE_FILE = re.compile(r"(?<![\w/.>])[a-z_]+/[\w/]+\.py")
+IMPORT = re.compile(r"from ((?:compaction|jobs)[\w.]*) import ([\w, ]+)")
+MAKE = re.compile(r"(?<![\w-])make ([a-z][a-z-]*)")
 LINK = re.compile(r"\[[^\]]*\]\((?!https?://)([^)#]*)(#[^)]*)?\)")
 CODE = re.compile(r"```.*?```|`[^`\n]+`", re.DOTALL)
 IDENTIFIER = re.compile(r"`((?:[a-z]\w*_\w+|[A-Z]\w*[a-z]\w*[A-Z]\w*|_?[a-z]\w*(?=\(\)))(?:\(\))?)`")
@@ -65,6 +68,11 @@ def words_of_the_code() -> frozenset[str]:
     return frozenset(word for path in sources for word in re.findall(r"\w+", path.read_text()))
 
 
+@pytest.mark.parametrize("pattern", [PATH, MODULE, MODULE_FILE, IMPORT, MAKE, LINK, CODE, IDENTIFIER])
+def test_some_document_has_what_is_checked(pattern: re.Pattern[str]) -> None:
+    assert any(pattern.search(document.read_text()) for document in [*DOCUMENTS, *NOTEBOOKS])
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=relative)
 def test_every_path_in_a_document_exists(document: Path) -> None:
     paths = {found.rstrip("./") for found in PATH.findall(document.read_text())}
@@ -74,7 +82,7 @@ def test_every_path_in_a_document_exists(document: Path) -> None:
 @pytest.mark.parametrize("document", ABOUT_THE_CODE, ids=relative)
 def test_every_module_path_in_a_document_about_the_code_exists(document: Path) -> None:
     """Also those that leave out ``compaction/``."""
-    for path in re.findall(r"(?<![\w/.>])[a-z_]+/[\w/]+\.py", document.read_text()):
+    for path in MODULE_FILE.findall(document.read_text()):
         assert (ROOT / path).exists() or (ROOT / "compaction" / path).exists(), path
 
 
@@ -86,7 +94,7 @@ def test_every_module_in_a_document_exists(document: Path) -> None:
 
 @pytest.mark.parametrize("document", [*DOCUMENTS, *NOTEBOOKS], ids=relative)
 def test_everything_that_a_document_imports_exists(document: Path) -> None:
-    for module, names in re.findall(r"from ((?:compaction|jobs)[\w.]*) import ([\w, ]+)", document.read_text()):
+    for module, names in IMPORT.findall(document.read_text()):
         for name in names.split(", "):
             assert is_module_or_attribute(f"{module}.{name}"), f"{module}.{name}"
 
@@ -102,7 +110,7 @@ def test_every_link_in_a_document_leads_to_a_file_and_a_heading(document: Path) 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=relative)
 def test_every_make_target_in_a_document_exists(document: Path) -> None:
     targets = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    assert set(re.findall(r"(?<![\w-])make ([a-z][a-z-]*)", code_of(document))) - targets == set()
+    assert set(MAKE.findall(code_of(document))) - targets == set()
 
 
 @pytest.mark.parametrize("document", ABOUT_THE_CODE, ids=relative)

@@ -198,7 +198,9 @@ class TestManifests:
         from jobs.compact import parser
 
         known = {option for action in parser()._actions for option in action.option_strings}
-        for manifest in (ROOT / "conf/kubernetes").glob("*.yaml"):
+        manifests = list((ROOT / "conf/kubernetes").glob("*.yaml"))
+        assert manifests
+        for manifest in manifests:
             text = manifest.read_text()
             called = [line for line in text.splitlines() if re.search(r"--(log-dir|output-dir|set|dry-run)\b", line)]
             assert called, manifest

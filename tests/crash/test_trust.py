@@ -227,7 +227,9 @@ def test_a_journal_without_its_outputs_never_takes_a_source_for_one(tmp_path: Pa
 
     assert run(tmp_path / "data", files=watched(before)).code == 1
     assert (log / JOURNAL).exists()
-    for path in log.glob("*.clean*"):
+    outputs = list(log.glob("*.clean*"))
+    assert outputs
+    for path in outputs:
         path.unlink()
     for claim in (tmp_path / "data").glob(".compaction-run.*"):
         claim.unlink()

@@ -51,14 +51,15 @@ def test_logs_with_one_shard_and_all_slices_in_one_task_are_single_task() -> Non
 @pytest.mark.parametrize("flavour", sorted(FLAVOURS))
 @pytest.mark.parametrize("map_bytes", [None, TINY_MAP], ids=["all fit", "spilled"])
 def test_a_full_map_is_spilled_and_the_output_is_the_same(flavour: str, map_bytes: int | None) -> None:
-    case = random_case(flavour, 5)
+    case = random_case(flavour, 6)
     watching = Watching(map_bytes)
     with scratch() as root:
         lay_out(root, case)
         request = request_for(root, NOW_MS, {case.name: case.topic_config})
         clean_logs(lambda: watching, request, WHOLE)
         assert files(root, case) == cleaned(case, Sizes(300, 300, 1 << 20))
-    for parts in watching.emitted.values():
-        assert len(parts) == 1 or not any(isinstance(each, Resolved) for each in parts)
-        if map_bytes is None:
-            assert isinstance(parts[0], Resolved)
+    emitted = list(watching.emitted.values())
+    assert all(len(parts) == 1 or not any(isinstance(each, Resolved) for each in parts) for parts in emitted)
+    complete = [isinstance(parts[0], Resolved) for parts in emitted]
+    assert complete
+    assert all(complete) if map_bytes is None else not all(complete)
