@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from itertools import accumulate
 from threading import Lock
 from typing import NamedTuple
@@ -38,6 +38,7 @@ from compaction.stores.layouts.stored_objects import (
     directories,
     in_parallel,
     match_of,
+    matching_directories,
     objects,
     read_object,
     require_one_topic,
@@ -75,31 +76,29 @@ class AivenLayout:
 
     def __init__(self, place: Place) -> None:
         self._files, self._address, self._place, self._prefix = place
-        self._topics: dict[str, list[re.Match[str]]] | None = None
         self._indexes = _Indexes(place.files)
 
     def logs(self) -> Sequence[TopicPartition]:
         found = []
-        for topic, matches in self._directories().items():
+        for topic, matches in self._directories.items():
             for match in matches:
                 names = directories(self._files, join(self._place, self._prefix + match[0]))
                 found += [TopicPartition(topic, int(name)) for name in names if _PARTITION.fullmatch(name)]
         return sorted(set(found))
 
+    @cached_property
     def _directories(self) -> dict[str, list[re.Match[str]]]:
         """The directories of each topic, without the prefix."""
-        if self._topics is None:
-            self._topics = {}
-            names = [name for name in directories(self._files, self._place) if name.startswith(self._prefix)]
-            for match in match_of(_DIRECTORY, [name[len(self._prefix) :] for name in names]):
-                self._topics.setdefault(match["topic"], []).append(match)
-        return self._topics
+        found: dict[str, list[re.Match[str]]] = {}
+        for match in matching_directories(self._files, self._place, _DIRECTORY, self._prefix):
+            found.setdefault(match["topic"], []).append(match)
+        return found
 
     def stored(self, log: TopicPartition) -> StoredLog:
         partition = str(log.partition)
         own = [
             match
-            for match in self._directories().get(log.topic, ())
+            for match in self._directories.get(log.topic, ())
             if partition in directories(self._files, join(self._place, self._prefix + match[0]))
         ]
         require_one_topic(self._place, [match[0] for match in own])

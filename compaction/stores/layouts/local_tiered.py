@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import NoReturn
 
 from compaction.errors import CorruptLogError, StorageError
@@ -24,9 +24,9 @@ from compaction.stores.layouts.log_layout import LogFile, Place, StoredLog, Stor
 from compaction.stores.layouts.log_tail import end_of
 from compaction.stores.layouts.stored_objects import (
     TOPIC_AND_ID,
-    directories,
     in_parallel,
     match_of,
+    matching_directories,
     objects,
     require_one_topic,
 )
@@ -45,17 +45,17 @@ class LocalTieredLayout:
         self._files, _, self._place, self._prefix = place
 
     def logs(self) -> Sequence[TopicPartition]:
-        return sorted(set(self._directories()))
+        return sorted(set(self._directories))
 
+    @cached_property
     def _directories(self) -> dict[TopicPartition, list[re.Match[str]]]:
         found: dict[TopicPartition, list[re.Match[str]]] = {}
-        names = [name for name in directories(self._files, self._place) if name.startswith(self._prefix)]
-        for match in match_of(_DIRECTORY, [name[len(self._prefix) :] for name in names]):
+        for match in matching_directories(self._files, self._place, _DIRECTORY, self._prefix):
             found.setdefault(TopicPartition(match["topic"], int(match["partition"])), []).append(match)
         return found
 
     def stored(self, log: TopicPartition) -> StoredLog:
-        own = self._directories().get(log, [])
+        own = self._directories.get(log, [])
         require_one_topic(self._place, [match[0] for match in own])
         if not own:
             return StoredLog(())

@@ -64,6 +64,14 @@ def match_of(pattern: re.Pattern[str], names: Iterable[str]) -> Iterator[re.Matc
     return (found for found in map(pattern.fullmatch, sorted(names)) if found is not None)
 
 
+def matching_directories(
+    files: ReadableFileSystem, path: str, pattern: re.Pattern[str], prefix: str
+) -> Iterator[re.Match[str]]:
+    """The matches of the names of directories, after a prefix that all of them have."""
+    names = directories(files, path)
+    return match_of(pattern, [name[len(prefix) :] for name in names if name.startswith(prefix)])
+
+
 def require_one_topic(place: str, names: Sequence[str]) -> None:
     """:raises CorruptLogError: there are directories of several topics of one name"""
     if len(names) > 1:
