@@ -15,6 +15,7 @@ from typing import Any, NoReturn, TypeVar
 
 from compaction.cleaning.kafka_rules import NEWEST, OLDEST
 from compaction.errors import UsageError
+from compaction.fs.uri import LAYOUTS
 
 from . import _logging
 from ._times import iso_time_ms, milliseconds
@@ -208,13 +209,15 @@ def add_output(group: argparse._ActionsContainer) -> None:
         help="write all logs there and do not change the source; the directory appears complete or not at all",
     )  # fmt: skip
     group.add_argument(
-        "--output-layout", choices=("backup",), default=None,
-        help="write a backup set of kafka-backup to --output-dir in place of a log directory; needs --accept-loss",
+        "--output-layout", choices=LAYOUTS, default=None,
+        help="write --output-dir in the layout of tiered storage (aiven, local-tiered), or as a backup set of kafka-backup"
+        " (backup, which needs --accept-loss), in place of a log directory",
     )  # fmt: skip
     group.add_argument(
         "--accept-loss", nargs="?", const="format", choices=("format", "uncommitted"), default=None,
-        help="write the set without what its format does not have: transactions, producers, leader epochs, delete horizons;"
-        " uncommitted: also without what follows an open transaction or the high watermark",
+        help="write a backup set without what its format does not have: transactions, producers, leader epochs, delete"
+        " horizons; or tiered storage without encryption; uncommitted: also without what follows an open transaction or the"
+        " high watermark",
     )  # fmt: skip
     group.add_argument(
         "--replace", action="store_true",

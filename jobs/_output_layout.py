@@ -1,9 +1,9 @@
-"""``--output-layout``: the copy that a command writes, as a backup set in place of a log directory.
+"""``--output-layout``: the copy that a command writes, in another layout than a log directory's.
 
 The command writes, and verifies, its copy in a temporary directory: beside a target on a disk, else where the segments of its
-source are converted. If no log failed, the copy's logs are then written as a set, complete or not at all.
+source are converted. If no log failed, the copy's logs are then written in the layout, complete or not at all.
 
-Tested by ``tests/jobs/test_backup_sets.py``.
+Tested by ``tests/jobs/test_backup_sets.py`` and ``tests/jobs/test_tiered_output.py``.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from typing import TYPE_CHECKING
 
 from compaction.errors import UsageError
 from compaction.fs.local import LocalFileSystem
-from compaction.fs.uri import BACKUP, SPOOL, is_layout, is_remote, layout_path, options_of, parse_uri
+from compaction.fs.uri import AIVEN, BACKUP, LOCAL_TIERED, SPOOL, is_remote, layout_path, options_of, parse_uri
 from compaction.printable import printable
-from compaction.screen.amounts import counted
 from compaction.screen.steps import step
-from compaction.stores.mixed import file_system
 
 from . import _options
 from ._arguments import check_output_dir, read_selector
+from ._exports import join_tail
 
 if TYPE_CHECKING:
-    from compaction.exports.backup_writer import BackupTarget
+    from compaction.exports.export_target import ExportTarget
 
-UNCOMMITTED = "uncommitted"
+#: what the result says was written
+_NAMES = {AIVEN: "tiered storage", BACKUP: "backup set", LOCAL_TIERED: "tiered storage"}
 Body = Callable[[argparse.Namespace], int]
 
 
@@ -43,9 +43,6 @@ def in_layout(arguments: argparse.Namespace, body: Body) -> int:
         if arguments.accept_loss:
             raise UsageError("--accept-loss is an option of --output-layout", hint="see --help")
         return body(arguments)
-    # with what it imports, it is not needed otherwise
-    from compaction.exports.backup_writer import write_set
-
     target = _target(arguments)
     if arguments.dry_run:
         return body(arguments)
@@ -54,45 +51,40 @@ def in_layout(arguments: argparse.Namespace, body: Body) -> int:
         code = body(argparse.Namespace(**{**vars(arguments), "output_dir": copy}))
         if code:
             return code
-        step("writing the backup set")
-        written = write_set(copy, target, arguments.as_of_ms or time.time_ns() // 1_000_000)
+        step(f"writing the output in layout {arguments.output_layout}")
+        written = target.write(copy, arguments.as_of_ms or time.time_ns() // 1_000_000)
     if arguments.output != _options.JSON:
-        what = f"{counted(written.records, 'record')} in {counted(written.segments, 'segment')}"
-        left_out = f", without {counted(written.left_out, 'offset')} not committed" if written.left_out else ""
-        sys.stdout.write(printable(f"{target.path}: backup set of {what}{left_out}") + "\n")
+        sys.stdout.write(printable(f"{target.path}: {_NAMES[arguments.output_layout]} of {written}") + "\n")
     return code
 
 
-def _scratch(arguments: argparse.Namespace, target: BackupTarget) -> AbstractContextManager[str]:
+def _scratch(arguments: argparse.Namespace, target: ExportTarget) -> AbstractContextManager[str]:
     from compaction.exports.staging import staging_directory
     from compaction.stores.layouts.backup_sets.spool_directory import temporary_directory
 
     if not is_remote(target.path):
         return staging_directory(LocalFileSystem(), f"{target.path}.copy")
-    spool = options_of(parse_uri(arguments.log_dir[0], "--log-dir")).get(SPOOL)
-    return temporary_directory(None if spool is None else str(Path(spool).parent))
+    source = parse_uri(arguments.log_dir[0], "--log-dir")
+    spool = options_of(source).get(SPOOL)
+    if spool is not None and layout_path(source).layout == BACKUP:
+        # the run's own directory below it
+        spool = str(Path(spool).parent)
+    return temporary_directory(spool)
 
 
-def _target(arguments: argparse.Namespace) -> BackupTarget:
-    from compaction.exports.backup_writer import LOST, BackupTarget, require_empty
-    from compaction.formats.backup_set.set_segment import Compression
-    from compaction.stores.layouts.backup_sets.set_objects import read_manifest
-
+def _target(arguments: argparse.Namespace) -> ExportTarget:
     if arguments.output_dir is None:
-        raise UsageError("--output-layout needs --output-dir", hint="name a new directory, or a URI, for the set")
+        raise UsageError("--output-layout needs --output-dir", hint="name a new directory, or a URI")
     if arguments.replace or arguments.if_done:
         raise UsageError("--output-layout cannot be combined with --replace and --if-done", hint="name a new directory")
     if len(arguments.log_dir) != 1:
-        raise UsageError("a backup set is written from one --log-dir", hint="run once for each")
-    if not arguments.accept_loss and not arguments.dry_run:
-        raise UsageError(f"a backup set has no {LOST}", hint="give --accept-loss to write it without these")
+        raise UsageError("an output in another layout is written from one --log-dir", hint="run once for each")
+    # with what it imports, it is not needed otherwise
+    from compaction.exports.export_target import FORMAT, TargetOptions
+    from compaction.exports.written_layouts import WRITTEN
+
     source = parse_uri(arguments.log_dir[0], "--log-dir")
+    join_tail(arguments, [source])
     path = check_output_dir(arguments.output_dir, [source]) or ""
-    require_empty(path)
-    committed_only = arguments.accept_loss == UNCOMMITTED
-    if not is_layout(source) or layout_path(source).layout != BACKUP:
-        return BackupTarget(path, committed_only=committed_only)
-    place = layout_path(source).place
-    base = read_manifest(file_system([place]), place)
-    known = Compression.__members__.get(str(base.document.get("compression")).upper(), Compression.ZSTD)
-    return BackupTarget(path, known, base, read_selector(arguments), committed_only)
+    accepted = arguments.accept_loss or (FORMAT if arguments.dry_run else None)
+    return WRITTEN[arguments.output_layout](TargetOptions(path, source, read_selector(arguments), accepted))

@@ -1,8 +1,7 @@
 """Writes the records of a log directory as a backup set of kafka-backup.
 
 The set has what a consumer with ``isolation.level=read_committed`` is served, at the same offsets. It is complete or not at
-all: on a disk it is written beside its final name and renamed, elsewhere the manifest, without which there is no set, is
-written last.
+all (``new_export``), and the manifest, without which there is no set, is written last.
 Every file is read back before that. Its segments cover all offsets of the logs, as a backup's do, so that a later backup of
 the source continues it.
 
@@ -16,15 +15,15 @@ import hashlib
 import logging
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.errors import StorageError, UnsupportedLogError, UsageError
-from compaction.exports.staging import staging_directory
+from compaction.errors import UnsupportedLogError, UsageError
+from compaction.exports.export_target import UNCOMMITTED, TargetOptions
+from compaction.exports.new_export import new_export, require_empty
 from compaction.formats.backup_set.set_manifest import (
     MANIFEST,
     BackupManifest,
@@ -34,18 +33,19 @@ from compaction.formats.backup_set.set_manifest import (
 )
 from compaction.formats.backup_set.set_segment import Compression, SegmentHeader, encode_segment
 from compaction.fs.durable import write_verified
-from compaction.fs.filesystem import FileSystem, base_name, join, parent
-from compaction.fs.local import LocalFileSystem
-from compaction.fs.uri import is_remote
+from compaction.fs.filesystem import FileSystem, base_name, join
+from compaction.fs.uri import BACKUP, is_layout, layout_path
 from compaction.kernels.reading.backup_records import BACKUP_ERRORS, COMPLETE, NO_SPACE, put_backup_records
 from compaction.kernels.reading.columns import HEADERS, KEYS, VALUES, Columns
 from compaction.logdir.discover import Selector
 from compaction.names import TopicPartition
+from compaction.screen.amounts import counted
 from compaction.source.pushed_filters import PushedFilters
 from compaction.source.read_columns import read_columns
 from compaction.source.read_plan import ReadEnd, ReadRequest, ReadTask, plan_read, read_ends
 from compaction.source.view_options import READ_COMMITTED
-from compaction.stores.object_output import OutputFileSystem
+from compaction.stores.layouts.backup_sets.set_objects import read_manifest
+from compaction.stores.mixed import file_system
 
 #: what Kafka keeps and a set has not, after "no"
 LOST = (
@@ -82,16 +82,32 @@ class BackupTarget:
     committed_only: bool = False
     segment_bytes: int = SEGMENT_BYTES
 
+    def write(self, log_dir: str, now_ms: int) -> str:
+        """See ``ExportTarget``."""
+        written = write_set(log_dir, self, now_ms)
+        what = f"{counted(written.records, 'record')} in {counted(written.segments, 'segment')}"
+        return what + (f", without {counted(written.left_out, 'offset')} not committed" if written.left_out else "")
+
     def selects(self, topic: str) -> bool:
         """Whether a topic without partitions is selected."""
         return self.selector.matches(TopicPartition(topic, 0))
 
 
-def require_empty(path: str) -> None:
-    """:raises UsageError: something is there"""
-    files = OutputFileSystem() if is_remote(path) else LocalFileSystem()
-    if files.stat(path) is not None and files.listdir(path):
-        raise UsageError("--output-dir exists and is not empty", path=path, hint="name a new directory")
+def backup_target(options: TargetOptions) -> BackupTarget:
+    """The target of a command.
+
+    :raises UsageError: what a set does not have was not accepted, or the target is not empty
+    """
+    if options.accepted is None:
+        raise UsageError(f"a backup set has no {LOST}", hint="give --accept-loss to write it without these")
+    require_empty(options.path)
+    committed_only = options.accepted == UNCOMMITTED
+    if not is_layout(options.source) or layout_path(options.source).layout != BACKUP:
+        return BackupTarget(options.path, committed_only=committed_only)
+    place = layout_path(options.source).place
+    base = read_manifest(file_system([place]), place)
+    known = Compression.__members__.get(str(base.document.get("compression")).upper(), Compression.ZSTD)
+    return BackupTarget(options.path, known, base, options.selector, committed_only)
 
 
 def write_set(log_dir: str, target: BackupTarget, now_ms: int) -> SetWritten:
@@ -100,27 +116,8 @@ def write_set(log_dir: str, target: BackupTarget, now_ms: int) -> SetWritten:
     :raises UsageError: the target is not empty
     :raises LogError: a log cannot be read, or has records that a set cannot have; or the file system refused. Nothing is left
     """
-    require_empty(target.path)
-    if is_remote(target.path):
-        return _write_objects(log_dir, target, now_ms)
-    files = LocalFileSystem()
-    with staging_directory(files, target.path) as staging:
-        place = join(staging, "set")
-        written = _write(log_dir, target, files, place, now_ms)
-        files.fsync_dir(place)
-        files.rename(place, target.path)
-        files.fsync_dir(parent(target.path))
-    return written
-
-
-def _write_objects(log_dir: str, target: BackupTarget, now_ms: int) -> SetWritten:
-    files = OutputFileSystem()
-    try:
-        return _write(log_dir, target, files, target.path, now_ms)
-    except BaseException:
-        with suppress(StorageError):
-            files.remove_tree(target.path)
-        raise
+    with new_export(target.path) as export:
+        return _write(log_dir, target, export.files, export.place, now_ms)
 
 
 def _write(log_dir: str, target: BackupTarget, files: FileSystem, place: str, now_ms: int) -> SetWritten:

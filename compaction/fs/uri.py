@@ -38,8 +38,8 @@ _WITH_USER = frozenset({"hdfs", "viewfs", "abfs", "abfss"})
 _GUEST = ("gs", "anonymous")
 OPTIONS_VARIABLE = "KAFKA_LOG_COMPACTION_PLACES"
 #: layouts that are read as log directories
-BACKUP = "backup"
-LAYOUTS = ("aiven", BACKUP, "local-tiered")
+AIVEN, BACKUP, LOCAL_TIERED = "aiven", "backup", "local-tiered"
+LAYOUTS = (AIVEN, BACKUP, LOCAL_TIERED)
 #: the options of an address with a layout: a log directory with newer segments, and what the names of topics begin with
 TAIL, KEY_PREFIX = "tail", "key.prefix"
 #: where a run keeps the segments of a backup set as record batches; stored as the run's own directory below it

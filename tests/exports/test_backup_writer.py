@@ -10,8 +10,9 @@ from typing import Any, ClassVar
 import pytest
 
 from compaction.errors import CompactionError, UnsupportedLogError, UsageError
-from compaction.exports import backup_writer
-from compaction.exports.backup_writer import BackupTarget, require_empty, write_set
+from compaction.exports import new_export
+from compaction.exports.backup_writer import BackupTarget, write_set
+from compaction.exports.new_export import require_empty
 from compaction.formats.backup_set.set_manifest import parse_manifest
 from compaction.formats.backup_set.set_segment import Compression
 from compaction.fs.local import LocalFileSystem
@@ -164,7 +165,7 @@ class Recorder(LocalFileSystem):
 def test_the_names_of_all_files_are_durable_before_the_set_appears(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     some_log(tmp_path / "logs", "orders-0", batch(0, 40))
     some_log(tmp_path / "logs", "orders-1", batch(0, 40))
-    monkeypatch.setattr(backup_writer, "LocalFileSystem", Recorder)
+    monkeypatch.setattr(new_export, "LocalFileSystem", Recorder)
     monkeypatch.setattr(Recorder, "done", [])
     write_set(str(tmp_path / "logs"), BackupTarget(str(tmp_path / "b2"), segment_bytes=1000), 77)
     appeared = next(at for at, (what, _) in enumerate(Recorder.done) if what == "rename")
@@ -201,7 +202,7 @@ def test_what_a_killed_run_left_is_removed(tmp_path: Path, monkeypatch: pytest.M
             modes.append([each.stat().st_mode & 0o777 for each in sets.iterdir() if each.name.startswith(".b2.")])
             super().write_file(path, data, like=like, mtime_ns=mtime_ns)
 
-    monkeypatch.setattr(backup_writer, "LocalFileSystem", Watched)
+    monkeypatch.setattr(new_export, "LocalFileSystem", Watched)
     write_set(str(tmp_path / "logs"), BackupTarget(str(sets / "b2")), 77)
     assert modes == [[0o700], [0o700]]
     assert sorted(path.name for path in sets.iterdir()) == [f".b3.{'0' * 32}.partial", "b2"]

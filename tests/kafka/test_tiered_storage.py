@@ -1,7 +1,9 @@
-"""A broker uploads segments to ``LocalTieredStorage``; another one serves what a compacted copy of them has."""
+"""A broker uploads segments to ``LocalTieredStorage``. Another one serves what a compacted copy of them has, and the broker
+itself serves compacted uploads."""
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from compaction.fs.filesystem import join
-from compaction.fs.uri import parse_uri
+from compaction.fs.uri import OPTIONS_VARIABLE, parse_uri
 from compaction.stores.mixed import MixedFileSystem
+from tests.jobs.test_tiered_output import job
 from tests.kafka.broker import Broker, host_partition
 from tests.kafka.clients import Clients, Consumed
 from tests.kafka.gateway import Gateway
@@ -74,7 +77,20 @@ def latest(records: Sequence[Consumed]) -> dict[bytes | None, Consumed]:
     return {record.key: record for record in records}
 
 
-def test_a_broker_serves_the_compacted_copy_of_what_another_one_uploaded(gateway: Gateway, tmp_path: Path) -> None:
+def without_uploaded(log: Path) -> int:
+    """Removes the local segments of a stopped broker that are uploaded, and the cache of their indexes; returns the offset from
+    which on records are local."""
+    first = max(int(path.stem) for path in log.glob("*.log"))
+    for path in log.iterdir():
+        if path.suffix in (".log", ".index", ".timeindex", ".txnindex") and int(path.stem) < first:
+            path.unlink()
+    shutil.rmtree(log.parent / "remote-log-index-cache", ignore_errors=True)
+    return first
+
+
+def test_a_broker_serves_the_compacted_copy_of_what_another_one_uploaded(
+    gateway: Gateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     jar, logs, storage = tiered_storage_jar(VERSION), tmp_path / "logs", tmp_path / "storage"
     # two leader epochs: a broker that starts again is a new leader
     for batches in (range(3), range(3, BATCHES)):
@@ -105,3 +121,20 @@ def test_a_broker_serves_the_compacted_copy_of_what_another_one_uploaded(gateway
         assert not broker.errors()
     assert latest(after) == latest(before)
     assert len(after) == len(latest(before)) < len(before)
+    # the first broker again, whose metadata has the old sizes and no local segments below the tier's end
+    target = tmp_path / "new" / "kafka-tiered-storage"
+    monkeypatch.setenv(OPTIONS_VARIABLE, "{}")
+    assert job("--log-dir", export, "--output-dir", target, "--output-layout", "local-tiered") == 0
+    names = [sorted(path.name for path in place.rglob("*.log")) for place in (target, storage / target.name)]
+    assert names[0] == names[1]
+    local_from = without_uploaded(logs / "orders-0")
+    with Broker(logs, tiered(target.parent), version=VERSION, jars=[jar]) as broker:
+        after = Clients(gateway, broker.bootstrap).read_all("orders", committed_only=True)
+        assert not broker.errors()
+    assert list((logs / "remote-log-index-cache").iterdir())
+    assert latest(after) == latest(before)
+    assert set(after) < set(before)
+    assert [each for each in after if each.offset >= local_from] == [each for each in before if each.offset >= local_from]
+    # the last upload may have an open transaction, which is not cleaned
+    cleaned = [each for each in after if each.offset < int(names[0][-1].partition("-")[0])]
+    assert len(latest(cleaned)) == len(cleaned) > 0

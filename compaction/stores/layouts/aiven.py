@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from compaction.errors import CorruptLogError, StorageError
 from compaction.formats.checkpoints import EpochEntry, parse_leader_epochs
-from compaction.fs.filesystem import FileRange, FileStat, ReadableFileSystem, join
+from compaction.fs.filesystem import FileRange, FileStat, ReadableFileSystem, base_name, join
 from compaction.fs.text_files import MAX_INDEX_BYTES
 from compaction.names import INDEX, LOG, SNAPSHOT, TIMEINDEX, TXNINDEX, TopicPartition
 from compaction.screen.amounts import counted
@@ -44,12 +44,14 @@ from compaction.stores.layouts.stored_objects import (
     require_one_topic,
 )
 
-_INDEXES, _MANIFEST = ".indexes", ".rsm-manifest"
+#: what the names of a segment's objects end with, beside ``.log``
+INDEXES, MANIFEST = ".indexes", ".rsm-manifest"
 _DIRECTORY = re.compile(TOPIC_AND_ID)
 _FILE = re.compile(r"(?P<name>\d{20}-[A-Za-z0-9_-]{22})(?P<suffix>\.log|\.indexes|\.rsm-manifest)")
 _PARTITION = re.compile(r"0|[1-9][0-9]{0,9}")
-_SECTIONS = {"offset": INDEX, "timestamp": TIMEINDEX, "producerSnapshot": SNAPSHOT, "transaction": TXNINDEX}
-_EPOCHS = "leaderEpoch"
+#: the sections that are files of a log directory
+SECTION_FILES = {"offset": INDEX, "timestamp": TIMEINDEX, "producerSnapshot": SNAPSHOT, "transaction": TXNINDEX}
+EPOCHS = "leaderEpoch"
 _HINT = "restore the object from another copy"
 #: planning reads the indexes of all segments, in order: they are fetched this many at a time
 _FETCHED_INDEXES = 32
@@ -68,7 +70,7 @@ class _Upload(NamedTuple):
         encryption = self.manifest.encryption
         if encryption is None:
             return ChunkCoding(self.manifest.compressed)
-        return ChunkCoding(self.manifest.compressed, data_key(encryption.data_key, self.path + _MANIFEST), encryption.aad)
+        return ChunkCoding(self.manifest.compressed, data_key(encryption.data_key, self.path + MANIFEST), encryption.aad)
 
 
 class AivenLayout:
@@ -110,25 +112,25 @@ class AivenLayout:
         listed = objects(self._files, path)
         for match in match_of(_FILE, listed):
             uploads.setdefault(match["name"], {})[match["suffix"]] = listed[match[0]]
-        named = [name for name, stats in uploads.items() if _MANIFEST in stats]
+        named = [name for name, stats in uploads.items() if MANIFEST in stats]
         found = in_parallel(lambda name: self._upload(join(path, name), uploads[name]), named)
-        self._indexes.follow({upload.path + _INDEXES: upload.stats[_INDEXES].size for upload in found})
+        self._indexes.follow({upload.path + INDEXES: upload.stats[INDEXES].size for upload in found})
         left = len(uploads) - len(named)
         ignored = (counted(left, "upload") + " without a manifest",) if left else ()
         segments = tuple(self._segment(upload, within) for upload in found)
         return StoredLog(segments, own[0]["id"], ignored)
 
     def _upload(self, path: str, stats: Mapping[str, FileStat]) -> _Upload:
-        manifest = parse_manifest(read_object(self._files, path + _MANIFEST), path + _MANIFEST)
+        manifest = parse_manifest(read_object(self._files, path + MANIFEST), path + MANIFEST)
         if f"{self._prefix}{manifest.name}" != "/".join(path.split("/")[-3:]):
             what = f"is the manifest of another segment, {manifest.name}"
-            raise CorruptLogError(what, path=path + _MANIFEST, hint="restore the manifest from another copy")
-        for suffix in (LOG, _INDEXES):
+            raise CorruptLogError(what, path=path + MANIFEST, hint="restore the manifest from another copy")
+        for suffix in (LOG, INDEXES):
             if suffix not in stats:
                 what = f"is missing, and its manifest is there; it has offsets {manifest.start_offset} to"
                 raise CorruptLogError(f"{what} {manifest.end_offset - 1}", path=path + suffix, hint=_HINT)
         end = max(section.position + section.size for section in manifest.sections.values())
-        require_size(path + _INDEXES, stats[_INDEXES], end)
+        require_size(path + INDEXES, stats[INDEXES], end)
         require_size(path + LOG, stats[LOG], manifest.chunks.stored_size)
         return _Upload(path, manifest, stats)
 
@@ -138,7 +140,7 @@ class AivenLayout:
         plain = manifest.encryption is None and not manifest.compressed
         real = path if plain else join(self._address, within, path.rpartition("/")[2])
         files = {LOG: LogFile(manifest.chunks.size, stat.mtime_ns, FileRange(real, 0, manifest.chunks.size))}
-        for name, kind in _SECTIONS.items():
+        for name, kind in SECTION_FILES.items():
             section = manifest.sections.get(name)
             if section is not None:
                 size = _decrypted_size(section, upload)
@@ -152,11 +154,12 @@ class AivenLayout:
             partial(self._lineage, upload),
             manifest.written_ms,
             end_is_stated=True,
+            name=base_name(upload.path),
         )
 
     def _section(self, upload: _Upload, name: str) -> bytes:
         """A section of ``.indexes``."""
-        path, section = upload.path + _INDEXES, upload.manifest.sections[name]
+        path, section = upload.path + INDEXES, upload.manifest.sections[name]
         if not section.size:
             return b""
         data = self._indexes.read(path)[section.position : section.position + section.size]
@@ -165,18 +168,18 @@ class AivenLayout:
         return decrypted(data, upload.coding(), path, section.position, f"section {name}")
 
     def _lineage(self, upload: _Upload) -> tuple[EpochEntry, ...]:
-        path = upload.path + _INDEXES
+        path = upload.path + INDEXES
         try:
-            text = self._section(upload, _EPOCHS).decode()
+            text = self._section(upload, EPOCHS).decode()
         except UnicodeDecodeError:
-            position = upload.manifest.sections[_EPOCHS].position
+            position = upload.manifest.sections[EPOCHS].position
             raise CorruptLogError("the leader epochs are not text", path=path, position=position, hint=_HINT) from None
         return tuple(parse_leader_epochs(text, path))
 
     def open(self, within: str) -> ChunkedObject:
         path = join(self._place, within)
         stem = path.removesuffix(LOG)
-        stats = {suffix: self._files.stat(stem + suffix) for suffix in (LOG, _INDEXES)}
+        stats = {suffix: self._files.stat(stem + suffix) for suffix in (LOG, INDEXES)}
         found = {suffix: stat for suffix, stat in stats.items() if stat is not None}
         if stem == path or LOG not in found:
             raise StorageError("no such object", path=path, hint=_HINT)

@@ -8,6 +8,7 @@ Tested by ``tests/stores/layouts/test_aiven.py``.
 
 from __future__ import annotations
 
+import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import closing, nullcontext, suppress
@@ -86,6 +87,23 @@ def decrypted(data: bytes, coding: ChunkCoding, path: str, start: int, what: str
             return found
     problem = f"{what}, {_bytes(start, start + len(data))}: the authentication tag does not match"
     raise CorruptLogError(problem, path=path, position=start, hint=_HINT)
+
+
+def encrypted(data: bytes, coding: ChunkCoding) -> bytes:
+    """The inverse of ``decrypted``, with a random IV."""
+    if coding.key is None:
+        return data
+    require_cryptography("encrypted segments")
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+    iv = secrets.token_bytes(IV_BYTES)
+    found: bytes = AESGCM(coding.key).encrypt(iv, data, coding.aad)
+    return iv + found
+
+
+def encoded(data: bytes, coding: ChunkCoding) -> bytes:
+    """A chunk as it is stored."""
+    return encrypted(zstandard.ZstdCompressor().compress(data) if coding.compressed else data, coding)
 
 
 class ChunkedObject:

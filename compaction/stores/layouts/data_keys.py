@@ -1,4 +1,4 @@
-"""Unwraps the data keys of encrypted segments with the private keys that the user has given.
+"""Unwraps the data keys of encrypted segments with the private keys that the user has given, and wraps new ones.
 
 A data key is wrapped by RSA with OAEP, SHA3-512 and MGF1 of SHA3-512 (``RsaEncryptionProvider`` of Aiven's plugin). Private
 keys are PEM files (PKCS #8), named by their key ids in ``KEYS_VARIABLE``: ``ID=FILE``, separated by commas. A FILE without an
@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import os
 import re
+import secrets
 from functools import lru_cache
 from hashlib import sha3_512
 from typing import TYPE_CHECKING
@@ -78,6 +79,31 @@ def data_key(wrapped: str, path: str) -> bytes:
         what = f"the private key in {file} does not decrypt the data key of key id {name!r}"
         raise UnsupportedLogError(what, path=path, hint="give the private key of this key id")
     return key
+
+
+def new_data_key(wrapped: str, path: str) -> tuple[bytes, str]:
+    """A new data key, plain and wrapped for the private key that unwraps ``wrapped``.
+
+    :param path: of the manifest that has ``wrapped``
+    :raises UnsupportedLogError: see ``data_key``
+    """
+    data_key(wrapped, path)
+    name, files, key = wrapped.partition(":")[0], _key_files(), secrets.token_bytes(DATA_KEY_BYTES)
+    private_key = _private_key(files.get(name, files.get("", "")))
+    return key, f"{name}:{base64.b64encode(_wrap(private_key, key)).decode()}"
+
+
+def _wrap(private_key: RSAPrivateKey, message: bytes) -> bytes:
+    """The inverse of ``_unwrap`` (RFC 8017, 7.1.1)."""
+    numbers = private_key.public_key().public_numbers()
+    size = (numbers.n.bit_length() + 7) // 8
+    seed = secrets.token_bytes(_DIGEST_BYTES)
+    padding = bytes(size - len(message) - 2 * _DIGEST_BYTES - 2)
+    block = sha3_512().digest() + padding + b"\x01" + message
+    masked = _xor(block, _mask(seed, len(block)))
+    masked_seed = _xor(seed, _mask(masked, _DIGEST_BYTES))
+    value: int = pow(int.from_bytes(masked_seed + masked, "big"), numbers.e, numbers.n)
+    return value.to_bytes(size, "big")
 
 
 def _unwrap(key: RSAPrivateKey, cipher_text: bytes) -> bytes | None:

@@ -18,7 +18,7 @@ from compaction.errors import LogError, StorageError
 from compaction.fs.filesystem import ByteSource, FileRange, FileStat, ReadableFileSystem, join, normal
 from compaction.fs.lock import require_unlocked
 from compaction.fs.overlay import InMemory, RangedSource
-from compaction.fs.uri import KEY_PREFIX, TAIL, is_remote, layout_path, options_of
+from compaction.fs.uri import AIVEN, BACKUP, KEY_PREFIX, LOCAL_TIERED, TAIL, is_remote, layout_path, options_of
 from compaction.names import HIGH_WATERMARKS, LOG_STARTS, TopicPartition, parse_partition_dir
 from compaction.screen.amounts import counted
 from compaction.stores.layouts.aiven import AivenLayout
@@ -32,7 +32,7 @@ from compaction.stores.listings import object_stat
 _LOGGER = logging.getLogger(__name__)
 #: by the names of ``fs.uri.LAYOUTS``
 KNOWN: Mapping[str, Callable[[Place], Layout]] = MappingProxyType(
-    {"aiven": AivenLayout, "backup": BackupLayout, "local-tiered": LocalTieredLayout}
+    {AIVEN: AivenLayout, BACKUP: BackupLayout, LOCAL_TIERED: LocalTieredLayout}
 )
 #: of the local tail's checkpoints, those that apply to the log as a whole
 _CHECKPOINTS = (LOG_STARTS, HIGH_WATERMARKS)
@@ -43,14 +43,23 @@ _NAMED = 20
 _OWN = 3
 
 
+def layout_at(files: ReadableFileSystem, root: str) -> Layout:
+    """The export at an address.
+
+    :param files: reads its place
+    """
+    found = layout_path(root)
+    return KNOWN[found.layout](Place(files, found.root, found.place, options_of(found.root).get(KEY_PREFIX, "")))
+
+
 class _Export:
     """One export: its layout, its logs as far as they were read, and its local tail."""
 
-    def __init__(self, files: ReadableFileSystem, root: str, name: str, place: str) -> None:
+    def __init__(self, files: ReadableFileSystem, root: str) -> None:
         options = options_of(root)
         self._files, self._root = files, root
         self._tail = options.get(TAIL)
-        self._layout = KNOWN[name](Place(files, root, place, options.get(KEY_PREFIX, "")))
+        self._layout = layout_at(files, root)
         self._uploaded: frozenset[TopicPartition] = frozenset()
         self._logs: tuple[TopicPartition, ...] | None = None
         self._found: dict[TopicPartition, dict[str, LogFile] | LogError] = {}
@@ -174,7 +183,7 @@ class LayoutFileSystem(ReadableFileSystem):
         found = layout_path(normal(path))
         export = self._exports.get(found.root)
         if export is None:
-            export = self._exports[found.root] = _Export(self._files, found.root, found.layout, found.place)
+            export = self._exports[found.root] = _Export(self._files, found.root)
         return export, found.within.split("/") if found.within else []
 
     def _is_dir(self, path: str) -> bool:

@@ -103,5 +103,5 @@ def within(lineage: Sequence[EpochEntry], start_offset: int, end_offset: int) ->
 
 def _bounds(epochs: Sequence[EpochEntry], end_offset: int) -> dict[int, tuple[int, int]]:
     """Per epoch, its first offset and the next epoch's."""
-    ends = [entry.start_offset for entry in epochs[1:]] + [end_offset]
+    ends = [*(entry.start_offset for entry in epochs[1:]), end_offset][: len(epochs)]
     return {entry.epoch: (entry.start_offset, end) for entry, end in zip(epochs, ends, strict=True)}

@@ -31,8 +31,9 @@ from compaction.stores.layouts.stored_objects import (
     require_one_topic,
 )
 
-_EPOCHS = ".leader_epoch_checkpoint"
-_REQUIRED = (LOG, INDEX, TIMEINDEX, SNAPSHOT, _EPOCHS)
+#: what the name of a segment's leader epochs ends with
+EPOCHS = ".leader_epoch_checkpoint"
+_REQUIRED = (LOG, INDEX, TIMEINDEX, SNAPSHOT, EPOCHS)
 _DIRECTORY = re.compile(TOPIC_AND_ID.replace("-(?P<id>", r"-(?P<partition>0|[1-9][0-9]{0,9})-(?P<id>"))
 _FILE = re.compile(r"(?P<start>[0-9]{1,20})-(?P<segment>[A-Za-z0-9_-]{22})(?P<kind>\.[a-z_]+)")
 _HINT = "restore it from another copy"
@@ -71,14 +72,15 @@ class LocalTieredLayout:
         return StoredLog(tuple(found), own[0]["id"], ignored)
 
     def _segment(self, path: str, name: str, kinds: Mapping[str, str], listed: Mapping[str, FileStat]) -> StoredSegment:
-        files = {kind: _log_file(join(path, kinds[kind]), listed[kinds[kind]]) for kind in kinds if kind != _EPOCHS}
+        files = {kind: _log_file(join(path, kinds[kind]), listed[kinds[kind]]) for kind in kinds if kind != EPOCHS}
         start, log = int(name.partition("-")[0]), join(path, kinds[LOG])
         end = end_of(self._files, log, start, files)
         if end <= start:
             raise CorruptLogError("has no complete batch", path=log, hint=_HINT)
-        lineage = self._epochs(join(path, kinds[_EPOCHS]))
+        lineage = self._epochs(join(path, kinds[EPOCHS]))
         written_ms = files[LOG].mtime_ns // 1_000_000
-        return StoredSegment(log, start, end, files, within(lineage, start, end), partial(tuple, lineage), written_ms)
+        epochs = within(lineage, start, end)
+        return StoredSegment(log, start, end, files, epochs, partial(tuple, lineage), written_ms, name=name)
 
     def _epochs(self, path: str) -> tuple[EpochEntry, ...]:
         return tuple(parse_leader_epochs(read_small_text(self._files, path, _HINT), path))

@@ -47,6 +47,7 @@ class StoredSegment:
     :param lineage: reads the leader epochs of the log up to its end, as its broker knew them
     :param written_ms: when it was stored; of two copies, the later one
     :param end_is_stated: the end offset is what a manifest says: it is compared with the batches if the segment is used
+    :param name: ``<start offset>-<segment id>``, by which the cluster's metadata knows it, in layouts of tiered storage
     """
 
     path: str
@@ -57,6 +58,7 @@ class StoredSegment:
     lineage: Callable[[], Sequence[EpochEntry]] | None = None
     written_ms: int = 0
     end_is_stated: bool = False
+    name: str | None = None
 
 
 @dataclass(frozen=True)

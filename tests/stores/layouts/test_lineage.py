@@ -115,3 +115,7 @@ def test_a_piece_knows_whether_it_is_complete() -> None:
     whole = segment(0, 9)
     assert Piece(whole, 0, 9).is_complete and not Piece(whole, 1, 9).is_complete
     assert list(valid_pieces(whole, ())) == [Piece(whole, 0, 9)]
+
+
+def test_a_log_without_leader_epochs_has_none_of_its_offsets() -> None:
+    assert within((), 0, 10) == ()

@@ -1,0 +1,159 @@
+"""Writes segments in the layout of Aiven's tiered storage plugin; see ``stores.layouts.aiven``.
+
+A segment that the plugin has uploaded is written as it was: with its chunk size, compressed if it was, and encrypted if it was,
+with a new data key that is wrapped for the same private key. What its manifest says of the segment itself is kept. Any other
+segment is written plain. The manifest is written last.
+
+Mirrors ``KafkaRemoteStorageManager.copyLogSegmentData``, ``TransformFinisher`` and ``ChunkSizesBinaryCodec`` (commit 8fb1581).
+
+Tested by ``tests/exports/test_tiered_writer.py``.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from threading import Lock
+from typing import Any, NamedTuple
+
+import numpy as np
+import zstandard
+
+from compaction.exports.new_export import NewExport
+from compaction.exports.segment_content import SegmentContent
+from compaction.exports.uploads import TopicLog, Upload
+from compaction.formats.checkpoints import format_leader_epochs
+from compaction.formats.indexes import read_time_index
+from compaction.fs.filesystem import join
+from compaction.names import LOG, TIMEINDEX
+from compaction.stores.layouts.aiven import EPOCHS, INDEXES, MANIFEST, SECTION_FILES
+from compaction.stores.layouts.aiven_manifest import SECTIONS, parse_manifest
+from compaction.stores.layouts.chunked_object import IV_BYTES, TAG_BYTES, ChunkCoding, encoded, encrypted
+from compaction.stores.layouts.data_keys import DATA_KEY_BYTES, new_data_key
+from compaction.stores.layouts.stored_objects import read_object
+from compaction.stores.mixed import MixedFileSystem
+
+#: the plugin's default of ``chunk.size``
+CHUNK_BYTES = 4 << 20
+#: segments with larger chunks are encoded one at a time
+_LARGE_BYTES = 8 << 20
+_NO_TIMESTAMP, _NO_BROKER = -1, -1
+
+
+class _Style(NamedTuple):
+    """How a segment is written. ``document`` has what is kept of a manifest."""
+
+    document: dict[str, Any]
+    chunk_bytes: int
+    coding: ChunkCoding
+
+
+class AivenForm:
+    """Chunks in ``.log``, sections in ``.indexes``, and a manifest.
+
+    :param like_source: the uploads that are written again are in this layout, too
+    """
+
+    def __init__(self, now_ms: int, *, like_source: bool) -> None:
+        self._now_ms, self._like_source = now_ms, like_source
+        self._files, self._large = MixedFileSystem(), Lock()
+
+    def directory(self, log: TopicLog) -> str:
+        """See ``Form``."""
+        return f"{log.name.topic}-{log.topic_id}/{log.name.partition}"
+
+    def write(self, export: NewExport, upload: Upload, content: SegmentContent) -> None:
+        """See ``Form``."""
+        style = self._style(upload, content)
+        stem = join(export.place, self.directory(upload.log), f"{upload.start_offset:020d}-{upload.segment_id}")
+        sizes: list[int] = []
+        with self._large if style.chunk_bytes > _LARGE_BYTES else nullcontext():
+            export.write(stem + LOG, _chunks(content, style, sizes))
+        sections = _sections(upload, content, style.coding)
+        export.write(stem + INDEXES, [data for data in sections.values() if data])
+        document = {
+            **style.document,
+            "chunkIndex": _chunk_index(content.size, style, sizes),
+            "segmentIndexes": _positions(sections),
+        }
+        export.write(stem + MANIFEST, [json.dumps(document, separators=(",", ":")).encode()])
+
+    def _style(self, upload: Upload, content: SegmentContent) -> _Style:
+        if upload.source is None or not self._like_source:
+            return _Style(_new_manifest(upload, content, self._now_ms), CHUNK_BYTES, ChunkCoding(compressed=False))
+        path = upload.source.path.removesuffix(LOG) + MANIFEST
+        data = read_object(self._files, path)
+        manifest = parse_manifest(data, path)
+        document, coding = json.loads(data), ChunkCoding(manifest.compressed)
+        if manifest.encryption is not None:
+            key, wrapped = new_data_key(manifest.encryption.data_key, path)
+            coding = ChunkCoding(manifest.compressed, key, secrets.token_bytes(DATA_KEY_BYTES))
+            document["encryption"] = {"dataKey": wrapped, "aad": base64.b64encode(coding.aad).decode()}
+        return _Style(document, manifest.chunks.chunk_bytes, coding)
+
+
+def encode_sizes(sizes: Sequence[int]) -> bytes:
+    """The list of chunk sizes; ``aiven_manifest.decode_sizes`` reads it."""
+    count, last = len(sizes).to_bytes(4, "big"), b"".join(size.to_bytes(4, "big") for size in sizes[-1:])
+    if len(sizes) < 2:
+        return count + last
+    values = np.array(sizes[:-1], np.int64)
+    base = int(values.min())
+    width = max(1, -(-(int(values.max()) - base).bit_length() // 8))
+    digits = (values - base).astype(">i8").view(np.uint8).reshape(len(values), 8)[:, 8 - width :]
+    return count + base.to_bytes(4, "big") + bytes([width]) + digits.tobytes() + last
+
+
+def _chunks(content: SegmentContent, style: _Style, sizes: list[int]) -> Iterator[bytes]:
+    """The stored chunks; their sizes are appended to ``sizes``."""
+    for block in content.blocks(style.chunk_bytes):
+        chunk = encoded(block, style.coding)
+        sizes.append(len(chunk))
+        yield chunk
+
+
+def _chunk_index(size: int, style: _Style, sizes: Sequence[int]) -> dict[str, Any]:
+    common = {"originalChunkSize": style.chunk_bytes, "originalFileSize": size}
+    if style.coding.compressed:
+        packed = zstandard.ZstdCompressor().compress(encode_sizes(sizes))
+        return {"type": "variable", **common, "transformedChunks": base64.b64encode(packed).decode()}
+    more = 0 if style.coding.key is None else IV_BYTES + TAG_BYTES
+    stored = {"transformedChunkSize": style.chunk_bytes + more, "finalTransformedChunkSize": sizes[-1]}
+    return {"type": "fixed", **common, **stored}
+
+
+def _sections(upload: Upload, content: SegmentContent, coding: ChunkCoding) -> dict[str, bytes | None]:
+    """The sections of ``.indexes`` by name, as stored; ``None`` without a transaction index. None is compressed."""
+    plain: dict[str, bytes | None] = {name: content.indexes.get(kind) for name, kind in SECTION_FILES.items()}
+    plain |= {"producerSnapshot": upload.snapshot(), EPOCHS: format_leader_epochs(upload.lineage()).encode()}
+    return {name: encrypted(data, coding) if (data := plain[name]) else data for name in SECTIONS}
+
+
+def _positions(sections: dict[str, bytes | None]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    at = 0
+    for name, data in sections.items():
+        found[name] = None if data is None else {"position": at, "size": len(data)}
+        at += len(data or b"")
+    return found
+
+
+def _new_manifest(upload: Upload, content: SegmentContent, now_ms: int) -> dict[str, Any]:
+    """What is kept of the manifest of a segment that the plugin did not upload."""
+    log, topic_id = upload.log
+    times = read_time_index(content.indexes[TIMEINDEX], upload.start_offset)
+    partition = {"topicId": topic_id, "topicPartition": {"topic": log.topic, "partition": log.partition}}
+    segment = {
+        "remoteLogSegmentId": {"topicIdPartition": partition, "id": upload.segment_id},
+        "startOffset": upload.start_offset,
+        "endOffset": upload.end_offset - 1,
+        "maxTimestampMs": int(times["timestamp"][-1]) if len(times) else _NO_TIMESTAMP,
+        "brokerId": _NO_BROKER,
+        "eventTimestampMs": now_ms,
+        "segmentLeaderEpochs": {str(entry.epoch): entry.start_offset for entry in upload.epochs},
+    }
+    head = {"version": "1", "chunkIndex": None, "segmentIndexes": None, "compression": False}
+    return {**head, "remoteLogSegmentMetadata": segment}

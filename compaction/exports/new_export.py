@@ -1,0 +1,108 @@
+"""Writes a new export, complete or not at all.
+
+On a disk it is written in a hidden directory beside its final name, and renamed. In a store the marker of unfinished outputs is
+written first and removed last: no command reads or overwrites a prefix that has it. What a failed run has written is removed,
+the marker last; what a killed run leaves there has the marker.
+
+Tested by ``tests/exports/test_backup_writer.py``, ``tests/exports/test_tiered_writer.py`` and
+``tests/object_store/test_tiered_in_stores.py``.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import NamedTuple
+
+import xxhash
+
+from compaction.errors import StorageError, UsageError
+from compaction.exports.staging import staging_directory
+from compaction.fs.contents import FileDigest, verify_file
+from compaction.fs.filesystem import Chunk, FileSystem, Output, join, parent, removed_on_failure
+from compaction.fs.local import LocalFileSystem
+from compaction.fs.uri import is_remote
+from compaction.stores.manifest import MARKER, marker
+from compaction.stores.object_output import OutputFileSystem
+from compaction.stores.streams import ObjectOutput
+
+
+class NewExport(NamedTuple):
+    """An export that is being written in ``place``.
+
+    :param create: opens a new file there
+    """
+
+    files: FileSystem
+    place: str
+    create: Callable[[str], Output]
+
+    def write(self, path: str, blocks: Iterable[Chunk]) -> int:
+        """Write a file, durable on return, and read it back; returns its size.
+
+        :raises StorageError: the file system refused, or the content read back differs
+        """
+        content, size = xxhash.xxh3_128(), 0
+        with removed_on_failure(self.create(path)) as output:
+            for block in blocks:
+                content.update(block)
+                size += len(block)
+                output.write([block])
+            output.close(sync=True)
+        verify_file(self.files, path, FileDigest("", size, content.hexdigest()))
+        return size
+
+
+def require_empty(path: str) -> None:
+    """:raises UsageError: something is there"""
+    files = OutputFileSystem() if is_remote(path) else LocalFileSystem()
+    if files.stat(path) is not None and files.listdir(path):
+        raise UsageError("--output-dir exists and is not empty", path=path, hint="name a new directory")
+
+
+def new_export(path: str) -> AbstractContextManager[NewExport]:
+    """An export that is complete when the block ends, and is not there if it fails.
+
+    :raises UsageError: the target is not empty
+    :raises LockedError: another run writes to the same target
+    """
+    require_empty(path)
+    return _new_objects(path) if is_remote(path) else _new_directory(path)
+
+
+@contextmanager
+def _new_directory(path: str) -> Iterator[NewExport]:
+    files = LocalFileSystem()
+    with staging_directory(files, path) as staging:
+        place = join(staging, "export")
+        files.mkdir(place)
+        yield NewExport(files, place, lambda name: files.create(name, None))
+        files.fsync_dir(place)
+        files.rename(place, path)
+        files.fsync_dir(parent(path))
+
+
+@contextmanager
+def _new_objects(path: str) -> Iterator[NewExport]:
+    files = OutputFileSystem()
+    files.mkdir(path)
+    files.write_file(join(path, MARKER), marker(uuid.uuid4().hex))
+    try:
+        yield NewExport(files, path, ObjectOutput)
+        files.unlink(join(path, MARKER))
+    except BaseException:
+        with suppress(StorageError):
+            _remove(files, path)
+        raise
+
+
+def _remove(files: FileSystem, path: str) -> None:
+    """Remove an unfinished export, its marker last."""
+    for name in files.listdir(path):
+        found = files.stat(join(path, name))
+        if found is not None and found.is_dir:
+            files.remove_tree(join(path, name))
+        elif name != MARKER:
+            files.unlink(join(path, name))
+    files.remove_tree(path)

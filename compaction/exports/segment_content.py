@@ -1,0 +1,155 @@
+"""The records that a copy of a log has in the offsets of one uploaded segment, with their indexes.
+
+A compacted segment may have lost its last batches. Brokers then search in the next one, since Kafka 3.8 (KAFKA-15388), and a
+plugin may not be able to read a segment without bytes at all. So a segment ends with a batch of its last offset: if it has
+none, an empty one is added, like those that the cleaner leaves (``DefaultRecordBatch.writeEmptyHeader``).
+
+Tested by ``tests/exports/test_tiered_writer.py``.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate, pairwise
+
+from compaction.exports.uploads import Upload
+from compaction.formats import indexes
+from compaction.formats.primitives.checksums import crc32c
+from compaction.formats.record_batch.batch_header import CRC_START, HEADER, LOG_OVERHEAD_BYTES, MAGIC, BatchHeader
+from compaction.fs.contents import READ_BYTES
+from compaction.fs.filesystem import FileRange, ReadableFileSystem, join
+from compaction.fs.ranges import View, view
+from compaction.logdir.batch_scan import SegmentScan
+from compaction.logdir.segments import segment_bases
+from compaction.names import INDEX, LOG, TIMEINDEX, TXNINDEX, segment_file
+from compaction.recovery.rebuild import IndexBuilder
+from compaction.stores.layouts.batch_positions import end_offset_of, indexed_position, position_of
+
+_LONG_MAX = 2**63 - 1
+
+
+def empty_batch(offset: int, leader_epoch: int) -> bytes:
+    """A batch of one offset without a record or a producer."""
+    header = BatchHeader(offset, HEADER.size - LOG_OVERHEAD_BYTES, leader_epoch, MAGIC, 0, 0, 0, -1, -1, -1, -1, -1, 0)
+    data = bytearray(HEADER.pack(header))
+    HEADER.put(data, "crc", crc32c(memoryview(data)[CRC_START:]))
+    return bytes(data)
+
+
+@dataclass(frozen=True)
+class SegmentContent:
+    """The files of a segment. The log file consists of ``parts`` and ``end``.
+
+    :param indexes: ``.index``, ``.timeindex``, and ``.txnindex`` if it has entries
+    """
+
+    files: ReadableFileSystem
+    parts: tuple[FileRange, ...]
+    end: bytes
+    indexes: dict[str, bytes]
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        return list(accumulate((part.size for part in self.parts), initial=0))
+
+    @property
+    def size(self) -> int:
+        """The size of the log file, in bytes."""
+        return self._starts[-1] + len(self.end)
+
+    def ranges(self, start: int, end: int) -> Iterator[FileRange]:
+        """Where the bytes ``[start, end)`` are, as far as they are in parts."""
+        while start < min(end, self._starts[-1]):
+            at = bisect_right(self._starts, start) - 1
+            part, before = self.parts[at], start - self._starts[at]
+            size = min(part.size - before, end - start)
+            yield FileRange(part.path, part.start + before, size)
+            start += size
+
+    def read(self, start: int, length: int) -> bytes:
+        """Up to ``length`` bytes of the log file from ``start``."""
+        end, after = min(self.size, start + length), self._starts[-1]
+        found = [self.files.read_bytes(*part) for part in self.ranges(start, end)]
+        return b"".join([*found, self.end[max(0, start - after) : max(0, end - after)]])
+
+    def blocks(self, block_bytes: int = READ_BYTES) -> Iterator[bytes]:
+        """The log file in blocks of ``block_bytes``; the last may be shorter."""
+        for start in range(0, self.size, block_bytes):
+            yield self.read(start, block_bytes)
+
+
+class CopiedLog:
+    """The directory of a log in the copy."""
+
+    def __init__(self, files: ReadableFileSystem, path: str) -> None:
+        self._files, self._path = files, path
+        bases = segment_bases(files, path)
+        #: base offsets, and those of the next segments
+        self._segments = list(pairwise([*bases, _LONG_MAX])) if bases else []
+
+    def content(self, upload: Upload) -> SegmentContent:
+        """What the log has in the offsets of an upload.
+
+        :raises CorruptLogError: a batch has offsets on both sides of its start or end
+        """
+        start, end = upload.start_offset, upload.end_offset
+        own = [base for base, following in self._segments if base < end and following > start]
+        parts = {base: part for base in own if (part := self._part(base, start, end)).size}
+        last = max((self._last_end(base, part) for base, part in parts.items()), default=start)
+        closing = b"" if last >= end else empty_batch(end - 1, upload.epochs[-1].epoch)
+        content = SegmentContent(self._files, tuple(parts.values()), closing, {})
+        built = self._whole_indexes(parts, start) or rebuilt_indexes(content, upload)
+        txns = b"".join(self._aborted(base, start, end) for base in own)
+        if txns:
+            built[TXNINDEX] = txns
+        return SegmentContent(self._files, content.parts, closing, built)
+
+    def _file(self, base: int, kind: str) -> str:
+        return join(self._path, segment_file(base, kind))
+
+    def _read(self, base: int, kind: str) -> bytes:
+        path = self._file(base, kind)
+        return b"" if self._files.stat(path) is None else self._files.read_bytes(path)
+
+    def _part(self, base: int, start: int, end: int) -> FileRange:
+        """The batches of a segment with these offsets."""
+        path, index = self._file(base, LOG), self._read(base, INDEX)
+        data = view(self._files, path)
+        first, after = (
+            position_of(data, path, indexed_position(index, base, offset, data), offset) for offset in (start, end)
+        )
+        return FileRange(path, first, after - first)
+
+    def _last_end(self, base: int, part: FileRange) -> int:
+        """The offset after the batches of a part."""
+        data = view(self._files, part.path)[: part.start + part.size]
+        at = indexed_position(self._read(base, INDEX), base, _LONG_MAX, data)
+        return end_offset_of(data, part.path, max(at, part.start), 0)
+
+    def _whole_indexes(self, parts: dict[int, FileRange], start: int) -> dict[str, bytes] | None:
+        """The indexes of a segment that is used as a whole; ``None`` if they must be rebuilt."""
+        if list(parts) != [start]:
+            return None
+        found = self._files.stat(self._file(start, LOG))
+        paths = {kind: self._file(start, kind) for kind in (INDEX, TIMEINDEX)}
+        if found is None or parts[start].size != found.size or any(self._files.stat(path) is None for path in paths.values()):
+            return None
+        return {kind: self._files.read_bytes(path) for kind, path in paths.items()}
+
+    def _aborted(self, base: int, start: int, end: int) -> bytes:
+        """The entries of a segment's transaction index whose markers have these offsets."""
+        rows = indexes.TXN_ENTRY.array(self._read(base, TXNINDEX))
+        return rows[(rows["last_offset"] >= start) & (rows["last_offset"] < end)].tobytes()
+
+
+def rebuilt_indexes(content: SegmentContent, upload: Upload) -> dict[str, bytes]:
+    """The offset index and the time index."""
+    builder = IndexBuilder(upload.start_offset)
+    data = View(upload.name, content.read, content.size)
+    for rows in SegmentScan(data):
+        builder.add(rows)
+    offsets, times = builder.finish()
+    return {INDEX: offsets, TIMEINDEX: times}

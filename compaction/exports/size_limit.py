@@ -1,0 +1,74 @@
+"""No upload that is written again becomes larger than its source.
+
+Plugins read no more bytes of a segment than the cluster's metadata says. Cleaning makes a batch larger if it sets its delete
+horizon, from which the timestamps of records are then encoded. If that makes a segment larger, the source's own batches are
+written in place of these: their tombstones and markers are retained longer.
+
+Tested by ``tests/exports/test_tiered_writer.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compaction.errors import UnsupportedLogError
+from compaction.exports.segment_content import SegmentContent, rebuilt_indexes
+from compaction.exports.uploads import Upload
+from compaction.formats.record_batch.batch_header import DELETE_HORIZON
+from compaction.fs.filesystem import FileRange
+from compaction.fs.ranges import View
+from compaction.logdir.batch_scan import SegmentScan
+from compaction.names import LOG
+from compaction.stores.layouts.joined_log import view_of
+
+_EQUAL = ("base_offset", "last_offset", "count", "leader_epoch", "producer_id", "base_sequence", "max_timestamp", "magic")
+_V2 = 2
+
+
+def limited(content: SegmentContent, upload: Upload) -> SegmentContent:
+    """The content, not larger than the source.
+
+    :raises UnsupportedLogError: it is larger for another reason
+    """
+    if upload.source is None:
+        return content
+    log, path = upload.source.files[LOG], upload.source.path
+    if content.size > log.size and isinstance(log.content, FileRange):
+        content = _without_horizons(content, upload, view_of(content.files, path, log), log.content)
+    if content.size > log.size:
+        what = f"has {content.size} bytes after this run, before it {log.size}: plugins read no more than the metadata says"
+        raise UnsupportedLogError(what, path=path, hint="leave this topic out")
+    return content
+
+
+def _without_horizons(content: SegmentContent, upload: Upload, data: View, source: FileRange) -> SegmentContent:
+    """The content, with the source's batches in place of those that have nothing but a new delete horizon."""
+    rows, own = _batches(View(upload.name, content.read, content.size)), _batches(data)
+    own = own[np.minimum(np.searchsorted(own["last_offset"], rows["last_offset"]), len(own) - 1)]
+    taken = (rows["magic"] >= _V2) & (rows["attributes"] == own["attributes"] | DELETE_HORIZON)
+    taken &= rows["attributes"] != own["attributes"]
+    for name in _EQUAL:
+        taken &= rows[name] == own[name]
+    parts = tuple(_parts(content, rows, own, taken, source))
+    changed = replace(content, parts=parts)
+    return replace(changed, indexes={**content.indexes, **rebuilt_indexes(changed, upload)})
+
+
+def _parts(
+    content: SegmentContent, rows: NDArray[np.void], own: NDArray[np.void], taken: NDArray[np.bool_], source: FileRange
+) -> Iterator[FileRange]:
+    at = 0
+    for number in np.flatnonzero(taken):
+        position = int(rows["position"][number])
+        yield from content.ranges(at, position)
+        yield FileRange(source.path, source.start + int(own["position"][number]), int(own["size"][number]))
+        at = position + int(rows["size"][number])
+    yield from content.ranges(at, content.size)
+
+
+def _batches(data: View) -> NDArray[np.void]:
+    return np.concatenate(list(SegmentScan(data)))

@@ -1,0 +1,145 @@
+"""The segments that are written in a layout of tiered storage.
+
+If the source is tiered storage, each complete upload of it is written again, under its topic id, segment id and offsets, with
+the records that the copy has of these offsets: what the cluster's metadata says of it is still true, but for sizes. This holds
+also for uploads of which another one has the same offsets: which of them the metadata names is not known. Otherwise the
+segments of the copy are written, under new ids.
+
+Tested by ``tests/exports/test_tiered_writer.py``.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+from compaction.cleaning.producer_state import ProducerStates
+from compaction.errors import CorruptLogError
+from compaction.formats.checkpoints import EpochEntry
+from compaction.formats.producer_snapshot import SnapshotEntry, write_snapshot
+from compaction.fs.filesystem import FileSystem, ReadableFileSystem
+from compaction.logdir.read_log import read_segments, replay_segment
+from compaction.logdir.segments import LONG_MAX
+from compaction.names import SNAPSHOT, TopicPartition
+from compaction.stores.layouts.joined_log import read_file
+from compaction.stores.layouts.log_layout import StoredLog, StoredSegment
+from compaction.stores.layouts.log_tail import local_log
+
+_NO_EPOCHS = (EpochEntry(0, 0),)
+
+
+class TopicLog(NamedTuple):
+    """A log and the id of its topic."""
+
+    name: TopicPartition
+    topic_id: str
+
+
+@dataclass(frozen=True)
+class Upload:
+    """A segment to be written; ``end_offset`` is exclusive.
+
+    :param name: ``<start offset>-<segment id>``, as its files are named
+    :param epochs: the leader epochs of its batches, ascending; the first starts at ``start_offset``
+    :param lineage: reads the leader epochs of the log up to its end
+    :param snapshot: reads the producer snapshot at its end
+    :param source: what the source has of it; ``None`` if the source is not tiered storage
+    """
+
+    log: TopicLog
+    name: str
+    start_offset: int
+    end_offset: int
+    epochs: tuple[EpochEntry, ...]
+    lineage: Callable[[], Sequence[EpochEntry]]
+    snapshot: Callable[[], bytes]
+    source: StoredSegment | None = None
+
+    @property
+    def segment_id(self) -> str:
+        """22 characters of base64."""
+        return self.name.partition("-")[2]
+
+
+def uploads_again(files: ReadableFileSystem, log: TopicPartition, stored: StoredLog) -> Iterator[Upload]:
+    """The uploads of tiered storage.
+
+    :raises CorruptLogError: one has no producer snapshot
+    """
+    for segment in stored.segments:
+        snapshot, lineage = segment.files.get(SNAPSHOT), segment.lineage
+        if snapshot is None or lineage is None or segment.name is None or stored.topic_id is None:
+            raise CorruptLogError("has no producer snapshot", path=segment.path, hint="restore it from another copy")
+        yield Upload(
+            log=TopicLog(log, stored.topic_id),
+            name=segment.name,
+            start_offset=segment.start_offset,
+            end_offset=segment.end_offset,
+            epochs=segment.epochs or (EpochEntry(0, segment.start_offset),),
+            lineage=lineage,
+            snapshot=partial(read_file, files, snapshot),
+            source=segment,
+        )
+
+
+def new_uploads(files: FileSystem, log: TopicPartition, path: str) -> Iterator[Upload]:
+    """The segments of a log's directory, but for an empty last one."""
+    stored = local_log(files, path) or StoredLog(())
+    segments = [segment for segment in stored.segments if segment.end_offset > segment.start_offset]
+    owner = TopicLog(log, stored.topic_id or _id("topic", log.topic))
+    snapshots = _Snapshots(files, path)
+    for segment in segments:
+        lineage = tuple(() if segment.lineage is None else segment.lineage()) or _NO_EPOCHS
+        begun = [each for each in lineage if each.start_offset < segment.end_offset] or [lineage[0]]
+        begun[0] = begun[0]._replace(start_offset=min(begun[0].start_offset, segments[0].start_offset))
+        own = segment.epochs or begun[-1:]
+        name = _id("segment", owner.topic_id, log.partition, segment.start_offset, segment.end_offset)
+        yield Upload(
+            log=owner,
+            name=f"{segment.start_offset:020d}-{name}",
+            start_offset=segment.start_offset,
+            end_offset=segment.end_offset,
+            epochs=(own[0]._replace(start_offset=segment.start_offset), *own[1:]),
+            lineage=partial(tuple, begun),
+            snapshot=snapshots.at_end_of(segment),
+        )
+
+
+class _Snapshots:
+    """The producers at the ends of a log's segments, as a broker would have stored them."""
+
+    def __init__(self, files: FileSystem, path: str) -> None:
+        self._files, self._path = files, path
+        self._ends: dict[int, bytes] | None = None
+
+    def at_end_of(self, segment: StoredSegment) -> Callable[[], bytes]:
+        """Reads those after a segment, which must be called for."""
+        stored = segment.files.get(SNAPSHOT)
+        if stored is not None:
+            return partial(read_file, self._files, stored)
+        if self._ends is None:
+            self._ends = self._replayed()
+        return partial(bytes, self._ends[segment.start_offset])
+
+    def _replayed(self) -> dict[int, bytes]:
+        """The producers after each segment, by its base offset: from all batches, whatever their age."""
+        states, found = ProducerStates(), {}
+        for segment in read_segments(self._files, self._path):
+            replay_segment(self._files, self._path, segment, (0, LONG_MAX), states)
+            found[segment.base_offset] = write_snapshot(SnapshotEntry(*entry) for entry in states.entries())
+        return found
+
+
+def _id(*parts: object) -> str:
+    """A random-looking id that the same parts always have, as Kafka writes ids. Kafka begins none with ``-``."""
+    for attempt in range(1 << 10):
+        digest = hashlib.sha256("\0".join(map(str, (*parts, attempt))).encode()).digest()
+        text = base64.urlsafe_b64encode(uuid.UUID(bytes=digest[:16], version=4).bytes).decode().rstrip("=")
+        if not text.startswith("-"):
+            return text
+    raise AssertionError("unreachable")

@@ -1,0 +1,250 @@
+"""Logs as tiered storage: what the plugin wrote is written again as it was, and every upload has what the log has."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from compaction.errors import StorageError, UnsupportedLogError
+from compaction.exports.aiven_form import encode_sizes
+from compaction.exports.segment_content import empty_batch
+from compaction.exports.tiered_writer import TieredTarget
+from compaction.formats.record_batch.batch import iter_batches
+from compaction.formats.record_batch.batch_header import BatchHeader
+from compaction.formats.record_batch.record import Record
+from compaction.fs.filesystem import join
+from compaction.fs.local import LocalFileSystem
+from compaction.logdir.discover import Selector, discover
+from compaction.stores.layouts import data_keys
+from compaction.stores.layouts.aiven_manifest import decode_sizes
+from compaction.stores.mixed import MixedFileSystem
+from tests.formats.encode import BatchSpec, encode_batch
+from tests.logdir.logs import build, data_batch
+from tests.object_store.fixtures import files
+from tests.stores.layouts.exports import (
+    CODINGS,
+    TOPIC_ID,
+    aiven,
+    local_tiered,
+    no_exports_known,
+    objects,
+    offsets_in,
+    require_cryptography,
+    source,
+    upload,
+)
+from tests.stores.layouts.test_aiven import read_all
+from tests.stores.layouts.test_local_tiered import offsets, read_log_files
+
+__all__ = ["no_exports_known", "objects", "source"]
+
+NOW_MS = 1_800_000_000_000
+
+
+def a_copy(directory: Path, *segments: list[int]) -> Path:
+    """A log directory with segments of one-record batches; an empty segment begins where the one before ends."""
+    log = directory / "orders-0"
+    log.mkdir(parents=True)
+    for each in segments:
+        for kind, data in build(each[0], [data_batch(offset) for offset in each[1:]]).files.items():
+            (log / f"{each[0]:020d}{kind}").write_bytes(data)
+    (log / "leader-epoch-checkpoint").write_text("0\n1\n0 0\n")
+    (log / "partition.metadata").write_text(f"version: 0\ntopic_id: {TOPIC_ID}")
+    return directory
+
+
+def write(log_dir: Path, target: Path, layout: str, source: str | None = None) -> str:
+    return TieredTarget(str(target), layout, source).write(str(log_dir), NOW_MS)
+
+
+@pytest.mark.parametrize("coding", CODINGS)
+def test_what_the_plugin_wrote_is_written_again_as_it_was(
+    coding: str, objects: Path, source: Path, tmp_path: Path
+) -> None:
+    """But for data keys, their authenticated data, and IVs."""
+    if "encrypted" in coding:
+        require_cryptography()
+    copy = tmp_path / "copy"
+    shutil.copytree(source, copy / source.name)
+    write(copy, tmp_path / "out", "aiven", aiven(objects / coding))
+    old, new = files(objects / coding), files(tmp_path / "out")
+    assert list(new) == list(old)
+    for name, data in old.items():
+        if name.endswith(".rsm-manifest"):
+            mine, theirs = json.loads(new[name]), json.loads(data)
+            assert list(mine) == list(theirs)
+            if "encrypted" in coding:
+                keys = [each.pop("encryption") for each in (mine, theirs)]
+                assert keys[0].keys() == keys[1].keys() == {"dataKey", "aad"}
+                assert all(keys[0][field] != keys[1][field] for field in keys[0])
+            if "zstd" in coding:
+                # of another version of zstd
+                assert all(each["chunkIndex"].pop("transformedChunks") for each in (mine, theirs))
+            assert mine == theirs
+        elif coding == "plain" or (coding == "zstd" and name.endswith(".indexes")):
+            assert new[name] == data
+        elif coding == "encrypted" or name.endswith(".indexes"):
+            assert len(new[name]) == len(data)
+    assert read_all(aiven(tmp_path / "out")) == read_all(aiven(objects / coding))
+
+
+def test_each_segment_has_a_data_key_of_its_own_and_no_iv_twice(objects: Path, source: Path, tmp_path: Path) -> None:
+    require_cryptography()
+    copy = tmp_path / "copy"
+    shutil.copytree(source, copy / source.name)
+    write(copy, tmp_path / "out", "aiven", aiven(objects / "encrypted"))
+    keys, ivs = set(), []
+    manifests = list((tmp_path / "out").rglob("*.rsm-manifest"))
+    for path in manifests:
+        manifest = json.loads(path.read_text())
+        keys.add(data_keys.data_key(manifest["encryption"]["dataKey"], str(path)))
+        log, each = path.with_suffix(".log").read_bytes(), manifest["chunkIndex"]["transformedChunkSize"]
+        ivs += [log[at : at + 12] for at in range(0, len(log), each)]
+    assert len(keys) == len(manifests)
+    assert len(set(ivs)) == len(ivs) > len(manifests)
+
+
+@pytest.mark.parametrize("sizes", [[], [7], [7, 7, 1], [300, 44, 0], [2**31 - 1, 0, 5], [2**24, 0, 2**31 - 1]])
+def test_sizes_of_chunks_are_listed_as_the_plugin_does(sizes: list[int]) -> None:
+    assert decode_sizes(encode_sizes(sizes)).tolist() == sizes
+    some = [random.Random(7).randrange(1 << 20) for _ in range(100)]
+    assert decode_sizes(encode_sizes(some)).tolist() == some
+
+
+@pytest.mark.parametrize("layout", ["aiven", "local-tiered"])
+def test_an_upload_ends_at_its_last_offset_though_its_last_records_are_gone(tmp_path: Path, layout: str) -> None:
+    uploads = [upload(tmp_path / "in", range(at, at + 10), [(3, 0), (5, 15)]) for at in (0, 10, 20)]
+    copy = a_copy(tmp_path / "copy", [0, 0, 3, 4], [10], [20, 25, 29])
+    told = write(copy, tmp_path / "out", layout, local_tiered(tmp_path / "in"))
+    assert told.startswith("3 segments, ")
+    address = local_tiered(tmp_path / "out") if layout == "local-tiered" else aiven(tmp_path / "out")
+    fs, log = MixedFileSystem(), join(address, "orders-0")
+    found = [list(iter_batches(fs.read_bytes(join(log, f"{at:020d}.log")))) for at in (0, 10, 20)]
+    headers = [[each.header for each in batches if isinstance(each.header, BatchHeader)] for batches in found]
+    assert [[(each.base_offset, each.record_count) for each in some] for some in headers] == [
+        [(0, 1), (3, 1), (4, 1), (9, 0)],
+        [(19, 0)],
+        [(25, 1), (29, 1)],
+    ]
+    for batches in found:
+        for each in batches:
+            each.ensure_valid()
+    # of the leader that wrote the last offset
+    assert [some[-1].leader_epoch for some in headers] == [3, 5, 0]
+    assert fs.read_bytes(join(log, "leader-epoch-checkpoint")) == b"0\n2\n3 0\n5 15\n"
+    # under the names that the cluster knows
+    stems = {path.stem.partition("-")[2] for path in uploads}
+    assert {path.stem.partition("-")[2] for path in (tmp_path / "out").rglob("*.log")} == stems
+
+
+def test_every_upload_of_the_same_offsets_is_written(tmp_path: Path) -> None:
+    """Which of them the cluster's metadata names is not known, and new leaders upload from an earlier offset."""
+    for each in (range(10), range(10), range(6, 20), range(20, 25)):
+        upload(tmp_path / "in", each)
+    copy = a_copy(tmp_path / "copy", [0, 0, 5, 7, 8], [10, 11, 16], [20, 24])
+    write(copy, tmp_path / "out", "local-tiered", local_tiered(tmp_path / "in"))
+    found = [(path.name, offsets_in(LocalFileSystem(), str(path))) for path in (tmp_path / "out").rglob("*.log")]
+    assert sorted((int(name.partition("-")[0]), each) for name, each in found) == [
+        (0, [0, 5, 7, 8, 9]),
+        (0, [0, 5, 7, 8, 9]),
+        (6, [7, 8, 11, 16, 19]),
+        (20, [24]),
+    ]
+    assert offsets(local_tiered(tmp_path / "out"))[-2:] == [19, 24]
+
+
+def test_indexes_of_a_segment_that_consists_of_others_are_rebuilt(tmp_path: Path) -> None:
+    upload(tmp_path / "in", range(300))
+    upload(tmp_path / "in", range(250, 700))
+    copy = a_copy(tmp_path / "copy", [0, *range(0, 300, 2)], [300, *range(301, 700)])
+    write(copy, tmp_path / "out", "local-tiered", local_tiered(tmp_path / "in"))
+    found = {int(path.name.partition("-")[0]): path for path in (tmp_path / "out").rglob("*.log")}
+    expected = build(250, [data_batch(offset) for offset in [*range(250, 300, 2), *range(301, 700)]])
+    for kind, data in expected.files.items():
+        assert found[250].with_suffix(kind).read_bytes() == data
+    whole = build(0, [data_batch(offset) for offset in range(0, 300, 2)]).files
+    assert found[0].read_bytes() == whole[".log"] + empty_batch(299, 0)
+    assert found[0].with_suffix(".index").read_bytes() == whole[".index"]
+
+
+@pytest.mark.parametrize("layout", ["aiven", "local-tiered"])
+def test_a_log_directory_is_written_with_ids_that_its_segments_always_have(
+    tmp_path: Path, layout: str, source: Path
+) -> None:
+    """The last segment is empty; there is no snapshot at its end."""
+    for name in ("a", "b"):
+        copy = tmp_path / name
+        shutil.copytree(source, copy / source.name)
+        next((copy / source.name).glob("*104.snapshot")).unlink()
+        write(copy, tmp_path / f"out-{name}", layout)
+    made = files(tmp_path / "out-a")
+    assert made == files(tmp_path / "out-b")
+    address = local_tiered(tmp_path / "out-a") if layout == "local-tiered" else aiven(tmp_path / "out-a")
+    expected = {file.name: file.read_bytes() for file in source.iterdir()}
+    assert read_all(address) == {name: data for name, data in expected.items() if not name.startswith(f"{217:020d}.log")}
+
+
+def test_a_segment_that_has_grown_is_an_error(tmp_path: Path) -> None:
+    """Plugins read as many bytes as the cluster's metadata says."""
+    path = upload(tmp_path / "in", range(3))
+    copy = a_copy(tmp_path / "copy", [0, 0, 1])
+    larger = encode_batch([Record(2, 0, b"key", b"v" * 200)], BatchSpec(base_offset=2))
+    with (copy / "orders-0" / f"{0:020d}.log").open("ab") as log:
+        log.write(larger)
+    with pytest.raises(UnsupportedLogError, match="bytes after this run, before it .*: plugins read no more") as error:
+        write(copy, tmp_path / "out", "local-tiered", local_tiered(tmp_path / "in"))
+    assert error.value.path == str(path)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["copy", "in"]
+
+
+class Failing(LocalFileSystem):
+    """Its file of a number cannot be written."""
+
+    left = 0
+
+    def create(self, path: str, like: str | None, *, write_behind: bool = False):  # type: ignore[no-untyped-def]
+        Failing.left -= 1
+        if Failing.left == 0:
+            raise StorageError("no space", path=path)
+        return super().create(path, like, write_behind=write_behind)
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Failing]]:
+    monkeypatch.setattr("compaction.exports.new_export.LocalFileSystem", Failing)
+    yield Failing
+
+
+@pytest.mark.parametrize(("layout", "count"), [("aiven", 6), ("local-tiered", 10)])
+def test_nothing_is_left_if_any_file_cannot_be_written(
+    tmp_path: Path, failing: type[Failing], layout: str, count: int
+) -> None:
+    for each in (range(10), range(10, 20)):
+        upload(tmp_path / "in", each)
+    copy = a_copy(tmp_path / "copy", [0, *range(10)], [10, 15])
+    address = local_tiered(tmp_path / "in")
+    for number in range(1, count + 1):
+        failing.left = number
+        with pytest.raises(StorageError, match="no space"):
+            write(copy, tmp_path / "out", layout, address)
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["copy", "in"]
+    failing.left = 0
+    write(copy, tmp_path / "out", layout, address)
+    assert len(files(tmp_path / "out")) == count
+
+
+def test_what_is_written_is_found_again(tmp_path: Path) -> None:
+    for each in (range(10), range(10, 20)):
+        upload(tmp_path / "in", each)
+    copy = a_copy(tmp_path / "copy", [0, *range(10)], [10, *range(10, 20)])
+    write(copy, tmp_path / "out", "local-tiered", local_tiered(tmp_path / "in"))
+    found, expected = (read_log_files(local_tiered(tmp_path / each)) for each in ("out", "in"))
+    assert found == expected
+    assert [str(log.topic_partition) for log in discover(MixedFileSystem(), [local_tiered(tmp_path / "out")], Selector())] == [
+        "orders-0"
+    ]
