@@ -96,7 +96,8 @@ class CopiedLog:
         :raises CorruptLogError: a batch has offsets on both sides of its start or end
         """
         start, end = upload.start_offset, upload.end_offset
-        own = [base for base, following in self._segments if base < end and following > start]
+        segments = [] if upload.truncated else self._segments
+        own = [base for base, following in segments if base < end and following > start]
         parts = {base: part for base in own if (part := self._part(base, start, end)).size}
         last = max((self._last_end(base, part) for base, part in parts.items()), default=start)
         closing = b"" if last >= end else empty_batch(end - 1, upload.epochs[-1].epoch)

@@ -27,6 +27,7 @@ from compaction.logdir.read_log import read_segments, replay_segment
 from compaction.logdir.segments import LONG_MAX
 from compaction.names import SNAPSHOT, TopicPartition
 from compaction.stores.layouts.joined_log import read_file
+from compaction.stores.layouts.lineage import newest_lineage, valid_pieces
 from compaction.stores.layouts.log_layout import StoredLog, StoredSegment
 from compaction.stores.layouts.log_tail import local_log
 
@@ -49,6 +50,7 @@ class Upload:
     :param lineage: reads the leader epochs of the log up to its end
     :param snapshot: reads the producer snapshot at its end
     :param source: what the source has of it; ``None`` if the source is not tiered storage
+    :param truncated: a later leader has truncated all of it, so that brokers do not read it: it is written without records
     """
 
     log: TopicLog
@@ -59,6 +61,7 @@ class Upload:
     lineage: Callable[[], Sequence[EpochEntry]]
     snapshot: Callable[[], bytes]
     source: StoredSegment | None = None
+    truncated: bool = False
 
     @property
     def segment_id(self) -> str:
@@ -71,6 +74,7 @@ def uploads_again(files: ReadableFileSystem, log: TopicPartition, stored: Stored
 
     :raises CorruptLogError: one has no producer snapshot
     """
+    newest = newest_lineage(stored.segments)
     for segment in stored.segments:
         snapshot, lineage = segment.files.get(SNAPSHOT), segment.lineage
         if snapshot is None or lineage is None or segment.name is None or stored.topic_id is None:
@@ -84,6 +88,7 @@ def uploads_again(files: ReadableFileSystem, log: TopicPartition, stored: Stored
             lineage=lineage,
             snapshot=partial(read_file, files, snapshot),
             source=segment,
+            truncated=next(valid_pieces(segment, newest), None) is None,
         )
 
 

@@ -158,6 +158,20 @@ def test_every_upload_of_the_same_offsets_is_written(tmp_path: Path) -> None:
     assert offsets(local_tiered(tmp_path / "out"))[-2:] == [19, 24]
 
 
+def test_an_upload_that_another_leader_has_truncated_has_no_records(tmp_path: Path) -> None:
+    """Brokers do not read it, and what the log has in its offsets may be larger."""
+    upload(tmp_path / "in", range(10))
+    upload(tmp_path / "in", range(10, 12), [(0, 0), (1, 10)], epoch=1)
+    upload(tmp_path / "in", range(10, 20), [(0, 0), (2, 10)], epoch=2)
+    copy = a_copy(tmp_path / "copy", [0, *range(10)], [10, *range(10, 20)])
+    write(copy, tmp_path / "out", "aiven", local_tiered(tmp_path / "in"))
+    found = [offsets_in(LocalFileSystem(), str(path)) for path in (tmp_path / "out").rglob("*.log")]
+    assert sorted(found) == [list(range(10)), list(range(10, 20)), [11]]
+    log = join(aiven(tmp_path / "out"), "orders-0")
+    assert MixedFileSystem().listdir(log)[:2] == [f"{0:020d}.index", f"{0:020d}.log"]
+    assert offsets(aiven(tmp_path / "out")) == list(range(20))
+
+
 def test_indexes_of_a_segment_that_consists_of_others_are_rebuilt(tmp_path: Path) -> None:
     upload(tmp_path / "in", range(300))
     upload(tmp_path / "in", range(250, 700))
