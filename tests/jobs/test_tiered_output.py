@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from compaction.engine.clean import clean_logs
+from compaction.erasure.erase_keys import erase_keys
 from compaction.exports.written_layouts import WRITTEN
 from compaction.formats.record_batch.batch import RecordBatch, iter_batches
 from compaction.fs.filesystem import join
 from compaction.fs.uri import LAYOUTS, parse_uri
 from compaction.stores.mixed import MixedFileSystem
-from jobs import compact, expire
+from jobs import compact, erase, expire
 from tests.local_passes import LocalPasses
 from tests.object_store.fixtures import files
 from tests.object_store.local_run import COMPACT, NOW_MS, run
@@ -79,6 +80,17 @@ def test_what_is_written_is_compacted_again_into_another_layout(objects: Path, t
     # the same segment ids in the other layout
     names = {path.name.partition("-")[2] for path in (tmp_path / "again").rglob("*.log")}
     assert names == {path.name.partition("-")[2] for path in (tmp_path / "new").rglob("*.log")}
+
+
+def test_keys_are_erased_from_uploads(tmp_path: Path) -> None:
+    for each in (range(10), range(10, 20)):
+        upload(tmp_path / "in", each)
+    (tmp_path / "keys").write_text("key-3\nkey-19\n")
+    options = ["--log-dir", f"local-tiered+file://{tmp_path}/in", "--output-dir", f"{tmp_path}/new"]
+    options += ["--output-layout", "local-tiered", "--keys", f"{tmp_path}/keys", "--include-active"]
+    assert erase.main(options, lambda _, request: erase_keys(LocalPasses, request)) == 0
+    data = b"".join(path.read_bytes() for path in (tmp_path / "new").rglob("*.log"))
+    assert [at for at in range(20) if b"value-%d" % at not in data] == [3, 19]
 
 
 def test_expired_uploads_are_written_without_records(tmp_path: Path) -> None:
