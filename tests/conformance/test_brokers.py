@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -116,12 +117,16 @@ def test_a_broker_of_the_version_serves_what_its_own_cleaner_would_have_left(
         assert set(ends) == set(topics), "all were cleaned"
     finally:
         judge.close()
-    found = []
-    for log_dir in (ours, kafkas):
+
+    def read(log_dir: Path) -> list[list[Consumed]]:
         with Broker(log_dir, version=version) as broker:
-            found.append(served(Clients(gateway, broker.bootstrap), list(topics)))
+            found = served(Clients(gateway, broker.bootstrap), list(topics))
             assert not broker.errors()
             assert "corrupt" not in broker.log_text().lower()
+            return found
+
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(read, (ours, kafkas)))
     assert found[0] == found[1]
     assert all(records for records in found[0])
 

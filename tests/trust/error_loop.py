@@ -19,6 +19,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import NamedTuple, TypeVar
 
 from compaction.fs.filesystem import storage_errors
@@ -180,6 +181,17 @@ class Search:
                 self._seen.add(content)
                 self.states += 1
                 yield name, state
+
+
+@cache
+def _search(kind: Kind) -> Search:
+    return Search(kind)
+
+
+def look(case: tuple[Kind, Fault]) -> list[str]:
+    """The violations by one fault in a kind of run. States that this process has checked are not checked again."""
+    kind, fault = case
+    return [str(finding) for finding in _search(kind).look(fault)]
 
 
 def sample(faults: list[Fault], count: int) -> list[Fault]:

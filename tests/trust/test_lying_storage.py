@@ -7,6 +7,7 @@ import pytest
 from compaction.formats.record_batch.record import Record
 from compaction.logdir.blocks import SegmentReader
 from tests.formats.encode import BatchSpec, encode_batch
+from tests.side_by_side import in_processes
 from tests.trust.lying_storage import Lie, Outcome, run_seed, run_with_lie
 from tests.trust.memory import MemoryDisk
 from tests.trust.scenes import KINDS, Kind
@@ -31,7 +32,9 @@ def test_no_disk_fault_ends_in_exit_code_0_and_other_bytes() -> None:
 
 @pytest.mark.crash
 def test_none_of_many_disk_faults_ends_in_exit_code_0_and_other_bytes() -> None:
-    assert violations(range(1_000, 2_500)) == []
+    found = in_processes(run_seed, range(1_000, 2_000))
+    assert {result.outcome for result in found} > {Outcome.NOTICED, Outcome.HARMLESS}
+    assert [str(result) for result in found if result.outcome is Outcome.VIOLATION] == []
 
 
 def test_every_corrupted_write_is_detected() -> None:

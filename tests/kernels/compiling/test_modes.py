@@ -5,28 +5,47 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
+
+from tests.damage.fuzz import BOUNDS_CHECKED
+from tests.side_by_side import started
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[3]
 #: about the compiler itself, which these modes change or do without
 CACHE = "tests/kernels/compiling/test_cache.py"
+KERNELS = ("--ignore", __file__, "--ignore", CACHE, "tests/kernels")
+#: by the variable that sets the mode
+RUNS = {
+    "the kernels, NUMBA_DISABLE_JIT": KERNELS,
+    "the kernels, NUMBA_BOUNDSCHECK": KERNELS,
+    "rounds over logs, NUMBA_DISABLE_JIT": ("tests/passes/test_rounds.py",),
+}
+Done = subprocess.CompletedProcess[str]
 
 
-@pytest.mark.parametrize("mode", ["NUMBA_DISABLE_JIT", "NUMBA_BOUNDSCHECK"])
-def test_the_kernels_pass_their_tests_in_every_mode(mode: str, tmp_path: Path) -> None:
-    environment = {**os.environ, mode: "1", "NUMBA_CACHE_DIR": str(tmp_path)}
-    left_out = ("--ignore", __file__, "--ignore", CACHE)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *left_out, "tests/kernels"]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout[-4_000:] + done.stderr[-2_000:]
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[Done]]]:
+    """All runs, side by side: each is one busy process."""
+    place = tmp_path_factory.mktemp("modes")
+
+    def run(name: str) -> Done:
+        mode = name.rpartition(" ")[2]
+        cache = BOUNDS_CHECKED if mode == "NUMBA_BOUNDSCHECK" else place
+        environment = {**os.environ, mode: "1", "NUMBA_CACHE_DIR": str(cache)}
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *RUNS[name]]
+        return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+
+    with started(run, RUNS) as found:
+        yield found
 
 
-def test_rounds_give_the_same_output_without_a_compiler(tmp_path: Path) -> None:
-    environment = {**os.environ, "NUMBA_DISABLE_JIT": "1", "NUMBA_CACHE_DIR": str(tmp_path)}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/passes/test_rounds.py"]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+@pytest.mark.parametrize("name", RUNS)
+def test_tests_pass_in_every_mode(runs: dict[str, Future[Done]], name: str) -> None:
+    done = runs[name].result()
     assert done.returncode == 0, done.stdout[-4_000:] + done.stderr[-2_000:]
