@@ -123,12 +123,6 @@ def test_workers_run_only_shipped_code(
         assert str(ROOT) not in path.split(os.pathsep)
 
 
-def test_a_standalone_cluster_of_two_workers_writes_the_same_bytes(
-    packed: Path, standalone: Callable[[int], Standalone], tmp_path: Path, on_one_machine: dict[str, tuple[bytes, int]]
-) -> None:
-    check_compaction(tmp_path, settings_for_clusters(packed) | {"spark.master": standalone(2).url}, on_one_machine)
-
-
 def test_a_cluster_compacts_from_store_to_store_as_one_machine_does_from_disk_to_disk(
     packed: Path, standalone: Callable[[int], Standalone], tmp_path: Path, bucket: Bucket
 ) -> None:

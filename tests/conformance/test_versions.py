@@ -62,6 +62,7 @@ def test_random_logs_equal_the_versions_own_after_every_round(judge: Gateway) ->
     with scratch() as root:
         tally = run_stories(judge, root, stories, local_job(random_sizes(first), version=judge.version))
     assert not tally.failed, [(each.story.name, each.problems[:3]) for each in tally.failed]
+    assert tally.cleaned > 0
 
 
 def test_random_logs_show_the_rules_of_another_version(judge: Gateway) -> None:
