@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from compaction.errors import StorageError
-from compaction.fs.filesystem import FileRange, FileStat
+from compaction.fs.filesystem import FileRange, FileStat, base_name, normal, parent
 from compaction.fs.overlay import InMemory
 
 if TYPE_CHECKING:
@@ -103,14 +103,15 @@ class FaultyFileSystem:
     # reading
 
     def listdir(self, path: str) -> list[str]:
-        below = {Path(other).name for other in self._directories if str(Path(other).parent) == str(Path(path))}
+        directory = normal(path)
+        below = {base_name(other) for other in self._directories if other != "/" and parent(other) == directory}
         return sorted({*self._dir(path).names, *below})
 
     def stat(self, path: str) -> FileStat | None:
-        if str(Path(path)) in self._directories:
+        if normal(path) in self._directories:
             return FileStat(0, 0, 0o755, 0, 0, 0, is_dir=True, is_file=False)
-        directory = self._directories.get(str(Path(path).parent))
-        inode = None if directory is None else directory.names.get(Path(path).name)
+        directory = self._directories.get(parent(path))
+        inode = None if directory is None else directory.names.get(base_name(path))
         if inode is None:
             return None
         return FileStat(len(inode.data), inode.mtime_ns, inode.mode, 0, 0, inode.number, is_dir=False, is_file=True)
@@ -129,7 +130,7 @@ class FaultyFileSystem:
 
     def write_file(self, path: str, data: bytes, *, like: str | None = None, mtime_ns: int | None = None) -> None:
         self._step("write", path)
-        directory, name = self._dir(Path(path).parent), Path(path).name
+        directory, name = self._dir(parent(path)), base_name(path)
         if name in directory.names:
             raise StorageError("cannot write (File exists)", path=path)
         found = None if like is None else self.stat(like)
@@ -142,7 +143,7 @@ class FaultyFileSystem:
 
     def put(self, path: str, data: bytes) -> None:
         """Give a file these bytes, whatever it held before, as no run does."""
-        inode = self._dir(Path(path).parent).names.get(Path(path).name)
+        inode = self._dir(parent(path)).names.get(base_name(path))
         if inode is None:
             self.write_file(path, data)
         else:
@@ -154,7 +155,7 @@ class FaultyFileSystem:
             return False
         self.write_file(path, data)
         self.fsync(path)
-        self.fsync_dir(str(Path(path).parent))
+        self.fsync_dir(parent(path))
         return True
 
     def create(self, path: str, like: str | None, *, write_behind: bool = False) -> MemoryOutput:
@@ -165,26 +166,26 @@ class FaultyFileSystem:
 
     def rename(self, source: str, target: str) -> None:
         self._step("rename", source)
-        if str(Path(source)) in self._directories:
-            self._rename_directory(str(Path(source)), str(Path(target)))
+        if normal(source) in self._directories:
+            self._rename_directory(normal(source), normal(target))
             return
-        inode, directory = self.inode(source), self._dir(Path(source).parent)
-        assert Path(source).parent == Path(target).parent
+        inode, directory = self.inode(source), self._dir(parent(source))
+        assert parent(source) == parent(target)
         # a rename between two names of one file has no effect
-        if directory.names.get(Path(target).name) is not inode:
-            self._change(directory, _move(Path(source).name, Path(target).name, inode))
+        if directory.names.get(base_name(target)) is not inode:
+            self._change(directory, _move(base_name(source), base_name(target), inode))
 
     def link(self, source: str, target: str) -> bool:
         self._step("second name", source)
         if self.stat(target) is not None:
             return False
-        self._change(self._dir(Path(target).parent), _link(Path(target).name, self.inode(source)))
+        self._change(self._dir(parent(target)), _link(base_name(target), self.inode(source)))
         return True
 
     def unlink(self, path: str) -> None:
         self._step("unlink", path)
         if self.stat(path) is not None:
-            self._change(self._dir(Path(path).parent), _drop(Path(path).name))
+            self._change(self._dir(parent(path)), _drop(base_name(path)))
 
     def mkdir(self, path: str, like: str | None = None, *, private: bool = False) -> None:
         self._step("mkdir", path)
@@ -193,9 +194,9 @@ class FaultyFileSystem:
 
     def remove_tree(self, path: str) -> None:
         self._step("remove_tree", path)
-        for each in [each for each in self._directories if f"{each}/".startswith(f"{Path(path)}/")]:
+        for each in [each for each in self._directories if f"{each}/".startswith(f"{normal(path)}/")]:
             del self._directories[each]
-        self._dir(Path(path).parent).names.pop(Path(path).name, None)
+        self._dir(parent(path)).names.pop(base_name(path), None)
 
     def lock(self, log_dir: str, *, shared: bool = False) -> MemoryLock:
         return MemoryLock()
@@ -269,7 +270,7 @@ class FaultyFileSystem:
         if reason is not None:
             raise StorageError(f"cannot {operation}: {reason}", path=path)
         self.done += 1
-        self.log.append(f"{operation} {Path(path).name}")
+        self.log.append(f"{operation} {base_name(path)}")
 
     def _change(self, directory: Directory, change: Change) -> None:
         change(directory.names)
@@ -279,15 +280,15 @@ class FaultyFileSystem:
         for path in [path for path in self._directories if path == source or path.startswith(source + "/")]:
             self._directories[target + path[len(source) :]] = self._directories.pop(path)
 
-    def _dir(self, path: str | Path) -> Directory:
-        found = self._directories.get(str(Path(path)))
+    def _dir(self, path: str) -> Directory:
+        found = self._directories.get(normal(path))
         if found is None:
             raise StorageError("no such directory", path=path)
         return found
 
     def inode(self, path: str) -> Inode:
         """A file, for tests to change."""
-        inode = self._dir(Path(path).parent).names.get(Path(path).name)
+        inode = self._dir(parent(path)).names.get(base_name(path))
         if inode is None:
             raise StorageError("no such file", path=path)
         return inode

@@ -40,7 +40,7 @@ def parts_once(error: Exception) -> Gate:
     return gate
 
 
-@pytest.mark.parametrize("gate", [every(5, SLOW_DOWN), parts_once(SLOW_DOWN), parts_once(CutOff())])
+@pytest.mark.parametrize("gate", [every(12, SLOW_DOWN), parts_once(SLOW_DOWN), parts_once(CutOff())])
 def test_throttling_and_lost_connections_are_retried(
     bucket: Bucket, store: Store, large: Path, tmp_path: Path, gate: Gate
 ) -> None:

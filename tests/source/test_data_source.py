@@ -12,7 +12,6 @@ import pytest
 from chispa import assert_df_equality
 from chispa.schema_comparer import assert_schema_equality
 from pyspark.sql import datasource
-from pyspark.sql.functions import col
 
 from compaction.source.data_source import register
 from tests.golden import unpack_sample
@@ -54,6 +53,11 @@ def frame(spark: SparkSession, records: Iterable[Served]) -> DataFrame:
     return spark.createDataFrame(rows, SCHEMA)
 
 
+def rows_of(found: DataFrame) -> list[Served]:
+    """Its records, in order."""
+    return sorted(served(row.asDict(recursive=True)) for row in found.collect())
+
+
 def same(found: DataFrame, expected: DataFrame) -> None:
     order = ["topic", "partition", "offset"]
     assert_df_equality(found.orderBy(order), expected.orderBy(order))
@@ -68,7 +72,7 @@ def test_every_topic_is_read_as_a_data_frame(source: SparkSession, sample: Path)
     for topic in ("orders", "prices", "payments-open"):
         expected = [record for log in sorted(sample.glob(f"{topic}-[0-9]")) for record in serve(log)]
         found = source.read.format("kafka_log").option("topic", topic).load(str(sample))
-        same(found, frame(source, expected))
+        assert rows_of(found) == sorted(expected) != []
 
 
 @pytest.mark.kafka
@@ -83,8 +87,9 @@ def test_data_frames_have_the_records_of_a_real_consumer(source: SparkSession, g
         }
     for level in LEVELS:
         records = [each for topic in TOPICS for each in as_served(topic, consumed[topic, level])]
-        found = source.read.format("kafka_log").option("isolation.level", level).load(str(log_dir))
-        same(found.where(col("topic").isin(*TOPICS)).drop("timestampType"), frame(source, records).drop("timestampType"))
+        found = rows_of(source.read.format("kafka_log").option("isolation.level", level).load(str(log_dir)))
+        # consumers do not say which kind a timestamp is
+        assert [row._replace(timestamp_type=0) for row in found if row.topic in TOPICS] == sorted(records)
     assert len(consumed["payments", "read_committed"]) < len(consumed["payments", "read_uncommitted"])
     assert len(consumed["payments-open", "read_committed"]) < len(consumed["payments-open", "read_uncommitted"])
 
@@ -107,8 +112,7 @@ FILTERS = (
 @pytest.fixture(scope="module")
 def unfiltered(source: SparkSession, sample: Path) -> DataFrame:
     """All rows of the sample, as a frame that the source does not filter."""
-    rows = source.read.format("kafka_log").load(str(sample)).collect()
-    return frame(source, [served(row.asDict(recursive=True)) for row in rows]).cache()
+    return frame(source, rows_of(source.read.format("kafka_log").load(str(sample)))).cache()
 
 
 @pytest.mark.parametrize("condition", FILTERS)
@@ -142,7 +146,7 @@ def test_a_chosen_schema_reads_only_its_columns(source: SparkSession, sample: Pa
 
 def test_several_directories_are_one_data_frame(source: SparkSession, sample: Path) -> None:
     found = source.read.format("kafka_log").load([str(sample / "orders-0"), str(sample / "ledger-0")])
-    same(found, frame(source, [*serve(sample / "orders-0"), *serve(sample / "ledger-0")]))
+    assert rows_of(found) == sorted([*serve(sample / "orders-0"), *serve(sample / "ledger-0")])
 
 
 def test_sql_reads_the_source(source: SparkSession, sample: Path) -> None:

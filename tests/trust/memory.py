@@ -38,11 +38,6 @@ class MemoryDisk(FaultyFileSystem):
 
     # reading
 
-    def listdir(self, path: str) -> list[str]:
-        directory = normal(path)
-        below = {base_name(other) for other in self._directories if other != "/" and parent(other) == directory}
-        return sorted({*self._dir(directory).names, *below})
-
     def stat(self, path: str) -> FileStat | None:
         path = normal(path)
         if path in self._directories:
@@ -155,12 +150,6 @@ class MemoryDisk(FaultyFileSystem):
             for path, directory in self._directories.items()
             for name, file in [("", Inode(b"", b"", 0)), *directory.names.items()]
         )
-
-    def _dir(self, path: object) -> Directory:
-        found = self._directories.get(normal(str(path)))
-        if found is None:
-            raise StorageError("no such directory", path=str(path))
-        return found
 
     def _step(self, operation: str, path: str) -> None:
         """Nothing: faults are injected around this file system."""
