@@ -3,7 +3,7 @@
 A chunk is zstd of the log's bytes, then a 12-byte IV and AES-256-GCM of that with a 16-byte tag. A process keeps a few decoded
 chunks, whatever the number and the sizes of the objects.
 
-Tested by ``tests/stores/layouts/test_aiven.py``.
+Tested by ``tests/stores/layouts/test_chunked_object.py`` and ``tests/stores/layouts/test_aiven.py``.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class ChunkCoding(NamedTuple):
     aad: bytes = b""
 
 
-def decrypted(data: bytes, coding: ChunkCoding, path: str, start: int, what: str) -> bytes:
+def decrypted(data: bytes | memoryview, coding: ChunkCoding, path: str, start: int, what: str) -> bytes:
     """The bytes before encryption.
 
     :param path: of the object that has ``data`` from byte ``start``
@@ -76,7 +76,7 @@ def decrypted(data: bytes, coding: ChunkCoding, path: str, start: int, what: str
     :raises CorruptLogError: it is not what was encrypted with this key
     """
     if coding.key is None:
-        return data
+        return bytes(data)
     require_cryptography("encrypted segments")
     from cryptography.exceptions import InvalidTag
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -104,6 +104,19 @@ def encrypted(data: bytes, coding: ChunkCoding) -> bytes:
 def encoded(data: bytes, coding: ChunkCoding) -> bytes:
     """A chunk as it is stored."""
     return encrypted(zstandard.ZstdCompressor().compress(data) if coding.compressed else data, coding)
+
+
+class Scratch:
+    """Memory for the stored bytes of one chunk after the other."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+
+    def view(self, size_bytes: int) -> memoryview:
+        """Memory of a size, valid until the next call."""
+        if len(self._data) < size_bytes:
+            self._data = bytearray(size_bytes)
+        return memoryview(self._data)[:size_bytes]
 
 
 class ChunkedObject:
@@ -136,7 +149,7 @@ class ChunkedObject:
             data = KEPT.get(key)
             if data is None:
                 with closing(self._files.reader(self._path, chunk.stored_start, chunk.stored_end)) as source:
-                    data = self._decoded(chunk, source)
+                    data = self._decoded(chunk, source, Scratch())
                 KEPT.put(key, data)
         return data
 
@@ -144,13 +157,15 @@ class ChunkedObject:
         if start >= end:
             return _ChunkReader(self.size, self._index, lambda chunk: b"", lambda: None)
         first, last = self._index.at(start), self._index.at(min(end, self.size) - 1)
-        source = self._files.reader(self._path, first.stored_start, last.stored_end)
-        return _ChunkReader(self.size, self._index, lambda chunk: self._decoded(chunk, source), source.close)
+        source, scratch = self._files.reader(self._path, first.stored_start, last.stored_end), Scratch()
+        return _ChunkReader(self.size, self._index, lambda chunk: self._decoded(chunk, source, scratch), source.close)
 
-    def _decoded(self, chunk: Chunk, source: ByteSource) -> bytes:
-        data = self._stored(chunk, source)
+    def _decoded(self, chunk: Chunk, source: ByteSource, scratch: Scratch) -> bytes:
+        stored = self._stored(chunk, source, scratch)
         what = f"chunk {chunk.number}"
-        data = decrypted(data, self._coding, self._path, chunk.stored_start, what)
+        data: bytes | memoryview = stored
+        if self._coding.key is not None:
+            data = decrypted(stored, self._coding, self._path, chunk.stored_start, what)
         expected = chunk.end - chunk.start
         where = f"{what}, {_bytes(chunk.stored_start, chunk.stored_end)}"
         if self._coding.compressed:
@@ -158,12 +173,11 @@ class ChunkedObject:
         if len(data) != expected:
             found = f"{where}: has {len(data)} bytes of the log, the manifest says {expected}"
             raise CorruptLogError(found, path=self._path, position=chunk.stored_start, hint=_HINT)
-        return data
+        return bytes(data)
 
-    def _stored(self, chunk: Chunk, source: ByteSource) -> bytes:
+    def _stored(self, chunk: Chunk, source: ByteSource, scratch: Scratch) -> memoryview:
         size, at = chunk.stored_end - chunk.stored_start, 0
-        data = bytearray(size)
-        view = memoryview(data)
+        view = scratch.view(size)
         while at < size:
             n = source.read_into(view[at:], chunk.stored_start + at, chunk.stored_start)
             if not n:
@@ -171,9 +185,9 @@ class ChunkedObject:
                 what = f"chunk {chunk.number}, {_bytes(chunk.stored_start, chunk.stored_end)}: the object ends at byte {end}"
                 raise CorruptLogError(what, path=self._path, position=end, hint=_HINT)
             at += n
-        return bytes(data)
+        return view
 
-    def _decompressed(self, data: bytes, expected: int, where: str, chunk: Chunk) -> bytes:
+    def _decompressed(self, data: bytes | memoryview, expected: int, where: str, chunk: Chunk) -> bytes:
         """The bytes before compression; a frame that says it has others is not decompressed."""
         try:
             size = zstandard.frame_content_size(data)

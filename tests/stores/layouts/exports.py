@@ -24,6 +24,7 @@ from compaction.stores.layouts import chunked_object, data_keys
 from tests.formats.encode import BatchSpec, encode_batch
 from tests.golden import AIVEN_OBJECTS, unpack_sample
 from tests.logdir.logs import build, data_batch
+from tests.stores.layouts.aiven_objects import end_offset
 
 #: the objects of one log in four sets: as they are, compressed, encrypted, both
 CODINGS = ("plain", "zstd", "encrypted", "zstd-encrypted")
@@ -124,3 +125,19 @@ def offsets_in(files: ReadableFileSystem, path: str) -> list[int]:
     """The base offsets of the batches of a log file."""
     data = files.read_bytes(path)
     return [batch.header.base_offset for batch in iter_batches(memoryview(data)) if isinstance(batch.header, BatchHeader)]
+
+
+def write_local_tiered(log: Path, export: Path) -> None:
+    """Adds all segments with records of a partition directory to an export of ``LocalTieredStorage``."""
+    target = export / f"{log.name}-{TOPIC_ID}"
+    target.mkdir(parents=True)
+    bases = sorted(int(segment.stem) for segment in log.glob("*.log") if segment.stat().st_size)
+    for base in bases:
+        stem = f"{base}-{next(_IDS):022d}"
+        for kind in (".log", ".index", ".timeindex", ".txnindex"):
+            file = log / f"{base:020d}{kind}"
+            if file.exists():
+                shutil.copy2(file, target / f"{stem}{kind}")
+        after = log / f"{end_offset(log / f'{base:020d}.log'):020d}.snapshot"
+        (target / f"{stem}.snapshot").write_bytes(after.read_bytes() if after.exists() else write_snapshot([]))
+        shutil.copy2(log / "leader-epoch-checkpoint", target / f"{stem}.leader_epoch_checkpoint")

@@ -6,6 +6,7 @@ import json
 import logging
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -255,9 +256,9 @@ def test_a_chunk_is_decoded_once_for_several_reads(objects: Path, monkeypatch: p
     monkeypatch.setattr(chunked_object, "KEPT", chunked_object.KeptChunks())
     decoded, decode = [], chunked_object.ChunkedObject._decoded
 
-    def recorded(content: chunked_object.ChunkedObject, chunk: Chunk, source: ByteSource) -> bytes:
+    def recorded(content: chunked_object.ChunkedObject, chunk: Chunk, *more: Any) -> bytes:
         decoded.append(chunk.number)
-        return decode(content, chunk, source)
+        return decode(content, chunk, *more)
 
     monkeypatch.setattr(chunked_object.ChunkedObject, "_decoded", recorded)
     assert b"".join(files.read_bytes(path, at, 10) for at in range(0, 600, 10)) == files.read_bytes(path, 0, 600)
