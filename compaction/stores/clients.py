@@ -38,7 +38,7 @@ _HINTS = (
     ),
     ("NO_SUCH_BUCKET|Bucket.*(not found|does not exist)", "check the name of the bucket"),
     (
-        "SLOW_DOWN|THROTTL|status (code: )?(429|503)|REQUEST_LIMIT|TooManyRequests",
+        "SLOW_DOWN|SERVICE_UNAVAILABLE|THROTTL|status (code: )?(429|503)|REQUEST_LIMIT|TooManyRequests",
         "the store throttles requests: run again later",
     ),
     ("NETWORK_CONNECTION|Could not connect|resolve host|imed? ?out", "check URI, region and network, and run again"),

@@ -67,7 +67,7 @@ class ObjectFile:
         :raises StorageError: the store refused
         :raises CorruptLogError: the object differs from its manifest entry
         """
-        with remote_errors(self._path, "read"):
+        with remote_errors(self._path, f"read bytes {start} to {start + length - 1}"):
             return repeated(partial(self._read, length, start))
 
     def _read(self, length: int, start: int) -> bytes:

@@ -25,8 +25,13 @@ class Request:
     method: str
     key: str
     query: dict[str, list[str]]
-    #: requests a range of an object
-    ranged: bool
+    #: of the range of an object that it requests
+    range_bytes: int | None
+
+    @property
+    def ranged(self) -> bool:
+        """Whether it requests a range of an object."""
+        return self.range_bytes is not None
 
     @property
     def is_write(self) -> bool:
@@ -107,7 +112,8 @@ class Store:
         with self._lock:
             query = parse_qs(environ.get("QUERY_STRING", ""), keep_blank_values=True)
             key = environ["PATH_INFO"].lstrip("/")
-            request = Request(len(self.requests) + 1, environ["REQUEST_METHOD"], key, query, "HTTP_RANGE" in environ)
+            method, range_bytes = environ["REQUEST_METHOD"], _range_bytes(environ.get("HTTP_RANGE"))
+            request = Request(len(self.requests) + 1, method, key, query, range_bytes)
             self.requests.append(request)
         try:
             self._gate(request)
@@ -131,6 +137,14 @@ class Store:
             return [body[: len(body) // 2]]
         environ["wsgi.input"] = io.BytesIO()
         raise ConnectionError("cut off by the test")
+
+
+def _range_bytes(header: str | None) -> int | None:
+    """The size of a range such as ``bytes=0-9``."""
+    if header is None:
+        return None
+    first, last = header.removeprefix("bytes=").split("-")
+    return int(last) - int(first) + 1
 
 
 def _quiet_handler() -> type:

@@ -3,27 +3,56 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 from pathlib import Path
 
 import pytest
 
-from compaction.fs.uri import KEYS_VARIABLE
+from compaction.fs.contents import read_range
+from compaction.fs.uri import KEYS_VARIABLE, parse_uri
 from compaction.report import RunReport
+from compaction.stores import clients
+from compaction.stores.mixed import MixedFileSystem
 from tests.object_store.fixtures import Bucket, files, published
 from tests.object_store.local_run import COMPACT, run
-from tests.object_store.server import SLOW_DOWN, CutOff, Gate, Store
-from tests.object_store.test_object_store import every, parts_once
-from tests.stores.layouts.exports import no_exports_known, objects, require_cryptography
+from tests.object_store.server import DENIED, SLOW_DOWN, CutOff, Gate, Refusal, Request, Store
+from tests.object_store.test_object_store import every
+from tests.stores.layouts.aiven_objects import KEY_ID, AivenWriter, new_key
+from tests.stores.layouts.exports import LOG_NAME, no_exports_known, objects, require_cryptography, source, write_local_tiered
 
-__all__ = ["no_exports_known", "objects"]
+__all__ = ["no_exports_known", "objects", "source"]
 
 pytestmark = [pytest.mark.s3, pytest.mark.filterwarnings("default")]
+#: read-ahead of a task
+RANGE_BYTES = 8 << 20
 
 
-def compacted(bucket: Bucket, objects: Path, coding: str) -> RunReport:
-    """A run from the export of one coding in the bucket to an output in the bucket."""
+def first_of_each_object(error: Exception) -> Gate:
+    """Fails the first request for the content of each object."""
+    seen: set[str] = set()
+
+    def gate(request: Request) -> None:
+        if request.method == "GET" and "." in request.key.rpartition("/")[2] and request.key not in seen:
+            seen.add(request.key)
+            raise error
+
+    return gate
+
+
+def compacted(bucket: Bucket, objects: Path, layout: str = "aiven") -> RunReport:
+    """A run from the export in the bucket to an output in the bucket."""
     os.environ[KEYS_VARIABLE] = f"key1={objects}/private-key.pem"
-    return run("--log-dir", f"aiven+{bucket.address('in')}", "--output-dir", bucket.address("out"), *COMPACT)
+    return run("--log-dir", f"{layout}+{bucket.address('in')}", "--output-dir", bucket.address("out"), *COMPACT)
+
+
+def first_segments(source: Path, tmp_path: Path) -> Path:
+    """A copy of a log with its first segments."""
+    log = shutil.copytree(source, tmp_path / LOG_NAME)
+    for file in log.glob("0*.*"):
+        if int(file.stem) > 66:
+            file.unlink()
+    return log
 
 
 def few(objects: Path, coding: str) -> Path:
@@ -34,25 +63,29 @@ def few(objects: Path, coding: str) -> Path:
     return objects / coding
 
 
-@pytest.mark.parametrize("coding", ["plain", "zstd-encrypted"])
+@pytest.mark.parametrize("coding", ["plain", "zstd-encrypted", "local-tiered"])
 def test_an_export_in_a_store_is_compacted_as_on_a_disk(
-    coding: str, bucket: Bucket, objects: Path, tmp_path: Path
+    coding: str, bucket: Bucket, objects: Path, source: Path, tmp_path: Path
 ) -> None:
     require_cryptography()
-    export = few(objects, coding)
-    run("--log-dir", f"aiven+file://{export}", "--output-dir", tmp_path / "out", *COMPACT)
+    if coding == "local-tiered":
+        layout, export = coding, tmp_path / coding
+        write_local_tiered(first_segments(source, tmp_path), export)
+    else:
+        layout, export = "aiven", few(objects, coding)
+    run("--log-dir", f"{layout}+file://{export}", "--output-dir", tmp_path / "out", *COMPACT)
     bucket.put_tree(export, "in")
     bucket.forget()
-    compacted(bucket, objects, coding)
+    compacted(bucket, objects, layout)
     asked = bucket.asked()
     assert published(bucket) == files(tmp_path / "out")
-    assert bucket.tree("in") == files(objects / coding)
+    assert bucket.tree("in") == files(export)
     logs = [each for each in asked if each.method == "GET" and each.key.startswith("in/") and each.key.endswith(".log")]
     assert logs and all(each.ranged for each in logs)
     assert {each.method for each in asked if each.key.startswith("in/")} <= bucket.reading
 
 
-@pytest.mark.parametrize("gate", [every(10, SLOW_DOWN), parts_once(CutOff())])
+@pytest.mark.parametrize("gate", [every(10, SLOW_DOWN), first_of_each_object(CutOff()), first_of_each_object(SLOW_DOWN)])
 def test_throttling_and_lost_connections_are_retried_by_chunk(
     bucket: Bucket, store: Store, objects: Path, tmp_path: Path, gate: Gate
 ) -> None:
@@ -66,11 +99,61 @@ def test_throttling_and_lost_connections_are_retried_by_chunk(
     assert files(tmp_path / "out") == files(tmp_path / "expected")
 
 
-def test_an_object_that_cannot_be_read_is_named(bucket: Bucket, objects: Path) -> None:
+@pytest.mark.parametrize(
+    ("error", "suffix", "told"),
+    [
+        (SLOW_DOWN, ".log", r"cannot read bytes 0 to \d+: .*; the store throttles requests: run again later"),
+        (CutOff(), ".log", r"cannot read bytes 0 to \d+: "),
+        (DENIED, ".rsm-manifest", r"cannot read: .*ACCESS_DENIED.*; check the credentials"),
+        (Refusal("404 Not Found", "NoSuchKey"), ".log", r"cannot read bytes 0 to \d+: .*"),
+    ],
+)
+def test_an_object_that_cannot_be_read_is_named_with_its_bytes(
+    bucket: Bucket, store: Store, objects: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, suffix: str, told: str
+) -> None:
+    """Whatever is tried again."""
+    monkeypatch.setattr(clients, "_ATTEMPTS", 2)
     export = few(objects, "zstd")
     bucket.put_tree(export, "in")
-    (name,) = (file.name for file in export.rglob(f"{44:020d}-*.log"))
-    with bucket.refusing(name, reads=True):
-        made = compacted(bucket, objects, "zstd")
-    assert [log.status.value for log in made.logs] == ["failed"]
-    assert name in str(made.logs[0].reason) and bucket.denied in str(made.logs[0].reason)
+    (name,) = (file.name for file in export.rglob(f"{44:020d}-*{suffix}"))
+
+    def gate(request: Request) -> None:
+        if request.method == "GET" and request.key.endswith(name):
+            raise error
+
+    with store.gate(gate):
+        made = compacted(bucket, objects)
+    (log,) = made.logs
+    assert log.status.value == "failed"
+    assert re.search(f"{re.escape(name)}: {told}", str(log.reason)), log.reason
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_a_large_object_is_read_by_ranges_each_byte_once(
+    bucket: Bucket, store: Store, large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encrypted: bool
+) -> None:
+    if encrypted:
+        require_cryptography()
+        monkeypatch.setenv(KEYS_VARIABLE, f"{KEY_ID}={tmp_path}/key.pem")
+    AivenWriter(key=new_key(tmp_path / "key.pem") if encrypted else None).write(large / "orders-0", tmp_path / "export")
+    bucket.put_tree(tmp_path / "export", "in")
+    expected = (large / "orders-0" / f"{0:020d}.log").read_bytes()
+    address = parse_uri(f"aiven+{bucket.address('in')}", "--log-dir")
+    real = MixedFileSystem().real_path(f"{address}/orders-0/{0:020d}.log")
+    assert real is not None and real.size == len(expected)
+
+    def asked() -> list[int]:
+        logs = (each for each in store.requests if each.method == "GET" and each.key.endswith(".log"))
+        return [each.range_bytes or 0 for each in logs]
+
+    # as a task does
+    task = MixedFileSystem()
+    task.stat(real.path)
+    store.forget()
+    assert b"".join(map(bytes, read_range(task, real))) == expected
+    stored = sum(len(bucket.get(key)) for key in bucket.keys("in") if f"/{0:020d}-" in key and key.endswith(".log"))
+    assert 0 < max(asked()) <= RANGE_BYTES
+    assert sum(asked()) == stored > 3 * RANGE_BYTES
+    store.forget()
+    assert task.read_bytes(real.path, 10_000_000, 100) == expected[10_000_000:10_000_100]
+    assert asked() == [(4 << 20) + 28 if encrypted else 100]

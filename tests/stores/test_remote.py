@@ -194,8 +194,8 @@ class FileOf:
     ("opened", "told"),
     [
         ([False, True, True], ""),
-        ([False, False], "cannot read: .*check the credentials"),
-        ([False, True, False], "cannot read: the client reports a closed file"),
+        ([False, False], "cannot read bytes 4 to 6: .*check the credentials"),
+        ([False, True, False], "cannot read bytes 4 to 6: the client reports a closed file"),
     ],
 )
 def test_a_file_that_the_client_could_not_open_is_retried_or_an_error(
