@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -20,9 +19,6 @@ from tests.local_passes import LocalPasses
 from tests.object_store.fixtures import files
 from tests.object_store.local_run import COMPACT, figures, run
 from tests.stores.layouts.exports import CODINGS, LOG_NAME, no_exports_known, objects, require_cryptography, source
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 __all__ = ["no_exports_known", "objects", "source"]
 
@@ -99,18 +95,6 @@ def test_files_of_an_export_are_dumped(objects: Path, log_dir: Path, capsys: pyt
     os.environ.pop(KEYS_VARIABLE)
     key = f"key1={objects}/private-key.pem"
     assert dumped(f"aiven+file://{objects}/zstd-encrypted", "--private-key", key) == dumped(str(log_dir))
-
-
-@pytest.mark.spark
-def test_an_export_is_read_by_the_data_source(spark: SparkSession, objects: Path, log_dir: Path) -> None:
-    require_cryptography()
-    from compaction.source.data_source import register
-
-    register(spark)
-    os.environ.pop(KEYS_VARIABLE)
-    reader = spark.read.format("kafka_log").option("privateKeys", f"key1={objects}/private-key.pem")
-    found = reader.load(f"aiven+file://{objects}/zstd-encrypted").collect()
-    assert found == spark.read.format("kafka_log").load(str(log_dir)).collect() != []
 
 
 def test_keys_are_given_in_toml(objects: Path, tmp_path: Path) -> None:
