@@ -23,7 +23,7 @@ from compaction.cleaning.skip_reasons import Verdict
 from compaction.config.request import CompactionRequest
 from compaction.engine.log_cleaning import LogCleaning
 from compaction.engine.log_reports import cleaned_report, skipped_report
-from compaction.erasure.find_matches import Erasure, FoundKeys
+from compaction.erasure.find_matches import HASHED, Erasure, FoundKeys
 from compaction.fs.uri import is_remote
 from compaction.locking.mounts import keeps_snapshots
 from compaction.names import LogLocation, marked_dirs_of
@@ -65,7 +65,7 @@ def erasure_document(
         "keys_given": len(erasure.criteria.keys),
         "patterns_given": len(erasure.criteria.patterns),
         "keys_found": len(found.hashes),
-        "keys": [{"sha256": hashed.decode(), "records": records} for hashed, records in listed],
+        "keys": [{"sha256": hashed.ljust(HASHED.itemsize, b"\0").hex(), "records": records} for hashed, records in listed],
         "resumed": [str(log.topic_partition) for log in resumed],
         "notes": [*map(_resumed_note, resumed), *notes],
     }

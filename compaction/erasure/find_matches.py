@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from compaction.formats.key_criteria import KeyCriteria, KeyPattern, salted_hash
+from compaction.formats.key_criteria import KeyCriteria, KeyPattern, salted_digest
 from compaction.formats.key_list import shards
 from compaction.kernels.keys.key_set import BYTES_PER_KEY, KeySet, copy_keys, locate_keys, unmatch_tombstones
 from compaction.kernels.keys.offset_map import Arena
@@ -31,8 +31,9 @@ from compaction.passes.tasks import MapContext, MapSettings, Packed, Slice, Slic
 _LOCATED = 1 << 14
 #: the keys that were found are counted when they take this much memory
 _FOUND_BYTES = 32 << 20
-#: a salted hash, in hexadecimal
-HASHED = np.dtype("S64")
+#: the bytes of a salted hash: half as many as in hexadecimal. The driver holds one for each slice in which a key is found.
+#: numpy compares all bytes, but leaves out zeros at the end when it returns one
+HASHED = np.dtype("S32")
 _NO_KEYS = pa.array([], pa.binary())
 
 
@@ -180,7 +181,7 @@ class _MatchScan(LogScan):
 
     def _count(self) -> None:
         counts = pa.chunked_array(self._found, pa.binary()).value_counts()
-        hashes = [salted_hash(self._matcher.salt, key) for key in counts.field("values").to_pylist()]
+        hashes = [salted_digest(self._matcher.salt, key) for key in counts.field("values").to_pylist()]
         records = counts.field("counts").to_numpy().astype(np.int64)
         self._counted.append(FoundKeys.joined([FoundKeys(np.array(hashes, HASHED), records)]))
         self._found, self._found_bytes = [], 0

@@ -92,4 +92,9 @@ class KeyCriteria:
 
 def salted_hash(salt: bytes, key: bytes) -> str:
     """SHA-256 of the salt and the key, in hexadecimal."""
-    return hashlib.sha256(salt + key).hexdigest()
+    return salted_digest(salt, key).hex()
+
+
+def salted_digest(salt: bytes, key: bytes) -> bytes:
+    """The 32 bytes of ``salted_hash``."""
+    return hashlib.sha256(salt + key).digest()

@@ -1,14 +1,20 @@
-"""Nothing of an erased record is in any file of the log directory, of a copy, or of the directory for temporary files."""
+"""Nothing of an erased record is in any file of the log directory, of a copy, or of the directory for temporary files; reports
+have hashes of keys."""
 
 from __future__ import annotations
 
 import tempfile
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from compaction.cleaning.log_view import ProducerEntry
-from tests.erasure.test_erase_keys import erase
+from compaction.erasure.erasure_report import erasure_document
+from compaction.erasure.find_matches import HASHED, Erasure, FoundKeys
+from compaction.formats.key_criteria import KeyCriteria, salted_digest, salted_hash
+from tests.erasure.test_erase_keys import SALT, erase
 from tests.kafka.encode import Batch, Record
 from tests.oracle.disk import write_partition, write_producers
 from tests.oracle.segments import write_segment
@@ -31,6 +37,14 @@ def write_log(log_dir: Path) -> None:
     log = path / f"{0:020d}.log"
     for suffix in (".deleted", ".cleaned"):
         log.with_name(log.name + suffix).write_bytes(log.read_bytes())
+
+
+def test_a_hash_that_ends_with_zeros_is_reported_whole() -> None:
+    key = next(key for key in map(b"%d".__mod__, range(10_000)) if salted_hash(SALT, key).endswith("0000"))
+    found = [FoundKeys(np.array([salted_digest(SALT, each)], HASHED), np.array([2])) for each in (key, b"other", key)]
+    document = erasure_document(Erasure(KeyCriteria.of(pa.array([], pa.binary())), SALT), FoundKeys.joined(found), (), ())
+    expected = sorted(((salted_hash(SALT, key), 4), (salted_hash(SALT, b"other"), 2)))
+    assert [(each["sha256"], each["records"]) for each in document["keys"]] == expected
 
 
 @pytest.mark.parametrize("tombstones", [False, True])
