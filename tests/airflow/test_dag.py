@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -81,9 +81,28 @@ def run_dag(
     return found, done.stdout + done.stderr
 
 
-def test_a_slot_is_compacted_as_of_its_end_and_its_report_read(airflow: dict[str, str], tmp_path: Path) -> None:
-    log_dir = unpack_sample(tmp_path)
-    found, said = run_dag(airflow, tmp_path, log_dir)
+class Slot(NamedTuple):
+    """A place with a log directory, what a run for a slot gave there, its output, and its reports by name."""
+
+    place: Path
+    log_dir: Path
+    found: dict[str, Any]
+    said: str
+    reports: dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def compacted(airflow: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Slot:
+    """The sample, once compacted."""
+    place = tmp_path_factory.mktemp("compacted")
+    log_dir = unpack_sample(place)
+    found, said = run_dag(airflow, place, log_dir)
+    reports = {path.name: json.loads(path.read_text()) for path in (place / "reports").iterdir()}
+    return Slot(place, log_dir, found, said, reports)
+
+
+def test_a_slot_is_compacted_as_of_its_end_and_its_report_read(compacted: Slot) -> None:
+    found, said = compacted.found, compacted.said
     assert found["dags"] == ["kafka_log_compaction", "kafka_log_policies"]
     assert (found["max_active_runs"], found["catchup"]) == (1, False)
     assert found["pools"]["compact"] == "kafka_log_dirs"
@@ -92,21 +111,18 @@ def test_a_slot_is_compacted_as_of_its_end_and_its_report_read(airflow: dict[str
     assert found["tasks"] == {"compact": "success", "check_report": "success"}, said
     assert found["run"] == "success"
     end_ms = int(datetime.fromisoformat(found["end"]).timestamp()) * 1000
-    (report,) = (tmp_path / "reports").iterdir()
-    assert report.name == f"compact-{end_ms}.json"
-    document = json.loads(report.read_text())
+    assert list(compacted.reports) == [f"compact-{end_ms}.json"]
+    (document,) = compacted.reports.values()
     assert document["as_of_ms"] == end_ms
     assert document["totals"]["cleaned"] > 3
-    assert not list(log_dir.glob("*/*.clean*"))
+    assert not list(compacted.log_dir.glob("*/*.clean*"))
 
 
-def test_a_repeated_slot_finds_nothing_to_do(airflow: dict[str, str], tmp_path: Path) -> None:
-    log_dir = unpack_sample(tmp_path)
-    run_dag(airflow, tmp_path, log_dir)
-    before = {path: path.read_bytes() for path in log_dir.rglob("*.log")}
-    found, said = run_dag(airflow, tmp_path, log_dir)
+def test_a_repeated_slot_finds_nothing_to_do(airflow: dict[str, str], compacted: Slot) -> None:
+    before = {path: path.read_bytes() for path in compacted.log_dir.rglob("*.log")}
+    found, said = run_dag(airflow, compacted.place, compacted.log_dir)
     assert found["run"] == "success", said
-    assert {path: path.read_bytes() for path in log_dir.rglob("*.log")} == before
+    assert {path: path.read_bytes() for path in compacted.log_dir.rglob("*.log")} == before != {}
 
 
 def test_a_log_that_failed_fails_the_run_and_is_named(airflow: dict[str, str], tmp_path: Path) -> None:
