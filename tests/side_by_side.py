@@ -30,6 +30,10 @@ def in_processes(work: Callable[[T], R], items: Iterable[T]) -> list[R]:
 
 @contextmanager
 def started(work: Callable[[K], R], keys: Iterable[K]) -> Iterator[dict[K, Future[R]]]:
-    """Starts the work for every key in threads that wait for processes; the results by key."""
-    with ThreadPoolExecutor(_CORES) as pool:
+    """Starts the work for every key in threads that wait for processes; the results by key. What has not begun when a test
+    fails is not begun."""
+    pool = ThreadPoolExecutor(_CORES)
+    try:
         yield {key: pool.submit(work, key) for key in keys}
+    finally:
+        pool.shutdown(cancel_futures=True)
