@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.kafka
 
-STORIES = 60
+STORIES = 40
 KNOWN = sorted(CASES.glob("*.json"))
 
 
