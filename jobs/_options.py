@@ -62,6 +62,8 @@ configuration:
 """
 
 AUTO = "auto"
+#: begins the error of argparse
+_UNRECOGNIZED = "unrecognized arguments: "
 
 EXIT_HELP = """\
 exit status:
@@ -97,7 +99,7 @@ class Parser(argparse.ArgumentParser):
     def _refuse(self, option: str) -> NoReturn:
         near = difflib.get_close_matches(option, self._option_string_actions, n=1)
         hint = f"did you mean {near[0]}? See {self.prog} --help" if near else f"see {self.prog} --help"
-        raise UsageError(f"unrecognized arguments: {option}", hint=hint)
+        raise UsageError(f"{_UNRECOGNIZED}{option}", hint=hint)
 
     def parse_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
@@ -110,6 +112,9 @@ class Parser(argparse.ArgumentParser):
         return found
 
     def error(self, message: str) -> NoReturn:
+        if message.startswith(_UNRECOGNIZED) and "--where" in self._option_string_actions:
+            # it may be a key or a pattern, which are never printed
+            message = f"{_UNRECOGNIZED}a value belongs to no option"
         raise UsageError(message, hint=f"see {self.prog} --help")
 
 

@@ -108,6 +108,7 @@ def test_only_a_line_feed_ends_a_pattern_of_a_file(log_dir: Path, odd: str) -> N
         (["--keys", "ROWS", "EMPTY.parquet", "--keys-column", "id"], "--keys: no such file"),
         (["--keys", "EMPTY"], "no keys are given"),
         (["--where", "secret"], "--where: a pattern is neither prefix=TEXT nor regex=EXPRESSION"),
+        (["--on-match", "drop", "prefix=secret"], "unrecognized arguments: a value belongs to no option"),
         (["--where", "regex=(secret"], "--where: a pattern is not a regular expression of RE2: missing )"),
         (["--where", "regex=customer: (secret"], "--where: a pattern is not a regular expression of RE2: missing )"),
         (["--where", "@MARKED"], "MARKED: --where: begins with a byte order mark"),
