@@ -53,7 +53,9 @@ def run(*arguments: str, command: str = "compact", **environment: str) -> subpro
 def on_a_terminal(*command: str) -> bytes:
     """The output of a command on a terminal, on which it draws nothing."""
     ours, theirs = pty.openpty()
-    with subprocess.Popen(command, cwd=ROOT, stdout=theirs, stderr=theirs, env={**os.environ, "TERM": "dumb"}) as process:
+    # with colorama, which the suites install, numba ends a process on a terminal by resetting the colours
+    environment = {**os.environ, "TERM": "dumb", "NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING": "1"}
+    with subprocess.Popen(command, cwd=ROOT, stdout=theirs, stderr=theirs, env=environment) as process:
         os.close(theirs)
         shown = b""
         while data := _read(ours):
