@@ -87,4 +87,5 @@ def _target(arguments: argparse.Namespace) -> ExportTarget:
     join_tail(arguments, [source])
     path = check_output_dir(arguments.output_dir, [source]) or ""
     accepted = arguments.accept_loss or (FORMAT if arguments.dry_run else None)
-    return WRITTEN[arguments.output_layout](TargetOptions(path, source, read_selector(arguments), accepted))
+    options = TargetOptions(path, source, read_selector(arguments), accepted, arguments.dry_run)
+    return WRITTEN[arguments.output_layout](options)

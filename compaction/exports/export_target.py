@@ -22,12 +22,14 @@ class TargetOptions(NamedTuple):
     :param source: the log directory or export that is read
     :param selector: the logs that are read
     :param accepted: what may be lost, ``FORMAT`` or ``UNCOMMITTED``; ``None``: nothing
+    :param dry_run: nothing will be written
     """
 
     path: str
     source: str
     selector: Selector
     accepted: str | None = None
+    dry_run: bool = False
 
 
 class ExportTarget(Protocol):

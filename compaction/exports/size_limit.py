@@ -37,7 +37,7 @@ def limited(content: SegmentContent, upload: Upload) -> SegmentContent:
     if upload.source is None:
         return content
     log, path = upload.source.files[LOG], upload.source.path
-    if content.size > log.size and isinstance(log.content, FileRange):
+    if content.size > log.size > 0 and isinstance(log.content, FileRange):
         content = _without_horizons(content, upload, view_of(content.files, path, log), log.content)
     if content.size > log.size:
         what = f"has {content.size} bytes after this run, before it {log.size}: plugins read no more than the metadata says"

@@ -6,12 +6,12 @@ Tested by ``tests/exports/test_tiered_writer.py``, ``tests/jobs/test_tiered_outp
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from compaction.errors import UsageError
+from compaction.errors import CorruptLogError, LogError, UsageError
 from compaction.exports.aiven_form import AivenForm
 from compaction.exports.export_target import TargetOptions
 from compaction.exports.local_tiered_form import LocalTieredForm
@@ -23,11 +23,14 @@ from compaction.fs.filesystem import join, parent
 from compaction.fs.local import LocalFileSystem
 from compaction.fs.uri import AIVEN, BACKUP, LOCAL_TIERED, TAIL, is_layout, layout_path, options_of
 from compaction.logdir.discover import Selector, discover
+from compaction.names import TopicPartition
 from compaction.screen.amounts import counted
 from compaction.stores.layouts.layout_view import layout_at
+from compaction.stores.layouts.log_layout import StoredLog
 from compaction.stores.mixed import MixedFileSystem
 
 _THREADS = 4
+Uploads = Mapping[TopicPartition, StoredLog | LogError]
 
 
 class Form(Protocol):
@@ -50,11 +53,14 @@ class TieredTarget:
     """A target in a layout of tiered storage.
 
     :param source: the export of tiered storage whose uploads are written again, if any
+    :param uploads: those of its logs, as they were listed before the logs were read: one that was uploaded later has no
+        records in the copy
     """
 
     path: str
     layout: str
     source: str | None = None
+    uploads: Uploads = field(default_factory=dict)
 
     def write(self, log_dir: str, now_ms: int) -> str:
         """See ``ExportTarget``."""
@@ -71,12 +77,20 @@ class TieredTarget:
 
     def _work(self, log_dir: str) -> Iterator[_Work]:
         copy, files = LocalFileSystem(), MixedFileSystem()
-        layout = None if self.source is None else layout_at(files, self.source)
         for location in discover(copy, [log_dir], Selector()):
             log, path = location.topic_partition, location.path
             copied = CopiedLog(files, path)
-            uploads = new_uploads(copy, log, path) if layout is None else uploads_again(files, log, layout.stored(log))
+            uploads = new_uploads(copy, log, path) if self.source is None else uploads_again(files, log, self._stored(log))
             yield from (_Work(upload, copied) for upload in uploads)
+
+    def _stored(self, log: TopicPartition) -> StoredLog:
+        found = self.uploads.get(log)
+        if found is None:
+            what = "was not uploaded when the run began"
+            raise CorruptLogError(what, path=join(str(self.source), str(log)), hint="run the command again")
+        if isinstance(found, LogError):
+            raise found
+        return found
 
     def _form(self, now_ms: int) -> Form:
         like_source = self.source is not None and layout_path(self.source).layout == self.layout
@@ -87,6 +101,24 @@ def _write(export: NewExport, form: Form, work: _Work) -> int:
     content = limited(work.log.content(work.upload), work.upload)
     form.write(export, work.upload, content)
     return content.size
+
+
+def listed_uploads(source: str, selector: Selector) -> Uploads:
+    """The uploads of an export, by log; in place of those that cannot be listed, the error. None if the export is not there.
+
+    :raises StorageError: the export cannot be listed
+    """
+    files = MixedFileSystem()
+    found: dict[TopicPartition, StoredLog | LogError] = {}
+    if files.stat(layout_path(source).place) is None:
+        return found
+    layout = layout_at(files, source)
+    for log in filter(selector.matches, layout.logs()):
+        try:
+            found[log] = layout.stored(log)
+        except LogError as error:
+            found[log] = error
+    return found
 
 
 def tiered_target(name: str, options: TargetOptions) -> TieredTarget:
@@ -102,4 +134,5 @@ def tiered_target(name: str, options: TargetOptions) -> TieredTarget:
         what = "the local tail cannot be written in a layout of tiered storage: its brokers have it"
         raise UsageError(what, hint=f"leave out --tail; then --output-layout {name} has what is uploaded")
     require_empty(options.path)
-    return TieredTarget(options.path, name, source)
+    uploads = {} if source is None or options.dry_run else listed_uploads(source, options.selector)
+    return TieredTarget(options.path, name, source, uploads)

@@ -6,22 +6,24 @@ import json
 import random
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from compaction.errors import StorageError, UnsupportedLogError
+from compaction.errors import CorruptLogError, StorageError, UnsupportedLogError
 from compaction.exports.aiven_form import encode_sizes
 from compaction.exports.segment_content import empty_batch
-from compaction.exports.tiered_writer import TieredTarget
+from compaction.exports.tiered_writer import TieredTarget, listed_uploads
 from compaction.formats.record_batch.batch import iter_batches
 from compaction.formats.record_batch.batch_header import BatchHeader
 from compaction.formats.record_batch.record import Record
-from compaction.fs.filesystem import join
+from compaction.fs.filesystem import FileRange, join
 from compaction.fs.local import LocalFileSystem
 from compaction.logdir.discover import Selector, discover
 from compaction.stores.layouts import data_keys
 from compaction.stores.layouts.aiven_manifest import decode_sizes
+from compaction.stores.layouts.log_layout import LogFile, StoredLog
 from compaction.stores.mixed import MixedFileSystem
 from tests.formats.encode import BatchSpec, encode_batch
 from tests.logdir.logs import build, data_batch
@@ -59,7 +61,8 @@ def a_copy(directory: Path, *segments: list[int]) -> Path:
 
 
 def write(log_dir: Path, target: Path, layout: str, source: str | None = None) -> str:
-    return TieredTarget(str(target), layout, source).write(str(log_dir), NOW_MS)
+    uploads = {} if source is None else listed_uploads(source, Selector())
+    return TieredTarget(str(target), layout, source, uploads).write(str(log_dir), NOW_MS)
 
 
 @pytest.mark.parametrize("coding", CODINGS)
@@ -214,6 +217,34 @@ def test_a_segment_that_has_grown_is_an_error(tmp_path: Path) -> None:
         write(copy, tmp_path / "out", "local-tiered", local_tiered(tmp_path / "in"))
     assert error.value.path == str(path)
     assert sorted(each.name for each in tmp_path.iterdir()) == ["copy", "in"]
+
+
+def test_an_upload_without_bytes_of_which_another_one_has_the_offsets_is_an_error(tmp_path: Path) -> None:
+    path = upload(tmp_path / "in", range(3))
+    address = local_tiered(tmp_path / "in")
+    copy, uploads = a_copy(tmp_path / "copy", [0, 0, 1, 2]), listed_uploads(address, Selector())
+    (stored,) = uploads.values()
+    assert isinstance(stored, StoredLog)
+    (segment,) = stored.segments
+    files = {**segment.files, ".log": LogFile(0, 0, FileRange(str(path), 0, 0))}
+    uploads = {log: StoredLog((replace(segment, files=files),), TOPIC_ID) for log in uploads}
+    with pytest.raises(UnsupportedLogError, match="before it 0: plugins read no more"):
+        TieredTarget(str(tmp_path / "out"), "aiven", address, uploads).write(str(copy), NOW_MS)
+
+
+def test_a_log_whose_uploads_could_not_be_listed_is_an_error(tmp_path: Path) -> None:
+    """Though they could be when the logs were read."""
+    path = upload(tmp_path / "in", range(3))
+    address, data = local_tiered(tmp_path / "in"), path.read_bytes()
+    path.write_bytes(b"")
+    uploads = listed_uploads(address, Selector())
+    path.write_bytes(data)
+    copy = a_copy(tmp_path / "copy", [0, 0, 1, 2])
+    with pytest.raises(CorruptLogError, match="has no complete batch") as error:
+        TieredTarget(str(tmp_path / "out"), "aiven", address, uploads).write(str(copy), NOW_MS)
+    assert error.value.path == str(path)
+    with pytest.raises(CorruptLogError, match="orders-0: was not uploaded when the run began; run the command again"):
+        TieredTarget(str(tmp_path / "out"), "aiven", address).write(str(copy), NOW_MS)
 
 
 class Failing(LocalFileSystem):

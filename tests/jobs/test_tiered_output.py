@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
+from compaction.config.request import CompactionRequest
 from compaction.engine.clean import clean_logs
 from compaction.erasure.erase_keys import erase_keys
 from compaction.exports.written_layouts import WRITTEN
 from compaction.formats.record_batch.batch import RecordBatch, iter_batches
 from compaction.fs.filesystem import join
 from compaction.fs.uri import LAYOUTS, parse_uri
+from compaction.report import RunReport
 from compaction.stores.mixed import MixedFileSystem
 from jobs import compact, erase, expire
 from tests.local_passes import LocalPasses
@@ -107,6 +109,30 @@ def test_expired_uploads_are_written_without_records(tmp_path: Path) -> None:
         read = [each for each in iter_batches(fs.read_bytes(join(log, name))) if isinstance(each, RecordBatch)]
         found[int(name[:20])] = [(each.header.base_offset, each.header.record_count) for each in read]
     assert found == {0: [(9, 0)], 10: [(19, 0)], 20: [(29, 0)]}
+
+
+def test_what_is_uploaded_during_a_run_is_not_written(tmp_path: Path) -> None:
+    """The copy has no records of it."""
+    for each in (range(10), range(10, 20)):
+        upload(tmp_path / "in", each)
+
+    def run_meanwhile(_: object, request: CompactionRequest) -> RunReport:
+        report = clean_logs(LocalPasses, request)
+        upload(tmp_path / "in", range(20, 30))
+        return report
+
+    options = ["--log-dir", f"local-tiered+file://{tmp_path}/in", "--output-dir", f"{tmp_path}/new"]
+    options += ["--output-layout", "local-tiered", "--include-active", *COMPACT]
+    assert compact.main(options, run_meanwhile) == 0
+    assert sorted(int(path.name.partition("-")[0]) for path in (tmp_path / "new").rglob("*.log")) == [0, 10]
+
+
+def test_a_source_that_is_not_there_is_told_as_without_a_layout(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given, told = ("--log-dir", f"local-tiered+file://{tmp_path}/none", "--output-dir", tmp_path / "new"), []
+    for layout in ((), ("--output-layout", "local-tiered")):
+        assert job(*given, *layout) == 2
+        told.append(capsys.readouterr().err)
+    assert told[0] == told[1] and told[0].count("\n") == 1
 
 
 def test_the_options_are_checked(objects: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
