@@ -15,24 +15,27 @@ import base64
 import json
 import secrets
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
+import xxhash
 import zstandard
 
+from compaction.errors import CorruptLogError
 from compaction.exports.new_export import NewExport
 from compaction.exports.segment_content import SegmentContent
 from compaction.exports.uploads import TopicLog, Upload
 from compaction.formats.checkpoints import format_leader_epochs
 from compaction.formats.indexes import read_time_index
-from compaction.fs.filesystem import join
+from compaction.fs.contents import READ_BYTES, read_back_error
+from compaction.fs.filesystem import ReadableFileSystem, join
 from compaction.names import LOG, TIMEINDEX
 from compaction.stores.layouts.aiven import EPOCHS, INDEXES, MANIFEST, SECTION_FILES
 from compaction.stores.layouts.aiven_manifest import SECTIONS, parse_manifest
-from compaction.stores.layouts.chunked_object import IV_BYTES, TAG_BYTES, ChunkCoding, encoded, encrypted
-from compaction.stores.layouts.data_keys import DATA_KEY_BYTES, new_data_key
+from compaction.stores.layouts.chunked_object import IV_BYTES, TAG_BYTES, ChunkCoding, ChunkedObject, encoded, encrypted
+from compaction.stores.layouts.data_keys import DATA_KEY_BYTES, data_key, new_data_key
 from compaction.stores.layouts.stored_objects import read_object
 from compaction.stores.mixed import MixedFileSystem
 
@@ -70,16 +73,20 @@ class AivenForm:
         style = self._style(upload, content)
         stem = join(export.place, self.directory(upload.log), f"{upload.start_offset:020d}-{upload.segment_id}")
         sizes: list[int] = []
-        with self._large if style.chunk_bytes > _LARGE_BYTES else nullcontext():
-            export.write(stem + LOG, _chunks(content, style, sizes))
+        digest = xxhash.xxh3_128()
         sections = _sections(upload, content, style.coding)
+        with self._large if style.chunk_bytes > _LARGE_BYTES else nullcontext():
+            export.write(stem + LOG, _chunks(content, style, sizes, digest))
+            document = {
+                **style.document,
+                "chunkIndex": _chunk_index(content.size, style, sizes),
+                "segmentIndexes": _positions(sections),
+            }
+            manifest = json.dumps(document, separators=(",", ":")).encode()
+            if style.coding != ChunkCoding(compressed=False):
+                _require_decoded(export.files, stem, manifest, digest.hexdigest())
         export.write(stem + INDEXES, [data for data in sections.values() if data])
-        document = {
-            **style.document,
-            "chunkIndex": _chunk_index(content.size, style, sizes),
-            "segmentIndexes": _positions(sections),
-        }
-        export.write(stem + MANIFEST, [json.dumps(document, separators=(",", ":")).encode()])
+        export.write(stem + MANIFEST, [manifest])
 
     def _style(self, upload: Upload, content: SegmentContent) -> _Style:
         if upload.source is None or not self._like_source:
@@ -107,9 +114,34 @@ def encode_sizes(sizes: Sequence[int]) -> bytes:
     return count + base.to_bytes(4, "big") + bytes([width]) + digits.tobytes() + last
 
 
-def _chunks(content: SegmentContent, style: _Style, sizes: list[int]) -> Iterator[bytes]:
-    """The stored chunks; their sizes are appended to ``sizes``."""
+def _require_decoded(files: ReadableFileSystem, stem: str, data: bytes, digest: str) -> None:
+    """Decode the log that was written as a reader does: by its manifest, with the key that this has wrapped.
+
+    :raises StorageError: it is not what was encoded
+    """
+    path, manifest, found = stem + LOG, parse_manifest(data, stem + MANIFEST), xxhash.xxh3_128()
+    coding, stat = ChunkCoding(manifest.compressed), files.stat(path)
+    if manifest.encryption is not None:
+        key = data_key(manifest.encryption.data_key, stem + MANIFEST)
+        coding = ChunkCoding(manifest.compressed, key, manifest.encryption.aad)
+    if stat is None:
+        raise read_back_error(path, "it is missing")
+    buffer, at = memoryview(bytearray(READ_BYTES)), 0
+    try:
+        with closing(ChunkedObject(files, path, stat, manifest.chunks, coding).reader(0, manifest.chunks.size)) as source:
+            while count := source.read_into(buffer, at, at):
+                found.update(buffer[:count])
+                at += count
+    except CorruptLogError as error:
+        raise read_back_error(path, f"it cannot be decoded: {error.what}") from None
+    if found.hexdigest() != digest:
+        raise read_back_error(path, "it is decoded to other bytes than were encoded")
+
+
+def _chunks(content: SegmentContent, style: _Style, sizes: list[int], digest: xxhash.xxh3_128) -> Iterator[bytes]:
+    """The stored chunks; their sizes are appended to ``sizes``, and ``digest`` gets what is in them."""
     for block in content.blocks(style.chunk_bytes):
+        digest.update(block)
         chunk = encoded(block, style.coding)
         sizes.append(len(chunk))
         yield chunk

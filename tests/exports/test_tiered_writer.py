@@ -21,7 +21,7 @@ from compaction.formats.record_batch.record import Record
 from compaction.fs.filesystem import FileRange, join
 from compaction.fs.local import LocalFileSystem
 from compaction.logdir.discover import Selector, discover
-from compaction.stores.layouts import data_keys
+from compaction.stores.layouts import chunked_object, data_keys
 from compaction.stores.layouts.aiven_manifest import decode_sizes
 from compaction.stores.layouts.log_layout import LogFile, StoredLog
 from compaction.stores.mixed import MixedFileSystem
@@ -110,6 +110,27 @@ def test_each_segment_has_a_data_key_of_its_own_and_no_iv_twice(objects: Path, s
         ivs += [log[at : at + 12] for at in range(0, len(log), each)]
     assert len(keys) == len(manifests)
     assert len(set(ivs)) == len(ivs) > len(manifests)
+
+
+@pytest.mark.parametrize(
+    ("coding", "name", "told"),
+    [("zstd", "encoded", "it is decoded to other bytes"), ("zstd-encrypted", "new_data_key", "it cannot be decoded: chunk 0")],
+)
+def test_what_cannot_be_decoded_is_not_completed(
+    coding: str, name: str, told: str, objects: Path, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other bytes than the log has are compressed; another key than that of the chunks is wrapped."""
+    require_cryptography()
+    broken = {
+        "encoded": lambda data, coding: chunked_object.encoded(bytes([data[0] ^ 1]) + data[1:], coding),
+        "new_data_key": lambda wrapped, path: (bytes(32), wrapped),
+    }
+    monkeypatch.setattr(f"compaction.exports.aiven_form.{name}", broken[name])
+    copy = tmp_path / "copy"
+    shutil.copytree(source, copy / source.name)
+    with pytest.raises(StorageError, match=told):
+        write(copy, tmp_path / "out", "aiven", aiven(objects / coding))
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("sizes", [[], [7], [7, 7, 1], [300, 44, 0], [2**31 - 1, 0, 5], [2**24, 0, 2**31 - 1]])
