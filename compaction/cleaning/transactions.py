@@ -99,6 +99,9 @@ def resolve_cleaning(
     :param rows: ``TXN_ROW`` summaries of the segments of the groups, any order
     :raises UnsupportedLogError: an output index would not ascend by last offset (``TransactionIndex.append`` refuses it too)
     """
+    if not len(rows) and not any(segment.aborted_txns for segment in segments):
+        # a run may be over thousands of logs, most of them without transactions
+        return TxnResolution(_aborted_ranges(()), np.empty(0, np.int64), tuple(() for _ in groups))
     index_of = {segment.base_offset: index for index, segment in enumerate(segments)}
     cleaned = [index_of[segment.base_offset] for group in groups for segment in group]
     rows = rows[np.isin(rows["segment_index"], np.array(cleaned, dtype=np.int32))]

@@ -33,6 +33,7 @@ from compaction.fs.filesystem import (
 from compaction.fs.local_output import LocalOutput, name_in, opened_directory, take_after
 from compaction.fs.uri import require_local
 
+_KIND_BITS = 0o170000
 _NO_LINK = (errno.EEXIST, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS)
 
 
@@ -61,16 +62,17 @@ class LocalFileSystem(DiskFileSystem):
     """
 
     def listdir(self, path: str) -> list[str]:
-        with storage_errors(path, "list the directory"), os.scandir(path) as entries:
-            return sorted(entry.name for entry in entries)
+        with storage_errors(path, "list the directory"):
+            return sorted(os.listdir(path))  # noqa: PTH208
 
     def stat(self, path: str) -> FileStat | None:
-        with storage_errors(path, "look at the file"):
-            try:
-                found = os.stat(path)  # noqa: PTH116
-            except (FileNotFoundError, NotADirectoryError):
-                return None
-        return _stat_of(found)
+        try:
+            return _stat_of(os.stat(path))  # noqa: PTH116
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError:
+            with storage_errors(path, "look at the file"):
+                raise
 
     def read_bytes(self, path: str, start: int = 0, length: int | None = None) -> bytes:
         with storage_errors(path, "read"), open(path, "rb", buffering=0) as file:  # noqa: PTH123
@@ -261,16 +263,16 @@ def _make_directory(path: str, like: str | None) -> None:
 
 
 def _stat_of(found: os.stat_result) -> FileStat:
-    mode = found.st_mode
+    kind = found.st_mode & _KIND_BITS
     return FileStat(
         found.st_size,
         found.st_mtime_ns,
-        stat_bits.S_IMODE(mode),
+        found.st_mode & ~_KIND_BITS,
         found.st_uid,
         found.st_gid,
         found.st_ino,
-        stat_bits.S_ISDIR(mode),
-        stat_bits.S_ISREG(mode),
+        kind == stat_bits.S_IFDIR,
+        kind == stat_bits.S_IFREG,
         found.st_dev,
         found.st_ctime_ns,
     )

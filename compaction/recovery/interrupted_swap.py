@@ -36,7 +36,7 @@ from compaction.names import (
     parse_segment_file,
     segment_file,
 )
-from compaction.output.journal import Journal, JournalGroup, read_journal, remove_journal
+from compaction.output.journal import JOURNAL, Journal, JournalGroup, read_journal, remove_journal
 from compaction.output.segment_files import change_suffixes, discard_unfinished, exists, remove_deleted
 from compaction.output.swap import finish_group, finish_swap
 from compaction.recovery.rollback import roll_back
@@ -48,9 +48,16 @@ def finish_interrupted_swap(fs: FileSystem, location: LogLocation, owner: Owner 
     :raises CorruptLogError: a swap can neither be finished nor undone
     """
     path = location.path
+    if not any(map(_is_left_over, fs.listdir(path))):
+        return []
     journal = read_journal(fs, path)
     actions = [] if journal is None else [_finish_journal(fs, location, journal, owner)]
     return actions + _finish_swap_files(fs, path) + _remove_leftovers(fs, path)
+
+
+def _is_left_over(name: str) -> bool:
+    """Whether a file may be of a swap, or be left of one: a plain file of a segment has no second suffix."""
+    return name == JOURNAL or name.count(".") > 1
 
 
 def _finish_journal(fs: FileSystem, location: LogLocation, journal: Journal, owner: Owner) -> str:
