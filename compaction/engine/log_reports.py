@@ -37,10 +37,11 @@ def cleaned_report(plan: PolicyPlan, log: LogCleaning) -> LogReport:
     """
     compaction, stats = plan.compaction, log.stats
     replaced = (each for each in compaction.segments if each.base_offset not in log.unchanged)
+    planned = skipped_report(plan)
     return replace(
-        skipped_report(plan),
+        planned,
         status=LogStatus.CLEANED,
-        reason=skipped_report(plan).reason + _strategy_note(compaction.config, log.totals),
+        reason=planned.reason + _strategy_note(compaction.config, log.totals),
         reason_code="",
         compacted=True,
         disk_bytes_after=compaction.view.size_bytes - (stats.bytes_read - stats.bytes_kept),

@@ -122,12 +122,12 @@ class LocalFileSystem(DiskFileSystem):
             output.close(sync=False, mtime_ns=None if found is None else found.mtime_ns)
 
     def rename(self, source: str, target: str) -> None:
-        with storage_errors(source, f"rename to {base_name(target)}"):
-            with ExitStack() as stack:
-                here = there = stack.enter_context(opened_directory(source))
-                if parent(source) != parent(target):
-                    there = stack.enter_context(opened_directory(target))
-                os.replace(name_in(here, source), name_in(there, target), src_dir_fd=here, dst_dir_fd=there)  # noqa: PTH105
+        with storage_errors(source, f"rename to {base_name(target)}"), opened_directory(source) as here:
+            if parent(source) == parent(target):
+                _replace(here, source, here, target)
+            else:
+                with opened_directory(target) as there:
+                    _replace(here, source, there, target)
 
     def exchange(self, first: str, second: str) -> bool:
         """Exchange the names of two directories atomically; ``False`` if the file system cannot do that."""
@@ -235,6 +235,11 @@ class LocalSource:
         if self.descriptor >= 0:
             os.close(self.descriptor)
         self.descriptor = -1
+
+
+def _replace(here: int | None, source: str, there: int | None, target: str) -> None:
+    """Rename ``source``, in the open directory ``here``, to ``target`` in ``there``."""
+    os.replace(name_in(here, source), name_in(there, target), src_dir_fd=here, dst_dir_fd=there)  # noqa: PTH105
 
 
 def _link(source: str, target: str) -> None:

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
+from operator import add
 from typing import NamedTuple
 
 import numpy as np
@@ -223,7 +224,8 @@ class CleanStats:
         return max(0, self.messages_read - self.messages_kept - others)
 
     def __add__(self, other: CleanStats) -> CleanStats:
-        return CleanStats(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+        # ``astuple`` would copy each number
+        return CleanStats(*map(add, vars(self).values(), vars(other).values()))
 
 
 @dataclass(frozen=True)
