@@ -88,6 +88,14 @@ def kafka_classpath(*more: str, version: str = REFERENCE) -> str:
     return os.pathsep.join(str(jar) for jar in (*own, *resolved))
 
 
+def maven_classpath(*coordinates: str) -> str:
+    """The class path of other programs and all that they depend on.
+
+    :raises JarsUnavailableError: Spark could not resolve it
+    """
+    return os.pathsep.join(map(str, _resolve(coordinates, "")))
+
+
 def require_kafka_classpath(*more: str, version: str = REFERENCE) -> str:
     """As ``kafka_classpath``; if it is not available the test is skipped with the reason, or fails if ``CI`` is set."""
     try:
