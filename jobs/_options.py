@@ -64,6 +64,8 @@ configuration:
 AUTO = "auto"
 #: begins the error of argparse
 _UNRECOGNIZED = "unrecognized arguments: "
+#: errors of argparse that quote what was given
+_GIVEN = re.compile(r"(invalid choice|ignored explicit argument|expected one argument|invalid \w+ value).*", re.DOTALL)
 
 EXIT_HELP = """\
 exit status:
@@ -112,9 +114,11 @@ class Parser(argparse.ArgumentParser):
         return found
 
     def error(self, message: str) -> NoReturn:
-        if message.startswith(_UNRECOGNIZED) and "--where" in self._option_string_actions:
-            # it may be a key or a pattern, which are never printed
-            message = f"{_UNRECOGNIZED}a value belongs to no option"
+        if "--where" in self._option_string_actions:
+            # what was given may be a key or a pattern, which are never printed
+            message = _GIVEN.sub(r"\1", message)
+            if message.startswith(_UNRECOGNIZED):
+                message = f"{_UNRECOGNIZED}a value belongs to no option"
         raise UsageError(message, hint=f"see {self.prog} --help")
 
 

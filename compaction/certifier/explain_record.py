@@ -93,5 +93,5 @@ def _reason_by_key(runner: TaskRunner, tasks: list[RangeTask], source: FoundReco
         and_that = "which was retained" if retained else f"which is missing too: see --why for offset {last}"
         return f"was superseded by offset {last} of the same key, {and_that}"
     if droppable:
-        return "was a tombstone past its delete horizon"
+        return "was a tombstone past its delete horizon" + ("" if by_offset else ", unless verify names it as a violation")
     return "is LOST: it is the last record of its key, and nothing explains why it is missing"

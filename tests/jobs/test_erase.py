@@ -109,6 +109,8 @@ def test_only_a_line_feed_ends_a_pattern_of_a_file(log_dir: Path, odd: str) -> N
         (["--keys", "EMPTY"], "no keys are given"),
         (["--where", "secret"], "--where: a pattern is neither prefix=TEXT nor regex=EXPRESSION"),
         (["--on-match", "drop", "prefix=secret"], "unrecognized arguments: a value belongs to no option"),
+        (["--on-match", "prefix=secret"], "--on-match: invalid choice"),
+        (["--dry-run=prefix=secret"], "--dry-run: ignored explicit argument"),
         (["--where", "regex=(secret"], "--where: a pattern is not a regular expression of RE2: missing )"),
         (["--where", "regex=customer: (secret"], "--where: a pattern is not a regular expression of RE2: missing )"),
         (["--where", "@MARKED"], "MARKED: --where: begins with a byte order mark"),

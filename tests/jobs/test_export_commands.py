@@ -68,6 +68,7 @@ class Place:
         """A command's exit code, and what it prints."""
         code = main(list(map(str, options)))
         told = self._capsys.readouterr()
+        assert told.out or told.err
         # the order of what is wrong with files depends on their paths
         return code, *(sorted(self._shown(text).splitlines()) for text in told)
 
@@ -91,12 +92,16 @@ def _compared(place: Place, *options: object) -> Any:
 
 
 def _compacted(place: Place, *options: object) -> Any:
-    return place.run(compact.main, *COMPACT, "--include-active", *options, work=partial(clean_logs, LocalPasses))
+    found = place.run(compact.main, *COMPACT, "--include-active", *options, work=partial(clean_logs, LocalPasses))
+    assert found[1]["totals"]["cleaned"], found[2]
+    return found
 
 
 def _erased(place: Place) -> Any:
     keys = ("--where", "prefix=payment-4", "prefix=user-1", "prefix=k", "--include-active")
-    return place.run(erase.main, *keys, *COMPACT, "--output-dir", place.output, work=partial(erase_keys, LocalPasses))
+    found = place.run(erase.main, *keys, *COMPACT, "--output-dir", place.output, work=partial(erase_keys, LocalPasses))
+    assert found[1]["erasure"]["keys_found"], found[2]
+    return found
 
 
 def _verified(place: Place) -> Any:
