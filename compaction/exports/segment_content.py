@@ -9,7 +9,7 @@ Tested by ``tests/exports/test_tiered_writer.py``.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,7 +26,7 @@ from compaction.logdir.batch_scan import SegmentScan
 from compaction.logdir.segments import segment_bases
 from compaction.names import INDEX, LOG, TIMEINDEX, TXNINDEX, segment_file
 from compaction.recovery.rebuild import IndexBuilder
-from compaction.stores.layouts.batch_positions import end_offset_of, indexed_position, position_of
+from compaction.stores.layouts.batch_positions import batches_from, end_offset_of, indexed_position, position_of
 
 _LONG_MAX = 2**63 - 1
 
@@ -89,6 +89,8 @@ class CopiedLog:
         bases = segment_bases(files, path)
         #: base offsets, and those of the next segments
         self._segments = list(pairwise([*bases, _LONG_MAX])) if bases else []
+        #: what the contents consist of; several threads append to it
+        self._used: list[FileRange] = []
 
     def content(self, upload: Upload) -> SegmentContent:
         """What the log has in the offsets of an upload.
@@ -99,6 +101,7 @@ class CopiedLog:
         segments = [] if upload.truncated else self._segments
         own = [base for base, following in segments if base < end and following > start]
         parts = {base: part for base in own if (part := self._part(base, start, end)).size}
+        self._used.extend(parts.values())
         last = max((self._last_end(base, part) for base, part in parts.items()), default=start)
         closing = b"" if last >= end else empty_batch(end - 1, upload.epochs[-1].epoch)
         content = SegmentContent(self._files, tuple(parts.values()), closing, {})
@@ -107,6 +110,18 @@ class CopiedLog:
         if txns:
             built[TXNINDEX] = txns
         return SegmentContent(self._files, content.parts, closing, built)
+
+    def unused_from(self) -> int | None:
+        """The offset of the first batch that is in no content; ``None`` if every byte of the log is in one."""
+        used = sorted(self._used)
+        for base, _ in self._segments:
+            path, at = self._file(base, LOG), 0
+            for part in used[bisect_left(used, (path,)) : bisect_left(used, (path, _LONG_MAX))]:
+                at = max(at, part.start + part.size) if part.start <= at else at
+            data = view(self._files, path)
+            if at < len(data):
+                return next((batch.base_offset for batch in batches_from(data, path, at)), base)
+        return None
 
     def _file(self, base: int, kind: str) -> str:
         return join(self._path, segment_file(base, kind))

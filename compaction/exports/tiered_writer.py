@@ -6,7 +6,7 @@ Tested by ``tests/exports/test_tiered_writer.py``, ``tests/jobs/test_tiered_outp
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
@@ -30,6 +30,7 @@ from compaction.stores.layouts.log_layout import StoredLog
 from compaction.stores.mixed import MixedFileSystem
 
 _THREADS = 4
+_HINT = "run the command again while nothing is uploaded"
 Uploads = Mapping[TopicPartition, StoredLog | LogError]
 
 
@@ -43,9 +44,10 @@ class Form(Protocol):
         """Write one segment; what makes it complete for a plugin, last."""
 
 
-class _Work(NamedTuple):
-    upload: Upload
-    log: CopiedLog
+class _Log(NamedTuple):
+    name: TopicPartition
+    copied: CopiedLog
+    uploads: tuple[Upload, ...]
 
 
 @dataclass(frozen=True)
@@ -64,30 +66,39 @@ class TieredTarget:
 
     def write(self, log_dir: str, now_ms: int) -> str:
         """See ``ExportTarget``."""
-        work, form = list(self._work(log_dir)), self._form(now_ms)
+        logs, form = list(self._logs(log_dir)), self._form(now_ms)
+        work = [(upload, log.copied) for log in logs for upload in log.uploads]
         with new_export(self.path) as export:
-            directories = {join(export.place, form.directory(each.upload.log)) for each in work}
+            directories = {join(export.place, form.directory(upload.log)) for upload, _ in work}
             for directory in directories:
                 export.files.mkdir(directory)
             with ThreadPoolExecutor(_THREADS) as pool:
-                sizes = list(pool.map(lambda each: _write(export, form, each), work))
+                sizes = list(pool.map(lambda each: _write(export, form, *each), work))
+            self._require_all_written(logs)
             for directory in {*directories, *map(parent, directories)}:
                 export.files.fsync_dir(directory)
         return f"{counted(len(work), 'segment')}, {sum(sizes)} bytes of log"
 
-    def _work(self, log_dir: str) -> Iterator[_Work]:
+    def _logs(self, log_dir: str) -> Iterator[_Log]:
         copy, files = LocalFileSystem(), MixedFileSystem()
         for location in discover(copy, [log_dir], Selector()):
             log, path = location.topic_partition, location.path
-            copied = CopiedLog(files, path)
             uploads = new_uploads(copy, log, path) if self.source is None else uploads_again(files, log, self._stored(log))
-            yield from (_Work(upload, copied) for upload in uploads)
+            yield _Log(log, CopiedLog(files, path), tuple(uploads))
+
+    def _require_all_written(self, logs: Sequence[_Log]) -> None:
+        """:raises CorruptLogError: a batch of the copy is in no upload, such as one of an upload during the run"""
+        for log in logs:
+            offset = log.copied.unused_from()
+            if offset is not None:
+                what = f"{log.name}: offset {offset} of the output is in no segment that was there when the run began"
+                raise CorruptLogError(what, path=self.source, hint=_HINT)
 
     def _stored(self, log: TopicPartition) -> StoredLog:
         found = self.uploads.get(log)
         if found is None:
             what = "was not uploaded when the run began"
-            raise CorruptLogError(what, path=join(str(self.source), str(log)), hint="run the command again")
+            raise CorruptLogError(what, path=join(str(self.source), str(log)), hint=_HINT)
         if isinstance(found, LogError):
             raise found
         return found
@@ -97,9 +108,9 @@ class TieredTarget:
         return LocalTieredForm() if self.layout == LOCAL_TIERED else AivenForm(now_ms, like_source=like_source)
 
 
-def _write(export: NewExport, form: Form, work: _Work) -> int:
-    content = limited(work.log.content(work.upload), work.upload)
-    form.write(export, work.upload, content)
+def _write(export: NewExport, form: Form, upload: Upload, log: CopiedLog) -> int:
+    content = limited(log.content(upload), upload)
+    form.write(export, upload, content)
     return content.size
 
 

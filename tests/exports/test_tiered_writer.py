@@ -21,6 +21,7 @@ from compaction.formats.record_batch.record import Record
 from compaction.fs.filesystem import FileRange, join
 from compaction.fs.local import LocalFileSystem
 from compaction.logdir.discover import Selector, discover
+from compaction.names import TopicPartition
 from compaction.stores.layouts import chunked_object, data_keys
 from compaction.stores.layouts.aiven_manifest import decode_sizes
 from compaction.stores.layouts.log_layout import LogFile, StoredLog
@@ -266,6 +267,36 @@ def test_a_log_whose_uploads_could_not_be_listed_is_an_error(tmp_path: Path) -> 
     assert error.value.path == str(path)
     with pytest.raises(CorruptLogError, match="orders-0: was not uploaded when the run began; run the command again"):
         TieredTarget(str(tmp_path / "out"), "aiven", address).write(str(copy), NOW_MS)
+
+
+@pytest.mark.parametrize("layout", ["aiven", "local-tiered"])
+@pytest.mark.parametrize(
+    ("listed", "copied", "first"),
+    [
+        # the last upload is of the time between listing and reading
+        ([range(10)], [[0, 1, 9], [10, 12, 15]], 12),
+        # as this, in a segment that the cleaner has joined
+        ([range(10)], [[0, 1, 12, 15]], 12),
+        # a hole between the uploads
+        ([range(10), range(20, 30)], [[0, 1, 11, 13, 25]], 11),
+        # before the first upload
+        ([range(10, 20)], [[0, 1, 9], [10, 12]], 1),
+        # an upload without a manifest, when it was listed
+        ([], [[0, 1, 9]], 1),
+    ],
+)
+def test_a_batch_of_the_copy_that_no_upload_has_is_an_error(
+    tmp_path: Path, layout: str, listed: list[range], copied: list[list[int]], first: int
+) -> None:
+    """Records that it supersedes are gone, and it would be, too."""
+    for each in listed:
+        upload(tmp_path / "in", each)
+    copy, address = a_copy(tmp_path / "copy", *copied), local_tiered(tmp_path / "in")
+    uploads = listed_uploads(address, Selector()) or {TopicPartition("orders", 0): StoredLog((), TOPIC_ID)}
+    told = f"orders-0: offset {first} of the output is in no segment .*; run the command again"
+    with pytest.raises(CorruptLogError, match=told):
+        TieredTarget(str(tmp_path / "out"), layout, address, uploads).write(str(copy), NOW_MS)
+    assert {path.name for path in tmp_path.iterdir()} <= {"copy", "in"}
 
 
 class Failing(LocalFileSystem):
