@@ -37,7 +37,7 @@ from compaction.output.publish import NEW_OUTPUT, Copy, Goal, Publication, layou
 from compaction.output.swap import SwapGroup
 from compaction.stores.listings import list_directory, read_whole, stat_objects
 from compaction.stores.manifest import MANIFEST, MARKER, Entry, Manifest, marker, run_of, staged_of
-from compaction.stores.object_output import OutputFileSystem, WrittenObject
+from compaction.stores.object_output import OutputFileSystem, WrittenObject, marked_by
 from compaction.stores.streams import ObjectFile, delete_object, require_stored
 
 _LOG = logging.getLogger(__name__)
@@ -116,8 +116,7 @@ class ObjectPublication(Publication):
         self._sizes[target] = entry.size
 
     def _is_own(self) -> bool:
-        path = join(self._output_dir, MARKER)
-        return stat_objects([path])[0] is not None and run_of(read_whole(path)) == self._run
+        return marked_by(self._output_dir) == self._run
 
     def _require_own(self) -> None:
         if not self._is_own():

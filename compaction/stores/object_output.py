@@ -11,10 +11,11 @@ import xxhash
 
 from compaction.errors import StorageError
 from compaction.fs.contents import read_range
-from compaction.fs.filesystem import FileRange, FileStat, FileSystem, removed_on_failure
+from compaction.fs.filesystem import FileRange, FileStat, FileSystem, join, removed_on_failure
 from compaction.fs.uri import is_layout, is_remote, split
 from compaction.stores.clients import located, remote_errors
-from compaction.stores.listings import is_missing, list_directory, stat_objects
+from compaction.stores.listings import is_missing, list_directory, read_whole, stat_objects
+from compaction.stores.manifest import MARKER, run_of
 from compaction.stores.mixed import MixedFileSystem
 from compaction.stores.source_check import shared
 from compaction.stores.streams import ObjectFile, ObjectOutput, RangeReader, delete_object, require_stored
@@ -151,3 +152,9 @@ class OutputFileSystem(FileSystem):
 
     def fsync_dir(self, path: str) -> None:
         """No operation: an object is durable when its upload is complete."""
+
+
+def marked_by(directory: str) -> str | None:
+    """The run whose marker is there; ``None`` if there is none, or it is malformed."""
+    path = join(directory, MARKER)
+    return None if stat_objects([path])[0] is None else run_of(read_whole(path))
