@@ -5,7 +5,7 @@ the records that the copy has of these offsets: what the cluster's metadata says
 also for uploads of which another one has the same offsets: which of them the metadata names is not known. Otherwise the
 segments of the copy are written, under new ids.
 
-Tested by ``tests/exports/test_tiered_writer.py``.
+Tested by ``tests/exports/test_uploads.py`` and ``tests/exports/test_tiered_writer.py``.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from threading import Lock
 from typing import NamedTuple
 
 from compaction.cleaning.producer_state import ProducerStates
@@ -116,27 +117,40 @@ def new_uploads(files: FileSystem, log: TopicPartition, path: str) -> Iterator[U
 
 
 class _Snapshots:
-    """The producers at the ends of a log's segments, as a broker would have stored them."""
+    """The producers at the ends of a log's segments, as a broker would have stored them; for several threads.
+
+    Those that are not stored are replayed when the first of them is read, and kept until they are: segments are written log by
+    log, so that those of few logs are in memory.
+    """
 
     def __init__(self, files: FileSystem, path: str) -> None:
         self._files, self._path = files, path
-        self._ends: dict[int, bytes] | None = None
+        #: base offsets of the segments without a stored one
+        self._wanted: set[int] = set()
+        self._replayed: dict[int, bytes] = {}
+        self._lock = Lock()
 
     def at_end_of(self, segment: StoredSegment) -> Callable[[], bytes]:
-        """Reads those after a segment, which must be called for."""
+        """Reads those after a segment."""
         stored = segment.files.get(SNAPSHOT)
         if stored is not None:
             return partial(read_file, self._files, stored)
-        if self._ends is None:
-            self._ends = self._replayed()
-        return partial(bytes, self._ends[segment.start_offset])
+        self._wanted.add(segment.start_offset)
+        return partial(self._read, segment.start_offset)
 
-    def _replayed(self) -> dict[int, bytes]:
+    def _read(self, base_offset: int) -> bytes:
+        with self._lock:
+            if base_offset not in self._replayed:
+                self._replayed = self._replay()
+            return self._replayed.pop(base_offset)
+
+    def _replay(self) -> dict[int, bytes]:
         """The producers after each segment, by its base offset: from all batches, whatever their age."""
         states, found = ProducerStates(), {}
         for segment in read_segments(self._files, self._path):
             replay_segment(self._files, self._path, segment, (0, LONG_MAX), states)
-            found[segment.base_offset] = write_snapshot(SnapshotEntry(*entry) for entry in states.entries())
+            if segment.base_offset in self._wanted:
+                found[segment.base_offset] = write_snapshot(SnapshotEntry(*entry) for entry in states.entries())
         return found
 
 
