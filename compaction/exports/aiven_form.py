@@ -23,19 +23,20 @@ import numpy as np
 import xxhash
 import zstandard
 
-from compaction.errors import CorruptLogError
+from compaction.errors import CorruptLogError, UnsupportedLogError
 from compaction.exports.new_export import NewExport
 from compaction.exports.segment_content import SegmentContent
 from compaction.exports.uploads import TopicLog, Upload
 from compaction.formats.checkpoints import format_leader_epochs
 from compaction.formats.indexes import read_time_index
 from compaction.fs.contents import READ_BYTES, read_back_error
-from compaction.fs.filesystem import ReadableFileSystem, join
+from compaction.fs.filesystem import join
 from compaction.names import LOG, TIMEINDEX
-from compaction.stores.layouts.aiven import EPOCHS, INDEXES, MANIFEST, SECTION_FILES
+from compaction.stores.layouts.aiven import EPOCHS, INDEXES, MANIFEST, SECTION_FILES, AivenLayout
 from compaction.stores.layouts.aiven_manifest import SECTIONS, parse_manifest
 from compaction.stores.layouts.chunked_object import IV_BYTES, TAG_BYTES, ChunkCoding, ChunkedObject, encoded, encrypted
-from compaction.stores.layouts.data_keys import DATA_KEY_BYTES, data_key, new_data_key
+from compaction.stores.layouts.data_keys import DATA_KEY_BYTES, new_data_key
+from compaction.stores.layouts.log_layout import Place
 from compaction.stores.layouts.stored_objects import read_object
 from compaction.stores.mixed import MixedFileSystem
 
@@ -44,6 +45,7 @@ CHUNK_BYTES = 4 << 20
 #: segments with larger chunks are encoded one at a time
 _LARGE_BYTES = 8 << 20
 _NO_TIMESTAMP, _NO_BROKER = -1, -1
+_PLAIN = ChunkCoding(compressed=False)
 
 
 class _Style(NamedTuple):
@@ -52,6 +54,15 @@ class _Style(NamedTuple):
     document: dict[str, Any]
     chunk_bytes: int
     coding: ChunkCoding
+
+
+class _Written(NamedTuple):
+    """A segment that was written, its sections before encryption, and the content hash of its log, if that is encoded."""
+
+    upload: Upload
+    content: SegmentContent
+    sections: dict[str, bytes | None]
+    decoded: str | None
 
 
 class AivenForm:
@@ -71,10 +82,12 @@ class AivenForm:
     def write(self, export: NewExport, upload: Upload, content: SegmentContent) -> None:
         """See ``Form``."""
         style = self._style(upload, content)
-        stem = join(export.place, self.directory(upload.log), f"{upload.start_offset:020d}-{upload.segment_id}")
+        within = join(self.directory(upload.log), f"{upload.start_offset:020d}-{upload.segment_id}")
+        stem = join(export.place, within)
         sizes: list[int] = []
         digest = xxhash.xxh3_128()
-        sections = _sections(upload, content, style.coding)
+        plain = _sections(upload, content)
+        sections = {name: encrypted(data, style.coding) if data else data for name, data in plain.items()}
         with self._large if style.chunk_bytes > _LARGE_BYTES else nullcontext():
             export.write(stem + LOG, _chunks(content, style, sizes, digest))
             document = {
@@ -82,15 +95,14 @@ class AivenForm:
                 "chunkIndex": _chunk_index(content.size, style, sizes),
                 "segmentIndexes": _positions(sections),
             }
-            manifest = json.dumps(document, separators=(",", ":")).encode()
-            if style.coding != ChunkCoding(compressed=False):
-                _require_decoded(export.files, stem, manifest, digest.hexdigest())
-        export.write(stem + INDEXES, [data for data in sections.values() if data])
-        export.write(stem + MANIFEST, [manifest])
+            export.write(stem + INDEXES, [data for data in sections.values() if data])
+            export.write(stem + MANIFEST, [json.dumps(document, separators=(",", ":")).encode()])
+            written = _Written(upload, content, plain, None if style.coding == _PLAIN else digest.hexdigest())
+            _require_readable(export, within + LOG, written)
 
     def _style(self, upload: Upload, content: SegmentContent) -> _Style:
         if upload.source is None or not self._like_source:
-            return _Style(_new_manifest(upload, content, self._now_ms), CHUNK_BYTES, ChunkCoding(compressed=False))
+            return _Style(_new_manifest(upload, content, self._now_ms), CHUNK_BYTES, _PLAIN)
         path = upload.source.path.removesuffix(LOG) + MANIFEST
         data = read_object(self._files, path)
         manifest = parse_manifest(data, path)
@@ -114,28 +126,46 @@ def encode_sizes(sizes: Sequence[int]) -> bytes:
     return count + base.to_bytes(4, "big") + bytes([width]) + digits.tobytes() + last
 
 
-def _require_decoded(files: ReadableFileSystem, stem: str, data: bytes, digest: str) -> None:
-    """Decode the log that was written as a reader does: by its manifest, with the key that this has wrapped.
+def _require_readable(export: NewExport, within: str, written: _Written) -> None:
+    """Read a segment back as a reader does: by its manifest, with the key that this has wrapped.
 
-    :raises StorageError: it is not what was encoded
+    :raises StorageError: it is not what was written
     """
-    path, manifest, found = stem + LOG, parse_manifest(data, stem + MANIFEST), xxhash.xxh3_128()
-    coding, stat = ChunkCoding(manifest.compressed), files.stat(path)
-    if manifest.encryption is not None:
-        key = data_key(manifest.encryption.data_key, stem + MANIFEST)
-        coding = ChunkCoding(manifest.compressed, key, manifest.encryption.aad)
-    if stat is None:
-        raise read_back_error(path, "it is missing")
-    buffer, at = memoryview(bytearray(READ_BYTES)), 0
     try:
-        with closing(ChunkedObject(files, path, stat, manifest.chunks, coding).reader(0, manifest.chunks.size)) as source:
-            while count := source.read_into(buffer, at, at):
-                found.update(buffer[:count])
-                at += count
-    except CorruptLogError as error:
-        raise read_back_error(path, f"it cannot be decoded: {error.what}") from None
-    if found.hexdigest() != digest:
-        raise read_back_error(path, "it is decoded to other bytes than were encoded")
+        problem = _difference(AivenLayout(Place(export.files, "", export.place)), within, written)
+    except (CorruptLogError, UnsupportedLogError) as error:
+        problem = f"it cannot be decoded: {error.what}"
+    if problem is not None:
+        raise read_back_error(join(export.place, within), problem)
+
+
+def _difference(layout: AivenLayout, within: str, written: _Written) -> str | None:
+    """How the layout's reader reads another segment than was written."""
+    upload, size, found = written.upload, written.content.size, layout.segment(within)
+    if (found.start_offset, found.end_offset, found.files[LOG].size) != (upload.start_offset, upload.end_offset, size):
+        return f"its manifest has offsets {found.start_offset} to {found.end_offset - 1} and {found.files[LOG].size} bytes"
+    log = layout.open(within)
+    # plain bytes have been read back: whether the last chunk is where the manifest says
+    start = 0 if written.decoded is not None else max(0, size - CHUNK_BYTES)
+    expected = written.decoded or xxhash.xxh3_128_hexdigest(written.content.read(start, size - start))
+    if _decoded(log, start) != expected:
+        return "it is decoded to other bytes than were encoded"
+    for name, kind in SECTION_FILES.items():
+        file = found.files.get(kind)
+        if (None if file is None else file.load()) != written.sections[name]:
+            return f"section {name} has other bytes than were encoded"
+    lineage = () if found.lineage is None else found.lineage()
+    return None if format_leader_epochs(lineage).encode() == written.sections[EPOCHS] else "it has other leader epochs"
+
+
+def _decoded(log: ChunkedObject, start: int) -> str:
+    """The content hash of a log from a byte on."""
+    content, buffer, at = xxhash.xxh3_128(), memoryview(bytearray(READ_BYTES)), start
+    with closing(log.reader(start, log.size)) as source:
+        while count := source.read_into(buffer, at, at):
+            content.update(buffer[:count])
+            at += count
+    return content.hexdigest()
 
 
 def _chunks(content: SegmentContent, style: _Style, sizes: list[int], digest: xxhash.xxh3_128) -> Iterator[bytes]:
@@ -157,11 +187,11 @@ def _chunk_index(size: int, style: _Style, sizes: Sequence[int]) -> dict[str, An
     return {"type": "fixed", **common, **stored}
 
 
-def _sections(upload: Upload, content: SegmentContent, coding: ChunkCoding) -> dict[str, bytes | None]:
-    """The sections of ``.indexes`` by name, as stored; ``None`` without a transaction index. None is compressed."""
-    plain: dict[str, bytes | None] = {name: content.indexes.get(kind) for name, kind in SECTION_FILES.items()}
-    plain |= {"producerSnapshot": upload.snapshot(), EPOCHS: format_leader_epochs(upload.lineage()).encode()}
-    return {name: encrypted(data, coding) if (data := plain[name]) else data for name in SECTIONS}
+def _sections(upload: Upload, content: SegmentContent) -> dict[str, bytes | None]:
+    """The sections of ``.indexes`` by name; ``None`` without a transaction index. None is compressed."""
+    found: dict[str, bytes | None] = {name: content.indexes.get(kind) for name, kind in SECTION_FILES.items()}
+    found |= {"producerSnapshot": upload.snapshot(), EPOCHS: format_leader_epochs(upload.lineage()).encode()}
+    return {name: found[name] for name in SECTIONS}
 
 
 def _positions(sections: dict[str, bytes | None]) -> dict[str, Any]:

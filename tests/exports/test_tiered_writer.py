@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import random
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from compaction.errors import CorruptLogError, StorageError, UnsupportedLogError
-from compaction.exports.aiven_form import encode_sizes
+from compaction.exports.aiven_form import _chunk_index, _positions, encode_sizes
 from compaction.exports.segment_content import empty_batch
 from compaction.exports.tiered_writer import TieredTarget, listed_uploads
 from compaction.formats.record_batch.batch import iter_batches
@@ -130,6 +131,50 @@ def test_what_cannot_be_decoded_is_not_completed(
     copy = tmp_path / "copy"
     shutil.copytree(source, copy / source.name)
     with pytest.raises(StorageError, match=told):
+        write(copy, tmp_path / "out", "aiven", aiven(objects / coding))
+    assert not (tmp_path / "out").exists()
+
+
+def moved(name: str, other: str) -> Callable[[dict[str, bytes | None]], dict[str, Any]]:
+    """A manifest's sections, of which one has the place of another one."""
+    return lambda sections: {**(found := _positions(sections)), name: found[other]}
+
+
+def of_other_chunks(size: int, style: Any, sizes: list[int]) -> dict[str, Any]:
+    """A chunk index by which the first chunk is one byte longer, and the last one is shorter."""
+    found = _chunk_index(size, style, sizes)
+    each, count = found["originalChunkSize"] + 1, len(sizes)
+    last = size - (count - 1) * each
+    return {**found, "originalChunkSize": each, "transformedChunkSize": each - 1, "finalTransformedChunkSize": last + count - 1}
+
+
+@pytest.mark.parametrize(
+    ("coding", "name", "broken", "told"),
+    [
+        ("plain", "_positions", moved("timestamp", "offset"), "section timestamp has other bytes"),
+        ("encrypted", "_positions", moved("offset", "producerSnapshot"), "section offset has other bytes"),
+        ("plain", "_positions", moved("leaderEpoch", "producerSnapshot"), "it cannot be decoded: has .*, its manifest lists"),
+        ("encrypted", "encrypted", lambda data, _: data + bytes(28), "it cannot be decoded: section .* tag does not match"),
+        ("plain", "_chunk_index", of_other_chunks, "it cannot be decoded: chunk 0|it is decoded to other bytes"),
+        ("plain", "_chunk_index", lambda size, *given: _chunk_index(size - 1, *given), "its manifest has offsets 0 to"),
+    ],
+)
+def test_what_the_layout_reads_otherwise_is_not_completed(
+    coding: str,
+    name: str,
+    broken: Callable[..., Any],
+    told: str,
+    objects: Path,
+    source: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if coding == "encrypted":
+        require_cryptography()
+    monkeypatch.setattr(f"compaction.exports.aiven_form.{name}", broken)
+    copy = tmp_path / "copy"
+    shutil.copytree(source, copy / source.name)
+    with pytest.raises(StorageError, match=f"output is read back otherwise than it was written: .*({told})"):
         write(copy, tmp_path / "out", "aiven", aiven(objects / coding))
     assert not (tmp_path / "out").exists()
 

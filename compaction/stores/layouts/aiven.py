@@ -176,15 +176,26 @@ class AivenLayout:
             raise CorruptLogError("the leader epochs are not text", path=path, position=position, hint=_HINT) from None
         return tuple(parse_leader_epochs(text, path))
 
+    def segment(self, within: str) -> StoredSegment:
+        """The segment whose log has this path.
+
+        :raises LogError: it cannot be read
+        """
+        return self._segment(self._at(within), within.rpartition("/")[0])
+
     def open(self, within: str) -> ChunkedObject:
+        upload = self._at(within)
+        return ChunkedObject(self._files, upload.path + LOG, upload.stats[LOG], upload.manifest.chunks, upload.coding())
+
+    def _at(self, within: str) -> _Upload:
+        """The upload whose log has this path."""
         path = join(self._place, within)
         stem = path.removesuffix(LOG)
         stats = {suffix: self._files.stat(stem + suffix) for suffix in (LOG, INDEXES)}
         found = {suffix: stat for suffix, stat in stats.items() if stat is not None}
         if stem == path or LOG not in found:
             raise StorageError("no such object", path=path, hint=_HINT)
-        upload = self._upload(stem, found)
-        return ChunkedObject(self._files, path, found[LOG], upload.manifest.chunks, upload.coding())
+        return self._upload(stem, found)
 
 
 def _decrypted_size(section: Section, upload: _Upload) -> int:
