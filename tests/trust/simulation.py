@@ -159,7 +159,7 @@ class World:
 
     def play(self) -> Verdict:
         """Play the scenario and the undisturbed end; returns the violations."""
-        with patch.object(offset_map, "_ARENA", _ArenaOfEach()):
+        with patch.object(offset_map.SkimpyOffsetMap, "arena", _ArenaOfEach()):
             return self._play()
 
     def _play(self) -> Verdict:

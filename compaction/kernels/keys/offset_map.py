@@ -173,9 +173,6 @@ class Arena:
         return table
 
 
-_ARENA = Arena()
-
-
 class SlotTable:
     """uint64[slots, 3] or more: the halves of a key's hash and a third word, 0 in an empty slot. ``capacity``: most keys that
     it may hold."""
@@ -214,7 +211,7 @@ class SkimpyOffsetMap(SlotTable):
 
     #: words of an entry, the memory of the process's maps, and the kernels: another kind of map has others
     words = ENTRY_WORDS
-    arena = _ARENA
+    arena = Arena()
     put_entries = staticmethod(_put)
     look_up = staticmethod(_superseded)
 

@@ -15,8 +15,6 @@ from compaction.kernels.keys.offset_map import Arena, SkimpyOffsetMap, find_slot
 from compaction.kernels.reading.ranks import RANKED_WORDS
 from compaction.kernels.reading.tables import OFFSET_SHIFT, RANKED
 
-_ARENA = Arena(RANKED_WORDS)
-
 
 @inner
 def _supersedes(rank, word, other_rank, other_word):
@@ -57,7 +55,7 @@ class RankedMap(SkimpyOffsetMap):
     """Key hash -> the offset word and the rank of the record that supersedes all others. Entries are uint64[n, 4]."""
 
     words = RANKED_WORDS
-    arena = _ARENA
+    arena = Arena(RANKED_WORDS)
     put_entries = staticmethod(_put)
     look_up = staticmethod(_superseded)
 
