@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -23,7 +22,7 @@ from compaction.printable import printable
 from compaction.screen.steps import step
 
 from . import _options
-from ._arguments import check_output_dir, read_selector
+from ._arguments import as_of_ms, check_output_dir, read_selector
 from ._exports import join_tail
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ def in_layout(arguments: argparse.Namespace, body: Body) -> int:
         if code:
             return code
         step(f"writing the output in layout {arguments.output_layout}")
-        written = target.write(copy, arguments.as_of_ms or time.time_ns() // 1_000_000)
+        written = target.write(copy, as_of_ms(arguments))
     if arguments.output != _options.JSON:
         sys.stdout.write(printable(f"{target.path}: {_NAMES[arguments.output_layout]} of {written}") + "\n")
     return code

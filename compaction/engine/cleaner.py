@@ -195,10 +195,8 @@ class Cleaner:
     def _map_context(self, log: LogCleaning) -> MapContext:
         plan = log.compaction
         count = shards(plan, self._sizes.shard_entries)
-        last_offset = plan.view.log_end_offset - 1
-        return MapContext(
-            plan.map_start_offset, count, log.aborted, ranking=_ranking(plan.config), last_offset=last_offset
-        )  # fmt: skip
+        ranking, last_offset = _ranking(plan.config), plan.view.log_end_offset - 1
+        return MapContext(plan.map_start_offset, count, log.aborted, ranking=ranking, last_offset=last_offset)
 
     def _with_dirty_keys(self, contexts: dict[int, MapContext], settings: MapSettings) -> dict[int, MapContext]:
         """Collects the dirty keys of logs with large clean sections: most clean records need no lookup then."""

@@ -1,9 +1,9 @@
 """Unwraps the data keys of encrypted segments with the private keys that the user has given, and wraps new ones.
 
-A data key is wrapped by RSA with OAEP, SHA3-512 and MGF1 of SHA3-512 (``RsaEncryptionProvider`` of Aiven's plugin). Private
-keys are PEM files (PKCS #8), named by their key ids in ``KEYS_VARIABLE``: ``ID=FILE``, separated by commas. A FILE without an
-id is the key of every other id. Paths are passed on to Spark's workers, keys are not: each process reads the files. A key in
-place of its path is refused, and not shown.
+A data key is wrapped by RSA with OAEP, SHA3-512 and MGF1 of SHA3-512 (``RsaEncryptionProvider`` of Aiven's plugin), which the
+package cryptography does not offer. Private keys are PEM files (PKCS #8), named by their key ids in ``KEYS_VARIABLE``:
+``ID=FILE``, separated by commas. A FILE without an id is the key of every other id. Paths are passed on to Spark's workers,
+keys are not: each process reads the files. A key in place of its path is refused, and not shown.
 """
 
 from __future__ import annotations
