@@ -105,7 +105,7 @@ def compact(session_factory: SessionFactory, request: CompactionRequest) -> RunR
 
     require_java()
     session_factory = _command.start_early(session_factory, request.logs)
-    background.compile_kernels(*background.PASSES)
+    background.compile_kernels(request.logs, *background.PASSES)
     from compaction.engine.clean import clean_logs
     from compaction.spark.progress import Progress
 

@@ -130,7 +130,7 @@ def compare(session_factory: SessionFactory, request: ComparisonRequest) -> Comp
     require_java()
     base = request.base
     session_factory = _command.start_early(session_factory, base.logs)
-    background.compile_kernels(*background.PASSES, "comparison")
+    background.compile_kernels(base.logs, *background.PASSES, "comparison")
     from compaction.compare.compare_policies import compare_with
     from compaction.spark.progress import Progress
 

@@ -122,7 +122,7 @@ def erase(session_factory: SessionFactory, request: ErasureRequest) -> RunReport
     from compaction.startup.java_version import require_java
 
     require_java()
-    background.compile_kernels(*background.ERASURE)
+    background.compile_kernels(request.base.logs, *background.ERASURE)
     from compaction.erasure.erase_keys import erase_keys
     from compaction.spark.progress import Progress
 

@@ -21,8 +21,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from compaction.certifier.checks.erased_keys import ERASED, ERASED_IN
-from compaction.certifier.checks.violations import Findings, Violation
+from compaction.certifier.checks.violations import ERASED, ERASED_IN, Findings, Violation
 from compaction.names import TopicPartition
 from compaction.printable import printable_json
 

@@ -9,9 +9,10 @@ import atexit
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-from compaction.kernels.compiling.cache import is_compiled
+from compaction.names import LogLocation
 
 #: groups of kernels that the tasks of a compaction call, in that order; planning has compiled most of ``scan`` by then
 PASSES = ("first_pass", "second_pass", "scan")
@@ -24,11 +25,16 @@ _COMPILER = "compaction.startup.kernel_groups"
 _ROOT = Path(__file__).resolve().parents[2]
 
 
-def compile_kernels(*groups: str) -> None:
-    """Start to compile the groups of kernels that are not cached, in this order, by a process that ends with this one.
+def compile_kernels(logs: Sequence[LogLocation], *groups: str) -> None:
+    """Start to compile the groups of kernels that are not cached, in this order, by a process that ends with this one. Without
+    logs, none are needed, nor numba.
 
     One process compiles all groups: kernels that they share are compiled once, and Spark's start occupies the other cores.
     """
+    if not logs:
+        return
+    from compaction.kernels.compiling.cache import is_compiled
+
     missing = [group for group in groups if not is_compiled(group)]
     if not missing:
         return

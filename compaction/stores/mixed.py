@@ -6,6 +6,7 @@ Tested by ``tests/stores/test_remote.py``.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cached_property
 
 from compaction.fs.contents import read_range
 from compaction.fs.filesystem import (
@@ -20,7 +21,6 @@ from compaction.fs.filesystem import (
 from compaction.fs.local import LocalFileSystem
 from compaction.fs.local_output import LocalOutput
 from compaction.fs.uri import any_remote, is_layout, is_remote
-from compaction.stores.layouts.layout_view import LayoutFileSystem
 from compaction.stores.remote import RemoteFileSystem
 from compaction.stores.streams import ObjectOutput
 
@@ -36,11 +36,17 @@ class MixedFileSystem(LocalFileSystem):
 
     def __init__(self) -> None:
         self._remote = RemoteFileSystem()
-        self._exports = LayoutFileSystem(self)
 
     def __reduce__(self) -> tuple[type[MixedFileSystem], tuple[()]]:
         """Open objects and listings are not pickled."""
         return MixedFileSystem, ()
+
+    @cached_property
+    def _exports(self) -> ReadableFileSystem:
+        # modules that only runs over exports need
+        from compaction.stores.layouts.layout_view import LayoutFileSystem
+
+        return LayoutFileSystem(self)
 
     def _of(self, path: str) -> ReadableFileSystem:
         if not is_remote(path):

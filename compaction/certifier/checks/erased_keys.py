@@ -19,14 +19,10 @@ from compaction.certifier.checks.key_tables import keys_of
 from compaction.certifier.checks.log_pair import Bools, Int64s, Rows
 from compaction.certifier.checks.read_chunks import Chunk
 from compaction.certifier.checks.segment_walk import CONTROL
-from compaction.certifier.checks.violations import Findings
+from compaction.certifier.checks.violations import ERASED, ERASED_IN, Findings
 from compaction.formats.key_criteria import KeyCriteria
 from compaction.names import parse_segment_file
 
-#: the reason of records that are missing because their keys were erased
-ERASED = "erased"
-#: precedes the base offset of a segment in counts
-ERASED_IN = "erased in "
 #: a number of headers of 0, whose varint may be padded, has no other bytes
 _NO_HEADERS = b"\x80\x00"
 

@@ -10,6 +10,10 @@ from compaction.certifier.checks.log_pair import Int64s
 
 #: violations of a log that are named
 MOST_NAMED = 20
+#: the reason of records that are missing because their keys were erased
+ERASED = "erased"
+#: precedes the base offset of a segment in counts
+ERASED_IN = "erased in "
 
 
 @dataclass(frozen=True, order=True)

@@ -3,36 +3,52 @@
 The code of a kernel includes the functions that it calls, so only kernels are cached on disk (see ``cache``). An inner function
 is compiled once per list of argument types, whatever constants it is called with.
 
+numba, which takes half a second to import, is imported with the first call of a kernel: commands without work do not need it.
+
 Tested by ``tests/kernels/compiling/test_modes.py`` and ``tests/kernels/compiling/test_cache.py``.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
-from numba import config, njit, types
-from numba.core.options import DefaultOptions
-
-from compaction.kernels.compiling.cache import kernel_cache
-
-#: Kernels allocate no arrays, and callers keep the arguments alive, so reference counting is not needed; compiling it takes a
-#: tenth of the time. The option is not part of numba's public interface.
-_UNCOUNTED = {"_nrt": False} if hasattr(DefaultOptions, "_nrt") else {}
+#: whether kernels run as plain Python, for tests and debuggers: numba's own switch
+INTERPRETED = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
 
 
 def kernel(function: Callable[..., Any]) -> Any:
     """Compile ``function`` on its first call, to run without the GIL, and cache it on disk."""
-    compiled = _compiled(function, nogil=True)
-    if not config.DISABLE_JIT:
-        compiled._cache = kernel_cache(function) or compiled._cache
-    return compiled
+    return function if INTERPRETED else _Kernel(function)
 
 
 def inner(function: Callable[..., Any]) -> Any:
     """Compile ``function`` as a part of each kernel that calls it."""
-    return function if config.DISABLE_JIT else _Inner(function)
+    return function if INTERPRETED else _Inner(function)
+
+
+class _Kernel:
+    """A compiled function that Python calls."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self.__doc__ = function.__doc__
+
+    def __call__(self, *args: Any) -> Any:
+        """Call the compiled function."""
+        return self._compiled(*args)
+
+    @cached_property
+    def _compiled(self) -> Any:
+        # a kernel from the cache needs the library that ``intrinsics`` loads, too
+        from compaction.kernels.compiling import intrinsics  # noqa: F401
+        from compaction.kernels.compiling.cache import kernel_cache
+
+        compiled = _compiled(self._function, nogil=True)
+        compiled._cache = kernel_cache(self._function) or compiled._cache
+        return compiled
 
 
 class _Inner:
@@ -41,9 +57,6 @@ class _Inner:
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
         self.__doc__ = function.__doc__
-        self._part = _compiled(function, no_cpython_wrapper=True, no_cfunc_wrapper=True)
-        # numba's type of this object; it only has a weak reference to the dispatcher
-        self._numba_type_ = types.Dispatcher(self._part)
 
     def __call__(self, *args: Any) -> Any:
         """Call a copy that is compiled with wrappers; only tests do."""
@@ -51,13 +64,30 @@ class _Inner:
 
     @cached_property
     def _callable(self) -> Any:
+        from numba import njit
+
         return njit(self._function)
+
+    @cached_property
+    def _part(self) -> Any:
+        return _compiled(self._function, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+
+    @cached_property
+    def _numba_type_(self) -> Any:
+        """numba's type of this object; it only has a weak reference to the dispatcher."""
+        from numba import types
+
+        return types.Dispatcher(self._part)
 
 
 def _compiled(function: Callable[..., Any], **options: bool) -> Any:
-    compiled = njit(**_UNCOUNTED, **options)(function)
-    if config.DISABLE_JIT:
-        return compiled
+    from numba import njit, types
+    from numba.core.options import DefaultOptions
+
+    # Kernels allocate no arrays, and callers keep the arguments alive, so reference counting is not needed; compiling it takes
+    # a tenth of the time. The option is not part of numba's public interface.
+    uncounted = {"_nrt": False} if hasattr(DefaultOptions, "_nrt") else {}
+    compiled = njit(**uncounted, **options)(function)
     template = compiled.get_call_template
 
     def by_type(args: Sequence[Any], kws: Any) -> Any:

@@ -6,15 +6,11 @@ an error code; with a memory map it would be a signal that kills the process.
 
 from __future__ import annotations
 
-import ctypes
-import os
-from typing import Any
-
 import numpy as np
-from numba import config, types
 from numpy.typing import NDArray
 
 from compaction.kernels.compiling.jit import kernel
+from compaction.kernels.compiling.native import pread
 from compaction.kernels.reading.batches import (
     BAD_CONTROL_RECORD,
     BAD_CONTROL_TYPE,
@@ -29,18 +25,6 @@ from compaction.kernels.reading.batches import (
 HEADER_BYTES = 128
 #: ``pread`` failed; a control record's key is not within ``HEADER_BYTES``
 IO_ERROR, LONG_CONTROL = 100, 101
-
-_pread = types.ExternalFunction("pread", types.int64(types.int32, types.uintp, types.uint64, types.int64))
-
-if config.DISABLE_JIT:
-
-    def _pread(descriptor: Any, address: Any, size: Any, position: Any) -> int:  # noqa: F811
-        try:
-            data = os.pread(int(descriptor), int(size), int(position))
-        except OSError:
-            return -1
-        ctypes.memmove(int(address), data, len(data))
-        return len(data)
 
 
 @kernel
@@ -58,7 +42,7 @@ def walk_headers(descriptor, position, end, buffer, rows):
     while n < len(rows):
         left = end - position
         wanted = min(np.int64(HEADER_BYTES), left)
-        got = _pread(np.int32(descriptor), np.uintp(address), np.uint64(wanted), np.int64(position))
+        got = pread(np.int32(descriptor), np.uintp(address), np.uint64(wanted), np.int64(position))
         if got < wanted:
             return n, position, IO_ERROR
         row = rows[n]

@@ -15,10 +15,9 @@ import secrets
 from dataclasses import dataclass, field
 
 import numpy as np
-from numba import config
 from numpy.typing import NDArray
 
-from compaction.kernels.compiling.jit import inner
+from compaction.kernels.compiling.jit import INTERPRETED, inner
 from compaction.kernels.compiling.native import load8, load32, load64
 
 #: size of a null key
@@ -206,6 +205,6 @@ def hash_keys(table, rows, state):
         state[_COUNTS + words] = 0
 
 
-if config.DISABLE_JIT:
+if INTERPRETED:
     # numpy warns about overflow of uint64 sums, which is intended here
     hash_keys, siphash = np.errstate(over="ignore")(hash_keys), np.errstate(over="ignore")(siphash)

@@ -1,0 +1,42 @@
+"""Commands without work do not import the libraries that take long to import."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jobs.__main__ import COMMANDS
+
+ROOT = Path(__file__).resolve().parents[2]
+LARGE = ("numba", "llvmlite", "pyarrow", "pyspark", "cryptography")
+#: runs a command and prints its exit code, and which of the libraries it has imported
+SCRIPT = f"""
+import sys
+from jobs.__main__ import main
+code = main(sys.argv[1:])
+print(code, *sys.modules.keys() & {set(LARGE)!r})
+"""
+
+
+def imported(*arguments: str | Path) -> str:
+    """The last line that a process prints: the exit code of a command, and which of ``LARGE`` it has imported."""
+    done = subprocess.run([sys.executable, "-c", SCRIPT, *arguments], cwd=ROOT, capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()[-1]
+
+
+@pytest.mark.parametrize("command", ["compact", "expire"])
+def test_on_an_empty_directory(tmp_path: Path, command: str) -> None:
+    assert imported(command, "--log-dir", tmp_path, "--allow-empty") == "0"
+
+
+@pytest.mark.parametrize("command", [name for name, _, _ in COMMANDS])
+def test_for_help(command: str) -> None:
+    assert imported(command, "--help") == "0"
+
+
+@pytest.mark.parametrize("command", ["compact", "expire", "dry-run"])
+def test_for_a_usage_error(tmp_path: Path, command: str) -> None:
+    assert imported(command, "--log-dir", tmp_path / "missing") == "2"
