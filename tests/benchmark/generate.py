@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 from numba import njit
 
+import compaction.kernels.compiling.intrinsics  # noqa: F401 - loads the library of CRC-32C, which cached functions call
 from compaction.kernels.compiling.native import crc32c, store16, store32, store64
 from compaction.kernels.reading.bytes import put_varlong, varlong_size
 
