@@ -15,6 +15,7 @@ from compaction.kernels.reading.tables import ENTRY_BYTES, ENTRY_WORDS, OFFSET_S
 
 #: how many entries before its use a slot is prefetched
 _PREFETCH_DISTANCE = 12
+_CACHE_LINE = 64
 _MIN_SLOTS = 4
 _WORD_BYTES = 8
 _MAX_SLOTS = (1 << 32) - 1
@@ -42,10 +43,10 @@ def find_slot(table, low, high, slots):
 
 @inner
 def _prefetch_slot(base, low, slots):
-    """Prefetch the key's first slot, which may span two cache lines."""
+    """Prefetch the key's first slot and the cache line after its beginning: a slot may span two, and probing goes on there."""
     first = np.uintp(base + _first_slot(low, slots) * np.uint64(ENTRY_BYTES))
     prefetch(first)
-    prefetch(np.uintp(first + np.uint64(ENTRY_BYTES - 1)))
+    prefetch(np.uintp(first + np.uint64(_CACHE_LINE)))
 
 
 @kernel
