@@ -8,9 +8,10 @@ Tested by ``tests/compare/test_compare_policies.py``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +25,8 @@ from compaction.logdir.blocks import Block
 from compaction.passes.build_map import SliceScan, dirty_records
 from compaction.passes.clean_into import Decided
 from compaction.passes.decoder import Decoded, corrupt_record
-from compaction.passes.log_scan import LogScan, log_scan
-from compaction.passes.tasks import Key, MapContext, MapSettings, Packed, RankedEntries, Slice, SliceSummary
+from compaction.passes.log_scan import Emitted, LogScan, log_scan
+from compaction.passes.tasks import Key, MapContext, MapSettings, Packed, Slice, SliceSummary
 
 _HOUR_MS, _DAY_MS = 3_600_000, 86_400_000
 #: lower bounds of the age buckets, ms
@@ -148,21 +149,20 @@ class KeyScan(LogScan):
         super().__init__(MapContext(0, shards), settings, 0, Arena())
         self._counts = KeyCounts(settings.map_bytes, max_records)
 
-    def _take(self, n: int, m: int) -> None:
+    def _take(self, n: int, m: int) -> Iterator[Emitted]:
         done = 0
         while done < n:
             chunk = min(self._counts.remaining(), n - done)
             if not chunk:
-                self._spill(self._counts.slots)
+                yield from self._by_shard(self._counts.slots)
                 self._counts.clear()
                 continue
             self._counts.add(self._entries[done : done + chunk], once=True)
             done += chunk
 
-    def drain(self) -> Iterator[tuple[int, Packed | RankedEntries]]:
+    def drain(self) -> Iterator[Emitted]:
         """All remaining counts, by shard."""
-        self._spill(self._counts.slots)
-        yield from self.spilled()
+        yield from self._by_shard(self._counts.slots)
 
 
 class _TallyScan(SliceScan):
@@ -172,10 +172,10 @@ class _TallyScan(SliceScan):
         super().__init__(scans, settings)
         self._frame, self._tally = frame, Tally.empty()
 
-    def scan(self, slice_: Slice) -> SharedSummary:
+    def emit(self, slice_: Slice) -> Generator[tuple[Key, list[Any]], None, SharedSummary]:
         """Scan one slice."""
         self._tally = Tally.empty()
-        summary = super().scan(slice_)
+        summary = yield from super().emit(slice_)
         return SharedSummary(summary, self._tally if summary.error is None else Tally.empty())
 
     def _wanted(self, actions: NDArray[np.uint8]) -> None:

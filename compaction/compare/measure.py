@@ -7,7 +7,7 @@ Tested by ``tests/compare/test_compare_policies.py`` and ``tests/kernels/keys/te
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -26,7 +26,7 @@ from compaction.logdir.throttle import Throttle
 from compaction.passes.build_map import SliceScan
 from compaction.passes.clean_into import Rewriter
 from compaction.passes.decoder import Decoder
-from compaction.passes.log_scan import LogScan
+from compaction.passes.log_scan import Emitted, LogScan
 from compaction.passes.tasks import CleanContext, CleanStats, Key, MapContext, MapSettings, Packed, Slice, SliceId
 
 #: keys that occur more than 2^(i-1) and at most 2^i times are counted under i
@@ -156,7 +156,7 @@ class _RoundScan(LogScan):
         self._held = 0
         self.rounds = 1
 
-    def _take(self, n: int, m: int) -> None:
+    def _take(self, n: int, m: int) -> Iterable[Emitted]:
         at = 0
         while at < n:
             at, self._held = put_until_full(self._table, self._entries[:n], at, self._held, self._most)
@@ -164,6 +164,7 @@ class _RoundScan(LogScan):
                 self._table[:, 2] = 0
                 self._held = 0
                 self.rounds += 1
+        return ()
 
 
 def count_rounds(work: tuple[Sequence[Slice], MapContext], settings: MapSettings, most_keys: int) -> int:

@@ -30,7 +30,7 @@ _SINGLE_PART_RECORDS = 12 << 20
 #: map entries of a shard, which a reduce task holds in memory
 _SHARD_BYTES = 32 << 20
 #: full shards that a task merges
-_SHARDS_PER_TASK = 6
+_SHARDS_PER_TASK = 3
 #: from this size of the clean section on, key lookups saved outweigh an extra pass over the dirty section
 _KEY_FILTER_MIN_CLEAN_BYTES = 256 << 20
 

@@ -25,7 +25,7 @@ from compaction.kernels.keys.offset_map import Arena
 from compaction.kernels.reading.records import SKIP
 from compaction.kernels.reading.tables import DROPPED, OFFSET_SHIFT
 from compaction.passes.build_map import SliceScan
-from compaction.passes.log_scan import Batches, LogScan
+from compaction.passes.log_scan import Batches, Emitted, LogScan
 from compaction.passes.tasks import MapContext, MapSettings, Packed, Slice, SliceSummary
 
 _LOCATED = 1 << 14
@@ -155,7 +155,7 @@ class _MatchScan(LogScan):
         self._found_bytes = 0
         self._counted: list[FoundKeys] = []
 
-    def _scan(self, batches: Batches, at: int) -> tuple[int, int]:
+    def _scan(self, batches: Batches, at: int) -> tuple[int, int, Iterable[Emitted]]:
         decoded, wanted = batches.decoded, batches.actions != SKIP
         next_at, n, error = locate_keys(
             batches.block.raw, decoded.scratch, decoded.rows, decoded.spans, wanted, at, self._located, batches.keyless,
@@ -163,7 +163,7 @@ class _MatchScan(LogScan):
         )  # fmt: skip
         if not error:
             self._match(self._located[:n])
-        return next_at, error
+        return next_at, error, ()
 
     def _grow(self, records: int) -> None:
         self._located = np.empty((records, 3), np.uint64)

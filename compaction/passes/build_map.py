@@ -9,7 +9,7 @@ Tested by ``tests/passes/test_single_task.py``, ``tests/passes/test_rounds.py`` 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import groupby
 from typing import Any
@@ -30,7 +30,7 @@ from compaction.kernels.reading.records import (
 from compaction.logdir.blocks import Block, SegmentReader
 from compaction.logdir.throttle import Throttle
 from compaction.passes.decoder import Decoded, Decoder, check_offsets
-from compaction.passes.log_scan import LogScan, log_scan
+from compaction.passes.log_scan import Emitted, LogScan, log_scan
 from compaction.passes.tasks import SUMMARY, Key, MapContext, MapSettings, Packed, Resolved, Slice, SliceSummary
 
 
@@ -115,17 +115,24 @@ class SliceScan:
     def run(self, slices: Iterable[Slice]) -> Iterator[tuple[Key, list[Any]]]:
         """What ``scan_slices`` emits for ``slices``."""
         for each in slices:
-            yield (each.log, SUMMARY), [self.scan(each)]
-            for number, scan in self._scans.items():
-                for shard, packed in scan.spilled():
-                    yield (number, shard), [packed]
+            summary = yield from self.emit(each)
+            yield (each.log, SUMMARY), [summary]
         for number, scan in self._scans.items():
             resolved = scan.resolved()
             for shard, found in scan.drain() if resolved is None else [(0, resolved)]:
                 yield (number, shard), [found]
 
     def scan(self, slice_: Slice) -> Any:
-        """Scan one slice; its summary, with the error if it cannot be read."""
+        """The summary of one slice whose scans spill nothing."""
+        emitted = self.emit(slice_)
+        try:
+            key, _ = next(emitted)
+        except StopIteration as end:
+            return end.value
+        raise ValueError(f"map {key} has spilled")
+
+    def emit(self, slice_: Slice) -> Generator[tuple[Key, list[Any]], None, Any]:
+        """Scan one slice: yields what is spilled on the way; returns its summary, with the error if it cannot be read."""
         findings, position, next_offset = Findings(), slice_.start, slice_.first_offset
         scans = {number: self._scans[number] for number in slice_.maps or (slice_.log,)}
         try:
@@ -137,19 +144,22 @@ class SliceScan:
                     for batches in decoder.as_v2(block):
                         next_offset = check_offsets(batches, next_offset, slice_.path, slice_.end_offset)
                         findings.txn_rows.append(summarise(batches.rows, slice_.segment_index))
-                        self._batches(scans, batches, decoder, findings)
+                        yield from self._batches(scans, batches, decoder, findings)
                 return findings.summary(slice_, reader.fingerprint())
         except Exception as error:
             failure = str(of_log(error, slice_.path, position))
             return SliceSummary(slice_.log, 0, 0, 0, np.empty(0, TXN_ROW), error=failure, slice_id=slice_.id)
 
-    def _batches(self, scans: Mapping[int, LogScan], block: Block, decoder: Decoder, findings: Findings) -> None:
+    def _batches(
+        self, scans: Mapping[int, LogScan], block: Block, decoder: Decoder, findings: Findings
+    ) -> Iterator[tuple[Key, list[Any]]]:
         """Decode batches once for all scans. The first scan counts records: they do not depend on the map."""
         actions, keyless = [scan.actions(block.rows) for scan in scans.values()], np.zeros(len(block.rows), np.int32)
         for decoded in decoder.decode(block, self._wanted(actions[0])):
             counts = keyless, findings.counters
             for (number, scan), of_scan in zip(scans.items(), actions, strict=True):
-                scan.records(block, decoded, of_scan, counts, decoder.path)
+                for shard, packed in scan.records(block, decoded, of_scan, counts, decoder.path):
+                    yield (number, shard), [packed]
                 findings.unranked[number] += scan.take_unranked()
                 counts = np.zeros_like(keyless), np.zeros_like(findings.counters)
             self._decoded(block, decoded, decoder.path)
@@ -171,5 +181,6 @@ class _FilterScan(LogScan):
         super().__init__(log, settings, 0, Arena())
         self.keys = keys
 
-    def _take(self, n: int, m: int) -> None:
+    def _take(self, n: int, m: int) -> Iterable[Emitted]:
         self.keys.add(self._entries[:n])
+        return ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Generator, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,8 @@ _RESERVE = 8
 
 
 class TaskMap:
-    """Takes map entries, and spills those that do not fit.
+    """Takes map entries, and spills those that do not fit: it yields the slots of a full map, including empty ones, which are
+    valid until the next ones.
 
     When the map is full, its keys are still updated. New keys go to a second, smaller map, which is spilled whenever it is
     full. The first map is then spilled and reset too if its hit rate has fallen below 1/4: keys that recur stay resident, keys
@@ -29,32 +30,25 @@ class TaskMap:
 
     :param map_bytes: memory of the first map; a second one takes a quarter of it in addition
     :param max_records: upper bound on the number of entries
-    :param spill: called with uint64[n, 3] entries, including empty slots, which are valid during the call only
     """
 
     #: the kind of both maps
     kind: type[SkimpyOffsetMap] = SkimpyOffsetMap
 
     def __init__(
-        self,
-        map_bytes: int,
-        load_factor: float,
-        max_records: int,
-        spill: Callable[[NDArray[np.uint64]], None],
-        arena: Arena | None = None,
+        self, map_bytes: int, load_factor: float, max_records: int, arena: Arena | None = None
     ) -> None:
         load = min(load_factor, _LOAD)
         self._first = self.kind(map_bytes, load, max_records, arena)
         self._second: SkimpyOffsetMap | None = None
         self._second_arena = Arena(self.kind.words)
         self._second_size = map_bytes // _SECOND, load, max_records
-        self._spill = spill
         self._entries, self._misses = 0, 0
         #: the map of all entries so far, or ``None`` if they did not fit
         self.complete: SkimpyOffsetMap | None = self._first
 
-    def put(self, entries: NDArray[np.uint64]) -> None:
-        """Put uint64[n, 3] ``entries``, which are reordered."""
+    def put(self, entries: NDArray[np.uint64]) -> Iterator[NDArray[np.uint64]]:
+        """Put uint64[n, 3] ``entries``, which are reordered. To be consumed, even if nothing is spilled."""
         while len(entries):
             if self._second is None:
                 entries = _fill(self._first, entries)
@@ -65,17 +59,19 @@ class TaskMap:
             misses = self._first.update(entries)
             self._entries += len(entries)
             self._misses += len(misses)
-            entries = self._put_second(self._second, misses)
+            entries = yield from self._put_second(self._second, misses)
 
-    def _put_second(self, second: SkimpyOffsetMap, entries: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    def _put_second(
+        self, second: SkimpyOffsetMap, entries: NDArray[np.uint64]
+    ) -> Generator[NDArray[np.uint64], None, NDArray[np.uint64]]:
         """Put entries that missed the first map into the second one. Returns those that are left when both are reset."""
         while len(entries := _fill(second, entries)):
-            self._spill(second.slots)
+            yield second.slots
             second.clear()
             hits, total = self._entries - self._misses, self._entries
             self._entries = self._misses = 0
             if hits * _HIT_RATE < total:
-                self._spill(self._first.slots)
+                yield self._first.slots
                 self._first.clear()
                 self._second = None
                 break

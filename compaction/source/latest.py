@@ -8,7 +8,7 @@ its memory is spooled by shard of the hash, and survivors are spooled by slice: 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -21,7 +21,7 @@ from compaction.kernels.keys.offset_map import Arena
 from compaction.kernels.reading.siphash import HashSecret
 from compaction.kernels.reading.tables import OFFSET_SHIFT, TOMBSTONE
 from compaction.passes.build_map import SliceScan
-from compaction.passes.log_scan import LogScan
+from compaction.passes.log_scan import Emitted, LogScan
 from compaction.passes.tasks import MapContext, MapSettings, Packed, Slice
 from compaction.source.part_spool import PartSpool
 from compaction.source.read_columns import ReadSpec, Records, read_columns
@@ -120,7 +120,7 @@ class _LatestScan(LogScan):
         # an offset word is (offset + 1) << OFFSET_SHIFT with flags
         self._end_word = np.uint64((first_offset + span + 1) << OFFSET_SHIFT)
 
-    def _take(self, n: int, m: int) -> None:
+    def _take(self, n: int, m: int) -> Iterable[Emitted]:
         """Lookups are of records before the bounds, and of aborted data."""
         entries: Packed = self._entries[:n]
         entries, at = entries[entries[:, 2] < self._end_word], 0
@@ -128,6 +128,7 @@ class _LatestScan(LogScan):
             at = self._table.put(entries, at, once=True)
             if at < len(entries):
                 self._spill_table()
+        return ()
 
     def _spill_table(self) -> None:
         slots = self._table.take()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -28,14 +30,15 @@ class Taken:
 
     def __init__(self, max_records: int = 1 << 30, load_factor: float = 0.9) -> None:
         self.parts: list[NDArray[np.uint64]] = []
-        self.map = TaskMap(MAP_BYTES, load_factor, max_records, self._take, Arena())
+        self.map = TaskMap(MAP_BYTES, load_factor, max_records, Arena())
         self.offset = 0
 
     def _take(self, slots: NDArray[np.uint64]) -> None:
         self.parts.append(slots[slots[:, 2] != 0].copy())
 
     def put(self, keys: NDArray[np.int64]) -> None:
-        self.map.put(entries_of(keys, self.offset))
+        for slots in self.map.put(entries_of(keys, self.offset)):
+            self._take(slots)
         self.offset += len(keys)
 
     def merged(self) -> dict[int, int]:
@@ -114,8 +117,7 @@ def test_the_map_works_with_any_load_factor(load_factor: float) -> None:
 def test_a_tiny_map_takes_any_number_of_keys() -> None:
     entries = entries_of(np.arange(20_000), 0)
     found: list[int] = []
-    tiny = TaskMap(4 * ENTRY_BYTES, 0.9, len(entries), lambda slots: found.extend(slots[slots[:, 2] != 0, 1].tolist()), Arena())
-    tiny.put(entries)
-    for slots in tiny.drain():
+    tiny = TaskMap(4 * ENTRY_BYTES, 0.9, len(entries), Arena())
+    for slots in chain(tiny.put(entries), tiny.drain()):
         found += slots[slots[:, 2] != 0, 1].tolist()
     assert sorted(found) == list(range(20_000))

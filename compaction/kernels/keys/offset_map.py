@@ -21,6 +21,9 @@ _WORD_BYTES = 8
 _MAX_SLOTS = (1 << 32) - 1
 #: load of a table that holds all expected keys, if the buffer is large enough: keeps probing short
 _TARGET_LOAD = 0.6
+#: memory of an arena is released if the next table needs less than half of it, and it is larger than this
+_SHRINK = 2
+_KEPT_BYTES = 16 << 20
 
 
 @inner
@@ -159,15 +162,19 @@ def by_shard(entries: NDArray[np.uint64], shards: int) -> tuple[NDArray[np.uint6
 
 
 class Arena:
-    """Memory that successive maps reuse: page faults are the main cost of a large new table."""
+    """Memory that successive maps reuse: page faults are the main cost of a large new table. Memory of a much larger map than
+    the next one is released: that task is done, and its worker needs memory for something else."""
 
     def __init__(self, words: int = ENTRY_WORDS) -> None:
         self._memory = np.empty((0, words), np.uint64)
 
     def table(self, slots: int) -> NDArray[np.uint64]:
         """An empty table, uint64[slots, words]; invalidates the previous one."""
-        if slots > len(self._memory):
-            self._memory = np.zeros((slots, self._memory.shape[1]), np.uint64)
+        held, words = self._memory.shape
+        if slots > held or max(slots * _SHRINK, _KEPT_BYTES // (words * _WORD_BYTES)) < held:
+            # released first, or both would be held
+            self._memory = np.empty((0, words), np.uint64)
+            self._memory = np.zeros((slots, words), np.uint64)
             return self._memory
         table = self._memory[:slots]
         table[:, 2] = 0

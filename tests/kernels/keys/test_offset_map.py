@@ -87,6 +87,19 @@ def test_an_arena_reuses_its_memory_and_clears_it() -> None:
     assert np.shares_memory(first.slots, again.slots)
 
 
+def test_an_arena_keeps_memory_for_similar_tables_and_releases_that_of_a_much_larger_one() -> None:
+    arena, slots = Arena(), (64 << 20) // ENTRY_BYTES
+    first = arena.table(slots)
+    assert np.shares_memory(first, arena.table(slots * 2 // 3))
+    small = arena.table(slots // 3)
+    assert not np.shares_memory(first, small)
+    assert small.base is None
+    assert len(small) == slots // 3
+    assert not small.any()
+    # a few MiB are kept
+    assert np.shares_memory(arena.table(1000), arena.table(10))
+
+
 @pytest.mark.parametrize("shards", [1, 2, 3, 7, 64, 1000])
 def test_every_entry_is_put_into_the_shard_of_its_hash(shards: int) -> None:
     rng = random.Random(shards)

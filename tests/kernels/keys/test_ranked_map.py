@@ -68,9 +68,9 @@ def test_a_map_holds_what_a_dictionary_holds(seed: int) -> None:
 @pytest.mark.parametrize("map_bytes", [64, 640, 1 << 20])
 def test_entries_that_do_not_fit_are_spilled_and_merge_to_the_same_winners(map_bytes: int) -> None:
     entries, spilled = random_entries(7, 3_000, 200), []
-    task = RankedTaskMap(map_bytes, 0.9, 3_000, lambda slots: spilled.append(slots[slots[:, 2] != 0]))
+    task = RankedTaskMap(map_bytes, 0.9, 3_000)
     for at in range(0, 3_000, 500):
-        task.put(words(entries[at : at + 500]))
+        spilled += [slots[slots[:, 2] != 0] for slots in task.put(words(entries[at : at + 500]))]
     parts = [*spilled, *(slots[slots[:, 2] != 0] for slots in task.drain())]
     assert (task.complete is None) == (map_bytes < 1 << 20) == (len(parts) > 1)
     survivors, keys = resolve_shard([RankedEntries(each) for each in parts if len(each)], 0, 0.9)
