@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compaction.compare.count import Source, Tally
+from compaction.engine.protocol import PartsToClean
 from compaction.errors import CorruptLogError, LogError, of_log
 from compaction.fs.filesystem import ReadableFileSystem
 from compaction.kernels.keys.key_counts import KeyCounts, new_table, put_until_full
@@ -62,7 +63,12 @@ class MeasureContext(NamedTuple):
     sources: Mapping[int, Source]
 
 
-def measure_shared(slice_: Slice, survivors: Mapping[int, Sequence[Packed]], known: MeasureContext) -> list[Measured]:
+def measure_shared(slices: PartsToClean, known: MeasureContext) -> list[Measured]:
+    """Measure some slices; see ``_measure_slice``."""
+    return [measured for slice_, survivors in slices for measured in _measure_slice(slice_, survivors, known)]
+
+
+def _measure_slice(slice_: Slice, survivors: Mapping[int, Sequence[Packed]], known: MeasureContext) -> list[Measured]:
     """Measure a slice in each case.
 
     :param survivors: by variant, survivor entries from any number of shards, uint64[n] in no order

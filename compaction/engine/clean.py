@@ -31,7 +31,7 @@ from compaction.config import BrokerConfig
 from compaction.config.request import CompactionRequest
 from compaction.engine.admission import SpaceBudget, keyless_refusal, require_lasting
 from compaction.engine.cleaner import Cleaner, CleanerOptions
-from compaction.engine.concurrency import run_concurrently
+from compaction.engine.concurrency import change_logs
 from compaction.engine.destination import Destination, destination, purpose
 from compaction.engine.log_cleaning import LogCleaning
 from compaction.engine.log_reports import cleaned_report, failed_report, note_logs_in_use, skipped_report, versions_used
@@ -39,6 +39,7 @@ from compaction.engine.prepare import LogReadTask, ParallelRead, PreparedLog, So
 from compaction.engine.protocol import Job, Passes, PlainPasses
 from compaction.engine.sizing import Sizes, pack
 from compaction.errors import CompactionError, of_log
+from compaction.fs.durable import Steps
 from compaction.fs.filesystem import DiskFileSystem
 from compaction.fs.uri import is_remote
 from compaction.locking.access import access
@@ -89,7 +90,7 @@ def clean_logs(
             do_clean(Cleaner(dirty, output.fs, partial(PlainPasses, passes), passes.cores, options))
         if dirty and not request.dry_run:
             step("replacing segments" if request.output_dir is None else "publishing the copy")
-        reports = run_concurrently([partial(_finish, output, log) for log in logs], output.concurrency)
+        reports = change_logs(output.disk, [(log.location.path, _finish(output, log)) for log in logs], output.concurrency)
         reports = note_logs_in_use(reports, held.in_use, (log.compaction.view for log in logs))
     if request.output_dir is not None:
         reports = [replace(report, deleted_bytes=0) for report in reports]
@@ -177,10 +178,10 @@ def _space_for(request: CompactionRequest, logs: Sequence[LogCleaning]) -> Space
     return SpaceBudget(total_bytes - cleaned_bytes)
 
 
-def _finish(output: Destination, log: LogCleaning) -> LogReport:
+def _finish(output: Destination, log: LogCleaning) -> Steps[LogReport]:
     """Finishes a log; its report."""
     started = time.monotonic()
-    finish_log(output, log)
+    yield from finish_log(output, log)
     if log.error is not None:
         return failed_report(log.location, log.error, log.plan)
     if log.compaction.verdict is not Verdict.CLEAN:
@@ -188,14 +189,14 @@ def _finish(output: Destination, log: LogCleaning) -> LogReport:
     return replace(cleaned_report(log.plan, log), seconds=time.monotonic() - started)
 
 
-def finish_log(output: Destination, log: LogCleaning) -> None:
+def finish_log(output: Destination, log: LogCleaning) -> Steps[None]:
     """Swaps in a cleaned log, applies the delete policy to another one. A failed log is not changed."""
     try:
         if log.error is not None:
             output.discard(log)
         elif log.compaction.verdict is Verdict.CLEAN:
-            output.replace(log)
+            yield from output.replace(log)
         else:
-            output.keep(log)
+            yield from output.keep(log)
     except Exception as error:
         log.error = str(of_log(error, log.location.path))

@@ -12,17 +12,17 @@ import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 
 from compaction.cleaning.log_view import LogView
 from compaction.cleaning.segment_retention import DeletionPlan, plan_deletion
 from compaction.config.request import CompactionRequest
 from compaction.engine.admission import SpaceBudget
-from compaction.engine.concurrency import run_concurrently
+from compaction.engine.concurrency import change_logs
 from compaction.engine.destination import LOG_CONCURRENCY, CopyOutput, publication, purpose
 from compaction.engine.log_reports import deletion_report, failed_report, note_logs_in_use
 from compaction.engine.prepare import ParallelRead, PreparedLog, Sources, prepare
 from compaction.errors import StorageError, of_log
+from compaction.fs.durable import Steps
 from compaction.fs.filesystem import DiskFileSystem, FileSystem
 from compaction.fs.overlay import OverlayFileSystem
 from compaction.fs.uri import is_remote, require_in_place
@@ -48,14 +48,14 @@ class _Changes:
         self.concurrency = 1 if dry_run else LOG_CONCURRENCY
         self._held, self._checkpoints = held, CheckpointFiles(self.disk)
 
-    def expire(self, location: LogLocation, plan: DeletionPlan) -> None:
+    def expire(self, location: LogLocation, plan: DeletionPlan) -> Steps[None]:
         """Deletes the expired segments of one log."""
         self._held.owner(location.log_dir).require()
         if self.disk is not self.fs:
-            write_repairs(self._overlay, self.disk, location.path, plan.view.segments)
+            yield from write_repairs(self._overlay, self.disk, location.path, plan.view.segments)
         if plan.removals:
             require_unchanged(self.disk, self.disk, location.path, plan.view.segments)
-        delete_segments(self.disk, location, plan, self._checkpoints)
+        yield from delete_segments(self.disk, location, plan, self._checkpoints)
         if plan.config.file_delete_delay_ms == 0:
             remove_deleted(self.disk, location.path)
 
@@ -81,8 +81,8 @@ def delete_old_segments(
         if isinstance(target, CopyOutput):
             _require_space(request.output_dir, prepared)
         views = (log.plan.view for log in prepared if log.plan is not None)
-        works = [partial(_finish, target, log) for log in prepared]
-        reports = note_logs_in_use(run_concurrently(works, target.concurrency), held.in_use, views)
+        works = [(log.location.path, _finish(target, log)) for log in prepared]
+        reports = note_logs_in_use(change_logs(target.disk, works, target.concurrency), held.in_use, views)
     if request.output_dir is not None:
         reports = [replace(report, deleted_bytes=0) for report in reports]
     return RunReport(uuid.uuid4().hex, request.as_of_ms, request.dry_run, tuple(reports), time.monotonic() - started)
@@ -111,13 +111,13 @@ def _require_space(output_dir: str | None, logs: Iterable[PreparedLog[DeletionPl
         raise StorageError(what, path=output_dir, hint="free some space and run again; nothing was written")
 
 
-def _finish(target: _Changes | CopyOutput, log: PreparedLog[DeletionPlan]) -> LogReport:
+def _finish(target: _Changes | CopyOutput, log: PreparedLog[DeletionPlan]) -> Steps[LogReport]:
     """Deletes the expired segments of one log; its report."""
     started = time.monotonic()
     if log.plan is None:
         return failed_report(log.location, log.error)
     try:
-        target.expire(log.location, log.plan)
+        yield from target.expire(log.location, log.plan)
     except Exception as error:
         return failed_report(log.location, of_log(error, log.location.path))
     return replace(deletion_report(log.plan), seconds=time.monotonic() - started)

@@ -1,7 +1,7 @@
 """Step **swap** of ``engine.clean``: the outputs replace the sources, become a copy, or are discarded in a dry run.
 
-``InPlace`` swaps logs in one by one, several concurrently: a swap mostly waits for the disk. ``CopyOutput`` collects all logs,
-cleaned or not, except failed ones, and publishes them together at the end of the run. ``DryRunOutput`` writes nothing.
+``InPlace`` swaps logs in, many in step: a swap waits for the disk nine times. ``CopyOutput`` collects all logs, cleaned or not,
+except failed ones, and publishes them together at the end of the run. ``DryRunOutput`` writes nothing.
 
 Tested by ``tests/crash/test_copies.py``, ``tests/crash/test_trust.py`` and ``tests/trust/test_error_loop.py``.
 """
@@ -16,6 +16,7 @@ from compaction.cleaning.plan import LogPlan
 from compaction.cleaning.segment_retention import DeletionPlan
 from compaction.config.request import CompactionRequest
 from compaction.engine.log_cleaning import LogCleaning
+from compaction.fs.durable import Steps
 from compaction.fs.filesystem import DiskFileSystem, FileSystem
 from compaction.fs.overlay import OverlayFileSystem
 from compaction.fs.uri import is_remote, require_in_place
@@ -31,12 +32,12 @@ from compaction.output.segment_files import discard_unfinished, remove_deleted
 from compaction.output.swap import SwapGroup, replace_segments
 from compaction.recovery.write_repairs import write_repairs
 
-#: a swap waits for the disk a dozen times, and the more logs change a checkpoint file at once, the less often it is written
-LOG_CONCURRENCY = 32
+#: logs that are changed in step: the more, the less often the disk is waited for, and the checkpoint file written
+LOG_CONCURRENCY = 256
 
 
 class Destination(Protocol):
-    """Applies the result of each log, in up to ``concurrency`` threads.
+    """Applies the result of each log, of up to ``concurrency`` logs in step.
 
     :ivar fs: the run's view of its sources, in which recovery may have changed files in memory only
     :ivar disk: where recovery finishes interrupted swaps
@@ -49,10 +50,10 @@ class Destination(Protocol):
     def directory(self, location: LogLocation) -> str:
         """The directory in which tasks write the outputs of a log."""
 
-    def replace(self, log: LogCleaning) -> None:
+    def replace(self, log: LogCleaning) -> Steps[None]:
         """Replaces the segments of a cleaned log by its outputs."""
 
-    def keep(self, log: LogCleaning) -> None:
+    def keep(self, log: LogCleaning) -> Steps[None]:
         """Keeps a log that is not compacted; expired segments are deleted."""
 
     def discard(self, log: LogCleaning) -> None:
@@ -70,11 +71,11 @@ class DryRunOutput:
     def directory(self, location: LogLocation) -> str:
         return location.path
 
-    def replace(self, log: LogCleaning) -> None:
-        pass
+    def replace(self, log: LogCleaning) -> Steps[None]:
+        yield ()
 
-    def keep(self, log: LogCleaning) -> None:
-        pass
+    def keep(self, log: LogCleaning) -> Steps[None]:
+        yield ()
 
     def discard(self, log: LogCleaning) -> None:
         pass
@@ -96,16 +97,16 @@ class InPlace:
     def directory(self, location: LogLocation) -> str:
         return location.path
 
-    def replace(self, log: LogCleaning) -> None:
+    def replace(self, log: LogCleaning) -> Steps[None]:
         plan, path = log.compaction, log.location.path
         owner = self._held.owner(log.location.log_dir)
         try:
             require_unchanged(self.fs, self.disk, path, plan.segments)
-            self._repair_and_delete(log)
+            yield from self._repair_and_delete(log)
         except Exception:
             discard_unfinished(self.disk, path)
             raise
-        replace_segments(
+        yield from replace_segments(
             self.disk,
             log.location,
             log.groups,
@@ -116,26 +117,26 @@ class InPlace:
         if plan.config.file_delete_delay_ms == 0:
             remove_deleted(self.disk, path)
 
-    def keep(self, log: LogCleaning) -> None:
-        self._repair_and_delete(log)
+    def keep(self, log: LogCleaning) -> Steps[None]:
+        yield from self._repair_and_delete(log)
         if log.plan.deletion is not None and log.plan.deletion.removals and log.compaction.config.file_delete_delay_ms == 0:
             remove_deleted(self.disk, log.location.path)
-        _repair_checkpoint(self._checkpoints, log.compaction)
+        yield from _repair_checkpoint(self._checkpoints, log.compaction)
 
     def discard(self, log: LogCleaning) -> None:
         discard_unfinished(self.disk, log.location.path)
 
-    def _repair_and_delete(self, log: LogCleaning) -> None:
+    def _repair_and_delete(self, log: LogCleaning) -> Steps[None]:
         """Writes the repairs that recovery made in memory, then deletes expired segments."""
         path, deletion = log.location.path, log.plan.deletion
         deletes = deletion is not None and bool(deletion.removals)
         if deletes or self._overlay.operations(path):
             self._held.owner(log.location.log_dir).require()
         view = log.compaction.view if deletion is None else deletion.view
-        write_repairs(self._overlay, self.disk, path, view.segments)
+        yield from write_repairs(self._overlay, self.disk, path, view.segments)
         if deletion is not None and deletes:
             require_unchanged(self.disk, self.disk, path, deletion.view.segments)
-            delete_segments(self.disk, log.location, deletion, self._checkpoints)
+            yield from delete_segments(self.disk, log.location, deletion, self._checkpoints)
 
 
 class CopyOutput:
@@ -150,26 +151,26 @@ class CopyOutput:
     def directory(self, location: LogLocation) -> str:
         return self._publication.log_path(location)
 
-    def replace(self, log: LogCleaning) -> None:
-        self._add(log, log.groups, log.compaction.new_checkpoint)
+    def replace(self, log: LogCleaning) -> Steps[None]:
+        yield from self._add(log, log.groups, log.compaction.new_checkpoint)
 
-    def keep(self, log: LogCleaning) -> None:
-        _repair_checkpoint(CheckpointFiles(self.fs), log.compaction)
-        self._add(log, (), None)
+    def keep(self, log: LogCleaning) -> Steps[None]:
+        yield from _repair_checkpoint(CheckpointFiles(self.fs), log.compaction)
+        yield from self._add(log, (), None)
 
     def discard(self, log: LogCleaning) -> None:
         self._publication.leave_out(log.location)
 
-    def expire(self, location: LogLocation, plan: DeletionPlan) -> None:
+    def expire(self, location: LogLocation, plan: DeletionPlan) -> Steps[None]:
         """Adds a log without its expired segments."""
         with self._completely(location):
-            delete_segments(self.fs, location, plan)
+            yield from delete_segments(self.fs, location, plan)
             self._publication.add_log(self.fs, location, (), plan.after.segments, end_offset=None)
 
-    def _add(self, log: LogCleaning, groups: Sequence[SwapGroup], end_offset: int | None) -> None:
+    def _add(self, log: LogCleaning, groups: Sequence[SwapGroup], end_offset: int | None) -> Steps[None]:
         with self._completely(log.location):
             if log.plan.deletion is not None:
-                delete_segments(self.fs, log.location, log.plan.deletion)
+                yield from delete_segments(self.fs, log.location, log.plan.deletion)
             segments = log.compaction.view.segments
             self._publication.add_log(self.fs, log.location, groups, segments, end_offset=end_offset)
 
@@ -183,10 +184,10 @@ class CopyOutput:
             raise
 
 
-def _repair_checkpoint(checkpoints: CheckpointFiles, plan: LogPlan) -> None:
+def _repair_checkpoint(checkpoints: CheckpointFiles, plan: LogPlan) -> Steps[None]:
     if plan.checkpoint_reset:
         change = Change(plan.view.topic_partition, plan.first_dirty_offset)
-        checkpoints.change(plan.view.log_dir, CLEANER_OFFSETS, change)
+        yield from checkpoints.change(plan.view.log_dir, CLEANER_OFFSETS, change)
 
 
 def purpose(request: CompactionRequest) -> Purpose:

@@ -21,7 +21,7 @@ from compaction.fs.filesystem import ReadableFileSystem
 from compaction.kernels.keys.key_filter import KeyFilter
 from compaction.logdir.throttle import UNLIMITED
 from compaction.passes.build_map import collect_keys, flag_single_task_logs, scan_slices
-from compaction.passes.clean_into import Unjoined, clean_part, join_parts
+from compaction.passes.clean_into import Unjoined, clean_parts, join_parts
 from compaction.passes.merge import KEYS, MapParts
 from compaction.passes.tasks import (
     CleanContext,
@@ -41,6 +41,10 @@ R = TypeVar("R")
 
 #: output parts that a task of pass 2 writes concurrently: while one waits for the disk, others proceed
 _PART_CONCURRENCY = 4
+#: parts of together this size are cleaned in step: the disk is waited for once for all of them
+_IN_STEP_BYTES = 8 << 20
+#: a part counts as at least this size, which bounds the number of buffers
+_LEAST_PART_BYTES = 64 << 10
 
 
 class Part(Protocol):
@@ -103,19 +107,23 @@ class MapResult(NamedTuple):
     merged: Any
 
 
+#: some parts, each with the survivor entries of each map for it
+PartsToClean = Sequence[tuple[Any, Mapping[int, Sequence[Packed]]]]
+
+
 @dataclass(frozen=True)
 class CleanInputs(Generic[R]):
     """Input of pass 2 besides the maps.
 
     :ivar tasks: the parts of each task
     :ivar maps: of each map, the parts that its survivor entries belong to
-    :ivar clean: called with a part, the survivor entries of each map for it, and ``known``
-    :ivar threads: number of parts that a task cleans concurrently
+    :ivar clean: called with some parts, each with the survivor entries of each map for it, and ``known``
+    :ivar threads: number of such calls that a task makes concurrently
     """
 
     tasks: Sequence[Sequence[Any]]
     maps: Mapping[int, MapParts]
-    clean: Callable[[Any, Mapping[int, Sequence[Packed]], Any], list[R]]
+    clean: Callable[[PartsToClean, Any], list[R]]
     known: Any
     load_factor: float
     threads: int = 1
@@ -157,7 +165,7 @@ class Passes(Protocol):
 
 
 def clean_task(
-    clean: Callable[[Any, Mapping[int, Sequence[Packed]], Any], list[R]],
+    clean: Callable[[PartsToClean, Any], list[R]],
     known: Any,
     parts: Sequence[Any],
     items: Iterable[tuple[tuple[int, Hashable], list[Any]]],
@@ -175,7 +183,9 @@ def clean_task(
             keys[number] = sum(found)
         else:
             survivors.setdefault(part, {})[number] = found
-    results = run_concurrently([partial(clean, part, survivors.get(part.id, {}), known) for part in parts], threads)
+    works = [(part, survivors.get(part.id, {})) for part in parts]
+    in_step = pack(works, lambda work: max(_LEAST_PART_BYTES, work[0].size_bytes), _IN_STEP_BYTES)
+    results = run_concurrently([partial(clean, each, known) for each in in_step], threads)
     return CleanedParts([each for found in results for each in found], keys)
 
 
@@ -259,8 +269,5 @@ def _scan_transactions(slices: Sequence[Slice], files: ReadableFileSystem) -> li
     return [scan_transactions(each, files) for each in slices]
 
 
-def _clean(
-    part: OutputPart, survivors: Mapping[int, Sequence[Packed]], logs: Mapping[int, CleanContext], *, dry_run: bool
-) -> list[PartResult]:
-    log = part.output.log
-    return [clean_part(part, logs[log], survivors.get(log, ()), dry_run=dry_run)]
+def _clean(parts: PartsToClean, logs: Mapping[int, CleanContext], *, dry_run: bool) -> list[PartResult]:
+    return clean_parts([(part, survivors.get(part.output.log, ())) for part, survivors in parts], logs, dry_run=dry_run)

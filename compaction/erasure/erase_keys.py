@@ -22,7 +22,7 @@ from compaction.cleaning.skip_reasons import SkipCause, Verdict
 from compaction.config.request import CompactionRequest
 from compaction.engine.clean import cleaner_options, do_clean, finish_log, parallel_read
 from compaction.engine.cleaner import CleanerOptions
-from compaction.engine.concurrency import run_concurrently
+from compaction.engine.concurrency import change_logs
 from compaction.engine.destination import Destination, destination, purpose
 from compaction.engine.log_cleaning import LogCleaning
 from compaction.engine.log_reports import failed_report, note_logs_in_use, versions_used
@@ -34,6 +34,7 @@ from compaction.erasure.erasure_report import erased_report, erasure_document, n
 from compaction.erasure.erasure_rules import narrowed, plan_erasure
 from compaction.erasure.find_matches import Erasure, FoundKeys
 from compaction.errors import CompactionError, of_log
+from compaction.fs.durable import Steps, names_in, run_alone
 from compaction.fs.filesystem import DiskFileSystem
 from compaction.locking.access import access
 from compaction.locking.claim import PROCESSES, Runs
@@ -108,8 +109,8 @@ def erase_keys(
         if eraser is not None and not base.dry_run:
             step("replacing segments" if base.output_dir is None else "publishing the copy")
         records = {} if eraser is None else eraser.records
-        finish = [partial(_finish, output, request, log, records.get(log.location, 0)) for log in logs]
-        reports = run_concurrently(finish, output.concurrency)
+        works = [(log.location.path, _finish(output, request, log, records.get(log.location, 0))) for log in logs]
+        reports = change_logs(output.disk, works, output.concurrency)
         if base.output_dir is None:
             reports = _certified(request, logs, reports, output, failed, resumed)
         reports = note_logs_in_use(reports, held.in_use, (log.compaction.view for log in logs))
@@ -162,12 +163,12 @@ def _erase(
     return eraser
 
 
-def _finish(output: Destination, request: ErasureRequest, log: LogCleaning, records: int) -> LogReport:
+def _finish(output: Destination, request: ErasureRequest, log: LogCleaning, records: int) -> Steps[LogReport]:
     """Swaps in the result of a log, and removes what it replaces unless it is to be certified; its report."""
     started, in_place = time.monotonic(), request.base.output_dir is None and not request.base.dry_run
-    finish_log(output, log)
+    yield from finish_log(output, log)
     if in_place and log.error is None and request.certify is None:
-        _remove_sources(output, log)
+        yield from _remove_sources(output, log)
     if log.error is not None:
         return failed_report(log.location, log.error, log.plan)
     return replace(erased_report(log, records), seconds=time.monotonic() - started)
@@ -197,7 +198,7 @@ def _certified(
         if log.location in errors:
             log.error = errors[log.location] + (_LEFT if output is not None and log.groups else "")
         elif log.error is None and output is not None:
-            _remove_sources(output, log)
+            run_alone(output.disk, _remove_sources(output, log))
         certified.append(report if log.error is None else failed_report(log.location, log.error, log.plan))
     return certified
 
@@ -216,9 +217,9 @@ def _errors(base: CompactionRequest, certify: Certify, run: Sequence[ErasedLog])
     return errors
 
 
-def _remove_sources(output: Destination, log: LogCleaning) -> None:
+def _remove_sources(output: Destination, log: LogCleaning) -> Steps[None]:
     try:
         remove_deleted(output.disk, log.location.path)
-        output.disk.fsync_dir(log.location.path)
+        yield names_in(log.location.path)
     except Exception as error:
         log.error = str(of_log(error, log.location.path))

@@ -21,7 +21,7 @@ from compaction.erasure.find_matches import Erasure, FoundKeys, Matcher, SliceMa
 from compaction.errors import CorruptLogError
 from compaction.fs.filesystem import FileSystem
 from compaction.names import LogLocation
-from compaction.passes.clean_into import clean_part
+from compaction.passes.clean_into import clean_parts
 from compaction.passes.tasks import CleanContext, MapSettings, OutputPart, PartResult, Slice, SliceId
 from compaction.screen.amounts import counted
 
@@ -67,7 +67,7 @@ class ErasurePasses(PlainPasses):
 def _clean_parts(
     parts: Sequence[tuple[OutputPart, list[bytes]]], logs: Mapping[int, CleanContext], *, dry_run: bool
 ) -> list[PartResult]:
-    return [clean_part(part, logs[part.output.log], [unpacked(packed)], dry_run=dry_run) for part, packed in parts]
+    return clean_parts([(part, [unpacked(packed)]) for part, packed in parts], logs, dry_run=dry_run)
 
 
 class Eraser(Cleaner):

@@ -18,7 +18,6 @@ from typing import NamedTuple
 from compaction.errors import StorageError
 from compaction.fs import lock as locks
 from compaction.fs.direct import flush, read_at, set_direct
-from compaction.fs.exchange import exchange_names
 from compaction.fs.filesystem import (
     ByteSource,
     DiskFileSystem,
@@ -30,6 +29,7 @@ from compaction.fs.filesystem import (
     removed_on_failure,
     storage_errors,
 )
+from compaction.fs.linux_calls import exchange_names
 from compaction.fs.local_output import LocalOutput, name_in, opened_directory, take_after
 from compaction.fs.uri import require_local
 

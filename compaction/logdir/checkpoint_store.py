@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from compaction.errors import CorruptLogError, LogError
 from compaction.formats.checkpoints import format_offset_checkpoint, parse_offset_checkpoint
-from compaction.fs.durable import replace_file
+from compaction.fs.durable import Steps, replace_file
 from compaction.fs.filesystem import FileStat, FileSystem, join
 from compaction.fs.text_files import read_small_text
 from compaction.names import CLEAN_SHUTDOWN, CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, TopicPartition
@@ -100,8 +100,8 @@ class Change(NamedTuple):
 class CheckpointFiles:
     """The checkpoint files that a run changes, shared by its threads.
 
-    A change is durable on return. Changes made during a write are batched into the next one, so the file of a directory with
-    thousands of logs is written and synced far fewer times.
+    Changes of logs that advance in step, and those made during a write, are batched, so the file of a directory with thousands
+    of logs is written and synced far fewer times.
     """
 
     def __init__(self, fs: FileSystem) -> None:
@@ -115,13 +115,13 @@ class CheckpointFiles:
         """
         return self._file(log_dir, file_name).offset(topic_partition)
 
-    def change(self, log_dir: str, file_name: str, change: Change) -> None:
-        """Change an entry, durable on return; other entries, mode and owner are kept. An unchanged file is not written.
+    def change(self, log_dir: str, file_name: str, change: Change) -> Steps[None]:
+        """Changes an entry, durable at the end; other entries, mode and owner are kept. An unchanged file is not written.
 
         :raises CorruptLogError: the file is malformed; it is not changed
         :raises StorageError: the file system refused; the file is not changed
         """
-        self._file(log_dir, file_name).change(change)
+        yield from self._file(log_dir, file_name).change(change)
 
     def _file(self, log_dir: str, file_name: str) -> _CheckpointFile:
         path = join(log_dir, file_name)
@@ -129,7 +129,7 @@ class CheckpointFiles:
 
 
 class _Waiting:
-    """A pending change of a waiting thread; ``error`` is its failure once it is ``done``."""
+    """A pending change; ``error`` is its failure once it is ``done``."""
 
     def __init__(self, change: Change) -> None:
         self.change = change
@@ -138,7 +138,7 @@ class _Waiting:
 
 
 class _CheckpointFile:
-    """One file. A thread that finds no write in progress writes for all waiting threads."""
+    """One file. Who finds no write in progress writes for all that wait."""
 
     def __init__(self, fs: FileSystem, log_dir: str, file_name: str) -> None:
         self._fs, self._log_dir, self._name = fs, log_dir, file_name
@@ -156,10 +156,13 @@ class _CheckpointFile:
             entries = known[1] if self._writing and known is not None else self._read()
         return entries.get(topic_partition)
 
-    def change(self, change: Change) -> None:
+    def change(self, change: Change) -> Steps[None]:
         mine = _Waiting(change)
         with self._turn:
             self._waiting.append(mine)
+        # meanwhile the logs in step with this one add their changes
+        yield ()
+        with self._turn:
             self._turn.wait_for(lambda: mine.done or not self._writing)
             batch: list[_Waiting] = []
             if not mine.done:

@@ -18,7 +18,7 @@ import xxhash
 
 from compaction.errors import CorruptLogError
 from compaction.fs.contents import FileDigest
-from compaction.fs.durable import replace_file
+from compaction.fs.durable import Steps, names_in, replacement
 from compaction.fs.filesystem import FileSystem, join
 from compaction.names import LOG, SEGMENT_KINDS
 
@@ -65,14 +65,14 @@ class Journal:
     owner: str = ""
 
 
-def write_journal(fs: FileSystem, log_path: str, journal: Journal, like: str | None = None) -> None:
-    """Commit a swap; durable on return.
+def write_journal(fs: FileSystem, log_path: str, journal: Journal, like: str | None = None) -> Steps[None]:
+    """Commits a swap.
 
     :param like: the file whose mode and owner the journal takes, so that the broker's user can remove it
     """
     body = {**vars(journal), "groups": [_values_of(group) for group in journal.groups]}
     text = json.dumps({"version": _VERSION, "checksum": _checksum(body), **body})
-    replace_file(fs, join(log_path, JOURNAL), text.encode(), like=like)
+    yield from replacement(fs, join(log_path, JOURNAL), text.encode(), like=like)
 
 
 def _values_of(group: JournalGroup) -> dict[str, Any]:
@@ -127,7 +127,7 @@ def _number(value: object) -> int:
     return value
 
 
-def remove_journal(fs: FileSystem, log_path: str) -> None:
-    """End the swap; durable on return."""
+def remove_journal(fs: FileSystem, log_path: str) -> Steps[None]:
+    """Ends the swap."""
     fs.unlink(join(log_path, JOURNAL))
-    fs.fsync_dir(log_path)
+    yield names_in(log_path)

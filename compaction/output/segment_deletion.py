@@ -20,7 +20,7 @@ from compaction.cleaning.log_view import ProducerEntry
 from compaction.cleaning.segment_retention import DeletionPlan
 from compaction.formats.checkpoints import EpochEntry, format_leader_epochs, parse_leader_epochs
 from compaction.formats.producer_snapshot import SnapshotEntry, write_snapshot
-from compaction.fs.durable import replace_file
+from compaction.fs.durable import Steps, content_of, names_in, replacement
 from compaction.fs.filesystem import FileSystem, join
 from compaction.fs.text_files import read_small_text
 from compaction.logdir.checkpoint_store import Change, CheckpointFiles
@@ -42,8 +42,8 @@ from compaction.output.segment_files import change_suffixes
 
 def delete_segments(
     fs: FileSystem, location: LogLocation, plan: DeletionPlan, checkpoints: CheckpointFiles | None = None
-) -> None:
-    """Delete the plan's segments and move the log start.
+) -> Steps[None]:
+    """Deletes the plan's segments and moves the log start.
 
     :param checkpoints: shared by deletions from several logs of the directory at once
     :raises StorageError: the file system refused; the next run continues
@@ -56,31 +56,31 @@ def delete_segments(
     epochs = _epochs_from(fs, path, plan.new_log_start_offset)
     bases = segment_bases(fs, path)
     if bases and set(bases) <= set(deleted) and log_end_offset not in deleted:
-        _create_active(fs, path, log_end_offset, bases[-1], plan.view.producers)
+        yield from _create_active(fs, path, log_end_offset, bases[-1], plan.view.producers)
     like = join(path, segment_file(bases[-1], LOG)) if bases else None
     change = Change(location.topic_partition, plan.new_log_start_offset, like=like)
-    (checkpoints or CheckpointFiles(fs)).change(location.log_dir, LOG_STARTS, change)
+    yield from (checkpoints or CheckpointFiles(fs)).change(location.log_dir, LOG_STARTS, change)
     if epochs is not None:
-        replace_file(fs, join(path, LEADER_EPOCHS), format_leader_epochs(epochs).encode())
+        yield from replacement(fs, join(path, LEADER_EPOCHS), format_leader_epochs(epochs).encode())
     # logs last: the next run finds a log without its other files, but not an index or a snapshot without its log
     for kinds in ((INDEX, TIMEINDEX, TXNINDEX, SNAPSHOT), (LOG,)):
         for base in deleted:
             change_suffixes(fs, path, base, "", DELETED, kinds)
-        fs.fsync_dir(path)
+        yield names_in(path)
 
 
-def _create_active(fs: FileSystem, path: str, base_offset: int, last: int, producers: Sequence[ProducerEntry]) -> None:
-    """Create an empty segment, its log last: a broker ignores an index without a log."""
+def _create_active(fs: FileSystem, path: str, base_offset: int, last: int, producers: Sequence[ProducerEntry]) -> Steps[None]:
+    """Creates an empty segment, its log last: a broker ignores an index without a log."""
     like = join(path, segment_file(last, LOG))
     snapshot = write_snapshot([SnapshotEntry(*producer) for producer in producers])
-    replace_file(fs, join(path, segment_file(base_offset, SNAPSHOT)), snapshot, like=like)
+    yield from replacement(fs, join(path, segment_file(base_offset, SNAPSHOT)), snapshot, like=like)
     for kind in (INDEX, TIMEINDEX, LOG):
         name = join(path, segment_file(base_offset, kind))
         # an interrupted run may have created it
         fs.unlink(name)
         fs.write_file(name, b"", like=like)
-        fs.fsync(name)
-    fs.fsync_dir(path)
+        yield content_of(name)
+    yield names_in(path)
 
 
 def _epochs_from(fs: FileSystem, path: str, start: int) -> list[EpochEntry] | None:

@@ -29,6 +29,7 @@ from compaction.formats.indexes import (
     write_txn_index,
 )
 from compaction.fs.contents import FileDigest, read_back_error, read_range, verify_file
+from compaction.fs.durable import Steps, content_of
 from compaction.fs.filesystem import Chunk, DiskFileSystem, FileRange, Output, join
 from compaction.fs.uri import is_remote
 from compaction.kernels.reading.tables import OUT_ROW
@@ -206,8 +207,8 @@ class SegmentWriter:
             raise read_back_error(paths[1], "other bytes than were written")
         self._read_back.advance(sum(part.size for part in self._parts))
 
-    def close(self, mtime_ms: int, aborted_txns: Sequence[AbortedTxn]) -> tuple[FileDigest, ...]:
-        """Write the indexes, flush all files with this mtime and read them back; returns their sizes and hashes, log first.
+    def close(self, mtime_ms: int, aborted_txns: Sequence[AbortedTxn]) -> Steps[tuple[FileDigest, ...]]:
+        """Writes the indexes, flushes all files with this mtime and reads them back; returns their sizes and hashes, log first.
 
         :raises StorageError: the file system refused, or the device returns other bytes than were written
         """
@@ -216,7 +217,8 @@ class SegmentWriter:
         for file in self._files.values():
             file.output.start_writeback()
         for file in self._files.values():
-            file.output.close(sync=True, mtime_ms=mtime_ms)
+            file.output.close(sync=False, mtime_ms=mtime_ms)
+        yield () if is_remote(self._directory) else content_of(*map(self._path, self._files))
         times = {kind: self._mtime_ns(kind) for kind in self._files}
         size = sum(part.size for part in self._parts) or self._log.size
         log = self._read_back.end(size, self._indexes.batches, None if self._parts else self._log.written(LOG).digest)

@@ -37,6 +37,7 @@ from dataclasses import dataclass
 
 from compaction.errors import StorageError
 from compaction.fs.contents import FileDigest
+from compaction.fs.durable import Steps, names_in
 from compaction.fs.filesystem import FileStat, FileSystem, join
 from compaction.locking.claim import NO_OWNER, Owner
 from compaction.logdir.checkpoint_store import Change, CheckpointFiles
@@ -81,8 +82,8 @@ def replace_segments(
     end_offset: int | None,
     checkpoints: CheckpointFiles | None = None,
     owner: Owner = NO_OWNER,
-) -> None:
-    """Replace each group's sources by its output, then move the log's cleaner checkpoint to ``end_offset``.
+) -> Steps[None]:
+    """Replaces each group's sources by its output, then moves the log's cleaner checkpoint to ``end_offset``.
 
     An error before the commit point leaves the log unchanged and removes the outputs. After an error past it, the log still
     serves every survivor, and the next run finishes the swap first. The sources remain as ``.deleted``.
@@ -101,18 +102,18 @@ def replace_segments(
             _rename_to_clean(fs, path, group)
         previous = checkpoints.offset(location.log_dir, CLEANER_OFFSETS, location.topic_partition)
         journal = Journal(tuple(_journal_group(fs, path, group) for group in ordered), previous, end_offset, owner.token)
-        fs.fsync_dir(path)
+        yield names_in(path)
         if ordered:
             _require_no_journal(fs, path)
-            write_journal(fs, path, journal, join(path, segment_file(ordered[0].base_offset, LOG)))
+            yield from write_journal(fs, path, journal, join(path, segment_file(ordered[0].base_offset, LOG)))
     except Exception:
         _discard_quietly(fs, path)
         raise
     for recorded in journal.groups:
         owner.require()
-        finish_group(fs, path, recorded)
+        yield from finish_group(fs, path, recorded)
     owner.require()
-    finish_swap(fs, location, journal, checkpoints)
+    yield from finish_swap(fs, location, journal, checkpoints)
 
 
 def has_replaced_segments(fs: FileSystem, path: str) -> bool:
@@ -126,33 +127,33 @@ def has_replaced_segments(fs: FileSystem, path: str) -> bool:
     return JOURNAL in names or any(suffix == SWAP or suffix.endswith(DELETED) for suffix in suffixes)
 
 
-def finish_group(fs: FileSystem, path: str, group: JournalGroup) -> None:
-    """Finish the swap of one group (steps 2 to 4), wherever it was interrupted. Idempotent.
+def finish_group(fs: FileSystem, path: str, group: JournalGroup) -> Steps[None]:
+    """Finishes the swap of one group (steps 2 to 4), wherever it was interrupted. Idempotent.
 
     Each output file is named ``.clean``, ``.swap`` or finally. A file with a final name is a source as long as its output still
     has one of the suffixes.
 
     :raises StorageError: the output is not what the journal says; no source was changed
     """
-    _change_log_first(fs, path, group, CLEAN, SWAP)
-    fs.fsync_dir(path)
+    yield from _change_log_first(fs, path, group, CLEAN, SWAP)
+    yield names_in(path)
     outputs = _require_output(fs, path, group)
     for source in group.sources:
         for kind in SEGMENT_KINDS:
             name = join(path, segment_file(source.base_offset, kind))
             _delete_source(fs, name, outputs if source.base_offset == group.base_offset else {})
-    fs.fsync_dir(path)
-    _change_log_first(fs, path, group, SWAP, "")
+    yield names_in(path)
+    yield from _change_log_first(fs, path, group, SWAP, "")
     for source in group.sources:
         if source.base_offset != group.base_offset:
             change_suffixes(fs, path, source.base_offset, "", DELETED, (SNAPSHOT,))
-    fs.fsync_dir(path)
+    yield names_in(path)
 
 
-def _change_log_first(fs: FileSystem, path: str, group: JournalGroup, old: str, new: str) -> None:
-    """Rename an output's files; the log's new name is durable before the indexes are renamed."""
+def _change_log_first(fs: FileSystem, path: str, group: JournalGroup, old: str, new: str) -> Steps[None]:
+    """Renames an output's files; the log's new name is durable before the indexes are renamed."""
     change_suffixes(fs, path, group.base_offset, old, new, (LOG,))
-    fs.fsync_dir(path)
+    yield names_in(path)
     change_suffixes(fs, path, group.base_offset, old, new, (kind for kind in group.kinds if kind != LOG))
 
 
@@ -211,8 +212,8 @@ def _changed(path: str) -> StorageError:
     return StorageError("output has changed since it was written", path=path, hint=_HINT)
 
 
-def finish_swap(fs: FileSystem, location: LogLocation, journal: Journal, checkpoints: CheckpointFiles) -> None:
-    """Move the cleaner checkpoint, unless it has moved since the swap began, and remove the journal (step 5).
+def finish_swap(fs: FileSystem, location: LogLocation, journal: Journal, checkpoints: CheckpointFiles) -> Steps[None]:
+    """Moves the cleaner checkpoint, unless it has moved since the swap began, and removes the journal (step 5).
 
     :raises StorageError: an output is missing or has changed; the journal remains, and the next run rolls back
     """
@@ -220,7 +221,7 @@ def finish_swap(fs: FileSystem, location: LogLocation, journal: Journal, checkpo
     if journal.end_offset is not None:
         expected = (journal.previous_checkpoint,)
         change = Change(location.topic_partition, journal.end_offset, expected, any_log(fs, path))
-        checkpoints.change(location.log_dir, CLEANER_OFFSETS, change)
+        yield from checkpoints.change(location.log_dir, CLEANER_OFFSETS, change)
     for group in journal.groups:
         for written in group.files:
             name = join(path, segment_file(group.base_offset, written.kind))
@@ -228,7 +229,7 @@ def finish_swap(fs: FileSystem, location: LogLocation, journal: Journal, checkpo
                 raise _changed(name)
     discard_unfinished(fs, path)
     if journal.groups:
-        remove_journal(fs, path)
+        yield from remove_journal(fs, path)
 
 
 def _rename_to_clean(fs: FileSystem, path: str, group: SwapGroup) -> None:

@@ -8,7 +8,7 @@ Tested by ``tests/passes/test_rounds.py``, ``tests/passes/test_metamorphic.py`` 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from compaction.errors import CompactionError, CorruptLogError, UnsupportedLogError, of_log
 from compaction.formats.primitives.malformed import FormatError
 from compaction.fs.contents import FileDigest
+from compaction.fs.durable import Steps, run_alone, run_in_step
 from compaction.fs.filesystem import Chunk
 from compaction.kernels.reading.tables import BUILT, IN_BLOCK, OFFSET_SHIFT, OUT_ROW, REWRITE, TO_COMPRESS, WRAPPER
 from compaction.kernels.rewriting.batch_retention import Limits, decide
@@ -72,8 +73,20 @@ class Decided(NamedTuple):
     limits: Limits
 
 
-def clean_part(part: OutputPart, log: CleanContext, packed: Sequence[Packed], *, dry_run: bool) -> PartResult:
-    """Write one output part, or only count in a dry run. An error is returned in the result.
+def clean_parts(
+    parts: Sequence[tuple[OutputPart, Sequence[Packed]]], logs: Mapping[int, CleanContext], *, dry_run: bool
+) -> list[PartResult]:
+    """Write some output parts in step, or only count in a dry run.
+
+    :param parts: with their survivor entries; see ``clean_part``
+    """
+    contexts = [logs[part.output.log] for part, _ in parts]
+    works = [clean_part(part, log, packed, dry_run=dry_run) for (part, packed), log in zip(parts, contexts, strict=True)]
+    return run_in_step(contexts[0].files, [log.directory for log in contexts], works)
+
+
+def clean_part(part: OutputPart, log: CleanContext, packed: Sequence[Packed], *, dry_run: bool) -> Steps[PartResult]:
+    """Writes one output part, or only count in a dry run. An error is returned in the result.
 
     :param packed: the part's survivor entries from any number of shards, each uint64
     """
@@ -83,7 +96,7 @@ def clean_part(part: OutputPart, log: CleanContext, packed: Sequence[Packed], *,
     try:
         if _is_unchanged(part, log, work):
             return PartResult(output.log, output.group, part.number, work.stats(), batches=work.batches, unchanged=True)
-        written = _write(part, log, work, suffix)
+        written = yield from _write(part, log, work, suffix)
     except Exception as error:
         failure = of_log(error, *work.at)
         return PartResult(output.log, output.group, part.number, CleanStats(), None, str(failure))
@@ -105,8 +118,8 @@ def _is_unchanged(part: OutputPart, log: CleanContext, work: Rewriter) -> bool:
     return True
 
 
-def _write(part: OutputPart, log: CleanContext, work: Rewriter, suffix: str | None) -> tuple[FileDigest, ...]:
-    """Write a verified segment, or a part of one, or nothing in a dry run (without ``suffix``)."""
+def _write(part: OutputPart, log: CleanContext, work: Rewriter, suffix: str | None) -> Steps[tuple[FileDigest, ...]]:
+    """Writes a verified segment, or a part of one, or nothing in a dry run (without ``suffix``)."""
     output, files = part.output, log.files
     if suffix is None:
         work.run(part.slices, None)
@@ -119,8 +132,10 @@ def _write(part: OutputPart, log: CleanContext, work: Rewriter, suffix: str | No
     stem = log.directory, output.base_offset, suffix
     with SegmentWriter(files, stem, index_interval_bytes=log.index_interval_bytes, like=output.like) as segment:
         work.run(part.slices, segment)
+        work.release()
         work.at = log.directory, None
-        return segment.close(output.mtime_ms, output.aborted_txns)
+        written = yield from segment.close(output.mtime_ms, output.aborted_txns)
+        return written
 
 
 class Rewriter:
@@ -146,6 +161,11 @@ class Rewriter:
         """Forget what has been read."""
         self.at, self.batches = (self._log.directory, None), 0
         self._counters[:] = 0
+
+    def release(self) -> None:
+        """Free the buffers: the part is read, and waits for the disk together with others."""
+        self._survivors, self._out = np.empty(0, np.uint64), np.empty(0, np.uint8)
+        self._kept = np.empty((0, _KEPT_COLUMNS), np.int64)
 
     def stats(self) -> CleanStats:
         """Counts of the records read and kept so far."""
@@ -321,7 +341,7 @@ def join_parts(group: Unjoined) -> PartResult:
             for part in parts:
                 paths = part_paths(log.directory, output.base_offset, part.number, part.suffix or "")
                 segment.append_part(paths, part.written)
-            written = segment.close(output.mtime_ms, output.aborted_txns)
+            written = run_alone(files, segment.close(output.mtime_ms, output.aborted_txns))
     except Exception as error:
         failure = of_log(error, output.like)
         return PartResult(output.log, output.group, 0, CleanStats(), None, str(failure))

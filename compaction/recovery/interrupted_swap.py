@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from compaction.errors import CorruptLogError
 from compaction.fs.contents import find_mismatch
-from compaction.fs.durable import TMP, remove_temporary
+from compaction.fs.durable import TMP, remove_temporary, run_alone
 from compaction.fs.filesystem import FileSystem, join
 from compaction.fs.ranges import view
 from compaction.locking.claim import NO_OWNER, Owner
@@ -68,14 +68,14 @@ def _finish_journal(fs: FileSystem, location: LogLocation, journal: Journal, own
     good = next((n for n, is_resumable in enumerate(resumable) if not is_resumable), len(groups))
     resumed = tuple(_without_lost_indexes(fs, path, group) for group in groups[:good])
     for group in resumed:
-        finish_group(fs, path, group)
+        run_alone(fs, finish_group(fs, path, group))
     if good == len(groups):
-        finish_swap(fs, location, replace(journal, groups=resumed), CheckpointFiles(fs))
+        run_alone(fs, finish_swap(fs, location, replace(journal, groups=resumed), CheckpointFiles(fs)))
         return f"finished an earlier swap of {good} segments"
     for group in reversed(groups[good:]):
         roll_back(fs, path, group)
     discard_unfinished(fs, path)
-    remove_journal(fs, path)
+    run_alone(fs, remove_journal(fs, path))
     return "rolled back the rest of an earlier swap: its output is damaged, or its sources have changed since"
 
 

@@ -10,15 +10,15 @@ from contextlib import suppress
 
 from compaction.cleaning.log_view import Segment
 from compaction.errors import StorageError
-from compaction.fs.durable import write_verified
+from compaction.fs.durable import Steps, names_in, verified_file
 from compaction.fs.filesystem import FileSystem
 from compaction.fs.overlay import Copied, NamesSynced, Operation, OverlayFileSystem, Removed, Renamed, Written
 from compaction.logdir.changes import require_unchanged
 from compaction.output.verification import copy_verified
 
 
-def write_repairs(overlay: OverlayFileSystem, disk: FileSystem, log_path: str, segments: Iterable[Segment]) -> None:
-    """Carry out on ``disk`` what recovery did to a log in ``overlay``. New files are durable and read back from the device
+def write_repairs(overlay: OverlayFileSystem, disk: FileSystem, log_path: str, segments: Iterable[Segment]) -> Steps[None]:
+    """Carries out on ``disk`` what recovery did to a log in ``overlay``. New files are durable and read back from the device
     before they are renamed.
 
     :param segments: all segments of the log, as read through ``overlay``
@@ -33,7 +33,7 @@ def write_repairs(overlay: OverlayFileSystem, disk: FileSystem, log_path: str, s
         for operation in operations:
             if isinstance(operation, Written | Copied) and disk.stat(operation.path) is None:
                 unnamed.add(operation.path)
-            _carry_out(disk, operation, unnamed)
+            yield from _carry_out(disk, operation, unnamed)
     except StorageError:
         for path in unnamed:
             with suppress(StorageError):
@@ -41,10 +41,10 @@ def write_repairs(overlay: OverlayFileSystem, disk: FileSystem, log_path: str, s
         raise
 
 
-def _carry_out(fs: FileSystem, operation: Operation, unnamed: set[str]) -> None:
+def _carry_out(fs: FileSystem, operation: Operation, unnamed: set[str]) -> Steps[None]:
     match operation:
         case Written(path, data, like, mtime_ns):
-            write_verified(fs, path, data, like=like, mtime_ns=mtime_ns)
+            yield from verified_file(fs, path, data, like=like, mtime_ns=mtime_ns)
         case Copied(source, path):
             copy_verified(fs, fs, source, path)
         case Renamed(source, path):
@@ -53,6 +53,6 @@ def _carry_out(fs: FileSystem, operation: Operation, unnamed: set[str]) -> None:
         case Removed(path):
             fs.unlink(path)
         case NamesSynced(path):
-            fs.fsync_dir(path)
+            yield names_in(path)
             # from here on the next recovery knows what they are for
             unnamed.clear()

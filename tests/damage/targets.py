@@ -37,7 +37,7 @@ from compaction.logdir.batch_scan import SegmentScan
 from compaction.logdir.read_log import MarkerReader
 from compaction.output.journal import JOURNAL, read_journal
 from compaction.passes.build_map import scan_slices
-from compaction.passes.clean_into import clean_part
+from compaction.passes.clean_into import clean_parts
 from compaction.passes.merge import resolve_shard
 from compaction.passes.tasks import (
     SUMMARY,
@@ -129,7 +129,7 @@ def _rewrite(part: Slice, marks: list[Packed], directory: Path, first_dirty: int
     rules = RoundRules(_NO_SPANS, np.empty(0, np.int64), ActiveProducers.of(()), 40, NOW_MS)
     log = CleanContext(first_dirty, 60, 1000, 0, 100, rules, str(directory), math.inf)
     piece = OutputPart(GroupOutput(0, 0, 0, 1, (), part.path), 0, (part,), 0, complete=True)
-    _named(clean_part(piece, log, marks, dry_run=False).error)
+    _named(clean_parts([(piece, marks)], {0: log}, dry_run=False)[0].error)
     for name in directory.glob("*.clean*"):
         name.unlink()
 

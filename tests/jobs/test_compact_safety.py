@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from compaction.fs.contents import FileDigest
+from compaction.fs.durable import run_alone
 from compaction.fs.local import LocalFileSystem
 from compaction.names import CLEANER_OFFSETS, LOCK
 from compaction.output.journal import Journal, JournalGroup, write_journal
@@ -223,7 +224,7 @@ def test_a_journal_with_other_paths_is_malformed(tmp_path: Path) -> None:
     victim = tmp_path / "data" / "victim"
     victim.write_text("precious")
     files = (FileDigest(".log", 8, "0" * 32), FileDigest("/../../victim", 8, "0" * 32))
-    write_journal(LocalFileSystem(), str(log), Journal((JournalGroup(0, files, ()),), None, 1))
+    run_alone(LocalFileSystem(), write_journal(LocalFileSystem(), str(log), Journal((JournalGroup(0, files, ()),), None, 1)))
     before = look_at(log)
     ended = run(tmp_path / "data")
     assert ended.code == 1

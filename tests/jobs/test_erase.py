@@ -19,6 +19,7 @@ from compaction.erasure import erase_keys as erase_keys_module
 from compaction.erasure.erase_keys import ErasureRequest, erase_keys
 from compaction.formats import key_list
 from compaction.formats.key_criteria import KeyCriteria
+from compaction.fs.durable import Steps
 from compaction.report import LogReport, RunReport
 from jobs import _keys, erase, verify
 from jobs._command import SessionFactory
@@ -239,7 +240,7 @@ def test_a_run_that_moves_the_cleaner_checkpoint_is_not_certified(
     assert erase.main(call, locally) == 0
     finish = erase_keys_module._finish
 
-    def moving(*given: Any) -> LogReport:
+    def moving(*given: Any) -> Steps[LogReport]:
         checkpoint.write_text("0\n1\nodd 0 16\n")
         return finish(*given)
 

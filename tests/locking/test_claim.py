@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from compaction.errors import LockedError, StorageError
+from compaction.fs.durable import run_alone
 from compaction.fs.local import LocalFileSystem
 from compaction.locking.claim import Claim, Identity, is_claim
 from compaction.output.swap import replace_segments
@@ -117,7 +118,7 @@ def test_a_swap_checks_its_claim_before_each_group_and_at_its_end(checks: int) -
     before = everything(fs)
     groups = write_cleaned(fs, PLAIN)
     with pytest.raises(StorageError, match="taken over"):
-        replace_segments(fs, HERE, groups, end_offset=END, owner=TakenOver(checks))
+        run_alone(fs, replace_segments(fs, HERE, groups, end_offset=END, owner=TakenOver(checks)))
     renamed = [line for line in fs.log if line.startswith("rename") and line.endswith(".log.swap")]
     assert len(renamed) == max(0, checks - 1)
     if not checks:

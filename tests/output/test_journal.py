@@ -8,6 +8,7 @@ import pytest
 
 from compaction.errors import CorruptLogError
 from compaction.fs.contents import FileDigest
+from compaction.fs.durable import run_alone
 from compaction.fs.filesystem import join
 from compaction.names import INDEX, LOG
 from compaction.output.journal import JOURNAL, Journal, JournalGroup, Source, read_journal, remove_journal, write_journal
@@ -44,15 +45,15 @@ def log() -> FaultyFileSystem:
 )
 def test_a_journal_is_read_as_it_was_written_even_after_a_power_loss(journal: Journal) -> None:
     fs = log()
-    write_journal(fs, PATH, journal)
+    run_alone(fs, write_journal(fs, PATH, journal))
     assert read_journal(fs.after_power_loss(None), PATH) == journal
 
 
 def test_a_log_without_a_journal_has_no_committed_swap() -> None:
     fs = log()
     assert read_journal(fs, PATH) is None
-    write_journal(fs, PATH, Journal(GROUPS, 90, 200))
-    remove_journal(fs, PATH)
+    run_alone(fs, write_journal(fs, PATH, Journal(GROUPS, 90, 200)))
+    run_alone(fs, remove_journal(fs, PATH))
     assert read_journal(fs.after_power_loss(None), PATH) is None
 
 
@@ -63,7 +64,7 @@ def test_the_kinds_of_a_group_are_in_the_order_of_its_files() -> None:
 @pytest.mark.parametrize("change", MALFORMED.values(), ids=MALFORMED.keys())
 def test_a_changed_journal_is_malformed(change: Callable[[bytes], bytes]) -> None:
     fs = log()
-    write_journal(fs, PATH, Journal(GROUPS, 90, 200))
+    run_alone(fs, write_journal(fs, PATH, Journal(GROUPS, 90, 200)))
     fs.put(join(PATH, JOURNAL), change(fs.read_bytes(join(PATH, JOURNAL))))
     with pytest.raises(CorruptLogError, match="journal of an earlier run is malformed"):
         read_journal(fs, PATH)
@@ -83,6 +84,6 @@ def test_a_changed_journal_is_malformed(change: Callable[[bytes], bytes]) -> Non
 )
 def test_a_journal_with_a_valid_checksum_names_segment_files_only(group: JournalGroup) -> None:
     fs = log()
-    write_journal(fs, PATH, Journal((group,), None, 1))
+    run_alone(fs, write_journal(fs, PATH, Journal((group,), None, 1)))
     with pytest.raises(CorruptLogError, match="malformed"):
         read_journal(fs, PATH)

@@ -11,6 +11,7 @@ from compaction.cleaning.log_view import ProducerEntry
 from compaction.cleaning.segment_retention import DeletionCause, DeletionPlan, Removal
 from compaction.config import TopicConfig
 from compaction.errors import CorruptLogError
+from compaction.fs.durable import run_alone
 from compaction.fs.filesystem import FileSystem, join
 from compaction.logdir.checkpoint_store import Checkpoints, read_checkpoints
 from compaction.logdir.read_log import ReadOptions, read_log, snapshots
@@ -42,7 +43,8 @@ def delete(fs: FileSystem, bases: Sequence[int], *, start: int, producers: tuple
     view = replace(view, log_end_offset=206, producers=producers)
     found = {segment.base_offset: segment for segment in view.segments}
     removals = tuple(Removal(found[base], DeletionCause.TIME, "") for base in bases)
-    delete_segments(fs, HERE, DeletionPlan(view, TopicConfig(), removals, replace(view, log_start_offset=start), ""))
+    plan = DeletionPlan(view, TopicConfig(), removals, replace(view, log_start_offset=start), "")
+    run_alone(fs, delete_segments(fs, HERE, plan))
 
 
 def names(fs: FileSystem) -> list[str]:

@@ -9,6 +9,7 @@ import pytest
 
 from compaction.errors import CorruptLogError
 from compaction.formats.record_batch.record import Record
+from compaction.fs.durable import run_alone
 from compaction.fs.local import LocalFileSystem
 from compaction.kernels.reading.tables import OUT_ROW
 from compaction.output.segment_writer import SegmentWriter, new_suffix
@@ -28,7 +29,7 @@ def write(directory: Path, last_offset: int) -> list[str]:
         stem = (str(directory), BASE, new_suffix())
         with SegmentWriter(LocalFileSystem(), stem, index_interval_bytes=1, like=str(like)) as segment:
             segment.append([batch], row)
-            segment.close(0, [])
+            run_alone(LocalFileSystem(), segment.close(0, []))
     finally:
         like.unlink()
     return sorted(path.name for path in directory.iterdir())

@@ -11,12 +11,12 @@ from compaction.cleaning.log_view import AbortedTxn
 from compaction.errors import CorruptLogError, StorageError
 from compaction.formats.checkpoints import format_offset_checkpoint
 from compaction.fs.contents import FileDigest
-from compaction.fs.durable import remove_temporary
+from compaction.fs.durable import remove_temporary, run_alone, run_in_step
 from compaction.fs.filesystem import FileSystem, join
 from compaction.fs.overlay import OverlayFileSystem
-from compaction.logdir.checkpoint_store import read_checkpoints
+from compaction.logdir.checkpoint_store import CheckpointFiles, read_checkpoints
 from compaction.logdir.read_log import read_segments
-from compaction.names import CLEANER_OFFSETS, DELETED, LOG, TopicPartition, segment_file
+from compaction.names import CLEANER_OFFSETS, DELETED, LOG, LogLocation, TopicPartition, segment_file
 from compaction.output.journal import JOURNAL, JournalGroup
 from compaction.output.segment_files import remove_deleted
 from compaction.output.swap import SwapGroup, finish_group, replace_segments, source_at
@@ -94,7 +94,7 @@ def run(fs: FileSystem, kept: Kept) -> None:
     """Run over the log, from recovery to the removal of the sources; a log that is already clean is skipped."""
     recover(fs)
     if read_checkpoints(fs, LOG_DIR).cleaner_offsets.get(TOPIC) != END:
-        replace_segments(fs, HERE, write_cleaned(fs, kept), end_offset=END)
+        run_alone(fs, replace_segments(fs, HERE, write_cleaned(fs, kept), end_offset=END))
     remove_deleted(fs, HERE.path)
 
 
@@ -144,7 +144,7 @@ def test_the_cleaner_checkpoint_moves_and_other_entries_are_kept() -> None:
 
 def test_sources_are_kept_as_deleted_until_they_are_removed() -> None:
     fs = dirty_log()
-    replace_segments(fs, HERE, write_cleaned(fs, PLAIN), end_offset=END)
+    run_alone(fs, replace_segments(fs, HERE, write_cleaned(fs, PLAIN), end_offset=END))
     deleted = [name for name in fs.listdir(HERE.path) if name.endswith(DELETED)]
     assert len(deleted) == 4 * 3 + 1 + 2
     sizes = sum(len(fs.read_bytes(join(HERE.path, name))) for name in deleted)
@@ -156,7 +156,7 @@ def test_the_files_are_renamed_log_first_and_group_by_group() -> None:
     fs = dirty_log()
     groups = write_cleaned(fs, PLAIN)
     fs.log.clear()
-    replace_segments(fs, HERE, groups, end_offset=None)
+    run_alone(fs, replace_segments(fs, HERE, groups, end_offset=None))
     renames = [line.removeprefix("rename ") for line in fs.log if line.startswith("rename 0") and line.endswith(".clean")]
     kinds = ["log", "index", "timeindex", "txnindex"]
     expected = [f"{0:020d}.{kind}.clean" for kind in kinds] + [f"{200:020d}.{kind}.clean" for kind in kinds[:3]]
@@ -167,7 +167,7 @@ def test_only_the_output_of_the_winning_attempt_is_kept() -> None:
     fs = dirty_log()
     write_cleaned(fs, {0: ([5], []), 200: ([250], [])}, ".clean.attempt-1")
     groups = write_cleaned(fs, PLAIN, ".clean.attempt-2")
-    replace_segments(fs, HERE, groups, end_offset=END)
+    run_alone(fs, replace_segments(fs, HERE, groups, end_offset=END))
     assert sorted(served(fs, HERE.path)) == [5, 150, 250, 310, 400, 401]
     assert not [name for name in fs.listdir(HERE.path) if ".clean" in name]
 
@@ -175,7 +175,7 @@ def test_only_the_output_of_the_winning_attempt_is_kept() -> None:
 def test_a_swap_without_groups_only_moves_the_checkpoint() -> None:
     fs = dirty_log()
     before = tree(fs, HERE.path)
-    replace_segments(fs, HERE, (), end_offset=END)
+    run_alone(fs, replace_segments(fs, HERE, (), end_offset=END))
     assert tree(fs, HERE.path) == before
     assert read_checkpoints(fs, LOG_DIR).cleaner_offsets[TOPIC] == END
 
@@ -191,7 +191,7 @@ def test_no_other_files_are_left() -> None:
 def test_the_names_of_outputs_are_durable_after_the_swap() -> None:
     fs = dirty_log()
     groups = write_cleaned(fs, PLAIN, ".clean.attempt-1")
-    replace_segments(fs, HERE, groups, end_offset=END)
+    run_alone(fs, replace_segments(fs, HERE, groups, end_offset=END))
     assert sorted(served(fs.after_power_loss(None), HERE.path)) == [5, 150, 250, 310, 400, 401]
 
 
@@ -200,7 +200,7 @@ def test_a_missing_output_changes_nothing() -> None:
     before = everything(fs)
     groups = write_cleaned(fs, {0: ([5], [])})
     with pytest.raises(StorageError, match="vanished"):
-        replace_segments(fs, HERE, groups, end_offset=END)
+        run_alone(fs, replace_segments(fs, HERE, groups, end_offset=END))
     assert everything(fs) == before
 
 
@@ -213,7 +213,7 @@ def test_a_source_with_the_size_and_mtime_of_its_output_is_not_taken_for_it() ->
     written = FileDigest(LOG, first.size, "0" * 32, first.mtime_ns)
     group = JournalGroup(0, (written,), (source_at(fs, HERE.path, 0), source_at(fs, HERE.path, 100)))
     with pytest.raises(StorageError, match="has changed since it was written"):
-        finish_group(fs, HERE.path, group)
+        run_alone(fs, finish_group(fs, HERE.path, group))
     assert all(fs.stat(name) is not None for name in names)
 
 
@@ -223,7 +223,7 @@ def test_a_full_disk_before_the_commit_point_changes_nothing() -> None:
     groups = write_cleaned(fs, PLAIN)
     fs.fail = lambda operation, path: "No space left" if operation == "write" and JOURNAL in path else None
     with pytest.raises(StorageError, match="No space left"):
-        replace_segments(fs, HERE, groups, end_offset=END)
+        run_alone(fs, replace_segments(fs, HERE, groups, end_offset=END))
     assert everything(fs) == before
 
 
@@ -232,7 +232,7 @@ def test_after_a_full_disk_at_the_checkpoint_the_next_run_finishes_the_swap() ->
     groups = write_cleaned(fs, PLAIN)
     fs.fail = lambda operation, path: "No space left" if operation == "write" and CLEANER_OFFSETS in path else None
     with pytest.raises(StorageError, match="No space left"):
-        replace_segments(fs, HERE, groups, end_offset=END)
+        run_alone(fs, replace_segments(fs, HERE, groups, end_offset=END))
     assert sorted(served(fs, HERE.path)) == [5, 150, 250, 310, 400, 401]
     fs.fail = lambda operation, path: None
     run(fs, PLAIN)
@@ -381,3 +381,45 @@ def stopped_after(change: str) -> FaultyFileSystem:
         if any(line.startswith(change) for line in fs.log):
             return fs.after_kill()
     raise AssertionError(f"no {change}")
+
+
+def test_logs_swapped_in_step_each_have_their_sources_or_their_outputs_after_any_interruption() -> None:
+    names = [TopicPartition("orders", number) for number in range(3)]
+    partitions = [LogLocation(each, LOG_DIR, join(LOG_DIR, str(each))) for each in names]
+
+    def swap(stop_before: int | None) -> FaultyFileSystem:
+        fs = FaultyFileSystem()
+        outputs = []
+        for each in partitions:
+            fs.mkdir(each.path)
+            for segment in originals():
+                segment.put(fs, each.path)
+            files = built(PLAIN, 0).put(fs, each.path, ".clean")
+            outputs.append(replace(GROUPS[0], suffix=".clean", files=files))
+        fs.put(join(LOG_DIR, CLEANER_OFFSETS), format_offset_checkpoint({OTHER: 7}).encode())
+        fs.settle()
+        checkpoints, fs.stop_before, fs.done = CheckpointFiles(fs), stop_before, 0
+        works = [
+            replace_segments(fs, each, [output], end_offset=200, checkpoints=checkpoints)
+            for each, output in zip(partitions, outputs, strict=True)
+        ]
+        try:
+            run_in_step(fs, [each.path for each in partitions], works)
+        except Stopped:
+            pass
+        return fs
+
+    undisturbed = swap(None)
+    assert sum(line.startswith(f"rename {CLEANER_OFFSETS}") for line in undisturbed.log) == 1
+    start, end = served(swap(0), partitions[0].path), served(undisturbed, partitions[0].path)
+    assert sorted(start) == [5, 10, 60, 105, 150, 210, 250, 310, 390, 400, 401]
+    assert sorted(end) == [5, 150, 210, 250, 310, 390, 400, 401]
+    seen = set()
+    for name, fs in crash_states(swap, undisturbed.done, seeds=1):
+        remove_temporary(fs, LOG_DIR)
+        for each in partitions:
+            recover_log(fs, each)
+            moved = read_checkpoints(fs, LOG_DIR).cleaner_offsets.get(each.topic_partition) == 200
+            assert served(fs, each.path) == (end if moved else start), (name, each.path)
+            seen.add(moved)
+    assert seen == {False, True}

@@ -6,6 +6,7 @@ import pytest
 
 from compaction.cleaning.log_view import Segment
 from compaction.errors import StorageError
+from compaction.fs.durable import run_alone
 from compaction.fs.overlay import OverlayFileSystem
 from compaction.recovery.recover import recover_log
 from compaction.recovery.write_repairs import write_repairs
@@ -25,7 +26,7 @@ def test_the_disk_is_then_as_after_a_recovery_on_it() -> None:
     overlay, segments = repaired_in_memory(fs)
     repaired = tree(overlay, HERE.path)
     assert tree(fs, HERE.path) == before
-    write_repairs(overlay, fs, HERE.path, segments)
+    run_alone(fs, write_repairs(overlay, fs, HERE.path, segments))
     recover_log(directly, HERE)
     assert tree(fs, HERE.path) == tree(directly, HERE.path) == repaired
 
@@ -35,7 +36,7 @@ def test_the_operations_and_their_order_are_the_same() -> None:
     fs.log.clear()
     directly.log.clear()
     overlay, segments = repaired_in_memory(fs)
-    write_repairs(overlay, fs, HERE.path, segments)
+    run_alone(fs, write_repairs(overlay, fs, HERE.path, segments))
     recover_log(directly, HERE)
 
     def changes(log: list[str]) -> list[str]:
@@ -56,7 +57,7 @@ def test_an_error_leaves_the_log_as_it_was(failing: str) -> None:
     (overlay, segments), before = repaired_in_memory(fs), tree(fs, HERE.path)
     fs.fail = lambda operation, path: "no space" if operation == failing else None
     with pytest.raises(StorageError, match="no space"):
-        write_repairs(overlay, fs, HERE.path, segments)
+        run_alone(fs, write_repairs(overlay, fs, HERE.path, segments))
     fs.fail = lambda operation, path: None
     left = {name: data for name, data in tree(fs, HERE.path).items() if ".cleaned" not in name}
     assert left == before
@@ -73,7 +74,7 @@ def test_a_segment_that_has_grown_since_is_not_split() -> None:
     fs.write_file(name, grown)
     before = tree(fs, HERE.path)
     with pytest.raises(StorageError, match="has changed since it was read"):
-        write_repairs(overlay, fs, HERE.path, segments)
+        run_alone(fs, write_repairs(overlay, fs, HERE.path, segments))
     assert tree(fs, HERE.path) == before
 
 
@@ -82,5 +83,5 @@ def test_a_file_that_has_the_name_of_a_new_one_is_not_removed() -> None:
     overlay, segments = repaired_in_memory(fs)
     fs.write_file(f"{HERE.path}/{FAR:020d}.log.cleaned", b"another's")
     with pytest.raises(StorageError):
-        write_repairs(overlay, fs, HERE.path, segments)
+        run_alone(fs, write_repairs(overlay, fs, HERE.path, segments))
     assert fs.read_bytes(f"{HERE.path}/{FAR:020d}.log.cleaned") == b"another's"

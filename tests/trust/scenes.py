@@ -16,7 +16,7 @@ from unittest.mock import patch
 
 from compaction.cleaning.log_view import AbortedTxn
 from compaction.config.request import CompactionRequest
-from compaction.engine import clean, delete
+from compaction.engine import delete, destination
 from compaction.engine.clean import clean_logs
 from compaction.engine.delete import delete_old_segments
 from compaction.engine.sizing import Sizes
@@ -279,11 +279,7 @@ def _start(kind: Kind) -> MemoryDisk:
 @contextmanager
 def _in_order() -> Iterator[None]:
     """Process logs sequentially: the order of operations is always the same."""
-
-    def one_by_one(works: Sequence[Callable[[], object]], threads: int) -> list[object]:
-        return [work() for work in works]
-
-    with patch.object(clean, "run_concurrently", one_by_one), patch.object(delete, "run_concurrently", one_by_one):
+    with patch.object(destination, "LOG_CONCURRENCY", 1), patch.object(delete, "LOG_CONCURRENCY", 1):
         yield
 
 

@@ -1,0 +1,97 @@
+"""Calls of Linux for which Python has no function: ``renameat2`` with ``RENAME_EXCHANGE``, and ``syncfs``.
+
+Tested by ``tests/fs/test_local.py`` and ``tests/fs/test_durable.py``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import re
+from collections.abc import Iterable
+from contextlib import ExitStack
+from types import TracebackType
+
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+#: the kernel or the file system has no such call
+_UNSUPPORTED = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EPERM)
+
+#: the first kernel whose ``syncfs`` reports errors of both data (5.8) and names
+_REPORTING_KERNEL = (5, 17)
+#: ``f_type`` of ext2 to ext4 and of XFS: their ``syncfs`` flushes all that ``fsync`` does. That of FUSE, for example, does not
+_SYNCED_TYPES = frozenset({0xEF53, 0x58465342})
+#: more than any ``struct statfs``, which begins with ``f_type``
+_STATFS_BYTES = 512
+
+#: a name, relative to the directory of a descriptor
+Name = tuple[int | None, str]
+
+
+def exchange_names(first: Name, second: Name) -> bool:
+    """Exchange two names of one file system; ``False`` if it cannot do that.
+
+    :raises OSError: it refused
+    """
+    function = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if function is None:
+        return False
+    arguments = [part for directory, name in (first, second) for part in (_descriptor(directory), os.fsencode(name))]
+    if function(*arguments, ctypes.c_uint(_RENAME_EXCHANGE)) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in _UNSUPPORTED:
+        return False
+    raise OSError(number, os.strerror(number))
+
+
+def _descriptor(directory: int | None) -> ctypes.c_int:
+    return ctypes.c_int(_AT_FDCWD if directory is None else directory)
+
+
+class WholeSync:
+    """Flushes the file systems of some directories as a whole; a context manager.
+
+    ``syncfs`` reports errors that occurred since its descriptor was opened: enter this before anything is written there.
+    """
+
+    def __init__(self, directories: Iterable[str]) -> None:
+        self._directories = set(directories)
+        #: one for each device; empty if one of them cannot be flushed as a whole
+        self._descriptors: dict[int, int] = {}
+        self._opened = ExitStack()
+
+    def __enter__(self) -> WholeSync:
+        try:
+            for directory in self._directories if _reports_errors() else ():
+                device = os.stat(directory).st_dev  # noqa: PTH116
+                if device not in self._descriptors:
+                    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                    self._opened.callback(os.close, descriptor)
+                    self._descriptors[device] = descriptor
+        except OSError:
+            self._descriptors.clear()
+        if any(_type_of(descriptor) not in _SYNCED_TYPES for descriptor in self._descriptors.values()):
+            self._descriptors.clear()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._opened.close()
+
+    def sync(self) -> bool:
+        """Make all changes durable. ``False`` if that is not possible, or failed: flush each file to get its error."""
+        libc = ctypes.CDLL(None, use_errno=True)
+        return bool(self._descriptors) and all(libc.syncfs(each) == 0 for each in self._descriptors.values())
+
+
+def _reports_errors() -> bool:
+    release = re.match(r"(\d+)\.(\d+)", os.uname().release)
+    return os.uname().sysname == "Linux" and release is not None and tuple(map(int, release.groups())) >= _REPORTING_KERNEL
+
+
+def _type_of(descriptor: int) -> int | None:
+    found = ctypes.create_string_buffer(_STATFS_BYTES)
+    if ctypes.CDLL(None, use_errno=True).fstatfs(descriptor, found) != 0:
+        return None
+    return ctypes.c_long.from_buffer(found).value
