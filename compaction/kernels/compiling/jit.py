@@ -45,8 +45,9 @@ class _Kernel:
         # a kernel from the cache needs the library that ``intrinsics`` loads, too
         from compaction.kernels.compiling import intrinsics  # noqa: F401
         from compaction.kernels.compiling.cache import kernel_cache
+        from compaction.kernels.compiling.compiler import KernelCompiler
 
-        compiled = _compiled(self._function, nogil=True)
+        compiled = _compiled(self._function, pipeline_class=KernelCompiler, nogil=True, no_cfunc_wrapper=True)
         compiled._cache = kernel_cache(self._function) or compiled._cache
         return compiled
 
@@ -70,7 +71,9 @@ class _Inner:
 
     @cached_property
     def _part(self) -> Any:
-        return _compiled(self._function, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+        from compaction.kernels.compiling.compiler import PartCompiler
+
+        return _compiled(self._function, pipeline_class=PartCompiler, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
     @cached_property
     def _numba_type_(self) -> Any:
@@ -80,7 +83,7 @@ class _Inner:
         return types.Dispatcher(self._part)
 
 
-def _compiled(function: Callable[..., Any], **options: bool) -> Any:
+def _compiled(function: Callable[..., Any], **options: Any) -> Any:
     from numba import njit, types
     from numba.core.options import DefaultOptions
 
