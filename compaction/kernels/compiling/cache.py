@@ -176,7 +176,8 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
 
     def _load(self, sig: Any, target_context: Any) -> Any:
         try:
-            return super().load_overload(sig, target_context)
+            # not ``load_overload``, which first defines all of numba's functions: only compiling needs them, for 0.3 s
+            return super()._load_overload(sig, target_context)
         except (OSError, EOFError, ValueError, pickle.UnpicklingError) as error:
             _LOG.info("%s: a kernel that cannot be read is recompiled: %s", self.cache_path, error)
             with suppress(OSError):
