@@ -105,4 +105,13 @@ def runs_twice(clean: Clean, piece: OutputPart, *known: Any) -> Any:
     return clean(piece, *known)
 
 
+def one_by_one(fault: Clean, clean: Clean, parts: Sequence[tuple[OutputPart, Any]], known: Any) -> list[Any]:
+    """Clean output parts one by one, each with the fault."""
+
+    def alone(piece: OutputPart, survivors: Any, known: Any) -> Any:
+        return clean([(piece, survivors)], known)
+
+    return [result for piece, survivors in parts for result in fault(alone, piece, survivors, known)]
+
+
 FAULTS = {"tasks": fails_in_many_ways, "executor": kills_executor, "twice": runs_twice}

@@ -20,7 +20,7 @@ from compaction.engine.protocol import CleanedParts, CleanInputs, Job
 from compaction.engine.sizing import Sizes
 from compaction.spark.pipeline import SparkPasses
 from compaction.spark.session import build_session
-from tests.crash.faulty_tasks import FAULTS, MARKS
+from tests.crash.faulty_tasks import FAULTS, MARKS, one_by_one
 from tests.damage.valid_logs import NOW_MS
 from tests.local_job import request_for
 
@@ -43,7 +43,7 @@ class FaultyPasses(SparkPasses):
     fault = ""
 
     def clean_into_groups(self, job: Job, merged: Any, inputs: CleanInputs[R]) -> CleanedParts[R]:
-        faulty: Any = partial(FAULTS[self.fault], inputs.clean)
+        faulty: Any = partial(one_by_one, FAULTS[self.fault], inputs.clean)
         return super().clean_into_groups(job, merged, replace(inputs, clean=faulty))
 
 
