@@ -19,6 +19,8 @@ from compaction.startup.java_version import OLDEST_JAVA
 _FIRST_LINE = "# Written by kafka-log-compaction warm-up --spark-submit; it is replaced by the next one."
 _LOGGING = Path(__file__).resolve().parents[1] / "spark" / "log4j2.properties"
 
+#: begins the line of the template that has the archive's path
+_ARCHIVE_LINE = "if [ -r "
 _INCUBATOR = "--add-modules=jdk.incubator.vector"
 
 _TEMPLATE = """\
@@ -90,14 +92,24 @@ def file_of(versions: Versions) -> Path:
 
 
 def state(versions: Versions, archive: Path) -> State:
-    """Whether ``spark-submit`` uses this archive."""
+    """Whether ``spark-submit`` uses this archive, or the same one of another cache directory, as long as that is there: a run
+    with a temporary cache directory leaves the file as it is."""
     try:
         found = file_of(versions).read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         return State.MISSING
     if not found.startswith(_FIRST_LINE):
         return State.FOREIGN
+    named = _named_archive(found)
+    if named is not None and named.name == archive.name and named.is_file():
+        archive = named
     return State.WRITTEN if found == render(versions, archive) else State.OUTDATED
+
+
+def _named_archive(text: str) -> Path | None:
+    """The archive that a written file names."""
+    line = next((line for line in text.splitlines() if line.startswith(_ARCHIVE_LINE)), None)
+    return None if line is None else Path(shlex.split(line.rstrip("\\ "))[len(_ARCHIVE_LINE.split())])
 
 
 def render(versions: Versions, archive: Path) -> str:

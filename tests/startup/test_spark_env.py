@@ -108,6 +108,18 @@ def test_a_file_for_another_archive_is_outdated_and_replaced(found: Versions, ar
     assert spark_env.write(found, archive) is State.WRITTEN
 
 
+def test_a_run_with_a_temporary_cache_directory_leaves_the_file_as_it_is(
+    found: Versions, archive: Path, tmp_path: Path
+) -> None:
+    spark_env.write(found, archive)
+    temporary = tmp_path / "temporary" / archive.name
+    temporary.parent.mkdir()
+    temporary.touch()
+    assert spark_env.state(found, temporary) is State.WRITTEN
+    archive.unlink()
+    assert spark_env.state(found, temporary) is State.OUTDATED
+
+
 def test_the_scripts_of_the_installed_spark_read_the_file() -> None:
     """``spark-class`` reads it before it starts the launcher, with the application's arguments."""
     import pyspark
