@@ -86,7 +86,7 @@ def clean_parts(
 
 
 def clean_part(part: OutputPart, log: CleanContext, packed: Sequence[Packed], *, dry_run: bool) -> Steps[PartResult]:
-    """Writes one output part, or only count in a dry run. An error is returned in the result.
+    """Writes one output part, or only counts in a dry run. An error is returned in the result.
 
     :param packed: the part's survivor entries from any number of shards, each uint64
     """
