@@ -62,6 +62,8 @@ _DEFAULTS = {
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "3600000",
 }
 
+#: what errors of a broker that starts have in them, or the causes in the lines after them
+_PASSING = "apiKey=CONTROLLER_REGISTRATION", "Remote log metadata cache is not initialized"
 
 #: several threads may start brokers
 _giving = threading.Lock()
@@ -189,10 +191,11 @@ class Broker:
         return self._log_path.read_text(encoding="utf-8", errors="replace")
 
     def errors(self) -> list[str]:
-        """The errors that the broker logged, except for its own registration, which a new controller refuses and the broker
-        repeats."""
+        """The errors that the broker logged, except for those that it gets over while it starts: its own registration, which a
+        new controller refuses, and a fetch of uploaded segments before it knows them."""
         lines = self.log_text().splitlines()
-        return [line for line in lines if " ERROR " in line and "apiKey=CONTROLLER_REGISTRATION" not in line]
+        with_causes = [f"{line} {cause}" for line, cause in zip(lines, [*lines[1:], ""], strict=True) if " ERROR " in line]
+        return [each for each in with_causes if not any(passing in each for passing in _PASSING)]
 
     def stop(self) -> None:
         """A clean shutdown: logs flushed and closed, checkpoints and ``.kafka_cleanshutdown`` written."""

@@ -7,7 +7,7 @@ import pytest
 from numba import njit
 
 from compaction.kernels.compiling.compiler import KernelCompiler
-from compaction.kernels.compiling.jit import INTERPRETED, inner
+from compaction.kernels.compiling.jit import inner
 
 
 @inner
@@ -51,7 +51,6 @@ def test_an_error_of_an_inner_function_is_raised_by_the_kernel() -> None:
     assert halves(np.array([2, 2])) == (2, 20)
 
 
-@pytest.mark.skipif(INTERPRETED, reason="nothing is compiled")
 def test_an_inner_function_is_not_translated_to_machine_code() -> None:
     last_half(np.array([2]))
     compiled = last_half.overloads[last_half.signatures[0]]

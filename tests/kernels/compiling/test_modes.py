@@ -18,8 +18,8 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[3]
 #: about the compiler itself, which these modes change or do without
-CACHE = "tests/kernels/compiling/test_cache.py"
-KERNELS = ("--ignore", __file__, "--ignore", CACHE, "tests/kernels")
+COMPILER = ("test_cache.py", "test_compiler.py")
+KERNELS = (*(f"--ignore={Path(__file__).with_name(name)}" for name in (*COMPILER, Path(__file__).name)), "tests/kernels")
 #: by the variable that sets the mode
 RUNS = {
     "the kernels, NUMBA_DISABLE_JIT": KERNELS,
