@@ -21,6 +21,10 @@ STAMP := $(VENV)/$(if $(findstring |$(CURDIR)|,|$(INSTALLED_FOR)|),.installed,.n
 AIRFLOW := build/airflow
 SUITES_STAMP := $(STAMP)-suites
 
+# Tests mostly wait: for JVMs, brokers and disks. Each of two processes has a Spark session and a Kafka of its own, about 3 GB.
+TEST_PROCESSES ?= 2
+PYTEST = $(PY) -m pytest --numprocesses $(TEST_PROCESSES) --dist worksteal
+
 # suites that take long, or need more than Python, Java and package registries
 MORE := crash or slow or notebook or airflow or browser or cluster or s3 or gs
 
@@ -62,12 +66,12 @@ run: $(STAMP) | prerequisites ## compact a copy of the sample logs, and show how
 	@echo '  spark-submit jobs/compact.py --log-dir /path/to/log-dir'
 
 test: $(STAMP) | prerequisites ## run unit tests, Spark tests, and conformance tests with real Kafka
-	@$(STEP) "tests" $(PY) -m pytest -m "not ($(MORE))" --durations=40
+	@$(STEP) "tests" $(PYTEST) -m "not ($(MORE))" --durations=40
 
 test-all: test suites ## run all tests and suites, and install what the suites need
 
 suites: $(SUITES_STAMP) $(AIRFLOW)/.installed | prerequisites
-	@$(STEP) --may-be-empty "suites: $(MORE)" $(PY) -m pytest -m "$(MORE)" --durations=60
+	@$(STEP) --may-be-empty "suites: $(MORE)" $(PYTEST) -m "$(MORE)" --durations=60
 
 $(SUITES_STAMP): $(STAMP)
 	@$(STEP) "install what the suites need" $(PY) -m pip install --quiet -c constraints.txt -e '.[dev,suites]'
