@@ -145,6 +145,11 @@ def start_early(factory: SessionFactory, logs: Sequence[LogLocation]) -> Session
     return ThreadPoolExecutor(1).submit(start).result
 
 
+def report_without_logs(request: CompactionRequest) -> RunReport:
+    """The report of a run in place over no logs."""
+    return RunReport(uuid.uuid4().hex, request.as_of_ms, request.dry_run, logs=())
+
+
 def passes(session_factory: SessionFactory, progress: Progress | None = None) -> Callable[[], SparkPasses]:
     """What starts the passes; a run without work for them does not import Spark."""
 

@@ -96,10 +96,13 @@ def read_request(arguments: argparse.Namespace) -> CompactionRequest:
 
 
 def compact(session_factory: SessionFactory, request: CompactionRequest) -> RunReport:
-    """Runs the cleaner. Spark is imported here and not before, so that usage errors appear at once.
+    """Runs the cleaner. It and Spark are imported here and not before, so that a run without logs, or with a usage error, is
+    quick.
 
     :raises UsageError: there is no Java that Spark runs on; nothing was changed
     """
+    if not request.logs and request.output_dir is None:
+        return _command.report_without_logs(request)
     from compaction.startup import background
     from compaction.startup.java_version import require_java
 

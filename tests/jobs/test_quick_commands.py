@@ -28,8 +28,9 @@ def imported(*arguments: str | Path) -> str:
 
 
 @pytest.mark.parametrize("command", ["compact", "expire"])
-def test_on_an_empty_directory(tmp_path: Path, command: str) -> None:
-    assert imported(command, "--log-dir", tmp_path, "--allow-empty") == "0"
+def test_on_an_empty_directory(tmp_log_dir: Path, tmp_path: Path, command: str) -> None:
+    assert imported(command, "--log-dir", tmp_log_dir, "--allow-empty") == "0"
+    assert imported(command, "--log-dir", tmp_log_dir, "--allow-empty", "--output-dir", tmp_path / "out") == "0"
 
 
 @pytest.mark.parametrize("command", [name for name, _, _ in COMMANDS])
