@@ -33,11 +33,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A test that is skipped if ``CI`` is ``true`` fails, unless this PySpark lacks what it tests."""
+    """A test that is skipped if ``CI`` is ``true`` fails, unless this PySpark lacks what it tests. What a test prints, such as
+    names that are not UTF-8, is escaped."""
     report = yield
     if os.environ.get("CI") == "true" and report.skipped and "PySpark" not in report.longreprtext:
         report.outcome = "failed"
         report.longrepr = f"skipped, which a run under CI=true may not: {report.longrepr}"
+    # a process of pytest-xdist sends them as UTF-8
+    report.sections = [(name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections]
     return report
 
 
