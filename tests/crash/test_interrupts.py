@@ -40,6 +40,11 @@ def logs(tmp_path: Path) -> Path:
     return log_dir
 
 
+def _as_at_a_terminal() -> None:
+    """The tests may run in the background of a shell, which ignores interrupts there."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @contextmanager
 def started(*options: object, submit: bool = False) -> Iterator[subprocess.Popen[str]]:
     """``compact`` with a process group of its own; killed at the end."""
@@ -49,7 +54,7 @@ def started(*options: object, submit: bool = False) -> Iterator[subprocess.Popen
     process = subprocess.Popen(
         [*command, *map(str, options), *OPTIONS],
         cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT), "PATH": path}, start_new_session=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=_as_at_a_terminal,
     )  # fmt: skip
     try:
         yield process
