@@ -41,25 +41,26 @@ def cases(scale: float) -> dict[str, Case]:
         return replace(profile, total_bytes=int(profile.total_bytes * scale), keys=max(1, int(profile.keys * scale)))
 
     listed = [
-        Case("a", "3.9 GB, 32 M records, 4 M keys, uncompressed", sized(_BASE), target=8),
+        Case("a", "3.9 GB, 32 M records, 4 M keys, uncompressed", sized(_BASE), target=12),
         Case("b", "the same, lz4", sized(replace(_BASE, codec=3))),
         Case("c", "the same, zstd", sized(replace(_BASE, codec=4))),
-        Case("d", "values of 10 KB", sized(replace(_BASE, value_bytes=10_240, keys=100_000, batch_bytes=65_536))),
+        Case("d", "values of 10 KB", sized(replace(_BASE, value_bytes=10_240, keys=100_000, batch_bytes=65_536)),
+        target=2.2),
         # segments of a tenth: each is either dirty or clean
         Case("e", "10 % dirty on a clean log", replace(sized(replace(_BASE, unique=True)), segment_bytes=int(390 * MB * scale)),
-        dirty_share=0.1),
+        dirty_share=0.1, target=6),
         # segments of which no two fit into one: what is clean stays
         Case("e1", "e, with segments of 600 MB",
-        replace(sized(replace(_BASE, unique=True)), segment_bytes=int(600 * MB * scale)), dirty_share=0.1),
+        replace(sized(replace(_BASE, unique=True)), segment_bytes=int(600 * MB * scale)), dirty_share=0.1, target=6),
         Case("f", "50 partitions of 80 MB, Kafka on two threads", replace(sized(_BASE), total_bytes=int(80 * MB * scale),
         keys=max(1, int(82_000 * scale))), logs=50, kafka_threads=2),
         Case("g", "40 M distinct keys", sized(replace(_BASE, total_bytes=1920 * MB, value_bytes=20, unique=True)), target=8),
-        Case("h", "a, whole processes", sized(_BASE), target=3.5, whole_process=True),
-        Case("h8", "8 GB, whole processes", sized(replace(_BASE, total_bytes=8000 * MB, keys=8_000_000)), target=5,
+        Case("h", "a, whole processes", sized(_BASE), target=4.5, whole_process=True),
+        Case("h8", "8 GB, whole processes", sized(replace(_BASE, total_bytes=8000 * MB, keys=8_000_000)), target=8,
         whole_process=True),
         Case("i", "one segment of 1 GiB", sized(replace(_BASE, total_bytes=1000 * MB, keys=1_000_000))),
         Case("j", "2,000 small partitions", Profile(total_bytes=100_000, keys=200), logs=int(2000 * scale),
-        kafka_threads=2, target=1),
+        kafka_threads=2, target=4),
     ]  # fmt: skip
     grown = [
         Case(f"{gb:g}GB", f"{gb:g} GB, a million keys a GB", sized(replace(_BASE, total_bytes=int(gb * 1000 * MB),
