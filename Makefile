@@ -21,7 +21,7 @@ STAMP := $(VENV)/$(if $(findstring |$(CURDIR)|,|$(INSTALLED_FOR)|),.installed,.n
 AIRFLOW := build/airflow
 SUITES_STAMP := $(STAMP)-suites
 
-# Tests mostly wait: for JVMs, brokers and disks. Each of two processes has a Spark session and a Kafka of its own, about 3 GB.
+# One process leaves half of two cores idle. Each has a Spark session and a Kafka of its own.
 TEST_PROCESSES ?= 2
 PYTEST = $(PY) -m pytest --numprocesses $(TEST_PROCESSES) --dist worksteal
 

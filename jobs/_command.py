@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from compaction.config.request import CompactionRequest
 from compaction.errors import CompactionError, UsageError
 from compaction.fs.text_files import check_writable, write_text
-from compaction.fs.uri import environment, is_remote
+from compaction.fs.uri import any_remote, environment, is_remote
 from compaction.logdir.dirty_estimate import has_dirty_bytes
 from compaction.metrics import open_metrics
 from compaction.names import LogLocation
@@ -145,8 +145,11 @@ def start_early(factory: SessionFactory, logs: Sequence[LogLocation]) -> Session
     return ThreadPoolExecutor(1).submit(start).result
 
 
-def report_without_logs(request: CompactionRequest) -> RunReport:
-    """The report of a run in place over no logs."""
+def report_without_logs(request: CompactionRequest) -> RunReport | None:
+    """The report of a run in place over no logs, which needs no more than that; ``None`` for any other run, and where no log
+    can be changed in place."""
+    if request.logs or request.output_dir is not None or any_remote(request.log_dirs):
+        return None
     return RunReport(uuid.uuid4().hex, request.as_of_ms, request.dry_run, logs=())
 
 

@@ -101,8 +101,8 @@ def compact(session_factory: SessionFactory, request: CompactionRequest) -> RunR
 
     :raises UsageError: there is no Java that Spark runs on; nothing was changed
     """
-    if not request.logs and request.output_dir is None:
-        return _command.report_without_logs(request)
+    if (report := _command.report_without_logs(request)) is not None:
+        return report
     from compaction.startup import background
     from compaction.startup.java_version import require_java
 

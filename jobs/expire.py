@@ -79,8 +79,8 @@ def read_request(arguments: argparse.Namespace) -> CompactionRequest:
 def expire(session_factory: SessionFactory, request: CompactionRequest) -> RunReport:
     """Applies the delete policy. Spark, which only reads very many segments, is imported here and not before, so that a run
     without logs, or with a usage error, ends at once."""
-    if not request.logs and request.output_dir is None:
-        return _command.report_without_logs(request)
+    if (report := _command.report_without_logs(request)) is not None:
+        return report
     from compaction.engine.clean import parallel_read
     from compaction.engine.delete import delete_old_segments
 

@@ -1,4 +1,4 @@
-"""Commands without work do not import the libraries that take long to import."""
+"""Commands without work do not import what takes long to import: large libraries and the engine."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import pytest
 from jobs.__main__ import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[2]
-LARGE = ("numba", "llvmlite", "pyarrow", "pyspark", "cryptography")
-#: runs a command and prints its exit code, and which of the libraries it has imported
+LARGE = ("numba", "llvmlite", "pyarrow", "pyspark", "cryptography", "compaction.engine")
+#: runs a command and prints its exit code, and which of ``LARGE`` it has imported
 SCRIPT = f"""
 import sys
 from jobs.__main__ import main
 code = main(sys.argv[1:])
-print(code, *sys.modules.keys() & {set(LARGE)!r})
+print(code, *sorted(sys.modules.keys() & {set(LARGE)!r}))
 """
 
 
@@ -30,7 +30,13 @@ def imported(*arguments: str | Path) -> str:
 @pytest.mark.parametrize("command", ["compact", "expire"])
 def test_on_an_empty_directory(tmp_log_dir: Path, tmp_path: Path, command: str) -> None:
     assert imported(command, "--log-dir", tmp_log_dir, "--allow-empty") == "0"
-    assert imported(command, "--log-dir", tmp_log_dir, "--allow-empty", "--output-dir", tmp_path / "out") == "0"
+    copied = imported(command, "--log-dir", tmp_log_dir, "--allow-empty", "--output-dir", tmp_path / "out")
+    assert copied == "0 compaction.engine"
+
+
+@pytest.mark.parametrize("command", ["compact", "expire"])
+def test_where_no_log_could_be_changed_in_place(tmp_log_dir: Path, command: str) -> None:
+    assert imported(command, "--log-dir", f"local-tiered+file://{tmp_log_dir}", "--allow-empty") == "2 compaction.engine"
 
 
 @pytest.mark.parametrize("command", [name for name, _, _ in COMMANDS])
