@@ -124,6 +124,8 @@ class OverlayFileSystem(FileSystem):
         return RangedSource(source, content)
 
     def real_path(self, path: str) -> FileRange | None:
+        if normal(path) not in self._changed:
+            return self._base.real_path(path)
         content = self._node(path).content
         return None if isinstance(content, bytes) else content
 

@@ -32,6 +32,8 @@ Rows = NDArray[np.void]
 Bytes = NDArray[np.uint8]
 
 _ROWS = 1 << 14
+#: a message of magic 0 without key and value
+_SMALLEST_BATCH_BYTES = 26
 #: how far a torn tail is searched for valid batches
 _RESYNC_BYTES = 64 * 1024 * 1024
 #: the window of that search, and the limit of bytes whose checksums it computes
@@ -66,7 +68,11 @@ class SegmentScan:
         self._header = header_buffer()
 
     def __iter__(self) -> Iterator[Rows]:
-        source = None if self._check_crc else self.data.opened()
+        if self.position >= len(self.data):
+            return
+        # the first window has all of a short range: most segments of small logs, and the ends of others
+        short = len(self.data) - self.position <= _FIRST_WINDOW_BYTES
+        source = None if self._check_crc or short else self.data.opened()
         try:
             yield from self._tables(source)
         finally:
@@ -75,7 +81,7 @@ class SegmentScan:
 
     def _tables(self, source: ByteSource | None) -> Iterator[Rows]:
         while True:
-            table = np.empty(_ROWS, BATCH_ROW)
+            table = np.empty(min(_ROWS, (len(self.data) - self.position) // _SMALLEST_BATCH_BYTES + 1), BATCH_ROW)
             found = (None if source is None else self._walk(source, table)) or self._scan(table)
             self.error = found.error
             rows = self._in_order(found.rows)
@@ -84,7 +90,7 @@ class SegmentScan:
                 self.position = self.last_position + int(rows["size"][-1])
                 self.next_offset = int(rows["last_offset"][-1]) + 1
                 yield rows
-            if self.error is not None or not len(rows):
+            if self.error is not None or not len(rows) or self.position >= len(self.data):
                 return
 
     def _walk(self, source: ByteSource, table: Rows) -> BatchScan | None:
@@ -119,11 +125,15 @@ class SegmentScan:
 
     def _in_order(self, rows: Rows) -> Rows:
         """The batches before the first one whose offsets decrease, which is an error: no checksum covers a base offset."""
-        floors = np.append(self.next_offset or 0, rows["last_offset"][:-1] + 1)
-        backwards = np.flatnonzero((rows["base_offset"] < floors[: len(rows)]) | (floors[: len(rows)] < 0))
-        if not len(backwards):
+        if not len(rows):
             return rows
-        first, self._offsets_decrease = int(backwards[0]), True
+        floors = np.empty(len(rows), np.int64)
+        floors[0], floors[1:] = self.next_offset or 0, rows["last_offset"][:-1]
+        floors[1:] += 1
+        backwards = (rows["base_offset"] < floors) | (floors < 0)
+        if not backwards.any():
+            return rows
+        first, self._offsets_decrease = int(backwards.argmax()), True
         self.error = f"batch begins at offset {rows['base_offset'][first]}, expected {floors[first]} or more"
         return rows[:first]
 

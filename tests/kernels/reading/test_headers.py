@@ -55,7 +55,7 @@ def test_reading_headers_only_gives_the_same_rows_as_reading_all_bytes(tmp_path:
 
 
 def test_headers_of_a_byte_range_are_read_from_its_start(tmp_path: Path) -> None:
-    first, second = (Batch([Record(base, 0, b"k", bytes(9_000))]).encode() for base in (0, 1))
+    first, second = (Batch([Record(base, 0, b"k", bytes(90_000))]).encode() for base in (0, 1))
     (tmp_path / "segment").write_bytes(first + second)
     whole = view(LocalFileSystem(), str(tmp_path / "segment"))
     rows = np.concatenate(list(SegmentScan(whole[len(first) :])))
