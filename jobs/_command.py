@@ -53,6 +53,9 @@ INTERRUPTED = 130
 _JSON_OPTION = f"--log-format={_logging.JSON}"
 #: with this much new data it is likely that some log will be cleaned
 _EARLY_START_BYTES = 256 << 20
+#: the same for this many logs, which take as long to read as Spark to start
+_MANY_LOGS = 1_000
+_EARLY_START_BYTES_OF_MANY = 32 << 20
 _EARLY_START_SWITCH_INTERVAL_S = 0.0005
 #: what Spark writes to its local directories is encrypted with a key that is only in memory
 ENCRYPTED = MappingProxyType({"spark.io.encryption.enabled": "true"})
@@ -127,22 +130,36 @@ def start_session(name: str, settings: Mapping[str, str] = MappingProxyType({}))
     return spark
 
 
-def start_early(factory: SessionFactory, logs: Sequence[LogLocation]) -> SessionFactory:
-    """``factory``, called in a thread at once if some log is probably going to be cleaned: Spark takes two seconds to start,
-    and the driver reads the logs meanwhile."""
-    if not has_dirty_bytes(logs, _EARLY_START_BYTES):
-        return factory
+class EarlySession:
+    """The session of ``factory``, which is called in a thread at once."""
 
-    def start() -> Session:
+    def __init__(self, factory: SessionFactory) -> None:
+        self._factory = factory
+        self._session = ThreadPoolExecutor(1).submit(self._start)
+
+    def _start(self) -> Session:
         # Spark's start makes hundreds of short calls to the JVM, each of which waits to be scheduled
         usual = sys.getswitchinterval()
         sys.setswitchinterval(_EARLY_START_SWITCH_INTERVAL_S)
         try:
-            return factory()
+            return self._factory()
         finally:
             sys.setswitchinterval(usual)
 
-    return ThreadPoolExecutor(1).submit(start).result
+    def __call__(self) -> Session:
+        """Waits for the session; raises the error of its start."""
+        return self._session.result()
+
+    def has_started(self) -> bool:
+        """Whether the session is there."""
+        return self._session.done()
+
+
+def start_early(factory: SessionFactory, logs: Sequence[LogLocation]) -> SessionFactory:
+    """``factory``, called in a thread at once if some log is probably going to be cleaned: Spark takes two seconds to start,
+    and the driver reads the logs meanwhile."""
+    least_bytes = _EARLY_START_BYTES if len(logs) < _MANY_LOGS else _EARLY_START_BYTES_OF_MANY
+    return EarlySession(factory) if has_dirty_bytes(logs, least_bytes) else factory
 
 
 def report_without_logs(request: CompactionRequest) -> RunReport | None:
@@ -153,15 +170,24 @@ def report_without_logs(request: CompactionRequest) -> RunReport | None:
     return RunReport(uuid.uuid4().hex, request.as_of_ms, request.dry_run, logs=())
 
 
-def passes(session_factory: SessionFactory, progress: Progress | None = None) -> Callable[[], SparkPasses]:
-    """What starts the passes; a run without work for them does not import Spark."""
+class _Passes:
+    """See ``compaction.engine.protocol.EarlyStart``."""
 
-    def start() -> SparkPasses:
+    def __init__(self, session_factory: SessionFactory, progress: Progress | None) -> None:
+        self._session, self._progress = session_factory, progress
+
+    def __call__(self) -> SparkPasses:
         from compaction.spark.pipeline import SparkPasses
 
-        return SparkPasses(session_factory().sparkContext, progress)
+        return SparkPasses(self._session().sparkContext, self._progress)
 
-    return start
+    def has_started(self) -> bool:
+        return isinstance(self._session, EarlySession) and self._session.has_started()
+
+
+def passes(session_factory: SessionFactory, progress: Progress | None = None) -> Callable[[], SparkPasses]:
+    """What starts the passes; a run without work for them does not import Spark."""
+    return _Passes(session_factory, progress)
 
 
 def is_done(request: CompactionRequest, arguments: argparse.Namespace) -> bool:

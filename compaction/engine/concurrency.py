@@ -15,9 +15,6 @@ from compaction.fs.filesystem import FileSystem
 
 T = TypeVar("T")
 
-#: one group of logs computes while the other one waits for the disk
-_GROUPS = 2
-
 
 def run_concurrently(calls: Sequence[Callable[[], T]], threads: int) -> list[T]:
     """Runs the calls on up to ``threads`` threads, inline if one suffices; returns their results in order.
@@ -25,8 +22,10 @@ def run_concurrently(calls: Sequence[Callable[[], T]], threads: int) -> list[T]:
     If a call raises or the caller is interrupted, running calls complete and the others do not start.
     """
     threads = min(threads, len(calls))
-    if threads <= 1:
-        return [call() for call in calls]
+    return _in_threads(calls, threads) if threads > 1 else [call() for call in calls]
+
+
+def _in_threads(calls: Sequence[Callable[[], T]], threads: int) -> list[T]:
     with ThreadPoolExecutor(threads) as pool:
         running = [pool.submit(call) for call in calls]
         try:
@@ -39,9 +38,11 @@ def run_concurrently(calls: Sequence[Callable[[], T]], threads: int) -> list[T]:
 def change_logs(fs: FileSystem, works: Sequence[tuple[str, Steps[T]]], most: int) -> list[T]:
     """Runs works that each change one log; returns their results in order. Groups of up to ``most`` works advance in step.
 
+    Several works run in one thread, so that an interrupt does not stop them halfway; two threads would contend for the GIL.
+
     :param works: the directory of each log, and what changes it
     """
-    size = min(most, max(1, -(-len(works) // _GROUPS)))
-    groups = [works[first : first + size] for first in range(0, len(works), size)]
+    groups = [works[first : first + most] for first in range(0, len(works), most)]
     calls = [partial(run_in_step, fs, [path for path, _ in group], [work for _, work in group]) for group in groups]
-    return [result for results in run_concurrently(calls, min(most, _GROUPS)) for result in results]
+    found = _in_threads(calls, 1) if min(most, len(works)) > 1 else [call() for call in calls]
+    return [result for results in found for result in results]

@@ -33,7 +33,7 @@ from compaction.output.swap import SwapGroup, replace_segments
 from compaction.recovery.write_repairs import write_repairs
 
 #: logs that are changed in step: the more, the less often the disk is waited for, and the checkpoint file written
-LOG_CONCURRENCY = 256
+LOG_CONCURRENCY = 512
 
 
 class Destination(Protocol):

@@ -34,6 +34,8 @@ Plan = TypeVar("Plan")
 _BEYOND = "beyond the lock of this log directory"
 #: number of segments from which logs are read in parallel: one process reads about a thousand segments per second
 MANY_SEGMENTS = 8_000
+#: the same if what runs tasks has started, so that the driver need not wait for it
+SOME_SEGMENTS = 1_000
 #: the same for object stores, where a segment takes several requests
 MANY_REMOTE_SEGMENTS = 200
 
@@ -58,8 +60,21 @@ class LogReadTask(NamedTuple):
     now_ms: int
 
 
-#: reads many logs in parallel; the results are those of ``read_without_recovery``, in the same order
-ParallelRead = Callable[[Sequence[LogReadTask]], "list[LogView | CompactionError | None]"]
+class ParallelRead(NamedTuple):
+    """Reads many logs in parallel.
+
+    ``read`` returns the results of ``read_without_recovery``, in the order of its tasks; ``has_started`` whether it would begin
+    at once.
+    """
+
+    read: Callable[[Sequence[LogReadTask]], list[LogView | CompactionError | None]]
+    has_started: Callable[[], bool] = lambda: False
+
+    def pays(self, segments: int, *, remote: bool) -> bool:
+        """Whether it is the faster way to read logs with this number of segments."""
+        if remote:
+            return segments >= MANY_REMOTE_SEGMENTS
+        return segments >= MANY_SEGMENTS or (segments >= SOME_SEGMENTS and self.has_started())
 
 
 class Sources(NamedTuple):
@@ -89,7 +104,7 @@ def read_logs(
 ) -> tuple[PreparedLog[Any], ...]:
     """Recovers and reads all selected logs, in the order of directories, topics and partitions. They have no plan yet.
 
-    :param parallel_read: used above ``MANY_SEGMENTS``
+    :param parallel_read: used as soon as it pays
     :param policy_required: a log whose ``cleanup.policy`` is a guess is not changed; its error is a ``PolicyUnknownError``
     :raises ConfigError: settings of the call contradict each other; nothing was changed
     """
@@ -97,10 +112,7 @@ def read_logs(
     step(f"reading {counted(len(request.logs), 'log')}")
     settings = _read_settings(fs, request, policy_required=policy_required)
     valid = {location: each for location, each in settings.items() if isinstance(each, Settings)}
-    views = _read_many(fs, valid, request.as_of_ms, parallel_read)
-    recovered = {
-        location: _recover(sources, location, each) for location, each in valid.items() if views.get(location) is None
-    }
+    recovered, views = _recover_or_read(sources, valid, request.as_of_ms, parallel_read)
     # read only now: recovery may change them
     checkpoints = _checkpoints(fs, settings)
     for location, report in recovered.items():
@@ -152,16 +164,34 @@ def prepare(
     return tuple(map(planned, read_logs(sources, request, parallel_read, policy_required=policy_required)))
 
 
+def _recover_or_read(
+    sources: Sources, logs: Mapping[LogLocation, Settings], now_ms: int, parallel_read: ParallelRead | None
+) -> tuple[dict[LogLocation, RecoveryReport | CompactionError], dict[LogLocation, LogView | CompactionError]]:
+    """Recovers log by log; as soon as it pays, those that are left are read in parallel, and only recovered if they need it.
+    Returns what recovery did, and the logs that were read."""
+    recovered: dict[LogLocation, RecoveryReport | CompactionError] = {}
+    views: dict[LogLocation, LogView | CompactionError] = {}
+    left, remote = dict(logs), any_remote(log.path for log in logs)
+    counts = {log: _segment_count(sources.fs, log) for log in logs} if parallel_read is not None else {}
+    segments = sum(counts.values())
+    for location, settings in logs.items():
+        if parallel_read is not None and parallel_read.pays(segments, remote=remote):
+            views, parallel_read = _read_many(sources.fs, left, now_ms, parallel_read), None
+        if location not in views:
+            recovered[location] = _recover(sources, location, settings)
+        del left[location]
+        segments -= counts.get(location, 0)
+    return recovered, views
+
+
 def _read_many(
-    fs: FileSystem, logs: Mapping[LogLocation, Settings], now_ms: int, parallel_read: ParallelRead | None
-) -> dict[LogLocation, LogView | CompactionError | None]:
-    """The logs that were read in parallel; empty if they have few segments."""
-    threshold = MANY_REMOTE_SEGMENTS if any_remote(log.path for log in logs) else MANY_SEGMENTS
-    if parallel_read is None or sum(_segment_count(fs, log) for log in logs) < threshold:
-        return {}
+    fs: FileSystem, logs: Mapping[LogLocation, Settings], now_ms: int, parallel_read: ParallelRead
+) -> dict[LogLocation, LogView | CompactionError]:
+    """Reads logs in parallel; those that need recovery first are missing."""
     checkpoints = _checkpoints(fs, logs)
     tasks = [LogReadTask(log, settings, checkpoints[log.log_dir], now_ms) for log, settings in logs.items()]
-    return dict(zip(logs, parallel_read(tasks), strict=True))
+    found = zip(logs, parallel_read.read(tasks), strict=True)
+    return {log: view for log, view in found if view is not None}
 
 
 def _segment_count(fs: FileSystem, log: LogLocation) -> int:

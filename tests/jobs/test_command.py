@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from compaction.engine.protocol import has_started
 from compaction.names import LogLocation, TopicPartition
 from jobs import _command
 
@@ -50,3 +51,27 @@ def test_an_error_of_the_start_is_raised_on_the_first_use(tmp_path: Path) -> Non
     session = _command.start_early(factory, logs(tmp_path, 1 << 30))
     with pytest.raises(OSError, match="no Java"):
         session()
+
+
+def test_the_passes_know_whether_an_early_session_has_started(tmp_path: Path) -> None:
+    may_start = threading.Event()
+
+    def factory() -> Any:
+        assert may_start.wait(10)
+        return object()
+
+    early = _command.start_early(factory, logs(tmp_path, 1 << 30))
+    assert not has_started(_command.passes(early))
+    may_start.set()
+    early()
+    assert has_started(_command.passes(early))
+    assert not has_started(_command.passes(factory))
+
+
+def test_many_logs_start_a_session_for_less_data(tmp_path: Path) -> None:
+    def factory() -> Any:
+        return object()
+
+    one = logs(tmp_path, 64 << 10)
+    assert isinstance(_command.start_early(factory, one * 1_000), _command.EarlySession)
+    assert _command.start_early(factory, one * 100) is factory
