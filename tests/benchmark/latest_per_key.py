@@ -44,7 +44,7 @@ KAFKA, JOB = "Kafka's cleaner", "spark-submit jobs/compact.py"
 SOURCE, BROKER = "kafka_log, max_by", "Spark's Kafka source, max_by"
 EXPORT, DUCKDB, POLARS = "export to Parquet", "DuckDB, on the export", "Polars, on the export"
 _TABLES = (SOURCE, BROKER, DUCKDB, POLARS)
-#: Spark's default of 1 GiB is too little for 40 M keys
+#: Spark's default of 1 GiB is too little for 46 M keys
 _DRIVER_MEMORY = "6g"
 #: the newest in the registries; it works with Spark 4.3.0
 _CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"

@@ -54,7 +54,7 @@ def cases(scale: float) -> dict[str, Case]:
         replace(sized(replace(_BASE, unique=True)), segment_bytes=int(600 * MB * scale)), dirty_share=0.1, target=6),
         Case("f", "50 partitions of 80 MB, Kafka on two threads", replace(sized(_BASE), total_bytes=int(80 * MB * scale),
         keys=max(1, int(82_000 * scale))), logs=50, kafka_threads=2),
-        Case("g", "40 M distinct keys", sized(replace(_BASE, total_bytes=1920 * MB, value_bytes=20, unique=True)), target=8),
+        Case("g", "46 M distinct keys", sized(replace(_BASE, total_bytes=1920 * MB, value_bytes=20, unique=True)), target=8),
         Case("h", "a, whole processes", sized(_BASE), target=4.5, whole_process=True),
         Case("h8", "8 GB, whole processes", sized(replace(_BASE, total_bytes=8000 * MB, keys=8_000_000)), target=8,
         whole_process=True),
