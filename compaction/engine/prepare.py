@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from compaction.cleaning.log_view import LogView
@@ -34,9 +35,9 @@ Plan = TypeVar("Plan")
 _BEYOND = "beyond the lock of this log directory"
 #: number of segments from which logs are read in parallel: one process reads about a thousand segments per second
 MANY_SEGMENTS = 8_000
-#: the same if what runs tasks has started, so that the driver need not wait for it
+#: the same once that which runs tasks has started, and the driver need not wait for it
 SOME_SEGMENTS = 1_000
-#: the same for object stores, where a segment takes several requests
+#: in object stores, where a segment takes several requests
 MANY_REMOTE_SEGMENTS = 200
 
 
@@ -171,16 +172,16 @@ def _recover_or_read(
     Returns what recovery did, and the logs that were read."""
     recovered: dict[LogLocation, RecoveryReport | CompactionError] = {}
     views: dict[LogLocation, LogView | CompactionError] = {}
-    left, remote = dict(logs), any_remote(log.path for log in logs)
-    counts = {log: _segment_count(sources.fs, log) for log in logs} if parallel_read is not None else {}
-    segments = sum(counts.values())
-    for location, settings in logs.items():
+    remote = any_remote(log.path for log in logs)
+    counts = [0 if parallel_read is None else _segment_count(sources.fs, log) for log in logs]
+    segments = sum(counts)
+    for number, (location, settings) in enumerate(logs.items()):
         if parallel_read is not None and parallel_read.pays(segments, remote=remote):
+            left = dict(islice(logs.items(), number, None))
             views, parallel_read = _read_many(sources.fs, left, now_ms, parallel_read), None
         if location not in views:
             recovered[location] = _recover(sources, location, settings)
-        del left[location]
-        segments -= counts.get(location, 0)
+        segments -= counts[number]
     return recovered, views
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -47,18 +49,43 @@ def test_after_an_interruption_running_calls_complete_and_no_others_start() -> N
     assert sorted({*ended, 1}) == sorted(begun)
 
 
-def test_several_logs_change_in_one_thread_which_an_interrupt_does_not_stop_halfway() -> None:
+def test_an_interrupt_lets_the_logs_in_step_complete_and_starts_no_others() -> None:
+    begun: list[int] = []
+    ended: list[int] = []
+
+    def work(number: int) -> Steps[None]:
+        begun.append(number)
+        if number == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+        yield ()
+        time.sleep(0.2)
+        ended.append(number)
+
+    # a shell's background jobs ignore it
+    usual = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            change_logs(LocalFileSystem(), [(f"/{number}", work(number)) for number in range(6)], 2)
+    finally:
+        signal.signal(signal.SIGINT, usual)
+    assert begun == ended == [0, 1]
+
+
+def test_logs_are_changed_in_order_one_by_one_inline_and_several_in_one_thread() -> None:
     threads: list[threading.Thread] = []
 
-    def work() -> Steps[int]:
-        threads.append(threading.current_thread())
+    def work(number: int) -> Steps[int]:
         yield ()
         threads.append(threading.current_thread())
-        return 1
+        return number
 
-    assert change_logs(LocalFileSystem(), [("/a", work()), ("/b", work()), ("/c", work())], 2) == [1, 1, 1]
+    def changed(logs: int, most: int) -> list[int]:
+        threads.clear()
+        return change_logs(LocalFileSystem(), [(f"/{number}", work(number)) for number in range(logs)], most)
+
+    assert changed(5, 2) == list(range(5))
     assert len(set(threads)) == 1 and threads[0] is not threading.main_thread()
-    threads.clear()
-    assert change_logs(LocalFileSystem(), [("/a", work())], 2) == [1]
-    assert change_logs(LocalFileSystem(), [("/a", work()), ("/b", work())], 1) == [1, 1]
-    assert set(threads) == {threading.main_thread()}
+    for logs, most in ((1, 2), (5, 1)):
+        assert changed(logs, most) == list(range(logs))
+        assert set(threads) == {threading.main_thread()}
+    assert changed(0, 2) == []
