@@ -18,10 +18,18 @@ pytestmark = pytest.mark.spark
 ROOT = Path(__file__).resolve().parents[2]
 AS_OF_MS = 1_798_761_600_000
 
-#: loaded by every Python process of a run: notes each kernel that it compiles
+#: loaded by every Python process of a run: notes each kernel that it compiles, and lets the background compiler complete, which
+#: the end of a run terminates
 LISTENER = """
-import os
+import os, subprocess
 from numba.core import event
+terminate = subprocess.Popen.terminate
+def complete(process):
+    if "compaction.startup.kernel_groups" in process.args:
+        process.wait()
+    else:
+        terminate(process)
+subprocess.Popen.terminate = complete
 class Listener(event.Listener):
     def on_start(self, what):
         dispatcher = what.data["dispatcher"]
