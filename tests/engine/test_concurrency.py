@@ -57,7 +57,7 @@ def test_an_interrupt_lets_the_logs_in_step_complete_and_starts_no_others() -> N
         begun.append(number)
         if number == 1:
             # the caller waits by now
-            time.sleep(0.1)
+            time.sleep(0.5)
             os.kill(os.getpid(), signal.SIGINT)
         yield ()
         time.sleep(0.2)

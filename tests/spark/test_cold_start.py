@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from compaction.startup.background import PASSES
 from tests.golden import unpack_sample
 
 pytestmark = pytest.mark.spark
@@ -75,7 +76,8 @@ def test_each_kernel_is_compiled_once_and_kept_outside_of_the_package(tmp_path: 
     first = compiled_by_a_run(package, tmp_path, "first", *options)
     assert any("rewrite.rewrite" in each for each in first)
     assert set(first.values()) == {1}, first
-    kept = list((tmp_path / "home/.cache/kafka-log-compaction/numba").rglob("*.nbc"))
-    assert len(kept) == len(first)
+    cached = tmp_path / "home/.cache/kafka-log-compaction/numba"
+    assert {each.name.split(".")[0] for each in cached.rglob("*.done")} >= set(PASSES)
+    assert len(list(cached.rglob("*.nbc"))) == len(first)
     assert not compiled_by_a_run(package, tmp_path, "second", *options)
     assert sorted(package.rglob("*")) == before
