@@ -19,6 +19,9 @@ from compaction.startup.java_version import OLDEST_JAVA
 _FIRST_LINE = "# Written by kafka-log-compaction warm-up --spark-submit; it is replaced by the next one."
 _LOGGING = Path(__file__).resolve().parents[1] / "spark" / "log4j2.properties"
 
+#: the modules of ``jobs`` that ``spark-submit`` runs
+COMMANDS = ("compact", "count_keys", "doctor", "dry_run", "dump_log", "erase", "expire", "verify")
+
 #: begins the line of the template that has the archive's path
 _ARCHIVE_LINE = "if [ -r "
 _INCUBATOR = "--add-modules=jdk.incubator.vector"
@@ -29,7 +32,7 @@ _TEMPLATE = """\
 _java=${{JAVA_HOME:+$JAVA_HOME/bin/java}}
 _java=${{_java:-$(type -P java)}}
 case "$*" in
-  *jobs/compact.py*|*jobs/count_keys.py*|*jobs/doctor.py*|*jobs/expire.py*|*jobs/dry_run.py*|*jobs/verify.py*)
+  {commands})
     # Spark would end with an error of its own, or of the JVM
     _version=none
     if [ -x "$_java" ]; then
@@ -116,6 +119,7 @@ def render(versions: Versions, archive: Path) -> str:
     """The file."""
     return _TEMPLATE.format(
         first_line=_FIRST_LINE,
+        commands="|".join(f"*jobs/{each}.py*" for each in COMMANDS),
         oldest=OLDEST_JAVA,
         options=shlex.quote(f"{C1_ONLY} -Dlog4j2.configurationFile={_LOGGING.as_uri()}"),
         archive=shlex.quote(str(archive)),

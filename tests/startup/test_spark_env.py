@@ -44,7 +44,13 @@ def sourced(found: Versions, *arguments: str, **environment: str) -> dict[str, s
     return dict(line.split("=", 1) for line in done.stdout.split("\0") if line)
 
 
-@pytest.mark.parametrize("command", ["compact", "expire", "dry_run", "verify"])
+def test_every_command_that_names_spark_submit_is_one() -> None:
+    jobs = Path(__file__).resolve().parents[2] / "jobs"
+    submitted = [each.stem for each in sorted(jobs.glob("[a-z]*.py")) if f"spark-submit jobs/{each.name}" in each.read_text()]
+    assert submitted == list(spark_env.COMMANDS)
+
+
+@pytest.mark.parametrize("command", spark_env.COMMANDS)
 def test_a_command_gets_the_archive_and_the_settings_of_its_jvm(found: Versions, archive: Path, command: str) -> None:
     assert spark_env.write(found, archive) is State.WRITTEN
     told = sourced(found, f"jobs/{command}.py", "--log-dir", "/x", SPARK_SUBMIT_OPTS="-Dusers=1")
