@@ -22,7 +22,8 @@ class Opening:
     """How a log is opened: a broker's checkpoints, its configuration and its clock.
 
     ``config`` has topic-level names. ``clean_shutdown`` is whether ``.kafka_cleanshutdown`` exists; ``None`` derives it from
-    the presence of a producer snapshot, since after a clean shutdown without one Kafka starts without producer state.
+    the presence of a producer snapshot that Kafka uses, since after a clean shutdown without one it starts without producer
+    state.
     ``recovery_point`` matters only after an unclean shutdown: segments from there on are read and indexed again.
     ``high_watermark`` of ``None`` is the log end. ``producer_expiration_ms`` of ``None`` is the version's default.
     ``background`` runs the tasks that Kafka schedules, at once if they are due.
@@ -53,7 +54,7 @@ class KafkaLog:
         self._background = opening.background
         clean = opening.clean_shutdown
         if clean is None:
-            clean = not path.exists() or any(path.glob("*.snapshot"))
+            clean = not path.exists() or _has_snapshot(path)
         self.config = log_config(gateway, opening.config)
         self.java: Any = _factory(gateway)(
             {
@@ -194,6 +195,15 @@ def log_config(gateway: Gateway, config: Mapping[str, str]) -> Any:
     if name.startswith("kafka."):
         return gateway.cls(name)(own, getattr(gateway.cls(name), "apply$default$2")())
     return gateway.cls(name)(own)
+
+
+def _has_snapshot(path: Path) -> bool:
+    """Whether a snapshot remains when Kafka loads the log, which removes those before the last segment that belong to none.
+
+    The cleaner of 2.8 leaves the snapshots of the segments that it removes.
+    """
+    bases, offsets = ({int(file.stem) for file in path.glob(pattern)} for pattern in ("*.log", "*.snapshot"))
+    return any(offset in bases or offset > max(bases, default=0) for offset in offsets)
 
 
 def _factory(gateway: Gateway) -> Callable[[Mapping[str, list[Any]], int | None], Any]:
