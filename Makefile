@@ -33,7 +33,7 @@ SAMPLE_AS_OF_MS := 1798761600000
 RUN_DIR := build/run
 RUN_ARGS = --log-dir $(RUN_DIR)/logs --as-of-ms $(SAMPLE_AS_OF_MS) --include-active --report $(RUN_DIR)/report.json
 
-.PHONY: help install run test test-all suites lint bench docs clean prerequisites
+.PHONY: help install run test test-all suites search lint bench docs clean prerequisites
 
 help: ## list the targets
 	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/  make \1#\2/p' $(MAKEFILE_LIST) | awk -F'#' '{ printf "%-16s %s\n", $$1, $$2 }'
@@ -72,6 +72,10 @@ test-all: test suites ## run all tests and suites, and install what the suites n
 
 suites: $(SUITES_STAMP) $(AIRFLOW)/.installed | prerequisites
 	@$(STEP) --may-be-empty "suites: $(MORE)" $(PYTEST) -m "$(MORE)" --durations=60
+
+SEARCH_MINUTES ?= 60
+search: $(STAMP) | prerequisites ## search for failures with fresh seeds, for SEARCH_MINUTES; what is found becomes a case
+	@$(PY) -m tests.search --minutes $(SEARCH_MINUTES)
 
 $(SUITES_STAMP): $(STAMP)
 	@$(STEP) "install what the suites need" $(PY) -m pip install --quiet -c constraints.txt -e '.[dev,suites]'

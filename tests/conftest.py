@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 
 from tests.object_store.fixtures import bucket, client, store
 
@@ -18,6 +20,14 @@ if TYPE_CHECKING:
 __all__ = ["bucket", "client", "store"]
 
 ROOT = Path(__file__).resolve().parent.parent
+
+# the same examples in every run, however long they take on a busy machine
+settings.register_profile(
+    "fixed", derandomize=True, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("fixed")
+# hypothesis also tries the constants of the modules that have been imported, which depend on the tests that ran before
+vars(providers)["_get_local_constants"] = lambda: providers.GLOBAL_CONSTANTS
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

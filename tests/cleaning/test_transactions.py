@@ -343,7 +343,7 @@ def built(
     return segments
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(EVENTS, ENTRIES, st.integers(0, 5), st.randoms(use_true_random=False))
 def test_any_index_resolves_as_a_naive_replay(
     events: list[tuple[str, int]], entries: list[tuple[int, int, int, int]], log_start: int, rng: random.Random
@@ -351,7 +351,7 @@ def test_any_index_resolves_as_a_naive_replay(
     check_against_replay(built(events, entries, rng), log_start, rng)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(EVENTS, ENTRIES, st.integers(0, 30), st.integers(0, 35), st.randoms(use_true_random=False))
 def test_any_map_pass_excludes_what_a_naive_replay_excludes(
     events: list[tuple[str, int]], entries: list[tuple[int, int, int, int]], start: int, end: int, rng: random.Random

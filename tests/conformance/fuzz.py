@@ -102,26 +102,54 @@ def make_small(gateway: Gateway, story: Story, sizes: Sizes | None, *, include_a
     return shrink(story, fails)
 
 
+@dataclass(frozen=True)
+class Batch:
+    """Stories that the job cleans in one run; ``first`` also decides the sizes of its work."""
+
+    first: int
+    count: int
+    version: str = REFERENCE
+    spark: bool = False
+    include_active: bool = False
+
+    @property
+    def sizes(self) -> Sizes:
+        """The sizes of the work."""
+        return random_sizes(self.first, spark=self.spark)
+
+    def run(self) -> Tally:
+        """Runs them, with the cleaner of the version as the judge."""
+        gateway = shared_gateway(self.version)
+        stories = [random_story(seed, gateway.release) for seed in range(self.first, self.first + self.count)]
+        job = local_job(self.sizes, include_active=self.include_active, version=self.version)
+        if self.spark:
+            job = clean_on_spark(self.sizes, kafka_version=self.version)
+        with scratch() as root:
+            return run_stories(gateway, root, stories, job, include_active=self.include_active)
+
+    def write_small(self, story: Story, cases: Path = CASES) -> Path:
+        """Writes the smallest story found that fails as this one does, as a case."""
+        small = make_small(shared_gateway(self.version), story, self.sizes, include_active=self.include_active)
+        cases.mkdir(exist_ok=True)
+        path = cases / f"{story.name}.json"
+        replace(small, version=self.version).write(path)
+        return path
+
+
 def run_seeds(version: str, options: argparse.Namespace) -> Tally:
     """The stories of these seeds, with the cleaner of that version as the judge."""
     first, end = (int(part) for part in options.seeds.split(":"))
-    gateway, tally, active = shared_gateway(version), Tally(), bool(options.include_active)
+    tally = Tally()
     for start in range(first, end, options.chunk):
-        began, sizes = time.monotonic(), random_sizes(start, spark=options.spark)
-        stories = [random_story(seed, gateway.release) for seed in range(start, min(end, start + options.chunk))]
-        local = local_job(sizes, include_active=active, version=version)
-        job = clean_on_spark(sizes, kafka_version=version) if options.spark else local
-        with scratch() as root:
-            found = run_stories(gateway, root, stories, job, include_active=active)
-        tally += found
+        began = time.monotonic()
+        batch = Batch(start, min(options.chunk, end - start), version, options.spark, options.include_active)
+        tally += (found := batch.run())
         seconds = time.monotonic() - began
-        print(f"{version}, seeds {start}:{start + len(stories)}, {sizes}: {found} ({seconds:.0f} s)", flush=True)
+        print(f"{version}, seeds {start}:{start + batch.count}, {batch.sizes}: {found} ({seconds:.0f} s)", flush=True)
         for each in found.failed:
             print(f"{each.story.name}:", *each.problems[:5], sep="\n  ", flush=True)
             if not options.no_shrink:
-                small = make_small(gateway, each.story, sizes, include_active=active)
-                CASES.mkdir(exist_ok=True)
-                replace(small, version=version).write(CASES / f"{each.story.name}.json")
+                batch.write_small(each.story)
     return tally
 
 

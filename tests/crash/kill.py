@@ -1,9 +1,9 @@
-"""Kills the job at random moments and runs it again: the final state must equal that of an undisturbed run, byte for byte.
+"""Kills the job at any moment and runs it again: the final state must equal that of an undisturbed run, byte for byte.
 
 ``python -m tests.crash.kill --seed 1 --kills 200`` compacts several logs by ``jobs/compact.py`` in separate processes.
 During a run up to nine Python workers, and executors if there are any, are killed with SIGKILL, which Spark recovers from. Then
-the driver, its JVM, or all processes at once are killed, at a random time of the run or once it has begun to write or to swap.
-Up to five runs are killed on the same directory; the next one must finish their work.
+the driver, its JVM, or all processes at once are killed, at a random time of the run or once it has begun to write or to swap;
+in tests always at the same points. Up to five runs are killed on the same directory; the next one must finish their work.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
@@ -60,9 +62,9 @@ class Tally:
     exits: Counter[int] = field(default_factory=Counter)
     reruns: int = 0
 
-    def to_json(self, seed: int) -> str:
+    def to_json(self) -> str:
         """One line for the output."""
-        found = {"seed": seed, "kills": sum(self.kills.values()), "reruns": self.reruns, "by": dict(self.kills)}
+        found = {"kills": self.kills.total(), "reruns": self.reruns, "by": dict(self.kills)}
         return json.dumps({**found, "exits": {str(code): count for code, count in self.exits.items()}})
 
 
@@ -136,15 +138,38 @@ def begun(log_dir: Path, moment: str) -> bool:
     return any(sign in each.name for path in log_dir.iterdir() if path.is_dir() for each in path.iterdir() for sign in signs)
 
 
-class Killer:
-    """Rounds of kills with random choices from a seed.
+class Kill(NamedTuple):
+    """How one run is killed: ``last`` (a role, or all processes; empty for none), ``delay_s`` after the run has begun to write
+    or to swap (``moment``), or has been started ("any"). Before that ``tasks``, one by one: a role, the seconds to wait before
+    it, and which process of that role."""
+
+    moment: str
+    last: str
+    delay_s: float = 0.0
+    tasks: tuple[tuple[str, float, int], ...] = ()
+    pick: int = 0
+    #: whether orphaned workers may end before the next run starts
+    wait: bool = True
+
+
+def random_kills(rng: random.Random, run_seconds: float) -> Iterator[Kill]:
+    """Random kills, without end.
 
     :param run_seconds: the duration of an undisturbed run
     """
+    while True:
+        moment = rng.choice(MOMENTS)
+        delay = rng.uniform(0, run_seconds if moment == "any" else rng.choice((0.02, 0.2, 1.0)))
+        pauses = [0.0, *(rng.uniform(0, 1) for _ in range(8))][: rng.randint(0, 9)]
+        tasks = tuple((rng.choice(("worker", "worker", "executor")), pause, rng.randrange(16)) for pause in pauses)
+        yield Kill(moment, rng.choice(LAST_VICTIMS), delay, tasks, rng.randrange(16), rng.random() < 0.5)
 
-    def __init__(self, seed: int, template: Path, expected: Contents, run_seconds: float) -> None:
-        self._rng = random.Random(seed)
-        self._template, self._expected, self._run_seconds = template, expected, run_seconds
+
+class Killer:
+    """Kills runs on copies of ``template``, which must end as ``expected``."""
+
+    def __init__(self, kills: Iterator[Kill], template: Path, expected: Contents) -> None:
+        self._kills, self._template, self._expected = kills, template, expected
         self._code = 0
         self.tally = Tally()
 
@@ -155,55 +180,55 @@ class Killer:
         shutil.copytree(self._template, log_dir)
         killed: list[str] = []
         while len(killed) < kills and (not killed or self._code):
-            killed.append(self._kill(log_dir, scratch, master))
+            killed.append(self._kill(next(self._kills), log_dir, scratch, master))
         finish(start(log_dir, LOCAL, scratch), scratch)
         self.tally.reruns += 1
         if contents(log_dir) != self._expected:
             raise AssertionError(f"after {killed}: {difference(contents(log_dir), self._expected)}")
 
-    def _kill(self, log_dir: Path, scratch: Path, master: str) -> str:
+    def _kill(self, kill: Kill, log_dir: Path, scratch: Path, master: str) -> str:
         """Start one run and kill its processes."""
-        moment, last, wait = self._rng.choice(MOMENTS), self._rng.choice(LAST_VICTIMS), self._rng.random() < 0.5
-        delay = self._rng.uniform(0, self._run_seconds if moment == "any" else self._rng.choice((0.02, 0.2, 1.0)))
+        moment, delay = kill.moment, kill.delay_s
         process = start(log_dir, master, scratch)
         began = time.monotonic()
         due = (lambda: time.monotonic() > began + delay) if moment == "any" else (lambda: begun(log_dir, moment))
-        killed = self._kill_tasks(process, "executor" if master == CLUSTER else "worker", due)
+        killed = self._kill_tasks(process, kill.tasks, master == CLUSTER, due)
         if moment != "any":
             time.sleep(delay)
         members = family(process)
-        if last and process.poll() is None:
-            killed.append(self._kill_one(members, last, moment))
+        if kill.last and process.poll() is None:
+            killed.append(self._kill_one(members, kill.last, moment, kill.pick))
         self._code = process.wait(_TIMEOUT_S)
         self.tally.exits[self._code] += 1
         everyone = [each for role in members.values() for each in role]
-        # half of the time the orphaned workers still run when the next run starts
-        _, alive = psutil.wait_procs(everyone, timeout=60 if wait else 0)
-        if wait:
+        # otherwise the orphaned workers still run when the next run starts
+        _, alive = psutil.wait_procs(everyone, timeout=60 if kill.wait else 0)
+        if kill.wait:
             for each in alive:
                 each.kill()
         return f"{', '.join(killed)} +{delay:.3f} s"
 
-    def _kill_tasks(self, process: subprocess.Popen[bytes], other: str, due: Callable[[], bool]) -> list[str]:
-        """Kill up to nine workers and executors before the driver."""
+    def _kill_tasks(
+        self, process: subprocess.Popen[bytes], tasks: Sequence[tuple[str, float, int]], cluster: bool, due: Callable[[], bool]
+    ) -> list[str]:
+        """Kill workers and executors before the driver."""
         killed: list[str] = []
-        left = self._rng.randint(0, 9)
-        next_at = 0.0
+        left, last_at = list(tasks), -math.inf
         while process.poll() is None and not due():
-            if left and time.monotonic() >= next_at:
-                victim = self._rng.choice(("worker", "worker", other))
+            if left and time.monotonic() >= last_at + left[0][1]:
+                victim = left[0][0] if cluster else "worker"
                 members = family(process)
                 if members[victim]:
-                    killed.append(self._kill_one(members, victim, "any"))
-                    left -= 1
-                    next_at = time.monotonic() + self._rng.uniform(0, 1)
+                    killed.append(self._kill_one(members, victim, "any", left.pop(0)[2]))
+                    last_at = time.monotonic()
             time.sleep(0.02 if left else 0.002)
         return killed
 
-    def _kill_one(self, members: dict[str, list[psutil.Process]], victim: str, moment: str) -> str:
+    def _kill_one(self, members: dict[str, list[psutil.Process]], victim: str, moment: str, pick: int) -> str:
         chosen = [each for role in members.values() for each in role]
         if victim != "all":
-            chosen = [self._rng.choice(members[victim] or members["driver"])]
+            some = members[victim] or members["driver"]
+            chosen = [some[pick % len(some)]]
         for each in chosen:
             with suppress(psutil.NoSuchProcess):
                 each.kill()
@@ -221,15 +246,23 @@ def difference(found: Contents, expected: Contents) -> str:
     return "nothing"
 
 
-def run(
-    seed: int, kills: int, chain: int = 5, cluster_every: int = 0, seconds: float = math.inf, *, chains: int = 1
-) -> Tally:
-    """Run at least ``kills`` kills in at least ``chains`` chains; raises at the first difference.
+class Chains(NamedTuple):
+    """How far a run goes: at least ``kills`` kills in at least ``least`` chains of at most ``length`` each. Every
+    ``cluster_every``-th chain runs on separate executors. After ``seconds`` no more chains begin than ``least``."""
 
-    :param cluster_every: every n-th chain runs on separate executors
-    :param seconds: no chain starts later than this, even after fewer kills
+    kills: int
+    least: int = 1
+    length: int = 5
+    cluster_every: int = 0
+    seconds: float = math.inf
+
+
+def run(kills: Callable[[float], Iterator[Kill]], chains: Chains) -> Tally:
+    """Run chains of kills; raises at the first difference.
+
+    :param kills: the kills, given the seconds of an undisturbed run
     """
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + chains.seconds
     with tempfile.TemporaryDirectory(prefix="kills-", dir=MEMORY if MEMORY.is_dir() else None) as directory:
         place = Path(directory)
         write_logs(place / "template")
@@ -237,20 +270,23 @@ def run(
         first.mkdir()
         shutil.copytree(place / "template", first / "logs")
         undisturbed = finish(start(first / "logs", LOCAL, first), first)
-        killer = Killer(seed, place / "template", contents(first / "logs"), undisturbed)
+        killer = Killer(kills(undisturbed), place / "template", contents(first / "logs"))
         number = 0
-        while (sum(killer.tally.kills.values()) < kills or number < chains) and time.monotonic() < deadline:
+        while number < chains.least or (killer.tally.kills.total() < chains.kills and time.monotonic() < deadline):
             number += 1
             scratch = place / f"chain-{number}"
             scratch.mkdir()
-            master = CLUSTER if cluster_every and number % cluster_every == 0 else LOCAL
-            killer.chain(chain, scratch, master)
-            print(killer.tally.to_json(seed), flush=True)
+            killer.chain(chains.length, scratch, _master(number, chains.cluster_every))
+            print(killer.tally.to_json(), flush=True)
             shutil.rmtree(scratch, ignore_errors=True)
         return killer.tally
 
 
-def main() -> int:
+def _master(number: int, cluster_every: int) -> str:
+    return CLUSTER if cluster_every and number % cluster_every == 0 else LOCAL
+
+
+def main(argv: Sequence[str] | None = None) -> int:
     """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
@@ -258,8 +294,9 @@ def main() -> int:
     parser.add_argument("--chain", type=int, default=5)
     parser.add_argument("--cluster-every", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=math.inf, help="begin no further chain after so long")
-    options = parser.parse_args()
-    run(options.seed, options.kills, options.chain, options.cluster_every, options.seconds)
+    options = parser.parse_args(argv)
+    chains = Chains(options.kills, 1, options.chain, options.cluster_every, options.seconds)
+    run(partial(random_kills, random.Random(options.seed)), chains)
     return 0
 
 

@@ -1,8 +1,9 @@
 """Kills only the driver, thousands of times: the job without Spark, in forks of a process that has already loaded it.
 
 ``python -m tests.crash.kill_driver --seed 1 --kills 2000``. A fork is killed with SIGKILL at a random time, or soon
-after it has begun to write or to swap; up to five kills hit the same directory. The next run must leave the bytes of an
-undisturbed one, as in ``tests.crash.kill``, which makes the logs.
+after it has begun to write or to swap; ``--fixed`` has it killed before certain of its changes, the same ones every time. Up to
+five kills hit the same directory. The next run must leave the bytes of an undisturbed one, as in ``tests.crash.kill``, which
+makes the logs.
 """
 
 from __future__ import annotations
@@ -18,16 +19,32 @@ import tempfile
 import time
 import warnings
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from tests.crash.kill import MEMORY, MOMENTS, SETTINGS, begun, contents, difference, write_logs
-from tests.crash.surroundings import run
+from tests.crash.stops import KillingFiles, StoppingFiles, run_in_order
+from tests.crash.surroundings import Ended, run
 
 #: a run of six logs takes about a third of a second; it is killed at most this long after it has begun to write or to swap
 _SOON_S = (0.001, 0.01, 0.1)
+#: directories with fixed kills, and the changes before which the runs that follow the first killed one are killed
+_FIXED, _THEN = 20, (0, 2, 9, 40)
+
+#: starts a run on the directory and kills it; returns the phase, empty if the run finished first
+Kill = Callable[[Path], str]
 
 
-def fork(log_dir: Path) -> int:
+class Undisturbed(NamedTuple):
+    """A run that is not killed: its duration, and the number of its changes if it swaps the logs sequentially."""
+
+    seconds: float
+    changes: int
+
+
+def fork(work: Callable[[], Ended]) -> int:
     """Fork a process that runs the job; returns its id."""
     with warnings.catch_warnings():
         # the child only runs plain Python
@@ -36,7 +53,7 @@ def fork(log_dir: Path) -> int:
     if child == 0:
         code = 70
         try:
-            code = run(log_dir, "--set", *SETTINGS).code
+            code = work().code
         finally:
             os._exit(code)
     return child
@@ -49,10 +66,10 @@ def ended(child: int) -> int | None:
 
 
 def kill_once(log_dir: Path, rng: random.Random, run_seconds: float) -> str:
-    """Start a run and kill it; returns the phase, empty if the run finished first."""
+    """Start a run and kill it at a random time."""
     moment = rng.choice(MOMENTS)
     delay = rng.uniform(0, run_seconds if moment == "any" else rng.choice(_SOON_S))
-    child = fork(log_dir)
+    child = fork(lambda: run(log_dir, "--set", *SETTINGS))
     while moment != "any" and not begun(log_dir, moment):
         if ended(child) is not None:
             return ""
@@ -62,40 +79,73 @@ def kill_once(log_dir: Path, rng: random.Random, run_seconds: float) -> str:
     return moment if os.waitstatus_to_exitcode(status) < 0 else ""
 
 
-def run_kills(seed: int, kills: int, seconds: float = math.inf) -> Counter[str]:
-    """Kill ``kills`` runs, fewer if the time is up; returns the kills by phase. Raises at the first difference."""
-    rng, done, deadline = random.Random(seed), Counter[str](), time.monotonic() + seconds
+def kill_before(log_dir: Path, change: int) -> str:
+    """Start a run that is killed before this change."""
+    child = fork(lambda: run_in_order(log_dir, KillingFiles(change), "--set", *SETTINGS))
+    _, status = os.waitpid(child, 0)
+    return "fixed" if os.waitstatus_to_exitcode(status) < 0 else ""
+
+
+def random_kills(rng: random.Random, undisturbed: Undisturbed) -> Iterator[Sequence[Kill]]:
+    """Five random kills for each directory, without end."""
+    while True:
+        yield [partial(kill_once, rng=rng, run_seconds=undisturbed.seconds)] * 5
+
+
+def fixed_kills(undisturbed: Undisturbed) -> Iterator[Sequence[Kill]]:
+    """The first kills of the directories are spread over a run."""
+    for number in range(_FIXED):
+        first = (2 * number + 1) * undisturbed.changes // (2 * _FIXED)
+        yield [partial(kill_before, change=change) for change in (first, *_THEN)]
+
+
+def run_kills(chains: Callable[[Undisturbed], Iterable[Sequence[Kill]]], most: float, seconds: float) -> Counter[str]:
+    """Kill runs, chain by chain, each chain on one directory; returns the kills by phase. Raises at the first difference.
+
+    :param most: no further chain begins after so many kills
+    :param seconds: nor after so long
+    """
+    done, deadline = Counter[str](), time.monotonic() + seconds
     with tempfile.TemporaryDirectory(prefix="kills-", dir=MEMORY if MEMORY.is_dir() else None) as directory:
         place = Path(directory)
         write_logs(place / "template")
-        # the first run loads everything; the second is measured
-        for name in ("first", "undisturbed"):
-            shutil.copytree(place / "template", place / name)
-            began = time.monotonic()
-            assert run(place / name, "--set", *SETTINGS).code == 0
-            run_seconds = time.monotonic() - began
-        expected = contents(place / "undisturbed")
-        while done.total() < kills and time.monotonic() < deadline:
-            log_dir = place / "logs"
+        undisturbed = _undisturbed(place)
+        expected, log_dir = contents(place / "undisturbed"), place / "logs"
+        for chain in chains(undisturbed):
             shutil.copytree(place / "template", log_dir)
-            killed = [kill_once(log_dir, rng, run_seconds) for _ in range(5)]
+            killed = [kill(log_dir) for kill in chain]
             done.update(moment for moment in killed if moment)
             ended_with = run(log_dir, "--set", *SETTINGS)
             if ended_with.code or contents(log_dir) != expected:
                 raise AssertionError(f"after {killed}: {ended_with.err}; {difference(contents(log_dir), expected)}")
             shutil.rmtree(log_dir)
+            if done.total() >= most or time.monotonic() >= deadline:
+                break
     return done
 
 
-def main() -> int:
+def _undisturbed(place: Path) -> Undisturbed:
+    # the first run loads everything; the second is measured
+    for name in ("first", "undisturbed"):
+        shutil.copytree(place / "template", place / name)
+    files = StoppingFiles(None)
+    assert run_in_order(place / "first", files, "--set", *SETTINGS).code == 0
+    began = time.monotonic()
+    assert run(place / "undisturbed", "--set", *SETTINGS).code == 0
+    return Undisturbed(time.monotonic() - began, len(files.changes))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
     """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--kills", type=int, default=2000)
     parser.add_argument("--seconds", type=float, default=math.inf, help="begin nothing more after so long")
-    options = parser.parse_args()
-    done = run_kills(options.seed, options.kills, options.seconds)
-    print(f"seed {options.seed}: {done.total()} kills ({dict(done)}), nothing lost")
+    parser.add_argument("--fixed", action="store_true", help="kill at fixed points, without a seed")
+    options = parser.parse_args(argv)
+    chains = fixed_kills if options.fixed else partial(random_kills, random.Random(options.seed))
+    done = run_kills(chains, options.kills, options.seconds)
+    print(f"{'fixed' if options.fixed else f'seed {options.seed}'}: {done.total()} kills ({dict(done)}), nothing lost")
     return 0
 
 

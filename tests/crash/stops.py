@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
+from typing import NoReturn
 from unittest.mock import patch
 
 from compaction.engine import destination
@@ -28,24 +31,37 @@ class StoppingFiles(WatchedFileSystem):
         if operation.name not in _COUNTED:
             return
         if len(self.changes) == self.stop_before:
-            raise Stopped
+            self._stop()
         _, name, path, target = operation
         what = f"rename to {Path(target).name}:" if name == "rename" else name
         self.changes.append(f"{what} {Path(path).name}")
 
+    def _stop(self) -> NoReturn:
+        raise Stopped
+
+
+class KillingFiles(StoppingFiles):
+    """The same in a process that really ends."""
+
+    def _stop(self) -> NoReturn:
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError("a killed process continues")
+
 
 def run_until(log_dir: Path, stop_before: int | None, *options: object) -> tuple[Ended | None, list[str]]:
-    """Run the job, stopped before a change; returns its result, ``None`` if it was stopped, and its changes.
-
-    It swaps the logs sequentially, so that the order of its changes is always the same.
-    """
+    """Run the job, stopped before a change; returns its result, ``None`` if it was stopped, and its changes."""
     files = StoppingFiles(stop_before)
+    try:
+        return run_in_order(log_dir, files, *options), files.changes
+    except Stopped:
+        end_process(log_dir)
+        return None, files.changes
+
+
+def run_in_order(log_dir: Path, files: StoppingFiles, *options: object) -> Ended:
+    """Run the job; it swaps the logs sequentially, so that the order of its changes is always the same."""
     with patch.object(destination, "LOG_CONCURRENCY", 1):
-        try:
-            return run(log_dir, *options, files=files), files.changes
-        except Stopped:
-            end_process(log_dir)
-            return None, files.changes
+        return run(log_dir, *options, files=files)
 
 
 def end_process(log_dir: Path) -> None:

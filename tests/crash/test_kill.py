@@ -1,4 +1,4 @@
-"""A sample of the kills of ``tests.crash.kill`` and ``tests.crash.kill_driver``."""
+"""Kills at fixed points; ``make search`` kills at random ones."""
 
 from __future__ import annotations
 
@@ -8,22 +8,28 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.kill import run
+from tests.crash.kill import Chains, Kill, run
 
 pytestmark = [pytest.mark.crash, pytest.mark.spark]
 
 ROOT = Path(__file__).resolve().parents[2]
+WORKERS = (("worker", 0.0, 0), ("worker", 0.0, 1))
+#: three kills on each of three directories; the runs on the third one have separate executors
+KILLS = (
+    Kill("writing", "driver", tasks=WORKERS), Kill("swapping", "all", wait=False), Kill("swapping", "jvm"),
+    Kill("swapping", "driver", wait=False), Kill("swapping", "driver"), Kill("writing", "all"),
+    Kill("writing", "jvm", tasks=(("executor", 0.0, 0), *WORKERS)), Kill("writing", "all"), Kill("swapping", "driver"),
+)  # fmt: skip
 
 
 def test_the_run_after_a_killed_one_finishes_its_work() -> None:
-    """Every third chain runs on separate executors."""
-    tally = run(seed=20, kills=9, chains=3, cluster_every=3)
-    assert sum(tally.kills.values()) >= 9
+    tally = run(lambda _: iter(KILLS), Chains(len(KILLS), least=3, length=3, cluster_every=3))
+    assert tally.kills.total() >= 9
     assert tally.reruns >= 3
 
 
 def test_the_run_after_many_killed_drivers_finishes_their_work() -> None:
-    command = [sys.executable, "-m", "tests.crash.kill_driver", "--seed", "3", "--kills", "100"]
+    command = [sys.executable, "-m", "tests.crash.kill_driver", "--fixed"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "nothing lost" in done.stdout

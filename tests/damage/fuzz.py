@@ -11,8 +11,9 @@ import os
 import subprocess
 import sys
 import time
+from base64 import b64decode, b64encode
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,22 +35,27 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--cache", type=Path, default=BOUNDS_CHECKED)
     options = parser.parse_args(argv)
     if os.environ.get("NUMBA_BOUNDSCHECK") != "1":
-        options.cache.mkdir(parents=True, exist_ok=True)
-        environment = {**os.environ, "NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(options.cache)}
         command = [sys.executable, "-m", "tests.damage.fuzz", *(sys.argv[1:] if argv is None else argv)]
-        return subprocess.run(command, env=environment, check=False).returncode
+        return subprocess.run(command, env=bounds_checked(options.cache), check=False).returncode
     require_bounds_checks()
     total = 0
     for target, share in SHARES.items():
         if options.only in (None, target):
             inputs = options.inputs if options.only else options.inputs * share // 100
             began = time.monotonic()
-            done, outcomes = run(target, inputs, options.seed)
+            outcomes = run(target, inputs, options.seed)
+            done = outcomes.total()
             total += done
             summary = ", ".join(f"{count} {what}" for what, count in sorted(outcomes.items()))
             print(f"{target}: {done} inputs, seed {options.seed}, {time.monotonic() - began:.0f} s; {summary}", flush=True)
     print(f"{total} damaged inputs, nothing found")
     return 0
+
+
+def bounds_checked(cache: Path = BOUNDS_CHECKED) -> dict[str, str]:
+    """The environment of a process with bounds checks."""
+    cache.mkdir(parents=True, exist_ok=True)
+    return {**os.environ, "NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(cache)}
 
 
 def require_bounds_checks() -> None:
@@ -68,11 +74,23 @@ def require_bounds_checks() -> None:
     raise SystemExit("bounds checking is off")
 
 
-def run(target: str, inputs: int, seed: int) -> tuple[int, Counter[str]]:
-    """Feed one target; returns the number of inputs by outcome, and raises findings."""
+class Found(AssertionError):
+    """A finding, with the smallest input that shows it."""
+
+    def __init__(self, target: str, drawn: Any) -> None:
+        super().__init__(f"{target}: {drawn!r:.2000}")
+        self.target, self.drawn = target, drawn
+
+
+def run(target: str, inputs: int, seed: int) -> Counter[str]:
+    """Feed one target; returns the number of inputs by outcome.
+
+    :raises Found: from what the target raised
+    """
     import hypothesis
 
-    outcomes: Counter[str] = Counter()
+    outcomes = Counter[str]()
+    last: Any = None
     strategy, feed = TARGETS[target]()
     settings = hypothesis.settings(
         max_examples=inputs,
@@ -83,10 +101,42 @@ def run(target: str, inputs: int, seed: int) -> tuple[int, Counter[str]]:
     )
 
     def one(drawn: Any) -> None:
+        nonlocal last
+        last = drawn
         outcomes[feed(drawn) or "fed"] += 1
 
-    hypothesis.seed(seed)(settings(hypothesis.given(strategy)(one)))()
-    return sum(outcomes.values()), outcomes
+    try:
+        hypothesis.seed(seed)(settings(hypothesis.given(strategy)(one)))()
+    except Exception as error:
+        # hypothesis ends with the smallest input that it has found
+        raise Found(target, last) from error
+    return outcomes
+
+
+def values_of(found: Found) -> dict[str, Any]:
+    """A finding as the values of a case: the bytes of each file, or of a single input, which may have a name."""
+    drawn = found.drawn
+    if isinstance(drawn, bytes):
+        drawn = {"": drawn}
+    elif isinstance(drawn, tuple):
+        drawn = {getattr(drawn[0], "name", drawn[0]): drawn[1]}
+    return {"target": found.target, "files": {name: b64encode(data).decode() for name, data in drawn.items()}}
+
+
+def problems(values: Mapping[str, Any]) -> list[str]:
+    """What the target of a case raises."""
+    from compaction.formats.compression.codecs import Codec
+
+    target, files = values["target"], {name: b64decode(text) for name, text in values["files"].items()}
+    drawn: Any = files
+    if target != "job":
+        ((name, data),) = files.items()
+        drawn = {"payload": lambda: (Codec[name], data), "small files": lambda: (name, data)}.get(target, lambda: data)()
+    try:
+        TARGETS[target]()[1](drawn)
+    except Exception as error:
+        return [f"{target}: {error!r}"]
+    return []
 
 
 Target = tuple["strategies.SearchStrategy[Any]", Callable[[Any], "str | None"]]

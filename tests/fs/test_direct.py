@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 import resource
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,7 +30,8 @@ def path(request: pytest.FixtureRequest) -> Iterator[Path]:
 
 def written(path: Path, sizes: list[int]) -> bytes:
     """Write chunks of these sizes; what the file should hold."""
-    chunks = [os.urandom(size) for size in sizes]
+    chance = random.Random(1)
+    chunks = [chance.randbytes(size) for size in sizes]
     output = LocalOutput(str(path), None, write_behind=True)
     output.write(chunks)
     output.start_writeback()
@@ -50,7 +52,7 @@ def test_chunks_are_written_in_order(path: Path, sizes: list[int]) -> None:
 
 def test_copies_and_writes_are_appended_in_order(path: Path, tmp_path: Path) -> None:
     source = tmp_path / "source"
-    source.write_bytes(os.urandom(7 * MB + 11))
+    source.write_bytes(random.Random(1).randbytes(7 * MB + 11))
     output = LocalOutput(str(path), None, write_behind=True)
     output.write([b"before"])
     output.copy_from(str(source))

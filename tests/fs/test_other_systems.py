@@ -6,6 +6,7 @@ import errno
 import fcntl
 import json
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -86,7 +87,7 @@ def without_linux(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("without_linux")
 @pytest.mark.parametrize("write_behind", [False, True])
 def test_files_are_copied_and_read(tmp_path: Path, write_behind: bool) -> None:
-    data = os.urandom(3 << 20)
+    data = random.Random(1).randbytes(3 << 20)
     source, target = tmp_path / "source", tmp_path / "target"
     source.write_bytes(data)
     output = LocalOutput(str(target), None, write_behind=write_behind)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -84,7 +85,7 @@ def test_spark_submit_uses_the_archive_and_falls_back_silently(place: Path, tmp_
     defaults.unlink()
     # an archive of another Java
     (file,) = (place / "cache").glob("*.jsa")
-    file.write_bytes(os.urandom(4096))
+    file.write_bytes(random.Random(1).randbytes(4096))
     text, classes = compact(place, tmp_path / "third")
     assert FROM_ARCHIVE not in classes
     assert "archive" not in text

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import random
 import shutil
 from pathlib import Path
 
@@ -47,7 +47,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     log = tmp_path_factory.mktemp("large") / "orders-0"
     log.mkdir()
-    value = os.urandom(4096)
+    value = random.Random(1).randbytes(4096)
     batches = []
     for base in range(0, 7500, 100):
         records = [Record(offset, NOW_MS - 10**9 + offset, b"%d" % offset, value) for offset in range(base, base + 100)]

@@ -37,7 +37,7 @@ from tests.passes.rounds import Case
 T = TypeVar("T")
 R = TypeVar("R")
 
-QUICK = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+QUICK = settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 #: flavour and seed of a case
 #: rounds over one range after which nothing changes any more
 MOST_ROUNDS = 6

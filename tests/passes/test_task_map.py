@@ -6,7 +6,7 @@ from itertools import chain
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -55,7 +55,6 @@ def newest(portions: list[NDArray[np.int64]]) -> dict[int, int]:
     return {int(key): offset for offset, key in enumerate(np.concatenate(portions))}
 
 
-@settings(deadline=None)
 @given(st.integers(0, 2**32), st.lists(st.tuples(st.integers(1, 900), st.integers(1, 3000)), min_size=1, max_size=8))
 def test_every_key_is_emitted_with_its_highest_offset(seed: int, sizes: list[tuple[int, int]]) -> None:
     rng = np.random.default_rng(seed)

@@ -8,7 +8,7 @@ from zlib import crc32
 import numpy as np
 import pytest
 import xxhash
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from compaction.errors import CorruptLogError
@@ -51,7 +51,6 @@ def inner_entries(wrapper: bytes) -> list[tuple[int, bytes]]:
     return found
 
 
-@settings(deadline=None)
 @given(messages(), st.data(), st.sampled_from([0, 1]), st.sampled_from([Codec.GZIP, Codec.SNAPPY, Codec.LZ4]), st.booleans())
 def test_the_retained_messages_are_unchanged(
     rows: list[Record], data: st.DataObject, magic: int, codec: Codec, append_time: bool
@@ -96,7 +95,6 @@ def test_an_lz4_frame_of_magic_0_has_the_checksum_that_kafka_wrote() -> None:
     assert checksum != xxhash.xxh32_intdigest(header[4:]) >> 8 & 0xFF
 
 
-@settings(deadline=None)
 @given(st.lists(messages(), min_size=1, max_size=4), st.sampled_from([0, 1]), st.sampled_from([0, 1]), st.booleans())
 def test_the_records_of_wrappers_are_those_of_the_slow_conversion(
     wrappers: list[list[Record]], magic: int, inner_magic: int, append_time: bool

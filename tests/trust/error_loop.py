@@ -124,21 +124,26 @@ class Finding(NamedTuple):
         return f"{self.kind}: {self.fault} {self.operation}: {self.state}: {self.problem}"
 
 
-class Search:
-    """The error loop over one kind of run; each state is checked once."""
+@cache
+def faults(kind: Kind) -> list[Fault]:
+    """Every fault of every operation of a run."""
+    fs = WatchedFileSystem(kind.start())
+    kind.run(fs)
+    every = (Fault(mode, operation.number) for mode in Mode for operation in fs.log)
+    return [fault for fault in every if fault.hits(fs.log[fault.at])]
 
-    def __init__(self, kind: Kind) -> None:
-        self.kind = kind
+
+class Search:
+    """The error loop over one kind of run; each state is checked once.
+
+    :param losses: chooses what a power loss leaves
+    """
+
+    def __init__(self, kind: Kind, losses: int = 0) -> None:
+        self.kind, self._losses = kind, losses
         self.runs, self.states = 0, 0
         self.ends: Counter[str] = Counter()
         self._seen: set[frozenset[tuple[str, str, bytes]]] = set()
-
-    def faults(self) -> list[Fault]:
-        """Every fault of every operation of the run."""
-        fs = WatchedFileSystem(self.kind.start())
-        self.kind.run(fs)
-        every = (Fault(mode, operation.number) for mode in Mode for operation in fs.log)
-        return [fault for fault in every if fault.hits(fs.log[fault.at])]
 
     def look(self, fault: Fault) -> Iterator[Finding]:
         """Try one fault, then the same fault with a kill after it."""
@@ -175,7 +180,7 @@ class Search:
         """The distinct states that the next process may find."""
         killed = "" if fault.stop_at is None else f"killed at {fault.stop_at}, "
         found = [(f"{killed}files as they are", disk.after_kill()), (f"{killed}nothing unsafe", disk.after_power_loss(None))]
-        found += [(f"{killed}power loss {n}", disk.after_power_loss(1000 * fault.at + n)) for n in range(2)]
+        found += [(f"{killed}power loss {n}", disk.after_power_loss(self._losses + 1000 * fault.at + n)) for n in range(2)]
         for name, state in found:
             if (content := state.content()) not in self._seen:
                 self._seen.add(content)
@@ -194,12 +199,12 @@ def look(case: tuple[Kind, Fault]) -> list[str]:
     return [str(finding) for finding in _search(kind).look(fault)]
 
 
-def sample(faults: list[Fault], count: int) -> list[Fault]:
+def sample(every: list[Fault], count: int) -> list[Fault]:
     """A fixed sample of faults, spread over the modes and the run."""
-    by_mode = [[fault for fault in faults if fault.mode is mode] for mode in Mode]
+    by_mode = [[fault for fault in every if fault.mode is mode] for mode in Mode]
     chosen = []
     for some in filter(None, by_mode):
-        wanted = max(1, count * len(some) // len(faults))
+        wanted = max(1, count * len(some) // len(every))
         chosen += [some[(2 * n + 1) * len(some) // (2 * wanted)] for n in range(min(wanted, len(some)))]
     return chosen
 
@@ -216,8 +221,7 @@ def main(arguments: list[str] | None = None) -> int:
         if options.kind and not kind.name.startswith(tuple(options.kind)):
             continue
         search, started = Search(kind), time.monotonic()
-        faults = search.faults()
-        for fault in faults if options.all else sample(faults, options.per_kind):
+        for fault in faults(kind) if options.all else sample(faults(kind), options.per_kind):
             for finding in search.look(fault):
                 findings += 1
                 print(finding, flush=True)

@@ -270,11 +270,16 @@ class Result(NamedTuple):
         return f"seed {self.seed}: {self.kind.name}: {self.lie.value}: {self.harm}: {self.outcome.value} {self.problem}"
 
 
-def run_seed(seed: int) -> Result:
-    """One run with one lie."""
+def draw(seed: int) -> tuple[Kind, Lie, int]:
+    """A kind of run, a lie, and the operation at or after which it occurs."""
     chance = random.Random(seed)
     kind, lie = chance.choice(KINDS), chance.choice(list(Lie))
-    return run_with_lie(kind, lie, chance.randrange(_operations(kind)), seed)
+    return kind, lie, chance.randrange(_operations(kind))
+
+
+def run_seed(seed: int) -> Result:
+    """One run with one lie."""
+    return run_with_lie(*draw(seed), seed)
 
 
 def run_with_lie(kind: Kind, lie: Lie, at: int, seed: int) -> Result:

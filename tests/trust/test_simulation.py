@@ -26,12 +26,6 @@ def test_none_of_many_orders_of_operations_loses_a_record(mode: str) -> None:
     assert {seed: found for seed in range(SAMPLE, SUITE) if (found := play(seed, mode).problems)} == {}
 
 
-#: a broker's cleaner ran after a kill during a swap: its output was taken for a part of that swap
-@pytest.mark.parametrize("seed", [1427, 1475])
-def test_a_brokers_cleaning_is_not_undone_by_finishing_an_earlier_swap(seed: int) -> None:
-    assert World(Scenario.draw(seed)).play().problems == ()
-
-
 def test_a_seed_gives_the_same_order_every_time() -> None:
     traces = []
     for _ in range(2):

@@ -88,7 +88,7 @@ def logs(draw: st.DrawFn) -> list[list[Record]]:
 
 
 @given(logs(), st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_columns_hold_what_the_plain_decoder_reads(log: list[list[Record]], data: st.DataObject) -> None:
     offsets = [record.offset for batch in log for record in batch]
     times = [record.timestamp for batch in log for record in batch]

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import base64
 import json
-import os
+import random
 import shutil
-import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -30,6 +29,8 @@ KEY_ID = "key1"
 _SECTIONS = {"offset": ".index", "timestamp": ".timeindex", "producerSnapshot": ".snapshot", "transaction": ".txnindex"}
 _HEADER_BYTES = 61
 _EPOCHS = "0\n1\n0 0\n"
+#: of names, keys and nonces
+_CHANCE = random.Random(1)
 
 
 @dataclass(frozen=True)
@@ -57,9 +58,9 @@ class _Segment:
 
     def __init__(self, writer: AivenWriter, log: Path, target: Path) -> None:
         self._writer, self._log = writer, log
-        self._id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        self._id = base64.urlsafe_b64encode(_CHANCE.randbytes(16)).decode().rstrip("=")
         self._path = target / f"{log.stem}-{self._id}"
-        self._data_key, self._aad = os.urandom(32), os.urandom(32)
+        self._data_key, self._aad = _CHANCE.randbytes(32), _CHANCE.randbytes(32)
         self._end_offset = end_offset(log)
 
     def write(self) -> None:
@@ -89,7 +90,7 @@ class _Segment:
     def _sealed(self, data: bytes) -> bytes:
         if self._writer.key is None or not data:
             return data
-        nonce = os.urandom(12)
+        nonce = _CHANCE.randbytes(12)
         sealed: bytes = nonce + self._cipher.encrypt(nonce, data, self._aad)
         return sealed
 
@@ -163,7 +164,7 @@ def _wrapped(key: RSAPrivateKey, message: bytes) -> bytes:
     numbers = key.public_key().public_numbers()
     size, digest = (numbers.n.bit_length() + 7) // 8, sha3_512().digest()
     data = digest + bytes(size - len(message) - 2 * len(digest) - 2) + b"\x01" + message
-    seed = os.urandom(len(digest))
+    seed = _CHANCE.randbytes(len(digest))
     masked = data_keys._xor(data, data_keys._mask(seed, len(data)))
     block = b"\x00" + data_keys._xor(seed, data_keys._mask(masked, len(seed))) + masked
     sealed: bytes = pow(int.from_bytes(block, "big"), numbers.e, numbers.n).to_bytes(size, "big")

@@ -1,0 +1,1 @@
+"""``make search``: searches with fresh seeds, and the cases that they have found."""

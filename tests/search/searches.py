@@ -1,0 +1,90 @@
+"""The table of all searches: a function that searches for a turn, and how what it finds can be repeated."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+from tests.conformance import fuzz
+from tests.crash import kill, kill_driver, snapshots
+from tests.damage import fuzz as damage
+from tests.kafka.jars import REFERENCE, VERSIONS
+from tests.search.in_memory import CASES, IN_MEMORY, write
+from tests.search.turns import Failure, Turn, repeat
+
+#: stories of a run of the job, and damaged inputs of a target
+STORIES, INPUTS = 20, 100
+_MANY = 10**6
+
+
+class Search(NamedTuple):
+    """``run`` yields what it finds in a turn. With ``bounds_checks`` it needs a process whose kernels have them."""
+
+    name: str
+    run: Callable[[Turn], Iterator[Failure]]
+    bounds_checks: bool = False
+
+
+def random_logs(turn: Turn, version: str, *, spark: bool = False, include_active: bool = False) -> Iterator[Failure]:
+    """Random logs, cleaned by a version of Kafka and by the job."""
+    options = f"--kafka-version {version}" + " --spark" * spark + " --include-active" * include_active
+    for seed in turn.seeds(STORIES):
+        batch = fuzz.Batch(seed, STORIES, version, spark, include_active)
+        for each in batch.run().failed:
+            path = batch.write_small(each.story, turn.cases or fuzz.CASES)
+            seeds = f"--seeds {seed}:{seed + STORIES} --chunk {STORIES}"
+            yield Failure("\n".join(each.problems[:5]), f"python -m tests.conformance.fuzz {seeds} {options}", path)
+
+
+def damaged_bytes(turn: Turn) -> Iterator[Failure]:
+    """Damaged bytes for every reader."""
+    for seed in turn.seeds():
+        for target in damage.TARGETS:
+            try:
+                damage.run(target, INPUTS, seed)
+            except damage.Found as found:
+                path = write("damage", damage.values_of(found), turn.cases or CASES)
+                command = f"python -m tests.damage.fuzz --only '{target}' --inputs {INPUTS} --seed {seed}"
+                yield Failure(f"{found}\n{found.__cause__!r}", command, path)
+
+
+def kills(turn: Turn) -> Iterator[Failure]:
+    """Processes of runs on Spark are killed at random times."""
+    chains = kill.Chains(_MANY, length=5, cluster_every=4, seconds=turn.left())
+    work = partial(kill.run, partial(kill.random_kills, random.Random(turn.seed)), chains)
+    yield from turn.unless_it_fails(repeat("kills", turn.seed, turn.seconds), work)
+
+
+def killed_drivers(turn: Turn) -> Iterator[Failure]:
+    """Runs without Spark are killed at random times."""
+    chains = partial(kill_driver.random_kills, random.Random(turn.seed))
+    work = partial(kill_driver.run_kills, chains, _MANY, turn.left())
+    yield from turn.unless_it_fails(repeat("killed drivers", turn.seed, turn.seconds), work)
+
+
+def broker_snapshots(turn: Turn) -> Iterator[Failure]:
+    """Snapshots of a running broker."""
+
+    def work() -> None:
+        with TemporaryDirectory(prefix="snapshots-") as scratch:
+            snapshots.check_snapshots(Path(scratch), _MANY, turn.seed, turn.left())
+
+    yield from turn.unless_it_fails(repeat("snapshots", turn.seed, turn.seconds), work)
+
+
+#: in this order; the judges of the fuzzer come last because they are many
+SEARCHES = (
+    *(Search(name, partial(search.run, name)) for name, search in IN_MEMORY.items()),
+    Search("damage", damaged_bytes, bounds_checks=True),
+    Search("killed drivers", killed_drivers),
+    Search(f"random logs {REFERENCE}", partial(random_logs, version=REFERENCE)),
+    Search("random logs on Spark", partial(random_logs, version=REFERENCE, spark=True)),
+    Search("random logs with active segments", partial(random_logs, version=REFERENCE, include_active=True)),
+    Search("snapshots", broker_snapshots),
+    Search("kills", kills),
+    *(Search(f"random logs {each}", partial(random_logs, version=each)) for each in VERSIONS if each != REFERENCE),
+)

@@ -1,0 +1,161 @@
+"""Every search runs, and reports what it finds with a command that repeats it; cases are reduced, written and replayed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from compaction.errors import UnforeseenError
+from tests.conformance import fuzz
+from tests.conformance.fuzz_bench import Progress
+from tests.conformance.stories import Story, read_story
+from tests.crash import kill, kill_driver, snapshots
+from tests.damage import targets
+from tests.search import __main__ as command
+from tests.search import searches
+from tests.search.in_memory import IN_MEMORY, replay
+from tests.search.searches import SEARCHES, Search
+from tests.search.turns import Failure, Turn
+from tests.trust import error_loop, lying_storage, simulation
+from tests.trust.simulation import Verdict, World
+
+BY_NAME = {search.name: search for search in SEARCHES}
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def lost(*_: Any, **__: Any) -> Any:
+    raise AssertionError("a record is lost")
+
+
+def play_badly(world: World) -> Verdict:
+    """A record is lost whenever a third job runs beside a broker."""
+    bad = world.scenario.jobs == 3 and world.scenario.broker is not None
+    return Verdict((), ("a record is lost",) if bad else ())
+
+
+def lie_unnoticed(kind: Any, lie: Any, at: int, seed: int) -> lying_storage.Result:
+    return lying_storage.Result(seed, kind, lie, lying_storage.Outcome.VIOLATION, "", "a record is lost")
+
+
+def reads_badly(data: bytes) -> None:
+    if len(data) > 3:
+        raise UnforeseenError("a record is lost")
+
+
+def differing(_: Any, root: Path, stories: list[Story], *rest: Any, **options: Any) -> fuzz.Tally:
+    """Logs of more than one round differ."""
+    bad = [Progress(story, problems=["a record is lost"]) for story in stories if len(story.turns) > 1]
+    return fuzz.Tally(len(stories), failed=tuple(bad))
+
+
+def plant_in_fuzzer(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(fuzz, "shared_gateway", lambda version="4.4.0": SimpleNamespace(version=version, release=(4, 4)))
+    patch.setattr(fuzz, "run_stories", differing)
+    patch.setattr(fuzz, "clean_on_spark", lambda *_, **__: None)
+    patch.setattr(searches, "STORIES", 2)
+
+
+PLANTED: Mapping[str, Plant] = {
+    "simulation": lambda patch: patch.setattr(simulation.World, "play", play_badly),
+    "lying storage": lambda patch: patch.setattr(lying_storage, "run_with_lie", lie_unnoticed),
+    "error loop": lambda patch: patch.setattr(error_loop.Search, "look", lambda *_: ["a record is lost"]),
+    "damage": lambda patch: patch.setattr(targets, "walk", reads_badly),
+    "killed drivers": lambda patch: patch.setattr(kill_driver, "run_kills", lost),
+    "snapshots": lambda patch: patch.setattr(snapshots, "check_snapshots", lost),
+    "kills": lambda patch: patch.setattr(kill, "run", lost),
+    **{name: plant_in_fuzzer for name in BY_NAME if name.startswith("random logs")},
+}
+
+
+def first_failure(search: Search, cases: Path) -> Failure:
+    """Seeds are tried until one fails."""
+    seed = 1
+    while True:
+        for failure in search.run(Turn(seed, 0, cases)):
+            return failure
+        seed += 1
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_every_search_reports_a_planted_failure(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    PLANTED[name](monkeypatch)
+    failure = first_failure(BY_NAME[name], tmp_path / "cases")
+    assert "a record is lost" in failure.problem
+    assert failure.command.startswith("python -m tests.")
+    written = list((tmp_path / "cases").glob("*.json")) if failure.case else []
+    assert written == ([failure.case] if failure.case else [])
+    if failure.case and not name.startswith("random logs"):
+        assert any("a record is lost" in problem for problem in replay(failure.case))
+        monkeypatch.undo()
+        assert replay(failure.case) == []
+
+
+@pytest.mark.parametrize("name", [*IN_MEMORY, "damage"])
+def test_a_search_without_a_fault_reports_nothing(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kills, snapshots and the fuzzer have tests of their own, on Spark and with Kafka."""
+    monkeypatch.setattr(searches, "INPUTS", 5)
+    turn = Turn(1, 0, tmp_path)
+    assert list(BY_NAME[name].run(turn)) == []
+    assert turn.tried == 1
+
+
+def test_a_scenario_is_reduced_to_what_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    PLANTED["simulation"](monkeypatch)
+    failure = first_failure(BY_NAME["simulation"], tmp_path)
+    assert failure.case is not None
+    text = failure.case.read_text()
+    assert '"jobs": 3' in text
+    assert '"copies": false' in text
+    assert text.count("null") == 4, "no kill is needed"
+
+
+def test_a_damaged_input_is_reduced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    PLANTED["damage"](monkeypatch)
+    failure = first_failure(BY_NAME["damage"], tmp_path)
+    assert failure.case is not None
+    assert len(failure.case.read_text()) < 2_000
+
+
+def test_a_story_is_reduced_to_a_case_of_its_judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant_in_fuzzer(monkeypatch)
+    failure = first_failure(BY_NAME["random logs 3.9.1"], tmp_path)
+    assert failure.case is not None
+    story = read_story(failure.case)
+    assert (len(story.turns), story.version) == (2, "3.9.1")
+    assert "--kafka-version 3.9.1" in failure.command
+
+
+def test_turns_are_taken_in_order_with_the_seeds_printed_before(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    taken: list[str] = []
+
+    def process_of(search: Search, seed: int, seconds: float) -> int:
+        assert capsys.readouterr().out.endswith(f"{search.name}: seed {seed}\n")
+        taken.append(search.name)
+        return int(search.name == "kills")
+
+    clock = iter(range(100))
+    monkeypatch.setattr(command, "process_of", process_of)
+    monkeypatch.setattr(command, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    failed = command.search_in_turns([BY_NAME["damage"], BY_NAME["kills"]], 5, random.Random(1))
+    assert taken == ["damage", "kills", "damage", "kills"]
+    assert dict(failed) == {"kills": 2}
+
+
+def test_a_search_that_finds_something_ends_with_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    found = replace_run(BY_NAME["kills"], [Failure("a record is lost", "python -m tests.search", Path("case.json"))])
+    assert command.take_turn(found, 1, 0) == 1
+    assert capsys.readouterr().out.splitlines() == [
+        "FAILED: a record is lost", "repeat: python -m tests.search", "case: case.json", "kills: 0 tried, 1 failed",
+    ]  # fmt: skip
+    assert command.take_turn(replace_run(BY_NAME["kills"], []), 1, 0) == 0
+
+
+def replace_run(search: Search, found: list[Failure]) -> Search:
+    return search._replace(run=lambda _: iter(found))
