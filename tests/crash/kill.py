@@ -24,7 +24,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -113,7 +113,7 @@ def finish(process: subprocess.Popen[bytes], scratch: Path) -> float:
     return time.monotonic() - began
 
 
-def family(process: subprocess.Popen[bytes]) -> dict[str, list[psutil.Process]]:
+def family(process: subprocess.Popen[Any]) -> dict[str, list[psutil.Process]]:
     """The processes of a run by role; processes that have ended are skipped."""
     found: dict[str, list[psutil.Process]] = {role: [] for role in ("driver", "worker", "jvm", "executor", "other")}
     with suppress(psutil.NoSuchProcess):

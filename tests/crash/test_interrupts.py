@@ -10,13 +10,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
+from compaction.names import LOCK
 from compaction.stores.manifest import MANIFEST, MARKER
+from tests.crash.kill import family
 from tests.golden import unpack_sample
 from tests.object_store.fixtures import S3Bucket, published
 
@@ -70,13 +72,18 @@ def exit_code(process: subprocess.Popen[str]) -> int:
     return 130 if process.returncode == -signal.SIGINT else process.returncode
 
 
-def interrupt(process: subprocess.Popen[str], *, when: Callable[[], object]) -> None:
-    """Sends the signal once ``when`` holds, and checks what the command prints and how it ends."""
+def wait_until(process: subprocess.Popen[str], when: Callable[[], object]) -> None:
+    """Returns once ``when`` holds, of a process that has not ended."""
     deadline = time.monotonic() + LIMIT_S
     while not when():
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
-        time.sleep(0.02)
+        time.sleep(0.005)
+
+
+def interrupt(process: subprocess.Popen[str], *, when: Callable[[], object]) -> None:
+    """Sends the signal once ``when`` holds, and checks what the command prints and how it ends."""
+    wait_until(process, when)
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=LIMIT_S)
     # spark-submit writes both streams of its application to its standard output
@@ -138,12 +145,27 @@ def test_an_interrupted_output_in_a_store_stays_unfinished_until_the_next_run_re
     assert not [key for key in published(bucket) if ".clean" in key]
 
 
+def maps(library: str) -> Callable[[subprocess.Popen[str], Path], bool]:
+    """Whether a process has begun to import what has this library."""
+    return lambda process, logs: f"/{library}/" in Path(f"/proc/{process.pid}/maps").read_text()
+
+
+#: in this order
+STARTING: Mapping[str, Callable[[subprocess.Popen[str], Path], bool]] = {
+    "imports numpy": maps("numpy"),
+    "imports numba": maps("llvmlite"),
+    "locks the logs": lambda process, logs: (logs / LOCK).exists(),
+    "starts Spark": lambda process, logs: bool(family(process)["jvm"]),
+    "has started Spark": maps("pyarrow"),
+}
+
+
 @pytest.mark.crash
-@pytest.mark.parametrize("after_s", [0.3, 0.8, 1.6, 2.4])
-def test_an_interrupt_while_a_command_starts_is_one_line_too(logs: Path, after_s: float) -> None:
+@pytest.mark.parametrize("point", STARTING)
+def test_an_interrupt_while_a_command_starts_is_one_line_too(logs: Path, point: str) -> None:
     before = segments(logs)
     with started("--log-dir", logs, *SLOWLY) as process:
-        time.sleep(after_s)
+        wait_until(process, lambda: STARTING[point](process, logs))
         os.killpg(process.pid, signal.SIGINT)
         out, err = process.communicate(timeout=LIMIT_S)
         told = [line for line in (out + err).splitlines() if not USUAL.fullmatch(line)]

@@ -3,28 +3,32 @@
 The model is the strictest that POSIX allows: a file's bytes are safe after ``fsync`` of the file, a directory's names after
 ``fsync_dir``. After a kill everything is there. After a power loss, of the changes to a directory since its last
 ``fsync_dir`` any subset may have reached the disk (a rename is one change), and a file that was not synced has its old bytes,
-half of the new ones, or all of them.
+half of the new ones, or all of them. After a failed flush the bytes of a file are never durable, even if a later flush succeeds
+(Linux marks the pages clean). Renaming a directory is durable at once.
+
+A file that is written in several steps exists from its creation on. It keeps its number over a crash, also under two names;
+its ``ctime`` changes with every change, renames included. An open file is read as it is now, even after its name was removed.
 """
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import count
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from compaction.errors import StorageError
-from compaction.fs.filesystem import FileRange, FileStat, base_name, normal, parent
-from compaction.fs.overlay import InMemory
+from compaction.fs.filesystem import FileRange, FileStat, base_name, join, normal, parent
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 Names = dict[str, "Inode"]
 Change = Callable[[Names], None]
-MemorySource = InMemory
+
+_DEVICE = 1
 
 
 class Stopped(BaseException):
@@ -33,14 +37,16 @@ class Stopped(BaseException):
 
 @dataclass(eq=False)
 class Inode:
-    """A file: its bytes now, and those that are safe."""
+    """A file: its bytes now, and those that are safe; ``poisoned`` ones are never safe."""
 
     data: bytes
     safe: bytes
     mtime_ns: int
     mode: int = 0o644
     synced: bool = False
-    number: int = field(default_factory=count(1).__next__)
+    number: int = 0
+    ctime_ns: int = 0
+    poisoned: bool = False
 
 
 @dataclass
@@ -52,34 +58,50 @@ class Directory:
     changes: list[Change] = field(default_factory=list)
 
 
-class MemoryOutput:
-    """A file being written in memory; it appears when it is closed."""
+class MemorySource:
+    """An open file."""
 
-    def __init__(self, fs: FaultyFileSystem, path: str, like: str | None) -> None:
-        self._fs, self._path, self._like = fs, path, like
-        self._data = bytearray()
+    def __init__(self, inode: Inode) -> None:
+        self._inode = inode
+
+    def size(self) -> int:
+        return len(self._inode.data)
+
+    def read_into(self, view: memoryview, position: int, floor: int) -> int:
+        data = self._inode.data[position : position + len(view)]
+        view[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+class MemoryOutput:
+    """A file being written; see ``compaction.fs.filesystem.Output``."""
+
+    def __init__(self, fs: FaultyFileSystem, path: str) -> None:
+        self._fs, self.path = fs, path
 
     def write(self, chunks: Sequence[bytes | memoryview]) -> None:
-        for chunk in chunks:
-            self._data += chunk
+        self._fs.append(self.path, b"".join(chunks))
 
     def copy_from(self, path: str) -> None:
-        self._data += self._fs.read_bytes(path)
+        self._fs.append(self.path, self._fs.read_bytes(path))
 
     def start_writeback(self) -> None:
         """Nothing."""
 
     def close(self, *, sync: bool, mtime_ms: int | None = None) -> None:
-        mtime_ns = None if mtime_ms is None else mtime_ms * 1_000_000
-        self._fs.write_file(self._path, bytes(self._data), like=self._like, mtime_ns=mtime_ns)
+        if mtime_ms is not None:
+            self._fs.inode(self.path).mtime_ns = mtime_ms * 1_000_000
         if sync:
-            self._fs.fsync(self._path)
+            self._fs.fsync(self.path)
 
     def abandon(self) -> None:
         """Nothing."""
 
     def remove(self) -> None:
-        self._fs.unlink(self._path)
+        self._fs.unlink(self.path)
 
 
 class MemoryLock:
@@ -98,7 +120,7 @@ class FaultyFileSystem:
         self.log: list[str] = []
         self.fail: Callable[[str, str], str | None] = lambda operation, path: None
         self._directories: dict[str, Directory] = {}
-        self._clock = 1_600_000_000_000_000_000
+        self._clock, self._numbers = 1_600_000_000_000_000_000, 0
 
     # reading
 
@@ -109,19 +131,22 @@ class FaultyFileSystem:
 
     def stat(self, path: str) -> FileStat | None:
         if normal(path) in self._directories:
-            return FileStat(0, 0, 0o755, 0, 0, 0, is_dir=True, is_file=False)
+            return FileStat(0, 0, 0o755, os.geteuid(), os.getegid(), 0, is_dir=True, is_file=False)
         directory = self._directories.get(parent(path))
         inode = None if directory is None else directory.names.get(base_name(path))
         if inode is None:
             return None
-        return FileStat(len(inode.data), inode.mtime_ns, inode.mode, 0, 0, inode.number, is_dir=False, is_file=True)
+        return FileStat(
+            len(inode.data), inode.mtime_ns, inode.mode, 0, 0, inode.number, is_dir=False, is_file=True, device=_DEVICE,
+            ctime_ns=inode.ctime_ns,
+        )  # fmt: skip
 
     def read_bytes(self, path: str, start: int = 0, length: int | None = None) -> bytes:
         data = self.inode(path).data
         return data[start:] if length is None else data[start : start + length]
 
     def reader(self, path: str, start: int, end: int, *, uncached: bool = False) -> MemorySource:
-        return MemorySource(self.inode(path).data)
+        return MemorySource(self.inode(path))
 
     def real_path(self, path: str) -> FileRange:
         return FileRange(path, 0, len(self.inode(path).data))
@@ -133,22 +158,26 @@ class FaultyFileSystem:
         directory, name = self._dir(parent(path)), base_name(path)
         if name in directory.names:
             raise StorageError("cannot write (File exists)", path=path)
+        now = self._tick()
+        self._numbers += 1
+        inode = Inode(data, b"", now if mtime_ns is None else mtime_ns, number=self._numbers, ctime_ns=now)
         found = None if like is None else self.stat(like)
-        inode = Inode(b"", b"", 0)
-        self._change(directory, _link(name, inode))
-        inode.data, inode.synced = data, False
-        inode.mtime_ns = self._tick() if mtime_ns is None else mtime_ns
         if found is not None and found.is_file:
             inode.mode = found.mode
+        self._change(directory, _link(name, inode))
 
     def put(self, path: str, data: bytes) -> None:
         """Give a file these bytes, whatever it held before, as no run does."""
-        inode = self._dir(parent(path)).names.get(base_name(path))
-        if inode is None:
+        if self.stat(path) is None:
             self.write_file(path, data)
         else:
             self._step("put", path)
-            inode.data, inode.synced, inode.mtime_ns = data, False, self._tick()
+            self._write(self.inode(path), data)
+
+    def append(self, path: str, data: bytes) -> None:
+        """Append bytes to a file that is being written."""
+        inode = self.inode(path)
+        self._write(inode, inode.data + data)
 
     def link_new(self, path: str, data: bytes, like: str) -> bool:
         if self.stat(path) is not None:
@@ -159,7 +188,8 @@ class FaultyFileSystem:
         return True
 
     def create(self, path: str, like: str | None, *, write_behind: bool = False) -> MemoryOutput:
-        return MemoryOutput(self, path, like)
+        self.write_file(path, b"", like=like)
+        return MemoryOutput(self, path)
 
     def copy(self, source: str, target: str, start: int = 0, length: int | None = None) -> None:
         self.write_file(target, self.read_bytes(source, start, length), like=source, mtime_ns=self.inode(source).mtime_ns)
@@ -174,6 +204,7 @@ class FaultyFileSystem:
         # a rename between two names of one file has no effect
         if directory.names.get(base_name(target)) is not inode:
             self._change(directory, _move(base_name(source), base_name(target), inode))
+            inode.ctime_ns = self._tick()
 
     def link(self, source: str, target: str) -> bool:
         self._step("second name", source)
@@ -207,7 +238,8 @@ class FaultyFileSystem:
     def fsync(self, path: str) -> None:
         self._step("fsync", path)
         inode = self.inode(path)
-        inode.safe, inode.synced = inode.data, True
+        if not inode.poisoned:
+            inode.safe, inode.synced = inode.data, True
 
     def fsync_dir(self, path: str) -> None:
         self._step("fsync_dir", path)
@@ -239,12 +271,30 @@ class FaultyFileSystem:
         return self._reborn(names, data)
 
     def content(self) -> frozenset[tuple[str, str, bytes]]:
-        """All files: directory, name, bytes."""
+        """All files (directory, name, bytes) with the other properties that recovery reads, and empty directories."""
         return frozenset(
-            (path, name, inode.data) for path, directory in self._directories.items() for name, inode in directory.names.items()
+            (path, f"{name} {inode.mtime_ns}", inode.data)
+            for path, directory in self._directories.items()
+            for name, inode in [("", Inode(b"", b"", 0)), *directory.names.items()]
         )
 
-    def settle(self) -> FaultyFileSystem:
+    def paths(self) -> list[str]:
+        """All files, sorted."""
+        return sorted(join(path, name) for path, directory in self._directories.items() for name in directory.names)
+
+    def copy_out(self, path: str, target: Path) -> None:
+        """Write the files of a directory to one on disk, with their mtimes."""
+        target.mkdir(parents=True)
+        for name, inode in self._dir(path).names.items():
+            (target / name).write_bytes(inode.data)
+            os.utime(target / name, ns=(inode.mtime_ns, inode.mtime_ns))
+
+    def clone(self) -> Self:
+        """A copy of the files, synced or not."""
+        assert not any(directory.changes for directory in self._directories.values()), "only what is settled can be cloned"
+        return self._copy(lambda directory: directory.names, replace)
+
+    def settle(self) -> Self:
         """Make everything safe: the starting point of a test."""
         for directory in self._directories.values():
             directory.safe, directory.changes = dict(directory.names), []
@@ -253,13 +303,24 @@ class FaultyFileSystem:
         return self
 
     def _reborn(self, names: Callable[[Directory], Names], data: Callable[[Inode], bytes]) -> Self:
-        other = type(self)()
-        other._clock = self._clock + 10**9
+        def reborn(inode: Inode) -> Inode:
+            content = data(inode)
+            return replace(inode, data=content, safe=content, synced=True, poisoned=False)
+
+        other = self._copy(names, reborn)
+        other._clock += 10**9
+        return other
+
+    def _copy(self, names: Callable[[Directory], Names], twin: Callable[[Inode], Inode]) -> Self:
+        """A file with two names has one twin."""
+        other, twins = type(self)(), dict[int, Inode]()
+        other._clock, other._numbers = self._clock, self._numbers
         for path, directory in self._directories.items():
-            fresh = {}
+            fresh: Names = {}
             for name, inode in names(directory).items():
-                content = data(inode)
-                fresh[name] = Inode(content, content, inode.mtime_ns, inode.mode, synced=True, number=inode.number)
+                if inode.number not in twins:
+                    twins[inode.number] = twin(inode)
+                fresh[name] = twins[inode.number]
             other._directories[path] = Directory(fresh, dict(fresh))
         return other
 
@@ -271,6 +332,10 @@ class FaultyFileSystem:
             raise StorageError(f"cannot {operation}: {reason}", path=path)
         self.done += 1
         self.log.append(f"{operation} {base_name(path)}")
+
+    def _write(self, inode: Inode, data: bytes) -> None:
+        inode.data, inode.synced = data, False
+        inode.mtime_ns = inode.ctime_ns = self._tick()
 
     def _change(self, directory: Directory, change: Change) -> None:
         change(directory.names)

@@ -80,7 +80,7 @@ def test_a_failing_reader_returns_its_buffer(following: int, monkeypatch: pytest
             raise StorageError("cannot read", path=PATH)
 
     fs = disk(b"")
-    monkeypatch.setattr(fs, "reader", lambda *_, uncached: Failing(b""))
+    monkeypatch.setattr(fs, "reader", lambda *_, uncached: Failing(fs.inode(PATH)))
     monkeypatch.setattr(contents, "_spare", [])
     check = ReadBack(fs, PATH, [])
     check.advance(10 * READ_BYTES)

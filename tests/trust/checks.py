@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from compaction.fs.filesystem import join
 from compaction.names import DELETED
+from tests.fs.faults import FaultyFileSystem
 from tests.logdir.broker_model import start_broker
 from tests.logdir.logs import served
-from tests.trust.memory import MemoryDisk
 from tests.trust.scenes import LOG_DIR, OUTPUT_DIR, Ended, Kind, log_path, made
 
 Tree = Mapping[str, bytes]
@@ -38,7 +38,7 @@ def undisturbed(kind: Kind) -> Undisturbed:
     return Undisturbed(start, tree(disk), before, {topic: served(changed, log_path(topic)) for topic in kind.topics})
 
 
-def tree(disk: MemoryDisk, under: str = "/", *, deleted: bool = True) -> Tree:
+def tree(disk: FaultyFileSystem, under: str = "/", *, deleted: bool = True) -> Tree:
     """All files below a directory: path -> bytes.
 
     :param deleted: include ``.deleted`` files
@@ -49,7 +49,7 @@ def tree(disk: MemoryDisk, under: str = "/", *, deleted: bool = True) -> Tree:
     return {path: disk.read_bytes(path) for path in paths if deleted or not path.endswith(DELETED)}
 
 
-def after_run(kind: Kind, ended: Ended, disk: MemoryDisk) -> Iterator[str]:
+def after_run(kind: Kind, ended: Ended, disk: FaultyFileSystem) -> Iterator[str]:
     """Check the state that a run has left after success or failure."""
     wanted, found = undisturbed(kind), tree(disk)
     if kind.dry_run and found != wanted.start:
@@ -63,14 +63,14 @@ def after_run(kind: Kind, ended: Ended, disk: MemoryDisk) -> Iterator[str]:
             yield from _log_is_done(kind, topic, disk)
 
 
-def _log_is_done(kind: Kind, topic: str, disk: MemoryDisk) -> Iterator[str]:
+def _log_is_done(kind: Kind, topic: str, disk: FaultyFileSystem) -> Iterator[str]:
     path = log_path(topic, kind.output_dir or LOG_DIR)
     wanted = {name: data for name, data in undisturbed(kind).end.items() if name.startswith(path + "/")}
     if (found := tree(disk, path)) != wanted:
         yield f"{topic} is reported as done, but {difference(wanted, found)}"
 
 
-def after_broker(kind: Kind, disk: MemoryDisk) -> Iterator[str]:
+def after_broker(kind: Kind, disk: FaultyFileSystem) -> Iterator[str]:
     """Check that a starting broker serves every survivor and no other records. Changes ``disk``."""
     wanted = undisturbed(kind)
     for topic in kind.topics:
@@ -89,7 +89,7 @@ def not_as_served(topic: str, found: Mapping[int, bytes | None], wanted: Undistu
         yield f"{topic} has other records at {sorted(offset for offset, _ in other)}"
 
 
-def after_next_run(kind: Kind, disk: MemoryDisk) -> Iterator[str]:
+def after_next_run(kind: Kind, disk: FaultyFileSystem) -> Iterator[str]:
     """Check that the next run leaves the bytes of an undisturbed one. Changes ``disk``."""
     ended = kind.run(disk)
     wanted = {path: data for path, data in undisturbed(kind).end.items() if not path.endswith(DELETED)}

@@ -23,9 +23,8 @@ from functools import cache
 from typing import NamedTuple, TypeVar
 
 from compaction.fs.filesystem import storage_errors
-from tests.fs.faults import Stopped
+from tests.fs.faults import FaultyFileSystem, Stopped
 from tests.trust.checks import after_broker, after_next_run, after_run
-from tests.trust.memory import MemoryDisk
 from tests.trust.scenes import KINDS, Ended, Kind
 from tests.trust.watched import CHANGES, GROWS, Operation, WatchedFileSystem
 
@@ -80,7 +79,7 @@ class Fault(NamedTuple):
 class FailingFileSystem(WatchedFileSystem):
     """Injects a fault. A failed operation may have taken effect in part, as on a disk."""
 
-    def __init__(self, disk: MemoryDisk, fault: Fault) -> None:
+    def __init__(self, disk: FaultyFileSystem, fault: Fault) -> None:
         super().__init__(disk)
         self.disk, self.fault = disk, fault
 
@@ -101,13 +100,13 @@ class FailingFileSystem(WatchedFileSystem):
     def _leave_traces(self, operation: Operation, action: Callable[[], object]) -> None:
         name, path = operation.name, operation.target if operation.name == "append_copy" else operation.path
         if name in ("fsync", "close") and self.disk.stat(path) is not None:
-            self.disk.file(path).poisoned = True
+            self.disk.inode(path).poisoned = True
         elif name in ("append", "append_copy") or (name in ("write_file", "copy") and self.fault.mode.lasts):
             # half of it is written; it remains if nothing can be removed any more
             path = operation.target or path
-            before = 0 if self.disk.stat(path) is None else len(self.disk.file(path).data)
+            before = 0 if self.disk.stat(path) is None else len(self.disk.inode(path).data)
             action()
-            file = self.disk.file(path)
+            file = self.disk.inode(path)
             file.data = file.data[: before + (len(file.data) - before) // 2]
 
 
@@ -161,11 +160,11 @@ class Search:
             for problem in (*after_broker(self.kind, state.clone()), *after_next_run(self.kind, state)):
                 yield Finding(self.kind.name, fault, at, name, problem)
 
-    def states_after(self, fault: Fault) -> list[tuple[str, MemoryDisk]]:
+    def states_after(self, fault: Fault) -> list[tuple[str, FaultyFileSystem]]:
         """The states that the next process may find after one fault."""
         return list(self._states(fault, self._run(fault)[1]))
 
-    def _run(self, fault: Fault) -> tuple[list[Operation], MemoryDisk, Ended | None]:
+    def _run(self, fault: Fault) -> tuple[list[Operation], FaultyFileSystem, Ended | None]:
         self.runs += 1
         disk = self.kind.start()
         fs = FailingFileSystem(disk, fault)
@@ -176,7 +175,7 @@ class Search:
         except Exception:
             return fs.log, disk, Ended(-1, {}, traceback.format_exc())
 
-    def _states(self, fault: Fault, disk: MemoryDisk) -> Iterator[tuple[str, MemoryDisk]]:
+    def _states(self, fault: Fault, disk: FaultyFileSystem) -> Iterator[tuple[str, FaultyFileSystem]]:
         """The distinct states that the next process may find."""
         killed = "" if fault.stop_at is None else f"killed at {fault.stop_at}, "
         found = [(f"{killed}files as they are", disk.after_kill()), (f"{killed}nothing unsafe", disk.after_power_loss(None))]

@@ -37,9 +37,9 @@ from compaction.formats.record_batch.batch import iter_batches
 from compaction.fs.filesystem import ByteSource, base_name, parent
 from compaction.names import DELETED, LOG
 from compaction.output.journal import JOURNAL
+from tests.fs.faults import FaultyFileSystem
 from tests.logdir.broker_model import start_broker
 from tests.trust.checks import Tree, difference, tree, undisturbed
-from tests.trust.memory import MemoryDisk
 from tests.trust.scenes import KINDS, LOG_DIR, Ended, Kind, log_path
 from tests.trust.watched import Operation, WatchedFileSystem
 
@@ -102,7 +102,7 @@ class Harm:
 class LyingFileSystem(WatchedFileSystem):
     """Injects one lie at the first matching operation from number ``at`` on."""
 
-    def __init__(self, disk: MemoryDisk, lie: Lie, at: int, chance: random.Random) -> None:
+    def __init__(self, disk: FaultyFileSystem, lie: Lie, at: int, chance: random.Random) -> None:
         super().__init__(disk)
         self.disk, self.lie, self.harm = disk, lie, Harm()
         self._at, self._chance, self._injected = at, chance, False
@@ -161,17 +161,17 @@ class LyingFileSystem(WatchedFileSystem):
             return None
         self._injected, self.harm.operation = True, str(operation)
         self.harm.looked.add(operation.path)
-        whole, path = self.disk.file(operation.path).data, operation.path
+        whole, path = self.disk.inode(operation.path).data, operation.path
         at = whole.find(data) if position is None else position
         self.harm.always[path] = whole[:at] + changed + (whole[at + len(data) :] if len(changed) == len(data) else b"")
         return changed
 
     def _write_badly(self, operation: Operation, action: Callable[[], T]) -> T:
         path = operation.target or operation.path
-        before = len(self.disk.file(path).data) if self.disk.stat(path) is not None else 0
+        before = len(self.disk.inode(path).data) if self.disk.stat(path) is not None else 0
         result = action()
-        if self.disk.stat(path) is not None and len(self.disk.file(path).data) > before:
-            file = self.disk.file(path)
+        if self.disk.stat(path) is not None and len(self.disk.inode(path).data) > before:
+            file = self.disk.inode(path)
             new = file.data[before:]
             short = self.lie is Lie.SHORT_WRITE
             file.data = file.data[:before] + (new[: self._chance.randrange(len(new))] if short else self._turned(new))
@@ -183,7 +183,7 @@ class LyingFileSystem(WatchedFileSystem):
     def _without_sync(self, operation: Operation, action: Callable[[], T]) -> T:
         if operation.name == "fsync_dir":
             return None  # type: ignore[return-value]
-        file = self.disk.file(operation.path)
+        file = self.disk.inode(operation.path)
         file.poisoned = True
         result = action()
         # the next flush works
@@ -191,24 +191,24 @@ class LyingFileSystem(WatchedFileSystem):
         return result
 
     def _harm_a_file(self, operation: Operation) -> bool:
-        paths = [path for path in self.disk.paths() if self.disk.file(path).data or self.lie is Lie.REMOVED]
+        paths = [path for path in self.disk.paths() if self.disk.inode(path).data or self.lie is Lie.REMOVED]
         path = self._chance.choice(paths)
         chosen = [path]
         if self.lie is Lie.EXCHANGED:
-            data, kind = self.disk.file(path).data, path.rpartition(".")[2]
+            data, kind = self.disk.inode(path).data, path.rpartition(".")[2]
             beside = [other for other in paths if parent(other) == parent(path) and other.endswith(kind)]
-            alike = [other for other in beside if self.disk.file(other).data != data]
+            alike = [other for other in beside if self.disk.inode(other).data != data]
             if not alike:
                 return False
             chosen.append(self._chance.choice(alike))
         for each in chosen:
             self.harm.in_swap |= self.disk.stat(f"{parent(each)}/{JOURNAL}") is not None
-            self.harm.before[self.disk.file(each).number] = each, self.disk.file(each).data
-        contents: dict[str, bytes | None] = {each: self._harmed(self.disk.file(each).data) for each in chosen}
+            self.harm.before[self.disk.inode(each).number] = each, self.disk.inode(each).data
+        contents: dict[str, bytes | None] = {each: self._harmed(self.disk.inode(each).data) for each in chosen}
         if self.lie is Lie.EXCHANGED:
-            contents = {each: self.disk.file(other).data for each, other in zip(chosen, reversed(chosen), strict=True)}
+            contents = {each: self.disk.inode(other).data for each, other in zip(chosen, reversed(chosen), strict=True)}
         for each, harmed in contents.items():
-            self.harm.other_size |= harmed is None or len(harmed) != len(self.disk.file(each).data)
+            self.harm.other_size |= harmed is None or len(harmed) != len(self.disk.inode(each).data)
             _put(self.disk, each, harmed)
             self.harm.always[each] = harmed
         self.harm.operation, self.harm.on_disk = f"{', '.join(chosen)} before {operation}", True
@@ -231,7 +231,7 @@ class LyingFileSystem(WatchedFileSystem):
         if self.lie is Lie.STALE_READ and operation.name not in _READS:
             for path in (operation.path, operation.target):
                 if path and (found := self.disk.stat(path)) is not None and found.is_file:
-                    data = self.disk.file(path).data
+                    data = self.disk.inode(path).data
                     past = self._past.setdefault(path, [])
                     if past[-1:] != [data]:
                         past.append(data)
@@ -308,7 +308,7 @@ def _operations(kind: Kind) -> int:
     return _counts[kind.name]
 
 
-def _judge(kind: Kind, ended: Ended, disk: MemoryDisk, fs: LyingFileSystem) -> tuple[Outcome, str]:
+def _judge(kind: Kind, ended: Ended, disk: FaultyFileSystem, fs: LyingFileSystem) -> tuple[Outcome, str]:
     """The first invariant, for the run or for the logs reported as cleaned."""
     harm, found = fs.harm, tree(disk, deleted=False)
     wanted: Tree = {path: data for path, data in undisturbed(kind).end.items() if not path.endswith(DELETED)}
@@ -332,16 +332,16 @@ def _judge(kind: Kind, ended: Ended, disk: MemoryDisk, fs: LyingFileSystem) -> t
 def _left_alone(kind: Kind) -> frozenset[str]:
     """The files that a run does not change."""
     disk = kind.start()
-    numbers = {path: disk.file(path).number for path in disk.paths()}
+    numbers = {path: disk.inode(path).number for path in disk.paths()}
     kind.run(disk)
-    return frozenset(path for path in disk.paths() if numbers.get(path) == disk.file(path).number)
+    return frozenset(path for path in disk.paths() if numbers.get(path) == disk.inode(path).number)
 
 
 def _below(files: Tree, directories: list[str]) -> Tree:
     return {path: data for path, data in files.items() if path.startswith(tuple(directories))} if directories else {}
 
 
-def _is_harmed(path: str, disk: MemoryDisk, harm: Harm) -> bool:
+def _is_harmed(path: str, disk: FaultyFileSystem, harm: Harm) -> bool:
     found = disk.stat(path)
     names = {re.sub(r"/\.cleaned\.[0-9a-f]{32}\.partial/data", "/cleaned", each) for each in harm.always}
     return path in names or (found is not None and found.inode in harm.before)
@@ -365,7 +365,7 @@ def _is_as_if(kind: Kind, ended: Ended, found: Tree, harm: Harm) -> bool:
     return all(other.get(name) == found.get(name) for name in names)
 
 
-def _lost(kind: Kind, disk: MemoryDisk, fs: LyingFileSystem, outcome: Outcome) -> str:
+def _lost(kind: Kind, disk: FaultyFileSystem, fs: LyingFileSystem, outcome: Outcome) -> str:
     """The second invariant; empty if it holds."""
     wanted = undisturbed(kind).survivors
     if outcome is Outcome.AS_IF:
@@ -393,7 +393,7 @@ def _missing(wanted: Mapping[int, bytes | None], found: Mapping[int, bytes | Non
     return sorted(offset for offset, value in wanted.items() if found.get(offset, b"none") != value)
 
 
-def _records(disk: MemoryDisk, path: str) -> dict[int, bytes | None]:
+def _records(disk: FaultyFileSystem, path: str) -> dict[int, bytes | None]:
     """The records that a consumer reads, up to the first damage of each segment."""
     found: dict[int, bytes | None] = {}
     for name in disk.listdir(path):
@@ -416,13 +416,13 @@ def _offsets(data: bytes) -> set[int]:
     return set(_records_of(data))
 
 
-def _put(disk: MemoryDisk, path: str, data: bytes | None) -> None:
+def _put(disk: FaultyFileSystem, path: str, data: bytes | None) -> None:
     """Change a file below the file system: mtime and inode do not change."""
     if data is None:
         for names in (disk._dir(parent(path)).names, disk._dir(parent(path)).safe):
             names.pop(base_name(path), None)
         return
-    file = disk.file(path)
+    file = disk.inode(path)
     file.data = data
     file.safe = data if file.synced else file.safe
 

@@ -29,11 +29,10 @@ from compaction.locking.claim import Identity
 from compaction.names import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS, LogLocation, TopicPartition
 from compaction.report import RunReport
 from tests.formats.encode import BatchSpec, encode_batch
-from tests.fs.faults import Stopped
+from tests.fs.faults import FaultyFileSystem, Stopped
 from tests.local_job import KAFKA, TopicConfigs, logs_in, resolver_of
 from tests.local_passes import LocalPasses
 from tests.logdir.logs import NOW_MS, Built, build, marker, put_snapshot
-from tests.trust.memory import MemoryDisk
 from tests.trust.watched import WatchedFileSystem
 
 LOG_DIR, OUTPUT_DIR = "/memory/logs", "/memory/out/cleaned"
@@ -150,9 +149,9 @@ LOGS: Mapping[str, Callable[[], list[Built]]] = {
 }
 
 
-def made(topics: Sequence[str]) -> MemoryDisk:
+def made(topics: Sequence[str]) -> FaultyFileSystem:
     """A disk with a log directory of these logs, all durable."""
-    disk = MemoryDisk()
+    disk = FaultyFileSystem()
     for topic in topics:
         path = log_path(topic)
         disk.mkdir(path)
@@ -173,9 +172,7 @@ def made(topics: Sequence[str]) -> MemoryDisk:
     ends = {TopicPartition(topic, 0): 2**40 for topic in topics}
     disk.put(join(LOG_DIR, HIGH_WATERMARKS), format_offset_checkpoint({**others, **ends}).encode())
     disk.put(join(LOG_DIR, "meta.properties"), b"version=1\nnode.id=1\n")
-    settled = disk.settle()
-    assert isinstance(settled, MemoryDisk)
-    return settled
+    return disk.settle()
 
 
 def log_path(topic: str, log_dir: str = LOG_DIR) -> str:
@@ -196,7 +193,7 @@ class Kind(NamedTuple):
     output_dir: str | None = None
     half_done: str | None = None
 
-    def start(self) -> MemoryDisk:
+    def start(self) -> FaultyFileSystem:
         """The disk before the run."""
         return _start(self).clone()
 
@@ -262,7 +259,7 @@ class _Killed(WatchedFileSystem):
 
 
 @cache
-def _start(kind: Kind) -> MemoryDisk:
+def _start(kind: Kind) -> FaultyFileSystem:
     disk = made(kind.topics)
     if kind.half_done is not None:
         # one log at a time: a killed run has one unfinished swap for each thread

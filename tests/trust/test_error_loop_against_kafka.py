@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from compaction.fs.local import LocalFileSystem
+from tests.fs.faults import FaultyFileSystem
 from tests.kafka.gateway import Gateway
 from tests.kafka.log import KafkaLog, Opening
 from tests.logdir.logs import NOW_MS, served
 from tests.trust.checks import not_as_served, undisturbed
 from tests.trust.error_loop import Search, faults, sample
-from tests.trust.memory import MemoryDisk
 from tests.trust.scenes import KINDS, Kind, log_path
 
 pytestmark = [pytest.mark.kafka, pytest.mark.crash]
@@ -41,7 +41,7 @@ def test_a_broker_serves_every_survivor_after_an_operation_has_failed(
     assert found == []
 
 
-def problems(gateway: Gateway, tmp_path: Path, kind: Kind, state: MemoryDisk, *, clean: bool) -> list[str]:
+def problems(gateway: Gateway, tmp_path: Path, kind: Kind, state: FaultyFileSystem, *, clean: bool) -> list[str]:
     """The violations in the logs after a broker's start and stop."""
     wanted = undisturbed(kind)
     problems: list[str] = []

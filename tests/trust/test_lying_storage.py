@@ -7,9 +7,9 @@ import pytest
 from compaction.formats.record_batch.record import Record
 from compaction.logdir.blocks import SegmentReader
 from tests.formats.encode import BatchSpec, encode_batch
+from tests.fs.faults import FaultyFileSystem
 from tests.side_by_side import in_processes
 from tests.trust.lying_storage import Lie, Outcome, run_seed, run_with_lie
-from tests.trust.memory import MemoryDisk
 from tests.trust.scenes import KINDS, Kind
 from tests.trust.watched import Operation, WatchedFileSystem
 
@@ -94,7 +94,7 @@ def _zero_before(kind: Kind, copy: Operation) -> int:
     class Zeroing(WatchedFileSystem):
         def copy(self, source: str, target: str, start: int = 0, length: int | None = None) -> None:
             if source == copy.path:
-                file = disk.file(source)
+                file = disk.inode(source)
                 file.data = file.safe = bytes(len(file.data)) or b"\1"
             super().copy(source, target, start, length)
 
@@ -103,14 +103,14 @@ def _zero_before(kind: Kind, copy: Operation) -> int:
 
 
 def test_a_leader_epoch_that_changes_between_the_passes_is_detected() -> None:
-    disk = MemoryDisk()
+    disk = FaultyFileSystem()
     disk.mkdir("/logs")
     for name, epoch in (("/logs/first", 3), ("/logs/second", 4)):
         disk.write_file(name, encode_batch([Record(0, 0, b"key", b"value")], BatchSpec(0, leader_epoch=epoch)))
     assert _fingerprint(disk, "/logs/first") != _fingerprint(disk, "/logs/second")
 
 
-def _fingerprint(disk: MemoryDisk, path: str) -> str:
+def _fingerprint(disk: FaultyFileSystem, path: str) -> str:
     with SegmentReader(disk, path, 0, len(disk.read_bytes(path))) as reader:
         for _ in reader.blocks(check_crc=True):
             pass
