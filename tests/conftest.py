@@ -28,7 +28,7 @@ _TOLERATED = 1.25
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Golden text files are written by the tests that read them; a tier has a time budget."""
     parser.addoption("--rewrite-golden", action="store_true", help="write the golden text files anew")
-    parser.addoption("--budget", type=int, metavar="SECONDS", help="say in the last line if the run takes a quarter more than this")
+    parser.addoption("--budget", type=int, metavar="SECONDS", help="say so if the run takes a quarter more")
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
