@@ -21,11 +21,14 @@ STAMP := $(VENV)/$(if $(findstring |$(CURDIR)|,|$(INSTALLED_FOR)|),.installed,.n
 AIRFLOW := build/airflow
 SUITES_STAMP := $(STAMP)-suites
 
-# One process leaves half of two cores idle. Each has a Spark session and a Kafka of its own.
+# One process leaves half of two cores idle. tests/conftest.py says which tests run in the same one.
 TEST_PROCESSES ?= 2
-PYTEST = $(PY) -m pytest --numprocesses $(TEST_PROCESSES) --dist worksteal
+PYTEST = $(PY) -m pytest --numprocesses $(TEST_PROCESSES) --dist loadgroup
+# seconds on two cores; tests/README.md has what each tier is for
+TEST_BUDGET := 360
+SUITES_BUDGET := 720
 
-# suites that take long, or need more than Python, Java and package registries
+# the second tier: tests that take long, or need more than Python, Java and package registries
 MORE := crash or slow or notebook or airflow or browser or cluster or s3 or gs
 
 SAMPLE := tests/golden/sample-logs.tar.gz
@@ -66,12 +69,12 @@ run: $(STAMP) | prerequisites ## compact a copy of the sample logs, and show how
 	@echo '  spark-submit jobs/compact.py --log-dir /path/to/log-dir'
 
 test: $(STAMP) | prerequisites ## run unit tests, Spark tests, and conformance tests with real Kafka
-	@$(STEP) "tests" $(PYTEST) -m "not ($(MORE))" --durations=40
+	@$(STEP) "tests" $(PYTEST) -m "not ($(MORE))" --durations=10 --budget $(TEST_BUDGET)
 
 test-all: test suites ## run all tests and suites, and install what the suites need
 
 suites: $(SUITES_STAMP) $(AIRFLOW)/.installed | prerequisites
-	@$(STEP) --may-be-empty "suites: $(MORE)" $(PYTEST) -m "$(MORE)" --durations=60
+	@$(STEP) "suites: $(MORE)" $(PYTEST) -m "$(MORE)" --durations=20 --budget $(SUITES_BUDGET)
 
 SEARCH_MINUTES ?= 60
 search: $(STAMP) | prerequisites ## search for failures with fresh seeds, for SEARCH_MINUTES; what is found becomes a case

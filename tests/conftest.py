@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Iterator
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
 __all__ = ["bucket", "client", "store"]
 
 ROOT = Path(__file__).resolve().parent.parent
+#: tests that need one of these run in one process, which starts it once; where a module needs several, the first counts
+_SHARED = ("spark", "kafka")
+#: a tier that takes more than this share of its budget says so
+_TOLERATED = 1.25
 
 # the same examples in every run, however long they take on a busy machine
 settings.register_profile(
@@ -31,8 +36,44 @@ vars(providers)["_get_local_constants"] = lambda: providers.GLOBAL_CONSTANTS
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Golden text files are written by the tests that read them."""
+    """Golden text files are written by the tests that read them; a tier has a time budget."""
     parser.addoption("--rewrite-golden", action="store_true", help="write the golden text files anew")
+    parser.addoption("--budget", type=int, metavar="SECONDS", help="say so if the run takes a quarter more")
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """The budget counts from here."""
+    session.config.stash[_BEGAN] = time.monotonic()
+
+
+_BEGAN = pytest.StashKey[float]()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A module's tests run in one process, so that none of its fixtures is built twice; modules that need Spark in one process
+    of them all, those that need Kafka likewise. Those two come first, as they take the longest."""
+    groups = dict.fromkeys((item.path for item in items), "")
+    for item in items:
+        needs = [name for name in _SHARED if item.get_closest_marker(name)]
+        groups[item.path] = _first([groups[item.path], *needs])
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(groups[item.path] or str(item.path.relative_to(ROOT))))
+    items.sort(key=lambda item: not groups[item.path])
+
+
+def _first(names: Sequence[str]) -> str:
+    return next((name for name in _SHARED if name in names), "")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """The time against the budget."""
+    budget = config.getoption("--budget")
+    if budget is None:
+        return
+    took = time.monotonic() - config.stash[_BEGAN]
+    over = f", {took / budget - 1:.0%} OVER ITS BUDGET: see tests/README.md" if took > budget * _TOLERATED else ""
+    terminalreporter.write_line(f"{took:.0f} s of a budget of {budget} s{over}")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -55,6 +55,10 @@ class Progress:
         return Opening(turn.now_ms, self.story.topic_config, start, high)
 
 
+#: Kafka's cleaner gives up a log if an index of an output needs more entries than its limit; the job writes that index
+_FULL_INDEX = "Attempt to append to a full"
+
+
 class _Ours(NamedTuple):
     """The job's result for a log: its report, and its entries in the checkpoint files."""
 
@@ -208,6 +212,8 @@ class FuzzBench:
                 outcome = clean_partition_if_due(self._gateway, theirs, opening, checkpoint, _MAP_BYTES)
         except Py4JJavaError as refusal:
             progress.over, progress.refused = True, 1
+            if _FULL_INDEX in _message(refusal):
+                return
             if report.status is not LogStatus.FAILED:
                 yield f"Kafka refuses ({_message(refusal)}), the job: {report.status.value}, {report.reason}"
             if _contents(self._ours / f"{name}-0") != before:

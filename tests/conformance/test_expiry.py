@@ -132,6 +132,7 @@ def test_the_scenarios_remove_nothing_something_and_everything(outcomes: dict[st
     }
 
 
+@pytest.mark.slow
 def test_a_broker_starts_on_the_remaining_segments(gateway: Gateway, tmp_path: Path) -> None:
     log_dir = unpack_sample(tmp_path)
     settings = ("--set", "cleanup.policy=delete", "--set", "retention.bytes=15000", "--topic", "[a-z].*")

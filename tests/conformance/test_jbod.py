@@ -18,7 +18,7 @@ from tests.kafka.clients import Clients
 from tests.kafka.gateway import Gateway
 from tests.local_passes import LocalPasses
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 START_MS, HOUR_MS = 1_760_000_000_000, 3_600_000
 #: by then everything has expired, also by Kafka's default

@@ -102,6 +102,7 @@ def test_indexes_follow_kafkas_rule(both: Both) -> None:
         assert expected_indexes(base, batches_of(segment.read_bytes()), 4096) == indexes
 
 
+@pytest.mark.slow
 def test_consumers_read_the_same_from_both(both: Both, gateway: Gateway) -> None:
     with ThreadPoolExecutor(2) as pool:
         ours, kafkas = pool.map(lambda log_dir: read_everything(gateway, log_dir), (both.ours, both.kafkas))

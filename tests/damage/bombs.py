@@ -1,5 +1,5 @@
 """Logs that are small on disk and large in memory, or slow to read: each is written to a directory and cleaned, and its peak
-memory and time are measured. ``python -m tests.damage.bombs NAME`` prints them as JSON; ``test_bombs`` checks
+memory and processor time are measured. ``python -m tests.damage.bombs NAME`` prints them as JSON; ``test_bombs`` checks
 them against bounds."""
 
 from __future__ import annotations
@@ -143,12 +143,12 @@ def main(name: str) -> None:
         write_log(log_dir / "closed-0", {segment_file(0, LOG): bomb, segment_file(_LATER, LOG): later})
         end = struct.pack(">q", log.bases[-1] + SEGMENT_OFFSETS)
         write_log(log_dir / "active-0", {**log.files, log.log(2): log.files[log.log(2)] + end + bomb[8:]})
-        began = time.monotonic()
+        began = time.process_time()
         readers = _read_otherwise(log_dir / "closed-0" / segment_file(0, LOG))
         dry = clean_locally(log_dir, NOW_MS, {"closed": CONFIG}, dry_run=True)
         reports = clean_locally(log_dir, NOW_MS, dict.fromkeys(("closed", "active"), CONFIG))
         found = {
-            "seconds": time.monotonic() - began,
+            "seconds": time.process_time() - began,
             "mib": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - base_kib) // 1024,
             **readers,
             "dry": dry["closed"].reason,

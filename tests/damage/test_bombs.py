@@ -37,8 +37,11 @@ REASONS = {
 }
 
 
-#: takes as long as all others together
-_SLOW = "too many old messages"
+#: one of each kind: the others have another codec, or take long
+_SAMPLE = {
+    "zeros in zstd", "zeros in snappy of magic 1", "a wrapper in a wrapper of gzip",
+    "records that are not there", "empty gzip members", "likely headers",
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +53,9 @@ def outcomes(request: pytest.FixtureRequest) -> Iterator[dict[str, Future[dict[s
         yield found
 
 
-@pytest.mark.parametrize("name", [pytest.param(each, marks=[pytest.mark.slow] * (each == _SLOW)) for each in sorted(BOMBS)])
+@pytest.mark.parametrize(
+    "name", [pytest.param(each, marks=[pytest.mark.slow] * (each not in _SAMPLE)) for each in sorted(BOMBS)]
+)
 def test_a_bomb_fails_its_log_within_bounds(outcomes: dict[str, Future[dict[str, Any]]], name: str) -> None:
     found = outcomes[name].result()
     status, reason = found["closed"]

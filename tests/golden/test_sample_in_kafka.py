@@ -19,6 +19,7 @@ pytestmark = pytest.mark.kafka
 AS_OF = Opening(1_760_000_000_000 + 30 * 86_400_000, {"cleanup.policy": "compact"})
 
 
+@pytest.mark.slow
 def test_a_broker_serves_every_topic_of_it(tmp_path: Path) -> None:
     log_dir = unpack_sample(tmp_path)
     with Broker(log_dir) as broker:

@@ -75,6 +75,7 @@ def test_a_broker_serves_a_partition_that_replaced_its_own(produced: Path, gatew
         assert [one[1:5] for one in Clients(gateway, broker.bootstrap).read_all("t")] == [(5, T, b"other", b"log")]
 
 
+@pytest.mark.slow
 def test_flushed_records_survive_kill_9(tmp_path: Path, gateway: Gateway) -> None:
     broker = Broker(tmp_path / "logs")
     clients = Clients(gateway, broker.bootstrap)

@@ -22,6 +22,7 @@ def test_the_class_path_has_kafka_scala_the_gateway_and_one_logging_facade() -> 
     assert not [name for name in names if "slf4j-api-1" in name]
 
 
+@pytest.mark.slow
 def test_jars_that_spark_cannot_resolve_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jars, "_PAUSE_S", 0)
     with pytest.raises(JarsUnavailableError, match=NO_COORDINATE):

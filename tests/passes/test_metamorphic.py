@@ -110,6 +110,7 @@ def test_any_number_of_cores_and_any_order_of_tasks_gives_the_same_bytes(
         assert files(root, case) == cleaned(case, WHOLE)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_another_number_of_sparks_cores_gives_the_same_bytes(tmp_path: Path) -> None:
     """The other tests use two."""

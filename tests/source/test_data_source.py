@@ -70,6 +70,7 @@ def test_every_topic_is_read_as_a_data_frame(source: SparkSession, sample: Path)
         assert rows_of(found) == sorted(expected) != []
 
 
+@pytest.mark.slow
 @pytest.mark.kafka
 def test_data_frames_have_the_records_of_a_real_consumer(source: SparkSession, gateway: Gateway, tmp_path: Path) -> None:
     log_dir = unpack_sample(tmp_path)

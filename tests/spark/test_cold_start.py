@@ -14,7 +14,7 @@ import pytest
 from compaction.startup.background import PASSES
 from tests.golden import unpack_sample
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 ROOT = Path(__file__).resolve().parents[2]
 AS_OF_MS = 1_798_761_600_000
