@@ -27,6 +27,8 @@ from tests.search.turns import Turn, repeat
 
 #: a turn takes its part of the time, within these bounds; what it has begun, it ends
 LEAST_S, MOST_S = 5.0, 60.0
+#: a turn that has not ended after so long hangs: to reduce a random log takes some minutes
+HANGS_S = 3600.0
 
 
 def take_turn(search: Search, seed: int, seconds: float) -> int:
@@ -62,9 +64,14 @@ def search_in_turns(searches: Sequence[Search], seconds: float, chance: random.R
 
 
 def process_of(search: Search, seed: int, seconds: float) -> int:
-    """One turn in a process of its own; returns its exit code."""
+    """One turn in a process of its own; returns its exit code, 1 if it hangs."""
     command = [sys.executable, "-m", "tests.search", "--turn", search.name, "--seed", str(seed), "--seconds", f"{seconds:.0f}"]
-    return subprocess.run(command, env=bounds_checked() if search.bounds_checks else dict(os.environ), check=False).returncode
+    environment = bounds_checked() if search.bounds_checks else dict(os.environ)
+    try:
+        return subprocess.run(command, env=environment, timeout=HANGS_S, check=False).returncode
+    except subprocess.TimeoutExpired:
+        print(f"FAILED: {search.name} hangs", flush=True)
+        return 1
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -157,5 +157,11 @@ def test_a_search_that_finds_something_ends_with_1(monkeypatch: pytest.MonkeyPat
     assert command.take_turn(replace_run(BY_NAME["kills"], []), 1, 0) == 0
 
 
+@pytest.mark.parametrize(("seconds", "code"), [(600.0, 0), (0.01, 1)])
+def test_a_turn_is_a_process_that_may_not_hang(seconds: float, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "HANGS_S", seconds)
+    assert command.process_of(BY_NAME["simulation"], 1, 0) == code
+
+
 def replace_run(search: Search, found: list[Failure]) -> Search:
     return search._replace(run=lambda _: iter(found))
