@@ -61,9 +61,10 @@ findings:
   Index entries that disagree with the log, and gaps between offsets, are listed on standard error
   at the end, as Kafka's tool does. (Cleaning leaves gaps; they are reported with --deep-iteration
   and --print-data-log.) One error line follows for each log with batches that fail their CRC and
-  each index that disagrees with its log, with file and byte position. Bytes after the last complete
-  batch are reported on standard output. They are an error only if valid batches follow in them: the
-  end of an active segment may be incomplete.
+  each index that disagrees with its log, with file and byte position; of a preallocated index without
+  entries the finding is only listed. Bytes after the last complete batch are reported on standard
+  output. They are an error only if valid batches follow in them: the end of an active segment may be
+  incomplete, or preallocated.
 
 exit status:
   0  all files were printed and are valid
@@ -72,8 +73,9 @@ exit status:
 
 differences from Kafka's tool:
   For a damaged file, Kafka's tool ends with a stack trace; this one prints the position in one line
-  and continues with the next file. For invalid index entries, Kafka's tool has exit status 0, this
-  one 1. Custom decoder classes cannot be loaded. Only one topic decoder can be given.
+  and continues with the next file. Kafka's tool fails at the end of a preallocated segment, this one
+  does not. For invalid index entries, Kafka's tool has exit status 0, this one 1. Custom decoder
+  classes cannot be loaded. Only one topic decoder can be given.
 
 examples:
   What is in this segment, batch by batch?

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 
 from compaction.cleaning.log_view import LogView, Segment
 from compaction.config import TopicConfig
+from compaction.config.kinds import to_long
 
 #: names of cleaning bounds
 ACTIVE, HIGH_WATERMARK, LAST_STABLE, MIN_LAG = (
@@ -133,7 +134,7 @@ def _bounds(
         bounds.append(CleaningBound(LAST_STABLE, view.last_stable_offset, open_transaction(view)))
     bounds.append(CleaningBound(HIGH_WATERMARK, view.high_watermark))
     if config.min_compaction_lag_ms > 0:
-        newest_cleanable_ms = now_ms - config.min_compaction_lag_ms
+        newest_cleanable_ms = to_long(now_ms - config.min_compaction_lag_ms)
         young = next((each for each in dirty if each.largest_timestamp_ms > newest_cleanable_ms), None)
         if young is not None:
             # the name alone would make the offset read like the setting's value
@@ -155,7 +156,7 @@ def open_transaction(view: LogView) -> str:
 
 def _overdue_ms(dirty: Sequence[Segment], config: TopicConfig, now_ms: int) -> int:
     stamps = [each.first_batch_timestamp_ms for each in dirty if each.first_batch_timestamp_ms > 0]
-    clean_until_ms = now_ms - max(config.max_compaction_lag_ms, 0)
+    clean_until_ms = to_long(now_ms - max(config.max_compaction_lag_ms, 0))
     return max(clean_until_ms - min(stamps), 0) if stamps else 0
 
 

@@ -33,6 +33,7 @@ from compaction.cleaning.segment_retention import DeletionPlan, plan_deletion
 from compaction.cleaning.skip_reasons import Condition, SkipCause, Verdict, duration, ratio_remedy, shown
 from compaction.config import TopicConfig
 from compaction.config.entries import NO_RECORD_LIMIT
+from compaction.config.kinds import to_long
 from compaction.names import CLUSTER_METADATA_TOPIC, TopicPartition
 
 
@@ -274,4 +275,4 @@ def _reset_note(view: LogView) -> str:
 def _legacy_delete_horizon_ms(view: LogView, config: TopicConfig, first_dirty_offset: int) -> int:
     """Exception 5 of ``compaction.cleaning.record_retention`` (Kafka: ``Cleaner.doClean``)."""
     clean = segments_between(view.segments, 0, first_dirty_offset)
-    return clean[-1].mtime_ms - config.delete_retention_ms if clean else 0
+    return to_long(clean[-1].mtime_ms - config.delete_retention_ms) if clean else 0

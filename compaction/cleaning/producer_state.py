@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compaction.cleaning.log_view import AbortedTxn, ProducerEntry
+from compaction.config.kinds import to_long
 from compaction.formats.primitives.malformed import FormatError
 from compaction.formats.record_batch.batch import parse_batch, parse_control_record
 from compaction.formats.record_batch.batch_header import ABORT, COMMIT, CONTROL, TRANSACTIONAL
@@ -223,7 +224,7 @@ def _entry(producer_id: int, state: _State) -> ProducerEntry:
 
 
 def _is_expired(state: _State, now_ms: int, expiration_ms: int) -> bool:
-    return state.txn_first_offset < 0 and now_ms - state.last_timestamp_ms >= expiration_ms
+    return state.txn_first_offset < 0 and to_long(now_ms - state.last_timestamp_ms) >= expiration_ms
 
 
 def _first_and_last(rows: Rows) -> NDArray[np.int64]:

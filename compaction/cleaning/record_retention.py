@@ -39,7 +39,7 @@ For a batch of which no record survives:
 For a batch of which a record survives:
 
 9. *New delete horizon.* b is written with H = now + ``delete.retention.ms`` if it has none and holds a surviving tombstone or
-   is a discardable control batch.
+   is a discardable control batch. Sums of times wrap at 64 bits, as in Java: if this one is negative, b is written without H.
 10. *Old format.* A batch of magic 0 or 1 is written as magic 2, and 9 applies to it.
 11. Any other batch of which all records survive is copied byte for byte.
 

@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 from compaction.cleaning.log_view import LogView, Segment
 from compaction.cleaning.skip_reasons import SkipCause, Verdict
 from compaction.config import TopicConfig
-from compaction.config.kinds import LONG_MAX
+from compaction.config.kinds import LONG_MAX, to_long
 from compaction.names import CLUSTER_METADATA_TOPIC
 from compaction.screen.amounts import counted, duration, with_duration
 
@@ -165,7 +165,7 @@ def _by_time(view: LogView, config: TopicConfig, now_ms: int) -> _Rule | None:
         return None
 
     def rule(segment: Segment, following: Segment | None) -> str | None:
-        age_ms = now_ms - segment.largest_timestamp_ms
+        age_ms = to_long(now_ms - segment.largest_timestamp_ms)
         if age_ms <= bound:
             return None
         return f"it is {duration(age_ms)} old, retention.ms is {with_duration(bound)} ({config.source('retention.ms')})"

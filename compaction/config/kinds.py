@@ -20,6 +20,11 @@ LONG_MAX = 2**63 - 1
 INT_MAX = 2**31 - 1
 
 
+def to_long(value: int) -> int:
+    """A sum or difference of times as Kafka compares it: a ``long`` of Java, which wraps at 64 bits."""
+    return (value + LONG_MAX + 1) % (1 << 64) - LONG_MAX - 1
+
+
 class Kind(enum.Enum):
     """The type of an entry; the value is its name in messages."""
 

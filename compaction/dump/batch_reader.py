@@ -29,6 +29,7 @@ from compaction.formats.record_batch.batch_header import (
 from compaction.formats.record_batch.message_header import HEADER_V0, HEADER_V1
 from compaction.formats.record_batch.message_set import parse_message_entry
 from compaction.fs.filesystem import FileSystem
+from compaction.fs.ranges import view
 from compaction.kernels.reading.record_table import COLUMNS, TIMESTAMP, locate_fields
 from compaction.logdir.blocks import MAX_BATCH_BYTES
 
@@ -40,6 +41,7 @@ MAX_PLAIN_BYTES = 256 << 20
 #: rows of a table of records
 TABLE_RECORDS = 1 << 12
 NOT_WELL_FORMED = "record is not well-formed"
+RESTORE_HINT = "if a broker is running, it may be writing to it: run again; else restore this segment"
 _INT_BYTES = 4
 
 Longs = NDArray[np.int64]
@@ -134,7 +136,7 @@ class BatchReader:
         return memoryview(self._window)[start : start + size]
 
     def batch_at(self, position: int, end: int) -> BatchAt | None:
-        """The batch at ``position``; ``None`` if it is not complete before ``end``.
+        """The batch at ``position``; ``None`` if it is not complete before ``end``, or only (preallocated) zeros follow.
 
         :raises CorruptLogError: its size is impossible, or the file ends inside its header
         """
@@ -143,6 +145,8 @@ class BatchReader:
         head = self._bytes(position, HEADER.size)
         offset, size, crc, magic, attributes = HEADER_V0.unpack(head)
         if size < _SMALLEST_SIZE:
+            if not any(head) and not view(self._fs, self._path)[position:].any():
+                return None
             raise self.error(f"batch has an impossible size of {size} bytes", position)
         if position > end - LOG_OVERHEAD_BYTES - size:
             return None
@@ -167,7 +171,7 @@ class BatchReader:
         """
         if batch.size > MAX_BATCH_BYTES:
             what = f"batch of {batch.size} bytes, more than {MAX_BATCH_BYTES} are not supported"
-            raise UnsupportedLogError(what, path=self._path, position=batch.position, hint="restore this segment")
+            raise UnsupportedLogError(what, path=self._path, position=batch.position, hint=RESTORE_HINT)
         return self._bytes(batch.position, batch.size)
 
     def largest_timestamp(self, batch: BatchAt) -> int:
@@ -189,7 +193,7 @@ class BatchReader:
             raise self.error(error.what, batch.position) from None
         return largest
 
-    def error(self, what: str, position: int, hint: str = "restore this segment") -> CorruptLogError:
+    def error(self, what: str, position: int, hint: str = RESTORE_HINT) -> CorruptLogError:
         """An error at a position of the segment."""
         return CorruptLogError(what, path=self._path, position=position, hint=hint)
 

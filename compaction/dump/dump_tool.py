@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
+from compaction.dump.batch_reader import RESTORE_HINT
 from compaction.dump.findings import Findings
 from compaction.dump.index_dump import IndexView, dump_offset_index, dump_snapshot, dump_time_index, dump_txn_index
 from compaction.dump.index_lookup import Found, find_timestamp, may_hold, segments_with, start_position
@@ -206,14 +207,14 @@ class Dump:
     def _note_invalid(self, target: Target, dump: SegmentDump) -> None:
         if dump.invalid:
             what = "1 batch fails its CRC" if dump.invalid == 1 else f"{dump.invalid} batches fail their CRC; this is the first"
-            error = CorruptLogError(what, path=target.path, position=dump.first_invalid, hint="restore this segment")
+            error = CorruptLogError(what, path=target.path, position=dump.first_invalid, hint=RESTORE_HINT)
             self._findings.errors.append(error)
 
     def _note_damage(self, target: Target, position: int) -> None:
         """Reports an incomplete batch as damage if valid batches follow after its start; else the log has only a torn tail."""
         damage = SegmentScan(view(self._fs, target.path), position).finish().damage()
         if damage is not None:
-            error = CorruptLogError(damage, path=target.path, position=position, hint="restore this segment")
+            error = CorruptLogError(damage, path=target.path, position=position, hint=RESTORE_HINT)
             self._findings.errors.append(error)
 
     def _rows(self, target: Target, rows: Iterable[Row]) -> None:

@@ -31,7 +31,11 @@ from compaction.names import INDEX, LOG
 
 #: Kafka's default of ``--max-message-size``
 MAX_MESSAGE_BYTES = 5 * 1024 * 1024
-REBUILD_HINT = "remove it: a broker rebuilds it when it loads the log"
+#: a broker rebuilds all indexes of a segment without ``.index``, and only then (``LogSegment.sanityCheck``)
+REBUILD_HINT = (
+    "if a broker is running, it may be writing to it: run again; else remove the segment's .index,"
+    " and a broker rebuilds all its indexes when it loads the log"
+)
 #: ``AbstractIndex.warmEntries`` of an offset index
 _WARM_ENTRIES = 8192 // OFFSET_ENTRY.size
 _CHUNK_ENTRIES = 1 << 14
@@ -66,8 +70,9 @@ def dump_offset_index(fs: FileSystem, target: Target, view: IndexView, findings:
         yield Row("sanityCheck", {"passed": True}, f"{target.shown} passed sanity check.")
         return
     wrong: list[int] = []
+    unused = _is_unused(entries)
     for number, (relative, position) in enumerate(_rows(entries)):
-        if number and relative == 0:
+        if (number and relative == 0) or (unused and batches.batch_at(0, batches.size) is None):
             break
         batch = _batch_of_entry(batches, target, (number, position), view.max_message_bytes)
         if batch.last_offset != base + relative:
@@ -75,7 +80,8 @@ def dump_offset_index(fs: FileSystem, target: Target, view: IndexView, findings:
             findings.mismatches.setdefault(target.absolute, {})[base + relative] = batch.last_offset
         if not view.verify_only:
             yield Row("offsetIndexEntry", {"offset": base + relative, "position": position})
-    _note(findings, target, wrong, OFFSET_ENTRY.size, "do not point at the batch with their offset")
+    if not unused:
+        _note(findings, target, wrong, OFFSET_ENTRY.size, "do not point at the batch with their offset")
 
 
 def dump_time_index(fs: FileSystem, target: Target, view: IndexView, findings: Findings) -> Iterator[Row]:
@@ -101,7 +107,8 @@ def dump_time_index(fs: FileSystem, target: Target, view: IndexView, findings: F
         if not view.verify_only:
             yield Row("timeIndexEntry", {"timestamp": timestamp, "offset": base + relative})
         before = timestamp
-    _note(findings, target, wrong, TIME_ENTRY.size, "disagree with the log")
+    if not _is_unused(entries):
+        _note(findings, target, wrong, TIME_ENTRY.size, "disagree with the log")
 
 
 def dump_txn_index(fs: FileSystem, target: Target) -> Iterator[Row]:
@@ -258,6 +265,12 @@ def _check(fs: FileSystem, target: Target, entry_bytes: int, problem: str) -> No
         problem = f"its size of {size} bytes is not a multiple of {entry_bytes}"
     if problem:
         raise CorruptLogError(f"fails the sanity check: {problem}", path=target.path, hint=REBUILD_HINT)
+
+
+def _is_unused(entries: NDArray[np.void]) -> bool:
+    """Whether an index is preallocated, as of an active segment, and has no entry yet. Kafka's tool, for which it has one of
+    zeros, lists that as a finding; no broker reads it."""
+    return not np.frombuffer(entries.tobytes(), np.uint8).any()
 
 
 def _note(findings: Findings, target: Target, wrong: list[int], entry_bytes: int, what: str) -> None:

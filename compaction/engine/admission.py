@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from compaction.cleaning.log_view import Segment
 from compaction.cleaning.plan import LogPlan
 from compaction.cleaning.skip_reasons import Verdict
 from compaction.config.request import CompactionRequest
@@ -88,6 +89,12 @@ def logs_without_space(
         if not space.take(logs[log].directory, needed_bytes):
             refused[log] = needed_bytes, max(0, space.left(logs[log].directory))
     return refused
+
+
+def copied_bytes(segments: Iterable[Segment]) -> int:
+    """Bytes on disk of copies of segments, including their indexes."""
+    files = ((each.size_bytes, each.index_bytes, each.time_index_bytes, len(each.aborted_txns)) for each in segments)
+    return sum(log + index + times + _TXN_ENTRY_BYTES * txns + _SEGMENT_BYTES for log, index, times, txns in files)
 
 
 def _needed(part: OutputPart, log: CleanContext, kept_bytes: int, batches: int) -> int:

@@ -29,7 +29,7 @@ from compaction.cleaning.plan import PolicyPlan, dirtiest_first, plan_compact_ru
 from compaction.cleaning.skip_reasons import Verdict
 from compaction.config import BrokerConfig
 from compaction.config.request import CompactionRequest
-from compaction.engine.admission import SpaceBudget, keyless_refusal, require_lasting
+from compaction.engine.admission import SpaceBudget, copied_bytes, keyless_refusal, require_lasting
 from compaction.engine.cleaner import Cleaner, CleanerOptions
 from compaction.engine.concurrency import change_logs
 from compaction.engine.destination import Destination, destination, purpose
@@ -173,9 +173,8 @@ def _space_for(request: CompactionRequest, logs: Sequence[LogCleaning]) -> Space
         return SpaceBudget()
     if is_remote(request.output_dir):
         return None
-    total_bytes = sum(segment.size_bytes for log in logs for segment in log.compaction.view.segments)
-    cleaned_bytes = sum(segment.size_bytes for log in logs for segment in log.compaction.segments)
-    return SpaceBudget(total_bytes - cleaned_bytes)
+    total_bytes = sum(copied_bytes(log.compaction.view.segments) for log in logs)
+    return SpaceBudget(total_bytes - sum(copied_bytes(log.compaction.segments) for log in logs))
 
 
 def _finish(output: Destination, log: LogCleaning) -> Steps[LogReport]:

@@ -16,7 +16,7 @@ from dataclasses import replace
 from compaction.cleaning.log_view import LogView
 from compaction.cleaning.segment_retention import DeletionPlan, plan_deletion
 from compaction.config.request import CompactionRequest
-from compaction.engine.admission import SpaceBudget
+from compaction.engine.admission import SpaceBudget, copied_bytes
 from compaction.engine.concurrency import change_logs
 from compaction.engine.destination import LOG_CONCURRENCY, CopyOutput, publication, purpose
 from compaction.engine.log_reports import deletion_report, failed_report, note_logs_in_use
@@ -103,7 +103,7 @@ def _require_space(output_dir: str | None, logs: Iterable[PreparedLog[DeletionPl
     """:raises StorageError: the segments to be copied do not fit"""
     if output_dir is None or is_remote(output_dir):
         return
-    needed_bytes = sum(each.size_bytes for log in logs if log.plan is not None for each in log.plan.after.segments)
+    needed_bytes = sum(copied_bytes(log.plan.after.segments) for log in logs if log.plan is not None)
     space = SpaceBudget()
     if not space.fits([output_dir], needed_bytes):
         free = max(0, space.left(output_dir))

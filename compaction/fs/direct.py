@@ -12,14 +12,14 @@ import ctypes
 import errno
 import fcntl
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.fs.contents import borrow_buffer, return_buffer
+from compaction.fs.contents import READ_BYTES, borrow_buffer, return_buffer
 from compaction.fs.filesystem import Chunk
 
 _SYNC_FILE_RANGE_WRITE = 2
@@ -56,6 +56,22 @@ def read_at(descriptor: int, view: memoryview, position: int) -> int:
     return len(data)
 
 
+def data_ranges(descriptor: int, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """The byte ranges within ``[start, end)`` of an open file, ascending, that are not holes: these are zeros without blocks on
+    the disk. All of it if the file system does not report holes."""
+    while start < end:
+        try:
+            first = os.lseek(descriptor, start, os.SEEK_DATA)
+            stop = min(end, os.lseek(descriptor, first, os.SEEK_HOLE))
+        except (OSError, AttributeError) as error:
+            if getattr(error, "errno", None) != errno.ENXIO:
+                yield start, end
+            return
+        if first < end:
+            yield first, stop
+        start = stop
+
+
 class DirectWriter:
     """Writes an open, empty file from its beginning. Each ``OSError`` of a write is raised once.
 
@@ -87,6 +103,11 @@ class DirectWriter:
         copied = read_at(source, self._free()[:limit], start)
         self._advance(copied)
         return copied
+
+    def skip(self, size: int) -> None:
+        """Append zeros."""
+        for at in range(0, size, READ_BYTES):
+            self.write([bytes(min(READ_BYTES, size - at))])
 
     def _free(self) -> memoryview:
         """The unfilled part of the buffer, at least one byte."""

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from functools import lru_cache
 
 from compaction.errors import StorageError
-from compaction.fs.direct import DirectWriter, flush
+from compaction.fs.direct import DirectWriter, data_ranges, flush
 from compaction.fs.filesystem import Chunk, base_name, normal, parent
 from compaction.fs.uri import is_remote, require_local
 
@@ -67,14 +67,27 @@ class LocalOutput:
             self._writer.write(chunks)
 
     def copy_from(self, path: str, start: int = 0, length: int | None = None) -> None:
-        """Append all of another file, or ``length`` bytes of it from ``start``."""
+        """Append all of another file, or ``length`` bytes of it from ``start``. Its holes become holes."""
         with self._errors(), open(path, "rb", buffering=0) as source:  # noqa: PTH123
-            left = _COPY_BYTES if length is None else length
-            while left > 0 and (copied := self._writer.copy(source.fileno(), start, min(left, _COPY_BYTES))):
-                start += copied
-                left = left if length is None else left - copied
-        if length is not None and left:
+            descriptor = source.fileno()
+            end = os.fstat(descriptor).st_size if length is None else start + length
+            for first, stop in data_ranges(descriptor, start, end):
+                self._writer.skip(first - start)
+                start = self._copy_data(descriptor, first, stop)
+                if start < stop:
+                    break
+            else:
+                hole = max(0, min(end, os.fstat(descriptor).st_size) - start)
+                self._writer.skip(hole)
+                start += hole
+        if start < end:
             raise StorageError("file was truncated while it was copied", path=path, position=start, hint=_CHANGED)
+
+    def _copy_data(self, descriptor: int, start: int, end: int) -> int:
+        """Append the bytes ``[start, end)`` of an open file; returns where they end, earlier if the file was truncated."""
+        while start < end and (copied := self._writer.copy(descriptor, start, min(end - start, _COPY_BYTES))):
+            start += copied
+        return start
 
     def make_readable(self) -> None:
         """Make the file readable by everybody."""
@@ -139,6 +152,11 @@ class _CachedWriter:
         data = os.pread(source, min(limit, _PLAIN_COPY_BYTES), start)
         self.write([data])
         return len(data)
+
+    def skip(self, size: int) -> None:
+        """Append a hole: zeros without blocks on the disk."""
+        if size:
+            os.ftruncate(self._descriptor, os.lseek(self._descriptor, size, os.SEEK_CUR))
 
     def finish(self) -> None:
         """No operation."""

@@ -5,13 +5,14 @@ Tested by ``tests/stores/test_remote.py``, ``tests/fs/test_overlay.py`` and ``te
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from compaction.errors import StorageError
+from compaction.fs.direct import data_ranges
 from compaction.fs.filesystem import ByteSource, ReadableFileSystem, truncated
 
 #: the least that is read at once, and kept: headers are read a few bytes at a time
@@ -93,8 +94,22 @@ class View:
         return self._file.read(self._start, self._end) if len(self) else b""
 
     def any(self) -> bool:
-        """Whether any byte is not zero."""
-        return any(any(self[at : at + _CHUNK_BYTES].tobytes()) for at in range(0, len(self), _CHUNK_BYTES))
+        """Whether any byte is not zero. Holes of a file are not read."""
+        for start, end in self._data_ranges():
+            for at in range(start, end, _CHUNK_BYTES):
+                data = self._file.read(at, min(at + _CHUNK_BYTES, end))
+                if data != bytes(len(data)):
+                    return True
+        return False
+
+    def _data_ranges(self) -> Sequence[tuple[int, int]]:
+        source = None if len(self) <= _WINDOW_BYTES else self.opened()
+        if source is None:
+            return [self.bounds]
+        try:
+            return list(data_ranges(getattr(source, "descriptor", -1), *self.bounds))
+        finally:
+            source.close()
 
 
 def view(files: ReadableFileSystem, path: str) -> View:

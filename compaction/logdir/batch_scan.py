@@ -22,6 +22,7 @@ from compaction.kernels.reading.batches import (
     OTHER_MAGIC,
     PARTIAL,
     BatchScan,
+    last_record_offsets,
     scan_batches,
 )
 from compaction.kernels.reading.headers import IO_ERROR, LONG_CONTROL, header_buffer, walk_headers
@@ -88,7 +89,7 @@ class SegmentScan:
             if len(rows):
                 self.last_position = int(rows["position"][-1])
                 self.position = self.last_position + int(rows["size"][-1])
-                self.next_offset = int(rows["last_offset"][-1]) + 1
+                self.next_offset = int(last_record_offsets(rows[-1:])[0]) + 1
                 yield rows
             if self.error is not None or not len(rows) or self.position >= len(self.data):
                 return
@@ -128,7 +129,7 @@ class SegmentScan:
         if not len(rows):
             return rows
         floors = np.empty(len(rows), np.int64)
-        floors[0], floors[1:] = self.next_offset or 0, rows["last_offset"][:-1]
+        floors[0], floors[1:] = self.next_offset or 0, last_record_offsets(rows[:-1])
         floors[1:] += 1
         backwards = (rows["base_offset"] < floors) | (floors < 0)
         if not backwards.any():

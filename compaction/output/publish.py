@@ -19,6 +19,7 @@ from compaction.formats.checkpoints import format_offset_checkpoint
 from compaction.fs.contents import digest_of
 from compaction.fs.durable import TMP, write_verified
 from compaction.fs.filesystem import DiskFileSystem, FileSystem, base_name, join, parent
+from compaction.fs.ranges import view
 from compaction.fs.text_files import read_small
 from compaction.fs.uri import is_inside, is_remote, resolved
 from compaction.locking.access import require_still_unlocked
@@ -30,11 +31,13 @@ from compaction.logdir.settings.metadata_topic import METADATA_LOG
 from compaction.names import (
     CLEANER_OFFSETS,
     HIGH_WATERMARKS,
+    INDEX,
     LOCK,
     LOG,
     LOG_STARTS,
     RECOVERY_POINTS,
     SNAPSHOT,
+    TIMEINDEX,
     LogLocation,
     TopicPartition,
     parse_segment_file,
@@ -50,12 +53,18 @@ _CHECKPOINTS = (RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS, CLEANER_OFFSETS)
 _NOT_COPIED = frozenset((LOCK, MANIFEST, MARKER, FINISHED, *_CHECKPOINTS))
 
 
+#: the largest entry of an index: a time index may end with one of zeros, the time 0 at its first offset
+_ENTRY_BYTES = 12
+
+
 class Copy(NamedTuple):
-    """A file to be copied. Its first ``valid_bytes`` are batches, whose checksums must match."""
+    """A file to be copied. Its first ``valid_bytes`` are batches, whose checksums must match. Zeros that follow the first
+    ``used_bytes`` of a segment's file were preallocated, and are not copied; ``None`` for other files."""
 
     path: str
     target: str
     valid_bytes: int = 0
+    used_bytes: int | None = None
 
 
 class Goal(NamedTuple):
@@ -130,7 +139,10 @@ class Publication(ABC):
         vanished = replaced - {group.base_offset for group in groups}
         names = [name for name in source.listdir(location.path) if not _is_left_out(name, replaced, vanished)]
         valid = {segment_file(segment.base_offset, LOG): segment.size_bytes for segment in segments}
-        copies = [Copy(join(location.path, name), join(target, name), valid.get(name, 0)) for name in names]
+        used = valid | {segment_file(segment.base_offset, INDEX): segment.index_bytes for segment in segments}
+        used |= {segment_file(segment.base_offset, TIMEINDEX): segment.time_index_bytes for segment in segments}
+        paths = {name: (join(location.path, name), join(target, name)) for name in names}
+        copies = [Copy(*paths[name], valid.get(name, 0), used.get(name)) for name in names]
         self._copy_all(source, copies)
         self._fs.fsync_dir(target)
         if not is_remote(target):
@@ -191,6 +203,7 @@ class Publication(ABC):
             return
         extent = source.real_path(each.path)
         if extent is not None:
+            extent = extent._replace(size=_without_preallocated(source, each, extent.size))
             self._hashes[each.target] = copy_verified(source, self._fs, extent, each.target, each.valid_bytes)
             self._sizes[each.target] = extent.size
             return
@@ -259,6 +272,14 @@ def _real_log(source: FileSystem, path: str) -> str | None:
     log = any_log(source, path)
     extent = None if log is None else source.real_path(log)
     return None if extent is None else extent.path
+
+
+def _without_preallocated(source: FileSystem, each: Copy, size: int) -> int:
+    """The size of the copy of a file of ``size`` bytes."""
+    used = each.used_bytes
+    if used is None or size <= used + _ENTRY_BYTES or view(source, each.path)[used:].any():
+        return size
+    return used
 
 
 def _is_left_out(name: str, replaced: set[int], vanished: set[int]) -> bool:

@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from compaction.config.kinds import to_long
 from compaction.errors import CompactionError, CorruptLogError, UnsupportedLogError, of_log
 from compaction.formats.primitives.malformed import FormatError
 from compaction.fs.contents import FileDigest
@@ -248,7 +249,7 @@ class Rewriter:
         """
         rows, first = decoded.rows, decoded.first_row
         actions, verdicts = (each[first : first + len(rows)] for each in decided[:2])
-        horizon = self._log.rules.now_ms + self._log.delete_retention_ms
+        horizon = to_long(self._log.rules.now_ms + self._log.delete_retention_ms)
         at = 0
         while at < len(rows):
             out_rows = np.empty(len(rows) - at, OUT_ROW)

@@ -18,7 +18,13 @@ from compaction.config.entries import MAX_RECORD
 from compaction.errors import CorruptLogError, UnsupportedLogError
 from compaction.formats.compression.codecs import BufferTooSmall, Codec, CodecError, decompress_into
 from compaction.formats.primitives.malformed import FormatError
-from compaction.kernels.reading.batches import HEADER_SIZE, LOG_APPEND_TIME_BIT, first_bad_crc, scan_batches
+from compaction.kernels.reading.batches import (
+    HEADER_SIZE,
+    LOG_APPEND_TIME_BIT,
+    first_bad_crc,
+    last_record_offsets,
+    scan_batches,
+)
 from compaction.kernels.reading.plain_messages import GROWTH, plain_messages
 from compaction.kernels.reading.records import RECORD_ERRORS, first_larger
 from compaction.kernels.reading.tables import DISCARD, DROP, MAX_OFFSET, OTHER_MAGIC_BIT, RETAIN_EMPTY
@@ -75,21 +81,21 @@ def check_offsets(block: Block, floor: int, path: str, end_offset: int = MAX_OFF
     :raises CorruptLogError: offsets decrease, or reach ``end_offset``
     :raises UnsupportedLogError: offsets reach ``MAX_OFFSET``
     """
-    rows = block.rows
-    highest = rows[int(np.argmax(rows["last_offset"]))]
-    if highest["last_offset"] >= MAX_OFFSET:
+    rows, lasts = block.rows, last_record_offsets(block.rows)
+    highest = int(np.argmax(lasts))
+    if lasts[highest] >= MAX_OFFSET:
         what = f"offsets from {MAX_OFFSET} on are not supported"
-        raise UnsupportedLogError(what, path=path, position=int(highest["position"]))
-    floors = np.concatenate([[floor], rows["last_offset"][:-1] + 1])
+        raise UnsupportedLogError(what, path=path, position=int(rows["position"][highest]))
+    floors = np.concatenate([[floor], lasts[:-1] + 1])
     backwards = np.flatnonzero(rows["base_offset"] < floors)
     if len(backwards):
         at = rows[int(backwards[0])]
         what = f"batch begins at offset {at['base_offset']}, expected {floors[backwards[0]]} or more"
         raise CorruptLogError(what, path=path, position=int(at["position"]), hint="restore this segment")
-    if highest["last_offset"] >= end_offset:
-        what = f"batch ends at offset {highest['last_offset']}, expected one below {end_offset}"
-        raise CorruptLogError(what, path=path, position=int(highest["position"]), hint="restore this segment")
-    return int(rows["last_offset"][-1]) + 1
+    if lasts[highest] >= end_offset:
+        what = f"batch ends at offset {lasts[highest]}, expected one below {end_offset}"
+        raise CorruptLogError(what, path=path, position=int(rows["position"][highest]), hint="restore this segment")
+    return int(lasts[-1]) + 1
 
 
 def check_crcs(block: Block, actions: NDArray[np.uint8], path: str) -> None:

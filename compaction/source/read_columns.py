@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from compaction.cleaning.txn_tables import AbortedRanges
 from compaction.errors import CorruptLogError
 from compaction.fs.filesystem import ReadableFileSystem
-from compaction.kernels.reading.batches import CONTROL_BIT
+from compaction.kernels.reading.batches import CONTROL_BIT, last_record_offsets
 from compaction.kernels.reading.columns import Columns, fill_columns, measure_records, new_columns
 from compaction.kernels.reading.records import OK, RECORD_ERRORS
 from compaction.logdir.blocks import Block, SegmentReader
@@ -100,7 +100,8 @@ def _wanted(rows: NDArray[np.void], spec: ReadSpec) -> NDArray[np.bool_]:
     """Which batches may contain records to read, by their headers: bool[b]."""
     bounds = spec.bounds
     v2 = rows["magic"] >= V2_MAGIC
-    wanted = (rows["base_offset"] <= bounds.last_offset) & (rows["last_offset"] >= bounds.first_offset)
+    lasts = last_record_offsets(rows)
+    wanted = (rows["base_offset"] <= bounds.last_offset) & (lasts >= bounds.first_offset)
     wanted &= ~v2 | (rows["max_timestamp"] >= bounds.first_timestamp_ms)
     if not spec.control:
         wanted &= ~(v2 & ((rows["attributes"] & CONTROL_BIT) != 0))
@@ -109,7 +110,7 @@ def _wanted(rows: NDArray[np.void], spec: ReadSpec) -> NDArray[np.bool_]:
         wanted &= ~(data & spec.aborted.contains(rows["producer_id"], rows["last_offset"]))
     if spec.survivors is not None:
         first = np.searchsorted(spec.survivors, rows["base_offset"])
-        wanted &= np.searchsorted(spec.survivors, rows["last_offset"], "right") > first
+        wanted &= np.searchsorted(spec.survivors, lasts, "right") > first
     found: NDArray[np.bool_] = wanted
     return found
 

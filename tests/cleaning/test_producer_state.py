@@ -130,6 +130,11 @@ def test_a_producer_expires_after_the_expiration_time(idle: int, kept: bool, whe
     assert states.entries() == ((old,) if kept else ())
 
 
+def test_the_time_since_the_least_timestamp_wraps_as_kafkas_and_expires_nothing() -> None:
+    old = entry(1, 0, stamp=-(2**63))
+    assert replayed(loaded=[old]).entries() == (old,)
+
+
 def test_an_open_transaction_keeps_its_producer_from_expiring() -> None:
     old = entry(1, 0, stamp=0, txn=0)
     states = replayed(loaded=[old])

@@ -249,7 +249,7 @@ def test_an_unreadable_batch_leaves_complete_lines(tmp_path: Path) -> None:
 
 def test_errors_name_the_position(tmp_path: Path) -> None:
     path = tmp_path / "00000000000000000000.log"
-    path.write_bytes(Batch((Record(0, T0, b"k", b"v"),)).encode() + bytes(40))
+    path.write_bytes(Batch((Record(0, T0, b"k", b"v"),)).encode() + bytes(40) + b"x")
     dump = JsonSegmentDump("/f", FILES, str(path), SegmentView(), lambda *_: None)
     with pytest.raises(CorruptLogError, match="impossible size"):
         list(dump)

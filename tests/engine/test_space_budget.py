@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from compaction.engine.admission import SpaceBudget
+from compaction.cleaning.log_view import AbortedTxn, Segment
+from compaction.engine.admission import SpaceBudget, copied_bytes
 from compaction.fs.local import FreeSpace, free_space
 
 MIB = 1 << 20
@@ -43,3 +44,8 @@ def test_fits_allocates_nothing(needed: int, fits: bool) -> None:
 
 def test_reserved_bytes_are_not_free() -> None:
     assert SpaceBudget(6 * MIB, DISKS.__getitem__).left("/b") == -2 * MIB
+
+
+def test_a_copy_needs_space_for_its_indexes() -> None:
+    segment = Segment(0, 1000, 0, 8 * MIB, 12 * MIB, 0, 0, 0, (AbortedTxn(1, 0, 0, 0),) * 10)
+    assert copied_bytes([segment, segment]) >= 2 * (1000 + 20 * MIB + 340)

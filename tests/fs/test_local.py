@@ -155,3 +155,42 @@ def test_a_file_system_that_cannot_exchange_names_says_so(
 ) -> None:
     monkeypatch.setattr("compaction.fs.linux_calls.ctypes.get_errno", lambda: number)
     assert not LocalFileSystem().exchange(str(tmp_path), str(tmp_path / "missing"))
+
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("start", "length"), [(0, None), (0, 16 * MIB), (MIB + 1, 9 * MIB), (3 * MIB, MIB), (5 * MIB, 11 * MIB), (0, 4 * MIB + 7)]
+)
+def test_the_holes_of_a_file_are_holes_of_its_copy(tmp_path: Path, start: int, length: int | None) -> None:
+    source, copy = tmp_path / "source", tmp_path / "copy"
+    with source.open("wb") as file:
+        for at in (2 * MIB, 4 * MIB + 5):
+            file.seek(at)
+            file.write(b"x" * 4096)
+        file.truncate(16 * MIB)
+    FS.copy(str(source), str(copy), start, length)
+    end = None if length is None else start + length
+    assert copy.read_bytes() == source.read_bytes()[start:end]
+    assert copy.stat().st_blocks * 512 <= 5 * 4096
+
+
+def test_a_file_truncated_within_a_hole_is_not_copied(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.touch()
+    os.truncate(source, MIB)
+    with pytest.raises(StorageError, match="truncated"):
+        FS.copy(str(source), str(tmp_path / "copy"), 0, MIB + 1)
+    assert not (tmp_path / "copy").exists()
+
+
+def test_a_file_system_that_reports_no_holes_is_copied_completely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: int) -> int:
+        raise OSError(errno.EINVAL, "no such call")
+
+    source = tmp_path / "source"
+    source.write_bytes(b"\0" * 8192 + b"x")
+    monkeypatch.setattr(os, "lseek", refuse)
+    FS.copy(str(source), str(tmp_path / "copy"))
+    assert (tmp_path / "copy").read_bytes() == source.read_bytes()

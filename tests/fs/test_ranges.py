@@ -50,3 +50,15 @@ def test_a_file_truncated_after_the_view_was_made_is_an_error(tmp_path: Path) ->
     path.write_bytes(b"0123")
     with pytest.raises(StorageError, match="at byte 4: file was truncated while it was read"):
         found.tobytes()
+
+
+@pytest.mark.parametrize("last", [b"", b"x"])
+def test_the_holes_of_a_file_are_not_read_to_find_a_byte(tmp_path: Path, last: bytes) -> None:
+    path = tmp_path / "segment"
+    with path.open("wb") as file:
+        file.write(b"data")
+        # it would take minutes to read
+        file.seek(1 << 40)
+        file.write(last)
+        file.truncate((1 << 40) + 4096)
+    assert view(LocalFileSystem(), str(path))[4:].any() == bool(last)

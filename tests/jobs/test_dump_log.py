@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -11,8 +12,11 @@ from typing import NamedTuple
 
 import pytest
 
+from compaction.dump.batch_reader import RESTORE_HINT
+from compaction.formats.record_batch.record import Record
 from jobs import dump_log
 from tests.dump.segments import T0, Made, write_partition, write_segment
+from tests.formats.encode import BatchSpec, encode_batch
 from tests.golden import unpack_sample
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -192,7 +196,7 @@ class TestLogs:
         ended = dump("--files", made.path)
         assert ended.lines[-1] == f"Found {len(content) - made.positions[5]} invalid bytes at the end of {made.path.name}"
         assert ended.errors == [
-            f"error: {made.path} at byte {made.positions[5]}: batch runs into the batches after it; restore this segment"
+            f"error: {made.path} at byte {made.positions[5]}: batch runs into the batches after it; {RESTORE_HINT}"
         ]
         assert ended.code == 1
 
@@ -205,18 +209,28 @@ class TestLogs:
         assert ended.code == 1
         assert ended.out.count("isvalid: true") == 10
         assert ended.errors == [
-            f"error: {made.path} at byte {made.positions[4]}: 2 batches fail their CRC; this is the first; restore this segment"
+            f"error: {made.path} at byte {made.positions[4]}: 2 batches fail their CRC; this is the first; {RESTORE_HINT}"
         ]
 
     def test_after_damage_the_other_files_are_dumped(self, dump: Call, partition: Path) -> None:
         logs = sorted(partition.glob("*.log"))
         size = logs[1].stat().st_size
-        logs[1].write_bytes(logs[1].read_bytes() + bytes(100))
+        logs[1].write_bytes(logs[1].read_bytes() + bytes(100) + b"x")
         ended = dump("--files", *logs)
         assert ended.code == 1
         assert ended.dumped == [log.name for log in logs]
         (error,) = ended.errors
-        assert error == f"error: {logs[1]} at byte {size}: batch has an impossible size of 0 bytes; restore this segment"
+        assert error == f"error: {logs[1]} at byte {size}: batch has an impossible size of 0 bytes; {RESTORE_HINT}"
+
+    @pytest.mark.parametrize("zeros", [5, 17, 100, 10 << 20])
+    def test_a_preallocated_tail_is_reported_but_is_not_an_error(self, dump: Call, partition: Path, zeros: int) -> None:
+        active = sorted(partition.glob("*.log"))[-1]
+        os.truncate(active, active.stat().st_size + zeros)
+        ended = dump("--files", active)
+        assert (ended.code, ended.err) == (0, "")
+        assert ended.lines[-1] == f"Found {zeros} invalid bytes at the end of {active.name}"
+        assert dump("--files", partition, "--offsets", "1000000").code == 0
+        assert dump("--files", partition, "--timestamp", T0 + 10**9).code == 0
 
     def test_an_unknown_file_is_ignored(self, dump: Call, tmp_path: Path) -> None:
         path = tmp_path / "notes.txt"
@@ -253,6 +267,28 @@ class TestLookups:
 
 
 class TestIndexes:
+    @pytest.mark.parametrize("batches", [0, 1, 3])
+    def test_a_preallocated_index_without_entries_is_not_an_error(self, dump: Call, tmp_path: Path, batches: int) -> None:
+        path = tmp_path / "t-0" / f"{24:020d}.log"
+        path.parent.mkdir()
+        made = [encode_batch([Record(24 + at, T0, b"k", b"v")], BatchSpec(base_offset=24 + at)) for at in range(batches)]
+        path.write_bytes(b"".join(made))
+        for kind, size in ((".index", 8 * 16), (".timeindex", 12 * 16)):
+            path.with_suffix(kind).write_bytes(bytes(size))
+        ended = dump("--files", path.with_suffix(".index"), path.with_suffix(".timeindex"))
+        assert (ended.code, ended.errors) == (0, [])
+        # Kafka's tool lists what it takes for an entry
+        assert ("timestamp mismatch" if batches else "not found") in ended.err
+
+    def test_the_advice_for_an_index_is_safe_beside_a_broker_and_right_for_each_kind(self, dump: Call, made: Made) -> None:
+        for kind in (".index", ".timeindex"):
+            index = made.path.with_suffix(kind)
+            content = index.read_bytes()
+            index.write_bytes(content[:-8] + b"\0\0\1\0" + content[-4:])
+            (error,) = dump("--files", index).errors
+            assert "if a broker is running" in error
+            assert "else remove the segment's .index" in error
+
     def test_entries_are_printed(self, dump: Call, made: Made) -> None:
         ended = dump("--files", made.path.with_suffix(".index"), made.path.with_suffix(".timeindex"))
         assert (ended.code, ended.err) == (0, "")

@@ -19,6 +19,11 @@ from tests.oracle.txns import CleanedTransactions, collect_aborted
 _INT_MAX = 2**31 - 1
 
 
+def _java_sum(one: int, other: int) -> int:
+    """A sum of two longs: the low 64 bits, signed."""
+    return int.from_bytes(((one + other) & (1 << 64) - 1).to_bytes(8, "big"), "big", signed=True)
+
+
 @dataclass(frozen=True)
 class NaiveConfig:
     """The topic's settings that a round uses, under their own names; ``max_keys`` is the offset map's bound. ``strategy`` is
@@ -185,7 +190,9 @@ class _Cleaning:
 
     def run(self) -> NaiveResult:
         below_dirty = self._values(0, self.round.first_dirty_offset)
-        self.legacy_horizon_ms = below_dirty[-1].mtime_ms - self.config.delete_retention_ms if below_dirty else 0
+        self.legacy_horizon_ms = 0
+        if below_dirty:
+            self.legacy_horizon_ms = _java_sum(below_dirty[-1].mtime_ms, -self.config.delete_retention_ms)
         self._build_map()
         end_offset = self.map.latest_offset + 1
         chosen = self._values(0, end_offset)
@@ -313,7 +320,7 @@ class _Cleaning:
             return _Filtered(batch.raw, batch.last_offset, len(retained))
         horizon = -1 if batch.delete_horizon_ms is None or self.rules.by_mtime else batch.delete_horizon_ms
         if new_horizon:
-            horizon = self.round.now_ms + self.config.delete_retention_ms
+            horizon = _java_sum(self.round.now_ms, self.config.delete_retention_ms)
         return _Filtered(encode(batch, retained, horizon), max(r.offset for r in retained), len(retained))
 
     def _is_last_record(self, batch: NaiveBatch) -> bool:

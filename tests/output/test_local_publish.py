@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -117,6 +118,27 @@ def test_indexes_rebuilt_in_memory_are_published(tmp_path: Path) -> None:
     assert (tmp_path / "target/orders-0/00000000000000000100.timeindex").stat().st_size == 12
     assert not (Path(here.path) / "00000000000000000100.timeindex").exists()
     assert read_checkpoints(FS, str(tmp_path / "target")).cleaner_offsets == {TOPIC: 100}
+
+
+def test_preallocated_tails_take_no_space_in_a_copy(tmp_path: Path) -> None:
+    log_dir = source_dir(tmp_path)
+    (Path(log_dir) / ".kafka_cleanshutdown").unlink()
+    active = Path(log_dir) / "orders-0/00000000000000000200.log"
+    used = {file: file.stat().st_size for file in (active, active.with_suffix(".index"), active.with_suffix(".timeindex"))}
+    for file in used:
+        os.truncate(file, 10 << 20)
+    publish(log_dir, str(tmp_path / "target"))
+    copies = {file: tmp_path / "target/orders-0" / file.name for file in used}
+    assert {file: copy.stat().st_size for file, copy in copies.items()} == used
+    assert active.with_suffix(".index").stat().st_size == 10 << 20
+
+
+def test_a_time_index_entry_of_zeros_is_copied(tmp_path: Path) -> None:
+    log_dir = source_dir(tmp_path)
+    active = Path(log_dir) / "orders-0/00000000000000000200.timeindex"
+    active.write_bytes(bytes(12))
+    publish(log_dir, str(tmp_path / "target"))
+    assert (tmp_path / "target/orders-0" / active.name).read_bytes() == bytes(12)
 
 
 def test_an_empty_target_directory_is_accepted(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from compaction.certifier.checks.log_pair import CleaningRules, Int64s
 from compaction.certifier.checks.read_chunks import CODEC, LOG_APPEND_TIME, Chunk
 from compaction.certifier.checks.segment_walk import CONTROL, DELETE_HORIZON, TRANSACTIONAL
 from compaction.certifier.checks.violations import Findings
+from compaction.config.kinds import to_long
 
 _EQUAL = {
     "base_offset": "base offset",
@@ -130,7 +131,8 @@ def _check_horizons(source: NDArray[np.void], rows: NDArray[np.void], rules: Cle
     _report(rows, moved, "delete horizon was changed", findings)
     horizon_ms = rules.now_ms + rules.delete_retention_ms
     if rules.exact and not rules.several_rounds:
-        wrong = rows["base_timestamp"] != horizon_ms
+        # a sum that wraps to a negative one sets no horizon
+        wrong = rows["base_timestamp"] != to_long(horizon_ms)
     else:
         wrong = rows["base_timestamp"] > horizon_ms
     if not rules.mtime_only:

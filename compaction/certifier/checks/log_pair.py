@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compaction.config.entries import OFFSET
+from compaction.config.kinds import to_long
 from compaction.fs.filesystem import join
 from compaction.names import LOG, TopicPartition, segment_file
 
@@ -105,4 +106,4 @@ def legacy_delete_horizon_ms(pair: LogPair) -> int:
     start = pair.before.log_start_offset
     first_dirty = start if first_dirty is None or first_dirty < start else first_dirty
     clean = [each.mtime_ms for each in pair.before.segments if each.base_offset < first_dirty]
-    return clean[-1] - pair.rules.delete_retention_ms if clean else 0
+    return to_long(clean[-1] - pair.rules.delete_retention_ms) if clean else 0

@@ -320,5 +320,5 @@ def _tombstones_droppable(rows: Rows, mtime_ms: int, task: RangeTask) -> Bools:
     passed: Bools = np.where(v2, dated & (rows["base_timestamp"] <= rules.now_ms), by_mtime)
     if rules.several_rounds:
         # an earlier round may have set the horizon, at the earliest when the batch was written
-        passed |= ~dated & (rows["max_timestamp"] + rules.delete_retention_ms <= rules.now_ms)
+        passed |= ~dated & (rows["max_timestamp"] <= rules.now_ms - rules.delete_retention_ms)
     return passed

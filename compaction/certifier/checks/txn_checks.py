@@ -25,6 +25,7 @@ import numpy as np
 from compaction.certifier.checks.log_pair import Bools, Int64s, LogPair, Rows, legacy_delete_horizon_ms
 from compaction.certifier.checks.segment_walk import DATA, EVENT_ROW, PRODUCER_ROW, SegmentWalk, join_runs, last_of_producers
 from compaction.certifier.checks.violations import Findings
+from compaction.config.kinds import to_long
 from compaction.formats.indexes import TXN_ROW
 from compaction.formats.primitives.malformed import FormatError
 from compaction.formats.producer_snapshot import read_snapshot
@@ -149,7 +150,7 @@ def check_retained(
             findings.add(first, "first batch of an open transaction is missing")
     (states, left), loaded = map(_states, walks), _loaded_producers(walks[0][-1])
     for producer, state in states.items():
-        expired = pair.rules.now_ms - state.timestamp_ms >= pair.rules.producer_expiration_ms
+        expired = to_long(pair.rules.now_ms - state.timestamp_ms) >= pair.rules.producer_expiration_ms
         known = producer in opened or not (expired or (loaded is not None and producer not in loaded))
         other = left.get(producer)
         if known and (other is None or other[:3] != state[:3]):

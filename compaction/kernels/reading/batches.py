@@ -131,10 +131,10 @@ def read_v2(address, size, check_crc, row):
     delta = load_be32(np.uintp(address + 23))
     base = load_be64(np.uintp(address))
     count = load_be32(np.uintp(address + 57))
-    if base < 0 or delta < 0 or base > np.int64(0x7FFFFFFFFFFFFFFF) - delta:
+    if base < 0 or delta < 0 or base > np.int64(0x7FFFFFFFFFFFFFFF) - max(delta, count):
         return BAD_OFFSETS
     attributes = load_be16(np.uintp(address + _ATTRIBUTES_AT))
-    if count < 0 or (attributes & 7 == 0 and count > (size - HEADER_SIZE) // 6) or count > delta + 1:
+    if count < 0 or (attributes & 7 == 0 and count > (size - HEADER_SIZE) // 6):
         return BAD_COUNT
     row.base_offset, row.last_offset = base, base + delta
     row.leader_epoch = load_be32(np.uintp(address + LOG_OVERHEAD))
@@ -257,6 +257,16 @@ def first_bad_crc(data, base_position, rows, wanted):
             if crc32c(np.uintp(address + _ATTRIBUTES_AT), np.uintp(rows[i]["size"] - _ATTRIBUTES_AT)) != stored:
                 return i
     return len(rows)
+
+
+def last_record_offsets(rows: NDArray[np.void]) -> NDArray[np.int64]:
+    """The highest offset that a record of each batch of a ``BATCH_ROW`` table (n,) may have, int64[n].
+
+    That is its last offset, except for batches of old clients that wrote a last offset delta of 0 for any number of records: no
+    reader of Kafka (``DefaultRecordBatch``) compares the two.
+    """
+    found: NDArray[np.int64] = np.maximum(rows["last_offset"], rows["base_offset"] + rows["count"] - 1)
+    return found
 
 
 def scan_batches(

@@ -139,6 +139,8 @@ def _scan_batch(data, start, end, row, first_dirty, lookup_all, entries, n, look
     address = data.ctypes.data
     at = start
     last_delta = np.int64(-1)
+    # see ``last_record_offsets``
+    largest_delta = max(row.last_offset - row.base_offset, np.int64(row.count) - 1)
     for _ in range(row.count):
         if at >= end:
             return n, m, RECORDS_MISSING
@@ -148,7 +150,7 @@ def _scan_batch(data, start, end, row, first_dirty, lookup_all, entries, n, look
         at = stop
         if at < 0:
             return n, m, BAD_RECORD
-        if delta <= last_delta or row.base_offset + delta > row.last_offset:
+        if delta <= last_delta or delta > largest_delta:
             return n, m, OFFSET_ORDER
         last_delta = delta
         offset = row.base_offset + delta

@@ -128,7 +128,13 @@ def decide(rows, verdicts, survivors, limits, actions):
             continue
         elif row.attributes & CONTROL_BIT and row.magic == 2:
             kept = row.count
-        elif row.magic < 2 or row.last_offset > latest_offset or row.base_offset < first_dirty <= row.last_offset:
+        elif (
+            row.magic < 2
+            or row.last_offset > latest_offset
+            or row.base_offset < first_dirty <= row.last_offset
+            # records past its last offset: see ``last_record_offsets``
+            or row.count > row.last_offset - row.base_offset + 1
+        ):
             actions[i] = REWRITE
             continue
         else:

@@ -269,7 +269,7 @@ def rewrite(
 
     :param raw, scratch, spans: as for ``scan_records``; only spans of ``REWRITE`` rows are read
     :param actions: uint8[r] from ``decide``; ``verdicts``, ``survivors``, ``limits`` as for ``decide``
-    :param new_horizon_ms: the delete horizon of batches that get one
+    :param new_horizon_ms: the delete horizon of batches that get one; if negative, they are rewritten without
     :param block_position: position of ``raw[0]`` in the segment
     :param out: uint8[], the rewrite buffer; ``out_rows``: ``OUT_ROW[r]`` to fill; ``kept``: int64[c, 6], scratch space
     :param counters: int64[8], added to
@@ -301,11 +301,12 @@ def rewrite(
             n, expired, tombstone, bad_names, survivor_at, error = filter_records(
                 data, spans[i, 0], spans[i, 1], row, verdicts[i], survivors, survivor_at, limits, kept
             )
-            horizon = np.int64(-1)
             keeps_magic = row.magic < 2 and limits.keep_magic
-            if (tombstone or verdicts[i] & MARKER_OF_EMPTY_TXN) and (row.magic < 2 or row.attributes & HORIZON_BIT == 0):
-                horizon = np.int64(-1) if limits.mtime_only or keeps_magic else np.int64(new_horizon_ms)
-            untouched = n == row.count and horizon < 0 and not (limits.erases_values and _any_erased(kept, n))
+            dated = not (limits.mtime_only or keeps_magic or limits.erases)
+            dated &= tombstone or verdicts[i] & MARKER_OF_EMPTY_TXN != 0
+            dated &= row.magic < 2 or row.attributes & HORIZON_BIT == 0
+            horizon = np.int64(new_horizon_ms) if dated else np.int64(-1)
+            untouched = n == row.count and not dated and not (limits.erases_values and _any_erased(kept, n))
             if row.magic < 2 and not limits.erases:
                 untouched = untouched and keeps_magic and row.attributes & OTHER_MAGIC_BIT == 0
             if error == OK and bad_names and not untouched and not limits.erases:
