@@ -166,7 +166,7 @@ def _add_decoders(options: _options.Parser) -> None:
         "transaction-log": "records are those of __transaction_state",
         "cluster-metadata": "records are those of __cluster_metadata",
         "share-group-state": "records are those of __share_group_state",
-        "remote-log-metadata": argparse.SUPPRESS,
+        "remote-log-metadata": "records are those of __remote_log_metadata",
     }
     for name in _DECODERS:
         topics.add_argument(f"--{name}-decoder", action="store_true", help=topic_help[name])
@@ -254,9 +254,8 @@ def _topic_decoder(name: str) -> Decoder:
         "transaction-log": record_decoders.decode_transactions,
         "cluster-metadata": record_decoders.decode_metadata,
         "share-group-state": record_decoders.decode_share_state,
+        "remote-log-metadata": record_decoders.decode_remote_log,
     }
-    if name not in known:
-        raise UsageError(f"--{name}-decoder is not supported", hint="use --print-data-log, or Kafka's own tool")
     return known[name]
 
 

@@ -107,7 +107,7 @@ class Message(NamedTuple):
 
         :raises MessageError: the message is malformed
         """
-        reader = _Reader(data, version, self.flexible.has(version))
+        reader = _Reader(data, version, self.flexible.has(version), known=version <= self.versions.last)
         return reader.structure(self.fields), reader.pos
 
     def to_json(self, values: Values, version: int) -> dict[str, Json]:
@@ -180,8 +180,8 @@ class _FieldParser:
 class _Reader:
     """Reads values of one version of a message from a buffer."""
 
-    def __init__(self, data: bytes, version: int, flexible: bool) -> None:
-        self._data, self._version, self._flexible = data, version, flexible
+    def __init__(self, data: bytes, version: int, flexible: bool, *, known: bool) -> None:
+        self._data, self._version, self._flexible, self._known = data, version, flexible, known
         self.pos = 0
 
     def structure(self, fields: tuple[Field, ...]) -> Values:
@@ -209,6 +209,9 @@ class _Reader:
             # a tagged structure starts with an unsigned varint instead of a byte
             if field.nullable and (self._unsigned() <= 0 if field.is_tagged(self._version) else self._take(1)[0] > 0x7F):
                 return None
+            if not self._known:
+                # of a later version Kafka reads the message itself, but no structure in it
+                raise MessageError(f"cannot read version {self._version} of {field.name}", self.pos)
             return self.structure(field.parts)
         length = self._length(2 if field.kind == "string" else 4)
         if length < 0:
@@ -236,7 +239,7 @@ class _Reader:
         try:
             value, self.pos = decode_unsigned(self._data, self.pos)
         except FormatError as error:
-            raise MessageError(error.what, self.pos, "null") from None
+            raise MessageError(error.what, self.pos, _java_reason(self._data[self.pos : self.pos + 5])) from None
         return value - (1 << 32) if value >> 31 else value
 
     def _array(self, size: int) -> bytes:
@@ -250,6 +253,14 @@ class _Reader:
             raise MessageError(f"message ends within a field of {size} bytes", self.pos, "null")
         self.pos += size
         return self._data[self.pos - size : self.pos]
+
+
+def _java_reason(varint: bytes) -> str:
+    """The message of Java's exception for a malformed unsigned varint: none if the buffer ends within it."""
+    if len(varint) < 5:
+        return "null"
+    value = sum((byte & 0x7F) << 7 * at for at, byte in enumerate(varint[:4])) | varint[4] << 28
+    return f"Varint is too long, the most significant bit in the 5th byte is set, converted value: {value & 0xFFFFFFFF:x}"
 
 
 def _json_structure(fields: tuple[Field, ...], values: Values, version: int) -> dict[str, Json]:

@@ -119,6 +119,33 @@ SHARE_RECORDS = """
     [{firstOffset int64, lastOffset int64, deliveryState int8, deliveryCount int16}]
 """
 
+#: records of ``__remote_log_metadata``
+REMOTE_LOG_RECORDS = """
+0 RemoteLogSegmentMetadata 0 0: remoteLogSegmentId {topicIdPartition {name string, id uuid, partition int32}, id uuid},
+    startOffset int64, endOffset int64, brokerId int32, maxTimestampMs int64, eventTimestampMs int64, segmentLeaderEpochs
+    [{leaderEpoch int32, offset int64}], segmentSizeInBytes int32, customMetadata bytes? =null, remoteLogSegmentState int8,
+    txnIndexEmpty bool #0
+1 RemoteLogSegmentMetadataUpdate 0 0: remoteLogSegmentId {topicIdPartition {name string, id uuid, partition int32}, id
+    uuid}, brokerId int32, eventTimestampMs int64, customMetadata bytes? =null, remoteLogSegmentState int8
+2 RemotePartitionDeleteMetadata 0 0: topicIdPartition {name string, id uuid, partition int32}, brokerId int32,
+    eventTimestampMs int64, remotePartitionDeleteState int8
+3 RemoteLogSegmentMetadataSnapshot 0 0: segmentId uuid, startOffset int64, endOffset int64, brokerId int32, maxTimestampMs
+    int64, eventTimestampMs int64, segmentLeaderEpochs [{leaderEpoch int32, offset int64}], segmentSizeInBytes int32,
+    customMetadata bytes? =null, remoteLogSegmentState int8, txnIndexEmpty bool #0
+"""
+
+#: by record, the fields in the ``toString`` of its class
+REMOTE_LOG_TEXTS = {
+    "RemoteLogSegmentMetadata": "remoteLogSegmentId startOffset endOffset brokerId maxTimestampMs eventTimestampMs"
+    " segmentLeaderEpochs segmentSizeInBytes customMetadata state txnIdxEmpty",
+    "RemoteLogSegmentMetadataUpdate": "remoteLogSegmentId customMetadata state eventTimestampMs brokerId",
+    "RemotePartitionDeleteMetadata": "topicPartition state eventTimestampMs brokerId",
+    "RemoteLogSegmentMetadataSnapshot": "segmentId startOffset endOffset maxTimestampMs segmentLeaderEpochs"
+    " segmentSizeInBytes customMetadata state txnIdxEmpty",
+}
+SEGMENT_STATES = ("COPY_SEGMENT_STARTED", "COPY_SEGMENT_FINISHED", "DELETE_SEGMENT_STARTED", "DELETE_SEGMENT_FINISHED")
+PARTITION_STATES = ("DELETE_PARTITION_MARKED", "DELETE_PARTITION_STARTED", "DELETE_PARTITION_FINISHED")
+
 #: records of ``__cluster_metadata``
 METADATA_RECORDS = """
 0 REGISTER_BROKER_RECORD 0-4 0: brokerId int32, isMigratingZkBroker bool 2+, incarnationId uuid, brokerEpoch int64,

@@ -1,8 +1,8 @@
 """Formats records of Kafka's internal topics, and control records, as Kafka's dump tool prints them.
 
 Mirrors ``DumpLogSegments.OffsetsMessageParser``, ``TransactionLogMessageParser``, ``ShareGroupStateMessageParser``,
-``ClusterMetadataLogMessageParser``, ``DecoderMessageParser`` and ``printControlRecord`` (Kafka 4.3.1). As in Kafka,
-a record that cannot be decoded is reported in its place; only the reason is worded differently.
+``ClusterMetadataLogMessageParser``, ``RemoteMetadataLogMessageParser``, ``DecoderMessageParser`` and ``printControlRecord``
+(Kafka 4.3.1). As in Kafka, a record that cannot be decoded is reported in its place.
 
 Tested by ``tests/dump/test_generated_messages.py`` and ``tests/conformance/test_dump_messages.py``.
 """
@@ -37,6 +37,26 @@ _SIGN_BIT = 0x80
 #: by type
 _MARKERS = ("ABORT", "COMMIT")
 _COORDINATOR_EPOCH = "coordinatorEpoch"
+_PARTITION = "{id}:{name}-{partition}"
+
+#: version and type; version and coordinator epoch
+_CONTROL_KEY, _MARKER_VALUE = struct.Struct(">hh"), struct.Struct(">hi")
+_SIGN_BIT = 0x80
+#: by type
+_MARKERS = ("ABORT", "COMMIT")
+_COORDINATOR_EPOCH = "coordinatorEpoch"
+_PARTITION = "{id}:{name}-{partition}"
+_SEGMENT_STATES = ("COPY_SEGMENT_STARTED", "COPY_SEGMENT_FINISHED", "DELETE_SEGMENT_STARTED", "DELETE_SEGMENT_FINISHED")
+_PARTITION_STATES = ("DELETE_PARTITION_MARKED", "DELETE_PARTITION_STARTED", "DELETE_PARTITION_FINISHED")
+#: by record, the fields in the ``toString`` of its class
+_REMOTE_LOG_TEXTS = {
+    "RemoteLogSegmentMetadata": "remoteLogSegmentId startOffset endOffset brokerId maxTimestampMs eventTimestampMs"
+    " segmentLeaderEpochs segmentSizeInBytes customMetadata state txnIdxEmpty",
+    "RemoteLogSegmentMetadataUpdate": "remoteLogSegmentId customMetadata state eventTimestampMs brokerId",
+    "RemotePartitionDeleteMetadata": "topicPartition state eventTimestampMs brokerId",
+    "RemoteLogSegmentMetadataSnapshot": "segmentId startOffset endOffset maxTimestampMs segmentLeaderEpochs"
+    " segmentSizeInBytes customMetadata state txnIdxEmpty",
+}
 
 _table = lru_cache(maxsize=None)(read_table)
 
@@ -105,12 +125,62 @@ def decode_metadata(_key: bytes | None, value: bytes | None, offset: int) -> tup
         return None, f"Error at {offset}, skipping. {error.what}"
 
 
-#: those that read the messages of an internal topic
+def decode_remote_log(_key: bytes | None, value: bytes | None, offset: int) -> tuple[str | None, str | None]:
+    """Records of ``__remote_log_metadata``, which have no keys; as text, not as JSON."""
+    try:
+        message, values, _ = _framed(value or b"", message_schemas.REMOTE_LOG_RECORDS)
+        shown = _remote_log_values(message.name, values)
+    except FormatError as error:
+        return None, f"Error at offset {offset}, skipping. {error.what}"
+    fields = message_schemas.REMOTE_LOG_TEXTS[message.name].split()
+    return None, f"{message.name}{{{', '.join(f'{name}={shown[name]}' for name in fields)}}}"
+
+
+#: those whose messages are JSON
 MESSAGE_DECODERS = (decode_offsets, decode_transactions, decode_share_state, decode_metadata)
 
 
+def _remote_log_values(name: str, values: Values) -> Values:
+    """The values as Java prints them; the checks are those of the constructors of Kafka's classes."""
+    states: tuple[str, ...] = message_schemas.SEGMENT_STATES
+    shown, state_id = dict(values), values.get("remoteLogSegmentState")
+    if name == "RemoteLogSegmentMetadata":
+        _check_offsets(values["startOffset"], values["endOffset"])
+    if "segmentLeaderEpochs" in values:
+        epochs = {each["leaderEpoch"]: each["offset"] for each in values["segmentLeaderEpochs"]}
+        if not epochs:
+            raise FormatError("segmentLeaderEpochs can not be null or empty")
+        shown["segmentLeaderEpochs"] = f"{{{', '.join(f'{epoch}={epochs[epoch]}' for epoch in sorted(epochs))}}}"
+    if "topicIdPartition" in values:
+        states, state_id = message_schemas.PARTITION_STATES, values["remotePartitionDeleteState"]
+        shown["topicPartition"] = _PARTITION.format_map(values["topicIdPartition"])
+    if "remoteLogSegmentId" in values:
+        segment = values["remoteLogSegmentId"]
+        partition = _PARTITION.format_map(segment["topicIdPartition"])
+        shown["remoteLogSegmentId"] = f"RemoteLogSegmentId{{topicIdPartition={partition}, id={segment['id']}}}"
+    if state_id is None or not 0 <= state_id < len(states):
+        raise FormatError("null" if "topicIdPartition" in values else "state can not be null")
+    shown["state"], custom = states[state_id], values.get("customMetadata")
+    shown["customMetadata"] = "Optional.empty" if custom is None else f"Optional[CustomMetadata{{{len(custom)} bytes}}]"
+    return {**shown, "txnIdxEmpty": "true" if values.get("txnIndexEmpty") else "false"}
+
+
+def _check_offsets(start: int, end: int) -> None:
+    if start < 0:
+        raise FormatError(f"Unexpected start offset = {start}. StartOffset for a remote segment cannot be negative")
+    if end < start:
+        bound = f"EndOffset for a remote segment cannot be less than startOffset = {start}"
+        raise FormatError(f"Unexpected end offset = {end}. {bound}")
+
+
 def _metadata_form(value: bytes) -> Json:
-    """A metadata record: three unsigned varints (frame version, type, version) and the message."""
+    """A metadata record as JSON."""
+    message, values, version = _framed(value, message_schemas.METADATA_RECORDS)
+    return {"type": message.name, "version": version, "data": message.to_json(values, version)}
+
+
+def _framed(value: bytes, table: str) -> tuple[Message, Values, int]:
+    """A metadata record: three unsigned varints (frame version, type, version) and the message; its values and version."""
     pos, frame = 0, []
     for name in ("frame version", "type", "version"):
         try:
@@ -125,7 +195,7 @@ def _metadata_form(value: bytes) -> Json:
             raise FormatError(_unknown_frame(number))
         frame.append(number)
     _, kind, version = frame
-    message = next((each for each in _table(message_schemas.METADATA_RECORDS).values() if each.type == kind), None)
+    message = next((each for each in _table(table).values() if each.type == kind), None)
     if message is None:
         raise FormatError(f"org.apache.kafka.common.errors.UnsupportedVersionException: Unknown metadata id {kind}")
     try:
@@ -134,7 +204,7 @@ def _metadata_form(value: bytes) -> Json:
         raise FormatError(f"Failed to deserialize record with type {kind}") from None
     if pos + end < len(value):
         raise FormatError(f"Found {len(value) - pos - end} byte(s) of garbage after {kind}")
-    return {"type": message.name, "version": version, "data": message.to_json(values, version)}
+    return message, values, version
 
 
 def _unknown_frame(number: int) -> str:

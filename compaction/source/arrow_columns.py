@@ -10,6 +10,7 @@ Tested by ``tests/source/test_read_columns.py`` and ``tests/source/test_data_sou
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -73,6 +74,8 @@ _CODECS = pa.array(["none", "gzip", "snappy", "lz4", "zstd", "5", "6", "7"])
 _CHANGES = pa.array(["upsert", "delete"])
 _VARIABLE = {"key": KEYS, "value": VALUES, "headers": HEADERS}
 _MAX_TIMESTAMP_MS = (2**63 - 1) // 1000
+#: the offset of the first timestamp beyond that, in this process
+_noted: list[int] = []
 
 
 def source_schema(columns: str | None, *, batch_columns: bool, view: str | None = None) -> StructType:
@@ -191,9 +194,22 @@ def _headers(found: Records, n: int, kind: pa.DataType) -> pa.Array:
 
 
 def _timestamps(found: Records, n: int, kind: pa.DataType) -> pa.Array:
-    """Microseconds; timestamps beyond the limit become the limit."""
-    micros = np.clip(found.columns.timestamp_ms, -_MAX_TIMESTAMP_MS, _MAX_TIMESTAMP_MS) * 1000
+    """Microseconds; timestamps beyond the limit become the limit, and are noted."""
+    stamps = np.clip(found.columns.timestamp_ms, -_MAX_TIMESTAMP_MS, _MAX_TIMESTAMP_MS)
+    beyond = np.flatnonzero(stamps != found.columns.timestamp_ms)
+    if len(beyond):
+        _note_beyond(int(found.columns.offset[beyond[0]]), int(found.columns.timestamp_ms[beyond[0]]))
+    micros = stamps * 1000
     return pa.Array.from_buffers(kind, n, [None, pa.py_buffer(micros)])
+
+
+def _note_beyond(offset: int, timestamp_ms: int) -> None:
+    """Warns of a timestamp that is not shown as it is, once in each process: there may be one in each record."""
+    if not _noted:
+        _noted.append(offset)
+        what = "timestamps beyond the years that Spark can represent are shown as year 294247 or -290308"
+        hint = "the producer may have written microseconds or nanoseconds; dump-log prints them as they are"
+        logging.getLogger(__name__).warning("%s (first: %d at offset %d); %s", what, timestamp_ms, offset, hint)
 
 
 def _timestamp_types(rows: NDArray[np.void]) -> NDArray[np.int32]:

@@ -7,6 +7,7 @@ import json
 import random
 import re
 import string
+import struct
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -47,6 +48,12 @@ FAMILIES = {
         message_schemas.METADATA_RECORDS,
         "--cluster-metadata-decoder",
     ),
+    "remote log": (
+        "kafka-storage",
+        "org.apache.kafka.server.log.remote.metadata.storage.generated.",
+        message_schemas.REMOTE_LOG_RECORDS,
+        "--remote-log-metadata-decoder",
+    ),
 }
 CLIENT_MESSAGES = (
     (2, "LeaderChange", "LeaderChangeMessage", message_schemas.CONTROL_RECORDS),
@@ -74,11 +81,13 @@ def definitions(jar: str) -> list[Definition]:
     found = []
     with zipfile.ZipFile(path) as archive:
         for name in archive.namelist():
-            if re.fullmatch(r"common/(message|metadata)/\w+\.json", name):
+            if re.fullmatch(r"(common/)?(message|metadata)/(?!ProducerSnapshot)\w+\.json", name):
                 text = archive.read(name).decode()
                 body = json.loads(re.sub(r"^\s*//.*|(?<=[,\[{}\]\s])//.*", "", text, flags=re.MULTILINE))
                 kind = body["type"].removeprefix("coordinator-")
-                if kind == "metadata":
+                if kind == "metadata" and jar == "kafka-storage":
+                    kind = body["name"].removesuffix("Record")
+                elif kind == "metadata":
                     kind = re.sub(r"(?<!^)(?=[A-Z])", "_", body["name"]).upper()
                 found.append(Definition(body["name"], body.get("apiKey", -1), kind, body))
     return found
@@ -251,6 +260,46 @@ def test_records_of_the_metadata_log_are_printed_alike(tools: Gateway, tmp_path:
         last = values[-1] or b""
         values += [last[:-1], last + b"more"]
     agree(tools, tmp_path, tuple(Record(offset, T0, None, value) for offset, value in enumerate(values)), option)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_records_of_remote_log_metadata_are_printed_alike(tools: Gateway, tmp_path: Path, seed: int) -> None:
+    jar, package, table, option = FAMILIES["remote log"]
+    java, chance = JavaMessages(tools, package), Chance(seed)
+    names = {each.type: each.java_name for each in definitions(jar)}
+    values: list[bytes | None] = [b"", b"\x00\x02\x00", b"\x01\x7f\x00", b"\x02", b"\x80\x80\x80\x80\x7f"]
+    for kind, message in sorted((kind, message) for (kind, _), message in read_table(table).items()):
+        for number in range(40):
+            form = chance.structure(message.fields, 0)
+            # most are valid
+            form |= {name: number % 5 - (number == 1) for name in form if name.endswith("State")}
+            if "startOffset" in form and number % 4:
+                form |= {"startOffset": number, "endOffset": number + 1}
+            values.append(java.metadata(names[kind], kind, form, 0))
+        last = values[-1] or b""
+        values += [last[:-1], last + b"more", last[:2] + b"\x05" + last[3:]]
+    agree(tools, tmp_path, tuple(Record(offset, T0, None, value) for offset, value in enumerate(values)), option)
+
+
+def test_messages_of_unknown_versions_and_malformed_varints_are_printed_alike(tools: Gateway, tmp_path: Path) -> None:
+    jar, package, table, option = FAMILIES["group"]
+    java, clients = JavaMessages(tools, package), JavaMessages(tools, "org.apache.kafka.common.message.")
+    names = {(each.type, each.kind): each.java_name for each in definitions(jar)}
+    chance, records = Chance(4), list[Record]()
+    message = read_table(table)[2, "value"]
+    key = java.key(names[2, "key"], {"group": "consumers"})
+    partitions: list[Json] = [{"topic": "t", "partitions": [1]}]
+    for version in (0, 3, 4, 9, -1):
+        for held in ([], partitions):
+            form = chance.structure(message.fields, 3) | {"protocolType": "consumer"}
+            raw = clients.value("ConsumerProtocolAssignment", {"assignedPartitions": held, "userData": None}, 3)
+            assignment = struct.pack(">h", version) + raw[2:]
+            member = chance.structure(message.fields[-1].parts[0].parts, 3)
+            form["members"] = [member | {"assignment": base64.b64encode(assignment).decode()}]
+            records.append(Record(len(records), T0, key, java.value(names[2, "value"], form, 3)))
+    for varint in (b"\xff\xff\xff\xff\xff", b"\x80\x81\x82\x83\x84\x01", b"\xff\xff"):
+        records.append(Record(len(records), T0, key, b"\x00\x04" + varint))
+    agree(tools, tmp_path, tuple(records), option)
 
 
 def test_records_of_consumer_groups_are_printed_alike(tools: Gateway, tmp_path: Path) -> None:

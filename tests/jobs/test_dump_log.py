@@ -108,7 +108,6 @@ class TestWrongCalls:
             (("--files", "x.log", "--timestamp", "yesterday"), "'yesterday' is not a number"),
             (("--files", "x.log", "--offsets", "1", "--timestamp", "2"), "not allowed with argument"),
             (("--files", "x.log", "--offsets-decoder", "--transaction-log-decoder"), "not allowed with argument"),
-            (("--files", "x.log", "--remote-log-metadata-decoder"), "--remote-log-metadata-decoder is not supported"),
             (("--files", "x.log", "--value-decoder-class", "my.Decoder"), "decoder class 'my.Decoder' cannot be loaded"),
             (("--files", "x.log", "--key-decoder-class", "org.apache.kafka.tools.api.DefaultDecoder"), "cannot be loaded"),
             (("--files", "x.log", "--print"), "unrecognized arguments: --print"),
@@ -139,7 +138,7 @@ class TestHelp:
         assert ended.code == 0
         known = {name for action in dump_log.parser()._actions for name in action.option_strings}
         shown = set(re.findall(r"(?<!\S)--[a-z-]+", ended.out))
-        assert known - shown <= {"--help", "-h", "--remote-log-metadata-decoder"}
+        assert known - shown <= {"--help", "-h"}
 
     def test_the_examples_are_valid_calls(self, dump: Call) -> None:
         text = dump("--help").out
