@@ -33,7 +33,7 @@ from compaction.stores.listings import is_missing, list_directory
 from compaction.stores.manifest import MANIFEST, MARKER, Entry, Manifest
 from compaction.stores.mixed import MixedFileSystem
 from compaction.stores.object_output import OutputFileSystem
-from compaction.stores.source_check import Sources, is_significant
+from compaction.stores.source_check import Sources, is_late, is_significant
 from compaction.stores.streams import ObjectFile
 
 FINISHED = "_finished.json"
@@ -137,12 +137,18 @@ def require_replaceable(fs: DiskFileSystem, output_dir: str) -> None:
 
 
 def require_replaceable_objects(output_dir: str) -> None:
-    """:raises UsageError: a prefix is not a finished output, or has changed since it was written"""
+    """:raises UsageError: a prefix is not a finished output, or an object has changed or was added since it was written"""
     manifest = read_finished(output_dir)
     if manifest is None:
         what = f"--replace: this is not a finished output: it has no {MANIFEST}"
         raise UsageError(what, path=output_dir, hint="remove it yourself if it is not needed, or name a new directory")
-    problem = _problem(manifest.files, _significant(output_dir, manifest))
+    names = {entry.path for entry in manifest.files} | {MANIFEST}
+    listed = {name: stat for name, stat in _listed(output_dir).items() if name in names or not is_late(base_name(name))}
+    del listed[MANIFEST]
+    _require_as_written(output_dir, _problem(manifest.files, listed) or _first_content_problem(output_dir, manifest.files))
+
+
+def _require_as_written(output_dir: str, problem: str | None) -> None:
     if problem is not None:
         hint = "it may hold data of others: remove it yourself, or name a new directory"
         raise UsageError(f"--replace: this output has changed since it was written: {problem}", path=output_dir, hint=hint)
@@ -190,10 +196,7 @@ def _require_true(output_dir: str, manifest: Manifest) -> None:
     remote = is_remote(output_dir)
     listed = _significant(output_dir, manifest) if remote else _files_below(LocalFileSystem(), output_dir)
     problem = _problem(manifest.files, listed)
-    if problem is None:
-        with ThreadPoolExecutor(_THREADS) as pool:
-            found = pool.map(lambda entry: _content_problem(join(output_dir, entry.path), entry), manifest.files)
-            problem = next((each for each in found if each is not None), None)
+    problem = problem or _first_content_problem(output_dir, manifest.files)
     if problem is not None:
         hint = "remove it and run again, or give --replace"
         raise StorageError(f"the finished output is not what was written: {problem}", path=output_dir, hint=hint)
@@ -209,6 +212,12 @@ def _problem(entries: Iterable[Entry], listed: Mapping[str, FileStat]) -> str | 
         if found.size != entry.size:
             return f"{entry.path} has {found.size} bytes, {entry.size} were written"
     return next((f"{name} is new" for name in sorted(left)), None)
+
+
+def _first_content_problem(output_dir: str, entries: Iterable[Entry]) -> str | None:
+    with ThreadPoolExecutor(_THREADS) as pool:
+        found = pool.map(lambda entry: _content_problem(join(output_dir, entry.path), entry), entries)
+        return next((each for each in found if each is not None), None)
 
 
 def _content_problem(path: str, entry: Entry) -> str | None:
