@@ -33,10 +33,17 @@ from compaction.errors import CorruptLogError, StorageError, UsageError
 from compaction.fs.filesystem import DiskFileSystem, FileSystem, join, parent
 from compaction.fs.uri import split
 from compaction.names import LOG, LogLocation, segment_file
-from compaction.output.finished import STAGED, read_finished, require_replaceable_objects
+from compaction.output.finished import STAGED, read_finished
 from compaction.output.publish import NEW_OUTPUT, Copy, Goal, Publication, layout, require_target
 from compaction.output.swap import SwapGroup
-from compaction.output.unfinished import OwnNames, is_taken_over, marker_of, remove_own, require_taken_over
+from compaction.output.unfinished import (
+    OwnNames,
+    is_taken_over,
+    marker_of,
+    remove_own,
+    require_replaceable_objects,
+    require_taken_over,
+)
 from compaction.stores.listings import list_directory, read_whole, stat_objects
 from compaction.stores.manifest import MANIFEST, MARKER, Entry, Manifest, marker, run_of, staged_of
 from compaction.stores.object_output import OutputFileSystem, WrittenObject, marked_by

@@ -1,9 +1,9 @@
-"""Whose an unfinished output in a store is, and which objects there can be of such a run.
+"""Whose an output in a store is, and which objects there can be of a run: what may be removed to make room for another.
 
 Only what a run can have written is ever removed: an unfinished output is taken over if its marker names the log directories of
 this run, that is by a repetition of the run that was stopped, and if every object there has a name that such a run writes: the
 files of a log, of a log directory, or a name that the source has, too. What belongs to a run over other log directories, to an
-export, or to nobody is refused, and stays.
+export, or to nobody is refused, and stays. A finished output is only replaced as it was written.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ from compaction.errors import UsageError
 from compaction.fs.filesystem import ReadableFileSystem, base_name, join
 from compaction.fs.uri import resolved
 from compaction.names import parse_partition_dir, parse_segment_file
+from compaction.output.finished import listed_objects, problem_of, read_finished, require_as_written
 from compaction.stores.listings import list_directory, read_whole
 from compaction.stores.manifest import MANIFEST, MARKER, marker, sources_of
+from compaction.stores.mixed import MixedFileSystem
 from compaction.stores.object_output import OutputFileSystem
 from compaction.stores.prefix_marks import CLAIM
-from compaction.stores.source_check import is_significant
+from compaction.stores.source_check import is_late, is_significant
 from compaction.stores.streams import delete_object
 
 _LOG = logging.getLogger(__name__)
@@ -108,6 +110,18 @@ def remove_own(output: OutputFileSystem, output_dir: str, names: Iterable[str], 
             output.remove_tree(path)
         elif not kept:
             delete_object(path)
+
+
+def require_replaceable_objects(output_dir: str) -> None:
+    """:raises UsageError: a prefix is not a finished output, or an object has changed or was added since it was written"""
+    manifest = read_finished(output_dir)
+    if manifest is None:
+        what = f"--replace: this is not a finished output: it has no {MANIFEST}"
+        raise UsageError(what, path=output_dir, hint="remove it yourself if it is not needed, or name a new directory")
+    names = {entry.path for entry in manifest.files} | {MANIFEST}
+    listed = {name: stat for name, stat in listed_objects(output_dir).items() if name in names or not is_late(base_name(name))}
+    del listed[MANIFEST]
+    require_as_written(output_dir, problem_of(MixedFileSystem(), output_dir, manifest, listed))
 
 
 def _objects(output_dir: str) -> list[str]:
